@@ -3,7 +3,7 @@
 #
 #     python/test.sh [PYTHON …]
 #
-# PYTHON are interpreters from CPython 3.10 on (python3, where none is given): one wheel serves them all. MATURIN in the environment names a
+# WHEELS names a folder that the wheel is kept in. PYTHON are interpreters from CPython 3.10 on (python3, where none is given): one wheel serves them all. MATURIN in the environment names a
 # maturin; without it, one is installed in a virtual environment. What is compiled goes where cargo puts it (CARGO_TARGET_DIR).
 set -euo pipefail
 cd "$(dirname "$0")"
@@ -19,6 +19,7 @@ if [ -z "$maturin" ]; then
 fi
 "$maturin" build --release --locked --out "$work/dist"
 wheel=$(echo "$work"/dist/*.whl)
+[ -z "${WHEELS:-}" ] || { mkdir -p "$WHEELS" && cp "$wheel" "$WHEELS/"; }
 
 for python in "$@"; do
     rm -rf "$work/fresh"

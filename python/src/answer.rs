@@ -1,29 +1,22 @@
 //! A finished answer.
 
 use crate::json;
-use latent_bindings::{GeneratedAnswer as Finished, GenerationUpdate};
+use latent::{GeneratedAnswer as Finished, TokenLogprob};
 use pyo3::prelude::*;
 
 /// ln of a token's probability, and the likeliest tokens with theirs.
-pub(crate) type Logprob = (u32, f32, Vec<(u32, f32)>);
+type Logprob = (u32, f32, Vec<(u32, f32)>);
 
 /// A finished answer.
 #[pyclass(frozen, module = "latent")]
 pub(crate) struct Answer {
     finished: Finished,
-    logprobs: Vec<Logprob>,
 }
 
 impl Answer {
-    pub(crate) fn new(finished: Finished, logprobs: Vec<Logprob>) -> Answer {
-        Answer { finished, logprobs }
+    pub(crate) fn new(finished: Finished) -> Answer {
+        Answer { finished }
     }
-}
-
-/// The probabilities that a piece tells.
-pub(crate) fn logprob(piece: &GenerationUpdate) -> Option<Logprob> {
-    let GenerationUpdate::Token { token, logprob: Some((own, top)), .. } = piece else { return None };
-    Some((*token, *own, top.iter().map(|other| (other.id, other.logprob)).collect()))
 }
 
 #[pymethods]
@@ -91,7 +84,8 @@ impl Answer {
     /// Of each token its id, ln of its probability, and the likeliest tokens with theirs; empty unless asked for.
     #[getter]
     fn logprobs(&self) -> Vec<Logprob> {
-        self.logprobs.clone()
+        let top = |of: &TokenLogprob| of.top.iter().map(|other| (other.id, other.logprob)).collect();
+        self.finished.logprobs.iter().map(|of| (of.token, of.logprob, top(of))).collect()
     }
 
     fn __str__(&self) -> &str {

@@ -1,26 +1,27 @@
 //! Errors as exceptions, with the same words.
 
-use latent_bindings::{Error, ErrorKind};
+use latent::{Error, ErrorKind, LoadOptions};
 use pyo3::prelude::*;
 use pyo3::types::PyType;
 
 /// The exception of an error: a class of `latent.errors`.
 pub(crate) fn exception(py: Python<'_>, error: &Error) -> PyErr {
-    let name = match error.kind {
-        ErrorKind::Argument => "ArgumentError",
+    let name = match error.kind() {
+        ErrorKind::Argument { .. } | ErrorKind::Grammar => "ArgumentError",
         ErrorKind::NotFound => "ModelNotFoundError",
         ErrorKind::File => "FileError",
         ErrorKind::Unsupported => "UnsupportedError",
         ErrorKind::Memory => "OutOfMemoryError",
-        ErrorKind::TooLong => "TooLongError",
+        ErrorKind::TooLong { .. } => "TooLongError",
         ErrorKind::Text => "TextError",
-        ErrorKind::Stopped => "StoppedError",
+        ErrorKind::Cancelled | ErrorKind::Deadline { .. } => "StoppedError",
         ErrorKind::Forked => "ForkedError",
-        ErrorKind::Engine => "EngineError",
+        // no option of Python bounds the queue
+        _ => "EngineError",
     };
     let class = py.import("latent.errors").and_then(|module| module.getattr(name));
     match class.and_then(|class| Ok(class.cast_into::<PyType>()?)) {
-        Ok(class) => PyErr::from_type(class, error.message.clone()),
+        Ok(class) => PyErr::from_type(class, LoadOptions::by_word(error.message()).into_owned()),
         Err(missing) => missing,
     }
 }

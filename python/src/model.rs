@@ -9,7 +9,8 @@ use crate::plan::Plan;
 use crate::stream::Stream;
 use crate::tokenizer::Tokenizer;
 use crate::waiting::waiting;
-use latent_bindings::{Description, ModelHandle as Loaded};
+use latent::engine::Pooling;
+use latent::{Chat, Description, Model as Loaded};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString, PyTuple};
@@ -47,12 +48,12 @@ impl Model {
                     "variables are for a chat template, but the prompt is not a conversation",
                 ));
             }
-            Prompt::Tokens(tokens) => loaded.generate(tokens, &options),
+            Prompt::Tokens(tokens) => loaded.complete(tokens).options(options).start(),
             Prompt::Messages(messages) => {
                 let variables = options::chat(py, variables)?;
                 py.detach(|| {
-                    let prompt = loaded.chat_prompt(messages, &variables)?;
-                    loaded.chat(&prompt, &options)
+                    let chat = Chat::from_json(messages)?.options(variables);
+                    loaded.chat(chat).options(options).start()
                 })
             }
         };
@@ -87,7 +88,13 @@ impl Model {
     #[pyo3(signature = (path = None, **options))]
     fn load(py: Python<'_>, path: Option<PathBuf>, options: Option<&Bound<'_, PyDict>>) -> PyResult<Model> {
         let options = options::load(py, options)?;
-        let loaded = waiting(py, |go_on| Loaded::load(path.as_deref(), options, go_on))?;
+        let loaded = waiting(py, |go_on| {
+            let builder = match path {
+                Some(path) => Loaded::opened(latent::open(path)?),
+                None => Loaded::demo(),
+            };
+            builder.options(options).load_while(go_on)
+        })?;
         let description = loaded.description().clone();
         for warning in &description.warnings {
             let category = py.get_type::<pyo3::exceptions::PyUserWarning>();
@@ -134,7 +141,9 @@ impl Model {
     fn render(&self, messages: &Bound<'_, PyAny>, variables: Option<&Bound<'_, PyDict>>) -> PyResult<String> {
         let py = messages.py();
         let messages = json::from_python(&conversation(messages)?, "messages")?;
-        let rendered = self.loaded(py)?.chat_prompt(messages, &options::chat(py, variables)?);
+        let (loaded, variables) = (self.loaded(py)?, options::chat(py, variables)?);
+        let chat = Chat::from_json(messages).map(|chat| chat.options(variables));
+        let rendered = chat.and_then(|chat| loaded.text().render(&chat));
         rendered.map(|prompt| prompt.text().to_owned()).map_err(|error| exception(py, &error))
     }
 
@@ -145,7 +154,7 @@ impl Model {
         let ids = self::tokens(tokens, "tokens")?;
         let (rows, vocab) = (ids.len(), self.description.vocab_size);
         let loaded = self.loaded(py)?;
-        let logits = waiting(py, |go_on| loaded.logits(ids, all, go_on))?;
+        let logits = waiting(py, |go_on| loaded.logits_while(&ids, all, go_on))?;
         if all { shaped(py, logits, &[rows, vocab]) } else { shaped(py, logits, &[vocab]) }
     }
 
@@ -155,7 +164,8 @@ impl Model {
         let one = texts.cast::<PyString>().is_ok();
         let texts: Vec<String> = if one { vec![texts.extract()?] } else { strings(texts, "texts")? };
         let loaded = self.loaded(py)?;
-        let values = waiting(py, |go_on| loaded.embed(&texts, go_on))?;
+        let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+        let values = waiting(py, |go_on| loaded.embed_while(&texts, Pooling::Mean, go_on))?.concat();
         let hidden = self.description.hidden_size;
         if one { shaped(py, values, &[hidden]) } else { shaped(py, values, &[texts.len(), hidden]) }
     }
@@ -172,7 +182,7 @@ impl Model {
     #[pyo3(signature = (prompt = 256, decode = 32))]
     fn profile<'py>(&self, py: Python<'py>, prompt: usize, decode: usize) -> PyResult<Bound<'py, PyAny>> {
         let loaded = self.loaded(py)?;
-        let profile = waiting(py, |go_on| loaded.profile(prompt, decode, go_on))?;
+        let profile = waiting(py, |go_on| loaded.profile_while(prompt, decode, go_on))?;
         json::to_python(py, &profile)
     }
 
@@ -185,7 +195,7 @@ impl Model {
     /// The source of the chat template, None if the model has none.
     #[getter]
     fn chat_template(&self, py: Python<'_>) -> PyResult<Option<String>> {
-        Ok(self.loaded(py)?.chat_template().map(str::to_owned))
+        Ok(self.loaded(py)?.text().chat_template().map(str::to_owned))
     }
 
     /// What was loaded, and how it runs.

@@ -3,33 +3,15 @@
 use crate::arrays::{strings, tokens};
 use crate::errors::{argument, exception};
 use crate::json;
-use latent_bindings::{ChatOptions, GenerateOptions, LoadOptions, ModelHandle};
+use latent::{ChatOptions, GenerateOptions, LoadOptions, Model, SamplingField, SamplingNumber};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
 
 /// Names of the options of loading that are numbers.
 const NUMBERS: [&str; 4] = ["ctx_size", "cache_tokens", "threads", "batch_size"];
 
-/// Names of the options of generating.
-const GENERATE: [&str; 17] = [
-    "max_tokens",
-    "stop",
-    "logprobs",
-    "seed",
-    "temperature",
-    "top_k",
-    "top_p",
-    "min_p",
-    "typical",
-    "repeat_penalty",
-    "presence_penalty",
-    "frequency_penalty",
-    "repeat_last_n",
-    "dry_multiplier",
-    "xtc_probability",
-    "xtc_threshold",
-    "logit_bias",
-];
+/// Names of the options of generating, apart from the numbers of sampling.
+const GENERATE: [&str; 5] = ["max_tokens", "stop", "logprobs", "seed", "logit_bias"];
 
 pub(crate) type Keywords<'a, 'py> = Option<&'a Bound<'py, PyDict>>;
 
@@ -108,7 +90,7 @@ pub(crate) fn load(py: Python<'_>, keywords: Keywords<'_, '_>) -> PyResult<LoadO
 /// The options of an answer.
 pub(crate) fn generate(
     py: Python<'_>,
-    model: &ModelHandle,
+    model: &Model,
     keywords: Keywords<'_, '_>,
 ) -> PyResult<GenerateOptions> {
     let mut options = model.generate_options();
@@ -131,24 +113,21 @@ fn set(py: Python<'_>, options: &mut GenerateOptions, given: &KeywordValue<'_, '
         }
         "logprobs" => options.logprobs = Some(given.count()?),
         "seed" => sampling.seed = given.extract::<i128>("an integer")? as u64,
-        "temperature" => sampling.temperature = given.real()?,
-        "top_k" => sampling.top_k = given.count()?,
-        "top_p" => sampling.top_p = given.real()?,
-        "min_p" => sampling.min_p = given.real()?,
-        "typical" => sampling.typical = given.real()?,
-        "repeat_penalty" => sampling.repeat_penalty = given.real()?,
-        "presence_penalty" => sampling.presence_penalty = given.real()?,
-        "frequency_penalty" => sampling.frequency_penalty = given.real()?,
-        "repeat_last_n" => sampling.penalty_last = given.count()?,
-        "dry_multiplier" => sampling.dry_multiplier = given.real()?,
-        "xtc_probability" => sampling.xtc_probability = given.real()?,
-        "xtc_threshold" => sampling.xtc_threshold = given.real()?,
         "logit_bias" => {
             let biases: std::collections::BTreeMap<u32, f64> =
                 given.extract("a dict of token ids and numbers")?;
             sampling.logit_bias = biases.into_iter().map(|(token, bias)| (token, bias as f32)).collect();
         }
-        other => return Err(unknown(py, other, &GENERATE)),
+        other => match SamplingField::named(other) {
+            Some(field) => match field.number {
+                SamplingNumber::Real { set, .. } => set(sampling, given.real()?),
+                SamplingNumber::Count { set, .. } => set(sampling, given.count()?),
+            },
+            None => {
+                let numbers: Vec<&str> = SamplingField::all().iter().map(|field| field.name).collect();
+                return Err(unknown(py, other, &[&GENERATE[..], &numbers].concat()));
+            }
+        },
     }
     Ok(())
 }
@@ -169,11 +148,11 @@ pub(crate) enum Prompt {
 }
 
 /// A text to go on with, token ids, or the messages of a conversation.
-pub(crate) fn prompt(model: &ModelHandle, object: &Bound<'_, PyAny>) -> PyResult<Prompt> {
+pub(crate) fn prompt(model: &Model, object: &Bound<'_, PyAny>) -> PyResult<Prompt> {
     if let Ok(text) = object.cast::<PyString>() {
         let text: String = text.extract()?;
         let py = object.py();
-        let encoded = py.detach(|| model.encode(&text, true, false));
+        let encoded = py.detach(|| model.text().encode(&text, true, false));
         return encoded.map(Prompt::Tokens).map_err(|error| exception(py, &error));
     }
     // not by iterating: that would take the first token of an iterator

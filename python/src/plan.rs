@@ -2,7 +2,7 @@
 
 use crate::errors::exception;
 use crate::json;
-use latent_bindings::{PlanView, PlannedOperation};
+use latent::{PlanView, PlannedOperation};
 use pyo3::prelude::*;
 
 /// An operation of a plan.
@@ -45,7 +45,7 @@ impl Plan {
     /// Its operations, in order.
     #[getter]
     fn operations(&self) -> Vec<Operation> {
-        let operation = |PlannedOperation { op, layer, phase, kernels, weights }| Operation {
+        let operation = |PlannedOperation { op, layer, phase, kernels, weights, .. }| Operation {
             op,
             layer,
             phase,

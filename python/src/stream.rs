@@ -1,9 +1,9 @@
 //! An answer while it comes.
 
-use crate::answer::{Answer, Logprob, logprob};
-use crate::errors::argument;
+use crate::answer::Answer;
+use crate::errors::{argument, exception};
 use crate::waiting::waiting;
-use latent_bindings::{GenerationUpdate, RunningGeneration};
+use latent::{AnswerStream, GenerationUpdate};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use std::sync::{Mutex, MutexGuard, TryLockError};
@@ -16,14 +16,13 @@ pub(crate) struct Stream {
 
 struct State {
     /// None once the last piece was taken, or it was closed.
-    generating: Option<RunningGeneration>,
-    logprobs: Vec<Logprob>,
+    generating: Option<AnswerStream>,
     answer: Option<Py<Answer>>,
 }
 
 impl Stream {
-    pub(crate) fn new(generating: RunningGeneration) -> Stream {
-        let state = State { generating: Some(generating), logprobs: Vec::new(), answer: None };
+    pub(crate) fn new(generating: AnswerStream) -> Stream {
+        let state = State { generating: Some(generating), answer: None };
         Stream { state: Mutex::new(state) }
     }
 
@@ -50,17 +49,15 @@ impl State {
     /// The next text that is not empty.
     fn next_text(&mut self, py: Python<'_>) -> PyResult<Option<String>> {
         while let Some(generating) = &mut self.generating {
-            let piece =
-                waiting(py, |go_on| generating.next_piece(go_on)).inspect_err(|_| self.generating = None)?;
+            let piece = waiting(py, |go_on| generating.next_update_while(go_on))
+                .inspect_err(|_| self.generating = None)?;
             let Some(piece) = piece else {
-                let finished = self.generating.take().and_then(|mut generating| generating.answer());
-                if let Some(finished) = finished {
-                    let answer = Answer::new(finished, std::mem::take(&mut self.logprobs));
-                    self.answer = Some(Py::new(py, answer)?);
+                if let Some(ended) = self.generating.take() {
+                    let finished = ended.finish().map_err(|error| exception(py, &error))?;
+                    self.answer = Some(Py::new(py, Answer::new(finished))?);
                 }
                 break;
             };
-            self.logprobs.extend(logprob(&piece));
             match piece {
                 GenerationUpdate::Token { text, .. } | GenerationUpdate::Rest(text) if !text.is_empty() => {
                     return Ok(Some(text));

@@ -2,18 +2,18 @@
 
 use crate::arrays::tokens;
 use crate::errors::{argument, exception};
-use latent_bindings::ModelHandle;
+use latent::Model;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 /// From text to token ids and back.
 #[pyclass(frozen, module = "latent")]
 pub(crate) struct Tokenizer {
-    model: ModelHandle,
+    model: Model,
 }
 
 impl Tokenizer {
-    pub(crate) fn new(model: ModelHandle) -> Tokenizer {
+    pub(crate) fn new(model: Model) -> Tokenizer {
         Tokenizer { model }
     }
 }
@@ -29,7 +29,7 @@ impl Tokenizer {
         add_special: bool,
         parse_special: bool,
     ) -> PyResult<Vec<u32>> {
-        let encoded = py.detach(|| self.model.encode(text, add_special, parse_special));
+        let encoded = py.detach(|| self.model.text().encode(text, add_special, parse_special));
         encoded.map_err(|error| exception(py, &error))
     }
 
@@ -41,7 +41,7 @@ impl Tokenizer {
         #[pyo3(from_py_with = ids)] tokens: Vec<u32>,
         special: bool,
     ) -> PyResult<String> {
-        self.model.decode(&tokens, special).map_err(|error| exception(py, &error))
+        self.model.text().decode(&tokens, special).map_err(|error| exception(py, &error))
     }
 
     /// The bytes that a token stands for.

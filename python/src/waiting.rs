@@ -1,7 +1,7 @@
 //! Work without the GIL, during which Ctrl-C is heard.
 
 use crate::errors::exception;
-use latent_bindings::{Error, WaitCheck};
+use latent::{Error, WaitCheck};
 use pyo3::prelude::*;
 
 /// Runs `work` without the GIL. Where a signal's handler raises meanwhile (Ctrl-C raises KeyboardInterrupt), `work` is told to stop, and that is what

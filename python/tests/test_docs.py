@@ -17,7 +17,7 @@ def programs(path, section=None):
 
 @pytest.mark.parametrize(
     ("path", "section", "count"),
-    [("python/README.md", None, 1), ("docs/python.md", None, 10)],
+    [("python/README.md", None, 1), ("docs/python.md", None, 10), ("docs/tutorial.md", None, 1)],
 )
 def test_the_programs_of_a_document_run(path, section, count, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

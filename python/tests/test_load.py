@@ -51,7 +51,7 @@ def test_a_file_that_is_no_model_is_named(tmp_path, truncated):
         ({"device": "tpu"}, "cpu, reference"),
         ({"threads": 0}, "threads is 0, expected at least 1"),
         ({"ctx_size": "many"}, "ctx_size is 'many', expected a count"),
-        ({"ctx_size": 10**9}, "ctx-size 1000000000"),
+        ({"ctx_size": 10**9}, "ctx_size 1000000000"),
         ({"ctxsize": 7}, "unknown option \"ctxsize\"; expected one of ctx_size"),
     ],
 )

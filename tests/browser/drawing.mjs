@@ -115,7 +115,7 @@ function overflows(page) {
 
 export async function checkPanel(page, shot) {
   const op = (label) => page.locator(`#world .op[aria-label*="${label}"]`).first();
-  await page.keyboard.press("w");
+  await page.keyboard.press("h");
   await op("linear q_a + kv_a").click();
   const panel = page.locator("#panel");
   await panel.waitFor({ state: "visible" });
@@ -165,7 +165,8 @@ export async function checkKeys(page) {
   assert.ok((await scale(page)) * view.height <= view.space + 60, "the height fits");
   const before = await scale(page);
   await page.keyboard.press("+");
-  near(await scale(page), before * 1.25, "nearer");
+  near(await scale(page), before * 1.25, "zoom in");
+  assert.equal(await page.locator("#zoom-level").textContent(), `${Math.round(before * 125)} %`);
   await page.keyboard.press("-");
   await page.keyboard.press("w");
   // with the keyboard alone: to the first operation, on to the next, into its panel and back

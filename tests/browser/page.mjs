@@ -4,16 +4,23 @@ import assert from "node:assert/strict";
 import { mkdirSync } from "node:fs";
 import { createRequire } from "node:module";
 import { join } from "node:path";
+import * as accessibility from "./page/accessibility.mjs";
 import * as answers from "./page/answers.mjs";
+import * as attachments from "./page/attachments.mjs";
+import * as compare from "./page/compare.mjs";
+import * as direction from "./page/direction.mjs";
 import * as keeping from "./page/keeping.mjs";
+import * as length from "./page/length.mjs";
 import * as looks from "./page/looks.mjs";
 import { startMock } from "./page/mock.mjs";
 import * as safety from "./page/safety.mjs";
+import * as settings from "./page/settings.mjs";
 import * as shell from "./page/shell.mjs";
+import * as twoTabs from "./page/two-tabs.mjs";
 
 const require = createRequire(join(process.env.NODE_PATH ?? process.cwd(), "x.js"));
 const { chromium } = require("playwright-core");
-const only = process.argv.indexOf("--only") > 0 ? process.argv[process.argv.indexOf("--only") + 1] : "";
+const only = process.argv.indexOf("--only") > 0 ? process.argv[process.argv.indexOf("--only") + 1].split(",") : [""];
 const shots = process.argv[2]?.startsWith("--") ? undefined : process.argv[2];
 if (shots) mkdirSync(shots, { recursive: true });
 
@@ -36,12 +43,12 @@ async function visit(mock, problems, { init, path = "", wait = true, ...options 
   return page;
 }
 
-const checks = [answers, keeping, shell, safety, looks].flatMap((module) => Object.entries(module));
+const checks = [accessibility, answers, attachments, compare, direction, keeping, length, settings, twoTabs, shell, safety, looks].flatMap((module) => Object.entries(module));
 let failed = 0;
 let passed = 0;
 try {
   for (const [name, check] of checks) {
-    if (!name.includes(only)) continue;
+    if (!only.some((word) => name.includes(word))) continue;
     const problems = [];
     const pages = [];
     const mock = await startMock();

@@ -7,6 +7,7 @@ import { tmpdir } from "node:os";
 import { dirname, join } from "node:path";
 import { fileURLToPath, pathToFileURL } from "node:url";
 import { checkDrawing, checkKeys, checkPanel, checkSearch } from "./drawing.mjs";
+import { checkAccessibility, checkArrangement, checkEmbedded, checkFolding, checkLabelContrast, checkLinks, checkMap, checkReadable, checkSaving, checkTimeline } from "./reading.mjs";
 import { checkDiff, checkHostileTabs, checkMemory, checkParity, checkPasses, checkProfile, checkSmall, checkTokenizer, checkWeights } from "./tabs.mjs";
 
 const require = createRequire(join(process.env.NODE_PATH ?? process.cwd(), "x.js"));
@@ -22,7 +23,7 @@ const file = (name) => join(work, name);
 
 // The pages: the demo model with a profile, DeepSeek-V3 from its config.json against the demo, and a hostile model.
 const config = join(here, "deepseek-v3.json");
-writeFileSync(file("profile.json"), run("profile", "-p", "20", "-n", "3", "--json"));
+writeFileSync(file("profile.json"), run("profile", "-p", "20", "-n", "3", "--json", "--trace", file("trace.json")));
 writeFileSync(file("weights.json"), run("audit", "--deep", "--json"));
 writeFileSync(file("parity.json"), run("diff", "--json"));
 run("graph", "--html", file("demo.html"), "--profile", file("profile.json"), "--weights", file("weights.json"), "--parity", file("parity.json"));
@@ -80,6 +81,13 @@ try {
   await checkPanel(v3, shot);
   await checkSearch(v3);
   await checkKeys(v3);
+  await checkFolding(v3, shot);
+  await checkLinks(v3);
+  await checkSaving(v3);
+  await checkMap(v3);
+  await checkArrangement(v3);
+  await checkLabelContrast(v3);
+  await checkReadable(v3, shot);
   await checkPasses(v3, shot);
   await checkMemory(v3, shot);
   await checkDiff(v3, shot);
@@ -89,7 +97,15 @@ try {
   await checkWeights(demo, shot, file("weights.json"));
   await checkTokenizer(demo, shot);
   await checkParity(demo, shot, file("parity.json"));
+  await checkTimeline(demo, JSON.parse(readFileSync(file("trace.json"), "utf8")), shot);
+  await checkAccessibility(demo);
   await checkSmall(demo, shot);
+
+  writeFileSync(file("outer.html"), `<!doctype html><title>outer</title><body style="margin:0;height:3000px"><iframe sandbox="allow-scripts allow-downloads" allow="fullscreen" src="demo.html" style="width:1100px;height:600px;border:0"></iframe>`);
+  const outer = await context.newPage();
+  outer.on("pageerror", (error) => problems.push(`outer: ${error.message}`));
+  await outer.goto(pathToFileURL(file("outer.html")).href);
+  await checkEmbedded(outer, shot);
 
   const evil = await open("hostile.html");
   assert.equal(await evil.evaluate(() => window.pwned), undefined, "a name of the model ran as script");

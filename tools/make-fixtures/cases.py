@@ -113,6 +113,19 @@ HYBRID: Arguments = dict(
 # queries without a low-rank projection, as the class has no key for one
 LING: Arguments = {key: value for key, value in HYBRID.items() if key != "q_lora_rank"}
 
+# four layers, of which most have a recurrent state; small, since they have many projections
+TINY_HYBRID: Arguments = {key: value for key, value in LING.items() if key != "layer_types"} | dict(
+    hidden_size=48,
+    intermediate_size=64,
+    num_hidden_layers=4,
+    kv_lora_rank=32,
+    qk_nope_head_dim=12,
+    qk_rope_head_dim=8,
+    v_head_dim=14,
+    vocab_size=160,
+    moe_intermediate_size=12,
+)
+
 # smaller than SIZES where nothing is lost by it: a repository keeps every fixture for ever
 SMALL: Arguments = SIZES | dict(hidden_size=64, intermediate_size=96, q_lora_rank=40, vocab_size=192)
 SMALL_EXPERTS: Arguments = SMALL | EXPERTS | dict(moe_intermediate_size=24)
@@ -197,6 +210,43 @@ CASES: dict[str, Case] = {
     "kimi-linear": Case(
         "KimiLinearConfig",
         dict(HYBRID, q_lora_rank=None, first_k_dense_replace=0, num_local_experts=6, n_group=1, topk_group=1),
+    ),
+    "ling-3-kda": Case(
+        "BailingHybridConfig",
+        dict(
+            TINY_HYBRID,
+            first_k_dense_replace=1,
+            layer_group_size=2,
+            head_dim=16,
+            short_conv_kernel_size=4,
+            kda_safe_gate=True,
+            kda_lower_bound=-5.0,
+            no_kda_lora=True,
+            num_local_experts=8,
+            n_group=4,
+            topk_group=2,
+            num_mtp_layers=0,
+            routed_scaling_factor=2.5,
+            rope_parameters=rope(6e6),
+        ),
+        prompt=150,
+    ),
+    "kimi-linear-kda": Case(
+        "KimiLinearConfig",
+        dict(
+            TINY_HYBRID,
+            first_k_dense_replace=0,
+            q_lora_rank=None,
+            linear_attn_config=dict(
+                full_attn_layers=[3], kda_layers=[1, 2, 4], num_heads=3, head_dim=18, short_conv_kernel_size=4
+            ),
+            mla_use_nope=True,
+            num_local_experts=6,
+            n_group=1,
+            topk_group=1,
+            routed_scaling_factor=2.446,
+        ),
+        prompt=150,
     ),
     "nope-gate": Case(
         "KimiLinearConfig",

@@ -112,6 +112,11 @@ def fill(model: PreTrainedModel, case: Case, seed: int) -> None:
         elif "correction_bias" in name:
             # positive: engines differ in what they put for a group that was not chosen, 0 or -inf
             weight.copy_(0.3 * noise.abs())
+        elif name.endswith("A_log"):
+            # heads that forget fast and heads that remember for long
+            weight.copy_((0.5 * noise).bfloat16())
+        elif name.endswith("dt_bias"):
+            weight.copy_(2.0 * noise - 3.0)
         elif weight.ndim == 1:
             weight.copy_(1 + 0.2 * noise)
         elif "embed_tokens" in name:

@@ -13,7 +13,7 @@ use latent_graph::passes::MlaChoice;
 use latent_graph::{BackendTarget, LM_HEAD_ROWS, ModelConfig, Stage};
 use latent_kernels::CorePeak;
 use latent_threads::{Placement, ThreadPool};
-use latent_types::{KernelContract, Tier};
+use latent_types::{KernelContract, Setting, Tier};
 use std::sync::{Mutex, PoisonError};
 
 /// The CPU of this host.
@@ -33,7 +33,11 @@ impl CpuBackend {
     pub fn new() -> CpuBackend {
         let contracts: Vec<KernelContract> =
             latent_kernels::table().iter().map(|(contract, _)| *contract).collect();
-        let target = BackendTarget { kv_splits: Some(KV_SPLITS), ..BackendTarget::new("cpu", contracts) };
+        let target = BackendTarget {
+            kv_splits: Some(KV_SPLITS),
+            sparse_attention: true,
+            ..BackendTarget::new("cpu", contracts)
+        };
         CpuBackend { target }
     }
 }
@@ -51,7 +55,8 @@ impl Backend for CpuBackend {
         let best = latent_kernels::features().tier();
         match limit {
             Some(tier) if tier > best => Err(BackendError::Unsupported(format!(
-                "this machine does not support {tier}: its best ISA is {best}; use --isa auto"
+                "this machine does not support {tier}: its best ISA is {best}; use {}",
+                Setting::Tier.to("auto")
             ))),
             Some(tier) => Ok(tier),
             None => Ok(latent_kernels::native_tier()),
@@ -77,18 +82,20 @@ impl Backend for CpuBackend {
             .max()
             .unwrap_or(0);
         let most = options.stages.max_batch_tokens;
-        let rows = most * config.hidden_size + LM_HEAD_ROWS * config.vocab_size;
+        let rows = most.saturating_mul(config.hidden_size).saturating_add(LM_HEAD_ROWS * config.vocab_size);
         let naive = match options.stages.mla {
             MlaChoice::Naive => true,
             MlaChoice::Auto => most >= latent_graph::passes::crossover(a).unwrap_or(2),
             MlaChoice::Absorbed | MlaChoice::SeparateScores => false,
         };
         let expanded = if naive { expanded_most(context, a) } else { 0 };
-        let collectives =
-            config.part.as_deref().map_or(0, |part| RankLinks::bytes(part, most * config.hidden_size));
+        let collectives = config
+            .part
+            .as_deref()
+            .map_or(0, |part| RankLinks::bytes(part, most.saturating_mul(config.hidden_size)));
         MemoryEstimate {
-            arena: 4 * (arena + rows) as u64 + collectives,
-            expanded: 4 * expanded as u64,
+            arena: (arena.saturating_add(rows) as u64).saturating_mul(4).saturating_add(collectives),
+            expanded: (expanded as u64).saturating_mul(4),
             ..MemoryEstimate::default()
         }
     }

@@ -1,10 +1,11 @@
 //! From a plan to a program: every value gets its operand, every weight its index, every kernel its function.
 
 use crate::program::{
-    AbsorbK, AbsorbV, AttendExpanded, AttendLatent, Bias, Buffer, CollectiveKind, Concat, Elementwise, Embed,
-    ExpandedKernels, ExpandedStore, ExpertDown, ExpertGateUp, GatherRows, Instruction, KvWeights,
-    LatentStore, Linear, NaiveMlaKernels, OperandView, Program, ProgramStep, RankCollective, RmsNorm, Rope,
-    Route, SmallBatchKernel, WeightKernel,
+    AbsorbK, AbsorbV, AttendExpanded, AttendLatent, Bias, Buffer, CollectiveKind, Concat, DeltaRule,
+    Elementwise, Embed, ExpandedKernels, ExpandedStore, ExpertDown, ExpertGateUp, GatedNorm, GatherRows,
+    IndexSelect, IndexStore, Instruction, KvWeights, L2Norm, LatentStore, Linear, LogDecay, NaiveMlaKernels,
+    OperandView, Program, ProgramStep, RankCollective, RmsNorm, Rope, Route, ShortConv, SmallBatchKernel,
+    WeightKernel,
 };
 use latent_backend::BackendError;
 use latent_graph::Plan;
@@ -233,6 +234,32 @@ impl Compiler<'_> {
                 out: self.out(node, 0)?,
             }),
             Op::Bias => Instruction::Bias(Bias { weight: self.one_weight(node)?, out: self.out(node, 0)? }),
+            Op::ShortConv => Instruction::ShortConv(ShortConv {
+                inputs: [self.input(node, 0)?, self.input(node, 1)?, self.input(node, 2)?],
+                taps: self.weights(node)?,
+                outs: [self.out(node, 0)?, self.out(node, 1)?, self.out(node, 2)?],
+                kv_layer: self.kv_layer(node)?,
+            }),
+            Op::L2Norm { scale } => {
+                self.in_place(node)?;
+                Instruction::L2Norm(L2Norm { factor: scale as f32, out: self.out(node, 0)? })
+            }
+            Op::SoftplusDecay => self.log_decay(node, None)?,
+            Op::BoundedDecay { bound } => self.log_decay(node, Some(bound as f32))?,
+            Op::DeltaRule => Instruction::DeltaRule(DeltaRule {
+                q: self.input(node, 0)?,
+                k: self.input(node, 1)?,
+                v: self.input(node, 2)?,
+                log_decay: self.input(node, 3)?,
+                beta: self.input(node, 4)?,
+                out: self.out(node, 0)?,
+                kv_layer: self.kv_layer(node)?,
+            }),
+            Op::GatedNorm => {
+                self.in_place(node)?;
+                let (gate, weight) = (self.input(node, 1)?, self.one_weight(node)?);
+                Instruction::GatedNorm(GatedNorm { gate, weight, out: self.out(node, 0)? })
+            }
             Op::GatherRows => Instruction::GatherRows(GatherRows { out: self.out(node, 0)? }),
             Op::AllReduce => self.collective(CollectiveKind::AllReduce, self.out(node, 0)?),
             Op::SendRows => self.collective(CollectiveKind::SendRows, self.input(node, 0)?),
@@ -245,6 +272,31 @@ impl Compiler<'_> {
                 None => self.attention(node)?,
             },
         }))
+    }
+
+    /// The indices of a node's weights, as many as there should be.
+    fn weights<const N: usize>(&self, node: &Node) -> Result<[usize; N], BackendError> {
+        let weights: Vec<usize> = node.weights.iter().map(|(_, id)| (self.weight_of)(*id)).collect();
+        match weights.try_into() {
+            Ok(weights) => Ok(weights),
+            Err(_) => internal(format!("{} needs {N} weights", node.op.word())),
+        }
+    }
+
+    /// That the result of a node is its first input, overwritten.
+    fn in_place(&self, node: &Node) -> Result<(), BackendError> {
+        let (input, out) = (self.input(node, 0)?, self.out(node, 0)?);
+        if (input.buffer, input.offset) == (out.buffer, out.offset) {
+            return Ok(());
+        }
+        internal(format!("{} is not in place", node.op.word()))
+    }
+
+    fn log_decay(&self, node: &Node, bound: Option<f32>) -> Result<Instruction, BackendError> {
+        let [rates, bias] = self.weights(node)?;
+        let log_rates = node.weight("a_log").is_some();
+        let (input, out) = (self.input(node, 0)?, self.out(node, 0)?);
+        Ok(Instruction::LogDecay(LogDecay { input, rates, log_rates, bias, bound, out }))
     }
 
     /// The instruction of a node whose kernel is elementwise.
@@ -314,6 +366,17 @@ impl Compiler<'_> {
                 kv: self.kv(node)?,
                 kv_layer: self.kv_layer(node)?,
             }),
+            Op::IndexStore => Instruction::IndexStore(IndexStore {
+                key: self.input(node, 0)?,
+                norm: self.weights(node)?,
+                kv_layer: self.kv_layer(node)?,
+            }),
+            Op::IndexSelect => Instruction::IndexSelect(IndexSelect {
+                query: self.input(node, 0)?,
+                weights: self.input(node, 1)?,
+                out: self.out(node, 0)?,
+                kv_layer: self.kv_layer(node)?,
+            }),
             Op::AbsorbK => Instruction::AbsorbK(AbsorbK {
                 q_nope: self.input(node, 0)?,
                 q_rope: self.input_at(node, "q_rope")?,
@@ -323,6 +386,7 @@ impl Compiler<'_> {
             }),
             Op::AttendLatent | Op::AttendSeparate => Instruction::AttendLatent(AttendLatent {
                 query: self.input(node, 0)?,
+                selected: self.input_at(node, "selected")?,
                 out: self.out(node, 0)?,
                 partials: (node.epilogue == Epilogue::KvSplits).then(|| self.out(node, 1)).transpose()?,
                 kv_layer: self.kv_layer(node)?,
@@ -341,6 +405,7 @@ impl Compiler<'_> {
                 Instruction::AttendExpanded(AttendExpanded {
                     q_nope: self.input(node, 0)?,
                     q_rope: self.input_at(node, "q_rope")?,
+                    selected: self.input_at(node, "selected")?,
                     kv: if latent { Some(self.kv(node)?) } else { None },
                     out: self.out(node, 0)?,
                     kv_layer,

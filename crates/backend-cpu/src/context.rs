@@ -20,12 +20,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub(crate) struct ModelData {
     /// Hyper-parameters.
     pub config: ModelConfig,
-    /// All weights.
     pub weights: Vec<LoadedWeight>,
     /// Rotation angles.
     pub rope: Arc<RopeTable>,
     /// Which elements of a rope part form pairs.
     pub pairs: RopePairing,
+    /// The same in an indexer.
+    pub index_pairs: RopePairing,
+    /// Whether an indexer's scores are in f32, whatever the cache's type.
+    pub exact: bool,
     /// The router's rules, without the bias, which is a weight.
     pub route: Option<RouteSpec<'static>>,
 }
@@ -36,7 +39,6 @@ pub(crate) struct SharedMemory<'m> {
     pub arena: DisjointBuffer<'m, f32>,
     /// The residual stream.
     pub hidden: DisjointBuffer<'m, f32>,
-    /// The logits.
     pub logits: DisjointBuffer<'m, f32>,
     /// Keys and values expanded on the fly, and rope keys.
     pub expanded: DisjointBuffer<'m, f32>,
@@ -44,15 +46,17 @@ pub(crate) struct SharedMemory<'m> {
     pub blocks: DisjointBuffer<'m, Q8Block>,
     /// The same as bf16.
     pub lines: DisjointBuffer<'m, Bf16x32>,
+    /// Scores of cached tokens, where the workers share those of a row.
+    pub scores: DisjointBuffer<'m, f32>,
     /// Uses of the rows of the KV cache.
     pub kv_rows: ElementUses,
+    /// Uses of the elements of recurrent states.
+    pub states: ElementUses,
 }
 
 /// A worker's view of a step.
 pub(crate) struct WorkerContext<'a> {
-    /// This worker.
     pub worker: &'a PoolWorker<'a>,
-    /// The model.
     pub model: &'a ModelData,
     /// The rows of the step.
     pub batch: &'a Batch,
@@ -112,6 +116,13 @@ impl<'a> WorkerContext<'a> {
     pub(crate) fn rotate(&self, elements: &mut [f32], row: usize) {
         let len = self.model.rope.rotation_len();
         latent_kernels::rotate(elements, &self.rotations[row * len..(row + 1) * len], self.model.pairs);
+    }
+
+    /// Rotates the first elements of one head of an indexer to the row's position.
+    pub(crate) fn rotate_index(&self, elements: &mut [f32], row: usize) {
+        let len = self.model.rope.rotation_len();
+        let rotation = &self.rotations[row * len..(row + 1) * len];
+        latent_kernels::rotate(&mut elements[..len], rotation, self.model.index_pairs);
     }
 
     /// Weight and epsilon of a norm.
@@ -212,7 +223,6 @@ impl<'a> WorkerContext<'a> {
         unsafe { std::slice::from_raw_parts_mut(elements.as_mut_ptr().cast(), elements.len()) }
     }
 
-    /// One head of one row.
     pub(crate) fn head(&self, operand: &OperandView, row: usize, head: usize) -> &'a [f32] {
         let start = operand.at(row, head * operand.head_stride);
         self.buffer(operand).read(self.taker(), start, operand.width)
@@ -306,7 +316,6 @@ impl OperandView {
         MatrixBlock { start: self.at(rows.start, column), rows: rows.len(), cols, stride: self.stride }
     }
 
-    /// Some heads of one row, a row each.
     fn heads_block(&self, row: usize, heads: Range<usize>) -> MatrixBlock {
         let start = self.at(row, heads.start * self.head_stride);
         MatrixBlock { start, rows: heads.len(), cols: self.width, stride: self.head_stride }
@@ -327,6 +336,18 @@ impl<'a> WorkerContext<'a> {
         self.kv.kv_layer(kv_layer).1.row(slot)
     }
 
+    /// The positions that a row attends to, where they are selected and not all up to its own.
+    pub(crate) fn selected(&self, selected: Option<&OperandView>, row: usize) -> Option<&'a [u32]> {
+        let chosen = selected.filter(|selected| self.batch.positions[row] >= selected.width)?;
+        Some(self.ids(chosen, row))
+    }
+
+    /// Cached rows that a row attends to: those of the selected tokens, or all up to its own.
+    pub(crate) fn attended(&self, row: usize) -> usize {
+        let most = self.model.config.attention.indexer.map_or(usize::MAX, |indexer| indexer.topk);
+        (self.batch.positions[row] + 1).min(most)
+    }
+
     /// A cached row of a span to write.
     ///
     /// # Safety
@@ -337,6 +358,44 @@ impl<'a> WorkerContext<'a> {
         self.record_kv(kv_layer, slot, ElementAccess::Write);
         // SAFETY: the caller's promise.
         unsafe { self.kv.kv_layer(kv_layer).1.row_shared(slot) }
+    }
+
+    /// The heads of this worker's share, each with its span: the same in every operation that is computed by heads.
+    pub(crate) fn own_heads(&self, heads: usize) -> impl Iterator<Item = (&'a SeqSpan, usize)> + use<'a> {
+        let spans = &self.batch.spans;
+        self.worker.share(spans.len() * heads, 1).map(move |item| (&spans[item / heads], item % heads))
+    }
+
+    /// Elements of a state of a layer.
+    pub(crate) fn state(&self, kv_layer: usize, slot: u32, elements: Range<usize>) -> &'a [f32] {
+        self.record_state(kv_layer, slot, &elements, ElementAccess::Read);
+        self.kv.state_layer(kv_layer).1.state(slot as usize, elements)
+    }
+
+    /// Elements of a state of a layer to write.
+    ///
+    /// # Safety
+    /// Of all workers, this one alone uses the elements until the next barrier, and only through the result.
+    #[allow(clippy::mut_from_ref, reason = "the caller promises that the elements are its own")]
+    pub(crate) unsafe fn state_mut(
+        &self,
+        kv_layer: usize,
+        slot: u32,
+        elements: Range<usize>,
+    ) -> &'a mut [f32] {
+        self.record_state(kv_layer, slot, &elements, ElementAccess::Write);
+        // SAFETY: the caller's promise.
+        unsafe { self.kv.state_layer(kv_layer).1.state_shared(slot as usize, elements) }
+    }
+
+    fn record_state(&self, kv_layer: usize, slot: u32, elements: &Range<usize>, access: ElementAccess) {
+        if cfg!(any(test, debug_assertions)) {
+            let states = self.kv.layout().state_slots as usize;
+            let before = self.kv.layout().recurrent().take_while(|(layer, _)| *layer < kv_layer);
+            let before: usize = before.map(|(_, state)| states * state.elements()).sum();
+            let start = before + slot as usize * self.kv.state_layer(kv_layer).0.elements();
+            self.memory.states.record(self.taker(), start + elements.start..start + elements.end, access);
+        }
     }
 
     fn record_kv(&self, kv_layer: usize, slot: usize, access: ElementAccess) {
@@ -383,6 +442,21 @@ impl<'a> WorkerContext<'a> {
     pub(crate) unsafe fn lines_mut(&self, at: usize, len: usize) -> &'a mut [Bf16x32] {
         // SAFETY: the caller's promise.
         unsafe { self.memory.lines.write(self.taker(), at, len) }
+    }
+
+    /// Scores of cached tokens.
+    pub(crate) fn scores(&self, at: usize, len: usize) -> &'a [f32] {
+        self.memory.scores.read(self.taker(), at, len)
+    }
+
+    /// Scores of cached tokens to write.
+    ///
+    /// # Safety
+    /// No other worker uses them until the next barrier.
+    #[allow(clippy::mut_from_ref, reason = "the caller promises that they are its own")]
+    pub(crate) unsafe fn scores_mut(&self, at: usize, len: usize) -> &'a mut [f32] {
+        // SAFETY: the caller's promise.
+        unsafe { self.memory.scores.write(self.taker(), at, len) }
     }
 
     /// Expanded keys or values.

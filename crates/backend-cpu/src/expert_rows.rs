@@ -58,7 +58,6 @@ impl ExpertRows {
         self.rows.len()
     }
 
-    /// The rows of some pairs.
     pub(crate) fn rows(&self, pairs: Range<usize>) -> &[u32] {
         &self.rows[pairs]
     }

@@ -4,6 +4,7 @@ use crate::context::WorkerContext;
 use crate::input_recorder::InputRecorder;
 use crate::program::{Instruction, Program, ProgramStep};
 use crate::scratch::WorkerScratch;
+use crate::timeline::TimelineRun;
 use crate::trace::ProgramProbes;
 use latent_backend::{CancelToken, PlanTimes};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -33,10 +34,11 @@ impl PhaseClock {
 
 /// A run of a program, as all workers see it.
 pub(crate) struct ProgramRun<'a> {
-    /// The program.
     pub program: &'a Program,
     /// Where a profile is taken.
     pub clock: Option<&'a PhaseClock>,
+    /// Where the spans of all workers are recorded.
+    pub timeline: Option<TimelineRun<'a>>,
     /// What to copy out after each phase, where a trace is taken.
     pub recording: Option<ProgramProbes<'a>>,
     /// What adds up the inputs of each phase, where they are wanted.
@@ -54,10 +56,17 @@ impl ProgramRun<'_> {
         let first_worker = ctx.worker.index == 0;
         let clock = self.clock.filter(|_| first_worker);
         let mut start = clock.map(|_| Instant::now());
+        let mut spans = self.timeline.map(|timeline| timeline.worker(ctx.worker.index));
         for (phase, &number) in self.program.phases.iter().zip(&self.program.numbers) {
             let mut last = start;
+            if let Some(spans) = &mut spans {
+                spans.begin(number);
+            }
             for step in phase {
                 execute(step, ctx, scratch);
+                if let Some(spans) = &mut spans {
+                    spans.finish_node(step.node);
+                }
                 if let (Some(clock), Some(last)) = (clock, &mut last) {
                     add_since(&clock.nodes[step.node], last);
                 }
@@ -68,7 +77,13 @@ impl ProgramRun<'_> {
             if first_worker && (self.cancel.is_cancelled() || ctx.has_failed()) {
                 self.last_phase.fetch_min(number, Ordering::Relaxed);
             }
+            if let Some(spans) = &mut spans {
+                spans.arrive();
+            }
             ctx.barrier();
+            if let Some(spans) = &mut spans {
+                spans.end();
+            }
             if self.last_phase.load(Ordering::Relaxed) <= number {
                 return;
             }
@@ -100,6 +115,8 @@ fn execute(step: &ProgramStep, ctx: &WorkerContext<'_>, scratch: &mut WorkerScra
         Instruction::Rope(op) => op.run(ctx, step.path),
         Instruction::LatentStore(op) => op.run(ctx, scratch),
         Instruction::ExpandedStore(op) => op.run(ctx, scratch),
+        Instruction::IndexStore(op) => op.run(ctx, scratch),
+        Instruction::IndexSelect(op) => op.run(ctx, scratch),
         Instruction::AbsorbK(op) => op.run(ctx, step.path, scratch),
         Instruction::AttendLatent(op) => op.run(ctx, step.path, scratch),
         Instruction::AbsorbV(op) => op.run(ctx, step.path, scratch),
@@ -110,6 +127,11 @@ fn execute(step: &ProgramStep, ctx: &WorkerContext<'_>, scratch: &mut WorkerScra
         Instruction::Elementwise(op) => op.run(ctx),
         Instruction::Concat(op) => op.run(ctx),
         Instruction::Bias(op) => op.run(ctx),
+        Instruction::ShortConv(op) => op.run(ctx, scratch),
+        Instruction::L2Norm(op) => op.run(ctx),
+        Instruction::LogDecay(op) => op.run(ctx),
+        Instruction::DeltaRule(op) => op.run(ctx, scratch),
+        Instruction::GatedNorm(op) => op.run(ctx),
         Instruction::GatherRows(op) => op.run(ctx),
         Instruction::Collective(op) => op.run(ctx, scratch),
     }

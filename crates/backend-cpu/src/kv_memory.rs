@@ -5,6 +5,7 @@
 use latent_backend::KV_BLOCK;
 use memmap2::{MmapOptions, MmapRaw};
 use std::io::{Error, ErrorKind};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// A smaller cache would waste most of its huge pages.
@@ -96,7 +97,41 @@ impl KvLayerMemory {
         }
     }
 
-    /// Copies one row.
+    /// Elements of the state at a slot.
+    pub(crate) fn state(&self, index: usize, elements: Range<usize>) -> &[f32] {
+        let start = self.state_start(index, &elements);
+        // SAFETY: inside of the map by `state_start`, which also says that it is aligned; initialized as in `bytes`, and f32 admits every bit
+        // pattern. A worker that writes a part of a state promises that no other reads it meanwhile.
+        unsafe { std::slice::from_raw_parts(self.map.as_ptr().add(start).cast(), elements.len()) }
+    }
+
+    /// Elements of the state at a slot, to write while other workers write others.
+    ///
+    /// # Safety
+    /// Until the next barrier these elements are used only through the result.
+    #[allow(clippy::mut_from_ref, reason = "the caller promises that the elements are its own")]
+    pub(crate) unsafe fn state_shared(&self, index: usize, elements: Range<usize>) -> &mut [f32] {
+        let start = self.state_start(index, &elements);
+        // SAFETY: as in `state`; exclusive by the caller's promise.
+        unsafe { std::slice::from_raw_parts_mut(self.map.as_mut_ptr().add(start).cast(), elements.len()) }
+    }
+
+    /// Where elements of a state begin in the map, which is a multiple of their size: layers begin on cache lines, and states are whole f32.
+    ///
+    /// # Panics
+    /// When they are not inside of the state.
+    fn state_start(&self, index: usize, elements: &Range<usize>) -> usize {
+        let float = size_of::<f32>();
+        let inside = elements.start <= elements.end && elements.end <= self.row_bytes / float;
+        assert!(
+            inside && (index + 1) * self.row_bytes <= self.len,
+            "elements {elements:?} of state {index} are out of range"
+        );
+        let start = self.start + index * self.row_bytes + elements.start * float;
+        assert!(start.is_multiple_of(float), "a state is not aligned");
+        start
+    }
+
     pub(crate) fn copy_row(&mut self, from: usize, to: usize) {
         let bytes = self.row_bytes;
         self.bytes_mut().copy_within(from * bytes..(from + 1) * bytes, to * bytes);

@@ -1,7 +1,7 @@
 //! The KV cache in host memory.
 
 use crate::kv_memory::KvLayerMemory;
-use latent_backend::{BackendError, KvLayout, KvStore, LayerState};
+use latent_backend::{BackendError, KvLayout, KvStore, LayerState, RecurrentLayer};
 use latent_graph::ModelConfig;
 use latent_graph::ir::{KvLayer, KvLayerKind};
 use latent_kernels::{RopePairing, RopeTable};
@@ -25,6 +25,8 @@ pub(crate) struct ShiftRotation {
     pub rope: Arc<RopeTable>,
     /// Which elements pair up.
     pub pairs: RopePairing,
+    /// The same in an indexer.
+    pub index_pairs: RopePairing,
     /// Elements of the rope part.
     pub rope_dims: usize,
     /// Elements of a head's key without position (expanded layers).
@@ -34,15 +36,22 @@ pub(crate) struct ShiftRotation {
 }
 
 impl ShiftRotation {
-    pub fn new(config: &ModelConfig, rope: Arc<RopeTable>, pairs: RopePairing) -> ShiftRotation {
+    /// The rotation of a model whose elements pair up like this, in attention and in an indexer.
+    pub fn new(
+        config: &ModelConfig,
+        rope: Arc<RopeTable>,
+        [pairs, index_pairs]: [RopePairing; 2],
+    ) -> ShiftRotation {
         let a = &config.attention;
-        ShiftRotation { rope, pairs, rope_dims: a.rope, nope: a.nope, v: a.v }
+        ShiftRotation { rope, pairs, index_pairs, rope_dims: a.rope, nope: a.nope, v: a.v }
     }
 
     /// Where the rope parts of a row are.
     fn parts(&self, kv_layer: &KvLayer) -> Vec<Range<usize>> {
         match kv_layer.kind {
+            KvLayerKind::Index => std::iter::once(0..self.rope_dims).collect(),
             KvLayerKind::Latent => std::iter::once(kv_layer.width - self.rope_dims..kv_layer.width).collect(),
+            KvLayerKind::ConvInputs | KvLayerKind::DeltaState => Vec::new(),
             KvLayerKind::Expanded => {
                 let head = self.nope + self.rope_dims + self.v;
                 let part = |h: usize| h * head + self.nope..h * head + self.nope + self.rope_dims;
@@ -71,6 +80,15 @@ impl CpuKvStore {
     pub(crate) fn kv_layer(&self, layer: usize) -> (&KvLayer, &KvLayerMemory) {
         let (state, memory) = &self.layers[layer];
         (state.per_token().expect("a layer with rows"), memory)
+    }
+
+    /// A recurrent layer, and the memory of its states.
+    ///
+    /// # Panics
+    /// When the layer has rows, which no plan of this backend takes it for.
+    pub(crate) fn state_layer(&self, layer: usize) -> (&RecurrentLayer, &KvLayerMemory) {
+        let (state, memory) = &self.layers[layer];
+        (state.recurrent().expect("a recurrent layer"), memory)
     }
 
     /// Element type.
@@ -126,8 +144,15 @@ impl KvStore for CpuKvStore {
             // elements without position keep their bits: only the rope parts are rounded again
             memory.copy_row(from, to);
             for part in self.rotation.parts(kv_layer) {
-                self.rotation.rope.shift(&mut elements[part.clone()], distance, self.rotation.pairs);
-                latent_kernels::store_part(row, part.start, &elements[part], memory.row_mut(to));
+                let index = kv_layer.kind == KvLayerKind::Index;
+                let pairs = if index { self.rotation.index_pairs } else { self.rotation.pairs };
+                self.rotation.rope.shift(&mut elements[part.clone()], distance, pairs);
+                if index && !row.ty.is_float() {
+                    // one scale for all elements of the row, the rotated ones among them
+                    latent_kernels::store_row(row, &elements, memory.row_mut(to));
+                } else {
+                    latent_kernels::store_part(row, part.start, &elements[part], memory.row_mut(to));
+                }
             }
         }
         Ok(())
@@ -152,12 +177,19 @@ mod tests {
 
     fn rotation() -> ShiftRotation {
         let rope = Arc::new(RopeTable::new(vec![0.25], 1.0));
-        ShiftRotation { rope, pairs: RopePairing::NeoX, rope_dims: 2, nope: 0, v: 0 }
+        ShiftRotation {
+            rope,
+            pairs: RopePairing::NeoX,
+            index_pairs: RopePairing::NeoX,
+            rope_dims: 2,
+            nope: 0,
+            v: 0,
+        }
     }
 
     #[test]
     fn states_are_kept_beside_rows_and_touch_none_of_them() {
-        let rows = KvLayer { kind: KvLayerKind::Latent, layer: 0, width: ROW.len(), rope: 2 };
+        let rows = KvLayer::of_rows(KvLayerKind::Latent, 0, ROW.len(), 2);
         let state = |layer, columns| RecurrentLayer { layer, heads: 2, rows: 3, columns };
         let layers = vec![
             LayerState::Recurrent(state(1, 5)),
@@ -197,7 +229,7 @@ mod tests {
 
     #[test]
     fn quants_and_their_scale_keep_their_bits_and_the_rope_part_turns_back() {
-        let kv_layer = KvLayer { kind: KvLayerKind::Latent, layer: 0, width: ROW.len(), rope: 2 };
+        let kv_layer = KvLayer::of_rows(KvLayerKind::Latent, 0, ROW.len(), 2);
         let layers = vec![LayerState::PerToken(kv_layer)];
         let layout = KvLayout { layers, cache_type: CacheType::Int8, blocks: 2, state_slots: 0 };
         let row = layout.row(0);

@@ -24,6 +24,7 @@ mod compile;
 mod context;
 mod disjoint;
 mod expert_rows;
+mod gathered_rows;
 mod input_recorder;
 mod interpret;
 mod kv_memory;
@@ -39,6 +40,7 @@ mod scratch;
 mod source_pages;
 #[cfg(test)]
 mod tests;
+mod timeline;
 mod trace;
 mod weight_arena;
 mod weights;

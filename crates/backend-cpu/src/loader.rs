@@ -7,6 +7,8 @@ use crate::weights::LoadedWeight;
 use latent_backend::{BackendError, WeightBytes, WeightSource};
 use latent_formats::{Checkpoint, TensorInfo};
 use latent_graph::circuit::{TensorIndex, Weight};
+use latent_graph::ir::Node;
+use latent_graph::ops::RequiredKernels;
 use latent_graph::{Stage, distinct_weights};
 use latent_quant::tiles::TileLayout;
 use latent_threads::ThreadPool;
@@ -28,6 +30,8 @@ fn bytes_in_file(stages: &[Stage], checkpoint: &Checkpoint) -> WeightBytes {
     for weight in distinct_weights(stages) {
         if let Some(tiles) = layout_to_pack(weight, &tiled, checkpoint) {
             bytes.owned += (weight.matrices() * tiles.matrix_bytes(weight.outputs())) as u64;
+        } else if weight.derived.is_some() {
+            bytes.owned += weight.bytes() as u64;
         } else {
             let rows = infos(weight, checkpoint).map(|info| (info.is_stored(), info.bytes as u64));
             for (stored, rows) in rows {
@@ -48,7 +52,7 @@ fn declared_bytes(stages: &[Stage], tensors: &dyn TensorIndex) -> WeightBytes {
     let mut bytes = WeightBytes::default();
     for weight in distinct_weights(stages) {
         let tiles = TileLayout::new(weight.ty, weight.inputs());
-        match tiles.filter(|_| tiled.contains(weight.parts[0].tensor.as_str())) {
+        match tiles.filter(|_| tiled.contains(weight.key())) {
             Some(tiles) => bytes.owned += (weight.matrices() * tiles.matrix_bytes(weight.outputs())) as u64,
             None => bytes.mapped += weight.bytes() as u64,
         }
@@ -67,8 +71,8 @@ fn infos<'c>(weight: &'c Weight, checkpoint: &'c Checkpoint) -> impl Iterator<It
 /// stored in tiles in the file. Rows that the file does not hold as they are become tiles for every kernel.
 fn layout_to_pack(weight: &Weight, tiled: &HashSet<&str>, checkpoint: &Checkpoint) -> Option<TileLayout> {
     TileLayout::new(weight.ty, weight.inputs()).filter(|_| {
-        let stored = infos(weight, checkpoint).all(|info| info.is_stored());
-        (tiled.contains(weight.parts[0].tensor.as_str()) || !stored)
+        let stored = weight.derived.is_none() && infos(weight, checkpoint).all(|info| info.is_stored());
+        (tiled.contains(weight.key()) || !stored)
             && infos(weight, checkpoint).all(|info| info.tile_rows.is_none())
     })
 }
@@ -88,12 +92,24 @@ pub(crate) fn tiled_tensors(stages: &[Stage]) -> HashSet<&str> {
         for node in &plan.ir.nodes {
             for ((_, weight), kernel) in node.weights.iter().zip(&node.kernels) {
                 if table[kernel.index].0.layout == WeightLayout::Tiles {
-                    tiled.insert(plan.ir.weight(*weight).parts[0].tensor.as_str());
+                    tiled.insert(plan.ir.weight(*weight).key());
                 }
             }
         }
     }
     tiled
+}
+
+/// The first tensor of each weight that only operations with a kernel of their own read, not products: norms, biases, taps of convolutions.
+fn plain_tensors(stages: &[Stage]) -> HashSet<&str> {
+    let mut plain = HashSet::new();
+    for plan in stages.iter().flat_map(|stage| &stage.plans) {
+        let own = |node: &&Node| matches!(node.op.spec().kernels(), RequiredKernels::Own(_));
+        for node in plan.ir.nodes.iter().filter(own) {
+            plain.extend(node.weights.iter().map(|(_, id)| plan.ir.weight(*id).key()));
+        }
+    }
+    plain
 }
 
 /// All distinct weights of the stages, found by their first tensor.
@@ -114,7 +130,7 @@ impl LoadedWeights {
         keep_pages: bool,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<LoadedWeights, BackendError> {
-        let tiled = tiled_tensors(stages);
+        let (tiled, plain) = (tiled_tensors(stages), plain_tensors(stages));
         let to_pack = distinct_weights(stages).filter_map(|weight| {
             let layout = layout_to_pack(weight, &tiled, checkpoint)?;
             Some((weight, layout.matrix_bytes(weight.outputs())))
@@ -129,14 +145,15 @@ impl LoadedWeights {
         let total = distinct_weights(stages).map(|weight| weight.bytes() as u64).sum();
         let mut done = 0;
         for weight in distinct_weights(stages) {
-            let key = &weight.parts[0].tensor;
+            let key = weight.key().to_owned();
             let layout = if layout_to_pack(weight, &tiled, checkpoint).is_some() {
                 WeightLayout::Tiles
             } else {
                 WeightLayout::Rows
             };
+            let layout = (layout, plain.contains(weight.key()));
             loaded.weights.push(LoadedWeight::load(weight, &source, layout, &mut memory, thread_pool)?);
-            loaded.index.insert(key.clone(), loaded.weights.len() - 1);
+            loaded.index.insert(key, loaded.weights.len() - 1);
             done += weight.bytes() as u64;
             progress(done, total);
         }
@@ -146,6 +163,6 @@ impl LoadedWeights {
 
     /// Index of a plan's weight in `weights`.
     pub(crate) fn find(&self, weight: &Weight) -> usize {
-        self.index.get(&weight.parts[0].tensor).copied().unwrap_or_default()
+        self.index.get(weight.key()).copied().unwrap_or_default()
     }
 }

@@ -11,15 +11,16 @@ use crate::ops::expanded_layout::expanded_len;
 use crate::program::Program;
 use crate::read_ahead::{ReadAhead, pieces};
 use crate::scratch::WorkerScratch;
+use crate::timeline::TimelineRecorder;
 use crate::trace::TraceRecorder;
 use latent_backend::{
     ActivationTrace, BackendError, BackendModel, Batch, CancelToken, DraftStep, InputSquares, KvLayout,
-    KvStore, LayerState, LoadRequest, ModelOptions, ModelStep, PlanTimes, RankLinks,
+    KvStore, LayerState, LoadRequest, ModelOptions, ModelStep, PhaseSpan, PlanTimes, RankLinks,
 };
 use latent_graph::activations::Activations;
-use latent_graph::config::{Gating, GroupScore, ModelConfig, RopePairs};
+use latent_graph::config::{Gating, GroupScore, IndexerShape, ModelConfig, RopePairs};
 use latent_graph::ir::AttentionPath;
-use latent_graph::passes::BatchBucket;
+use latent_graph::passes::{BatchBucket, Precision};
 use latent_graph::stage_index::{LAYERS, LM_HEAD, MTP, MTP_HEAD};
 use latent_graph::{LM_HEAD_ROWS, Plan, Stage, distinct_weights};
 use latent_kernels::{Bf16x32, Q8Block, RopeTable, RouteSpec};
@@ -28,11 +29,11 @@ use latent_types::ActivationType;
 use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 /// f32 elements per cache line of 64 bytes.
 const LINE_FLOATS: usize = size_of::<Bf16x32>() / size_of::<f32>();
 
-/// A model on the CPU.
 pub(crate) struct CpuModel {
     model: ModelData,
     stages: Vec<Stage>,
@@ -42,6 +43,8 @@ pub(crate) struct CpuModel {
     pub(crate) hidden: Vec<f32>,
     logits: Vec<f32>,
     expanded: Vec<f32>,
+    /// Scores of cached tokens, of steps with fewer rows than workers.
+    scores: Vec<f32>,
     rotations: Vec<f32>,
     /// The rows whose logits are being computed.
     head_batch: Batch,
@@ -55,6 +58,8 @@ pub(crate) struct CpuModel {
     options: ModelOptions,
     /// Of all plans, stage by stage, while a profile is taken.
     clocks: Option<Vec<PhaseClock>>,
+    /// Records the phases of every worker, while a timeline is recorded.
+    timeline: Option<TimelineRecorder>,
     /// Copies values out of each phase, while a trace is taken.
     recorder: Option<TraceRecorder>,
     /// Adds up the inputs of weights, while they are wanted.
@@ -75,6 +80,8 @@ impl CpuModel {
         latent_kernels::limit_tier(options.stages.bind.tier);
         let mut thread_pool = ThreadPool::placed(placement)
             .map_err(|error| BackendError::System { what: "starting threads", error })?;
+        let derived = latent_backend::with_derived_weights(checkpoint, &stages)?.map(Arc::new);
+        let checkpoint = derived.as_ref().unwrap_or(checkpoint);
         let loaded = LoadedWeights::load(&stages, checkpoint, &mut thread_pool, keep_pages, progress)?;
         let mut kv_layers = 0;
         let compile_all = |stage: &Stage| -> Result<Vec<Program>, BackendError> {
@@ -89,10 +96,12 @@ impl CpuModel {
         let row_blocks = [ActivationType::A8, ActivationType::Bf16]
             .map(|form| all().map(|program| program.row_blocks(&loaded.weights, form)).max().unwrap_or(0));
         let rope = RopeTable::new(config.rope.inverse_frequencies(options.context), config.rope.magnitude());
-        let pairs = match config.rope.pairs {
+        let pairing = |pairs| match pairs {
             RopePairs::Interleaved => latent_kernels::RopePairing::Interleaved,
             RopePairs::NeoX => latent_kernels::RopePairing::NeoX,
         };
+        let pairs = pairing(config.rope.pairs);
+        let index_pairs = config.attention.indexer.map_or(pairs, |indexer| pairing(indexer.pairs));
         let in_place = pieces(checkpoint, &tensors_in_tiles(&stages, checkpoint));
         let read_ahead = if weights_fit { ReadAhead::start(checkpoint, in_place, None) } else { None };
         Ok(CpuModel {
@@ -100,6 +109,7 @@ impl CpuModel {
             hidden: vec![0.0; options.stages.max_batch_tokens * config.hidden_size],
             logits: vec![0.0; LM_HEAD_ROWS * config.vocab_size],
             expanded: Vec::new(),
+            scores: Vec::new(),
             rotations: Vec::new(),
             head_batch: Batch::default(),
             blocks: Vec::new(),
@@ -112,12 +122,15 @@ impl CpuModel {
                 weights: loaded.weights,
                 rope: Arc::new(rope),
                 pairs,
+                index_pairs,
+                exact: options.stages.bind.precision == Precision::Exact,
             },
             stages,
             programs,
             thread_pool,
             options,
             clocks: None,
+            timeline: None,
             recorder: None,
             inputs: None,
             read_ahead,
@@ -160,6 +173,10 @@ impl CpuModel {
             // freed first: the old and the new one together may not fit
             self.expanded = Vec::new();
             self.expanded = vec![0.0; needed];
+        }
+        let scored = scores_len(batch, a.indexer, self.options.threads);
+        if self.scores.len() < scored {
+            self.scores.resize(scored, 0.0);
         }
         let len = self.model.rope.rotation_len();
         self.rotations.resize(batch.rows() * len, 0.0);
@@ -216,18 +233,22 @@ impl CpuModel {
             hidden: DisjointBuffer::new(&mut self.hidden),
             logits: DisjointBuffer::new(&mut self.logits),
             expanded: DisjointBuffer::new(&mut self.expanded[skipped..]),
+            scores: DisjointBuffer::new(&mut self.scores),
             blocks: DisjointBuffer::new(&mut self.blocks),
             lines: DisjointBuffer::new(&mut self.lines),
             kv_rows: ElementUses::default(),
+            states: ElementUses::default(),
         };
         let (model, scratch, rotations) = (&self.model, &self.scratch, &self.rotations[..]);
         let (links, failure) = (self.links.as_ref(), Mutex::default());
         let plan = stage * BatchBucket::ALL.len() + bucket;
         let traced = self.recorder.is_some() || self.inputs.is_some();
         let last_phase = AtomicUsize::new(usize::MAX);
+        let program = &self.programs[stage][bucket];
         let run = ProgramRun {
-            program: &self.programs[stage][bucket],
+            program,
             clock: self.clocks.as_ref().map(|clocks| &clocks[plan]),
+            timeline: self.timeline.as_mut().and_then(|own| own.begin(plan, program.phases.len())),
             recording: self.recorder.as_ref().map(|recorder| recorder.of(plan)),
             inputs: self.inputs.as_ref(),
             cancel,
@@ -274,7 +295,10 @@ impl BackendModel for CpuModel {
             blocks,
             state_slots,
         };
-        let rotation = ShiftRotation::new(&self.model.config, Arc::clone(&self.model.rope), self.model.pairs);
+        let rotation = {
+            let pairs = [self.model.pairs, self.model.index_pairs];
+            ShiftRotation::new(&self.model.config, Arc::clone(&self.model.rope), pairs)
+        };
         Ok(Box::new(CpuKvStore::new(layout, rotation)?))
     }
 
@@ -344,6 +368,14 @@ impl BackendModel for CpuModel {
         self.clocks.take().unwrap_or_default().into_iter().map(PhaseClock::finish).collect()
     }
 
+    fn start_timeline(&mut self, origin: Instant) {
+        self.timeline = Some(TimelineRecorder::new(origin, self.options.threads));
+    }
+
+    fn stop_timeline(&mut self) -> Vec<PhaseSpan> {
+        self.timeline.take().map(TimelineRecorder::finish).unwrap_or_default()
+    }
+
     fn start_trace(&mut self, activations: &Activations, trace: ActivationTrace) -> Result<(), BackendError> {
         let plans = self.stages.iter().flat_map(|stage| &stage.plans);
         self.recorder = Some(TraceRecorder::new(plans, activations, trace)?);
@@ -389,4 +421,12 @@ fn route_spec(config: &ModelConfig) -> Option<RouteSpec<'static>> {
         norm_floor: router.norm_floor as f32,
         scale: router.scale as f32,
     })
+}
+
+/// Scores that the workers share in a step: of every token that a row sees, of rows that do not see more than are selected none; nothing in
+/// steps with a row for each worker.
+fn scores_len(batch: &Batch, indexer: Option<IndexerShape>, workers: usize) -> usize {
+    let Some(indexer) = indexer else { return 0 };
+    let sparse = || batch.positions.iter().filter(|position| **position >= indexer.topk);
+    if sparse().count() >= workers { 0 } else { sparse().map(|position| position + 1).sum() }
 }

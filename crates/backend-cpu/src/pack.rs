@@ -10,15 +10,16 @@ use latent_threads::ThreadPool;
 use latent_types::TensorType;
 use std::ops::Range;
 
+/// Tiles that are packed from rows that are read at once.
+const RUN: usize = 16;
+
 /// The matrices of one weight as rows, and the layout of the tiles that they become, matrix after matrix.
 #[derive(Clone, Copy)]
 pub struct TileMatrices<'a, 'm> {
     layout: TileLayout,
-    /// Bytes of a row.
     row_bytes: usize,
     /// Rows of a matrix.
     outputs: usize,
-    /// Number of matrices.
     count: usize,
     /// The tensors: one per matrix, or one that holds all.
     tensors: &'a [TensorRows<'m>],
@@ -38,7 +39,6 @@ impl<'a, 'm> TileMatrices<'a, 'm> {
         Some(TileMatrices { layout, row_bytes: ty.row_bytes(inputs)?, outputs, count, tensors })
     }
 
-    /// Bytes of a tile.
     pub fn tile_bytes(&self) -> usize {
         self.layout.tile_bytes()
     }
@@ -48,7 +48,6 @@ impl<'a, 'm> TileMatrices<'a, 'm> {
         self.outputs.div_ceil(ROWS)
     }
 
-    /// Tiles of all matrices.
     pub fn all_tiles(&self) -> usize {
         self.count * self.tiles()
     }
@@ -59,15 +58,19 @@ impl<'a, 'm> TileMatrices<'a, 'm> {
         rows.start.min(end) * self.row_bytes..end * self.row_bytes
     }
 
-    /// Packs the tile at `index`, counted through all matrices.
-    fn pack(&self, index: usize, tile: &mut [u8], scratch: &mut Vec<u8>) {
-        let (m, first) = (index / self.tiles(), index % self.tiles() * ROWS);
-        let end = (first + ROWS).min(self.outputs);
+    /// Packs tiles of the matrix `m` into `out`, one after the other from the tile `first` on. Their rows are read at
+    /// once: rows that are computed cost less together.
+    fn pack(&self, m: usize, first: usize, out: &mut [u8], scratch: &mut Vec<u8>) {
+        let tile_bytes = self.tile_bytes();
+        let first = first * ROWS;
+        let end = (first + out.len() / tile_bytes * ROWS).min(self.outputs);
         let rows = match self.tensors {
             [all] => all.read(m * self.outputs + first..m * self.outputs + end, scratch),
             tensors => tensors[m].read(first..end, scratch),
         };
-        self.layout.pack(rows, tile);
+        for (rows, tile) in rows.chunks(ROWS * self.row_bytes).zip(out.chunks_exact_mut(tile_bytes)) {
+            self.layout.pack(rows, tile);
+        }
     }
 
     /// Packs tiles from `first` on, counted through all matrices, until `out` is full.
@@ -77,10 +80,15 @@ impl<'a, 'm> TileMatrices<'a, 'm> {
         let target = TileBuffer(out.as_mut_ptr());
         thread_pool.run(&|worker| {
             let mut scratch = Vec::new();
-            for i in worker.share(count, 1) {
+            let share = worker.share(count, 1);
+            let mut i = share.start;
+            while i < share.end {
+                let (m, tile) = ((first + i) / self.tiles(), (first + i) % self.tiles());
+                let run = RUN.min(self.tiles() - tile).min(share.end - i);
                 // SAFETY: `count` whole tiles fit into `out`, which is borrowed for the call; shares of tiles
                 // are disjoint.
-                self.pack(first + i, unsafe { target.tile(i, bytes) }, &mut scratch);
+                self.pack(m, tile, unsafe { target.tiles(i, run, bytes) }, &mut scratch);
+                i += run;
             }
         });
     }
@@ -96,14 +104,14 @@ unsafe impl Send for TileBuffer {}
 unsafe impl Sync for TileBuffer {}
 
 impl TileBuffer {
-    /// The tile at `index`.
+    /// `count` tiles from the one at `index` on.
     ///
     /// # Safety
-    /// The tile is inside the buffer and is not used elsewhere while the result lives.
-    #[allow(clippy::mut_from_ref, reason = "the caller promises that the tile is its own")]
-    unsafe fn tile(&self, index: usize, bytes: usize) -> &mut [u8] {
+    /// The tiles are inside the buffer and are not used elsewhere while the result lives.
+    #[allow(clippy::mut_from_ref, reason = "the caller promises that the tiles are its own")]
+    unsafe fn tiles(&self, index: usize, count: usize, bytes: usize) -> &mut [u8] {
         // SAFETY: in bounds and exclusive by the caller's promise; any byte is initialized.
-        unsafe { std::slice::from_raw_parts_mut(self.0.add(index * bytes), bytes) }
+        unsafe { std::slice::from_raw_parts_mut(self.0.add(index * bytes), count * bytes) }
     }
 }
 
@@ -116,9 +124,6 @@ pub struct PackedMatrices {
 impl PackedMatrices {
     /// Packs all matrices into the next free part of `memory`. `packed` hears, on any worker, which bytes of
     /// the rows of which matrix it has gone through.
-    ///
-    /// # Errors
-    /// When the memory is full: an error of Latent.
     pub fn new(
         matrices: &TileMatrices<'_, '_>,
         memory: &mut WeightArena,
@@ -137,12 +142,13 @@ impl PackedMatrices {
             let mut scratch = Vec::new();
             for m in 0..matrices.count {
                 let mut from = share.start;
-                for row in share.clone().step_by(ROWS) {
-                    let index = m * tiles + row / ROWS;
+                for row in share.clone().step_by(RUN * ROWS) {
+                    let (first, next) = (row / ROWS, (row + RUN * ROWS).min(share.end));
+                    let run = next.div_ceil(ROWS) - first;
                     // SAFETY: the place has all tiles of all matrices; shares of rows are disjoint whole
                     // tiles.
-                    matrices.pack(index, unsafe { target.tile(index, bytes) }, &mut scratch);
-                    let next = row + ROWS;
+                    let out = unsafe { target.tiles(m * tiles + first, run, bytes) };
+                    matrices.pack(m, first, out, &mut scratch);
                     if next >= share.end || (next - from) * matrices.row_bytes >= RELEASE {
                         packed(m, matrices.source(from..next));
                         from = next;

@@ -21,7 +21,6 @@ const PIECE: usize = 32 << 20;
 /// A packed file that was written.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PackedFile {
-    /// Bytes of the file.
     pub bytes: u64,
     /// Tensors with NaN or infinite elements or block scales, and how many. They are packed unchanged.
     pub not_finite: Vec<(String, u64)>,
@@ -39,7 +38,11 @@ pub fn pack(
     threads: Option<usize>,
     progress: &mut dyn FnMut(u64, u64) -> bool,
 ) -> Result<PackedFile, BackendError> {
-    let layouts = layouts(checkpoint)?;
+    let stages = default_stages(checkpoint)?;
+    // in addition to what they are derived from, which exact precision reads
+    let derived = latent_backend::with_derived_weights(checkpoint, &stages)?;
+    let checkpoint = derived.as_ref().unwrap_or(checkpoint);
+    let layouts = layouts(&stages);
     let tiles: Vec<Option<TiledTensor>> =
         checkpoint.tensors().iter().map(|info| layouts.get(&*info.name).copied()).collect();
     let writer = PackWriter::new(checkpoint, &tiles)?;
@@ -147,9 +150,8 @@ fn each_piece(
         .try_for_each(|first| write(rows.read(first..(first + step).min(count), &mut scratch)))
 }
 
-/// The tile layouts of the tensors that plans of the default precision read in tiles. They depend on formats
-/// only, not on the machine.
-fn layouts(checkpoint: &Checkpoint) -> Result<HashMap<String, TiledTensor>, BackendError> {
+/// The plans of the default precision.
+fn default_stages(checkpoint: &Checkpoint) -> Result<Vec<Stage>, BackendError> {
     let config = ModelConfig::from_checkpoint(checkpoint)?;
     let backend = CpuBackend::new();
     let bind = BindOptions { precision: Precision::Default, tier: backend.isa(None)?, cache: CacheType::F16 };
@@ -163,12 +165,16 @@ fn layouts(checkpoint: &Checkpoint) -> Result<HashMap<String, TiledTensor>, Back
     };
     let circuit = Circuit::named(&config.circuit)?;
     let tensors = CheckpointTensors(checkpoint);
-    let stages = Stage::of_model(circuit, &config, &tensors, backend.target(), &options)?;
-    let tiled = tiled_tensors(&stages);
+    Ok(Stage::of_model(circuit, &config, &tensors, backend.target(), &options)?)
+}
+
+/// The tile layouts of the tensors that these plans read in tiles. They depend on formats only, not on the machine.
+fn layouts(stages: &[Stage]) -> HashMap<String, TiledTensor> {
+    let tiled = tiled_tensors(stages);
     let mut layouts = HashMap::new();
     for weight in stages.iter().flat_map(Stage::weights) {
         let layout = TileLayout::new(weight.ty, weight.inputs());
-        let Some(layout) = layout.filter(|_| tiled.contains(weight.parts[0].tensor.as_str())) else {
+        let Some(layout) = layout.filter(|_| tiled.contains(weight.key())) else {
             continue;
         };
         let rows = weight.outputs();
@@ -176,7 +182,7 @@ fn layouts(checkpoint: &Checkpoint) -> Result<HashMap<String, TiledTensor>, Back
         let tiles = TiledTensor { rows, bytes: matrices * layout.matrix_bytes(rows) };
         layouts.extend(weight.parts.iter().map(|part| (part.tensor.clone(), tiles)));
     }
-    Ok(layouts)
+    layouts
 }
 
 /// Writes a piece: bytes of a tensor, and the tiles that they became.

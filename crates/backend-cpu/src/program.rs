@@ -14,14 +14,12 @@ pub(crate) enum Buffer {
     Arena,
     /// The residual stream.
     Hidden,
-    /// The logits.
     Logits,
 }
 
 /// A strided view of a value in its buffer. Offsets and strides count f32 elements.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OperandView {
-    /// The buffer.
     pub buffer: Buffer,
     /// First element of the first row.
     pub offset: usize,
@@ -42,7 +40,6 @@ pub(crate) struct OperandView {
 pub(crate) struct WeightKernel {
     /// Index of the weight.
     pub weight: usize,
-    /// The kernel.
     pub kernel: MatmulFn,
     /// The type in which the kernel reads its input.
     pub activation: ActivationType,
@@ -55,7 +52,6 @@ pub(crate) struct WeightKernel {
 pub(crate) struct SmallBatchKernel {
     /// It multiplies calls of fewer rows than this.
     pub below: usize,
-    /// The kernel.
     pub kernel: MatmulFn,
     /// The type in which it reads its input.
     pub activation: ActivationType,
@@ -88,11 +84,8 @@ pub(crate) enum KvWeights {
 /// The kernels of naive MLA, by the element type of expanded keys and values.
 #[derive(Clone, Copy)]
 pub(crate) enum ExpandedKernels {
-    /// f32.
     F32(NaiveMlaKernels<f32>),
-    /// f16.
     F16(NaiveMlaKernels<f16>),
-    /// bf16.
     Bf16(NaiveMlaKernels<bf16>),
 }
 
@@ -156,6 +149,22 @@ pub(crate) struct ExpandedStore {
     pub kv_layer: usize,
 }
 
+/// Stores rows of an indexer's keys in the KV cache.
+pub(crate) struct IndexStore {
+    pub key: OperandView,
+    /// Weight and bias of the keys' LayerNorm.
+    pub norm: [usize; 2],
+    pub kv_layer: usize,
+}
+
+/// The tokens that each row attends to.
+pub(crate) struct IndexSelect {
+    pub query: OperandView,
+    pub weights: OperandView,
+    pub out: OperandView,
+    pub kv_layer: usize,
+}
+
 /// Queries into latent space: `[W_UKᵀ q_nope | rope(q_rope)]` per head.
 pub(crate) struct AbsorbK {
     pub q_nope: OperandView,
@@ -169,6 +178,8 @@ pub(crate) struct AbsorbK {
 /// Attention over cached latents.
 pub(crate) struct AttendLatent {
     pub query: OperandView,
+    /// The positions that each row attends to, where attention is sparse.
+    pub selected: Option<OperandView>,
     pub out: OperandView,
     /// For partial results of KV splits.
     pub partials: Option<OperandView>,
@@ -190,6 +201,8 @@ pub(crate) struct AttendExpanded {
     pub q_nope: OperandView,
     /// What meets the key of all heads, where the model has one.
     pub q_rope: Option<OperandView>,
+    /// The positions that each row attends to, where attention is sparse.
+    pub selected: Option<OperandView>,
     /// None where the KV cache holds expanded keys and values.
     pub kv: Option<KvWeights>,
     pub out: OperandView,
@@ -242,6 +255,54 @@ pub(crate) struct Elementwise {
     pub out: OperandView,
 }
 
+/// Short causal convolutions of queries, keys and values, and their last inputs as a state.
+pub(crate) struct ShortConv {
+    pub inputs: [OperandView; 3],
+    /// Weights, a row of taps for each channel.
+    pub taps: [usize; 3],
+    pub outs: [OperandView; 3],
+    pub kv_layer: usize,
+}
+
+/// Heads of unit length, times a factor, in place.
+pub(crate) struct L2Norm {
+    pub factor: f32,
+    pub out: OperandView,
+}
+
+/// The log decay of each row of a head's state.
+pub(crate) struct LogDecay {
+    pub input: OperandView,
+    /// Index of the rates of all heads.
+    pub rates: usize,
+    /// Whether they are stored as logarithms.
+    pub log_rates: bool,
+    /// Index of the bias of each channel.
+    pub bias: usize,
+    /// The lower bound, where the decay has one.
+    pub bound: Option<f32>,
+    pub out: OperandView,
+}
+
+/// The recurrence of the delta rule.
+pub(crate) struct DeltaRule {
+    pub q: OperandView,
+    pub k: OperandView,
+    pub v: OperandView,
+    pub log_decay: OperandView,
+    /// The logit of β, one for each head.
+    pub beta: OperandView,
+    pub out: OperandView,
+    pub kv_layer: usize,
+}
+
+/// RMSNorm of each head, times the sigmoid of a gate, in place.
+pub(crate) struct GatedNorm {
+    pub gate: OperandView,
+    pub weight: usize,
+    pub out: OperandView,
+}
+
 /// out += the weight, each row.
 pub(crate) struct Bias {
     pub weight: usize,
@@ -282,6 +343,8 @@ pub(crate) enum Instruction {
     Rope(Rope),
     LatentStore(LatentStore),
     ExpandedStore(ExpandedStore),
+    IndexStore(IndexStore),
+    IndexSelect(IndexSelect),
     AbsorbK(AbsorbK),
     AttendLatent(AttendLatent),
     AbsorbV(AbsorbV),
@@ -292,6 +355,11 @@ pub(crate) enum Instruction {
     Elementwise(Elementwise),
     Concat(Concat),
     Bias(Bias),
+    ShortConv(ShortConv),
+    L2Norm(L2Norm),
+    LogDecay(LogDecay),
+    DeltaRule(DeltaRule),
+    GatedNorm(GatedNorm),
     GatherRows(GatherRows),
 }
 

@@ -21,7 +21,6 @@ const PIECES_AHEAD: usize = 4;
 /// Bytes that are read one after the other.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct ReadPiece {
-    /// The tensor.
     pub(crate) tensor: String,
     /// Bytes of it.
     pub(crate) part: Range<usize>,

@@ -1,8 +1,11 @@
 //! Each worker's own buffers, grown once and then reused, and the inputs of products prepared in them.
 
 use crate::expert_rows::ExpertRows;
+use crate::gathered_rows::GatheredRows;
 use crate::program::WeightKernel;
-use latent_kernels::{Bf16Rows, Bf16x32, MatmulScratch, MatrixView, Q8Block, Q8Rows, QuantizedInput};
+use latent_kernels::{
+    Bf16Rows, Bf16x32, DeltaScratch, MatmulScratch, MatrixView, Q8Block, Q8Rows, QuantizedInput,
+};
 use latent_types::ActivationType;
 use std::ops::Range;
 
@@ -21,14 +24,18 @@ pub(crate) struct WorkerScratch {
     pub experts: ExpertRows,
     /// Partial results of attention that no other worker reads.
     pub partials: Vec<f32>,
+    /// Cached rows of selected tokens.
+    pub gathered: GatheredRows,
+    /// Scratch of the delta rule.
+    pub delta: DeltaScratch,
     /// Scratch of attention kernels.
     pub attention: Vec<f32>,
-    /// Scratch of the router.
     pub route: Vec<f32>,
     /// Experts of all rows, where this worker routes them for itself.
     pub topk_ids: Vec<u32>,
-    /// Their weights.
     pub topk_weights: Vec<f32>,
+    /// Keys of scores while the largest are selected.
+    pub order: Vec<u32>,
     /// A weight row gathered from a tile.
     pub bytes: Vec<u8>,
 }
@@ -43,7 +50,6 @@ pub(crate) fn resize_scratch(buffer: &mut Vec<f32>, len: usize) -> &mut [f32] {
 pub(crate) struct InputFormats {
     /// Plain f32.
     pub f32: bool,
-    /// bf16.
     pub bf16: bool,
     /// 8-bit blocks.
     pub a8: bool,

@@ -7,11 +7,11 @@ use latent_backend::{
     Backend, BackendError, BackendModel, Batch, CancelToken, InputRows, KV_BLOCK, LoadRequest, ModelOptions,
     ModelStep,
 };
+use latent_backend_reference::HostKvStore;
 use latent_formats::{Checkpoint, ResidentPages};
 use latent_graph::ir::AttentionPath;
 use latent_graph::passes::{BindOptions, CacheForm, MlaChoice, Precision};
 use latent_graph::{CheckpointTensors, Circuit, ModelConfig, Stage, StageOptions};
-use latent_testing::reference::HostKvStore;
 use latent_testing::{ModelRecipe, RandomWeightTypes};
 use latent_threads::Placement;
 use latent_types::{CacheType, TensorType};

@@ -41,9 +41,6 @@ enum ProbeSource {
 
 impl TraceRecorder {
     /// Finds the activations that `trace` wants in each plan.
-    ///
-    /// # Errors
-    /// When a plan gives a value no place: an error of Latent.
     pub(crate) fn new<'p>(
         plans: impl Iterator<Item = &'p Plan>,
         activations: &Activations,

@@ -26,9 +26,6 @@ pub struct WeightArena {
 impl WeightArena {
     /// Reserves memory for weights, given as (matrices, bytes per matrix), that a thread pool on `nodes`
     /// memory nodes will write and read.
-    ///
-    /// # Errors
-    /// When the system refuses the memory.
     pub fn reserve(
         weights: impl Iterator<Item = (usize, usize)>,
         nodes: usize,
@@ -97,7 +94,6 @@ impl ArenaRange {
         unsafe { self.map.as_mut_ptr().add(self.start) }
     }
 
-    /// Its bytes.
     pub(crate) fn bytes(&self) -> &[u8] {
         // SAFETY: inside the map, which `self` keeps alive, and initialized, since anonymous maps are zero;
         // parts do not overlap, and no thread writes to this one after packing.

@@ -8,7 +8,7 @@ use crate::pack::{PackedMatrices, TileMatrices};
 use crate::source_pages::SourcePages;
 use crate::weight_arena::WeightArena;
 use latent_backend::BackendError;
-use latent_formats::{Checkpoint, TensorInfo, TensorRows};
+use latent_formats::{Checkpoint, TensorInfo};
 use latent_graph::circuit::{Weight, WeightPart};
 use latent_kernels::{BlockScales, WeightMatrix};
 use latent_quant::tiles::TileLayout;
@@ -23,20 +23,29 @@ pub struct LoadedWeight {
     ty: TensorType,
     outputs: usize,
     inputs: usize,
-    /// One for all matrices, or one per matrix.
-    parts: Vec<MappedBytes>,
-    /// Whether `parts` are tiles, which only packed files have.
-    tiles: bool,
-    /// All matrices in tiles, instead of `parts`.
-    packed: Option<PackedMatrices>,
-    /// Scale of each matrix's results; empty where all are 1.
-    scales: Vec<f32>,
-    /// Block scales of all matrices (FP8); empty if the format has no block scales.
-    block_scales: Vec<f32>,
-    /// Rows and columns of such a block.
-    block: (usize, usize),
-    /// The elements of a vector (norm weights, router bias), dequantized.
-    vector: Vec<f32>,
+    storage: WeightStorage,
+    scales: WeightScales,
+}
+
+/// Where the elements of a weight are. Of mapped bytes there is one piece for all matrices, or one per matrix.
+enum WeightStorage {
+    /// Rows, as the file stores them.
+    Rows(Vec<MappedBytes>),
+    /// Tiles, as packed files store them.
+    Tiles(Vec<MappedBytes>),
+    /// Tiles that were packed while loading.
+    Packed(PackedMatrices),
+    /// A vector (norm weights, router bias) or another weight that no product reads (taps of a convolution), dequantized.
+    Vector(Vec<f32>),
+}
+
+enum WeightScales {
+    /// Part of the blocks, or 1.
+    None,
+    /// One for the results of each matrix.
+    Matrices(Vec<f32>),
+    /// Those of blocks of `rows` × `cols` elements (FP8), of all matrices in turn.
+    Blocks { numbers: Vec<f32>, rows: usize, cols: usize },
 }
 
 /// Bytes of the mapped file, with the checkpoint that keeps the map alive, or a copy of rows that lie in pieces there.
@@ -65,7 +74,7 @@ impl MappedBytes {
 
 impl LoadedWeight {
     /// Takes the tensors of `weight` from the source, and packs them into `memory` on all workers where
-    /// `layout` asks for tiles. Tiles of a packed file are used in place whatever `layout` says: kernels that
+    /// `layout` asks for tiles. A `plain` weight is dequantized. Tiles of a packed file are used in place whatever `layout` says: kernels that
     /// read rows gather them from tiles, with the same elements.
     ///
     /// # Errors
@@ -74,122 +83,55 @@ impl LoadedWeight {
     pub fn load(
         weight: &Weight,
         source: &SourcePages,
-        layout: WeightLayout,
+        (layout, plain): (WeightLayout, bool),
         memory: &mut WeightArena,
         thread_pool: &mut ThreadPool,
     ) -> Result<LoadedWeight, BackendError> {
         let checkpoint = source.checkpoint();
-        let mut loaded = LoadedWeight {
-            ty: weight.ty,
-            outputs: weight.outputs(),
-            inputs: weight.inputs(),
-            parts: Vec::with_capacity(weight.parts.len()),
-            tiles: tiles_in_file(weight, checkpoint)?,
-            packed: None,
-            scales: Vec::new(),
-            block_scales: Vec::new(),
-            block: checkpoint.fp8_block()?,
-            vector: Vec::new(),
-        };
+        let tiles = tiles_in_file(weight, checkpoint)?;
         let file = checkpoint.display_name();
         if !latent_quant::can_decode(weight.ty) {
             let tensor = weight.parts.first().map(|p| p.tensor.clone()).unwrap_or_default();
             return Err(BackendError::NotDecodable { file, tensor, ty: weight.ty });
         }
         let mut rows = Vec::with_capacity(weight.parts.len());
+        let mut mapped = Vec::with_capacity(weight.parts.len());
         for part in &weight.parts {
             rows.push(checkpoint.rows(&part.tensor)?.ok_or_else(|| missing(checkpoint, &part.tensor))?);
             match checkpoint.tensor(&part.tensor) {
                 Some(tensor) => {
                     let (start, len) = (tensor.data.as_ptr(), tensor.data.len());
                     let keep: Arc<Checkpoint> = Arc::clone(checkpoint);
-                    loaded.parts.push(MappedBytes { start, len, _keep: keep });
+                    mapped.push(MappedBytes { start, len, _keep: keep });
                 }
-                None if weight.cut.is_none() => check_joined(part, weight, checkpoint)?,
-                // formats without tiles are read in rows
-                None if TileLayout::new(weight.ty, weight.inputs()).is_none() => {
+                // rows that the file does not hold as they are become tiles, or a copy for formats without tiles
+                None if TileLayout::new(weight.ty, weight.inputs()).is_some() && weight.shape.len() > 1 => {
+                    check_shape(part, weight, checkpoint)?;
+                }
+                None => {
                     let count = checkpoint.info(&part.tensor).map_or(0, TensorInfo::rows);
                     let mut bytes = Vec::new();
                     if let Some(rows) = rows.last() {
                         rows.read(0..count, &mut bytes);
                     }
-                    loaded.parts.push(MappedBytes::copied(bytes));
+                    mapped.push(MappedBytes::copied(bytes));
                 }
-                None => {}
             }
-            loaded.take_scales(part, weight, checkpoint)?;
         }
-        if weight.shape.len() == 1 {
-            loaded.vector = decode(weight.ty, loaded.parts[0].get(), loaded.inputs, &file)?;
-        } else if layout == WeightLayout::Tiles && !loaded.tiles {
-            loaded.pack(weight, &rows, source, memory, thread_pool)?;
-        }
-        Ok(loaded)
-    }
-
-    /// Packs all matrices and releases the file's pages.
-    fn pack(
-        &mut self,
-        weight: &Weight,
-        rows: &[TensorRows<'_>],
-        source: &SourcePages,
-        memory: &mut WeightArena,
-        thread_pool: &mut ThreadPool,
-    ) -> Result<(), BackendError> {
-        let Some(matrices) = TileMatrices::new(self.ty, self.outputs, self.inputs, weight.matrices(), rows)
-        else {
-            return Ok(());
+        let scales = WeightScales::read(weight, checkpoint)?;
+        let (ty, outputs, inputs) = (weight.ty, weight.outputs(), weight.inputs());
+        let storage = if weight.shape.len() == 1 || plain {
+            WeightStorage::Vector(decode(ty, mapped[0].get(), weight.elements(), &file)?)
+        } else if tiles {
+            WeightStorage::Tiles(mapped)
+        } else if layout == WeightLayout::Tiles
+            && let Some(matrices) = TileMatrices::new(ty, outputs, inputs, weight.matrices(), &rows)
+        {
+            WeightStorage::Packed(pack(weight, &matrices, source, memory, thread_pool)?)
+        } else {
+            WeightStorage::Rows(mapped)
         };
-        let bytes = self.outputs * self.ty.row_bytes(self.inputs).unwrap_or(0);
-        let went_through = |m: usize, part: Range<usize>| match &weight.parts[..] {
-            [all] => source.packed(&all.tensor, m * bytes + part.start..m * bytes + part.end),
-            parts => source.packed(&parts[m].tensor, part),
-        };
-        self.packed = Some(PackedMatrices::new(&matrices, memory, thread_pool, &went_through)?);
-        self.parts.clear();
-        weight.parts.iter().for_each(|part| source.done(&part.tensor));
-        Ok(())
-    }
-
-    /// Adds the scales of one tensor to those of blocks or of matrices.
-    fn take_scales(
-        &mut self,
-        part: &WeightPart,
-        weight: &Weight,
-        checkpoint: &Arc<Checkpoint>,
-    ) -> Result<(), BackendError> {
-        let Some(name) = &part.scale else {
-            if !self.scales.is_empty() {
-                self.scales.push(1.0);
-            }
-            return Ok(());
-        };
-        let info = checkpoint.info(name).ok_or_else(|| missing(checkpoint, name))?;
-        if info.tile_rows.is_some() {
-            return Err(misplaced(checkpoint, name, "holds scales, which cannot be stored in tiles".into()));
-        }
-        let rows = checkpoint.rows(name)?.ok_or_else(|| missing(checkpoint, name))?;
-        let count: usize = info.shape.iter().product();
-        let mut scratch = Vec::new();
-        let bytes = rows.read(0..info.rows(), &mut scratch);
-        let scales = decode(info.ty, bytes, count, &checkpoint.display_name())?;
-        if weight.ty == TensorType::F8_E4M3 {
-            if count != self.matrix_scales() {
-                let problem = format!("holds {count} scales, expected {}", self.matrix_scales());
-                return Err(misplaced(checkpoint, name, problem));
-            }
-            self.block_scales.extend(scales);
-            return Ok(());
-        }
-        let matrices = if weight.parts.len() > 1 { 1 } else { weight.stacked() };
-        let each = |m: usize| scales.get(m).or(scales.first()).copied().unwrap_or(1.0);
-        self.scales.extend((0..matrices).map(each));
-        Ok(())
-    }
-
-    /// Number of block scales of one matrix.
-    fn matrix_scales(&self) -> usize {
-        self.outputs.div_ceil(self.block.0) * self.inputs.div_ceil(self.block.1)
+        Ok(LoadedWeight { ty, outputs, inputs, storage, scales })
     }
 
     /// Format of the weight.
@@ -207,60 +149,130 @@ impl LoadedWeight {
         self.inputs
     }
 
-    /// The matrix at `index` as the file stores it, in rows or tiles.
-    fn bytes_of(&self, index: usize) -> &[u8] {
-        let layout = TileLayout::new(self.ty, self.inputs).filter(|_| self.tiles);
-        let rows = || self.ty.row_bytes(self.inputs).unwrap_or(0) * self.outputs;
-        let bytes = layout.map_or_else(rows, |layout| layout.matrix_bytes(self.outputs));
-        match &self.parts[..] {
-            [all] => &all.get()[index * bytes..(index + 1) * bytes],
-            parts => parts[index].get(),
-        }
-    }
-
     /// The matrix at `index` (an expert, a head).
     pub fn matrix(&self, index: usize) -> WeightMatrix<'_> {
-        let matrix = self.plain_matrix(index);
-        if self.block_scales.is_empty() {
-            return matrix;
-        }
-        let count = self.matrix_scales();
-        let numbers = &self.block_scales[index * count..(index + 1) * count];
-        let scales = BlockScales { numbers, rows: self.block.0, cols: self.block.1 };
-        matrix.with_scales(scales).expect("scales that were counted while loading")
-    }
-
-    /// As [`matrix`](Self::matrix), without block scales.
-    fn plain_matrix(&self, index: usize) -> WeightMatrix<'_> {
         let (ty, outputs, inputs) = (self.ty, self.outputs, self.inputs);
-        let matrix = match &self.packed {
-            Some(packed) => WeightMatrix::from_tiles(ty, packed.matrix(index), outputs, inputs),
-            None if self.tiles => WeightMatrix::from_tiles(ty, self.bytes_of(index), outputs, inputs),
-            None => WeightMatrix::from_rows(ty, self.bytes_of(index), outputs, inputs),
+        let matrix = match &self.storage {
+            WeightStorage::Packed(packed) => {
+                WeightMatrix::from_tiles(ty, packed.matrix(index), outputs, inputs)
+            }
+            WeightStorage::Tiles(mapped) => {
+                let bytes = TileLayout::new(ty, inputs).map_or(0, |layout| layout.matrix_bytes(outputs));
+                WeightMatrix::from_tiles(ty, matrix_bytes(mapped, index, bytes), outputs, inputs)
+            }
+            WeightStorage::Rows(mapped) => {
+                let bytes = ty.row_bytes(inputs).unwrap_or(0) * outputs;
+                WeightMatrix::from_rows(ty, matrix_bytes(mapped, index, bytes), outputs, inputs)
+            }
+            WeightStorage::Vector(_) => panic!("a vector has no matrices"),
         };
-        matrix.expect("bytes that were counted while loading")
+        let matrix = matrix.expect("bytes that were counted while loading");
+        let WeightScales::Blocks { numbers, rows, cols } = &self.scales else { return matrix };
+        let (rows, cols) = (*rows, *cols);
+        let count = outputs.div_ceil(rows) * inputs.div_ceil(cols);
+        let numbers = &numbers[index * count..(index + 1) * count];
+        matrix
+            .with_scales(BlockScales { numbers, rows, cols })
+            .expect("scales that were counted while loading")
     }
 
     /// Scale of the results of the matrix at `index`.
     pub fn scale(&self, index: usize) -> f32 {
-        self.scales.get(index).copied().unwrap_or(1.0)
+        match &self.scales {
+            WeightScales::Matrices(scales) => scales.get(index).copied().unwrap_or(1.0),
+            WeightScales::None | WeightScales::Blocks { .. } => 1.0,
+        }
     }
 
-    /// The elements of a vector.
+    /// The elements of a vector or of another plain weight; none of a matrix.
     pub fn vector(&self) -> &[f32] {
-        &self.vector
+        match &self.storage {
+            WeightStorage::Vector(elements) => elements,
+            WeightStorage::Rows(_) | WeightStorage::Tiles(_) | WeightStorage::Packed(_) => &[],
+        }
     }
 }
 
-/// Checks that a weight joined from several tensors is a matrix of these sides, in a format with
-/// tiles.
-fn check_joined(part: &WeightPart, weight: &Weight, checkpoint: &Checkpoint) -> Result<(), BackendError> {
-    let sides = [weight.outputs(), weight.inputs()];
+/// The bytes of the matrix at `index`, each of which takes `bytes`.
+fn matrix_bytes(mapped: &[MappedBytes], index: usize, bytes: usize) -> &[u8] {
+    match mapped {
+        [all] => &all.get()[index * bytes..(index + 1) * bytes],
+        parts => parts[index].get(),
+    }
+}
+
+/// Packs all matrices and releases the file's pages.
+fn pack(
+    weight: &Weight,
+    matrices: &TileMatrices<'_, '_>,
+    source: &SourcePages,
+    memory: &mut WeightArena,
+    thread_pool: &mut ThreadPool,
+) -> Result<PackedMatrices, BackendError> {
+    let bytes = weight.outputs() * weight.ty.row_bytes(weight.inputs()).unwrap_or(0);
+    let went_through = |m: usize, part: Range<usize>| match &weight.parts[..] {
+        [all] => source.packed(&all.tensor, m * bytes + part.start..m * bytes + part.end),
+        parts => source.packed(&parts[m].tensor, part),
+    };
+    let packed = PackedMatrices::new(matrices, memory, thread_pool, &went_through)?;
+    weight.parts.iter().for_each(|part| source.done(&part.tensor));
+    Ok(packed)
+}
+
+impl WeightScales {
+    /// The scales of all tensors of a weight.
+    fn read(weight: &Weight, checkpoint: &Arc<Checkpoint>) -> Result<WeightScales, BackendError> {
+        let matrices = if weight.parts.len() > 1 { 1 } else { weight.stacked() };
+        let (rows, cols) = checkpoint.fp8_block()?;
+        let fp8 = weight.ty == TensorType::F8_E4M3;
+        let of_matrix = weight.outputs().div_ceil(rows) * weight.inputs().div_ceil(cols);
+        let mut numbers = Vec::new();
+        for part in &weight.parts {
+            let Some(name) = &part.scale else {
+                if !fp8 && !numbers.is_empty() {
+                    numbers.push(1.0);
+                }
+                continue;
+            };
+            let scales = read_scales(name, checkpoint)?;
+            if !fp8 {
+                let each = |m: usize| scales.get(m).or(scales.first()).copied().unwrap_or(1.0);
+                numbers.extend((0..matrices).map(each));
+            } else if scales.len() == of_matrix {
+                numbers.extend(scales);
+            } else {
+                let problem = format!("holds {} scales, expected {of_matrix}", scales.len());
+                return Err(misplaced(checkpoint, name, problem));
+            }
+        }
+        Ok(match numbers.is_empty() {
+            true => WeightScales::None,
+            false if fp8 => WeightScales::Blocks { numbers, rows, cols },
+            false => WeightScales::Matrices(numbers),
+        })
+    }
+}
+
+/// The elements of a tensor that holds scales.
+fn read_scales(name: &str, checkpoint: &Arc<Checkpoint>) -> Result<Vec<f32>, BackendError> {
+    let info = checkpoint.info(name).ok_or_else(|| missing(checkpoint, name))?;
+    if info.tile_rows.is_some() {
+        return Err(misplaced(checkpoint, name, "holds scales, which cannot be stored in tiles".into()));
+    }
+    let rows = checkpoint.rows(name)?.ok_or_else(|| missing(checkpoint, name))?;
+    let mut scratch = Vec::new();
+    let bytes = rows.read(0..info.rows(), &mut scratch);
+    decode(info.ty, bytes, info.shape.iter().product(), &checkpoint.display_name())
+}
+
+/// Checks the shape of a tensor that is computed while it is read. One that a partition cuts has been checked.
+fn check_shape(part: &WeightPart, weight: &Weight, checkpoint: &Checkpoint) -> Result<(), BackendError> {
     let info = checkpoint.info(&part.tensor).ok_or_else(|| missing(checkpoint, &part.tensor))?;
-    if weight.shape.len() > 1 && info.shape == sides && TileLayout::new(weight.ty, sides[1]).is_some() {
+    let expected = if weight.parts.len() > 1 { &weight.shape[1..] } else { &weight.shape[..] };
+    if weight.cut.is_some() || info.shape == expected {
         return Ok(());
     }
-    let problem = format!("its 4-bit weights have shape {:?}, expected {:?}", info.shape, weight.shape);
+    let problem = format!("its shape is {:?}, expected {expected:?}", info.shape);
     Err(misplaced(checkpoint, &part.tensor, problem))
 }
 

@@ -2,6 +2,7 @@
 
 use crate::adapters::AdapterDescription;
 use crate::buffers::largest_binding;
+use crate::cache::no_states;
 use crate::device::Device;
 use crate::error::GpuError;
 use crate::limits;
@@ -14,12 +15,12 @@ use crate::values::ValueRegisters;
 use crate::variants::KernelVariants;
 use crate::weights::total_bytes;
 use latent_backend::{
-    Backend, BackendError, BackendModel, LoadRequest, MemoryEstimate, ModelOptions, PeakRates, WeightBytes,
-    WeightSource,
+    Backend, BackendError, BackendModel, LayerState, LoadRequest, MemoryEstimate, ModelOptions, PeakRates,
+    WeightBytes, WeightSource,
 };
 use latent_graph::{BackendTarget, Fusion, ModelConfig, Stage};
 use latent_threads::Placement;
-use latent_types::Tier;
+use latent_types::{Setting, Tier};
 use std::sync::Arc;
 
 /// What pays here: calls that are saved. Experts share what is sorted once for all of their products, so that these stay one operation; a norm is repeated by what
@@ -46,17 +47,11 @@ impl GpuBackend {
     }
 
     /// The same with these variants of the products rather than those that suit the adapter and the precision.
-    ///
-    /// # Errors
-    /// As for [`open`](Self::open).
     pub fn open_with(index: usize, variants: KernelVariants) -> Result<GpuBackend, GpuError> {
         Ok(GpuBackend::on(Device::open_with(index, Some(variants))?))
     }
 
     /// The same without memory: models can be loaded, but not run, to look at the calls of their steps.
-    ///
-    /// # Errors
-    /// As of [`open`](GpuBackend::open).
     pub fn open_hollow(index: usize) -> Result<GpuBackend, GpuError> {
         Ok(GpuBackend::on(Device::open_hollow(index)?))
     }
@@ -85,7 +80,6 @@ impl GpuBackend {
         GpuBackend { portion, ..self }
     }
 
-    /// The device.
     #[cfg(any(test, feature = "cases"))]
     pub(crate) fn device(&self) -> &Arc<Device> {
         &self.device
@@ -178,9 +172,15 @@ impl Backend for GpuBackend {
 
     fn load(&self, request: LoadRequest<'_>) -> Result<Box<dyn BackendModel>, BackendError> {
         if request.communicator.is_some() {
-            let problem =
-                "the GPU backend does not run a part of a model yet; use --device cpu, or omit --partition";
-            return Err(BackendError::Unsupported(problem.into()));
+            return Err(BackendError::Unsupported(format!(
+                "the GPU backend does not run a part of a model yet; use {}, or omit {}",
+                Setting::Device.to("cpu"),
+                Setting::Hosts
+            )));
+        }
+        let states = LayerState::of_stages(&request.stages);
+        if states.iter().any(|layer| layer.recurrent().is_some()) {
+            return Err(no_states());
         }
         let model = GpuModel::load(&self.device, (self.scratch, self.portion), request)?;
         // a browser says only now what it has against weights

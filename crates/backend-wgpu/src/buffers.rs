@@ -54,7 +54,6 @@ impl Buffer {
         self.bytes
     }
 
-    /// The device that has it.
     pub(crate) fn device(&self) -> &Arc<Device> {
         &self.device
     }

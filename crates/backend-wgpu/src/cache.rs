@@ -9,7 +9,7 @@ use crate::shader::{Shader, ShaderConstant};
 use latent_backend::{BackendError, KV_BLOCK, Rotation};
 use latent_graph::config::RopePairs;
 use latent_graph::ir::{KvLayer, KvLayerKind};
-use latent_types::CacheType;
+use latent_types::{CacheType, Setting};
 use std::sync::Arc;
 
 const SLOTS: &str = include_str!("cache/slots.wgsl");
@@ -49,25 +49,21 @@ pub(crate) fn with_pairs(shader: Shader, (pairs, kind): (usize, RopePairs)) -> S
 }
 
 /// Words of a row.
-///
-/// # Errors
-/// If a part of the row is not a whole number of words.
 pub(crate) fn row_words(kv_layer: &KvLayer, ty: CacheType) -> Result<usize, BackendError> {
     let row = kv_layer.row(ty);
     let whole = row.bytes().is_multiple_of(4) && (ty.is_float() || row.content.is_multiple_of(4));
     match whole {
         true => Ok(row.bytes() / 4),
         false => Err(BackendError::Unsupported(format!(
-            "the GPU backend cannot store KV cache rows of {} elements, {} of them rotated, as {ty}: use --cache-type f32",
-            kv_layer.width, kv_layer.rope
+            "the GPU backend cannot store KV cache rows of {} elements, {} of them rotated, as {ty}: use {}",
+            kv_layer.width,
+            kv_layer.rope,
+            Setting::Cache.to("f32")
         ))),
     }
 }
 
 /// A shader with the sizes of rows that it reads or writes.
-///
-/// # Errors
-/// As for [`row_words`].
 pub(crate) fn with_rows(shader: Shader, kv_layer: &KvLayer, ty: CacheType) -> Result<Shader, BackendError> {
     Ok(shader
         .count("ROW_WIDTH", kv_layer.width)
@@ -103,12 +99,18 @@ fn shift_shader(
 /// Every text that is used by itself.
 #[cfg(test)]
 pub(crate) fn shaders() -> Vec<Shader> {
-    let latent = KvLayer { kind: KvLayerKind::Latent, layer: 0, width: 576, rope: 64 };
+    let latent = KvLayer::of_rows(KvLayerKind::Latent, 0, 576, 64);
     let mut all = vec![copy_shader()];
     for kind in [RopePairs::Interleaved, RopePairs::NeoX] {
         all.extend(CacheType::ALL.map(|ty| shift_shader(&latent, ty, (576, 512), (32, kind)).unwrap()));
     }
     all
+}
+
+/// The error of a model with recurrent layers.
+pub(crate) fn no_states() -> BackendError {
+    let cpu = Setting::Device.to("cpu");
+    BackendError::Unsupported(format!("the GPU backend does not support recurrent layers; use {cpu}"))
 }
 
 /// Copies a row and turns its rope part.
@@ -127,6 +129,11 @@ impl CacheShift {
         // where the rope part of a head begins, and how far heads are apart
         let (head_width, rope_at) = match kv_layer.kind {
             KvLayerKind::Latent => (kv_layer.width, kv_layer.width - rotation.rope),
+            KvLayerKind::Index => {
+                let problem = "sparse attention is not supported on this device".to_owned();
+                return Err(BackendError::Unsupported(problem));
+            }
+            KvLayerKind::ConvInputs | KvLayerKind::DeltaState => return Err(no_states()),
             KvLayerKind::Expanded => (rotation.nope + rotation.rope + rotation.v, rotation.nope),
         };
         let pairs = (rotation.rope / 2, rotation.pairs());

@@ -33,7 +33,6 @@ impl From<&Buffer> for ShaderBinding {
     }
 }
 
-/// One call of a shader.
 struct ShaderCall {
     pipeline: Arc<ShaderPipeline>,
     bindings: Vec<(u32, ShaderBinding)>,

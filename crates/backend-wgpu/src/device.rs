@@ -246,7 +246,6 @@ impl Device {
         self.most.load(Ordering::Relaxed)
     }
 
-    /// Sets that.
     pub(crate) fn set_memory_limit(&self, bytes: u64) {
         self.most.store(bytes, Ordering::Relaxed);
     }

@@ -1,6 +1,7 @@
 //! GPU errors.
 
 use latent_backend::BackendError;
+use latent_types::Setting;
 
 /// An error of a device, or of looking for one.
 #[derive(Debug, thiserror::Error)]
@@ -8,40 +9,33 @@ use latent_backend::BackendError;
 pub enum GpuError {
     /// No driver offers an adapter.
     #[error(
-        "no GPU was found: no driver for Vulkan, Metal or DX12 offers an adapter (on Linux, is the vendor's Vulkan driver installed? `vulkaninfo` lists its adapters); use --device cpu"
+        "no GPU was found: no driver for Vulkan, Metal or DX12 offers an adapter (on Linux, is the vendor's Vulkan driver installed? `vulkaninfo` lists its adapters); use {}",
+        Setting::Device.to("cpu")
     )]
     NoAdapter,
     /// There are fewer adapters than asked for.
     #[error("no adapter {index}: {count} found, numbered from 0; `latent devices` lists them")]
     NoSuchAdapter {
-        /// The requested number.
         index: usize,
         /// The number of adapters.
         count: usize,
     },
     /// The adapter lacks what every shader needs.
-    #[error("{device}: {problem}; use --device cpu")]
-    Lacking {
-        /// The adapter.
-        device: String,
-        /// What it lacks.
-        problem: String,
-    },
+    #[error("{device}: {problem}; use {}", Setting::Device.to("cpu"))]
+    Lacking { device: String, problem: String },
     /// The driver did not open a device.
     #[error("{device}: the driver did not open the device: {problem}")]
     NotOpened {
-        /// The adapter.
         device: String,
         /// What the driver says.
         problem: String,
     },
     /// The device has no memory left.
     #[error(
-        "{device}: out of device memory: {what} takes {}, with {} already in use; a smaller -ngl N leaves layers on the CPU",
-        more(*bytes), mib(*in_use)
+        "{device}: out of device memory: {what} takes {}, with {} already in use; a smaller {} leaves layers on the CPU",
+        more(*bytes), mib(*in_use), Setting::Offload
     )]
     OutOfMemory {
-        /// The device.
         device: String,
         /// What the memory was for.
         what: String,
@@ -52,12 +46,11 @@ pub enum GpuError {
     },
     /// The weights of a model do not fit.
     #[error(
-        "{device}: the model's weights take {} of device memory, {} more than available; leave layers on the CPU with a smaller -ngl N \
-         (-ngl auto finds how many fit), use a smaller model, or --device cpu",
-        mib(*needed), mib(*missing)
+        "{device}: the model's weights take {} of device memory, {} more than available; leave layers on the CPU with a smaller {} \
+         ({} finds how many fit), use a smaller model, or {}",
+        mib(*needed), mib(*missing), Setting::Offload, Setting::Offload.to("auto"), Setting::Device.to("cpu")
     )]
     TooManyWeights {
-        /// The device.
         device: String,
         /// Bytes of all weights there.
         needed: u64,
@@ -67,21 +60,18 @@ pub enum GpuError {
     /// A buffer exceeds the device's limit.
     #[error("{device}: {what} takes {}, and the device allows {} in one piece", mib(*bytes), mib(*most))]
     TooLarge {
-        /// The device.
         device: String,
         /// What is too large.
         what: String,
-        /// Its size.
         bytes: u64,
-        /// The limit.
         most: u64,
     },
     /// The device is gone: a driver that was reset, a hung shader, a card that was removed.
     #[error(
-        "{device}: the device was lost: {problem}; load the model again, or use --device cpu (`latent serve --gpu-fallback cpu` does so automatically)"
+        "{device}: the device was lost: {problem}; load the model again, or use {} (`latent serve` can do so automatically: {})",
+        Setting::Device.to("cpu"), Setting::GpuFallback.to("cpu")
     )]
     Lost {
-        /// The device.
         device: String,
         /// What the driver says.
         problem: String,
@@ -89,7 +79,6 @@ pub enum GpuError {
     /// The device does not answer.
     #[error("{device}: no answer within {seconds} s: a shader hangs, or the device is overloaded")]
     Hung {
-        /// The device.
         device: String,
         /// How long it was waited for.
         seconds: u64,
@@ -97,9 +86,7 @@ pub enum GpuError {
     /// The device refused a shader or a command: an error of Latent or of the driver.
     #[error("{device}: {what} failed: {problem}")]
     Refused {
-        /// The device.
         device: String,
-        /// What was done.
         what: String,
         /// What the driver, or the checks before it, said.
         problem: String,
@@ -107,7 +94,7 @@ pub enum GpuError {
 }
 
 impl GpuError {
-    /// The message for a web page, which has neither flags nor other devices.
+    /// The message for a web page, which has neither options nor other devices.
     pub fn for_page(&self) -> String {
         let subject = |what: &str| what.split(" (a smaller").next().unwrap_or_default().to_owned();
         match self {
@@ -168,10 +155,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_page_is_told_nothing_of_flags() {
+    fn a_page_is_told_nothing_of_options() {
         let device = || "a device".to_owned();
         let (what, problem) =
-            ("the KV cache of layer 3 (a smaller --ctx-size takes less)".to_owned(), device());
+            ("the KV cache of layer 3 (a smaller option `context` takes less)".to_owned(), device());
         let errors = [
             GpuError::NoAdapter,
             GpuError::NoSuchAdapter { index: 1, count: 1 },
@@ -186,10 +173,7 @@ mod tests {
         ];
         for error in &errors {
             let words = error.for_page();
-            assert!(
-                !words.contains("--") && !words.contains("-ngl") && !words.contains("latent "),
-                "{words}"
-            );
+            assert!(!words.contains("option `") && !words.contains("latent "), "{words}");
         }
         assert!(errors[4].for_page().contains("for the KV cache of layer 3: choose a shorter context"));
     }

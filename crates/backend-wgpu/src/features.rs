@@ -2,7 +2,6 @@
 
 use crate::adapters::AdapterDescription;
 
-/// The features.
 pub(crate) fn of(adapter: &wgpu::Adapter, description: &AdapterDescription) -> wgpu::Features {
     let mut wanted = wgpu::Features::SHADER_F16 | wgpu::Features::SUBGROUP | wgpu::Features::TIMESTAMP_QUERY;
     if !description.coop_matrices.is_empty() {

@@ -1,12 +1,13 @@
 //! The KV cache in device memory.
 
 use crate::buffers::Buffer;
-use crate::cache::{CacheShift, copy_rows};
+use crate::cache::{CacheShift, copy_rows, no_states};
 use crate::commands::{Commands, grid};
 use crate::device::Device;
 use crate::error::GpuError;
 use crate::pipeline::ShaderPipeline;
 use latent_backend::{BackendError, KV_BLOCK, KvLayout, KvStore, Rotation};
+use latent_types::Setting;
 use std::any::Any;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -39,11 +40,14 @@ impl GpuKvStore {
         let mut layers = Vec::new();
         for state in &layout.layers {
             let Some(kv_layer) = state.per_token() else {
-                let problem = "the GPU backend does not support recurrent layers; use --device cpu";
-                return Err(BackendError::Unsupported(problem.into()));
+                return Err(no_states());
             };
             let row_bytes = kv_layer.row(layout.cache_type).bytes();
-            let what = format!("the KV cache of layer {} (a smaller --ctx-size takes less)", kv_layer.layer);
+            let what = format!(
+                "the KV cache of layer {} (a smaller {} takes less)",
+                kv_layer.layer,
+                Setting::Context
+            );
             layers.push(KvLayerBuffer {
                 buffer: Buffer::new(device, &what, layout.slots() as u64 * row_bytes as u64)?,
                 row_bytes,
@@ -134,8 +138,4 @@ impl KvStore for GpuKvStore {
     fn as_any_mut(&mut self) -> &mut dyn Any {
         self
     }
-}
-
-fn no_states() -> BackendError {
-    BackendError::Unsupported("the GPU backend does not support recurrent layers; use --device cpu".into())
 }

@@ -5,6 +5,7 @@ use crate::device::Device;
 use crate::error::GpuError;
 use crate::matmul::sort::SortMemory;
 use crate::values::ValueBuffer;
+use latent_types::Setting;
 use std::sync::Arc;
 
 /// Maximum bytes of a scratch buffer, for operations that can split rows or heads into passes.
@@ -82,7 +83,6 @@ impl BufferSizes {
     }
 }
 
-/// The buffers.
 pub(crate) struct ModelBuffers {
     pub(crate) hidden: Buffer,
     pub(crate) logits: Buffer,
@@ -94,8 +94,8 @@ pub(crate) struct ModelBuffers {
 
 impl ModelBuffers {
     pub(crate) fn new(device: &Arc<Device>, needs: &BufferSizes) -> Result<ModelBuffers, GpuError> {
-        let buffer =
-            |bytes: u64| Buffer::new(device, "activations (a smaller --batch-size takes less)", bytes);
+        let activations = format!("activations (a smaller {} takes less)", Setting::BatchTokens);
+        let buffer = |bytes: u64| Buffer::new(device, &activations, bytes);
         let scratch = |number: usize| buffer(needs.scratch[number]);
         Ok(ModelBuffers {
             hidden: buffer(needs.hidden)?,
@@ -106,7 +106,6 @@ impl ModelBuffers {
         })
     }
 
-    /// The buffer of a value.
     pub(crate) fn of(&self, home: ValueBuffer) -> &Buffer {
         match home {
             ValueBuffer::Hidden => &self.hidden,

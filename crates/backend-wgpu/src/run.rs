@@ -43,7 +43,6 @@ impl StageRun<'_> {
         BufferRows { binding: self.bind(operand), first: operand.offset as usize + first * stride, stride }
     }
 
-    /// The position of a row.
     pub(crate) fn position(&self, row: usize) -> usize {
         let of_batch = match &self.wanted {
             Some(wanted) => self.batch.wanted[wanted.start + row] as usize,

@@ -91,7 +91,6 @@ pub(crate) struct StepData {
     spans: Vec<SpanTasks>,
     /// Tasks of each path for all heads of a row together: of attention to latents.
     shared: Vec<(AttentionPath, TaskRange)>,
-    /// Tasks of each path for one head each.
     by_head: Vec<(AttentionPath, TaskRange)>,
 }
 

@@ -10,7 +10,6 @@ use latent_graph::{GraphError, Plan};
 pub(crate) enum ValueBuffer {
     /// The residual stream.
     Hidden,
-    /// The logits.
     Logits,
     /// One of the buffers that operations use within themselves.
     Scratch(usize),

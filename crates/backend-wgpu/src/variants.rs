@@ -20,7 +20,6 @@ pub struct KernelVariants {
     pub matrices: Option<CoopMatrix>,
 }
 
-/// A variant by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KernelVariant {
     /// [`KernelVariants::planes`].
@@ -112,10 +111,9 @@ impl KernelVariants {
             let names = KernelVariants::of(adapter, precision).names();
             if names.is_empty() { "what every device has".to_owned() } else { names.join(", ") }
         });
-        if exact == default { exact } else { format!("{default}; with --precision exact {exact}") }
+        if exact == default { exact } else { format!("{default}; in exact precision {exact}") }
     }
 
-    /// The variants by name.
     fn names(&self) -> Vec<String> {
         let matrices = self
             .matrices
@@ -189,6 +187,6 @@ mod tests {
         }
         assert_eq!(KernelVariants::described(&software), "sums within subgroups");
         let both = KernelVariants::described(&adapter());
-        assert!(both.contains("f16 cooperative matrices; with --precision exact repacked blocks"), "{both}");
+        assert!(both.contains("f16 cooperative matrices; in exact precision repacked blocks"), "{both}");
     }
 }

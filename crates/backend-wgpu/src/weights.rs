@@ -26,7 +26,6 @@ pub(crate) enum WeightStorage {
     Heads,
 }
 
-/// A vector on the device.
 pub(crate) struct DeviceVector {
     pub(crate) buffer: Buffer,
     pub(crate) len: usize,
@@ -39,9 +38,8 @@ pub(crate) struct DeviceWeights {
 }
 
 impl DeviceWeights {
-    /// A vector.
     pub(crate) fn vector(&self, weight: &Weight) -> Result<Arc<DeviceVector>, BackendError> {
-        let found = self.vectors.get(&weight.parts[0].tensor);
+        let found = self.vectors.get(weight.key());
         found.map_or_else(
             || internal(format!("{} was not loaded as a vector", weight.label())),
             |vector| Ok(Arc::clone(vector)),
@@ -50,7 +48,7 @@ impl DeviceWeights {
 
     /// A weight that rows are multiplied by.
     pub(crate) fn product(&self, weight: &Weight) -> Result<Arc<ProductWeight>, BackendError> {
-        let found = self.products.get(&weight.parts[0].tensor);
+        let found = self.products.get(weight.key());
         found.map_or_else(
             || internal(format!("{} was not loaded for products", weight.label())),
             |weight| Ok(Arc::clone(weight)),
@@ -59,7 +57,7 @@ impl DeviceWeights {
 
     /// The same where it is there: an embedding that the device has no room for is looked up on the host, and one that no row needs is nowhere.
     pub(crate) fn table(&self, weight: &Weight) -> Option<Arc<ProductWeight>> {
-        self.products.get(&weight.parts[0].tensor).map(Arc::clone)
+        self.products.get(weight.key()).map(Arc::clone)
     }
 
     /// Sends every weight that the plans use. `progress` hears bytes of the file.
@@ -76,7 +74,7 @@ impl DeviceWeights {
         let mut loaded = DeviceWeights { vectors: HashMap::new(), products: HashMap::new() };
         let mut done = 0;
         for (weight, form) in used {
-            let name = weight.parts[0].tensor.clone();
+            let name = weight.key().to_owned();
             if form == WeightStorage::Vector {
                 let sent =
                     send_vector(products.device(), weight, rows).map_err(|error| too_much(error, needed))?;
@@ -130,7 +128,7 @@ fn send_blocks(
         inputs: factors.inputs.next_multiple_of(8),
         per_matrix: !cut,
     });
-    let what = format!("tensor {}", weight.parts[0].tensor);
+    let what = format!("tensor {}", weight.key());
     let format = (weight.ty, shape);
     Ok(rows.blocks(weight, |bytes| ProductWeight::upload_for(products, &what, format, bytes, scales))??)
 }
@@ -196,7 +194,7 @@ fn used(stages: &[Stage]) -> Vec<(&Weight, WeightStorage)> {
             let folded = node.prologue.norm.map(|id| (id, WeightStorage::Vector));
             for (id, form) in own.chain(folded) {
                 let weight = plan.ir.weight(id);
-                let name = &weight.parts[0].tensor;
+                let name = weight.key();
                 // an embedding that is the weight of the logits too is there already
                 let there = tables && known.contains(&(name, WeightStorage::Matrices));
                 if !there && known.insert((name, form)) {

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A token with which any thread can cancel a running step. Clones share their state.
+/// A token with which any thread can cancel a piece of work: a step, or an answer. Clones share their state. A cancelled token stays cancelled:
+/// other work has a token of its own.
 #[derive(Clone, Debug, Default)]
 pub struct CancelToken(Arc<AtomicBool>);
 
@@ -17,11 +18,6 @@ impl CancelToken {
     /// after its current phase.
     pub fn cancel(&self) {
         self.0.store(true, Ordering::Relaxed);
-    }
-
-    /// Resets the token for the next step.
-    pub fn reset(&self) {
-        self.0.store(false, Ordering::Relaxed);
     }
 
     /// Whether the token is cancelled.

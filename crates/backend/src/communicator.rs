@@ -6,7 +6,6 @@ use std::sync::Arc;
 /// Transport between the ranks that share a model. Messages from one rank on one channel arrive in
 /// order. A lost message always causes an error.
 pub trait Communicator: Send + Sync {
-    /// This rank.
     fn rank(&self) -> usize;
 
     /// Number of ranks.
@@ -49,7 +48,6 @@ pub enum Channel {
 }
 
 impl Channel {
-    /// Every channel.
     pub const ALL: [Channel; 3] = [Channel::Values, Channel::Commands, Channel::Answers];
 }
 
@@ -60,7 +58,6 @@ pub enum RankError {
     /// The rank is lost or does not answer.
     #[error("rank {rank} on host {host} is gone: {cause}")]
     Lost {
-        /// The rank.
         rank: usize,
         /// Where it ran.
         host: String,
@@ -70,7 +67,6 @@ pub enum RankError {
     /// The rank has ended regularly.
     #[error("rank {rank} on host {host} has ended")]
     Ended {
-        /// The rank.
         rank: usize,
         /// Where it ran.
         host: String,
@@ -78,7 +74,6 @@ pub enum RankError {
     /// The rank reported a failure.
     #[error("rank {rank} on host {host} failed: {cause}")]
     Failed {
-        /// The rank.
         rank: usize,
         /// Where it runs.
         host: String,
@@ -91,7 +86,6 @@ pub enum RankError {
     /// An unexpected message: a bug in Latent.
     #[error("rank {rank} on host {host} sent {problem} (please report this)")]
     Message {
-        /// The rank.
         rank: usize,
         /// Where it runs.
         host: String,
@@ -109,13 +103,10 @@ pub enum RankError {
     "rank {rank} on host {host} differs from rank {other} in {what}: {found}, there {expected}; {advice}"
 )]
 pub struct RankDifference {
-    /// The rank.
     pub rank: usize,
     /// Where it runs.
     pub host: String,
-    /// The other rank.
     pub other: usize,
-    /// What differs.
     pub what: String,
     /// The rank's value.
     pub found: String,

@@ -20,50 +20,24 @@ pub enum BackendError {
     Graph(#[from] GraphError),
     /// A tensor that the plan uses is not in the file.
     #[error("{file}: tensor {tensor} is missing")]
-    MissingTensor {
-        /// The file.
-        file: String,
-        /// The tensor.
-        tensor: String,
-    },
+    MissingTensor { file: String, tensor: String },
     /// A tensor is stored in a format that cannot be decoded.
     #[error(
         "{file}: tensor {tensor} is stored as {ty}, which Latent cannot compute with; convert the model to another type"
     )]
-    NotDecodable {
-        /// The file.
-        file: String,
-        /// The tensor.
-        tensor: String,
-        /// Its format.
-        ty: TensorType,
-    },
+    NotDecodable { file: String, tensor: String, ty: TensorType },
     /// A tensor's bytes do not decode.
     #[error("{file}: {error}")]
-    Decode {
-        /// The file.
-        file: String,
-        /// Why.
-        error: latent_quant::QuantError,
-    },
+    Decode { file: String, error: latent_quant::QuantError },
     /// A packed file's tensor is not stored as the model needs it.
     #[error("{file}: tensor {tensor} {problem}; pack the model again with `latent pack`")]
-    Packed {
-        /// The file.
-        file: String,
-        /// The tensor.
-        tensor: String,
-        /// What is wrong.
-        problem: String,
-    },
+    Packed { file: String, tensor: String, problem: String },
     /// A packed file cannot be written.
     #[error("{}: {error}{hint}", path.display())]
     PackIo {
-        /// The file.
         path: std::path::PathBuf,
         /// What the operating system says.
         error: std::io::Error,
-        /// What to do.
         hint: String,
     },
     /// A file is not written.
@@ -72,7 +46,6 @@ pub enum BackendError {
     /// The operating system, or the device's driver, refused memory or a thread.
     #[error("{what}: {error}")]
     System {
-        /// The requested resource.
         what: &'static str,
         /// The operating system's or driver's error.
         error: std::io::Error,

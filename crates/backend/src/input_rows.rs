@@ -21,7 +21,6 @@ pub enum InputRows<'a> {
 pub enum InputRow<'a> {
     /// A token id.
     Token(u32),
-    /// An embedding.
     Embedding(&'a [f32]),
 }
 

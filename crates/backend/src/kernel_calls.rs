@@ -2,7 +2,6 @@
 
 use serde::Serialize;
 
-/// Calls of one kernel.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct KernelCalls {
     /// Its name.
@@ -55,7 +54,6 @@ pub struct BankConflicts {
 /// What a node of a plan becomes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct NodeCalls {
-    /// Its stage.
     pub stage: usize,
     /// Its index in the stage's plan.
     pub node: usize,

@@ -79,46 +79,27 @@ impl KvLayout {
 /// ([`SpanState`](crate::SpanState)). Snapshots, forks and the state before a failed step therefore
 /// need no copy.
 pub trait KvStore: Any + Send {
-    /// The layout.
     fn layout(&self) -> &KvLayout;
 
     /// Copies a block in every layer with rows, before a sequence writes to a shared block.
-    ///
-    /// # Errors
-    /// When the device fails.
     fn copy_block(&mut self, from: u32, to: u32) -> Result<(), BackendError>;
 
     /// Reads rows of consecutive slots from `first` into `rows`, [`CacheRow::bytes`] each, until it
     /// is full. On devices and other hosts one row takes as long as many.
-    ///
-    /// # Errors
-    /// When the device fails.
     fn read_rows(&self, layer: usize, first: usize, rows: &mut [u8]) -> Result<(), BackendError>;
 
     /// Writes rows of consecutive slots from `first`.
-    ///
-    /// # Errors
-    /// When the device fails.
     fn write_rows(&mut self, layer: usize, first: usize, rows: &[u8]) -> Result<(), BackendError>;
 
     /// Reads the state of a recurrent layer, [`RecurrentLayer::bytes`] long.
-    ///
-    /// # Errors
-    /// When the device fails.
     fn read_state(&self, layer: usize, slot: u32, state: &mut [u8]) -> Result<(), BackendError>;
 
     /// Writes the state of a recurrent layer, [`RecurrentLayer::bytes`] long.
-    ///
-    /// # Errors
-    /// When the device fails.
     fn write_state(&mut self, layer: usize, slot: u32, state: &[u8]) -> Result<(), BackendError>;
 
     /// Copies the row of every layer with rows from one slot to another and rotates its rope part
     /// by `distance` positions: a context shift. The other elements keep their bits. Not called for
     /// models with recurrent layers.
-    ///
-    /// # Errors
-    /// When the device fails.
     fn shift_token(&mut self, from: usize, to: usize, distance: i64) -> Result<(), BackendError>;
 
     /// For the backend that made it.

@@ -1,6 +1,7 @@
 //! State of one layer per sequence, kept between steps.
 
 use latent_graph::Stage;
+use latent_graph::circuit::StateShape;
 use latent_graph::ir::KvLayer;
 use latent_types::CacheType;
 
@@ -19,7 +20,6 @@ pub enum LayerState {
 pub struct RecurrentLayer {
     /// The layer that owns it.
     pub layer: usize,
-    /// Heads.
     pub heads: usize,
     /// Rows of a head's matrix.
     pub rows: usize,
@@ -40,9 +40,15 @@ impl RecurrentLayer {
 }
 
 impl LayerState {
-    /// What the layers of these stages keep, as their plans say: rows, since no operation of a plan is recurrent.
+    /// What the layers of these stages keep, as their plans say.
     pub fn of_stages(stages: &[Stage]) -> Vec<LayerState> {
-        stages.iter().flat_map(Stage::kv_layers).cloned().map(LayerState::PerToken).collect()
+        let of = |layer: &KvLayer| match layer.state {
+            Some(StateShape { heads, rows, columns }) => {
+                LayerState::Recurrent(RecurrentLayer { layer: layer.layer, heads, rows, columns })
+            }
+            None => LayerState::PerToken(layer.clone()),
+        };
+        stages.iter().flat_map(Stage::kv_layers).map(of).collect()
     }
 
     /// Its rows, if it has any.

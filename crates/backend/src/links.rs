@@ -44,23 +44,25 @@ pub const DIRECT_SUM: usize = 1 << 14;
 /// Bytes of each rank's collective buffers, for `members` ranks per stretch of layers and
 /// `stretches` stretches: see [`RankLinks::bytes`].
 pub fn collective_bytes((members, stretches): (usize, usize), wire: WireType, elements: usize) -> u64 {
-    if members * stretches < 2 {
+    if members.saturating_mul(stretches) < 2 {
         return 0;
     }
     // the copy from the arena, and the values received from another rank
-    let mut floats = 2 * elements;
+    let double = elements.saturating_mul(2);
+    let mut floats = double;
     // the last message sent or received, and the queued ones
-    let mut messages = 2 * elements;
+    let mut messages = double;
     if members > 1 {
-        floats += elements;
-        let at_once = if members == 2 { elements } else { (2 * elements).max(DIRECT_SUM * (members - 1)) };
-        messages += 2 * at_once;
+        floats = floats.saturating_add(elements);
+        let all = DIRECT_SUM.saturating_mul(members - 1);
+        let at_once = if members == 2 { elements } else { double.max(all) };
+        messages = messages.saturating_add(at_once.saturating_mul(2));
     }
     if stretches > 1 {
         // of each step in flight, the rows on their way here and on from here
-        messages += 2 * elements * stretches;
+        messages = messages.saturating_add(double.saturating_mul(stretches));
     }
-    (size_of::<f32>() * floats + wire.bytes() * messages) as u64
+    size_of::<f32>().saturating_mul(floats).saturating_add(wire.bytes().saturating_mul(messages)) as u64
 }
 
 impl RankLinks {
@@ -109,9 +111,6 @@ impl RankLinks {
     /// Sums `values` over the ranks that share the layers. Every element is summed in rank order,
     /// for any number of elements, so that all ranks get the same bits. Terms, including the rank's
     /// own, are rounded to [`RankPart::wire`]; sums are sent unrounded.
-    ///
-    /// # Errors
-    /// As for [`Communicator::receive`].
     pub fn all_reduce(&self, values: &mut [f32]) -> Result<(), RankError> {
         let (members, wire) = (self.part.members.clone(), self.part.wire);
         let (count, own) = (members.len(), self.part.rank - members.start);
@@ -158,17 +157,11 @@ impl RankLinks {
     }
 
     /// Sends rows of the residual stream to the next rank.
-    ///
-    /// # Errors
-    /// As for [`Communicator::send`].
     pub fn send_rows(&self, rows: &[f32]) -> Result<(), RankError> {
         self.part.sends_to.map_or(Ok(()), |to| self.send(to, rows, self.part.wire))
     }
 
     /// Waits for rows of the residual stream and fills `rows`.
-    ///
-    /// # Errors
-    /// As for [`Communicator::receive`].
     pub fn receive_rows(&self, rows: &mut [f32]) -> Result<(), RankError> {
         let Some(from) = self.part.receives_from.or(self.part.returned_by) else { return Ok(()) };
         self.receive(from, rows, self.part.wire, |value, received| *value = received)

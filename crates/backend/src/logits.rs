@@ -1,11 +1,8 @@
 //! Rows of logits: whole rows, or only the largest.
 
-/// A token and its logit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TokenLogit {
-    /// The token.
     pub token: u32,
-    /// Its logit.
     pub logit: f32,
 }
 

@@ -37,7 +37,6 @@ impl std::ops::Add for MemoryEstimate {
 }
 
 impl MemoryEstimate {
-    /// The total.
     pub fn total(&self) -> u64 {
         self.resident().saturating_add(self.mapped)
     }

@@ -12,6 +12,8 @@ pub struct Rotation {
     /// Factor on cosine and sine, of YaRN and LongRoPE.
     magnitude: f64,
     pairs: RopePairs,
+    /// How elements pair up in an indexer.
+    index_pairs: RopePairs,
     /// Elements of a head's key without position.
     pub nope: usize,
     /// Elements of the rope part.
@@ -25,17 +27,28 @@ impl Rotation {
     pub fn new(config: &ModelConfig, context: usize) -> Rotation {
         let (frequencies, a) = (Arc::new(config.rope.inverse_frequencies(context)), &config.attention);
         let (magnitude, pairs) = (config.rope.magnitude(), config.rope.pairs);
-        Rotation { frequencies, magnitude, pairs, nope: a.nope, rope: a.rope, v: a.v }
+        let index_pairs = a.indexer.map_or(pairs, |indexer| indexer.pairs);
+        Rotation { frequencies, magnitude, pairs, index_pairs, nope: a.nope, rope: a.rope, v: a.v }
     }
 
     /// Rotates the key or query of one head to a position.
     pub fn rotate(&self, x: &mut [f32], position: usize) {
-        self.turn(x, self.angles(position));
+        self.turn(x, self.pairs, self.angles(position));
+    }
+
+    /// Rotates the first elements of an indexer's key or query of one head, which may have more than are rotated.
+    pub fn rotate_index(&self, x: &mut [f32], position: usize) {
+        self.turn(&mut x[..self.rope], self.index_pairs, self.angles(position));
+    }
+
+    /// The same with what is rotated already, by a further distance.
+    pub fn shift_index(&self, x: &mut [f32], distance: i64) {
+        self.turn(&mut x[..self.rope], self.index_pairs, self.shift_angles(distance));
     }
 
     /// Rotates what is rotated already by a further distance.
     pub fn shift(&self, x: &mut [f32], distance: i64) {
-        self.turn(x, self.shift_angles(distance));
+        self.turn(x, self.pairs, self.shift_angles(distance));
     }
 
     /// Which elements pair up.
@@ -61,10 +74,10 @@ impl Rotation {
         })
     }
 
-    fn turn(&self, x: &mut [f32], turns: impl Iterator<Item = (f64, f64)>) {
+    fn turn(&self, x: &mut [f32], pairs: RopePairs, turns: impl Iterator<Item = (f64, f64)>) {
         let half = x.len() / 2;
         for (i, (cos, sin)) in turns.take(half).enumerate() {
-            let (a, b) = match self.pairs {
+            let (a, b) = match pairs {
                 RopePairs::Interleaved => (2 * i, 2 * i + 1),
                 RopePairs::NeoX => (i, i + half),
             };

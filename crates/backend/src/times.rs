@@ -13,7 +13,26 @@ pub struct PlanTimes {
     pub nodes: Vec<u64>,
 }
 
-/// The clock of a profile.
+/// A phase of a plan as one thread ran it. Times are nanoseconds since the origin of
+/// [`BackendModel::start_timeline`](crate::BackendModel::start_timeline).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PhaseSpan {
+    /// The plan's index among all plans of all stages.
+    pub plan: usize,
+    /// Tells the runs of plans apart: a later run has a larger number.
+    pub run: usize,
+    /// The phase's index in the plan.
+    pub phase: usize,
+    pub thread: usize,
+    pub begin: u64,
+    /// When the thread reached the barrier that ends the phase.
+    pub arrived: u64,
+    /// When all threads had reached it.
+    pub end: u64,
+    /// When the thread had finished each node of the phase, in order.
+    pub nodes: Vec<(usize, u64)>,
+}
+
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ProfileClock {
@@ -30,7 +49,6 @@ pub enum ProfileClock {
 /// Times of one of the ranks that share a model, summed over steps.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RankTimes {
-    /// The rank.
     pub rank: usize,
     /// Where it runs.
     pub host: String,

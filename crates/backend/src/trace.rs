@@ -121,7 +121,6 @@ impl ActivationTrace {
         &mut values.numbers[row * values.width..(row + 1) * values.width]
     }
 
-    /// Sets the values of a point.
     pub fn set(&mut self, point: usize, values: TraceValues) {
         self.values[point] = Some(values);
     }

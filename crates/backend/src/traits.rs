@@ -1,16 +1,18 @@
 //! The backend traits: devices, loaded models and their steps.
 
 use crate::arithmetic::of_kernels;
+use crate::clock::Instant;
 use crate::kernel_calls::NodeCalls;
 use crate::{
     ActivationTrace, BackendError, Batch, CancelToken, Communicator, InputSquares, KvStore, LargestLogits,
-    LayerState, MemoryEstimate, PeakRates, PlanTimes, ProfileClock, RankTimes, WeightBytes, WeightSource,
+    LayerState, MemoryEstimate, PeakRates, PhaseSpan, PlanTimes, ProfileClock, RankTimes, WeightBytes,
+    WeightSource,
 };
 use latent_formats::Checkpoint;
 use latent_graph::activations::Activations;
 use latent_graph::{BackendTarget, ModelConfig, Stage, StageOptions};
 use latent_threads::Placement;
-use latent_types::{Arithmetic, CacheType, Tier};
+use latent_types::{Arithmetic, CacheType, Setting, Tier};
 use std::sync::Arc;
 
 /// Options of a model, fixed at load time.
@@ -32,7 +34,6 @@ pub struct LoadRequest<'a> {
     pub config: ModelConfig,
     /// The plans, made for this backend's target.
     pub stages: Vec<Stage>,
-    /// Its options.
     pub options: ModelOptions,
     /// CPU placement of the host threads.
     pub placement: &'a Placement,
@@ -134,9 +135,6 @@ pub trait Backend: Send + Sync {
 
     /// How many of `wanted` bytes fit into the device's memory. If the driver does not report free
     /// memory, they are allocated for a moment.
-    ///
-    /// # Errors
-    /// When the device fails for another reason than full memory.
     fn room(&self, wanted: u64) -> Result<u64, BackendError> {
         Ok(wanted)
     }
@@ -171,9 +169,6 @@ pub trait BackendModel: Send {
 
     /// Creates an empty KV cache for this model: `blocks` blocks of rows, and `state_slots` slots
     /// for the states of its recurrent layers, if it has any.
-    ///
-    /// # Errors
-    /// When the memory is refused.
     fn new_kv_store(&self, blocks: u32, state_slots: u32) -> Result<Box<dyn KvStore>, BackendError>;
 
     /// Runs a step. When it returns, the rows of the batch and the requested states of its spans
@@ -188,9 +183,6 @@ pub trait BackendModel: Send {
     /// Runs a step whose caller needs only the largest logits of some rows. A backend that reads
     /// back rows from a device returns only those. A backend with rows in host memory passes whole
     /// rows to [`ModelStep::on_logits`], as does this default.
-    ///
-    /// # Errors
-    /// As for [`step`](Self::step).
     fn step_for_largest(
         &mut self,
         step: ModelStep<'_>,
@@ -237,9 +229,6 @@ pub trait BackendModel: Send {
 
     /// Like [`draft`](Self::draft), if the largest logits of some rows suffice: see
     /// [`step_for_largest`](Self::step_for_largest).
-    ///
-    /// # Errors
-    /// As for [`draft`](Self::draft).
     fn draft_for_largest(
         &mut self,
         step: DraftStep<'_>,
@@ -259,9 +248,6 @@ pub trait BackendModel: Send {
 
     /// The kernel calls of a step of this batch, for each node, without running it. Empty for a
     /// backend whose kernels are functions.
-    ///
-    /// # Errors
-    /// The errors of a step before it runs.
     fn kernel_calls(&mut self, _batch: &Batch, _kv: &dyn KvStore) -> Result<Vec<NodeCalls>, BackendError> {
         Ok(Vec::new())
     }
@@ -273,7 +259,6 @@ pub trait BackendModel: Send {
         node.map_or(Arithmetic::F32, of_kernels)
     }
 
-    /// The clock of a profile.
     fn profile_clock(&self) -> ProfileClock {
         ProfileClock::default()
     }
@@ -284,26 +269,27 @@ pub trait BackendModel: Send {
     /// Stops timing and returns the times since the start, for each plan of each stage in order.
     fn stop_profile(&mut self) -> Vec<PlanTimes>;
 
+    /// Starts recording when each thread begins and ends each phase, in nanoseconds since `_origin`.
+    /// A backend that cannot tell its threads apart records nothing.
+    fn start_timeline(&mut self, _origin: Instant) {}
+
+    /// Stops recording and returns the spans of all whole runs of plans, thread by thread. A backend
+    /// may stop recording earlier to bound the memory for them.
+    fn stop_timeline(&mut self) -> Vec<PhaseSpan> {
+        Vec::new()
+    }
+
     /// Starts timing on the other ranks of the model, if any.
-    ///
-    /// # Errors
-    /// A rank that is gone.
     fn start_rank_times(&mut self) -> Result<(), BackendError> {
         Ok(())
     }
 
     /// Stops timing on the other ranks and returns the times of each since the start.
-    ///
-    /// # Errors
-    /// A rank that is gone.
     fn stop_rank_times(&mut self) -> Result<Vec<RankTimes>, BackendError> {
         Ok(Vec::new())
     }
 
     /// Starts recording activations into `trace`, in the steps of one sequence.
-    ///
-    /// # Errors
-    /// When a plan has no location for a value: a bug in Latent.
     fn start_trace(&mut self, activations: &Activations, trace: ActivationTrace) -> Result<(), BackendError>;
 
     /// Stops recording and returns the trace, if recording was started.
@@ -314,9 +300,10 @@ pub trait BackendModel: Send {
     /// # Errors
     /// [`BackendError::Unsupported`] if the backend does not support this.
     fn start_input_squares(&mut self) -> Result<(), BackendError> {
-        Err(BackendError::Unsupported(
-            "this device does not collect input statistics of weights; use --device cpu".into(),
-        ))
+        Err(BackendError::Unsupported(format!(
+            "this device does not collect input statistics of weights; use {}",
+            Setting::Device.to("cpu")
+        )))
     }
 
     /// Stops summing and returns the sums by the name of each weight's first tensor. Unused weights

@@ -44,18 +44,18 @@ impl CheckpointRows<'_> {
     }
 
     /// A vector: norm weights, a router's bias.
-    ///
-    /// # Errors
-    /// As for [`rows`](Self::rows).
     pub fn vector(&self, weight: &Weight) -> Result<Vec<f32>, BackendError> {
+        let info = self.info(weight.key())?;
+        // some files store it as a matrix of one column
+        let width = info.shape.last().copied().unwrap_or(1);
+        if weight.inputs() != width && info.shape.iter().product::<usize>() == weight.inputs() {
+            return self.numbers(weight.key(), weight.ty, 0..info.rows(), width);
+        }
         self.rows(weight, 0, 0..1)
     }
 
     /// Passes all rows of a weight to `take` as stored, in blocks of its type, matrix after matrix.
     /// Scales are [separate](Self::factors).
-    ///
-    /// # Errors
-    /// As for [`rows`](Self::rows).
     pub fn blocks<T>(&self, weight: &Weight, take: impl FnOnce(&[u8]) -> T) -> Result<T, BackendError> {
         let mut all = Vec::new();
         for part in &weight.parts {
@@ -73,9 +73,6 @@ impl CheckpointRows<'_> {
     }
 
     /// The factors on rectangles of a weight, if its file stores any in addition to the blocks.
-    ///
-    /// # Errors
-    /// As for [`rows`](Self::rows).
     pub fn factors(&self, weight: &Weight) -> Result<Option<BlockFactors>, BackendError> {
         let mut numbers = Vec::new();
         for part in &weight.parts {

@@ -8,7 +8,6 @@ use latent_conformance::CpuCaseBackend;
 
 /// Kernels of a device, and the device, which they are held against.
 pub struct DeviceKernels {
-    /// The kernels.
     pub kernels: Box<dyn latent_conformance::CaseBackend>,
     /// What measures limits.
     pub backend: Box<dyn Backend>,
@@ -25,9 +24,6 @@ pub fn kernels(name: &str) -> Result<DeviceKernels, BackendError> {
 }
 
 /// The same on an adapter without memory, whose kernels can be counted, but not run.
-///
-/// # Errors
-/// As of [`kernels`].
 pub fn hollow_kernels(name: &str) -> Result<DeviceKernels, BackendError> {
     opened(name, true)
 }

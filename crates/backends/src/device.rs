@@ -3,8 +3,8 @@
 use crate::gpu::gpu_devices;
 use latent_backend::BackendError;
 
-/// The backends that every build has on every machine, the default first.
-pub const NAMES: [&str; 2] = ["cpu", "reference"];
+/// The backends that this build has on every machine, the default first.
+pub const NAMES: &[&str] = if cfg!(feature = "reference") { &["cpu", "reference"] } else { &["cpu"] };
 
 /// A word of `--device`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,7 +17,6 @@ pub(crate) enum Device {
     Gpu(usize),
 }
 
-/// Parses a device name.
 pub(crate) fn parse(name: &str) -> Option<Device> {
     Some(match name {
         "auto" => Device::Auto,

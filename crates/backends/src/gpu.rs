@@ -47,9 +47,10 @@ pub(crate) fn open(_index: usize) -> Result<Box<dyn Backend>, BackendError> {
 
 #[cfg(not(feature = "gpu"))]
 pub(crate) fn absent() -> BackendError {
-    BackendError::Unsupported(
-        "this build has no GPU backend: build Latent with the feature gpu (a default of `cargo build --release`), or use --device cpu".into(),
-    )
+    BackendError::Unsupported(format!(
+        "this build has no GPU backend: build Latent with the feature gpu (a default of `cargo build --release`), or use {}",
+        latent_types::Setting::Device.to("cpu")
+    ))
 }
 
 #[cfg(feature = "gpu")]

@@ -3,7 +3,7 @@
 //! ```
 //! let backend = latent_backends::by_name("cpu").unwrap();
 //! assert_eq!(backend.name(), "cpu");
-//! assert!(latent_backends::by_name("tpu").err().unwrap().to_string().contains("cpu, reference"));
+//! assert!(latent_backends::by_name("tpu").err().unwrap().to_string().contains("expected cpu"));
 //! ```
 #![forbid(unsafe_code)]
 
@@ -15,7 +15,8 @@ mod gpu;
 use device::{Device, chosen, parse, unknown};
 use latent_backend::{Backend, BackendError, PeakRates};
 use latent_backend_cpu::CpuBackend;
-use latent_testing::reference::ReferenceBackend;
+#[cfg(feature = "reference")]
+use latent_backend_reference::ReferenceBackend;
 use latent_threads::Placement;
 use latent_types::Tier;
 
@@ -31,6 +32,7 @@ pub fn cpu() -> Box<dyn Backend> {
 }
 
 /// The interpreter of plain f32 that other backends are held against: slow, and short enough to read.
+#[cfg(feature = "reference")]
 pub fn reference() -> Box<dyn Backend> {
     Box::new(ReferenceBackend::default())
 }
@@ -52,16 +54,19 @@ pub fn check_name(name: &str) -> Result<(), BackendError> {
 pub fn by_name(name: &str) -> Result<Box<dyn Backend>, BackendError> {
     match chosen(name)? {
         Device::Cpu | Device::Auto => Ok(cpu()),
+        #[cfg(feature = "reference")]
         Device::Reference => Ok(reference()),
+        #[cfg(not(feature = "reference"))]
+        Device::Reference => Err(BackendError::Unsupported(format!(
+            "this build has no reference backend: build Latent with the feature reference, or use {}",
+            latent_types::Setting::Device.to("cpu")
+        ))),
         Device::Gpu(index) => gpu::open(index),
     }
 }
 
 /// Like [`by_name`], for inspecting compiled models: models are loaded without using an adapter's
 /// memory, and cannot run.
-///
-/// # Errors
-/// As of [`by_name`].
 pub fn hollow(name: &str) -> Result<Box<dyn Backend>, BackendError> {
     match chosen(name)? {
         Device::Gpu(index) => gpu::open_hollow(index),
@@ -71,9 +76,6 @@ pub fn hollow(name: &str) -> Result<Box<dyn Backend>, BackendError> {
 
 /// Measures the limits of the device of `backend`. A host backend without measurements has the
 /// CPU's limits.
-///
-/// # Errors
-/// The backend's error if the measurement fails.
 pub fn limits(backend: &dyn Backend, placement: &Placement, tier: Tier) -> Result<PeakRates, BackendError> {
     match backend.limits(placement, tier) {
         Err(BackendError::Unsupported(_)) if NAMES.contains(&backend.name()) => cpu().limits(placement, tier),
@@ -105,7 +107,7 @@ mod tests {
     #[test]
     fn an_adapter_that_there_is_not_is_an_error_that_says_what_to_do() {
         let error = by_name("gpu:9999").err().unwrap().to_string();
-        let advice = ["the feature gpu", "`latent devices`", "--device cpu"];
+        let advice = ["the feature gpu", "`latent devices`", "option `device: cpu`"];
         assert!(advice.iter().any(|advice| error.contains(advice)), "{error}");
     }
 }

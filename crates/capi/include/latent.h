@@ -314,7 +314,7 @@ typedef struct latent_generate_options {
   /**
    * Keeps what is closest to the expected information until this probability is reached; 1: all.
    */
-  float typical;
+  float typical_p;
   /**
    * Divides positive and multiplies negative logits of recent tokens; 1: none.
    */
@@ -572,7 +572,7 @@ typedef struct latent_load_options {
    */
   const char *device;
   /**
-   * What drafts tokens: "none" or "mtp"; NULL: none.
+   * What drafts tokens: "ngram", "mtp", "all" or "none"; NULL: "ngram".
    */
   const char *draft;
   /**

@@ -1,7 +1,7 @@
 //! Checks at the C boundary: catches panics and validates pointers.
 
 use crate::error::{latent_error, latent_status};
-use latent_bindings::Error;
+use latent::Error;
 use std::ffi::{CStr, c_char};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 

@@ -7,7 +7,7 @@ use crate::event::{Callback, latent_callback};
 use crate::generate::{follow, latent_answer, options_of};
 use crate::generate_options::latent_generate_options;
 use crate::model::latent_model;
-use latent_bindings::{ChatOptions, ChatPrompt, Error, ModelHandle};
+use latent::{Chat, ChatOptions, ChatPrompt, Error, Model};
 use serde_json::Value;
 use std::ffi::{c_char, c_void};
 
@@ -16,7 +16,7 @@ use std::ffi::{c_char, c_void};
 /// # Safety
 /// The texts are as their lengths say.
 unsafe fn prompt(
-    model: &ModelHandle,
+    model: &Model,
     messages: (*const c_char, usize),
     variables: (*const c_char, usize),
 ) -> Result<ChatPrompt, Error> {
@@ -31,7 +31,7 @@ unsafe fn prompt(
         "" => ChatOptions::default(),
         variables => ChatOptions::from_json(json("variables", variables)?)?,
     };
-    model.chat_prompt(json("messages", messages)?, &options)
+    model.text().render(&Chat::from_json(json("messages", messages)?)?.options(options))
 }
 
 fn json(name: &str, text: &str) -> Result<Value, Error> {
@@ -59,7 +59,7 @@ pub unsafe extern "C" fn latent_render_chat(
             let model = &border::given(model, "model")?.0;
             let prompt = prompt(model, (messages, messages_length), (variables, variables_length))?;
             give(text, || latent_string::new(prompt.text().to_owned()));
-            give(tokens, || latent_tokens::new(prompt.tokens));
+            give(tokens, || latent_tokens::new(prompt.tokens().to_vec()));
             Ok(())
         })
     }
@@ -87,7 +87,7 @@ pub unsafe extern "C" fn latent_chat(
         guarded(error, || {
             let model = &border::given(model, "model")?.0;
             let prompt = prompt(model, (messages, messages_length), (variables, variables_length))?;
-            let generating = model.chat(&prompt, &options_of(model, options)?)?;
+            let generating = model.complete(prompt).options(options_of(model, options)?).start()?;
             let done = follow(generating, &Callback { function: callback, user_data })?;
             latent_answer::tell(answer, &done)?;
             give(message, || latent_string::new(done.message.unwrap_or_default().to_json().to_string()));

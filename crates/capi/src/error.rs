@@ -3,7 +3,7 @@
 //! An out-parameter rather than a message of the thread: what runs on many threads for one caller (coroutines, goroutines, other languages'
 //! schedulers) finds the message of its own call, and nothing has to be copied before the next one.
 
-use latent_bindings::{Error, ErrorKind};
+use latent::{Error, ErrorKind, LoadOptions};
 use std::ffi::{CString, c_char};
 
 /// What became of a call.
@@ -45,8 +45,8 @@ pub struct latent_error {
 impl latent_error {
     pub(crate) fn new(error: &Error) -> latent_error {
         // C ends a text at its first NUL
-        let message = error.message.replace('\0', "\u{fffd}");
-        latent_error { status: status(error.kind), message: CString::new(message).unwrap_or_default() }
+        let message = LoadOptions::by_word(error.message()).replace('\0', "\u{fffd}");
+        latent_error { status: status(error.kind()), message: CString::new(message).unwrap_or_default() }
     }
 
     pub(crate) fn status(&self) -> latent_status {
@@ -54,18 +54,19 @@ impl latent_error {
     }
 }
 
-fn status(kind: ErrorKind) -> latent_status {
+fn status(kind: &ErrorKind) -> latent_status {
     match kind {
-        ErrorKind::Argument => LATENT_INVALID_ARGUMENT,
+        ErrorKind::Argument { .. } | ErrorKind::Grammar => LATENT_INVALID_ARGUMENT,
         ErrorKind::NotFound => LATENT_NOT_FOUND,
         ErrorKind::File => LATENT_BAD_FILE,
         ErrorKind::Unsupported => LATENT_UNSUPPORTED,
         ErrorKind::Memory => LATENT_OUT_OF_MEMORY,
-        ErrorKind::TooLong => LATENT_TOO_LONG,
+        ErrorKind::TooLong { .. } => LATENT_TOO_LONG,
         ErrorKind::Text => LATENT_BAD_TEXT,
-        ErrorKind::Stopped => LATENT_STOPPED,
+        ErrorKind::Cancelled | ErrorKind::Deadline { .. } => LATENT_STOPPED,
         ErrorKind::Forked => LATENT_FORKED,
-        ErrorKind::Engine => LATENT_ENGINE,
+        // no option of C bounds the queue
+        _ => LATENT_ENGINE,
     }
 }
 

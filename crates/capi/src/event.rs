@@ -1,6 +1,6 @@
 //! Events passed to a callback.
 
-use latent_bindings::GenerationUpdate;
+use latent::GenerationUpdate;
 use std::ffi::{c_char, c_void};
 
 /// What has become of an answer.
@@ -58,6 +58,7 @@ impl Callback {
             GenerationUpdate::Prompt { done, total } => (LATENT_EVENT_PROMPT, 0, String::new(), done, total),
             GenerationUpdate::Token { token, text, .. } => (LATENT_EVENT_TOKEN, token, text, 0, 0),
             GenerationUpdate::Rest(text) => (LATENT_EVENT_REST, 0, text, 0, 0),
+            _ => return true,
         };
         let text_length = text.len();
         let mut bytes = text.into_bytes();

@@ -5,7 +5,7 @@ use crate::error::{latent_error, latent_status};
 use crate::sized::{self, SizedStruct};
 use crate::values::fits;
 use crate::weight::{latent_quant_type, latent_weight};
-use latent_bindings::{Error, GemmHandle, GemmOptions};
+use latent::{Error, GemmHandle, GemmOptions};
 use latent_marlin::half::slice::HalfBitsSliceExt;
 use latent_marlin::{Input, Packed, Shape};
 use std::ffi::{c_char, c_void};
@@ -134,7 +134,7 @@ pub unsafe extern "C" fn latent_gemm_pack(
         guarded(error, || {
             let quant = latent_quant_type::read(quant_type)?;
             let dense = border::elements(dense, dense_count, "dense")?;
-            let packed = latent_bindings::pack(quant, dense, Shape { k, n, group })?;
+            let packed = latent::pack(quant, dense, Shape { k, n, group })?;
             let Packed { shape, words: found, scales: found_scales, zeros: found_zeros, .. } = packed;
             let groups = shape.groups();
             let zero_rows = if found_zeros.is_empty() { 0 } else { groups };

@@ -7,7 +7,7 @@ use crate::event::{Callback, latent_callback};
 use crate::generate_options::latent_generate_options;
 use crate::model::latent_model;
 use crate::sized::{self, SizedStruct};
-use latent_bindings::{Error, GenerateOptions, GeneratedAnswer, ModelHandle, RunningGeneration};
+use latent::{AnswerStream, Error, GenerateOptions, GeneratedAnswer, Model};
 use latent_engine::StopReason;
 use std::ffi::c_void;
 
@@ -91,7 +91,7 @@ impl latent_answer {
 /// # Safety
 /// `options` is NULL, or as the header says.
 pub(crate) unsafe fn options_of(
-    model: &ModelHandle,
+    model: &Model,
     options: *const latent_generate_options,
 ) -> Result<GenerateOptions, Error> {
     let own = model.generate_options();
@@ -109,18 +109,16 @@ pub(crate) unsafe fn options_of(
 /// # Safety
 /// The callback may be called.
 pub(crate) unsafe fn follow(
-    mut generating: RunningGeneration,
+    mut generating: AnswerStream,
     callback: &Callback,
 ) -> Result<GeneratedAnswer, Error> {
-    while let Some(piece) = generating.next_piece(&mut || true)? {
+    while let Some(piece) = generating.next_update()? {
         // SAFETY: as the caller promises
         if !unsafe { callback.tell(piece) } {
             generating.stop();
         }
     }
-    generating
-        .answer()
-        .ok_or_else(|| Error::new(latent_bindings::ErrorKind::Engine, "an answer without an end"))
+    generating.finish()
 }
 
 /// Answers a prompt of `count` tokens. `options` may be NULL: the model's own. `callback` may be NULL; so may `answer`, and `text`, which gets the
@@ -143,7 +141,7 @@ pub unsafe extern "C" fn latent_generate(
         guarded(error, || {
             let model = &border::given(model, "model")?.0;
             let prompt = border::elements(prompt, count, "prompt")?;
-            let generating = model.generate(prompt.to_vec(), &options_of(model, options)?)?;
+            let generating = model.complete(prompt).options(options_of(model, options)?).start()?;
             let done = follow(generating, &Callback { function: callback, user_data })?;
             latent_answer::tell(answer, &done)?;
             give(text, || latent_string::new(done.text));

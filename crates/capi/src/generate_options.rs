@@ -4,7 +4,7 @@ use crate::border::{self, guarded};
 use crate::error::{latent_error, latent_status};
 use crate::model::latent_model;
 use crate::sized::{self, SizedStruct};
-use latent_bindings::{Error, GenerateOptions};
+use latent::{Error, GenerateOptions};
 use latent_engine::sampling::SamplingParams;
 use std::ffi::c_char;
 use std::ptr::null;
@@ -34,7 +34,7 @@ pub struct latent_generate_options {
     /// Keeps what is at least this likely, relative to the likeliest; 0: all.
     pub min_p: f32,
     /// Keeps what is closest to the expected information until this probability is reached; 1: all.
-    pub typical: f32,
+    pub typical_p: f32,
     /// Divides positive and multiplies negative logits of recent tokens; 1: none.
     pub repeat_penalty: f32,
     /// Taken from the logits of recent tokens; 0: none.
@@ -82,7 +82,7 @@ impl latent_generate_options {
             temperature: p.temperature,
             top_p: p.top_p,
             min_p: p.min_p,
-            typical: p.typical,
+            typical_p: p.typical_p,
             repeat_penalty: p.repeat_penalty,
             presence_penalty: p.presence_penalty,
             frequency_penalty: p.frequency_penalty,
@@ -92,7 +92,7 @@ impl latent_generate_options {
             xtc_threshold: p.xtc_threshold,
             dry_allowed_length: narrow(p.dry_allowed),
             top_k: narrow(p.top_k),
-            repeat_last_n: i64::try_from(p.penalty_last).unwrap_or(-1),
+            repeat_last_n: i64::try_from(p.repeat_last_n).unwrap_or(-1),
             seed: p.seed,
             stop: null(),
             stop_count: 0,
@@ -122,11 +122,11 @@ impl latent_generate_options {
             top_k: self.top_k as usize,
             top_p: self.top_p,
             min_p: self.min_p,
-            typical: self.typical,
+            typical_p: self.typical_p,
             repeat_penalty: self.repeat_penalty,
             presence_penalty: self.presence_penalty,
             frequency_penalty: self.frequency_penalty,
-            penalty_last: count("repeat_last_n", self.repeat_last_n)?.unwrap_or(usize::MAX),
+            repeat_last_n: count("repeat_last_n", self.repeat_last_n)?.unwrap_or(usize::MAX),
             dry_multiplier: self.dry_multiplier,
             dry_base: self.dry_base,
             dry_allowed: self.dry_allowed_length as usize,
@@ -136,12 +136,10 @@ impl latent_generate_options {
             seed: self.seed,
             ..SamplingParams::default()
         };
-        Ok(GenerateOptions {
-            max_tokens: count("max_tokens", self.max_tokens)?,
-            stop,
-            sampling,
-            logprobs: None,
-        })
+        let mut options = GenerateOptions::default();
+        options.max_tokens = count("max_tokens", self.max_tokens)?;
+        (options.stop, options.sampling) = (stop, sampling);
+        Ok(options)
     }
 }
 

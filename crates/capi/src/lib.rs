@@ -4,6 +4,7 @@
 //! * `buffers.rs`: strings and tokens that the library hands out, and what it takes.
 //! * `sized.rs`: structs that may grow; `load_options.rs`, `generate_options.rs`: those of options.
 //! * `model.rs`, `text.rs`, `generate.rs`, `chat.rs`, `values.rs`: the functions; `gemm.rs`, `weight.rs`: products with 4-bit weights.
+#![deny(missing_docs)]
 #![allow(unsafe_code, reason = "every function of the border takes pointers")]
 #![allow(
     clippy::missing_safety_doc,

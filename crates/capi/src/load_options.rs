@@ -2,7 +2,7 @@
 
 use crate::border;
 use crate::sized::SizedStruct;
-use latent_bindings::{Error, LoadOptions};
+use latent::{Error, LoadOptions};
 use std::ffi::c_char;
 use std::ptr::null;
 
@@ -26,7 +26,7 @@ pub struct latent_load_options {
     pub precision: *const c_char,
     /// What computes: "cpu" or "reference"; NULL: cpu.
     pub device: *const c_char,
-    /// What drafts tokens: "none" or "mtp"; NULL: none.
+    /// What drafts tokens: "ngram", "mtp", "all" or "none"; NULL: "ngram".
     pub draft: *const c_char,
     /// Highest instruction set: "auto", "portable", "avx2", "avx512" or "amx"; NULL: auto.
     pub isa: *const c_char,

@@ -5,12 +5,12 @@ use crate::buffers::latent_string;
 use crate::error::{latent_error, latent_status};
 use crate::load_options::latent_load_options;
 use crate::sized;
-use latent_bindings::{Error, ErrorKind, ModelHandle};
+use latent::{Error, ErrorKind, Model};
 use std::ffi::c_char;
 use std::path::Path;
 
 /// A loaded model. Any threads may use it at the same time: their answers share its steps.
-pub struct latent_model(pub(crate) ModelHandle);
+pub struct latent_model(pub(crate) Model);
 
 /// Loads the model at `path`: a GGUF file, any of its shards, a folder of safetensors, or a packed file; NULL: the demo model that is built in.
 /// `options` may be NULL. The model is the caller's, who gives it back with latent_model_free.
@@ -30,7 +30,12 @@ pub unsafe extern "C" fn latent_model_load(
             model.write(std::ptr::null_mut());
             let path = border::word(path, "path")?.map(Path::new);
             let options = sized::read(options, latent_load_options::default())?.unwrap_or_default().read()?;
-            let loaded = ModelHandle::load(path, options, &mut || true)?;
+            // a builder of the path would download it in a build where another crate turns the feature `hub` on
+            let builder = match path {
+                Some(path) => Model::opened(latent::open(path)?),
+                None => Model::demo(),
+            };
+            let loaded = builder.options(options).load()?;
             model.write(Box::into_raw(Box::new(latent_model(loaded))));
             Ok(())
         })

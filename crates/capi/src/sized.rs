@@ -1,7 +1,7 @@
 //! Structs that may grow: they begin with their size, so that a program and a library of different ages understand each other.
 
 use crate::border::null;
-use latent_bindings::Error;
+use latent::Error;
 
 /// A struct of C that begins with `size: usize`, whose fields may hold any bytes, zeros among them, and whose later versions are longer.
 ///

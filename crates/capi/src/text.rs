@@ -26,7 +26,11 @@ pub unsafe extern "C" fn latent_tokenize(
             if tokens.is_null() {
                 return Err(null("tokens"));
             }
-            tokens.write(latent_tokens::new(model.0.encode(text, add_special != 0, parse_special != 0)?));
+            tokens.write(latent_tokens::new(model.0.text().encode(
+                text,
+                add_special != 0,
+                parse_special != 0,
+            )?));
             Ok(())
         })
     }
@@ -51,7 +55,7 @@ pub unsafe extern "C" fn latent_detokenize(
             if text.is_null() {
                 return Err(null("text"));
             }
-            text.write(latent_string::new(model.0.decode(tokens, special != 0)?));
+            text.write(latent_string::new(model.0.text().decode(tokens, special != 0)?));
             Ok(())
         })
     }

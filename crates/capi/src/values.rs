@@ -3,7 +3,7 @@
 use crate::border::{self, guarded};
 use crate::error::{latent_error, latent_status};
 use crate::model::latent_model;
-use latent_bindings::Error;
+use latent::Error;
 use std::ffi::c_char;
 
 /// The logits after the last of `count` tokens, or with `all` after each of them, into `logits`, which holds `logits_count` elements:
@@ -26,7 +26,8 @@ pub unsafe extern "C" fn latent_logits(
             let out = border::elements_mut(logits, logits_count, "logits")?;
             let rows = if all != 0 { tokens.len() } else { 1 };
             fits("logits", out.len(), rows, model.description().vocab_size)?;
-            out.copy_from_slice(&model.logits(tokens.to_vec(), all != 0, &mut || true)?);
+            let logits = if all != 0 { model.all_logits(tokens)? } else { model.logits(tokens)? };
+            out.copy_from_slice(&logits);
             Ok(())
         })
     }
@@ -50,7 +51,7 @@ pub unsafe extern "C" fn latent_embed(
             let text = border::text(text, length, "text")?;
             let out = border::elements_mut(values, values_count, "values")?;
             fits("values", out.len(), 1, model.description().hidden_size)?;
-            out.copy_from_slice(&model.embed(&[text.to_owned()], &mut || true)?);
+            out.copy_from_slice(&model.embed([text])?.concat());
             Ok(())
         })
     }

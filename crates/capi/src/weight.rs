@@ -2,7 +2,7 @@
 
 use crate::border::{self, null};
 use crate::sized::{self, SizedStruct};
-use latent_bindings::Error;
+use latent::Error;
 use latent_marlin::half::slice::HalfBitsSliceExt;
 use latent_marlin::{QuantType, Scales, Shape, Weight};
 use std::ffi::c_void;

@@ -10,9 +10,9 @@ fn folder() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Where cargo has put the library that these tests belong to.
+/// Where cargo has put the library that these tests link, an example of this package.
 fn libraries() -> PathBuf {
-    std::env::current_exe().unwrap().parent().unwrap().to_owned()
+    std::env::current_exe().unwrap().parent().unwrap().with_file_name("examples")
 }
 
 fn runs(program: &str) -> bool {
@@ -63,7 +63,8 @@ fn sanitizer() -> Vec<&'static str> {
 }
 
 fn ran(program: &Path, args: &[&Path]) -> (Output, String) {
-    let output = Command::new(program).args(args).output().unwrap();
+    // cargo's variable would come before the program's own path, and may find an older library
+    let output = Command::new(program).args(args).env_remove("LD_LIBRARY_PATH").output().unwrap();
     let said =
         format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     (output, said)

@@ -147,7 +147,8 @@ fn is_unsupported(error: &(dyn Error + 'static)) -> bool {
         Some(EngineError::Graph(e)) => graph(e),
         Some(EngineError::Backend(BackendError::NotDecodable { .. })) => true,
         _ => {
-            error.downcast_ref::<ConfigError>().is_some_and(config)
+            matches!(error.downcast_ref(), Some(HubError::Unsupported { .. }))
+                || error.downcast_ref::<ConfigError>().is_some_and(config)
                 || error.downcast_ref::<FormatError>().is_some_and(format)
                 || error.downcast_ref::<GraphError>().is_some_and(graph)
         }

@@ -56,7 +56,6 @@ struct SpeedEntry {
 const NO_LINK: NetworkLink = NetworkLink { bandwidth: f64::INFINITY, latency: 0.0, sums: None };
 
 impl HostsFile {
-    /// One host.
     pub(crate) fn alone(host: Host) -> HostsFile {
         HostsFile { hosts: vec![host], link: NO_LINK }
     }
@@ -70,7 +69,6 @@ impl HostsFile {
         Ok(HostsFile { hosts, link: written.link.as_ref().map_or(NO_LINK, LinkEntry::link) })
     }
 
-    /// As a file.
     pub(crate) fn text(&self) -> String {
         let mut text = String::new();
         if self.link.bandwidth.is_finite() {

@@ -1,11 +1,13 @@
-//! Models of Hugging Face's hub where a path is expected, and what downloading one shows.
+//! Models of Hugging Face's hub where a path is expected, by reference or short name, and what downloading one shows.
 
 use crate::exit::UsageError;
 use crate::progress::LateBar;
 use crate::{input, interrupt, output};
-use anyhow::Result;
+use anyhow::{Result, anyhow};
+use latent_engine::memory;
 use latent_hub::{
-    HubError, HubSettings, ModelChoice, ModelRef, ModelSelector, PullEvent, PullResult, Repo, set_name,
+    HubError, HubSettings, ModelChoice, ModelRef, ModelSelector, PullEvent, PullResult, QuantPolicy, Repo,
+    misspelled_name, path_short_name, set_name,
 };
 use latent_types::format_bytes;
 use std::borrow::Cow;
@@ -16,14 +18,20 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// The path of a model: of one of the hub that of its files, which are downloaded if they are not there.
 pub(crate) fn located(path: &Path) -> Result<Cow<'_, Path>> {
     match reference(path)? {
-        Some(model) => ready(&model).map(Cow::Owned),
-        None => Ok(Cow::Borrowed(path)),
+        Some(model) => ready(&model, path_short_name(path)).map(Cow::Owned),
+        None => match misspelled_name(path) {
+            Some(problem) => Err(anyhow!(problem)),
+            None => Ok(Cow::Borrowed(path)),
+        },
     }
 }
 
 /// What to call something that is made from a model of the hub; none for other models.
 pub(crate) fn local_name(path: &Path) -> Option<String> {
     let model = reference(path).ok()??;
+    if let Some(text) = path_short_name(path) {
+        return Some(text.replace(':', "-"));
+    }
     let name = &model.repo.name;
     Some(match &model.choice {
         ModelSelector::Usual => name.clone(),
@@ -50,10 +58,7 @@ pub(crate) fn is_reference(path: &Path) -> Result<bool> {
 }
 
 fn reference(path: &Path) -> Result<Option<ModelRef>> {
-    match path.to_str().filter(|text| ModelRef::is_one(text)) {
-        Some(text) => text.parse().map(Some).map_err(usage),
-        None => Ok(None),
-    }
+    latent_hub::path_reference(path).map_err(usage)
 }
 
 /// Whether `--offline` was given.
@@ -80,7 +85,12 @@ pub(crate) fn settings() -> Result<HubSettings> {
     Ok(settings)
 }
 
-fn ready(model: &ModelRef) -> Result<PathBuf> {
+/// What a short name without a quant takes.
+pub(crate) fn policy(name: Option<&str>) -> QuantPolicy {
+    QuantPolicy::of_short_name(name, memory::available().map(|free| free.bytes))
+}
+
+fn ready(model: &ModelRef, name: Option<&str>) -> Result<PathBuf> {
     let settings = settings()?;
     if let Some(local) = latent_hub::find(&settings, model)? {
         if model.choice == ModelSelector::Usual && !latent_hub::DEFAULT_QUANTS.contains(&local.name.as_str())
@@ -89,15 +99,34 @@ fn ready(model: &ModelRef) -> Result<PathBuf> {
         }
         return Ok(local.path);
     }
-    Ok(pull(&settings, model, false)?.model.path)
+    Ok(pull(&settings, model, &policy(name), false)?.model.path)
+}
+
+/// What `latent pull` brings up to date for a reference or short name: without a quant, the model that is on this machine.
+pub(crate) fn wanted(settings: &HubSettings, text: &str) -> Result<ModelRef> {
+    let model = latent_hub::model_ref(text).map_err(usage)?;
+    if latent_hub::short_name(text).is_none() || model.choice != ModelSelector::Usual {
+        return Ok(model);
+    }
+    let choice = match latent_hub::find(settings, &model)?.map(|local| local.name) {
+        Some(name) if name.to_ascii_lowercase().ends_with(".gguf") => ModelSelector::File(name),
+        Some(name) => ModelSelector::Quant(name),
+        None => ModelSelector::Usual,
+    };
+    Ok(ModelRef { choice, ..model })
 }
 
 /// Downloads a model, with a progress bar on a terminal. A user at a terminal is asked which of several models is meant.
-pub(crate) fn pull(settings: &HubSettings, model: &ModelRef, quiet: bool) -> Result<PullResult> {
-    match download(settings, model, quiet) {
+pub(crate) fn pull(
+    settings: &HubSettings,
+    model: &ModelRef,
+    policy: &QuantPolicy,
+    quiet: bool,
+) -> Result<PullResult> {
+    match download(settings, model, policy, quiet) {
         Err(HubError::Choose { repo, problem, choices, more }) => match ask(&repo, &problem, &choices)? {
             Some(chosen) => {
-                download(settings, &chosen.reference.parse().map_err(usage)?, quiet).map_err(usage)
+                download(settings, &chosen.reference.parse().map_err(usage)?, policy, quiet).map_err(usage)
             }
             None => Err(HubError::Choose { repo, problem, choices, more }.into()),
         },
@@ -119,9 +148,14 @@ fn ask<'a>(repo: &Repo, problem: &str, choices: &'a [ModelChoice]) -> Result<Opt
     Ok(chosen.and_then(|number| choices.get(number.checked_sub(1)?)))
 }
 
-fn download(settings: &HubSettings, model: &ModelRef, quiet: bool) -> Result<PullResult, HubError> {
+fn download(
+    settings: &HubSettings,
+    model: &ModelRef,
+    policy: &QuantPolicy,
+    quiet: bool,
+) -> Result<PullResult, HubError> {
     let mut bar = LateBar::bytes(!quiet, "pulling");
-    let pulled = latent_hub::pull(settings, model, &mut |event| {
+    let pulled = latent_hub::pull_with(settings, model, policy, &mut |event| {
         match event {
             PullEvent::Plan { name, files, bytes, here, folder } => {
                 bar.begin_at(here, bytes);

@@ -5,7 +5,7 @@ use crate::interrupt;
 use anyhow::{Context, Result};
 use latent_formats::input_file;
 use std::io::{BufRead, Read, stdin};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Maximum bytes of a text: those of the corpora that models are measured on.
 const MAX_FILE: u64 = 1 << 30;
@@ -17,9 +17,6 @@ const MAX_LINE: u64 = 4096;
 const MAX_STDIN: u64 = 64 << 20;
 
 /// A line that a user types; none at the end of the input.
-///
-/// # Errors
-/// I/O errors.
 pub(crate) fn line() -> Result<Option<String>> {
     let _at_once = interrupt::at_once();
     let mut line = String::new();
@@ -28,9 +25,6 @@ pub(crate) fn line() -> Result<Option<String>> {
 }
 
 /// All of standard input, as text.
-///
-/// # Errors
-/// I/O errors, more text than any prompt has, invalid UTF-8.
 pub(crate) fn stdin_text() -> Result<String> {
     // there is nothing to clean up yet
     let _at_once = interrupt::at_once();
@@ -44,11 +38,22 @@ pub(crate) fn stdin_text() -> Result<String> {
 }
 
 /// The text of a plain file, as a [`prompt`]. llama.cpp reads the file of `-f` so in all of its programs.
-///
-/// # Errors
-/// [`latent_formats::InputError`].
 pub(crate) fn file_text(path: &Path) -> Result<String> {
     Ok(prompt(&input_file::read_text(path, MAX_FILE)?).to_owned())
+}
+
+/// The texts of several files, joined by line ends.
+pub(crate) fn files_text(paths: &[PathBuf]) -> Result<String> {
+    let (mut texts, mut bytes) = (Vec::new(), 0);
+    for path in paths {
+        let text = file_text(path)?;
+        bytes += text.len() as u64;
+        if bytes > MAX_FILE {
+            return Err(UsageError(format!("the files of -f hold more than {} MB", MAX_FILE >> 20)).into());
+        }
+        texts.push(text);
+    }
+    Ok(texts.join("\n"))
 }
 
 /// A text from a file or a pipe without the byte-order mark at its beginning and the line end that editors and `echo` leave at its end.

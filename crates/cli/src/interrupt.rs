@@ -73,9 +73,6 @@ pub(crate) fn restore_terminal() {
 }
 
 /// Runs a program that has the terminal for itself, such as an editor, to its end.
-///
-/// # Errors
-/// When it cannot be run.
 pub(crate) fn lend_terminal(command: &mut Command) -> std::io::Result<ExitStatus> {
     LENT.store(true, Ordering::SeqCst);
     // a program that is started inherits the blocked signals of the thread that starts it

@@ -5,6 +5,7 @@
 mod args;
 mod commands;
 mod exit;
+mod flags;
 mod hosts_file;
 mod hub;
 mod input;

@@ -1,14 +1,15 @@
 //! Opening a model: a file, a folder, or the demo model that is built in.
 
 use crate::args::{EngineArgs, ModelArgs};
+use crate::exit::UsageError;
 use crate::progress::LateBar;
 use crate::{hub, interrupt, output, ranks};
 use anyhow::{Context, Result, anyhow};
 use latent_backend::{Backend, BackendError};
 use latent_engine::{Engine, EngineOptions, PeakRates, Summary};
-use latent_formats::{Checkpoint, Outline, OutlineData, input_file, limits};
+use latent_formats::{Checkpoint, CheckpointSource, Outline, OutlineData, input_file, limits};
 use latent_graph::circuit::{DeclaredTensors, TensorIndex};
-use latent_graph::{Circuit, ModelConfig, Partition, support};
+use latent_graph::{Circuit, ModelConfig, support};
 use latent_types::{Tier, format_bytes};
 use std::borrow::Cow;
 use std::path::Path;
@@ -22,29 +23,50 @@ pub(crate) const DEMO_NAME: &str = "(built-in demo model)";
 
 /// Opens the model at `path`, which may be one of the hub, or the built-in one.
 pub(crate) fn open(path: Option<&Path>) -> Result<Arc<Checkpoint>> {
+    opened(path).map(Arc::new)
+}
+
+fn opened(path: Option<&Path>) -> Result<Checkpoint> {
     let checkpoint = match path {
         Some(path) => Checkpoint::open(&hub::located(path)?)?,
         None => demo()?,
     };
     warn_if_older(&checkpoint);
-    Ok(Arc::new(checkpoint))
+    Ok(checkpoint)
+}
+
+/// The model of a command that one process runs, with the metadata of its flags.
+pub(crate) fn open_alone(args: &ModelArgs) -> Result<Arc<Checkpoint>> {
+    with_metadata(opened(args.model.as_deref())?, &args.engine)
 }
 
 /// The same for a command that several ranks may run, each of which needs the files with its own tensors alone.
-pub(crate) fn open_for_rank(path: Option<&Path>, partition: Option<&Partition>) -> Result<Arc<Checkpoint>> {
-    match path {
-        Some(path) if ranks::hosts(partition)?.is_some() => {
+pub(crate) fn open_for_rank(path: Option<&Path>, args: &EngineArgs) -> Result<Arc<Checkpoint>> {
+    let checkpoint = match path {
+        Some(path) if ranks::hosts(args.partition.as_ref())?.is_some() => {
             let checkpoint = Checkpoint::open_for_rank(&hub::located(path)?)?;
             warn_if_older(&checkpoint);
-            Ok(Arc::new(checkpoint))
+            checkpoint
         }
-        _ => open(path),
-    }
+        _ => opened(path)?,
+    };
+    with_metadata(checkpoint, args)
 }
 
 /// The same of a command's arguments.
 pub(crate) fn open_shared(args: &ModelArgs) -> Result<Arc<Checkpoint>> {
-    open_for_rank(args.model.as_deref(), args.engine.partition.as_ref())
+    open_for_rank(args.model.as_deref(), &args.engine)
+}
+
+/// The model with metadata in place of its file's.
+fn with_metadata(checkpoint: Checkpoint, args: &EngineArgs) -> Result<Arc<Checkpoint>> {
+    let architecture = match checkpoint.source() {
+        CheckpointSource::Gguf(source) => source.metadata.str("general.architecture")?.unwrap_or_default(),
+        CheckpointSource::HuggingFace(_) => "",
+    };
+    let overrides = args.metadata.overrides(architecture);
+    let changed = checkpoint.with_metadata(&overrides);
+    Ok(Arc::new(changed.map_err(|error| UsageError(format!("--override-kv or --rope-…: {error}")))?))
 }
 
 /// Warns if the source of a packed file is in the same folder and has changed since.
@@ -136,7 +158,7 @@ fn demo() -> Result<Checkpoint> {
 fn demo() -> Result<Checkpoint> {
     let problem =
         "this build has no demo model in it (it was built without the feature `demo`): give -m MODEL";
-    Err(crate::exit::UsageError(problem.into()).into())
+    Err(UsageError(problem.into()).into())
 }
 
 /// Loads a model with a progress bar on a terminal, and the start-up line on standard error.
@@ -147,7 +169,7 @@ pub(crate) fn load(checkpoint: &Arc<Checkpoint>, args: &EngineArgs, quiet: bool)
     if args.hosts_file.is_some() && hosts.is_none() {
         let problem = "--hosts-file predicts a model that several ranks share, and this process runs the model alone: start ranks with mpirun \
                        (docs/hosts.md), or leave the flag out; `latent plan-hosts` predicts without ranks";
-        return Err(crate::exit::UsageError(problem.into()).into());
+        return Err(UsageError(problem.into()).into());
     }
     let backend = backend(args)?;
     // what is wrong with a configuration is said by the engine
@@ -207,7 +229,7 @@ pub(crate) fn with_context(args: &EngineArgs, limit: usize) -> Cow<'_, EngineArg
 pub(crate) fn check_length(tokens: usize, limit: usize) -> Result<()> {
     if tokens > limit {
         let problem = format!("{tokens} tokens are more than the model's context of {limit}: give fewer");
-        return Err(crate::exit::UsageError(problem).into());
+        return Err(UsageError(problem).into());
     }
     Ok(())
 }
@@ -289,8 +311,12 @@ fn start_up_line(engine: &Engine, demo: bool) -> String {
 /// Kernels, cache and time of loading.
 fn details(engine: &Engine) -> String {
     let s = engine.summary();
+    let state = match s.state_bytes {
+        0 => String::new(),
+        bytes => format!(" and {} of recurrent state per sequence", format_bytes(bytes as u64)),
+    };
     format!(
-        "kernels: {}\n{} KV cache, {} per token; at most {} tokens per step; ready in {:.2} s",
+        "kernels: {}\n{} KV cache, {} per token{state}; at most {} tokens per step; ready in {:.2} s",
         device(s),
         s.cache,
         format_bytes(s.token_bytes as u64),

@@ -1,8 +1,10 @@
 //! Writing to standard output, where a broken pipe ends the command quietly, and to standard error, where errors are ignored
 //! altogether. On a terminal, long lines are wrapped between words.
 //!
-//! Output may contain names out of files: control characters are escaped, see [`latent_types::printable`].
+//! Output may contain names out of files: control characters are escaped, see [`latent_types::printable`]. Settings that a library names are shown
+//! as flags.
 
+use crate::flags::in_flags;
 use anyhow::{Context, Result};
 use latent_types::{printable, printable_lines, printable_stream};
 use serde::Serialize;
@@ -17,7 +19,7 @@ const INDENT: usize = 4;
 
 /// Prints one line.
 pub(crate) fn line(text: &str) -> Result<()> {
-    raw(&format!("{}\n", printable(text)))
+    raw(&format!("{}\n", printable(&in_flags(text))))
 }
 
 /// Prints one line, in a colour if the terminal shows colours.
@@ -30,7 +32,7 @@ pub(crate) fn line_in_colour(text: &str, colour: Option<Colour>) -> Result<()> {
 
 /// Prints text of several lines at once.
 pub(crate) fn now(text: &str) -> Result<()> {
-    raw(&printable_lines(text))
+    raw(&printable_lines(&in_flags(text)))
 }
 
 /// Streams a model's text. Into a pipe it is passed on byte for byte.
@@ -159,7 +161,8 @@ fn coloured(text: &str, colour: Colour) -> String {
 /// Writes one line to standard error, the words `error` and `warning` at its beginning in colour. Errors (a full disk, a closed pipe) do not
 /// stop.
 pub(crate) fn note(text: &str) {
-    let text = printable(text);
+    let text = in_flags(text);
+    let text = printable(&text);
     let marked = [("error:", Colour::Red), ("warning:", Colour::Yellow)]
         .into_iter()
         .find_map(|(word, colour)| Some((word, colour, text.strip_prefix(word)?)))
@@ -172,7 +175,7 @@ pub(crate) fn note(text: &str) {
 
 /// Prints text on standard error, wrapped between words on a terminal.
 pub(crate) fn say(text: &str) {
-    for line in text.split('\n') {
+    for line in in_flags(text).split('\n') {
         if stderr().is_terminal() {
             wrapped("", 2, line, width()).iter().for_each(|part| note(part));
         } else {
@@ -192,6 +195,11 @@ pub(crate) fn lines(text: &str) -> Result<()> {
     lines_in_colour(text, |_| None)
 }
 
+/// Prints items, a line each, as [`lines`] does.
+pub(crate) fn items<T: AsRef<str>>(items: &[T]) -> Result<()> {
+    lines(&(joined(items) + "\n"))
+}
+
 /// Prints lines as [`lines`] does, each of them in the colour that `colour` gives it if the terminal shows colours.
 pub(crate) fn lines_in_colour(text: &str, colour: impl Fn(&str) -> Option<Colour>) -> Result<()> {
     if !stdout().is_terminal() {
@@ -199,7 +207,7 @@ pub(crate) fn lines_in_colour(text: &str, colour: impl Fn(&str) -> Option<Colour
     }
     let (columns, colours) = (width(), has_colours(stdout().is_terminal()));
     let mut whole = String::with_capacity(text.len());
-    for line in printable_lines(text).lines() {
+    for line in printable_lines(&in_flags(text)).lines() {
         let at = hang(line, columns);
         let colour = colour(line).filter(|_| colours);
         for part in wrapped("", at, line, columns) {

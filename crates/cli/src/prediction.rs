@@ -67,9 +67,6 @@ fn check_shards(outline: &Outline) -> Result<()> {
 }
 
 /// What is expected of a run of this engine over ranks; none without a file of hosts, or where the model is on one host.
-///
-/// # Errors
-/// A file of hosts that is none, or is for other ranks.
 pub(crate) fn of_engine(
     args: &ModelArgs,
     engine: &Engine,

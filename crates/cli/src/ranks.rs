@@ -21,9 +21,6 @@ pub(crate) fn hosts(partition: Option<&Partition>) -> Result<Option<Hosts>> {
 }
 
 /// Whether this process only follows another one, so that its command has nothing to read or to print.
-///
-/// # Errors
-/// As for [`hosts`].
 pub(crate) fn follows(partition: Option<&Partition>) -> Result<bool> {
     Ok(hosts(partition)?.is_some_and(|hosts| hosts.rank() > 0))
 }
@@ -40,9 +37,6 @@ pub(crate) fn end(code: u8, failed: bool) -> u8 {
 }
 
 /// Loads a model; a rank that follows does so from then on, and ends the process.
-///
-/// # Errors
-/// As for [`Engine::load_rank`].
 pub(crate) fn load(
     backend: &dyn Backend,
     checkpoint: &Arc<Checkpoint>,
@@ -63,9 +57,6 @@ pub(crate) fn load(
 }
 
 /// Follows rank 0 through every load of one model, until rank 0 ends.
-///
-/// # Errors
-/// As for [`Engine::load_rank`], and for following.
 pub(crate) fn follow_all(
     backend: &dyn Backend,
     checkpoint: &Arc<Checkpoint>,

@@ -84,8 +84,6 @@ pub(crate) struct LineStream {
 }
 
 impl ServerClient {
-    /// # Errors
-    /// An address or key that is none.
     pub(crate) fn new(url: &str, key_file: Option<&Path>) -> Result<ServerClient> {
         let url = address(url).map_err(|problem| UsageError(format!("--url {url}: {problem}")))?;
         let key = match key_file {

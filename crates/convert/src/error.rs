@@ -1,12 +1,12 @@
 //! Conversion errors.
 
+use crate::quantize::QuantizeError;
 use latent_formats::{FormatError, OutputError, TooManyFiles};
 use latent_graph::config::InexpressibleModel;
 use latent_graph::{ConfigError, GraphError};
 use latent_quant::QuantError;
-use latent_quantize::QuantizeError;
 use latent_text::TextError;
-use latent_types::TensorType;
+use latent_types::{Setting, TensorType};
 use std::path::PathBuf;
 
 /// Why a model is not converted. Nothing has been written under the target's name then.
@@ -36,77 +36,39 @@ pub enum ConvertError {
         "{file}: Latent does not support GGUF files of architecture {architecture:?}; llama.cpp's convert_hf_to_gguf.py may convert the model for llama.cpp"
     )]
     NoGguf {
-        /// The model.
         file: String,
         /// What it calls its architecture.
         architecture: String,
     },
     /// It is of the wrong kind.
     #[error("{file}: it is {what}; give {expected}")]
-    Kind {
-        /// The model.
-        file: String,
-        /// What it is.
-        what: &'static str,
-        /// What to give.
-        expected: &'static str,
-    },
+    Kind { file: String, what: &'static str, expected: &'static str },
     /// The target's folder does not exist.
     #[error("{}: its folder {} does not exist; create it first", path.display(), folder.display())]
-    NoFolder {
-        /// The target.
-        path: PathBuf,
-        /// Its folder.
-        folder: PathBuf,
-    },
+    NoFolder { path: PathBuf, folder: PathBuf },
     /// The target is there already.
-    #[error("{}: it exists; --force replaces it", path.display())]
-    Exists {
-        /// The target.
-        path: PathBuf,
-    },
+    #[error("{}: it exists; {} replaces it", path.display(), Setting::Force)]
+    Exists { path: PathBuf },
     /// The target lies in the folder of the model.
     #[error("{}: it is inside the model's own folder {}; choose a path outside it", path.display(), folder.display())]
-    Inside {
-        /// The target.
-        path: PathBuf,
-        /// The model's folder.
-        folder: PathBuf,
-    },
+    Inside { path: PathBuf, folder: PathBuf },
     /// The target's folder holds a file that would count as a part of the new model.
     #[error("{}: it holds {name}, which would become a part of the new model; remove it or give another folder", path.display())]
-    Leftover {
-        /// The folder.
-        path: PathBuf,
-        /// The file.
-        name: String,
-    },
+    Leftover { path: PathBuf, name: String },
     /// Tensors that no circuit knows.
     #[error("{file}: {} unknown to the circuit: {}", counted(tensors), listed(tensors))]
-    Unknown {
-        /// The model.
-        file: String,
-        /// Their names.
-        tensors: Vec<String>,
-    },
+    Unknown { file: String, tensors: Vec<String> },
     /// A tensor is stored in a type that cannot be decoded.
     #[error("tensor {tensor}: it is stored as {ty}, which cannot be decoded")]
-    NotDecodable {
-        /// The tensor.
-        tensor: String,
-        /// Its type.
-        ty: TensorType,
-    },
+    NotDecodable { tensor: String, ty: TensorType },
     /// The number of a tensor's scales does not match its shape.
     #[error("tensor {tensor}: its scales {scale} have {found} elements, expected {expected}")]
     Scales {
-        /// The tensor.
         tensor: String,
         /// The tensor of scales.
         scale: String,
         /// Elements of the scales.
         found: usize,
-        /// Elements that fit.
         expected: String,
     },
     /// A number is too large for the type asked for.
@@ -114,9 +76,7 @@ pub enum ConvertError {
     Overflow {
         /// The tensor of the new file.
         tensor: String,
-        /// The number.
         value: f32,
-        /// The type.
         ty: TensorType,
     },
     /// Numbers cannot be encoded.
@@ -124,17 +84,11 @@ pub enum ConvertError {
     Encode {
         /// The tensor of the new file.
         tensor: String,
-        /// Why.
         error: QuantError,
     },
     /// A type that is not offered.
     #[error("{ty} cannot be written here; supported types: {known}")]
-    Type {
-        /// The type.
-        ty: TensorType,
-        /// Those that can.
-        known: String,
-    },
+    Type { ty: TensorType, known: String },
     /// The files would be too small.
     #[error(transparent)]
     TooManyFiles(#[from] TooManyFiles),

@@ -12,7 +12,7 @@ use crate::tensors::{NewTensor, NewTensorIndex, transferred};
 use latent_formats::safetensors::Writer;
 use latent_formats::{Checkpoint, CheckpointSource, CompleteFile, GgufSource, OutputFile, OutputFolder, cut};
 use latent_graph::ModelConfig;
-use latent_graph::config::{Indexer, KvForm};
+use latent_graph::config::{DecayRate, Indexer, KvForm};
 use latent_types::TensorType;
 use serde_json::{Map, Value};
 use std::io::Write;
@@ -34,9 +34,6 @@ pub struct FolderOptions {
 
 /// Writes a GGUF model as a folder with config.json, the tokenizer where tokenizer.json can say what it does, and safetensors. `tell` gets the
 /// bytes that are written and all of them, and says whether to go on.
-///
-/// # Errors
-/// [`ConvertError`]; nothing has been written then.
 pub fn to_folder(
     checkpoint: &Checkpoint,
     folder: &Path,
@@ -50,7 +47,7 @@ pub fn to_folder(
         None => matrix_type(checkpoint),
     };
     let config = ModelConfig::from_checkpoint(checkpoint)?;
-    let new = ModelConfig { kv_form: KvForm::Combined, ..config.clone() };
+    let new = ModelConfig { kv_form: KvForm::Combined, ..config.clone() }.with_rates(DecayRate::Log);
     let (tensors, dropped) = transferred(checkpoint, &config, &new)?;
     let old = OldFile::new(checkpoint, &config);
     let mut list = Vec::with_capacity(tensors.len());
@@ -105,13 +102,10 @@ pub struct SmallFiles {
 }
 
 /// The folder of [`to_folder`] without its tensors, for a program that only prepares prompts: config.json, the tokenizer and its chat template.
-///
-/// # Errors
-/// [`ConvertError`], as for the whole folder.
 pub fn small_files(checkpoint: &Checkpoint) -> Result<SmallFiles, ConvertError> {
     let source = gguf_of(checkpoint)?;
     let config = ModelConfig::from_checkpoint(checkpoint)?;
-    let new = ModelConfig { kv_form: KvForm::Combined, ..config.clone() };
+    let new = ModelConfig { kv_form: KvForm::Combined, ..config.clone() }.with_rates(DecayRate::Log);
     let (tensors, _) = transferred(checkpoint, &config, &new)?;
     let list: Vec<_> =
         tensors.into_iter().map(|transfer| NewTensor::new(transfer, TensorType::F32)).collect();

@@ -6,6 +6,9 @@ use crate::exact::matrix_type;
 use crate::gguf_options::GgufOptions;
 use crate::metadata;
 use crate::peers;
+use crate::quantize::{
+    Assignment, Mix, Options, QuantizeError, QuantizedModel, SourceTensor, WeightRowReader, Weights, write,
+};
 use crate::report::ConversionReport;
 use crate::rows::{NewTensorRows, OldFile};
 use crate::target;
@@ -14,10 +17,7 @@ use latent_formats::gguf::{Header, Metadata, Writer};
 use latent_formats::identity::Identity;
 use latent_formats::{Checkpoint, CheckpointSource, HfSource, OutputError};
 use latent_graph::ModelConfig;
-use latent_graph::config::{Indexer, RopeScaling};
-use latent_quantize::{
-    Assignment, Mix, Options, QuantizeError, QuantizedModel, SourceTensor, WeightRowReader, Weights, write,
-};
+use latent_graph::config::{DecayRate, Indexer, RopeScaling};
 use latent_text::GgufTokenizer;
 use latent_types::TensorType;
 use serde_json::Value;
@@ -91,9 +91,6 @@ impl<'a> FolderWeights<'a> {
     }
 
     /// The types of its tensors, and its files.
-    ///
-    /// # Errors
-    /// As for [`Assignment::new`] and [`Assignment::split`].
     pub fn assignment<'d>(&'d self, options: &GgufOptions<'d>) -> Result<Assignment<'d>, ConvertError> {
         let mut assignment = Assignment::new(self, &self.types, options.importances)?;
         options.split.map_or(Ok(()), |most| assignment.split(most))?;
@@ -187,6 +184,7 @@ fn stays_f32(name: &str, shape: &[usize]) -> bool {
     shape.len() < 2
         || !name.ends_with(".weight")
         || name.contains(".ffn_gate_inp.")
+        || name.contains(".ssm_conv1d_")
         || name.contains(".indexer.proj.")
 }
 
@@ -211,7 +209,7 @@ fn new_config(checkpoint: &Checkpoint, config: &ModelConfig) -> Result<ModelConf
         return Err(ConvertError::NoGguf { file, architecture });
     };
     let new = ModelConfig { architecture: architecture.to_owned(), ..config.clone() };
-    Ok(ModelConfig { kv_form: new.gguf_kv_form(), ..new })
+    Ok(ModelConfig { kv_form: new.gguf_kv_form(), ..new }.with_rates(DecayRate::Plain))
 }
 
 /// LongRoPE's factors, which GGUF files keep as tensors.

@@ -1,6 +1,6 @@
 //! Options of the GGUF writer.
 
-use latent_quantize::{Importances, Options};
+use crate::quantize::{Importances, Options};
 
 /// How a GGUF file is written.
 #[derive(Clone, Copy, Default)]

@@ -3,7 +3,8 @@
 //! * [`to_gguf`]: keys, names, tokenizer and template as llama.cpp's converter writes them; FP8 is dequantized, MTP layers are kept.
 //! * [`to_folder`]: config.json, tokenizer and safetensors as transformers reads them; quantized tensors are dequantized.
 //! * [`small_files`]: that folder without its tensors.
-//! * [`FolderWeights`]: a folder's weights as those of a GGUF file, which [`latent_quantize`] chooses types for and writes, in any mix.
+//! * [`quantize`]: GGUF files in other types.
+//! * [`FolderWeights`]: a folder's weights as those of a GGUF file, which [`quantize`] chooses types for and writes, in any mix.
 //!
 //! The circuits say which tensor is which ([`latent_graph::Circuit::transfers`]). The writer first
 //! reads its own metadata back, and refuses a model that the other kind of file cannot describe.
@@ -20,7 +21,7 @@
 //! assert!(Checkpoint::open(&report.files[0])?.tensor("blk.0.attn_k_b.weight").is_some());
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod card;
 mod copy;
@@ -33,6 +34,7 @@ mod gguf_options;
 mod hf_files;
 mod metadata;
 mod peers;
+pub mod quantize;
 mod report;
 mod rows;
 mod scale;

@@ -8,7 +8,6 @@ use std::path::PathBuf;
 pub struct ConversionReport {
     /// The files that were written, the one to open first.
     pub files: Vec<PathBuf>,
-    /// Their bytes.
     pub bytes: u64,
     /// Tensors in them.
     pub tensors: usize,

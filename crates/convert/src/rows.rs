@@ -29,7 +29,6 @@ struct OldTensor<'a> {
     scale: TensorScale,
 }
 
-/// The rows of one new tensor.
 pub(crate) struct NewTensorRows<'a> {
     old: &'a OldFile<'a>,
     made: NewRowSource<'a>,
@@ -44,13 +43,14 @@ enum NewRowSource<'a> {
         parts: Vec<OldTensor<'a>>,
         each: usize,
     },
-    /// Rows from this one on.
     Matrix {
         stored: OldTensor<'a>,
         first: usize,
     },
     Uk(OldTensor<'a>),
     Uv(OldTensor<'a>),
+    /// A function of each number; its elements per row.
+    Mapped(OldTensor<'a>, usize, fn(f32) -> f32),
     Joined {
         uk: OldTensor<'a>,
         uv: OldTensor<'a>,
@@ -99,7 +99,6 @@ impl<'a> OldFile<'a> {
         }
     }
 
-    /// The rows of a new tensor.
     pub(crate) fn rows(&'a self, tensor: &'a NewTensor) -> Result<NewTensorRows<'a>, ConvertError> {
         let (_, rows) = tensor.rows();
         let made = match &tensor.from {
@@ -114,6 +113,13 @@ impl<'a> OldFile<'a> {
             }
             NewTensorContents::Tensors(TensorOrigin::Uk(part)) => NewRowSource::Uk(self.stored(part)?),
             NewTensorContents::Tensors(TensorOrigin::Uv(part)) => NewRowSource::Uv(self.stored(part)?),
+            NewTensorContents::Tensors(TensorOrigin::Rates { part, negative }) => {
+                let rate: fn(f32) -> f32 = if *negative { |log| -log.exp() } else { f32::exp };
+                NewRowSource::Mapped(self.stored(part)?, tensor.rows().0, rate)
+            }
+            NewTensorContents::Tensors(TensorOrigin::LogRates(part)) => {
+                NewRowSource::Mapped(self.stored(part)?, tensor.rows().0, |rate| rate.abs().ln())
+            }
             NewTensorContents::Tensors(TensorOrigin::Joined { uk, uv }) => {
                 NewRowSource::Joined { uk: self.stored(uk)?, uv: self.stored(uv)? }
             }
@@ -140,6 +146,13 @@ impl NewTensorRows<'_> {
                 }
             }
             NewRowSource::Matrix { stored, first: offset } => stored.read(offset + first, out),
+            NewRowSource::Mapped(stored, cols, function) => {
+                // files may have it as one row or as one column: it is small, and read as a whole
+                let mut all = vec![0.0; stored.info.shape.iter().product()];
+                stored.read(0, &mut all);
+                let numbers = &all[first * cols..];
+                out.iter_mut().zip(numbers).for_each(|(out, number)| *out = function(*number));
+            }
             NewRowSource::Uk(stored) => {
                 let lora = stored.cols;
                 let mut head = vec![0.0; nope * lora];
@@ -199,7 +212,7 @@ impl NewTensorRows<'_> {
         let (nope, v) = (self.old.nope, self.old.v);
         let heads = |unit: usize| (first / unit, count.div_ceil(unit));
         match &self.made {
-            NewRowSource::Numbers(_) => {}
+            NewRowSource::Numbers(_) | NewRowSource::Mapped(..) => {}
             NewRowSource::Stacked { parts, each } => {
                 for (i, part) in
                     parts.iter().enumerate().skip(first / each).take_while(|(i, _)| i * each < first + count)

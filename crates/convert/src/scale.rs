@@ -7,7 +7,6 @@ use latent_graph::circuit::WeightPart;
 /// What the numbers of a tensor are multiplied by.
 pub(crate) enum TensorScale {
     None,
-    /// One for each matrix, or one for all.
     Matrix(Vec<f32>),
     /// One for each block of (rows, columns). A matrix has `per_matrix` rows of `per_row` scales.
     Blocks {

@@ -47,6 +47,8 @@ impl NewTensor {
             TensorOrigin::Matrix { part, .. }
             | TensorOrigin::Uk(part)
             | TensorOrigin::Uv(part)
+            | TensorOrigin::Rates { part, .. }
+            | TensorOrigin::LogRates(part)
             | TensorOrigin::Joined { uk: part, .. } => part,
         };
         checkpoint.info(&part.tensor).map(|info| info.ty)

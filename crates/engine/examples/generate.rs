@@ -20,6 +20,10 @@ impl Listener for TerminalListener {
         // answering false would end the answer here
         std::io::stdout().flush().is_ok()
     }
+
+    fn rest(&mut self, text: &str) {
+        print!("{text}");
+    }
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -5,9 +5,11 @@ use crate::draft::{DraftInput, DraftedTokens};
 use crate::embedding::Embedding;
 use crate::engine::Engine;
 use crate::error::EngineError;
+use crate::generate::GenerationTaker;
 use crate::generation::{ChosenToken, Generation};
 use crate::in_flight::Ticket;
 use crate::logits_taker::{KeptLogits, LogitsTaker};
+use crate::lookup::StepCosts;
 use crate::seq_error::SeqError;
 use crate::step::{LogitsRequest, SeqInput};
 use latent_backend::Logits;
@@ -16,6 +18,9 @@ use std::time::{Duration, Instant};
 
 /// How long a step waits for processors that are not ready, all answers together.
 const GRACE: Duration = Duration::from_millis(2);
+
+/// Answers that share the drafts of a step equally; others of a larger step have the rows that these leave.
+const SHARED_DRAFTS: usize = 4;
 
 /// A call without other work waits for processors for this number of rounds of this length.
 const LATE_ROUNDS: usize = 20;
@@ -39,6 +44,23 @@ impl<'a> RunningAnswer<'a> {
         RunningAnswer { sequence, generation, most: usize::MAX, embedding: None }
     }
 
+    /// Checks that the rows of its sequence are those of the tokens that its generation has run.
+    fn check(&self) -> Result<(), SeqError> {
+        let (rows, tokens) = (self.sequence.len(), self.generation.ran());
+        let known = self.sequence.tokens();
+        if rows == tokens.len() && tokens.starts_with(known) {
+            return Ok(());
+        }
+        let differs = || known.iter().zip(tokens).position(|(row, token)| row != token);
+        let position = differs().unwrap_or(rows.min(tokens.len()));
+        Err(SeqError::OtherTokens { position, rows, ran: tokens.len() })
+    }
+
+    /// Whether some of its tokens may run.
+    fn may_run(&self) -> bool {
+        self.most > 0 && !self.generation.is_finished() && !self.generation.pending().is_empty()
+    }
+
     fn again(&mut self) -> RunningAnswer<'_> {
         let RunningAnswer { sequence, generation, most, embedding } = self;
         RunningAnswer { sequence, generation, most: *most, embedding: embedding.as_deref_mut() }
@@ -56,42 +78,45 @@ pub enum AnswerProgress {
     Late,
     /// A token was chosen.
     Token(ChosenToken),
-    /// A draft was accepted: its token, and the one after it unless a processor is not ready for that.
+    /// Drafts were accepted: their tokens, and the one after them unless a processor is not ready for that.
     Tokens(Vec<ChosenToken>),
-    /// A token was chosen and its draft accepted, but no token can be chosen after it.
-    Stuck(ChosenToken, EngineError),
+    /// Drafts were accepted, but no token can be chosen after them.
+    Stuck(Vec<ChosenToken>, EngineError),
 }
 
 /// An answer's part of a step.
 struct AnswerShare {
     /// Its place among those that run.
     at: usize,
-    /// Tokens of it that run, without a draft.
+    /// Tokens of it that run, without drafts.
     share: usize,
     /// Whether these are all that have to run before the next token is chosen.
     complete: bool,
-    /// The tokens, and a draft behind them.
+    /// The tokens, and drafts behind them.
     tokens: Vec<u32>,
-    draft: Option<u32>,
-    /// The logits of the draft's row.
-    after: KeptLogits,
+    /// What the step costs, in steps without drafts, for an answer whose drafts are looked up.
+    cost: Option<f64>,
+    /// The logits of each draft's row.
+    after: Vec<KeptLogits>,
 }
 
-/// The answers of a step, which keep their logits; those of a draft's row stay with the part.
-struct AnswerTakers<'t>(Vec<(&'t mut Generation, Option<&'t mut KeptLogits>)>);
+impl AnswerShare {
+    /// The drafts behind its tokens.
+    fn drafts(&self) -> &[u32] {
+        &self.tokens[self.share..]
+    }
+}
+
+/// The answers of a step, which keep their logits; those of drafts' rows stay with the part.
+struct AnswerTakers<'t>(Vec<GenerationTaker<'t>>);
 
 impl LogitsTaker for AnswerTakers<'_> {
     fn enough(&self, input: usize, row: usize) -> usize {
-        let (generation, after) = &self.0[input];
-        // a draft's row is used once the token before it is chosen
-        generation.enough(usize::from(after.is_some() && row == 1))
+        self.0[input].enough(0, row)
     }
 
     fn take(&mut self, input: usize, row: usize, logits: Logits<'_>) {
-        match &mut self.0[input] {
-            (_, Some(after)) if row == 1 => after.keep(logits),
-            (generation, _) => generation.keep_logits(logits),
-        }
+        self.0[input].take(0, row, logits);
     }
 }
 
@@ -130,8 +155,8 @@ impl Engine {
     /// Runs one step for all answers that have not ended: what decodes first, and prompts with the tokens that are left of the step, in the order of
     /// `running`. Then chooses the next token of every answer whose prompt is complete, in parallel.
     ///
-    /// In an engine that drafts, an answer that decodes verifies a draft in the same step as its
-    /// token, and gets two tokens if the draft is accepted. Its text stays the same.
+    /// In an engine that drafts, an answer that decodes verifies drafts in the same step as its
+    /// token, and gets a token more for each draft that is accepted. Its text stays the same.
     ///
     /// One result for each answer: an answer that cannot go on (a full KV cache, no token to choose from, a panic in its own code) has its error
     /// there and does not keep the others from going on.
@@ -142,22 +167,51 @@ impl Engine {
         &mut self,
         running: &mut [RunningAnswer<'_>],
     ) -> Result<Vec<Result<AnswerProgress, EngineError>>, EngineError> {
+        let errors: Vec<Option<SeqError>> =
+            running.iter().map(|running| running.check().err().filter(|_| running.may_run())).collect();
+        let most: Vec<usize> = running.iter().map(|running| running.most).collect();
+        // nothing of an answer with the sequence of another one runs
+        for (running, _) in running.iter_mut().zip(&errors).filter(|(_, error)| error.is_some()) {
+            running.most = 0;
+        }
+        let results = self.advance_owned(running);
+        running.iter_mut().zip(most).for_each(|(running, most)| running.most = most);
+        let mut results = results?;
+        for (at, error) in errors.into_iter().enumerate() {
+            if let Some(error) = error {
+                results[at] = Err(EngineError::Sequence { index: Some(at), error });
+            }
+        }
+        Ok(results)
+    }
+
+    /// [`advance`](Self::advance) without its comparison of every sequence's tokens with those of its generation: for a caller that owns both.
+    pub(crate) fn advance_owned(
+        &mut self,
+        running: &mut [RunningAnswer<'_>],
+    ) -> Result<Vec<Result<AnswerProgress, EngineError>>, EngineError> {
         let mut results: Vec<Result<AnswerProgress, EngineError>> =
             running.iter().map(|_| Ok(AnswerProgress::Waited)).collect();
         let mut parts = self.parts(running);
         let late = running.iter_mut().enumerate().filter(|(_, running)| running.generation.is_late());
         let (late, mut generations): (Vec<_>, Vec<_>) =
             late.map(|(at, running)| (at, &mut *running.generation)).unzip();
-        for (at, result) in late.into_iter().zip(self.choose_late(&mut generations, parts.is_empty())) {
+        for (at, result) in late.into_iter().zip(self.sample_late(&mut generations, parts.is_empty())) {
             results[at] = result;
         }
         if parts.is_empty() {
             return Ok(results);
         }
+        self.look_up_drafts(running, &mut parts);
         self.draft_parts(running, &mut parts)?;
         self.keep_residual = running.iter().any(|running| running.embedding.is_some());
+        let start = Instant::now();
         let outcomes = self.run_parts(running, &mut parts);
         self.keep_residual = false;
+        if parts.iter().all(|part| part.complete && part.share == 1) {
+            let rows = parts.iter().map(|part| part.tokens.len()).sum();
+            self.step_costs.count(rows, start.elapsed().as_secs_f64());
+        }
         mark_run(running, &mut parts, outcomes?, &mut results);
         let mut running: Vec<_> = running.iter_mut().map(|running| Some(running.again())).collect();
         self.follow_parts(&mut running, &parts, &mut results);
@@ -166,7 +220,7 @@ impl Engine {
 
     /// Chooses the next tokens of answers that are [late](Generation::is_late), those whose processors are ready. With `wait` it waits for one, for
     /// a bounded time.
-    pub(crate) fn choose_late(
+    pub(crate) fn sample_late(
         &mut self,
         late: &mut [&mut Generation],
         wait: bool,
@@ -182,7 +236,7 @@ impl Engine {
             late.iter_mut().map(|late| Mutex::new((late, Ok(AnswerProgress::Late)))).collect();
         self.model.parallel(choices.len(), &|at| {
             let mut choice = choices[at].lock().unwrap_or_else(PoisonError::into_inner);
-            let chosen = choice.0.choose_until(until);
+            let chosen = choice.0.sample_until(until);
             choice.1 = chosen.map(|chosen| chosen.map_or(AnswerProgress::Late, AnswerProgress::Token));
         });
         let results =
@@ -198,8 +252,8 @@ impl Engine {
         &mut self,
         running: &mut [RunningAnswer<'_>],
     ) -> Result<AdvanceStart, EngineError> {
-        let mut parts = self.parts(running);
         let mut results: Vec<_> = running.iter().map(|_| Ok(AnswerProgress::Waited)).collect();
+        let mut parts = self.parts(running);
         if parts.is_empty() {
             return Ok((None, results.into_iter().map(Some).collect()));
         }
@@ -238,7 +292,7 @@ impl Engine {
         let collected = self.collect(ticket, &mut |input, _, logits| {
             let part = inputs.binary_search(&input).ok().map(|place| &parts[place]);
             if let Some(running) = part.and_then(|part| running[part.at].as_mut()) {
-                running.generation.take_logits(logits);
+                running.generation.keep_logits(Logits::Whole(logits));
             }
         });
         self.keep_residual = false;
@@ -271,20 +325,22 @@ impl Engine {
         let until = Instant::now() + GRACE;
         self.model.parallel(choosing.len(), &|at| {
             let mut choice = choosing[at].1.lock().unwrap_or_else(PoisonError::into_inner);
-            choice.1 = Some(choose(choice.0, choosing[at].0, until));
+            choice.1 = Some(sample(choice.0, choosing[at].0, until));
         });
-        let mut kept = Vec::new();
+        let mut refused = Vec::new();
         for (part, choice) in choosing {
             let (_, chosen) = choice.into_inner().unwrap_or_else(PoisonError::into_inner);
             let Some(chosen) = chosen else { continue };
-            let accepted = matches!(chosen, Ok(AnswerProgress::Tokens(_) | AnswerProgress::Stuck(..)));
-            kept.push((part.at, part.draft.is_some() && !accepted));
-            results[part.at] = chosen;
+            let (progress, accepted) = match chosen {
+                Ok((progress, accepted)) => (Ok(progress), accepted),
+                Err(error) => (Err(error), 0),
+            };
+            refused.push((part.at, part.drafts().len() - accepted));
+            results[part.at] = progress;
         }
-        // drafts that were not accepted
-        for (at, _) in kept.into_iter().filter(|(_, refused)| *refused) {
+        for (at, rows) in refused.into_iter().filter(|(_, rows)| *rows > 0) {
             if let Some(running) = &mut running[at] {
-                running.sequence.truncate(running.sequence.len() - 1);
+                running.sequence.truncate(running.sequence.len() - rows);
             }
         }
     }
@@ -297,14 +353,7 @@ impl Engine {
             // copied, since a generation takes logits while they run
             let tokens = pending[..share].to_vec();
             let complete = share == pending.len() && running[at].embedding.is_none();
-            (share > 0).then_some(AnswerShare {
-                at,
-                share,
-                complete,
-                tokens,
-                draft: None,
-                after: KeptLogits::default(),
-            })
+            (share > 0).then_some(AnswerShare { at, share, complete, tokens, cost: None, after: Vec::new() })
         };
         shares.into_iter().enumerate().filter_map(part).collect()
     }
@@ -323,7 +372,26 @@ impl Engine {
         }
     }
 
-    /// Drafts a token for each answer that decodes, as long as the step and the KV cache have room.
+    /// Drafts tokens that followed the same words before, in a step of answers that all decode: of each answer as many as
+    /// are worth their rows, in turn until the rows of a small batch are used.
+    fn look_up_drafts(&mut self, running: &mut [RunningAnswer<'_>], parts: &mut [AnswerShare]) {
+        let decodes = parts.iter().all(|part| part.complete && part.share == 1);
+        if !(self.lookup && decodes && parts.len() < StepCosts::ROWS) {
+            return;
+        }
+        let (rows, mut left) = (parts.len(), StepCosts::ROWS - parts.len());
+        for (turn, part) in parts.iter_mut().enumerate() {
+            let RunningAnswer { sequence, generation, .. } = &mut running[part.at];
+            // what the others leave goes to those that come after
+            let most = left / (rows - turn).min(SHARED_DRAFTS);
+            let (drafts, cost) = self.drafts_of_text(sequence, generation, rows, most);
+            left -= drafts.len();
+            part.tokens.extend(drafts);
+            part.cost = cost;
+        }
+    }
+
+    /// Drafts a token for each answer that decodes and has no drafts yet, as long as the step and the KV cache have room.
     fn draft_parts(
         &mut self,
         running: &mut [RunningAnswer<'_>],
@@ -332,7 +400,7 @@ impl Engine {
         if !self.drafts() {
             return Ok(());
         }
-        let mut left = self.max_batch_tokens() - parts.iter().map(|part| part.share).sum::<usize>();
+        let mut left = self.max_batch_tokens() - parts.iter().map(|part| part.tokens.len()).sum::<usize>();
         // rows of the MTP layer's step
         let mut rows = self.max_batch_tokens();
         let (mut inputs, mut places) = (Vec::new(), Vec::new());
@@ -341,7 +409,7 @@ impl Engine {
             let Some(place) = parts.iter().position(|part| part.at == at && part.complete) else { continue };
             let waiting = running.sequence.draft.waiting().0.len() + 1;
             let room = left > 0 && waiting <= rows && running.generation.left() > 1;
-            if parts[place].share == 1 && room && self.has_room_for_draft(running.sequence, count) {
+            if parts[place].tokens.len() == 1 && room && self.has_room_for_draft(running.sequence, count) {
                 inputs.push(DraftInput { sequence: &mut *running.sequence, token: parts[place].tokens[0] });
                 places.push(place);
                 left -= 1;
@@ -355,7 +423,6 @@ impl Engine {
         let ran = self.draft_for(&mut inputs, &mut drafted);
         for (place, draft) in places.into_iter().zip(drafted.0) {
             let part = &mut parts[place];
-            part.draft = draft;
             part.tokens.extend(draft);
         }
         match ran {
@@ -375,14 +442,15 @@ impl Engine {
         let (mut inputs, mut takers) = (Vec::new(), Vec::new());
         for (at, running) in running.iter_mut().enumerate() {
             let Some(part) = of_parts.next_if(|part| part.at == at) else { continue };
-            let AnswerShare { tokens, draft, complete, after, .. } = part;
-            let drafted = draft.is_some();
-            inputs.push(match (drafted, *complete) {
+            let drafts = part.drafts().len();
+            let AnswerShare { tokens, complete, after, .. } = part;
+            after.resize_with(drafts, KeptLogits::default);
+            inputs.push(match (drafts > 0, *complete) {
                 (true, _) => SeqInput::drafted(&mut *running.sequence, tokens),
                 (false, true) => SeqInput::tokens(&mut *running.sequence, tokens, LogitsRequest::Last),
                 (false, false) => SeqInput::tokens(&mut *running.sequence, tokens, LogitsRequest::Nothing),
             });
-            takers.push((&mut *running.generation, drafted.then_some(after)));
+            takers.push(GenerationTaker { generation: &mut *running.generation, after });
         }
         Ok(self.step_for(&mut inputs, &mut AnswerTakers(takers))?.results().to_vec())
     }
@@ -424,24 +492,43 @@ fn wait_for_any(late: &mut [&mut Generation]) {
     }
 }
 
-/// Chooses the next token of an answer. If that is its draft and the answer continues, chooses the
-/// token after it as well, and keeps the draft's row.
-fn choose(
+/// Chooses the next token of an answer. As long as that is its next draft and the answer continues, chooses the
+/// token after it as well. Returns also how many drafts' rows stay.
+fn sample(
     generation: &mut Generation,
     part: &AnswerShare,
     until: Instant,
-) -> Result<AnswerProgress, EngineError> {
-    let Some(first) = generation.choose_until(until)? else { return Ok(AnswerProgress::Late) };
-    let Some(draft) = part.draft else { return Ok(AnswerProgress::Token(first)) };
-    let accepted = first.token == draft;
-    generation.count_draft(accepted);
-    if !accepted || generation.is_finished() {
-        return Ok(AnswerProgress::Token(first));
+) -> Result<(AnswerProgress, usize), EngineError> {
+    let Some(first) = generation.sample_until(until)? else { return Ok((AnswerProgress::Late, 0)) };
+    let mut chosen = vec![first];
+    let mut accepted = 0;
+    let mut stuck = None;
+    for (draft, logits) in part.drafts().iter().zip(&part.after) {
+        // as many as are chosen: a processor that is not ready ends the drafts
+        let Some(last) = chosen.get(accepted) else { break };
+        let right = last.token == *draft;
+        generation.count_draft(accepted == 0, right);
+        if !right || generation.is_finished() {
+            break;
+        }
+        accepted += 1;
+        generation.mark_run(1);
+        generation.keep_logits(logits.logits());
+        match generation.sample_until(until) {
+            Ok(next) => chosen.extend(next),
+            Err(error) => {
+                stuck = Some(error);
+                break;
+            }
+        }
     }
-    generation.mark_run(1);
-    generation.keep_logits(part.after.logits());
-    Ok(match generation.choose_until(until) {
-        Ok(second) => AnswerProgress::Tokens([first].into_iter().chain(second).collect()),
-        Err(error) => AnswerProgress::Stuck(first, error),
-    })
+    if let Some(cost) = part.cost {
+        generation.count_looked_up(part.drafts().len(), accepted, cost);
+    }
+    let progress = match (stuck, chosen.len()) {
+        (Some(error), _) => AnswerProgress::Stuck(chosen, error),
+        (None, 1) if accepted == 0 => AnswerProgress::Token(chosen.remove(0)),
+        (None, _) => AnswerProgress::Tokens(chosen),
+    };
+    Ok((progress, accepted))
 }

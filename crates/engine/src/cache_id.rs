@@ -1,9 +1,9 @@
 //! A number that identifies the contents of cached rows.
 
 use crate::engine::Engine;
+use latent_formats::Sha256;
 use latent_graph::Partition;
 use latent_graph::config::{RopeScaling, WireType};
-use sha2::{Digest, Sha256};
 
 impl Engine {
     /// Identifies everything, besides the tokens, that decides the contents of KV cache rows: the

@@ -1,6 +1,7 @@
 //! Context shift: when the context is full, old tokens are discarded and later rows move down.
 
 use crate::error::EngineError;
+use latent_types::Setting;
 use std::ops::Range;
 
 /// How an answer goes on when the context is full: of the tokens after the first `keep`, the oldest are discarded.
@@ -34,8 +35,8 @@ impl ContextShift {
         }
         let most = context.saturating_sub(2);
         Err(EngineError::Options(format!(
-            "--keep {}: a context of {context} tokens cannot shift with as many kept; keep at most {most}",
-            self.keep
+            "{}: a context of {context} tokens cannot shift with as many kept; keep at most {most}",
+            Setting::Keep.to(self.keep)
         )))
     }
 }
@@ -60,6 +61,6 @@ mod tests {
         let shift = |keep| ContextShift { keep, discard: 0 };
         assert!(shift(62).check(64).is_ok());
         let refused = shift(63).check(64).unwrap_err().to_string();
-        assert!(refused.contains("--keep 63") && refused.contains("at most 62"), "{refused}");
+        assert!(refused.contains("option `keep: 63`") && refused.contains("at most 62"), "{refused}");
     }
 }

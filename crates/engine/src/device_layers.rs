@@ -40,7 +40,7 @@ impl DeviceLayers {
         match self {
             DeviceLayers::All => Some(0),
             DeviceLayers::Auto => None,
-            DeviceLayers::Count(count) => Some((layers + 1).saturating_sub(count)),
+            DeviceLayers::Count(count) => Some(layers.saturating_add(1).saturating_sub(count)),
         }
     }
 }

@@ -200,7 +200,7 @@ impl Engine {
         self.batch.clear();
         let mut all_hidden = Vec::new();
         for MtpRows { sequence, tokens, hidden } in rows {
-            let path = self.path(tokens.len());
+            let path = self.path(sequence.draft.done(), tokens.len());
             self.batch.push(InputRows::Tokens(tokens), sequence.draft.done(), sequence.block_table(), path);
             let end = self.batch.rows() as u32;
             match (self.all_draft_logits, &taker) {

@@ -4,6 +4,7 @@ use crate::cache::KvCache;
 use crate::embedding::FinalNorm;
 use crate::error::EngineError;
 use crate::flights::Flights;
+use crate::lookup::StepCosts;
 use crate::options::DEFAULT_BATCH_TOKENS;
 use crate::seq_error::SeqError;
 use crate::summary::Summary;
@@ -15,7 +16,7 @@ use latent_graph::activations::Activations;
 use latent_graph::config::WireType;
 use latent_graph::ir::AttentionPath;
 use latent_graph::passes::BindOptions;
-use latent_graph::{CheckpointTensors, Circuit, ModelConfig, Partition, Stage};
+use latent_graph::{CheckpointTensors, Circuit, ModelConfig, Partition, Stage, StageOptions};
 use std::sync::{Arc, OnceLock};
 
 /// Chunks of a prompt per step that may be in flight: as the first and the last chunk leave ranks idle, more are better than one.
@@ -48,6 +49,10 @@ pub struct Engine {
     pub(crate) keep_residual: bool,
     /// Whether the MTP layer computes the logits of every row, so that what its head reads is recorded.
     pub(crate) all_draft_logits: bool,
+    /// Whether drafts are looked up in the text.
+    pub(crate) lookup: bool,
+    /// How long steps of few rows take.
+    pub(crate) step_costs: StepCosts,
     /// The norm before `lm_head`; `None` if this rank does not have its gain.
     pub(crate) final_norm: Option<FinalNorm>,
     /// What became of each input of the last step.
@@ -122,16 +127,19 @@ impl Engine {
         self.options.stages.max_batch_tokens
     }
 
-    /// A handle with which any thread can stop the present step after its phase. The step then
-    /// fails with [`EngineError::Stopped`] and leaves its sequences unchanged. The caller must
-    /// reset the token before the next step.
-    pub fn cancel_token(&self) -> CancelToken {
-        self.cancel.clone()
+    /// Sets the token that steps watch from now on: once any thread cancels it, the present step ends after its phase, fails with
+    /// [`EngineError::Stopped`], and leaves its sequences unchanged. Returns the token that it replaces.
+    ///
+    /// A token belongs to one piece of work. Give the next one a new token, so that a cancel which comes late stops nothing else. An answer of
+    /// [`generate`](Self::generate) has its own: [`Request::cancel`](crate::Request::cancel).
+    pub fn set_cancel_token(&mut self, cancel: CancelToken) -> CancelToken {
+        std::mem::replace(&mut self.cancel, cancel)
     }
 
-    /// The attention formulation of a sequence with `new_tokens` new tokens.
-    pub(crate) fn path(&self, new_tokens: usize) -> AttentionPath {
-        self.options.stages.mla.path(new_tokens, &self.config().attention)
+    /// The attention formulation of a sequence with `new_tokens` new tokens behind `cached` ones.
+    pub(crate) fn path(&self, cached: usize, new_tokens: usize) -> AttentionPath {
+        let StageOptions { mla, form, .. } = self.options.stages;
+        mla.path_at(cached, new_tokens, form, &self.config().attention)
     }
 
     /// Tokens per step for a prompt of `tokens` tokens, unless the options set it: a third of the

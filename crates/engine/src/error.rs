@@ -5,6 +5,7 @@ use crate::seq_error::SeqError;
 use latent_backend::{BackendError, RankError};
 use latent_formats::FormatError;
 use latent_graph::{ConfigError, GraphError};
+use latent_types::Setting;
 
 /// An error of loading or running a model.
 #[derive(Debug, thiserror::Error)]
@@ -68,9 +69,19 @@ pub enum EngineError {
     StatesFull(#[from] StatesFull),
     /// A context shift of a model with recurrent layers.
     #[error(
-        "this model has recurrent layers, whose state cannot forget tokens, so its context cannot be shifted; use a larger --ctx-size, or omit --context-shift"
+        "this model has recurrent layers, whose state cannot forget tokens, so its context cannot be shifted; use a larger {}, or omit {}",
+        Setting::Context,
+        Setting::Shift
     )]
     NoContextShift,
+    /// A stretch of rows that a sequence does not have.
+    #[error("rows {}..{} are not a stretch of the sequence, which has {rows} rows", stretch.start, stretch.end)]
+    Stretch {
+        /// The stretch.
+        stretch: std::ops::Range<usize>,
+        /// Rows of the sequence.
+        rows: usize,
+    },
     /// A processor of the answer's logits cannot go on: see [`LogitsProcessor::failure`](crate::LogitsProcessor::failure).
     #[error("{0}")]
     Constraint(String),

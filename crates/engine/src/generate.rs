@@ -7,11 +7,13 @@ use crate::engine::Engine;
 use crate::error::EngineError;
 use crate::generation::{Generation, LogitsProcessor};
 use crate::logits_taker::{KeptLogits, LogitsTaker};
+use crate::lookup::MAX_DRAFTS;
 use crate::request::{Answer, Listener, Request, StopReason, TokenEvent};
 use crate::session::Session;
 use crate::step::{LogitsRequest, SeqInput};
-use latent_backend::{Instant, Logits};
+use latent_backend::{CancelToken, Instant, Logits};
 use latent_text::Tokenizer;
+use latent_types::Setting;
 use std::sync::Arc;
 
 /// State of an answer in addition to its text.
@@ -19,29 +21,52 @@ use std::sync::Arc;
 struct AnswerState {
     /// Tokens that context shifts discarded.
     discarded: usize,
-    /// The draft whose row is the sequence's last.
-    draft: Option<u32>,
-    /// The logits of that row.
-    logits: KeptLogits,
+    /// Drafts of which each has a row behind that of the last token.
+    drafts: Vec<u32>,
+    /// How many of them were accepted.
+    accepted: usize,
+    /// The logits of their rows.
+    logits: Vec<KeptLogits>,
+    /// What their step cost, in steps without drafts, if they were looked up.
+    cost: Option<f64>,
 }
 
-/// An answer, which keeps the logits of its last row, and where those of a draft's row go.
-struct GenerationTaker<'t> {
-    generation: &'t mut Generation,
-    after: Option<&'t mut KeptLogits>,
+/// An answer, which keeps the logits of its last row, and where those of drafts' rows go.
+pub(crate) struct GenerationTaker<'t> {
+    pub(crate) generation: &'t mut Generation,
+    pub(crate) after: &'t mut [KeptLogits],
 }
 
 impl LogitsTaker for GenerationTaker<'_> {
     fn enough(&self, _input: usize, row: usize) -> usize {
-        // a draft's row is used once the token before it is chosen
-        self.generation.enough(usize::from(self.after.is_some() && row == 1))
+        // a draft's row is used once the tokens before it are chosen
+        self.generation.enough(row)
     }
 
     fn take(&mut self, _input: usize, row: usize, logits: Logits<'_>) {
-        match &mut self.after {
-            Some(after) if row == 1 => after.keep(logits),
-            _ => self.generation.keep_logits(logits),
+        match row.checked_sub(1).and_then(|draft| self.after.get_mut(draft)) {
+            Some(after) => after.keep(logits),
+            None => self.generation.keep_logits(logits),
         }
+    }
+}
+
+/// An engine whose steps watch the token of an answer. Dropped, also by a panic of the answer's listener, it watches its own again.
+struct CancellableEngine<'e> {
+    engine: &'e mut Engine,
+    own: CancelToken,
+}
+
+impl CancellableEngine<'_> {
+    fn new(engine: &mut Engine, cancel: CancelToken) -> CancellableEngine<'_> {
+        let own = engine.set_cancel_token(cancel);
+        CancellableEngine { engine, own }
+    }
+}
+
+impl Drop for CancellableEngine<'_> {
+    fn drop(&mut self) {
+        self.engine.set_cancel_token(std::mem::take(&mut self.own));
     }
 }
 
@@ -72,12 +97,28 @@ impl Engine {
         processors: Vec<Box<dyn LogitsProcessor>>,
         listener: &mut dyn Listener,
     ) -> Result<Answer, EngineError> {
+        match request.cancel.clone() {
+            None => self.run_request(session, request, tokenizer, processors, listener),
+            Some(cancel) => CancellableEngine::new(self, cancel)
+                .engine
+                .run_request(session, request, tokenizer, processors, listener),
+        }
+    }
+
+    fn run_request(
+        &mut self,
+        session: &mut Session,
+        request: &Request,
+        tokenizer: &Arc<Tokenizer>,
+        processors: Vec<Box<dyn LogitsProcessor>>,
+        listener: &mut dyn Listener,
+    ) -> Result<Answer, EngineError> {
         let prompt = &request.prompt;
         let mut generation = self.start(request, tokenizer)?;
         processors.into_iter().for_each(|processor| generation.add_processor(processor));
         let start = Instant::now();
-        session.sequence.draft.turn(self.drafts() && !request.undrafted);
-        let cached = self.keep_common(session, prompt, request.undrafted);
+        session.sequence.draft.turn(self.drafts() && !request.no_drafts);
+        let cached = self.keep_common(session, prompt, request.no_drafts);
         // places to go back to: the end of what was said before, and the last token of the prompt, for another answer
         self.snapshot(&mut session.sequence)?;
         self.snapshot_at(&mut session.sequence, prompt.len() - 1)?;
@@ -92,14 +133,19 @@ impl Engine {
         let start = Instant::now();
         match fed {
             Ok(()) if out_of_time => generation.give_up(),
-            Ok(()) => self.answer(session, &mut generation, request.shift, listener, &mut answering)?,
+            Ok(()) => match self.answer(session, &mut generation, request.shift, listener, &mut answering) {
+                Ok(()) => {}
+                // the text so far stays
+                Err(EngineError::Stopped) => generation.interrupt(),
+                Err(error) => return Err(error),
+            },
             Err(EngineError::Stopped) if out_of_time => generation.give_up(),
             Err(EngineError::Stopped) => generation.stop(StopReason::Interrupted),
             Err(error) => return Err(error),
         }
         let held_back = generation.finish();
-        if let Some(token) = generation.tokens().last().filter(|_| !held_back.is_empty()) {
-            listener.token(&TokenEvent { token: *token, text: &held_back, logprob: None });
+        if !held_back.is_empty() {
+            listener.rest(&held_back);
         }
         let drafts = generation.drafts();
         let (tokens, text, stop) = generation.into_parts();
@@ -118,22 +164,26 @@ impl Engine {
 
     /// Forgets what does not begin the prompt; in an engine that drafts also rows that its MTP layer lacks, as of a restored session, so that
     /// they run again. Returns how many rows stay.
-    fn keep_common(&self, session: &mut Session, prompt: &[u32], undrafted: bool) -> usize {
-        let before = session.tokens.clone();
-        let kept = session.keep_common(prompt);
+    fn keep_common(&self, session: &mut Session, prompt: &[u32], no_drafts: bool) -> usize {
+        let same = session.tokens().iter().zip(prompt).take_while(|(a, b)| a == b).count();
+        // the logits of the last token are needed
+        let same = same.min(prompt.len().saturating_sub(1));
+        let differs = session.tokens().get(same).is_some_and(|token| *token != prompt[same]);
+        // fewer rows stay where a recurrent state goes back to a snapshot
+        let kept = session.sequence.truncate(same);
         let draft = &session.sequence.draft;
-        if !self.drafts() || undrafted || kept == 0 {
+        if !self.drafts() || no_drafts || kept == 0 {
             return kept;
         }
-        let keep = match before.get(kept) {
-            _ if !draft.is_complete(kept) => draft.done(),
+        let keep = if !draft.is_complete(kept) {
+            draft.done()
+        } else if kept == same && differs {
             // the MTP layer's row before this one has read the token that was here
-            Some(token) if *token != prompt[kept] => kept - 1,
-            _ => return kept,
+            kept - 1
+        } else {
+            return kept;
         };
-        let kept = session.sequence.truncate(keep);
-        session.tokens.truncate(kept);
-        kept
+        session.sequence.truncate(keep)
     }
 
     /// A generation for a request that this engine can serve. The caller feeds the prompt, and then
@@ -144,7 +194,10 @@ impl Engine {
     pub fn start(&self, request: &Request, tokenizer: &Arc<Tokenizer>) -> Result<Generation, EngineError> {
         let (prompt, context) = (&request.prompt, self.context());
         if prompt.is_empty() {
-            return Err(EngineError::Options("the prompt has no tokens; give a text or --tokens".into()));
+            return Err(EngineError::Options(format!(
+                "the prompt has no tokens; give a text or {}",
+                Setting::Tokens
+            )));
         }
         if prompt.len() >= context {
             return Err(self.prompt_too_long(prompt.len()));
@@ -171,18 +224,14 @@ impl Engine {
         progress: &mut dyn FnMut(usize) -> bool,
     ) -> Result<(), EngineError> {
         let chunk = self.chunk_for(tokens.len());
-        let before = session.sequence.len();
-        let result = self.prefill_for(
+        self.prefill_for(
             &mut session.sequence,
             tokens,
             chunk,
             LogitsRequest::Last,
-            &mut GenerationTaker { generation, after: None },
+            &mut GenerationTaker { generation, after: &mut [] },
             progress,
-        );
-        let done = session.sequence.len() - before;
-        session.tokens.extend_from_slice(&tokens[..done]);
-        result
+        )
     }
 
     /// Chooses and runs tokens until the answer ends.
@@ -196,24 +245,28 @@ impl Engine {
     ) -> Result<(), EngineError> {
         // an answer of no tokens ends before the first
         while !generation.is_finished() {
-            let chosen = generation.choose()?;
+            let chosen = generation.sample()?;
             let logprob = chosen.logprob.as_ref().map(|(own, top)| (*own, top.as_slice()));
             if !listener.token(&TokenEvent { token: chosen.token, text: &chosen.text, logprob }) {
                 generation.interrupt();
             }
-            if let Some(draft) = state.draft.take() {
-                generation.count_draft(draft == chosen.token);
-                if draft == chosen.token && !generation.is_finished() {
+            if let Some(draft) = state.drafts.get(state.accepted) {
+                let right = *draft == chosen.token;
+                generation.count_draft(state.accepted == 0, right);
+                if right && !generation.is_finished() {
                     // its row has run with the one before
-                    generation.keep_logits(state.logits.logits());
-                    if session.sequence.len() == session.tokens.len() + 1 {
-                        session.tokens.push(chosen.token);
-                    }
+                    generation.keep_logits(state.logits[state.accepted].logits());
+                    state.accepted += 1;
                     continue;
                 }
-                let len = session.sequence.len() - 1;
-                session.sequence.truncate(len);
+                let refused = state.drafts.len() - state.accepted;
+                session.sequence.truncate(session.sequence.len() - refused);
             }
+            if let Some(cost) = state.cost.take() {
+                generation.count_looked_up(state.drafts.len(), state.accepted, cost);
+            }
+            state.drafts.clear();
+            state.accepted = 0;
             if generation.is_finished() {
                 break;
             }
@@ -229,7 +282,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Runs a chosen token, together with a draft of the next one if the engine drafts and both
+    /// Runs a chosen token, together with drafts of the next ones if the engine drafts and they
     /// fit.
     fn run_chosen(
         &mut self,
@@ -238,18 +291,18 @@ impl Engine {
         token: u32,
         state: &mut AnswerState,
     ) -> Result<(), EngineError> {
-        if generation.left() > 1 && self.has_room_for_draft(&session.sequence, 1) {
-            state.draft = self.likeliest_next(&mut session.sequence, token)?;
+        if self.lookup {
+            (state.drafts, state.cost) = self.drafts_of_text(&session.sequence, generation, 1, MAX_DRAFTS);
         }
-        let in_order = session.sequence.len() == session.tokens.len();
-        let tokens = [token, state.draft.unwrap_or_default()];
-        let rows = 1 + usize::from(state.draft.is_some());
-        let mut inputs = [SeqInput::drafted(&mut session.sequence, &tokens[..rows])];
-        self.step_for(&mut inputs, &mut GenerationTaker { generation, after: Some(&mut state.logits) })?
-            .all()?;
-        if in_order {
-            session.tokens.push(token);
+        if state.drafts.is_empty() && generation.left() > 1 && self.has_room_for_draft(&session.sequence, 1) {
+            state.drafts.extend(self.likeliest_next(&mut session.sequence, token)?);
         }
+        state.logits.resize_with(state.drafts.len(), KeptLogits::default);
+        let tokens = [&[token], state.drafts.as_slice()].concat();
+        let mut inputs = [SeqInput::drafted(&mut session.sequence, &tokens)];
+        let start = Instant::now();
+        self.step_for(&mut inputs, &mut GenerationTaker { generation, after: &mut state.logits })?.all()?;
+        self.step_costs.count(tokens.len(), start.elapsed().as_secs_f64());
         Ok(())
     }
 
@@ -275,7 +328,6 @@ impl Engine {
     ) -> Result<usize, EngineError> {
         let discarded = shift.discarded(session.sequence.len());
         let count = discarded.len();
-        session.tokens.truncate(discarded.start);
         self.shift(&mut session.sequence, discarded)?;
         Ok(count)
     }
@@ -285,10 +337,12 @@ impl Engine {
         let (context, largest) = (self.context(), self.largest_context());
         let limit = self.config().context_length;
         let advice = if largest > tokens {
-            format!("start with a larger --ctx-size (up to {largest} tokens) or shorten the prompt")
+            format!("start with a larger {} (up to {largest} tokens) or shorten the prompt", Setting::Context)
         } else if limit > tokens {
             format!(
-                "no more than {largest} tokens of context fit into memory; shorten the prompt, or try --ctx-size {limit} --force"
+                "no more than {largest} tokens of context fit into memory; shorten the prompt, or try {} with {}",
+                Setting::Context.to(limit),
+                Setting::Force
             )
         } else {
             format!("the model was made for {limit} tokens at most: shorten the prompt")

@@ -5,6 +5,7 @@ use crate::draft_kind::DraftCount;
 use crate::error::EngineError;
 use crate::indent::IndentLimit;
 use crate::logits_taker::KeptLogits;
+use crate::lookup::LookupDrafts;
 use crate::request::{Request, StopReason};
 use crate::sampling::{LogProbability, Sampler, StopStrings, log_probabilities};
 use latent_backend::{Instant as Clock, Logits};
@@ -18,6 +19,13 @@ pub trait LogitsProcessor: Send {
     /// `tokens` are the prompt and what was chosen so far; `logits` has one element per token of the vocabulary. A token whose logit becomes −∞
     /// cannot be chosen.
     fn process(&mut self, tokens: &[u32], logits: &mut [f32]);
+
+    /// Samples the next token in place of the request's sampling parameters, which `None` uses. `logits` are those that
+    /// [`process`](Self::process) of all processors has left, −∞ for tokens that must not follow. The answer fails if such a token is returned.
+    fn sample(&mut self, tokens: &[u32], logits: &[f32]) -> Option<u32> {
+        let _ = (tokens, logits);
+        None
+    }
 
     /// Is told at once when a token was chosen, the last of `tokens`, and can prepare the next call of [`process`](Self::process) while the model
     /// runs.
@@ -82,6 +90,8 @@ pub struct Generation {
     /// Whether it has ended before its first token.
     given_up: bool,
     drafts: DraftCount,
+    /// What drafts are looked up from, unless none are wanted.
+    lookup: Option<LookupDrafts>,
 }
 
 /// A token that was chosen.
@@ -141,6 +151,7 @@ impl Generation {
             stop: (max_tokens == 0).then_some(StopReason::Length),
             given_up: false,
             drafts: DraftCount::default(),
+            lookup: (!request.no_drafts).then(LookupDrafts::default),
         })
     }
 
@@ -159,9 +170,14 @@ impl Generation {
         &self.rows()[self.fed..]
     }
 
-    /// Counts the first `tokens` pending tokens as run.
+    /// Counts the first `tokens` pending tokens as run; more than those that are pending count as all of them.
     pub fn mark_run(&mut self, tokens: usize) {
-        self.fed = (self.fed + tokens).min(self.rows().len());
+        self.fed = self.fed.saturating_add(tokens).min(self.rows().len());
+    }
+
+    /// The tokens that have run and whose rows are in the KV cache.
+    pub(crate) fn ran(&self) -> &[u32] {
+        &self.rows()[..self.fed]
     }
 
     /// The tokens that rows of the KV cache stand for, or will: the prompt and the chosen tokens, without what a context shift has discarded.
@@ -188,16 +204,7 @@ impl Generation {
         self.late && !self.is_finished()
     }
 
-    /// Copies the logits of the last token that ran.
-    ///
-    /// # Panics
-    /// When they are not as long as the vocabulary.
-    pub fn take_logits(&mut self, logits: &[f32]) {
-        assert_eq!(logits.len(), self.vocab, "logits for another vocabulary");
-        self.keep_logits(Logits::Whole(logits));
-    }
-
-    /// The same of logits that may be only the [largest](Self::enough).
+    /// Copies the logits of the last token that ran, which may be only the [largest](Self::enough).
     pub(crate) fn keep_logits(&mut self, logits: Logits<'_>) {
         self.logits.keep(logits);
     }
@@ -235,17 +242,17 @@ impl Generation {
     ///
     /// # Errors
     /// When no token can be chosen; [`EngineError::Panicked`] where a processor or the sampling panics, which ends the answer.
-    pub fn choose(&mut self) -> Result<ChosenToken, EngineError> {
-        caught(|| self.choose_next()).unwrap_or_else(|panicked| {
+    pub fn sample(&mut self) -> Result<ChosenToken, EngineError> {
+        caught(|| self.sample_next()).unwrap_or_else(|panicked| {
             self.interrupt();
             Err(panicked)
         })
     }
 
     /// The same if the processors are ready, for which it waits until `until`. Otherwise the answer [is late](Self::is_late).
-    pub(crate) fn choose_until(&mut self, until: Instant) -> Result<Option<ChosenToken>, EngineError> {
+    pub(crate) fn sample_until(&mut self, until: Instant) -> Result<Option<ChosenToken>, EngineError> {
         if self.is_ready(until.saturating_duration_since(Instant::now())) {
-            return self.choose().map(Some);
+            return self.sample().map(Some);
         }
         self.late = true;
         Ok(None)
@@ -262,7 +269,7 @@ impl Generation {
         ready.unwrap_or(true)
     }
 
-    fn choose_next(&mut self) -> Result<ChosenToken, EngineError> {
+    fn sample_next(&mut self) -> Result<ChosenToken, EngineError> {
         self.late = false;
         for processor in &mut self.processors {
             let Some(logits) = self.logits.whole_mut() else {
@@ -275,9 +282,14 @@ impl Generation {
             }
         }
         self.find_banned();
-        let token = self.sampler.sample_of(self.logits.logits(), &self.banned)?;
+        let by_processor = self.sample_by_processor()?;
+        let token = match by_processor {
+            Some(token) => token,
+            None => self.sampler.sample_of(self.logits.logits(), &self.banned)?,
+        };
         let logprob = match (self.logprobs, self.logits.whole_mut()) {
-            (Some(top), Some(_)) if self.sampled_logprobs => {
+            // the sampler has no candidates of a token that a processor sampled
+            (Some(top), Some(_)) if self.sampled_logprobs && by_processor.is_none() => {
                 Some(self.sampler.sampled_probabilities(token, top))
             }
             (Some(top), Some(logits)) => Some(log_probabilities(logits, token, top)),
@@ -306,6 +318,33 @@ impl Generation {
         Ok(ChosenToken { token, text, ends, logprob })
     }
 
+    /// The token of the first processor that samples. Tokens that are banned have −∞ meanwhile.
+    fn sample_by_processor(&mut self) -> Result<Option<u32>, EngineError> {
+        if self.processors.is_empty() {
+            return Ok(None);
+        }
+        let Some(logits) = self.logits.whole_mut() else { return Ok(None) };
+        let mut kept = Vec::with_capacity(self.banned.len());
+        for token in &self.banned {
+            if let Some(logit) = logits.get_mut(*token as usize) {
+                kept.push((*token, std::mem::replace(logit, f32::NEG_INFINITY)));
+            }
+        }
+        let context = &self.context;
+        let sampled = self.processors.iter_mut().find_map(|processor| processor.sample(context, logits));
+        let allowed = |token: u32| logits.get(token as usize).is_some_and(|logit| *logit > f32::NEG_INFINITY);
+        let refused = sampled.filter(|token| !allowed(*token));
+        // in reverse, since a token may be banned twice
+        kept.into_iter().rev().for_each(|(token, logit)| logits[token as usize] = logit);
+        match refused {
+            None => Ok(sampled),
+            Some(token) => Err(EngineError::Sampling(format!(
+                "the sampler of this request returned token {token}, which is forbidden here or outside the vocabulary of {}",
+                self.vocab
+            ))),
+        }
+    }
+
     /// Whether the answer's time is over with a text that ends a line.
     fn is_out_of_time(&mut self, text: &str) -> bool {
         let Some(limit) = self.max_time else { return false };
@@ -318,10 +357,32 @@ impl Generation {
         }
     }
 
-    /// Counts a draft that was verified.
-    pub(crate) fn count_draft(&mut self, accepted: bool) {
+    /// Counts a draft that was verified, the first of its step or a further one.
+    pub(crate) fn count_draft(&mut self, first: bool, accepted: bool) {
+        self.drafts.steps += usize::from(first);
         self.drafts.drafted += 1;
         self.drafts.accepted += usize::from(accepted);
+    }
+
+    /// Tokens that followed the same words before, at most `most` and as many as are worth their rows, and the cost of their step.
+    /// `cost(n)` is the cost of `n` more rows, in steps without drafts. `None` for an answer that wants no drafts.
+    pub(crate) fn look_up_drafts(
+        &mut self,
+        most: usize,
+        cost: impl Fn(usize) -> f64,
+    ) -> (Vec<u32>, Option<f64>) {
+        let rows = self.rest.as_deref().unwrap_or(&self.context);
+        let Some(lookup) = &mut self.lookup else { return (Vec::new(), None) };
+        let proposed = lookup.propose(rows, most);
+        let count = lookup.worth(proposed.len(), &cost);
+        (proposed[..count].to_vec(), Some(if count > 0 { cost(count) } else { 1.0 }))
+    }
+
+    /// Counts a step of drafts that were looked up, `accepted` of `drafted`.
+    pub(crate) fn count_looked_up(&mut self, drafted: usize, accepted: usize, cost: f64) {
+        if let Some(lookup) = &mut self.lookup {
+            lookup.count(drafted, accepted, cost);
+        }
     }
 
     /// The drafts that were verified so far.

@@ -6,6 +6,7 @@ use crate::error::EngineError;
 use crate::flights::StepFlight;
 use crate::logits_taker::LogitsTaker;
 use crate::step::{LogitsRequest, SeqInput, StepOutcome};
+use crate::tracing;
 use latent_backend::{CancelToken, Logits, ModelStep};
 use std::collections::VecDeque;
 
@@ -28,7 +29,7 @@ impl Engine {
     /// The ticket is none where no input could run; [`StepOutcome`] says why, as for [`step`](Self::step).
     ///
     /// # Errors
-    /// As for [`step`](Self::step), no sequence having changed; [`EngineError::Stopped`] when the [token](Engine::cancel_token) was cancelled before. A step in flight
+    /// As for [`step`](Self::step), no sequence having changed; [`EngineError::Stopped`] when the [token](Engine::set_cancel_token) was cancelled before. A step in flight
     /// cannot be cancelled. [`EngineError::Options`] in an engine that has none in flight, and where as many are as can be: the oldest is to be
     /// [collected](Self::collect) first.
     pub fn submit(

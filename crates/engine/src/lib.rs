@@ -6,6 +6,7 @@
 //! * [`Engine::generate`]: from a prompt to text; [`Engine::advance`]: many answers at once.
 //! * [`Engine::submit`]: several steps on their way at once, over ranks that share a model layer by layer.
 //! * [`scheduler`]: continuous batching of many jobs, with a prefix cache.
+//! * [`worker`]: the thread of a scheduler, which loads its model again after a fault.
 //! * [`Engine::profile`]: time per phase, compared with the machine's measured limits.
 //! * [`Engine::trace`]: the activations that a run passes through, which `latent-compare` holds against those of another run.
 //! * [`EngineOptions::resolve`]: what options mean for a model on a backend, without loading anything.
@@ -18,7 +19,7 @@
 //! # use latent_text::{EncodeOptions, Tokenizer};
 //! # use std::{path::Path, sync::Arc};
 //! # struct Terminal;
-//! # impl Listener for Terminal { fn token(&mut self, event: &TokenEvent<'_>) -> bool { print!("{}", event.text); true } }
+//! # impl Listener for Terminal { fn token(&mut self, event: &TokenEvent<'_>) -> bool { print!("{}", event.text); true } fn rest(&mut self, text: &str) { print!("{text}") } }
 //! # let (path, how) = (concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/mla-demo-Q4_K_M.gguf"), EncodeOptions { add_special: true, parse_special: false });
 //! let checkpoint = Arc::new(latent_formats::Checkpoint::open(Path::new(path))?);
 //! let tokenizer = Arc::new(Tokenizer::from_checkpoint(&checkpoint)?);
@@ -34,8 +35,11 @@
 //!
 //! Nothing here is global to the process, and no thread of the caller is bound to a CPU unless [`EngineOptions::pin`] says so.
 #![forbid(unsafe_code)]
+#![deny(missing_docs)]
+#![cfg_attr(not(feature = "tracing"), allow(unused_variables, reason = "what only events report"))]
 
 mod advance;
+mod averaged_timeline;
 pub mod cache;
 mod cache_id;
 mod caught;
@@ -43,6 +47,7 @@ mod context_shift;
 mod device_layers;
 mod draft;
 mod draft_kind;
+mod drafted_text;
 mod embedding;
 mod engine;
 mod error;
@@ -54,6 +59,7 @@ mod indent;
 mod kernel_calls;
 mod load;
 mod logits_taker;
+mod lookup;
 pub mod memory;
 mod offload;
 mod options;
@@ -71,6 +77,9 @@ mod sequences;
 mod session;
 mod step;
 mod summary;
+mod timeline;
+mod tracing;
+pub mod worker;
 
 pub use advance::{AnswerProgress, RunningAnswer};
 pub use context_shift::ContextShift;
@@ -87,7 +96,7 @@ pub use latent_backend::{
     TraceValues,
 };
 pub use latent_hosts::Hosts;
-pub use options::{DEFAULT_BATCH_TOKENS, EngineOptions, ResolvedOptions};
+pub use options::{DEFAULT_BATCH_TOKENS, EngineOptions, MAX_CACHE_TOKENS, ResolvedOptions, SparseAttention};
 pub use phase_times::PhaseTime;
 pub use pieces::{LargePiece, PieceKind};
 pub use profile::{PhaseProfile, RankProfile, Roofline, StepProfile, StepSize};
@@ -99,3 +108,4 @@ pub use seq_error::SeqError;
 pub use session::Session;
 pub use step::{LogitsRequest, SeqInput, StepOutcome};
 pub use summary::{DenseAttention, FrontSummary, Summary};
+pub use timeline::{StepTimeline, TimelineSlice};

@@ -5,11 +5,13 @@ use crate::embedding::FinalNorm;
 use crate::engine::{Engine, FrontBackend};
 use crate::error::EngineError;
 use crate::flights::Flights;
+use crate::lookup::StepCosts;
 use crate::memory::{self, AvailableMemory, FittingLayers, MemoryOvercommit, OutOfMemory};
 use crate::offload::{BackendPlacement, BackendPlan, OffloadedModel, layers_that_fit};
 use crate::options::{DEFAULT_BATCH_TOKENS, EngineOptions, ResolvedOptions};
 use crate::rank::{self, Follower, Rank};
 use crate::summary::Summary;
+use crate::tracing;
 use latent_backend::{
     Backend, BackendModel, Batch, CancelToken, Communicator, HUNG_AFTER, Instant, KV_BLOCK, LoadRequest,
     MemoryEstimate, ModelOptions, WeightSource,
@@ -19,7 +21,7 @@ use latent_graph::audit::Finding;
 use latent_graph::{CheckpointTensors, ModelConfig, Stage, stage_index};
 use latent_hosts::{Leader, agree};
 use latent_threads::Placement;
-use latent_types::CacheType;
+use latent_types::{CacheType, Setting};
 use std::sync::{Arc, OnceLock};
 
 /// Default maximum of tokens per step, memory permitting. Prompts of ten thousand tokens gain from
@@ -53,6 +55,13 @@ struct EngineLoader<'a> {
 
 /// Memory that a part of the model is in, and what that takes with a context.
 type MemoryPool<'p> = (&'p AvailableMemory, Box<dyn Fn(usize) -> MemoryEstimate + 'p>);
+
+/// The warning of a build that is not optimized.
+fn unoptimized(optimized: bool) -> Option<String> {
+    let advice = "this build is not optimized, and some three hundred times slower than one that is: build with --release, or set \
+                  opt-level = 3 in [profile.dev.package.\"*\"] of Cargo.toml";
+    (!optimized).then(|| advice.to_owned())
+}
 
 impl Engine {
     /// Loads a model into `backend`. `progress` is called with the processed and the total bytes of
@@ -108,7 +117,7 @@ impl Engine {
         let span = tracing::info_span!("load", file = %checkpoint.display_name(), backend = backend.name());
         let _entered = span.enter();
         let start = Instant::now();
-        let whole = ModelConfig::from_checkpoint(checkpoint)?;
+        let whole = options.config_on(backend, ModelConfig::from_checkpoint(checkpoint)?);
         if let Some(pulse) = options.hosts.as_ref().and_then(|hosts| hosts.communicator.pulse()) {
             pulse.set_limit(options.hung_after.unwrap_or(HUNG_AFTER));
         }
@@ -135,6 +144,7 @@ impl Engine {
         let mut summary = loading.summary();
         (summary.paged, summary.doubts, summary.placement) = (paged, doubts, placement.clone());
         summary.warnings = ModelConfig::warnings(checkpoint)?;
+        summary.warnings.extend(unoptimized(latent_kernels::OPTIMIZED));
         summary.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
         if let Some(dense) = &summary.dense {
             tracing::warn!("{dense}");
@@ -191,6 +201,9 @@ impl LoadedEngine<'_> {
         let mtp_layers = mtp.map_or(0, |stage| model.stages()[stage].kv_layers().len());
         let store = model.new_kv_store(blocks, state_slots)?;
         let cache = KvCache::new(store, options.states, mtp_layers);
+        // a row of recurrent state cannot be taken back, and a device that has steps in flight waits for no token
+        let lookup =
+            options.draft.has_ngram() && !cache.layout().is_recurrent() && model.steps_in_flight() == 1;
         Ok(Engine {
             model,
             cache,
@@ -200,6 +213,8 @@ impl LoadedEngine<'_> {
             residual: Vec::new(),
             keep_residual: false,
             all_draft_logits: false,
+            lookup,
+            step_costs: StepCosts::new(options.draft_cost),
             final_norm,
             outcomes: Vec::new(),
             cancel: CancelToken::new(),
@@ -304,9 +319,13 @@ impl<'a> EngineLoader<'a> {
     fn choose_context(&self) -> Result<usize, EngineError> {
         let limit = self.config.context_length;
         match self.options.context {
-            Some(0) => Err(EngineError::Options("--ctx-size 0: a context needs at least one token".into())),
+            Some(0) => Err(EngineError::Options(format!(
+                "{}: a context needs at least one token",
+                Setting::Context.to(0)
+            ))),
             Some(context) if context > limit => Err(EngineError::Options(format!(
-                "--ctx-size {context} is more than the model was made for: {limit} tokens"
+                "{} is more than the model was made for: {limit} tokens",
+                Setting::Context.to(context)
             ))),
             Some(context) => Ok(context),
             None => Ok(self.fitting_context()),
@@ -352,7 +371,7 @@ impl<'a> EngineLoader<'a> {
         let fits = |tokens: usize| {
             self.pools().all(|(here, needed)| {
                 let now = needed(context);
-                let arena = now.arena * (tokens / DEFAULT_BATCH_TOKENS) as u64;
+                let arena = now.arena.saturating_mul((tokens / DEFAULT_BATCH_TOKENS) as u64);
                 arena <= here.bytes / ARENA_SHARE && MemoryEstimate { arena, ..now }.total() <= here.bytes
             })
         };
@@ -475,5 +494,14 @@ impl<'a> EngineLoader<'a> {
             summary.add_front(front, self.config, &all);
         }
         summary
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn only_unoptimized_builds_are_warned_of() {
+        assert_eq!(super::unoptimized(true), None);
+        assert!(super::unoptimized(false).unwrap().contains("[profile.dev.package.\"*\"]"));
     }
 }

@@ -1,7 +1,7 @@
 //! Available memory, and whether a model with its cache fits into it.
 
 use latent_backend::MemoryEstimate;
-use latent_types::format_bytes;
+use latent_types::{Setting, format_bytes};
 use std::fmt;
 use std::path::{Path, PathBuf};
 
@@ -76,12 +76,17 @@ impl fmt::Display for OutOfMemory {
             return self.advise_device(layers, f);
         }
         match self.fits {
-            Some(context) => write!(f, "try --ctx-size {context}, or --force to go on all the same"),
+            Some(context) => {
+                write!(f, "try {}, or {} to go on all the same", Setting::Context.to(context), Setting::Force)
+            }
             None if self.needed.resident() - self.needed.weights < self.available.bytes => write!(
                 f,
-                "use a smaller model, or pack it with `latent pack`: the system can page the weights of a packed file; or load it anyway with --force"
+                "use a smaller model, or pack it with `latent pack`: the system can page the weights of a packed file; or load it anyway with {}",
+                Setting::Force
             ),
-            None => write!(f, "no context fits; use a smaller model, or --force to go on all the same"),
+            None => {
+                write!(f, "no context fits; use a smaller model, or {} to go on all the same", Setting::Force)
+            }
         }
     }
 }
@@ -89,16 +94,19 @@ impl fmt::Display for OutOfMemory {
 impl OutOfMemory {
     fn advise_device(&self, fitting: FittingLayers, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match fitting.layers {
-            0 => write!(f, "not even the output fits there: take --device cpu")?,
-            layers => write!(f, "try -ngl {layers} (of {}; the other layers stay on the CPU)", fitting.of)?,
+            0 => write!(f, "not even the output fits there: take {}", Setting::Device.to("cpu"))?,
+            layers => {
+                let offload = Setting::Offload.to(layers);
+                write!(f, "try {offload} (of {}; the other layers stay on the CPU)", fitting.of)?;
+            }
         }
         if let Some(context) = self.fits {
-            write!(f, ", or --ctx-size {context}")?;
+            write!(f, ", or {}", Setting::Context.to(context))?;
         }
         if fitting.smaller_cache {
-            write!(f, ", or --cache-type f16")?;
+            write!(f, ", or {}", Setting::Cache.to("f16"))?;
         }
-        write!(f, "; --force tries all the same")
+        write!(f, "; {} tries all the same", Setting::Force)
     }
 }
 
@@ -214,6 +222,8 @@ pub(crate) fn context_that_fits(fits: &dyn Fn(usize) -> bool, limit: usize) -> O
         return Some(limit);
     }
     let page = latent_backend::KV_BLOCK;
+    // behind it, pages have no number
+    let limit = limit.min(usize::MAX / page * page);
     let (mut below, mut above) = (0, limit.div_ceil(page));
     while above - below > 1 {
         let middle = usize::midpoint(below, above);
@@ -264,7 +274,9 @@ mod tests {
     fn what_does_not_fit_is_shown_with_what_would() {
         let error = check(&needed, &free(14_001), 640).unwrap_err();
         assert_eq!(error.fits, Some(128));
-        assert!(error.to_string().contains("--ctx-size 128") && error.to_string().contains("64.00 kB"));
+        assert!(
+            error.to_string().contains("option `context: 128`") && error.to_string().contains("64.00 kB")
+        );
         assert_eq!(check(&needed, &free(65_200), 640), Ok(None));
         let none = check(&needed, &free(1300), 640).unwrap_err();
         assert!(none.fits.is_none() && !none.to_string().contains("latent pack"));
@@ -279,7 +291,7 @@ mod tests {
         assert_eq!(check(&mapped, &free(7000), 64), Ok(Some(MemoryOvercommit { mapped: 1000, left: 400 })));
         assert_eq!(check(&mapped, &free(6599), 64).unwrap_err().fits, None);
         let message = check(&mapped, &free(6700), 640).unwrap_err().to_string();
-        assert!(!message.contains("mapped") && message.contains("--ctx-size 64"), "{message}");
+        assert!(!message.contains("mapped") && message.contains("option `context: 64`"), "{message}");
     }
 
     #[test]

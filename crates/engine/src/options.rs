@@ -14,19 +14,58 @@ use latent_graph::ir::ModelSide;
 use latent_graph::passes::{BindOptions, CacheForm, MlaChoice, Precision};
 use latent_graph::{BackendTarget, Circuit, ModelConfig, Stage, StageOptions};
 use latent_hosts::Hosts;
-use latent_threads::{PinPolicy, Placement, Topology};
-use latent_types::{CacheType, Tier};
+use latent_threads::{MAX_THREADS, PinPolicy, Placement, Topology};
+use latent_types::{CacheType, Setting, Tier};
+use std::borrow::Cow;
+use std::fmt;
+use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
 /// Tokens of a step with which prompts are read at nearly full speed.
 pub const DEFAULT_BATCH_TOKENS: usize = 512;
 
+/// Maximum number of tokens of a KV cache: terabytes, of any model.
+pub const MAX_CACHE_TOKENS: usize = u32::MAX as usize;
+
+/// Which tokens the rows of a model attend to that was trained with sparse attention (DSA).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum SparseAttention {
+    /// Those that its indexer selects, where the device runs it; else all.
+    #[default]
+    On,
+    /// All tokens before each row, for comparison.
+    Off,
+}
+
+impl SparseAttention {
+    /// All choices with the words that name them.
+    pub const ALL: [(SparseAttention, &'static str); 2] =
+        [(SparseAttention::On, "on"), (SparseAttention::Off, "off")];
+}
+
+impl fmt::Display for SparseAttention {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(Self::ALL[*self as usize].1)
+    }
+}
+
+impl FromStr for SparseAttention {
+    type Err = String;
+
+    fn from_str(word: &str) -> Result<Self, String> {
+        let found = Self::ALL.iter().find(|(_, name)| name.eq_ignore_ascii_case(word));
+        found.map(|(choice, _)| *choice).ok_or_else(|| format!("{word:?} is unknown: expected on or off"))
+    }
+}
+
 /// How a model is to be run. The default lets Latent choose.
 #[derive(Clone, Debug, Default)]
 pub struct EngineOptions {
     /// Formulation of MLA.
     pub mla: MlaChoice,
+    /// Whether models that were trained with sparse attention attend to selected tokens.
+    pub sparse: SparseAttention,
     /// Exact or default arithmetic.
     pub precision: Precision,
     /// What the cache stores.
@@ -37,9 +76,9 @@ pub struct EngineOptions {
     pub states: StateOptions,
     /// Most tokens of a sequence; none: the smaller of the model's limit and what fits.
     pub context: Option<usize>,
-    /// Tokens that the KV cache holds, all sequences together; none, or fewer than the context: one context. Servers want room for several.
+    /// Tokens that the KV cache holds, all sequences together, at most [`MAX_CACHE_TOKENS`]; none, or fewer than the context: one context. Servers want room for several.
     pub cache_tokens: Option<usize>,
-    /// Threads; none: one for each core that this process may use.
+    /// Threads, at most [`MAX_THREADS`](latent_threads::MAX_THREADS), and at least one; none: one for each core that this process may use.
     pub threads: Option<usize>,
     /// Whether threads are bound to CPUs; not unless said so. `PinPolicy::Auto`, which the program uses, is faster
     /// on machines with several memory nodes.
@@ -48,10 +87,13 @@ pub struct EngineOptions {
     pub placement: Option<Placement>,
     /// Highest instruction-set tier; none: the best there is.
     pub tier: Option<Tier>,
-    /// Most rows of a step, and of a chunk of a prompt; none: chosen from memory and from the prompt ([`Engine::chunk_for`](crate::Engine::chunk_for)).
+    /// Most rows of a step, and of a chunk of a prompt, at most [`MAX_STEP_ROWS`](latent_graph::MAX_STEP_ROWS); none: chosen from memory and from the prompt ([`Engine::chunk_for`](crate::Engine::chunk_for)).
     pub max_batch_tokens: Option<usize>,
     /// What drafts tokens. Without drafts, an MTP layer's weights are not loaded.
     pub draft: Draft,
+    /// What a row of an n-gram draft adds to a step, as a part of a step without drafts. Measured while the engine runs if
+    /// `None`.
+    pub draft_cost: Option<f64>,
     /// Load even when memory seems too small.
     pub force: bool,
     /// A circuit that takes the place of the model's own, for those who change one; none: the built-in one. It is audited like those, but a
@@ -73,6 +115,33 @@ pub struct EngineOptions {
 }
 
 impl EngineOptions {
+    /// The config of a model as it runs on a backend: without its indexer, where that is not wanted, a backend does not run it, or a part of
+    /// the model would begin with a layer that shares the tokens which another part has selected.
+    pub fn config_on(&self, backend: &dyn Backend, config: ModelConfig) -> ModelConfig {
+        if self.is_sparse(backend, &config) { config } else { config.without_indexer() }
+    }
+
+    /// Whether models with an indexer attend to the tokens that it selects.
+    fn is_sparse(&self, backend: &dyn Backend, config: &ModelConfig) -> bool {
+        let front = self.offload.as_ref().is_none_or(|offload| offload.front.target().sparse_attention);
+        let runs = front && backend.target().sparse_attention;
+        self.sparse == SparseAttention::On && runs && !self.cuts_shared_tokens(config)
+    }
+
+    /// Whether a rank begins with a layer without an indexer of its own, or a device may.
+    fn cuts_shared_tokens(&self, config: &ModelConfig) -> bool {
+        if !config.full_indexers.contains(&false) {
+            return false;
+        }
+        let begins_shared = |hosts: &Hosts| {
+            let ranks = hosts.partition.ranks();
+            let part = |rank| hosts.partition.part(config, rank, ranks).ok();
+            let starts = (0..ranks).filter_map(part).map(|part| part.layers.start);
+            starts.filter(|first| *first > 0).any(|first| !config.has_indexer(first))
+        };
+        self.offload.is_some() || self.hosts.as_ref().is_some_and(begins_shared)
+    }
+
     /// Where the threads will run: one for each core that affinity and cgroup quotas leave to this process, unless the options say
     /// otherwise.
     pub fn place(&self) -> Placement {
@@ -97,6 +166,8 @@ pub struct ResolvedOptions<'b> {
     pub options: ModelOptions,
     /// How much recurrent state is kept.
     pub states: StateOptions,
+    /// Whether indexers select the tokens that are attended to: else plans are made of configs without one.
+    sparse: bool,
     /// The side of the model that the plans are of, where it is cut in two.
     pub side: Option<ModelSide>,
     /// Minimum tokens of the KV cache, if it holds more than one context.
@@ -119,18 +190,35 @@ impl EngineOptions {
         backend.target().with_workers(self.place().threads())
     }
 
+    /// Checks the numbers that would take more memory or threads than any machine has.
+    fn check_sizes(&self) -> Result<(), EngineError> {
+        let sizes = [
+            (Setting::Threads, self.threads, MAX_THREADS),
+            (Setting::CacheTokens, self.cache_tokens, MAX_CACHE_TOKENS),
+        ];
+        match sizes.into_iter().find(|(.., size, most)| size.is_some_and(|size| size > *most)) {
+            Some((setting, Some(size), most)) => {
+                Err(EngineError::Options(format!("{} is too much: the maximum is {most}", setting.to(size))))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Decides what the options leave open.
     ///
     /// # Errors
-    /// Options that contradict each other, or that this machine cannot serve; a circuit that does not exist.
+    /// Numbers that are too large; options that contradict each other, or that this machine cannot serve; a circuit that does not exist.
     pub fn resolve<'b>(
         &self,
         backend: &'b dyn Backend,
         config: &ModelConfig,
     ) -> Result<ResolvedOptions<'b>, EngineError> {
+        self.check_sizes()?;
         if self.form == CacheForm::Expanded && self.mla != MlaChoice::Naive {
-            let problem = "the expanded cache serves the naive formulation only: give --mla naive with it";
-            return Err(EngineError::Options(problem.into()));
+            return Err(EngineError::Options(format!(
+                "the expanded cache serves the naive formulation only: give {} with it",
+                Setting::Mla.to("naive")
+            )));
         }
         let bind = self.bind(backend)?;
         let max_batch_tokens = self.max_batch_tokens.unwrap_or(DEFAULT_BATCH_TOKENS).max(1);
@@ -144,7 +232,7 @@ impl EngineOptions {
                 form: self.form,
                 bind,
                 max_batch_tokens,
-                mtp: self.draft == Draft::Mtp,
+                mtp: self.draft.has_mtp(),
             },
             threads: self.place().threads(),
             context: config.context_length,
@@ -156,6 +244,7 @@ impl EngineOptions {
             target,
             options,
             states: self.states,
+            sparse: self.is_sparse(backend, config),
             side: None,
             cache_tokens,
         })
@@ -163,13 +252,24 @@ impl EngineOptions {
 }
 
 impl ResolvedOptions<'_> {
+    /// The config of a model as it runs here.
+    fn config<'c>(&self, config: &'c ModelConfig) -> Cow<'c, ModelConfig> {
+        if self.sparse { Cow::Borrowed(config) } else { Cow::Owned(config.without_indexer()) }
+    }
+
     /// The plans of the model.
     ///
     /// # Errors
     /// Tensors that are missing or have another shape; no kernel for an operation.
     pub fn stages(&self, config: &ModelConfig, tensors: &dyn TensorIndex) -> Result<Vec<Stage>, EngineError> {
         let Some(side) = self.side else { return self.whole_stages(config, tensors) };
-        Ok(Stage::of_side((&self.circuit, side), config, tensors, &self.target, &self.options.stages)?)
+        Ok(Stage::of_side(
+            (&self.circuit, side),
+            &self.config(config),
+            tensors,
+            &self.target,
+            &self.options.stages,
+        )?)
     }
 
     /// The plans of the whole model, whichever side of it runs here.
@@ -181,19 +281,19 @@ impl ResolvedOptions<'_> {
         config: &ModelConfig,
         tensors: &dyn TensorIndex,
     ) -> Result<Vec<Stage>, EngineError> {
-        Ok(Stage::of_model(&self.circuit, config, tensors, &self.target, &self.options.stages)?)
+        Ok(Stage::of_model(&self.circuit, &self.config(config), tensors, &self.target, &self.options.stages)?)
     }
 
     /// What breaks a rule of the audit.
     pub fn audit(&self, config: &ModelConfig, tensors: &dyn TensorIndex, stages: &[Stage]) -> Vec<Finding> {
         let bound = BindContext { target: &self.target, options: self.options.stages.bind };
-        latent_graph::audit::session(&self.circuit, config, tensors, stages, bound)
+        latent_graph::audit::session(&self.circuit, &self.config(config), tensors, stages, bound)
     }
 
     /// What breaks a rule of the audit in plans of one side of the model.
     pub(crate) fn audit_side(&self, config: &ModelConfig, stages: &[Stage]) -> Vec<Finding> {
         let bound = BindContext { target: &self.target, options: self.options.stages.bind };
-        latent_graph::audit::plans(&self.circuit, config, stages, bound)
+        latent_graph::audit::plans(&self.circuit, &self.config(config), stages, bound)
     }
 
     /// Bytes that the weights take.
@@ -209,17 +309,17 @@ impl ResolvedOptions<'_> {
         weights: WeightBytes,
         context: usize,
     ) -> MemoryEstimate {
-        let scratch = self.backend.scratch_bytes(config, stages, &self.options, context);
+        let scratch = self.backend.scratch_bytes(&self.config(config), stages, &self.options, context);
         let token_bytes = self.token_bytes(stages);
         // residual rows that wait for the MTP layer: those of a step, and of its sequences
         let stages_options = &self.options.stages;
-        let waiting =
-            if stages_options.mtp { 2 * 4 * stages_options.max_batch_tokens * config.hidden_size } else { 0 };
+        let rows = stages_options.max_batch_tokens as u64;
+        let waiting = if stages_options.mtp { rows.saturating_mul(8 * config.hidden_size as u64) } else { 0 };
         MemoryEstimate {
-            arena: scratch.arena + waiting as u64,
+            arena: scratch.arena.saturating_add(waiting),
             weights: weights.owned,
             mapped: weights.mapped,
-            cache: (self.cache_tokens(context).next_multiple_of(KV_BLOCK) * token_bytes) as u64,
+            cache: (self.cache_rows(context) as u64).saturating_mul(token_bytes as u64),
             state: self.state_bytes(stages),
             ..scratch
         }
@@ -228,6 +328,11 @@ impl ResolvedOptions<'_> {
     /// Tokens of the KV cache with a context of `context` tokens.
     pub(crate) fn cache_tokens(&self, context: usize) -> usize {
         self.cache_tokens.max(context)
+    }
+
+    /// The same in whole blocks.
+    pub(crate) fn cache_rows(&self, context: usize) -> usize {
+        self.cache_tokens(context).checked_next_multiple_of(KV_BLOCK).unwrap_or(usize::MAX)
     }
 
     /// Bytes that a token takes in the KV cache.

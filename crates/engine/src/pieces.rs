@@ -1,6 +1,6 @@
 //! Single allocations of a device: a layer's rows of the KV cache, and each value of a step.
 
-use latent_types::format_bytes;
+use latent_types::{Setting, format_bytes};
 use std::fmt;
 
 /// A piece that is larger than the device gives out.
@@ -47,9 +47,9 @@ impl LargePiece {
 
 impl fmt::Display for LargePiece {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (what, tokens, flag) = match self.of {
-            PieceKind::Cache { tokens, .. } => ("the KV cache of a layer", tokens, "--ctx-size"),
-            PieceKind::Step { tokens } => ("a value of a step", tokens, "--batch-size"),
+        let (what, tokens, setting) = match self.of {
+            PieceKind::Cache { tokens, .. } => ("the KV cache of a layer", tokens, Setting::Context),
+            PieceKind::Step { tokens } => ("a value of a step", tokens, Setting::BatchTokens),
         };
         let (bytes, most) = (format_bytes(self.bytes), format_bytes(self.most));
         write!(
@@ -57,13 +57,13 @@ impl fmt::Display for LargePiece {
             "{what} takes {bytes} for {tokens} tokens, and the device gives out {most} in one piece: "
         )?;
         match self.fits() {
-            0 => write!(f, "no {flag} fits")?,
-            fits => write!(f, "at most {fits} tokens fit ({flag})")?,
+            0 => write!(f, "no {setting} fits")?,
+            fits => write!(f, "at most {fits} tokens fit ({setting})")?,
         }
         if matches!(self.of, PieceKind::Cache { smaller_cache: true, .. }) {
-            write!(f, "; --cache-type f16 takes half")?;
+            write!(f, "; {} takes half", Setting::Cache.to("f16"))?;
         }
-        write!(f, "; --device cpu has no such limit")
+        write!(f, "; {} has no such limit", Setting::Device.to("cpu"))
     }
 }
 
@@ -79,13 +79,13 @@ mod tests {
         assert_eq!(piece.fits(), 116_508);
         let text = piece.to_string();
         assert!(
-            text.contains("131072 tokens") && text.contains("at most 116508 tokens fit (--ctx-size)"),
+            text.contains("131072 tokens") && text.contains("at most 116508 tokens fit (option `context`)"),
             "{text}"
         );
         assert!(!text.contains("f16"), "{text}");
         let step = LargePiece { of: PieceKind::Step { tokens: 4096 }, bytes: 4096 * 36_864, most: 128 << 20 };
-        assert!(step.to_string().contains("at most 3640 tokens fit (--batch-size)"), "{step}");
+        assert!(step.to_string().contains("at most 3640 tokens fit (option `max_batch_tokens`)"), "{step}");
         let none = LargePiece { of: PieceKind::Step { tokens: 1 }, bytes: 10, most: 9 };
-        assert!(none.to_string().contains("no --batch-size fits"), "{none}");
+        assert!(none.to_string().contains("no option `max_batch_tokens` fits"), "{none}");
     }
 }

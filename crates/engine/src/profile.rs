@@ -1,6 +1,7 @@
 //! Time per phase of a step, compared with the bytes it moves, the operations it computes, and the
 //! machine's limits measured in the same run.
 
+use crate::timeline::{PhaseIndex, ProfiledPhase, StepTimeline};
 use latent_backend::{BackendModel, PeakRates, PlanTimes, ProfileClock, RankTimes};
 use latent_graph::Plan;
 use latent_graph::ir::{Node, NodeCost, StepWorkload};
@@ -63,7 +64,7 @@ impl StepSize {
 
     /// A token and its draft for each of some sequences, and the logits of both.
     pub fn verify(sequences: usize, cached: usize) -> StepSize {
-        StepSize { rows: 2, wanted: 2 * sequences, ..StepSize::decode(sequences, cached) }
+        StepSize { rows: 2, wanted: sequences.saturating_mul(2), ..StepSize::decode(sequences, cached) }
     }
 
     /// A draft for each of some sequences.
@@ -72,16 +73,16 @@ impl StepSize {
     }
 
     /// The steps of a prompt that is read in chunks, with the logits of its last row.
-    pub fn prompt(rows: usize, cached: usize, chunk: usize) -> Vec<StepSize> {
+    pub fn prompt(rows: usize, cached: usize, chunk: usize) -> impl Iterator<Item = StepSize> {
         let chunk = chunk.max(1);
-        let step = |first: usize| StepSize {
+        let step = move |first: usize| StepSize {
             sequences: 1,
             rows: chunk.min(rows - first),
-            cached: cached + first,
-            wanted: usize::from(first + chunk >= rows),
+            cached: cached.saturating_add(first),
+            wanted: usize::from(chunk >= rows - first),
             mtp: false,
         };
-        (0..rows).step_by(chunk).map(step).collect()
+        (0..rows).step_by(chunk).map(step)
     }
 }
 
@@ -149,6 +150,8 @@ pub struct StepProfile {
     pub kernels: usize,
     /// Phases, in order.
     pub phases: Vec<PhaseProfile>,
+    /// When each thread began and ended the phases of one of the steps.
+    pub timeline: StepTimeline,
     /// The other ranks that share the model.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub ranks: Vec<RankProfile>,
@@ -169,6 +172,27 @@ pub struct RankProfile {
     pub collective_millis: f64,
     /// Its first thread in the operations of each kind, the longest first; the rest of its time it waited for other threads.
     pub operations: Vec<(String, f64)>,
+}
+
+impl StepProfile {
+    /// What was measured, and how long it took.
+    pub fn title(&self) -> String {
+        let StepProfile { sequences, rows, cached, mtp, steps, millis, .. } = self;
+        match (rows, steps) {
+            _ if *mtp => format!("a draft by the MTP layer after {cached} tokens: {millis:.2} ms"),
+            (2, 2..) if *sequences == 1 => {
+                format!("a token and its draft after {cached} tokens: {millis:.2} ms per step")
+            }
+            _ if *sequences > 1 => {
+                format!("{sequences} sequences after {cached} tokens: {millis:.2} ms per step")
+            }
+            (1, _) => format!("decode after {cached} tokens: {millis:.2} ms per step"),
+            (rows, 1) => format!("prompt of {rows} after {cached} tokens: {millis:.2} ms"),
+            (rows, steps) => {
+                format!("prompt of {rows} in {steps} steps after {cached} tokens: {millis:.2} ms")
+            }
+        }
+    }
 }
 
 impl RankProfile {
@@ -214,18 +238,19 @@ fn arithmetic(model: &dyn BackendModel, place: usize, node: usize, step: StepWor
     model.arithmetic(plan, node, step.rows)
 }
 
-/// Puts times and costs of a model together.
+/// Puts times and costs of a model together, without a timeline. Also returns where the phases of its plans are in the profile.
 pub(crate) fn report(
     model: &dyn BackendModel,
     timed: &[TimedPlan<'_>],
     sizes: &[StepSize],
     repeated: bool,
-) -> StepProfile {
+) -> (StepProfile, PhaseIndex) {
     // plans of other steps that `work` also ran do not count
     let total: u64 = timed.iter().filter(|t| !t.steps.is_empty()).flat_map(|t| &t.times.phases).sum();
     // of repeated steps, the average
     let share = if repeated { 1.0 / sizes.len().max(1) as f64 } else { 1.0 };
     let mut phases: Vec<(Vec<String>, PhaseProfile, PhaseCost, &PeakRates)> = Vec::new();
+    let mut index = PhaseIndex::new();
     let (mut barriers, mut kernels) = (0, 0);
     for timed in timed {
         for (phase, nanos) in timed.times.phases.iter().enumerate() {
@@ -253,7 +278,11 @@ pub(crate) fn report(
             let micros = share * *nanos as f64 / 1e3;
             let of_node = |at: usize| timed.times.nodes.get(at).map(|nanos| share * *nanos as f64 / 1e3);
             let own: Vec<f64> = numbered().filter_map(|(at, _)| of_node(at)).collect();
-            match phases.iter_mut().find(|(other, ..)| *other == form) {
+            let known = phases.iter().position(|(other, ..)| *other == form);
+            let nodes_here = numbered().map(|(at, _)| at).collect();
+            let here = ProfiledPhase { index: known.unwrap_or(phases.len()), layer, nodes: nodes_here };
+            index.insert((timed.place, phase), here);
+            match known.map(|known| &mut phases[known]) {
                 Some((_, profile, sum, _)) => {
                     profile.count += 1;
                     profile.micros += micros;
@@ -280,7 +309,7 @@ pub(crate) fn report(
     let counted = sizes.iter().filter(|size| size.mtp == mtp);
     let rows: usize = counted.map(|size| size.sequences * size.rows).sum();
     let steps = sizes.len().max(1);
-    StepProfile {
+    let profile = StepProfile {
         sequences: sizes.first().map_or(0, |size| size.sequences),
         rows: if repeated { rows / steps } else { rows },
         cached: sizes.first().map_or(0, |size| size.cached),
@@ -292,8 +321,10 @@ pub(crate) fn report(
         barriers: barriers / steps,
         kernels: kernels / steps,
         phases: finished.collect(),
+        timeline: StepTimeline { title: String::new(), measured: false, slices: Vec::new() },
         ranks: Vec::new(),
-    }
+    };
+    (profile, index)
 }
 
 impl PhaseCost {

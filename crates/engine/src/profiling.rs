@@ -1,9 +1,11 @@
 //! Cost of steps, and time per phase.
 
+use crate::averaged_timeline;
 use crate::engine::Engine;
 use crate::error::EngineError;
 use crate::profile::{self, RankProfile, Roofline, StepProfile, StepSize, TimedPlan};
-use latent_backend::PeakRates;
+use crate::timeline::{self, PhaseIndex, StepTimeline};
+use latent_backend::{Instant, PeakRates, PhaseSpan};
 use latent_graph::ir::{NodeCost, Op, StepWorkload as CostStep};
 use latent_graph::passes::BatchBucket;
 use latent_graph::stage_index::{self, LAYERS, LM_HEAD, MTP, MTP_HEAD};
@@ -34,9 +36,11 @@ impl Engine {
         let cache = self.options.stages.bind.cache;
         let StepSize { sequences, rows, cached, wanted, mtp } = size;
         let (layers, head) = if mtp { (MTP, MTP_HEAD) } else { (LAYERS, LM_HEAD) };
-        let rows = sequences * rows;
+        // a step has no more rows than the engine runs
+        let rows = sequences.saturating_mul(rows).min(self.max_batch_tokens());
+        let (sequences, wanted) = (sequences.min(rows), wanted.min(rows));
         // a token and its draft attend as one row
-        let path = self.path(if size == StepSize::verify(sequences, cached) { 1 } else { size.rows });
+        let path = self.path(cached, if size == StepSize::verify(sequences, cached) { 1 } else { size.rows });
         let step = CostStep { rows, sequences, past_len: cached, cache, path };
         let bucket = BatchBucket::of(rows) as usize;
         let place = |stage: usize, bucket: usize| stage * BatchBucket::ALL.len() + bucket;
@@ -129,8 +133,10 @@ impl Engine {
     ) -> Result<StepProfile, EngineError> {
         self.model.start_rank_times()?;
         self.model.start_profile();
+        self.model.start_timeline(Instant::now());
         let done = work(self);
         let times = self.model.stop_profile();
+        let spans = self.model.stop_timeline();
         done?;
         let ranks = self.model.stop_rank_times()?;
         let mut timed: Vec<TimedPlan<'_>> = Vec::new();
@@ -147,6 +153,29 @@ impl Engine {
         timed.rotate_left(behind);
         let share = if repeated { 1.0 / sizes.len().max(1) as f64 } else { 1.0 };
         let ranks = ranks.into_iter().map(|times| RankProfile::new(times, share)).collect();
-        Ok(StepProfile { ranks, ..profile::report(&*self.model, &timed, sizes, repeated) })
+        let (profile, index) = profile::report(&*self.model, &timed, sizes, repeated);
+        let timeline = self.timeline_of(&profile, &spans, sizes, &index);
+        Ok(StepProfile { timeline, ranks, ..profile })
+    }
+
+    /// The timeline of the step of median time among the largest of the profile.
+    fn timeline_of(
+        &self,
+        profile: &StepProfile,
+        spans: &[PhaseSpan],
+        sizes: &[StepSize],
+        phases: &PhaseIndex,
+    ) -> StepTimeline {
+        let rows = |size: &&StepSize| (size.mtp == profile.mtp).then_some(size.rows);
+        let most = sizes.iter().filter_map(|size| rows(&size)).max();
+        let largest = sizes.iter().filter(|size| rows(size) == most);
+        let plans = |size: &StepSize| self.plans_of(*size).into_iter().map(|(place, ..)| place).collect();
+        let steps: Vec<Vec<usize>> = largest.map(plans).collect();
+        let slices = timeline::measured(spans, &steps, phases);
+        StepTimeline {
+            title: profile.title(),
+            measured: slices.is_some(),
+            slices: slices.unwrap_or_else(|| averaged_timeline::averaged(&profile.phases)),
+        }
     }
 }

@@ -1,6 +1,5 @@
 //! Loading on several ranks: checks between ranks, and the ranks that follow rank 0.
 
-use crate::draft_kind::Draft;
 use crate::engine::Engine;
 use crate::error::EngineError;
 use crate::options::{EngineOptions, ResolvedOptions};
@@ -15,6 +14,7 @@ use latent_graph::{CheckpointTensors, Circuit, GraphError, ModelConfig, Partitio
 use latent_hosts::Hosts;
 use latent_hosts::agree::{self, AgreementItem};
 use latent_hosts::files;
+use latent_types::Setting;
 use std::collections::HashSet;
 use std::sync::Arc;
 
@@ -106,11 +106,11 @@ pub(crate) fn config_of_part(
     let communicator = &hosts.communicator;
     let part = hosts.partition.part(whole, communicator.rank(), communicator.ranks());
     let refuse = |what, advice| Err(GraphError::from(PartitionError::NotBuilt(what, advice)).into());
-    if options.draft == Draft::Mtp {
-        return refuse("drafting by the MTP layer", "omit --draft mtp");
+    if options.draft.has_mtp() {
+        return refuse("drafting by the MTP layer", format!("omit {}", Setting::Draft.to("mtp")));
     }
     if options.form == CacheForm::Expanded {
-        return refuse("a cache of expanded keys and values", "leave --kv-cache out");
+        return refuse("a cache of expanded keys and values", format!("omit {}", Setting::CacheForm));
     }
     Ok(whole.of_part(RankPart { wire: options.wire, ..part.map_err(GraphError::from)? }))
 }
@@ -160,16 +160,21 @@ pub(crate) fn compare(
         AgreementItem::new(
             "circuit",
             circuit_hash(&resolved.circuit),
-            "give all ranks the same --circuit file, or none of them one",
+            &format!("give all ranks the same {}, or none of them one", Setting::Circuit),
         ),
-        AgreementItem::new("--wire", options.wire, same),
+        AgreementItem::new("type on the wire", options.wire, same),
         AgreementItem::new("device", resolved.backend.name(), same),
         AgreementItem::new("precision", format!("{:?}", stages.bind.precision), same),
         AgreementItem::new("KV cache type", stages.bind.cache, same),
-        AgreementItem::new("instruction set", stages.bind.tier, "give --isa with the lower one to all"),
+        AgreementItem::new(
+            "instruction set",
+            stages.bind.tier,
+            &format!("give the lower one to all: {}", Setting::Tier),
+        ),
         AgreementItem::new("formulation of MLA", stages.mla, same),
+        AgreementItem::new("sparse attention", options.sparse, same),
         // as given: hosts may have different numbers of cores, and no sum depends on them
-        AgreementItem::new("--threads", format!("{:?}", options.threads), same),
+        AgreementItem::new("number of threads", format!("{:?}", options.threads), same),
         AgreementItem::new("tokens of a step", format!("{:?}", options.max_batch_tokens), same),
         AgreementItem::new("context", format!("{:?} and {:?}", options.context, options.cache_tokens), same),
     ];
@@ -232,14 +237,14 @@ pub fn check_cut(outline: &Outline, tensors: &dyn TensorIndex, stages: &[Stage])
     let Some(weight) = within else { return Ok(()) };
     Err(EngineError::Options(format!(
         "tensor {} would be cut within a block of its format; give fewer ranks, or cut by layers or experts",
-        weight.parts[0].tensor
+        weight.key()
     )))
 }
 
 /// Refuses what has state that no command carries.
 pub(crate) fn check_layers(backend: &dyn Backend, stages: &[Stage]) -> Result<(), EngineError> {
     if backend.layer_states(stages).iter().any(|layer| matches!(layer, LayerState::Recurrent(_))) {
-        let refused = PartitionError::NotBuilt("recurrent state", "run the model on one host");
+        let refused = PartitionError::NotBuilt("recurrent state", "run the model on one host".into());
         return Err(GraphError::from(refused).into());
     }
     Ok(())

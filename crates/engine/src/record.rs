@@ -7,7 +7,7 @@ use crate::memory::available;
 use crate::step::{LogitsRequest, SeqInput};
 use latent_backend::{ActivationTrace, InputSquares};
 use latent_graph::activations::Activations;
-use latent_types::format_bytes;
+use latent_types::{Setting, format_bytes};
 use std::collections::HashSet;
 use std::ops::Range;
 
@@ -118,10 +118,11 @@ impl Engine {
 fn check_memory(bytes: u64) -> Result<(), EngineError> {
     match available() {
         Some(available) if bytes > available.bytes / 2 => Err(EngineError::Options(format!(
-            "copying these values takes {}, more than half of the {} of memory that is free: give fewer tokens, or fewer layers with \
-             --layers A..B",
+            "copying these values takes {}, more than half of the {} of memory that is free: give fewer tokens, or fewer layers \
+             ({})",
             format_bytes(bytes),
-            format_bytes(available.bytes)
+            format_bytes(available.bytes),
+            Setting::Layers
         ))),
         _ => Ok(()),
     }

@@ -3,6 +3,7 @@
 use crate::context_shift::ContextShift;
 use crate::draft_kind::DraftCount;
 use crate::sampling::{LogProbability, SamplingParams};
+use latent_backend::CancelToken;
 use std::time::Duration;
 
 /// What is to be generated.
@@ -36,8 +37,12 @@ pub struct Request {
     pub sampled_logprobs: bool,
     /// What to discard when the context is full; none: the answer ends there.
     pub shift: Option<ContextShift>,
+    /// Cancels this answer from any thread, and no other: it then ends with the text so far and [`StopReason::Interrupted`], also in the middle of
+    /// a step. None: only its listener can end it. A clone of the request shares the token. Jobs of a scheduler are cancelled by its
+    /// [`Canceller`](crate::scheduler::Canceller).
+    pub cancel: Option<CancelToken>,
     /// Draft nothing for this answer, in an engine that could. A later answer with drafts runs the session's tokens again.
-    pub undrafted: bool,
+    pub no_drafts: bool,
 }
 
 /// Why an answer ended.
@@ -52,7 +57,7 @@ pub enum StopReason {
     Length,
     /// The context is full.
     Context,
-    /// The caller stopped it.
+    /// The caller stopped or cancelled it.
     Interrupted,
 }
 
@@ -104,8 +109,11 @@ pub trait Listener {
         true
     }
 
-    /// A token of the answer.
+    /// A token of the answer: called once for each.
     fn token(&mut self, _event: &TokenEvent<'_>) -> bool {
         true
     }
+
+    /// Text that was held back until the end, since it might have become a stop string or was part of a character.
+    fn rest(&mut self, _text: &str) {}
 }

@@ -56,6 +56,19 @@ pub enum SeqError {
         /// Rows of the sequence.
         rows: usize,
     },
+    /// The rows of the sequence are not those of the tokens that its answer has run.
+    #[error(
+        "the sequence has {rows} rows and its answer has run {ran} tokens, which differ from position {position} on: give an answer the same \
+         sequence at every step"
+    )]
+    OtherTokens {
+        /// The first position at which they differ.
+        position: usize,
+        /// Rows of the sequence.
+        rows: usize,
+        /// Tokens that the answer has run.
+        ran: usize,
+    },
     /// Another engine has run the sequence.
     #[error("another engine has run this sequence and keeps its cache: use it with that one")]
     Foreign,

@@ -1,6 +1,6 @@
 //! Operations on sequences besides running them: truncate, snapshot, share, shift, save.
 
-use crate::cache::{SavedLayers, Sequence};
+use crate::cache::{FileOwner, SavedLayers, Sequence};
 use crate::engine::Engine;
 use crate::error::EngineError;
 use crate::session::Session;
@@ -58,31 +58,41 @@ impl Engine {
     /// Forgets a stretch of rows and moves the later ones down.
     ///
     /// # Errors
-    /// [`EngineError::NoContextShift`] for a model with recurrent layers; when shared blocks would have to be copied and no block is free, or
-    /// another engine has run the sequence.
+    /// [`EngineError::Stretch`] for a range that is reversed or ends behind the last row; [`EngineError::NoContextShift`] for a model with
+    /// recurrent layers; when shared blocks would have to be copied and no block is free, or another engine has run the sequence.
     pub fn shift(&mut self, sequence: &mut Sequence, forgotten: Range<usize>) -> Result<(), EngineError> {
         self.owned(sequence)?;
+        if forgotten.start > forgotten.end || forgotten.end > sequence.len() {
+            return Err(EngineError::Stretch { stretch: forgotten, rows: sequence.len() });
+        }
         if self.cache.layout().is_recurrent() {
             return Err(EngineError::NoContextShift);
         }
         Ok(self.cache.shift(sequence, forgotten)?)
     }
 
-    /// Saves a sequence and its tokens.
+    /// Saves a sequence and its [tokens](Sequence::tokens).
     ///
     /// # Errors
-    /// When the file cannot be written, some rows were embeddings, or another engine has run the sequence.
-    pub fn save(&self, sequence: &Sequence, tokens: &[u32], path: &Path) -> Result<(), EngineError> {
+    /// When the file cannot be written, some rows were embeddings or were moved by a context shift, or another engine has run the sequence.
+    pub fn save(&self, sequence: &Sequence, path: &Path) -> Result<(), EngineError> {
         self.owned(sequence)?;
-        Ok(self.cache.save(sequence, tokens, self.fingerprint, path)?)
+        Ok(self.cache.save(sequence, self.owner(), None, SavedLayers::Model, path)?)
     }
 
     /// Reads a saved sequence back.
     ///
     /// # Errors
-    /// When the file is damaged, belongs to another model, or does not fit.
+    /// When the file is damaged, belongs to another model, has tokens that the vocabulary does not have, or does not fit.
     pub fn restore(&mut self, path: &Path) -> Result<(Sequence, Vec<u32>), EngineError> {
-        Ok(self.cache.restore(path, self.fingerprint)?)
+        let (sequence, _) = self.cache.restore(path, self.owner(), SavedLayers::Model)?;
+        let tokens = sequence.tokens().to_vec();
+        Ok((sequence, tokens))
+    }
+
+    /// The model that saved sequences belong to.
+    pub(crate) fn owner(&self) -> FileOwner {
+        FileOwner { fingerprint: self.fingerprint, vocab: self.config().vocab_size }
     }
 
     /// Saves a session with an attachment, such as the conversation that its tokens were rendered from. Rows that have seen tokens which a
@@ -97,11 +107,12 @@ impl Engine {
         path: &Path,
     ) -> Result<usize, EngineError> {
         self.owned(&session.sequence)?;
-        let kept = self.truncate(&mut session.sequence, session.tokens.len());
-        session.tokens.truncate(kept);
-        let (sequence, tokens) = (&session.sequence, &session.tokens);
-        self.cache.save_with(sequence, tokens, self.fingerprint, attachment, SavedLayers::Model, path)?;
-        Ok(session.tokens.len())
+        if session.sequence.embedded_from().is_none() {
+            let known = session.tokens().len();
+            session.sequence.truncate(known);
+        }
+        self.cache.save(&session.sequence, self.owner(), attachment, SavedLayers::Model, path)?;
+        Ok(session.sequence.len())
     }
 
     /// Reads a saved session back, with its attachment, if it has one.
@@ -109,8 +120,7 @@ impl Engine {
     /// # Errors
     /// As for [`restore`](Self::restore).
     pub fn restore_session(&mut self, path: &Path) -> Result<(Session, Option<Vec<u8>>), EngineError> {
-        let (sequence, tokens, attachment) =
-            self.cache.restore_with(path, self.fingerprint, SavedLayers::Model)?;
-        Ok((Session { sequence, tokens }, attachment))
+        let (sequence, attachment) = self.cache.restore(path, self.owner(), SavedLayers::Model)?;
+        Ok((sequence.into(), attachment))
     }
 }

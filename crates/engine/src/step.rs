@@ -5,6 +5,7 @@ use crate::engine::Engine;
 use crate::error::EngineError;
 use crate::logits_taker::{LogitsTaker, ShiftedRows, WholeRows};
 use crate::seq_error::SeqError;
+use crate::tracing;
 use latent_backend::{InputRows, LargestLogits, Logits, MAX_TOP_LOGITS, ModelStep};
 use std::cell::RefCell;
 
@@ -125,7 +126,7 @@ impl Engine {
     /// # Errors
     /// No sequence has changed then:
     /// * [`EngineError::Rows`] for a step of no rows, or where those that could run are more than the engine was made for;
-    /// * [`EngineError::Stopped`] when it was [cancelled](Engine::cancel_token);
+    /// * [`EngineError::Stopped`] when it was [cancelled](Engine::set_cancel_token);
     /// * [`EngineError::Backend`] when the backend fails.
     pub fn step(
         &mut self,
@@ -158,10 +159,9 @@ impl Engine {
     /// Counts the rows of the inputs that ran as cached.
     pub(crate) fn count_rows(&self, inputs: &mut [SeqInput<'_>]) {
         for (input, _) in inputs.iter_mut().zip(&self.outcomes).filter(|(_, outcome)| outcome.is_ok()) {
-            let rows = input.rows.len();
             match input.rows {
-                InputRows::Tokens(_) => input.sequence.advance(rows),
-                InputRows::Embeddings { .. } => input.sequence.advance_embedded(rows),
+                InputRows::Tokens(tokens) => input.sequence.advance_tokens(tokens),
+                rows @ InputRows::Embeddings { .. } => input.sequence.advance_embedded(rows.len()),
             }
         }
     }
@@ -283,8 +283,9 @@ impl Engine {
         {
             let first = self.batch.rows();
             let rows = if input.drafted { 1 } else { input.rows.len() };
-            let path = self.path(rows);
             let (len, block_table) = (input.sequence.len(), input.sequence.block_table());
+            // a row and its draft attend as one row does
+            let path = self.path(len + input.rows.len() - rows, rows);
             self.batch.push(input.rows, len, block_table, path).state = input.sequence.span_state();
             let mut want = |row: usize| {
                 self.wanted.push((number, row));

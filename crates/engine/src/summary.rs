@@ -8,7 +8,7 @@ use latent_formats::Checkpoint;
 use latent_graph::ir::Op;
 use latent_graph::{ModelConfig, Stage, distinct_weights};
 use latent_threads::Placement;
-use latent_types::{CacheType, KernelContract, Tier};
+use latent_types::{CacheType, KernelContract, Setting, Tier};
 use std::time::Duration;
 
 /// A model that was trained with sparse attention, in a session that may hold more tokens than such attention reads.
@@ -25,8 +25,9 @@ impl std::fmt::Display for DenseAttention {
         let DenseAttention { index_topk, context } = self;
         write!(
             f,
-            "the model was trained with sparse attention to {index_topk} tokens; Latent attends to all, which is the same up to \
-             {index_topk} tokens and may answer otherwise beyond (the context holds {context}; --ctx-size {index_topk} keeps within)"
+            "the model was trained with sparse attention to {index_topk} tokens, and it attends to all here, which is the same up to \
+             {index_topk} tokens and may answer otherwise beyond (the context holds {context}; {} keeps within)",
+            Setting::Context.to(index_topk)
         )
     }
 }
@@ -71,6 +72,8 @@ pub struct Summary {
     pub cache: CacheType,
     /// Bytes that a token takes in it.
     pub token_bytes: usize,
+    /// Bytes of the recurrent state of one sequence; 0 of models without.
+    pub state_bytes: usize,
     /// The first layers, where another backend runs them.
     pub front: Option<FrontSummary>,
     /// Tokens that it holds.
@@ -112,11 +115,12 @@ impl Summary {
             placement: Placement::anywhere(resolved.options.threads),
             cache: resolved.options.stages.bind.cache,
             token_bytes: resolved.token_bytes(stages),
+            state_bytes: config.state_bytes(),
             front: None,
             context: resolved.options.context,
             kernels,
             portable,
-            dense: dense(config.index_topk, resolved.options.context),
+            dense: dense(config, resolved.options.context),
             warnings: Vec::new(),
             doubts: Vec::new(),
         }
@@ -139,8 +143,10 @@ impl Summary {
     }
 }
 
-fn dense(index_topk: Option<usize>, context: usize) -> Option<DenseAttention> {
-    index_topk
+fn dense(config: &ModelConfig, context: usize) -> Option<DenseAttention> {
+    config
+        .index_topk
+        .filter(|_| config.attention.indexer.is_none())
         .filter(|index_topk| context > *index_topk)
         .map(|index_topk| DenseAttention { index_topk, context })
 }

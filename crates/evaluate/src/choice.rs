@@ -18,7 +18,6 @@ pub struct ChoiceQuestion {
     pub line: usize,
     /// The text.
     pub context: String,
-    /// The endings.
     pub endings: Vec<String>,
     /// Which of them is right, from 0.
     pub label: usize,
@@ -27,9 +26,6 @@ pub struct ChoiceQuestion {
 impl ChoiceQuestion {
     /// Reads a file of one object per line, as HellaSwag has them: `ctx`, `endings` and `label` (a number, or one as text); with
     /// `activity_label` the text is prepared as lm-evaluation-harness does.
-    ///
-    /// # Errors
-    /// Anything but a plain file of such lines.
     pub fn read(path: &Path, most: Option<usize>) -> Result<Vec<ChoiceQuestion>, EvalError> {
         jsonl::read(path, most, ChoiceQuestion::parse)
     }
@@ -91,14 +87,10 @@ pub struct EndingScore {
     pub ln_p: f64,
     /// Tokens that were scored.
     pub tokens: usize,
-    /// Characters of the ending.
     pub characters: usize,
 }
 
 /// Scores the endings of a text. Text and ending are tokenized together, with a space between; tokens that all endings share are not scored.
-///
-/// # Errors
-/// A text longer than the context; logits that are not finite.
 pub fn score_endings(
     engine: &mut Engine,
     tokenizer: &Tokenizer,

@@ -29,12 +29,10 @@ impl TokenChunks {
         Ok(TokenChunks { tokens, context })
     }
 
-    /// Number of chunks.
     pub fn count(&self) -> usize {
         self.tokens.len() / self.context
     }
 
-    /// Tokens of a chunk.
     pub fn context(&self) -> usize {
         self.context
     }
@@ -73,9 +71,6 @@ impl ScoredPosition<'_> {
 /// Runs all chunks and passes on the positions that count, in order. The model's `bos` token, if
 /// any, replaces the first token of each chunk. `progress` is called with the number of finished
 /// tokens; if it returns false, the run stops.
-///
-/// # Errors
-/// What the engine or `sink` fails with.
 pub fn run_chunks(
     engine: &mut Engine,
     chunks: &TokenChunks,
@@ -123,7 +118,7 @@ mod tests {
         assert_eq!((chunks.count(), chunks.tokens().len(), chunks.scored()), (3, 24, 4..7));
         assert_eq!(TokenChunks::cut((0..25).collect(), 8, Some(2)).unwrap().count(), 2);
         let short = TokenChunks::cut((0..7).collect(), 8, None).unwrap_err().to_string();
-        assert!(short.contains("7 tokens") && short.contains("--ctx-size"), "{short}");
+        assert!(short.contains("7 tokens") && short.contains("option `context`"), "{short}");
         assert!(matches!(
             TokenChunks::cut((0..7).collect(), 3, None),
             Err(EvalError::NoPositions { context: 3 })

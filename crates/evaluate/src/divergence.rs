@@ -22,7 +22,6 @@ pub struct Divergence {
     pub positions: usize,
     /// The model's perplexity.
     pub perplexity: Estimate,
-    /// The base's.
     pub base_perplexity: Estimate,
     /// ln of their ratio, whose error knows that they are correlated.
     pub ln_ratio: Estimate,

@@ -2,6 +2,7 @@
 
 use latent_engine::EngineError;
 use latent_formats::{FormatError, InputError, OutputError};
+use latent_types::Setting;
 use std::path::PathBuf;
 
 /// Why an evaluation fails.
@@ -26,7 +27,6 @@ pub enum EvalError {
     /// A line of a file of questions that is wrong.
     #[error("{}, line {line}: {problem}", path.display())]
     Line {
-        /// The file.
         path: PathBuf,
         /// The line, from 1.
         line: usize,
@@ -35,10 +35,7 @@ pub enum EvalError {
     },
     /// A file without anything in it.
     #[error("{}: the file is empty: it needs one JSON object per line", path.display())]
-    Empty {
-        /// The file.
-        path: PathBuf,
-    },
+    Empty { path: PathBuf },
     /// A model without routed experts.
     #[error("the model has no routed experts, and so no router statistics")]
     NoRouter,
@@ -47,14 +44,14 @@ pub enum EvalError {
         "{file} and {base} have no tensor of the same name and shape: give two GGUF files, or two folders, of one model"
     )]
     NothingInCommon {
-        /// The file.
         file: String,
         /// What it was to be compared with.
         base: String,
     },
     /// The probability of an ending of a multiple choice is not finite.
     #[error(
-        "line {line}: the logits of an ending are NaN or infinite: `latent verify --weights` says which weights are not finite"
+        "line {line}: the logits of an ending are NaN or infinite: `latent verify` says which weights are not finite ({})",
+        Setting::Weights
     )]
     NoProbability {
         /// The line of the file.
@@ -62,7 +59,8 @@ pub enum EvalError {
     },
     /// There is less text than one chunk.
     #[error(
-        "the text has {tokens} tokens, fewer than a chunk of {context}: give a longer text, or a smaller --ctx-size"
+        "the text has {tokens} tokens, fewer than a chunk of {context}: give a longer text, or a smaller {}",
+        Setting::Context
     )]
     TooShort {
         /// Tokens of the text.
@@ -71,7 +69,7 @@ pub enum EvalError {
         context: usize,
     },
     /// Chunks of so few tokens that none of them is counted.
-    #[error("chunks of {context} tokens have no token to count: give --ctx-size 4 or more")]
+    #[error("chunks of {context} tokens have no token to count: give {} or more", Setting::Context.to(4))]
     NoPositions {
         /// Tokens of a chunk.
         context: usize,
@@ -79,7 +77,6 @@ pub enum EvalError {
     /// A file that is not one of llama.cpp's logits files, or a damaged one.
     #[error("{}: {problem}", path.display())]
     LogitsFile {
-        /// The file.
         path: PathBuf,
         /// What is wrong with it.
         problem: String,
@@ -87,7 +84,6 @@ pub enum EvalError {
     /// A logits file of a model with another vocabulary.
     #[error("{}: it is of a model with {theirs} tokens, this one has {ours}: compare models with the same tokenizer", path.display())]
     Vocabulary {
-        /// The file.
         path: PathBuf,
         /// Tokens of the file's vocabulary.
         theirs: usize,
@@ -96,8 +92,9 @@ pub enum EvalError {
     },
     /// Logits that are not finite.
     #[error(
-        "the logits after token {row} of chunk {chunk} are NaN or infinite: `latent verify --weights` says which weights are not finite, \
-         `latent diff` where the values begin to be"
+        "the logits after token {row} of chunk {chunk} are NaN or infinite: `latent verify` says which weights are not finite ({}), \
+         `latent diff` where the values begin to be",
+        Setting::Weights
     )]
     NotFinite {
         /// The chunk, from 1.

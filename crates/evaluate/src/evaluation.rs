@@ -17,7 +17,6 @@ pub struct Evaluation {
     /// The text, questions or other input file; empty if the evaluation has none.
     #[serde(default)]
     pub input: String,
-    /// The result.
     #[serde(flatten)]
     pub found: EvaluationResult,
 }
@@ -25,9 +24,7 @@ pub struct Evaluation {
 /// The model, and the settings that change its numbers.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct EvaluatedModel {
-    /// The file.
     pub file: String,
-    /// The model's own name.
     #[serde(default)]
     pub name: String,
     /// Exact or default arithmetic; empty where the model was not run.
@@ -50,18 +47,12 @@ pub struct EvaluatedModel {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "evaluation", rename_all = "snake_case")]
 pub enum EvaluationResult {
-    /// Perplexity.
     Perplexity(Perplexity),
-    /// KL divergence.
     Kl(Divergence),
     /// Multiple choice.
     Choice(ChoiceAccuracy),
-    /// Questions.
     Questions(QuestionAccuracy),
-    /// Retrieval.
     Retrieval(Retrieval),
-    /// Router statistics.
     Routing(RoutingStatistics),
-    /// Errors of weights.
     Weights(WeightErrors),
 }

@@ -5,6 +5,7 @@
 //! * [`ChoiceQuestion`], [`Question`], [`Haystack`]: endings that it holds likeliest, answers that are exactly right, facts that it finds in long prompts.
 //! * [`routing`]: how its experts are used, and how many a step reads.
 //! * [`weight_errors`]: how far its weights are from those of another file.
+//! * [`compare`]: where two runs diverge.
 //! * [`report`]: pictures of results, in one HTML file.
 //!
 //! Formulas and units: docs/evaluating.md.
@@ -30,6 +31,7 @@
 
 mod choice;
 mod chunks;
+pub mod compare;
 mod divergence;
 mod error;
 mod evaluation;

@@ -34,9 +34,6 @@ pub struct LogitsWriter {
 
 impl LogitsWriter {
     /// Begins the file at `path` for a model of `vocab` tokens.
-    ///
-    /// # Errors
-    /// A target that is refused; an error of the system.
     pub fn create(path: &Path, chunks: &TokenChunks, vocab: usize) -> Result<LogitsWriter, EvalError> {
         let mut out = OutputFile::create_private(path)?;
         let mut header = MAGIC.to_vec();
@@ -53,9 +50,6 @@ impl LogitsWriter {
     }
 
     /// Adds the next position.
-    ///
-    /// # Errors
-    /// An error of the system.
     pub fn add(&mut self, softmax: &LogSoftmax, logits: &[f32]) -> Result<(), EvalError> {
         let LogSoftmax { max, ln_sum, .. } = *softmax;
         let min = logits.iter().copied().fold(f32::INFINITY, f32::min).max(max - RANGE);
@@ -73,9 +67,6 @@ impl LogitsWriter {
     }
 
     /// Gives the file its name.
-    ///
-    /// # Errors
-    /// An error of the system.
     pub fn finish(self) -> Result<(), EvalError> {
         self.out.finish()?;
         Ok(())
@@ -126,7 +117,8 @@ impl LogitsReader {
         file.read_exact(&mut header).map_err(io)?;
         if &header[..8] != MAGIC {
             return Err(wrong(
-                "it does not begin with _logits_: give a file that llama-perplexity --kl-divergence-base or `latent eval` wrote".into(),
+                "it does not begin with _logits_: give a logits file of llama-perplexity or `latent eval`"
+                    .into(),
             ));
         }
         let number = |at: usize| {
@@ -162,9 +154,6 @@ impl LogitsReader {
     }
 
     /// The next position, in the order of [`run_chunks`](crate::run_chunks).
-    ///
-    /// # Errors
-    /// An error of the system; numbers that are not finite.
     pub fn read(&mut self) -> Result<BaseRow<'_>, EvalError> {
         let io = |error| InputError::Io { path: self.path.clone(), error };
         self.file.read_exact(&mut self.record).map_err(io)?;

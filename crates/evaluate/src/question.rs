@@ -18,7 +18,6 @@ pub struct Question {
     pub line: usize,
     /// What sort of question it is; empty where the file does not say.
     pub kind: String,
-    /// The question.
     pub prompt: String,
     /// The answer.
     pub expected: String,
@@ -26,9 +25,6 @@ pub struct Question {
 
 impl Question {
     /// Reads a file of one object per line: `question` or `prompt`, `answer` or `expected`, and perhaps `kind`.
-    ///
-    /// # Errors
-    /// Anything but a plain file of such lines.
     pub fn read(path: &Path, most: Option<usize>) -> Result<Vec<Question>, EvalError> {
         jsonl::read(path, most, Question::parse)
     }
@@ -44,9 +40,6 @@ impl Question {
 }
 
 /// Answers a prompt by greedy decoding, with `most` tokens at most. What `session` has cached of it is not computed again.
-///
-/// # Errors
-/// A prompt longer than the context.
 pub fn answer(
     engine: &mut Engine,
     session: &mut Session,
@@ -62,7 +55,6 @@ pub fn answer(
 /// How many questions a model answered as expected.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct QuestionAccuracy {
-    /// Questions.
     pub questions: usize,
     /// Share of the answers that are the expected one, white space at both ends aside.
     pub exact: Estimate,
@@ -88,14 +80,12 @@ pub struct QuestionKind {
 pub struct WrongAnswer {
     /// The question's line in the file.
     pub line: usize,
-    /// The expected answer.
     pub expected: String,
     /// The model's.
     pub answer: String,
 }
 
 impl QuestionAccuracy {
-    /// Adds an answer.
     pub fn add(&mut self, question: &Question, answer: &str) {
         let right = answer.trim() == question.expected.trim();
         let at = self.kinds.iter().position(|kind| kind.kind == question.kind).unwrap_or_else(|| {

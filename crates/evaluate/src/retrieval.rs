@@ -27,7 +27,6 @@ pub struct RetrievalCase {
 pub struct Needle {
     /// The prompt.
     pub text: String,
-    /// Its tokens.
     pub tokens: Vec<u32>,
     /// The code that was asked for.
     pub expected: String,
@@ -78,9 +77,6 @@ impl Haystack {
     }
 
     /// The longest prompt of a case: `tokens` puts the chat template around a text. None where the question alone is longer than the case allows.
-    ///
-    /// # Errors
-    /// What `tokens` fails with.
     pub fn hide<E>(
         &self,
         case: RetrievalCase,

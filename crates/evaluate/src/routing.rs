@@ -22,7 +22,6 @@ pub struct RoutingStatistics {
 /// How the experts of a layer are used.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct LayerLoad {
-    /// The layer.
     pub layer: usize,
     /// Mean number of experts per token.
     pub per_token: f64,
@@ -39,7 +38,6 @@ pub struct LayerLoad {
 /// What a step of some rows chooses, on average over the text and over the MoE layers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct StepExperts {
-    /// Rows of the step.
     pub rows: usize,
     /// Different experts per layer that neighbouring tokens choose: a step that verifies drafts reads them.
     pub neighbours: f64,
@@ -57,9 +55,6 @@ pub struct StepExperts {
 type RowExperts = BTreeMap<usize, Vec<Vec<usize>>>;
 
 /// Runs all chunks and counts what their routers choose; `counts` are the rows of the steps to look at.
-///
-/// # Errors
-/// A model without routers; what the engine fails with.
 pub fn routing(
     engine: &mut Engine,
     activations: &Activations,

@@ -5,7 +5,6 @@ use serde::{Deserialize, Serialize};
 /// A measured value and its standard error.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Estimate {
-    /// The value.
     pub value: f64,
     /// One standard error; 0 with too few samples for an estimate.
     pub error: f64,

@@ -34,7 +34,6 @@ pub struct WeightGroup {
     pub name: String,
     /// How many there are.
     pub tensors: usize,
-    /// Their weights.
     pub elements: u64,
     /// Bits that the file takes for one of them.
     pub bits: f64,
@@ -42,14 +41,10 @@ pub struct WeightGroup {
     pub relative: f64,
 }
 
-/// One tensor.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct TensorError {
-    /// Its name.
     pub name: String,
-    /// Its type.
     pub ty: String,
-    /// Its type in the base.
     pub base_type: String,
     /// As [`WeightErrors::relative`].
     pub relative: f64,
@@ -108,7 +103,7 @@ pub fn weight_errors(
     let failed: Mutex<Option<FormatError>> = Mutex::default();
     let (next, done, stop) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicBool::new(false));
     std::thread::scope(|scope| {
-        for _ in 0..threads.max(1) {
+        for _ in 0..threads.min(pieces.len()).clamp(1, latent_threads::MAX_THREADS) {
             scope.spawn(|| {
                 let mut rows = (Vec::new(), Vec::new());
                 while let Some((tensor, first, count)) = pieces.get(next.fetch_add(1, Ordering::Relaxed)) {

@@ -11,7 +11,6 @@ pub enum InputError {
     /// The operating system refuses access.
     #[error("{}: {error}", path.display())]
     Io {
-        /// The file.
         path: PathBuf,
         /// The operating system's error.
         error: std::io::Error,
@@ -19,7 +18,6 @@ pub enum InputError {
     /// It is not a regular file: reading it might block, or never end.
     #[error("{}: it is {what}, but only plain files are read; copy its contents into a file", path.display())]
     NotAFile {
-        /// Its path.
         path: PathBuf,
         /// Its kind.
         what: &'static str,
@@ -27,7 +25,6 @@ pub enum InputError {
     /// It is larger than any file of its kind.
     #[error("{}: {bytes} bytes, more than the limit of {limit} for this kind of file", path.display())]
     TooLarge {
-        /// The file.
         path: PathBuf,
         /// Its bytes, as far as they were read.
         bytes: u64,
@@ -37,7 +34,6 @@ pub enum InputError {
     /// It is not UTF-8.
     #[error("{}: not UTF-8 text: {error}", path.display())]
     NotText {
-        /// The file.
         path: PathBuf,
         /// The position of the first invalid byte.
         error: std::str::Utf8Error,
@@ -78,9 +74,6 @@ pub(crate) fn guarded(options: &mut OpenOptions, follow: bool) -> &mut OpenOptio
 /// Opens a plain file and returns its metadata too. Other kinds of files are not opened: a pipe or
 /// a device may block forever, and opening some devices has effects. If one replaces the file
 /// between the check and the opening, the call does not block, and refuses it.
-///
-/// # Errors
-/// [`InputError::Io`], [`InputError::NotAFile`].
 pub fn open(path: &Path) -> Result<(File, Metadata), InputError> {
     let io = |error| InputError::Io { path: path.to_owned(), error };
     let plain = |metadata: &Metadata| {
@@ -96,9 +89,6 @@ pub fn open(path: &Path) -> Result<(File, Metadata), InputError> {
 
 /// Reads a plain file of at most `limit` bytes. Reading stops at the limit if the file grows
 /// meanwhile.
-///
-/// # Errors
-/// [`InputError`].
 pub fn read(path: &Path, limit: u64) -> Result<Vec<u8>, InputError> {
     let too_large = |bytes| InputError::TooLarge { path: path.to_owned(), bytes, limit };
     let (file, metadata) = open(path)?;
@@ -112,9 +102,6 @@ pub fn read(path: &Path, limit: u64) -> Result<Vec<u8>, InputError> {
 }
 
 /// The same for UTF-8 text.
-///
-/// # Errors
-/// [`InputError`].
 pub fn read_text(path: &Path, limit: u64) -> Result<String, InputError> {
     String::from_utf8(read(path, limit)?).map_err(|error| {
         let utf16 = [[0xff, 0xfe], [0xfe, 0xff]].iter().any(|mark| error.as_bytes().starts_with(mark));

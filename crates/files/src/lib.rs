@@ -20,10 +20,12 @@ mod in_use;
 pub mod input_file;
 pub mod output_file;
 mod resumable_file;
+mod temporary;
 mod unfinished;
 
 pub use in_use::OpenFileGuard;
 pub use input_file::InputError;
 pub use output_file::{CompleteFile, OutputError, OutputFile, OutputFolder};
 pub use resumable_file::ResumableFile;
+pub use temporary::TemporaryFolder;
 pub use unfinished::unfinished_names;

@@ -7,11 +7,11 @@
 
 use crate::in_use;
 use crate::input_file::{guarded, kind};
+use crate::temporary::{TemporaryFile, TemporaryFolder, TemporaryPath};
 use crate::unfinished::UnfinishedName;
 use std::fs::{DirBuilder, File, Metadata, OpenOptions, Permissions};
 use std::io::{self, BufWriter, Seek, Write};
 use std::path::{Path, PathBuf};
-use tempfile::{NamedTempFile, TempDir, TempPath};
 
 pub use crate::unfinished::remove_unfinished;
 
@@ -40,7 +40,7 @@ pub enum OutputError {
 #[derive(Debug)]
 pub struct OutputFile {
     target: PathBuf,
-    file: BufWriter<NamedTempFile>,
+    file: BufWriter<TemporaryFile>,
     noted: UnfinishedName,
 }
 
@@ -48,7 +48,7 @@ pub struct OutputFile {
 #[derive(Debug)]
 pub struct CompleteFile {
     target: PathBuf,
-    temporary: TempPath,
+    temporary: TemporaryPath,
     bytes: u64,
     noted: UnfinishedName,
 }
@@ -56,9 +56,6 @@ pub struct CompleteFile {
 impl OutputFile {
     /// Checks in advance, as far as possible, that a file can be written at `target`. Use it before
     /// long work.
-    ///
-    /// # Errors
-    /// As for [`create`](Self::create).
     pub fn check(target: &Path) -> Result<(), OutputError> {
         examine(target)?;
         let io = |error| OutputError::Io { path: target.to_owned(), error };
@@ -69,18 +66,12 @@ impl OutputFile {
     }
 
     /// Begins a file that will stand at `target`, with the permissions of the file there, or those of a new file.
-    ///
-    /// # Errors
-    /// A target that is refused; an error of the system.
     pub fn create(target: &Path) -> Result<OutputFile, OutputError> {
         OutputFile::begin(target, false)
     }
 
     /// The same for files with conversation contents: only the owner may read the file, regardless
     /// of the umask and the permissions of an existing file.
-    ///
-    /// # Errors
-    /// As for [`create`](Self::create).
     pub fn create_private(target: &Path) -> Result<OutputFile, OutputError> {
         OutputFile::begin(target, true)
     }
@@ -90,12 +81,7 @@ impl OutputFile {
         let io = |error| OutputError::Io { path: target.to_owned(), error };
         // the name must stay valid if the working directory changes
         let folder = std::path::absolute(folder(target)).map_err(io)?;
-        let mut builder = tempfile::Builder::new();
-        builder.prefix(".latent-").suffix(".part").rand_bytes(12);
-        if let Some(permissions) = of_new_file(private) {
-            builder.permissions(permissions);
-        }
-        let file = builder.tempfile_in(folder).map_err(|error| io(without_path(error)))?;
+        let file = TemporaryFile::create_in(&folder, private).map_err(io)?;
         let noted = UnfinishedName::new(file.path());
         if let Some(old) = old.filter(|_| !private) {
             file.as_file().set_permissions(plain_mode(&old)).map_err(io)?;
@@ -110,9 +96,6 @@ impl OutputFile {
 
     /// Leaves a hole of `bytes` bytes, which read as zeros. On file systems with sparse files it
     /// takes no disk space.
-    ///
-    /// # Errors
-    /// An error of the system.
     pub fn skip(&mut self, bytes: u64) -> io::Result<()> {
         self.flush()?;
         let file = self.file.get_ref().as_file();
@@ -121,22 +104,16 @@ impl OutputFile {
     }
 
     /// Brings all bytes to the disk.
-    ///
-    /// # Errors
-    /// An error of the system.
     pub fn complete(self) -> Result<CompleteFile, OutputError> {
         let OutputFile { target, file, noted } = self;
-        let io = |error| OutputError::Io { path: target.clone(), error: without_path(error) };
+        let io = |error| OutputError::Io { path: target.clone(), error };
         let file = file.into_inner().map_err(|error| io(error.into_error()))?;
         file.as_file().sync_all().map_err(io)?;
         let bytes = file.as_file().metadata().map_err(io)?.len();
-        Ok(CompleteFile { temporary: file.into_temp_path(), bytes, noted, target })
+        Ok(CompleteFile { temporary: file.close(), bytes, noted, target })
     }
 
     /// [`complete`](Self::complete) and [`publish`](CompleteFile::publish); how many bytes it has.
-    ///
-    /// # Errors
-    /// An error of the system.
     pub fn finish(self) -> Result<u64, OutputError> {
         let complete = self.complete()?;
         let bytes = complete.bytes();
@@ -147,37 +124,30 @@ impl OutputFile {
 
 impl Write for OutputFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.file.write(bytes).map_err(without_path)
+        self.file.write(bytes)
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.file.flush().map_err(without_path)
+        self.file.flush()
     }
 }
 
 impl CompleteFile {
-    /// Bytes of the file.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
     /// Gives it its name, in place of an older file of that name.
-    ///
-    /// # Errors
-    /// A target that has changed meanwhile; an error of the system.
     pub fn publish(self) -> Result<(), OutputError> {
         let CompleteFile { target, temporary, noted, .. } = self;
         examine(&target)?;
         let io = |error| OutputError::Io { path: target.clone(), error };
-        temporary.persist(&target).map_err(|error| io(error.error))?;
+        temporary.persist(&target).map_err(io)?;
         drop(noted);
         sync_folder(folder(&target)).map_err(io)
     }
 
     /// Publishes all files, or none that was not there before: after a failure those already published are removed again.
-    ///
-    /// # Errors
-    /// As for [`publish`](Self::publish).
     pub fn publish_all(files: Vec<CompleteFile>) -> Result<(), OutputError> {
         let mut new = Vec::new();
         for file in files {
@@ -197,9 +167,6 @@ impl CompleteFile {
 }
 
 /// Writes a whole file.
-///
-/// # Errors
-/// As for [`OutputFile::create`] and [`OutputFile::finish`].
 pub fn write(target: &Path, bytes: &[u8]) -> Result<(), OutputError> {
     filled(OutputFile::create(target)?, bytes)
 }
@@ -226,9 +193,6 @@ pub fn open_in_place(path: &Path) -> Result<File, OutputError> {
 }
 
 /// The same, and a missing file is created. For files that outlive one process: locks, downloads, output that a later run continues.
-///
-/// # Errors
-/// As for [`open_in_place`].
 pub fn create_in_place(path: &Path) -> Result<File, OutputError> {
     in_place(path, true)
 }
@@ -255,9 +219,6 @@ fn in_place(path: &Path, create: bool) -> Result<File, OutputError> {
 }
 
 /// Makes a folder and its missing parents, for their owner alone.
-///
-/// # Errors
-/// An error of the system.
 pub fn make_private_folder(path: &Path) -> io::Result<()> {
     let mut builder = DirBuilder::new();
     builder.recursive(true);
@@ -267,15 +228,8 @@ pub fn make_private_folder(path: &Path) -> io::Result<()> {
 }
 
 /// Makes a temporary folder in `parent`, for its owner alone. It is removed with the value.
-///
-/// # Errors
-/// An error of the system.
-pub fn temporary_folder(parent: &Path) -> io::Result<TempDir> {
-    let mut builder = tempfile::Builder::new();
-    builder.prefix(".latent-");
-    #[cfg(unix)]
-    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o700));
-    builder.tempdir_in(parent)
+pub fn temporary_folder(parent: &Path) -> io::Result<TemporaryFolder> {
+    TemporaryFolder::create_in(parent)
 }
 
 /// A folder for output files. What had to be made of it is removed again when this is dropped before it is [kept](Self::keep).
@@ -287,9 +241,6 @@ pub struct OutputFolder {
 
 impl OutputFolder {
     /// Makes the folder at `path` and its parents where they are missing.
-    ///
-    /// # Errors
-    /// An error of the system.
     pub fn create(path: &Path) -> Result<OutputFolder, OutputError> {
         let io = |error| OutputError::Io { path: path.to_owned(), error };
         let whole = std::path::absolute(path).map_err(io)?;
@@ -356,20 +307,6 @@ pub(crate) fn examine(target: &Path) -> Result<Option<Metadata>, OutputError> {
     Ok(Some(metadata))
 }
 
-/// The permissions of a new file, to which the system applies the umask.
-fn of_new_file(private: bool) -> Option<Permissions> {
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::PermissionsExt;
-        Some(Permissions::from_mode(if private { 0o600 } else { 0o666 }))
-    }
-    #[cfg(not(unix))]
-    {
-        let _ = private;
-        None
-    }
-}
-
 /// The permissions of an older file, without the bits that make a program run as another user.
 fn plain_mode(old: &Metadata) -> Permissions {
     #[cfg(unix)]
@@ -379,14 +316,6 @@ fn plain_mode(old: &Metadata) -> Permissions {
     }
     #[cfg(not(unix))]
     old.permissions()
-}
-
-/// The system's error without the temporary name, which means nothing to the user.
-fn without_path(error: io::Error) -> io::Error {
-    match error.to_string().split_once(" at path ") {
-        Some((what, _)) => io::Error::new(error.kind(), what),
-        None => error,
-    }
 }
 
 /// Brings the names in a folder to the disk.

@@ -38,7 +38,6 @@ impl ResumableFile {
     /// Bytes of the target that are written last.
     pub const COUNT_BYTES: usize = COUNT_BYTES;
 
-    /// The part of a target.
     pub fn part_of(target: &Path, fingerprint: u64) -> PathBuf {
         let mut name = target.file_name().unwrap_or_default().to_owned();
         name.push(format!(".{fingerprint:016x}.part"));
@@ -89,7 +88,6 @@ impl ResumableFile {
         self.written
     }
 
-    /// The part.
     pub fn part(&self) -> &Path {
         &self.part
     }
@@ -100,9 +98,6 @@ impl ResumableFile {
     }
 
     /// Forgets what an earlier run has written.
-    ///
-    /// # Errors
-    /// An error of the system.
     pub fn begin_anew(&mut self) -> Result<(), OutputError> {
         self.pending.clear();
         (self.written, self.flushed, self.counted) = (0, 0, 0);
@@ -115,9 +110,6 @@ impl ResumableFile {
     }
 
     /// Appends bytes. After an error the file ends behind an earlier append, and bytes that were appended since are not [written](Self::written).
-    ///
-    /// # Errors
-    /// An error of the system.
     pub fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
         // the count stands in for the first ones
         let first = (COUNT_BYTES as u64).saturating_sub(self.written).min(bytes.len() as u64) as usize;
@@ -131,9 +123,6 @@ impl ResumableFile {
     }
 
     /// Brings all bytes to the disk and counts them: where a later run goes on.
-    ///
-    /// # Errors
-    /// An error of the system.
     pub fn count(&mut self) -> io::Result<()> {
         self.flush()?;
         self.file.sync_data()?;
@@ -165,17 +154,11 @@ impl ResumableFile {
     }
 
     /// Puts the first bytes in their place and gives the part its target's name.
-    ///
-    /// # Errors
-    /// A target that has changed meanwhile; an error of the system.
     pub fn publish(self, start: [u8; COUNT_BYTES]) -> Result<(), OutputError> {
         ResumableFile::publish_all(vec![(self, start)])
     }
 
     /// Publishes all files with their first bytes, or none that was not there before: after a failure those already published are removed again.
-    ///
-    /// # Errors
-    /// As for [`publish`](Self::publish).
     pub fn publish_all(mut files: Vec<(ResumableFile, [u8; COUNT_BYTES])>) -> Result<(), OutputError> {
         for (file, start) in &mut files {
             file.whole(*start).map_err(|error| OutputError::Io { path: file.target.clone(), error })?;

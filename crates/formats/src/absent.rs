@@ -5,7 +5,6 @@ use std::collections::HashMap;
 /// Which files of a model must be here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RequiredFiles {
-    /// All.
     All,
     /// Those with metadata; of the others any.
     Some,

@@ -141,6 +141,8 @@ impl Builder {
             packed: None,
             four_bit: Arc::default(),
             cuts: Vec::new(),
+            derived: Arc::default(),
+            in_files: None,
             absent: Arc::new(absent),
             _in_use: in_use,
         })

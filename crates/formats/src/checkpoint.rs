@@ -1,6 +1,7 @@
 //! A checkpoint: metadata and named tensors of a model, checked before anything uses them.
 
 use crate::absent::MissingFiles;
+use crate::derived::DerivedSource;
 use crate::error::FormatError;
 use crate::folder::HfSource;
 use crate::four_bit::FourBitWeight;
@@ -28,6 +29,10 @@ pub struct Checkpoint {
     pub(crate) four_bit: Arc<Vec<FourBitWeight>>,
     /// Tensors of which it has a part that is stored in pieces: see [`parts`](Self::parts).
     pub(crate) cuts: Vec<TensorCut>,
+    /// Tensors that are computed from others.
+    pub(crate) derived: Arc<Vec<DerivedSource>>,
+    /// The tensors of the files, if there are derived ones in addition.
+    pub(crate) in_files: Option<Arc<Vec<TensorInfo>>>,
     /// Its files that are not here.
     pub(crate) absent: Arc<MissingFiles>,
     /// Its files other than weights.
@@ -74,9 +79,6 @@ impl Checkpoint {
     }
 
     /// Rows and columns of an FP8 matrix that share a scale.
-    ///
-    /// # Errors
-    /// A size in config.json that is not supported.
     pub fn fp8_block(&self) -> Result<(usize, usize), FormatError> {
         self.source.fp8_block(&self.path)
     }
@@ -104,6 +106,7 @@ impl Checkpoint {
             TensorLocation::FourBit(_)
             | TensorLocation::Factor(_)
             | TensorLocation::Cut(_)
+            | TensorLocation::Derived(_)
             | TensorLocation::Absent => &[],
         }
     }
@@ -136,12 +139,14 @@ impl Checkpoint {
             return packed.identity;
         }
         let mut sample = FNV_START;
-        for info in self.tensors.iter().step_by(self.tensors.len().div_ceil(SAMPLED).max(1)) {
+        let tensors = self.in_files.as_deref().unwrap_or(&self.tensors);
+        for info in tensors.iter().step_by(tensors.len().div_ceil(SAMPLED).max(1)) {
             let data = match info.place {
                 TensorLocation::File { .. } => self.stored(info),
                 TensorLocation::FourBit(index) => self.stored(&self.four_bit[index].quants),
                 TensorLocation::Factor(index) => self.stored(&self.four_bit[index].scales),
                 TensorLocation::Cut(index) => self.stored(&self.cuts[index].whole),
+                TensorLocation::Derived(index) => self.stored(&self.derived[index].from),
                 TensorLocation::Absent => &[],
             };
             let take = data.len().min(SAMPLE_BYTES);
@@ -155,7 +160,6 @@ impl Checkpoint {
 /// Number of tensors whose first and last bytes distinguish models with the same header.
 pub const SAMPLED: usize = 1024;
 
-/// Bytes of a sample.
 pub(crate) const SAMPLE_BYTES: usize = 64;
 
 pub(crate) fn display(path: &Path) -> String {

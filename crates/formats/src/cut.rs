@@ -12,9 +12,6 @@ pub struct TooManyFiles {
 }
 
 /// Which tensors, given by their bytes, each file has: at most `most` bytes, and a larger tensor is alone in its file. There is one file at least.
-///
-/// # Errors
-/// More files than a model may have.
 pub fn cut(bytes: &[u64], most: u64) -> Result<Vec<Range<usize>>, TooManyFiles> {
     let mut files = Vec::new();
     let (mut first, mut filled) = (0, 0u64);

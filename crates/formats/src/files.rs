@@ -11,7 +11,6 @@ use std::sync::Arc;
 pub struct FileIdentity {
     /// Its name, without the folder.
     pub name: String,
-    /// Its bytes.
     pub bytes: u64,
     /// Hashes of its header, and of bytes taken from all over it.
     pub identity: Identity,
@@ -68,6 +67,7 @@ impl Checkpoint {
                 all.flat_map(|stored| self.places_in(stored)).collect()
             }
             TensorLocation::Cut(index) => self.places_in(&self.cuts[index].whole),
+            TensorLocation::Derived(index) => self.places_in(&self.derived[index].from),
             TensorLocation::Absent => Vec::new(),
         }
     }

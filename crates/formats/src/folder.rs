@@ -50,7 +50,6 @@ pub enum TokenizerKind {
 /// Where the bytes of a vocabulary are.
 #[derive(Clone, Debug)]
 pub enum TokenizerPlace {
-    /// In this file.
     File(PathBuf),
     /// In memory: a packed file held it.
     Held(Arc<[u8]>),

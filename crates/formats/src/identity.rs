@@ -1,7 +1,7 @@
 //! Identity of a model, which a packed file stores for its source.
 
 /// The version of packed files that is written, and the only one that is read.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// The source of a packed file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -10,7 +10,6 @@ pub struct PackSource {
     pub version: u32,
     /// Name of the source's file or folder, without the path.
     pub name: String,
-    /// Files of the source.
     pub files: u64,
     /// Identifies the source.
     pub identity: Identity,

@@ -10,9 +10,6 @@ use std::fmt;
 use std::path::Path;
 
 /// Parses JSON text with at most [`limits::MAX_JSON_VALUES`] values, nested at most 127 deep, without duplicate keys in an object.
-///
-/// # Errors
-/// What is wrong, with line and column.
 pub fn parse(text: &str) -> Result<Value, String> {
     let values = count_values(text.as_bytes());
     if values > limits::MAX_JSON_VALUES {

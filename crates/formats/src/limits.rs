@@ -2,7 +2,6 @@
 
 /// Metadata keys of a GGUF file.
 pub const MAX_KEYS: u64 = 1 << 14;
-/// Bytes of a key.
 pub const MAX_KEY_BYTES: u64 = 1 << 16;
 /// Bytes of a metadata string; the longest ones are chat templates.
 pub const MAX_STRING_BYTES: u64 = 4 << 20;

@@ -18,7 +18,6 @@ pub(crate) enum FileBytes {
     Static(&'static [u8]),
 }
 
-/// A mapped file.
 pub(crate) struct MappedFile {
     map: Mmap,
     /// Kept to give pages back to the system.

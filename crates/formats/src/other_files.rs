@@ -15,7 +15,6 @@ use std::sync::Arc;
 pub struct FileTensors {
     /// The file's name.
     pub file: String,
-    /// Its tensors.
     pub tensors: Vec<TensorHead>,
 }
 
@@ -43,9 +42,6 @@ impl Checkpoint {
     }
 
     /// Refuses a checkpoint with missing files, for a process that needs all of them.
-    ///
-    /// # Errors
-    /// Names a file that is not here.
     pub fn check_whole(&self) -> Result<(), FormatError> {
         let Some(first) = self.absent.files.first() else { return Ok(()) };
         let problem = format!(
@@ -124,6 +120,8 @@ impl Checkpoint {
             packed: self.packed.clone(),
             four_bit: Arc::clone(&self.four_bit),
             cuts: Vec::new(),
+            derived: Arc::default(),
+            in_files: None,
             absent: Arc::new(absent),
             _in_use: Vec::new(),
         }

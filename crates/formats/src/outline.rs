@@ -36,7 +36,6 @@ pub struct Outline {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OutlineData {
-    /// All there.
     Whole,
     /// The header is there; the data of some tensors, or some files of a set, are not.
     Header,
@@ -53,7 +52,6 @@ pub struct TensorHead {
     pub ty: TensorType,
     /// Shape, outermost dimension first.
     pub shape: Vec<usize>,
-    /// Bytes.
     pub bytes: u64,
 }
 
@@ -70,9 +68,6 @@ enum OutlineBacking {
 
 impl Outline {
     /// Opens what [`Checkpoint::open`] does, a file or folder whose tensors' data are missing, or a config.json.
-    ///
-    /// # Errors
-    /// What is wrong, where, and what to do.
     pub fn open(path: &Path) -> Result<Outline, FormatError> {
         if path.extension().is_some_and(|end| end == "json") && path.is_file() {
             return config(path);
@@ -98,9 +93,6 @@ impl Outline {
     }
 
     /// Rows and columns of an FP8 matrix that share a scale.
-    ///
-    /// # Errors
-    /// A size in config.json that is not supported.
     pub fn fp8_block(&self) -> Result<(usize, usize), FormatError> {
         self.source().fp8_block(&self.path)
     }
@@ -123,7 +115,6 @@ impl Outline {
         self.data != OutlineData::Config && !matches!(self.refusal, Some(FormatError::Incomplete { .. }))
     }
 
-    /// Which data there are.
     pub fn data(&self) -> OutlineData {
         self.data
     }
@@ -138,7 +129,6 @@ impl Outline {
         &self.tensors
     }
 
-    /// The tensor of this name.
     pub fn tensor(&self, name: &str) -> Option<&TensorHead> {
         self.by_name.get(name).map(|i| &self.tensors[*i])
     }

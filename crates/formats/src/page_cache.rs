@@ -126,6 +126,8 @@ impl Checkpoint {
             TensorLocation::FourBit(index) => self.four_bit[index].tensors().filter_map(within).collect(),
             // read with the weight
             TensorLocation::Factor(_) | TensorLocation::Absent => Vec::new(),
+            // any part may need all of it
+            TensorLocation::Derived(index) => self.places_of(&self.derived[index].from, 0..usize::MAX),
             // from its first row to its last
             TensorLocation::Cut(index) => {
                 let cut = &self.cuts[index];
@@ -147,6 +149,8 @@ impl Checkpoint {
         match info.place {
             TensorLocation::FourBit(index) => whole || self.four_bit[index].has_rows(),
             TensorLocation::Cut(_) => whole,
+            // another derived tensor may read the same pages
+            TensorLocation::Derived(_) => false,
             TensorLocation::File { .. } | TensorLocation::Factor(_) | TensorLocation::Absent => true,
         }
     }

@@ -15,9 +15,7 @@ pub struct TensorPart {
     pub tensor: String,
     /// Its matrices, rows of a matrix, and columns.
     pub whole: [usize; 3],
-    /// Which matrices there are.
     pub matrices: Range<usize>,
-    /// Which rows of each.
     pub rows: Range<usize>,
     /// Which elements of each row.
     pub columns: Range<usize>,
@@ -60,6 +58,8 @@ impl Checkpoint {
             packed: self.packed.clone(),
             four_bit: Arc::clone(&self.four_bit),
             cuts,
+            derived: Arc::clone(&self.derived),
+            in_files: self.in_files.clone(),
             absent: Arc::clone(&self.absent),
             _in_use: Vec::new(),
         })

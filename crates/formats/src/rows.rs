@@ -1,6 +1,7 @@
 //! The rows of a tensor: as the file has them, or put together from the tensors of a 4-bit weight.
 
 use crate::checkpoint::Checkpoint;
+use crate::derived::{DerivedRows, DerivedSource, RowSource};
 use crate::error::{FormatError, FourBitError};
 use crate::four_bit::FourBitDecoder;
 use crate::tensor::{TensorCut, TensorInfo, TensorLocation};
@@ -18,6 +19,7 @@ enum RowBytes<'a> {
     FourBit(Box<FourBitDecoder<'a>>),
     Factor([u8; 4]),
     Cut(&'a TensorCut, Box<TensorRows<'a>>),
+    Derived(&'a dyn DerivedRows, Box<TensorRows<'a>>),
 }
 
 impl TensorRows<'_> {
@@ -43,6 +45,11 @@ impl TensorRows<'_> {
                 }
                 scratch
             }
+            RowBytes::Derived(derived, source) => {
+                scratch.clear();
+                derived.read(&**source, rows, scratch);
+                scratch
+            }
         }
     }
 
@@ -55,7 +62,7 @@ impl TensorRows<'_> {
         match &self.bytes {
             RowBytes::Stored(all) => Cow::Borrowed(&all[bytes]),
             RowBytes::Factor(all) => Cow::Borrowed(&all[bytes]),
-            RowBytes::FourBit(_) | RowBytes::Cut(..) => {
+            RowBytes::FourBit(_) | RowBytes::Cut(..) | RowBytes::Derived(..) => {
                 let mut scratch = Vec::new();
                 self.read(rows, &mut scratch);
                 Cow::Owned(scratch)
@@ -63,9 +70,14 @@ impl TensorRows<'_> {
         }
     }
 
-    /// Bytes of a row.
     pub fn row_bytes(&self) -> usize {
         self.row_bytes
+    }
+}
+
+impl RowSource for TensorRows<'_> {
+    fn source_rows<'s>(&'s self, rows: Range<usize>, scratch: &'s mut Vec<u8>) -> &'s [u8] {
+        self.read(rows, scratch)
     }
 }
 
@@ -91,6 +103,10 @@ impl Checkpoint {
             TensorLocation::Cut(index) => {
                 let cut = &self.cuts[index];
                 RowBytes::Cut(cut, Box::new(self.rows_of(&cut.whole)?))
+            }
+            TensorLocation::Derived(index) => {
+                let DerivedSource { from, rows } = &self.derived[index];
+                RowBytes::Derived(&**rows, Box::new(self.rows_of(from)?))
             }
         };
         let row_bytes = info.bytes.checked_div(info.rows()).unwrap_or(0);

@@ -35,6 +35,8 @@ pub(crate) enum TensorLocation {
     Factor(usize),
     /// A part of a tensor that does not lie in one piece.
     Cut(usize),
+    /// Computed from another tensor while they are read.
+    Derived(usize),
     /// They are in a file that is not here.
     Absent,
 }
@@ -42,13 +44,11 @@ pub(crate) enum TensorLocation {
 /// Which part of a tensor there is: of some of its matrices some rows, and of these some bytes.
 #[derive(Clone, Debug)]
 pub(crate) struct TensorCut {
-    /// The tensor.
     pub(crate) whole: TensorInfo,
     /// Rows of one of its matrices.
     pub(crate) matrix_rows: usize,
     /// The first of its matrices.
     pub(crate) first_matrix: usize,
-    /// The rows of each.
     pub(crate) rows: Range<usize>,
     /// The bytes of each row.
     pub(crate) bytes: Range<usize>,

@@ -15,9 +15,6 @@ const READ: &str = "Latent reads FP8 with a weight_scale_inv for each block of w
 pub(crate) type TensorLookup<'a> = dyn Fn(&str) -> Option<HeaderTensor<'a>> + 'a;
 
 /// Refuses weights whose format is not read, and FP8 weights without their scales.
-///
-/// # Errors
-/// [`FormatError::WeightFormat`], [`FormatError::Set`].
 pub(crate) fn check<'a>(
     folder: &Path,
     source: &HfSource,

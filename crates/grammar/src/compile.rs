@@ -49,9 +49,6 @@ struct CompilerState {
 
 impl Grammars {
     /// Builds the trie of a tokenizer's tokens.
-    ///
-    /// # Errors
-    /// A tokenizer without a token that ends generation.
     pub fn new(tokenizer: &Tokenizer, limits: GrammarLimits) -> Result<Grammars, GrammarError> {
         let vocabulary = Arc::new(VocabularyTrie::new(tokenizer)?);
         let env: TokEnv = Arc::<VocabularyTrie>::clone(&vocabulary);

@@ -292,9 +292,6 @@ pub(crate) fn pairs(exprs: &ExprSet) -> Option<u64> {
 }
 
 /// Refuses lexemes whose intersections cost too much. The limits for making the lexer.
-///
-/// # Errors
-/// [`GrammarError::Invalid`]; [`GrammarError::Timeout`].
 pub(crate) fn check(
     what: &'static str,
     spec: &LexerSpec,

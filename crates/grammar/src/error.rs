@@ -39,7 +39,6 @@ pub enum GrammarError {
     Syntax {
         /// `GBNF grammar` or `Lark grammar`.
         what: &'static str,
-        /// Where.
         place: SourcePosition,
         /// What is wrong there.
         problem: String,
@@ -61,17 +60,11 @@ pub enum GrammarError {
         unit: &'static str,
         /// How many it has, or at how many counting stopped.
         found: usize,
-        /// The limit.
         limit: usize,
     },
     /// Compiling took too long.
     #[error("the {what} takes more than {:.1} s to compile: simplify it", limit.as_secs_f64())]
-    Timeout {
-        /// What was compiled.
-        what: &'static str,
-        /// The deadline.
-        limit: Duration,
-    },
+    Timeout { what: &'static str, limit: Duration },
     /// As many grammars as allowed are being compiled already.
     #[error("{0} grammars are being compiled already; try again in a moment")]
     Busy(usize),
@@ -83,7 +76,6 @@ pub enum GrammarError {
     Step {
         /// The kind of constraint.
         what: &'static str,
-        /// The library's reason.
         problem: String,
     },
 }

@@ -23,7 +23,6 @@ pub struct GrammarLimits {
     pub references: usize,
     /// The largest bound of a repetition in a grammar.
     pub repetitions: usize,
-    /// Time for compiling one grammar.
     pub compile_time: Duration,
     /// Grammars compiled at the same time, those that passed their deadline included.
     pub compiling: usize,
@@ -66,17 +65,18 @@ impl Default for GrammarLimits {
 pub(crate) struct CompileDeadline {
     what: &'static str,
     limit: Duration,
-    end: Instant,
+    /// None where that is later than the clock counts.
+    end: Option<Instant>,
 }
 
 impl CompileDeadline {
     pub(crate) fn new(what: &'static str, limits: &GrammarLimits) -> CompileDeadline {
         let limit = limits.compile_time;
-        CompileDeadline { what, limit, end: Instant::now() + limit }
+        CompileDeadline { what, limit, end: Instant::now().checked_add(limit) }
     }
 
     pub(crate) fn check(&self) -> Result<(), GrammarError> {
-        if Instant::now() < self.end {
+        if self.end.is_none_or(|end| Instant::now() < end) {
             return Ok(());
         }
         Err(GrammarError::Timeout { what: self.what, limit: self.limit })

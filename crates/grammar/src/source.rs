@@ -8,7 +8,6 @@ use serde_json::Value;
 pub enum GrammarSource {
     /// A JSON text that is an instance of a schema.
     JsonSchema(Value),
-    /// A JSON object.
     JsonObject,
     /// A text that matches a regular expression as a whole; the syntax of Rust's crate regex, without look-around and back references.
     Regex(String),

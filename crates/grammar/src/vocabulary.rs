@@ -72,7 +72,6 @@ impl VocabularyTrie {
         self.controls.iter().find(|(_, of)| *of == id).map_or("", |(name, _)| name)
     }
 
-    /// The trie.
     pub(crate) fn trie(&self) -> &TokTrie {
         &self.trie
     }

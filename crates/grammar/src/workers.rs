@@ -204,7 +204,7 @@ impl MaskWorkers {
         MaskWorkers {
             queue: Arc::default(),
             watch: Arc::new(Watchdog::new(mask_time)),
-            threads,
+            threads: threads.min(latent_threads::MAX_THREADS),
             started: Mutex::new(false),
             served: AtomicBool::new(false),
         }

@@ -34,7 +34,6 @@ pub(crate) static BAILING: NamingScheme = NamingScheme {
     ],
 };
 
-/// The names of Kimi-Linear.
 pub(crate) static KIMI_LINEAR: NamingScheme = NamingScheme {
     name: "kimi_linear",
     replaced: &[
@@ -47,7 +46,6 @@ pub(crate) static KIMI_LINEAR: NamingScheme = NamingScheme {
 };
 
 impl NamingScheme {
-    /// The scheme of this name.
     pub(crate) fn named(name: &str) -> Option<&'static NamingScheme> {
         [&PLAIN, &BAILING, &KIMI_LINEAR].into_iter().find(|scheme| scheme.name == name)
     }

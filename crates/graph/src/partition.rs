@@ -54,7 +54,6 @@ pub enum PartitionError {
     /// There are more or fewer ranks.
     #[error("partition {partition} needs {needs} ranks, but the job has {ranks}: start mpirun -n {needs}")]
     Ranks {
-        /// The partition.
         partition: String,
         /// Ranks that the partition requires.
         needs: usize,
@@ -74,7 +73,6 @@ pub enum PartitionError {
     Counts {
         /// As they were given.
         given: String,
-        /// Their sum.
         sum: usize,
         /// Layers of the model.
         layers: usize,
@@ -102,7 +100,6 @@ pub enum PartitionError {
         "tensor {tensor} would be split at {at}, inside a block of {block} elements with one scale: use fewer ranks for tensor, or split by layers or experts"
     )]
     ScaleBlock {
-        /// The tensor.
         tensor: String,
         /// Row or column of the cut.
         at: usize,
@@ -111,7 +108,7 @@ pub enum PartitionError {
     },
     /// What a partitioned model does not run yet.
     #[error("{0} is not built for a model that several ranks share; {1}")]
-    NotBuilt(&'static str, &'static str),
+    NotBuilt(&'static str, String),
 }
 
 impl FromStr for Partition {
@@ -174,7 +171,7 @@ fn joined(counts: &[usize]) -> String {
 }
 
 impl Partition {
-    /// Even stretches of layers, one for each rank.
+    /// Even stretches of layers, one for each rank; at least one.
     pub fn pipeline(ranks: usize) -> Partition {
         Partition { stretches: Stretches::Even(ranks.max(1)), tensor: 1, experts: 1 }
     }
@@ -194,7 +191,7 @@ impl Partition {
         if tensor > 1 && experts > 1 && tensor != experts {
             return Err(PartitionError::Groups { tensor, experts });
         }
-        let partition = Partition { tensor, experts, ..self };
+        let partition = Partition { tensor: tensor.max(1), experts: experts.max(1), ..self };
         let ranks = partition.ranks();
         if ranks > MAX_RANKS {
             let problem = format!("it is for {ranks} ranks, more than {MAX_RANKS}");
@@ -203,9 +200,8 @@ impl Partition {
         Ok(partition)
     }
 
-    /// Ranks that it is for.
     pub fn ranks(&self) -> usize {
-        self.stretches() * self.members()
+        self.stretches().saturating_mul(self.members())
     }
 
     /// Stretches of layers.
@@ -242,7 +238,7 @@ impl Partition {
     /// A partition for another number of ranks, or one that this model cannot be cut by.
     pub fn part(&self, config: &ModelConfig, rank: usize, ranks: usize) -> Result<RankPart, PartitionError> {
         let needs = self.ranks();
-        if needs != ranks {
+        if needs != ranks || rank >= ranks {
             return Err(PartitionError::Ranks { partition: self.to_string(), needs, ranks });
         }
         let (stretch, member) = (rank / self.members(), rank % self.members());
@@ -271,7 +267,7 @@ impl Partition {
                 share.map(|share| share.range()).ok_or(PartitionError::Layers { stretches, layers })
             }
             Stretches::Counts(counts) => {
-                let sum = counts.iter().sum();
+                let sum = counts.iter().fold(0, |sum: usize, count| sum.saturating_add(*count));
                 if sum != layers {
                     return Err(PartitionError::Counts { given: joined(counts), sum, layers });
                 }
@@ -360,6 +356,33 @@ mod tests {
 
     fn parse(text: &str) -> Result<Partition, PartitionError> {
         text.parse()
+    }
+
+    #[test]
+    fn odd_numbers_are_refused_without_a_panic() {
+        const ODD: [usize; 4] = [0, 1, 2, usize::MAX];
+        let config = config();
+        let mut partitions =
+            vec![Partition::of_layers(Vec::new()), Partition::of_layers(vec![usize::MAX; 2])];
+        for stretches in ODD {
+            partitions.push(Partition::pipeline(stretches));
+            partitions.push(Partition::of_layers(vec![stretches]));
+            for members in ODD {
+                partitions.extend(Partition::pipeline(stretches).shared_by(members, members));
+                partitions.extend(Partition::pipeline(stretches).shared_by(members, 1));
+            }
+        }
+        for partition in partitions {
+            for rank in ODD {
+                for ranks in ODD.into_iter().chain([partition.ranks()]) {
+                    let part = partition.part(&config, rank, ranks);
+                    assert!(
+                        part.is_err() || (rank < ranks && ranks == partition.ranks()),
+                        "{partition}: {rank} of {ranks}"
+                    );
+                }
+            }
+        }
     }
 
     #[test]

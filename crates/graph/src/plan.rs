@@ -52,7 +52,6 @@ impl PlanOptions {
 pub struct Plan {
     /// The part of the model.
     pub span: ModelSpan,
-    /// The batch bucket that it is for.
     pub bucket: BatchBucket,
     /// The most rows that fit in its arena.
     pub max_rows: usize,
@@ -80,9 +79,6 @@ impl Plan {
     }
 
     /// The same from an IR that is already built.
-    ///
-    /// # Errors
-    /// An operation without a kernel, or too many rows per step.
     pub fn from_ir(
         ir: Ir,
         config: &ModelConfig,

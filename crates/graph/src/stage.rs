@@ -70,9 +70,6 @@ impl Stage {
 
     /// The stages of one side of a model that is cut in two. Those of [`ModelSide::From`] are in the order of [`of_model`](Self::of_model), and their first
     /// one reads residual rows as embeddings; [`ModelSide::Before`] has the layers' stage alone.
-    ///
-    /// # Errors
-    /// As for [`of_model`](Self::of_model).
     pub fn of_side(
         (circuit, side): (&Circuit, ModelSide),
         config: &ModelConfig,
@@ -134,5 +131,5 @@ pub mod stage_index {
 /// Each weight of some stages once: a tied embedding is one tensor under two slots.
 pub fn distinct_weights(stages: &[Stage]) -> impl Iterator<Item = &Weight> {
     let mut seen = HashSet::new();
-    stages.iter().flat_map(Stage::weights).filter(move |weight| seen.insert(&weight.parts[0].tensor))
+    stages.iter().flat_map(Stage::weights).filter(move |weight| seen.insert(weight.key()))
 }

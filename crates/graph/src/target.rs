@@ -14,6 +14,8 @@ pub struct BackendTarget {
     pub fusion: Fusion,
     /// How attention cuts the KV range of a row into splits that are computed side by side; `None` where it does not.
     pub kv_splits: Option<KvSplits>,
+    /// Whether it runs the indexer of sparse attention, and attention to selected tokens.
+    pub sparse_attention: bool,
     /// How many workers (threads of a CPU) share the operations of a phase.
     pub workers: usize,
 }
@@ -92,7 +94,14 @@ impl Fusion {
 impl BackendTarget {
     /// A backend with these kernels, for which every rewrite pays.
     pub fn new(name: &'static str, kernels: Vec<KernelContract>) -> BackendTarget {
-        BackendTarget { name, kernels: Some(kernels), fusion: Fusion::ALL, kv_splits: None, workers: 1 }
+        BackendTarget {
+            name,
+            kernels: Some(kernels),
+            fusion: Fusion::ALL,
+            kv_splits: None,
+            sparse_attention: false,
+            workers: 1,
+        }
     }
 
     /// The same backend with another number of workers.
@@ -103,7 +112,14 @@ impl BackendTarget {
 
     /// A backend without kernels of its own, which runs the operations as the circuit states them.
     pub fn unfused(name: &'static str) -> BackendTarget {
-        BackendTarget { name, kernels: None, fusion: Fusion::NONE, kv_splits: None, workers: 1 }
+        BackendTarget {
+            name,
+            kernels: None,
+            fusion: Fusion::NONE,
+            kv_splits: None,
+            sparse_attention: false,
+            workers: 1,
+        }
     }
 
     /// The contracts to choose from; empty where nothing is chosen.

@@ -100,9 +100,6 @@ fn compare(
 }
 
 /// The least of what the ranks have. All ranks call it, and all get the same.
-///
-/// # Errors
-/// A rank that is gone.
 pub fn on_least(communicator: &dyn Communicator, own: u64) -> Result<u64, RankError> {
     let mut message = Vec::new();
     let mut receive = |from, channel| {
@@ -143,7 +140,7 @@ mod tests {
         let facts = |precision: &str| {
             vec![
                 AgreementItem::new("version", "0.1.0", "install one"),
-                AgreementItem::new("precision", precision, "give all --exact or none"),
+                AgreementItem::new("precision", precision, "give all the same precision"),
             ]
         };
         let found: Vec<Result<(), RankError>> = std::thread::scope(|scope| {
@@ -154,7 +151,7 @@ mod tests {
         });
         for (rank, result) in found.into_iter().enumerate() {
             let error = result.unwrap_err().to_string();
-            let text = "rank 1 on host this process differs from rank 0 in precision: exact, there default; give all --exact or none";
+            let text = "rank 1 on host this process differs from rank 0 in precision: exact, there default; give all the same precision";
             assert!(
                 error.contains(text) || error.contains("rank 1 on host this process is gone"),
                 "rank {rank}: {error}"

@@ -66,7 +66,6 @@ pub(crate) fn step_message(batch: &Batch) -> Vec<u8> {
 }
 
 impl Command {
-    /// The command as a message.
     pub(crate) fn message(&self) -> Vec<u8> {
         let mut out = Writer::default();
         match self {

@@ -31,9 +31,6 @@ const ADDED_TRIPS: usize = 32;
 const COMPUTING: Duration = Duration::from_millis(1);
 
 /// The slowest of the links on which each rank sends to the next, and the last to the first. All ranks call it, and all get the same; none for one rank.
-///
-/// # Errors
-/// A rank that is gone.
 pub fn slowest_link(communicator: &Arc<dyn Communicator>) -> Result<Option<NetworkLink>, RankError> {
     let ranks = communicator.ranks();
     if ranks < 2 {

@@ -5,8 +5,8 @@ use crate::guard::Guard;
 use crate::store::{RankStretch, SharedStore, tell};
 use crate::{Hosts, times, wrong_message};
 use latent_backend::{
-    ActivationTrace, BackendError, BackendModel, Batch, CancelToken, Channel, HiddenSink, KvLayout, KvStore,
-    LayerState, ModelStep, PlanTimes, ProfileClock, RankTimes,
+    ActivationTrace, BackendError, BackendModel, Batch, CancelToken, Channel, HiddenSink, Instant, KvLayout,
+    KvStore, LayerState, ModelStep, PhaseSpan, PlanTimes, ProfileClock, RankTimes,
 };
 use latent_graph::activations::Activations;
 use latent_graph::ir::KvLayer;
@@ -26,9 +26,6 @@ pub struct Leader {
 
 impl Leader {
     /// The model of which `own` is rank 0's part and `config` the whole.
-    ///
-    /// # Errors
-    /// A partition that is not for this model.
     pub fn new(
         own: Box<dyn BackendModel>,
         hosts: Hosts,
@@ -150,6 +147,14 @@ impl BackendModel for Leader {
 
     fn stop_profile(&mut self) -> Vec<PlanTimes> {
         self.own.stop_profile()
+    }
+
+    fn start_timeline(&mut self, origin: Instant) {
+        self.own.start_timeline(origin);
+    }
+
+    fn stop_timeline(&mut self) -> Vec<PhaseSpan> {
+        self.own.stop_timeline()
     }
 
     fn start_rank_times(&mut self) -> Result<(), BackendError> {

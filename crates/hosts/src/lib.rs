@@ -54,7 +54,6 @@ pub struct Hosts {
 }
 
 impl Hosts {
-    /// This rank.
     pub fn rank(&self) -> usize {
         self.communicator.rank()
     }

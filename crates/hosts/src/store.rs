@@ -11,7 +11,6 @@ use std::sync::Arc;
 /// Which ranks have which layers.
 #[derive(Clone, Debug)]
 pub(crate) struct RankStretch {
-    /// The layers.
     pub(crate) layers: Range<usize>,
     /// The ranks, each of which has rows of all of them.
     pub(crate) ranks: Range<usize>,

@@ -118,9 +118,9 @@ impl HubClient {
 
     /// Waits, unless it is stopped meanwhile.
     pub(crate) fn wait(&self, time: Duration) {
-        let end = Instant::now() + time;
+        let start = Instant::now();
         while !self.stopped() {
-            let left = end.saturating_duration_since(Instant::now());
+            let left = time.saturating_sub(start.elapsed());
             if left.is_zero() {
                 return;
             }
@@ -157,7 +157,7 @@ impl HubClient {
             if failures >= self.attempts {
                 return Err(exhausted(error, failures));
             }
-            let wait = asked.unwrap_or(self.backoff * 2u32.pow((failures - 1).min(5)));
+            let wait = asked.unwrap_or(self.backoff.saturating_mul(1 << (failures - 1).min(5)));
             note(format!("{}; trying again in {} s", reason(&error), wait.as_secs_f32().ceil()));
             self.wait(wait);
         }
@@ -206,7 +206,7 @@ impl<'c> Exchange<'c> {
 
     /// A request begins. Each of its steps up to the end of the headers has a limit of its own.
     fn connecting(&self) {
-        self.deadline.extend(self.client.idle * 5);
+        self.deadline.extend(self.client.idle.saturating_mul(5));
     }
 
     /// A body begins, or arrives fast enough.
@@ -352,6 +352,22 @@ mod tests {
             HubSettings::from_variables(&|name| (name == "HOME").then(|| "/tmp".into())).unwrap();
         settings.backoff = Duration::ZERO;
         HubClient::new(&settings).unwrap()
+    }
+
+    #[test]
+    fn limits_without_end_are_no_panic() {
+        let mut settings =
+            HubSettings::from_variables(&|name| (name == "HOME").then(|| "/tmp".into())).unwrap();
+        (settings.idle, settings.backoff, settings.attempts) = (Duration::MAX, Duration::MAX, 1);
+        drop(HubClient::new(&settings).unwrap());
+        let agent = ureq::Agent::new_with_defaults();
+        let deadline = crate::deadline::AttemptDeadline::new(agent, Duration::MAX);
+        deadline.extend(Duration::MAX);
+        deadline.enforce();
+        assert!(!deadline.missed());
+        deadline.extend(Duration::ZERO);
+        deadline.enforce();
+        assert!(deadline.missed());
     }
 
     /// The number of attempts when each ends with this error after `bytes` bytes.

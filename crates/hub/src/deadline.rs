@@ -9,23 +9,29 @@ use ureq::Agent;
 /// without content.
 pub(crate) struct AttemptDeadline {
     pub(crate) agent: Agent,
-    at: Mutex<Instant>,
+    /// None where that is later than the clock counts.
+    at: Mutex<Option<Instant>>,
     missed: AtomicBool,
 }
 
 impl AttemptDeadline {
     pub(crate) fn new(agent: Agent, time: Duration) -> AttemptDeadline {
-        AttemptDeadline { agent, at: Mutex::new(Instant::now() + time), missed: AtomicBool::new(false) }
+        AttemptDeadline {
+            agent,
+            at: Mutex::new(Instant::now().checked_add(time)),
+            missed: AtomicBool::new(false),
+        }
     }
 
     /// Begins anew.
     pub(crate) fn extend(&self, time: Duration) {
-        *self.at.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now() + time;
+        *self.at.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now().checked_add(time);
     }
 
     /// Closes the connections of an attempt that is overdue.
     pub(crate) fn enforce(&self) {
-        let overdue = *self.at.lock().unwrap_or_else(PoisonError::into_inner) < Instant::now();
+        let at = *self.at.lock().unwrap_or_else(PoisonError::into_inner);
+        let overdue = at.is_some_and(|at| at < Instant::now());
         if overdue && !self.missed.swap(true, Ordering::SeqCst) {
             self.end();
         }

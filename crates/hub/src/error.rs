@@ -2,7 +2,7 @@
 
 use crate::repo::Repo;
 use latent_files::OutputError;
-use latent_types::{format_bytes, printable};
+use latent_types::{Setting, format_bytes, printable};
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
@@ -44,13 +44,21 @@ fn listed(choices: &[ModelChoice], more: usize) -> String {
 pub enum HubError {
     /// A reference that names no model.
     #[error(
-        "{text}: {problem}; a model of the hub is hf:OWNER/NAME, hf:OWNER/NAME:Q4_K_M, hf:OWNER/NAME@REVISION or hf:OWNER/NAME/FILE.gguf"
+        "{text}: {problem}; a model of the hub is a short name, hf:OWNER/NAME, hf:OWNER/NAME:Q4_K_M, hf:OWNER/NAME@REVISION or hf:OWNER/NAME/FILE.gguf"
     )]
     Reference {
         /// What was given.
         text: String,
         /// What is wrong with it.
         problem: String,
+    },
+    /// A short name of a model that cannot run.
+    #[error("{name}: the model is not supported: {reason}")]
+    Unsupported {
+        /// The name.
+        name: String,
+        /// Why.
+        reason: String,
     },
     /// An environment variable that cannot be used. Its value is not shown: it may be a secret.
     #[error("{name}: {problem}")]
@@ -62,7 +70,8 @@ pub enum HubError {
     },
     /// The network is switched off, and the model is not on this machine.
     #[error(
-        "{what} is not on this machine, and HF_HUB_OFFLINE or --offline disables downloads: leave it out, or run `latent pull` on a machine with network access and copy the cache folder"
+        "{what} is not on this machine, and HF_HUB_OFFLINE or {} disables downloads: leave it out, or run `latent pull` on a machine with network access and copy the cache folder",
+        Setting::Offline
     )]
     Offline {
         /// The reference.

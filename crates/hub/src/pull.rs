@@ -7,7 +7,7 @@ use crate::listing::RepoFile;
 use crate::local::{LocalModel, MAX_INDEX, hf_file, in_hf_cache};
 use crate::paths::below;
 use crate::reference::ModelRef;
-use crate::select::{INDEX, Selection, add_shards, select};
+use crate::select::{INDEX, QuantPolicy, Selection, add_shards, select_by};
 use crate::settings::HubSettings;
 use crate::store::{PulledSet, RepoStore, free_bytes, now};
 use latent_files::{InputError, input_file};
@@ -91,6 +91,19 @@ pub fn pull(
     model: &ModelRef,
     report: &mut dyn FnMut(PullEvent) -> bool,
 ) -> Result<PullResult, HubError> {
+    pull_with(settings, model, &QuantPolicy::default(), report)
+}
+
+/// Like [`pull`], with a policy for references without a quant. A [`PullEvent::Note`] says why another quant than the usual one is taken.
+///
+/// # Errors
+/// As for [`pull`]; [`HubError::Choose`] with every quant if none is small enough.
+pub fn pull_with(
+    settings: &HubSettings,
+    model: &ModelRef,
+    policy: &QuantPolicy,
+    report: &mut dyn FnMut(PullEvent) -> bool,
+) -> Result<PullResult, HubError> {
     if settings.offline {
         return Err(HubError::Offline { what: model.to_string() });
     }
@@ -104,7 +117,7 @@ pub fn pull(
         let (ended, end) = channel();
         let (client, shared) = (&client, &shared);
         let work = move || {
-            let result = work(client, settings, model, shared);
+            let result = work(client, settings, (model, policy), shared);
             let _ = ended.send(result);
         };
         let spawned = thread::Builder::new().name("pull".into()).spawn_scoped(scope, work);
@@ -154,7 +167,7 @@ fn watch(
 fn work(
     client: &HubClient,
     settings: &HubSettings,
-    model: &ModelRef,
+    (model, policy): (&ModelRef, &QuantPolicy),
     shared: &PullProgress,
 ) -> Result<PullResult, HubError> {
     let note = |text: String| shared.note(text);
@@ -163,7 +176,7 @@ fn work(
     }
     let commit = client.commit(&model.repo, model.revision(), &note)?;
     let files = client.files(&model.repo, &commit, &note)?;
-    let mut selection = select(model, &files)?;
+    let mut selection = select_by(model, policy, &files, &note)?;
     let store = RepoStore::new(settings, &model.repo);
     let pull = PullJob { client, settings, model, commit: &commit, store: &store, shared };
     check_names(&store.commit(&commit), &selection)?;

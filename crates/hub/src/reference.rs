@@ -8,6 +8,18 @@ use std::str::FromStr;
 /// What a reference begins with.
 pub const PREFIX: &str = "hf:";
 
+/// What else it may begin with: the addresses of a repository's page.
+const ADDRESSES: [&str; 2] = ["hf.co/", "huggingface.co/"];
+
+/// A reference without what it begins with.
+fn without_prefix(text: &str) -> Option<&str> {
+    if let Some(rest) = text.strip_prefix(PREFIX) {
+        return Some(rest.strip_prefix("//").unwrap_or(rest));
+    }
+    let address = text.strip_prefix("https://").unwrap_or(text);
+    ADDRESSES.iter().find_map(|prefix| address.strip_prefix(prefix))
+}
+
 /// A model of the hub, as a user names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModelRef {
@@ -33,7 +45,7 @@ pub enum ModelSelector {
 impl ModelRef {
     /// Whether a model's path is a reference to the hub; a file of such a name is `./hf:…`.
     pub fn is_one(text: &str) -> bool {
-        text.starts_with(PREFIX)
+        without_prefix(text).is_some()
     }
 
     /// The revision to ask for.
@@ -45,11 +57,10 @@ impl ModelRef {
 impl FromStr for ModelRef {
     type Err = HubError;
 
-    /// Reads a reference, with or without `hf:` (or `hf://`) in front.
+    /// Reads a reference, with or without `hf:` (or `hf://`, `hf.co/`, `https://huggingface.co/`) in front.
     fn from_str(text: &str) -> Result<ModelRef, HubError> {
         let wrong = |problem: &str| HubError::Reference { text: text.into(), problem: problem.into() };
-        let rest = text.strip_prefix(PREFIX).unwrap_or(text);
-        let rest = rest.strip_prefix("//").unwrap_or(rest);
+        let rest = without_prefix(text).unwrap_or(text);
         let (owner, rest) = rest.split_once('/').ok_or_else(|| wrong("it has no OWNER/NAME"))?;
         let end = rest.find(['@', ':', '/']).unwrap_or(rest.len());
         let (name, mut rest) = rest.split_at(end);
@@ -97,7 +108,7 @@ fn checked_revision(text: &str) -> Result<String, &'static str> {
     Ok(revision)
 }
 
-fn checked_quant(text: &str) -> Result<String, &'static str> {
+pub(crate) fn checked_quant(text: &str) -> Result<String, &'static str> {
     let plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
     if text.is_empty() || text.len() > 96 || !text.chars().all(plain) {
         return Err("a quant has letters, digits and . _ -, such as Q4_K_M");
@@ -150,6 +161,11 @@ mod tests {
         assert_eq!(model.revision(), "feature/x");
         assert_eq!(model.choice, ModelSelector::File("a/b.gguf".into()));
         assert_eq!(read("hf:o/n").revision(), "main");
+        for text in ["hf.co/o/n:Q8_0", "huggingface.co/o/n:Q8_0", "https://hf.co/o/n:Q8_0"] {
+            assert!(ModelRef::is_one(text), "{text}");
+            assert_eq!(read(text), read("hf:o/n:Q8_0"), "{text}");
+        }
+        assert!(!ModelRef::is_one("hf.community/o/n") && !ModelRef::is_one("./hf.co/o/n"));
     }
 
     #[test]

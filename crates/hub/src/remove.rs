@@ -8,6 +8,7 @@ use crate::quant::matching;
 use crate::reference::{ModelRef, ModelSelector};
 use crate::repo::Repo;
 use crate::settings::HubSettings;
+use crate::short_names::{model_ref, short_name};
 use crate::store::{PulledSet, RepoStore, plain_folder};
 use std::collections::BTreeSet;
 use std::fs;
@@ -23,7 +24,7 @@ pub struct RemovalReport {
     pub freed: u64,
 }
 
-/// The reference that a user means: `OWNER/NAME` with or without `hf:`, or a `NAME` that one repository in the cache folder has.
+/// The reference that a user means: `OWNER/NAME` with or without `hf:`, a `NAME` that one repository in the cache folder has, or a short name.
 ///
 /// # Errors
 /// A reference that is none.
@@ -33,6 +34,7 @@ pub fn pulled_reference(settings: &HubSettings, text: &str) -> Result<ModelRef, 
         let found: Vec<Repo> = repos(settings).into_iter().filter(|repo| repo.name == name).collect();
         return match found.as_slice() {
             [one] => format!("{one}{rest}").parse(),
+            [] if short_name(text).is_some() => model_ref(text),
             [] => Err(not_pulled(settings, text)),
             several => {
                 let owners: Vec<String> = several.iter().map(Repo::to_string).collect();

@@ -5,6 +5,7 @@ use crate::listing::RepoFile;
 use crate::quant::{DEFAULT_QUANTS, GgufSet, companion, gguf_sets, matching, sets_where, stem};
 use crate::reference::{ModelRef, ModelSelector};
 use crate::repo::Repo;
+use latent_types::format_bytes;
 use serde::Deserialize;
 use std::collections::{BTreeSet, HashMap};
 
@@ -49,6 +50,56 @@ pub(crate) struct Selection {
     pub(crate) files: Vec<RepoFile>,
     /// Whether the index among the files names more of them: see [`add_shards`].
     pub(crate) has_index: bool,
+}
+
+/// Which quant [`pull_with`](crate::pull_with) takes if the reference names none.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct QuantPolicy {
+    /// The quant that is preferred to [`DEFAULT_QUANTS`].
+    pub preferred: Option<String>,
+    /// Maximum size of the model's files in bytes: if the usual quant exceeds it, the largest one that does not is taken.
+    pub max_bytes: Option<u64>,
+}
+
+/// The files of the model that a reference names, or that a policy chooses if it names none. `note` is told why another quant than
+/// the usual one is taken.
+pub(crate) fn select_by(
+    model: &ModelRef,
+    policy: &QuantPolicy,
+    files: &[RepoFile],
+    note: &dyn Fn(String),
+) -> Result<Selection, HubError> {
+    if model.choice != ModelSelector::Usual {
+        return select(model, files);
+    }
+    let preferred = policy.preferred.clone().map(|quant| {
+        let choice = ModelSelector::Quant(quant);
+        select(&ModelRef { choice, ..model.clone() }, files)
+    });
+    let usual = match preferred {
+        Some(Ok(preferred)) => preferred,
+        _ => select(model, files)?,
+    };
+    let size = usual.files.iter().fold(0u64, |sum, file| sum.saturating_add(file.size));
+    // the size of a folder is not known before its index is
+    let Some(max) = policy.max_bytes.filter(|max| size > *max && !usual.model.is_empty()) else {
+        return Ok(usual);
+    };
+    let sets = gguf_sets(&model.repo.name, files);
+    let small = (0..sets.len()).filter(|&at| sets[at].is_whole() && sets[at].bytes() <= max);
+    let Some(at) = small.max_by_key(|&at| sets[at].bytes()) else {
+        let problem = format!("none of its models fits into the {} that are available", format_bytes(max));
+        return Err(choose(model, problem, &sets, &(0..sets.len()).collect::<Vec<_>>(), files));
+    };
+    let chosen = gguf(&model.repo, &sets, at)?;
+    let (name, size, max) = (&usual.name, format_bytes(size), format_bytes(max));
+    note(format!(
+        "{}: {name} ({size}) does not fit into the {max} that are available: taking {} ({})",
+        model.repo,
+        chosen.name,
+        format_bytes(sets[at].bytes())
+    ));
+    Ok(chosen)
 }
 
 /// The files of the model that a reference names.
@@ -262,6 +313,40 @@ mod tests {
     fn chosen(reference: &str, paths: &[&str]) -> Result<Vec<String>, String> {
         let selection = select(&reference.parse().unwrap(), &files(paths));
         selection.map(|s| s.files.into_iter().map(|f| f.path).collect()).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_policy_takes_the_largest_quant_that_fits() {
+        let sizes =
+            [("m-Q8_0.gguf", 80), ("m-Q4_K_M.gguf", 45), ("m-UD-Q4_K_XL.gguf", 48), ("m-Q3_K_M.gguf", 35)];
+        let shards = [("m-Q2_K-00001-of-00002.gguf", 20), ("m-Q2_K-00002-of-00002.gguf", 5)];
+        let half = [("m-IQ3_S-00001-of-00002.gguf", 30)];
+        let all = sizes.iter().chain(&shards).chain(&half);
+        let files: Vec<RepoFile> =
+            all.map(|(path, size)| RepoFile { path: (*path).into(), size: *size, digest: None }).collect();
+        let run = |reference: &str, preferred: Option<&str>, max_bytes| {
+            let notes = std::cell::RefCell::new(Vec::new());
+            let policy = QuantPolicy { preferred: preferred.map(str::to_owned), max_bytes };
+            let chosen = select_by(&reference.parse().unwrap(), &policy, &files, &|text| {
+                notes.borrow_mut().push(text);
+            });
+            (chosen.map(|chosen| chosen.name).map_err(|error| error.to_string()), notes.into_inner())
+        };
+        assert_eq!(run("hf:o/n", None, Some(45)), (Ok("Q4_K_M".into()), vec![]));
+        assert_eq!(run("hf:o/n", Some("UD-Q4_K_XL"), Some(48)), (Ok("UD-Q4_K_XL".into()), vec![]));
+        assert_eq!(run("hf:o/n", Some("Q6_K"), None), (Ok("Q4_K_M".into()), vec![]));
+        // what is named is taken, whatever its size
+        assert_eq!(run("hf:o/n:Q8_0", Some("Q4_K_M"), Some(1)), (Ok("Q8_0".into()), vec![]));
+        let (chosen, notes) = run("hf:o/n", Some("UD-Q4_K_XL"), Some(44));
+        assert_eq!(chosen.as_deref(), Ok("Q3_K_M"));
+        let note =
+            "o/n: UD-Q4_K_XL (48 B) does not fit into the 44 B that are available: taking Q3_K_M (35 B)";
+        assert_eq!(notes, [note]);
+        // an incomplete set is never taken
+        assert_eq!(run("hf:o/n", None, Some(34)).0.as_deref(), Ok("Q2_K"));
+        let error = run("hf:o/n", None, Some(24)).0.unwrap_err();
+        assert!(error.starts_with("o/n: none of its models fits into the 24 B"), "{error}");
+        assert!(error.contains("\n  latent pull hf:o/n:Q2_K  # 25 B"), "{error}");
     }
 
     #[test]

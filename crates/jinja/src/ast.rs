@@ -16,7 +16,6 @@ pub(crate) struct Program {
     pub(crate) body: Vec<Node>,
 }
 
-/// A literal.
 pub(crate) enum LiteralConstant {
     None,
     Bool(bool),

@@ -105,5 +105,4 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// A result of this crate.
 pub(crate) type Result<T> = std::result::Result<T, Error>;

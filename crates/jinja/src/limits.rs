@@ -23,7 +23,6 @@ pub struct TemplateLimits {
 }
 
 impl TemplateLimits {
-    /// The default limits.
     pub const DEFAULT: TemplateLimits = TemplateLimits {
         source: 128 << 10,
         parse_depth: 200,

@@ -41,10 +41,8 @@ pub enum StringTrust<'a> {
     ContentBut(&'a dyn Fn(&str, &str) -> bool),
 }
 
-/// A rendered text.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RenderedText {
-    /// The text.
     pub text: String,
     /// Byte ranges of the text that came from the inputs, in order and apart from each other.
     pub content: Vec<Range<usize>>,
@@ -78,9 +76,6 @@ impl<'a> RenderRequest<'a> {
     }
 
     /// Sets a variable. One that the template does not mention costs nothing.
-    ///
-    /// # Errors
-    /// An input that is larger or nested deeper than the limits.
     pub fn define(&mut self, name: &'a str, value: &Json, origin: StringTrust<'_>) -> Result<(), Error> {
         if self.template.program.symbols.find(name).is_none() {
             return Ok(());

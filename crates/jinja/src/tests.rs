@@ -6,7 +6,6 @@ use crate::methods;
 use crate::runtime::{Args, Runtime, TestFn};
 use crate::value::{SeqKind, Value, equal};
 
-/// The test of a name.
 pub(crate) fn find(name: &str) -> Option<TestFn> {
     Some(match name {
         "defined" => |_, v, _| Ok(!v.is_undefined()),

@@ -25,7 +25,6 @@ struct Buffer {
 }
 
 impl TemplateString {
-    /// A string of the template's own.
     pub(crate) fn trusted(meter: &Rc<Meter>, text: &str) -> Result<TemplateString> {
         TemplateString::from_str(meter, text, false)
     }

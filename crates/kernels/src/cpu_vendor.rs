@@ -5,7 +5,6 @@ use std::sync::OnceLock;
 /// CPU vendors that are told apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CpuVendor {
-    /// AMD from Zen 5 on.
     AmdZen5,
     /// AMD before, and Hygon with the same cores.
     Amd,

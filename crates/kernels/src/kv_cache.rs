@@ -63,7 +63,6 @@ pub struct CacheView<'a> {
     ty: CacheType,
     /// The memory of the whole layer.
     bytes: &'a [u8],
-    /// Rows of a page.
     page_rows: usize,
     row_bytes: usize,
     width: usize,
@@ -107,7 +106,6 @@ impl<'a> CacheView<'a> {
         self.ty
     }
 
-    /// Bytes of a row.
     pub fn row_bytes(&self) -> usize {
         self.row_bytes
     }
@@ -117,7 +115,6 @@ impl<'a> CacheView<'a> {
         self.width
     }
 
-    /// One row.
     #[inline]
     pub fn row(&self, index: usize) -> &'a [u8] {
         let page = self.table[index / self.page_rows] as usize;

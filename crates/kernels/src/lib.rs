@@ -17,6 +17,7 @@
 //! | decode attention (MLA, latent space) | `attention/mla_decode/{f32, int8}` | `attention/mla_decode/{f16, int8_f16}` | `attention/mla_decode/bf16` | `attention/mla_decode/bf16` |
 //! | prefill attention (expanded keys and values) | `attention/mla_prefill/f32` | `attention/mla_prefill/f16` | `attention/mla_prefill/bf16` | `attention/mla_prefill/bf16` |
 //! | 4-bit weights with group scales (Marlin) | `w4` | | `w4/pairs` | |
+//! | recurrence of Kimi Delta Attention | `delta` | | | |
 //! | norm, RoPE, activation functions, routing | `norm`, `rope`, `elementwise`, `moe` | | | |
 //!
 //! So decode attention on AVX2 is `attention/mla_decode/f32.rs` (or `int8.rs`) with `simd/avx2.rs`, compiled in `attention/tiers.rs`.
@@ -40,6 +41,9 @@
     )
 )]
 
+/// Whether the compiler optimizes this crate: unoptimized kernels run some three hundred times slower.
+pub const OPTIMIZED: bool = !matches!(env!("LATENT_KERNELS_OPT_LEVEL").as_bytes(), b"0");
+
 mod activation;
 mod attention;
 mod attention_table;
@@ -48,9 +52,11 @@ mod bf16;
 mod bf16_layout;
 mod cpu_vendor;
 mod decode;
+mod delta;
 mod elementwise;
 mod features;
 mod gemm;
+mod indexer;
 #[cfg(target_arch = "x86_64")]
 mod isa;
 mod kernel_fn;
@@ -77,17 +83,22 @@ pub use attention::{
     HeadWidths, KEYS, KeyBlocks, KeyOrder, KvElement, PartialSoftmax, combine_splits, partial_softmax_len,
 };
 pub use decode::decode_row;
+pub use delta::{
+    DeltaRow, DeltaScratch, DeltaState, bounded_decay, delta_row, gated_norm, l2_norm, short_conv,
+    softplus_decay,
+};
 pub use elementwise::{ElementwiseFn, add, axpy, relu2, scale, sigmoid_mul, silu, silu_mul};
 #[cfg(target_arch = "x86_64")]
 pub use features::assume_amx;
 pub use features::{features, native_tier};
 pub use half;
+pub use indexer::{IndexArgs, index_scores, select_largest};
 pub use kernel_fn::KernelFn;
 pub use kv_cache::{CacheView, load_part, load_row, store_part, store_row};
 pub use math::exp;
 pub use matmul::{MatmulArgs, MatmulFn, MatmulScratch, allow_avx_vnni};
 pub use moe::{RouteGating, RouteGroupScore, RouteSpec, route};
-pub use norm::rms_norm;
+pub use norm::{layer_norm, rms_norm};
 pub use peak::{CorePeak, peak, read_all};
 pub use rope::{RopePairing, RopeTable, rotate};
 pub use shape::ShapeError;

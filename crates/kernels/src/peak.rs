@@ -12,7 +12,6 @@ use std::time::Instant;
 pub struct CorePeak {
     /// int8 with int32 accumulators.
     pub int8: f64,
-    /// f32.
     pub f32: f64,
     /// f16; 0 where the CPU has no f16 arithmetic.
     pub f16: f64,

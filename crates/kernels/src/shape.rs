@@ -34,14 +34,12 @@ pub enum ShapeError {
         ty: TensorType,
         /// Elements per row.
         cols: usize,
-        /// The layout.
         layout: &'static str,
     },
     /// A value is out of range.
     Range {
         /// What it says.
         what: &'static str,
-        /// The value.
         value: usize,
         /// What it must be.
         expected: &'static str,
@@ -79,9 +77,6 @@ impl fmt::Display for ShapeError {
 impl std::error::Error for ShapeError {}
 
 /// Elements from the start of the first row to the end of the last.
-///
-/// # Errors
-/// [`ShapeError::Overflow`].
 pub(crate) fn extent(
     what: &'static str,
     rows: usize,
@@ -107,9 +102,6 @@ pub(crate) fn fits(
 }
 
 /// A product of two sizes.
-///
-/// # Errors
-/// [`ShapeError::Overflow`].
 pub(crate) fn times(what: &'static str, a: usize, b: usize) -> Result<usize, ShapeError> {
     a.checked_mul(b).ok_or(ShapeError::Overflow { what })
 }

@@ -8,8 +8,19 @@ use latent_types::{ActivationType, KernelContract, OpKind, Tier, WeightLayout};
 use std::sync::OnceLock;
 
 /// Row-wise operations that are not elementwise.
-const ROW_WISE: [OpKind; 5] =
-    [OpKind::Embed, OpKind::RmsNorm, OpKind::Rope, OpKind::LatentStore, OpKind::Route];
+const ROW_WISE: [OpKind; 11] = [
+    OpKind::Embed,
+    OpKind::RmsNorm,
+    OpKind::Rope,
+    OpKind::LatentStore,
+    OpKind::Route,
+    OpKind::ShortConv,
+    OpKind::L2Norm,
+    OpKind::SoftplusDecay,
+    OpKind::BoundedDecay,
+    OpKind::DeltaRule,
+    OpKind::GatedNorm,
+];
 
 /// Every kernel with its contract, for all tiers. Kernels that need more than their tier (f16 or bf16 arithmetic) are listed only where the CPU has it.
 pub fn table() -> &'static [(KernelContract, KernelFn)] {

@@ -51,7 +51,6 @@ impl<'a> MatrixView<'a> {
         self.cols
     }
 
-    /// One row.
     #[inline]
     pub fn row(&self, i: usize) -> &'a [f32] {
         assert!(i < self.rows, "row {i} of {}", self.rows);
@@ -69,7 +68,6 @@ impl<'a> MatrixView<'a> {
         (self.data.as_ptr(), self.stride)
     }
 
-    /// Some of the rows.
     pub fn slice_rows(&self, range: Range<usize>) -> MatrixView<'a> {
         assert!(range.start <= range.end && range.end <= self.rows, "rows {range:?} of {}", self.rows);
         let data = if range.is_empty() { &[] } else { &self.data[range.start * self.stride..] };
@@ -137,7 +135,6 @@ impl<'a> MatrixViewMut<'a> {
         self.cols
     }
 
-    /// One row.
     #[inline]
     pub fn row_mut(&mut self, i: usize) -> &mut [f32] {
         assert!(i < self.rows, "row {i} of {}", self.rows);

@@ -190,7 +190,6 @@ impl<'a> WeightMatrix<'a> {
         }
     }
 
-    /// Some of the rows.
     pub fn slice_rows(&self, range: Range<usize>) -> WeightMatrix<'a> {
         assert!(range.start <= range.end && range.end <= self.rows, "rows {range:?} of {}", self.rows);
         WeightMatrix { first: self.first + range.start, rows: range.len(), ..*self }

@@ -12,7 +12,6 @@ pub(crate) fn f16(bits: u16) -> f32 {
     f32::from_bits(magnitude.to_bits() | sign)
 }
 
-/// bf16 to f32.
 #[inline(always)]
 pub(crate) fn bf16(bits: u16) -> f32 {
     f32::from_bits(u32::from(bits) << 16)

@@ -17,6 +17,7 @@
 //!
 //! The kernels are in `latent-kernels`, folder `w4`.
 #![forbid(unsafe_code)]
+#![deny(missing_docs)]
 
 mod error;
 mod input;

@@ -12,7 +12,6 @@ use std::time::{Duration, Instant};
 /// This process's rank.
 pub struct MpiRank {
     rank: usize,
-    /// Of each rank.
     hosts: Vec<String>,
     office: Arc<MpiMailbox>,
     speaker: JoinHandle<()>,

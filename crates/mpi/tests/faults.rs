@@ -125,7 +125,7 @@ fn lead(engine: &mut Engine) -> Result<(), Box<dyn std::error::Error>> {
         engine.prefill(&mut sequence, &[*token], 1, LogitsRequest::Last, &mut |_, _| {}, &mut |_| true)?;
     }
     let path = folder.path().join("saved");
-    engine.save(&sequence, &tokens, &path)?;
+    engine.save(&sequence, &path)?;
     let (restored, _) = engine.restore(&path)?;
     engine.release(restored);
     engine.release(sequence);

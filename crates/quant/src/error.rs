@@ -15,19 +15,12 @@ pub enum QuantError {
     /// Bytes and numbers do not agree.
     #[error("{numbers} numbers of {ty} do not take {bytes} bytes")]
     Length {
-        /// The type.
         ty: TensorType,
         /// Bytes given.
         bytes: usize,
-        /// Numbers given.
         numbers: usize,
     },
     /// Not one importance per number.
     #[error("{importance} importances for {numbers} numbers; the numbers must be equal")]
-    Importance {
-        /// Importances given.
-        importance: usize,
-        /// Numbers given.
-        numbers: usize,
-    },
+    Importance { importance: usize, numbers: usize },
 }

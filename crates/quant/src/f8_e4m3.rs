@@ -17,7 +17,6 @@ const VALUES: [f32; 256] = {
     values
 };
 
-/// The value of a code.
 #[inline]
 pub fn value(code: u8) -> f32 {
     VALUES[usize::from(code)]

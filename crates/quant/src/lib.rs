@@ -198,9 +198,6 @@ fn check(ty: TensorType, bytes: usize, numbers: usize) -> Result<(), QuantError>
 }
 
 /// Dequantizes whole blocks.
-///
-/// # Errors
-/// A type that cannot be decoded; lengths that do not agree.
 pub fn decode(ty: TensorType, bytes: &[u8], out: &mut [f32]) -> Result<(), QuantError> {
     let decode = decoder(ty).ok_or(QuantError::NotDecodable(ty))?;
     check(ty, bytes.len(), out.len())?;
@@ -212,9 +209,6 @@ pub fn decode(ty: TensorType, bytes: &[u8], out: &mut [f32]) -> Result<(), Quant
 ///
 /// NaN and infinity: F32, F16 and BF16 keep them; F8_E4M3 keeps NaN and makes infinity ±448. In a block format they spoil their own block and no
 /// other: its weights dequantize to unspecified values, often NaN or 0.
-///
-/// # Errors
-/// A type that cannot be encoded; lengths that do not agree.
 pub fn encode(ty: TensorType, numbers: &[f32], out: &mut [u8]) -> Result<(), QuantError> {
     let encode = encoder(ty).ok_or(QuantError::NotEncodable(ty))?;
     check(ty, out.len(), numbers.len())?;
@@ -240,9 +234,6 @@ pub fn quantize(
 }
 
 /// Whether [`quantize`] would take these.
-///
-/// # Errors
-/// As there.
 pub fn check_quantize(
     ty: TensorType,
     numbers: &[f32],

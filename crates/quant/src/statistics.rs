@@ -28,7 +28,6 @@ pub struct Statistics {
     pub zeros: u64,
     /// Rows of zeros only.
     pub zero_rows: u64,
-    /// The first row of zeros.
     pub first_zero_row: Option<u64>,
     /// Smallest finite element.
     pub min: f32,
@@ -41,7 +40,6 @@ pub struct Statistics {
     scales: ScaleDistribution,
 }
 
-/// The distribution of scales.
 #[derive(Clone, Debug, PartialEq)]
 struct ScaleDistribution {
     buckets: Box<[u64; BUCKETS]>,

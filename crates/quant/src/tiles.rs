@@ -28,7 +28,6 @@ pub const ROWS: usize = 16;
 /// Alignment of planes and tiles, in bytes.
 pub const ALIGN: usize = 64;
 
-/// A plane of a tile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TilePlane {
     /// Quants, or their lower bits.

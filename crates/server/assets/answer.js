@@ -26,7 +26,8 @@ export function applyChunk(message, chunk, live, now = Date.now()) {
     endReasoning(message, live, now);
     message.finish = reason;
   }
-  if (chunk.model) message.model = chunk.model;
+  // of two answers each keeps the name that its model was asked by
+  if (chunk.model && !message.pair) message.model = chunk.model;
   if (chunk.usage) message.usage = usageOf(chunk.usage);
   if (chunk.timings) message.timings = chunk.timings;
   live.prompt = chunk.prompt_progress ?? live.prompt;
@@ -96,7 +97,7 @@ export class Answer {
     this.abort = new AbortController();
     this.live = { started: Date.now(), tokens: 0, callBase: message.calls?.length ?? 0 };
     // figures and failures are of the last attempt
-    for (const key of ["finish", "error", "errorKind", "retryAt", "usage", "timings"]) delete message[key];
+    for (const key of ["finish", "error", "errorKind", "retryAt", "full", "usage", "timings"]) delete message[key];
   }
 
   // Resolves in every case: what went wrong stands in the message.

@@ -1,5 +1,6 @@
 // The server's API: addresses relative to the page, the key, errors with words, and the stream of an answer.
 
+import { whole } from "./dom.js";
 import { safeStorage } from "./store.js";
 
 const session = safeStorage("sessionStorage");
@@ -20,7 +21,7 @@ export const address = (path) => new URL(path, document.baseURI);
 
 const headers = () => (key ? { Authorization: `Bearer ${key}` } : {});
 
-// kind: "key", "busy", "loading", "request", "server", "network"
+// kind: "key", "busy", "loading", "long", "request", "server", "network"
 export class ApiError extends Error {
   constructor(kind, message, { status = 0, retryAfter = 0, progress } = {}) {
     super(message);
@@ -55,10 +56,18 @@ async function errorOf(response) {
   }
   const said = body?.error?.message ?? (typeof body?.error === "string" ? body.error : null) ?? body?.message ?? body?.detail ?? "";
   const { status } = response;
+  if (body?.error?.code === "context_length_exceeded" || body?.error?.type === "exceed_context_size_error") return tooLong(body.error, said, status);
   const kind = status === 401 || status === 403 ? "key" : status === 429 ? "busy" : status === 503 ? "loading" : status >= 500 ? "server" : "request";
-  const words = { key: "The server wants an API key.", busy: "The server is full.", loading: "The model is being loaded.", server: "The server failed.", request: "The server refused the request." }[kind];
+  const words = { key: "This server requires an API key. Enter it above.", busy: "The server is full.", loading: "The model is being loaded.", server: "The server failed.", request: "The server refused the request." }[kind];
   const progress = body?.progress ?? body?.error?.progress;
-  return new ApiError(kind, String(said || words).slice(0, 2000), { status, retryAfter: retryAfter(response.headers.get("Retry-After")), progress });
+  return new ApiError(kind, String((status !== 401 && said) || words).slice(0, 2000), { status, retryAfter: retryAfter(response.headers.get("Retry-After")), progress });
+}
+
+export const tooLongText = (tokens, context) => `This message is too long: with the conversation it has ${whole(tokens)} tokens, and the context holds ${whole(context)} including the answer.`;
+
+function tooLong({ n_prompt_tokens: tokens, n_ctx: context }, said, status) {
+  const known = Number.isFinite(tokens) && Number.isFinite(context);
+  return new ApiError("long", known ? tooLongText(tokens, context) : String(said).slice(0, 2000), { status });
 }
 
 // Seconds, from either form of the header.
@@ -148,7 +157,7 @@ function parseChunk(data) {
 // A server or proxy that does not stream: the answer as one chunk.
 async function wholeAnswer(response, onChunk) {
   const body = await response.json().catch(() => {
-    throw new ApiError("server", "The server sent neither a stream nor JSON. Is a proxy in between?");
+    throw new ApiError("server", "Unexpected reply from the server. Is there a proxy in between?");
   });
   const choice = body.choices?.[0];
   const calls = choice?.message?.tool_calls?.map((call, index) => ({ index, ...call }));

@@ -1,37 +1,57 @@
 // The open conversation: its messages on the page, and everything that can be done with them.
 
-import { Answer } from "./answer.js";
+import { Answer, tokensOf } from "./answer.js";
 import { Announcer } from "./announcer.js";
+import { modelsFor, pairView } from "./compare.js";
 import { $, h, say } from "./dom.js";
 import { MessageView } from "./message.js";
 import { askKey, toast } from "./notices.js";
 import { problemsOf, requestBody } from "./request.js";
 import { Scroller } from "./scroller.js";
-import { ROOT, addMessage, branchOf, chooseBranch, leafOf, newConversation, pathOf, removeMessage, requestMessages, titleFrom } from "./tree.js";
+import { systemView } from "./system-view.js";
+import { ROOT, addMessage, branchOf, chooseBranch, leafOf, newConversation, pairOf, pathOf, randomId, removeMessage, requestMessages, restoreMessage, showMessage, stamp, titleFrom } from "./tree.js";
 
-const STARTERS = ["Explain the KV cache as to a new colleague", "Write a regular expression for ISO dates, with tests", "Plan a week of dinners for two"];
+const STARTERS = ["Explain the KV cache as you would to a new colleague", "Write a regular expression for ISO dates, with tests", "Plan a week of dinners for two"];
 
 export class Chat {
-  // library: all conversations; settings: () → the present settings; server: what /props and /v1/models said
+  // library: all conversations; settings: those of the open one (chat-settings.js); server: what /props and /v1/models said
   constructor(library, settings, server) {
     Object.assign(this, { library, settings, server });
     this.views = new Map();
     this.conversation = newConversation();
     this.scroller = new Scroller($("transcript"), $("to-end"));
     this.acts = {
-      edit: (id, text) => this.edit(id, text),
+      edit: (id, text, files) => this.edit(id, text, files),
       regenerate: (id) => this.regenerate(id),
       retry: (id) => this.retry(id),
       proceed: (id) => this.proceed(id),
       branch: (id, step) => this.branch(id, step),
       remove: (id) => this.remove(id),
+      pick: (id) => this.pick(id),
+      stop: (id) => this.library.stop(this.conversation.id, id),
+      fits: (id) => this.length.buttons(() => this.length.trim(() => this.retry(id))),
       answerCalls: (id, results) => this.answerCalls(id, results),
     };
+    this.unsent = h("div", { class: "unsent", role: "note" }, h("p", {}, "Messages above are not sent to the model."), h("button", { type: "button", class: "text-button", onclick: () => this.sendAll() }, "Send all again"));
+    this.systemView = systemView(() => this.editSystem());
+    this.pair = pairView();
     this.changed = () => {};
+    this.draft = () => ({ role: "user", content: "", files: [] });
+    this.editSystem = () => {};
   }
 
-  get answer() {
-    return this.library.answers.get(this.conversation.id);
+  // The answer that this tab is writing into a message.
+  answerIn(message) {
+    return this.library.answersOf(this.conversation.id).find((answer) => answer.message === message);
+  }
+
+  // The answers that another tab is writing in this conversation, or null.
+  get remote() {
+    return this.library.presence.of(this.conversation.id);
+  }
+
+  get answering() {
+    return this.library.answers.has(this.conversation.id) || this.remote !== null;
   }
 
   // Shows a conversation, or a new one.
@@ -40,6 +60,7 @@ export class Chat {
     this.views.clear();
     $("messages").replaceChildren();
     this.announcer = null;
+    this.settings.open(conversation);
     this.render();
     this.scroller.toEnd();
     this.library.keepLoaded(conversation.id);
@@ -48,24 +69,51 @@ export class Chat {
   render() {
     const { conversation } = this;
     const path = pathOf(conversation);
-    const elements = path.map((message, i) => {
-      let view = this.views.get(message.id);
-      if (view?.message !== message) {
-        view = new MessageView(message, this.acts);
-        this.views.set(message.id, view);
-      }
-      const answer = this.answer?.message === message ? this.answer : null;
-      view.update({ branch: branchOf(conversation, message.id), live: answer?.live ?? null, last: i === path.length - 1 });
-      return view.element;
+    const pair = pairOf(conversation, path.at(-1));
+    const elements = path.flatMap((message, i) => {
+      const last = i === path.length - 1;
+      const element = last && pair ? this.renderPair(pair, message) : this.renderMessage(message, { last });
+      return message.id === conversation.sentFrom && i > 0 ? [this.unsent, element] : [element];
     });
     const messages = $("messages");
-    if (elements.length === 0) messages.replaceChildren(this.welcome());
+    const system = this.settings.values.system.trim() ? [this.systemView.element] : [];
+    this.systemView.update(this.settings.values.system);
+    if (elements.length === 0) messages.replaceChildren(...system, this.welcome());
     else {
+      elements.unshift(...system);
       const keep = new Set(elements);
       for (const child of [...messages.children]) if (!keep.has(child)) child.remove();
       elements.forEach((element, i) => messages.children[i] !== element && messages.insertBefore(element, messages.children[i] ?? null));
     }
     this.changed();
+  }
+
+  // pair: of two answers to compare, { chosen }
+  renderMessage(message, { last, pair = null }) {
+    let view = this.views.get(message.id);
+    if (view?.message !== message) {
+      view = new MessageView(message, this.acts);
+      this.views.set(message.id, view);
+    }
+    view.update({ branch: branchOf(this.conversation, message.id), live: this.liveOf(message), last, pair });
+    return view.element;
+  }
+
+  renderPair(pair, chosen) {
+    this.pair.update(...pair.map((message) => this.renderMessage(message, { last: true, pair: { chosen: message === chosen } })));
+    return this.pair.element;
+  }
+
+  // The figures of the answer that is being written into a message, here or in another tab.
+  liveOf(message) {
+    const answer = this.answerIn(message);
+    if (answer) return answer.live;
+    return this.remote?.messages.includes(message.id) ? { started: this.remote.since, tokens: 0 } : null;
+  }
+
+  // Shows what another tab has changed in the open conversation.
+  catchUp() {
+    this.scroller.follow(() => this.render());
   }
 
   welcome() {
@@ -74,7 +122,7 @@ export class Chat {
       $("prompt").dispatchEvent(new Event("input"));
       $("prompt").focus();
     };
-    return h("div", { class: "welcome" }, h("h2", {}, this.server.name ? `Chat with ${this.server.name}` : "A new chat"), h("div", { class: "starters" }, STARTERS.map((text) => h("button", { type: "button", onclick: () => use(text) }, text))));
+    return h("div", { class: "welcome" }, h("h2", {}, this.server.name ? `Chat with ${this.server.name}` : "New chat"), h("div", { class: "starters" }, STARTERS.map((text) => h("button", { type: "button", onclick: () => use(text) }, text))));
   }
 
   // Only the message that is being written, at most once per frame; the pause grows with what a render costs.
@@ -84,11 +132,15 @@ export class Chat {
     const wait = Math.min(400, Math.max(0, (this.cost ?? 0) * 3 - 16));
     const run = () => {
       this.pending = false;
-      if (answer.conversation !== this.conversation || this.answer !== answer) return;
+      const answers = this.library.answersOf(this.conversation.id);
+      if (answer.conversation !== this.conversation || answers.length === 0) return;
       const since = performance.now();
+      const last = pathOf(this.conversation).at(-1);
       this.scroller.follow(() => {
-        const view = this.views.get(answer.message.id);
-        view?.update({ branch: branchOf(this.conversation, answer.message.id), live: answer.live, last: true });
+        for (const { message } of answers) {
+          const pair = pairOf(this.conversation, message) ? { chosen: message === last } : null;
+          if (this.views.has(message.id)) this.renderMessage(message, { last: true, pair });
+        }
       });
       this.announcer?.update(answer.message.content);
       this.changed();
@@ -100,58 +152,85 @@ export class Chat {
   }
 
   // Sends what was written; false if it cannot be sent, so that the draft stays.
-  send(text) {
-    if (this.answer || text.trim() === "" || !this.ready()) return false;
+  send(text, files = []) {
+    if (this.answering || (text.trim() === "" && files.length === 0) || !this.ready()) return false;
     const { conversation } = this;
-    addMessage(conversation, leafOf(conversation), { role: "user", content: text });
+    addMessage(conversation, leafOf(conversation), files.length > 0 ? { role: "user", content: text, files } : { role: "user", content: text });
     if (!conversation.named) {
       const first = pathOf(conversation).find((message) => message.role === "user");
-      conversation.title = titleFrom(first.content);
+      conversation.title = titleFrom(first.content.trim() || (first.files?.[0].name ?? ""));
     }
-    conversation.draft = "";
+    Object.assign(conversation, { draft: "", draftFiles: [], drafted: stamp() });
     this.reply();
     return true;
   }
 
   // While an answer is written nothing else may change.
   busy() {
-    if (this.answer) toast("An answer is being written. Stop it first.");
-    return Boolean(this.answer);
+    if (this.answering) toast("Wait for the answer to finish, or stop it first.");
+    return this.answering;
+  }
+
+  // The same for an answer to be written again, which the other one of two does not hinder.
+  busyBeside(id) {
+    const message = this.conversation.nodes[id];
+    const others = this.library.answersOf(this.conversation.id);
+    const pair = pairOf(this.conversation, message);
+    const free = pair && this.remote === null && others.every((answer) => answer.message !== message && pair.includes(answer.message));
+    return !free && this.busy();
   }
 
   ready() {
-    const [problem] = problemsOf(this.settings());
+    const [problem] = problemsOf(this.settings.values);
     if (problem) toast(`A setting is not valid. ${problem[1]}`);
     return !problem;
   }
 
-  // A new answer below the newest message.
+  // A new answer below the newest message, or one of each of two models.
   reply(parent = leafOf(this.conversation)) {
-    const message = addMessage(this.conversation, parent, { role: "assistant", model: this.settings().model || this.server.model || "" });
-    this.stream(message, parent, false);
+    const models = modelsFor(this.requestSettings(), this.server);
+    const pair = randomId();
+    const messages = models.map((model, side) => addMessage(this.conversation, parent, { role: "assistant", model, ...(models.length > 1 ? { pair, side } : {}) }));
+    showMessage(this.conversation, messages[0].id);
+    for (const message of messages) this.stream(message, parent, false);
+  }
+
+  requestSettings(conversation = this.conversation) {
+    const settings = this.settings.valuesOf(conversation);
+    // it may have been held with a model that this server lacks
+    if (!this.server.models.includes(settings.model)) settings.model = "";
+    return settings;
+  }
+
+  // A message's tokens fill the context of its model.
+  contextOf(message) {
+    return this.server.contexts.get(message.pair ? message.model : this.server.chosen) ?? this.server.contextSize;
   }
 
   stream(message, last, prefill) {
     const { conversation } = this;
-    const settings = { ...this.settings() };
-    conversation.settings = { ...settings };
-    // a conversation may have been held with a model that this server lacks
-    if (!this.server.models.includes(settings.model)) settings.model = "";
+    this.settings.sent(conversation);
+    const settings = this.requestSettings(conversation);
+    if (message.pair && this.server.models.includes(message.model)) settings.model = message.model;
     const messages = requestMessages(conversation, last, settings.system.trim());
     const body = requestBody(settings, messages, { model: this.server.model, prefill });
     let heard = false;
     const answer = new Answer(conversation, message, body, () => {
       if (!heard) this.server.answers();
       heard = true;
+      message.rev = stamp();
+      this.library.presence.say();
       this.library.touch(conversation, true);
       this.refresh(answer);
     });
-    this.library.answers.set(conversation.id, answer);
+    message.rev = stamp();
+    this.library.begin(answer);
     this.library.touch(conversation);
-    this.announcer = new Announcer(say, message.content.length);
+    // sentences of two answers in turn could not be told apart
+    this.announcer = message.pair ? null : new Announcer(say, message.content.length);
     this.render();
     this.scroller.toEnd();
-    say("The answer is being written");
+    say(message.pair ? "Two answers are being written" : "The answer is being written");
     const tick = setInterval(() => this.refresh(answer), 1000);
     answer.run().then(() => {
       clearInterval(tick);
@@ -163,52 +242,76 @@ export class Chat {
     const { conversation, message } = answer;
     // cut off here, not by the server: opened again, it can be continued
     if (this.library.leaving) for (const key of ["error", "errorKind", "retryAt"]) delete message[key];
-    this.library.answers.delete(conversation.id);
-    if (this.library.summaries.has(conversation.id)) this.library.touch(conversation);
-    this.library.save();
+    const tokens = tokensOf(message);
+    const context = this.contextOf(message);
+    if (message.finish === "length" && tokens && context > 0) message.full = tokens.prompt + tokens.completion >= context;
+    message.rev = stamp();
+    this.library.end(answer);
     if (message.errorKind === "key") askKey(() => this.conversation === conversation && this.retry(message.id));
     if (conversation !== this.conversation) return;
     this.scroller.follow(() => this.render());
-    const ending = message.error ? "The answer failed." : message.finish === "stopped" ? "Stopped." : "The answer is complete.";
-    if (this.announcer) this.announcer.finish(message.content, ending);
+    const name = message.pair ? `The answer of ${message.model}` : "The answer";
+    const ending = message.error ? `${name} failed.` : message.finish === "stopped" ? "Stopped." : `${name} is complete.`;
+    if (this.announcer && !message.pair) this.announcer.finish(message.content, ending);
     else say(ending);
   }
 
-  stop() {
-    this.answer?.stop();
+  sendAll() {
+    Object.assign(this.conversation, { sentFrom: null, trimmed: stamp() });
+    this.library.touch(this.conversation, true);
+    this.render();
+    this.length.typed();
   }
 
-  // Another answer beside this one.
+  stop() {
+    if (this.answering) this.library.stop(this.conversation.id);
+  }
+
+  // Another answer beside this one; of two answers by the same model.
   regenerate(id) {
-    if (this.busy() || !this.ready()) return;
-    this.reply(this.conversation.nodes[id].parent);
+    if (this.busyBeside(id) || !this.ready()) return;
+    const { conversation } = this;
+    const message = conversation.nodes[id];
+    if (!pairOf(conversation, message)) this.reply(message.parent);
+    else {
+      const { parent, model, pair, side } = message;
+      this.stream(addMessage(conversation, parent, { role: "assistant", model, pair, side }), parent, false);
+    }
+  }
+
+  // Of two answers this one is followed by what is sent next.
+  pick(id) {
+    showMessage(this.conversation, id);
+    this.library.touch(this.conversation, true);
+    this.render();
+    say("The conversation continues from this answer");
   }
 
   // An answer without a word is tried again in its place, another one beside it.
   retry(id) {
-    if (this.busy() || !this.ready()) return;
     const message = this.conversation.nodes[id];
-    if (!message) return;
+    if (!message || this.busyBeside(id) || !this.ready()) return;
     if (message.content || message.reasoning || message.calls?.length) this.regenerate(id);
     else this.stream(message, message.parent, false);
   }
 
   // Goes on with an answer that was cut.
   proceed(id) {
-    if (this.busy() || !this.ready()) return;
+    if (this.busyBeside(id) || !this.ready()) return;
     this.stream(this.conversation.nodes[id], id, true);
   }
 
   // A changed question is sent beside the old one; a changed answer is kept beside it.
   // Returns whether it was done.
-  edit(id, text) {
+  edit(id, text, files = []) {
     if (this.busy()) return false;
     const { conversation } = this;
     const old = conversation.nodes[id];
-    if (text === old.content) return true;
+    if (text === old.content && JSON.stringify(files) === JSON.stringify(old.files ?? [])) return true;
     if (old.role === "user" && !this.ready()) return false;
     const copy = { role: old.role, content: text };
-    for (const key of ["reasoning", "reasoningMs", "calls", "callId", "model", "finish"]) if (old[key] !== undefined) copy[key] = old[key];
+    if (files.length > 0) copy.files = files;
+    for (const key of ["reasoning", "reasoningMs", "calls", "callId", "model", "pair", "side", "finish"]) if (old[key] !== undefined) copy[key] = old[key];
     const made = addMessage(conversation, old.parent, old.role === "assistant" ? { ...copy, finish: "stop" } : copy);
     if (made.role === "user") this.reply(made.id);
     else {
@@ -233,12 +336,11 @@ export class Chat {
   remove(id) {
     if (this.busy()) return;
     const { conversation } = this;
-    const before = structuredClone(conversation);
-    removeMessage(conversation, id);
+    const removed = removeMessage(conversation, id);
     this.library.touch(conversation);
     this.render();
     toast("Message deleted", () => {
-      Object.assign(conversation, before);
+      if (!restoreMessage(conversation, removed)) return;
       this.library.touch(conversation);
       if (this.conversation === conversation) this.show(conversation);
     });
@@ -248,8 +350,10 @@ export class Chat {
   answerCalls(id, results) {
     if (this.busy() || !this.ready()) return;
     let parent = id;
+    showMessage(this.conversation, id);
     this.conversation.nodes[id].calls.forEach((call, i) => {
       call.id ||= `call_${i}`;
+      this.conversation.nodes[id].rev = stamp();
       parent = addMessage(this.conversation, parent, { role: "tool", content: results[i], callId: call.id }).id;
     });
     this.reply(parent);

@@ -1,11 +1,22 @@
 // The field for a new message. Its text is a draft of its conversation until it is sent.
 
+import { AttachmentList, acceptDrops } from "./attachment-list.js";
 import { $, icon } from "./dom.js";
+import { toast } from "./notices.js";
+
+const LONG_PASTE = 2500; // characters; longer texts are attached as a file
 
 export class Composer {
-  constructor(chat, library) {
+  // compare: the control of the second model (compare.js)
+  constructor(chat, library, compare) {
     Object.assign(this, { chat, library });
     this.field = $("prompt");
+    this.attached = new AttachmentList(() => this.onFiles());
+    $("attached").append(compare.line, this.attached.element);
+    this.field.before(this.attached.button, this.attached.input, compare.button);
+    chat.draft = () => this.message;
+    acceptDrops($("chat"), $("drop"), (files) => this.attached.add(files));
+    this.field.addEventListener("paste", (event) => this.onPaste(event));
     this.button = $("send");
     // on a touch keyboard Enter is a new line
     this.touch = matchMedia("(pointer: coarse)").matches;
@@ -29,7 +40,7 @@ export class Composer {
     if (event.key !== "Enter" || event.shiftKey || event.isComposing || event.keyCode === 229) return;
     if (this.touch && !event.ctrlKey && !event.metaKey) return;
     event.preventDefault();
-    if (!this.chat.answer) this.submit();
+    if (!this.chat.answering) this.submit();
   }
 
   onInput() {
@@ -39,7 +50,45 @@ export class Composer {
     // a new chat is kept once something was sent; its draft has a place of its own
     if (this.chat.empty) this.saveNewDraft(this.field.value);
     else this.library.touchDraft(conversation);
+    this.chat.length.typed();
     this.update();
+  }
+
+  // Files are written at once: they are too large for what keeps the text of a draft until it is saved.
+  onFiles() {
+    const { conversation } = this.chat;
+    const { files } = this.attached;
+    if (this.chat.empty) this.library.keepNewFiles(files);
+    else {
+      conversation.draftFiles = files;
+      this.library.touchDraft(conversation);
+      this.library.save();
+    }
+    this.chat.length.typed();
+    this.update();
+  }
+
+  // Files, and texts so long that they would hide the question, are attached.
+  onPaste(event) {
+    const { files } = event.clipboardData;
+    const text = event.clipboardData.getData("text/plain");
+    if (text === "" && files.length > 0) {
+      event.preventDefault();
+      this.attached.add([...files]);
+    } else if (text.length > LONG_PASTE) {
+      event.preventDefault();
+      const file = this.attached.addText("Pasted text.txt", text.replace(/\r\n?/g, "\n"));
+      if (file) toast("The pasted text is attached as a file", () => this.insert(file));
+    }
+  }
+
+  // Puts the text of an attached file into the field instead.
+  insert(file) {
+    if (!this.attached.files.includes(file)) return;
+    this.attached.remove(file);
+    this.field.setRangeText(file.text, this.field.selectionStart, this.field.selectionEnd, "end");
+    this.onInput();
+    this.field.focus();
   }
 
   saveNewDraft(text) {
@@ -51,14 +100,23 @@ export class Composer {
   }
 
   submit() {
-    if (this.chat.answer) {
+    if (this.chat.answering) {
       this.chat.stop();
       return;
     }
     const fresh = this.chat.empty;
-    if (!this.chat.send(this.field.value)) return;
-    if (fresh) this.saveNewDraft("");
+    if (this.attached.reading > 0) {
+      toast("A file is still being read. Send the message again in a moment.");
+      return;
+    }
+    if (!this.chat.send(this.field.value, this.attached.files)) return;
+    if (fresh) {
+      this.saveNewDraft("");
+      this.library.keepNewFiles([]);
+    }
+    this.attached.set([]);
     this.field.value = "";
+    this.chat.length.typed();
     this.resize();
     this.update();
     if (this.touch) this.field.blur();
@@ -73,8 +131,19 @@ export class Composer {
       // none
     }
     this.field.value = draft ?? "";
+    this.attached.set(this.chat.empty ? this.library.newFiles : (this.chat.conversation.draftFiles ?? []));
+    this.chat.length.typed();
     this.resize();
     this.update();
+  }
+
+  // Puts a text into the field, and attaches files, as if the user had done it.
+  write(text, files) {
+    this.attached.set(files);
+    this.onFiles();
+    this.field.value = text;
+    this.onInput();
+    this.field.focus();
   }
 
   resize() {
@@ -84,7 +153,7 @@ export class Composer {
   }
 
   update() {
-    const busy = Boolean(this.chat.answer);
+    const busy = this.chat.answering;
     if (busy !== this.busy) {
       this.busy = busy;
       const label = busy ? "Stop" : "Send";
@@ -93,6 +162,15 @@ export class Composer {
       this.button.title = busy ? "Stop (Esc)" : "Send (Enter)";
       this.button.classList.toggle("stop", busy);
     }
-    this.button.disabled = !busy && this.field.value.trim() === "";
+    this.button.disabled = !busy && this.empty;
+  }
+
+  // The message as it would be sent.
+  get message() {
+    return { role: "user", content: this.field.value, files: this.attached.files };
+  }
+
+  get empty() {
+    return this.field.value.trim() === "" && this.attached.files.length === 0;
   }
 }

@@ -34,6 +34,9 @@ export const $ = (id) => document.getElementById(id);
 
 // Outlines on a grid of 20 by 20.
 const ICONS = {
+  attach: "M15.500 9.500l-5.700 5.700a3.700 3.700 0 0 1-5.200-5.200l6.300-6.300a2.500 2.500 0 0 1 3.500 3.500l-6.200 6.200a1.200 1.200 0 0 1-1.700-1.700l5.500-5.500",
+  columns: "M3.500 4h13v12h-13zM10 4v12",
+  file: "M5.500 3h6l3.500 3.500V17h-9.500zM11 3v4h4",
   menu: "M3 5h14M3 10h14M3 15h14",
   plus: "M10 4v12M4 10h12",
   close: "M5 5l10 10M15 5L5 15",
@@ -46,6 +49,7 @@ const ICONS = {
   left: "M12 5l-5 5 5 5",
   right: "M8 5l5 5-5 5",
   down: "M5 8l5 5 5-5",
+  up: "M5 12l5-5 5 5",
   trash: "M4 6h12M8 6V4h4v2M6 6l1 11h6l1-11",
   dots: "M4 10h.01M10 10h.01M16 10h.01",
   sliders: "M4 6h6M14 6h2M4 14h2M10 14h6M10 6a2 2 0 1 0 4 0 2 2 0 1 0-4 0M6 14a2 2 0 1 0 4 0 2 2 0 1 0-4 0",

@@ -1,8 +1,12 @@
 // Puts the page together: header, tabs, keys.
 
 import { Chat } from "./chat.js";
+import { ChatSettings } from "./chat-settings.js";
+import { CompareControl } from "./compare.js";
 import { Composer } from "./composer.js";
 import { $, h, icon } from "./dom.js";
+import { FindBar } from "./find-bar.js";
+import { Length } from "./length.js";
 import { Library } from "./library.js";
 import { showMeter } from "./meter.js";
 import { closeMenu } from "./menu.js";
@@ -11,30 +15,53 @@ import { Server } from "./server.js";
 import { Settings } from "./settings.js";
 import { Sidebar } from "./sidebar.js";
 import { startTheme } from "./theme.js";
+import { trap } from "./trap.js";
 
-const KEYS = [["Enter", "send"], ["Shift Enter", "new line"], ["Esc", "stop the answer; close what is open"], ["Ctrl K", "search conversations"], ["Ctrl Shift O", "new chat"], ["Ctrl Shift S", "settings"], ["F2, Delete", "rename, delete a conversation in the list"], ["Ctrl Enter", "send an edited message"]];
+const KEYS = [["Enter", "send"], ["Shift+Enter", "new line"], ["Esc", "close what is open; then stop the answer"], ["Ctrl+K", "search conversations"], ["Ctrl+Shift+O", "new chat"], ["Ctrl+Shift+S", "settings"], ["F2, Delete", "rename, delete a conversation in the list"], ["Ctrl+Enter", "send an edited message"]];
 
 const narrow = matchMedia("(max-width: 860px)");
 const library = new Library();
-const server = new Server(() => showServer(), () => settings.values.model);
-const settings = new Settings(server, () => showServer());
-const chat = new Chat(library, () => settings.values, server);
-const composer = new Composer(chat, library);
+const kept = new ChatSettings(library);
+const server = new Server(() => showServer(), () => kept.values.model);
+const settings = new Settings(server, kept, () => {
+  showServer();
+  chat.render();
+});
+settings.toggled = (openIt) => {
+  if (narrow.matches) trap(openIt ? "settings" : null);
+};
+const chat = new Chat(library, kept, server);
+chat.length = new Length(chat, async (text, files) => {
+  await open(null);
+  composer.write(text, files);
+});
+const compare = new CompareControl(kept, server, () => {
+  compare.show();
+  settings.show();
+  chat.length.typed();
+});
+const composer = new Composer(chat, library, compare);
+const find = new FindBar(chat);
 const sidebar = new Sidebar(library, { open, current: () => chat.conversation.id });
 const modelTab = new ModelTab(server);
 
+chat.editSystem = () => settings.toggle(true, "system");
 chat.changed = () => {
   composer.update();
   showMeter(chat);
 };
 
-async function open(id) {
+async function open(id, words = "") {
   const conversation = id === null ? undefined : await library.open(id);
   if (id !== null && !conversation) return;
   chooseTab("chat");
+  if (narrow.matches && !$("settings").hidden) settings.toggle(false);
   chat.show(conversation);
-  settings.load(chat.conversation);
+  settings.load();
   composer.load();
+  compare.show();
+  find.close();
+  if (words) find.start(words);
   sidebar.render();
   const hash = id === null ? "" : `#${id}`;
   if (location.hash !== hash) history.pushState(null, "", hash || location.pathname + location.search);
@@ -58,8 +85,9 @@ async function refresh() {
   if (stale) return;
   if (!library.summaries.has(id)) await open(null);
   else {
-    const conversation = await library.open(id);
-    if (conversation && id === chat.conversation.id) chat.show(Object.assign(conversation, { draft: $("prompt").value }));
+    chat.catchUp();
+    settings.show();
+    compare.show();
   }
 }
 library.addEventListener("elsewhere", ({ detail }) => detail === chat.conversation.id && refresh());
@@ -71,12 +99,13 @@ addEventListener("popstate", () => {
 
 function showServer() {
   showMeter(chat);
+  compare.show();
   const place = $("model-name");
-  const key = [server.name, server.models.join(), settings.values.model].join("\n");
+  const key = [server.name, server.models.join(), kept.values.model].join("\n");
   if (place.dataset.key === key) return;
   place.dataset.key = key;
   if (server.models.length > 1) {
-    const chosen = server.models.includes(settings.values.model) ? settings.values.model : server.model;
+    const chosen = server.models.includes(kept.values.model) ? kept.values.model : server.model;
     const select = h("select", { "aria-label": "Model", onchange: () => chooseModel(select.value) }, server.models.map((id) => h("option", { value: id, selected: id === chosen }, id)));
     place.replaceChildren(select);
   } else place.textContent = server.name;
@@ -85,7 +114,10 @@ function showServer() {
 }
 
 function chooseModel(name) {
-  settings.set("model", name);
+  // the last choice is also that of new chats
+  kept.change("defaults", { model: name });
+  if (kept.values.model !== name) kept.change("chat", { model: name });
+  showServer();
   server.start();
 }
 
@@ -106,6 +138,7 @@ function drawer(openIt) {
     document.body.classList.toggle("drawer", openIt);
     $("shade").hidden = !openIt;
     $("menu-button").setAttribute("aria-expanded", String(openIt));
+    trap(openIt ? "sidebar" : null);
     if (openIt) $("new-chat").focus();
   }
 }
@@ -123,8 +156,8 @@ function onKey(event) {
     if (document.body.classList.contains("drawer")) {
       drawer(false);
       $("menu-button").focus();
-    } else if (chat.answer) chat.stop();
-    else if (!$("settings").hidden) settings.toggle(false);
+    } else if (!$("settings").hidden) settings.toggle(false);
+    else chat.stop();
   } else if (command && key === "k") {
     if (narrow.matches) drawer(true);
     else document.body.classList.remove("no-sidebar");
@@ -148,6 +181,7 @@ function startHeader() {
   narrow.addEventListener("change", () => {
     document.body.classList.remove("drawer");
     $("shade").hidden = true;
+    trap(narrow.matches && !$("settings").hidden ? "settings" : null);
     $("menu-button").setAttribute("aria-expanded", String(!narrow.matches && !document.body.classList.contains("no-sidebar")));
   });
   $("settings-button").append(icon("sliders"));
@@ -161,7 +195,7 @@ function startHeader() {
     $(`tab-${name}`).focus();
   });
   const help = $("help");
-  help.append(h("h2", { id: "help-title" }, "Keys"), h("table", {}, h("tbody", {}, KEYS.map(([key, about]) => h("tr", {}, h("td", {}, h("kbd", {}, key)), h("td", {}, about))))), h("button", { type: "button", class: "button", onclick: () => help.close() }, "Close"));
+  help.append(h("h2", { id: "help-title" }, "Keyboard shortcuts"), h("table", {}, h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Shortcut"), h("th", { scope: "col" }, "Action"))), h("tbody", {}, KEYS.map(([key, about]) => h("tr", {}, h("td", {}, h("kbd", {}, key)), h("td", {}, about))))), h("button", { type: "button", class: "button", onclick: () => help.close() }, "Close"));
   $("keys").addEventListener("click", () => help.showModal());
 }
 

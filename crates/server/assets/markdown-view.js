@@ -45,7 +45,7 @@ export class MarkdownView {
   put(index, block) {
     const old = this.views[index];
     if (!old) {
-      const view = viewOf(block);
+      const view = topView(block);
       this.root.append(view.element);
       this.views.push(view);
     } else if (old.block.raw !== block.raw || old.block.type !== block.type) {
@@ -53,7 +53,7 @@ export class MarkdownView {
         old.block = block;
         return;
       }
-      const view = viewOf(block);
+      const view = topView(block);
       old.element.replaceWith(view.element);
       this.views[index] = view;
     }
@@ -67,6 +67,13 @@ export function renderMarkdown(text) {
   return root;
 }
 
+// Each block has the direction of its own first letter; what is inside of it follows.
+function topView(block) {
+  const view = viewOf(block);
+  if (!["code", "math"].includes(block.type)) view.element.setAttribute("dir", "auto");
+  return view;
+}
+
 function viewOf(block) {
   switch (block.type) {
     case "code": return codeView(block);
@@ -75,7 +82,7 @@ function viewOf(block) {
     case "quote": return { block, element: h("blockquote", {}, blocksOf(block.blocks)) };
     case "heading": return { block, element: h(`h${Math.min(6, block.level + 2)}`, { class: `md-h${block.level}` }, inline(block.text)) };
     case "rule": return { block, element: h("hr") };
-    case "math": return { block, element: h("div", { class: "display-math" }, block.closed ? renderMath(block.text, true) : h("code", { class: "math-source" }, block.text)) };
+    case "math": return { block, element: h("div", { class: "display-math", dir: "ltr" }, block.closed ? renderMath(block.text, true) : h("code", { class: "math-source" }, block.text)) };
     default: return { block, element: h("p", {}, inline(block.text)) };
   }
 }
@@ -88,9 +95,9 @@ function codeView(block) {
   content.update(block.text);
   const copy = h("button", { type: "button", class: "code-copy", onclick: () => copyText(content.text, copy) }, icon("copy"), "Copy");
   const name = block.language || "text";
-  const element = h("div", { class: "code-block" },
+  const element = h("div", { class: "code-block", dir: "ltr" },
     h("div", { class: "code-head" }, h("span", { class: "code-language" }, name), copy),
-    h("pre", { tabindex: "0", role: "region", "aria-label": `Code, ${name}` }, code));
+    h("pre", { tabindex: "0", role: "group", "aria-label": `Code, ${name}` }, code));
   const patch = (next) => {
     if (next.type !== "code" || next.language !== block.language) return false;
     content.update(next.text);
@@ -132,7 +139,7 @@ function listItem({ blocks, task }, loose) {
 function tableView(block) {
   const body = h("tbody");
   const cell = (tag, text, i) => h(tag, { class: block.align[i] || null, scope: tag === "th" ? "col" : null }, inline(text));
-  const element = h("div", { class: "table", tabindex: "0", role: "region", "aria-label": "Table" },
+  const element = h("div", { class: "table", tabindex: "0", role: "group", "aria-label": "Table" },
     h("table", {}, h("thead", {}, h("tr", {}, block.head.map((text, i) => cell("th", text, i)))), body));
   const rows = [];
   const show = (next) => {
@@ -155,17 +162,20 @@ function tableView(block) {
   return { block, element, patch };
 }
 
+// Overrides and embeddings of direction: in an element of their own they reorder nothing around it.
+const BIDI = /[\u202a-\u202e\u2066-\u2069]/;
+
 export const inline = (text) => nodes(parseInline(text.trim()));
 
 const nodes = (list) => list.map(nodeOf);
 
 function nodeOf(node) {
   switch (node.type) {
-    case "text": return document.createTextNode(node.text);
-    case "code": return h("code", {}, node.text);
+    case "text": return BIDI.test(node.text) ? h("bdi", {}, node.text) : document.createTextNode(node.text);
+    case "code": return h("code", { dir: "ltr" }, node.text);
     case "break": return h("br");
     case "em": case "strong": case "del": return h(node.type, {}, nodes(node.children));
-    case "math": return h("span", { class: node.display ? "display-math" : "math" }, renderMath(node.text, node.display));
+    case "math": return h("span", { class: node.display ? "display-math" : "math", dir: "ltr" }, renderMath(node.text, node.display));
     case "image": return linkOf(node, ["Image: ", ...nodes(node.children)]);
     default: return linkOf(node, nodes(node.children));
   }
@@ -174,6 +184,6 @@ function nodeOf(node) {
 // An image is a link as well: loading it would tell its server that, and what, somebody reads.
 function linkOf(node, children) {
   const url = safeUrl(node.address);
-  if (url === null) return h("span", { class: "dead-link", title: `No link is made to ${node.address.slice(0, 200)}` }, children);
-  return h("a", { href: url, target: "_blank", rel: "noopener noreferrer nofollow", title: node.title || null }, children);
+  if (url === null) return h("bdi", { class: "dead-link", title: `No link is made to ${node.address.slice(0, 200)}` }, children);
+  return h("a", { dir: "auto", href: url, target: "_blank", rel: "noopener noreferrer nofollow", title: node.title || null }, children);
 }

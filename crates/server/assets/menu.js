@@ -14,7 +14,7 @@ export function toggleMenu(button, items) {
       closeMenu();
       act();
     } }, icon(name), label)));
-  document.body.append(menu);
+  (button.closest("nav, main") ?? document.body).append(menu);
   place(menu, button);
   button.setAttribute("aria-expanded", "true");
   open = { menu, button };

@@ -1,24 +1,28 @@
 // One message on the page. `update` shows its present state; while it is being written only what has changed is touched.
 
 import { rateOf, tokensOf } from "./answer.js";
+import { AttachmentList, fileView } from "./attachment-list.js";
+import { promptText } from "./attachment.js";
 import { copyText, h, icon, iconButton, rate, seconds, whole } from "./dom.js";
 import { MarkdownView } from "./markdown-view.js";
 import { callView } from "./tool-call.js";
 
 const NAMES = { user: "You", assistant: "Assistant", tool: "Tool result", system: "System" };
-const CUT = { length: "The answer was cut: it reached the token limit or the end of the context.", stopped: "Stopped.", lost: "The answer was interrupted." };
+const CUT = { length: "The answer stopped early: token limit reached.", full: "The answer stopped early: end of the context reached.", stopped: "Stopped.", lost: "The answer was interrupted." };
 
-// Acts: { edit, regenerate, proceed, branch, remove, answerCalls, retry } with the message's id first.
+// Acts: { edit, regenerate, proceed, branch, remove, pick, stop, answerCalls, retry, fits } with the message's id first.
 export class MessageView {
   constructor(message, acts) {
     this.message = message;
     this.acts = acts;
     this.parts = {};
     this.element = h("article", { class: `message ${message.role}`, dataset: { id: message.id } });
-    this.body = h("div", { class: "body" });
+    this.body = h("div", { class: "body", dir: message.role === "assistant" ? null : "auto" });
     this.actions = h("div", { class: "actions" });
-    this.title = h("h2", { class: message.role === "assistant" || message.role === "tool" ? "author" : "hidden" });
-    this.element.append(this.title, this.body, this.actions);
+    this.title = h("h2", { dir: "auto", class: message.role === "assistant" || message.role === "tool" ? "author" : "hidden" });
+    this.files = h("div", { class: "message-files" });
+    this.head = h("div", { class: "head" }, this.title);
+    this.element.append(this.head, this.files, this.body, this.actions);
     if (message.role === "assistant") {
       this.body.className = "body markdown-body";
       this.slots = ["reasoning", "content", "calls", "state"].map((name) => h("div", { class: `slot-${name}` }));
@@ -26,14 +30,16 @@ export class MessageView {
     }
   }
 
-  // branch: [index, count]; live: the running answer's figures, or null; last: nothing follows
-  update({ branch, live, last }) {
+  // branch: [index, count]; live: the running answer's figures, or null; last: nothing follows; pair: of two answers to compare,
+  // { chosen }, or null
+  update({ branch, live, last, pair = null }) {
     const { message } = this;
     const name = NAMES[message.role] ?? message.role;
     const title = message.role === "assistant" && message.model ? message.model : name;
     if (this.title.textContent !== title) this.title.textContent = title;
     this.element.setAttribute("aria-label", branch[1] > 1 ? `${name}, version ${branch[0] + 1} of ${branch[1]}` : name);
     this.element.classList.toggle("streaming", live !== null);
+    this.element.classList.toggle("chosen", pair?.chosen === true);
     this.element.setAttribute("aria-busy", String(live !== null));
     if (this.editing) return;
     if (message.role === "assistant") {
@@ -42,14 +48,16 @@ export class MessageView {
       this.showCalls(live, last);
       this.showState(live, last);
     } else this.showText();
-    this.showActions(branch, live, last);
+    this.showActions(branch, live, last, pair);
   }
 
   showText() {
     const { message } = this;
+    this.showFiles();
     if (this.text === message.content) return;
     this.text = message.content;
     this.body.textContent = message.content;
+    this.body.hidden = message.content === "" && message.files?.length > 0;
     this.showAll?.remove();
     const long = message.role === "user" && (message.content.length > 2400 || message.content.split("\n").length > 16);
     this.body.classList.toggle("long", long);
@@ -60,6 +68,22 @@ export class MessageView {
       this.showAll.setAttribute("aria-expanded", String(open));
     } }, "Show all");
     this.body.after(this.showAll);
+  }
+
+  showFiles() {
+    const { files = [] } = this.message;
+    if (files === this.shownFiles) return;
+    this.shownFiles = files;
+    this.fileViews = files.map(fileView);
+    this.files.replaceChildren(...this.fileViews.map(({ element }) => element));
+  }
+
+  // Opens the files that hold one of the words of a search.
+  openFiles(words) {
+    for (const [i, { name, text }] of (this.message.files ?? []).entries()) {
+      const all = `${name}\n${text}`.toLowerCase();
+      if (words.some((word) => all.includes(word))) this.fileViews[i].open();
+    }
   }
 
   showReasoning(live) {
@@ -84,7 +108,7 @@ export class MessageView {
   }
 
   makeReasoning(slot) {
-    const inside = h("div", { class: "inside markdown", tabindex: "0", role: "region", "aria-label": "Reasoning" });
+    const inside = h("div", { class: "inside markdown", tabindex: "0", role: "group", "aria-label": "Reasoning" });
     const words = h("span", { class: "live" });
     const dots = h("span", { class: "dots", "aria-hidden": "true" }, h("i"), h("i"), h("i"));
     const view = new MarkdownView(inside);
@@ -129,7 +153,7 @@ export class MessageView {
     return h("form", { class: "call results", onsubmit: (event) => {
       event.preventDefault();
       this.acts.answerCalls(this.message.id, fields.map((field) => field.value));
-    } }, h("div", { class: "inside editor" }, h("h3", {}, "The page does not run tools. Give the results to go on:"), fields, h("div", {}, h("button", { type: "submit", class: "button" }, "Send results"))));
+    } }, h("div", { class: "inside editor" }, h("h3", {}, "Tools do not run on this page. Enter each result to continue."), fields, h("div", {}, h("button", { type: "submit", class: "button" }, "Send results"))));
   }
 
   // Below the text: waiting, what went wrong, an answer that was cut.
@@ -137,7 +161,7 @@ export class MessageView {
     const slot = this.slots[3];
     const { message } = this;
     const empty = !message.content && !message.reasoning && !message.calls?.length;
-    const state = live ? (empty ? "waiting" : "") : message.error ? "error" : !message.finish ? "lost" : Object.hasOwn(CUT, message.finish) ? message.finish : "";
+    const state = live ? (empty ? "waiting" : "") : message.error ? "error" : !message.finish ? "lost" : message.full ? "full" : Object.hasOwn(CUT, message.finish) ? message.finish : "";
     const key = `${state} ${message.error ?? ""} ${last}`;
     if (key !== this.stateKey) {
       this.stateKey = key;
@@ -165,7 +189,9 @@ export class MessageView {
     const { message } = this;
     const words = h("p", {}, message.error);
     const retry = h("button", { type: "button", class: "button", onclick: () => this.acts.retry(message.id) }, icon("again"), "Try again");
-    const element = h("div", { class: "trouble", role: "alert" }, icon("warn"), words, last && !empty ? this.proceedButton() : null, last ? retry : null);
+    // what is too long stays so
+    const ways = message.errorKind === "long" ? this.acts.fits(message.id) : [last && !empty ? this.proceedButton() : null, retry];
+    const element = h("div", { class: "trouble", role: "alert" }, icon("warn"), words, last ? ways : null);
     const wait = () => {
       const left = Math.ceil(((message.retryAt ?? 0) - Date.now()) / 1000);
       retry.disabled = left > 0;
@@ -185,20 +211,23 @@ export class MessageView {
     return h("button", { type: "button", class: "button", onclick: () => this.acts.proceed(this.message.id) }, icon("more"), "Continue");
   }
 
-  showActions([index, count], live, last) {
+  showActions([index, count], live, last, pair) {
     const { message, acts } = this;
-    const key = [index, count, live !== null, last, message.finish, message.error].join();
+    const key = [index, count, live !== null, last, pair?.chosen, message.finish, message.error].join();
     if (key !== this.actionsKey) {
       this.actionsKey = key;
       const { id, role } = message;
-      const copy = live === null ? iconButton("copy", "Copy message", () => copyText(message.content, copy)) : null;
+      const copy = live === null ? iconButton("copy", "Copy message", () => copyText(message.content || promptText(message), copy)) : null;
       this.figures = role === "assistant" ? h("span", { class: "figures" }) : null;
+      // above the text, which moves what is below it
+      this.head.replaceChildren(this.title, ...(pair && live !== null ? [iconButton("stop", "Stop this answer", () => acts.stop(id))] : []));
       this.actions.replaceChildren(...[
-        count > 1 ? this.branches(index, count, live !== null) : null,
+        pair ? this.pickButton(pair.chosen) : null,
+        count > (pair ? 2 : 1) ? this.branches(index, count, live !== null) : null,
         copy,
-        live === null ? iconButton("edit", role === "user" ? "Edit and send again" : "Edit", () => this.edit()) : null,
+        live === null ? iconButton("edit", role === "user" ? "Edit and resend" : "Edit", () => this.edit()) : null,
         live === null && role === "assistant" ? iconButton("again", "Regenerate", () => acts.regenerate(id)) : null,
-        live === null ? iconButton("trash", "Delete message and what follows", () => acts.remove(id)) : null,
+        live === null ? iconButton("trash", "Delete this message and everything after it", () => acts.remove(id)) : null,
         this.figures,
       ].filter(Boolean));
     }
@@ -206,6 +235,14 @@ export class MessageView {
       const text = figuresOf(message, live);
       if (this.figures.textContent !== text) this.figures.textContent = text;
     }
+  }
+
+  // Of two answers: whether the conversation continues from this one.
+  pickButton(chosen) {
+    return h("button", { type: "button", class: "button pick", "aria-pressed": String(chosen), onclick: () => {
+      this.acts.pick(this.message.id);
+      this.actions.querySelector(".pick")?.focus();
+    } }, chosen ? icon("check") : null, chosen ? "Continues here" : "Continue here");
   }
 
   branches(index, count, busy) {
@@ -219,10 +256,13 @@ export class MessageView {
   edit() {
     const { message } = this;
     this.editing = true;
-    const field = h("textarea", { class: "field", "aria-label": "Message text" });
+    const field = h("textarea", { class: "field", dir: "auto", "aria-label": "Message text" });
     field.value = message.content;
+    const files = message.role === "user" ? new AttachmentList() : null;
+    files?.set(message.files ?? []);
     const close = (focus = true) => {
       this.editing = false;
+      this.files.hidden = false;
       editor.replaceWith(this.body);
       this.actions.hidden = false;
       this.element.classList.remove("editing");
@@ -230,10 +270,10 @@ export class MessageView {
     };
     const save = () => {
       const text = field.value;
-      if (text.trim() === "") return;
-      if (this.acts.edit(message.id, text)) close(false);
+      if ((text.trim() === "" && !files?.files.length) || files?.reading) return;
+      if (this.acts.edit(message.id, text, files?.files)) close(false);
     };
-    const editor = h("div", { class: "editor" }, field, h("div", {}, h("button", { type: "button", class: "button", onclick: close }, "Cancel"), h("button", { type: "button", class: "button main", onclick: save }, message.role === "user" ? "Send" : "Save")));
+    const editor = h("div", { class: "editor" }, files?.element, field, h("div", {}, files?.button, files?.input, h("button", { type: "button", class: "button", onclick: close }, "Cancel"), h("button", { type: "button", class: "button main", onclick: save }, message.role === "user" ? "Send" : "Save")));
     editor.addEventListener("keydown", (event) => {
       if (event.key === "Escape") {
         event.stopPropagation();
@@ -242,6 +282,7 @@ export class MessageView {
     });
     this.showAll?.remove();
     this.element.classList.add("editing");
+    this.files.hidden = true;
     this.body.replaceWith(editor);
     this.actions.hidden = true;
     field.focus();
@@ -256,6 +297,7 @@ export function figuresOf(message, live) {
   const parts = [];
   if (speed) parts.push(`${rate(speed)} tokens/s`);
   if (tokens?.completion) parts.push(`${whole(tokens.completion)} ${tokens.completion === 1 ? "token" : "tokens"}`);
+  if (message.timings?.draft_n > 0) parts.push(`drafts ${whole(message.timings.draft_n_accepted ?? 0)} of ${whole(message.timings.draft_n)} accepted`);
   if (tokens?.prompt) parts.push(`prompt ${whole(tokens.prompt)}${tokens.cached ? `, ${whole(tokens.cached)} cached` : ""}`);
   return parts.join(" · ");
 }

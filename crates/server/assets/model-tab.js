@@ -51,7 +51,7 @@ export class ModelTab {
     this.blocks = h("section", { class: "card", "aria-label": "KV cache", hidden: true });
     this.profile = h("section", { class: "card", "aria-label": "Profile" });
     this.quiet = h("p", { class: "quiet", role: "status" }, "Asking the server…");
-    this.link = h("a", { target: "_blank", rel: "noopener" }, "Open in a tab of its own");
+    this.link = h("a", { target: "_blank", rel: "noopener" }, "Open in a new tab");
     this.drawing = h("section", { class: "card", "aria-label": "Drawing" }, h("header", {}, h("h2", {}, "Drawing"), h("p", {}, this.link)));
     $("model").append(h("div", { class: "model-page" }, this.quiet, this.tiles, this.blocks, this.profile, this.drawing));
     this.follow();
@@ -68,7 +68,7 @@ export class ModelTab {
       if (path !== this.of("latent/graph")) return; // another was chosen meanwhile
       if (!response.ok) throw new ApiError(response.status === 401 ? "key" : "server", "");
       // an origin of its own: nothing in it reaches the conversations or the key
-      place.append(h("iframe", { sandbox: "allow-scripts", class: "drawing", src: address(path).href, title: "Drawing of the model", loading: "lazy" }));
+      place.append(h("iframe", { sandbox: "allow-scripts allow-downloads", allow: "fullscreen", class: "drawing", src: address(path).href, title: "Drawing of the model", loading: "lazy" }));
     } catch (error) {
       if (path !== this.of("latent/graph")) return;
       if (error.kind === "key" && !hasKey()) askKey(() => this.showDrawing());
@@ -88,7 +88,7 @@ export class ModelTab {
       this.showProfile(profile);
     } catch (error) {
       this.quiet.hidden = false;
-      this.quiet.textContent = error.kind === "network" ? "The server cannot be reached; the figures are the last ones." : error.kind === "key" ? "The figures need the API key." : `No live figures: ${error.message}`;
+      this.quiet.textContent = error.kind === "network" ? "Server unreachable. Showing the last known figures." : error.kind === "key" ? "The figures need the API key." : `No live figures: ${error.message}`;
       if (error.kind === "key") askKey(() => this.poll());
     }
     this.polling = false;
@@ -107,10 +107,10 @@ export class ModelTab {
     const tile = (name, value, unit, values, most) => h("div", { class: "tile" }, h("dt", {}, name), h("dd", {}, value, unit ? h("small", {}, unit) : null), values ? h("dd", { "aria-hidden": "true" }, sparkline(values, most)) : null);
     this.tiles.replaceChildren(
       tile("Generation", number(stats.tokens_per_second, rate), "tokens/s", note("tokens", stats.tokens_per_second)),
-      tile("Prompts", number(stats.prompt_tokens_per_second, rate), "tokens/s", note("prompt", stats.prompt_tokens_per_second)),
+      tile("Prompt processing", number(stats.prompt_tokens_per_second, rate), "tokens/s", note("prompt", stats.prompt_tokens_per_second)),
       tile("Running", number(stats.running), finite(stats.slots) ? `of ${whole(stats.slots)}, ${number(stats.waiting)} waiting` : `${number(stats.waiting)} waiting`, note("running", stats.running), Math.max(1, stats.slots ?? 1)),
       tile("KV blocks", number(kv.used), finite(kv.total) ? `of ${whole(kv.total)}` : "", note("used", kv.used), Math.max(1, kv.total ?? 1)),
-      tile("Steps", number(stats.steps), finite(stats.batch) ? `last: ${whole(stats.batch)} ${stats.batch === 1 ? "row" : "rows"}` : ""),
+      tile("Steps", number(stats.steps), finite(stats.batch) ? `last step: batch of ${whole(stats.batch)}` : ""),
     );
     this.showBlocks(kv);
   }
@@ -152,7 +152,7 @@ export class ModelTab {
       this.profile.replaceChildren(head, h("p", { class: "quiet" }, profile ? "No step has run yet. Send a message and look again." : "This server has no live profile."));
       return;
     }
-    head.append(h("p", {}, `${duration(profile.step_microseconds)} per step${finite(profile.rows) ? ` of ${figure(profile.rows)} ${profile.rows === 1 ? "row" : "rows"}` : ""}`));
+    head.append(h("p", {}, `${duration(profile.step_microseconds)} per step${finite(profile.rows) ? `, batch of ${figure(profile.rows)}` : ""}`));
     const order = this.inOrder(phases);
     const most = Math.max(...order.map((phase) => phase.share), 1e-9);
     const rows = (this.all ? order : order.slice(0, SHOWN)).map(({ name, share, microseconds }) => h("tr", {}, h("td", { class: "name" }, name), h("td", { class: "track" }, shareBar(share, most, name)), h("td", { class: "n" }, `${(100 * share).toFixed(1)} %`), h("td", { class: "n" }, duration(microseconds))));
@@ -162,7 +162,7 @@ export class ModelTab {
       this.showProfile(profile);
       $("all-phases").focus();
     } }, this.all ? "Fewer" : `All ${order.length} phases`) : "";
-    this.profile.replaceChildren(head, h("table", { class: "phases" }, h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Phase"), h("th", {}, ""), h("th", { scope: "col", class: "n" }, "Share"), h("th", { scope: "col", class: "n" }, "Time"))), h("tbody", {}, rows)), more);
+    this.profile.replaceChildren(head, h("table", { class: "phases" }, h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Phase"), h("td"), h("th", { scope: "col", class: "n" }, "Share"), h("th", { scope: "col", class: "n" }, "Time"))), h("tbody", {}, rows)), more);
     if (focused) $("all-phases")?.focus();
   }
 }

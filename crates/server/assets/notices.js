@@ -34,23 +34,26 @@ export function showLoading(text, progress) {
 
 export function showUnreachable() {
   if (shown === "key" || shown === "unreachable") return;
-  show("unreachable", "bad", h("p", {}, "The server cannot be reached. What you write is kept; the page tries again by itself."));
+  show("unreachable", "bad", h("p", {}, "Server unreachable. What you write is kept; the page keeps trying."));
 }
 
 export function showStorage(kind) {
   const text = kind === "memory"
-    ? "This browser keeps nothing for this page (a private window?). Export what you want to keep."
-    : "This browser has no database for this page: conversations are in its small storage. Export long ones.";
-  show("storage", "", h("p", {}, text), h("button", { type: "button", class: "button", onclick: () => hideNotice("storage") }, "Understood"));
+    ? "Conversations will not be saved in this window (private browsing?). Export anything you want to keep."
+    : "Storage is limited in this browser. Export long conversations so you don't lose them.";
+  show("storage", "", h("p", {}, text), h("button", { type: "button", class: "button", onclick: () => hideNotice("storage") }, "Got it"));
 }
 
 export function showStorageFull() {
   if (shown === "full") return;
-  show("full", "bad", h("p", {}, "The browser's storage is full or refuses to write: this conversation is not saved. Export it, or delete old ones."), h("button", { type: "button", class: "button", onclick: () => hideNotice("full") }, "Understood"));
+  show("full", "bad", h("p", {}, "This browser's storage is full or refused to write: this conversation is not saved. Export it, or delete old ones."), h("button", { type: "button", class: "button", onclick: () => hideNotice("full") }, "Got it"));
 }
+
+const waiting = []; // what goes on with the key
 
 // Asks for the key; `then` runs when one was given.
 export function askKey(then) {
+  waiting.push(then);
   if (shown === "key") return;
   const wrong = hasKey();
   const field = h("input", { type: "password", class: "field", id: "api-key", autocomplete: "off", spellcheck: "false", required: true, "aria-label": "API key", placeholder: "API key" });
@@ -59,12 +62,17 @@ export function askKey(then) {
     onsubmit: (event) => {
       event.preventDefault();
       if (field.value.trim() === "") return;
+      // other characters cannot be sent in a header
+      const fits = /^[\x20-\x7e\xa0-\xff]+$/.test(field.value.trim());
+      field.setCustomValidity(fits ? "" : "An API key has only letters, digits and signs of Latin-1.");
+      if (!field.reportValidity()) return;
       setKey(field.value.trim(), remember.checked);
       hideNotice("key");
-      then();
+      for (const next of waiting.splice(0)) next();
     },
+    oninput: () => field.setCustomValidity(""),
   }, field, h("label", {}, remember, "Remember on this device"), h("button", { type: "submit", class: "button main" }, "Use key"));
-  show("key", "", h("p", {}, wrong ? "The server does not accept this API key. Give another one:" : "This server wants an API key. It stays in this tab unless you let the browser remember it."), form);
+  show("key", "", h("p", {}, wrong ? "That API key was not accepted. Try another:" : "This server requires an API key. It is kept for this tab only unless you choose to remember it."), form);
   field.focus();
 }
 
@@ -80,7 +88,7 @@ export function toast(text, undo) {
   } }, "Undo") : null, h("button", { type: "button", "aria-label": "Dismiss", onclick: close }, icon("close")));
   $("toasts").append(element);
   while ($("toasts").children.length > 3) $("toasts").firstElementChild.remove();
-  say(undo ? `${text}. Undo is offered.` : text);
+  say(undo ? `${text}. You can undo this.` : text);
   let timer = setTimeout(close, 9000);
   // who is about to press a button gets the time for it
   element.addEventListener("pointerenter", () => clearTimeout(timer));

@@ -1,30 +1,42 @@
-// The panel of settings: presets, sampling, system prompt, reasoning, output format, tools.
+// The panel of settings of the open chat or of the defaults: presets, sampling, system prompt, reasoning, output format, tools.
 
 import { $, h, iconButton } from "./dom.js";
 import { toast } from "./notices.js";
-import { EMPTY, FORMATS, NUMBERS, PRESETS, REASONING, SAMPLING, cleanSettings, problemOf } from "./request.js";
+import { EMPTY, FORMATS, LABELS, MORE_NUMBERS, NUMBERS, PRESETS, REASONING, SAMPLING, cleanSettings, problemOf } from "./request.js";
 import { readSetting, writeSetting } from "./store.js";
 
+const LINES = "One per line; \\n is a line break";
+
 export class Settings {
-  constructor(server, changed) {
-    Object.assign(this, { server, changed });
-    this.values = cleanSettings(readSetting("settings", null));
+  // kept: the settings of the open conversation and the defaults (chat-settings.js)
+  constructor(server, kept, changed) {
+    Object.assign(this, { server, kept, changed });
+    this.scope = "chat";
+    this.toggled = () => {};
     this.own = readSetting("presets", []).filter((preset) => typeof preset?.name === "string").map(({ name, values }) => ({ name, values: cleanSettings(values) }));
     this.fields = new Map();
   }
 
-  // A conversation brings the settings that it was held with.
-  load(conversation) {
-    if (!conversation.settings) return;
-    this.values = cleanSettings(conversation.settings);
+  // What the panel shows.
+  get values() {
+    return this.kept.of(this.scope);
+  }
+
+  // After the chat has shown its conversation, which opens its settings.
+  load() {
+    this.scope = "chat";
     this.show();
   }
 
   set(key, value) {
-    this.values[key] = value;
-    writeSetting("settings", this.values);
+    this.change({ [key]: value });
     this.check(key);
     if (key === "format") this.showFormat();
+  }
+
+  change(patch) {
+    this.kept.change(this.scope, patch);
+    this.showScope();
     this.changed();
   }
 
@@ -34,27 +46,80 @@ export class Settings {
     this.built = true;
     $("settings").append(
       h("header", {}, h("h2", {}, "Settings"), iconButton("close", "Close settings", () => this.toggle(false))),
+      this.scopes(),
       this.presets(),
       this.text("system", "System prompt", { rows: 3, placeholder: "None" }),
       this.choice("reasoning", "Reasoning", REASONING, "For models that can think before they answer"),
       h("h3", {}, "Sampling"),
       h("div", { class: "pair" }, NUMBERS.map((number) => this.number(number))),
-      this.text("stop", "Stop sequences", { rows: 2, about: "One per line; \\n is a line break" }),
+      h("details", { class: "more" }, h("summary", {}, "More samplers"), h("div", { class: "pair" }, MORE_NUMBERS.map((number) => this.number(number))),
+        this.text("dry_sequence_breakers", LABELS.dry_sequence_breakers, { rows: 2, about: LINES }),
+        this.text("samplers", LABELS.samplers, { rows: 2, mono: true, about: "Names separated by semicolons. Samplers that are not named are off" })),
+      this.text("stop", "Stop sequences", { rows: 2, about: LINES }),
       h("h3", {}, "Output"),
       this.choice("format", "Format", FORMATS),
       this.text("schema", "JSON schema", { rows: 6, mono: true, placeholder: '{"type": "object", "properties": { }}' }),
       this.text("grammar", "Grammar", { rows: 6, mono: true, placeholder: 'root ::= "yes" | "no"' }),
       this.text("tools", "Tools (JSON)", { rows: 3, mono: true, placeholder: '[{"name": "weather", "parameters": { }}]', about: "Offered to the model; the page shows the calls and asks you for their results" }),
+      this.text("extra", "Request fields (JSON)", { rows: 3, mono: true, placeholder: '{"logit_bias": [[5, -1]]}', about: "Added to every request as they are; see the server's /docs" }),
     );
     this.show();
   }
 
-  toggle(open = $("settings").hidden) {
+  toggle(open = $("settings").hidden, field = "preset") {
     if (open) this.build();
     $("settings").hidden = !open;
     $("settings-button").setAttribute("aria-expanded", String(open));
-    if (open) $("settings").querySelector("select, input, textarea").focus();
+    this.toggled(open);
+    if (open) $(field === "preset" ? field : `set-${field}`).focus();
     else $("settings-button").focus();
+  }
+
+  // Whether this chat or the defaults are edited, and how the two differ.
+  scopes() {
+    const scope = (value, label) => h("label", {}, h("input", { type: "radio", name: "scope", value, onchange: () => {
+      this.scope = value;
+      this.show();
+    } }), label);
+    this.difference = h("p", { id: "difference", role: "status" });
+    this.adopt = h("button", { type: "button", class: "button", onclick: () => this.makeDefaults() }, "Save as defaults");
+    this.reset = h("button", { type: "button", class: "button", onclick: () => this.useDefaults() }, "Reset to defaults");
+    this.differs = h("div", { class: "differs" }, this.difference, this.adopt, this.reset);
+    return h("div", {}, h("div", { class: "scopes", role: "radiogroup", "aria-label": "Edit" }, scope("chat", "This chat"), scope("defaults", "Defaults for new chats")), this.differs);
+  }
+
+  makeDefaults() {
+    const before = this.kept.of("defaults");
+    this.kept.change("defaults", { ...this.kept.values, model: before.model, second: "" });
+    this.show();
+    this.changed();
+    toast("New chats begin with these settings", () => {
+      this.kept.change("defaults", before);
+      this.show();
+      this.changed();
+    });
+  }
+
+  useDefaults() {
+    const before = this.kept.values;
+    this.change({ ...this.kept.of("defaults"), model: before.model, second: before.second });
+    this.show();
+    toast("This chat uses the defaults", () => {
+      this.change(before);
+      this.show();
+    });
+  }
+
+  showScope() {
+    const names = this.kept.differences().map((key) => LABELS[key]);
+    const button = $("settings-button");
+    button.classList.toggle("differs", names.length > 0);
+    button.title = names.length > 0 ? `Settings (this chat differs from the defaults: ${names.join(", ")})` : "Settings";
+    button.setAttribute("aria-label", button.title);
+    if (!this.built) return;
+    for (const input of $("settings").querySelectorAll("input[name=scope]")) input.checked = input.value === this.scope;
+    this.difference.textContent = this.scope === "defaults" ? "New chats begin with these settings." : names.length > 0 ? `Differs from the defaults: ${names.join(", ")}` : "Same as the defaults.";
+    this.adopt.hidden = this.reset.hidden = this.scope === "defaults" || names.length === 0;
   }
 
   presets() {
@@ -69,7 +134,7 @@ export class Settings {
     const name = this.presetName();
     const option = (preset) => h("option", { value: preset.name, selected: preset.name === name }, preset.name);
     this.select.replaceChildren(
-      ...(name === null ? [h("option", { value: "", selected: true }, "Own values")] : []),
+      ...(name === null ? [h("option", { value: "", selected: true }, "Custom")] : []),
       h("optgroup", { label: "Built in" }, PRESETS.map(option)),
       ...(this.own.length > 0 ? [h("optgroup", { label: "Yours" }, this.own.map(option))] : []),
     );
@@ -78,8 +143,9 @@ export class Settings {
 
   // The preset that the values are equal to.
   presetName() {
-    const same = (keys, values) => keys.every((key) => this.values[key].trim() === (values[key] ?? "").trim());
-    const own = this.own.find((preset) => same(Object.keys(EMPTY), preset.values));
+    const present = this.values;
+    const same = (keys, values) => keys.every((key) => present[key].trim() === (values[key] ?? "").trim());
+    const own = this.own.find((preset) => same(Object.keys(EMPTY).filter((key) => key !== "second"), preset.values));
     return own?.name ?? PRESETS.find((preset) => same(SAMPLING, preset.values))?.name ?? null;
   }
 
@@ -87,11 +153,8 @@ export class Settings {
     const own = this.own.find((preset) => preset.name === name);
     const preset = own ?? PRESETS.find((entry) => entry.name === name);
     if (!preset) return;
-    if (own) this.values = { ...own.values };
-    else for (const key of SAMPLING) this.values[key] = preset.values[key] ?? "";
-    writeSetting("settings", this.values);
+    this.change(own ? { ...own.values, second: this.values.second } : Object.fromEntries(SAMPLING.map((key) => [key, preset.values[key] ?? ""])));
     this.show();
-    this.changed();
   }
 
   askName() {
@@ -142,7 +205,7 @@ export class Settings {
   }
 
   text(key, label, { rows, mono, placeholder, about }) {
-    return this.setting(key, label, h("textarea", { class: mono ? "field mono" : "field", id: `set-${key}`, rows, placeholder: placeholder ?? null, spellcheck: mono ? "false" : null }), about);
+    return this.setting(key, label, h("textarea", { class: mono ? "field mono" : "field", id: `set-${key}`, rows, placeholder: placeholder ?? null, spellcheck: mono ? "false" : null, dir: mono ? null : "auto" }), about);
   }
 
   choice(key, label, options, about) {
@@ -160,11 +223,14 @@ export class Settings {
   }
 
   show() {
+    this.showScope();
     if (!this.built) return;
+    const { values } = this;
     for (const [key, { field }] of this.fields) {
-      field.value = this.values[key];
+      if (field.value !== values[key]) field.value = values[key];
       const standard = this.server.defaults?.[key];
       if (field.type === "text" && standard !== undefined) field.placeholder = typeof standard === "number" ? String(Number(standard.toFixed(4))) : "";
+      if (key === "samplers" && Array.isArray(standard)) field.placeholder = standard.join("; ");
       this.check(key);
     }
     this.showFormat();

@@ -4,12 +4,12 @@ import { $, download, h, icon, iconButton } from "./dom.js";
 import { toggleMenu } from "./menu.js";
 import { toast } from "./notices.js";
 import { cleanSettings } from "./request.js";
-import { readImport, toMarkdown } from "./tree.js";
+import { cleanTitle, readImport, stamp, toMarkdown } from "./tree.js";
 
 const DAY = 86_400_000;
 
 export class Sidebar {
-  // open: id or null (a new chat) → shows it; current: () → id
+  // open: (id or null for a new chat, words to find in it) → shows it; current: () → id
   constructor(library, { open, current }) {
     Object.assign(this, { library, open, current });
     this.query = "";
@@ -39,15 +39,15 @@ export class Sidebar {
       groups.get(name).push(entry);
     }
     place.replaceChildren(...[...groups].flatMap(([name, entries]) => [h("h2", {}, name), h("ul", {}, entries.map((entry) => this.item(entry)))]));
-    if (list.length === 0) place.append(h("p", { class: "empty" }, this.matches ? "Nothing was found." : "Conversations are kept here, in this browser only."));
+    if (list.length === 0) place.append(h("p", { class: "empty" }, this.matches ? "No conversations match." : "Conversations are kept here, in this browser only."));
     if (focused) place.querySelector(`li[data-id="${CSS.escape(focused)}"] .conversation`)?.focus();
   }
 
   item({ id, title }) {
     const current = id === this.current();
     const more = iconButton("dots", `More: ${title}`, () => this.menu(id, more), { "aria-haspopup": "menu", "aria-expanded": "false" });
-    const button = h("button", { type: "button", class: "conversation", title, "aria-current": current ? "true" : null, onclick: () => this.open(id), ondblclick: () => this.rename(id) }, title);
-    return h("li", { dataset: { id }, class: [current ? "current" : "", this.library.answers.has(id) ? "running" : ""].join(" ").trim() || null }, button, more);
+    const button = h("button", { type: "button", class: "conversation", dir: "auto", title, "aria-current": current ? "true" : null, onclick: () => this.openMatch(id), ondblclick: () => this.rename(id) }, title);
+    return h("li", { dataset: { id }, class: [current ? "current" : "", this.library.answers.has(id) || this.library.presence.of(id) ? "running" : ""].join(" ").trim() || null }, button, more);
   }
 
   menu(id, button) {
@@ -64,15 +64,14 @@ export class Sidebar {
     const conversation = await this.library.open(id);
     if (!item || !conversation || this.renaming) return;
     this.renaming = true;
-    const field = h("input", { class: "field", "aria-label": "Title", maxlength: 200 });
+    const field = h("input", { class: "field", dir: "auto", "aria-label": "Title", maxlength: 200 });
     field.value = conversation.title;
     const close = (keep) => {
       if (!this.renaming) return;
       this.renaming = false;
-      const title = field.value.trim();
+      const title = cleanTitle(field.value);
       if (keep && title && title !== conversation.title) {
-        conversation.title = title;
-        conversation.named = true;
+        Object.assign(conversation, { title, named: true, titled: stamp() });
         this.library.touch(conversation, true);
       }
       this.render();
@@ -109,7 +108,7 @@ export class Sidebar {
 
   async exportAll() {
     const all = await this.library.all();
-    if (all.length === 0) toast("There is no conversation to export");
+    if (all.length === 0) toast("No conversations to export");
     else download(`latent-${new Date().toISOString().slice(0, 10)}.json`, "application/json", exported(all));
   }
 
@@ -129,6 +128,11 @@ export class Sidebar {
     }
     $("import-file").value = "";
     if (count > 0) toast(count === 1 ? "One conversation imported" : `${count} conversations imported`);
+  }
+
+  // Opens a conversation; of a search, at the first message that has its words.
+  openMatch(id) {
+    this.open(id, this.matches?.has(id) ? this.query : "");
   }
 
   async search() {

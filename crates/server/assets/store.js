@@ -1,6 +1,9 @@
 // Where conversations are kept: IndexedDB, else localStorage, else memory only (and the page says so). Settings are in
 // localStorage, or memory.
 
+import { mergeConversation } from "./merge.js";
+import { searchText, searchWords } from "./tree.js";
+
 const DATABASE = "latent";
 const STORE = "conversations";
 const PREFIX = "latent.conversation.";
@@ -88,11 +91,20 @@ class IndexedStore {
     return written;
   }
 
+  // Merges with what other tabs wrote, in one transaction. Returns what mergeConversation does; null if it was `known` to be stored
+  // and is not any more: another tab has deleted it.
+  async merge(conversation, known) {
+    const objects = this.objects("readwrite");
+    const merged = mergeStored(conversation, await promised(objects.get(conversation.id)), known);
+    if (merged) await promised(objects.put(conversation));
+    return merged;
+  }
+
   // Changes the draft alone, in one transaction: what another tab wrote to the conversation stays.
   async putDraft(id, draft) {
     const objects = this.objects("readwrite");
-    const conversation = await promised(objects.get(id));
-    if (conversation) await promised(objects.put({ ...conversation, draft }));
+    const conversation = withDraft(await promised(objects.get(id)), draft);
+    if (conversation) await promised(objects.put(conversation));
   }
 
   remove(id) {
@@ -100,10 +112,27 @@ class IndexedStore {
   }
 }
 
+// Brings a conversation up to date with its stored copy; null if it was `known` to be stored and is not any more.
+function mergeStored(conversation, stored, known) {
+  if (!stored) return known ? null : { changed: false, behind: true };
+  return mergeConversation(conversation, stored);
+}
+
+// A stored conversation with a draft that is not older than its own, or null. draft: { draft, draftFiles, drafted }
+function withDraft(conversation, draft) {
+  return conversation && (conversation.drafted ?? 0) <= draft.drafted ? { ...conversation, ...draft } : null;
+}
+
 class SmallStore {
+  async merge(conversation, known) {
+    const merged = mergeStored(conversation, await this.get(conversation.id), known);
+    if (merged) await this.put(conversation);
+    return merged;
+  }
+
   async putDraft(id, draft) {
-    const conversation = await this.get(id);
-    if (conversation) await this.put({ ...conversation, draft });
+    const conversation = withDraft(await this.get(id), draft);
+    if (conversation) await this.put(conversation);
   }
 
   async each(visit) {
@@ -175,8 +204,8 @@ export const summaryOf = ({ id, title, created, updated }) => ({ id, title, crea
 
 // Whether every word of a search occurs in the title or in a message.
 export function found(conversation, query) {
-  const text = [conversation.title, ...Object.values(conversation.nodes).map((message) => message.content ?? "")].join("\n").toLowerCase();
-  return query.toLowerCase().split(/\s+/).filter(Boolean).every((word) => text.includes(word));
+  const text = [conversation.title.toLowerCase(), ...Object.values(conversation.nodes).map(searchText)].join("\n");
+  return searchWords(query).every((word) => text.includes(word));
 }
 
 const memory = new Map();

@@ -1,13 +1,24 @@
 // A conversation: a tree of messages. Editing or regenerating adds a sibling; of siblings one is on the path that is shown.
 // Pure functions over plain data, so that it can be stored and exported as it is.
 //
-// conversation: { id, title, named, created, updated, head, next, nodes: { [id]: message }, system }
-// message: { id, parent, role, content, reasoning, reasoningMs, calls, callId, finish, error, usage, timings, model, created, choice, children }
+// conversation: { id, title, named, titled, created, updated, draft, draftFiles, drafted, settings, settingsAt, sentFrom, trimmed, nodes: { [id]: message }, removed: { [id]: stamp } }
+// message: { id, parent, rev, role, content, files, reasoning, reasoningMs, calls, callId, finish, error, usage, timings, model, pair, side, created, choice, picked, children }
+// files: attached texts, [{ name, text }]. pair, side: of two answers by two models (pairOf). sentFrom: the first message that is sent to the model. titled, drafted, settingsAt, trimmed, rev and picked are stamps of the last change, by which copies of two tabs are merged (merge.js).
+
+import { cleanFiles, fenced, promptText } from "./attachment.js";
 
 export const ROOT = "0";
 
+let newest = 0;
+
+// The time, and later than every stamp before.
+export function stamp(now = Date.now()) {
+  newest = Math.max(now, newest + 1);
+  return newest;
+}
+
 export function newConversation(now = Date.now()) {
-  return { id: randomId(), title: "New chat", named: false, created: now, updated: now, next: 1, draft: "", nodes: { [ROOT]: { id: ROOT, parent: null, role: "root", children: [], choice: 0 } } };
+  return { id: randomId(), title: "New chat", named: false, created: now, updated: now, draft: "", nodes: { [ROOT]: { id: ROOT, parent: null, role: "root", children: [], choice: 0 } } };
 }
 
 export function randomId() {
@@ -16,12 +27,12 @@ export function randomId() {
 
 // Adds a message below `parent` and chooses it.
 export function addMessage(conversation, parent, message) {
-  const id = String(conversation.next);
-  conversation.next += 1;
+  const id = randomId();
   const above = conversation.nodes[parent];
-  conversation.nodes[id] = { content: "", created: Date.now(), ...message, id, parent, children: [], choice: 0 };
+  conversation.nodes[id] = { content: "", created: Date.now(), ...message, id, parent, rev: stamp(), children: [], choice: 0 };
   above.children.push(id);
   above.choice = above.children.length - 1;
+  above.picked = stamp();
   return conversation.nodes[id];
 }
 
@@ -51,22 +62,61 @@ export function chooseBranch(conversation, id, step) {
   const at = above.children.indexOf(id) + step;
   if (at < 0 || at >= above.children.length) return false;
   above.choice = at;
+  above.picked = stamp();
   return true;
 }
 
-// Removes a message and all below it; a neighbour among its siblings is shown then.
+// Chooses the branches that lead to a message.
+export function showMessage(conversation, id) {
+  for (let at = conversation.nodes[id]; at && at.id !== ROOT; at = conversation.nodes[at.parent]) {
+    const above = conversation.nodes[at.parent];
+    const choice = above.children.indexOf(at.id);
+    if (choice === above.choice) continue;
+    Object.assign(above, { choice, picked: stamp() });
+  }
+}
+
+// The two answers to compare that a message is one of, left and right; null if it is none of two. Of an answer that was
+// regenerated the newest one counts, unless an older one is shown.
+export function pairOf(conversation, message) {
+  if (!message?.pair) return null;
+  const siblings = conversation.nodes[message.parent].children.map((id) => conversation.nodes[id]);
+  const other = siblings.findLast(({ pair, side }) => pair === message.pair && side !== message.side);
+  if (!other) return null;
+  return message.side === 0 ? [message, other] : [other, message];
+}
+
+// Removes a message and all below it; a neighbour among its siblings is shown then. Returns what restoreMessage takes.
 export function removeMessage(conversation, id) {
   const { parent } = conversation.nodes[id];
   const above = conversation.nodes[parent];
   const index = above.children.indexOf(id);
   above.children.splice(index, 1);
   above.choice = Math.max(0, Math.min(above.choice >= index ? above.choice - 1 : above.choice, above.children.length - 1));
-  const gone = [id];
-  while (gone.length > 0) {
-    const next = gone.pop();
-    gone.push(...conversation.nodes[next].children);
-    delete conversation.nodes[next];
+  above.picked = stamp();
+  const gone = [];
+  const todo = [id];
+  conversation.removed ??= {};
+  while (todo.length > 0) {
+    const next = conversation.nodes[todo.pop()];
+    todo.push(...next.children);
+    gone.push(next);
+    conversation.removed[next.id] = stamp();
+    delete conversation.nodes[next.id];
   }
+  return { index, gone };
+}
+
+// Undoes a removal, unless what was above it has been removed as well.
+export function restoreMessage(conversation, { index, gone }) {
+  const [top] = gone;
+  const above = conversation.nodes[top.parent];
+  if (!above || conversation.nodes[top.id]) return false;
+  for (const message of gone) conversation.nodes[message.id] = Object.assign(message, { rev: stamp() });
+  above.children.splice(index, 0, top.id);
+  above.choice = above.children.indexOf(top.id);
+  above.picked = stamp();
+  return true;
 }
 
 // What is sent to the server for the path up to and including `last`.
@@ -74,13 +124,15 @@ export function requestMessages(conversation, last, system) {
   const path = [];
   for (let at = conversation.nodes[last]; at && at.id !== ROOT; at = conversation.nodes[at.parent]) path.unshift(at);
   const messages = system ? [{ role: "system", content: system }] : [];
-  for (const message of path) messages.push(...sent(message));
+  const first = Math.max(0, path.findIndex(({ id }) => id === conversation.sentFrom));
+  for (const message of path.slice(first)) messages.push(...sent(message));
   return messages;
 }
 
-function sent({ role, content, reasoning, calls, callId }) {
+function sent(original) {
+  const { role, content, reasoning, calls, callId } = original;
   if (role === "tool") return [{ role, tool_call_id: callId, content }];
-  if (role !== "assistant") return [{ role, content }];
+  if (role !== "assistant") return [{ role, content: promptText(original) }];
   // an answer that failed before its first token says nothing
   if (!content && !reasoning && !calls?.length) return [];
   const message = { role, content: content || (calls?.length ? null : "") };
@@ -89,9 +141,12 @@ function sent({ role, content, reasoning, calls, callId }) {
   return [message];
 }
 
+// Titles stand inside of sentences, which no override of direction in them may reorder.
+export const cleanTitle = (text) => text.replace(/[\u202a-\u202e\u2066-\u2069]/g, "").trim();
+
 // A title from the first message, until the user gives one.
 export function titleFrom(text) {
-  const line = text.replace(/[`*_#>$\\]/g, "").trim().split(/\n/)[0].replace(/\s+/g, " ");
+  const line = cleanTitle(text).replace(/[`*_#>$\\]/g, "").trim().split(/\n/)[0].replace(/\s+/g, " ");
   if (line === "") return "New chat";
   if (line.length <= 48) return line;
   const cut = line.slice(0, 48);
@@ -104,17 +159,18 @@ export function toMarkdown(conversation) {
     const name = { user: "You", assistant: message.model || "Assistant", tool: "Tool result", system: "System" }[message.role] ?? message.role;
     parts.push(`## ${name}`);
     if (message.reasoning) parts.push(`<details><summary>Reasoning</summary>\n\n${message.reasoning.trim()}\n\n</details>`);
-    if (message.content) parts.push(message.content.trim());
+    const text = promptText(message).trim();
+    if (text) parts.push(text);
     for (const call of message.calls ?? []) parts.push(`Tool call \`${call.name}\`:\n\n${fenced(call.arguments, "json")}`);
   }
   return `${parts.join("\n\n")}\n`;
 }
 
-function fenced(text, language) {
-  const longest = Math.max(2, ...(text.match(/`+/g) ?? []).map((run) => run.length));
-  const mark = "`".repeat(longest + 1);
-  return `${mark}${language}\n${text}\n${mark}`;
-}
+// The words of a search.
+export const searchWords = (query) => query.toLowerCase().split(/\s+/).filter(Boolean);
+
+// What is searched of a message.
+export const searchText = ({ content, files }) => [content ?? "", ...(files ?? []).flatMap(({ name, text }) => [name, text])].join("\n").toLowerCase();
 
 // An exported file back to conversations. Everything is checked and copied field by field: a file may hold anything.
 export function readImport(text) {
@@ -122,10 +178,10 @@ export function readImport(text) {
   try {
     data = JSON.parse(text);
   } catch {
-    throw new Error("The file is not JSON. Import takes a file that Export as JSON made, or a list of messages.");
+    throw new Error("The file is not JSON. Import accepts files made with \"Export as JSON\", and lists of messages.");
   }
-  const list = Array.isArray(data?.conversations) ? data.conversations : Array.isArray(data) && data.every((entry) => entry?.nodes) ? data : [data];
-  const found = list.map((entry) => (entry?.nodes ? readConversation(entry) : readMessages(entry))).filter(Boolean);
+  const list = Array.isArray(data?.conversations) ? data.conversations : Array.isArray(data) && data.every((entry) => entry?.nodes || entry?.mapping) ? data : [data];
+  const found = list.map((entry) => (entry?.nodes ? readConversation(entry) : entry?.mapping ? readMapping(entry) : readMessages(entry))).filter(Boolean);
   if (found.length === 0) throw new Error("The file holds no conversation: neither \"conversations\" nor \"messages\" was found.");
   return found;
 }
@@ -136,10 +192,12 @@ const ROLES = ["user", "assistant", "tool", "system"];
 
 function readConversation(entry) {
   const made = newConversation(number(entry.created));
-  made.title = string(entry.title).slice(0, 200) || "Imported chat";
+  made.title = cleanTitle(string(entry.title)).slice(0, 200) || "Imported chat";
   made.named = entry.named === true;
   made.updated = number(entry.updated) ?? made.created;
   made.draft = string(entry.draft);
+  const draftFiles = cleanFiles(entry.draftFiles);
+  if (draftFiles) made.draftFiles = draftFiles;
   if (entry.settings && typeof entry.settings === "object") made.settings = entry.settings; // cleaned by who reads them
   const copy = (from, to) => {
     const old = Object.hasOwn(entry.nodes, from) ? entry.nodes[from] : null;
@@ -160,6 +218,39 @@ function readConversation(entry) {
   return made.nodes[ROOT].children.length > 0 ? made : null;
 }
 
+// A conversation of ChatGPT's export: a tree by ids, whose system messages and empty nodes are passed over.
+function readMapping(entry) {
+  if (typeof entry.mapping !== "object") return null;
+  const node = (id) => (typeof id === "string" && Object.hasOwn(entry.mapping, id) ? entry.mapping[id] : null);
+  const seconds = (value) => (number(value) === undefined ? undefined : Math.round(value * 1000));
+  const made = newConversation(seconds(entry.create_time));
+  made.title = cleanTitle(string(entry.title)).slice(0, 200) || "Imported chat";
+  made.updated = seconds(entry.update_time) ?? made.created;
+  const shown = new Set();
+  for (let id = entry.current_node; node(id) && !shown.has(id); id = node(id).parent) shown.add(id);
+  const done = new Set();
+  const todo = Object.keys(entry.mapping).filter((id) => !node(node(id)?.parent)).map((id) => [id, ROOT]);
+  while (todo.length > 0) {
+    const [id, parent] = todo.shift();
+    if (done.has(id) || !node(id)) continue;
+    done.add(id);
+    const { message, children } = node(id);
+    const role = message?.author?.role;
+    const parts = Array.isArray(message?.content?.parts) ? message.content.parts.filter((part) => typeof part === "string") : [string(message?.content?.text)];
+    const content = parts.join("\n").trim();
+    let below = parent;
+    if (["user", "assistant"].includes(role) && content !== "") {
+      const above = made.nodes[parent];
+      const before = above.choice;
+      const added = addMessage(made, parent, readMessage({ role, content, created: seconds(message.create_time), model: message.metadata?.model_slug, finish: role === "assistant" ? "stop" : undefined }));
+      if (!shown.has(id) && above.children.length > 1) above.choice = before;
+      below = added.id;
+    }
+    for (const child of Array.isArray(children) ? children : []) todo.push([child, below]);
+  }
+  return made.nodes[ROOT].children.length > 0 ? made : null;
+}
+
 // A list of messages as APIs take it.
 function readMessages(entry) {
   const list = Array.isArray(entry) ? entry : Array.isArray(entry?.messages) ? entry.messages : null;
@@ -171,7 +262,7 @@ function readMessages(entry) {
     addMessage(made, leafOf(made), readMessage({ ...message, reasoning: message.reasoning ?? message.reasoning_content, callId: message.tool_call_id, calls: message.tool_calls?.map?.((call) => ({ id: call?.id, name: call?.function?.name, arguments: call?.function?.arguments })) }));
   }
   const first = pathOf(made).find((message) => message.role === "user");
-  made.title = string(entry.title).slice(0, 200) || titleFrom(first?.content ?? "");
+  made.title = cleanTitle(string(entry.title)).slice(0, 200) || titleFrom(first?.content ?? "");
   return pathOf(made).length > 0 ? made : null;
 }
 
@@ -181,6 +272,9 @@ function readMessage(message) {
   if (message.reasoning) read.reasoning = string(message.reasoning);
   if (number(message.reasoningMs) !== undefined) read.reasoningMs = message.reasoningMs;
   for (const key of ["finish", "model", "callId", "error"]) if (string(message[key])) read[key] = message[key];
+  const files = cleanFiles(message.files);
+  if (files) read.files = files;
+  if (string(message.pair)) Object.assign(read, { pair: message.pair, side: message.side === 1 ? 1 : 0 });
   if (Array.isArray(message.calls)) read.calls = message.calls.map((call) => ({ id: string(call?.id), name: string(call?.name), arguments: string(call?.arguments) }));
   for (const key of ["usage", "timings"]) if (message[key] && typeof message[key] === "object") read[key] = numbersOf(message[key]);
   return read;

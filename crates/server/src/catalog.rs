@@ -17,15 +17,9 @@ pub trait ModelCatalog: Send + Sync {
     }
 
     /// Checks whether a model can be downloaded. Returns the name that it will have, without using the network.
-    ///
-    /// # Errors
-    /// Why it cannot, and what to do.
     fn check_download(&self, name: &str) -> Result<String, String>;
 
     /// Downloads a model. `report` is called with the progress and returns whether to continue.
-    ///
-    /// # Errors
-    /// Why it failed, and what to do.
     fn download(&self, name: &str, report: &mut dyn FnMut(DownloadProgress) -> bool) -> Result<(), String>;
 
     /// Deletes the files of a model that was downloaded. `in_use` are the paths of the models in memory, as [`ModelSource::path`] has them.
@@ -35,7 +29,6 @@ pub trait ModelCatalog: Send + Sync {
     fn delete(&self, name: &str, in_use: &[String]) -> Result<(), String>;
 }
 
-/// The progress of a download.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DownloadProgress {
     /// What is downloaded.

@@ -70,7 +70,6 @@ impl Dialect {
         }
     }
 
-    /// The type of its streams.
     pub(crate) fn stream_type(self) -> &'static str {
         match self {
             Dialect::Ollama => "application/x-ndjson",
@@ -106,7 +105,6 @@ impl Dialect {
         }
     }
 
-    /// The response of an error.
     pub(crate) fn error(self, error: &ApiError, id: &str) -> Response {
         let mut response = json_response(&self.error_value(error, id));
         *response.status_mut() = error.kind.status();
@@ -127,12 +125,10 @@ impl Dialect {
     }
 }
 
-/// A JSON response.
 pub(crate) fn json_response(value: &Value) -> Response {
     json_text(value.to_string().into())
 }
 
-/// A response of JSON text.
 pub(crate) fn json_text(text: Bytes) -> Response {
     let mut response = text.into_response();
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));

@@ -1,6 +1,9 @@
 //! What a client did wrong, or the server could not do, before any dialect gives it a shape.
 
+use crate::flags::flag_of;
 use axum::http::StatusCode;
+use latent_types::Setting;
+use std::borrow::Cow;
 use std::time::Duration;
 
 /// The content codings of request bodies that the server decodes, as the header `Accept-Encoding` of a 415 lists them.
@@ -136,9 +139,20 @@ pub(crate) fn shortened(mut text: String) -> String {
     text
 }
 
+/// A text with the fields of a request, and the flags of the server, that set what it names.
+fn in_fields(text: &str) -> Cow<'_, str> {
+    Setting::rename(text, |setting| {
+        Some(match setting {
+            Setting::Keep => "`n_keep`",
+            Setting::Tokens => "token ids",
+            other => flag_of(other),
+        })
+    })
+}
+
 impl ApiError {
     pub(crate) fn new(kind: ErrorKind, message: impl Into<String>) -> ApiError {
-        let message = shortened(message.into());
+        let message = shortened(in_fields(&message.into()).into_owned());
         ApiError { kind, message, param: None, code: None, retry_after: None, overflow: None }
     }
 
@@ -150,8 +164,7 @@ impl ApiError {
     /// A field that cannot be served as it is.
     pub(crate) fn field(param: impl Into<String>, message: impl std::fmt::Display) -> ApiError {
         let param = param.into();
-        let message = shortened(message.to_string());
-        let message = if param.is_empty() { message } else { format!("`{param}`: {message}") };
+        let message = if param.is_empty() { message.to_string() } else { format!("`{param}`: {message}") };
         ApiError { param: (!param.is_empty()).then_some(param), ..ApiError::invalid(message) }
     }
 

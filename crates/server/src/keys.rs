@@ -57,9 +57,6 @@ pub enum KeyError {
 
 impl ApiKeys {
     /// Keys, one per line. Empty lines and lines that begin with `#` are left out.
-    ///
-    /// # Errors
-    /// No key; a key that is short, or that no header can carry.
     pub fn parse(text: &str) -> Result<ApiKeys, KeyError> {
         let mut keys = ApiKeys::default();
         for (i, line) in text.lines().enumerate() {

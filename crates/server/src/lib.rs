@@ -1,7 +1,7 @@
 //! Models for many users at once, through the interfaces that their tools already speak.
 //!
 //! * [`Server`]: HTTP on one thread, the engine on another. [`Server::start`] listens and loads; [`Server::stop`] drains.
-//! * [`ServerConfig`], [`FileConfig`], [`Limits`], [`ApiKeys`]: how it is set up. What a client may ask for has limits with names and defaults.
+//! * [`ServerConfig`], [`Limits`], [`ApiKeys`]: how it is set up. What a client may ask for has limits with names and defaults.
 //! * [`ModelSource`], [`Loader`], [`LoadedModel`]: what is served. One model is loaded at once, several when they are asked for; the loader is
 //!   kept, and called again after the model was unloaded, and after a fault of the engine.
 //! * [`ModelCatalog`]: where the models come from, if the list can change while the server runs.
@@ -42,6 +42,7 @@ mod dialects;
 mod document;
 mod duration;
 mod error;
+mod flags;
 mod http;
 mod ids;
 mod items;
@@ -64,8 +65,9 @@ mod worker;
 
 pub use app::Extras;
 pub use catalog::{DownloadProgress, ModelCatalog};
-pub use config::{DEFAULT_DISK_BYTES, Fallback, FileConfig, FileModel, ServerConfig, ServerConfigError};
+pub use config::{DEFAULT_DISK_BYTES, Fallback, ServerConfig};
 pub use duration::parse_duration;
+pub use flags::flag_of;
 pub use http::{CheckError, CheckedRequest, RequestCheck, ServeError, Server, TlsError, openapi_document};
 pub use keys::{ApiKeys, KeyError};
 pub use limits::Limits;

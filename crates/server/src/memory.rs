@@ -125,9 +125,6 @@ impl RequestCharge {
     }
 
     /// Replaces the charge.
-    ///
-    /// # Errors
-    /// As [`RequestCharge::grow`].
     pub(crate) fn set(&self, bytes: usize) -> Result<(), ApiError> {
         let now = self.bytes.load(Ordering::Relaxed);
         if bytes > now {

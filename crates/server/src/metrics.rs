@@ -241,13 +241,10 @@ fn llama(page: &mut MetricsPage) {
     page.counter("llamacpp:n_tokens_max", "Tokens of the longest request, its answer included.", |model| {
         model.stats.longest
     });
-    // a draft has one token
-    for (name, help) in [
-        ("llamacpp:spec_decode_num_drafts_total", "Drafts that were verified."),
-        ("llamacpp:spec_decode_num_draft_tokens_total", "Tokens of drafts that were verified."),
-    ] {
-        page.counter(name, help, |model| model.stats.drafts.drafted);
-    }
+    let help = "Steps that verified drafts.";
+    page.counter("llamacpp:spec_decode_num_drafts_total", help, |model| model.stats.drafts.steps);
+    let help = "Tokens of drafts that were verified.";
+    page.counter("llamacpp:spec_decode_num_draft_tokens_total", help, |model| model.stats.drafts.drafted);
     let help = "Drafted tokens that were accepted.";
     page.counter("llamacpp:spec_decode_num_accepted_tokens_total", help, |model| model.stats.drafts.accepted);
     page.gauge(

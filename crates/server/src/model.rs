@@ -24,9 +24,7 @@ use std::time::Duration;
 
 /// What the caller of the server has loaded.
 pub struct LoadedModel {
-    /// The engine.
     pub engine: Engine,
-    /// Its tokenizer.
     pub tokenizer: Arc<Tokenizer>,
     /// What the file and the command line say about it.
     pub about: ModelFacts,
@@ -171,8 +169,11 @@ pub struct ModelFigures {
     pub vocab: usize,
     /// Elements of a hidden state.
     pub hidden: usize,
-    /// Parameters.
     pub parameters: u64,
+    /// Bytes that a token takes in the KV cache.
+    pub token_bytes: usize,
+    /// Bytes of the recurrent state of a sequence; 0 of models without.
+    pub state_bytes: usize,
 }
 
 /// A loaded model.
@@ -196,6 +197,8 @@ pub(crate) struct ServedModel {
     pub(crate) vocab: usize,
     pub(crate) hidden: usize,
     pub(crate) parameters: u64,
+    pub(crate) token_bytes: usize,
+    pub(crate) state_bytes: usize,
     pub(crate) created: u64,
 }
 
@@ -218,6 +221,8 @@ impl ServedModel {
             vocab: config.vocab_size,
             hidden: config.hidden_size,
             parameters: engine.summary().parameters,
+            token_bytes: engine.summary().token_bytes,
+            state_bytes: engine.summary().state_bytes,
         };
         ServedModel::without_engine(tokenizer, about, figures)
     }
@@ -227,7 +232,16 @@ impl ServedModel {
         about: &ModelFacts,
         figures: ModelFigures,
     ) -> Result<ServedModel, TextError> {
-        let ModelFigures { context, architecture, trained_context, vocab, hidden, parameters } = figures;
+        let ModelFigures {
+            context,
+            architecture,
+            trained_context,
+            vocab,
+            hidden,
+            parameters,
+            token_bytes,
+            state_bytes,
+        } = figures;
         let template = about.chat_template.as_deref().map(ChatTemplate::new).transpose()?;
         let forms = template.as_ref().map(template_forms).unwrap_or_default();
         if let Some(problem) = template.as_ref().and_then(|template| changed_value(template, &forms)) {
@@ -255,6 +269,8 @@ impl ServedModel {
             vocab,
             hidden,
             parameters,
+            token_bytes,
+            state_bytes,
             created: ids::now(),
         })
     }
@@ -290,9 +306,8 @@ impl ServedModel {
             return Err(ApiError::field("messages", "at least one message is needed before the assistant's"));
         }
         check_arguments(answered)?;
-        let mut input = ChatInput::new(Value::Array(template_messages(answered, &self.forms)));
-        input.bos_token = self.token_name(self.tokenizer.bos());
-        input.eos_token = self.token_name(self.tokenizer.eos());
+        let messages = Value::Array(template_messages(answered, &self.forms));
+        let mut input = ChatInput::of_tokenizer(messages, &self.tokenizer);
         let tools: Vec<Value> = conversation.offered().iter().map(|tool| tool.for_template()).collect();
         input.tools = (!tools.is_empty()).then(|| tools.into());
         input.extra = self.about.defaults.template_kwargs.clone();
@@ -317,7 +332,6 @@ impl ServedModel {
         Ok(rendered.text)
     }
 
-    /// The prompt of a conversation.
     pub(crate) fn chat_prompt(&self, conversation: &Conversation) -> Result<PreparedPrompt, ApiError> {
         let rendered = self.render(conversation)?;
         let tokens = self.tokenizer.encode_rendered_within(&rendered, false, self.counted());

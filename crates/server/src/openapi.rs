@@ -1,5 +1,6 @@
 //! The description of the interface for programs: made from the table of addresses.
 
+use latent_engine::sampling::{SamplingField, SamplingNumber};
 use serde_json::{Map, Value, json};
 
 /// An address: method, path, what it is for, and the schema of its body.
@@ -60,6 +61,10 @@ type ApiField = (&'static str, &'static str, &'static str);
 fn schema(groups: &[&[ApiField]]) -> Value {
     let (mut properties, mut required) = (Map::new(), Vec::new());
     for (name, kind, meaning) in groups.iter().copied().flatten() {
+        if *name == NUMBERS {
+            properties.extend(SamplingField::all().iter().map(number));
+            continue;
+        }
         let bare = kind.trim_end_matches('!');
         if bare.len() < kind.len() {
             required.push(*name);
@@ -76,38 +81,23 @@ fn schema(groups: &[&[ApiField]]) -> Value {
     json!({"type": "object", "properties": properties, "required": required})
 }
 
+/// Stands for all numbers of sampling.
+const NUMBERS: &str = "numbers of sampling";
+
+fn number(field: &SamplingField) -> (String, Value) {
+    let kind = match field.number {
+        SamplingNumber::Real { .. } => "number",
+        SamplingNumber::Count { .. } => "integer",
+    };
+    let also = field.aliases.iter().map(|alias| format!("; also {alias}")).collect::<String>();
+    (field.name.to_owned(), json!({"type": kind, "description": format!("{}{also}", field.about)}))
+}
+
 /// What every dialect with samplers reads.
 const SAMPLERS: &[ApiField] = &[
-    ("temperature", "number", "0 takes the likeliest token, always"),
-    ("top_k", "integer", "Keeps this many of the likeliest; 0 or -1: all"),
-    ("top_p", "number", "Keeps the likeliest that together reach this probability"),
-    ("min_p", "number", "Keeps what is at least this likely, relative to the likeliest"),
-    ("typical_p", "number", "Keeps tokens of typical information"),
-    ("repeat_penalty", "number", "Divides the logits of recent tokens; also repetition_penalty"),
-    ("repeat_last_n", "integer", "How many tokens back the penalties look; -1: all"),
-    ("presence_penalty", "number", "Taken from the logits of recent tokens"),
-    ("frequency_penalty", "number", "The same for each occurrence"),
-    ("dry_multiplier", "number", "Strength of DRY; 0: none"),
-    ("dry_base", "number", "Growth of DRY with the length of a repetition"),
-    ("dry_allowed_length", "integer", "Longest repetition that DRY allows"),
-    ("dry_penalty_last_n", "integer", "How many tokens back DRY looks; -1: all, 0: DRY is off"),
+    (NUMBERS, "", ""),
     ("dry_sequence_breakers", "string[]", "Texts that no repetition reaches across for DRY"),
-    ("xtc_probability", "number", "Chance of XTC at each token"),
-    ("xtc_threshold", "number", "What XTC counts as likely"),
-    (
-        "top_n_sigma",
-        "number",
-        "Keeps logits within this many standard deviations of the largest; 0 or less: all",
-    ),
-    ("dynatemp_range", "number", "How far the temperature moves with the entropy of the candidates"),
-    ("dynatemp_exponent", "number", "Exponent of that entropy"),
-    ("mirostat", "integer", "Version of Mirostat, 1 or 2, in place of samplers that drop tokens; 0: none"),
-    ("mirostat_tau", "number", "Surprise that Mirostat aims at, in bits per token"),
-    ("mirostat_eta", "number", "Learning rate of Mirostat"),
-    ("adaptive_target", "number", "Probability near which adaptive-p chooses tokens; less than 0: off"),
-    ("adaptive_decay", "number", "Decay of the average that moves that target"),
     ("samplers", "array|string", "The samplers that run, in this order: names, or a text of letters"),
-    ("min_keep", "integer", "Tokens that top-p, min-p, typical and XTC leave at least"),
     ("seed", "integer", "Seed of the random choice; -1: any"),
     ("logit_bias", "object|array", "Token ids or texts with a bias; false bans"),
     ("ignore_eos", "boolean", "Ban the tokens that end an answer"),
@@ -120,6 +110,7 @@ const SAMPLERS: &[ApiField] = &[
         "integer",
         "Minimum indentation of each line but the first, in blanks; the answer ends before a line with less",
     ),
+    ("speculative.n_max", "integer", "0: verify no drafts for this answer; its text is the same"),
     (
         "t_max_predict_ms",
         "integer",

@@ -6,7 +6,7 @@ use crate::json::{ObjectFields, kind, text_len};
 use crate::limits::Limits;
 use crate::model::{ModelFacts, ServedModel};
 use latent_engine::ContextShift;
-use latent_engine::sampling::{SamplerKind, SamplingParams};
+use latent_engine::sampling::{SamplerKind, SamplingField, SamplingNumber, SamplingParams};
 use latent_grammar::GrammarSource;
 use latent_text::EncodeOptions;
 use serde_json::Value;
@@ -35,9 +35,10 @@ pub(crate) struct AnswerParams {
     pub(crate) bad_words: Vec<Vec<u32>>,
     /// Minimum indentation of the answer's lines.
     pub(crate) min_indent: usize,
+    /// Whether no drafts are verified.
+    pub(crate) no_drafts: bool,
     /// Time for the answer, which then ends with a line.
     pub(crate) max_time: Option<Duration>,
-    /// Time for the prompt.
     pub(crate) max_prompt_time: Option<Duration>,
     /// Whether the whole prompt runs, whatever of it is cached.
     pub(crate) uncached: bool,
@@ -80,7 +81,6 @@ struct VocabularyLookup<'a> {
 }
 
 impl VocabularyLookup<'_> {
-    /// The tokens of a text in a field.
     fn tokens(&self, fields: &ObjectFields<'_>, name: &str, text: &str) -> Result<Vec<u32>, ApiError> {
         (self.encode)(text).map_err(|problem| fields.error(name, problem))
     }
@@ -102,6 +102,7 @@ impl AnswerParams {
             min_tokens: 0,
             bad_words: Vec::new(),
             min_indent: 0,
+            no_drafts: false,
             max_time: None,
             max_prompt_time: None,
             uncached: about.defaults.uncached,
@@ -148,6 +149,7 @@ impl AnswerParams {
         params.read_tokens(fields, vocabulary, limits)?;
         params.min_tokens = fields.usize("min_tokens")?.unwrap_or(0);
         params.min_indent = fields.usize("n_indent")?.unwrap_or(0);
+        params.no_drafts = fields.usize("speculative.n_max")? == Some(0);
         params.max_time = milliseconds(fields, "t_max_predict_ms")?;
         params.max_prompt_time = milliseconds(fields, "t_max_prompt_ms")?;
         if let Some(cached) = fields.bool("cache_prompt")? {
@@ -170,54 +172,24 @@ impl AnswerParams {
 
     fn read_samplers(&mut self, fields: &ObjectFields<'_>, limits: &Limits) -> Result<(), ApiError> {
         let p = &mut self.sampling;
-        let reals: [(&[&'static str], &mut f32); 18] = [
-            (&["temperature"], &mut p.temperature),
-            (&["top_p"], &mut p.top_p),
-            (&["min_p"], &mut p.min_p),
-            (&["typical_p", "typical"], &mut p.typical),
-            (&["repeat_penalty", "repetition_penalty"], &mut p.repeat_penalty),
-            (&["presence_penalty"], &mut p.presence_penalty),
-            (&["frequency_penalty"], &mut p.frequency_penalty),
-            (&["dry_multiplier"], &mut p.dry_multiplier),
-            (&["dry_base"], &mut p.dry_base),
-            (&["xtc_probability"], &mut p.xtc_probability),
-            (&["xtc_threshold"], &mut p.xtc_threshold),
-            (&["top_n_sigma"], &mut p.top_n_sigma),
-            (&["dynatemp_range"], &mut p.dynatemp_range),
-            (&["dynatemp_exponent"], &mut p.dynatemp_exponent),
-            (&["mirostat_tau"], &mut p.mirostat_tau),
-            (&["mirostat_eta"], &mut p.mirostat_eta),
-            (&["adaptive_target"], &mut p.adaptive_target),
-            (&["adaptive_decay"], &mut p.adaptive_decay),
-        ];
-        for (names, target) in reals {
-            for name in names {
-                if let Some(value) = fields.f32(name)? {
-                    *target = value;
+        for field in SamplingField::all() {
+            for name in [&[field.name], field.aliases].concat() {
+                match field.number {
+                    SamplingNumber::Real { set, .. } => {
+                        if let Some(value) = fields.f32(name)? {
+                            set(p, value);
+                        }
+                    }
+                    SamplingNumber::Count { all, .. } => {
+                        let Some(count) = fields.i64(name)? else { continue };
+                        // −1 stands for "all" in llama.cpp and vLLM
+                        if count < 0 && (count < -1 || all.is_none()) {
+                            return Err(fields.error(name, format!("{count} is less than 0")));
+                        }
+                        field.set(p, count as f64);
+                    }
                 }
             }
-        }
-        // −1 stands for "all" in llama.cpp and vLLM
-        let counts: [(&str, &mut usize, usize); 5] = [
-            ("top_k", &mut p.top_k, 0),
-            ("repeat_last_n", &mut p.penalty_last, MAX_TOKENS),
-            ("dry_allowed_length", &mut p.dry_allowed, 0),
-            ("dry_penalty_last_n", &mut p.dry_last, MAX_TOKENS),
-            ("min_keep", &mut p.min_keep, 0),
-        ];
-        for (name, target, all) in counts {
-            match fields.i64(name)? {
-                None => {}
-                Some(-1) => *target = all,
-                Some(count) => {
-                    *target = usize::try_from(count)
-                        .map_err(|_| fields.error(name, format!("{count} is less than 0")))?
-                        .min(MAX_TOKENS);
-                }
-            }
-        }
-        if let Some(version) = fields.usize("mirostat")? {
-            p.mirostat = u32::try_from(version).unwrap_or(u32::MAX);
         }
         if let Some(order) = samplers(fields)? {
             p.samplers = Some(order);
@@ -270,13 +242,12 @@ impl AnswerParams {
     /// Refuses samplers out of their range, by the name that the request has for them.
     fn check(&self, fields: &ObjectFields<'_>, vocabulary: &VocabularyLookup<'_>) -> Result<(), ApiError> {
         let Err(error) = self.sampling.check(vocabulary.size) else { return Ok(()) };
-        let names: &[&'static str] = match error.name {
-            "typical" => &["typical_p", "typical"],
-            "repeat_penalty" => &["repeat_penalty", "repetition_penalty"],
-            "allowed_tokens" => &["allowed_token_ids"],
-            _ => &[],
+        let names = match (SamplingField::named(error.name), error.name) {
+            (Some(field), _) => [&[field.name], field.aliases].concat(),
+            (None, "allowed_tokens") => vec!["allowed_token_ids"],
+            _ => Vec::new(),
         };
-        let given = fields.any(names).map_or(error.name, |(name, _)| name);
+        let given = fields.any(&names).map_or(error.name, |(name, _)| name);
         Err(fields.error(given, &error))
     }
 
@@ -579,7 +550,7 @@ mod tests {
         .unwrap();
         let p = &params.sampling;
         assert_eq!((p.temperature, p.top_k, p.repeat_penalty, p.seed, params.n), (0.5, 0, 1.25, 7, 2));
-        assert_eq!(p.penalty_last, MAX_TOKENS);
+        assert_eq!(p.repeat_last_n, MAX_TOKENS);
         assert_eq!(p.logit_bias, [(3, -100.0), (4, 1.5)]);
         assert_eq!(params.stop, ["x"]);
         assert_eq!(
@@ -673,7 +644,7 @@ mod tests {
         let params = read(json!({"mirostat": 2, "mirostat_tau": 4, "mirostat_eta": 0.2, "top_n_sigma": 1.5,
             "dynatemp_range": 0.5, "dynatemp_exponent": 2, "adaptive_target": 0.3, "adaptive_decay": 0.5, "min_keep": 3,
             "dry_penalty_last_n": -1, "dry_sequence_breakers": "[\"x\", \"\\n\"]", "samplers": ["top_k", "temperature"],
-            "t_max_predict_ms": 500, "t_max_prompt_ms": -1, "n_indent": 2, "cache_prompt": false}))
+            "t_max_predict_ms": 500, "t_max_prompt_ms": -1, "n_indent": 2, "speculative.n_max": 0, "cache_prompt": false}))
         .unwrap();
         let p = &params.sampling;
         assert_eq!((p.mirostat, p.mirostat_tau, p.mirostat_eta, p.top_n_sigma), (2, 4.0, 0.2, 1.5));
@@ -682,7 +653,7 @@ mod tests {
         assert_eq!((p.dry_last, p.dry_breakers.clone()), (MAX_TOKENS, Some(vec!["x".into(), "\n".into()])));
         assert_eq!(p.samplers, Some(vec![SamplerKind::TopK, SamplerKind::Temperature]));
         assert_eq!((params.max_time, params.max_prompt_time), (Some(Duration::from_millis(500)), None));
-        assert_eq!((params.min_indent, params.uncached), (2, true));
+        assert_eq!((params.min_indent, params.uncached, params.no_drafts), (2, true, true));
         let order = |value: Value| read(json!({"samplers": value})).unwrap().sampling.samplers;
         assert_eq!(order("kt".into()), order(json!(["top-k", "temp"])));
         assert_eq!(order("top_k;temperature".into()), order(json!(["topk", "temperature"])));

@@ -71,7 +71,6 @@ impl ResponseStore {
         self.responses.insert(id, StoredResponse { items: items.into(), input, text, owner, bytes });
     }
 
-    /// A response of this owner.
     pub(crate) fn get(&self, owner: FairnessKey, id: &str) -> Option<&StoredResponse> {
         self.responses.get(id).filter(|stored| stored.owner == owner)
     }

@@ -48,7 +48,6 @@ struct AnswerStream {
     ended: bool,
 }
 
-/// A response that streams answers.
 pub(crate) fn stream(answer: RequestAnswers, encoder: Box<dyn Encoder>) -> Response {
     stream_all(vec![answer], encoder)
 }

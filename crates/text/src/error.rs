@@ -1,5 +1,6 @@
 //! Errors of tokenizers and chat templates.
 
+use latent_types::Setting;
 /// An error of a tokenizer or a chat template.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -11,18 +12,17 @@ pub enum TextError {
         what: &'static str,
         /// The name in the file.
         found: String,
-        /// The known names.
         known: String,
     },
     /// A pre-tokenizer without rules here: text would silently be split wrongly.
     #[error(
         "unknown pre-tokenizer {found:?} in tokenizer.ggml.pre; supported: {known}. Use the original folder, \
-         whose tokenizer.json holds the rules, or, if a supported one has the same rules, `latent convert --pre NAME`"
+         whose tokenizer.json holds the rules, or, if a supported one has the same rules, convert the model with {}",
+        Setting::PreTokenizer
     )]
     UnknownPre {
         /// The name in the file.
         found: String,
-        /// The known names.
         known: String,
     },
     /// A vocabulary that contradicts itself.
@@ -33,17 +33,13 @@ pub enum TextError {
     Component {
         /// Its path, such as `normalizer.normalizers[2].pattern`.
         place: String,
-        /// The value found.
         found: String,
-        /// The accepted values.
         accepted: String,
     },
     /// A text with more tokens than allowed.
     #[error("the text of {bytes} bytes has at least {tokens} tokens, more than {limit}")]
     TooLong {
-        /// Bytes of the text.
         bytes: usize,
-        /// Tokens allowed.
         limit: usize,
         /// A lower bound on the tokens of the text: counting stopped there.
         tokens: usize,
@@ -53,7 +49,6 @@ pub enum TextError {
     Internal {
         /// `text`, `vocabulary`, or a file.
         what: String,
-        /// Its message.
         problem: String,
     },
     /// A metadata key or file of the tokenizer cannot be read.
@@ -74,14 +69,9 @@ pub enum TextError {
     #[error("the text cannot be encoded: {0}")]
     Encode(String),
     /// A chat template that does not compile or render.
-    #[error("the chat template fails: {0}; try --raw")]
+    #[error("the chat template fails: {0}; try {raw}", raw = Setting::Raw)]
     Template(String),
     /// A template that is larger than any real one.
     #[error("the chat template has {bytes} bytes, more than the limit of {limit}")]
-    TemplateSize {
-        /// Its size.
-        bytes: usize,
-        /// The limit.
-        limit: usize,
-    },
+    TemplateSize { bytes: usize, limit: usize },
 }

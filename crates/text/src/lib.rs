@@ -17,6 +17,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod base64;
 mod detokenizer;
 mod error;
 mod response;

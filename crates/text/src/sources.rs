@@ -4,9 +4,6 @@ use latent_formats::{Checkpoint, CheckpointSource, FormatError};
 use serde_json::Value;
 
 /// The source of a model's chat template, if it has one.
-///
-/// # Errors
-/// A metadata key that holds no text.
 pub fn chat_template(checkpoint: &Checkpoint) -> Result<Option<&str>, FormatError> {
     match checkpoint.source() {
         CheckpointSource::Gguf(g) => g.metadata.str("tokenizer.chat_template"),

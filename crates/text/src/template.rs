@@ -1,10 +1,10 @@
 //! Chat templates: Jinja as Hugging Face transformers configures it.
 
 use crate::error::TextError;
+use crate::tokenizer::Tokenizer;
 use latent_jinja::{RenderRequest, RenderedText, StringTrust, Template, TemplateLimits};
 use serde_json::Value;
 
-/// Limits on a template.
 const LIMITS: TemplateLimits = TemplateLimits::DEFAULT;
 
 /// Names of roles. Templates may make control tokens of them (`"<|" + message.role + "|>"`); other roles count as content.
@@ -40,7 +40,7 @@ pub struct ChatInput {
 }
 
 impl ChatInput {
-    /// A conversation to be continued, without tools.
+    /// A conversation to be continued, without tools and without the names of tokens: see [`of_tokenizer`](Self::of_tokenizer).
     pub fn new(messages: Value) -> ChatInput {
         ChatInput {
             messages,
@@ -51,6 +51,14 @@ impl ChatInput {
             extra: serde_json::Map::new(),
             now: None,
         }
+    }
+
+    /// The same with the names of the tokens that begin and end a text of a tokenizer, which many templates print.
+    pub fn of_tokenizer(messages: Value, tokenizer: &Tokenizer) -> ChatInput {
+        let name =
+            |id: Option<u32>| id.and_then(|id| tokenizer.token_text(id)).unwrap_or_default().to_owned();
+        let (bos_token, eos_token) = (name(tokenizer.bos()), name(tokenizer.eos()));
+        ChatInput { bos_token, eos_token, ..ChatInput::new(messages) }
     }
 }
 
@@ -77,9 +85,6 @@ impl ChatTemplate {
 
     /// Adds the variables that llama.cpp has in addition to those of transformers: `date_string` and `datetime`, for templates that print the
     /// date, and `functions`, the JSON text of the tools, for those that add it to their text. Variables that `input` has stay as they are.
-    ///
-    /// # Errors
-    /// When `input.now` is not a time.
     pub fn define_llama_cpp_variables(&self, input: &mut ChatInput) -> Result<(), TextError> {
         for (name, format) in [("date_string", "%d %b %Y"), ("datetime", "%b %d %Y")] {
             if !input.extra.contains_key(name) {
@@ -144,13 +149,14 @@ fn plain_messages(messages: &Value, calls_need_null: bool) -> Value {
     messages
 }
 
-/// Python's datetime.now().strftime.
+/// Python's datetime.now().strftime, in UTC in builds without time zones.
 fn strftime(now: Option<i64>, format: &str) -> Result<String, String> {
     let time = match now {
         Some(seconds) => jiff::Timestamp::from_second(seconds)
             .map_err(|e| e.to_string())?
             .to_zoned(jiff::tz::TimeZone::UTC),
-        None => jiff::Zoned::now(),
+        None if cfg!(feature = "time-zones") => jiff::Zoned::now(),
+        None => jiff::Timestamp::now().to_zoned(jiff::tz::TimeZone::UTC),
     };
     jiff::fmt::strtime::format(format, &time).map_err(|e| e.to_string())
 }

@@ -1,6 +1,7 @@
 //! Parking until a word changes, by Linux's futex: no lock needed.
 
-use rustix::thread::futex::{self, Flags};
+use libc::{FUTEX_PRIVATE_FLAG, FUTEX_WAIT, FUTEX_WAKE, SYS_futex, syscall, timespec};
+use std::ptr::null;
 use std::sync::atomic::AtomicU32;
 
 /// Empty: the kernel keeps the list of parked threads.
@@ -13,13 +14,18 @@ impl Parking {
 
     /// Parks while `word` is `value`; may return early.
     pub(super) fn sleep(&self, word: &AtomicU32, value: u32) {
-        // an error means that the word has changed already, or a signal; the caller checks again either way
-        let _ = futex::wait(word, Flags::PRIVATE, value, None);
+        // SAFETY: the word outlives the call, which only reads it, and without a timeout. An error means that the word has changed already, or a
+        // signal; the caller checks again either way.
+        unsafe {
+            syscall(SYS_futex, word.as_ptr(), FUTEX_WAIT | FUTEX_PRIVATE_FLAG, value, null::<timespec>());
+        }
     }
 
     /// Wakes all threads parked on `word`, which the caller has changed.
     pub(super) fn wake_all(&self, word: &AtomicU32) {
-        // fails for a bad address only
-        let _ = futex::wake(word, Flags::PRIVATE, i32::MAX as u32);
+        // SAFETY: the call uses the address of the word only; it fails for a bad address alone
+        unsafe {
+            syscall(SYS_futex, word.as_ptr(), FUTEX_WAKE | FUTEX_PRIVATE_FLAG, i32::MAX);
+        }
     }
 }

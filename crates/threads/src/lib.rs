@@ -27,7 +27,7 @@ mod sync;
 mod topology;
 mod work_queue;
 
-pub use placement::{PinPolicy, Placement};
+pub use placement::{MAX_THREADS, PinPolicy, Placement};
 pub use priority::lower_priority;
 pub use topology::{Node, Topology, parallelism, threads_for};
 pub use work_queue::WorkChunk;
@@ -95,18 +95,12 @@ pub struct PoolWorker<'a> {
 
 impl ThreadPool {
     /// A pool of `threads` workers (at least one), the caller included, bound to no CPUs.
-    ///
-    /// # Errors
-    /// When the operating system refuses to start a thread.
     pub fn new(threads: usize) -> std::io::Result<ThreadPool> {
         ThreadPool::placed(&Placement::anywhere(threads))
     }
 
     /// A pool with a worker per place. Where the system refuses to bind a worker, it runs unbound. The caller
     /// of [`ThreadPool::run`] is worker 0 and bound only while the job runs.
-    ///
-    /// # Errors
-    /// When the operating system refuses to start a thread.
     pub fn placed(placement: &Placement) -> std::io::Result<ThreadPool> {
         // with more workers than CPUs, a spinning waiter takes the CPU from the worker it waits for
         let crowded = placement.threads() > placement.parallelism();

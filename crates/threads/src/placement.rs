@@ -43,6 +43,9 @@ impl FromStr for PinPolicy {
     }
 }
 
+/// Maximum number of workers of a pool, more than any machine has CPUs. The system ends a process that starts many times as many threads.
+pub const MAX_THREADS: usize = 2048;
+
 /// The memory node and CPUs of each worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placement {
@@ -55,19 +58,22 @@ pub struct Placement {
 }
 
 impl Placement {
-    /// `threads` workers (at least one), unbound, on a machine that counts as one node.
+    /// `threads` workers (at least one, at most [`MAX_THREADS`]), unbound, on a machine that counts as one node.
     pub fn anywhere(threads: usize) -> Placement {
         Placement::simulated(&[threads.max(1)])
     }
 
     /// Unbound workers on nodes that need not exist, for tests: results do not depend on nodes. There is at
-    /// least one worker.
+    /// least one worker, and there are at most [`MAX_THREADS`].
     pub fn simulated(workers: &[usize]) -> Placement {
         let mut end = 0;
         let mut nodes = Vec::new();
-        for &workers in workers.iter().filter(|&&workers| workers > 0) {
-            nodes.push(end..end + workers);
-            end += workers;
+        for &workers in workers {
+            let workers = workers.min(MAX_THREADS - end);
+            if workers > 0 {
+                nodes.push(end..end + workers);
+                end += workers;
+            }
         }
         if nodes.is_empty() {
             (nodes, end) = (std::iter::once(0..1).collect(), 1);
@@ -75,13 +81,13 @@ impl Placement {
         Placement { nodes, cpus: vec![None; end], parallelism: topology::parallelism() }
     }
 
-    /// Places `threads` workers (at least one) on a machine where `parallelism` CPUs may be kept busy.
+    /// Places `threads` workers (at least one, at most [`MAX_THREADS`]) on a machine where `parallelism` CPUs may be kept busy.
     ///
     /// Each node gets workers in proportion to its cores, so that all memory channels are used for any number
     /// of threads; second hardware threads count once there are more workers than cores. More workers than
     /// CPUs stay unbound.
     pub fn new(topology: &Topology, parallelism: usize, threads: usize, pin: PinPolicy) -> Placement {
-        let threads = threads.max(1);
+        let threads = threads.clamp(1, MAX_THREADS);
         let several = topology.nodes().len() > 1;
         let pin = match pin {
             PinPolicy::Auto if several => PinPolicy::Nodes,
@@ -216,6 +222,13 @@ mod tests {
         assert!((0..8).all(|worker| place.cpus(worker).is_none()));
         // a quota below the number of CPUs
         assert_eq!(Placement::new(&machine, 1, 2, PinPolicy::Cores).parallelism(), 1);
+    }
+
+    #[test]
+    fn no_number_of_threads_is_too_large_for_a_placement() {
+        assert_eq!(Placement::anywhere(usize::MAX).threads(), MAX_THREADS);
+        assert_eq!(Placement::simulated(&[3, usize::MAX, 0, usize::MAX]).nodes(), [0..3, 3..MAX_THREADS]);
+        assert_eq!(Placement::new(&machine(&[2], 1), 2, usize::MAX, PinPolicy::Cores).threads(), MAX_THREADS);
     }
 
     #[test]

@@ -61,7 +61,6 @@ impl Topology {
         Topology { nodes }
     }
 
-    /// The nodes.
     pub fn nodes(&self) -> &[Node] {
         &self.nodes
     }

@@ -5,7 +5,6 @@
 pub enum Arithmetic {
     /// Integers of 8 bits.
     Int8,
-    /// f32.
     F32,
     /// f16, with sums in f16 or f32.
     F16,

@@ -45,7 +45,6 @@ pub enum CacheType {
 }
 
 impl CacheType {
-    /// All cache types.
     pub const ALL: [CacheType; 4] = [CacheType::F32, CacheType::F16, CacheType::Bf16, CacheType::Int8];
 
     /// Bytes per float element; for `int8`, of the rope part.
@@ -166,6 +165,18 @@ op_kinds! {
     SiluMul = "silu_mul",
     /// sigmoid(gate) · x.
     SigmoidMul = "sigmoid_mul",
+    /// Short causal convolutions with SiLU.
+    ShortConv = "short_conv",
+    /// Heads of unit length.
+    L2Norm = "l2_norm",
+    /// The log decay without a bound.
+    SoftplusDecay = "softplus_decay",
+    /// The log decay with a bound.
+    BoundedDecay = "bounded_decay",
+    /// The recurrence of the delta rule.
+    DeltaRule = "delta_rule",
+    /// RMSNorm of each head with an output gate.
+    GatedNorm = "gated_norm",
     /// max(x, 0)².
     Relu2 = "relu2",
     /// x + y.
@@ -196,13 +207,10 @@ impl WeightLayout {
 /// A kernel's contract: what it takes and what it needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct KernelContract {
-    /// The operation.
     pub op: OpKind,
     /// Weight format; none for kernels without weights or for any decodable format.
     pub weight: Option<TensorType>,
-    /// Weight layout.
     pub layout: WeightLayout,
-    /// Activation type.
     pub activation: ActivationType,
     /// Element type of the KV cache that it reads or writes.
     pub cache: Option<CacheType>,

@@ -5,6 +5,7 @@
 //! * [`Arithmetic`]: what kernels multiply and add in.
 //! * [`printable()`]: names from files and paths, safe to show.
 //! * [`panic_text()`]: the message of a panic that was caught.
+//! * [`Setting`]: a setting that an error names, whatever a program calls it.
 //! * [`ValueType`]: the element type of a value of the plan.
 //! * [`Tier`] and [`CpuFeatures`]: the ISA levels that kernels come in.
 //!
@@ -22,6 +23,7 @@ mod bytes;
 mod kernel;
 mod panic_text;
 mod printable;
+mod setting;
 mod tensor_type;
 mod tier;
 mod value_type;
@@ -31,6 +33,7 @@ pub use bytes::format_bytes;
 pub use kernel::{ActivationType, CacheRow, CacheType, KernelContract, OpKind, WeightLayout};
 pub use panic_text::panic_text;
 pub use printable::{printable, printable_lines, printable_stream};
+pub use setting::{Setting, SettingValue};
 pub use tensor_type::{TensorType, UnknownTensorType};
 pub use tier::{CpuFeatures, Tier, UnknownTier};
 pub use value_type::ValueType;

@@ -113,9 +113,6 @@ impl TensorType {
     }
 
     /// The type of this name, in any case: `"Q4_K"`, `"bf16"`.
-    ///
-    /// # Errors
-    /// [`UnknownTensorType`] for any other word.
     pub fn from_name(name: &str) -> Result<Self, UnknownTensorType> {
         TABLE
             .iter()

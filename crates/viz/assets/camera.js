@@ -3,6 +3,17 @@ const camera = { x: 0, y: 0, k: 1, fitted: "width" };
 
 function applyCamera() {
   $("world").setAttribute("transform", `translate(${camera.x.toFixed(2)} ${camera.y.toFixed(2)}) scale(${camera.k.toFixed(4)})`);
+  $("zoom-level").textContent = `${Math.round(100 * camera.k)} %`;
+  markMap();
+}
+
+// Inside another page the wheel and fingers scroll that page, until the drawing was pressed.
+const embedded = window.parent !== window;
+let active = !embedded;
+function setActive(on) {
+  active = on || !embedded;
+  $("canvas").classList.toggle("resting", !active);
+  $("wheel-hint").hidden = active;
 }
 function canvasSize() {
   const box = $("canvas").getBoundingClientRect();
@@ -24,9 +35,10 @@ function zoomMiddle(factor) {
   zoomBy(factor, w / 2, h / 2);
 }
 function fit(what) {
-  const view = currentView();
+  const view = arranged;
   const { w, h } = canvasSize();
-  if (what === "width") camera.k = clampZoom(Math.min(w / view.width, 1.15));
+  // labels stay readable: what is wider is panned
+  if (what === "width") camera.k = Math.max(READABLE, Math.min(w / view.width, 1.15));
   else if (what === "height") camera.k = clampZoom(Math.min(h / view.height, 1.15));
   else camera.k = 1;
   camera.x = what === "reset" ? 0 : Math.max(0, (w - view.width * camera.k) / 2);
@@ -58,6 +70,7 @@ function startCamera() {
   canvas.addEventListener(
     "wheel",
     (event) => {
+      if (!active && !event.ctrlKey && !event.metaKey) return;
       event.preventDefault();
       const box = canvas.getBoundingClientRect();
       const lines = event.deltaMode === 1 ? 18 : 1;
@@ -89,6 +102,11 @@ function startCamera() {
     }
     fingers.set(event.pointerId, now);
   });
+  canvas.addEventListener("click", () => setActive(true));
+  addEventListener("blur", () => setActive(false));
+  document.addEventListener("mouseout", (event) => event.relatedTarget === null && setActive(false));
+  if (matchMedia("(pointer: coarse)").matches) $("wheel-hint").textContent = "Tap to move the drawing";
+  setActive(false);
   const lift = (event) => {
     fingers.delete(event.pointerId);
     canvas.classList.remove("dragging");
@@ -97,10 +115,19 @@ function startCamera() {
   canvas.addEventListener("pointercancel", lift);
   // ignore the click that ends a drag
   canvas.addEventListener("click", (event) => moved > 4 && (event.stopPropagation(), event.preventDefault()), true);
-  new ResizeObserver(() => camera.fitted && camera.fitted !== "reset" && fit(camera.fitted)).observe(canvas);
+  let width = canvasSize().w;
+  new ResizeObserver(() => {
+    const now = canvasSize().w;
+    if (now !== width && state.tab === "drawing" && arrange(currentView(), now).width !== arranged.width) redraw();
+    else if (camera.fitted && camera.fitted !== "reset") fit(camera.fitted);
+    else markMap();
+    width = now;
+  }).observe(canvas);
   $("zoom-in").addEventListener("click", () => zoomMiddle(1.25));
   $("zoom-out").addEventListener("click", () => zoomMiddle(0.8));
   $("fit-width").addEventListener("click", () => fit("width"));
   $("fit-height").addEventListener("click", () => fit("height"));
   $("reset").addEventListener("click", () => fit("reset"));
+  $("full-screen").hidden = !document.fullscreenEnabled;
+  $("full-screen").addEventListener("click", () => (document.fullscreenElement ? document.exitFullscreen() : document.documentElement.requestFullscreen().catch(() => say("Full screen is not allowed here"))));
 }

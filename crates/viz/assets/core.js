@@ -109,7 +109,8 @@ function say(text) {
 }
 
 function table(head, rows, classes = []) {
-  const cell = (tag, value, i) => html(tag, { class: classes[i], scope: tag === "th" ? "col" : null }, value);
+  // a column without a name has no header
+  const cell = (tag, value, i) => (tag === "th" && value === "" ? html("td", { class: classes[i] }) : html(tag, { class: classes[i], scope: tag === "th" ? "col" : null }, value));
   return html(
     "table",
     {},

@@ -18,7 +18,7 @@ function renderDiff() {
       "div",
       { class: "page" },
       html("h2", {}, "Diff of two plans"),
-      html("p", {}, "What changes from the left plan to the right one. A second model comes with --against MODEL."),
+      html("p", {}, "Changes from left to right. Use --against MODEL to compare with a second model."),
       html("div", { class: "cards" }, picker("a", "Left"), picker("b", "Right")),
       html("h3", {}, `Totals of a step after ${whole(state.cached)} cached tokens`),
       totals(a, b),

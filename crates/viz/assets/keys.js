@@ -1,15 +1,16 @@
-// Keys of the page.
+// Keyboard shortcuts of the page.
 const KEYS = [
-  ["W", "fit the width"],
-  ["H", "fit the height"],
+  ["W", "fit width"],
+  ["H", "fit height"],
   ["0", "original size"],
-  ["+  −", "nearer, farther (or the wheel)"],
-  ["/", "search; Enter goes on, Shift+Enter back"],
+  ["+  −", "zoom in, zoom out (or the wheel; inside another page after a click, or with Ctrl)"],
+  ["/", "search; Enter: next, Shift+Enter: previous"],
   ["Esc", "close the panel, clear the search"],
   ["← ↑ → ↓", "on an operation: to the next one; on the canvas: pan"],
   ["Enter", "open the operation"],
   ["N  P", "next and previous step: the circuit, the IR after each pass, the plan"],
   ["1 … 7", "drawing, memory, profile, diff, weights, tokenizer, parity"],
+  ["F", "full screen"],
   ["T", "light or dark"],
   ["?", "this list"],
 ];
@@ -17,13 +18,13 @@ const KEYS = [
 function startKeys() {
   const help = $("help");
   help.append(
-    html("h2", { id: "help-title" }, "Keys"),
-    table(["key", ""], KEYS.map(([key, about]) => [html("kbd", {}, key), about])),
+    html("h2", { id: "help-title" }, "Keyboard shortcuts"),
+    table(["Shortcut", "Action"], KEYS.map(([key, about]) => [html("kbd", {}, key), about])),
     html("p", {}, html("button", { class: "tool", onclick: () => help.close() }, "Close")),
   );
   $("help-button").addEventListener("click", () => help.showModal());
   document.addEventListener("keydown", (event) => {
-    if (help.open || event.ctrlKey || event.metaKey || event.altKey) return;
+    if (help.open || $("guide").open || event.ctrlKey || event.metaKey || event.altKey) return;
     const field = event.target.closest("input, select, textarea");
     if (event.key === "Escape") {
       // a search field would empty itself without a word
@@ -64,6 +65,7 @@ const ACTIONS = {
   n: () => goToStep(stepIndex() + 1),
   p: () => goToStep(stepIndex() - 1),
   t: () => toggleTheme(),
+  f: () => $("full-screen").click(),
   1: () => change({ tab: "drawing" }),
   2: () => change({ tab: "memory" }),
   3: () => change({ tab: "profile" }),

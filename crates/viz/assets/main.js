@@ -39,7 +39,22 @@ function markTabs() {
     $(`${tab}-tab`).hidden = !on;
   }
   // stage, formulation and rows choose a plan, and these tabs show none
-  $("bar").hidden = ["weights", "tokenizer", "parity"].includes(state.tab);
+  const without = ["weights", "tokenizer", "parity"].includes(state.tab);
+  $("options").hidden = without;
+  $("bar").hidden = without || !optionsOpen;
+  $("options").setAttribute("aria-expanded", String(optionsOpen));
+}
+
+// Inside another page, and in a small window, the room is the drawing's.
+let optionsOpen = !embedded && innerWidth > 860 && innerHeight >= 900;
+function startOptions() {
+  document.body.classList.toggle("embedded", embedded);
+  $("options").addEventListener("click", () => {
+    optionsOpen = !optionsOpen;
+    markTabs();
+  });
+  $("fold-all").addEventListener("click", () => foldAll(true));
+  $("unfold-all").addEventListener("click", () => foldAll(false));
 }
 
 const RENDER = { memory: renderMemory, profile: renderProfile, diff: renderDiff, weights: renderWeights, tokenizer: renderTokenizer, parity: renderParity };
@@ -59,6 +74,7 @@ watchers.push((changed) => {
   if (has("stage", "pass", "formulation", "bucket", "tab")) {
     markChoices();
     markPass();
+    explain();
   }
   if (has("stage", "pass", "formulation", "bucket", "profile")) {
     renderView();
@@ -66,7 +82,7 @@ watchers.push((changed) => {
     if (has("stage", "pass", "formulation", "bucket")) {
       fit(camera.fitted && camera.fitted !== "reset" ? camera.fitted : "width");
       const view = currentView();
-      say(`${view.pass ? STEPS[stepIndex()].name : view.stage}${view.formulation ? `, ${nameOf(view.formulation)}, ${bucketInfo().name}` : ""}: ${shown.length} operations`);
+      say(`${view.pass ? STEPS[stepIndex()].name : view.stage}${view.formulation ? `, ${nameOf(view.formulation)}, batch ${bucketInfo().name}` : ""}: ${shown.length} operations`);
     }
   }
   if (has("selected", "cached", "bucket", "tab")) {
@@ -83,18 +99,24 @@ watchers.push((changed) => {
 
 startHeader();
 startLegend();
+startOptions();
 startChoices();
+startGuide();
 startPasses();
 startCamera();
 startSearch();
 startTabs();
 startDiff();
 startKeys();
+startMap();
+startExport();
 $("theme").addEventListener("click", toggleTheme);
 markTabs();
 markChoices();
 markPass();
+explain();
 renderView();
 fit("width");
+startLinks();
 // when the drawing stood: the browser test reads it
 performance.mark("latent-drawn");

@@ -11,20 +11,20 @@ function renderMemory() {
     [bytes(weights), `weights, ${count(drawing.model.parameters)} elements`],
     [`${whole(token)} B`, "cache per token, all layers"],
     [bytes(token * (state.cached + rows)), `cache after ${whole(state.cached + rows)} tokens`],
-    [bytes(memory.arena_bytes), `arena for ${memory.max_rows === 1 ? "1 row" : `at most ${whole(memory.max_rows)} rows`}`],
+    [bytes(memory.arena_bytes), `arena for a batch of ${memory.max_rows === 1 ? "1" : `at most ${whole(memory.max_rows)}`}`],
   ];
   pane.replaceChildren(
     html(
       "div",
       { class: "page" },
       html("h2", {}, "Memory"),
-      html("p", {}, `A step of ${rows === 1 ? "1 row" : `${rows} rows`}, formulation ${nameOf(state.formulation)}. Change formulation, rows and cached tokens above.`),
+      html("p", {}, `A step with a batch of ${rows}, formulation ${nameOf(state.formulation)}. Change formulation, batch and cached tokens above.`),
       html("div", { class: "cards" }, ...cards.map(([big, small]) => html("div", { class: "card-box" }, html("div", { class: "big" }, big), html("div", { class: "small" }, small)))),
       html("h3", {}, "Arena over the phases"),
       html(
         "p",
         {},
-        `Each buffer from the phase that makes it to the last that reads it; buffers that never live together share bytes. ${memory.repeats ? "Every repetition of a block uses the same places." : "The first layer of each block is shown; later ones use other places."}`,
+        `Each bar is a buffer, from the phase that writes it to the last that reads it. Buffers whose lifetimes do not overlap share memory. ${memory.repeats ? "Every repetition of a block uses the same places." : "The first layer of each block is shown; later ones use other places."}`,
       ),
       html("div", { class: "chart" }, arenaChart(view, memory)),
       html("details", {}, html("summary", {}, `${memory.buffers.length} buffers as a table`), bufferTable(view, memory)),

@@ -29,10 +29,12 @@ function renderPanel() {
   if (around.length > 0) parts.push(html("h3", {}, "Fused into it"), html("ul", {}, ...around.map((line) => html("li", {}, line))));
   parts.push(...ports("Inputs", operation.inputs), ...ports("Outputs", operation.outputs));
   if (operation.kv_layer) {
-    const { kind, writes, width, row_bytes } = operation.kv_layer;
+    const { kind, writes, recurrent, width, row_bytes } = operation.kv_layer;
     parts.push(
       html("h3", {}, "Cache"),
-      html("p", {}, `${writes ? "writes a row per token to" : "reads the rows of"} the ${kind} KV layer: ${width} elements of ${drawing.machine.cache}, ${whole(row_bytes)} bytes a token and layer`),
+      recurrent
+        ? html("p", {}, `reads and replaces the ${kind}: ${width} elements of f32, ${whole(row_bytes)} bytes a sequence and layer`)
+        : html("p", {}, `${writes ? "writes a row per token to" : "reads the rows of"} the ${kind} KV layer: ${width} elements of ${drawing.machine.cache}, ${whole(row_bytes)} bytes a token and layer`),
     );
   }
   if (operation.weights?.length > 0) parts.push(html("h3", {}, "Weights"), ...operation.weights.map(weightPart));
@@ -42,6 +44,7 @@ function renderPanel() {
   const cost = costOf(operation);
   if (cost) parts.push(html("h3", {}, `Cost of a step of ${bucketInfo().rows} after ${whole(state.cached)} cached`), costTable(cost, block));
   if (operation.line) parts.push(html("h3", {}, "As latent graph prints it"), html("code", {}, operation.line));
+  parts.push(html("p", { class: "source" }, html("a", { href: linkTo() }, "Link to this operation")));
   panel.replaceChildren(...parts.filter((part) => part !== null));
   panel.scrollTop = 0;
 }

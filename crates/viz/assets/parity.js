@@ -14,11 +14,11 @@ const MAX_POINTS = 2000; // rows of the table
 function renderParity() {
   const parts = [
     html("h2", {}, "Parity of two runs"),
-    html("p", {}, "Where two runs of a model part, as ", html("code", {}, "latent diff --json > parity.json"), " finds it; the page is made with --parity FILE, or the file is loaded here."),
+    html("p", {}, "Where two runs of a model diverge. Load the output of ", html("code", {}, "latent diff --json"), ", or build this page with --parity FILE."),
     ...fileLoader("parity", "Comparison", isParity, "it has no report with points: make it with latent diff --json."),
   ];
   if (state.parity) parts.push(...parityParts(state.parity));
-  else parts.push(html("div", { class: "empty" }, "No comparison is loaded."));
+  else parts.push(html("div", { class: "empty" }, "No comparison loaded."));
   $("parity-tab").replaceChildren(html("div", { class: "page" }, ...parts));
 }
 

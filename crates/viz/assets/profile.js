@@ -29,12 +29,14 @@ function renderProfile() {
   const pane = $("profile-tab");
   const parts = [
     html("h2", {}, "Profile"),
-    html("p", {}, "Time of each phase compared with the limit that binds it, as ", html("code", {}, "latent profile --json > profile.json"), " measures them."),
+    html("p", {}, "Time per phase against the hardware limit, measured with ", html("code", {}, "latent profile --json > profile.json"), "."),
     ...fileLoader("profile", "Profile", isProfile, "not a profile: it has no limits and steps. Make one with latent profile --json."),
   ];
   if (!state.profile) {
-    parts.push(html("div", { class: "empty" }, "No profile is loaded. Choose the JSON file of a profile, or make the page with --profile FILE."));
+    parts.push(html("div", { class: "empty" }, "No profile loaded. Choose the JSON file of a profile, or build this page with --profile FILE."));
   } else {
+    const savable = state.profile.steps.some(hasTimeline);
+    parts.push(html("p", {}, html("button", { class: "tool", id: "save-timeline", disabled: !savable, onclick: () => saveFile("timeline.json", new Blob([JSON.stringify(timelineOf(state.profile.steps))], { type: "application/json" })) }, "Save timeline"), savable ? " Open the file in ui.perfetto.dev." : " This profile has no timeline. Make a new one with latent profile --json."));
     for (const [i, step] of state.profile.steps.entries()) parts.push(...profileStepParts(step, state.profile.limits, i));
   }
   pane.replaceChildren(html("div", { class: "page" }, ...parts));
@@ -48,7 +50,7 @@ function profileStepParts(step, limits) {
     html("span", { class: familyOfWords(phase.operations) }, html("span", { class: "meter", role: "presentation", width: 0 })),
     phase.operations.join(", "),
     phase.layers === null ? "–" : phase.layers[0] === phase.layers[1] ? `${phase.layers[0]}` : `${phase.layers[0]}–${phase.layers[1]}`,
-    figures(phase.micros),
+    phase.micros >= 1000 ? whole(phase.micros) : figures(phase.micros),
     whole(phase.count),
     `${(100 * phase.share).toFixed(1)} %`,
     figures(phase.gb_per_s),
@@ -65,6 +67,7 @@ function profileStepParts(step, limits) {
     html("h3", {}, title),
     html("p", {}, `After ${whole(step.cached)} ${step.cached === 1 ? "token" : "tokens"}: ${step.millis.toFixed(2)} ms per step, ${step.tokens_per_s.toFixed(1)} tokens per second; ${whole(step.barriers)} phases and barriers, ${whole(step.kernels)} kernels.`),
     html("div", { class: "chart" }, rooflineChart(step, limits, title)),
+    ...(hasTimeline(step) ? [html("div", { class: "chart" }, timelineChart(step, title))] : []),
     times,
   ];
 }

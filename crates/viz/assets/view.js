@@ -4,13 +4,24 @@ const shown = []; // {element, block, operation, data} in the order of reading
 // Boxes are measured for what is put on them, which a hidden tab does not allow: then the view is rendered when it is shown.
 let measured = true;
 
+let arranged = { width: 1, height: 1, blocks: [], joins: [] };
+
+// Places the blocks anew, where the window or what is folded has changed.
+function redraw() {
+  renderView();
+  search();
+  if (camera.fitted) fit(camera.fitted);
+  else applyCamera();
+}
+
 function renderView() {
   measured = state.tab === "drawing";
   const view = currentView();
   const world = $("world");
   shown.length = 0;
-  const parts = view.scene.map((primitive) => renderPrimitive(primitive, () => {}));
-  for (const placed of view.blocks) {
+  arranged = arrange(view, canvasSize().w);
+  const parts = arranged.joins.map((d) => svg("path", { d, class: "residual-stream" }));
+  for (const placed of arranged.blocks) {
     const block = drawing.blocks[placed.block];
     const enter = (element, operation) => {
       const data = block.operations[operation];
@@ -19,11 +30,12 @@ function renderView() {
       element.dataset.operation = operation;
       element.addEventListener("click", () => select(placed.block, operation));
     };
-    const primitives = block.scene.map((primitive) => renderPrimitive(primitive, enter));
+    const primitives = (placed.folded ? foldedScene(block) : block.scene).map((primitive) => renderPrimitive(primitive, enter));
     parts.push(
-      svg("g", { transform: `translate(${placed.x} ${placed.y})`, role: "group", "aria-label": `${block.title}, ${block.subtitle}` }, ...primitives),
+      svg("g", { transform: `translate(${placed.x} ${placed.y})`, role: "group", "aria-label": `${block.title}, ${block.subtitle}` }, ...primitives, foldButton(placed, block)),
     );
   }
+  renderMap();
   world.replaceChildren(...parts);
   if (shown.length > 0) shown[0].element.setAttribute("tabindex", 0);
   renderHeat(view);
@@ -76,18 +88,19 @@ function renderHeat(view) {
   }
 }
 
-// Choices of stage, formulation and rows.
+const STAGES = [
+  { key: "circuit", name: "Circuit", about: "what the architecture computes, with its conditions." },
+  { key: "ir", name: "IR", about: "the circuit for this model, before any pass." },
+  { key: "plan", name: "Plan", about: "after all passes: phases between barriers, a kernel for every operation." },
+];
+
+// Choices of stage, formulation and batch.
 function startChoices() {
-  const stages = [
-    { key: "circuit", name: "Circuit", about: "What the architecture computes, with its conditions." },
-    { key: "ir", name: "IR", about: "The circuit for this model, before any pass." },
-    { key: "plan", name: "Plan", about: "After all passes: phases between barriers, a kernel for every operation." },
-  ];
   const segments = (id, cards) => {
     const buttons = cards.map((card) =>
       html(
         "button",
-        { role: "radio", "data-key": card.key, title: card.about ?? `costs are counted for ${card.rows}`, onclick: () => change({ [id]: card.key, selected: null, ...(id === "stage" ? { pass: null } : {}) }) },
+        { role: "radio", "data-key": card.key, onclick: () => change({ [id]: card.key, selected: null, ...(id === "stage" ? { pass: null } : {}) }) },
         card.name,
       ),
     );
@@ -103,7 +116,7 @@ function startChoices() {
       next.focus();
     });
   };
-  segments("stage", stages);
+  segments("stage", STAGES);
   segments("formulation", drawing.formulations);
   segments("bucket", drawing.buckets);
   $("cached").addEventListener("input", () => {

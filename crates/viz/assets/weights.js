@@ -5,13 +5,13 @@ const MAX_TENSORS = 400; // rows of a table of tensors
 function renderWeights() {
   const parts = [
     html("h2", {}, "Weights by type"),
-    html("p", {}, "Statistics are those of ", html("code", {}, "latent verify --weights --json > weights.json"), "; the page is made with --weights FILE, or the file is loaded here."),
+    html("p", {}, "Load the output of ", html("code", {}, "latent verify --weights --json"), ", or build this page with --weights FILE."),
     ...fileLoader("weights", "File of statistics", isWeights, "it has no tensors with statistics: make it with latent verify --weights --json."),
     html("h3", {}, "Stored in the file"),
     ...storedParts(),
   ];
   if (state.weights) parts.push(...statisticsParts(state.weights));
-  else parts.push(html("div", { class: "empty" }, "No statistics are loaded."));
+  else parts.push(html("div", { class: "empty" }, "No statistics loaded."));
   $("weights-tab").replaceChildren(html("div", { class: "page" }, ...parts));
 }
 

@@ -63,11 +63,8 @@ static FORMULATIONS: [(MlaChoice, CacheForm, FormulationInfo); 5] = [
     ),
 ];
 
-const BUCKETS: [(BatchBucket, &str); 3] = [
-    (BatchBucket::Decode, "1 row"),
-    (BatchBucket::SmallBatch, "2–16 rows"),
-    (BatchBucket::Prefill, "more rows"),
-];
+const BUCKETS: [(BatchBucket, &str); 3] =
+    [(BatchBucket::Decode, "1"), (BatchBucket::SmallBatch, "2–16"), (BatchBucket::Prefill, "17+")];
 
 /// The key of `bucket` in views.
 pub fn bucket_key(bucket: BatchBucket) -> &'static str {
@@ -94,9 +91,6 @@ impl Drawing {
     }
 
     /// The same with what operations become on a device.
-    ///
-    /// # Errors
-    /// As of [`make`](Drawing::make).
     pub fn on_device(
         circuit: &Circuit,
         config: &ModelConfig,

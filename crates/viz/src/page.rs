@@ -8,21 +8,27 @@ use base64::engine::general_purpose::STANDARD;
 use sha2::{Digest, Sha256};
 
 /// The script, in dependency order.
-const SCRIPT: [&str; 16] = [
+const SCRIPT: [&str; 22] = [
     include_str!("../assets/core.js"),
     include_str!("../assets/scene.js"),
+    include_str!("../assets/arrange.js"),
     include_str!("../assets/camera.js"),
+    include_str!("../assets/minimap.js"),
     include_str!("../assets/view.js"),
     include_str!("../assets/passes.js"),
     include_str!("../assets/panel.js"),
     include_str!("../assets/search.js"),
     include_str!("../assets/memory.js"),
     include_str!("../assets/profile.js"),
+    include_str!("../assets/timeline.js"),
     include_str!("../assets/diff.js"),
     include_str!("../assets/load.js"),
     include_str!("../assets/weights.js"),
     include_str!("../assets/tokenizer.js"),
     include_str!("../assets/parity.js"),
+    include_str!("../assets/guide.js"),
+    include_str!("../assets/export.js"),
+    include_str!("../assets/links.js"),
     include_str!("../assets/keys.js"),
     include_str!("../assets/main.js"),
 ];
@@ -43,7 +49,6 @@ pub struct InitialView {
 /// What a page contains besides the drawing.
 #[derive(Clone, Debug, Default)]
 pub struct PageOptions<'a> {
-    /// The initial view.
     pub wanted: InitialView,
     /// The JSON of `latent profile --json`.
     pub profile: Option<serde_json::Value>,
@@ -68,7 +73,7 @@ impl Drawing {
         let style = unix(&style::of_page());
         // the two hashes allow exactly this script and this style: markup injected through a name cannot run
         let policy = format!(
-            "default-src 'none'; script-src '{}'; style-src '{}'; base-uri 'none'; form-action 'none'",
+            "default-src 'none'; script-src '{}'; style-src '{}'; img-src data:; base-uri 'none'; form-action 'none'",
             hash(&script),
             hash(&style)
         );

@@ -29,12 +29,10 @@ pub enum Primitive {
         x: f64,
         /// Baseline.
         y: f64,
-        /// The text.
         text: String,
         /// CSS classes; `middle` and `end` set the alignment.
         class: String,
     },
-    /// A path.
     Path {
         /// SVG path commands.
         d: String,

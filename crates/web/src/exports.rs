@@ -58,9 +58,6 @@ pub fn open() -> Result<String, JsError> {
 }
 
 /// Loads a GGUF file in place of the present model. `progress` hears how many bytes of the weights, of how many, are on the device.
-///
-/// # Errors
-/// What is wrong with the file, or does not fit on the device.
 #[wasm_bindgen(jspi)]
 pub fn load(name: String, bytes: Vec<u8>, context: u32, progress: Function) -> Result<String, JsError> {
     alone(|loaded| {

@@ -156,6 +156,10 @@ impl Listener for Page<'_> {
         }
         (self.goes_on)()
     }
+
+    fn rest(&mut self, text: &str) {
+        (self.on_text)(text);
+    }
 }
 
 /// An error of the device or of its limits, in words of the page.

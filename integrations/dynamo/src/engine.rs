@@ -1,13 +1,13 @@
 //! Dynamo's trait over the engine's thread.
 
-use crate::error::{failed, shut_down};
+use crate::error::{cut_off, failed, shut_down};
 use crate::guided::Guide;
 use crate::handle::Requests;
 use crate::load::Served;
 use crate::options::Options;
 use crate::request::prepare;
 use crate::stream::{Answer, stream};
-use crate::worker::{self, Command, Hook, Ready, Started, Submission};
+use crate::worker::{Hook, Ready, Started, Worker};
 use async_trait::async_trait;
 use dynamo_backend_common::{
     AsyncEngineContext, DynamoError, EngineConfig, GenerateContext, KvEventSource, LLMEngine,
@@ -17,7 +17,6 @@ use dynamo_runtime::component::Endpoint;
 use dynamo_runtime::traits::DistributedRuntimeProvider;
 use futures::stream::BoxStream;
 use serde_json::{Value, json};
-use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -50,7 +49,7 @@ struct State {
 struct Running {
     served: Served,
     guide: Guide,
-    commands: Sender<Command>,
+    worker: Worker,
 }
 
 impl LatentEngine {
@@ -100,8 +99,8 @@ impl LatentEngine {
 impl LLMEngine for LatentEngine {
     async fn start(&self, worker_id: u64) -> Result<EngineConfig, DynamoError> {
         tracing::info!(worker_id, model = %self.options.model.display(), "loading the model");
-        let started = worker::start(self.options.clone(), self.before_step.clone());
-        let Started { commands, ready, fault, thread } =
+        let started = Worker::start(self.options.clone(), self.before_step.clone());
+        let Started { worker, ready, fault, thread } =
             started.map_err(|error| failed(format!("no thread for the engine can be started: {error}")))?;
         {
             let mut state = self.state();
@@ -113,7 +112,7 @@ impl LLMEngine for LatentEngine {
             Err(_) => return Err(failed("the thread that loads the model has ended")),
         };
         let (name, context) = (self.options.name(), served.context);
-        self.state().running = Some(Arc::new(Running { served, guide: Guide::default(), commands }));
+        self.state().running = Some(Arc::new(Running { served, guide: Guide::default(), worker }));
         let number = |count: usize| u32::try_from(count).ok();
         tracing::info!(context, blocks, block_tokens, "the model is loaded");
         Ok(EngineConfig {
@@ -154,8 +153,7 @@ impl LLMEngine for LatentEngine {
             entry,
         };
         let handle = answer.entry.handle().clone();
-        let submission = Box::new(Submission { prepared, handle, notices });
-        let sent = running.commands.send(Command::Submit(submission));
+        let sent = running.worker.submit(prepared, handle, notices);
         sent.map_err(|_| shut_down("this worker's engine has ended"))?;
         Ok(stream(answer, context.inner_arc()))
     }
@@ -175,12 +173,20 @@ impl LLMEngine for LatentEngine {
             let mut state = self.state();
             (state.running.take(), state.thread.take())
         };
-        if let Some(running) = running {
-            // one that has ended needs not hear it
-            let _ = running.commands.send(Command::Close(self.patience));
+        if let Some(running) = &running {
+            running.worker.close();
         }
         let Some(thread) = thread else { return Ok(()) };
-        let joined = tokio::task::spawn_blocking(move || thread.join()).await;
+        let mut joined = tokio::task::spawn_blocking(move || thread.join());
+        let joined = match tokio::time::timeout(self.patience, &mut joined).await {
+            Ok(joined) => joined,
+            Err(_) => {
+                if let Some(running) = &running {
+                    running.worker.end(cut_off(self.patience));
+                }
+                joined.await
+            }
+        };
         self.sent(end).await;
         match joined {
             Ok(Ok(())) => Ok(()),
@@ -194,8 +200,7 @@ impl LLMEngine for LatentEngine {
     async fn kv_event_sources(&self) -> Result<Vec<KvEventSource>, DynamoError> {
         let running = self.running()?;
         let on_ready = Box::new(move |publisher| {
-            let sent = running.commands.send(Command::TellBlocks(publisher));
-            sent.map_err(|_| shut_down("this worker's engine has ended"))
+            running.worker.report_blocks(publisher).map_err(|_| shut_down("this worker's engine has ended"))
         });
         Ok(vec![KvEventSource::Push { on_ready, dp_rank: 0 }])
     }
@@ -203,8 +208,7 @@ impl LLMEngine for LatentEngine {
     async fn setup_metrics(&self, _context: MetricsCtx<'_>) -> Result<MetricsBindings, DynamoError> {
         let running = self.running()?;
         let on_publisher_ready = Box::new(move |publisher| {
-            let sent = running.commands.send(Command::TellLoad(publisher));
-            sent.map_err(|_| shut_down("this worker's engine has ended"))
+            running.worker.report_load(publisher).map_err(|_| shut_down("this worker's engine has ended"))
         });
         Ok(MetricsBindings { dp_ranks: vec![0], on_publisher_ready: Some(on_publisher_ready) })
     }

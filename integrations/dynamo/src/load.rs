@@ -3,8 +3,9 @@
 use crate::options::Options;
 use anyhow::{Context, Result};
 use latent_engine::cache::DiskCache;
-use latent_engine::sampling::Recommended;
-use latent_engine::scheduler::{Scheduler, SchedulerOptions};
+use latent_engine::sampling::RecommendedParams;
+use latent_engine::scheduler::SchedulerOptions;
+use latent_engine::worker::WorkerModel;
 use latent_engine::{Engine, EngineError, EngineOptions};
 use latent_formats::Checkpoint;
 use latent_graph::ModelConfig;
@@ -25,18 +26,18 @@ pub(crate) struct Served {
 }
 
 /// Loads the model, and says how far it is.
-pub(crate) fn load(options: &Options) -> Result<(Scheduler, Served)> {
+pub(crate) fn load(options: &Options) -> Result<(WorkerModel, Served)> {
     let checkpoint = Arc::new(Checkpoint::open(&options.model)?);
     let tokenizer = Arc::new(Tokenizer::from_checkpoint(&checkpoint).context(checkpoint.display_name())?);
     let recommended = RecommendedParams::of(&checkpoint)?;
     let engine = engine(options, &checkpoint)?;
-    let scheduling = SchedulerOptions {
+    let options = SchedulerOptions {
         max_running: options.parallel.into(),
         disk: disk(options)?,
         ..SchedulerOptions::default()
     };
     let served = Served { tokenizer: Arc::clone(&tokenizer), recommended, context: engine.context() };
-    Ok((Scheduler::new(engine, tokenizer, scheduling), served))
+    Ok((WorkerModel { engine, tokenizer, options }, served))
 }
 
 fn engine(options: &Options, checkpoint: &Arc<Checkpoint>) -> Result<Engine> {

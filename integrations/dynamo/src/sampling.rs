@@ -2,7 +2,7 @@
 
 use crate::error::invalid;
 use dynamo_backend_common::{DynamoError, SamplingOptions};
-use latent_engine::sampling::{RecommendedParams, SamplingParams};
+use latent_engine::sampling::{RecommendedParams, SamplingField, SamplingParams};
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 
@@ -12,28 +12,32 @@ const ALL: usize = 1 << 30;
 /// What the request says, else what the model recommends, else what leaves the probabilities as they are: as other workers of Dynamo do.
 pub(crate) fn params(asked: &SamplingOptions, model: &RecommendedParams) -> Result<SamplingParams, DynamoError> {
     one_answer(asked)?;
-    let top_k = match asked.top_k {
-        None => model.top_k.unwrap_or(0),
-        Some(-1) => 0,
-        Some(count) => usize::try_from(count)
-            .map_err(|_| invalid(format!("top_k is {count}: expected -1 for all, or a number of tokens")))?,
-    };
-    Ok(SamplingParams {
-        temperature: asked.temperature.or(model.temperature).unwrap_or(1.0),
-        top_k,
-        top_p: asked.top_p.or(model.top_p).unwrap_or(1.0),
-        min_p: asked.min_p.or(model.min_p).unwrap_or(0.0),
-        typical: model.typical.unwrap_or(1.0),
-        repeat_penalty: asked.repetition_penalty.or(model.repeat_penalty).unwrap_or(1.0),
-        presence_penalty: asked.presence_penalty.unwrap_or(0.0),
-        frequency_penalty: asked.frequency_penalty.unwrap_or(0.0),
-        // penalties look at the whole text, as in the engines that Dynamo's frontend was made for
-        penalty_last: ALL,
-        xtc_probability: model.xtc_probability.unwrap_or(0.0),
-        xtc_threshold: model.xtc_threshold.unwrap_or(0.1),
-        seed: asked.seed.map_or_else(drawn_seed, |seed| seed as u64),
-        ..SamplingParams::default()
-    })
+    let mut params =
+        SamplingParams { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0, ..SamplingParams::default() };
+    model.apply(&mut params);
+    let reals = [
+        ("temperature", asked.temperature),
+        ("top_p", asked.top_p),
+        ("min_p", asked.min_p),
+        ("repeat_penalty", asked.repetition_penalty),
+        ("presence_penalty", asked.presence_penalty),
+        ("frequency_penalty", asked.frequency_penalty),
+    ];
+    for (name, value) in reals {
+        if let (Some(field), Some(value)) = (SamplingField::named(name), value) {
+            field.set(&mut params, value.into());
+        }
+    }
+    if let Some(count) = asked.top_k {
+        if count < -1 {
+            return Err(invalid(format!("top_k is {count}: expected -1 for all, or a number of tokens")));
+        }
+        params.top_k = usize::try_from(count).unwrap_or(0);
+    }
+    // penalties look at the whole text, as in the engines that Dynamo's frontend was made for
+    params.repeat_last_n = ALL;
+    params.seed = asked.seed.map_or_else(drawn_seed, |seed| seed as u64);
+    Ok(params)
 }
 
 /// A worker of Dynamo sends one answer to a request.
@@ -63,7 +67,7 @@ mod tests {
 
     #[test]
     fn a_request_goes_before_the_model_and_the_model_before_what_changes_nothing() {
-        let model = RecommendedParams { temperature: Some(0.6), top_k: Some(20), ..RecommendedParams::default() };
+        let model = RecommendedParams { numbers: vec![("temperature", 0.6), ("top_k", 20.0)], samplers: None };
         let silent = params(&SamplingOptions::default(), &model).unwrap();
         assert_eq!((silent.temperature, silent.top_k, silent.top_p, silent.min_p), (0.6, 20, 1.0, 0.0));
         let asked = SamplingOptions {

@@ -10,7 +10,7 @@ use dynamo_backend_common::{
 };
 use futures::stream::BoxStream;
 use latent_engine::sampling::LogProbability;
-use latent_engine::scheduler::JobEvent;
+use latent_engine::scheduler::{JobError, JobEvent};
 use latent_engine::{ChosenToken, StopReason};
 use latent_text::Tokenizer;
 use std::sync::Arc;
@@ -71,7 +71,6 @@ impl Answer {
     fn next(&mut self, notice: Option<Notice>) -> Next {
         let event = match notice {
             None => return Next::Last(Err(shut_down("this worker's engine has ended"))),
-            Some(Notice::Ended(problem)) => return Next::Last(Err(shut_down(problem))),
             Some(Notice::Refused(refusal)) => return Next::Last(Err(refused(&refusal))),
             Some(Notice::Event(event)) => event,
         };
@@ -89,6 +88,8 @@ impl Answer {
                 Next::Part(output)
             }
             JobEvent::Finished { reason, .. } => Next::Last(Ok(self.end(finish(reason)))),
+            // another worker can answer
+            JobEvent::Failed(JobError::Engine(problem)) => Next::Last(Err(shut_down(problem))),
             JobEvent::Failed(error) => Next::Last(Err(of_job(&error))),
             // a prompt's progress; embeddings are not asked for
             _ => Next::Silent,

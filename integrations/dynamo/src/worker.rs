@@ -1,7 +1,5 @@
-//! The thread that owns the scheduler: it takes jobs from a channel and tells what becomes of them, and tells the router what is cached and how
-//! full the cache is.
+//! The engine's thread: what it does for Dynamo besides running jobs. It reports to the router what is cached and how full the cache is.
 
-use crate::error::cut_off;
 use crate::handle::Handle;
 use crate::kv_events::KvEvents;
 use crate::load::{self, Served};
@@ -9,13 +7,13 @@ use crate::load_report::LoadReport;
 use crate::options::Options;
 use crate::request::Prepared;
 use dynamo_backend_common::{KvEventPublisher, SnapshotPublisher};
-use latent_engine::scheduler::{JobEvent, JobId, Refusal, Scheduler};
-use std::collections::HashMap;
+use latent_engine::scheduler::{Canceller, JobEvent, JobId, Refusal, Scheduler};
+use latent_engine::worker::{
+    JobReceiver, JobSubmission, WorkerCommand, WorkerCommands, WorkerGone, WorkerHooks, WorkerModel,
+};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 
@@ -23,25 +21,6 @@ use tokio::sync::oneshot;
 pub(crate) enum Notice {
     Refused(Refusal),
     Event(JobEvent),
-    /// There is no more of the answer: the engine has ended, for this reason.
-    Ended(String),
-}
-
-/// A job for the scheduler, and the receivers of its events.
-pub(crate) struct Submission {
-    pub(crate) prepared: Prepared,
-    pub(crate) handle: Handle,
-    pub(crate) notices: UnboundedSender<Notice>,
-}
-
-pub(crate) enum Command {
-    Submit(Box<Submission>),
-    /// Publish KV cache events here.
-    TellBlocks(Arc<KvEventPublisher>),
-    /// Publish the load of the cache here.
-    TellLoad(Arc<SnapshotPublisher>),
-    /// No more jobs follow; running jobs have this much time to end.
-    Close(Duration),
 }
 
 /// What the model is like, once it is loaded.
@@ -53,7 +32,7 @@ pub(crate) struct Ready {
 
 /// A thread that has been started.
 pub(crate) struct Started {
-    pub(crate) commands: Sender<Command>,
+    pub(crate) worker: Worker,
     /// Hears whether the model was loaded.
     pub(crate) ready: oneshot::Receiver<Result<Ready, String>>,
     /// Hears of a fault of the engine after that; closed without one when the thread ends as it should.
@@ -64,189 +43,164 @@ pub(crate) struct Started {
 /// Called before each step; tests make it panic.
 pub type Hook = Arc<dyn Fn() + Send + Sync>;
 
-/// Steps that may fail one after the other before the engine counts as broken.
-const FAILURES: usize = 2;
-
-/// Starts the thread, which loads the model and runs it.
-pub(crate) fn start(options: Options, before_step: Option<Hook>) -> std::io::Result<Started> {
-    let (commands, received) = channel();
-    let (tell_ready, ready) = oneshot::channel();
-    let (tell_fault, fault) = oneshot::channel();
-    let run = move || {
-        let loaded = catch_unwind(AssertUnwindSafe(|| load::load(&options)))
-            .unwrap_or_else(|panic| Err(anyhow::anyhow!("{}", latent_types::panic_text(&*panic))));
-        let (scheduler, served) = match loaded {
-            Ok(loaded) => loaded,
-            Err(error) => {
-                // the receiver may have been dropped
-                let _ = tell_ready.send(Err(format!("{error:#}")));
-                return;
-            }
-        };
-        let stats = scheduler.stats();
-        let ready = Ready { served, blocks: stats.blocks, block_tokens: stats.block_tokens };
-        if tell_ready.send(Ok(ready)).is_err() {
-            return;
-        }
-        if let Err(problem) = Worker::new(scheduler, received, before_step).run() {
-            tracing::error!("the engine has failed: {problem}");
-            let _ = tell_fault.send(problem);
-        }
-    };
-    let thread = std::thread::Builder::new().name("engine".into()).spawn(run)?;
-    Ok(Started { commands, ready, fault, thread })
-}
-
-/// What went wrong with a step.
-enum Fault {
-    Step(String),
-    /// A panic left the engine in an unknown state.
-    Panic(String),
-}
-
-struct Worker {
-    scheduler: Scheduler,
-    commands: Receiver<Command>,
-    routes: HashMap<JobId, UnboundedSender<Notice>>,
+/// What is reported to the router.
+#[derive(Default)]
+struct Reports {
     blocks: KvEvents,
     load: LoadReport,
-    /// When those that still run are cut off, once no more come.
-    closing: Option<(Instant, Duration)>,
-    before_step: Option<Hook>,
+}
+
+/// A handle to the thread.
+#[derive(Clone)]
+pub(crate) struct Worker {
+    commands: WorkerCommands,
+    reports: Arc<Mutex<Reports>>,
+}
+
+fn locked(reports: &Mutex<Reports>) -> MutexGuard<'_, Reports> {
+    reports.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Worker {
-    fn new(scheduler: Scheduler, commands: Receiver<Command>, before_step: Option<Hook>) -> Worker {
-        Worker {
-            scheduler,
-            commands,
-            routes: HashMap::new(),
-            blocks: KvEvents::default(),
-            load: LoadReport::default(),
-            closing: None,
+    /// Starts the thread, which loads the model and runs it.
+    pub(crate) fn start(options: Options, before_step: Option<Hook>) -> std::io::Result<Started> {
+        let (commands, queue) = WorkerCommands::channel();
+        let (tell_ready, ready) = oneshot::channel();
+        let (tell_fault, fault) = oneshot::channel();
+        let worker = Worker { commands, reports: Arc::default() };
+        let hooks = DynamoHooks {
+            options,
             before_step,
-        }
-    }
-
-    /// Steps while there is work, sleeps while there is none. An error is a fault of the engine, of which all jobs have heard.
-    fn run(mut self) -> Result<(), String> {
-        let (mut busy, mut failures) = (false, 0);
-        loop {
-            busy |= self.take(busy);
-            if let Some((end, patience)) = self.closing {
-                if !busy {
-                    self.scheduler.flush_disk();
-                    return Ok(());
-                }
-                if Instant::now() >= end {
-                    self.fail_all(&cut_off(patience));
-                    return Ok(());
-                }
-            }
-            if !busy {
-                continue;
-            }
-            match self.step() {
-                Ok(more) => (busy, failures) = (more, 0),
-                Err(Fault::Step(problem)) if failures + 1 < FAILURES => {
-                    failures += 1;
-                    tracing::error!("a step failed: {problem}");
-                }
-                Err(Fault::Step(problem) | Fault::Panic(problem)) => {
-                    self.fail_all(&problem);
-                    return Err(problem);
-                }
-            }
-            self.blocks.tell(self.scheduler.take_prefix_changes());
-            self.load.tell(&self.scheduler.stats());
-        }
-    }
-
-    /// Takes all pending commands; if the engine is idle, waits for one first. Returns whether a
-    /// job was among them.
-    fn take(&mut self, busy: bool) -> bool {
-        let mut took = false;
-        loop {
-            let wait = !busy && !took && self.closing.is_none();
-            let command = if wait {
-                self.commands.recv().map_err(|_| TryRecvError::Disconnected)
-            } else {
-                self.commands.try_recv()
-            };
-            match command {
-                Ok(Command::Submit(submission)) => {
-                    self.submit(*submission);
-                    took = true;
-                }
-                Ok(Command::TellBlocks(publisher)) => {
-                    self.scheduler.watch_prefixes();
-                    self.blocks.to(publisher);
-                }
-                Ok(Command::TellLoad(publisher)) => {
-                    self.load.to(publisher);
-                    self.load.tell(&self.scheduler.stats());
-                }
-                Ok(Command::Close(patience)) => self.close(patience),
-                Err(TryRecvError::Empty) => return took,
-                Err(TryRecvError::Disconnected) => {
-                    self.close(Duration::ZERO);
-                    return took;
-                }
-            }
-        }
-    }
-
-    fn close(&mut self, patience: Duration) {
-        self.scheduler.close();
-        self.closing.get_or_insert((Instant::now() + patience, patience));
-    }
-
-    fn submit(&mut self, submission: Submission) {
-        let Submission { prepared: Prepared { job, namespace, .. }, handle, notices } = submission;
-        if handle.is_gone() {
-            return;
-        }
-        self.blocks.enter(job.salt, namespace);
-        match self.scheduler.submit(job) {
-            Ok(id) => {
-                self.routes.insert(id, notices);
-                handle.taken(self.scheduler.canceller(), id);
-            }
-            Err(refusal) => {
-                // the receiver may have been dropped
-                let _ = notices.send(Notice::Refused(refusal));
-            }
-        }
-    }
-
-    fn step(&mut self) -> Result<bool, Fault> {
-        let routes = &mut self.routes;
-        let mut listener = |id: JobId, event: JobEvent| {
-            let last = event.is_last();
-            if let Some(notices) = routes.get(&id) {
-                let _ = notices.send(Notice::Event(event));
-            }
-            if last {
-                routes.remove(&id);
-            }
+            tell_ready: Some(tell_ready),
+            tell_fault: Some(tell_fault),
+            served: None,
+            reports: Arc::clone(&worker.reports),
         };
-        let (scheduler, hook) = (&mut self.scheduler, self.before_step.as_deref());
-        let stepped = catch_unwind(AssertUnwindSafe(|| {
-            if let Some(hook) = hook {
-                hook();
+        let thread = queue.start("engine", hooks)?;
+        Ok(Started { worker, ready, fault, thread })
+    }
+
+    /// Submits a job. `notices` receives what becomes of it.
+    pub(crate) fn submit(
+        &self,
+        prepared: Prepared,
+        handle: Handle,
+        notices: UnboundedSender<Notice>,
+    ) -> Result<(), WorkerGone> {
+        let Prepared { job, namespace, .. } = prepared;
+        locked(&self.reports).blocks.enter(job.salt, namespace);
+        let receiver = Box::new(RequestReceiver { handle, notices });
+        self.commands.submit(JobSubmission { job, choices: Vec::new(), receiver })
+    }
+
+    /// Publishes KV cache events from now on.
+    pub(crate) fn report_blocks(&self, publisher: Arc<KvEventPublisher>) -> Result<(), WorkerGone> {
+        let reports = Arc::clone(&self.reports);
+        let work = move |scheduler: &mut Scheduler| {
+            scheduler.watch_prefixes();
+            locked(&reports).blocks.to(publisher);
+        };
+        self.commands.send(WorkerCommand::Between(Box::new(work)))
+    }
+
+    /// Publishes the load of the cache from now on.
+    pub(crate) fn report_load(&self, publisher: Arc<SnapshotPublisher>) -> Result<(), WorkerGone> {
+        let reports = Arc::clone(&self.reports);
+        let work = move |_: &mut Scheduler| locked(&reports).load.to(publisher);
+        self.commands.send(WorkerCommand::Between(Box::new(work)))
+    }
+
+    /// Takes no more jobs; those that run may end.
+    pub(crate) fn close(&self) {
+        // one that has ended needs not hear it
+        let _ = self.commands.send(WorkerCommand::Close);
+    }
+
+    /// Ends those that still run.
+    pub(crate) fn end(&self, problem: String) {
+        let _ = self.commands.send(WorkerCommand::End(problem));
+    }
+}
+
+struct RequestReceiver {
+    handle: Handle,
+    notices: UnboundedSender<Notice>,
+}
+
+impl JobReceiver for RequestReceiver {
+    fn is_gone(&self) -> bool {
+        self.handle.is_gone()
+    }
+
+    fn accepted(&self, canceller: Canceller, jobs: Vec<JobId>) {
+        jobs.into_iter().for_each(|job| self.handle.taken(canceller.clone(), job));
+    }
+
+    fn refused(&self, refusal: Refusal) {
+        // the receiver may have been dropped
+        let _ = self.notices.send(Notice::Refused(refusal));
+    }
+
+    fn event(&self, _choice: usize, event: JobEvent) {
+        let _ = self.notices.send(Notice::Event(event));
+    }
+}
+
+struct DynamoHooks {
+    options: Options,
+    before_step: Option<Hook>,
+    tell_ready: Option<oneshot::Sender<Result<Ready, String>>>,
+    tell_fault: Option<oneshot::Sender<String>>,
+    /// Of a model that is not ready yet.
+    served: Option<Served>,
+    reports: Arc<Mutex<Reports>>,
+}
+
+impl WorkerHooks for DynamoHooks {
+    fn load(&mut self, _lost: Option<&str>) -> Result<WorkerModel, String> {
+        let loaded = catch_unwind(AssertUnwindSafe(|| load::load(&self.options)))
+            .unwrap_or_else(|panic| Err(anyhow::anyhow!("{}", latent_types::panic_text(&*panic))));
+        match loaded {
+            Ok((model, served)) => {
+                self.served = Some(served);
+                Ok(model)
             }
-            scheduler.step(&mut listener)
-        }));
-        match stepped {
-            Ok(stepped) => stepped.map_err(|error| Fault::Step(error.to_string())),
-            Err(panic) => Err(Fault::Panic(latent_types::panic_text(&*panic).to_owned())),
+            Err(error) => {
+                let problem = format!("{error:#}");
+                if let Some(tell) = self.tell_ready.take() {
+                    // the receiver may have been dropped
+                    let _ = tell.send(Err(problem.clone()));
+                }
+                Err(problem)
+            }
         }
     }
 
-    /// Ends all jobs: the frontend asks another worker.
-    fn fail_all(&mut self, problem: &str) {
-        for (_, notices) in self.routes.drain() {
-            let _ = notices.send(Notice::Ended(problem.to_owned()));
+    fn ready(&mut self, scheduler: &mut Scheduler) {
+        let stats = scheduler.stats();
+        if let (Some(tell), Some(served)) = (self.tell_ready.take(), self.served.take()) {
+            let ready = Ready { served, blocks: stats.blocks, block_tokens: stats.block_tokens };
+            let _ = tell.send(Ok(ready));
         }
+    }
+
+    fn observe(&mut self, scheduler: &mut Scheduler) {
+        let mut reports = locked(&self.reports);
+        reports.blocks.tell(scheduler.take_prefix_changes());
+        reports.load.tell(&scheduler.stats());
+    }
+
+    fn before_step(&mut self, _scheduler: &mut Scheduler) {
+        if let Some(hook) = &self.before_step {
+            hook();
+        }
+    }
+
+    /// The process ends, so that its supervisor starts another one; the frontend asks another worker meanwhile.
+    fn faulted(&mut self, problem: &str) -> bool {
+        if let Some(tell) = self.tell_fault.take() {
+            let _ = tell.send(problem.to_owned());
+        }
+        false
     }
 }

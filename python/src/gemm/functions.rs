@@ -5,7 +5,7 @@ use crate::gemm::keywords::{Decoded, ProductKeywords, WeightKeywords};
 use crate::gemm::pools::pool;
 use crate::gemm::weight::{Floats, PackedWeight, refused, widened};
 use crate::operand::{Operand, tuple};
-use latent_bindings::{Error, ErrorKind};
+use latent::{Error, ErrorKind};
 use latent_marlin::half::f16;
 use latent_marlin::half::slice::HalfFloatSliceExt;
 use latent_marlin::{Packed, QuantType, Shape};
@@ -46,7 +46,7 @@ fn pack<'py>(quant: QuantType, w: &Array<'py>, group_size: isize) -> PyResult<Bo
     let group = count(py, "group_size", group_size)?;
     let (floats, shape) = (Floats::new(&operand)?, Shape { k, n, group });
     let input = floats.input()?;
-    let packed = py.detach(|| latent_bindings::pack(quant, widened(input, &mut Vec::new()), shape));
+    let packed = py.detach(|| latent::pack(quant, widened(input, &mut Vec::new()), shape));
     let Packed { words, scales, zeros, .. } = packed.map_err(|error| exception(py, &error))?;
     let words = words.into_pyarray(py).reshape([k / 8, n])?.into_any();
     let scales = halves(py, &scales, &[shape.groups(), n])?;

@@ -2,7 +2,7 @@
 
 use crate::errors::{argument, exception};
 use crate::options::{KeywordValue, Keywords, given, unknown};
-use latent_bindings::{GemmOptions, quant_type};
+use latent::{GemmOptions, quant_type};
 use latent_marlin::QuantType;
 use pyo3::prelude::*;
 

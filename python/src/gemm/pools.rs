@@ -1,7 +1,7 @@
 //! Threads for products, kept from call to call.
 
 use crate::errors::exception;
-use latent_bindings::GemmHandle;
+use latent::GemmHandle;
 use pyo3::prelude::*;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};

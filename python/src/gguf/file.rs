@@ -20,7 +20,7 @@ pub(crate) struct GgufFile {
 #[pyfunction]
 #[pyo3(signature = (path = None))]
 pub(crate) fn read(py: Python<'_>, path: Option<PathBuf>) -> PyResult<GgufFile> {
-    let checkpoint = waiting(py, |_| latent_bindings::open(path.as_deref()))?;
+    let checkpoint = waiting(py, |_| path.as_deref().map_or_else(latent::open_demo, latent::open))?;
     match checkpoint.source() {
         CheckpointSource::Gguf(_) => Ok(GgufFile { checkpoint }),
         CheckpointSource::HuggingFace(_) => {

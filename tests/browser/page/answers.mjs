@@ -133,7 +133,7 @@ export async function continues_an_answer_that_reached_its_limit({ mock, open })
   } };
   const page = await open();
   await askAndWait(page, "long");
-  assert.match(await page.textContent(".trouble"), /token limit/);
+  assert.match(await page.textContent(".trouble"), /token limit reached/);
   await page.click(".trouble button");
   await until(async () => (await answerText(page)) === "Part one, part two.", "continued");
 }
@@ -157,7 +157,7 @@ export async function regenerates_edits_and_keeps_branches({ mock, open, shot })
   // a changed question is a branch of its own
   const question = page.locator(".message.user").first();
   await question.hover();
-  await act(page, "Edit and send again", question);
+  await act(page, "Edit and resend", question);
   await page.fill(".editor textarea", "pick another");
   await shot(page, "edit");
   await page.press(".editor textarea", "Control+Enter");
@@ -190,10 +190,10 @@ export async function nothing_changes_while_an_answer_is_written({ mock, open })
   await until(async () => (await answerText(page)).includes("word2 "), "text comes");
   const first = page.locator(".message.user").first();
   await first.hover();
-  await act(page, "Edit and send again", first);
+  await act(page, "Edit and resend", first);
   await page.fill(".editor textarea", "a long thought");
   await page.click(".editor button:has-text('Send')");
-  await until(async () => /Stop it first/.test(await page.textContent("#toasts")), "told why not");
+  await until(async () => /stop it first/.test(await page.textContent("#toasts")), "told why not");
   assert.equal(await page.inputValue(".editor textarea"), "a long thought", "what was written stays");
   await page.click("#send");
   await done(page);
@@ -217,7 +217,7 @@ export async function what_is_no_stream_is_read_or_named({ mock, open }) {
   await askAndWait(page, "whole");
   assert.equal(await answerText(page), "All at once.");
   await askAndWait(page, "page");
-  assert.match(await lastAnswer(page).locator(".trouble").textContent(), /neither a stream nor JSON/);
+  assert.match(await lastAnswer(page).locator(".trouble").textContent(), /Unexpected reply/);
   await askAndWait(page, "broken");
   assert.match(await lastAnswer(page).locator(".trouble").textContent(), /not JSON: \{not json/);
 }
@@ -228,7 +228,7 @@ export async function deletes_a_message_and_takes_it_back({ open }) {
   await askAndWait(page, "world");
   const second = page.locator(".message.user").nth(1);
   await second.hover();
-  await act(page, "Delete message and what follows", second);
+  await act(page, "Delete this message and everything after it", second);
   assert.equal(await page.locator(".message").count(), 2);
   await page.click(".toast button:has-text('Undo')");
   assert.equal(await page.locator(".message").count(), 4);

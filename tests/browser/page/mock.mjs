@@ -39,10 +39,11 @@ async function handle(request, response, state) {
   }
   if (pathname === "/latent/graph") return graph(request, response, state);
   if (state.key && request.headers.authorization !== `Bearer ${state.key}`) return json(response, 401, { error: { message: "no valid API key was given", type: "authentication_error" } });
-  if (pathname === "/props") return json(response, 200, { model_alias: state.model ?? "mla-demo-Q4_K_M", default_generation_settings: { n_ctx: state.sleeping ? 0 : 4096, params: { temperature: 0.8, top_p: 0.95, top_k: 40, min_p: 0.05 } }, total_slots: 16 });
+  if (pathname === "/props") return json(response, 200, { model_alias: state.model ?? "mla-demo-Q4_K_M", default_generation_settings: { n_ctx: state.sleeping ? 0 : (state.context ?? 4096), params: { temperature: 0.8, top_p: 0.95, top_k: 40, min_p: 0.05, samplers: ["penalties", "top_k", "temperature"] } }, total_slots: 16 });
   if (pathname === "/v1/models") return json(response, 200, { object: "list", data: (state.models ?? ["mla-demo"]).map((id) => ({ id, object: "model" })) });
   if (pathname === "/latent/stats") return json(response, 200, stats(state));
   if (pathname === "/latent/profile") return json(response, 200, profile(state));
+  if (pathname === "/v1/chat/completions/input_tokens") return json(response, 200, { object: "response.input_tokens", input_tokens: tokensOf(await bodyOf(request)) });
   if (pathname === "/v1/chat/completions") return chat(request, response, state);
   return json(response, 404, { error: { message: `there is no ${pathname}` } });
 }
@@ -84,11 +85,20 @@ function profile(state) {
   return { phases: PHASES.map((name, i) => ({ name, share: weights[i] / sum, microseconds: (2619 * weights[i]) / sum })), step_microseconds: 2619, rows: 2 };
 }
 
-async function chat(request, response, state) {
+async function bodyOf(request) {
   let text = "";
   for await (const piece of request) text += piece;
-  const body = JSON.parse(text);
+  return JSON.parse(text);
+}
+
+// A word is a token.
+const tokensOf = ({ messages }) => messages.reduce((sum, { content }) => sum + (content ?? "").split(/\s+/).filter(Boolean).length, 0);
+
+async function chat(request, response, state) {
+  const body = await bodyOf(request);
   state.requests.push(body);
+  const tokens = tokensOf(body);
+  if (state.context && tokens >= state.context) return json(response, 400, { error: { message: "This model's maximum context length is", type: "invalid_request_error", code: "context_length_exceeded", n_prompt_tokens: tokens, n_ctx: state.context } });
   request.socket.setNoDelay(true);
   let gone = false;
   response.on("close", () => {

@@ -23,7 +23,7 @@ export async function finds_the_server_again({ mock, open }) {
   const page = await open();
   await page.route("**/health", (route) => route.abort());
   await page.evaluate(() => dispatchEvent(new Event("online")));
-  await until(async () => /cannot be reached/.test(await page.textContent("#notice")), "told");
+  await until(async () => /unreachable/.test(await page.textContent("#notice")), "told");
   await page.unroute("**/health");
   await until(() => page.isHidden("#notice"), "found again", 12_000);
   assert.ok(mock.url);
@@ -50,7 +50,7 @@ export async function the_model_tab_shows_figures_profile_and_drawing({ mock, op
   assert.ok(await page.isHidden("#chat"));
   await until(() => mock.polls >= 3, "it polls");
   const text = await page.textContent("#model");
-  for (const words of ["Generation", "tokens/s", "Running", "of 16", "512 blocks of 64 tokens", "Cached prefixes 200", "attend_latent", "2.62 ms per step of 2 rows"]) assert.ok(text.includes(words), `${words} in ${text}`);
+  for (const words of ["Generation", "tokens/s", "Running", "of 16", "512 blocks of 64 tokens", "Cached prefixes 200", "attend_latent", "2.62 ms per step, batch of 2"]) assert.ok(text.includes(words), `${words} in ${text}`);
   assert.equal(await page.locator(".phases tbody tr").count(), 14);
   await page.click("#all-phases");
   assert.equal(await page.locator(".phases tbody tr").count(), 18);
@@ -174,6 +174,26 @@ export async function keys_reach_everything({ open }) {
   await page.keyboard.press("Escape");
   assert.equal(await page.locator(".menu").count(), 0);
   assert.match(await page.evaluate(() => document.activeElement.getAttribute("aria-label")), /^More/);
+}
+
+export async function escape_closes_what_is_open_before_it_stops({ mock, open }) {
+  mock.scenes = { slow: async (stream) => {
+    for (let i = 0; i < 1000 && !stream.gone(); i += 1) {
+      await stream.delta({ content: `word${i} ` });
+      await pause(20);
+    }
+  } };
+  const page = await open();
+  await ask(page, "slow");
+  await until(async () => (await answerText(page)).includes("word3 "), "it is being written");
+  await page.click("#settings-button");
+  await page.keyboard.press("Escape");
+  assert.ok(await page.isHidden("#settings"));
+  assert.equal(await page.getAttribute("#send", "aria-label"), "Stop", "the answer goes on");
+  assert.equal(mock.aborted, 0);
+  await page.keyboard.press("Escape");
+  await done(page);
+  await until(() => mock.aborted === 1, "then it is stopped");
 }
 
 export async function screen_readers_hear_sentences_and_find_names({ mock, open }) {

@@ -78,7 +78,8 @@ class Element extends Node {
     return this.childNodes.map((child) => child.html).join("");
   }
   get html() {
-    const attributes = Object.entries(this.attributes).map(([name, value]) => ` ${name}="${value}"`).join("");
+    // page/direction.mjs tests directions in a browser
+    const attributes = Object.entries(this.attributes).filter(([name]) => name !== "dir").map(([name, value]) => ` ${name}="${value}"`).join("");
     return `<${this.tag}${attributes}>${this.inner}</${this.tag}>`;
   }
 }

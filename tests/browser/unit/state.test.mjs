@@ -103,6 +103,24 @@ test("a damaged or hostile import is refused or cleaned, never believed", () => 
   assert.equal(pathOf(readImport(JSON.stringify({ nodes: many }))[0]).length, 19_999, "a long one does not overflow");
 });
 
+test("an export of ChatGPT becomes conversations, with its branches", () => {
+  const node = (id, parent, children, role, text) => [id, { id, parent, children, message: role ? { author: { role }, create_time: 1700000000.5, content: { content_type: "text", parts: [text] }, metadata: { model_slug: "gpt" } } : null }];
+  const mapping = Object.fromEntries([node("r", null, ["s"]), node("s", "r", ["q"], "system", ""), node("q", "s", ["a", "b"], "user", "question"), node("a", "q", ["c"], "assistant", "first"), node("b", "q", [], "assistant", "second"), node("c", "a", ["q"], "user", "more")]);
+  const [made] = readImport(JSON.stringify([{ title: "Old", create_time: 1700000000, update_time: 1700000009, current_node: "c", mapping }]));
+  assert.deepEqual([made.title, made.created, made.updated], ["Old", 1700000000000, 1700000009000]);
+  assert.deepEqual(pathOf(made).map(({ role, content }) => `${role} ${content}`), ["user question", "assistant first", "user more"], "the branch that was shown");
+  assert.deepEqual(branchOf(made, pathOf(made)[1].id), [0, 2]);
+  assert.equal(pathOf(made)[1].model, "gpt");
+  for (const mapping of [{}, [], { a: null }, { a: { message: 5, children: "x" } }, { a: { children: ["a"] } }]) assert.throws(() => readImport(JSON.stringify([{ mapping }])), /no conversation/);
+});
+
+test("further samplers and fields of the user's own are sent; the page's own fields are not theirs", () => {
+  const body = requestBody({ ...EMPTY, dry_multiplier: "0.8", xtc_probability: "0.5", extra: '{"logit_bias": [[5, -1]], "temperature": 0.1}', temperature: "1" }, []);
+  assert.deepEqual([body.dry_multiplier, body.xtc_probability, body.logit_bias, body.temperature], [0.8, 0.5, [[5, -1]], 0.1]);
+  for (const extra of ["[]", "{", '{"stream": false}', '{"messages": []}']) assert.deepEqual(problemsOf({ ...EMPTY, extra }).map(([key]) => key), ["extra"], extra);
+  assert.deepEqual(problemsOf({ ...EMPTY, extra: '{"a": 1}', mirostat: "3" }).map(([key]) => key), ["mirostat"]);
+});
+
 test("Markdown export: who said what, with fences that hold", () => {
   const { conversation, second } = sample();
   second.calls = [{ id: "1", name: "f", arguments: '"```"' }];

@@ -5,6 +5,7 @@ use super::expanded_layout::ExpandedLayout;
 use crate::context::WorkerContext;
 use crate::program::{AttendExpanded, ExpandedKernels, NaiveMlaKernels};
 use crate::scratch::{WorkerScratch, resize_scratch};
+use latent_backend::SeqSpan;
 use latent_graph::ir::AttentionPath;
 use latent_kernels::{AttendExpandedArgs, AttendExpandedFn, ExpandedKv, HeadWidths, KvElement, MatrixView};
 
@@ -49,6 +50,7 @@ impl AttendExpanded {
                 self.attend_group(ctx, &group, kernels.attend, scratch);
                 ctx.barrier();
             }
+            self.attend_selected(ctx, span, scratch);
         }
     }
 
@@ -63,8 +65,11 @@ impl AttendExpanded {
         let AttendExpanded { q_nope, q_rope, out, .. } = self;
         let (a, span, layout) = (&ctx.model.config.attention, group.span, &group.layout);
         let (heads, width) = (group.heads.len(), a.nope + a.rope);
-        let size = queries_per_task::<N>(span.rows.len(), heads, ctx.worker.count);
-        let tasks = span.rows.len().div_ceil(size);
+        // the rows behind these attend to selected tokens
+        let dense =
+            span.rows.clone().take_while(|row| ctx.selected(self.selected.as_ref(), *row).is_none()).count();
+        let size = queries_per_task::<N>(dense, heads, ctx.worker.count);
+        let tasks = dense.div_ceil(size);
         for task in 0..heads * tasks {
             if task % ctx.worker.count != ctx.worker.index {
                 continue;
@@ -73,7 +78,7 @@ impl AttendExpanded {
             let (h, task) = (task % heads, tasks - 1 - task / heads);
             let head = group.heads.start + h;
             let first = span.rows.start + task * size;
-            let rows = first..span.rows.end.min(first + size);
+            let rows = first..(span.rows.start + dense).min(first + size);
             let latents = layout.latent * N::KV_BLOCK;
             let keys = ctx.expanded(layout.keys(h, 0), layout.kv_len * layout.nope);
             let rope_keys = ctx.expanded(latents, layout.kv_len * layout.width - latents);
@@ -99,6 +104,61 @@ impl AttendExpanded {
             ctx.beat();
         }
     }
+}
+
+impl AttendExpanded {
+    /// Attention to the stored keys and values of selected tokens, for the rows of a span that attend to such: for comparison alone, since
+    /// rows of a latent cache are absorbed then. Tasks are rows and heads.
+    fn attend_selected(&self, ctx: &WorkerContext<'_>, span: &SeqSpan, scratch: &mut WorkerScratch) {
+        let AttendExpanded { q_nope, q_rope, out, kv_layer, .. } = self;
+        let (a, format) = (&ctx.model.config.attention, ctx.kv_format(*kv_layer));
+        for row in span.rows.clone() {
+            let Some(selected) = ctx.selected(self.selected.as_ref(), row) else { continue };
+            if row % ctx.worker.count != ctx.worker.index {
+                continue;
+            }
+            let (width, scale) = (a.nope + a.rope, ctx.score_scale(ctx.batch.positions[row]));
+            let rows = resize_scratch(&mut scratch.more, selected.len() * format.width());
+            for (stored, position) in rows.chunks_exact_mut(format.width()).zip(selected) {
+                latent_kernels::load_row(format, ctx.kv_row(span, *kv_layer, *position as usize), stored);
+            }
+            for head in 0..a.heads {
+                let query = resize_scratch(&mut scratch.results, width);
+                query[..a.nope].copy_from_slice(ctx.head(q_nope, row, head));
+                if let Some(q_rope) = q_rope {
+                    query[a.nope..].copy_from_slice(ctx.head(q_rope, row, head));
+                }
+                let parts = rows
+                    .chunks_exact(format.width())
+                    .map(|stored| stored[head * (width + a.v)..][..width + a.v].split_at(width));
+                // SAFETY: rows are dealt to workers.
+                let result = unsafe { ctx.head_mut(out, row, head, 0..out.width) };
+                attend_row(query, parts, scale, result);
+            }
+            ctx.beat();
+        }
+    }
+}
+
+/// softmax(scale · q · k) · v over keys and values, in f64.
+fn attend_row<'r>(
+    query: &[f32],
+    parts: impl Iterator<Item = (&'r [f32], &'r [f32])> + Clone,
+    scale: f32,
+    out: &mut [f32],
+) {
+    let score = |key: &[f32]| -> f64 {
+        let products = query.iter().zip(key).map(|(q, k)| f64::from(*q) * f64::from(*k));
+        products.sum::<f64>() * f64::from(scale)
+    };
+    let max = parts.clone().map(|(key, _)| score(key)).fold(f64::NEG_INFINITY, f64::max);
+    let (mut sum, mut mix) = (0.0, vec![0.0f64; out.len()]);
+    for (key, value) in parts {
+        let weight = (score(key) - max).exp();
+        sum += weight;
+        mix.iter_mut().zip(value).for_each(|(mix, value)| *mix += weight * f64::from(*value));
+    }
+    out.iter_mut().zip(mix).for_each(|(out, mix)| *out = (mix / sum) as f32);
 }
 
 /// Query rows of a task: the more, the less often keys are read, but there must be tasks enough for all

@@ -3,8 +3,10 @@
 
 use super::kv_splits::{self, HeadGroup, RowGroup, kv_len, rows_on, split, split_count};
 use crate::context::WorkerContext;
+use crate::gathered_rows::GatheredRows;
 use crate::program::{AttendLatent, OperandView};
 use crate::scratch::{WorkerScratch, resize_scratch};
+use latent_backend::SeqSpan;
 use latent_graph::ir::AttentionPath;
 use latent_kernels::{AttendArgs, CacheView, PartialSoftmax, partial_softmax_len};
 use std::ops::Range;
@@ -21,7 +23,7 @@ impl AttendLatent {
     /// head) tasks. The sums are the same.
     pub(crate) fn run(&self, ctx: &WorkerContext<'_>, path: AttentionPath, scratch: &mut WorkerScratch) {
         if let Some(partials) = kv_splits::shares_splits(ctx, self.partials, path) {
-            self.attend_split_kv(ctx, path, &partials, &mut scratch.attention);
+            self.attend_split_kv(ctx, path, &partials, scratch);
             if ctx.traced {
                 ctx.barrier();
                 self.combine_all(ctx, path, &partials);
@@ -44,10 +46,17 @@ impl AttendLatent {
             for group in HeadGroup::of_row(ctx, row, out.heads, share.min(MAX_TASK_HEADS)) {
                 if task % ctx.worker.count == ctx.worker.index {
                     let len = partial_softmax_len(group.heads.len(), out.width);
-                    let WorkerScratch { partials, attention, .. } = &mut *scratch;
+                    let WorkerScratch { partials, attention, gathered, .. } = &mut *scratch;
                     let partials = resize_scratch(partials, split_count(group.kv_len) * len);
+                    let selected = ctx.selected(self.selected.as_ref(), row);
                     for (index, partial) in partials.chunks_exact_mut(len).enumerate() {
-                        self.attend_split(ctx, &group, index, &cache, partial, attention);
+                        let rows = split(group.kv_len, index);
+                        if let Some(selected) = selected {
+                            let cache = self.gather(ctx, span, &selected[rows.clone()], gathered);
+                            self.attend_split(ctx, &group, (&cache, 0..rows.len()), partial, attention);
+                        } else {
+                            self.attend_split(ctx, &group, (&cache, rows), partial, attention);
+                        }
                     }
                     // SAFETY: tasks are disjoint in row or heads, and each is dealt to one worker.
                     let mut result = unsafe { ctx.write_heads(out, group.row, group.heads.clone()) };
@@ -69,7 +78,7 @@ impl AttendLatent {
         ctx: &WorkerContext<'_>,
         path: AttentionPath,
         partials: &OperandView,
-        scratch: &mut Vec<f32>,
+        scratch: &mut WorkerScratch,
     ) {
         let out = &self.out;
         let all = rows_on(ctx, path).map(|(_, row)| kv_len(ctx, row) * out.heads).sum();
@@ -107,8 +116,9 @@ impl AttendLatent {
         heads: Range<usize>,
         index: usize,
         partial: &mut [f32],
-        scratch: &mut Vec<f32>,
+        scratch: &mut WorkerScratch,
     ) {
+        let WorkerScratch { attention: scratch, gathered, .. } = scratch;
         let latent = self.out.width;
         let (cache, count) = (ctx.kv_view(group.span, self.kv_layer), heads.len());
         let scale = |row: usize| ctx.score_scale(ctx.batch.positions[row]);
@@ -127,26 +137,43 @@ impl AttendLatent {
             // results of a split that a row does not have are never read
             if !rows.is_empty() {
                 let q = ctx.read_heads(&self.query, row, heads.clone());
-                let args = AttendArgs { q, cache: &cache, rows, scale: scale(row), latent };
-                (self.kernel)(&args, &mut partial.heads(i * count..(i + 1) * count), scratch);
+                let args = AttendArgs { q, cache: &cache, rows: rows.clone(), scale: scale(row), latent };
+                let mut partial = partial.heads(i * count..(i + 1) * count);
+                if let Some(selected) = ctx.selected(self.selected.as_ref(), row) {
+                    let cache = self.gather(ctx, group.span, &selected[rows.clone()], gathered);
+                    let args = AttendArgs { cache: &cache, rows: 0..rows.len(), ..args };
+                    (self.kernel)(&args, &mut partial, scratch);
+                } else {
+                    (self.kernel)(&args, &mut partial, scratch);
+                }
             }
         }
     }
 
-    /// Partial results of one split.
+    /// The cached rows of some selected tokens.
+    fn gather<'g>(
+        &self,
+        ctx: &WorkerContext<'_>,
+        span: &SeqSpan,
+        positions: &[u32],
+        gathered: &'g mut GatheredRows,
+    ) -> CacheView<'g> {
+        let rows = positions.iter().map(|position| ctx.kv_row(span, self.kv_layer, *position as usize));
+        gathered.gather(ctx.kv_format(self.kv_layer), rows)
+    }
+
+    /// Partial results of one split, given as cached rows.
     fn attend_split(
         &self,
         ctx: &WorkerContext<'_>,
         group: &HeadGroup,
-        index: usize,
-        cache: &CacheView<'_>,
+        (cache, rows): (&CacheView<'_>, Range<usize>),
         partial: &mut [f32],
         scratch: &mut Vec<f32>,
     ) {
         let latent = self.out.width;
         let q = ctx.read_heads(&self.query, group.row, group.heads.clone());
         let mut partial = PartialSoftmax::in_memory(partial, group.heads.len(), latent);
-        let rows = split(group.kv_len, index);
         let scale = ctx.score_scale(ctx.batch.positions[group.row]);
         (self.kernel)(&AttendArgs { q, cache, rows, scale, latent }, &mut partial, scratch);
     }

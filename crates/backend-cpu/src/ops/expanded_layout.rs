@@ -95,6 +95,7 @@ mod tests {
             softmax_scale: 1.0,
             temperature: None,
             output_gate: None,
+            indexer: None,
         };
         for heads in [1, 16, 128] {
             a.heads = heads;

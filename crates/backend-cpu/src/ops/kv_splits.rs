@@ -61,12 +61,13 @@ pub(crate) struct RowGroup<'c> {
     before: usize,
     /// KV lengths of the first and the last row.
     kv_lens: [usize; 2],
+    /// Whether some row attends to selected tokens alone.
+    selects: bool,
 }
 
 impl<'c> RowGroup<'c> {
     /// The rows on an attention path in groups, in order.
     pub(crate) fn all(ctx: &WorkerContext<'c>, path: AttentionPath) -> impl Iterator<Item = RowGroup<'c>> {
-        let positions = &ctx.batch.positions;
         let mut spans = ctx.batch.on_path(path);
         let (mut current, mut next, mut before) = (None::<&SeqSpan>, 0, 0);
         std::iter::from_fn(move || {
@@ -75,11 +76,13 @@ impl<'c> RowGroup<'c> {
                 next = current?.rows.start;
             }
             let span = current?;
-            let size = |row: usize| split_size(positions[row] + 1);
+            let size = |row: usize| split_size(kv_len(ctx, row));
             let other = (next..span.rows.end).find(|row| size(*row) != size(next));
             let rows = next..other.unwrap_or(span.rows.end);
-            let kv_lens = [positions[rows.start] + 1, positions[rows.end - 1] + 1];
-            let group = RowGroup { span, rows: rows.clone(), before, kv_lens };
+            let kv_lens = [kv_len(ctx, rows.start), kv_len(ctx, rows.end - 1)];
+            // rows of selected tokens read others each
+            let selects = ctx.batch.positions[rows.end - 1] + 1 > kv_lens[1];
+            let group = RowGroup { span, rows: rows.clone(), before, kv_lens, selects };
             (next, before) = (rows.end, before + rows.len());
             Some(group)
         })
@@ -92,6 +95,9 @@ impl<'c> RowGroup<'c> {
 
     /// The split at `index`, if it is the same for all rows.
     pub(crate) fn shared_split(&self, index: usize) -> Option<Range<usize>> {
+        if self.selects {
+            return None;
+        }
         let [first, last] = self.kv_lens.map(|kv_len| split(kv_len, index));
         (first == last).then_some(first)
     }
@@ -181,9 +187,9 @@ impl HeadGroup {
     }
 }
 
-/// Cached rows that a row attends to, its own included.
+/// Cached rows that a row attends to.
 pub(crate) fn kv_len(ctx: &WorkerContext<'_>, row: usize) -> usize {
-    ctx.batch.positions[row] + 1
+    ctx.attended(row)
 }
 
 /// Number of rows on an attention path.

@@ -15,7 +15,7 @@ const NODE_ROWS: usize = 2 * KV_BLOCK;
 /// that the cache fills the memory of all nodes evenly and reads use all of them at once, even when one row
 /// per step is stored. Each layer begins with another node, because a huge page is placed whole where its
 /// first row is written.
-fn stored_rows<'c>(
+pub(super) fn stored_rows<'c>(
     ctx: &WorkerContext<'c>,
     span: &SeqSpan,
     kv_layer: usize,

@@ -7,12 +7,14 @@
 pub(crate) mod attend_expanded;
 pub(crate) mod attend_latent;
 pub(crate) mod collective;
+pub(crate) mod delta;
 pub(crate) mod elementwise;
 pub(crate) mod embed;
 pub(crate) mod expand;
 pub(crate) mod expanded_layout;
 pub(crate) mod experts;
 pub(crate) mod gather;
+pub(crate) mod indexer;
 pub(crate) mod kv_splits;
 pub(crate) mod kv_store;
 pub(crate) mod linear;

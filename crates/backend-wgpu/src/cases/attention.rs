@@ -43,12 +43,13 @@ fn shape(heads: usize, kv_lora_rank: usize, (nope, rope, v): (usize, usize, usiz
         softmax_scale: 1.0,
         temperature: None,
         output_gate: None,
+        indexer: None,
     }
 }
 
 fn latents(case: &LatentCase) -> KvLayer {
     let row = case.row();
-    KvLayer { kind: KvLayerKind::Latent, layer: 0, width: row.width(), rope: case.rope }
+    KvLayer::of_rows(KvLayerKind::Latent, 0, row.width(), case.rope)
 }
 
 /// A step's words: factors on scores, block tables, and the tasks of some lists of queries.
@@ -208,7 +209,7 @@ impl GpuExpandedJob {
         let ExpandedCase { queries, position, nope, rope, values, .. } = *case;
         let shape = shape(1, 1, (nope, rope, values));
         let width = nope + rope + values;
-        let layer = KvLayer { kind: KvLayerKind::Expanded, layer: 0, width, rope: 0 };
+        let layer = KvLayer::of_rows(KvLayerKind::Expanded, 0, width, 0);
         let shader = FlashShader::new(device, &shape, &layer, CacheType::F32, (KvSource::Cache, false))?;
         let kv_len = position + queries;
         let blocks = kv_len.div_ceil(KV_BLOCK);

@@ -9,7 +9,6 @@ use std::sync::Arc;
 
 /// What a job asks of the device.
 pub(super) trait RecordedJob: Send {
-    /// The device.
     fn device(&self) -> &Arc<Device>;
 
     /// Adds its calls, on copy `copy` (modulo their number) of the weight.

@@ -90,7 +90,6 @@ fn exact_variants(adapter: &AdapterDescription) -> KernelVariants {
     KernelVariants { matrices: None, ..KernelVariants::of(adapter, Precision::Exact) }
 }
 
-/// The kernels.
 const KERNELS: [KernelCases; 11] = [
     ("gpu_gemv", |case| product(case).is_some_and(|case| !case.across && case.rows <= MAX_GEMV_ROWS)),
     ("gpu_gemm", |case| product(case).is_some_and(|case| !case.across && case.rows > MAX_GEMV_ROWS)),

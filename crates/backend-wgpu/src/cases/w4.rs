@@ -70,7 +70,6 @@ impl GpuW4Job {
     }
 }
 
-/// A weight on the device.
 fn upload(device: &Arc<Device>, shape: W4WeightShape, matrix: W4Matrix<'_>) -> Result<W4Weight, GpuError> {
     let scales = match matrix.scales() {
         W4Scales::F16(bits) => GroupScales::F16(bits),

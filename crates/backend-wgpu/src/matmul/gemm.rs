@@ -13,7 +13,6 @@ const INTEGERS: &str = include_str!("wgsl/gemm_integers.wgsl");
 /// What tiles in workgroup memory hold, and what multiplies them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum GemmForm {
-    /// f32.
     F32,
     /// f16, multiplied and added in f32.
     F16,
@@ -23,7 +22,6 @@ pub(crate) enum GemmForm {
     Matrices(CoopMatrix),
 }
 
-/// A GEMM.
 #[derive(Clone, Copy)]
 pub(super) struct GemmShader {
     pub(super) tile: GemmTile,

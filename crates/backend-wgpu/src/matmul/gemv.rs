@@ -6,7 +6,6 @@ use std::fmt::Write;
 
 const GEMV: &str = include_str!("wgsl/gemv.wgsl");
 
-/// A GEMV.
 #[derive(Clone, Copy)]
 pub(super) struct GemvShader {
     pub(super) rows: usize,

@@ -76,12 +76,8 @@ impl ProductEpilogue {
 /// not the same.
 #[derive(Clone)]
 pub(crate) struct ProductItems {
-    /// The rows.
     pub(crate) rows: Range<usize>,
-    /// Slots of each.
     pub(crate) slots: usize,
-    /// Inputs.
     pub(crate) x: RowAddress,
-    /// Results.
     pub(crate) y: RowAddress,
 }

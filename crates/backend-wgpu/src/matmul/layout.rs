@@ -46,7 +46,6 @@ pub enum QuantEncoding {
     Table([i8; 16]),
 }
 
-/// Plain floats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the formats' names")]
 pub enum PlainFloat {
@@ -76,7 +75,6 @@ pub enum BlockQuants {
     Plain(PlainFloat),
     /// Integers; the upper bits of each may be in a second plane.
     Planes {
-        /// The low bits.
         low: BitPlane,
         /// The bits above them.
         high: Option<BitPlane>,
@@ -119,7 +117,6 @@ pub enum OctetScales {
 /// How a weight is stored on the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum BlockStorage {
-    /// In the blocks of its file.
     File,
     /// In two planes: what is left of each block without its scale `d`, a multiple of four bytes; then the scales of all blocks.
     Planes,

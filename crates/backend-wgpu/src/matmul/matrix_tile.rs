@@ -11,12 +11,9 @@ const SUBGROUPS: usize = CoopMatrix::SUBGROUPS;
 /// Elements between two rows of a tile: rows begin at multiples of 16 bytes, and four of them in different banks.
 const GAP: usize = 8;
 
-/// A tile.
 #[derive(Clone, Copy)]
 pub(super) struct MatrixTile {
-    /// Rows.
     pub(super) rows: usize,
-    /// Outputs.
     pub(super) outputs: usize,
     /// Inputs per step.
     pub(super) inputs: usize,

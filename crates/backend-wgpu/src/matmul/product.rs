@@ -74,7 +74,6 @@ struct ScaleStrides {
 }
 
 impl ProductParams {
-    /// For these items.
     fn of_items(self, items: &ProductItems) -> ProductParams {
         let rows = (items.rows.start, items.rows.len());
         ProductParams { rows, slots: items.slots, x: items.x.address, y: items.y.address, ..self }
@@ -375,9 +374,6 @@ pub(crate) fn multiply_into(
 }
 
 /// As [`multiply_into`] by ids, over [sorted](super::sort::sort_items) items of the same rows: the weights of a matrix are decoded once per tile of its items.
-///
-/// # Errors
-/// As for [`multiply`].
 pub(crate) fn multiply_sorted_into(
     commands: &mut Commands,
     (weight, part): (&DeviceWeight, &WeightSlice),
@@ -421,9 +417,6 @@ pub(crate) fn multiply_sorted_into(
 
 /// Dequantizes rows of the first matrix: result i is row `ids[offset + i]`. If the row does not
 /// exist, the result is unchanged.
-///
-/// # Errors
-/// As for [`multiply`].
 pub(crate) fn gather(
     commands: &mut Commands,
     weight: &DeviceWeight,

@@ -12,7 +12,7 @@ use crate::error::GpuError;
 use crate::matrix_trial;
 use crate::variants::KernelVariants;
 use latent_graph::passes::Precision;
-use latent_types::TensorType;
+use latent_types::{Setting, TensorType};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -54,7 +54,9 @@ pub(super) const Q8_BLOCK: usize = 32;
 const BLOCK_WORDS: usize = 9;
 
 /// What the memory is for.
-const QUANTIZED: &str = "quantized inputs (a smaller --batch-size takes less)";
+fn quantized() -> String {
+    format!("quantized inputs (a smaller {} takes less)", Setting::BatchTokens)
+}
 
 /// Threads per workgroup, each for a block.
 const THREADS: usize = 64;
@@ -65,12 +67,10 @@ impl ProductContext {
         ProductContext::with(device, matrix_trial::variants(device, precision))
     }
 
-    /// With these variants.
     pub(crate) fn with(device: &Arc<Device>, variants: KernelVariants) -> Arc<ProductContext> {
         Arc::new(ProductContext { device: Arc::clone(device), variants, quantized: Mutex::default() })
     }
 
-    /// The device.
     pub(crate) fn device(&self) -> &Arc<Device> {
         &self.device
     }
@@ -110,12 +110,9 @@ impl ProductContext {
     }
 
     /// Allocates `bytes` bytes for quantized inputs in advance, so that steps do not allocate.
-    ///
-    /// # Errors
-    /// No memory.
     pub(crate) fn reserve(&self, bytes: u64) -> Result<(), GpuError> {
         if bytes > 0 {
-            let made = Buffer::new(&self.device, QUANTIZED, bytes)?;
+            let made = Buffer::new(&self.device, &quantized(), bytes)?;
             let mut there = self.quantized.lock().unwrap_or_else(PoisonError::into_inner);
             *there = QuantizedBuffer { buffer: Some(made), holds: None };
         }
@@ -177,7 +174,7 @@ impl ProductContext {
             let holds = there.holds.as_ref().is_some_and(|(held, at)| held == source && *at == end);
             return Ok((ShaderBinding::from(buffer), holds));
         }
-        let made = Buffer::new(&self.device, QUANTIZED, bytes)?;
+        let made = Buffer::new(&self.device, &quantized(), bytes)?;
         let binding = ShaderBinding::from(&made);
         *there = QuantizedBuffer { buffer: Some(made), holds: None };
         Ok((binding, false))

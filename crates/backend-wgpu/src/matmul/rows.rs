@@ -42,9 +42,6 @@ fn whole(weight: &DeviceWeight) -> WeightSlice {
 }
 
 /// Pairs as slots of the rows that they share: pair i takes row i / `share` of `x`, and gives row i of `y`.
-///
-/// # Errors
-/// Sizes beyond 32 bits.
 pub(crate) fn pairs(
     commands: &Commands,
     (x, share): (&BufferRows, usize),
@@ -57,9 +54,6 @@ pub(crate) fn pairs(
 }
 
 /// Multiplies `rows` rows of `x` with a weight of one matrix, into rows of `y`.
-///
-/// # Errors
-/// As for [`multiply`].
 pub(crate) fn matmul(
     commands: &mut Commands,
     weight: &DeviceWeight,
@@ -73,9 +67,6 @@ pub(crate) fn matmul(
 }
 
 /// Sorts pairs by expert, for any number of products over the same ids. Pairs of one expert keep their order.
-///
-/// # Errors
-/// As for [`sort_items`].
 pub(crate) fn sort_by_expert(
     commands: &mut Commands,
     memory: &SortMemory,

@@ -28,7 +28,6 @@ pub(crate) enum ProductShaderKind {
     },
     /// Rows times the weight, in tiles.
     Gemm {
-        /// The tile.
         tile: GemmTile,
         /// Whether pairs of row and slot are sorted by matrix.
         sorted: bool,

@@ -53,9 +53,7 @@ impl GemvTile {
 /// A tile of a GEMM: inputs and decoded weights go through workgroup memory, and each thread keeps four rows of four sums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct GemmTile {
-    /// Rows.
     pub rows: usize,
-    /// Outputs.
     pub outputs: usize,
     /// Inputs per step.
     pub inputs: usize,

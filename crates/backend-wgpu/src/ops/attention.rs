@@ -28,7 +28,6 @@ struct AttendLatent {
 /// Tasks that are submitted together.
 struct LatentPass {
     tasks: TaskRange,
-    /// All tasks of their list.
     list: TaskRange,
     /// Whether they end the list.
     is_last: bool,

@@ -74,7 +74,6 @@ fn key(row: u32, i: u32) -> f32 {
 
 /// What workgroups share.
 enum WorkgroupSplit {
-    /// Rows: one each.
     Rows,
     /// Words of rows of this number of words.
     Words(usize),
@@ -136,9 +135,8 @@ impl StoreShaderText {
 /// Every text.
 #[cfg(test)]
 pub(super) fn shaders(a: &AttentionShape) -> Vec<Shader> {
-    let latents = KvLayer { kind: KvLayerKind::Latent, layer: 0, width: a.latent_width(), rope: a.rope };
-    let heads =
-        KvLayer { kind: KvLayerKind::Expanded, layer: 0, width: a.heads * (a.nope + a.rope + a.v), rope: 0 };
+    let latents = KvLayer::of_rows(KvLayerKind::Latent, 0, a.latent_width(), a.rope);
+    let heads = KvLayer::of_rows(KvLayerKind::Expanded, 0, a.heads * (a.nope + a.rope + a.v), 0);
     let mut all = Vec::new();
     for (norm, rotates, pairs) in [
         (false, false, RopePairs::NeoX),

@@ -70,7 +70,6 @@ pub(super) fn shaders() -> Vec<Shader> {
     all
 }
 
-/// The second operand.
 enum SecondOperand {
     None,
     /// A value, with the distance of its elements: 0 where one serves a whole head.
@@ -118,7 +117,6 @@ impl Elementwise {
         Elementwise::new(compiler, ("scale", SCALE), x, x, SecondOperand::None, factor)
     }
 
-    /// A copy.
     pub(super) fn copy(
         compiler: &Compiler<'_>,
         x: ShaderOperand,

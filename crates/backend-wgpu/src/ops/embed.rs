@@ -84,9 +84,6 @@ pub(super) fn compile(compiler: &Compiler<'_>, node: &Node) -> Result<Box<dyn Gp
 }
 
 /// Elements that the device needs of a batch: rows that are embeddings, and those of tokens, times the model's factor, where they are looked up here.
-///
-/// # Errors
-/// When the embedding cannot be decoded.
 pub(crate) fn rows(
     batch: &Batch,
     (rows, weight, scale): (CheckpointRows<'_>, &circuit::Weight, f64),

@@ -194,7 +194,7 @@ fn shader(rows: &KvLayer, cache: CacheType) -> Result<Shader, BackendError> {
 /// Every text.
 #[cfg(test)]
 pub(super) fn shaders(a: &AttentionShape) -> Vec<Shader> {
-    let rows = KvLayer { kind: KvLayerKind::Latent, layer: 0, width: a.latent_width(), rope: a.rope };
+    let rows = KvLayer::of_rows(KvLayerKind::Latent, 0, a.latent_width(), a.rope);
     CacheType::ALL.map(|ty| shader(&rows, ty).unwrap()).to_vec()
 }
 

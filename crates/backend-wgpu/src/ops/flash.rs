@@ -100,9 +100,8 @@ fn shader(
 /// Every text.
 #[cfg(test)]
 pub(super) fn shaders(a: &AttentionShape) -> Vec<Shader> {
-    let heads =
-        KvLayer { kind: KvLayerKind::Expanded, layer: 0, width: a.heads * (a.nope + a.rope + a.v), rope: 0 };
-    let latents = KvLayer { kind: KvLayerKind::Latent, layer: 0, width: a.latent_width(), rope: a.rope };
+    let heads = KvLayer::of_rows(KvLayerKind::Expanded, 0, a.heads * (a.nope + a.rope + a.v), 0);
+    let latents = KvLayer::of_rows(KvLayerKind::Latent, 0, a.latent_width(), a.rope);
     let mut all = Vec::new();
     for two in [false, true] {
         all.extend(CacheType::ALL.map(|ty| shader(a, &latents, ty, (KvSource::Expanded, two))));

@@ -58,7 +58,6 @@ impl HeadProducts {
         self.outputs
     }
 
-    /// Heads.
     pub(super) fn heads(&self) -> usize {
         self.heads
     }

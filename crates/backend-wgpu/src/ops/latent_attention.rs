@@ -74,7 +74,7 @@ fn combine(a: &AttentionShape) -> Shader {
 /// Every text.
 #[cfg(test)]
 pub(super) fn shaders(a: &AttentionShape) -> Vec<Shader> {
-    let rows = KvLayer { kind: KvLayerKind::Latent, layer: 0, width: a.latent_width(), rope: a.rope };
+    let rows = KvLayer::of_rows(KvLayerKind::Latent, 0, a.latent_width(), a.rope);
     let of = |cache| [WHOLE, PARTIAL].map(|results| shader(a, &rows, cache, results).unwrap());
     CacheType::ALL.into_iter().flat_map(of).chain([combine(a)]).collect()
 }

@@ -82,9 +82,6 @@ pub(crate) fn needs(
 }
 
 /// The operation of a node; none of one that only gives values another shape.
-///
-/// # Errors
-/// When nothing here does what the node does.
 pub(crate) fn compile(
     compiler: &Compiler<'_>,
     node: &Node,
@@ -108,8 +105,19 @@ pub(crate) fn compile(
         Op::AbsorbV => heads::project_value(compiler, node)?,
         Op::AttendLatent | Op::AttendSeparate => attention::latent(compiler, node)?,
         Op::AttendExpanded => expansion::compile(compiler, node)?,
+        Op::IndexStore | Op::IndexSelect => {
+            let problem = format!("{} is not supported on this device", node.op.word());
+            return Err(BackendError::Unsupported(problem));
+        }
         Op::MlaAttention
         | Op::ExpertGateUp
+        // a model with recurrent layers is refused before
+        | Op::ShortConv
+        | Op::L2Norm { .. }
+        | Op::SoftplusDecay
+        | Op::BoundedDecay { .. }
+        | Op::DeltaRule
+        | Op::GatedNorm
         | Op::ExpertDown
         | Op::AllReduce
         | Op::SendRows

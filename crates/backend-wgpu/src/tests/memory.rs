@@ -7,6 +7,7 @@ use latent_backend::{Backend, LayerState, WeightSource};
 use latent_graph::ir::ModelSide;
 use latent_graph::passes::{CacheForm, MlaChoice, Precision};
 use latent_graph::{CheckpointTensors, Circuit, ModelConfig, Stage};
+use latent_testing::sample_of;
 use latent_types::{CacheType, TensorType};
 use std::sync::Arc;
 
@@ -19,9 +20,9 @@ fn steps_take_no_memory_that_was_not_planned() {
         (Precision::Default, MlaChoice::Naive, CacheForm::Expanded),
     ];
     // a format that is multiplied with int8 inputs, and f32, which is not
-    for (format, ways) in [(TensorType::Q4_0, &ways[..]), (TensorType::F32, &ways[..2])] {
+    for (format, ways) in [(TensorType::Q4_0, &ways[..]), (TensorType::F32, &ways[1..2])] {
         let (_folder, path) = random_model("tiny-v3", format);
-        for &(precision, mla, form) in ways {
+        for &(precision, mla, form) in sample_of(ways, 0, 3) {
             let Some(device) = crate::testing::device_as_hardware(precision) else { return };
             let gpu = GpuBackend::on(device);
             let way = MlaVariant { mla, form, cache: CacheType::F16 };

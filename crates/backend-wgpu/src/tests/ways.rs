@@ -3,10 +3,10 @@
 use super::{MlaVariant, StagedModel, errors, load, random_model, run};
 use crate::GpuBackend;
 use latent_backend::Backend;
+use latent_backend_reference::ReferenceBackend;
 use latent_graph::ModelConfig;
 use latent_graph::config::Gating;
 use latent_graph::passes::{CacheForm, MlaChoice, Precision};
-use latent_testing::reference::ReferenceBackend;
 use latent_types::{CacheType, TensorType};
 
 /// Three blocks, which attention of the later steps reads in as many splits. No rounding changes which experts a row gets: there are none.

@@ -137,7 +137,6 @@ fn percentiles(times: &mut [Duration]) -> [Duration; 2] {
     [50, 99].map(|percent| times[(times.len() - 1) * percent / 100])
 }
 
-/// One step of an attacker.
 type AttackStep = fn(&Attack<'_>) -> Result<()>;
 
 const ATTACKS: &[AttackStep] =

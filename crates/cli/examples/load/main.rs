@@ -1,9 +1,9 @@
 //! Many clients at a server's `/completion` at once: what they get, how fast, and whether the server keeps anything of them.
 //!
 //! ```text
-//! cargo run --release -p latent --example load -- --serve target/release/latent --clients 64 --seconds 600 --mixed
-//! cargo run --release -p latent --example load -- --url http://127.0.0.1:8080 --clients 16 --prompt 256 --answer 128
-//! cargo run --release -p latent --example load -- --serve target/release/latent --hostile --seconds 12
+//! cargo run --release -p latent-cli --example load -- --serve target/release/latent --clients 64 --seconds 600 --mixed
+//! cargo run --release -p latent-cli --example load -- --url http://127.0.0.1:8080 --clients 16 --prompt 256 --answer 128
+//! cargo run --release -p latent-cli --example load -- --serve target/release/latent --hostile --seconds 12
 //! ```
 //!
 //! With `--hostile` it attacks the server, and fails if that makes plain requests more than five times as slow, or if the server ends or takes

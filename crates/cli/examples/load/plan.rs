@@ -3,7 +3,6 @@
 use super::Args;
 use serde_json::{Value, json};
 
-/// One request.
 pub struct PlannedRequest {
     pub body: Value,
     /// Tokens after which the client goes away.

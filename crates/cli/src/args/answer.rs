@@ -37,6 +37,10 @@ pub(crate) struct TemplateArgs {
     #[arg(long, alias = "system", value_name = "TEXT")]
     pub(crate) system_prompt: Option<String>,
 
+    /// Read the system message from this file
+    #[arg(long, alias = "system-file", value_name = "FILE", conflicts_with = "system_prompt")]
+    pub(crate) system_prompt_file: Option<PathBuf>,
+
     /// Tools that the model may call: a JSON file with a list in OpenAI's form, [{"type": "function", "function": {"name": …}}]
     #[arg(long, value_name = "FILE")]
     pub(crate) tools: Option<PathBuf>,
@@ -136,15 +140,19 @@ pub(crate) struct RunArgs {
     pub(crate) words: Vec<OsString>,
 
     /// The prompt
-    #[arg(short, long, value_name = "TEXT", conflicts_with = "file")]
+    #[arg(short, long, value_name = "TEXT", conflicts_with = "files")]
     pub(crate) prompt: Option<String>,
 
-    /// Read the prompt from this file, as from standard input
-    #[arg(short, long, value_name = "FILE", conflicts_with = "tokens")]
-    pub(crate) file: Option<PathBuf>,
+    /// Read the prompt from this file, as from standard input; several files are joined by line ends
+    #[arg(short, long = "file", value_name = "FILE", conflicts_with = "tokens")]
+    pub(crate) files: Vec<PathBuf>,
+
+    /// Answer a conversation: a JSON file with a list of messages in OpenAI's form, or an object with the list `messages`
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["prompt", "files", "tokens", "raw", "system_prompt", "system_prompt_file"])]
+    pub(crate) messages: Option<PathBuf>,
 
     /// Token ids instead of a prompt: 1,2,3
-    #[arg(long, value_delimiter = ',', value_name = "IDS", conflicts_with_all = ["prompt", "file", "system_prompt", "tools", "think", "no_think"])]
+    #[arg(long, value_delimiter = ',', value_name = "IDS", conflicts_with_all = ["prompt", "files", "system_prompt", "system_prompt_file", "tools", "think", "no_think"])]
     pub(crate) tokens: Vec<u32>,
 
     #[command(flatten)]
@@ -154,7 +162,7 @@ pub(crate) struct RunArgs {
     pub(crate) constraint: ConstraintArgs,
 
     /// Feed the prompt as it is, without the chat template
-    #[arg(long, conflicts_with_all = ["system_prompt", "tools", "think", "no_think"])]
+    #[arg(long, conflicts_with_all = ["system_prompt", "system_prompt_file", "tools", "think", "no_think"])]
     pub(crate) raw: bool,
 
     /// Print one JSON object with tokens, text and timings instead of streaming text

@@ -16,7 +16,19 @@ const HEADINGS: [&str; 7] = [
 ];
 
 /// Arguments of a command itself, which have no heading: clap gives them the one of the group before them.
-const OWN: [&str; 9] = ["words", "prompt", "file", "tokens", "json", "html", "quiet", "plain", "no_history"];
+const OWN: [&str; 11] = [
+    "words",
+    "prompt",
+    "file",
+    "files",
+    "messages",
+    "tokens",
+    "json",
+    "html",
+    "quiet",
+    "plain",
+    "no_history",
+];
 
 /// Flags under a heading that `-h` shows too: what most users need.
 const ESSENTIAL: [&str; 12] = [
@@ -35,7 +47,22 @@ const ESSENTIAL: [&str; 12] = [
 ];
 
 /// Flags of the groups that commands share, and commands on which they have no effect: these commands do not have them.
-const ABSENT: [(&[&str], &[&str]); 12] = [
+const ABSENT: [(&[&str], &[&str]); 13] = [
+    // the file as it is, or two files
+    (
+        &["inspect", "check", "graph", "verify", "diff", "plan-hosts"],
+        &[
+            "override_kv",
+            "rope_scaling",
+            "rope_scale",
+            "rope_freq_base",
+            "rope_freq_scale",
+            "yarn_orig_ctx",
+            "yarn_attn_factor",
+            "yarn_beta_fast",
+            "yarn_beta_slow",
+        ],
+    ),
     // nothing runs
     (&["inspect", "check", "graph", "verify"], &["hosts_file", "wire", "hung_after", "pin", "verbose"]),
     (&["inspect", "check", "verify"], &["force"]),

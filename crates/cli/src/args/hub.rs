@@ -1,9 +1,12 @@
-//! `latent pull`, `latent ls` and `latent rm`.
+//! `latent pull`, `latent ls`, `latent rm`, `latent devices` and `latent self-test`.
 
 use clap::Args;
 
 /// What `latent help pull` says at its end.
 pub(crate) const PULL_HELP: &str = "References:
+  glm-4.7-flash, youtu-llm:2b  a short name (`latent ls --short-names`); it takes
+                              the largest quant that fits into memory, at most
+                              the usual one
   hf:OWNER/NAME               the usual quant (Q4_K_M, else Q4_0, …), or the folder of safetensors
   hf:OWNER/NAME:Q8_0          this quant, all of its shards; :safetensors is the folder
   hf:OWNER/NAME/FILE.gguf     this file
@@ -18,13 +21,12 @@ Environment:
   HTTPS_PROXY, NO_PROXY, SSL_CERT_FILE
 
 Examples:
-  latent pull hf:bartowski/DeepSeek-V2-Lite-Chat-GGUF:Q4_K_M
-  latent run -m hf:bartowski/DeepSeek-V2-Lite-Chat-GGUF:Q4_K_M \"Hello\"
-                                              pulls it first, where it is not there";
+  latent pull hf:bartowski/DeepSeek-Coder-V2-Lite-Instruct-GGUF:Q4_K_M
+  latent run glm-4.7-flash \"Hello\"           pulls it first if it is not cached";
 
 #[derive(Args, Debug)]
 pub(crate) struct PullArgs {
-    /// The model: hf:OWNER/NAME[@REVISION][:QUANT]
+    /// The model: hf:OWNER/NAME[@REVISION][:QUANT], or a short name such as glm-4.7-flash
     #[arg(value_name = "MODEL")]
     pub(crate) model: String,
 
@@ -39,6 +41,10 @@ pub(crate) struct PullArgs {
 
 #[derive(Args, Debug)]
 pub(crate) struct LsArgs {
+    /// List the short names of models instead
+    #[arg(long)]
+    pub(crate) short_names: bool,
+
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
@@ -47,6 +53,13 @@ pub(crate) struct LsArgs {
 #[derive(Args, Debug)]
 pub(crate) struct DevicesArgs {
     /// Print JSON: the GPUs alone
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct SelfTestArgs {
+    /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
 }

@@ -47,6 +47,12 @@ pub(super) fn seconds(word: &str) -> Result<f64, String> {
     if (0.1..=86400.0).contains(&seconds) { Ok(seconds) } else { Err("expected 0.1 to 86400 seconds".into()) }
 }
 
+/// A speed relative to another one.
+pub(super) fn ratio(word: &str) -> Result<f64, String> {
+    let ratio = word.parse().ok().filter(|ratio| (0.01..=100.0).contains(ratio));
+    ratio.ok_or_else(|| "expected a ratio such as 0.95, from 0.01 to 100".into())
+}
+
 /// A number of tokens where −1 stands for `all`, as in llama.cpp.
 pub(super) fn tokens_or_all(all: usize) -> impl Fn(&str) -> Result<usize, String> + Clone {
     move |word| if word == "-1" { Ok(all) } else { count(word, 0, MAX_TOKENS) }

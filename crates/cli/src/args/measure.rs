@@ -58,6 +58,10 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "FILE", conflicts_with = "verify")]
     pub(crate) compare: Option<PathBuf>,
 
+    /// End with exit code 1 if a test is less than this many times as fast as in the file of --compare (0.95), or cannot be compared
+    #[arg(long, value_name = "RATIO", requires = "compare", value_parser = super::limits::ratio)]
+    pub(crate) fail_below: Option<f64>,
+
     /// Form of the output
     #[arg(short, long, value_enum, default_value = "md")]
     pub(crate) output: BenchFormat,
@@ -91,6 +95,10 @@ pub(crate) struct ProfileArgs {
     /// Sequences that generate together
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=512))]
     pub(crate) sequences: u16,
+
+    /// Write a timeline of a step's threads, for Perfetto (ui.perfetto.dev)
+    #[arg(long, value_name = "FILE")]
+    pub(crate) trace: Option<PathBuf>,
 
     /// Print JSON
     #[arg(long)]

@@ -6,16 +6,19 @@
 mod answer;
 mod arrange;
 mod compat;
+mod config_file;
 mod describe;
 mod eval;
 mod hub;
 mod limits;
 mod measure;
+mod metadata;
 mod model;
 mod plan_hosts;
 mod quantize;
 mod row_counts;
 mod sampling;
+mod sampling_numbers;
 mod serve;
 mod settle;
 mod suggest;
@@ -31,27 +34,27 @@ pub(crate) use arrange::is_absent;
 #[doc(hidden)]
 pub use compat::{CompatRow, rows as compat_rows};
 pub(crate) use compat::{Preset, PresetOption, preset_sections};
+pub(crate) use config_file::{ConfigFile, ConfigModel};
 pub(crate) use describe::{CheckArgs, GraphArgs, GraphFormat, InspectArgs, TokenizeArgs, VerifyArgs};
 pub(crate) use eval::{
     ChoiceArgs, EvalArgs, EvalCommand, KlArgs, PerplexityArgs, QuestionsArgs, ReportArgs, ResultArgs,
     RetrievalArgs, RoutingArgs, WeightsArgs,
 };
-pub(crate) use hub::{DevicesArgs, LsArgs, PULL_HELP, PullArgs, RmArgs};
+pub(crate) use hub::{DevicesArgs, LsArgs, PULL_HELP, PullArgs, RmArgs, SelfTestArgs};
 pub(crate) use limits::{MAX_STEP_ROWS, MAX_VERIFY_ROWS, step_tokens, threads, tokens};
 pub(crate) use measure::{
     BenchArgs, BenchFormat, KernelsArgs, KernelsCommand, KernelsCountArgs, KernelsPerfArgs,
     KernelsSupportArgs, KernelsTestArgs, ProfileArgs,
 };
-pub(crate) use model::{EngineArgs, ModelArgs, device, isa};
+pub(crate) use model::{EngineArgs, ModelArgs, isa};
 pub(crate) use plan_hosts::PlanHostsArgs;
 pub(crate) use quantize::{IMATRIX_HELP, ImatrixArgs, QUANTIZE_HELP, QuantizeArgs, TypeArgs};
 pub(crate) use row_counts::RowCounts;
 pub(crate) use sampling::SamplingArgs;
-pub(crate) use serve::{
-    AnswerArgs, ReasoningPlace, ReasoningSwitch, SERVE_HELP, ServeArgs, ServerArgs, hub_model,
-};
+pub(crate) use serve::{AnswerArgs, ReasoningPlace, ReasoningSwitch, SERVE_HELP, ServeArgs, ServerArgs};
 pub(crate) use top::{TOP_HELP, TopArgs};
 pub(crate) use values::{DiffArgs, DumpArgs, LogitsArgs};
+pub(crate) use words::hub_model;
 pub(crate) use write::{ConvertArgs, MakeModelArgs, PackArgs};
 
 use clap::builder::styling::{AnsiColor, Styles};
@@ -62,6 +65,7 @@ use compat::Environment;
 use latent_types::printable;
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 const STYLES: Styles = Styles::styled()
     .header(AnsiColor::Green.on_default().bold())
@@ -76,6 +80,7 @@ const STYLES: Styles = Styles::styled()
   latent run \"Tell me a story.\"                 the built-in demo model
   latent run model.gguf \"Why is the sky blue?\"  a model file
   latent run model.gguf                          talk with it
+  latent run glm-4.7-flash                       download a model, talk with it
   latent serve model.gguf                        http://127.0.0.1:8080
   latent check model.gguf                        is it supported?
   latent inspect model.gguf                      what it holds and needs
@@ -108,9 +113,6 @@ pub(crate) fn command() -> clap::Command {
 
 impl Cli {
     /// Reads a command line, the program's name first.
-    ///
-    /// # Errors
-    /// Wrong usage, help and version, as clap prints them.
     pub(crate) fn read(words: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Error> {
         Cli::read_with(words, &|name| std::env::var_os(name))
     }
@@ -178,12 +180,20 @@ impl Cli {
 }
 
 impl ServeArgs {
-    /// The arguments of one model: `options` of its preset count where neither the command line nor the environment says otherwise.
+    /// The arguments with the settings of a file where neither the command line nor the environment says otherwise.
     ///
     /// # Errors
-    /// An option with a wrong value, with its line.
+    /// A setting with a value that its flag refuses.
+    pub(crate) fn with_config(&self, file: ConfigFile) -> Result<ServeArgs, String> {
+        let args = ServeArgs { file: Arc::new(file), ..self.clone() }.with_preset(&[])?;
+        Ok(ServeArgs { without_effect: self.without_effect.clone(), ..args })
+    }
+
+    /// The arguments of one model: `options` of its preset count where neither the command line nor the environment says otherwise, and those of
+    /// the file of settings where the preset does not either.
     pub(crate) fn with_preset(&self, options: &[PresetOption]) -> Result<ServeArgs, String> {
         let (mut command, serve) = (command(), of_serve());
+        let all = PresetOption::layered(&self.file.options, options);
         let mut read = |options: &[&PresetOption]| {
             let line = &self.line.0;
             let (begin, rest) = line.split_at(line.len().min(2));
@@ -202,9 +212,11 @@ impl ServeArgs {
         let (matches, _) = read(&[]).map_err(problem)?;
         let counts =
             |option: &&PresetOption| !option.words.is_empty() && !is_set(&matches, &option.flag, &serve);
-        let options: Vec<&PresetOption> = options.iter().filter(counts).collect();
+        let options: Vec<&PresetOption> = all.into_iter().filter(counts).collect();
         let error = match read(&options) {
-            Ok((_, Cli { command: Command::Serve(args) })) => return Ok(*args),
+            Ok((_, Cli { command: Command::Serve(args) })) => {
+                return Ok(ServeArgs { line: self.line.clone(), file: Arc::clone(&self.file), ..*args });
+            }
             Ok(_) => return Err("the command is another one".into()),
             Err(error) => problem(error),
         };
@@ -221,9 +233,6 @@ fn parsed(words: &[OsString], command: &mut clap::Command) -> Result<ArgMatches,
 }
 
 /// Reads a command line with variables of other servers, for tests: the arguments as text, and the lines about flags without an effect.
-///
-/// # Errors
-/// What is wrong with it.
 #[doc(hidden)]
 pub fn read_line(words: &[&str], variables: &[(&str, &str)]) -> Result<(String, Vec<String>), String> {
     let variable =
@@ -295,7 +304,7 @@ pub(crate) enum Command {
     /// Audit a model: its circuit, plans and tensors against the rules that they must keep
     #[command(
         alias = "audit",
-        after_help = "Examples:\n  latent verify -m model.gguf\n  latent verify -m model.gguf --weights --json\n  latent verify --rules\n\nExit codes: 0 nothing found, 1 findings or an error, 2 model not supported. docs/audit.md lists the rules."
+        after_help = "Examples:\n  latent verify -m model.gguf\n  latent verify -m model.gguf --weights --json\n  latent verify --rules\n\nExit codes: 0 nothing found, 1 findings or an error, 2 model not supported."
     )]
     Verify(VerifyArgs),
     /// Show the tokens of a text
@@ -355,6 +364,11 @@ pub(crate) enum Command {
     PlanHosts(PlanHostsArgs),
     /// List what `--device` can take: the CPU, and GPUs with what they offer
     Devices(DevicesArgs),
+    /// Check that this machine computes correctly, and measure what limits its speed
+    #[command(
+        after_help = "It describes CPU, memory and GPUs, measures bandwidth and arithmetic, and\nruns the demo model on every device and instruction set, against the\nreference backend. It takes about ten seconds. Paste the output into bug\nreports.\n\nExit codes: 0 all checks passed, 1 a check failed, or an error."
+    )]
+    SelfTest(SelfTestArgs),
     /// Print the licences of the program and of the packages that it is made from
     Licenses,
     /// Print the version

@@ -1,9 +1,10 @@
 //! Which model, and how it is run.
 
 use super::limits::{DEVELOPER, HOSTS, PERFORMANCE, step_tokens, threads, tokens};
+use super::metadata::MetadataArgs;
 use clap::Args;
 use latent_backend::{Backend, BackendError, HUNG_AFTER};
-use latent_engine::{DeviceLayers, Draft, Offload};
+use latent_engine::{DeviceLayers, Draft, Offload, SparseAttention};
 use latent_graph::Partition;
 use latent_graph::config::WireType;
 use latent_graph::passes::{CacheForm, MlaChoice, Precision};
@@ -15,8 +16,8 @@ use std::time::Duration;
 /// Which model, and how it is run.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct ModelArgs {
-    /// A .gguf file (any shard of a set), a folder of .safetensors, a .latent file, or hf:OWNER/NAME[:QUANT] of
-    /// Hugging Face's hub (downloaded where it is not there; see `latent help pull`); without it, the built-in demo model
+    /// A .gguf file (any shard of a set), a folder of .safetensors, a .latent file, hf:OWNER/NAME[:QUANT] of
+    /// Hugging Face's hub, or a short name such as glm-4.7-flash (downloaded if not cached; see `latent help pull`); without it, the built-in demo model
     #[arg(short, long, env = "LATENT_MODEL")]
     pub(crate) model: Option<PathBuf>,
 
@@ -47,6 +48,11 @@ pub(crate) struct EngineArgs {
     #[arg(long, default_value = "default", help_heading = PERFORMANCE)]
     pub(crate) precision: Precision,
 
+    /// Attention of models that were trained with sparse attention (DeepSeek-V3.2, GLM-5): on (to the tokens that the model's indexer selects) or
+    /// off (to all tokens, for comparison: the same up to as many tokens as are selected)
+    #[arg(long, default_value = "on", value_name = "HOW", help_heading = PERFORMANCE)]
+    pub(crate) sparse_attention: SparseAttention,
+
     /// Device: cpu; gpu or gpu:N (see `latent devices`); auto (the first hardware GPU, else the CPU); or reference (plain
     /// f32 from each operation's definition: slow, for comparing) [default: cpu]
     #[arg(long, value_name = "NAME", value_parser = device)]
@@ -63,9 +69,9 @@ pub(crate) struct EngineArgs {
     )]
     pub(crate) n_gpu_layers: Option<DeviceLayers>,
 
-    /// What drafts tokens that the model then verifies: none, or mtp (the model's own layer for multi-token prediction, one token a step);
-    /// the text stays the same
-    #[arg(long, default_value = "none", value_name = "HOW", help_heading = PERFORMANCE)]
+    /// What drafts tokens that the model then verifies: ngram (tokens that followed the same words before, where that pays), mtp (the
+    /// model's own layer for multi-token prediction), all (both), or none; the text stays the same
+    #[arg(long, default_value = "ngram", value_name = "HOW", help_heading = PERFORMANCE)]
     pub(crate) draft: Draft,
 
     /// How the processes that mpirun has started share the model: a list of pipeline=N or layers=A:B:…, tensor=N (heads and columns),
@@ -115,6 +121,9 @@ pub(crate) struct EngineArgs {
     /// A circuit file (as `latent graph circuit` prints one) instead of the model's own
     #[arg(long, value_name = "FILE", help_heading = DEVELOPER)]
     pub(crate) circuit: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub(crate) metadata: MetadataArgs,
 }
 
 /// A limit on instruction sets.
@@ -202,6 +211,7 @@ impl EngineArgs {
     pub(crate) fn options(&self) -> latent_engine::EngineOptions {
         latent_engine::EngineOptions {
             mla: self.mla,
+            sparse: self.sparse_attention,
             precision: self.precision,
             form: self.form(),
             cache: self.cache_type,
@@ -214,6 +224,7 @@ impl EngineArgs {
             tier: self.isa.0,
             max_batch_tokens: self.batch_tokens(),
             draft: self.draft,
+            draft_cost: None,
             force: self.force,
             circuit: None,
             hosts: None,

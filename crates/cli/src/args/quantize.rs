@@ -3,7 +3,7 @@
 use super::limits::{tokens, up_to};
 use super::model::ModelArgs;
 use clap::Args;
-use latent_quantize::{Mix, QuantizeError, TensorPattern};
+use latent_convert::quantize::{Mix, QuantizeError, TensorPattern};
 use latent_types::TensorType;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};

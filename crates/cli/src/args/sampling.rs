@@ -1,6 +1,7 @@
 //! How tokens are chosen, and when to stop.
 
-use super::limits::{MAX_TOKENS, tokens_or_all};
+use super::limits::tokens_or_all;
+use super::sampling_numbers::SamplingNumbers;
 use clap::Args;
 use latent_engine::sampling::SamplerKind;
 use std::str::FromStr;
@@ -21,105 +22,12 @@ pub(crate) struct SamplingArgs {
     )]
     pub(crate) n_predict: Option<AnswerLimit>,
 
-    /// Temperature; 0 always takes the likeliest token [default: the model's, else 0.8]
-    #[arg(long, alias = "temperature", value_name = "T")]
-    pub(crate) temp: Option<f32>,
-
-    /// Keep this many of the likeliest tokens (0 or -1: all) [default: the model's, else 40]
-    #[arg(long, value_name = "K", value_parser = tokens_or_all(0), allow_negative_numbers = true)]
-    pub(crate) top_k: Option<usize>,
-
-    /// Keep the likeliest tokens that together reach this probability [default: the model's, else 0.95]
-    #[arg(long, value_name = "P")]
-    pub(crate) top_p: Option<f32>,
-
-    /// Keep tokens at least this likely, relative to the likeliest [default: the model's, else 0.05]
-    #[arg(long, value_name = "P")]
-    pub(crate) min_p: Option<f32>,
-
-    /// Keep tokens of typical information that together reach this probability (1: off) [default: the model's, else 1]
-    #[arg(long, alias = "typical-p", value_name = "P")]
-    pub(crate) typical: Option<f32>,
-
-    /// Divide the logits of recent tokens by this (1: off) [default: the model's, else 1]
-    #[arg(long, value_name = "X")]
-    pub(crate) repeat_penalty: Option<f32>,
-
-    /// Subtract this from the logits of tokens that occurred (0: off)
-    #[arg(long, default_value_t = 0.0, value_name = "X", allow_hyphen_values = true)]
-    pub(crate) presence_penalty: f32,
-
-    /// Subtract this for each occurrence of a token (0: off)
-    #[arg(long, default_value_t = 0.0, value_name = "X", allow_hyphen_values = true)]
-    pub(crate) frequency_penalty: f32,
-
-    /// How many tokens back the penalties look (-1: the whole context; 0: off) [default: the model's, else 64]
-    #[arg(long, alias = "penalty-last", value_name = "N", value_parser = tokens_or_all(MAX_TOKENS as usize), allow_negative_numbers = true)]
-    pub(crate) repeat_last_n: Option<usize>,
-
-    /// Penalize tokens that would repeat a sequence (DRY): the multiplier (0: off)
-    #[arg(long, default_value_t = 0.0, value_name = "X")]
-    pub(crate) dry_multiplier: f32,
-
-    /// Growth of the DRY penalty with the length of the repetition
-    #[arg(long, default_value_t = 1.75, value_name = "X")]
-    pub(crate) dry_base: f32,
-
-    /// Longest repetition that DRY leaves alone
-    #[arg(long, alias = "dry-allowed", default_value_t = 2, value_name = "N")]
-    pub(crate) dry_allowed_length: usize,
-
-    /// How many tokens back DRY looks (-1: the whole context; 0: DRY is off) [default: -1]
-    #[arg(long, value_name = "N", value_parser = tokens_or_all(MAX_TOKENS as usize), allow_negative_numbers = true)]
-    pub(crate) dry_penalty_last_n: Option<usize>,
+    #[command(flatten)]
+    pub(crate) numbers: SamplingNumbers,
 
     /// A text that no repetition reaches across for DRY, in place of the default ones (\n : " *); may be given several times; none: no text
     #[arg(long, value_name = "TEXT")]
     pub(crate) dry_sequence_breaker: Vec<String>,
-
-    /// Chance of removing the likeliest tokens (XTC; 0: off) [default: the model's, else 0]
-    #[arg(long, value_name = "P")]
-    pub(crate) xtc_probability: Option<f32>,
-
-    /// Tokens above this probability may be removed by XTC, all but the least likely of them [default: the model's, else 0.1]
-    #[arg(long, value_name = "P")]
-    pub(crate) xtc_threshold: Option<f32>,
-
-    /// Keep logits within this many standard deviations of the largest (0 or less: off) [default: -1]
-    #[arg(long, alias = "top-nsigma", value_name = "N", allow_negative_numbers = true)]
-    pub(crate) top_n_sigma: Option<f32>,
-
-    /// Move the temperature by at most this, up and down with the entropy of the candidates (0: off) [default: 0]
-    #[arg(long, value_name = "T")]
-    pub(crate) dynatemp_range: Option<f32>,
-
-    /// Exponent of the entropy for --dynatemp-range [default: 1]
-    #[arg(long, value_name = "X")]
-    pub(crate) dynatemp_exp: Option<f32>,
-
-    /// Version of Mirostat, 1 or 2, in place of all samplers that drop tokens (0: off) [default: the model's, else 0]
-    #[arg(long, value_name = "N")]
-    pub(crate) mirostat: Option<u32>,
-
-    /// Learning rate of Mirostat [default: the model's, else 0.1]
-    #[arg(long, value_name = "X")]
-    pub(crate) mirostat_lr: Option<f32>,
-
-    /// Surprise that Mirostat aims at, in bits per token [default: the model's, else 5]
-    #[arg(long, value_name = "X")]
-    pub(crate) mirostat_ent: Option<f32>,
-
-    /// Prefer tokens near this probability (adaptive-p; less than 0: off) [default: -1]
-    #[arg(long, value_name = "P", allow_negative_numbers = true)]
-    pub(crate) adaptive_target: Option<f32>,
-
-    /// Decay of the average by which adaptive-p moves its target, from 0 to 0.99 [default: 0.9]
-    #[arg(long, value_name = "X")]
-    pub(crate) adaptive_decay: Option<f32>,
-
-    /// Leave at least this many tokens in top-p, min-p, typical and XTC [default: 0]
-    #[arg(long, value_name = "N")]
-    pub(crate) min_keep: Option<usize>,
 
     /// The samplers that run, in this order: penalties, dry, top_n_sigma, top_k, typ_p, top_p, min_p, xtc, temperature, adaptive_p, infill
     #[arg(long, value_name = "NAME;NAME", value_parser = sampler_names, conflicts_with = "sampler_seq")]

@@ -1,9 +1,11 @@
 //! `latent serve`.
 
 use super::answer::ConstraintArgs;
+use super::config_file::ConfigFile;
 use super::limits::{bytes, count_to, tokens_or_all, up_to};
 use super::model::{EngineArgs, cache_type};
 use super::sampling::SamplingArgs;
+use super::words::hub_model;
 use clap::Args;
 use latent_engine::Pooling;
 use latent_server::Fallback;
@@ -13,11 +15,12 @@ use std::fmt;
 use std::mem::take;
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// What `latent help serve` says at its end.
 pub(crate) const SERVE_HELP: &str = "A setting comes from its flag, else from the environment, else from the file of --config, else from Latent's
-own defaults. docs/serving.md lists the settings of the file, limits among them. Flags and variables of llama-server and flags of vLLM are understood as well: see docs/switching.md.
+own defaults. The file holds flags by their names, such as ctx_size = 4096; docs/serving.md shows one. Flags and variables of llama-server and flags of vLLM are understood as well: see docs/switching.md.
 
 Examples:
   latent serve                                     the built-in demo model; then open http://127.0.0.1:8080
@@ -62,6 +65,10 @@ pub(crate) struct ServeArgs {
     /// The command line and the environment, in Latent's own flags.
     #[arg(skip)]
     pub(crate) line: CommandLine,
+
+    /// The file of --config.
+    #[arg(skip)]
+    pub(crate) file: Arc<ConfigFile>,
 }
 
 /// The words of a command line.
@@ -209,9 +216,6 @@ impl FromStr for ReasoningSwitch {
 
 impl ServeArgs {
     /// Puts positional arguments and flags of other servers into the fields of Latent's own flags; `given`: whether `-m` is on the command line.
-    ///
-    /// # Errors
-    /// Flags that contradict each other.
     pub(super) fn settle(&mut self, given: bool) -> Result<(), String> {
         let placement = &mut self.placement;
         if placement.hf_repo.is_none() && placement.hf_file.is_some() {
@@ -232,15 +236,6 @@ impl ServeArgs {
                 Ok(())
             }
         }
-    }
-}
-
-/// `hf:OWNER/NAME:QUANT`, or of a file `hf:OWNER/NAME/FILE`.
-pub(crate) fn hub_model(repo: &str, file: Option<&str>) -> String {
-    let repo = repo.strip_prefix("hf:").unwrap_or(repo);
-    match file {
-        Some(file) => format!("hf:{}/{file}", repo.split(':').next().unwrap_or(repo)),
-        None => format!("hf:{repo}"),
     }
 }
 

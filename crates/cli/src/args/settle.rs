@@ -12,9 +12,6 @@ use std::path::PathBuf;
 
 impl Cli {
     /// Puts positional arguments into the fields of models, prompts and files.
-    ///
-    /// # Errors
-    /// Too many or too few of them.
     pub(super) fn settle(
         &mut self,
         command: &clap::Command,
@@ -78,7 +75,11 @@ impl Command {
         match self {
             Command::Run(args) => {
                 let word = flag(&mut args.model.model, given).with_text(take(&mut args.words), "run")?;
-                one_text(&mut args.prompt, word, args.file.is_some() || !args.tokens.is_empty())
+                one_text(
+                    &mut args.prompt,
+                    word,
+                    args.messages.is_some() || !args.files.is_empty() || !args.tokens.is_empty(),
+                )
             }
             Command::Chat(args) => {
                 let word = flag(&mut args.model.model, given).with_text(take(&mut args.words), "chat")?;

@@ -12,11 +12,24 @@ pub(super) struct ModelFlag<'a> {
     pub(super) given: bool,
 }
 
-/// Whether an argument names a model: an existing path, the name of a model file, or a reference to the hub.
+/// Whether an argument names a model: an existing path, the name of a model file, a reference to the hub, or a short name.
 pub(super) fn is_model(word: &OsStr) -> bool {
     let text = word.to_string_lossy();
     let ends = |ending: &&str| text.to_ascii_lowercase().ends_with(*ending);
-    text.starts_with("hf:") || ENDINGS.iter().any(ends) || exists(word)
+    is_of_hub(&text) || ENDINGS.iter().any(ends) || exists(word)
+}
+
+fn is_of_hub(text: &str) -> bool {
+    text.starts_with("hf:") || latent_hub::short_name(text).is_some()
+}
+
+/// The advice for a word that is probably a misspelled short name.
+fn spelling(word: &OsStr) -> Option<String> {
+    let name = latent_hub::likely_short_name(word.to_str()?)?;
+    Some(format!(
+        "`{}` is not a model: did you mean {name}? (`latent ls --short-names` lists all)",
+        word.display()
+    ))
 }
 
 fn exists(word: &OsStr) -> bool {
@@ -70,7 +83,10 @@ impl ModelFlag<'_> {
                 "`{0}` is a file or folder, and -m has named the model: -f {0} reads the text from it, -p {0} takes the word itself",
                 word.display()
             )),
-            [word] if self.given || !is_model(word) => Ok(Some(text(word)?)),
+            [word] if self.given || !is_model(word) => match spelling(word).filter(|_| !self.given) {
+                Some(problem) => Err(format!("{problem}; -p takes the word itself as the text")),
+                None => Ok(Some(text(word)?)),
+            },
             [word] => {
                 *self.model = Some(word.into());
                 Ok(None)
@@ -83,6 +99,9 @@ impl ModelFlag<'_> {
                 Err(format!("the model comes first: latent {command} {} {}", last.display(), quoted(first)))
             }
             [word, _] if self.given && is_model(word) => Err(self.twice(word)),
+            [first, _] if !self.given && spelling(first).is_some() => {
+                Err(spelling(first).unwrap_or_default())
+            }
             [model, rest @ ..] if !self.given && is_model(model) => Err(format!(
                 "put the text between quotes: latent {command} {} {}",
                 model.display(),
@@ -106,7 +125,7 @@ impl ModelFlag<'_> {
 /// Whether a name is that of a model and of no file that a command reads or writes besides.
 fn is_model_alone(word: &OsStr) -> bool {
     let text = word.to_string_lossy().to_ascii_lowercase();
-    text.starts_with("hf:") || text.ends_with(".gguf") || text.ends_with(".latent")
+    is_of_hub(&text) || text.ends_with(".gguf") || text.ends_with(".latent")
 }
 
 fn text(word: &OsStr) -> Result<String, String> {
@@ -121,4 +140,13 @@ fn joined(words: &[OsString]) -> String {
 
 pub(super) fn quoted(word: &OsStr) -> String {
     format!("\"{}\"", word.to_string_lossy().replace('"', "\\\""))
+}
+
+/// `hf:OWNER/NAME:QUANT`, or of a file `hf:OWNER/NAME/FILE`.
+pub(crate) fn hub_model(repo: &str, file: Option<&str>) -> String {
+    let repo = repo.strip_prefix("hf:").unwrap_or(repo);
+    match file {
+        Some(file) => format!("hf:{}/{file}", repo.split(':').next().unwrap_or(repo)),
+        None => format!("hf:{repo}"),
+    }
 }

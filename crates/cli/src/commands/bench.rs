@@ -9,7 +9,7 @@ use super::limit_samples::LimitSamples;
 use crate::args::{BenchArgs, BenchFormat};
 use crate::{model, output};
 use anyhow::Result;
-use latent_engine::{Draft, Engine, PeakRates, Roofline, StepSize, Summary};
+use latent_engine::{Engine, PeakRates, Roofline, StepSize, Summary};
 use latent_graph::config::WireType;
 use latent_hosts::predict::PredictionCase;
 use latent_types::format_bytes;
@@ -76,9 +76,8 @@ impl BenchSize {
         }
     }
 
-    /// Its steps.
     fn steps(&self, chunk: usize) -> Vec<StepSize> {
-        let mut steps = StepSize::prompt(self.prompt, self.depth, chunk);
+        let mut steps: Vec<_> = StepSize::prompt(self.prompt, self.depth, chunk).collect();
         steps.extend((0..self.generate).map(|i| StepSize::decode(self.sequences, self.depth + i)));
         steps
     }
@@ -128,7 +127,7 @@ pub(super) fn run(args: &BenchArgs) -> Result<()> {
     let sizes = sizes(args);
     let mut engine_args = args.model.engine.clone();
     let needed = |size: &BenchSize| context(size.sequences, size.depth + size.prompt + size.generate);
-    let least = if args.model.engine.draft == Draft::None { 1 } else { bench_draft::CONTEXT };
+    let least = if args.model.engine.draft.has_mtp() { bench_draft::CONTEXT } else { 1 };
     let limit = latent_graph::ModelConfig::before_loading(&checkpoint)?.context_length;
     fit(&mut engine_args, sizes.iter().map(needed).max().unwrap_or(1).max(least), limit)?;
     let table = if args.json { BenchFormat::Json } else { args.output };
@@ -157,6 +156,10 @@ pub(super) fn run(args: &BenchArgs) -> Result<()> {
     }
     let drafting =
         engine.drafts().then(|| bench_draft::measure(&mut engine, &checkpoint, args)).transpose()?;
+    let regression = match (&comparison, args.fail_below) {
+        (Some(comparison), Some(least)) => comparison.check(least),
+        _ => Ok(()),
+    };
     match table {
         BenchFormat::Json => {
             objects.extend(drafting.map(|drafting| drafting.object()));
@@ -170,7 +173,8 @@ pub(super) fn run(args: &BenchArgs) -> Result<()> {
             drafting.map_or(Ok(()), |drafting| drafting.print())?;
             comparison.map_or(Ok(()), |comparison| comparison.print())
         }
-    }
+    }?;
+    regression
 }
 
 /// The requested tests, by depth.

@@ -81,7 +81,7 @@ impl DraftBench {
     }
 
     pub(super) fn print(&self) -> Result<()> {
-        let DraftCount { drafted, accepted } = self.count;
+        let DraftCount { drafted, accepted, .. } = self.count;
         output::line("")?;
         output::line(
             "| drafts | accepted | step of 1 row | of 2 rows | MTP layer | t/s without | with | gain | expected |",
@@ -138,12 +138,12 @@ pub(super) fn measure(engine: &mut Engine, checkpoint: &Checkpoint, args: &Bench
             let mut conversation = MessageList::new(None);
             conversation.push("user", question);
             let prompt = formatter.chat(conversation.messages())?;
-            let mut ask = |undrafted| {
+            let mut ask = |no_drafts| {
                 let request = Request {
                     prompt: prompt.clone(),
                     sampling: SamplingParams::greedy(),
                     max_tokens: Some(ANSWER),
-                    undrafted,
+                    no_drafts,
                     ..Request::default()
                 };
                 engine.generate(&mut Session::default(), &request, &formatter.tokenizer, &mut BenchListener)

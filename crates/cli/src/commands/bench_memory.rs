@@ -3,7 +3,7 @@
 use super::cpu_info::cpu_info;
 use crate::exit::UsageError;
 use crate::output;
-use anyhow::Result;
+use anyhow::{Result, bail};
 use latent_formats::{OutputFile, input_file};
 use serde_json::{Value, json};
 use std::io::Write;
@@ -173,6 +173,23 @@ impl BenchComparison {
         }
     }
 
+    /// Fails if a test is slower than `least` times its speed before, or has no ratio.
+    pub(super) fn check(&self, least: f64) -> Result<()> {
+        if !self.machine.is_empty() {
+            bail!("--fail-below: no ratios, since it is another machine: {}", self.machine.join("; "));
+        }
+        if self.rows.is_empty() || self.unmatched > 0 {
+            bail!("--fail-below: a test was not measured before; give the tests of the run with --save");
+        }
+        let slow = |row: &&ComparedTest| row.ratio.is_none_or(|ratio| ratio.value < least);
+        let shown = |row: &ComparedTest| match row.ratio {
+            Some(ratio) => format!("{} has {:.3} of its speed before", row.test, ratio.value),
+            None => format!("{} has no ratio", row.test),
+        };
+        let slow: Vec<String> = self.rows.iter().filter(slow).map(shown).collect();
+        if slow.is_empty() { Ok(()) } else { bail!("below {least}: {}", slow.join(", ")) }
+    }
+
     /// Prints it as a table.
     pub(super) fn print(&self) -> Result<()> {
         output::line("")?;
@@ -224,6 +241,13 @@ mod tests {
             (ratio.value - 1.2).abs() < 1e-12 && (ratio.deviation - 1.2 * 0.03 * 2f64.sqrt()).abs() < 1e-12
         );
         assert_eq!(found.settings, ["threads: 2 before, 4 now"]);
+        assert!(found.check(0.5).unwrap_err().to_string().contains("was not measured before"));
+        let alone = before.compare(&now[..1]);
+        assert!(alone.check(1.19).is_ok());
+        assert_eq!(
+            alone.check(1.21).unwrap_err().to_string(),
+            "below 1.21: pp512 has 1.200 of its speed before"
+        );
         let mut objects = now.to_vec();
         found.add_to(&mut objects);
         assert!(objects[0]["before"]["avg_ts"] == 100.0 && objects[1]["before"].is_null());
@@ -237,6 +261,7 @@ mod tests {
             (found.rows[0].ratio, &found.machine[..]),
             (None, &["cpu: B before, A now".to_owned()][..])
         );
+        assert!(found.check(0.5).unwrap_err().to_string().contains("another machine: cpu: B before"));
     }
 
     #[test]

@@ -90,7 +90,7 @@ impl VerifyMeasurement {
 }
 
 pub(super) fn run(args: &BenchArgs) -> Result<()> {
-    let checkpoint = model::open(args.model.model.as_deref())?;
+    let checkpoint = model::open_alone(&args.model)?;
     let counts = RowCounts::all(&args.verify);
     let deepest = args.n_depth.iter().max().copied().unwrap_or(0);
     let mut engine_args = args.model.engine.clone();

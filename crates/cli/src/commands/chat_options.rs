@@ -2,6 +2,7 @@
 
 use crate::args::TemplateArgs;
 use crate::exit::UsageError;
+use crate::input;
 use anyhow::Result;
 use latent_formats::{Checkpoint, input_file};
 use latent_text::ChatInput;
@@ -16,6 +17,20 @@ const MAX_TOOLS_BYTES: u64 = 1 << 20;
 
 /// Most tools of a file.
 const MAX_TOOLS: usize = 1024;
+
+/// Maximum bytes of a system message.
+const MAX_SYSTEM_BYTES: u64 = 16 << 20;
+
+/// The system message that the flags give.
+pub(super) fn system_message(args: &TemplateArgs) -> Result<Option<String>> {
+    match &args.system_prompt_file {
+        None => Ok(args.system_prompt.clone()),
+        Some(path) => {
+            let text = input_file::read_text(path, MAX_SYSTEM_BYTES)?;
+            Ok(Some(input::prompt(&text).to_owned()))
+        }
+    }
+}
 
 /// Variables of a template besides the messages.
 #[derive(Default)]

@@ -70,7 +70,6 @@ impl AnswerConstraint {
         self.grammars.compile(&self.source, reasoning).map_err(wrong)
     }
 
-    /// The processor of one answer to a prompt.
     pub(super) fn processor(&self, prompt: &[u32]) -> Result<Box<dyn LogitsProcessor>> {
         let tail = &prompt[prompt.len().saturating_sub(8)..];
         let open = self.tokenizer.decode(tail, true).trim_end().ends_with(THINKING[0]);

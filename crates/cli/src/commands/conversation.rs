@@ -1,14 +1,20 @@
 //! The messages of a conversation: rendered into prompts, saved with the KV cache, and restored.
 
 use super::prompt::{self, ChatFormatter};
+use crate::exit::UsageError;
 use anyhow::{Result, anyhow, bail};
+use latent_formats::input_file;
 use serde_json::{Map, Value, json};
+use std::path::Path;
 
 /// Version of the saved form.
 const VERSION: u64 = 1;
 
 /// Most messages of a saved conversation.
 const MAX_MESSAGES: usize = 100_000;
+
+/// Maximum bytes of a file with messages.
+const MAX_BYTES: u64 = 64 << 20;
 
 /// Roles in a saved conversation.
 const ROLES: [&str; 4] = ["system", "user", "assistant", "tool"];
@@ -55,7 +61,6 @@ impl MessageList {
         self.messages.len() - self.first()
     }
 
-    /// The system message.
     pub(super) fn system(&self) -> Option<&str> {
         let message = self.messages.first().filter(|message| role(message) == "system")?;
         message["content"].as_str()
@@ -121,9 +126,6 @@ impl MessageList {
     }
 
     /// Reads an attachment back.
-    ///
-    /// # Errors
-    /// The problem.
     pub(super) fn from_bytes(bytes: &[u8]) -> Result<MessageList> {
         let text = std::str::from_utf8(bytes).map_err(|_| anyhow!("it is not UTF-8 text"))?;
         let value = latent_formats::json::parse(text).map_err(|problem| anyhow!(problem))?;
@@ -133,6 +135,10 @@ impl MessageList {
             None => bail!("it has no version"),
         }
         let Some(list) = value["messages"].as_array() else { bail!("it has no list of messages") };
+        MessageList::checked(list)
+    }
+
+    fn checked(list: &[Value]) -> Result<MessageList> {
         if list.len() > MAX_MESSAGES {
             bail!("it has {} messages, more than {MAX_MESSAGES}", list.len());
         }
@@ -147,23 +153,81 @@ fn role(message: &Value) -> &str {
     message["role"].as_str().unwrap_or_default()
 }
 
-/// A message of a saved conversation, without unknown keys.
+/// A message, without keys that templates do not read. Clients send contents as lists of texts and arguments of calls as JSON in a string.
 fn checked(message: &Value, place: usize) -> Result<Value> {
     let field = |name: &str| message.as_object().and_then(|m: &Map<String, Value>| m.get(name)?.as_str());
-    let (Some(role), Some(content)) = (field("role"), field("content")) else {
+    let calls = message["tool_calls"].as_array().filter(|calls| !calls.is_empty());
+    let content = match &message["content"] {
+        Value::String(text) => Some(text.clone()),
+        Value::Array(parts) => Some(texts(parts)?),
+        Value::Null if calls.is_some() => Some(String::new()),
+        _ => None,
+    };
+    let (Some(role), Some(content)) = (field("role"), content) else {
         bail!("it has no role and content");
     };
+    let role = if role == "developer" { "system" } else { role };
     if !ROLES.contains(&role) {
         bail!("its role is {role:?}, expected one of {}", ROLES.join(", "));
     }
     if role == "system" && place > 0 {
-        bail!("a system message stands first");
+        bail!("a system message must be the first one");
     }
-    let mut kept = prompt::message(role, content);
-    if let Some(reasoning) = field("reasoning_content") {
-        kept["reasoning_content"] = reasoning.into();
+    let mut kept = prompt::message(role, &content);
+    for name in ["reasoning_content", "tool_call_id", "name"] {
+        if let Some(text) = field(name) {
+            kept[name] = text.into();
+        }
+    }
+    if let Some(calls) = calls {
+        kept["tool_calls"] = Value::Array(calls.iter().map(call).collect());
     }
     Ok(kept)
+}
+
+/// The texts of a content in parts.
+fn texts(parts: &[Value]) -> Result<String> {
+    let text = |part: &Value| match part["type"].as_str() {
+        Some("text") => part["text"].as_str().map(str::to_owned),
+        _ => None,
+    };
+    let texts =
+        parts.iter().map(|part| text(part).ok_or_else(|| anyhow!("a part of its content is not a text")));
+    Ok(texts.collect::<Result<Vec<_>>>()?.concat())
+}
+
+/// A tool call whose arguments are an object, as templates read them.
+fn call(call: &Value) -> Value {
+    let mut call = call.clone();
+    if let Some(arguments) = call["function"]["arguments"].as_str() {
+        let parsed = latent_formats::json::parse(arguments).ok().filter(Value::is_object);
+        if let Some(parsed) = parsed {
+            call["function"]["arguments"] = parsed;
+        }
+    }
+    call
+}
+
+/// The conversation of a file: a list of messages, or an object with one.
+pub(super) fn read(path: &Path) -> Result<MessageList> {
+    let text = input_file::read_text(path, MAX_BYTES)?;
+    parse(&text).map_err(|problem| UsageError(format!("{}: {problem}", path.display())).into())
+}
+
+fn parse(text: &str) -> Result<MessageList> {
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let value = latent_formats::json::parse(text).map_err(|problem| anyhow!("not valid JSON: {problem}"))?;
+    let list = value.as_array().or_else(|| value["messages"].as_array());
+    let list =
+        list.ok_or_else(|| anyhow!("expected a list of messages, or an object with the list `messages`"))?;
+    let messages = MessageList::checked(list)?;
+    match messages.messages.last().map(role) {
+        None => bail!("it has no message"),
+        Some("user" | "tool") => Ok(messages),
+        Some(other) => {
+            bail!("the last message is of {other}; expected one of user or tool, which is answered")
+        }
+    }
 }
 
 /// Number of tokens at the beginning of every prompt of a conversation, whatever the user says: a context shift keeps them.
@@ -239,5 +303,32 @@ mod tests {
             assert!(refused(text).contains(word), "{text}: {}", refused(text));
         }
         assert!(MessageList::from_bytes(&[0xff]).unwrap_err().to_string().contains("UTF-8"));
+    }
+
+    #[test]
+    fn messages_of_clients_are_read() {
+        let list = r#"[{"role": "developer", "content": "Be brief."}, {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
+            {"role": "assistant", "content": null, "tool_calls": [{"id": "1", "type": "function", "function": {"name": "f", "arguments": "{\"x\": 1}"}}]},
+            {"role": "tool", "tool_call_id": "1", "content": "2", "other": 3}]"#;
+        let talk = parse(list).unwrap();
+        assert_eq!(contents(&talk), ["Be brief.", "ab", "", "2"]);
+        assert_eq!(talk.messages()[2]["tool_calls"][0]["function"]["arguments"], json!({"x": 1}));
+        assert_eq!(talk.messages()[3], json!({"role": "tool", "tool_call_id": "1", "content": "2"}));
+        assert_eq!(parse(&format!(r#"{{"model": "x", "messages": {list}}}"#)).unwrap(), talk);
+        assert_eq!(MessageList::from_bytes(&talk.to_bytes()).unwrap(), talk);
+        for (text, word) in [
+            ("", "not valid JSON"),
+            ("7", "expected a list of messages"),
+            ("[]", "it has no message"),
+            (r#"[{"role": "assistant", "content": "a"}]"#, "the last message is of assistant"),
+            (
+                r#"[{"role": "user", "content": [{"type": "image_url"}]}]"#,
+                "message 1: a part of its content is not a text",
+            ),
+            (r#"[{"role": "user"}]"#, "message 1: it has no role and content"),
+        ] {
+            let problem = parse(text).unwrap_err().to_string();
+            assert!(problem.contains(word), "{text}: {problem}");
+        }
     }
 }

@@ -7,9 +7,9 @@ use crate::exit::{UnsupportedModel, UsageError};
 use crate::progress::LateBar;
 use crate::{hub, interrupt, model, output};
 use anyhow::Result;
+use latent_convert::quantize::{Mix, QuantizeError};
 use latent_convert::{ConvertError, FolderOptions, FolderWeights, GgufOptions, matrix_type, to_folder};
 use latent_formats::{Checkpoint, CheckpointSource};
-use latent_quantize::{Mix, QuantizeError};
 use latent_types::{TensorType, format_bytes};
 use std::path::{Path, PathBuf};
 

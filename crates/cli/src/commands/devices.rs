@@ -31,10 +31,11 @@ pub(super) fn run(args: &DevicesArgs) -> Result<()> {
             "no GPU: this build has no GPU backend; one with the feature gpu, as by default, has".into(),
         );
     }
-    output::lines(&(output::joined(&lines) + "\n"))
+    output::items(&lines)
 }
 
-fn described((number, gpu): (usize, &GpuDevice)) -> Value {
+/// A GPU as JSON.
+pub(super) fn described((number, gpu): (usize, &GpuDevice)) -> Value {
     let GpuDevice { name, kind, software, offers } = gpu;
     json!({ "device": format!("gpu:{number}"), "name": name, "kind": kind, "software": software, "offers": offers })
 }

@@ -7,10 +7,10 @@ use crate::exit::{ReportedDifferences, UsageError};
 use crate::output::Colour;
 use crate::{interrupt, model, output};
 use anyhow::Result;
-use latent_compare::{
+use latent_engine::{ActivationTrace, Engine};
+use latent_evaluate::compare::{
     ComparedRun, ComparisonReport, Numerics, PointReport, PointVerdict, Tolerance, compare, dump,
 };
-use latent_engine::{ActivationTrace, Engine};
 use latent_graph::activations::Activations;
 use latent_graph::passes::Precision;
 use serde_json::json;
@@ -19,7 +19,6 @@ use std::path::Path;
 /// Number of tokens by default: enough for the prefill plan, which keeps most activations.
 const TOKENS: usize = 24;
 
-/// One of the runs, with its description.
 struct DescribedRun {
     points: Activations,
     trace: ActivationTrace,

@@ -10,7 +10,6 @@ use crate::args::{EngineArgs, GraphArgs, GraphFormat as Form, ModelArgs};
 use crate::model::{self, ModelInfo};
 use crate::{output, target};
 use anyhow::{Context, Result};
-use latent_engine::Draft;
 use latent_formats::{input_file, limits, output_file};
 use latent_graph::passes::{BatchBucket, CacheForm};
 use latent_viz::{Drawing, InitialView, Options, PageOptions, bucket_key};
@@ -111,7 +110,7 @@ fn draw(args: &GraphArgs, model: &ModelInfo, path: Option<&Path>) -> Result<Draw
         bind: bind(args)?,
         max_batch_tokens: args.model.engine.max_batch_tokens().max(args.rows),
         layers: layers(args.layers.as_deref(), config.layers)?,
-        mtp: args.model.engine.draft == Draft::Mtp,
+        mtp: args.model.engine.draft.has_mtp(),
         assumed: model.promised.as_ref().map(|promised| promised.matrix_type().name()),
         kernels: args.format != Form::Svg,
     };

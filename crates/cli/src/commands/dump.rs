@@ -4,10 +4,10 @@ use super::layers::layers;
 use crate::args::DumpArgs;
 use crate::{interrupt, model, output, target};
 use anyhow::Result;
-use latent_compare::dump;
+use latent_evaluate::compare::dump;
 
 pub(super) fn run(args: &DumpArgs) -> Result<()> {
-    let checkpoint = model::open(args.model.model.as_deref())?;
+    let checkpoint = model::open_alone(&args.model)?;
     target::check(&args.out, args.model.engine.force)?;
     let mut engine_args = args.model.engine.clone();
     let limit = latent_graph::ModelConfig::before_loading(&checkpoint)?.context_length;

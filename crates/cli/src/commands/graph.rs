@@ -9,7 +9,6 @@ use crate::args::{GraphArgs, GraphFormat, MAX_STEP_ROWS};
 use crate::exit::UsageError;
 use crate::{model, output};
 use anyhow::Result;
-use latent_engine::Draft;
 use latent_graph::ir::{Ir, ModelSpan};
 use latent_graph::passes::{self, BatchBucket};
 use latent_graph::{Plan, PlanOptions};
@@ -48,10 +47,10 @@ pub(super) fn run(args: &GraphArgs) -> Result<()> {
     let config = part.as_ref().unwrap_or(config);
     let layers = layers(args.layers.as_deref(), config.layers)?;
     let whole = layers == (0..config.layers);
-    let span = match args.model.engine.draft {
-        Draft::Mtp => ModelSpan::whole_mtp(circuit, config)?,
-        Draft::None if part.is_some() => ModelSpan::backbone(config),
-        Draft::None => ModelSpan { embed: layers.start == 0, layers, head: whole, mtp: false },
+    let span = match args.model.engine.draft.has_mtp() {
+        true => ModelSpan::whole_mtp(circuit, config)?,
+        false if part.is_some() => ModelSpan::backbone(config),
+        false => ModelSpan { embed: layers.start == 0, layers, head: whole, mtp: false },
     };
     let ir = Ir::build_with(circuit, config, &span, model.tensors())?;
     if stage == PrintedStage::Ir && args.after.is_none() {

@@ -28,10 +28,32 @@ pub(super) fn facts(c: &ModelConfig, layers: &[LayerRun]) -> Vec<String> {
         a.v,
         a.softmax_scale
     ));
+    if let Some(kda) = &c.kda {
+        let rank = kda.rank.map_or_else(|| "one matrix".into(), |rank| format!("rank {rank}"));
+        let decay = kda.lower_bound.map_or_else(|| "no bound".into(), |bound| format!("log bound {bound}"));
+        let (all, own) = (c.layers, c.layers - c.latent_layers());
+        lines.push(format!(
+            "recurrent      {own} of {all} layers: {} heads of {}, convolutions of {} tokens, gates of {rank}, decay with {decay}",
+            kda.heads, kda.width, kda.taps
+        ));
+    }
     match a.output_gate {
         None => {}
         Some(OutputGate::PerHead) => lines.push("output gate    one for each head".into()),
         Some(OutputGate::PerElement) => lines.push("output gate    one for each element".into()),
+    }
+    match (a.indexer, c.index_topk) {
+        (Some(indexer), _) => {
+            let full = c.full_indexers.iter().take(c.layers).filter(|full| **full).count();
+            lines.push(format!(
+                "sparse         {} tokens, selected by {} heads of width {} in {full} of {} layers",
+                indexer.topk, indexer.heads, indexer.width, c.layers
+            ));
+        }
+        (None, Some(topk)) => lines.push(format!(
+            "sparse         no: trained with attention to {topk} tokens, and it attends to all here"
+        )),
+        (None, None) => {}
     }
     let crossover = crossover(a).map_or_else(|| "naive from 2".into(), |n| format!("naive from {n}"));
     lines.push(format!("formulations   auto: absorbed for few new tokens, {crossover}"));

@@ -6,10 +6,10 @@ use crate::exit::ReportedProblems;
 use crate::progress::LateBar;
 use crate::{interrupt, model, output, target};
 use anyhow::{Result, bail};
+use latent_convert::quantize::{Calibration, CollectedSums, write_importances};
 use latent_engine::Draft;
 use latent_formats::CheckpointSource;
 use latent_graph::passes::MlaChoice;
-use latent_quantize::{Calibration, CollectedSums, write_importances};
 use latent_types::format_bytes;
 
 /// The output matrix, whose importances llama.cpp leaves out unless it is asked for them.
@@ -19,7 +19,7 @@ const OUTPUT: &str = "output.weight";
 const MTP: &str = ".nextn.eh_proj.weight";
 
 pub(super) fn run(args: &ImatrixArgs) -> Result<()> {
-    let checkpoint = model::open(args.model.model.as_deref())?;
+    let checkpoint = model::open_alone(&args.model)?;
     target::check(&args.out, args.model.engine.force)?;
     if !matches!(checkpoint.source(), CheckpointSource::Gguf(_)) {
         bail!(

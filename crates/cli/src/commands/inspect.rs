@@ -40,7 +40,6 @@ pub(super) fn run(args: &InspectArgs) -> Result<()> {
 /// The layout of tensors that no file holds as they are: the 4-bit weights of a GPTQ, AWQ or compressed-tensors folder.
 const JOINED: &str = "joined";
 
-/// A listed tensor.
 struct ListedTensor<'a> {
     name: &'a str,
     ty: TensorType,
@@ -78,7 +77,7 @@ fn of_index<'a>((name, ty, shape): (&'a str, TensorType, &'a [usize])) -> Listed
 }
 
 struct InspectReport<'a> {
-    config: &'a ModelConfig,
+    config: ModelConfig,
     file: String,
     circuit: String,
     layers: Vec<LayerRun>,
@@ -99,12 +98,14 @@ struct InspectReport<'a> {
 
 impl<'a> InspectReport<'a> {
     fn new(model: &'a ModelInfo, args: &InspectArgs) -> Result<InspectReport<'a>> {
-        let (outline, config) = (&model.outline, &model.config);
+        let outline = &model.outline;
         let options = EngineOptions {
             circuit: Some(Arc::new(model.circuit.clone().into_owned())),
             ..args.model.engine.options()
         };
         let backend = args.model.engine.backend()?;
+        let config = options.config_on(&*backend, model.config.clone());
+        let config = &config;
         let resolved = options.resolve(&*backend, config).map_err(crate::exit::usage_of)?;
         let stages = resolved.stages(config, model.tensors())?;
         let cache = resolved.options.stages.bind.cache;
@@ -125,7 +126,7 @@ impl<'a> InspectReport<'a> {
         }
         let (tokenizer, template) = text_side(outline.source())?;
         let mut report = InspectReport {
-            config,
+            config: config.clone(),
             file: outline.display_name(),
             circuit: model::circuit_name(&args.model.engine, config),
             layers: model.circuit.layer_runs(config)?,
@@ -141,8 +142,9 @@ impl<'a> InspectReport<'a> {
             tokenizer,
             template,
         };
-        report.needed.cache =
-            report.token_bytes(args.model.engine.form(), cache).unwrap_or(0).saturating_mul(context as u64);
+        let token_bytes = report.token_bytes(args.model.engine.form(), cache).unwrap_or(0);
+        let token_bytes = token_bytes + report.index_bytes(cache).unwrap_or(0);
+        report.needed.cache = token_bytes.saturating_mul(context as u64);
         Ok(report)
     }
 
@@ -154,7 +156,15 @@ impl<'a> InspectReport<'a> {
             CacheForm::Expanded => (a.expanded_width(), 0),
         };
         let row = CacheRow { ty, content, rope };
-        form.stores(ty).then_some((row.bytes() * self.config.layers) as u64)
+        form.stores(ty).then_some((row.bytes() * self.config.latent_layers()) as u64)
+    }
+
+    /// Bytes per token of the keys of indexers; none in a model without any.
+    fn index_bytes(&self, ty: CacheType) -> Option<u64> {
+        let indexer = self.config.attention.indexer?;
+        let layers = (0..self.config.layers).filter(|layer| self.config.has_indexer(*layer)).count();
+        let row = CacheRow { ty, content: indexer.width, rope: 0 };
+        Some((row.bytes() * layers) as u64)
     }
 
     fn json(&self, args: &InspectArgs) -> Result<Value> {
@@ -166,6 +176,7 @@ impl<'a> InspectReport<'a> {
                     "type": ty.name(),
                     "latent": self.token_bytes(CacheForm::Latent, *ty),
                     "expanded": self.token_bytes(CacheForm::Expanded, *ty),
+                    "index": self.index_bytes(*ty),
                 })
             })
             .collect();
@@ -191,12 +202,14 @@ impl<'a> InspectReport<'a> {
                 "weights": self.needed.weights,
                 "mapped": self.needed.mapped,
                 "cache": self.needed.cache,
+                "state": self.needed.state,
                 "arena": self.needed.arena,
                 "expanded": self.needed.expanded,
                 "total": self.needed.total(),
                 "available": memory::available(),
             },
             "cache_bytes_per_token": per_token,
+            "state_bytes_per_sequence": self.config.state_bytes(),
             "tokenizer": self.tokenizer,
             "chat_template_bytes": self.template,
         });
@@ -208,7 +221,7 @@ impl<'a> InspectReport<'a> {
     }
 
     fn text(&self) -> String {
-        let c = self.config;
+        let c = &self.config;
         let mut lines = vec![format!("{}: {}", self.file, self.kind)];
         match self.data {
             OutlineData::Whole => {}
@@ -254,15 +267,25 @@ impl<'a> InspectReport<'a> {
             ));
         }
         lines.push(String::new());
-        lines.push(format!("{:<14} {:>12} {:>12}", "bytes/token", "latent", "expanded"));
+        let mut title = format!("{:<14} {:>12} {:>12}", "bytes/token", "latent", "expanded");
+        if self.config.attention.indexer.is_some() {
+            title.push_str(&format!(" {:>12}", "index"));
+        }
+        lines.push(title);
         for ty in CacheType::ALL {
             let bytes = |form| self.token_bytes(form, ty).map_or("–".into(), format_bytes);
+            let index = self.index_bytes(ty).map(|bytes| format!(" {:>12}", format_bytes(bytes)));
             lines.push(format!(
-                "  {:<12} {:>12} {:>12}",
+                "  {:<12} {:>12} {:>12}{}",
                 ty.name(),
                 bytes(CacheForm::Latent),
-                bytes(CacheForm::Expanded)
+                bytes(CacheForm::Expanded),
+                index.unwrap_or_default()
             ));
+        }
+        if self.config.kda.is_some() {
+            let bytes = format_bytes(self.config.state_bytes() as u64);
+            lines.push(format!("recurrent state {bytes:>11}, one for each sequence and each snapshot"));
         }
         lines.push(String::new());
         lines.push(format!("memory for {} tokens in a {} cache", self.context, self.cache));

@@ -36,7 +36,6 @@ impl LimitSamples {
         }
     }
 
-    /// The median of each limit.
     pub(super) fn median(&self) -> PeakRates {
         let of = |limit: fn(&PeakRates) -> f64| median(&self.samples.iter().map(limit).collect::<Vec<_>>());
         PeakRates {

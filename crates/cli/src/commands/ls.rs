@@ -3,12 +3,15 @@
 use crate::args::LsArgs;
 use crate::output;
 use anyhow::Result;
-use latent_hub::{HubSettings, ListedModel};
+use latent_hub::{HubSettings, ListedModel, ShortName};
 use latent_types::format_bytes;
 use serde_json::{Value, json};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 pub(super) fn run(args: &LsArgs) -> Result<()> {
+    if args.short_names {
+        return short_names(args.json);
+    }
     let settings = HubSettings::from_env()?;
     let all = latent_hub::list(&settings);
     if args.json {
@@ -16,20 +19,54 @@ pub(super) fn run(args: &LsArgs) -> Result<()> {
     }
     if all.is_empty() {
         let cache = settings.cache.display();
-        output::note(&format!("nothing was pulled into {cache} yet: latent pull hf:OWNER/NAME[:QUANT]"));
+        output::note(&format!(
+            "nothing was pulled into {cache} yet: latent pull hf:OWNER/NAME[:QUANT], or a name of `latent ls --short-names`"
+        ));
         return Ok(());
     }
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
     let mut rows = vec![["MODEL", "FILES", "SIZE", "PULLED", "PATH"].map(str::to_owned)];
     rows.extend(all.iter().map(|listed| row(listed, now)));
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-    let widths = [0, 1, 2, 3].map(width);
+    let [a, b, c, d] = widths(&rows);
     let line = |[model, files, size, pulled, path]: &[String; 5]| {
-        let [a, b, c, d] = widths;
         format!("{model:a$}  {files:>b$}  {size:>c$}  {pulled:d$}  {path}")
     };
     let lines: Vec<String> = rows.iter().map(line).collect();
-    output::lines(&output::joined(&lines))
+    output::items(&lines)
+}
+
+/// The widths of the first four columns.
+fn widths(rows: &[[String; 5]]) -> [usize; 4] {
+    [0, 1, 2, 3].map(|column| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0))
+}
+
+/// The models that have a short name.
+fn short_names(json: bool) -> Result<()> {
+    let all = latent_hub::short_names();
+    if json {
+        let described = |entry: &ShortName| {
+            json!({
+                "name": entry.name,
+                "size": entry.size,
+                "reference": format!("{}{}:{}", latent_hub::PREFIX, entry.repo, entry.quant),
+                "bytes": entry.bytes,
+                "unsupported": entry.unsupported,
+            })
+        };
+        return output::json(&Value::Array(all.iter().map(described).collect()));
+    }
+    let mut rows = vec![["NAME", "SIZE", "QUANT", "ABOUT", "REPOSITORY"].map(str::to_owned)];
+    rows.extend(all.iter().map(|entry| {
+        let note = entry.unsupported.as_ref().map_or_else(String::new, |why| format!("  ({why})"));
+        let repo = format!("{}{note}", entry.repo);
+        [entry.name.clone(), entry.size.clone(), entry.quant.clone(), format_bytes(entry.bytes), repo]
+    }));
+    let [a, b, c, d] = widths(&rows);
+    let line = |[name, size, quant, bytes, repo]: &[String; 5]| {
+        format!("{name:a$}  {size:>b$}  {quant:c$}  {bytes:>d$}  {repo}")
+    };
+    let lines: Vec<String> = rows.iter().map(line).collect();
+    output::items(&lines)
 }
 
 fn row(listed: &ListedModel, now: u64) -> [String; 5] {

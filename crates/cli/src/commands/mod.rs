@@ -44,9 +44,11 @@ mod quantize_kl;
 mod rm;
 mod run;
 mod sampling;
+mod self_test;
 mod serve;
 mod shell;
 mod stage;
+mod timeline;
 mod tokenize;
 mod top;
 mod types;
@@ -110,6 +112,7 @@ pub(crate) fn execute(cli: Cli) -> anyhow::Result<()> {
         Command::Eval(args) => eval::run(&args),
         Command::PlanHosts(args) => plan_hosts::run(&args),
         Command::Devices(args) => devices::run(&args),
+        Command::SelfTest(args) => self_test::run_all(&args),
         Command::Version => output::line(concat!("latent ", env!("CARGO_PKG_VERSION"))),
         Command::Licenses => licenses::run(),
         Command::Completions { shell } => shell::completions(shell),

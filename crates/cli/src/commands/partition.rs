@@ -3,7 +3,6 @@
 use crate::args::{EngineArgs, GraphArgs};
 use crate::exit::UsageError;
 use anyhow::Result;
-use latent_engine::Draft;
 use latent_graph::{GraphError, ModelConfig};
 
 /// Refuses what is said of ranks to a command that runs no model, or in one process only.
@@ -26,7 +25,7 @@ pub(super) fn part(args: &GraphArgs, config: &ModelConfig) -> Result<Option<Mode
         ))
         .into());
     }
-    if args.layers.is_some() || args.model.engine.draft == Draft::Mtp {
+    if args.layers.is_some() || args.model.engine.draft.has_mtp() {
         let problem = format!(
             "--partition {partition}: a rank's layers are drawn and printed together, without --layers and --draft"
         );

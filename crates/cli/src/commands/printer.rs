@@ -39,6 +39,12 @@ impl Listener for AnswerPrinter {
         }
         !interrupt::asked()
     }
+
+    fn rest(&mut self, text: &str) {
+        if self.stream && self.failed.is_none() {
+            self.failed = output::stream(text).err();
+        }
+    }
 }
 
 /// Tokens per second; 0 if nothing was timed.

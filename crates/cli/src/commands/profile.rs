@@ -2,17 +2,22 @@
 
 use super::batched::{BatchedSequences, context, fit};
 use super::limit_samples::LimitSamples;
+use super::timeline::timeline;
 use crate::args::ProfileArgs;
-use crate::{model, output};
+use crate::{model, output, target};
 use anyhow::Result;
 use latent_engine::{
     Engine, EngineError, LogitsRequest, PeakRates, PhaseProfile, ProfileClock, RankProfile, StepProfile,
     StepSize,
 };
+use latent_formats::output_file;
 use latent_graph::ModelConfig;
 use serde_json::json;
 
 pub(super) fn run(args: &ProfileArgs) -> Result<()> {
+    if let Some(out) = &args.trace {
+        target::check(out, args.model.engine.force)?;
+    }
     let checkpoint = model::open_shared(&args.model)?;
     let count = usize::from(args.sequences);
     let mut engine_args = args.model.engine.clone();
@@ -43,7 +48,7 @@ pub(super) fn run(args: &ProfileArgs) -> Result<()> {
     if args.n_prompt > 0 {
         // of one sequence
         let chunk = engine.chunk_for(args.n_prompt);
-        let mut sizes = StepSize::prompt(args.n_prompt, args.n_depth, chunk);
+        let mut sizes: Vec<_> = StepSize::prompt(args.n_prompt, args.n_depth, chunk).collect();
         if engine.drafts() {
             sizes.extend(mtp_of_prompt(&sizes, args.n_depth));
         }
@@ -52,6 +57,10 @@ pub(super) fn run(args: &ProfileArgs) -> Result<()> {
     }
     together.release(&mut engine);
     samples.measure(&engine, &args.model.engine)?;
+    if let Some(out) = &args.trace {
+        output_file::write(out, timeline(&profiles).to_string().as_bytes())?;
+        output::note(&format!("{}: open it in ui.perfetto.dev", out.display()));
+    }
     if args.json {
         let noisy = samples.are_noisy();
         return output::json(&json!({ "limits": limits, "too_noisy": noisy, "steps": profiles }));
@@ -121,25 +130,7 @@ fn mtp_of_prompt(sizes: &[StepSize], depth: usize) -> Vec<StepSize> {
 }
 
 fn print(step: &StepProfile) -> Result<()> {
-    let what = match (step.rows, step.steps) {
-        _ if step.mtp => {
-            format!("a draft by the MTP layer after {} tokens: {:.2} ms", step.cached, step.millis)
-        }
-        (2, 2..) if step.sequences == 1 => {
-            format!("a token and its draft after {} tokens: {:.2} ms per step", step.cached, step.millis)
-        }
-        _ if step.sequences > 1 => {
-            format!(
-                "{} sequences after {} tokens: {:.2} ms per step",
-                step.sequences, step.cached, step.millis
-            )
-        }
-        (1, _) => format!("decode after {} tokens: {:.2} ms per step", step.cached, step.millis),
-        (rows, 1) => format!("prompt of {rows} after {} tokens: {:.2} ms", step.cached, step.millis),
-        (rows, steps) => {
-            format!("prompt of {rows} in {steps} steps after {} tokens: {:.2} ms", step.cached, step.millis)
-        }
-    };
+    let what = step.title();
     output::line("")?;
     output::line(&format!("{what}, {:.1} t/s;", step.tokens_per_s))?;
     output::line(&format!("{} phases and barriers, {} kernels per step", step.barriers, step.kernels))?;

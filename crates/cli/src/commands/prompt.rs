@@ -101,11 +101,7 @@ impl ChatFormatter {
             let problem = "the model has no chat template; give --raw to feed the prompt as it is";
             return Err(UsageError(problem.into()).into());
         };
-        let name =
-            |id: Option<u32>| id.and_then(|id| self.tokenizer.token_text(id)).unwrap_or_default().to_owned();
-        let mut input = ChatInput::new(Value::Array(messages.to_vec()));
-        input.bos_token = name(self.tokenizer.bos());
-        input.eos_token = name(self.tokenizer.eos());
+        let mut input = ChatInput::of_tokenizer(Value::Array(messages.to_vec()), &self.tokenizer);
         self.options.apply(&mut input);
         Ok(template.render(&input)?)
     }

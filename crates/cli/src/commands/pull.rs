@@ -3,13 +3,14 @@
 use crate::args::PullArgs;
 use crate::{hub, output};
 use anyhow::Result;
-use latent_hub::{HubSettings, ModelRef};
+use latent_hub::HubSettings;
 use latent_types::format_bytes;
 use serde_json::json;
 
 pub(super) fn run(args: &PullArgs) -> Result<()> {
-    let model: ModelRef = args.model.parse().map_err(hub::usage)?;
-    let pulled = hub::pull(&HubSettings::from_env()?, &model, args.quiet)?;
+    let settings = HubSettings::from_env()?;
+    let model = hub::wanted(&settings, &args.model)?;
+    let pulled = hub::pull(&settings, &model, &hub::policy(Some(&args.model)), args.quiet)?;
     let local = pulled.model;
     if args.json {
         return output::json(&json!({

@@ -1,7 +1,7 @@
 //! `latent run`: answer one prompt.
 
 use super::chat;
-use super::chat_options::TemplateOptions;
+use super::chat_options::{TemplateOptions, system_message};
 use super::constraint::{AnswerConstraint, processors};
 use super::conversation::{self, MessageList};
 use super::printer::{AnswerPrinter, answer_speed, speed};
@@ -22,7 +22,8 @@ pub(super) fn run(args: &RunArgs) -> Result<()> {
     if args.sampling.logprobs.is_some() && !args.json {
         return Err(UsageError("--logprobs needs --json, which has a place for them".into()).into());
     }
-    let prompted = args.prompt.is_some() || args.file.is_some() || !args.tokens.is_empty();
+    let prompted =
+        args.prompt.is_some() || args.messages.is_some() || !args.files.is_empty() || !args.tokens.is_empty();
     if !prompted && stdin().is_terminal() {
         return talk(args);
     }
@@ -130,7 +131,6 @@ fn show(
     Ok(())
 }
 
-/// The prompt.
 struct RunPrompt {
     tokens: Vec<u32>,
     /// Tokens that a context shift keeps.
@@ -149,10 +149,13 @@ impl RunPrompt {
             let tokens = args.tokens.clone();
             return Ok(RunPrompt { keep: first(&tokens), tokens, conversation: None });
         }
-        let text = match (&args.prompt, &args.file) {
+        if let Some(path) = &args.messages {
+            return RunPrompt::of_conversation(args, formatter, conversation::read(path)?);
+        }
+        let text = match (&args.prompt, args.files.as_slice()) {
             (Some(text), _) => text.clone(),
-            (None, Some(path)) => input::file_text(path)?,
-            (None, None) => input::prompt(&input::stdin_text()?).to_owned(),
+            (None, []) => input::prompt(&input::stdin_text()?).to_owned(),
+            (None, files) => input::files_text(files)?,
         };
         if text.trim().is_empty() {
             return Err(
@@ -165,10 +168,18 @@ impl RunPrompt {
         }
         // a template may drop the white space around it
         formatter.check_length(text.trim().len())?;
-        let mut conversation = MessageList::new(args.template.system_prompt.as_deref());
+        let mut conversation = MessageList::new(system_message(&args.template)?.as_deref());
+        conversation.push("user", &text);
+        RunPrompt::of_conversation(args, formatter, conversation)
+    }
+
+    fn of_conversation(
+        args: &RunArgs,
+        formatter: &ChatFormatter,
+        conversation: MessageList,
+    ) -> Result<RunPrompt> {
         let keep =
             if args.shift.context_shift { conversation::kept_tokens(formatter, &conversation)? } else { 0 };
-        conversation.push("user", &text);
         let tokens = formatter.chat(conversation.messages())?;
         Ok(RunPrompt { keep, tokens, conversation: Some(conversation) })
     }
@@ -211,7 +222,7 @@ fn report(
             "predicted_per_second": answer_speed(answer.tokens.len(), answer.generate_seconds),
         },
     });
-    if engine.drafts() {
+    if engine.drafts() || answer.drafts.drafted > 0 {
         value["drafts"] = json!(answer.drafts);
     }
     if !logprobs.is_empty() {
@@ -262,6 +273,6 @@ fn predicted(args: &RunArgs, answer: &Answer, engine: &Engine) -> Result<Option<
 
 /// `, 61 of 64 drafts accepted`, where any were made.
 pub(super) fn drafts(answer: &Answer) -> String {
-    let DraftCount { drafted, accepted } = answer.drafts;
+    let DraftCount { drafted, accepted, .. } = answer.drafts;
     if drafted == 0 { String::new() } else { format!(", {accepted} of {drafted} drafts accepted") }
 }

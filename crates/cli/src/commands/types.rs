@@ -6,13 +6,13 @@ use crate::progress::LateBar;
 use crate::{interrupt, output};
 use anyhow::{Context, Result};
 use latent_backend::{MemoryEstimate, WeightSource};
-use latent_engine::{EngineOptions, memory};
-use latent_formats::{Outline, output_file};
-use latent_graph::ir::{AttentionPath, StepWorkload};
-use latent_quantize::{
+use latent_convert::quantize::{
     AssignedTensor, Assignment, Importances, Mix, Options, QuantizedModel, SizeFit, TypeMeasurements,
     WrittenTensor,
 };
+use latent_engine::{EngineOptions, memory};
+use latent_formats::{Outline, output_file};
+use latent_graph::ir::{AttentionPath, StepWorkload};
 use latent_threads::{Placement, Topology};
 use latent_types::{TensorType, format_bytes};
 use serde_json::{Value, json};

@@ -20,7 +20,6 @@ pub(super) enum Align {
     Right,
 }
 
-/// Cells of a line.
 pub(super) fn cells(line: &str) -> Vec<&str> {
     let line = line.trim();
     let line = line.strip_prefix('|').unwrap_or(line);

@@ -167,7 +167,7 @@ fn samplers_of_llama_cpp_are_flags() {
     let report = |more: &[&str]| -> Value {
         let base =
             ["run", "--json", "--seed", "5", "--temp", "2", "--top-k", "0", "--top-p", "1", "--min-p", "0"];
-        let output = latent(&[&base, more, &["-n", "40", STORY]].concat()).output().unwrap();
+        let output = latent(&[&base, more, &["-n", "20", STORY]].concat()).output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         serde_json::from_slice(&output.stdout).unwrap()
     };
@@ -184,7 +184,10 @@ fn samplers_of_llama_cpp_are_flags() {
     ] {
         let answer = report(more);
         assert_ne!(answer["tokens"], plain, "{more:?}");
-        assert_eq!(answer["tokens"], report(more)["tokens"], "{more:?}");
+        // mirostat keeps a state
+        if latent_testing::exhaustive() || more[0] == "--mirostat" {
+            assert_eq!(answer["tokens"], report(more)["tokens"], "{more:?}");
+        }
     }
     let wrong = refused(&["run", "--samplers", "top_q", "Hi"], 64);
     assert!(wrong.contains("unknown sampler \"top_q\"") && wrong.contains("top_n_sigma"), "{wrong}");

@@ -197,6 +197,10 @@ fn every_shape_is_supported_and_clean() {
         let name = path.display().to_string();
         assert_eq!(latent(&["make-model", shape, "Q4_K_M", &name, "--header-only"]).0, 0, "{shape}");
         assert_eq!(support(&path).0, 0, "{shape}");
+        // plans of 60 layers take seconds: one of the large shapes
+        if !(latent_testing::exhaustive() || shape.starts_with("tiny") || shape == "deepseek-v2-lite") {
+            continue;
+        }
         let (code, text, error) = latent(&["verify", "-m", &name]);
         assert_eq!(code, 0, "{shape}: {text}{error}");
     }
@@ -659,13 +663,13 @@ fn what_a_config_overrides_is_a_warning() {
 fn what_published_files_have_is_named() {
     let linear = changed(|c| {
         c["model_type"] = "kimi_linear".into();
-        let layers = json!({"kda_layers": [1, 2, 3, 5], "full_attn_layers": [4, 8], "num_heads": 32});
+        let layers = json!({"kda_layers": [2, 3], "full_attn_layers": [1, 8], "num_heads": 32});
         c.insert("linear_attn_config".into(), layers);
     });
     let (code, support) = support(&linear.1);
     assert_eq!(code, 2);
     assert!(missing(&support).contains(&"key linear_attn_config.kda_layers".to_owned()), "{support}");
-    assert!(!missing(&support).contains(&"key layer_types".to_owned()), "{support}");
+    assert!(support.to_string().contains("without layer 4"), "{support}");
 
     let ConfigFolder(_folder, path) = made(|_| {});
     let weights = path.join("model.safetensors");

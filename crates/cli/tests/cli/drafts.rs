@@ -54,6 +54,13 @@ fn bench_measures_drafts_and_profile_shows_their_steps() {
     let rows: Vec<u64> = steps.iter().map(|step| step["rows"].as_u64().unwrap()).collect();
     assert_eq!(rows, [1, 2, 1, 20]);
     assert_eq!(steps[2]["mtp"], true);
+    for step in steps {
+        assert_eq!(
+            step["timeline"]["measured"], true,
+            "the timeline is of one step: {}",
+            step["timeline"]["title"]
+        );
+    }
     let concat = |step: &Value| {
         step["phases"].as_array().unwrap().iter().any(|phase| phase.to_string().contains("concat"))
     };
@@ -77,7 +84,7 @@ fn what_a_model_lacks_for_drafts_is_said() {
     );
     let refused = latent(&["run", "--draft", "eagle", "Hi"]).output().unwrap();
     assert_eq!(refused.status.code(), Some(64));
-    assert!(String::from_utf8(refused.stderr).unwrap().contains("expected none or mtp"));
+    assert!(String::from_utf8(refused.stderr).unwrap().contains("expected none, ngram, mtp or all"));
     // a layer in part
     let part = folder.path().join("part");
     let part = part.to_str().unwrap();

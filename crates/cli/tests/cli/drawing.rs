@@ -29,6 +29,53 @@ fn config() -> String {
 }
 
 #[test]
+fn a_profile_writes_a_timeline() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("steps.json");
+    let out = path.display().to_string();
+    let profile: Value = serde_json::from_str(&stdout(&[
+        "profile", "-t", "2", "-p", "20", "-n", "3", "--json", "--trace", &out,
+    ]))
+    .unwrap();
+    let trace: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    let events = trace["traceEvents"].as_array().unwrap();
+    let steps = profile["steps"].as_array().unwrap();
+    assert_eq!(steps.len(), 2);
+    for (pid, step) in steps.iter().enumerate() {
+        assert_eq!(step["timeline"]["measured"], true);
+        let count: u64 =
+            step["phases"].as_array().unwrap().iter().map(|phase| phase["count"].as_u64().unwrap()).sum();
+        let micros = |event: &Value, key: &str| event[key].as_f64().unwrap();
+        for thread in 0..2 {
+            let own: Vec<&Value> = events
+                .iter()
+                .filter(|event| event["pid"] == pid && event["tid"] == thread && event["ph"] == "X")
+                .collect();
+            let phases: Vec<&&Value> = own.iter().filter(|event| event["cat"] == "phase").collect();
+            assert_eq!(phases.len() as u64, count, "every phase of thread {thread} has a slice");
+            for pair in phases.windows(2) {
+                let end = micros(pair[0], "ts") + micros(pair[0], "dur");
+                assert!(micros(pair[1], "ts") >= end - 1e-6, "one after the other: {} {}", pair[0], pair[1]);
+            }
+            let (waits, inside): (Vec<&Value>, Vec<&Value>) =
+                own.iter().filter(|event| event["cat"] != "phase").partition(|event| event["cat"] == "wait");
+            assert!(!waits.is_empty() && !inside.is_empty());
+            for event in waits.iter().chain(&inside) {
+                let (from, to) = (micros(event, "ts"), micros(event, "ts") + micros(event, "dur"));
+                let within = phases.iter().any(|phase| {
+                    micros(phase, "ts") - 1e-6 <= from
+                        && to <= micros(phase, "ts") + micros(phase, "dur") + 1e-6
+                });
+                assert!(within, "inside a phase: {event}");
+            }
+        }
+    }
+    let names = |kind: &str| events.iter().filter(|event| event["name"] == kind).count();
+    assert_eq!((names("process_name"), names("thread_name")), (2, 4));
+    assert!(error(&["profile", "-p", "0", "-n", "1", "--trace", &out], 1).contains("--force"));
+}
+
+#[test]
 fn a_page_holds_everything_and_asks_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("plan.html");
@@ -58,7 +105,7 @@ fn a_page_holds_everything_and_asks_nothing() {
     assert!(
         text["tokenizer"].as_array().unwrap().contains(&serde_json::json!(["vocabulary", "1024 tokens"]))
     );
-    assert_eq!(text["special"][0]["role"], "starts a text");
+    assert_eq!(text["special"][0]["role"], "BOS");
     assert_eq!(text["metadata"][0], serde_json::json!(["general.architecture", "deepseek2"]));
 }
 

@@ -31,8 +31,8 @@ const COMMANDS: [(&str, &str); 20] = [
 const NUMBERS: [&str; 12] =
     ["N", "K", "T", "P", "X", "TOKENS", "ROWS", "MS", "MIB", "IDS", "SEED", "ID=BIAS"];
 
-/// The last two are tried with `LATENT_TEST_EXHAUSTIVE`: fewer flags treat them in a way of their own.
-const VALUES: [&str; 5] = ["0", "18446744073709551615", "1e39", "1", "99999999999999999999999"];
+/// The last three are tried with `LATENT_TEST_EXHAUSTIVE`: fewer flags treat them in a way of their own.
+const VALUES: [&str; 5] = ["0", "18446744073709551615", "1", "1e39", "99999999999999999999999"];
 
 /// The flags of a command that take numbers, each in its long form with its short one, if any.
 fn flags(command: &str) -> Vec<(Option<String>, String)> {
@@ -80,7 +80,7 @@ fn no_number_makes_a_command_panic() {
     let model = folder.path().join("tiny.gguf").display().to_string();
     latent(&["make-model", "tiny-dense", "Q8_0", &model, "--layers", "1"]).assert().success();
     std::fs::write(folder.path().join("text"), "a word ".repeat(200)).unwrap();
-    let values = if latent_testing::exhaustive() { &VALUES[..] } else { &VALUES[..3] };
+    let values = if latent_testing::exhaustive() { &VALUES[..] } else { &VALUES[..2] };
     let mut cases = Vec::new();
     for (command, base) in COMMANDS {
         let flags = flags(command);
@@ -151,4 +151,58 @@ fn numbers_out_of_range_are_named_with_their_range() {
             "{words:?}: {stderr}"
         );
     }
+}
+
+/// What the file of tiny-v3 says itself.
+const YARN: [&str; 6] = ["--rope-scaling", "yarn", "--rope-scale", "40", "--yarn-orig-ctx", "256"];
+
+#[test]
+fn metadata_flags_change_how_positions_are_scaled() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let (file, directory) = (path("a.gguf"), path("folder"));
+    for model in [&file, &directory] {
+        assert!(latent(&["make-model", "tiny-v3", "F32", model]).output().unwrap().status.success());
+    }
+    let run_on = |model: &str, more: &[&str]| {
+        let words = ["logits", model, "-t", "1", "--tokens", "1,2,3,4,5,6"];
+        latent(&[&words[..], more].concat()).output().unwrap()
+    };
+    let run = |more: &[&str]| run_on(&file, more);
+    let logits = |more: &[&str]| {
+        let out = run(more);
+        assert!(out.status.success(), "{more:?}: {}", String::from_utf8_lossy(&out.stderr));
+        out.stdout
+    };
+    let own = logits(&[]);
+    assert!(logits(&YARN) == own);
+    let unscaled = logits(&["--rope-scaling", "none"]);
+    let base = logits(&["--rope-freq-base", "20"]);
+    assert!(unscaled != own && base != own && base != unscaled);
+    assert!(logits(&["--override-kv", "deepseek2.rope.freq_base=float:20"]) == base);
+    assert!(logits(&["--rope-freq-scale", "0.5"]) != own);
+    for (flags, word) in [
+        (
+            &["--override-kv", "deepseek2.rope.freq_base=int:7"][..],
+            "which a value of the type int cannot replace",
+        ),
+        (&["--override-kv", "deepseek2.block_count=int:77"], "blk.3.ffn_gate_inp.weight is missing"),
+        (&["--yarn-beta-fast", "0.5", "--yarn-beta-slow", "2"], "yarn_beta_fast"),
+    ] {
+        let out = run(flags);
+        let problem = String::from_utf8_lossy(&out.stderr);
+        assert!(!out.status.success() && problem.contains(word), "{flags:?}: {problem}");
+    }
+    let refused = run_on(&directory, &["--rope-scale", "2"]);
+    assert!(!refused.status.success() && String::from_utf8_lossy(&refused.stderr).contains("config.json"));
+    // what is saved of one model does not fit the other
+    let saved = path("a.kv");
+    let talk = |more: &[&str]| {
+        let words =
+            ["run", "-m", &file, "-t", "1", "-n", "2", "-q", "--tokens", "1,2,3", "--prompt-cache", &saved];
+        latent(&[&words[..], more].concat()).output().unwrap()
+    };
+    assert!(talk(&[]).status.success() && talk(&[]).status.success());
+    let other = talk(&["--rope-freq-base", "20"]);
+    assert!(!other.status.success(), "{}", String::from_utf8_lossy(&other.stderr));
 }

@@ -206,6 +206,8 @@ fn a_profile_says_what_took_its_times() {
     let clock = if timestamps { "timestamps" } else { "one_by_one" };
     for step in profile["steps"].as_array().unwrap() {
         assert_eq!(step["clock"], clock);
+        assert_eq!(step["timeline"]["measured"], false, "a GPU records no threads");
+        assert!(!step["timeline"]["slices"].as_array().unwrap().is_empty());
         let phases = step["phases"].as_array().unwrap();
         let share = |phase: &Value| phase["share"].as_f64().unwrap();
         assert!((phases.iter().map(share).sum::<f64>() - 1.0).abs() < 1e-6, "{step}");

@@ -219,6 +219,65 @@ fn what_is_wrong_is_said_in_one_line() {
 }
 
 #[test]
+fn a_short_name_is_pulled_run_served_and_removed() {
+    let (place, bytes) = HubHome::with_demo();
+    place.hub.rename("unsloth/GLM-4.7-Flash-GGUF");
+    let output = place.run(&["run", "GLM-4.7-flash", "-n", "2", "--temp", "0", "Tell me a story."]);
+    let said = stderr(&output);
+    assert!(output.status.success(), "{said}");
+    assert!(said.contains("pulling hf:unsloth/GLM-4.7-Flash-GGUF: Q4_K_M, 1 file, "), "{said}");
+    let path = place.says(&["pull", "-q", "glm-4.7-flash"]);
+    assert_eq!(std::fs::read(path.trim_end()).unwrap(), bytes);
+    let requests = place.hub.seen().len();
+    for args in [
+        &["inspect", "glm-4.7-flash"][..],
+        &["check", "-m", "glm-4.7-flash:30b"],
+        &["tokenize", "-m", "glm-4.7-flash:30b-q4_k_m", "fox"],
+        &["run", "-q", "-n", "1", "-m", "glm-4.7-flash:Q4_K_M", "glm-4.7-flash"],
+    ] {
+        place.says(args);
+    }
+    let serve = ["serve", "glm-4.7-flash", "--port", "0", "-c", "64", "--stop-at-eof", "--offline"];
+    let output = place.command(&serve).output().unwrap();
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert_eq!(place.hub.seen().len(), requests);
+    // a quant that is named is taken, and a file of that name counts first
+    assert!(place.says(&["pull", "-q", "glm-4.7-flash:Q8_0"]).trim_end().ends_with("mla-demo-Q8_0.gguf"));
+    std::fs::write(place.home.path().join("glm-4.7-flash"), "no model").unwrap();
+    assert!(place.fails(&["inspect", "glm-4.7-flash"], 1).contains("glm-4.7-flash"));
+    std::fs::remove_file(place.home.path().join("glm-4.7-flash")).unwrap();
+    let removed = place.says(&["rm", "glm-4.7-flash:Q8_0"]);
+    assert!(removed.contains("GGUF:Q8_0:"), "{removed}");
+    place.says(&["rm", "glm-4.7-flash"]);
+    assert!(place.fails(&["rm", "glm-4.7-flash"], 1).contains("latent ls"));
+}
+
+#[test]
+fn short_names_are_listed_and_unknown_ones_list_the_nearest() {
+    let place = HubHome::new(Vec::new());
+    let listed = place.says(&["ls", "--short-names"]);
+    let line = listed.lines().find(|line| line.starts_with("glm-4.7-flash ")).unwrap();
+    assert!(line.contains("Q4_K_M") && line.contains("18.31 GB") && line.contains("unsloth/"), "{line}");
+    let json: Value = serde_json::from_str(&place.says(&["ls", "--short-names", "--json"])).unwrap();
+    assert_eq!(json.as_array().unwrap().len() + 1, listed.lines().count());
+    for (args, code) in [
+        (&["run", "glm-4.7-flsh"][..], 64),
+        (&["run", "glm-4.7-flsh", "Hello"], 64),
+        (&["pull", "glm-4.7-flsh"], 64),
+        (&["serve", "glm-4.7-flsh"], 1),
+        (&["inspect", "glm-4.7-flsh"], 1),
+        (&["run", "-m", "glm-4.7-flsh", "Hello"], 1),
+    ] {
+        let said = place.fails(args, code);
+        assert!(said.contains("glm-4.7-flash") && said.contains("latent ls --short-names"), "{said}");
+    }
+    // a word is a prompt of the demo model if it resembles no name
+    place.says(&["run", "-q", "-n", "1", "Hello"]);
+    place.says(&["run", "-q", "-n", "1", "-p", "glm-4.7-flsh"]);
+    assert!(place.hub.seen().is_empty());
+}
+
+#[test]
 #[cfg(unix)]
 fn a_signal_keeps_what_came_and_says_how_to_go_on() {
     use std::process::{Command as Program, Stdio};

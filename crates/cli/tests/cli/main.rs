@@ -39,6 +39,7 @@ mod prompts;
 mod pty;
 #[cfg(unix)]
 mod router;
+mod self_test;
 mod serve;
 #[cfg(unix)]
 mod streams;

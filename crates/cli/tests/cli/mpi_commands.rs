@@ -87,7 +87,8 @@ fn rows_cross_in_bf16_where_all_ranks_say_so() {
     let output = command.output().unwrap();
     let error = stderr(&output);
     assert!(
-        !output.status.success() && error.contains("differs from rank 0 in --wire: bf16, there f32"),
+        !output.status.success()
+            && error.contains("differs from rank 0 in type on the wire: bf16, there f32"),
         "{error}"
     );
 }

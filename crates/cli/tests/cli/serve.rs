@@ -258,49 +258,50 @@ fn it_answers_until_it_is_told_to_stop() {
     assert_eq!(server.end(), Some(143));
 }
 
+/// Flags and the same settings of a file.
+const DEFAULTS: (&str, &str) = (
+    "--n-predict 7 --seed 11 --stop fox --logprobs 2 --temp 0.25 --top-k 3 --repeat-last-n -1 --dry-allowed-length 5 \
+     --dry-penalty-last-n 32 --dry-sequence-breaker \\n --dry-sequence-breaker x --min-keep 2 --sampler-seq kt --mirostat 0 \
+     --top-nsigma 1.5 --ignore-eos --no-model-sampling --parallel 3 --cache-tokens 1024 --keep 5",
+    r#"
+n_predict = 7
+seed = 11
+stop = "fox"
+logprobs = 2
+temp = 0.25
+top_k = 3
+repeat-last-n = -1
+dry_allowed_length = 5
+dry_penalty_last_n = 32
+dry_sequence_breaker = ["\\n", "x"]
+min_keep = 2
+sampler_seq = "kt"
+mirostat = 0
+top_nsigma = 1.5
+ignore_eos = true
+no_model_sampling = true
+parallel = 3
+cache_tokens = 1024
+keep = 5
+"#,
+);
+
 #[cfg(unix)]
 #[test]
 fn defaults_of_requests_come_from_flags() {
-    let mut server = running::ServeProcess::start_flags(&[
-        "--n-predict",
-        "7",
-        "--seed",
-        "11",
-        "--stop",
-        "fox",
-        "--logprobs",
-        "2",
-        "--temp",
-        "0.25",
-        "--top-k",
-        "3",
-        "--repeat-last-n",
-        "-1",
-        "--dry-allowed-length",
-        "5",
-        "--dry-penalty-last-n",
-        "32",
-        "--dry-sequence-breaker",
-        "\\n",
-        "--dry-sequence-breaker",
-        "x",
-        "--min-keep",
-        "2",
-        "--sampler-seq",
-        "kt",
-        "--mirostat",
-        "0",
-        "--top-nsigma",
-        "1.5",
-        "--ignore-eos",
-        "--no-model-sampling",
-        "--parallel",
-        "3",
-        "--cache-tokens",
-        "1024",
-        "--keep",
-        "5",
-    ]);
+    let flags: Vec<&str> = DEFAULTS.0.split_whitespace().collect();
+    has_the_defaults(running::ServeProcess::start_flags(&flags));
+    assert!(misuse(&["serve", "--port", "0", "--temp", "101"]).contains("temperature is 101"));
+}
+
+#[cfg(unix)]
+#[test]
+fn defaults_of_requests_come_from_a_file() {
+    has_the_defaults(running::ServeProcess::start(DEFAULTS.1, None));
+}
+
+#[cfg(unix)]
+fn has_the_defaults(mut server: running::ServeProcess) {
     let (_, props) =
         server.get("/props").split_once("\r\n\r\n").map(|(a, b)| (a.to_owned(), b.to_owned())).unwrap();
     let props: serde_json::Value = serde_json::from_str(&props).unwrap();
@@ -343,7 +344,6 @@ fn defaults_of_requests_come_from_flags() {
     assert!(answer.contains("top_logprobs"), "{answer}");
     server.signal(Signal::SIGTERM);
     assert_eq!(server.end(), Some(143));
-    assert!(misuse(&["serve", "--port", "0", "--temp", "101"]).contains("temperature is 101"));
 }
 
 #[cfg(unix)]

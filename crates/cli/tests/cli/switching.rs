@@ -5,7 +5,9 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 /// Values of flags that do not take `1`.
-const VALUES: [(&str, &str); 31] = [
+const VALUES: [(&str, &str); 33] = [
+    ("--override-kv", "a=int:1"),
+    ("--rope-scaling", "yarn"),
     ("--samplers", "top_k;temperature"),
     ("--sampler-seq", "kt"),
     ("--model", "m.gguf"),
@@ -50,7 +52,7 @@ const WITH: [(&str, &[&str]); 4] = [
 type ValueCase = (&'static str, &'static str, Result<&'static [&'static str], &'static str>);
 
 /// Flags whose value decides: a value, and the words of Latent's own that say the same; none: no effect, for the refused ones what the error says.
-const BY_VALUE: [ValueCase; 38] = [
+const BY_VALUE: [ValueCase; 40] = [
     ("--parallel", "4", Ok(&["--parallel", "4"])),
     ("--parallel", "-1", Ok(&[])),
     ("--prio", "0", Ok(&[])),
@@ -68,7 +70,9 @@ const BY_VALUE: [ValueCase; 38] = [
     ("--split-mode", "layer", Ok(&[])),
     ("--split-mode", "row", Err("--partition tensor=N")),
     ("--spec-type", "draft-mtp", Ok(&["--draft", "mtp"])),
-    ("--spec-type", "ngram-mod", Err("draft-mtp")),
+    ("--spec-type", "ngram-mod", Ok(&[])),
+    ("--spec-type", "none", Ok(&["--draft", "none"])),
+    ("--spec-type", "eagle3", Err("draft-mtp")),
     ("--embd-normalize", "2", Ok(&[])),
     ("--embd-normalize", "-1", Err("length 1")),
     ("--sleep-idle-seconds", "90", Ok(&["--unload-idle", "90s"])),
@@ -254,23 +258,80 @@ fn usual_command_lines_mean_what_they_say() {
     }
 }
 
+/// A list in lines of at most 100 columns.
+fn sentence(start: &str, items: impl Iterator<Item = String>) -> String {
+    let (mut text, mut width) = (format!("{start}:"), start.len() + 1);
+    for (at, item) in items.enumerate() {
+        let comma = usize::from(at > 0);
+        text += &","[..comma];
+        let fits = width + comma + 1 + item.len() < 100;
+        text += if fits { " " } else { "\n" };
+        width = if fits { width + comma + 1 } else { 0 } + item.len();
+        text += &item;
+    }
+    text + ".\n"
+}
+
+fn span(row: &CompatRow) -> String {
+    format!("`{}`", row.names.join(", "))
+}
+
+/// A table of rows, of which those with the same text are one line.
+fn grouped(title: &str, rows: &[(&CompatRow, String)]) -> String {
+    let mut lines: Vec<(&str, Vec<&str>)> = Vec::new();
+    for (row, text) in rows {
+        match lines.iter_mut().find(|(known, _)| known == text) {
+            Some((_, names)) => names.extend(&row.names),
+            None => lines.push((text, row.names.clone())),
+        }
+    }
+    let mut table = format!("| {title} | |\n|---|---|\n");
+    for (text, names) in lines {
+        writeln!(table, "| `{}` | {text} |", names.join(", ")).unwrap();
+    }
+    table
+}
+
+/// Whether the variable is `LLAMA_ARG_` and a name of the flag.
+fn is_regular(row: &CompatRow) -> bool {
+    let regular = |name: &&str| {
+        let name = name.strip_prefix("--")?;
+        let name = name.strip_prefix("no-").unwrap_or(name);
+        Some(format!("LLAMA_ARG_{}", name.to_uppercase().replace('-', "_")))
+    };
+    row.variable.is_none_or(|variable| row.names.iter().filter_map(regular).any(|name| name == variable))
+}
+
 fn table(rows: &[CompatRow]) -> String {
-    let mut text = String::from("| flag | variable | in Latent |\n|---|---|---|\n");
-    for row in rows {
-        let names: Vec<String> = row.names.iter().map(|name| format!("`{name}`")).collect();
-        let variable = row.variable.map(|name| format!("`{name}`")).unwrap_or_default();
-        let with = |words: &str, separator: &str| match row.text {
-            "" => words.to_owned(),
-            text => format!("{words}{separator}{text}"),
-        };
-        let meaning = match row.kind {
-            "same" => with("the same", "; "),
-            "becomes" => with(&format!("`{}`", row.becomes.unwrap_or_default()), ": "),
-            "ignored" => with("no effect", ": "),
-            "refused" => with("refused", ": "),
-            _ => row.text.to_owned(),
-        };
-        writeln!(text, "| {} | {variable} | {meaning} |", names.join(", ")).unwrap();
+    let of = |kind: &'static str| rows.iter().filter(move |row| row.kind == kind);
+    let mut text = String::new();
+    if of("same").next().is_some() {
+        text += &sentence("The same", of("same").filter(|row| row.text.is_empty()).map(span));
+        text.push('\n');
+    }
+    let translated = |row: &CompatRow| match (row.kind, row.becomes, row.text) {
+        ("becomes", Some(words), "") => Some(format!("`{words}`")),
+        ("becomes", Some(words), text) => Some(format!("`{words}`: {text}")),
+        ("by value", _, text) => Some(text.to_owned()),
+        ("same", _, text) if !text.is_empty() => Some(text.to_owned()),
+        _ => None,
+    };
+    let rows_with = |of: &dyn Fn(&CompatRow) -> Option<String>| -> Vec<(&CompatRow, String)> {
+        rows.iter().filter_map(|row| Some((row, of(row)?))).collect()
+    };
+    text += &grouped("with a remark", &rows_with(&translated));
+    text.push('\n');
+    text += &grouped("refused", &rows_with(&|row| (row.kind == "refused").then(|| row.text.to_owned())));
+    text.push('\n');
+    text += &sentence("No effect (`-v` says why)", of("ignored").map(span));
+    let others: Vec<String> = rows
+        .iter()
+        .filter(|row| row.kind != "ignored" && row.kind != "refused" && !is_regular(row))
+        .filter_map(|row| Some(format!("`{}` `{}`", long(row), row.variable?)))
+        .collect();
+    if !others.is_empty() {
+        text.push('\n');
+        text += &sentence("Variables that are not `LLAMA_ARG_` and a flag's name", others.into_iter());
     }
     text
 }

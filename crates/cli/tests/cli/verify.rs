@@ -102,24 +102,17 @@ fn models_that_cannot_be_audited() {
     assert_eq!(code, 64, "{error}");
 }
 
-/// docs/audit.md lists the rules as the program does.
 #[test]
-fn the_documented_rules_are_those_of_the_code() {
-    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/audit.md");
-    let docs = std::fs::read_to_string(docs).unwrap();
+fn rules_are_listed_with_what_holds_and_what_to_look_at() {
     let (code, rules) = json(&["verify", "--rules", "--json"]);
     assert_eq!(code, 0);
-    let rows: Vec<String> = rules
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|r| {
-            let text = |key: &str| r[key].as_str().unwrap();
-            format!("| {} | {} | {} |", text("code"), text("holds"), text("hint"))
-        })
-        .collect();
-    let written: Vec<&str> = docs.lines().filter(|line| line.starts_with("| A")).collect();
-    assert_eq!(written, rows, "run `latent verify --rules --json` and bring docs/audit.md up to date");
+    let (_, printed, _) = latent(&["verify", "--rules"]);
+    for rule in rules.as_array().unwrap() {
+        for key in ["code", "holds", "hint"] {
+            assert!(!rule[key].as_str().unwrap().is_empty(), "{rule}");
+        }
+        assert!(printed.contains(rule["code"].as_str().unwrap()), "{rule}");
+    }
 }
 
 /// The fixture v3 with the bytes of one tensor changed.

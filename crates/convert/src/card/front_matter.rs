@@ -40,12 +40,10 @@ impl FrontMatter {
         FrontMatter { keys }
     }
 
-    /// The value of a key.
     pub(crate) fn get(&self, key: &str) -> Option<&FrontMatterValue> {
         self.keys.iter().find(|(name, _)| name == key).map(|(_, entry)| entry)
     }
 
-    /// The text of a key.
     pub(crate) fn text(&self, key: &str) -> Option<String> {
         match self.get(key)? {
             FrontMatterValue::Text(text) => Some(text.clone()),

@@ -1,7 +1,6 @@
 //! What the id of a model says: `deepseek-ai/DeepSeek-V2-Lite-Chat` is by deepseek-ai, and a chat finetune. llama.cpp's converter guesses so, and
 //! programs that list GGUF files show what it found.
 
-/// The parts of an id.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct IdParts {
     /// All of it but the owner.

@@ -220,6 +220,36 @@ fn random_models_of_every_wiring_come_back() {
     }
 }
 
+/// Kimi-Linear's files hold rates of decay with a minus sign, Ling-3.0's without, and safetensors their logarithms.
+#[test]
+fn recurrent_models_come_back_with_the_rates_of_their_decay() {
+    let temporary = tempfile::tempdir().unwrap();
+    for (shape, sign) in [("small-kimi-linear", -1.0), ("small-ling-3", 1.0)] {
+        let at = |end: &str| temporary.path().join(format!("{shape}{end}"));
+        ModelRecipe::new(shape, "F16".parse().unwrap()).write_gguf(&at(".gguf")).unwrap();
+        let own = Checkpoint::open(&at(".gguf")).unwrap();
+        to_folder(&own, &at(""), &FolderOptions::default(), &mut |_, _| true).unwrap();
+        write(&at(""), &at("-back.gguf"), TensorType::F16);
+        let back = Checkpoint::open(&at("-back.gguf")).unwrap();
+        let (mut rates, mut same) = (0, 0);
+        for tensor in own.tensors() {
+            let name = &tensor.name;
+            assert_eq!(Some(&tensor.shape), back.info(name).map(|info| &info.shape), "{shape} {name}");
+            let [before, after] = [&own, &back]
+                .map(|file| numbers(file, name).into_iter().map(f32::from_bits).collect::<Vec<_>>());
+            if name.ends_with("ssm_a") {
+                let near = |(a, b): (&f32, &f32)| (sign * a.abs() - b).abs() <= 1e-5 * a.abs();
+                assert!(before.iter().zip(&after).all(near), "{shape} {name}: {before:?}, {after:?}");
+                rates += 1;
+            } else {
+                assert_eq!(before, after, "{shape} {name}");
+                same += 1;
+            }
+        }
+        assert!(rates >= 2 && same > 40, "{shape}: {rates} and {same}");
+    }
+}
+
 #[test]
 fn other_types_are_written_where_rows_are_whole_blocks() {
     let temporary = tempfile::tempdir().unwrap();

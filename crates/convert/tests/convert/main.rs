@@ -3,6 +3,7 @@
 
 mod conversions;
 mod mixes;
+mod quantize;
 mod refusals;
 mod round_trips;
 mod support;

@@ -1,10 +1,10 @@
-//! Mixes in one pass: the bytes are those of a conversion that `latent_quantize` then quantizes.
+//! Mixes in one pass: the bytes are those of a conversion that `latent_convert::quantize` then quantizes.
 
 use crate::support::{case_folder, types};
+use latent_convert::quantize::{Assignment, Importances, Options, TensorPattern, write};
 use latent_convert::{GgufOptions, to_gguf};
 use latent_formats::Checkpoint;
 use latent_formats::gguf::{Writer, WriterValue};
-use latent_quantize::{Assignment, Importances, Options, TensorPattern, write};
 use latent_testing::{FourBitLayout, FourBitRecipe, ModelRecipe, MtpLayer};
 use latent_types::TensorType;
 use std::path::Path;
@@ -111,7 +111,7 @@ fn weights_of_few_bits_are_quantized_from_what_they_stand_for() {
         let refused = types("Q4_K_M");
         let options = GgufOptions { types: Some(&refused), ..GgufOptions::default() };
         let said = to_gguf(&own, &at("x.gguf"), &options, &mut |_, _| true).unwrap_err().to_string();
-        assert!(said.contains("--allow-requantize"), "{said}");
+        assert!(said.contains("`allow_requantize`"), "{said}");
         let allowed = Options { allow_requantize: true, ..types("Q4_K_M") };
         let [one, two] = both(&packed, Some("F32"), &allowed, None);
         assert!(one == two, "{form:?}");

@@ -2,7 +2,7 @@
 
 use super::prefix::CacheSalt;
 use latent_backend::{InputRow, InputRows, KV_BLOCK};
-use sha2::{Digest, Sha256};
+use latent_formats::Sha256;
 
 /// Names a full block of a model's KV cache by all tokens up to its end. Two blocks with the same
 /// name hold the same rows. Names are SHA-256 hashes truncated to 128 bits, so that a client cannot

@@ -36,7 +36,7 @@ use super::sequence::Sequence;
 use latent_backend::{BackendError, KV_BLOCK, LayerState, slot};
 use latent_formats::{InputError, OutputError, OutputFile, input_file};
 use latent_graph::ir::KvLayerKind;
-use latent_types::CacheType;
+use latent_types::{CacheType, Setting};
 use std::io::{self, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 
@@ -100,11 +100,23 @@ pub enum CacheFileError {
         /// The first such row.
         position: usize,
     },
+    /// Some of its rows were moved by a context shift, so that no tokens stand for them.
+    #[error(
+        "{}: not saved: a context shift has moved the rows from position {position} on, and no tokens stand for them; truncate the sequence \
+         to {position} rows",
+        path.display()
+    )]
+    Shifted {
+        /// The file.
+        path: PathBuf,
+        /// The first such row.
+        position: usize,
+    },
     /// The backend's memory failed.
     #[error(transparent)]
     Backend(BackendError),
     /// It does not fit.
-    #[error("{}: {full}; start with --ctx-size {} or more", path.display(), full.rows)]
+    #[error("{}: {full}; start with {} or more", path.display(), Setting::Context.to(full.rows))]
     Full {
         /// The file.
         path: PathBuf,
@@ -119,6 +131,26 @@ pub enum CacheFileError {
         /// How many slots there are.
         full: StatesFull,
     },
+}
+
+/// Checks that every row of a sequence stands for a token.
+fn check_rows(sequence: &Sequence, path: &Path) -> Result<(), CacheFileError> {
+    let path = || path.to_owned();
+    let position = sequence.tokens().len();
+    match sequence.embedded_from() {
+        Some(position) => Err(CacheFileError::Embeddings { path: path(), position }),
+        None if position < sequence.len() => Err(CacheFileError::Shifted { path: path(), position }),
+        None => Ok(()),
+    }
+}
+
+/// The model that files belong to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FileOwner {
+    /// Stands for its weights.
+    pub fingerprint: u64,
+    /// Number of tokens in its vocabulary.
+    pub vocab: usize,
 }
 
 /// Which layers a file holds.
@@ -140,8 +172,18 @@ struct Header {
     trailing: u64,
 }
 
-/// A sequence with its tokens and its attachment.
-pub type RestoredSequence = (Sequence, Vec<u32>, Option<Vec<u8>>);
+/// A sequence, which has its tokens, and its attachment.
+pub(crate) type RestoredSequence = (Sequence, Option<Vec<u8>>);
+
+/// Whether a sequence and its attachment can be saved.
+fn check_savable(sequence: &Sequence, attachment: Option<&[u8]>, path: &Path) -> Result<(), CacheFileError> {
+    if let Some(bytes) = attachment.filter(|bytes| bytes.len() > MAX_ATTACHMENT) {
+        let problem = format!("the attachment has {} bytes, more than {MAX_ATTACHMENT}", bytes.len());
+        let error = io::Error::new(io::ErrorKind::InvalidInput, problem);
+        return Err(CacheFileError::Io { path: path.to_owned(), error });
+    }
+    check_rows(sequence, path)
+}
 
 fn write_attachment(out: &mut impl Write, bytes: &[u8]) -> io::Result<()> {
     let mut out = ChecksumStream::new(out);
@@ -182,6 +224,9 @@ fn stream(layer: &LayerState) -> [u32; 3] {
             let kind = match rows.kind {
                 KvLayerKind::Latent => 0,
                 KvLayerKind::Expanded => 1,
+                KvLayerKind::Index => 3,
+                KvLayerKind::ConvInputs => 4,
+                KvLayerKind::DeltaState => 5,
             };
             [rows.layer as u32, kind, rows.width as u32]
         }
@@ -190,56 +235,53 @@ fn stream(layer: &LayerState) -> [u32; 3] {
 }
 
 impl KvCache {
-    /// Writes `sequence` and its `tokens` to a file, which appears when it is whole.
+    /// Writes `sequence` and its tokens to a file, which appears when it is whole, with an attachment of at most [`MAX_ATTACHMENT`] bytes.
     ///
     /// # Errors
-    /// [`CacheFileError::Output`]; [`CacheFileError::Embeddings`].
+    /// [`CacheFileError::Output`]; [`CacheFileError::Embeddings`]; [`CacheFileError::Shifted`]; [`CacheFileError::Io`] for an attachment that is
+    /// too large.
     pub(crate) fn save(
         &self,
         sequence: &Sequence,
-        tokens: &[u32],
-        fingerprint: u64,
-        path: &Path,
-    ) -> Result<(), CacheFileError> {
-        self.save_with(sequence, tokens, fingerprint, None, SavedLayers::Model, path)
-    }
-
-    /// The same with an attachment of at most [`MAX_ATTACHMENT`] bytes.
-    ///
-    /// # Errors
-    /// [`CacheFileError::Output`]; [`CacheFileError::Embeddings`]; [`CacheFileError::Io`] for an attachment that is too large.
-    pub(crate) fn save_with(
-        &self,
-        sequence: &Sequence,
-        tokens: &[u32],
-        fingerprint: u64,
+        owner: FileOwner,
         attachment: Option<&[u8]>,
         which: SavedLayers,
         path: &Path,
     ) -> Result<(), CacheFileError> {
-        if let Some(bytes) = attachment.filter(|bytes| bytes.len() > MAX_ATTACHMENT) {
-            let problem = format!("the attachment has {} bytes, more than {MAX_ATTACHMENT}", bytes.len());
-            let error = io::Error::new(io::ErrorKind::InvalidInput, problem);
-            return Err(CacheFileError::Io { path: path.to_owned(), error });
-        }
-        if let Some(position) = sequence.embedded_from() {
-            return Err(CacheFileError::Embeddings { path: path.to_owned(), position });
-        }
+        check_savable(sequence, attachment, path)?;
         let mut file = OutputFile::create_private(path)?;
-        let written = self.write(sequence, tokens, fingerprint, attachment, which, &mut file);
+        let written = self.write(sequence, owner.fingerprint, attachment, which, &mut file);
         written.map_err(|error| file.failed(error))?;
         file.finish()?;
         Ok(())
     }
 
+    /// The bytes of such a file. Errors call it `path`.
+    ///
+    /// # Errors
+    /// As for [`save`](Self::save).
+    pub(crate) fn save_bytes(
+        &self,
+        sequence: &Sequence,
+        owner: FileOwner,
+        attachment: Option<&[u8]>,
+        which: SavedLayers,
+        path: &Path,
+    ) -> Result<Vec<u8>, CacheFileError> {
+        check_savable(sequence, attachment, path)?;
+        let mut bytes = Vec::new();
+        let written = self.write(sequence, owner.fingerprint, attachment, which, &mut bytes);
+        written.map_err(|error| CacheFileError::Io { path: path.to_owned(), error })?;
+        Ok(bytes)
+    }
+
     fn write(
         &self,
         sequence: &Sequence,
-        tokens: &[u32],
         fingerprint: u64,
         attachment: Option<&[u8]>,
         which: SavedLayers,
-        file: &mut OutputFile,
+        file: &mut impl Write,
     ) -> io::Result<()> {
         let layout = self.layout();
         let states = sequence.recurrent.as_ref().map_or_else(Vec::new, |state| state.states(sequence.len()));
@@ -255,8 +297,8 @@ impl KvCache {
         for number in self.saved_layers(which).iter().flat_map(stream) {
             out.put(&number.to_le_bytes())?;
         }
-        for row in 0..sequence.len() {
-            out.put(&tokens.get(row).copied().unwrap_or(0).to_le_bytes())?;
+        for token in sequence.tokens() {
+            out.put(&token.to_le_bytes())?;
         }
         let mut buffer = Vec::new();
         for layer in self.layers_with_rows(which) {
@@ -293,27 +335,29 @@ impl KvCache {
         layers.filter(|(_, layer)| layer.per_token().is_some()).map(|(index, _)| index).collect()
     }
 
-    /// Reads a sequence back, with its tokens.
+    /// Reads a sequence back, with its tokens and the attachment, if it has one.
     ///
     /// # Errors
     /// When the file cannot be read, is damaged, belongs to another model or cache type, or does not fit.
     pub(crate) fn restore(
         &mut self,
         path: &Path,
-        fingerprint: u64,
-    ) -> Result<(Sequence, Vec<u32>), CacheFileError> {
-        let (sequence, tokens, _) = self.restore_with(path, fingerprint, SavedLayers::Model)?;
-        Ok((sequence, tokens))
+        owner: FileOwner,
+        which: SavedLayers,
+    ) -> Result<RestoredSequence, CacheFileError> {
+        let (file, metadata) = input_file::open(path)?;
+        self.restore_from((BufReader::new(file), metadata.len()), path, owner, which)
     }
 
-    /// Reads a sequence back, with its tokens and the attachment, if it has one.
+    /// The same from the bytes of such a file, and their number. Errors call it `path`.
     ///
     /// # Errors
     /// As for [`restore`](Self::restore).
-    pub(crate) fn restore_with(
+    pub(crate) fn restore_from(
         &mut self,
+        (input, size): (impl Read, u64),
         path: &Path,
-        fingerprint: u64,
+        owner: FileOwner,
         which: SavedLayers,
     ) -> Result<RestoredSequence, CacheFileError> {
         let io = |error: io::Error| match error.kind() {
@@ -324,13 +368,19 @@ impl KvCache {
         };
         let damaged =
             |problem: &str| CacheFileError::Damaged { path: path.to_owned(), problem: problem.into() };
-        let (file, metadata) = input_file::open(path)?;
-        let mut input = ChecksumStream::new(BufReader::new(file));
-        let header = self.read_header(&mut input, path, fingerprint, which, metadata.len())?;
+        let mut input = ChecksumStream::new(input);
+        let header = self.read_header(&mut input, path, owner.fingerprint, which, size)?;
         let Header { rows, states, trailing } = header;
         let mut tokens = Vec::with_capacity(rows);
-        for _ in 0..rows {
-            tokens.push(input.u32().map_err(io)?);
+        for position in 0..rows {
+            let token = input.u32().map_err(io)?;
+            if token as usize >= owner.vocab {
+                let vocab = owner.vocab;
+                return Err(damaged(&format!(
+                    "token id {token} at position {position} is out of range: the vocabulary has {vocab} tokens"
+                )));
+            }
+            tokens.push(token);
         }
         // dropped, it gives its blocks and states back
         let mut sequence = Sequence::default();
@@ -353,8 +403,8 @@ impl KvCache {
         if which == SavedLayers::ModelAndMtp && self.mtp_layers > 0 {
             sequence.draft = DraftRows::of_shared(rows);
         }
-        sequence.advance(rows);
-        Ok((sequence, tokens, attachment))
+        sequence.advance_tokens(&tokens);
+        Ok((sequence, attachment))
     }
 
     /// Checks the header.
@@ -396,7 +446,9 @@ impl KvCache {
         }
         let expected = self.saved_layers(which).len();
         if kv_layers as usize != expected {
-            return mismatch("number of cache streams", kv_layers.to_string(), expected.to_string());
+            let streams = "with sparse attention a layer with an indexer has two";
+            let expected = format!("{expected} ({streams}: {})", Setting::SparseAttention);
+            return mismatch("number of cache streams", kv_layers.to_string(), expected);
         }
         for expected in self.saved_layers(which).iter().map(stream) {
             for number in expected {

@@ -157,12 +157,19 @@ impl KvCache {
     /// The stored row of one layer at a position of a sequence, in the encoding of [`CacheRow`](latent_types::CacheRow).
     ///
     /// # Errors
-    /// When the backend's memory fails.
-    ///
-    /// # Panics
-    /// When the sequence has no such position or belongs to another cache, or the layer is recurrent.
+    /// When the sequence has no such position or belongs to another cache, or the layer has no rows; when the backend's memory fails.
     pub fn row(&self, sequence: &Sequence, layer: usize, position: usize) -> Result<Vec<u8>, BackendError> {
-        assert!(self.owns(sequence) && position < sequence.len(), "position {position} is not in this cache");
+        let refuse = |problem| Err(BackendError::Unsupported(problem));
+        if !self.owns(sequence) || position >= sequence.len() {
+            return refuse(format!(
+                "position {position} is not among the {} rows of a sequence of this cache",
+                sequence.len()
+            ));
+        }
+        if self.layout().layers.get(layer).is_none_or(|layer| layer.per_token().is_none()) {
+            let layers = self.layout().layers.len();
+            return refuse(format!("layer {layer} of the {layers} layers of the cache has no rows"));
+        }
         let mut row = vec![0; self.layout().row(layer).bytes()];
         self.store.read_rows(layer, slot(sequence.block_table(), position), &mut row)?;
         Ok(row)
@@ -282,6 +289,9 @@ impl KvCache {
             forgotten.start <= forgotten.end && forgotten.end <= sequence.len(),
             "shift outside the sequence"
         );
+        if forgotten.is_empty() {
+            return Ok(());
+        }
         let distance = forgotten.len();
         let len = sequence.len() - distance;
         let written = forgotten.start / KV_BLOCK..len.div_ceil(KV_BLOCK);
@@ -299,6 +309,8 @@ impl KvCache {
             let at = |position| slot(sequence.block_table(), position);
             self.store.shift_token(at(to + distance), at(to), -(distance as i64))?;
         }
+        // the rows that have moved have seen the forgotten ones
+        sequence.tokens.truncate(forgotten.start);
         // where the first embedding is now is not kept: it may be any row that has moved
         sequence.embedded_from = sequence.embedded_from.map(|first| first.min(forgotten.start));
         sequence.draft.shift(&forgotten);
@@ -317,12 +329,12 @@ fn wanted(blocks: &Blocks, sequence: &Sequence, rows: usize) -> (usize, Option<u
 mod tests {
     use super::*;
     use latent_backend::{LayerState, RecurrentLayer};
+    use latent_backend_reference::HostKvStore;
     use latent_graph::ir::{KvLayer, KvLayerKind};
-    use latent_testing::reference::HostKvStore;
     use latent_types::CacheType;
 
     fn cache(tokens: usize) -> KvCache {
-        let kv_layer = |layer| KvLayer { kind: KvLayerKind::Latent, layer, width: 6, rope: 2 };
+        let kv_layer = |layer| KvLayer::of_rows(KvLayerKind::Latent, layer, 6, 2);
         let layers = vec![LayerState::PerToken(kv_layer(0)), LayerState::PerToken(kv_layer(1))];
         let blocks = tokens.div_ceil(KV_BLOCK) as u32;
         let layout = KvLayout { layers, cache_type: CacheType::F32, blocks, state_slots: 0 };
@@ -338,7 +350,7 @@ mod tests {
                 cache.store.write_rows(layer, slot(sequence.block_table(), position), &row).unwrap();
             }
         }
-        sequence.advance(rows);
+        sequence.advance_tokens(&vec![0; rows]);
     }
 
     fn first_element(cache: &KvCache, sequence: &Sequence, position: usize) -> f32 {
@@ -393,7 +405,7 @@ mod tests {
                 assert_ne!(Some(*slot), slots.from, "the state before is never written");
                 cache.store.write_state(0, *slot, &((first + done) as f32).to_le_bytes()).unwrap();
             }
-            sequence.advance(rows);
+            sequence.advance_tokens(&vec![0; rows]);
         };
         let mut a = Sequence::default();
         run(&mut cache, &mut a, 70);
@@ -464,6 +476,6 @@ mod tests {
     fn rows_without_blocks_are_never_cached() {
         let mut a = Sequence::default();
         cache(128).reserve(&mut a, 10).unwrap();
-        a.advance(65);
+        a.advance_tokens(&[0; 65]);
     }
 }

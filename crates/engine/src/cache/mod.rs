@@ -15,8 +15,8 @@ mod state_pool;
 
 pub(crate) use block_hash::HashChain;
 pub use block_hash::{BlockHash, block_hashes, block_hashes_of};
-pub(crate) use file::SavedLayers;
-pub use file::{CacheFileError, MAX_ATTACHMENT, RestoredSequence};
+pub use file::{CacheFileError, MAX_ATTACHMENT};
+pub(crate) use file::{FileOwner, RestoredSequence, SavedLayers};
 pub use full::{CacheFull, StatesFull};
 pub use kv_cache::KvCache;
 pub(crate) use kv_cache::KvError;

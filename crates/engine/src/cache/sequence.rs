@@ -25,6 +25,8 @@ pub struct Sequence {
     pub(super) owner: Option<Arc<BlockPool>>,
     /// None where the model has no recurrent layers, or has not run it yet.
     pub(super) recurrent: Option<RecurrentState>,
+    /// The tokens of its first rows: of all of them, or of those before the first embedding and the first row that a context shift has moved.
+    pub(super) tokens: Vec<u32>,
     /// The first row that was an embedding.
     pub(super) embedded_from: Option<usize>,
     /// What is kept for the MTP layer of an engine that drafts with one.
@@ -61,8 +63,22 @@ impl Sequence {
         }
     }
 
+    /// The tokens of its first rows. They are fewer than the [rows](Self::len) where some rows were embeddings, and after a context shift: the
+    /// rows that it moved have seen tokens which it discarded, so that no list of tokens stands for them.
+    pub fn tokens(&self) -> &[u32] {
+        &self.tokens
+    }
+
+    /// Counts rows of these tokens, which a step has just written, as cached.
+    pub(crate) fn advance_tokens(&mut self, tokens: &[u32]) {
+        if self.tokens.len() == self.len {
+            self.tokens.extend_from_slice(tokens);
+        }
+        self.advance(tokens.len());
+    }
+
     /// Counts `rows` rows, which a step has just written, as cached, and the states that it has written as the sequence's.
-    pub(crate) fn advance(&mut self, rows: usize) {
+    fn advance(&mut self, rows: usize) {
         self.len += rows;
         assert!(
             self.len <= self.blocks.len() * KV_BLOCK,
@@ -111,6 +127,7 @@ impl Sequence {
     pub(crate) fn truncate(&mut self, len: usize) -> usize {
         if len < self.len {
             self.len = self.recurrent.as_mut().map_or(len, |state| state.restore(len));
+            self.tokens.truncate(self.len);
             self.embedded_from = self.embedded_from.filter(|first| *first < self.len);
             self.draft.truncate(self.len);
         }
@@ -138,10 +155,11 @@ impl Sequence {
         if let Some(owner) = &self.owner {
             owner.blocks().use_again(&blocks);
         }
+        let tokens = self.tokens[..len.min(self.tokens.len())].to_vec();
         let embedded_from = self.embedded_from.filter(|first| *first < len);
         let mut draft = self.draft.clone();
         draft.truncate(len);
-        Sequence { blocks, len, owner: self.owner.clone(), recurrent: shared.0, embedded_from, draft }
+        Sequence { blocks, len, owner: self.owner.clone(), recurrent: shared.0, tokens, embedded_from, draft }
     }
 
     /// The block that the next row goes to, if the sequence has one already.

@@ -3,11 +3,11 @@
 use super::store::OffloadedStore;
 use latent_backend::{
     ActivationTrace, BackendError, BackendModel, Batch, CancelToken, DraftStep, HiddenSink, InputRows,
-    KvStore, LargestLogits, ModelStep, NodeCalls, PlanTimes, ProfileClock,
+    Instant, KvStore, LargestLogits, ModelStep, NodeCalls, PhaseSpan, PlanTimes, ProfileClock,
 };
 use latent_graph::activations::Activations;
 use latent_graph::{ModelConfig, Stage};
-use latent_types::Arithmetic;
+use latent_types::{Arithmetic, Setting};
 
 /// A model whose first layers another backend runs.
 pub(crate) struct OffloadedModel {
@@ -176,13 +176,28 @@ impl BackendModel for OffloadedModel {
         times
     }
 
+    fn start_timeline(&mut self, origin: Instant) {
+        self.front.start_timeline(origin);
+        self.back.start_timeline(origin);
+    }
+
+    fn stop_timeline(&mut self) -> Vec<PhaseSpan> {
+        let behind = self.back.stages().iter().map(|stage| stage.plans.len()).sum::<usize>();
+        let mut spans = self.back.stop_timeline();
+        let front = self.front.stop_timeline();
+        spans.extend(front.into_iter().map(|span| PhaseSpan { plan: behind + span.plan, ..span }));
+        spans
+    }
+
     fn start_trace(
         &mut self,
         _activations: &Activations,
         _trace: ActivationTrace,
     ) -> Result<(), BackendError> {
-        let problem = "activations of a model with layers on two devices are not recorded: leave -ngl out";
-        Err(BackendError::Unsupported(problem.into()))
+        Err(BackendError::Unsupported(format!(
+            "activations of a model with layers on two devices are not recorded: omit {}",
+            Setting::Offload
+        )))
     }
 
     fn stop_trace(&mut self) -> Option<ActivationTrace> {
@@ -190,8 +205,9 @@ impl BackendModel for OffloadedModel {
     }
 
     fn start_input_squares(&mut self) -> Result<(), BackendError> {
-        let problem =
-            "importances of a model with layers on two devices are not collected: take --device cpu";
-        Err(BackendError::Unsupported(problem.into()))
+        Err(BackendError::Unsupported(format!(
+            "importances of a model with layers on two devices are not collected: take {}",
+            Setting::Device.to("cpu")
+        )))
     }
 }

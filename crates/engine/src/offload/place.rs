@@ -9,6 +9,7 @@ use latent_backend::Backend;
 use latent_formats::Checkpoint;
 use latent_graph::ModelConfig;
 use latent_graph::ir::ModelSide;
+use latent_types::Setting;
 
 /// Default context, in tokens, that `auto` leaves room for.
 const AUTO_CONTEXT: usize = 4096;
@@ -35,8 +36,11 @@ impl<'a> BackendPlacement<'a> {
             return Ok(BackendPlacement { back: device, front: None });
         };
         if options.hosts.is_some() {
-            let problem = "-ngl does not go with --partition: a rank has its layers on one device";
-            return Err(EngineError::Options(problem.into()));
+            return Err(EngineError::Options(format!(
+                "{} does not go with {}: a rank has its layers on one device",
+                Setting::Offload,
+                Setting::Hosts
+            )));
         }
         let first = match layers.first(config.layers) {
             Some(first) => first,
@@ -76,8 +80,10 @@ impl<'a> BackendPlacement<'a> {
         resolved.side = Some(ModelSide::Before(cut));
         let planned = BackendPlan::new(resolved, config, checkpoint)?;
         if planned.is_recurrent() || back.is_recurrent() {
-            let problem = "a model with recurrent layers runs on one device: leave -ngl out";
-            return Err(EngineError::Options(problem.into()));
+            return Err(EngineError::Options(format!(
+                "a model with recurrent layers runs on one device: omit {}",
+                Setting::Offload
+            )));
         }
         Ok(Some(planned))
     }

@@ -3,9 +3,9 @@
 use crate::error::EngineError;
 use crate::options::ResolvedOptions;
 use crate::pieces::{LargePiece, PieceKind};
-use latent_backend::{KV_BLOCK, LayerState, MemoryEstimate, WeightBytes, WeightSource};
+use latent_backend::{LayerState, MemoryEstimate, WeightBytes, WeightSource};
 use latent_formats::Checkpoint;
-use latent_graph::{CheckpointTensors, ModelConfig, Plan, Stage};
+use latent_graph::{CheckpointTensors, ModelConfig, Stage};
 use latent_types::CacheType;
 
 /// What runs on one backend.
@@ -49,7 +49,7 @@ impl<'a> BackendPlan<'a> {
         let cache = self.resolved.options.stages.bind.cache;
         let layers = self.resolved.backend.layer_states(&self.stages);
         let row = layers.iter().filter_map(LayerState::per_token).map(|rows| rows.row(cache).bytes()).max();
-        let tokens = self.resolved.cache_tokens(context).next_multiple_of(KV_BLOCK);
+        let tokens = self.resolved.cache_rows(context);
         let bytes = (tokens as u64).saturating_mul(row.unwrap_or(0) as u64);
         let of = PieceKind::Cache { tokens, smaller_cache: cache == CacheType::F32 };
         LargePiece { of, bytes, most: self.resolved.backend.largest_piece() }
@@ -61,8 +61,9 @@ impl<'a> BackendPlan<'a> {
         let plans = self.stages.iter().flat_map(|stage| &stage.plans);
         // those of heads have rows of their own number
         let plans = plans.filter(|plan| plan.max_rows == planned);
-        let values = plans.map(Plan::largest_value).fold(4 * planned * config.hidden_size, usize::max);
-        let bytes = values as u64 / planned.max(1) as u64 * tokens as u64;
+        let values = plans.map(|plan| plan.largest_value() as u64);
+        let values = values.fold((planned as u64).saturating_mul(4 * config.hidden_size as u64), u64::max);
+        let bytes = (values / planned.max(1) as u64).saturating_mul(tokens as u64);
         LargePiece { of: PieceKind::Step { tokens }, bytes, most: self.resolved.backend.largest_piece() }
     }
 

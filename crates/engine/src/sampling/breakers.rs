@@ -28,7 +28,8 @@ impl Breakers {
         let mut begins = [false; 256];
         own.iter().filter_map(|text| text.bytes().next()).for_each(|byte| begins[usize::from(byte)] = true);
         let mut found = Vec::new();
-        for id in 0..vocab as u32 {
+        // tokens that the tokenizer does not have spell nothing
+        for id in 0..vocab.min(tokenizer.vocab_size()) as u32 {
             if texts.is_none() && tokenizer.is_control(id) {
                 found.push((id, Vec::new()));
                 continue;

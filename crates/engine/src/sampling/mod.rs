@@ -7,7 +7,10 @@
 mod adaptive;
 mod breakers;
 mod candidate;
+mod check;
 mod dry;
+mod error;
+mod fields;
 mod infill;
 mod kind;
 mod logprob;
@@ -25,9 +28,11 @@ mod tests_of_chains;
 mod truncation;
 
 pub use breakers::DEFAULT_BREAKERS;
+pub use error::ParamError;
+pub use fields::{SamplingField, SamplingNumber};
 pub use kind::SamplerKind;
 pub use logprob::{LogProbability, log_probabilities};
-pub use params::{ParamError, SamplingParams};
+pub use params::SamplingParams;
 pub use recommended::RecommendedParams;
 pub use sampler::Sampler;
 pub use stop::StopStrings;

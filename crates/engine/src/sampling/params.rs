@@ -1,8 +1,6 @@
 //! What a user can set.
 
 use super::kind::{DEFAULT_ORDER, SamplerKind};
-use crate::error::EngineError;
-use std::fmt;
 
 /// Parameters of sampling. The default of each sampler leaves everything as it is, but for those that chat programs commonly use:
 /// temperature 0.8, top-k 40, top-p 0.95, min-p 0.05.
@@ -17,7 +15,7 @@ pub struct SamplingParams {
     /// Keeps what is at least this likely, relative to the likeliest; 0: all.
     pub min_p: f32,
     /// Keeps what is closest to the expected information until this probability is reached; 1: all.
-    pub typical: f32,
+    pub typical_p: f32,
     /// Divides positive and multiplies negative logits of recent tokens; 1: none.
     pub repeat_penalty: f32,
     /// Taken from the logits of recent tokens; 0: none.
@@ -25,7 +23,7 @@ pub struct SamplingParams {
     /// Taken from the logits of recent tokens for each time that they occurred; 0: none.
     pub frequency_penalty: f32,
     /// How many tokens back the penalties look.
-    pub penalty_last: usize,
+    pub repeat_last_n: usize,
     /// Strength of DRY; 0: none.
     pub dry_multiplier: f32,
     /// Growth of DRY with the length of a repetition.
@@ -43,7 +41,7 @@ pub struct SamplingParams {
     /// Exponent of the normalised entropy of the dynamic temperature.
     pub dynatemp_exponent: f32,
     /// Version of Mirostat, 1 or 2, which takes the place of all truncating samplers; 0: none.
-    pub mirostat: u32,
+    pub mirostat: usize,
     /// Surprise in bits that Mirostat aims at.
     pub mirostat_tau: f32,
     /// Learning rate of Mirostat.
@@ -75,11 +73,11 @@ impl Default for SamplingParams {
             top_k: 40,
             top_p: 0.95,
             min_p: 0.05,
-            typical: 1.0,
+            typical_p: 1.0,
             repeat_penalty: 1.0,
             presence_penalty: 0.0,
             frequency_penalty: 0.0,
-            penalty_last: 64,
+            repeat_last_n: 64,
             dry_multiplier: 0.0,
             dry_base: 1.75,
             dry_allowed: 2,
@@ -110,74 +108,6 @@ impl SamplingParams {
         SamplingParams { temperature: 0.0, ..SamplingParams::default() }
     }
 
-    /// Checks every parameter.
-    ///
-    /// # Errors
-    /// The first that is out of its range, with the range.
-    pub fn validate(&self, vocab: usize) -> Result<(), EngineError> {
-        self.check(vocab).map_err(|error| EngineError::Options(error.to_string()))
-    }
-
-    /// Checks every parameter, and says which is wrong.
-    ///
-    /// # Errors
-    /// The first that is out of its range, with its name and the range.
-    pub fn check(&self, vocab: usize) -> Result<(), ParamError> {
-        let largest = f32::MAX;
-        let ranges = [
-            ("temperature", self.temperature, 0.0, 100.0),
-            ("top_p", self.top_p, 0.0, 1.0),
-            ("min_p", self.min_p, 0.0, 1.0),
-            ("typical", self.typical, 0.0, 1.0),
-            ("repeat_penalty", self.repeat_penalty, 0.01, 100.0),
-            ("presence_penalty", self.presence_penalty, -100.0, 100.0),
-            ("frequency_penalty", self.frequency_penalty, -100.0, 100.0),
-            ("dry_multiplier", self.dry_multiplier, 0.0, 100.0),
-            ("dry_base", self.dry_base, 1.0, 100.0),
-            ("xtc_probability", self.xtc_probability, 0.0, 1.0),
-            ("xtc_threshold", self.xtc_threshold, 0.0, 1.0),
-            ("top_n_sigma", self.top_n_sigma, -largest, largest),
-            ("dynatemp_range", self.dynatemp_range, 0.0, 100.0),
-            ("dynatemp_exponent", self.dynatemp_exponent, 0.0, 100.0),
-            ("mirostat_tau", self.mirostat_tau, 0.0, 100.0),
-            ("mirostat_eta", self.mirostat_eta, 0.0, 10.0),
-            ("adaptive_target", self.adaptive_target, -largest, 1.0),
-            ("adaptive_decay", self.adaptive_decay, 0.0, 0.99),
-        ];
-        for (name, value, low, high) in ranges {
-            if !(low..=high).contains(&value) {
-                let expected = match (low == -largest, high == largest) {
-                    (true, true) => "a finite number".to_owned(),
-                    (true, false) => format!("a number of at most {high}"),
-                    _ => format!("a number from {low} to {high}"),
-                };
-                return Err(ParamError { name, problem: format!("{name} is {value}, expected {expected}") });
-            }
-        }
-        if self.mirostat > 2 {
-            let problem = format!("mirostat is {}, expected 0 (off), 1 or 2", self.mirostat);
-            return Err(ParamError { name: "mirostat", problem });
-        }
-        for (id, bias) in &self.logit_bias {
-            if *id as usize >= vocab || bias.is_nan() || *bias == f32::INFINITY {
-                let problem = format!(
-                    "logit bias {bias} for token {id}: expected a token below {vocab} and a finite number or -inf"
-                );
-                return Err(ParamError { name: "logit_bias", problem });
-            }
-        }
-        let allowed = self.allowed_tokens.as_deref();
-        if let Some(id) = allowed.unwrap_or_default().iter().find(|id| **id as usize >= vocab) {
-            let problem = format!("token {id} is allowed: expected a token below {vocab}");
-            return Err(ParamError { name: "allowed_tokens", problem });
-        }
-        if allowed.is_some_and(<[u32]>::is_empty) {
-            let problem = "the list of allowed tokens is empty: name at least one".into();
-            return Err(ParamError { name: "allowed_tokens", problem });
-        }
-        Ok(())
-    }
-
     /// The samplers that run, in their order. Mirostat takes the place of those that truncate.
     pub fn order(&self) -> Vec<SamplerKind> {
         let adapts = self.adaptive_target >= 0.0;
@@ -196,19 +126,3 @@ impl SamplingParams {
         divides && self.temperature <= 0.0 && !dynamic
     }
 }
-
-/// A parameter out of its range.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ParamError {
-    /// The field of [`SamplingParams`].
-    pub name: &'static str,
-    problem: String,
-}
-
-impl fmt::Display for ParamError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.problem)
-    }
-}
-
-impl std::error::Error for ParamError {}

@@ -7,7 +7,7 @@ use super::params::SamplingParams;
 pub(super) fn window(params: &SamplingParams) -> usize {
     let neutral =
         params.repeat_penalty == 1.0 && params.presence_penalty == 0.0 && params.frequency_penalty == 0.0;
-    if neutral { 0 } else { params.penalty_last }
+    if neutral { 0 } else { params.repeat_last_n }
 }
 
 /// Whether they only lower logits.
@@ -21,12 +21,17 @@ pub(super) struct Penalties {
 }
 
 impl Penalties {
-    pub(super) fn new(vocab: usize) -> Penalties {
-        Penalties { counts: vec![0; vocab] }
+    pub(super) fn new() -> Penalties {
+        Penalties { counts: Vec::new() }
     }
 
     /// Candidates are in the order of their ids.
     pub(super) fn apply(&mut self, params: &SamplingParams, seen: &[u32], candidates: &mut [TokenCandidate]) {
+        // tokens behind the last candidate have no logit to lower
+        let ids = candidates.last().map_or(0, |last| last.id as usize + 1);
+        if self.counts.len() < ids {
+            self.counts.resize(ids, 0);
+        }
         let window = &seen[seen.len().saturating_sub(window(params))..];
         for &token in window {
             if let Some(count) = self.counts.get_mut(token as usize) {

@@ -1,27 +1,34 @@
 //! The sampling parameters that a model's files recommend.
 
-use super::{SamplerKind, SamplingParams};
+use super::{SamplerKind, SamplingField, SamplingNumber, SamplingParams};
 use crate::error::EngineError;
 use latent_formats::gguf::Metadata;
 use latent_formats::{Checkpoint, CheckpointSource};
 use serde_json::{Map, Value};
 
+/// The parameters that models can recommend: the name of the [`SamplingField`], the key that llama.cpp's converter writes after
+/// `general.sampling.`, and the key of generation_config.json.
+const KEYS: [(&str, Option<&str>, Option<&str>); 12] = [
+    ("temperature", Some("temp"), Some("temperature")),
+    ("top_k", Some("top_k"), Some("top_k")),
+    ("top_p", Some("top_p"), Some("top_p")),
+    ("min_p", Some("min_p"), Some("min_p")),
+    ("typical_p", None, Some("typical_p")),
+    ("repeat_penalty", Some("penalty_repeat"), Some("repetition_penalty")),
+    ("repeat_last_n", Some("penalty_last_n"), None),
+    ("xtc_probability", Some("xtc_probability"), None),
+    ("xtc_threshold", Some("xtc_threshold"), None),
+    ("mirostat", Some("mirostat"), None),
+    ("mirostat_tau", Some("mirostat_tau"), None),
+    ("mirostat_eta", Some("mirostat_eta"), None),
+];
+
 /// A model's recommended parameters: `general.sampling.*` of a GGUF file, generation_config.json of a folder.
 #[derive(Clone, Debug, Default, PartialEq)]
-#[allow(missing_docs, reason = "the names are those of SamplingParams")]
 pub struct RecommendedParams {
-    pub temperature: Option<f32>,
-    pub top_k: Option<usize>,
-    pub top_p: Option<f32>,
-    pub min_p: Option<f32>,
-    pub typical: Option<f32>,
-    pub repeat_penalty: Option<f32>,
-    pub penalty_last: Option<usize>,
-    pub xtc_probability: Option<f32>,
-    pub xtc_threshold: Option<f32>,
-    pub mirostat: Option<u32>,
-    pub mirostat_tau: Option<f32>,
-    pub mirostat_eta: Option<f32>,
+    /// Names of [fields](SamplingField), and their values.
+    pub numbers: Vec<(&'static str, f64)>,
+    /// Which samplers run, in this order.
     pub samplers: Option<Vec<SamplerKind>>,
 }
 
@@ -50,92 +57,80 @@ impl RecommendedParams {
 
     /// The parameters, with Latent's own where the model recommends none.
     pub fn params(&self) -> SamplingParams {
-        let own = SamplingParams::default();
-        SamplingParams {
-            temperature: self.temperature.unwrap_or(own.temperature),
-            top_k: self.top_k.unwrap_or(own.top_k),
-            top_p: self.top_p.unwrap_or(own.top_p),
-            min_p: self.min_p.unwrap_or(own.min_p),
-            typical: self.typical.unwrap_or(own.typical),
-            repeat_penalty: self.repeat_penalty.unwrap_or(own.repeat_penalty),
-            penalty_last: self.penalty_last.unwrap_or(own.penalty_last),
-            xtc_probability: self.xtc_probability.unwrap_or(own.xtc_probability),
-            xtc_threshold: self.xtc_threshold.unwrap_or(own.xtc_threshold),
-            mirostat: self.mirostat.unwrap_or(own.mirostat),
-            mirostat_tau: self.mirostat_tau.unwrap_or(own.mirostat_tau),
-            mirostat_eta: self.mirostat_eta.unwrap_or(own.mirostat_eta),
-            samplers: self.samplers.clone(),
-            ..own
+        let mut params = SamplingParams { samplers: self.samplers.clone(), ..SamplingParams::default() };
+        self.apply(&mut params);
+        params
+    }
+
+    /// Sets the numbers that the model recommends.
+    pub fn apply(&self, params: &mut SamplingParams) {
+        for (name, value) in &self.numbers {
+            if let Some(field) = SamplingField::named(name) {
+                field.set(params, *value);
+            }
         }
     }
 
     /// The keys that llama.cpp's converter writes.
     fn of_gguf(metadata: &Metadata) -> Result<RecommendedParams, EngineError> {
-        let real = |name: &str| -> Result<Option<f32>, EngineError> {
-            Ok(metadata.f64(&format!("general.sampling.{name}"))?.map(|value| value as f32))
-        };
-        let count = |name: &str| -> Result<Option<usize>, EngineError> {
-            metadata.f64(&format!("general.sampling.{name}"))?.map(|value| whole(name, value)).transpose()
-        };
+        let gguf = |(name, key, _): (&'static str, Option<&'static str>, _)| Some((name, key?));
+        let numbers = read(KEYS.into_iter().filter_map(gguf), |key| {
+            Ok(metadata.f64(&format!("general.sampling.{key}"))?)
+        })?;
         let sequence = metadata.str("general.sampling.sequence")?.filter(|names| !names.is_empty());
         let order = |names: &str| SamplerKind::order_of_names(names.split(';'));
-        Ok(RecommendedParams {
-            temperature: real("temp")?,
-            top_k: count("top_k")?,
-            top_p: real("top_p")?,
-            min_p: real("min_p")?,
-            typical: None,
-            repeat_penalty: real("penalty_repeat")?,
-            penalty_last: count("penalty_last_n")?,
-            xtc_probability: real("xtc_probability")?,
-            xtc_threshold: real("xtc_threshold")?,
-            mirostat: count("mirostat")?.map(|version| u32::try_from(version).unwrap_or(u32::MAX)),
-            mirostat_tau: real("mirostat_tau")?,
-            mirostat_eta: real("mirostat_eta")?,
-            samplers: sequence.map(order).transpose()?,
-        })
+        Ok(RecommendedParams { numbers, samplers: sequence.map(order).transpose()? })
     }
 
     /// generation_config.json as transformers reads it; `do_sample: false` means greedy sampling.
     fn of_config(config: &Map<String, Value>) -> Result<RecommendedParams, EngineError> {
         match config.get("do_sample") {
             Some(Value::Bool(false)) => {
-                return Ok(RecommendedParams { temperature: Some(0.0), ..RecommendedParams::default() });
+                return Ok(RecommendedParams { numbers: vec![("temperature", 0.0)], samplers: None });
             }
             None | Some(Value::Null | Value::Bool(true)) => {}
             Some(other) => return Err(wrong(format!("do_sample is {other}, expected true or false"))),
         }
-        let number = |name: &str| match config.get(name) {
+        let of_config = |(name, _, key): (&'static str, _, Option<&'static str>)| Some((name, key?));
+        let numbers = read(KEYS.into_iter().filter_map(of_config), |key| match config.get(key) {
             None | Some(Value::Null) => Ok(None),
             Some(value) => {
-                value.as_f64().map(Some).ok_or_else(|| wrong(format!("{name} is {value}, expected a number")))
+                value.as_f64().map(Some).ok_or_else(|| wrong(format!("{key} is {value}, expected a number")))
             }
-        };
-        let real =
-            |name: &str| -> Result<Option<f32>, EngineError> { Ok(number(name)?.map(|value| value as f32)) };
-        Ok(RecommendedParams {
-            temperature: real("temperature")?,
-            top_k: number("top_k")?.map(|value| whole("top_k", value)).transpose()?,
-            top_p: real("top_p")?,
-            min_p: real("min_p")?,
-            typical: real("typical_p")?,
-            repeat_penalty: real("repetition_penalty")?,
-            ..RecommendedParams::default()
-        })
+        })?;
+        Ok(RecommendedParams { numbers, samplers: None })
     }
+}
+
+/// The values of the keys that are there.
+fn read(
+    keys: impl Iterator<Item = (&'static str, &'static str)>,
+    number: impl Fn(&str) -> Result<Option<f64>, EngineError>,
+) -> Result<Vec<(&'static str, f64)>, EngineError> {
+    let mut numbers = Vec::new();
+    for (name, key) in keys {
+        if let Some(value) = number(key)? {
+            numbers.push((name, checked(name, key, value)?));
+        }
+    }
+    Ok(numbers)
 }
 
 fn wrong(problem: String) -> EngineError {
     EngineError::Options(problem)
 }
 
-/// A count; −1 means all, which Latent writes as 0 for top-k, and as more than any context for the window of penalties.
-fn whole(name: &str, value: f64) -> Result<usize, EngineError> {
+/// Refuses a count that is not a whole number.
+fn checked(name: &str, key: &str, value: f64) -> Result<f64, EngineError> {
+    let Some(SamplingNumber::Count { all, .. }) = SamplingField::named(name).map(|field| field.number) else {
+        return Ok(value);
+    };
+    let least = if all.is_some() { -1.0 } else { 0.0 };
     match value {
-        -1.0 if name == "top_k" => Ok(0),
-        -1.0 => Ok(usize::MAX),
-        v if v.fract() == 0.0 && (0.0..=f64::from(u32::MAX)).contains(&v) => Ok(v as usize),
-        other => Err(wrong(format!("{name} is {other}, expected a whole number from -1 to {}", u32::MAX))),
+        value if value.fract() == 0.0 && (least..=f64::from(u32::MAX)).contains(&value) => Ok(value),
+        other => {
+            Err(wrong(format!("{key} is {other}, expected a whole number from {least} to {}", u32::MAX)))
+        }
     }
 }
 
@@ -155,18 +150,24 @@ mod tests {
             "do_sample": true, "temperature": 0.6, "top_p": 0.95, "top_k": 20, "min_p": null,
             "repetition_penalty": 1.05, "eos_token_id": [1, 2], "typical_p": 1
         }));
-        let expected = RecommendedParams {
-            temperature: Some(0.6),
-            top_k: Some(20),
-            top_p: Some(0.95),
-            typical: Some(1.0),
-            repeat_penalty: Some(1.05),
-            ..RecommendedParams::default()
-        };
-        assert_eq!(found.unwrap(), expected);
+        let expected = [
+            ("temperature", 0.6),
+            ("top_k", 20.0),
+            ("top_p", 0.95),
+            ("typical_p", 1.0),
+            ("repeat_penalty", 1.05),
+        ];
+        let found = found.unwrap();
+        assert_eq!(found.numbers, expected);
+        let params = found.params();
+        assert_eq!((params.temperature, params.top_k, params.repeat_penalty), (0.6, 20, 1.05));
         let greedy = of(json!({"do_sample": false, "temperature": 0.6})).unwrap();
-        assert_eq!(greedy, RecommendedParams { temperature: Some(0.0), ..RecommendedParams::default() });
-        assert_eq!(of(json!({"top_k": -1})).unwrap().top_k, Some(0));
+        assert_eq!(greedy.numbers, [("temperature", 0.0)]);
+        assert_eq!(of(json!({"top_k": -1})).unwrap().params().top_k, 0);
+        for (name, ..) in KEYS {
+            assert!(SamplingField::named(name).unwrap().is_recommended, "{name}");
+        }
+        assert_eq!(SamplingField::all().iter().filter(|field| field.is_recommended).count(), KEYS.len());
     }
 
     #[test]

@@ -75,10 +75,10 @@ impl Sampler {
             vocab,
             random: Random::new(params.seed),
             seen: Vec::new(),
-            candidates: Vec::with_capacity(vocab),
+            candidates: Vec::new(),
             scratch: truncation::TypicalScratch::default(),
             dry: dry::DrySampler::new(breakers),
-            penalties: penalties::Penalties::new(vocab),
+            penalties: penalties::Penalties::new(),
             mirostat: Mirostat::new(params.mirostat_tau, params.mirostat_eta),
             adaptive: AdaptiveState::new(params.adaptive_target, params.adaptive_decay),
             tokenizer,
@@ -127,8 +127,8 @@ impl Sampler {
             k => k.saturating_add(1),
         };
         // each logit that is lowered may make room for one that was not among the largest
-        let lowered =
-            penalties::window(params).min(self.seen.len() + accepted) + params.logit_bias.len() + banned;
+        let lowered = penalties::window(params).min(self.seen.len().saturating_add(accepted));
+        let lowered = lowered.saturating_add(params.logit_bias.len()).saturating_add(banned);
         match kept.saturating_add(lowered) {
             enough if enough <= MAX_TOP_LOGITS => enough,
             _ => 0,
@@ -225,7 +225,7 @@ impl Sampler {
                 SamplerKind::TopNSigma => truncation::top_n_sigma(params.top_n_sigma, candidates),
                 SamplerKind::TopK => truncation::top_k(params.top_k, candidates),
                 SamplerKind::Typical => {
-                    truncation::typical(params.typical, params.min_keep, candidates, &mut self.scratch);
+                    truncation::typical(params.typical_p, params.min_keep, candidates, &mut self.scratch);
                 }
                 SamplerKind::TopP => {
                     let sorts = params.xtc_probability > 0.0;

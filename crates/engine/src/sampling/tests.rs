@@ -41,9 +41,9 @@ fn truncating_samplers_keep_what_llama_cpp_keeps() {
     assert_eq!(with(|p| (p.xtc_probability, p.xtc_threshold) = (1.0, 0.19)), [0, 1]);
     assert_eq!(with(|p| (p.xtc_probability, p.xtc_threshold) = (1.0, 0.39)), [0, 1, 2, 3]);
     let even = probabilities(&[0.97, 0.01, 0.01, 0.01]);
-    assert_eq!(possible(&SamplingParams { typical: 0.5, ..neutral() }, &even, &[]), [0]);
+    assert_eq!(possible(&SamplingParams { typical_p: 0.5, ..neutral() }, &even, &[]), [0]);
     let odd = probabilities(&[0.4, 0.2, 0.2, 0.2]);
-    assert_eq!(possible(&SamplingParams { typical: 0.5, ..neutral() }, &odd, &[]), [1, 2, 3]);
+    assert_eq!(possible(&SamplingParams { typical_p: 0.5, ..neutral() }, &odd, &[]), [1, 2, 3]);
 }
 
 #[test]
@@ -89,7 +89,7 @@ fn penalties_push_down_what_was_said() {
     assert_eq!(greedy(|p| p.repeat_penalty = 2.0, &[0]), 1);
     assert_eq!(greedy(|p| p.presence_penalty = 3.0, &[0, 1]), 3);
     assert_eq!(greedy(|p| p.frequency_penalty = 0.5, &[0, 1, 1]), 0);
-    assert_eq!(greedy(|p| (p.presence_penalty, p.penalty_last) = (3.0, 1), &[0, 1]), 0);
+    assert_eq!(greedy(|p| (p.presence_penalty, p.repeat_last_n) = (3.0, 1), &[0, 1]), 0);
     assert_eq!(greedy(|p| p.logit_bias = vec![(0, f32::NEG_INFINITY), (3, 5.0)], &[]), 3);
 }
 
@@ -263,7 +263,7 @@ fn penalties_give_the_figures_of_llama_cpp() {
         };
         let mut candidates: Vec<TokenCandidate> =
             (0..5).map(|id| TokenCandidate { id, logit: 0.2f32.ln(), probability: 0.0 }).collect();
-        penalties::Penalties::new(5).apply(&params, seen, &mut candidates);
+        penalties::Penalties::new().apply(&params, seen, &mut candidates);
         truncation::softmax(&mut candidates, 1.0);
         for (found, expected) in candidates.iter().zip(expected) {
             assert!((found.probability - expected).abs() < 1e-5, "{seen:?}: {found:?}, expected {expected}");
@@ -288,7 +288,7 @@ fn as_many_of_the_largest_as_are_enough_give_the_choice_of_the_whole_row() {
         repeat_penalty: 1.3,
         presence_penalty: 0.4,
         frequency_penalty: 0.2,
-        penalty_last: 20,
+        repeat_last_n: 20,
         ..SamplingParams::default()
     };
     let chains = [
@@ -296,7 +296,7 @@ fn as_many_of_the_largest_as_are_enough_give_the_choice_of_the_whole_row() {
         SamplingParams { temperature: 0.0, ..penalised.clone() },
         SamplingParams::default(),
         SamplingParams { top_k: 1, ..SamplingParams::default() },
-        SamplingParams { top_k: 5, typical: 0.7, xtc_probability: 0.5, ..SamplingParams::default() },
+        SamplingParams { top_k: 5, typical_p: 0.7, xtc_probability: 0.5, ..SamplingParams::default() },
         SamplingParams { logit_bias: vec![(3, f32::NEG_INFINITY), (900, -4.0)], ..penalised.clone() },
         penalised,
     ];

@@ -98,7 +98,7 @@ fn the_dynamic_temperature_follows_the_entropy() {
 }
 
 /// Runs Mirostat and its definition, which says how many of the likeliest tokens are kept.
-fn follow_mirostat(mirostat: u32, kept: impl Fn(&[f64], f64) -> usize) {
+fn follow_mirostat(mirostat: usize, kept: impl Fn(&[f64], f64) -> usize) {
     let (tau, eta, steps) = (4.0, 0.1, 3000);
     let logits = zipf(2000);
     let p = softmax(&logits.iter().map(|l| f64::from(*l)).collect::<Vec<_>>());
@@ -261,7 +261,7 @@ fn truncating_samplers_leave_as_many_as_min_keep_says() {
         let base = SamplingParams { min_keep, ..neutral() };
         assert_eq!(of(SamplingParams { top_p: 0.1, ..base.clone() }), least);
         assert_eq!(of(SamplingParams { min_p: 0.99, ..base.clone() }), least);
-        assert_eq!(of(SamplingParams { typical: 0.1, ..base.clone() }), least);
+        assert_eq!(of(SamplingParams { typical_p: 0.1, ..base.clone() }), least);
         // XTC removes enough or nothing
         let xtc = SamplingParams { xtc_probability: 1.0, xtc_threshold: 0.15, ..base };
         assert_eq!(of(xtc), if min_keep <= 2 { 2 } else { 4 });

@@ -6,10 +6,9 @@ use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Cancels jobs from any thread, also while a step runs. Clones cancel the same scheduler's jobs.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Canceller {
     shared: Arc<Mutex<CancelledJobs>>,
-    token: CancelToken,
 }
 
 /// What was cancelled since the scheduler looked last, and what runs now.
@@ -17,45 +16,44 @@ pub struct Canceller {
 struct CancelledJobs {
     jobs: HashSet<JobId>,
     in_step: Vec<JobId>,
+    /// Stops the running step. Each step has its own, so that a late cancel stops no other.
+    step: CancelToken,
 }
 
 impl Canceller {
-    pub(super) fn new(token: CancelToken) -> Canceller {
-        Canceller { shared: Arc::default(), token }
-    }
-
-    /// What stops a running step.
-    pub(super) fn token(&self) -> CancelToken {
-        self.token.clone()
-    }
-
     /// Cancels a job: within one phase if the running step has only cancelled jobs, otherwise at
     /// the end of the step. Unknown and finished jobs are ignored.
     pub fn cancel(&self, job: JobId) {
         let mut shared = self.shared();
         shared.jobs.insert(job);
-        let CancelledJobs { jobs, in_step } = &*shared;
+        let CancelledJobs { jobs, in_step, step } = &*shared;
         if !in_step.is_empty() && in_step.iter().all(|job| jobs.contains(job)) {
-            self.token.cancel();
+            step.cancel();
         }
     }
 
-    /// A step with these jobs begins.
-    pub(super) fn begin_step(&self, jobs: Vec<JobId>) {
+    /// Ends the running step after its phase, without effect on any job: the next step runs what this one would have run. For programs that want
+    /// their scheduler back soon, to drop it.
+    pub fn stop_step(&self) {
+        self.shared().step.cancel();
+    }
+
+    /// A step with these jobs begins; returns what stops it.
+    pub(super) fn begin_step(&self, jobs: Vec<JobId>) -> CancelToken {
         let mut shared = self.shared();
-        self.token.reset();
-        let all = !jobs.is_empty() && jobs.iter().all(|job| shared.jobs.contains(job));
-        shared.in_step = jobs;
-        if all {
-            self.token.cancel();
+        let step = CancelToken::new();
+        if !jobs.is_empty() && jobs.iter().all(|job| shared.jobs.contains(job)) {
+            step.cancel();
         }
+        (shared.in_step, shared.step) = (jobs, step.clone());
+        step
     }
 
     /// It has ended.
     pub(super) fn end_step(&self) {
         let mut shared = self.shared();
         shared.in_step.clear();
-        self.token.reset();
+        shared.step = CancelToken::new();
     }
 
     /// The jobs that were cancelled since the last call.

@@ -7,6 +7,7 @@ use super::job::JobId;
 use super::task::ScheduledJob;
 use crate::caught::caught;
 use crate::request::StopReason;
+use crate::tracing;
 use latent_backend::KV_BLOCK;
 
 /// Texts of fewer full blocks are not written to disk: they run faster than a file is opened and read.
@@ -106,6 +107,7 @@ impl Scheduler {
             JobEvent::Finished { reason: StopReason::Interrupted, .. } => {}
             _ => self.counts.finished += 1,
         }
+        self.counts.drafts.steps += task.usage.drafts.steps;
         self.counts.drafts.drafted += task.usage.drafts.drafted;
         self.counts.drafts.accepted += task.usage.drafts.accepted;
         listener.tell(task.id, event);
@@ -123,7 +125,7 @@ impl Scheduler {
         }
         if with_rest || full > task.kept {
             task.name_blocks();
-            self.prefixes.insert(&task.chain, task.context(), &task.sequence, with_rest);
+            self.prefixes.insert(&task.chain, &task.sequence, with_rest);
             task.kept = full;
         }
     }

@@ -5,6 +5,7 @@ use crate::draft_kind::DraftCount;
 use crate::error::EngineError;
 use crate::generation::ChosenToken;
 use crate::request::StopReason;
+use crate::sampling::ParamError;
 use std::time::Duration;
 
 /// A callback for the events of jobs.
@@ -146,7 +147,10 @@ pub enum Refusal {
         /// Tokens of context.
         context: usize,
     },
-    /// The request asks for what this model or the scheduler cannot do, or has parameters out of their range.
+    /// A parameter of the request is out of its range.
+    #[error(transparent)]
+    Parameter(#[from] ParamError),
+    /// The request asks for what this model or the scheduler cannot do.
     #[error("{0}")]
     Invalid(String),
     /// The scheduler takes no more jobs.

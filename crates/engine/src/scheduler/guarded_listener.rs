@@ -3,6 +3,7 @@
 use super::event::{JobError, JobEvent, JobListener};
 use super::job::JobId;
 use crate::caught::caught;
+use crate::tracing;
 
 /// The listener of a step.
 pub(super) struct GuardedListener<'a> {

@@ -40,10 +40,12 @@ impl Scheduler {
         listener: &mut GuardedListener<'_>,
     ) -> Result<(), EngineError> {
         // nothing can be stopped on its way
-        self.canceller.begin_step(Vec::new());
+        let own = self.engine.set_cancel_token(self.canceller.begin_step(Vec::new()));
         let mut running: Vec<_> =
             self.running.iter_mut().filter_map(|task| task.run(plan.share(task.id))).collect();
-        let (advancing, results) = match self.engine.begin_advance(&mut running) {
+        let begun = self.engine.begin_advance(&mut running);
+        self.engine.set_cancel_token(own);
+        let (advancing, results) = match begun {
             Ok(begun) => begun,
             Err(EngineError::Stopped) => return Ok(()),
             Err(error) => return Err(self.crash(members, error, listener)),

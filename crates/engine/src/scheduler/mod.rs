@@ -44,6 +44,7 @@ pub use suspended::SuspendedJobs;
 use crate::cache::{Disk, PrefixChange, PrefixIndex};
 use crate::engine::Engine;
 use crate::error::EngineError;
+use crate::tracing;
 use fairness::Fairness;
 use flights::JobFlight;
 use guarded_listener::GuardedListener;
@@ -105,7 +106,7 @@ impl Scheduler {
         };
         let disk = options.disk.as_ref().filter(|_| options.prefix_cache).and_then(open);
         Scheduler {
-            canceller: Canceller::new(engine.cancel_token()),
+            canceller: Canceller::default(),
             prefixes: PrefixIndex::new(engine.kv_cache(), disk),
             engine,
             tokenizer,
@@ -173,7 +174,7 @@ impl Scheduler {
             // what is to be written waits for the disk now
             return Ok(self.prefixes.write_some(self.engine.kv_cache(), DISK_BYTES, true));
         }
-        self.choose_late(listener);
+        self.sample_late(listener);
         let plan = self.compose();
         let plan = self.make_room(plan, listener);
         let ran = self.run(&plan, listener);

@@ -29,13 +29,12 @@ impl Scheduler {
     /// A scheduler that continues the jobs of another on an engine with the same model. Handles
     /// that cancel them remain valid.
     pub fn resume(
-        mut engine: Engine,
+        engine: Engine,
         tokenizer: Arc<Tokenizer>,
         options: SchedulerOptions,
         jobs: SuspendedJobs,
     ) -> Scheduler {
         let SuspendedJobs { mut waiting, canceller, next_id, fairness, counts, closed } = jobs;
-        engine.cancel = canceller.token();
         let scheduler = Scheduler::new(engine, tokenizer, options);
         for task in &mut waiting {
             // names of blocks are of the engine that fills them

@@ -6,6 +6,7 @@ use super::guarded_listener::GuardedListener;
 use super::job::JobId;
 use crate::cache::Sequence;
 use crate::engine::Engine;
+use crate::tracing;
 use latent_backend::KV_BLOCK;
 
 impl Scheduler {

@@ -32,13 +32,16 @@ impl Scheduler {
             return Ok(());
         }
         self.say_started(&members, start, listener);
-        self.canceller.begin_step(members.iter().map(|member| member.id).collect());
+        let stops = self.canceller.begin_step(members.iter().map(|member| member.id).collect());
+        let own = self.engine.set_cancel_token(stops);
         let results = self.advance(plan);
         self.canceller.end_step();
+        // a step that was stopped stops nothing after it
+        self.engine.set_cancel_token(own);
         let now = (self.options.clock)();
         let results = match results {
             Ok(results) => results,
-            // all jobs in it were cancelled
+            // all jobs in it were cancelled, or it was stopped for other reasons and runs again
             Err(EngineError::Stopped) => return Ok(()),
             Err(error) if self.options.outlives_device && error.is_lost() => return Err(error),
             Err(error) => {
@@ -60,7 +63,7 @@ impl Scheduler {
 
     /// Chooses tokens from logits of earlier steps, for jobs whose processors were not ready then. If there is nothing else to run, it waits for
     /// one for a bounded time.
-    pub(super) fn choose_late(&mut self, listener: &mut GuardedListener<'_>) {
+    pub(super) fn sample_late(&mut self, listener: &mut GuardedListener<'_>) {
         let alone = self.flights.is_empty() && self.running.iter().all(ScheduledJob::is_late);
         let late = self.running.iter_mut().filter(|task| task.is_late());
         let (ids, mut generations): (Vec<JobId>, Vec<_>) =
@@ -68,7 +71,7 @@ impl Scheduler {
         if ids.is_empty() {
             return;
         }
-        let results = self.engine.choose_late(&mut generations, alone);
+        let results = self.engine.sample_late(&mut generations, alone);
         let now = (self.options.clock)();
         for (id, result) in ids.into_iter().zip(results) {
             let end = self.follow(id, 1, result, now, listener);
@@ -143,7 +146,7 @@ impl Scheduler {
     fn advance(&mut self, plan: &StepPlan) -> Result<Vec<Result<AnswerProgress, EngineError>>, EngineError> {
         let mut running: Vec<_> =
             self.running.iter_mut().filter_map(|task| task.run(plan.share(task.id))).collect();
-        self.engine.advance(&mut running)
+        self.engine.advance_owned(&mut running)
     }
 
     /// What follows from a job's part in a step; how it ends, if it does.
@@ -171,7 +174,7 @@ impl Scheduler {
             Ok(AnswerProgress::Token(chosen)) => self.follow_tokens(at, share, vec![chosen], now, listener),
             Ok(AnswerProgress::Tokens(chosen)) => self.follow_tokens(at, share, chosen, now, listener),
             Ok(AnswerProgress::Stuck(chosen, error)) => {
-                self.follow_tokens(at, share, vec![chosen], now, listener);
+                self.follow_tokens(at, share, chosen, now, listener);
                 Some(JobEnding::Failed(error.into()))
             }
             Err(EngineError::Sequence {

@@ -98,6 +98,7 @@ impl SchedulerStats {
             prompt_time: self.prompt_time + past.prompt_time,
             longest: self.longest.max(past.longest),
             drafts: DraftCount {
+                steps: self.drafts.steps + past.drafts.steps,
                 drafted: self.drafts.drafted + past.drafts.drafted,
                 accepted: self.drafts.accepted + past.drafts.accepted,
             },

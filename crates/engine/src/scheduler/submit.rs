@@ -8,10 +8,33 @@ use super::task::ScheduledJob;
 use crate::cache::{HashChain, Sequence};
 use crate::embedding::Embedding;
 use crate::error::EngineError;
+use crate::sampling::ParamError;
 use std::time::Duration;
 
 /// Assumed length of an answer, in tokens, without better information.
 const USUAL_ANSWER: usize = 256;
+
+impl Job {
+    /// Checks the prompt and the parameters of sampling for a model with `context` tokens of context and a vocabulary of `vocab` tokens.
+    ///
+    /// # Errors
+    /// [`Refusal::Parameter`] and [`Refusal::TooLong`].
+    pub fn check(&self, context: usize, vocab: usize) -> Result<(), Refusal> {
+        let prompt = &self.request.prompt;
+        let invalid = |problem: String| Err(Refusal::Parameter(ParamError { name: "prompt", problem }));
+        if prompt.is_empty() {
+            return invalid("the prompt has no tokens".into());
+        }
+        // an embedding needs no room for an answer
+        if prompt.len().saturating_add(usize::from(!self.embed)) > context {
+            return Err(Refusal::TooLong { tokens: prompt.len(), context });
+        }
+        if let Some(token) = prompt.iter().find(|token| **token as usize >= vocab) {
+            return invalid(format!("token id {token} is out of range: the vocabulary has {vocab} tokens"));
+        }
+        Ok(self.request.sampling.check(vocab)?)
+    }
+}
 
 impl Scheduler {
     /// Takes a job, which runs in the steps to come.
@@ -61,7 +84,7 @@ impl Scheduler {
                 key,
                 priority,
                 deadline,
-                undrafted: asked.0.undrafted,
+                no_drafts: asked.0.no_drafts,
                 uncached: job.uncached,
                 max_prompt_time: asked.0.max_prompt_time,
                 prompt_len: asked.0.prompt.len(),
@@ -95,26 +118,13 @@ impl Scheduler {
 
     /// Whether a job can run at all.
     fn check(&self, job: &Job) -> Result<(), Refusal> {
-        let (prompt, vocab) = (&job.request.prompt, self.engine.config().vocab_size);
-        let invalid = |problem: &str| Err(Refusal::Invalid(problem.into()));
         if self.closed {
             return Err(Refusal::Closed);
         }
-        if prompt.is_empty() {
-            return invalid("the prompt has no tokens");
-        }
-        // an embedding needs no room for an answer
-        let tokens = prompt.len() + usize::from(!job.embed);
-        if tokens > self.engine.context() {
-            return Err(Refusal::TooLong { tokens: prompt.len(), context: self.engine.context() });
-        }
-        if let Some(token) = prompt.iter().find(|token| **token as usize >= vocab) {
-            return Err(Refusal::Invalid(format!(
-                "token id {token} is out of range: the vocabulary has {vocab} tokens"
-            )));
-        }
+        job.check(self.engine.context(), self.engine.config().vocab_size)?;
         if job.embed && !self.engine.embeds() {
-            return invalid("this model's final norm cannot be read, so that it makes no embeddings");
+            let problem = "this model's final norm cannot be read, so that it makes no embeddings";
+            return Err(Refusal::Invalid(problem.into()));
         }
         if let Some(shift) = job.request.shift {
             let checked = match self.engine.kv_cache().layout().is_recurrent() {
@@ -123,7 +133,7 @@ impl Scheduler {
             };
             checked.map_err(|error| Refusal::Invalid(error.to_string()))?;
         }
-        job.request.sampling.validate(vocab).map_err(|error| Refusal::Invalid(error.to_string()))
+        Ok(())
     }
 
     /// Whether the queue has room for `jobs` more jobs of one prompt. An empty queue accepts any

@@ -37,7 +37,7 @@ pub(super) struct ScheduledJob {
     pub embedding: Option<Embedding>,
     pub embed: bool,
     pub pooling: Pooling,
-    pub undrafted: bool,
+    pub no_drafts: bool,
     pub prompt_len: usize,
     /// Whether it takes nothing from the prefix cache.
     pub uncached: bool,
@@ -130,7 +130,7 @@ impl ScheduledJob {
 
     /// Whether it wants drafts, in an engine that drafts.
     pub(super) fn wants_drafts(&self) -> bool {
-        !self.undrafted && !self.embed
+        !self.no_drafts && !self.embed
     }
 
     /// Names its full blocks.

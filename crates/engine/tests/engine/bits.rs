@@ -1,6 +1,8 @@
 //! Results do not depend on the number of threads, nor on what else is in the batch, on any tier.
 
-use crate::support::{CASES, all_logits, bits, checkpoint, engine, exhaustive, fixture, folder, tiers};
+use crate::support::{
+    CASES, all_logits, bits, checkpoint, engine, exhaustive, fixture, folder, sample_of, tiers,
+};
 use latent_engine::cache::Sequence;
 use latent_engine::{Engine, EngineOptions, LogitsRequest, SeqInput};
 use latent_graph::passes::{MlaChoice, Precision};
@@ -38,19 +40,20 @@ fn cases(tier: Tier) -> impl Iterator<Item = &'static str> {
 }
 
 fn bit_equal_for(tier: Tier, threads: &[usize]) {
-    for case in cases(tier) {
+    for (number, case) in cases(tier).enumerate() {
         let checkpoint = checkpoint(&folder(case));
         // one long enough that a row's cached rows are cut into several pieces
         let (length, single) = if case == "v3" { (300, 150) } else { (70, 20) };
         let tokens: Vec<u32> = fixture(case).tokens.iter().cycle().take(length).copied().collect();
-        for precision in [Precision::Exact, Precision::Default] {
-            for mla in [MlaChoice::Auto, MlaChoice::Naive, MlaChoice::SeparateScores] {
+        for (i, precision) in [Precision::Exact, Precision::Default].into_iter().enumerate() {
+            let turn = number + i;
+            for mla in sample_of([MlaChoice::Auto, MlaChoice::Naive, MlaChoice::SeparateScores], turn, 3) {
                 let mut one = engine(&checkpoint, &options(tier, precision, mla, 1));
                 let truth = [
                     bits(&all_logits(&mut one, &tokens, 60)),
                     bits(&all_logits(&mut one, &tokens[..single], 1)),
                 ];
-                for &threads in threads {
+                for &threads in sample_of(threads, turn, threads.len().min(2)) {
                     let mut many = engine(&checkpoint, &options(tier, precision, mla, threads));
                     assert!(
                         bits(&all_logits(&mut many, &tokens, 60)) == truth[0],

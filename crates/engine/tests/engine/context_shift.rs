@@ -112,14 +112,14 @@ fn an_answer_goes_on_beyond_the_context() {
     assert_eq!(40 + 299, session.sequence.len() + long.discarded_tokens);
     assert_eq!(long.tokens[..60], full.tokens[..], "the same until the context is full");
     // shifted blocks are never shared: the next prompt gets what a new session gets
-    assert_eq!(session.tokens, prompt[..5]);
+    assert_eq!(session.tokens(), &prompt[..5]);
     let again = engine.generate(&mut session, &request, &tokenizer, &mut ShiftListener).unwrap();
     assert_eq!((again.cached_tokens, &again.tokens), (5, &long.tokens));
 
     let refused = endless(&tokenizer, &prompt, Some(ContextShift { keep: 99, discard: 0 }), 300);
     let refused =
         engine.generate(&mut session, &refused, &tokenizer, &mut ShiftListener).unwrap_err().to_string();
-    assert!(refused.contains("--keep 99") && refused.contains("at most 98"), "{refused}");
+    assert!(refused.contains("option `keep: 99`") && refused.contains("at most 98"), "{refused}");
 }
 
 #[test]
@@ -134,12 +134,12 @@ fn advice_on_a_long_prompt_can_be_followed() {
     };
     let larger = ask(100, 150);
     assert!(
-        larger.contains("150 tokens") && larger.contains("larger --ctx-size (up to 2048 tokens)"),
+        larger.contains("150 tokens") && larger.contains("larger option `context` (up to 2048 tokens)"),
         "{larger}"
     );
     for context in [100, 2048] {
         let limit = ask(context, 2048);
-        assert!(limit.contains("made for 2048 tokens") && !limit.contains("--ctx-size"), "{limit}");
+        assert!(limit.contains("made for 2048 tokens") && !limit.contains("option `context"), "{limit}");
     }
 }
 
@@ -156,7 +156,7 @@ fn a_session_is_saved_with_its_attachment_and_without_shifted_rows() {
     engine.release(session.sequence);
     let free = engine.kv_cache().available();
     let (restored, attachment) = engine.restore_session(&path).unwrap();
-    assert_eq!((&restored.tokens[..], restored.sequence.len()), (&prompt[..5], 5));
+    assert_eq!((restored.tokens(), restored.sequence.len()), (&prompt[..5], 5));
     assert_eq!(attachment.as_deref(), Some(&b"what it is about"[..]));
     engine.release(restored.sequence);
     // who wants the cache alone gets it

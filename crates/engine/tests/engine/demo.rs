@@ -56,7 +56,7 @@ fn it_answers_as_well_on_lower_tiers() {
         let mut session = Session::default();
         let (mut right, mut total) = (0, 0);
         // fewer questions, as these tiers are slower
-        for line in questions.lines().step_by(if exhaustive() { 15 } else { 30 }) {
+        for line in questions.lines().step_by(if exhaustive() { 15 } else { 60 }) {
             let question: Value = serde_json::from_str(line).unwrap();
             let answer = demo.ask(
                 &mut session,
@@ -110,10 +110,10 @@ fn a_saved_session_goes_on_where_it_stopped() {
     let question = "Put these words in order: bread, table, drum, fox.";
     let mut session = Session::default();
     let first = demo.ask(&mut session, question, ANSWER, &SamplingParams::greedy());
-    demo.engine.save(&session.sequence, &session.tokens, &path).unwrap();
+    demo.engine.save(&session.sequence, &path).unwrap();
     let (sequence, tokens) = demo.engine.restore(&path).unwrap();
-    assert_eq!(tokens, session.tokens);
-    let mut restored = Session { sequence, tokens };
+    assert_eq!(tokens, session.tokens());
+    let mut restored = Session::from(sequence);
     let again = demo.ask(&mut restored, question, ANSWER, &SamplingParams::greedy());
     assert_eq!((again.tokens, again.cached_tokens), (first.tokens, first.prompt_tokens - 1));
 
@@ -145,9 +145,9 @@ fn a_cache_of_codes_is_saved_and_read_back() {
     let question = "Put these words in order: bread, table, drum, fox.";
     let mut session = Session::default();
     let first = demo.ask(&mut session, question, ANSWER, &SamplingParams::greedy());
-    demo.engine.save(&session.sequence, &session.tokens, &path).unwrap();
-    let (sequence, tokens) = demo.engine.restore(&path).unwrap();
-    let again = demo.ask(&mut Session { sequence, tokens }, question, ANSWER, &SamplingParams::greedy());
+    demo.engine.save(&session.sequence, &path).unwrap();
+    let (sequence, _) = demo.engine.restore(&path).unwrap();
+    let again = demo.ask(&mut Session::from(sequence), question, ANSWER, &SamplingParams::greedy());
     assert_eq!((again.tokens, again.cached_tokens), (first.tokens, again.prompt_tokens - 1));
     let refused = engine_with(latent_types::CacheType::F16).restore(&path).unwrap_err().to_string();
     assert!(refused.contains("cache type: int8"), "{refused}");

@@ -1,10 +1,10 @@
 //! Two runs compared: equal settings agree in every bit, other settings within their tolerance, and a wrong weight is found where it is.
 
 use crate::support::{CASES, all_logits, bits, checkpoint, engine, folder};
-use latent_compare::{
+use latent_engine::{ActivationTrace, EngineOptions};
+use latent_evaluate::compare::{
     ComparedRun, ComparisonReport, DiffError, Numerics, PointVerdict, Tolerance, compare, dump,
 };
-use latent_engine::{ActivationTrace, EngineOptions};
 use latent_formats::Checkpoint;
 use latent_graph::ModelConfig;
 use latent_graph::activations::Activations;
@@ -57,7 +57,7 @@ fn first(report: &ComparisonReport) -> Option<&str> {
 }
 
 fn describe(report: &ComparisonReport) -> String {
-    let line = |p: &latent_compare::PointReport| {
+    let line = |p: &latent_evaluate::compare::PointReport| {
         format!("{} {:e} of {:e} {:?}\n", p.name, p.distance.worst_relative, p.inputs_error, p.verdict)
     };
     report.points.iter().map(line).collect()
@@ -263,7 +263,7 @@ fn a_dump_comes_back_as_it_was_written() {
     assert_eq!(report.points.len(), count);
     assert!(report.points.iter().all(|p| p.verdict == PointVerdict::Same));
     let other = dump::read(&path, &a.points, Some(&tokens[1..])).unwrap_err().to_string();
-    assert!(other.contains("24 tokens") && other.contains("--tokens"), "{other}");
+    assert!(other.contains("24 tokens") && other.contains("option `tokens`"), "{other}");
 }
 
 #[test]
@@ -351,7 +351,7 @@ fn bad_dumps_are_refused_with_what_is_wrong() {
     dump_of(&path, "layers.1.residual", I32, &[4, 96], Some(&four));
     refused(&["I32", "F32"]);
     dump_of(&path, "layers.1.residual", F32, &[4, 96], None);
-    refused(&["--tokens"]);
+    refused(&["`tokens`"]);
     dump_of(&path, "layers.1.residual", F32, &[4, 96], Some(&[1, u32::MAX, 2, 3]));
     refused(&["invalid token ID -1"]);
     std::fs::write(&path, b"GGUF and what not").unwrap();

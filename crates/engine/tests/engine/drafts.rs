@@ -113,8 +113,8 @@ fn a_seed_gives_the_same_text_with_drafts_whatever_the_sampler_does() {
                 let answer =
                     demo.engine.generate(&mut session, &request, &demo.tokenizer, &mut heard).unwrap();
                 // what stays cached is what stays without drafts
-                assert_eq!(session.sequence.len(), session.tokens.len());
-                (answer, heard.0, session.tokens)
+                assert_eq!(session.sequence.len(), session.tokens().len());
+                (answer, heard.0, session.tokens().to_vec())
             };
             let (without, with) = (ask(&mut plain), ask(&mut drafting));
             assert_eq!(
@@ -203,12 +203,12 @@ fn a_restored_session_runs_again_and_a_continued_one_does_not() {
     assert_eq!((again.cached_tokens, again.tokens), (told.prompt_tokens - 1, told.tokens.clone()));
     assert!(again.drafts.accepted > 10);
     // a file does not depend on whether tokens are drafted
-    demo.engine.save(&session.sequence, &session.tokens, &path).unwrap();
-    let (sequence, tokens) = plain.engine.restore(&path).unwrap();
-    let there = plain.ask(&mut Session { sequence, tokens }, first, 60, &greedy);
+    demo.engine.save(&session.sequence, &path).unwrap();
+    let (sequence, _) = plain.engine.restore(&path).unwrap();
+    let there = plain.ask(&mut Session::from(sequence), first, 60, &greedy);
     assert_eq!((there.cached_tokens, &there.tokens), (told.prompt_tokens - 1, &told.tokens));
-    let (sequence, tokens) = demo.engine.restore(&path).unwrap();
-    let here = demo.ask(&mut Session { sequence, tokens }, first, 60, &greedy);
+    let (sequence, _) = demo.engine.restore(&path).unwrap();
+    let here = demo.ask(&mut Session::from(sequence), first, 60, &greedy);
     assert_eq!((here.cached_tokens, &here.tokens), (0, &told.tokens));
     assert!(here.drafts.accepted > 10);
     // another question keeps one row less: the MTP layer's row before the difference has read another token
@@ -221,7 +221,7 @@ fn a_restored_session_runs_again_and_a_continued_one_does_not() {
         prompt: demo.prompt(first),
         sampling: greedy,
         max_tokens: Some(60),
-        undrafted: true,
+        no_drafts: true,
         ..Request::default()
     };
     let plainly = demo.engine.generate(&mut session, &request, &demo.tokenizer, &mut DemoListener).unwrap();

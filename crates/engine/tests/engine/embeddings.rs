@@ -3,6 +3,7 @@
 
 use crate::support::{checkpoint, folder};
 use latent_backend::Backend;
+use latent_backend_reference::{ReferenceBackend, ToyRecurrence};
 use latent_engine::cache::{CacheFileError, Sequence, StateOptions};
 use latent_engine::sampling::SamplingParams;
 use latent_engine::{
@@ -12,7 +13,6 @@ use latent_engine::{
 use latent_formats::Checkpoint;
 use latent_graph::passes::{MlaChoice, Precision};
 use latent_testing::ModelRecipe;
-use latent_testing::reference::{ReferenceBackend, ToyRecurrence};
 use latent_text::Tokenizer;
 use std::path::Path;
 use std::sync::Arc;
@@ -213,7 +213,7 @@ fn rows_of_embeddings_are_neither_saved_nor_taken_for_tokens() {
         engine.step(&mut inputs, &mut |_, _, _| {}).unwrap().all().unwrap();
     }
     assert_eq!(sequence.embedded_from(), Some(10));
-    let refused = engine.save(&sequence, &text.tokens[..20], &path).unwrap_err();
+    let refused = engine.save(&sequence, &path).unwrap_err();
     assert!(
         matches!(refused, EngineError::CacheFile(CacheFileError::Embeddings { position: 10, .. })),
         "{refused}"
@@ -223,22 +223,22 @@ fn rows_of_embeddings_are_neither_saved_nor_taken_for_tokens() {
     // a fork of what came before is a sequence of tokens
     let mut before = engine.share(&sequence, 10);
     assert_eq!((before.embedded_from(), engine.share(&sequence, 11).embedded_from()), (None, Some(10)));
-    engine.save(&before, &text.tokens[..10], &path).unwrap();
+    engine.save(&before, &path).unwrap();
     assert_eq!(engine.truncate(&mut before, 5), 5);
     engine.shift(&mut sequence, 2..6).unwrap();
-    assert!(engine.save(&sequence, &text.tokens[..16], &path).is_err());
+    assert!(engine.save(&sequence, &path).is_err());
     assert_eq!(engine.truncate(&mut sequence, 2), 2);
     assert_eq!(sequence.embedded_from(), None);
 
     // a session keeps what stands for tokens
-    let mut session = Session { sequence, tokens: text.tokens[..2].to_vec() };
+    let mut session = Session::from(sequence);
     let rows = text.rows(50..60, true);
     let mut inputs =
         [SeqInput { sequence: &mut session.sequence, rows, wanted: LogitsRequest::Nothing, drafted: false }];
     engine.step(&mut inputs, &mut |_, _, _| {}).unwrap().all().unwrap();
-    session.tokens.extend(&text.tokens[50..60]);
+    assert_eq!(session.tokens(), &text.tokens[..2]);
     assert!(engine.save_session(&mut session, None, &path).is_err());
-    session.tokens.truncate(2);
+    assert_eq!(engine.truncate(&mut session.sequence, 2), 2);
     assert_eq!(engine.save_session(&mut session, None, &path).unwrap(), 2);
 }
 
@@ -247,7 +247,7 @@ struct EmbeddingListener;
 impl Listener for EmbeddingListener {}
 
 #[test]
-fn whatever_tokens_a_session_claims_rows_of_embeddings_are_not_used_for_a_prompt() {
+fn rows_of_embeddings_are_not_used_for_a_prompt() {
     let demo = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/mla-demo-Q4_K_M.gguf");
     let file = checkpoint(&demo);
     let tokenizer = Arc::new(Tokenizer::from_checkpoint(&file).unwrap());
@@ -255,7 +255,7 @@ fn whatever_tokens_a_session_claims_rows_of_embeddings_are_not_used_for_a_prompt
     let mut engine = load(&*latent_backends::cpu(), &file, &options);
     let prompt: Vec<u32> = (20..32).collect();
     let values = vec![0.25; 3 * engine.config().hidden_size];
-    let mut session = Session { tokens: prompt[..7].to_vec(), ..Session::default() };
+    let mut session = Session::default();
     for rows in [
         InputRows::Tokens(&prompt[..4]),
         InputRows::Embeddings { values: &values, width: engine.config().hidden_size },

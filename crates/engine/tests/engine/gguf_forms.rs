@@ -1,12 +1,14 @@
 //! Fixtures that transformers wrote, as GGUF files in the keys and names of llama.cpp's converter: the same logits.
 
-use crate::support::{all_logits, checkpoint, engine, error, fixture, folder};
-use latent_engine::{DenseAttention, EngineOptions};
+use crate::support::{all_logits, bits, checkpoint, engine, error, fixture, folder};
+use latent_engine::{DenseAttention, Engine, EngineOptions, SparseAttention};
 use latent_formats::gguf::{Writer, WriterValue};
 use latent_formats::{Checkpoint, CheckpointSource, OutputFile};
+use latent_graph::circuit::KvHalf;
 use latent_graph::config::{KvForm, Temperature};
 use latent_graph::passes::{CacheForm, MlaChoice, Precision};
 use latent_graph::{CheckpointTensors, Circuit, ModelConfig, Stage};
+use latent_testing::{ModelRecipe, RandomWeightTypes};
 use latent_types::TensorType;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -14,6 +16,8 @@ use std::path::{Path, PathBuf};
 
 const CASES: [(&str, &str); 3] =
     [("glm-dsa", "glm-dsa"), ("deepseek32", "deepseek32"), ("mistral4", "mistral4")];
+
+const TOKENS: [u32; 9] = [256, 5, 99, 300, 7, 7, 42, 511, 0];
 
 /// A tensor: shape, outermost first, and numbers.
 type FloatTensor = (Vec<usize>, Vec<f32>);
@@ -259,30 +263,31 @@ fn a_config_is_the_same_from_either_file() {
 #[test]
 fn a_context_beyond_the_indexers_tokens_is_warned_of() {
     let file = checkpoint(&folder("glm-dsa"));
-    let summary = |context| {
-        let options = EngineOptions { context: Some(context), ..exact(MlaChoice::Auto) };
+    let summary = |context, sparse| {
+        let options = EngineOptions { context: Some(context), sparse, ..exact(MlaChoice::Auto) };
         engine(&file, &options).summary().dense
     };
-    assert_eq!(summary(64), None);
-    let dense = summary(65).unwrap();
+    assert_eq!(summary(64, SparseAttention::Off), None);
+    assert_eq!(summary(65, SparseAttention::On), None);
+    let dense = summary(65, SparseAttention::Off).unwrap();
     assert_eq!(dense, DenseAttention { index_topk: 64, context: 65 });
     assert_eq!(
         dense.to_string(),
-        "the model was trained with sparse attention to 64 tokens; Latent attends to all, which is the same up to 64 tokens and may \
-         answer otherwise beyond (the context holds 65; --ctx-size 64 keeps within)"
+        "the model was trained with sparse attention to 64 tokens, and it attends to all here, which is the same up to 64 tokens and may \
+         answer otherwise beyond (the context holds 65; option `context: 64` keeps within)"
     );
     assert_eq!(engine(&checkpoint(&folder("v3")), &exact(MlaChoice::Auto)).summary().dense, None);
 }
 
 #[test]
-fn the_indexer_is_unused_and_the_reason_is_given() {
+fn the_indexer_of_dense_attention_is_unused_and_the_reason_is_given() {
     let temporary = tempfile::tempdir().unwrap();
     for (path, name) in [
         (folder("deepseek32"), "model.layers.0.self_attn.indexer.wk.weight"),
         (write("deepseek32", "deepseek32", temporary.path()), "blk.0.indexer.attn_k.weight"),
     ] {
         let file = checkpoint(&path);
-        let config = ModelConfig::from_checkpoint(&file).unwrap();
+        let config = ModelConfig::from_checkpoint(&file).unwrap().without_indexer();
         let circuit = Circuit::named(&config.circuit).unwrap();
         let resolved = exact(MlaChoice::Auto);
         let backend = latent_backends::cpu();
@@ -292,15 +297,77 @@ fn the_indexer_is_unused_and_the_reason_is_given() {
         let (unused, unread) = latent_graph::audit::unused(circuit, &config, &CheckpointTensors(&file), &irs);
         assert_eq!(unread, Vec::<String>::new());
         let indexer = unused.iter().find(|unused| unused.tensor == name).unwrap();
-        assert!(
-            indexer.why.contains("sparse attention") && indexer.why.contains("index_topk"),
-            "{}",
-            indexer.why
-        );
+        assert!(indexer.why.contains("sparse attention") && indexer.why.contains("dense"), "{}", indexer.why);
         assert_eq!(unused.len(), 15, "five of each of three layers");
         // without index_topk the same tensors are not understood
         let dense = ModelConfig { index_topk: None, ..config.clone() };
         let (_, unread) = latent_graph::audit::unused(circuit, &dense, &CheckpointTensors(&file), &irs);
         assert_eq!(unread.len(), 15);
+    }
+}
+
+/// Weights of W_KV of the plan for one row of layer 0: slot, type, which half it is derived as, and the kernel of absorption.
+fn kv_weights(engine: &Engine) -> Vec<(String, TensorType, Option<KvHalf>)> {
+    let plan = &engine.stages()[0].plans[0];
+    let of_layer = plan.ir.weights.iter().filter(|weight| weight.layer == Some(0));
+    let kv = of_layer.filter(|weight| ["k_b", "v_b", "kv_b"].contains(&weight.slot.as_str()));
+    kv.map(|weight| (weight.slot.clone(), weight.ty, weight.derived.as_ref().map(|derived| derived.half)))
+        .collect()
+}
+
+#[test]
+fn a_quantized_joined_w_kv_is_split_where_values_are_rounded_anyway() {
+    let made = tempfile::tempdir().unwrap();
+    let path = made.path().join("model.gguf");
+    let options = |precision, threads| EngineOptions {
+        precision,
+        threads: Some(threads),
+        context: Some(128),
+        ..EngineOptions::default()
+    };
+    for (ty, split) in [
+        (TensorType::Q4_0, true),
+        (TensorType::Q4_K, true),
+        (TensorType::Q6_K, true),
+        (TensorType::Q8_0, true),
+        (TensorType::MXFP4, true),
+        (TensorType::BF16, false),
+        (TensorType::F32, false),
+    ] {
+        for shape in ["tiny-v3", "tiny-glm", "tiny-minicpm3"] {
+            let recipe = ModelRecipe {
+                layers: Some(2),
+                legacy: true,
+                ..ModelRecipe::new(shape, RandomWeightTypes::from(ty))
+            };
+            recipe.write_gguf(&path).unwrap();
+            let file = checkpoint(&path);
+            let mut exact = engine(&file, &options(Precision::Exact, 2));
+            assert_eq!(kv_weights(&exact), [("kv_b".to_owned(), ty, None)], "{shape} {ty}");
+            let truth = all_logits(&mut exact, &TOKENS, 4);
+            let mut first = None;
+            for threads in [1, 3] {
+                let mut engine = engine(&file, &options(Precision::Default, threads));
+                let expected = match split {
+                    true => vec![
+                        ("k_b".to_owned(), TensorType::Q8_0, Some(KvHalf::Uk)),
+                        ("v_b".to_owned(), ty, Some(KvHalf::Uv)),
+                    ],
+                    false => vec![("kv_b".to_owned(), ty, None)],
+                };
+                let mut found = kv_weights(&engine);
+                found.sort_by(|a, b| a.0.cmp(&b.0));
+                assert_eq!(found, expected, "{shape} {ty}");
+                let logits = all_logits(&mut engine, &TOKENS, 4);
+                // a router of a random model can be near a tie in some row
+                let mut errors: Vec<f64> =
+                    logits.iter().zip(&truth).map(|(logits, truth)| error(logits, truth)).collect();
+                errors.sort_by(f64::total_cmp);
+                let median = errors[errors.len() / 2];
+                assert!(median < 2e-2, "{shape} {ty}: {median:e}");
+                let bits = bits(&logits);
+                assert!(*first.get_or_insert(bits.clone()) == bits, "{shape} {ty} of {threads} threads");
+            }
+        }
     }
 }

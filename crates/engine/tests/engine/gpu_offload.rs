@@ -95,7 +95,7 @@ fn a_saved_cache_goes_on_on_one_device_and_on_two() {
         engine
             .prefill(&mut sequence, &tokens, 64, LogitsRequest::Last, &mut |_, _| {}, &mut |_| true)
             .unwrap();
-        engine.save(&sequence, &tokens, &path).unwrap();
+        engine.save(&sequence, &path).unwrap();
         let own = next(&mut engine, &mut sequence);
         let (mut restored, _) = engine.restore(&path).unwrap();
         assert_eq!(
@@ -133,8 +133,8 @@ fn a_model_that_does_not_fit_says_by_how_much_and_auto_leaves_layers_on_the_cpu(
     for part in [
         "the memory of the device",
         "missing",
-        &format!("-ngl {layers} (of {}", layers + 1),
-        "--ctx-size",
+        &format!("option `offload: {layers}` (of {}", layers + 1),
+        "option `context: ",
         "f16",
     ] {
         assert!(message.contains(part), "{part}: {message}");
@@ -151,13 +151,13 @@ fn a_model_that_does_not_fit_says_by_how_much_and_auto_leaves_layers_on_the_cpu(
     let tight = small.with_memory_limit(taken / 3);
     let forced = EngineOptions { force: true, ..cached(DeviceLayers::All) };
     let refused = load(&tight, &file, &forced).err().unwrap().to_string();
-    assert!(refused.contains("-ngl") && refused.contains("device memory"), "{refused}");
+    assert!(refused.contains("`offload") && refused.contains("device memory"), "{refused}");
     // nothing fits: the CPU has it all
     let none = tight.with_memory_limit(1);
     let engine = load(&none, &file, &cached(DeviceLayers::Auto)).unwrap();
     assert_eq!((engine.summary().backend, engine.summary().front.clone()), ("cpu", None));
     let refused = load(&none, &file, &cached(DeviceLayers::All)).err().unwrap().to_string();
-    assert!(refused.contains("not even the output fits there: take --device cpu"), "{refused}");
+    assert!(refused.contains("not even the output fits there: take option `device: cpu`"), "{refused}");
 }
 
 /// The limit of devices on one buffer, which the KV cache of a layer and the values of a step meet before memory is full.
@@ -187,12 +187,12 @@ fn contexts_and_steps_are_chosen_so_that_each_piece_fits() {
     };
     let (piece, text) = refused(EngineOptions { context: Some(context), ..chosen(DeviceLayers::All) });
     assert_eq!((piece.bytes, piece.fits()), (row * context as u64, (most / row) as usize));
-    for part in ["the KV cache of a layer takes", "in one piece", "--ctx-size", "--cache-type f16"] {
+    for part in ["the KV cache of a layer takes", "in one piece", "option `context`", "option `cache: f16`"] {
         assert!(text.contains(part), "{part}: {text}");
     }
     let large = EngineOptions { max_batch_tokens: Some(1 << 16), ..options(DeviceLayers::All) };
     let (piece, text) = refused(large);
-    assert!(text.contains("a value of a step takes") && text.contains("--batch-size"), "{text}");
+    assert!(text.contains("a value of a step takes") && text.contains("option `max_batch_tokens`"), "{text}");
     // what is advised is loaded
     let fits = EngineOptions { max_batch_tokens: Some(piece.fits()), ..options(DeviceLayers::All) };
     load(&limited, &file, &fits).unwrap();

@@ -163,6 +163,10 @@ fn a_backend_that_does_not_sum_says_so() {
     let mut engine =
         Engine::load(&*latent_backends::reference(), &checkpoint, &options, &mut |_, _| {}).unwrap();
     assert!(
-        engine.input_squares(&[&[1, 2]], &mut |_| true).unwrap_err().to_string().contains("--device cpu")
+        engine
+            .input_squares(&[&[1, 2]], &mut |_| true)
+            .unwrap_err()
+            .to_string()
+            .contains("option `device: cpu`")
     );
 }

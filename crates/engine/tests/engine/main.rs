@@ -3,6 +3,7 @@
 
 mod adding_a_model;
 mod bits;
+mod cancel;
 mod circuits;
 mod context_shift;
 mod controls;
@@ -21,7 +22,10 @@ mod gpu_offload;
 mod hosts;
 mod in_flight;
 mod input_squares;
+mod kda;
+mod lookups;
 mod many;
+mod odd_arguments;
 mod offload;
 mod packed;
 mod recurrent;
@@ -36,5 +40,7 @@ mod scheduler_states;
 mod shapes;
 mod shards;
 mod sound;
+mod sparse;
 mod support;
 mod verify_rows;
+mod worker;

@@ -55,8 +55,10 @@ fn legacy_files_shards_and_folders_give_the_same_bits() {
     let recipe =
         |ty| ModelRecipe { layers: Some(2), ..ModelRecipe::new("tiny-v3", RandomWeightTypes::from(ty)) };
     let legacy = folder.path().join("legacy.gguf");
-    ModelRecipe { legacy: true, ..recipe(TensorType::Q8_0) }.write_gguf(&legacy).unwrap();
-    check(&legacy, &TOKENS, "legacy");
+    for ty in [TensorType::Q8_0, TensorType::Q4_K, TensorType::NVFP4, TensorType::F16] {
+        ModelRecipe { legacy: true, ..recipe(ty) }.write_gguf(&legacy).unwrap();
+        check(&legacy, &TOKENS, &format!("legacy {ty}"));
+    }
     let cut = ModelRecipe { shards: Some(3), ..recipe(TensorType::Q4_K) }
         .write_gguf(&folder.path().join("cut.gguf"));
     check(&cut.unwrap().first, &TOKENS, "shards");

@@ -4,16 +4,16 @@
 
 use crate::support;
 use crate::support::{bits, checkpoint};
+use latent_backend_reference::{ReferenceBackend, ToyRecurrence};
 use latent_engine::cache::{CacheFileError, Sequence, StateOptions, StatesFull};
 use latent_engine::sampling::SamplingParams;
 use latent_engine::{
-    ContextShift, Engine, EngineError, EngineOptions, Listener, LogitsRequest, Request, SeqError, SeqInput,
-    Session, StopReason,
+    CancelToken, ContextShift, Engine, EngineError, EngineOptions, Listener, LogitsRequest, Request,
+    SeqError, SeqInput, Session, StopReason,
 };
 use latent_formats::Checkpoint;
 use latent_graph::passes::MlaChoice;
 use latent_testing::ModelRecipe;
-use latent_testing::reference::{ReferenceBackend, ToyRecurrence};
 use latent_text::Tokenizer;
 use std::path::Path;
 use std::sync::Arc;
@@ -175,7 +175,8 @@ fn a_step_that_ends_early_leaves_the_state_as_it_was() {
     let mut sequence = Sequence::default();
     feed(&mut engine, &mut sequence, &tokens[..100]);
     let (free, kept) = (engine.kv_cache().available_states(), positions(&sequence));
-    let cancel = engine.cancel_token();
+    let cancel = CancelToken::new();
+    engine.set_cancel_token(cancel.clone());
     let end = |engine: &mut Engine, sequence: &mut Sequence, tokens: &[u32]| {
         let mut inputs = [SeqInput::tokens(sequence, tokens, LogitsRequest::Last)];
         engine.step(&mut inputs, &mut |_, _, _| panic!("no logits")).err().unwrap()
@@ -183,7 +184,7 @@ fn a_step_that_ends_early_leaves_the_state_as_it_was() {
     // the backend looks at the token after its first node, which has written the states by then
     cancel.cancel();
     assert!(matches!(end(&mut engine, &mut sequence, &[9; 60]), EngineError::Stopped));
-    cancel.reset();
+    engine.set_cancel_token(CancelToken::new());
     model.fails.store(true, Ordering::Relaxed);
     let failed = end(&mut engine, &mut sequence, &[8; 100]);
     assert!(failed.to_string().contains("told to fail"), "{failed}");
@@ -337,11 +338,11 @@ fn a_saved_sequence_has_its_state_and_its_snapshots() {
         if length > 0 {
             feed(&mut engine, &mut sequence, &tokens[..length]);
         }
-        let mut session = Session { sequence, tokens: tokens[..length].to_vec() };
+        let mut session = Session::from(sequence);
         assert_eq!(engine.save_session(&mut session, Some(b"about"), &path).unwrap(), length);
         let (mut restored, attachment) = other.restore_session(&path).unwrap();
         assert_eq!(attachment.as_deref(), Some(&b"about"[..]));
-        assert_eq!((restored.sequence.len(), &restored.tokens[..]), (length, &tokens[..length]));
+        assert_eq!((restored.sequence.len(), restored.tokens()), (length, &tokens[..length]));
         let went_on = feed(&mut other, &mut restored.sequence, &[4, 5]);
         assert!(went_on == fresh(&mut engine, &[&tokens[..length], &[4, 5]].concat()), "{length}");
         if length == 200 {
@@ -374,14 +375,14 @@ fn files_of_another_kind_and_damaged_ones_are_refused() {
     let (path, tokens) = (model.file(), text(70));
     let mut sequence = Sequence::default();
     feed(&mut plain, &mut sequence, &tokens);
-    plain.save(&sequence, &tokens, &path).unwrap();
+    plain.save(&sequence, &path).unwrap();
     assert!(std::fs::read(&path).unwrap().starts_with(b"LATNTKV1"), "as before");
     let refused = engine.restore(&path).unwrap_err().to_string();
     assert!(refused.contains("another kind of cache: without recurrent state"), "{refused}");
 
     let mut sequence = Sequence::default();
     feed(&mut engine, &mut sequence, &tokens);
-    engine.save(&sequence, &tokens, &path).unwrap();
+    engine.save(&sequence, &path).unwrap();
     let refused = plain.restore(&path).unwrap_err().to_string();
     assert!(refused.contains("another kind of cache: with recurrent state"), "{refused}");
     drop(sequence);
@@ -468,7 +469,7 @@ fn a_conversation_goes_back_to_the_ends_of_its_messages() {
     let again = ask(&mut session, &prompt);
     assert_eq!((again.cached_tokens, &again.tokens), (11, &first.tokens));
     // the next message: the present state goes on
-    let said = session.tokens.clone();
+    let said = session.tokens().to_vec();
     let longer = [&said[..], &[40, 41, 42]].concat();
     let second = ask(&mut session, &longer);
     assert_eq!((said.len(), second.cached_tokens), (15, 15));

@@ -376,13 +376,14 @@ fn what_cannot_run_is_refused_with_what_to_do() {
     assert!(too_long.to_string().contains("256 tokens"), "{too_long}");
     let mut refused = |job: Job| match scheduler.submit(job).unwrap_err() {
         Refusal::Invalid(problem) => problem,
+        Refusal::Parameter(error) => format!("{}: {error}", error.name),
         other => panic!("{other}"),
     };
-    assert!(refused(job(&tokenizer, Vec::new(), 1)).contains("no tokens"));
-    assert!(refused(job(&tokenizer, vec![4_000_000], 1)).contains("4000000"));
+    assert!(refused(job(&tokenizer, Vec::new(), 1)).contains("prompt: the prompt has no tokens"));
+    assert!(refused(job(&tokenizer, vec![4_000_000], 1)).contains("prompt: token id 4000000"));
     let mut hot = job(&tokenizer, vec![300], 1);
     hot.request.sampling.temperature = -1.0;
-    assert!(refused(hot).contains("temperature"));
+    assert!(refused(hot).contains("temperature: temperature is -1"));
     let mut shifted = job(&tokenizer, vec![300], 1);
     shifted.request.shift = Some(ContextShift { keep: usize::MAX, discard: 0 });
     assert!(refused(shifted).contains("cannot shift"));

@@ -3,12 +3,12 @@
 use crate::support::demo;
 use crate::support::jobs;
 use crate::support::jobs::{HeardEvents, alone, nothing_is_left, prompt};
+use latent_backend_reference::{ReferenceBackend, ToyRecurrence};
 use latent_engine::cache::{DiskCache, StateOptions};
 use latent_engine::scheduler::{Job, JobChoice, JobError, JobId, Scheduler, SchedulerOptions};
 use latent_engine::{Draft, Engine, EngineOptions};
 use latent_formats::Checkpoint;
 use latent_graph::passes::MlaChoice;
-use latent_testing::reference::{ReferenceBackend, ToyRecurrence};
 use latent_testing::{ModelRecipe, MtpLayer};
 use latent_text::Tokenizer;
 use std::path::Path;
@@ -198,11 +198,11 @@ fn drafts_change_no_text_and_prefixes_serve_them() {
     let mut scheduler = Scheduler::new(load(Draft::Mtp), Arc::clone(&tokenizer), on_disk(&cache));
     let mut heard = HeardEvents::default();
     let mut all = Vec::new();
-    for (kind, len, undrafted) in
+    for (kind, len, no_drafts) in
         [(1, 150, false), (1, 150, false), (2, 90, true), (1, 170, false), (3, 300, false), (2, 100, false)]
     {
         let mut job = tiny_job(ids(kind, len), 40);
-        job.request.undrafted = undrafted;
+        job.request.no_drafts = no_drafts;
         all.push((scheduler.submit(job).unwrap(), kind, len));
         heard.steps(&mut scheduler, 30);
     }

@@ -1,8 +1,8 @@
 //! What a program without unsafe code can ask of an engine, and must be refused.
 #![forbid(unsafe_code)]
 
-use latent_engine::cache::{CacheFull, Sequence};
-use latent_engine::{Engine, EngineError, EngineOptions, LogitsRequest, SeqError, SeqInput};
+use latent_engine::cache::{CacheFileError, CacheFull, Sequence};
+use latent_engine::{CancelToken, Engine, EngineError, EngineOptions, LogitsRequest, SeqError, SeqInput};
 use latent_formats::Checkpoint;
 use latent_testing::{ModelRecipe, RandomWeightTypes};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -62,7 +62,7 @@ fn a_sequence_of_another_engine_is_refused_and_nothing_changes() {
     assert!(error.starts_with("sequence 1 of the step: another engine has run this sequence"), "{error}");
     assert_eq!(heard, [(0, 0)]);
     let path = folder.path().join("saved");
-    for error in [two.shift(&mut sequence, 0..1), two.save(&sequence, &[1, 2, 3], &path)] {
+    for error in [two.shift(&mut sequence, 0..1), two.save(&sequence, &path)] {
         assert!(matches!(error, Err(EngineError::ForeignSequence)), "{error:?}");
     }
     assert!(!path.exists());
@@ -114,7 +114,8 @@ fn a_cancelled_step_changes_no_sequence_and_the_next_one_runs() {
     let mut engine = engine(&checkpoint, 256);
     let mut sequence = Sequence::default();
     run(&mut engine, &mut sequence, &[1, 2, 3]).unwrap();
-    let token = engine.cancel_token();
+    let token = CancelToken::new();
+    engine.set_cancel_token(token.clone());
     // from another thread, as a server does it
     std::thread::spawn({
         let token = token.clone();
@@ -125,7 +126,7 @@ fn a_cancelled_step_changes_no_sequence_and_the_next_one_runs() {
     let error = run(&mut engine, &mut sequence, &[4; 100]).unwrap_err();
     assert!(matches!(error, EngineError::Stopped), "{error}");
     assert_eq!(sequence.len(), 3);
-    token.reset();
+    engine.set_cancel_token(CancelToken::new());
     let went_on = run(&mut engine, &mut sequence, &[4]).unwrap();
     assert_eq!(run(&mut engine, &mut Sequence::default(), &[1, 2, 3, 4]).unwrap(), went_on);
 }
@@ -159,4 +160,69 @@ fn steps_beyond_what_the_engine_is_made_for_are_refused() {
             Engine::load(&*latent_backends::cpu(), &checkpoint, &options, &mut |_, _| {}).err().unwrap();
         assert!(error.to_string().contains(&format!("a step of {max_batch_tokens} rows")), "{error}");
     }
+}
+
+/// A file with its checksum made anew.
+fn with_checksum(mut bytes: Vec<u8>) -> Vec<u8> {
+    bytes.truncate(bytes.len() - 8);
+    let sum = bytes.iter().fold(0xcbf2_9ce4_8422_2325u64, |sum, byte| {
+        (sum ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    });
+    bytes.extend_from_slice(&sum.to_le_bytes());
+    bytes
+}
+
+#[test]
+fn rows_are_saved_and_restored_under_their_own_tokens_alone() {
+    let (folder, checkpoint) = model();
+    let mut engine = engine(&checkpoint, 256);
+    let path = folder.path().join("saved");
+    let mut sequence = Sequence::default();
+    run(&mut engine, &mut sequence, &[1, 2, 3]).unwrap();
+    assert_eq!(sequence.tokens(), [1, 2, 3]);
+    engine.save(&sequence, &path).unwrap();
+    let (mut restored, tokens) = engine.restore(&path).unwrap();
+    assert_eq!((&tokens[..], restored.tokens()), (&[1, 2, 3][..], &[1, 2, 3][..]));
+    assert_eq!(
+        run(&mut engine, &mut restored, &[4]).unwrap(),
+        run(&mut engine, &mut sequence, &[4]).unwrap()
+    );
+
+    // the tokens follow what becomes of the rows
+    assert_eq!(engine.share(&sequence, 2).tokens(), [1, 2]);
+    assert_eq!((engine.truncate(&mut sequence, 3), sequence.tokens()), (3, &[1, 2, 3][..]));
+    engine.shift(&mut sequence, 1..2).unwrap();
+    assert_eq!((sequence.len(), sequence.tokens()), (2, &[1][..]));
+    let refused = engine.save(&sequence, &path).unwrap_err();
+    assert!(
+        matches!(refused, EngineError::CacheFile(CacheFileError::Shifted { position: 1, .. })),
+        "{refused}"
+    );
+    run(&mut engine, &mut sequence, &[5]).unwrap();
+    assert_eq!((sequence.len(), sequence.tokens()), (3, &[1][..]));
+    // what is behind the shift cannot be saved; without it, all has tokens again
+    assert_eq!(engine.truncate(&mut sequence, 1), 1);
+    run(&mut engine, &mut sequence, &[7]).unwrap();
+    engine.save(&sequence, &path).unwrap();
+
+    // a file whose checksum is right and whose tokens are outside the vocabulary
+    let whole = std::fs::read(&path).unwrap();
+    let at = whole.windows(8).position(|bytes| bytes == [1, 0, 0, 0, 7, 0, 0, 0]).unwrap();
+    let vocab = engine.config().vocab_size as u32;
+    for token in [vocab, u32::MAX] {
+        let mut bytes = whole.clone();
+        bytes[at + 4..at + 8].copy_from_slice(&token.to_le_bytes());
+        std::fs::write(&path, with_checksum(bytes)).unwrap();
+        for refused in [engine.restore(&path).map(drop), engine.restore_session(&path).map(drop)] {
+            let refused = refused.unwrap_err().to_string();
+            assert!(
+                refused.contains(&format!("token id {token} at position 1 is out of range")),
+                "{refused}"
+            );
+        }
+    }
+    let mut bytes = whole.clone();
+    bytes[at + 4..at + 8].copy_from_slice(&(vocab - 1).to_le_bytes());
+    std::fs::write(&path, with_checksum(bytes)).unwrap();
+    assert_eq!(engine.restore(&path).unwrap().1, [1, vocab - 1]);
 }

@@ -10,40 +10,21 @@ pub enum FourBitError {
     #[error(
         "quantization_config: quant_method {method:?} is not supported; fp8, gptq, awq and compressed-tensors are"
     )]
-    Method {
-        /// Its name.
-        method: String,
-    },
+    Method { method: String },
     /// A setting that no code here reads.
     #[error("quantization_config: {key} is {found}; {expected}")]
-    Setting {
-        /// Its key.
-        key: String,
-        /// Its value.
-        found: String,
-        /// What is supported.
-        expected: &'static str,
-    },
+    Setting { key: String, found: String, expected: &'static str },
     /// Packed weights, and no word about how they were packed.
     #[error(
         "tensor {tensor} is packed, but quantization_config in config.json says nothing about such weights"
     )]
-    NoSettings {
-        /// The tensor.
-        tensor: String,
-    },
+    NoSettings { tensor: String },
     /// A weight that stands in the file twice.
     #[error("the file holds both {tensor} and {plain}, two forms of one weight")]
-    Both {
-        /// The packed form.
-        tensor: String,
-        /// The plain one.
-        plain: String,
-    },
+    Both { tensor: String, plain: String },
     /// A tensor that belongs to a packed one is not there.
     #[error("tensor {tensor} lacks {missing}, which belongs to it; the file is incomplete")]
     Companion {
-        /// The packed tensor.
         tensor: String,
         /// The name of what is missing.
         missing: String,
@@ -51,9 +32,7 @@ pub enum FourBitError {
     /// Elements of another type.
     #[error("tensor {tensor} is {found}, expected {expected}")]
     Dtype {
-        /// The tensor.
         tensor: String,
-        /// Its type.
         found: TensorType,
         /// The types that it can have.
         expected: &'static str,
@@ -61,13 +40,10 @@ pub enum FourBitError {
     /// Another shape than the packed weights imply.
     #[error("tensor {tensor} has shape {found:?}, expected {expected:?} for {of}")]
     Shape {
-        /// The tensor.
         tensor: String,
-        /// Its shape.
         found: Vec<usize>,
         /// The shape that was expected.
         expected: Vec<usize>,
-        /// Why.
         of: String,
     },
     /// The stored `weight_shape` contradicts the packed quants.
@@ -75,19 +51,15 @@ pub enum FourBitError {
         "tensor {tensor} says that the weight has shape {found:?}, but {packed} holds {expected:?} of 4 bits"
     )]
     Stated {
-        /// The tensor.
         tensor: String,
-        /// The stored shape.
         found: Vec<usize>,
         /// The shape that the packed quants imply.
         expected: Vec<usize>,
-        /// The packed tensor.
         packed: String,
     },
     /// A row does not consist of whole words or groups.
     #[error("tensor {tensor}: {inputs} inputs are not divisible by {by}, {what}")]
     Indivisible {
-        /// The packed tensor.
         tensor: String,
         /// Elements of a row.
         inputs: usize,
@@ -99,21 +71,16 @@ pub enum FourBitError {
     /// The tensors are of a kind that config.json does not have.
     #[error("tensor {tensor} has {found}; config_groups has {have}")]
     NoGroup {
-        /// The packed tensor.
         tensor: String,
         /// Bits, group and symmetry as the shapes say.
         found: String,
-        /// What config.json has.
         have: String,
     },
     /// A group that does not exist.
     #[error("tensor {tensor}: column {column} belongs to group {found}, of {groups} groups")]
     GroupIndex {
-        /// The tensor.
         tensor: String,
-        /// The input.
         column: usize,
-        /// Its group.
         found: i32,
         /// How many there are.
         groups: usize,
@@ -123,11 +90,8 @@ pub enum FourBitError {
         "tensor {tensor}: column {column} belongs to group {found}, expected {expected}, since desc_act is false in config.json"
     )]
     Order {
-        /// The tensor.
         tensor: String,
-        /// The input.
         column: usize,
-        /// Its group.
         found: i32,
         /// The group by its place.
         expected: usize,
@@ -135,13 +99,9 @@ pub enum FourBitError {
     /// A zero point that symmetric quantization, or four bits, cannot have.
     #[error("tensor {tensor}: the zero point of output {row}, group {group} is {found}, expected {expected}")]
     ZeroPoint {
-        /// The tensor.
         tensor: String,
-        /// The output.
         row: usize,
-        /// The group.
         group: usize,
-        /// Its zero point.
         found: i32,
         /// What it can be.
         expected: &'static str,
@@ -149,11 +109,9 @@ pub enum FourBitError {
     /// A scale that is not a positive number.
     #[error("tensor {tensor}: scale {index} is {found}, expected {expected}")]
     Scale {
-        /// The tensor.
         tensor: String,
         /// Its place in the tensor.
         index: usize,
-        /// Its value.
         found: String,
         /// What it can be.
         expected: &'static str,

@@ -23,7 +23,6 @@ pub enum GgufError {
         what: String,
         /// Bytes that it claims.
         claimed: u64,
-        /// Where they begin.
         at: u64,
         /// Bytes of the file.
         len: u64,
@@ -42,20 +41,10 @@ pub enum GgufError {
     },
     /// An unknown version.
     #[error("GGUF version {version} is not supported; versions 2 and 3 are{}", if *version == 1 { ": convert the file with a current tool" } else { "" })]
-    Version {
-        /// The version.
-        version: u32,
-    },
+    Version { version: u32 },
     /// A count beyond its limit.
     #[error("{what}: {value} exceeds the limit of {limit}")]
-    Limit {
-        /// What is counted.
-        what: String,
-        /// The count.
-        value: u64,
-        /// The limit.
-        limit: u64,
-    },
+    Limit { what: String, value: u64, limit: u64 },
     /// A key, a name or a value that is wrong in itself.
     #[error("{what}: {problem}")]
     Invalid {
@@ -69,7 +58,6 @@ pub enum GgufError {
     Duplicate {
         /// `metadata key` or `tensor`.
         what: &'static str,
-        /// Its name.
         name: String,
     },
     /// A tensor's data is not inside the file.
@@ -77,9 +65,7 @@ pub enum GgufError {
         "tensor {tensor}: its data (bytes {start} to {end}) passes the end of the file ({len} bytes); the file is truncated: download it again"
     )]
     PastEnd {
-        /// The tensor.
         tensor: String,
-        /// First byte.
         start: u64,
         /// Byte after the last.
         end: u64,
@@ -88,12 +74,5 @@ pub enum GgufError {
     },
     /// Two tensors share bytes.
     #[error("the data of tensors {first} and {second} overlap at byte {at}")]
-    Overlap {
-        /// One tensor.
-        first: String,
-        /// The other.
-        second: String,
-        /// First shared byte.
-        at: u64,
-    },
+    Overlap { first: String, second: String, at: u64 },
 }

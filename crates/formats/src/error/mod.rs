@@ -20,7 +20,6 @@ pub enum FormatError {
     /// The file cannot be opened or read.
     #[error("{}: {error}{}", path.display(), hint_for(error))]
     Io {
-        /// The file.
         path: PathBuf,
         /// The operating system's error.
         error: std::io::Error,
@@ -31,55 +30,28 @@ pub enum FormatError {
     /// It is something else than a model.
     #[error("{}: not a model file: {what}", path.display())]
     NotAModel {
-        /// The file.
         path: PathBuf,
         /// What it is instead, and what to do.
         what: String,
     },
     /// A GGUF file is malformed.
     #[error("{}: {error}", path.display())]
-    Gguf {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong.
-        error: GgufError,
-    },
+    Gguf { path: PathBuf, error: GgufError },
     /// A safetensors file is malformed.
     #[error("{}: {error}", path.display())]
-    Safetensors {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong.
-        error: SafetensorsError,
-    },
+    Safetensors { path: PathBuf, error: SafetensorsError },
     /// A packed file is malformed.
     #[error("{}: {error}", path.display())]
-    Pack {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong.
-        error: PackError,
-    },
+    Pack { path: PathBuf, error: PackError },
     /// 4-bit weights of a model folder are malformed, or of a kind that is not supported.
     #[error("{}: {error}", path.display())]
-    FourBit {
-        /// The folder.
-        path: PathBuf,
-        /// What is wrong.
-        error: Box<FourBitError>,
-    },
+    FourBit { path: PathBuf, error: Box<FourBitError> },
     /// A JSON file of a model folder is malformed.
     #[error("{}: {problem}", path.display())]
-    Json {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong.
-        problem: String,
-    },
+    Json { path: PathBuf, problem: String },
     /// The weights of a model folder are stored in a way that is not read.
     #[error("{}: {problem}", path.display())]
     WeightFormat {
-        /// The folder.
         path: PathBuf,
         /// How they are stored.
         problem: String,
@@ -89,31 +61,25 @@ pub enum FormatError {
     Incomplete {
         /// The file that names them, or the folder.
         path: PathBuf,
-        /// Which they are.
         problem: String,
     },
     /// Files that belong together do not agree.
     #[error("{}: {problem}", path.display())]
-    Set {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong.
-        problem: String,
-    },
+    Set { path: PathBuf, problem: String },
     /// A tensor cannot be cut where a partition over ranks cuts it.
     #[error("{}: tensor {tensor} cannot be cut as the partition says: {problem}", path.display())]
     Cut {
-        /// The file.
         path: PathBuf,
-        /// The tensor.
         tensor: String,
         /// Why not, and what to do.
         problem: String,
     },
+    /// A tensor that others are computed from is missing or unfit.
+    #[error("{}: tensor {tensor}: {problem}", path.display())]
+    Derived { path: PathBuf, tensor: String, problem: String },
     /// Tensors that one of several ranks runs are in files that it does not have.
     #[error("{}: {}", path.display(), absent(files, tensor, *tensors))]
     Absent {
-        /// The file or folder.
         path: PathBuf,
         /// Names of those files, as far as they are known.
         files: Vec<String>,
@@ -124,16 +90,7 @@ pub enum FormatError {
     },
     /// A metadata key has another type or value than asked for.
     #[error("{file}: metadata key {key} is {found}, expected {expected}")]
-    Key {
-        /// The file.
-        file: String,
-        /// The key.
-        key: String,
-        /// The value found.
-        found: String,
-        /// What was expected.
-        expected: &'static str,
-    },
+    Key { file: String, key: String, found: String, expected: &'static str },
 }
 
 impl FormatError {

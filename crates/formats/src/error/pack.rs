@@ -11,10 +11,7 @@ pub enum PackError {
     #[error(
         "version {version} of packed files is not supported, version {VERSION} is; pack the model again with `latent pack`"
     )]
-    Version {
-        /// Its version.
-        version: u32,
-    },
+    Version { version: u32 },
     /// Numbers with the most significant byte first.
     #[error("its numbers are big-endian; pack the model again on this kind of machine")]
     BigEndian,
@@ -22,10 +19,7 @@ pub enum PackError {
     #[error(
         "its weights are packed in the layout {layout:?}, which this version does not read; pack the model again with `latent pack`"
     )]
-    Layout {
-        /// Its name.
-        layout: String,
-    },
+    Layout { layout: String },
     /// It has another length than its prelude says.
     #[error(
         "it has {found} bytes, but should have {expected}; the file is truncated or damaged: copy it again, or pack the model again"
@@ -54,7 +48,6 @@ pub enum PackError {
     Invalid {
         /// The key or tensor.
         what: String,
-        /// What is wrong.
         problem: String,
     },
 }

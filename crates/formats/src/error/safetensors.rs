@@ -41,14 +41,10 @@ pub enum SafetensorsError {
     },
     /// A duplicate name.
     #[error("tensor {name:?} occurs twice")]
-    Duplicate {
-        /// The name.
-        name: String,
-    },
+    Duplicate { name: String },
     /// A tensor whose description is wrong in itself.
     #[error("tensor {tensor}: {problem}")]
     Tensor {
-        /// Its name.
         tensor: String,
         /// What is wrong, and what was expected.
         problem: String,
@@ -58,7 +54,6 @@ pub enum SafetensorsError {
         "tensor {tensor}: dtype {dtype:?} is not supported; BF16, F16, F32, F64, F8_E4M3, BOOL, and integers of 8 to 64 bits are"
     )]
     Dtype {
-        /// Its name.
         tensor: String,
         /// Its type as the header has it.
         dtype: String,
@@ -68,7 +63,6 @@ pub enum SafetensorsError {
         "tensor {tensor}: its data (bytes {start} to {end} of {len}) passes the end of the file, which is truncated: download it again"
     )]
     PastEnd {
-        /// Its name.
         tensor: String,
         /// First byte, from the start of the data.
         start: u64,
@@ -80,9 +74,7 @@ pub enum SafetensorsError {
     /// Two tensors share bytes.
     #[error("the data of tensors {first} and {second} overlap at byte {at} of the data")]
     Overlap {
-        /// One tensor.
         first: String,
-        /// The other.
         second: String,
         /// First shared byte, from the start of the data.
         at: u64,

@@ -148,7 +148,6 @@ impl<'a> FourBitDecoder<'a> {
         }
     }
 
-    /// One row, from its quants.
     fn row(&self, row: usize, quants: &[u8], out: &mut [u8]) {
         match self.form {
             FourBitEncoding::Int(form) if self.ty == TensorType::F16 => self.floats(form, row, quants, out),
@@ -245,9 +244,6 @@ impl<'a> FourBitDecoder<'a> {
     }
 
     /// What the rows have to be multiplied by.
-    ///
-    /// # Errors
-    /// A divisor that is not a positive number.
     pub(crate) fn factor(&self, global: Option<(&TensorInfo, &[u8])>) -> Result<f32, FourBitError> {
         let Some((info, bytes)) = global else { return Ok(power(-self.shift) as f32) };
         let divisor = f32::from_bits(word(bytes, 0));

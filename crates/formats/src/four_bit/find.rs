@@ -75,7 +75,6 @@ impl FourBitEntry {
     }
 }
 
-/// The name of the factor of a weight.
 pub(crate) fn factor_name(weight: &str) -> String {
     format!("{weight}_scale_inv")
 }

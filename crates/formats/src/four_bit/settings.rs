@@ -20,7 +20,6 @@ pub(crate) enum FourBitSettings {
     Compressed(Vec<CompressedScheme>),
 }
 
-/// Settings of GPTQ.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct GptqSettings {
     /// Inputs per group: none for whole rows, or where modules differ.

@@ -23,7 +23,6 @@ pub struct Header {
 /// One tensor of a header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GgufTensorEntry {
-    /// Its name.
     pub name: String,
     /// Type of its elements.
     pub ty: TensorType,
@@ -31,7 +30,6 @@ pub struct GgufTensorEntry {
     pub shape: Vec<usize>,
     /// First byte, from the start of the file.
     pub start: u64,
-    /// Bytes.
     pub bytes: u64,
 }
 
@@ -64,9 +62,6 @@ impl Header {
 }
 
 /// Version, metadata and alignment of `bytes`, the first bytes of a GGUF file that are cut off where the list of tensors begins.
-///
-/// # Errors
-/// What is wrong with them.
 pub(crate) fn metadata_alone(bytes: &[u8]) -> Result<(u32, Metadata, u32), GgufError> {
     let mut reader = Reader::new(bytes, bytes.len() as u64);
     let (version, _, keys) = read_counts(&mut reader, u64::MAX)?;

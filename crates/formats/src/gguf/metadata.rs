@@ -76,7 +76,6 @@ pub enum Value {
     Bool(bool),
     /// A string. Invalid UTF-8 is replaced.
     String(String),
-    /// An array.
     Array(ArrayValue),
 }
 
@@ -156,12 +155,22 @@ impl Metadata {
         self.file = file;
     }
 
-    /// The value of a key.
     pub fn get(&self, key: &str) -> Option<&Value> {
         self.index.get(key).map(|&i| &self.entries[i].1)
     }
 
-    /// All keys in file order, each with its type and value as the file encodes them: for copies that keep every bit.
+    /// Replaces or adds a value; its encoded form stays the file's.
+    pub(crate) fn set(&mut self, key: &str, value: Value) {
+        match self.index.get(key) {
+            Some(&at) => self.entries[at].1 = value,
+            None => {
+                self.index.insert(key.to_owned(), self.entries.len());
+                self.entries.push((key.to_owned(), value));
+            }
+        }
+    }
+
+    /// All keys of the file in its order, each with its type and value as the file encodes them: for copies that keep every bit.
     pub fn encoded(&self) -> impl Iterator<Item = (&str, &[u8])> {
         self.entries
             .iter()
@@ -184,9 +193,6 @@ impl Metadata {
     }
 
     /// A non-negative integer of any integer type.
-    ///
-    /// # Errors
-    /// When the key holds something else.
     pub fn u64(&self, key: &str) -> Result<Option<u64>, FormatError> {
         match self.get(key) {
             None => Ok(None),
@@ -197,9 +203,6 @@ impl Metadata {
     }
 
     /// A number of any type.
-    ///
-    /// # Errors
-    /// When the key holds something else.
     pub fn f64(&self, key: &str) -> Result<Option<f64>, FormatError> {
         match self.get(key) {
             None => Ok(None),
@@ -211,9 +214,6 @@ impl Metadata {
     }
 
     /// A boolean.
-    ///
-    /// # Errors
-    /// When the key holds something else.
     pub fn bool(&self, key: &str) -> Result<Option<bool>, FormatError> {
         match self.get(key) {
             None => Ok(None),
@@ -223,9 +223,6 @@ impl Metadata {
     }
 
     /// A string.
-    ///
-    /// # Errors
-    /// When the key holds something else.
     pub fn str(&self, key: &str) -> Result<Option<&str>, FormatError> {
         match self.get(key) {
             None => Ok(None),
@@ -256,17 +253,11 @@ impl Metadata {
     }
 
     /// An array of bytes, as stored in the file.
-    ///
-    /// # Errors
-    /// When the key holds something else.
     pub fn bytes(&self, key: &str) -> Result<Option<&[u8]>, FormatError> {
         self.array_of(key, MetadataType::U8, "an array of bytes")
     }
 
     /// An array of 64-bit unsigned integers.
-    ///
-    /// # Errors
-    /// When the key holds something else.
     pub fn words(&self, key: &str) -> Result<Option<Vec<u64>>, FormatError> {
         let bytes = self.array_of(key, MetadataType::U64, "an array of 64-bit unsigned integers")?;
         let word = |b: &[u8]| u64::from_le_bytes(std::array::from_fn(|i| b[i]));
@@ -274,9 +265,6 @@ impl Metadata {
     }
 
     /// An array of strings, as bytes: token texts need not be UTF-8.
-    ///
-    /// # Errors
-    /// When the key holds something else.
     pub fn strings(&self, key: &str) -> Result<Option<Vec<&[u8]>>, FormatError> {
         let expected = "an array of strings";
         let Some(array) = self.array(key, expected)? else { return Ok(None) };
@@ -294,9 +282,6 @@ impl Metadata {
     }
 
     /// An array of integers or floats, as f64 (exact for every integer below 2^53).
-    ///
-    /// # Errors
-    /// When the key holds something else.
     pub fn numbers(&self, key: &str) -> Result<Option<Vec<f64>>, FormatError> {
         let expected = "an array of numbers";
         let Some(array) = self.array(key, expected)? else { return Ok(None) };

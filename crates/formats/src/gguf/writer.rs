@@ -125,9 +125,6 @@ impl Writer {
     }
 
     /// First byte of every tensor, counted from the start of tensor data, and the end of the last one's padding.
-    ///
-    /// # Errors
-    /// As for [`write`](Self::write).
     pub fn offsets(&self) -> io::Result<(Vec<u64>, u64)> {
         let alignment = self.check()?;
         let mut offsets = Vec::with_capacity(self.tensors.len());
@@ -146,9 +143,6 @@ impl Writer {
     }
 
     /// Writes the header alone, as far as the first tensor's data: what [`Outline`](crate::Outline) reads of a file without weights.
-    ///
-    /// # Errors
-    /// Of `out`; for a key or tensor that the reader would refuse.
     pub fn write_header<W: Write>(&self, out: &mut W) -> io::Result<()> {
         let alignment = self.check()?;
         let mut out = GgufCountingWriter { inner: out, count: 0 };

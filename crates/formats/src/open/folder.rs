@@ -138,6 +138,7 @@ fn check_index(
             TensorLocation::FourBit(_)
             | TensorLocation::Factor(_)
             | TensorLocation::Cut(_)
+            | TensorLocation::Derived(_)
             | TensorLocation::Absent => None,
         });
         if held == Some(*file as usize) {

@@ -8,9 +8,6 @@ use crate::tensor::{TensorInfo, TensorLocation};
 use std::sync::{Arc, OnceLock};
 
 /// The tensors of a checkpoint, as they are used.
-///
-/// # Errors
-/// Tensors that do not fit together, or not to the settings.
 pub(super) fn join(
     checkpoint: &mut Checkpoint,
     settings: Option<&FourBitSettings>,

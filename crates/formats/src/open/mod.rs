@@ -18,9 +18,6 @@ use std::path::Path;
 
 impl Checkpoint {
     /// Opens a GGUF file (any shard of a set), a model folder, a safetensors file of one, or a packed file.
-    ///
-    /// # Errors
-    /// What is wrong, where, and what to do.
     pub fn open(path: &Path) -> Result<Checkpoint, FormatError> {
         open(path, RequiredFiles::All)
     }
@@ -28,25 +25,16 @@ impl Checkpoint {
     /// Like [`open`](Self::open), for one of several ranks that share the model. Files without
     /// tensors of the rank may be missing: any shard but the first, which has the metadata, and any
     /// safetensors file of a folder. See [`absent_files`](Self::absent_files).
-    ///
-    /// # Errors
-    /// As for [`open`](Self::open).
     pub fn open_for_rank(path: &Path) -> Result<Checkpoint, FormatError> {
         open(path, RequiredFiles::Some)
     }
 
     /// A GGUF file that is built into the program.
-    ///
-    /// # Errors
-    /// What is wrong with it.
     pub fn from_static(name: &str, bytes: &'static [u8]) -> Result<Checkpoint, FormatError> {
         gguf::in_memory(name, FileBytes::Static(bytes))
     }
 
     /// A GGUF file that the caller has read, as a page does where programs open no files. `name` is for messages.
-    ///
-    /// # Errors
-    /// What is wrong with it.
     pub fn from_bytes(name: &str, bytes: Vec<u8>) -> Result<Checkpoint, FormatError> {
         if !bytes.starts_with(MAGIC) {
             return Err(FormatError::NotAModel { path: name.into(), what: sniff(Path::new(name), &bytes) });

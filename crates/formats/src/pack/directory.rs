@@ -22,7 +22,6 @@ pub struct Directory {
 /// One tensor of a packed file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PackedEntry {
-    /// Its name.
     pub name: String,
     /// Type of its elements.
     pub ty: TensorType,
@@ -38,9 +37,6 @@ pub struct PackedEntry {
 
 impl Directory {
     /// Parses a whole packed file.
-    ///
-    /// # Errors
-    /// What is wrong with it.
     pub fn parse(file: &[u8]) -> Result<Directory, PackError> {
         let found = file.len() as u64;
         let word =
@@ -75,9 +71,6 @@ impl Directory {
     }
 
     /// Parses what follows the prelude.
-    ///
-    /// # Errors
-    /// What is wrong with it.
     pub fn parse_body(body: &[u8]) -> Result<Directory, PackError> {
         let header = Header::parse_up_to(body, body.len() as u64, limits::MAX_FOLDER_TENSORS as u64)
             .map_err(PackError::Gguf)?;

@@ -57,9 +57,6 @@ pub(crate) fn packed_source(path: &Path, directory: &Directory) -> Result<Checkp
 }
 
 /// The keys that carry the source of `checkpoint`.
-///
-/// # Errors
-/// When a file of its folder cannot be read.
 pub(super) fn source_keys(checkpoint: &Checkpoint) -> Result<Vec<(String, WriterValue)>, FormatError> {
     match checkpoint.source() {
         CheckpointSource::Gguf(source) => Ok(vec![(

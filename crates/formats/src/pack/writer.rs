@@ -18,7 +18,6 @@ const NOTE: &str =
 pub struct TiledTensor {
     /// Rows of each of its matrices.
     pub rows: usize,
-    /// Bytes of all tiles.
     pub bytes: usize,
 }
 

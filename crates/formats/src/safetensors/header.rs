@@ -19,7 +19,6 @@ pub struct Header {
 /// One tensor of a header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SafetensorsTensorEntry {
-    /// Its name.
     pub name: String,
     /// Type of its elements. Unsigned integers and booleans have the signed type of their size.
     pub ty: TensorType,
@@ -27,7 +26,6 @@ pub struct SafetensorsTensorEntry {
     pub shape: Vec<usize>,
     /// First byte, from the start of the file.
     pub start: u64,
-    /// Bytes.
     pub bytes: u64,
 }
 

@@ -12,9 +12,6 @@ use latent_types::TensorType;
 use std::ops::Range;
 
 /// The tensors of a whole file in memory: name, type, shape (outermost first), and byte range.
-///
-/// # Errors
-/// What is wrong with the header.
 #[allow(clippy::type_complexity, reason = "four plain things about a tensor")]
 pub fn list(bytes: &[u8]) -> Result<Vec<(String, TensorType, Vec<usize>, Range<usize>)>, SafetensorsError> {
     let header = Header::parse(bytes, bytes.len() as u64)?;

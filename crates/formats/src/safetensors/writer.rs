@@ -17,9 +17,6 @@ impl Writer {
     }
 
     /// Declares a tensor, shape outermost dimension first.
-    ///
-    /// # Errors
-    /// A type that safetensors does not have.
     pub fn tensor(
         &mut self,
         name: impl Into<String>,

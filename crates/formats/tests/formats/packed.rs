@@ -104,7 +104,7 @@ fn what_lies_is_refused() {
         bytes[at] = byte;
         bytes
     };
-    refused(&with(8, 2), &["version 2", "latent pack"]);
+    refused(&with(8, 1), &["version 1", "latent pack"]);
     refused(&[&whole[..8], &[0, 0, 0, 1], &whole[12..]].concat(), &["big-endian"]);
     refused(&whole[..whole.len() - 1], &["12863 bytes", "12864", "truncated"]);
     refused(&whole[..20], &["20 bytes", "truncated"]);

@@ -128,7 +128,7 @@ pub fn packed_body() -> RawGguf {
 pub fn packed(body: &[u8]) -> Vec<u8> {
     let hash = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
     let mut file = b"LATENTPK".to_vec();
-    let lengths = [1, 4096 + body.len() as u64, body.len() as u64];
+    let lengths = [latent_formats::pack::VERSION.into(), 4096 + body.len() as u64, body.len() as u64];
     lengths.iter().for_each(|n| file.extend(n.to_le_bytes()));
     file.extend(body.iter().fold(0xcbf2_9ce4_8422_2325, hash).to_le_bytes());
     file.resize(4096, 0);

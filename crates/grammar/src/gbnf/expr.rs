@@ -26,7 +26,6 @@ pub(super) enum Expr {
     Choice(Vec<Expr>),
     /// A minimum and a maximum number of repetitions; `None`: unbounded.
     Repeat(Box<Expr>, u32, Option<u32>),
-    /// A rule.
     Rule(usize),
     /// A token of the vocabulary by its name, or by its id in brackets.
     Token(String),

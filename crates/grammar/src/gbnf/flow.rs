@@ -5,7 +5,6 @@ use super::node::{LexemeGrammar, Node};
 use crate::error::GrammarError;
 use crate::limits::CompileDeadline;
 
-/// A set of bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct ByteSet([u64; 4]);
 

@@ -43,9 +43,6 @@ pub(crate) fn prepare(
 }
 
 /// Checks the schemas within a Lark grammar, which the library reads by itself.
-///
-/// # Errors
-/// As for [`prepare`].
 pub(crate) fn check_embedded(
     lark: &str,
     limits: &GrammarLimits,

@@ -68,7 +68,6 @@ struct ObjectShape {
     required: usize,
 }
 
-/// A condition on a string.
 #[derive(Clone, PartialEq, Eq, Hash)]
 enum StringCondition {
     Pattern(String),

@@ -10,7 +10,6 @@ use serde_json::Value;
 /// A tool that can be called.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CallableTool {
-    /// Its name.
     pub name: String,
     /// The schema of its arguments; none: it takes any.
     pub parameters: Option<Value>,
@@ -37,9 +36,7 @@ pub struct ToolCalls {
     /// Control tokens, and markers that begin with one, that text before the calls may hold, such as those around reasoning:
     /// [`ResponseFormat::free_markers`](latent_text::ResponseFormat::free_markers).
     pub free_markers: Vec<String>,
-    /// The tools.
     pub tools: Vec<CallableTool>,
-    /// Which are called.
     pub choice: ToolRequirement,
     /// Whether there can be several calls.
     pub parallel: bool,

@@ -107,7 +107,6 @@ impl Activations {
         &self.list
     }
 
-    /// The activation of this name.
     pub fn find(&self, name: &str) -> Option<usize> {
         self.index.get(name).copied()
     }
@@ -133,6 +132,12 @@ impl Activations {
         match node.op {
             // parts and copies of a value are that value
             Op::Split | Op::GatherRows => {
+                for id in &node.outputs {
+                    known.insert(*id, inputs.clone());
+                }
+            }
+            // positions of tokens, which no precision applies to
+            Op::IndexSelect => {
                 for id in &node.outputs {
                     known.insert(*id, inputs.clone());
                 }

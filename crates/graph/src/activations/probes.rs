@@ -24,24 +24,13 @@ pub struct Probe {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ActivationSource {
     /// Columns of each head of a value.
-    Value {
-        /// The value.
-        value: ValueId,
-        /// The columns.
-        columns: Range<usize>,
-    },
+    Value { value: ValueId, columns: Range<usize> },
     /// Columns of the rows of a KV layer, as stored.
-    Cache {
-        /// The KV layer.
-        kv_layer: KvLayerId,
-        /// The columns.
-        columns: Range<usize>,
-    },
+    Cache { kv_layer: KvLayerId, columns: Range<usize> },
     /// The routing: ids and weights of the top-k experts, to be scattered over all experts.
     Routing {
         /// Ids of the experts, u32.
         topk_ids: ValueId,
-        /// Their weights.
         topk_weights: ValueId,
     },
 }
@@ -64,7 +53,7 @@ impl Activations {
             };
             let of = |name: &str| node.layer.and_then(|layer| self.find(&format!("layers.{layer}.{name}")));
             match node.op {
-                Op::Split | Op::GatherRows => {}
+                Op::Split | Op::GatherRows | Op::IndexSelect => {}
                 Op::Route => {
                     add(
                         of("routing"),

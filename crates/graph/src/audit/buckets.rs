@@ -69,8 +69,7 @@ fn weights<'a>(plans: impl Iterator<Item = &'a Plan>, bound: BindContext<'_>, fo
                     continue;
                 };
                 let Some(weight) = plan.ir.weights.get(id.0) else { continue };
-                let Some(part) = weight.parts.first() else { continue };
-                let layout = *layouts.entry(&part.tensor).or_insert(contract.layout);
+                let layout = *layouts.entry(weight.key()).or_insert(contract.layout);
                 if layout != contract.layout {
                     let problem = format!(
                         "it is read as {layout:?} and, by {}, as {:?}",
@@ -82,7 +81,7 @@ fn weights<'a>(plans: impl Iterator<Item = &'a Plan>, bound: BindContext<'_>, fo
                 if contract.min_rows > 1 {
                     continue;
                 }
-                let activation = *inputs.entry((&part.tensor, node.op.word())).or_insert(contract.activation);
+                let activation = *inputs.entry((weight.key(), node.op.word())).or_insert(contract.activation);
                 if activation != contract.activation {
                     let problem = format!(
                         "its input is read as {} and, by {}, as {}",

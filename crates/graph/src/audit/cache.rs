@@ -6,7 +6,7 @@ use super::rules::Code;
 use super::trace::ResolvedIr;
 use crate::circuit::{CacheStream, Circuit, LayerGroup};
 use crate::config::ModelConfig;
-use crate::ir::{KvLayerKind, ModelSpan, Op};
+use crate::ir::{AttentionPath, KvLayer, KvLayerKind, ModelSpan, Node, Op};
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 
@@ -34,7 +34,12 @@ pub(super) fn check(
             kv_layers(trace, layer, streams, found);
         }
     }
-    for (n, node) in nodes.iter().enumerate().filter(|(_, node)| node.op.spec().kv().stores) {
+    states(trace, span, config, found);
+    let stores = |(_, node): &(usize, &Node)| {
+        let kv = node.op.spec().kv();
+        kv.stores && !kv.is_recurrent()
+    };
+    for (n, node) in nodes.iter().enumerate().filter(stores) {
         if let Some(streams) = node.layer.and_then(|layer| stated.get(&layer)) {
             store(trace, n, streams, found);
         }
@@ -49,7 +54,21 @@ fn kv_layers(trace: &ResolvedIr<'_>, layer: usize, streams: &[CacheStream], foun
         let problem = format!("the layer has {} KV layers, its attention block states {names:?}", own.len());
         found.add(Code::A82, Some(layer), Some("KV layer".into()), problem);
     }
-    for (kv_layer, stream) in own.into_iter().zip(streams).filter(|(it, _)| it.kind == KvLayerKind::Latent) {
+    for (kv_layer, stream) in
+        own.iter().zip(streams).filter(|(it, stream)| it.state.is_some() || stream.state.is_some())
+    {
+        if kv_layer.state != stream.state
+            || stream.state.is_none_or(|state| state.elements() != kv_layer.width)
+        {
+            let problem = format!(
+                "a state is {:?}, {} elements; the circuit states {:?}",
+                kv_layer.state, kv_layer.width, stream.state
+            );
+            found.add(Code::A82, Some(layer), Some(format!("stream {}", stream.name)), problem);
+        }
+    }
+    let rows = |(it, _): &(&KvLayer, &CacheStream)| it.kind != KvLayerKind::Expanded && it.state.is_none();
+    for (kv_layer, stream) in own.into_iter().zip(streams).filter(rows) {
         let (stated, has) = ((stream.width(), stream.shared_key()), (kv_layer.width, kv_layer.rope));
         if stated != has {
             let problem = format!(
@@ -61,6 +80,52 @@ fn kv_layers(trace: &ResolvedIr<'_>, layer: usize, streams: &[CacheStream], foun
     }
 }
 
+/// A84: each recurrent state is read and replaced once in a step, for every row, by an operation that keeps one of its kind.
+fn states(trace: &ResolvedIr<'_>, span: &ModelSpan, config: &ModelConfig, found: &mut Findings<'_>) {
+    let mut users: Vec<Vec<usize>> = vec![Vec::new(); trace.ir.kv_layers.len()];
+    for (n, node) in trace.ir.nodes.iter().enumerate().filter(|(_, node)| node.op.spec().kv().is_recurrent())
+    {
+        if let Some(users) = node.kv_layer.and_then(|id| users.get_mut(id.0)) {
+            users.push(n);
+        }
+        if node.path != AttentionPath::All {
+            found.at(
+                Code::A84,
+                trace.ir,
+                n,
+                None,
+                "it works on a part of the rows, and the state is of all".into(),
+            );
+        }
+        if node.layer.is_none_or(|layer| !config.is_recurrent(layer)) {
+            found.at(
+                Code::A84,
+                trace.ir,
+                n,
+                None,
+                "the config says that the layer has no recurrent state".into(),
+            );
+        }
+    }
+    for (kv_layer, users) in
+        trace.ir.kv_layers.iter().zip(&users).filter(|(kv_layer, _)| kv_layer.kind.is_recurrent())
+    {
+        if users.len() != 1 {
+            let problem = format!("{} operations change it in a step", users.len());
+            found.add(Code::A84, Some(kv_layer.layer), Some(kv_layer.kind.name().into()), problem);
+        }
+    }
+    for layer in span.layers.clone().filter(|layer| config.is_recurrent(*layer)) {
+        let has =
+            |kind| trace.ir.kv_layers.iter().any(|kv_layer| (kv_layer.layer, kv_layer.kind) == (layer, kind));
+        for kind in [KvLayerKind::ConvInputs, KvLayerKind::DeltaState].into_iter().filter(|kind| !has(*kind))
+        {
+            let problem = "the layer keeps no such state".to_owned();
+            found.add(Code::A84, Some(layer), Some(kind.name().into()), problem);
+        }
+    }
+}
+
 /// A83: what a store gets.
 fn store(trace: &ResolvedIr<'_>, n: usize, streams: &[CacheStream], found: &mut Findings<'_>) {
     let node = &trace.ir.nodes[n];
@@ -68,8 +133,11 @@ fn store(trace: &ResolvedIr<'_>, n: usize, streams: &[CacheStream], found: &mut 
     if node.inputs.len() != node.input_count() {
         return; // A16 has said so
     }
-    let [stream] = streams else {
-        let problem = format!("its block states {} streams, it writes one", streams.len());
+    // stores of latents are made of the attention that writes the stream
+    let written = if node.op == Op::IndexStore { Op::IndexStore } else { Op::MlaAttention };
+    let own: Vec<&CacheStream> = streams.iter().filter(|it| it.written_by == written.word()).collect();
+    let [stream] = own[..] else {
+        let problem = format!("its block states {} streams of its kind, it writes one", own.len());
         return found.at(Code::A83, trace.ir, n, None, problem);
     };
     let stated: Vec<&str> = stream.row.iter().map(|part| part.port).collect();
@@ -86,7 +154,9 @@ fn store(trace: &ResolvedIr<'_>, n: usize, streams: &[CacheStream], found: &mut 
     for part in &stream.row {
         let Some(at) = ports().position(|name| name == part.port) else { continue };
         let last = at + 1 == node.inputs.len();
-        let rotated = origin(trace, node.inputs[at], node.path).ropes > 0 || (node.prologue.rope && last);
+        let rotated = origin(trace, node.inputs[at], node.path).ropes > 0
+            || (node.prologue.rope && last)
+            || node.op == Op::IndexStore;
         if rotated != part.rotated {
             let words = |rotated| if rotated { "rotated" } else { "not rotated" };
             let (is, says) = (words(rotated), words(part.rotated));

@@ -169,6 +169,8 @@ fn block(circuit: &Circuit, (name, block): (&str, &Block), vars: &ConfigVars, fo
     // what each name means now: the operation that made it, and whether anything has read it
     let mut made: HashMap<&str, (&str, bool)> =
         block.inputs.iter().map(|input| (input.as_str(), ("the input of the block", false))).collect();
+    // those of earlier layers, and for later ones: read here or there
+    made.extend(block.carried.iter().map(|value| (value.as_str(), ("an earlier layer", true))));
     let mut ends = vec![false; block.outputs.len()];
     for op in &block.ops {
         let place = format!("{} {:?}", op.op, op.outputs);
@@ -200,7 +202,8 @@ fn block(circuit: &Circuit, (name, block): (&str, &Block), vars: &ConfigVars, fo
         let problem = format!("no operation of block {name} makes it");
         found.add(Code::A09, None, Some(last.clone()), problem);
     }
-    let inner = made.into_iter().filter(|(value, _)| !block.outputs.iter().any(|out| out == value));
+    let leaves = |value: &str| block.outputs.iter().chain(&block.carried).any(|out| out == value);
+    let inner = made.into_iter().filter(|(value, _)| !leaves(value));
     unread(inner, found);
 }
 

@@ -3,7 +3,7 @@
 use super::findings::Findings;
 use super::rules::Code;
 use super::trace::{ResolvedIr, rows};
-use crate::ir::{Epilogue, Node, ValueId, ValueStorage};
+use crate::ir::{Epilogue, Node, Op, ValueId, ValueStorage};
 use crate::ops::{NodeWeights, NormFold, PARTIALS, SplitFold};
 
 pub(super) fn check(trace: &ResolvedIr<'_>, found: &mut Findings<'_>) {
@@ -123,7 +123,7 @@ fn folded(trace: &ResolvedIr<'_>, n: usize, found: &mut Findings<'_>) {
     }
 }
 
-/// A17: what a layer reads is its own, or the residual stream.
+/// A17: what a layer reads is its own, or the residual stream, or the tokens that a layer before it has selected.
 fn layers(trace: &ResolvedIr<'_>, n: usize, found: &mut Findings<'_>) {
     let node = &trace.ir.nodes[n];
     for id in &node.inputs {
@@ -133,7 +133,8 @@ fn layers(trace: &ResolvedIr<'_>, n: usize, found: &mut Findings<'_>) {
         }
         let Some(maker) = trace.maker(*id, node.path) else { continue };
         let made_in = trace.ir.nodes[maker].layer;
-        if made_in != node.layer {
+        let selected = trace.ir.nodes[maker].op == Op::IndexSelect && made_in < node.layer;
+        if made_in != node.layer && !selected {
             let name =
                 |layer: Option<usize>| layer.map_or_else(|| "no layer".into(), |l| format!("layer {l}"));
             let problem = format!("it is made in {} and read in {}", name(made_in), name(node.layer));

@@ -14,7 +14,6 @@ pub struct Finding {
     pub code: Code,
     /// What was looked at: `circuit`, `ir`, `plan of the layers, decode`, `file`.
     pub stage: String,
-    /// The layer.
     pub layer: Option<usize>,
     /// The node: its index and its operation.
     pub node: Option<String>,

@@ -4,7 +4,7 @@ use super::findings::Findings;
 use super::rules::Code;
 use super::trace::{ResolvedIr, rows};
 use crate::config::ModelConfig;
-use crate::ir::{AttentionPath, ModelSpan, Node, Op, ValueId};
+use crate::ir::{AttentionPath, KvLayerKind, ModelSpan, Node, Op, ValueId};
 
 pub(super) fn check(
     trace: &ResolvedIr<'_>,
@@ -30,6 +30,9 @@ pub(super) fn check(
         note(n, node, &mut layers);
     }
     for (layer, seen) in layers.iter().enumerate().take(span.layers.end).skip(span.layers.start) {
+        if config.is_recurrent(layer) {
+            continue; // A84
+        }
         once(layer, seen, found);
         seen.in_order(trace, phases, found);
     }
@@ -39,6 +42,9 @@ pub(super) fn check(
 /// Stores and attentions of one layer.
 #[derive(Clone, Default)]
 struct MlaLayerNodes {
+    /// Stores and readers of an indexer's keys.
+    index_stores: Vec<usize>,
+    index_reads: Vec<usize>,
     stores: Vec<usize>,
     attends: Vec<usize>,
     /// Rows that attend, and whether some attend twice.
@@ -49,6 +55,14 @@ struct MlaLayerNodes {
 fn note(n: usize, node: &Node, layers: &mut [MlaLayerNodes]) {
     let Some(layer) = node.layer.and_then(|layer| layers.get_mut(layer)) else { return };
     let kv = node.op.spec().kv();
+    if kv.is_recurrent() {
+        return; // A84
+    }
+    match node.op {
+        Op::IndexStore => return layer.index_stores.push(n),
+        Op::IndexSelect => return layer.index_reads.push(n),
+        _ => {}
+    }
     if kv.stores {
         layer.stores.push(n);
     }
@@ -65,6 +79,13 @@ fn once(layer: usize, seen: &MlaLayerNodes, found: &mut Findings<'_>) {
         let problem = format!("the layer stores {} times in a step", seen.stores.len());
         found.add(Code::A44, Some(layer), Some("store".into()), problem);
     }
+    if seen.index_stores.len() > 1 || seen.index_stores.len() != seen.index_reads.len() {
+        let (stores, reads) = (seen.index_stores.len(), seen.index_reads.len());
+        let problem = format!(
+            "the layer stores keys of an indexer {stores} times in a step, and selects by them {reads} times"
+        );
+        found.add(Code::A44, Some(layer), Some("indexer".into()), problem);
+    }
     if seen.rows != 3 || seen.twice {
         let problem = if seen.twice { "some rows attend twice" } else { "some rows take no attention path" };
         found.add(Code::A44, Some(layer), Some("attention".into()), problem.into());
@@ -74,8 +95,11 @@ fn once(layer: usize, seen: &MlaLayerNodes, found: &mut Findings<'_>) {
 impl MlaLayerNodes {
     /// A45: the store first, a barrier between.
     fn in_order(&self, trace: &ResolvedIr<'_>, phases: Option<&[usize]>, found: &mut Findings<'_>) {
-        for &store in &self.stores {
-            for &attend in self.attends.iter().filter(|a| **a != store) {
+        let pairs = [(&self.stores, &self.attends), (&self.index_stores, &self.index_reads)];
+        for (store, attends) in
+            pairs.into_iter().flat_map(|(stores, attends)| stores.iter().map(move |it| (*it, attends)))
+        {
+            for &attend in attends.iter().filter(|a| **a != store) {
                 let late = store > attend || phases.is_some_and(|phases| phases[store] >= phases[attend]);
                 if late {
                     let problem =
@@ -247,18 +271,25 @@ fn kv_layer(trace: &ResolvedIr<'_>, n: usize, found: &mut Findings<'_>) {
     }
 }
 
-/// A46: each KV layer belongs to one layer, and each layer has at most one.
+/// A46: each KV layer belongs to one layer, and each layer has at most one of a kind: of attention one, of an indexer one, or states.
 fn owners(trace: &ResolvedIr<'_>, span: &ModelSpan, found: &mut Findings<'_>) {
-    let mut owned = vec![false; span.layers.end];
+    let mut owned: Vec<Vec<KvLayerKind>> = vec![Vec::new(); span.layers.end];
     for kv_layer in &trace.ir.kv_layers {
         let layer = kv_layer.layer;
         let problem = match owned.get_mut(layer) {
             Some(taken) if span.layers.contains(&layer) => {
-                if std::mem::replace(taken, true) {
-                    "the layer has two KV layers"
-                } else {
+                // what attends, what an indexer reads, and each state are apart
+                let group = |kind: KvLayerKind| match kind {
+                    KvLayerKind::Latent | KvLayerKind::Expanded => KvLayerKind::Latent,
+                    other => other,
+                };
+                let mixed = |kind: &KvLayerKind| kind.is_recurrent() != kv_layer.kind.is_recurrent();
+                let alone = !taken.iter().any(|kind| group(*kind) == group(kv_layer.kind) || mixed(kind));
+                taken.push(kv_layer.kind);
+                if alone {
                     continue;
                 }
+                "the layer has two KV layers"
             }
             _ => "the KV layer belongs to a layer outside the span",
         };

@@ -4,7 +4,7 @@ use super::findings::Findings;
 use super::rules::Code;
 use super::trace::{ResolvedIr, ValuePlace, rows};
 use crate::ir::{Epilogue, Node};
-use crate::passes::{BatchBucket, pipeline, routed_by_each_thread};
+use crate::passes::{BatchBucket, heads_of_each_thread, pipeline, routed_by_each_thread};
 use crate::target::BackendTarget;
 
 /// An access of an earlier node to one place, and its phase.
@@ -60,11 +60,12 @@ pub(super) fn check(
         }
         let now = accesses(trace, node, n, phases[n]);
         for access in &now {
-            // each thread reads its own routing
+            // each thread reads its own routing, or heads that it has made itself
             let own = |earlier: &NodeAccess| {
-                access.kind == NodeAccessKind::Read
-                    && earlier.phase == access.phase
-                    && routed_by_each_thread(&ir.nodes[earlier.node], node, bucket)
+                let other = &ir.nodes[earlier.node];
+                let routing =
+                    access.kind == NodeAccessKind::Read && routed_by_each_thread(other, node, bucket);
+                earlier.phase == access.phase && (routing || heads_of_each_thread(ir, other, node))
             };
             if let Some((earlier, late)) = clash(&past[access.place.root], access, own) {
                 report(trace, access, earlier, late, found);
@@ -103,7 +104,7 @@ fn accesses(trace: &ResolvedIr<'_>, node: &Node, n: usize, phase: usize) -> Vec<
     list.extend(node.outputs.iter().map(|id| access(trace.places[id.0], wrote)));
     if let Some(id) = node.kv_layer {
         let whole = ValuePlace { root: trace.ir.values.len() + id.0, from: 0, to: usize::MAX };
-        let kind = if node.outputs.is_empty() { NodeAccessKind::Write } else { NodeAccessKind::Read };
+        let kind = if node.op.spec().kv().stores { NodeAccessKind::Write } else { NodeAccessKind::Read };
         list.push(access(whole, kind));
     }
     list

@@ -3,7 +3,6 @@
 use serde::{Serialize, Serializer};
 use std::fmt;
 
-/// One rule of the audit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct AuditRule {
     /// Its code: `A42`.
@@ -37,7 +36,6 @@ macro_rules! rules {
             /// Every code, in order.
             pub const ALL: &[Code] = &[$($(Code::$code,)*)*];
 
-            /// The rule.
             pub fn rule(self) -> AuditRule {
                 match self {
                     $($(Code::$code => AuditRule { code: stringify!($code), family: $family, holds: $holds, hint: $hint },)*)*
@@ -79,12 +77,12 @@ rules! {
         A24 "A view is inside the value that it is a view of.", "offset, width and heads of the view";
         A25 "The rows of an edge agree on both sides.", "row counts: one per row of the batch, or one per expert of a row";
         A26 "Queries, latents and values of attention have the widths of the config.", "kv_lora, nope, rope and v";
-        A27 "A cache row is as wide as its kind says.", "kv_lora + rope for latents, as the circuit's `cache` states it; heads · (nope + rope + v) for expanded ones";
+        A27 "A cache row or state is as large as its kind says.", "kv_lora + rope for latents, as the circuit's `cache` states it; heads · (nope + rope + v) for expanded ones; heads, width and taps of the recurrent layers for states";
         A28 "Router, routing and experts agree on counts.", "experts, num_experts_per_tok and the stacked matrices";
         A29 "A span has its result under its name, and as wide as the config says.", "`hidden` or `logits` among the outputs";
     }
     "tensors" {
-        A30 "Every tensor of the file is used, or declared unused by the circuit.", "the tensor's name: architectures that Latent knows have no such tensor, and the model may compute something else with it. A file with tensors that were added or renamed needs its original names; `latent check` lists all of them. A circuit of your own (`--circuit`) reads it, or lists it under `unused`";
+        A30 "Every tensor of the file is used, or declared unused by the circuit.", "the tensor's name: architectures that Latent knows have no such tensor, and the model may compute something else with it. A file with tensors that were added or renamed needs its original names; `latent check` lists all of them. A circuit of your own (option `circuit`) reads it, or lists it under `unused`";
         A31 "No tensor is used by two weight slots.", "the two slots' names in the circuit";
         A32 "A node uses weights of its own layer.", "the layer of node and weight";
         A33 "Every weight is used.", "a pass that dropped a node or a weight";
@@ -102,7 +100,7 @@ rules! {
         A43 "Each rope part is rotated once, or never in a model without rotation.", "a rope node in addition to a rope prologue, or neither";
         A44 "Each layer stores once and attends once for each row.", "stores and attentions of the layer, and their attention paths";
         A45 "A layer's store comes before the attention that reads it.", "order and phases of store and attention";
-        A46 "Each KV layer belongs to one layer.", "the KV layer's layer against the node's";
+        A46 "Each KV layer belongs to one layer, which has at most one of a kind.", "the KV layer's layer against the node's";
         A47 "What prefill writes is what decode reads: KV layers, stores and cache type agree in all plans.", "plans of different batch buckets";
         A48 "An operation uses a KV layer of its own kind.", "latent or expanded";
         A49 "Absorption and expansion have W_UK and W_UV where they belong.", "k_b and v_b, or kv_b, of the attention's nodes";
@@ -133,6 +131,7 @@ rules! {
         A81 "Each cache stream is written by one operation of its block and read by those that it names; no other operation uses the cache.", "`cache` of the attention block against its operations";
         A82 "A layer has a KV layer for each cache stream of its attention block, as wide as stated, with the stated shared key behind the latent.", "`row` of the stream, and the pass that made the KV layer";
         A83 "A store gets the parts of the stated row in order; those that are stated as rotated by position are, and no others.", "`row` of the stream against the inputs of the store";
+        A84 "A recurrent layer has its states, and each is read and replaced once in a step, for every row, by one operation.", "the operations of the attention block that have a `recurrent` stream";
     }
     "ranks" {
         A90 "What a rank has only a part of the terms of is added up over the ranks before anything but a sum with other such terms reads it.", "where insert_collectives put all_reduce, and the passes that moved or folded what reads the value";

@@ -253,6 +253,12 @@ fn kv_layers(trace: &ResolvedIr<'_>, config: &ModelConfig, found: &mut Findings<
         let expected = match kv_layer.kind {
             KvLayerKind::Latent => config.attention.latent_width(),
             KvLayerKind::Expanded => config.attention.expanded_width(),
+            KvLayerKind::Index => config.attention.indexer.map_or(0, |indexer| indexer.width),
+            KvLayerKind::ConvInputs | KvLayerKind::DeltaState => match (&config.kda, kv_layer.kind) {
+                (Some(kda), KvLayerKind::ConvInputs) => 3 * kda.past() * kda.channels(),
+                (Some(kda), _) => kda.channels() * kda.width,
+                (None, _) => 0,
+            },
         };
         if kv_layer.width != expected {
             let problem = format!("a cached row has {} elements, expected {expected}", kv_layer.width);

@@ -3,7 +3,8 @@
 use super::findings::Findings;
 use super::rules::Code;
 use crate::circuit::{
-    Circuit, ConfigVars, HF_PREFIXES, LayerGroup, OpSpec, TensorIndex, TensorNaming, Weight, fits,
+    Circuit, ConfigVars, DerivedWeight, HF_PREFIXES, LayerGroup, OpSpec, TensorIndex, TensorNaming, Weight,
+    fits,
 };
 use crate::config::ModelConfig;
 use crate::ir::{Ir, ModelSpan};
@@ -101,6 +102,17 @@ impl<'a> AuditedTensors<'a> {
 
     /// Notes the tensors of a weight. A36 where the file has one not as the weight says; A31 where another slot has read it.
     fn read(&mut self, weight: &'a Weight, found: &mut Findings<'_>) {
+        let weight = weight.stored();
+        if weight.slot == "kv_b"
+            && let Some(part) = weight.parts.first()
+        {
+            // packed files have its derived halves too
+            for slot in ["k_b", "v_b"] {
+                if let Some(place) = self.places.get(DerivedWeight::name(&part.tensor, slot).as_str()) {
+                    self.tensors[*place].reader.get_or_insert(weight);
+                }
+            }
+        }
         let each: usize =
             if weight.parts.len() > 1 { weight.shape[1..].iter().product() } else { weight.elements() };
         for part in &weight.parts {
@@ -215,6 +227,9 @@ pub(super) fn check_ir(
         if !filled.insert((weight.slot.as_str(), weight.layer)) {
             found.add(Code::A39, weight.layer, slot, "the slot is filled twice".into());
         }
+        // what it is derived from fills the slot that the circuit names
+        let stored = weight.stored();
+        filled.insert((stored.slot.as_str(), stored.layer));
     }
     needed(circuit, span, config, &filled, found);
 }

@@ -16,6 +16,9 @@ pub struct Block {
     /// Values read, under the names that the stage or earlier blocks gave them.
     #[serde(rename = "in")]
     pub inputs: Vec<String>,
+    /// Values that reach the next layers of the same stage too: a layer that does not make one has that of the nearest layer before.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub carried: Vec<String>,
     /// Values made that later blocks or the stage read.
     #[serde(rename = "out")]
     pub outputs: Vec<String>,
@@ -74,6 +77,9 @@ pub struct SlotSpec {
     pub hf_stacked: Option<String>,
     /// Shape, outermost dimension first, each an expression such as `heads*(nope+rope)`.
     pub shape: Vec<String>,
+    /// Its shape in files, where they have dimensions of size 1 that it does not need.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub stored: Vec<String>,
     /// Config variables that must all hold; `!` negates.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub when: Vec<String>,
@@ -144,6 +150,9 @@ pub struct StreamSpec {
     /// Tokens per row, an expression: 1 where every token has one.
     #[serde(default = "every_token")]
     pub stride: String,
+    /// Config variables that must all hold for a layer to have it; `!` negates.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub when: Vec<String>,
 }
 
 fn every_token() -> String {
@@ -177,7 +186,6 @@ pub struct RowPartSpec {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ReadRange {
-    /// Every one.
     #[default]
     All,
     /// The last rows, as many as the expression says: a sliding window.

@@ -20,9 +20,6 @@ pub struct DeclaredTensors {
 
 impl DeclaredTensors {
     /// The tensors of `config` under `naming`, matrices stored as `ty`.
-    ///
-    /// # Errors
-    /// When the circuit contradicts itself.
     pub fn new(
         config: &ModelConfig,
         naming: TensorNaming,
@@ -32,9 +29,6 @@ impl DeclaredTensors {
     }
 
     /// The same with a circuit that need not be built in.
-    ///
-    /// # Errors
-    /// When the circuit contradicts itself.
     pub fn of(
         circuit: &Circuit,
         config: &ModelConfig,
@@ -89,8 +83,9 @@ impl DeclaredTensors {
             TensorNaming::HuggingFace => &spec.hf,
         };
         let (Some(pattern), true) = (pattern, vars.hold(&spec.when, &circuit.name)?) else { return Ok(()) };
-        let shape = vars.shape(slot, spec, &circuit.name)?;
-        let plain = shape.len() == 1 || slot == "router";
+        let plain =
+            vars.shape(slot, spec, &circuit.name)?.len() == 1 || slot == "router" || !spec.stored.is_empty();
+        let shape = vars.stored_shape(slot, spec, &circuit.name)?;
         let blocks = shape.last().is_some_and(|n| n.is_multiple_of(ty.block_len()));
         let ty = if plain || !blocks { TensorType::F32 } else { ty };
         let name = layer.map_or_else(|| pattern.clone(), |l| pattern.replace("{layer}", &l.to_string()));

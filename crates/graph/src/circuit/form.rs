@@ -48,7 +48,6 @@ pub struct LayerRules {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct LayerRule {
-    /// The block.
     pub block: String,
     /// Config variables that must all hold; `!` negates. None: every layer has it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -59,7 +58,6 @@ pub struct LayerRule {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct StageSpec {
-    /// Its name.
     pub name: String,
     /// What goes in, under the names that its blocks read.
     #[serde(rename = "in")]
@@ -97,7 +95,6 @@ impl StageValue {
     }
 }
 
-/// A part of a stage.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(from = "String", into = "String")]
 pub enum StagePart {

@@ -22,7 +22,6 @@ pub struct LayerSpec {
 /// Consecutive layers of one spec.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct LayerRun {
-    /// The layers.
     pub layers: Range<usize>,
     /// What each of them is made of.
     #[serde(flatten)]
@@ -121,17 +120,11 @@ impl Circuit {
     }
 
     /// What each layer of `config` is made of, those for multi-token prediction included.
-    ///
-    /// # Errors
-    /// As for [`layer_spec`](Self::layer_spec).
     pub fn layer_specs(&self, config: &ModelConfig) -> Result<Vec<LayerSpec>, GraphError> {
         (0..config.all_layers()).map(|layer| self.layer_spec(config, layer)).collect()
     }
 
     /// What the layers of `config` are made of that a step runs, equal neighbours together.
-    ///
-    /// # Errors
-    /// As for [`layer_spec`](Self::layer_spec).
     pub fn layer_runs(&self, config: &ModelConfig) -> Result<Vec<LayerRun>, GraphError> {
         let mut runs: Vec<LayerRun> = Vec::new();
         for layer in 0..config.layers {

@@ -6,7 +6,6 @@ use crate::error::{CircuitError, GraphError};
 use std::fmt;
 
 impl Circuit {
-    /// An error of this circuit.
     pub(crate) fn error(&self, problem: CircuitError) -> GraphError {
         GraphError::Circuit { circuit: self.name.clone(), problem: Box::new(problem) }
     }

@@ -29,10 +29,10 @@ pub(crate) use layers::LayerGroup;
 pub use layers::{LayerRun, LayerSpec};
 pub(crate) use pattern::fits;
 pub use stages::{DecoderStages, StagePair};
-pub use streams::{CacheStream, RowPart};
+pub use streams::{CacheStream, RowPart, StateShape};
 pub use transfer::{TensorOrigin, Transfer, Transfers};
 pub use vars::ConfigVars;
-pub use weights::{TensorIndex, Weight, WeightPart};
+pub use weights::{DerivedWeight, KvHalf, TensorIndex, Weight, WeightPart};
 
 use crate::error::{CircuitError, GraphError};
 use crate::naming::NamingScheme;
@@ -57,9 +57,6 @@ impl Circuit {
     }
 
     /// The circuit of this name.
-    ///
-    /// # Errors
-    /// [`GraphError::NoCircuit`] with the names that exist.
     pub fn named(name: &str) -> Result<&'static Circuit, GraphError> {
         Self::all().iter().find(|circuit| circuit.name == name).ok_or_else(|| GraphError::NoCircuit {
             name: name.to_owned(),

@@ -9,10 +9,11 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 /// The files of `crates/graph/circuits/blocks`.
-const FILES: [(&str, &str); 8] = [
+const FILES: [(&str, &str); 9] = [
     ("dense", include_str!("../../circuits/blocks/dense.json")),
     ("embed", include_str!("../../circuits/blocks/embed.json")),
     ("head", include_str!("../../circuits/blocks/head.json")),
+    ("kda", include_str!("../../circuits/blocks/kda.json")),
     ("mla", include_str!("../../circuits/blocks/mla.json")),
     ("moe", include_str!("../../circuits/blocks/moe.json")),
     ("mtp_head", include_str!("../../circuits/blocks/mtp_head.json")),

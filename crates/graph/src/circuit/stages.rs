@@ -17,7 +17,6 @@ pub struct DecoderStages<'c> {
 /// A stage that ends in layers, and the stage behind it.
 #[derive(Clone, Debug)]
 pub struct StagePair<'c> {
-    /// The stage with the layers.
     pub layers: &'c StageSpec,
     /// The stage behind it.
     pub head: &'c StageSpec,

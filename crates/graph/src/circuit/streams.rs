@@ -10,19 +10,38 @@ use serde::Serialize;
 /// Most elements of a cached row: more than any model has, few enough that a cache of them can be counted in 64 bits.
 const MAX_ROW: usize = 1 << 24;
 
-/// A stream of the KV cache in one layer: a row per token, read at every position.
+/// A stream of the KV cache in one layer: a row per token, read at every position, or one state.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct CacheStream {
     /// Its name in the block.
     pub name: String,
-    /// The layer.
     pub layer: usize,
     /// The parts of its row, in order.
     pub row: Vec<RowPart>,
+    /// Of a recurrent one: its state.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub state: Option<StateShape>,
     /// The operation of the circuit that writes it.
     pub written_by: String,
     /// The operations of the circuit that read it.
     pub read_by: Vec<String>,
+}
+
+/// The shape of a recurrent state: heads × rows × columns elements of f32, in this order, all zero before the first token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct StateShape {
+    pub heads: usize,
+    /// Rows of a head's matrix.
+    pub rows: usize,
+    /// Columns of a head's matrix.
+    pub columns: usize,
+}
+
+impl StateShape {
+    /// Elements of the state.
+    pub fn elements(&self) -> usize {
+        self.heads.saturating_mul(self.rows).saturating_mul(self.columns)
+    }
 }
 
 /// A part of a cached row.
@@ -80,6 +99,9 @@ impl StreamSpec {
         if self.writers(ops) == 0 {
             return Err(CacheError::NeverWritten { op: self.written_by.clone() });
         }
+        if kv(&self.written_by).is_recurrent() != (self.kind == CacheKind::Recurrent) {
+            return Err(CacheError::KindOfWriter { kind, op: self.written_by.clone() });
+        }
         let reads = |word: &&String| ops.iter().any(|op| op.op == **word && kv(&op.op).attends);
         match self.read_by.iter().find(|word| !reads(word)) {
             Some(word) => Err(CacheError::NeverRead { op: word.clone() }),
@@ -91,7 +113,6 @@ impl StreamSpec {
     /// What no operation does yet.
     fn run(&self) -> Result<(), CacheError> {
         let what = match (self.kind, &self.range) {
-            (CacheKind::Recurrent, _) => "a recurrent state".to_owned(),
             (_, ReadRange::Last(window)) => format!("a window (the last {window} positions)"),
             _ if self.stride != "1" => format!("a row for several tokens (stride {})", self.stride),
             _ => return Ok(()),
@@ -107,9 +128,6 @@ impl Circuit {
     }
 
     /// The cache of a block against all its operations, whatever the config.
-    ///
-    /// # Errors
-    /// [`CircuitError::Cache`], [`CircuitError::NoStream`].
     pub(super) fn check_cache(&self, name: &str, block: &Block) -> Result<(), GraphError> {
         let ops: Vec<&OpSpec> = block.ops.iter().collect();
         for (stream, spec) in &block.cache {
@@ -159,20 +177,47 @@ impl Circuit {
             }
             let writer = ops.iter().find(|op| op.op == spec.written_by);
             let row = self.row((name, stream), spec, writer.copied(), vars)?;
+            let state = self.state((name, stream), spec, vars)?;
             let made = CacheStream {
                 name: stream.clone(),
                 layer,
                 row,
+                state,
                 written_by: spec.written_by.clone(),
                 read_by: spec.read_by.clone(),
             };
-            let elements = made.row.iter().fold(0usize, |sum, part| sum.saturating_add(part.width));
+            let of_row = made.row.iter().fold(0usize, |sum, part| sum.saturating_add(part.width));
+            let elements = made.state.map_or(of_row, |state| state.elements());
             if !(1..=MAX_ROW).contains(&elements) || made.row.iter().any(|part| part.width == 0) {
                 return Err(wrong(CacheError::RowWidth { elements, most: MAX_ROW }));
             }
             Ok(made)
         };
-        block.cache.iter().map(stream).collect()
+        let mut made = Vec::new();
+        for (name, spec) in &block.cache {
+            if vars.hold(&spec.when, &self.name)? {
+                made.push(stream((name, spec))?);
+            }
+        }
+        Ok(made)
+    }
+
+    /// The shape of a recurrent state; none of a stream with rows.
+    fn state(
+        &self,
+        (block, stream): (&str, &str),
+        spec: &StreamSpec,
+        vars: &ConfigVars,
+    ) -> Result<Option<StateShape>, GraphError> {
+        if spec.kind != CacheKind::Recurrent {
+            return Ok(None);
+        }
+        let [heads, rows, columns] = &spec.shape[..] else {
+            return Err(self.cache(block, stream, CacheError::StateShape { dimensions: spec.shape.len() }));
+        };
+        let size =
+            |text: &str| vars.size(text, format_args!("block {block}, cache {stream}, {text}"), &self.name);
+        Ok(Some(StateShape { heads: size(heads)?, rows: size(rows)?, columns: size(columns)? }))
     }
 
     /// The parts of a row: each an input of the writing operation.

@@ -257,9 +257,9 @@ fn a_cache_that_contradicts_its_block_is_refused() {
     assert_eq!(error, cache(CacheError::NeverRead { op: word("attend_latent") }));
     assert_eq!(refused(|c| stream(c)["read_by"] = json!([])), cache(CacheError::NoReader));
     let error = refused(|c| c["blocks"]["mla"]["cache"] = json!({}));
-    says(&error, &["block mla", "mla_attention writes the cache", "no stream"]);
+    says(&error, &["block mla", "index_store writes the cache", "no stream"]);
     let error = refused(|c| c["blocks"]["dense"]["cache"] = c["blocks"]["mla"]["cache"].clone());
-    says(&error, &["block dense, cache latent", "kind feed_forward", "only attention blocks"]);
+    says(&error, &["block dense, cache index", "kind feed_forward", "only attention blocks"]);
     says(&refused(|c| stream(c)["row"] = json!([])), &["per_token", "`row`"]);
     says(&refused(|c| stream(c)["shape"] = json!(["heads"])), &["per_token", "`row`"]);
     let error = not_built(|c| stream(c)["row"][1]["value"] = json!("k_pe"));
@@ -288,13 +288,16 @@ fn an_expression_without_a_value_is_refused_with_its_place() {
 
 /// What newer families keep can be said: a state of fixed shape, a window, a row for several tokens. No operation uses it yet.
 #[test]
-fn recurrent_states_windows_and_strides_can_be_said_and_are_not_run() {
-    let state = not_built(|c| {
+fn windows_and_strides_can_be_said_and_are_not_run_and_a_state_needs_its_operation() {
+    let state = refused(|c| {
         let recurrent = json!({"about": "a matrix per head", "kind": "recurrent", "shape": ["heads", "nope", "v"],
             "written_by": "mla_attention", "read_by": ["mla_attention"]});
         *stream(c) = recurrent;
     });
-    says(&state, &["block mla, cache latent", "no operation uses a recurrent state yet"]);
+    says(
+        &state,
+        &["block mla, cache latent", "a stream of kind recurrent, and mla_attention keeps the other kind"],
+    );
     says(
         &not_built(|c| stream(c)["range"] = json!({"last": "4096"})),
         &["a window (the last 4096 positions)"],

@@ -13,7 +13,6 @@ use std::collections::{BTreeMap, HashSet};
 /// A tensor of the other file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Transfer {
-    /// Its name there.
     pub name: String,
     /// Its shape, outermost dimension first.
     pub shape: Vec<usize>,
@@ -28,7 +27,6 @@ pub enum TensorOrigin {
     Stacked(Vec<WeightPart>),
     /// One matrix of a stacked tensor.
     Matrix {
-        /// The tensor.
         part: WeightPart,
         /// Which of its matrices.
         index: usize,
@@ -37,6 +35,14 @@ pub enum TensorOrigin {
     Uk(WeightPart),
     /// W_UV of a `kv_b`: the last `v` rows of each head.
     Uv(WeightPart),
+    /// Rates of decay, of their logarithms.
+    Rates {
+        part: WeightPart,
+        /// Whether they get a minus sign.
+        negative: bool,
+    },
+    /// Logarithms of rates of decay, of the rates with either sign.
+    LogRates(WeightPart),
     /// A `kv_b`: for each head the rows of W_UK, which is stored transposed, and those of W_UV.
     Joined {
         /// `k_b`.
@@ -128,7 +134,7 @@ impl TransferSorter<'_> {
                 continue;
             }
             let Some(pattern) = self.pattern(spec) else { continue };
-            let shape = there.shape(slot, spec, circuit)?;
+            let shape = there.stored_shape(slot, spec, circuit)?;
             let pattern =
                 layer.map_or_else(|| pattern.clone(), |l| pattern.replace("{layer}", &l.to_string()));
             if here.hold(&spec.when, circuit)? && self.names_here(spec) {
@@ -144,6 +150,11 @@ impl TransferSorter<'_> {
                 Ok(part)
             };
             let from = match slot.as_str() {
+                "a_rate" => {
+                    let negative = self.configs[1].negative_rates();
+                    other("a_log")?.map(|part| TensorOrigin::Rates { part, negative })
+                }
+                "a_log" => other("a_rate")?.map(TensorOrigin::LogRates),
                 "k_b" => other("kv_b")?.map(TensorOrigin::Uk),
                 "v_b" => other("kv_b")?.map(TensorOrigin::Uv),
                 "kv_b" => other("k_b")?.zip(other("v_b")?).map(|(uk, uv)| TensorOrigin::Joined { uk, uv }),

@@ -2,7 +2,7 @@
 
 use super::block::{OpSpec, SlotSpec};
 use super::expression;
-use crate::config::{FfnActivation, KvForm, LayerKind, ModelConfig, RankShare};
+use crate::config::{DecayRate, FfnActivation, KvForm, LayerKind, ModelConfig, RankShare};
 use crate::error::{CircuitError, GraphError};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -48,6 +48,12 @@ impl ConfigVars {
             ("tied", config.tied_embeddings),
             ("attention_bias", config.attention_bias),
             ("sparse_attention", config.index_topk.is_some()),
+            ("selected", a.indexer.is_some()),
+            ("indexer", layer.map_or(a.indexer.is_some(), |layer| config.has_indexer(layer))),
+            ("recurrent", layer.is_some_and(|layer| config.is_recurrent(layer))),
+            ("low_rank_gates", config.kda.as_ref().is_some_and(|kda| kda.rank.is_some())),
+            ("bounded_decay", config.kda.as_ref().is_some_and(|kda| kda.lower_bound.is_some())),
+            ("log_rate", config.kda.as_ref().is_some_and(|kda| kda.rate == DecayRate::Log)),
             ("dense", kind == Some(LayerKind::Dense)),
             ("moe", kind == Some(LayerKind::Moe)),
             ("gated", config.activation == FfnActivation::SiluGated),
@@ -61,6 +67,8 @@ impl ConfigVars {
             ("embedding_scale", config.embedding_scale),
             ("residual_scale", config.residual_scale),
             ("logits_scale", config.logits_scale),
+            ("decay_bound", config.kda.as_ref().and_then(|kda| kda.lower_bound).unwrap_or(0.0)),
+            ("kda_query_scale", config.kda.as_ref().map_or(1.0, |kda| 1.0 / (kda.width as f64).sqrt())),
         ]);
         let shared = config.part.is_some().then(|| {
             let mut before = config.clone();
@@ -84,6 +92,8 @@ impl ConfigVars {
     /// Whether two layers have the same variables.
     pub(super) fn agree(config: &ModelConfig, one: usize, other: usize) -> bool {
         config.layer_kinds.get(one) == config.layer_kinds.get(other)
+            && config.has_indexer(one) == config.has_indexer(other)
+            && config.is_recurrent(one) == config.is_recurrent(other)
     }
 
     #[cfg(test)]
@@ -96,15 +106,11 @@ impl ConfigVars {
         self.flags.get(name).copied().unwrap_or(false)
     }
 
-    /// The dimension of this name.
     pub fn dimension(&self, name: &str) -> Option<usize> {
         self.dimensions.get(name).copied()
     }
 
     /// Whether all of `conditions` hold; an unknown word is an error of the circuit file.
-    ///
-    /// # Errors
-    /// [`GraphError::Circuit`], which names `circuit`.
     pub fn hold(&self, conditions: &[String], circuit: &str) -> Result<bool, GraphError> {
         for condition in conditions {
             let (word, wanted) =
@@ -148,6 +154,24 @@ impl ConfigVars {
     /// The shape that a slot has here: one to three dimensions, none of them 0, the outer of three at most [`MAX_MATRICES`].
     pub(crate) fn shape(&self, name: &str, slot: &SlotSpec, circuit: &str) -> Result<Vec<usize>, GraphError> {
         Ok(self.shares(name, slot, circuit)?.into_iter().map(|share| share.len).collect())
+    }
+
+    /// The shape that files have for a slot: that of the slot, but for dimensions of size 1.
+    pub(super) fn stored_shape(
+        &self,
+        name: &str,
+        slot: &SlotSpec,
+        circuit: &str,
+    ) -> Result<Vec<usize>, GraphError> {
+        let shape = self.shape(name, slot, circuit)?;
+        let place = format_args!("weight slot {name}, stored");
+        let stored = slot.stored.iter().map(|text| self.size(text, place, circuit));
+        let stored = stored.collect::<Result<Vec<usize>, _>>()?;
+        let elements = |shape: &[usize]| shape.iter().fold(1usize, |all, n| all.saturating_mul(*n));
+        if stored.is_empty() || elements(&stored) != elements(&shape) {
+            return Ok(shape);
+        }
+        Ok(stored)
     }
 
     /// The same, each dimension as a part of what the file has.
@@ -215,6 +239,20 @@ fn dimensions(config: &ModelConfig) -> BTreeMap<&'static str, usize> {
     }
     if let Some(rank) = a.q_lora_rank {
         dimensions.insert("q_lora", rank);
+    }
+    if let Some(indexer) = a.indexer {
+        dimensions.insert("index_heads", indexer.heads);
+        dimensions.insert("index_width", indexer.width);
+        dimensions.insert("index_topk", indexer.topk);
+    }
+    if let Some(kda) = &config.kda {
+        dimensions.insert("kda_heads", kda.heads);
+        dimensions.insert("kda_width", kda.width);
+        dimensions.insert("taps", kda.taps);
+        dimensions.insert("past_taps", kda.past());
+        if let Some(rank) = kda.rank {
+            dimensions.insert("gate_rank", rank);
+        }
     }
     if let Some(moe) = config.moe {
         dimensions.insert(EXPERTS, moe.experts);

@@ -8,7 +8,7 @@ use crate::error::{CircuitError, GraphError};
 use crate::naming::{HF_PREFIXES, TensorNaming};
 use crate::partition::PartitionError;
 use latent_formats::TensorPart;
-use latent_types::TensorType;
+use latent_types::{Setting, TensorType};
 
 /// The tensors of a file by name. Implemented for a checkpoint, and for a config alone, where
 /// [`Missing`](TensorIndex) data is accepted.
@@ -40,6 +40,43 @@ pub struct Weight {
     /// What part of the file's shape this is, a share for each dimension, where several ranks share the model and this weight.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cut: Option<Vec<RankShare>>,
+    /// What the weight is computed from while loading, if no tensor of the file holds it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub derived: Option<Box<DerivedWeight>>,
+}
+
+/// A weight that is computed while loading. Its one part has a name that no tensor of the file needs to have.
+#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+pub struct DerivedWeight {
+    /// The weight of the file: a joined `kv_b` of shape `[heads · (nope + v), kv_lora]`.
+    pub from: Weight,
+    /// Which half of it.
+    pub half: KvHalf,
+    /// Rows of a head that belong to W_UK.
+    pub nope: usize,
+    /// Rows of a head that belong to W_UV.
+    pub v: usize,
+}
+
+impl DerivedWeight {
+    /// The name of the half of `tensor` in `slot`: `blk.0.attn_k_b.weight` of `blk.0.attn_kv_b.weight`, as in files with separate
+    /// halves.
+    pub fn name(tensor: &str, slot: &str) -> String {
+        match tensor.rfind("kv_b") {
+            Some(at) => format!("{}{slot}{}", &tensor[..at], &tensor[at + "kv_b".len()..]),
+            None => format!("{tensor}.{slot}"),
+        }
+    }
+}
+
+/// A half of a joined `kv_b`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum KvHalf {
+    /// W_UK, transposed: `[heads, kv_lora, nope]`.
+    Uk,
+    /// W_UV: `[heads, v, kv_lora]`.
+    Uv,
 }
 
 /// One tensor of a weight.
@@ -55,6 +92,11 @@ pub struct WeightPart {
 
 fn type_name<S: serde::Serializer>(ty: &TensorType, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(ty.name())
+}
+
+/// The product of dimensions. A circuit of the user's own may have any: what no memory holds stays the largest number.
+fn product(dimensions: &[usize]) -> usize {
+    dimensions.iter().fold(1, |product, dimension| product.saturating_mul(*dimension))
 }
 
 impl Weight {
@@ -78,15 +120,24 @@ impl Weight {
         if self.parts.len() > 1 { self.parts.len() } else { self.stacked() }
     }
 
-    /// Bytes in the file.
-    pub fn bytes(&self) -> usize {
-        let rows: usize = self.shape[..self.shape.len() - 1].iter().product();
-        self.ty.row_bytes(self.inputs()).unwrap_or(0) * rows
+    /// The name of its first tensor, which distinguishes the weights of a model.
+    pub fn key(&self) -> &str {
+        self.parts.first().map_or("", |part| &part.tensor)
     }
 
-    /// Elements.
+    /// The weight that the file holds: itself, or what it is derived from.
+    pub fn stored(&self) -> &Weight {
+        self.derived.as_ref().map_or(self, |derived| &derived.from)
+    }
+
+    /// Bytes in the file, or of the derived weight.
+    pub fn bytes(&self) -> usize {
+        let rows = product(&self.shape[..self.shape.len() - 1]);
+        self.ty.row_bytes(self.inputs()).unwrap_or(0).saturating_mul(rows)
+    }
+
     pub fn elements(&self) -> usize {
-        self.shape.iter().product()
+        product(&self.shape)
     }
 
     /// Whether other ranks have the rest of what it takes, so that products with it are terms of a sum over ranks.
@@ -104,6 +155,9 @@ impl Weight {
         index: &dyn TensorIndex,
         scale_block: (usize, usize),
     ) -> Result<Vec<TensorPart>, PartitionError> {
+        if let Some(derived) = &self.derived {
+            return derived.from.tensor_parts(index, scale_block);
+        }
         let mut shares: Vec<RankShare> = match &self.cut {
             Some(cut) => cut.clone(),
             None => self.shape.iter().copied().map(RankShare::all).collect(),
@@ -215,7 +269,7 @@ impl Circuit {
         let ty = ty.unwrap_or(TensorType::F32);
         let shape = shares.iter().map(|share| share.len).collect();
         let cut = shares.iter().any(|share| !share.is_all()).then_some(shares);
-        Ok(Some(Weight { slot: slot.to_owned(), layer, ty, shape, parts, cut }))
+        Ok(Some(Weight { slot: slot.to_owned(), layer, ty, shape, parts, cut, derived: None }))
     }
 
     /// The names under which the tensors of a slot stand in the file.
@@ -270,8 +324,17 @@ fn check_part(name: &str, shape: &[usize], index: &dyn TensorIndex) -> Result<Te
         return Err(GraphError::MissingTensor {
             file: index.file(),
             tensor: name.to_owned(),
-            hint: "the model's hyper-parameters require it: the file is incomplete or its metadata is wrong"
-                .into(),
+            hint: match name.contains(".indexer.") {
+                true => format!(
+                    "it selects the tokens of sparse attention, and the file is incomplete or was made without indexers: use another file, or give {} \
+                     (which is the same up to index_topk tokens)",
+                    Setting::SparseAttention.to("off")
+                ),
+                false => {
+                    "the model's hyper-parameters require it: the file is incomplete or its metadata is wrong"
+                        .into()
+                }
+            },
         });
     };
     let without_ones = |shape: &[usize]| shape.iter().copied().filter(|&n| n != 1).collect::<Vec<_>>();

@@ -25,6 +25,9 @@ impl ModelConfig {
             kv_form: super::KvForm::Combined,
             ..self.clone()
         };
+        if let Some(kda) = &mut config.kda {
+            kda.rate = super::DecayRate::Log;
+        }
         if let Some(moe) = &mut config.moe {
             moe.router.norm_floor = 0.0;
             if moe.router.groups == 1 {

@@ -11,7 +11,6 @@ pub enum ConfigError {
     /// The architecture has no circuit.
     #[error("{file}: architecture {architecture:?} is not supported{}; supported: {}", lacks(architecture), known.join(", "))]
     Unsupported {
-        /// The model file.
         file: String,
         /// `general.architecture`, or `model_type` of config.json.
         architecture: String,
@@ -21,7 +20,6 @@ pub enum ConfigError {
     /// A key or tensor that the model needs is not in the file.
     #[error("{file}: {what} is missing: {hint}")]
     Missing {
-        /// The model file.
         file: String,
         /// `key NAME` or `tensor NAME`.
         what: String,
@@ -31,19 +29,16 @@ pub enum ConfigError {
     /// A key asks for something that no circuit computes.
     #[error("{file}: {what} is {value}, expected {expected}")]
     NotComputed {
-        /// The model file.
         file: String,
         /// `key NAME`.
         what: String,
         /// What the file says.
         value: String,
-        /// What is supported.
         expected: String,
     },
     /// A key has an impossible value, or two places of the file contradict each other.
     #[error("{file}: {what} is {value}, expected {expected}")]
     Wrong {
-        /// The model file.
         file: String,
         /// `key NAME` or `shape of tensor NAME`.
         what: String,

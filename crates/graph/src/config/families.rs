@@ -23,18 +23,28 @@ pub(super) struct ModelFamily {
     pub(super) rms_eps: Option<f64>,
     /// How rotated elements pair up, unless `rope_interleave` says otherwise.
     pub(super) pairs: RopePairs,
+    /// The same in the indexer of sparse attention, unless `indexer_rope_interleave` says otherwise.
+    pub(super) index_pairs: RopePairs,
     /// Activation of its feed-forward blocks.
     pub(super) activation: FfnActivation,
     /// Whether it scales embedding, residual stream and final row.
     pub(super) scaled: bool,
     /// The gate on attention's output, unless `mla_use_output_gate` says otherwise.
     pub(super) gate: Option<OutputGate>,
-    /// Whether its published models mix layers of latent and of linear attention.
-    pub(super) hybrid: bool,
+    /// Defaults of its layers with a recurrent state; none where the family has no such layers.
+    pub(super) kda: Option<KdaDefaults>,
     /// Keys that it spells in another way: as most families have them, and as this one does.
     pub(super) keys: &'static [(&'static str, &'static str)],
     /// How its tensors are called.
     pub(super) names: &'static NamingScheme,
+}
+
+/// Defaults of a family's layers with a recurrent state.
+pub(super) struct KdaDefaults {
+    /// Where `kda_lower_bound` is missing, unless `kda_safe_gate` says that the decay has no bound.
+    pub(super) lower_bound: Option<f64>,
+    /// Whether the projections to decay and output gate are of low rank where `no_kda_lora` is missing. Tensors decide, where they are known.
+    pub(super) low_rank: bool,
 }
 
 /// Defaults of a family's router.
@@ -99,10 +109,11 @@ const DEEPSEEK: ModelFamily = ModelFamily {
     rotates: true,
     rms_eps: None,
     pairs: RopePairs::Interleaved,
+    index_pairs: RopePairs::NeoX,
     activation: FfnActivation::SiluGated,
     scaled: false,
     gate: None,
-    hybrid: false,
+    kda: None,
     keys: &[],
     names: &naming::PLAIN,
 };
@@ -126,7 +137,11 @@ const YOUTU: ModelFamily = ModelFamily {
     ..DEEPSEEK
 };
 
-pub(super) static FAMILIES: [ModelFamily; 14] = [
+/// How the published config.json of Sarvam spells keys.
+const SARVAM_KEYS: &[(&str, &str)] =
+    &[("n_routed_experts", "num_experts"), ("n_shared_experts", "num_shared_experts")];
+
+pub(super) static FAMILIES: [ModelFamily; 15] = [
     ModelFamily {
         model_type: "deepseek_v2",
         classes: &["DeepseekV2ForCausalLM"],
@@ -146,6 +161,7 @@ pub(super) static FAMILIES: [ModelFamily; 14] = [
         model_type: "glm_moe_dsa",
         classes: &["GlmMoeDsaForCausalLM"],
         gguf: Some("glm-dsa"),
+        index_pairs: RopePairs::Interleaved,
         router: Some(RouterDefaults { groups: (1, 1), ..V3_ROUTER }),
         rope_base: None,
         ..DEEPSEEK
@@ -172,6 +188,18 @@ pub(super) static FAMILIES: [ModelFamily; 14] = [
         ..DEEPSEEK
     },
     ModelFamily {
+        model_type: "sarvam_mla",
+        classes: &["SarvamMLAForCausalLM"],
+        router: Some(RouterDefaults {
+            groups: (1, 1),
+            first_dense: 1,
+            weights: Some((true, 2.5)),
+            ..V3_ROUTER
+        }),
+        keys: SARVAM_KEYS,
+        ..DEEPSEEK
+    },
+    ModelFamily {
         model_type: "glm4_moe_lite",
         classes: &["Glm4MoeLiteForCausalLM"],
         router: Some(RouterDefaults { groups: (1, 1), first_dense: 1, ..V3_ROUTER }),
@@ -194,11 +222,11 @@ pub(super) static FAMILIES: [ModelFamily; 14] = [
         model_type: "bailing_hybrid",
         classes: &["BailingHybridForCausalLM", "BailingMoeV3ForCausalLM"],
         circuit: "bailing_hybrid",
-        gguf: None,
+        gguf: Some("bailingmoe3"),
         router: Some(RouterDefaults { first_dense: 2, weights: Some((true, 2.5)), ..V3_ROUTER }),
         rope_base: Some(6_000_000.0),
         gate: Some(OutputGate::PerHead),
-        hybrid: true,
+        kda: Some(KdaDefaults { lower_bound: Some(-5.0), low_rank: false }),
         keys: HYBRID_KEYS,
         names: &naming::BAILING,
         ..DEEPSEEK
@@ -207,10 +235,10 @@ pub(super) static FAMILIES: [ModelFamily; 14] = [
         model_type: "kimi_linear",
         classes: &["KimiLinearForCausalLM"],
         circuit: "kimi_linear",
-        gguf: None,
+        gguf: Some("kimi-linear"),
         router: Some(RouterDefaults { groups: (1, 1), first_dense: 1, ..V3_ROUTER }),
         rotates: false,
-        hybrid: true,
+        kda: Some(KdaDefaults { lower_bound: None, low_rank: true }),
         keys: HYBRID_KEYS,
         names: &naming::KIMI_LINEAR,
         ..DEEPSEEK
@@ -246,8 +274,7 @@ pub(super) fn known_model_types() -> impl Iterator<Item = &'static str> {
 }
 
 /// What known architectures need that no circuit has, under the names of both kinds of file.
-const LACKS: [(&[&str], &str); 5] = [
-    (&["bailingmoe3", "kimi-linear"], "linear attention (KDA)"),
+const LACKS: [(&[&str], &str); 4] = [
     (&["hy_v4", "hy-v4"], "hyper-connections, attention sinks and sparse attention"),
     (
         &["kimi_k3", "kimi-k3"],

@@ -4,10 +4,11 @@ use super::error::ConfigError;
 use super::gguf_file::{ARCHITECTURES, GgufConfig};
 use super::gguf_moe;
 use super::gguf_rope;
+use super::indexer::Indexer;
 use super::limits;
 use super::reader::Reader;
 use super::source::{ConfigTensors, MetadataKeys};
-use super::{AttentionShape, KvForm, ModelConfig, OutputGate, Temperature};
+use super::{AttentionShape, IndexerShape, KvForm, ModelConfig, OutputGate, Temperature};
 
 /// Reads the config of a GGUF file.
 pub(super) fn read(keys: &dyn MetadataKeys, tensors: &dyn ConfigTensors) -> Result<ModelConfig, ConfigError> {
@@ -24,18 +25,33 @@ pub(super) fn read(keys: &dyn MetadataKeys, tensors: &dyn ConfigTensors) -> Resu
         whole: Reader::new(keys, ""),
         tensors,
         architecture,
+        attention_layer: 0,
     };
     let (vocab_size, hidden_size) = gguf.embedding()?;
     let (layers, mtp_layers, blocks) = gguf.layers()?;
+    let recurrent = gguf.recurrent_layers(layers, mtp_layers, blocks)?;
+    let attention_layer = recurrent.iter().position(|recurrent| !recurrent).unwrap_or(0);
+    let gguf = GgufConfig { attention_layer, ..gguf };
     let context_length = gguf.keys.need_size("context_length", limits::CONTEXT, "the longest context")?;
     let temperature = gguf.temperature()?;
     let shape = gguf.attention(hidden_size, blocks)?;
-    let rope = gguf_rope::read(&gguf, shape.rope, context_length, temperature.is_some())?;
+    let turned = if architecture.rotates { shape.rope } else { 0 };
+    let rope = gguf_rope::read(&gguf, turned, context_length, temperature.is_some())?;
     let (kv_form, shape) = gguf.expansion(shape, hidden_size)?;
     let shape = AttentionShape { output_gate: gguf.output_gate(&shape, hidden_size)?, ..shape };
     let layer_kinds = gguf_moe::layer_kinds(&gguf, layers, mtp_layers, blocks)?;
     let softmax_scale = rope.score_scale / ((shape.nope + shape.rope) as f64).sqrt();
     let [embedding_scale, residual_scale, logits_scale] = gguf.scales(layers, hidden_size)?;
+    let index_topk = gguf.keys.size("attention.indexer.top_k", limits::CONTEXT)?;
+    let described = Indexer::of_gguf(&gguf.keys)?;
+    let indexer =
+        described.as_ref().zip(index_topk).map(|(it, topk)| it.shape(topk, architecture.index_pairs));
+    let key = "attention.indexer.key_length";
+    let indexer = IndexerShape::checked(indexer, &gguf.keys, key, (&shape, rope.spec.dims))?;
+    let full_indexers = match (indexer, &described) {
+        (Some(_), Some(it)) => it.full_layers(&gguf.keys, (layers, layers + mtp_layers))?,
+        _ => Vec::new(),
+    };
     Ok(ModelConfig {
         circuit: architecture.circuit.to_owned(),
         architecture: name,
@@ -50,9 +66,11 @@ pub(super) fn read(keys: &dyn MetadataKeys, tensors: &dyn ConfigTensors) -> Resu
             limits::RMS_EPS,
             "the RMSNorms' epsilon",
         )?,
-        attention: AttentionShape { softmax_scale, temperature, ..shape },
-        attention_bias: tensors.has("blk.0.attn_kv_a_mqa.bias"),
-        index_topk: gguf.keys.size("attention.indexer.top_k", limits::CONTEXT)?,
+        attention: AttentionShape { softmax_scale, temperature, indexer, ..shape },
+        attention_bias: tensors.has(&gguf.attention_tensor("attn_kv_a_mqa.bias")),
+        index_topk,
+        full_indexers,
+        kda: gguf.kda(recurrent)?,
         rope: super::RopeSpec { pairs: architecture.pairs, ..rope.spec },
         intermediate_size: gguf_moe::intermediate_size(&gguf, &layer_kinds, blocks)?,
         activation: architecture.activation,
@@ -171,7 +189,7 @@ impl GgufConfig<'_> {
         let Some(heads) = self.uniform("attention.head_count", limits::HEADS, blocks)? else {
             return Err(keys.missing("attention.head_count", "it says how many heads the attention has"));
         };
-        if let Some(kv) = self.uniform("attention.head_count_kv", limits::HEADS, blocks)?
+        if let Some(kv) = self.latent_heads(blocks)?
             && kv != 1
             && kv != heads
         {
@@ -207,9 +225,10 @@ impl GgufConfig<'_> {
             softmax_scale: 0.0,
             temperature: None,
             output_gate: None,
+            indexer: None,
         };
         self.check(
-            "blk.0.attn_kv_a_mqa.weight",
+            &self.attention_tensor("attn_kv_a_mqa.weight"),
             &[kv_lora_rank + rope, hidden],
             "[kv_lora_rank + rope, embedding_length]",
         )?;
@@ -232,7 +251,8 @@ impl GgufConfig<'_> {
                 Err(keys.missing("attention.key_length_mla", "attention.value_length_mla requires it"))
             }
             (None, None) => {
-                if !self.tensors.has("blk.0.attn_kv_b.weight") && self.tensors.has("blk.0.attn_k_b.weight") {
+                let stored = |name| self.tensors.has(&self.attention_tensor(name));
+                if !stored("attn_kv_b.weight") && stored("attn_k_b.weight") {
                     let hint = "it says a query head's width in files with split attn_k_b and attn_v_b";
                     return Err(keys.missing("attention.key_length_mla", hint));
                 }
@@ -245,7 +265,7 @@ impl GgufConfig<'_> {
 
     /// No key tells of the gate: its tensor does, and how many gates it makes.
     fn output_gate(&self, a: &AttentionShape, hidden: usize) -> Result<Option<OutputGate>, ConfigError> {
-        let tensor = "blk.0.attn_gate.weight";
+        let tensor = &self.attention_tensor("attn_gate.weight");
         let Some(stored) = self.tensors.shape(tensor) else { return Ok(None) };
         let kind = a.gate_of(stored.first().copied().filter(|_| stored.get(1) == Some(&hidden)));
         kind.map(Some).map_err(|expected| self.keys.wrong_shape(tensor, &stored, expected))
@@ -254,7 +274,7 @@ impl GgufConfig<'_> {
     /// Missing or 0: queries are projected directly, unless `attn_q_a` is stored.
     fn q_lora_rank(&self, hidden: usize) -> Result<Option<usize>, ConfigError> {
         let claimed = self.keys.size("attention.q_lora_rank", 0..=*limits::RANK.end())?;
-        let tensor = "blk.0.attn_q_a.weight";
+        let tensor = &self.attention_tensor("attn_q_a.weight");
         let stored = self.tensors.shape(tensor);
         match (claimed, stored) {
             (None | Some(0), None) => Ok(None),
@@ -279,7 +299,8 @@ impl GgufConfig<'_> {
         shape: AttentionShape,
         hidden: usize,
     ) -> Result<(KvForm, AttentionShape), ConfigError> {
-        let (split, combined) = ("blk.0.attn_k_b.weight", "blk.0.attn_kv_b.weight");
+        let [split, combined] =
+            &["attn_k_b.weight", "attn_kv_b.weight"].map(|name| self.attention_tensor(name));
         let AttentionShape { heads, nope, kv_lora_rank, .. } = shape;
         let modern = self.keys.mentions("attention.key_length_mla");
         if self.tensors.has(split) && (modern || !self.tensors.has(combined)) {
@@ -289,7 +310,11 @@ impl GgufConfig<'_> {
                 "[head_count, kv_lora_rank, key_length_mla − rope]",
             )?;
             let v_b = [heads, shape.v, kv_lora_rank];
-            self.check("blk.0.attn_v_b.weight", &v_b, "[head_count, value_length_mla, kv_lora_rank]")?;
+            self.check(
+                &self.attention_tensor("attn_v_b.weight"),
+                &v_b,
+                "[head_count, value_length_mla, kv_lora_rank]",
+            )?;
             return Ok((KvForm::Separate, shape));
         }
         let Some(stored) = self.tensors.shape(combined) else {

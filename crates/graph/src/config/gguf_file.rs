@@ -12,6 +12,8 @@ pub(super) struct Architecture {
     /// The circuit that runs it.
     pub(super) circuit: &'static str,
     pub(super) pairs: RopePairs,
+    /// The same in the indexer of sparse attention.
+    pub(super) index_pairs: RopePairs,
     pub(super) activation: FfnActivation,
     /// Whether it may have experts, multi-token-prediction layers, `*_mla` keys and YaRN's log multiplier.
     pub(super) deepseek: bool,
@@ -25,6 +27,10 @@ pub(super) struct Architecture {
     pub(super) scaled: bool,
     /// β of the attention temperature, where the model has one that its files do not state.
     pub(super) temperature: Option<f64>,
+    /// Whether the shared key is rotated by position.
+    pub(super) rotates: bool,
+    /// How it stores the rates of recurrent layers' decay; none where it has no such layers.
+    pub(super) rates: Option<StoredRates>,
 }
 
 /// What YaRN's keys mean in the files of an architecture ([`super::gguf_rope`]).
@@ -38,10 +44,20 @@ pub(super) enum YarnKeys {
     Frequencies,
 }
 
+/// How `ssm_a` holds the rates of decay, which are positive.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum StoredRates {
+    /// As they are.
+    Positive,
+    /// With a minus sign.
+    Negative,
+}
+
 const DEEPSEEK2: Architecture = Architecture {
     name: "deepseek2",
     circuit: "deepseek2",
     pairs: RopePairs::Interleaved,
+    index_pairs: RopePairs::NeoX,
     activation: FfnActivation::SiluGated,
     deepseek: true,
     yarn: YarnKeys::Deepseek2,
@@ -49,12 +65,20 @@ const DEEPSEEK2: Architecture = Architecture {
     group_score: GroupScore::Max,
     scaled: false,
     temperature: None,
+    rotates: true,
+    rates: None,
 };
 
-pub(super) static ARCHITECTURES: [Architecture; 7] = [
+pub(super) static ARCHITECTURES: [Architecture; 9] = [
     DEEPSEEK2,
     Architecture { name: "deepseek32", yarn: YarnKeys::Mla, ..DEEPSEEK2 },
-    Architecture { name: "glm-dsa", yarn: YarnKeys::Mla, sigmoid: true, ..DEEPSEEK2 },
+    Architecture {
+        name: "glm-dsa",
+        index_pairs: RopePairs::Interleaved,
+        yarn: YarnKeys::Mla,
+        sigmoid: true,
+        ..DEEPSEEK2
+    },
     // converters leave llama_4_scaling_beta out, which all models of this architecture have
     Architecture {
         name: "mistral4",
@@ -82,6 +106,22 @@ pub(super) static ARCHITECTURES: [Architecture; 7] = [
         ..DEEPSEEK2
     },
     Architecture {
+        name: "kimi-linear",
+        circuit: "kimi_linear",
+        sigmoid: true,
+        rotates: false,
+        rates: Some(StoredRates::Negative),
+        ..DEEPSEEK2
+    },
+    Architecture {
+        name: "bailingmoe3",
+        circuit: "bailing_hybrid",
+        sigmoid: true,
+        group_score: GroupScore::TopTwoSum,
+        rates: Some(StoredRates::Positive),
+        ..DEEPSEEK2
+    },
+    Architecture {
         name: "plm",
         circuit: "plm",
         activation: FfnActivation::ReluSquared,
@@ -99,9 +139,16 @@ pub(super) struct GgufConfig<'a> {
     pub(super) whole: Reader<'a>,
     pub(super) tensors: &'a dyn ConfigTensors,
     pub(super) architecture: &'static Architecture,
+    /// The first layer with latent attention, whose tensors decide its sizes.
+    pub(super) attention_layer: usize,
 }
 
 impl GgufConfig<'_> {
+    /// The name of a tensor of the first layer with latent attention.
+    pub(super) fn attention_tensor(&self, name: &str) -> String {
+        format!("blk.{}.{name}", self.attention_layer)
+    }
+
     /// A value that a file may repeat per block; all must agree.
     pub(super) fn uniform(
         &self,

@@ -4,7 +4,7 @@ use super::difference::{close, difference};
 use super::error::{ConfigError, InexpressibleModel};
 use super::families;
 use super::gguf;
-use super::gguf_file::{ARCHITECTURES, Architecture, YarnKeys};
+use super::gguf_file::{ARCHITECTURES, Architecture, StoredRates, YarnKeys};
 use super::indexer::Indexer;
 use super::key_list::KeyList;
 use super::rope::{RopeScaling, mscale_of, yarn_mscale};
@@ -14,9 +14,6 @@ use latent_formats::{Checkpoint, CheckpointSource};
 
 impl ModelConfig {
     /// What GGUF files call the architecture of an opened model; none where such files are neither read nor written.
-    ///
-    /// # Errors
-    /// [`ConfigError::Unsupported`].
     pub fn gguf_architecture(checkpoint: &Checkpoint) -> Result<Option<&'static str>, ConfigError> {
         match checkpoint.source() {
             CheckpointSource::Gguf(_) => {
@@ -37,9 +34,6 @@ impl ModelConfig {
     }
 
     /// The keys of a GGUF file, `architecture` and `kv_form` being those of the file, without a look at what they are read back as.
-    ///
-    /// # Errors
-    /// An architecture that GGUF files do not have.
     pub fn gguf_keys(&self, indexer: Option<&Indexer>) -> Result<KeyList, InexpressibleModel> {
         let Some(architecture) = architecture(self) else {
             let what = format!("no GGUF file has the architecture {}", self.architecture);
@@ -47,7 +41,7 @@ impl ModelConfig {
         };
         let mut keys = KeyList::new(architecture.name);
         sizes(self, architecture, &mut keys);
-        if let Some(indexer) = indexer {
+        if let Some(indexer) = indexer.cloned().or_else(|| Indexer::of_config(self)) {
             keys.add_size("attention.indexer.head_count", indexer.heads);
             keys.add_size("attention.indexer.key_length", indexer.width);
             if let Some(full) = &indexer.full {
@@ -58,6 +52,7 @@ impl ModelConfig {
         if architecture.deepseek {
             experts(self, &mut keys);
         }
+        recurrent(self, &mut keys);
         let [embedding, residual, logits] = self.own_scales();
         let scales = [("embedding_scale", embedding), ("residual_scale", residual)];
         let inverse = ("logit_scale", logits.map(|scale| 1.0 / scale));
@@ -72,9 +67,6 @@ impl ModelConfig {
 
     /// Like [`ModelConfig::gguf_keys`], and checks that a reader of the keys and of the file's
     /// `tensors` gets this config again.
-    ///
-    /// # Errors
-    /// What they cannot say.
     pub fn checked_gguf_keys(
         &self,
         indexer: Option<&Indexer>,
@@ -87,6 +79,11 @@ impl ModelConfig {
         };
         let file = || format!("a GGUF file of architecture {}", self.architecture);
         what.map_or(Ok(keys), |what| Err(InexpressibleModel { file: file(), what }))
+    }
+
+    /// Whether GGUF files of this architecture hold the rates of recurrent layers' decay with a minus sign.
+    pub(crate) fn negative_rates(&self) -> bool {
+        architecture(self).is_some_and(|architecture| architecture.rates == Some(StoredRates::Negative))
     }
 
     /// The factors on embedding, residual stream and final row that are not those which llama.cpp has for every model of the architecture.
@@ -130,7 +127,17 @@ fn sizes(config: &ModelConfig, architecture: &Architecture, keys: &mut KeyList) 
     keys.add_size("embedding_length", config.hidden_size);
     keys.add_size("feed_forward_length", config.intermediate_size);
     keys.add_size("attention.head_count", a.heads);
-    keys.add_size("attention.head_count_kv", if apart { 1 } else { a.heads });
+    let latent = if apart { 1 } else { a.heads };
+    match &config.kda {
+        None => keys.add_size("attention.head_count_kv", latent),
+        Some(kda) => {
+            let heads = kda.layers.iter().map(|recurrent| if *recurrent { 0 } else { latent as i128 });
+            keys.add(
+                "attention.head_count_kv",
+                MetadataValue::List(heads.map(MetadataValue::Integer).collect()),
+            );
+        }
+    }
     keys.add_real("attention.layer_norm_rms_epsilon", config.rms_eps);
     keys.add_size("attention.key_length", key);
     keys.add_size("attention.value_length", value);
@@ -153,6 +160,17 @@ fn sizes(config: &ModelConfig, architecture: &Architecture, keys: &mut KeyList) 
     }
     if config.mtp_layers > 0 {
         keys.add_size("nextn_predict_layers", config.mtp_layers);
+    }
+}
+
+/// The layers with a recurrent state.
+fn recurrent(config: &ModelConfig, keys: &mut KeyList) {
+    let Some(kda) = &config.kda else { return };
+    keys.add_size("kda.head_dim", kda.width);
+    keys.add_size("ssm.conv_kernel", kda.taps);
+    if let Some(bound) = kda.lower_bound {
+        keys.add("kda.safe_gate", MetadataValue::Flag(true));
+        keys.add_real("kda.gate_lower_bound", bound);
     }
 }
 

@@ -6,10 +6,13 @@ use super::hf_file::HfConfig;
 use super::hf_moe;
 use super::hf_refused;
 use super::hf_rope;
+use super::indexer::Indexer;
 use super::limits;
 use super::reader::Reader;
 use super::source::{ConfigTensors, MetadataKeys, MetadataValue};
-use super::{AttentionShape, FfnActivation, KvForm, LayerKind, ModelConfig, OutputGate};
+use super::{
+    AttentionShape, FfnActivation, IndexerShape, KvForm, LayerKind, ModelConfig, OutputGate, RopePairs,
+};
 use crate::naming::HF_PREFIXES;
 
 /// Reads the config of a Hugging Face folder.
@@ -17,14 +20,17 @@ pub(super) fn read(keys: &dyn MetadataKeys, tensors: &dyn ConfigTensors) -> Resu
     let top = Reader::new(keys, "");
     let (family, text) = find_family(&top)?;
     let text = text.spelled(family.keys);
-    let config = HfConfig { family, text, tensors, prefix: prefix(tensors, family) };
+    let config = HfConfig { family, text, tensors, prefix: prefix(tensors, family), attention_layer: 0 };
     let vocab_size = config.vocab_size()?;
     let hidden_size = config.hidden_size()?;
     let layers =
         config.text.need_size("num_hidden_layers", limits::LAYERS, "how many layers the model has")?;
-    config.refuse_linear_attention(layers)?;
-    hf_refused::check(&config.text)?;
+    let recurrent = config.recurrent_layers(layers)?;
+    let attention_layer = recurrent.iter().position(|recurrent| !recurrent).unwrap_or(0);
+    let config = HfConfig { attention_layer, ..config };
+    hf_refused::check(&config.text, family)?;
     let mtp_layers = config.mtp_layers(layers)?;
+    let kda = config.kda(recurrent, mtp_layers)?;
     let context_length =
         config.text.need_size("max_position_embeddings", limits::CONTEXT, "the longest context")?;
     let what = "the width of the part of a head whose key all heads share";
@@ -36,6 +42,21 @@ pub(super) fn read(keys: &dyn MetadataKeys, tensors: &dyn ConfigTensors) -> Resu
     let moe = hf_moe::read(&config, &layer_kinds[..layers], hidden_size)?;
     let intermediate_size = config.intermediate_size(&layer_kinds)?;
     let scales = config.scales(layers, hidden_size)?;
+    let index_topk = config.text.size("index_topk", limits::CONTEXT)?;
+    let described = Indexer::of_config_json(&config.text)?;
+    let pairs = match config.text.flag("indexer_rope_interleave")? {
+        Some(true) => RopePairs::Interleaved,
+        Some(false) => RopePairs::NeoX,
+        None => family.index_pairs,
+    };
+    let indexer = described.as_ref().zip(index_topk).map(|(it, topk)| it.shape(topk, pairs));
+    let indexer =
+        IndexerShape::checked(indexer, &config.text, "index_head_dim", (&attention, rope.spec.dims))?;
+    let full_indexers = match (indexer, &described) {
+        (Some(_), Some(it)) => it.full_layers(&config.text, (layers, layers + mtp_layers))?,
+        _ => Vec::new(),
+    };
+    let attention = AttentionShape { indexer, ..attention };
     Ok(ModelConfig {
         circuit: family.circuit.to_owned(),
         architecture: architecture(&top),
@@ -48,7 +69,9 @@ pub(super) fn read(keys: &dyn MetadataKeys, tensors: &dyn ConfigTensors) -> Resu
         rms_eps: config.rms_eps()?,
         attention: AttentionShape { temperature: hf_rope::temperature(&config.text)?, ..attention },
         attention_bias: config.text.flag("attention_bias")?.unwrap_or(false),
-        index_topk: config.text.size("index_topk", limits::CONTEXT)?,
+        index_topk,
+        full_indexers,
+        kda,
         rope: rope.spec,
         layer_kinds,
         intermediate_size,
@@ -70,7 +93,7 @@ pub(super) fn warnings(
 ) -> Result<Vec<String>, ConfigError> {
     let (family, text) = find_family(&Reader::new(keys, ""))?;
     let text = text.spelled(family.keys);
-    let config = HfConfig { family, text, tensors, prefix: prefix(tensors, family) };
+    let config = HfConfig { family, text, tensors, prefix: prefix(tensors, family), attention_layer: 0 };
     let rope = hf_rope::replaced(&config.text, family)?;
     Ok(config.stored_head()?.into_iter().chain(rope).collect())
 }
@@ -120,44 +143,6 @@ fn prefix(tensors: &dyn ConfigTensors, family: &ModelFamily) -> &'static str {
 }
 
 impl HfConfig<'_> {
-    /// Published models of some families mix layers of latent and of linear attention; only the former are supported.
-    fn refuse_linear_attention(&self, layers: usize) -> Result<(), ConfigError> {
-        let expected = "\"full_attention\" in every layer: linear attention (KDA) is not supported";
-        // published files of Kimi-Linear list layers by their kind, counted from 1
-        let linear = self.text.within("linear_attn_config.");
-        if let Some(layers @ MetadataValue::List(_)) = linear.field("kda_layers")
-            && layers != MetadataValue::List(Vec::new())
-        {
-            let expected = "an empty list, as with layer_types of \"full_attention\" alone: linear attention (KDA) is not supported";
-            return Err(linear.not_computed("kda_layers", layers, expected));
-        }
-        match self.text.field("layer_types") {
-            Some(MetadataValue::List(types)) => {
-                let is = |of: &MetadataValue, word: &str| matches!(of, MetadataValue::Text(name) if name == word);
-                let other = |of: &MetadataValue| {
-                    is(of, "linear_attention") || self.family.hybrid && !is(of, "full_attention")
-                };
-                match types.iter().position(other) {
-                    Some(layer) => {
-                        let value = format!("{} for layer {layer}", types[layer]);
-                        Err(self.text.not_computed("layer_types", value, expected))
-                    }
-                    None if self.family.hybrid && types.len() != layers => {
-                        let value = format!("a list of {}", types.len());
-                        Err(self.text.wrong("layer_types", value, format!("a list of {layers}")))
-                    }
-                    None => Ok(()),
-                }
-            }
-            Some(field) if self.family.hybrid => Err(self.text.wrong("layer_types", field, expected)),
-            None if self.family.hybrid && !self.text.mentions("linear_attn_config") => Err(self.text.missing(
-                "layer_types",
-                "without it, most layers of this family have linear attention (KDA), which is not supported",
-            )),
-            _ => Ok(()),
-        }
-    }
-
     fn embedding(&self) -> Result<(String, [usize; 2]), ConfigError> {
         let name = self.tensor("model.embed_tokens.weight");
         let Some(shape) = self.tensors.shape(&name) else {
@@ -236,6 +221,7 @@ impl HfConfig<'_> {
             softmax_scale: score_scale / ((nope + rope) as f64).sqrt(),
             temperature: None,
             output_gate: None,
+            indexer: None,
         };
         let shape = AttentionShape { output_gate: self.output_gate(&shape)?, ..shape };
         self.check_latent(&shape)?;
@@ -244,7 +230,7 @@ impl HfConfig<'_> {
 
     fn q_lora_rank(&self) -> Result<Option<usize>, ConfigError> {
         let rank = self.text.size("q_lora_rank", 0..=*limits::RANK.end())?.filter(|rank| *rank > 0);
-        let tensor = self.layer_tensor(0, "self_attn.q_a_proj.weight");
+        let tensor = self.layer_tensor(self.attention_layer, "self_attn.q_a_proj.weight");
         match (rank, self.tensors.shape(&tensor)) {
             (Some(rank), Some(shape)) if shape.first() != Some(&rank) => {
                 Err(self.text.wrong_shape(&tensor, &shape, format!("{rank} outputs, the q_lora_rank")))
@@ -270,14 +256,14 @@ impl HfConfig<'_> {
             (None, Some(gate)) => return Ok(Some(gate)),
             (None, None) => {}
         }
-        let tensor = self.layer_tensor(0, "self_attn.g_proj.weight");
+        let tensor = self.layer_tensor(self.attention_layer, "self_attn.g_proj.weight");
         let Some(stored) = self.tensors.shape(&tensor) else { return Ok(None) };
         a.gate_of(stored.first().copied())
             .map(Some)
             .map_err(|expected| self.text.wrong_shape(&tensor, &stored, expected))
     }
 
-    /// The tensors that decide the latent, its expansion and the gate, in layer 0.
+    /// The tensors that decide the latent, its expansion and the gate, in the first layer that has them.
     fn check_latent(&self, a: &AttentionShape) -> Result<(), ConfigError> {
         let wanted = [
             (
@@ -299,7 +285,7 @@ impl HfConfig<'_> {
             ("self_attn.g_proj.weight", gates, meaning)
         });
         for (name, outputs, meaning) in wanted.into_iter().chain(gate) {
-            let tensor = self.layer_tensor(0, name);
+            let tensor = self.layer_tensor(self.attention_layer, name);
             let Some(shape) = self.tensors.shape(&tensor) else {
                 return Err(self.text.missing_tensor(&tensor, "Multi-head Latent Attention needs it"));
             };

@@ -11,6 +11,8 @@ pub(super) struct HfConfig<'a> {
     pub(super) tensors: &'a dyn ConfigTensors,
     /// What stands before the names of the language model's tensors.
     pub(super) prefix: &'static str,
+    /// The first layer with latent attention, whose tensors decide its sizes.
+    pub(super) attention_layer: usize,
 }
 
 impl HfConfig<'_> {

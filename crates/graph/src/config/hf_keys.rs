@@ -17,9 +17,6 @@ type ConfigObject = Map<String, Value>;
 impl ModelConfig {
     /// The config.json of a folder that holds `tensors`, for a config whose `architecture` is that of a GGUF file. Of the families that the
     /// architecture stands for, the likeliest is taken whose config.json is read back as what this config says.
-    ///
-    /// # Errors
-    /// What the likeliest of them cannot say.
     pub fn config_json(
         &self,
         indexer: Option<&Indexer>,
@@ -41,7 +38,6 @@ impl ModelConfig {
         Err(InexpressibleModel { file: "config.json".into(), what })
     }
 
-    /// The config.json of one family.
     fn config_json_of(&self, family: &ModelFamily, indexer: Option<&Indexer>) -> ConfigObject {
         let a = &self.attention;
         let mut object = ConfigObject::new();
@@ -86,7 +82,7 @@ impl ModelConfig {
         if let Some(top_k) = self.index_topk {
             add("index_topk", json!(top_k));
         }
-        if let Some(indexer) = indexer {
+        if let Some(indexer) = indexer.cloned().or_else(|| Indexer::of_config(self)) {
             add("index_n_heads", json!(indexer.heads));
             add("index_head_dim", json!(indexer.width));
             if let Some(full) = &indexer.full {
@@ -96,6 +92,14 @@ impl ModelConfig {
         }
         if let Some(moe) = &self.moe {
             self.add_experts(moe, family, &mut add);
+        }
+        if family.kda.is_some() {
+            self.add_layer_types(family, &mut add);
+        }
+        for (ours, theirs) in family.keys {
+            if let Some(value) = object.remove(*ours) {
+                object.insert((*theirs).to_owned(), value);
+            }
         }
         object
     }
@@ -132,6 +136,41 @@ impl ModelConfig {
         }
         add("norm_topk_prob", json!(router.normalise));
         add("routed_scaling_factor", json!(router.scale));
+    }
+
+    /// Which layers have a recurrent state, and its sizes, in the keys of the family's published files.
+    fn add_layer_types(&self, family: &ModelFamily, add: &mut dyn FnMut(&str, Value) -> Option<Value>) {
+        let layers = || (0..self.layers).map(|layer| self.is_recurrent(layer));
+        let word = |recurrent| if recurrent { "linear_attention" } else { "full_attention" };
+        add("layer_types", layers().map(word).collect());
+        if !family.rotates {
+            add("mla_use_nope", json!(true));
+        }
+        let Some(kda) = &self.kda else { return };
+        let numbers = |wanted: bool| -> Vec<usize> {
+            layers()
+                .zip(1..)
+                .filter(|(recurrent, _)| *recurrent == wanted)
+                .map(|(_, number)| number)
+                .collect()
+        };
+        add(
+            "linear_attn_config",
+            json!({
+                "full_attn_layers": numbers(false),
+                "kda_layers": numbers(true),
+                "num_heads": kda.heads,
+                "head_dim": kda.width,
+                "short_conv_kernel_size": kda.taps,
+            }),
+        );
+        add("head_dim", json!(kda.width));
+        add("short_conv_kernel_size", json!(kda.taps));
+        add("no_kda_lora", json!(kda.rank.is_none()));
+        add("kda_safe_gate", json!(kda.lower_bound.is_some()));
+        if let Some(bound) = kda.lower_bound {
+            add("kda_lower_bound", json!(bound));
+        }
     }
 
     fn rope_scaling(&self) -> Value {

@@ -1,6 +1,7 @@
 //! Keys of config.json that change what is computed in a way that no circuit has: a model with one of them would run wrongly.
 
 use super::error::ConfigError;
+use super::families::ModelFamily;
 use super::reader::Reader;
 use super::source::MetadataValue;
 
@@ -58,8 +59,12 @@ fn all_attend_to_everything(types: &MetadataValue) -> bool {
 }
 
 /// Refuses a config with a key that no circuit follows.
-pub(super) fn check(text: &Reader<'_>) -> Result<(), ConfigError> {
+pub(super) fn check(text: &Reader<'_>, family: &ModelFamily) -> Result<(), ConfigError> {
     for refused in &REFUSED {
+        // the kinds of a hybrid's layers have been read
+        if refused.key == "layer_types" && family.kda.is_some() {
+            continue;
+        }
         if let Some(value) = text.field(refused.key).filter(|value| !(refused.neutral)(value)) {
             return Err(text.not_computed(refused.key, value, refused.expected));
         }

@@ -70,6 +70,20 @@ impl ImpliedShapes<'_> {
         let experts = self.size("n_routed_experts");
         let full = self.field("mla_use_output_gate") == Some(MetadataValue::Flag(true));
         match rest {
+            "self_attn.f_proj.weight" | "self_attn.f_a_proj.weight" => {
+                let defaults = self.family()?.kda.as_ref()?;
+                let low_rank = match self.field("no_kda_lora") {
+                    Some(MetadataValue::Flag(whole)) => !whole,
+                    _ => defaults.low_rank,
+                };
+                let size = |keys: [&str; 3]| {
+                    keys.into_iter().map(|key| self.size(key)).find(|size| *size > 0).unwrap_or(0)
+                };
+                let width = size(["linear_attn_config.head_dim", "linear_head_dim", "head_dim"]);
+                let heads = size(["linear_attn_config.num_heads", "linear_num_heads", "num_attention_heads"]);
+                let outputs = if low_rank { width } else { heads.checked_mul(width)? };
+                (low_rank == rest.contains("f_a")).then(|| vec![outputs, hidden])
+            }
             "self_attn.g_proj.weight" if full => {
                 Some(vec![heads.checked_mul(self.size("v_head_dim"))?, hidden])
             }
@@ -124,6 +138,21 @@ impl ImpliedShapes<'_> {
         if layer >= self.size("block_count") {
             return None;
         }
+        let recurrent = match self.field("attention.head_count_kv") {
+            Some(MetadataValue::List(heads)) => heads.get(layer) == Some(&MetadataValue::Integer(0)),
+            _ => false,
+        };
+        if recurrent {
+            return match rest {
+                "ssm_a" => Some(vec![heads, 1]),
+                // as the two architectures have it
+                "ssm_f_b.weight" if self.field("kda.safe_gate") != Some(MetadataValue::Flag(true)) => {
+                    let width = self.size("kda.head_dim");
+                    Some(vec![heads.checked_mul(width)?, width])
+                }
+                _ => self.gguf_feed_forward(rest, sparse, (experts, hidden)),
+            };
+        }
         match rest {
             "attn_q_a.weight" => Some(vec![self.size("attention.q_lora_rank"), hidden]).filter(|s| s[0] > 0),
             "attn_kv_a_mqa.weight" => Some(vec![kv + rope, hidden]),
@@ -138,6 +167,17 @@ impl ImpliedShapes<'_> {
                 };
                 Some(vec![heads.checked_mul(nope + value)?, kv])
             }
+            _ => self.gguf_feed_forward(rest, sparse, (experts, hidden)),
+        }
+    }
+
+    fn gguf_feed_forward(
+        &self,
+        rest: &str,
+        sparse: bool,
+        (experts, hidden): (usize, usize),
+    ) -> Option<Vec<usize>> {
+        match rest {
             "ffn_gate_inp.weight" if sparse => Some(vec![experts, hidden]),
             "ffn_gate_shexp.weight" if sparse && self.size("expert_shared_count") > 0 => {
                 Some(vec![self.size("expert_feed_forward_length"), hidden])

@@ -1,17 +1,38 @@
-//! The indexer of sparse attention. Latent does not run it, but keeps its keys in files that it
-//! writes.
+//! The lightning indexer of sparse attention (DSA): its sizes, and which layers have one.
 
 use super::error::ConfigError;
-use super::hf;
 use super::limits;
+use super::model::{AttentionShape, IndexerShape, ModelConfig};
 use super::reader::Reader;
-use super::source::{JsonKeys, MetadataKeys, MetadataValue};
-use latent_formats::{Checkpoint, CheckpointSource};
+use super::rope::RopePairs;
+use super::source::MetadataValue;
 
-/// What chooses the tokens that sparse attention reads.
+impl IndexerShape {
+    /// The indexer of a model of this attention, which rotates `rotated` elements of each head. A model without a low-rank query, which the
+    /// indexer's is made of, has none.
+    pub(super) fn checked(
+        indexer: Option<IndexerShape>,
+        keys: &Reader<'_>,
+        key: &str,
+        (attention, rotated): (&AttentionShape, usize),
+    ) -> Result<Option<IndexerShape>, ConfigError> {
+        match indexer.filter(|_| attention.q_lora_rank.is_some()) {
+            Some(indexer) if indexer.width < rotated => Err(keys.wrong(
+                key,
+                indexer.width,
+                format!("at least {rotated}, the elements that are rotated"),
+            )),
+            indexer => Ok(indexer),
+        }
+    }
+}
+
+/// The epsilon of the LayerNorm of an indexer's keys: fixed in the published code, whatever `rms_norm_eps` says.
+pub const INDEX_NORM_EPS: f64 = 1e-6;
+
+/// What the keys of a file say of its indexer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Indexer {
-    /// Its heads.
     pub heads: usize,
     /// Width of a head.
     pub width: usize,
@@ -27,31 +48,87 @@ struct IndexerKeys {
 }
 
 impl Indexer {
-    /// The indexer of an opened model, where its keys describe one.
-    ///
-    /// # Errors
-    /// A key of another kind or beyond its limits.
-    pub fn of(checkpoint: &Checkpoint) -> Result<Option<Indexer>, ConfigError> {
-        match checkpoint.source() {
-            CheckpointSource::Gguf(source) => {
-                let file = checkpoint.display_name();
-                let keys = super::checkpoint::GgufKeys { file, metadata: &source.metadata };
-                let Some(MetadataValue::Text(architecture)) = keys.field("general.architecture") else {
-                    return Ok(None);
-                };
-                let prefix = format!("{architecture}.attention.indexer.");
-                let names = IndexerKeys { heads: "head_count", width: "key_length", types: "types" };
-                read(&Reader::new(&keys, &prefix), &names)
-            }
-            CheckpointSource::HuggingFace(source) => {
-                let file = format!("{}/config.json", checkpoint.display_name());
-                let keys = JsonKeys { file: &file, object: &source.config };
-                let names =
-                    IndexerKeys { heads: "index_n_heads", width: "index_head_dim", types: "indexer_types" };
-                read(&hf::text(&keys)?, &names)
-            }
-        }
+    /// What keys say of the indexer of this config.
+    pub fn of_config(config: &ModelConfig) -> Option<Indexer> {
+        let shape = config.attention.indexer?;
+        let decoder = config.full_indexers.get(..config.layers).unwrap_or(&config.full_indexers);
+        let full = decoder.contains(&false).then(|| decoder.to_vec());
+        Some(Indexer { heads: shape.heads, width: shape.width, full })
     }
+
+    /// The indexer that a config.json describes.
+    pub(super) fn of_config_json(keys: &Reader<'_>) -> Result<Option<Indexer>, ConfigError> {
+        let names = IndexerKeys { heads: "index_n_heads", width: "index_head_dim", types: "indexer_types" };
+        let Some(indexer) = read(keys, &names)? else { return Ok(None) };
+        let full = match indexer.full {
+            Some(full) => Some(full),
+            None => pattern(keys)?,
+        };
+        Ok(Some(Indexer { full, ..indexer }))
+    }
+
+    /// The indexer that the keys of a GGUF architecture describe.
+    pub(super) fn of_gguf(keys: &Reader<'_>) -> Result<Option<Indexer>, ConfigError> {
+        let names = IndexerKeys {
+            heads: "attention.indexer.head_count",
+            width: "attention.indexer.key_length",
+            types: "attention.indexer.types",
+        };
+        read(keys, &names)
+    }
+
+    /// Its sizes with this number of tokens and pairing.
+    pub(super) fn shape(&self, topk: usize, pairs: RopePairs) -> IndexerShape {
+        IndexerShape { heads: self.heads, width: self.width, topk, pairs }
+    }
+
+    /// Which of `all` layers have an indexer of their own, `layers` of them decoder layers. The others attend to the tokens that the nearest
+    /// such layer before them has chosen.
+    pub(super) fn full_layers(
+        &self,
+        keys: &Reader<'_>,
+        (layers, all): (usize, usize),
+    ) -> Result<Vec<bool>, ConfigError> {
+        let Some(full) = &self.full else { return Ok(vec![true; all]) };
+        let types = ["indexer_types", "index_topk_pattern", "index_topk_freq", "attention.indexer.types"];
+        let key = types.into_iter().find(|key| keys.field(key).is_some()).unwrap_or(types[0]);
+        if full.len() < layers {
+            let value = format!("a list of {}", full.len());
+            return Err(keys.wrong(key, value, format!("an entry for each of the {layers} layers")));
+        }
+        if full.first() != Some(&true) {
+            let expected = "\"full\": no layer before the first has chosen tokens that it could share";
+            return Err(keys.wrong(key, "\"shared\" for layer 0", expected));
+        }
+        // multi-token-prediction layers have their own
+        let of = |layer| layer >= layers || full.get(layer).copied().unwrap_or(true);
+        Ok((0..all).map(of).collect())
+    }
+}
+
+/// Which layers have an indexer by the older spellings: `index_topk_pattern` ("FSSF…"), or `index_topk_freq` and
+/// `index_skip_topk_offset`; none where a file has neither.
+fn pattern(keys: &Reader<'_>) -> Result<Option<Vec<bool>>, ConfigError> {
+    if let Some(pattern) = keys.text("index_topk_pattern")? {
+        let full = pattern.chars().map(|letter| match letter {
+            'F' => Some(true),
+            'S' => Some(false),
+            _ => None,
+        });
+        return match full.collect::<Option<Vec<bool>>>() {
+            Some(full) => Ok(Some(full)),
+            None => {
+                Err(keys.wrong("index_topk_pattern", pattern, "a letter per layer: F (full) or S (shared)"))
+            }
+        };
+    }
+    let Some(every) = keys.size("index_topk_freq", limits::LAYERS)? else { return Ok(None) };
+    if every == 1 {
+        return Ok(None);
+    }
+    let offset = keys.size("index_skip_topk_offset", 0..=*limits::LAYERS.end())?.unwrap_or(2);
+    let layers = keys.size("num_hidden_layers", limits::LAYERS)?.unwrap_or(0);
+    Ok(Some((0..layers).map(|layer| (layer + 1).saturating_sub(offset).is_multiple_of(every)).collect()))
 }
 
 fn read(keys: &Reader<'_>, names: &IndexerKeys) -> Result<Option<Indexer>, ConfigError> {
@@ -64,6 +141,7 @@ fn read(keys: &Reader<'_>, names: &IndexerKeys) -> Result<Option<Indexer>, Confi
                 MetadataValue::Text(kind) if kind == "full" => Some(true),
                 MetadataValue::Text(kind) if kind == "shared" => Some(false),
                 MetadataValue::Integer(kind @ (0 | 1)) => Some(*kind == 1),
+                MetadataValue::Flag(full) => Some(*full),
                 _ => None,
             });
             let full = full.collect::<Option<Vec<bool>>>();

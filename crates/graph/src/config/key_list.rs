@@ -4,7 +4,7 @@ use super::decimal::written;
 use super::source::{MetadataKeys, MetadataValue};
 use latent_formats::gguf::WriterValue;
 
-/// Metadata of a GGUF file that does not exist yet: integers of 32 bits, floats of 32 bits, flags, texts and lists of flags.
+/// Metadata of a GGUF file that does not exist yet: integers of 32 bits, floats of 32 bits, flags, texts and lists of flags or integers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct KeyList {
     keys: Vec<(String, MetadataValue)>,
@@ -53,6 +53,15 @@ fn writer_value(value: &MetadataValue) -> Option<WriterValue> {
         MetadataValue::Real(value) => WriterValue::F32(*value as f32),
         MetadataValue::Flag(value) => WriterValue::Bool(*value),
         MetadataValue::Text(value) => WriterValue::String(value.clone()),
+        MetadataValue::List(values)
+            if values.iter().all(|value| matches!(value, MetadataValue::Integer(_))) =>
+        {
+            let number = |value: &MetadataValue| match value {
+                MetadataValue::Integer(value) => i32::try_from(*value).unwrap_or(i32::MAX),
+                _ => 0,
+            };
+            WriterValue::I32s(values.iter().map(number).collect())
+        }
         MetadataValue::List(values) => {
             WriterValue::Bools(values.iter().map(|value| *value == MetadataValue::Flag(true)).collect())
         }

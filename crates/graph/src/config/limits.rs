@@ -19,6 +19,10 @@ pub(super) const HEAD_WIDTH: RangeInclusive<usize> = 1..=4096;
 pub(super) const SHARED_KEY: RangeInclusive<usize> = 0..=4096;
 /// Width of a query or key head, both parts.
 pub(super) const WHOLE_HEAD: RangeInclusive<usize> = 2..=8192;
+/// Tokens that a short convolution sees (published models: 4).
+pub(super) const TAPS: RangeInclusive<usize> = 2..=16;
+/// Lower bound of a log decay (published models: −5).
+pub(super) const DECAY_BOUND: RangeInclusive<f64> = -60.0..=-1e-3;
 /// Ranks of the low-rank projections (DeepSeek: 512 and 1536).
 pub(super) const RANK: RangeInclusive<usize> = 1..=65_536;
 /// Width of the residual stream (DeepSeek-V3: 7168).

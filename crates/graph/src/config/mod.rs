@@ -7,11 +7,13 @@ mod error;
 mod families;
 mod gguf;
 mod gguf_file;
+mod gguf_kda;
 mod gguf_keys;
 mod gguf_moe;
 mod gguf_rope;
 mod hf;
 mod hf_file;
+mod hf_kda;
 mod hf_keys;
 mod hf_moe;
 mod hf_refused;
@@ -34,11 +36,11 @@ mod source;
 pub use error::{ConfigError, InexpressibleModel};
 pub(crate) use families::lacks;
 pub(crate) use implied::ImpliedShapes;
-pub use indexer::Indexer;
+pub use indexer::{INDEX_NORM_EPS, Indexer};
 pub use key_list::KeyList;
 pub use model::{
-    AttentionShape, FfnActivation, Gating, GroupScore, KvForm, LayerKind, ModelConfig, MoeShape, OutputGate,
-    RouterSpec, Temperature,
+    AttentionShape, DecayRate, FfnActivation, Gating, GroupScore, IndexerShape, KdaShape, KvForm, LayerKind,
+    ModelConfig, MoeShape, OutputGate, RouterSpec, Temperature,
 };
 pub(crate) use outline::OutlineFile;
 pub use part::{RankPart, RankShare, WireType};
@@ -56,6 +58,27 @@ pub(crate) fn warnings(file: &OutlineFile<'_>) -> Vec<String> {
     match file.0.source() {
         CheckpointSource::HuggingFace(_) => hf::warnings(file, file).unwrap_or_default(),
         CheckpointSource::Gguf(_) => Vec::new(),
+    }
+}
+
+impl Indexer {
+    /// The indexer of an opened model, where its keys describe one.
+    pub fn of(checkpoint: &Checkpoint) -> Result<Option<Indexer>, ConfigError> {
+        match checkpoint.source() {
+            CheckpointSource::Gguf(source) => {
+                let file = checkpoint.display_name();
+                let keys = checkpoint::GgufKeys { file, metadata: &source.metadata };
+                let Some(MetadataValue::Text(architecture)) = keys.field("general.architecture") else {
+                    return Ok(None);
+                };
+                Indexer::of_gguf(&reader::Reader::new(&keys, &format!("{architecture}.")))
+            }
+            CheckpointSource::HuggingFace(source) => {
+                let file = format!("{}/config.json", checkpoint.display_name());
+                let keys = JsonKeys { file: &file, object: &source.config };
+                Indexer::of_config_json(&hf::text(&keys)?)
+            }
+        }
     }
 }
 
@@ -83,9 +106,6 @@ impl ModelConfig {
     /// The config of a model before it is loaded by ranks of which each may lack some of its files: a tensor that is not here is taken to be there in the
     /// shape that its keys imply, which is right in what is not about layers, such as vocabulary, context and names. Ranks plan by
     /// [`from_checkpoint`](Self::from_checkpoint) when they have told each other which tensors they have. Where all files are here, it is the same.
-    ///
-    /// # Errors
-    /// As [`ModelConfig::from_checkpoint`].
     pub fn before_loading(checkpoint: &Checkpoint) -> Result<ModelConfig, ConfigError> {
         if checkpoint.is_whole() {
             return ModelConfig::from_checkpoint(checkpoint);
@@ -106,9 +126,6 @@ impl ModelConfig {
 
     /// Reads and checks the config of an outline, whose data may be missing. Of a config.json alone, tensors are taken to be there in the
     /// shapes that its keys imply.
-    ///
-    /// # Errors
-    /// As [`ModelConfig::from_checkpoint`].
     pub fn from_outline(outline: &Outline) -> Result<ModelConfig, ConfigError> {
         let file = OutlineFile(outline);
         match outline.source() {
@@ -121,9 +138,6 @@ impl ModelConfig {
     }
 
     /// What config.json says that something else in the folder overrides, as warnings for the user. Empty for files of other kinds.
-    ///
-    /// # Errors
-    /// As [`ModelConfig::from_checkpoint`].
     pub fn warnings(checkpoint: &Checkpoint) -> Result<Vec<String>, ConfigError> {
         let CheckpointSource::HuggingFace(source) = checkpoint.source() else { return Ok(Vec::new()) };
         let file = format!("{}/config.json", checkpoint.display_name());
@@ -131,9 +145,6 @@ impl ModelConfig {
     }
 
     /// Reads and checks a config from GGUF metadata, wherever it is stored, and the shapes of the file's tensors.
-    ///
-    /// # Errors
-    /// As [`ModelConfig::from_checkpoint`].
     pub fn from_gguf(
         keys: &dyn MetadataKeys,
         tensors: &dyn ConfigTensors,
@@ -142,9 +153,6 @@ impl ModelConfig {
     }
 
     /// Reads and checks a config from a parsed config.json and the shapes of the folder's tensors.
-    ///
-    /// # Errors
-    /// As [`ModelConfig::from_checkpoint`].
     pub fn from_config(
         keys: &dyn MetadataKeys,
         tensors: &dyn ConfigTensors,

@@ -1,7 +1,7 @@
 //! The hyper-parameters of a model.
 
 use super::part::RankPart;
-use super::rope::RopeSpec;
+use super::rope::{RopePairs, RopeSpec};
 
 /// Every hyper-parameter that a plan depends on.
 ///
@@ -33,10 +33,17 @@ pub struct ModelConfig {
     /// Whether the projections to the latents and the output projection add a bias (`attention_bias`).
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub attention_bias: bool,
-    /// Where the model was trained with sparse attention: to how many tokens each attends (`index_topk`), which an indexer chooses. Latent
-    /// attends to all; up to this many tokens that is the same.
+    /// Where the model was trained with sparse attention: to how many tokens each attends (`index_topk`), which an indexer chooses. Attention
+    /// to all tokens is the same up to this many.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub index_topk: Option<usize>,
+    /// Which of the `layers + mtp_layers` layers have an indexer of their own, where attention is sparse ([`AttentionShape::indexer`]); the
+    /// others attend to the tokens that the nearest such layer before them has chosen.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub full_indexers: Vec<bool>,
+    /// Layers with a recurrent state (Kimi Delta Attention), if the model has any in addition to those with latent attention.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kda: Option<Box<KdaShape>>,
     /// Rotary embedding of the rope parts.
     pub rope: RopeSpec,
     /// Which feed-forward block each of the `layers + mtp_layers` layers has.
@@ -84,6 +91,9 @@ pub struct AttentionShape {
     pub temperature: Option<Temperature>,
     /// The gate on the heads' results before the output projection, where the model has one.
     pub output_gate: Option<OutputGate>,
+    /// The indexer of sparse attention; none where every row attends to all tokens before it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub indexer: Option<IndexerShape>,
 }
 
 impl AttentionShape {
@@ -101,9 +111,6 @@ impl AttentionShape {
     }
 
     /// The kind of gate that a projection with this number of outputs computes.
-    ///
-    /// # Errors
-    /// The outputs that the kinds have, in words.
     pub(super) fn gate_of(&self, outputs: Option<usize>) -> Result<OutputGate, String> {
         let of = |gate| AttentionShape { output_gate: Some(gate), ..*self }.gate_width();
         let kinds = [OutputGate::PerHead, OutputGate::PerElement];
@@ -116,6 +123,65 @@ impl AttentionShape {
     /// Elements of one expanded row, all heads: `heads · (nope + rope + v)`.
     pub fn expanded_width(&self) -> usize {
         self.heads * (self.nope + self.rope + self.v)
+    }
+}
+
+/// Sizes of the indexer that chooses the tokens which sparse attention reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct IndexerShape {
+    /// Heads of its query.
+    pub heads: usize,
+    /// Elements of a head, and of the key that all heads share.
+    pub width: usize,
+    /// How many tokens each row attends to (`index_topk`).
+    pub topk: usize,
+    /// How the first elements of a head, as many as the model rotates, pair up.
+    pub pairs: RopePairs,
+}
+
+/// Sizes of Kimi Delta Attention, and the layers that have it in place of latent attention.
+#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+pub struct KdaShape {
+    /// Heads, each with a state of `width` × `width` elements.
+    pub heads: usize,
+    /// Elements of a head's query, key and value.
+    pub width: usize,
+    /// Tokens that the convolution of a channel sees, its own included (`short_conv_kernel_size`).
+    pub taps: usize,
+    /// Rank of the projections to decay and output gate; none where each is one matrix (`no_kda_lora`).
+    pub rank: Option<usize>,
+    /// The lower bound of the log decay (`kda_lower_bound`); none where the decay is `−exp(A_log) · softplus`.
+    pub lower_bound: Option<f64>,
+    /// How files store the rate of the decay.
+    pub rate: DecayRate,
+    /// Of every layer, multi-token-prediction layers included: whether it has a recurrent state.
+    pub layers: Vec<bool>,
+}
+
+/// How a file stores the rate of a head's decay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DecayRate {
+    /// As its logarithm, `A_log`: safetensors.
+    Log,
+    /// Itself, of either sign: `ssm_a` of GGUF files.
+    Plain,
+}
+
+impl KdaShape {
+    /// Elements of a row of queries, keys or values: all heads.
+    pub fn channels(&self) -> usize {
+        self.heads * self.width
+    }
+
+    /// Bytes of the state of one layer and sequence: that of each head, and the inputs of the convolutions of queries, keys and values.
+    pub fn layer_bytes(&self) -> usize {
+        size_of::<f32>() * self.channels() * (self.width + 3 * self.past())
+    }
+
+    /// Earlier inputs that a convolution keeps.
+    pub fn past(&self) -> usize {
+        self.taps - 1
     }
 }
 
@@ -219,11 +285,9 @@ pub struct RouterSpec {
 pub enum Gating {
     /// Softmax over all experts.
     Softmax,
-    /// Sigmoid of each.
     Sigmoid,
     /// Choose by the logits, then softmax over the chosen.
     SoftmaxOfSelected,
-    /// √softplus of each.
     SqrtSoftplus,
 }
 
@@ -238,8 +302,45 @@ pub enum GroupScore {
 }
 
 impl ModelConfig {
+    /// Whether a layer has a recurrent state in place of latent attention.
+    pub fn is_recurrent(&self, layer: usize) -> bool {
+        self.kda.as_ref().and_then(|kda| kda.layers.get(layer)).copied().unwrap_or(false)
+    }
+
+    /// The same as files say it that store the rates of recurrent layers' decay so.
+    #[must_use]
+    pub fn with_rates(mut self, rate: DecayRate) -> ModelConfig {
+        if let Some(kda) = &mut self.kda {
+            kda.rate = rate;
+        }
+        self
+    }
+
+    /// Layers with latent attention that a forward pass runs.
+    pub fn latent_layers(&self) -> usize {
+        (0..self.layers).filter(|layer| !self.is_recurrent(*layer)).count()
+    }
+
+    /// Bytes of the recurrent state of one sequence, all layers together; 0 of models without.
+    pub fn state_bytes(&self) -> usize {
+        let layers = self.layers - self.latent_layers();
+        self.kda.as_ref().map_or(0, |kda| layers * kda.layer_bytes())
+    }
+
     /// All layers that the file holds: decoder layers, then multi-token-prediction layers.
     pub fn all_layers(&self) -> usize {
         self.layers + self.mtp_layers
+    }
+
+    /// The same model with attention to every token.
+    #[must_use]
+    pub fn without_indexer(&self) -> ModelConfig {
+        let attention = AttentionShape { indexer: None, ..self.attention };
+        ModelConfig { attention, full_indexers: Vec::new(), ..self.clone() }
+    }
+
+    /// Whether attention is sparse, and this layer chooses the tokens of its rows itself.
+    pub fn has_indexer(&self, layer: usize) -> bool {
+        self.attention.indexer.is_some() && self.full_indexers.get(layer).copied().unwrap_or(true)
     }
 }

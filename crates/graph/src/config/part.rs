@@ -85,11 +85,9 @@ impl FromStr for WireType {
 /// What one rank runs.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct RankPart {
-    /// The rank.
     pub rank: usize,
     /// How many ranks there are.
     pub ranks: usize,
-    /// Its layers.
     pub layers: Range<usize>,
     /// The ranks that share these layers, itself among them: they add up the terms that each of them has.
     pub members: Range<usize>,

@@ -29,7 +29,6 @@ pub struct RopeSpec {
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RopeScaling {
-    /// None.
     None,
     /// Every frequency divided by `factor`.
     Linear {

@@ -9,9 +9,7 @@ pub enum MetadataValue {
     Real(f64),
     /// A truth value.
     Flag(bool),
-    /// A text.
     Text(String),
-    /// A list.
     List(Vec<MetadataValue>),
     /// A list of this many elements, whose elements no hyper-parameter needs (the tokens of a tokenizer).
     Count(usize),

@@ -10,10 +10,7 @@ pub enum CircuitError {
          become \"blocks\" (named lists of operations with their weights), \"layers\" (which attention and which feed-forward \
          block a layer has) and \"stages\"; `latent graph circuit` prints a model's circuit in the new form"
     )]
-    OldForm {
-        /// The key.
-        key: &'static str,
-    },
+    OldForm { key: &'static str },
     /// Invalid JSON, or JSON that is not a circuit.
     #[error("{0}")]
     Json(String),
@@ -22,7 +19,6 @@ pub enum CircuitError {
     UnknownBlock {
         /// Where it is named.
         place: String,
-        /// The name.
         block: String,
         /// The blocks that exist.
         known: Vec<String>,
@@ -32,55 +28,31 @@ pub enum CircuitError {
     BlockKind {
         /// Where it is named.
         place: String,
-        /// The block.
         block: String,
-        /// Its kind.
         kind: &'static str,
         /// The kind that belongs there.
         expected: &'static str,
     },
     /// A block that nothing names.
     #[error("block {block}: neither a stage nor a rule of `layers` names it")]
-    UnusedBlock {
-        /// The block.
-        block: String,
-    },
+    UnusedBlock { block: String },
     /// An input of a block that does not exist where it runs.
     #[error(
         "block {block}: its input {value:?} is neither an input of the stage nor made by an earlier block"
     )]
-    MissingInput {
-        /// The block.
-        block: String,
-        /// The input.
-        value: String,
-    },
+    MissingInput { block: String, value: String },
     /// An output of a block that none of its operations makes.
     #[error("block {block}: no operation makes its output {value:?}")]
-    MissingOutput {
-        /// The block.
-        block: String,
-        /// The output.
-        value: String,
-    },
+    MissingOutput { block: String, value: String },
     /// An operation that reads what does not exist in its block.
     #[error(
         "block {block}: {op} reads {value:?}, which is neither an input of the block nor an output of an earlier operation"
     )]
-    UnknownValue {
-        /// The block.
-        block: String,
-        /// The operation.
-        op: String,
-        /// The value.
-        value: String,
-    },
+    UnknownValue { block: String, op: String, value: String },
     /// An unknown operation name.
     #[error("block {block}: operation {op:?} is not one of {}", known.join(", "))]
     UnknownOperation {
-        /// The block.
         block: String,
-        /// The word.
         op: String,
         /// The operations of circuits.
         known: Vec<&'static str>,
@@ -89,32 +61,17 @@ pub enum CircuitError {
     #[error(
         "block {block}: {op} uses weight slot {slot:?}, which neither this block nor one of the whole model declares"
     )]
-    UnknownSlot {
-        /// The block.
-        block: String,
-        /// The operation.
-        op: String,
-        /// The slot.
-        slot: String,
-    },
+    UnknownSlot { block: String, op: String, slot: String },
     /// One slot name in two blocks that run together.
     #[error(
         "weight slot {slot:?} is declared by block {first} and by block {second}, which one layer or the model may have both"
     )]
-    SlotTwice {
-        /// The slot.
-        slot: String,
-        /// A block.
-        first: String,
-        /// The other.
-        second: String,
-    },
+    SlotTwice { slot: String, first: String, second: String },
     /// No rule gives a layer its block.
     #[error("layers: no rule under {part:?} holds for layer {layer}")]
     NoLayerRule {
         /// `attention` or `feed_forward`.
         part: &'static str,
-        /// The layer.
         layer: usize,
     },
     /// Two rules that give a layer a block.
@@ -124,7 +81,6 @@ pub enum CircuitError {
     TwoLayerRules {
         /// `attention` or `feed_forward`.
         part: &'static str,
-        /// The layer.
         layer: usize,
         /// The block of the first rule.
         first: String,
@@ -134,7 +90,6 @@ pub enum CircuitError {
     /// A stage that takes, holds or gives something else than it may.
     #[error("stage {stage}: {problem}")]
     Stage {
-        /// The stage.
         stage: String,
         /// What is wrong with it.
         problem: String,
@@ -143,16 +98,12 @@ pub enum CircuitError {
     #[error(
         "stage {stage}: nothing runs it yet; a model is run in two stages, from tokens to hidden and from hidden to logits"
     )]
-    StageNotRun {
-        /// The stage.
-        stage: String,
-    },
+    StageNotRun { stage: String },
     /// The `else` of an optional weight slot names an unknown slot.
     #[error("weight slot {slot} of {block}: `else` names the unknown weight slot {other:?}")]
     UnknownStandIn {
         /// The block, or `mtp_weights`.
         block: String,
-        /// The slot.
         slot: String,
         /// What `else` names.
         other: String,
@@ -160,9 +111,7 @@ pub enum CircuitError {
     /// A cache stream that contradicts its block.
     #[error("block {block}, cache {stream}: {problem}")]
     Cache {
-        /// The block.
         block: String,
-        /// The stream.
         stream: String,
         /// What is wrong with the stream.
         problem: CacheError,
@@ -170,9 +119,7 @@ pub enum CircuitError {
     /// An operation that uses the cache without a stream of its own.
     #[error("block {block}: {op} {does} the cache, but no stream under `cache` says so")]
     NoStream {
-        /// The block.
         block: String,
-        /// The operation.
         op: String,
         /// `writes` or `reads`.
         does: &'static str,
@@ -180,25 +127,17 @@ pub enum CircuitError {
     /// A size that has no value.
     #[error("{place}: {problem}, in {text:?}")]
     Expression {
-        /// Where it stands.
         place: String,
-        /// The expression.
         text: String,
         /// What is wrong with it.
         problem: String,
     },
     /// A condition that names no config variable.
     #[error("unknown config variable {word:?}")]
-    Condition {
-        /// The word.
-        word: String,
-    },
+    Condition { word: String },
     /// A factor that does not exist.
     #[error("unknown factor {name:?}")]
-    Factor {
-        /// Its name.
-        name: String,
-    },
+    Factor { name: String },
     /// Operations, weights and sizes that contradict each other.
     #[error("{0}")]
     Contradiction(String),
@@ -236,19 +175,13 @@ pub enum CacheError {
     /// Several operations of the block may be its writer.
     #[error("{count} operations {op} may write it; one does")]
     WrittenTwice {
-        /// The operation.
         op: String,
         /// How many there are.
         count: usize,
     },
     /// A part of the row that its writer does not get.
     #[error("its row has {value:?}, which is not an input of {op}")]
-    RowValue {
-        /// The part.
-        value: String,
-        /// The writer.
-        op: String,
-    },
+    RowValue { value: String, op: String },
     /// A stream per token without a row, or a recurrent one without a shape, or with both.
     #[error("a stream of kind {kind} has {needs}, and not the layout of the other kind")]
     Layout {
@@ -257,12 +190,21 @@ pub enum CacheError {
         /// What belongs to it.
         needs: &'static str,
     },
+    /// A state that is not of three dimensions.
+    #[error("its `shape` has {dimensions} dimensions, expected three: heads, rows and columns of a head")]
+    StateShape { dimensions: usize },
+    /// A stream of another kind than its writer keeps.
+    #[error("it is a stream of kind {kind}, and {op} keeps the other kind")]
+    KindOfWriter {
+        /// `per_token` or `recurrent`.
+        kind: &'static str,
+        op: String,
+    },
     /// A row of no elements, or of more than can be addressed.
     #[error("its row has {elements} elements, expected 1 to {most}")]
     RowWidth {
         /// Elements per row; the largest number where they overflow.
         elements: usize,
-        /// The limit.
         most: usize,
     },
     /// What the form can say and no operation does.

@@ -5,7 +5,7 @@ mod circuit;
 pub use circuit::{CacheError, CircuitError};
 
 use crate::partition::PartitionError;
-use latent_types::{CacheType, TensorType};
+use latent_types::{CacheType, Setting, TensorType};
 
 /// An error of building the circuit, the IR or the plan of a model.
 #[derive(Debug, thiserror::Error)]
@@ -14,7 +14,6 @@ pub enum GraphError {
     /// No circuit has this name.
     #[error("unknown circuit {name:?}; expected one of {}", known.join(", "))]
     NoCircuit {
-        /// The unknown name.
         name: String,
         /// The names that exist.
         known: Vec<String>,
@@ -22,23 +21,25 @@ pub enum GraphError {
     /// A circuit is wrong in itself, or under the config.
     #[error("circuit {circuit}: {problem}")]
     Circuit {
-        /// The circuit.
         circuit: String,
         /// What is wrong with it.
         problem: Box<CircuitError>,
     },
     /// A tensor that the config requires is not in the file.
     #[error("{file}: tensor {tensor} is missing: {hint}")]
-    MissingTensor {
-        /// The model file.
-        file: String,
-        /// The tensor.
-        tensor: String,
-        /// What it means.
-        hint: String,
+    MissingTensor { file: String, tensor: String, hint: String },
+    /// A part of a model begins with a layer that attends to the tokens which a layer before it has selected.
+    #[error(
+        "layer {layer} attends to the tokens that an earlier layer selects ({value}), and another rank or device runs that one: let each part begin with a layer that has an indexer of its own, or give {}",
+        Setting::SparseAttention.to("off")
+    )]
+    OtherSpan {
+        layer: usize,
+        /// The value, as the circuit calls it.
+        value: String,
     },
     /// The MTP layer is to draft tokens, and there is none.
-    #[error("the model cannot draft tokens by itself: {what}; omit --draft mtp")]
+    #[error("the model cannot draft tokens by itself: {what}; omit {}", Setting::Draft.to("mtp"))]
     NoMtp {
         /// What is not there.
         what: String,
@@ -48,9 +49,7 @@ pub enum GraphError {
         "{file}: tensor {tensor} has shape {found:?}, but the model's hyper-parameters require {expected:?} (outermost first)"
     )]
     Shape {
-        /// The model file.
         file: String,
-        /// The tensor.
         tensor: String,
         /// Its shape, outermost first.
         found: Vec<usize>,
@@ -62,27 +61,18 @@ pub enum GraphError {
         "{file}: tensor {tensor} is stored as {ty}, but the first of its kind as {first}; all experts of a layer must agree"
     )]
     MixedTypes {
-        /// The model file.
         file: String,
-        /// The tensor.
         tensor: String,
-        /// Its format.
         ty: TensorType,
         /// The format of the first expert.
         first: TensorType,
     },
     /// A plan for more rows per step than sizes are computed for.
     #[error("a step of {rows} rows is more than Latent plans for: at most {most}")]
-    Rows {
-        /// Rows per step.
-        rows: usize,
-        /// The limit.
-        most: usize,
-    },
+    Rows { rows: usize, most: usize },
     /// No pass has this name.
     #[error("unknown pass {name:?}; the passes are, in order, {}", known.join(", "))]
     NoPass {
-        /// The unknown name.
         name: String,
         /// The names that exist.
         known: Vec<String>,
@@ -100,26 +90,16 @@ pub enum GraphError {
     AmbiguousKernel {
         /// Operation, format and activation.
         asked: String,
-        /// One of them.
         first: String,
-        /// The other.
         second: String,
     },
     /// The cache is to hold expanded keys and values in a type that is for latents.
     #[error("an {cache} cache holds latents, not expanded keys and values: store those as f32, f16 or bf16")]
-    CacheType {
-        /// The cache type.
-        cache: CacheType,
-    },
+    CacheType { cache: CacheType },
     /// The model cannot be shared by ranks as it should be.
     #[error(transparent)]
     Partition(#[from] PartitionError),
     /// A pass found the IR in a form that no circuit gives: an error of Latent, not of the file.
     #[error("internal error in pass {pass}: {problem} (please report this)")]
-    Internal {
-        /// The pass.
-        pass: &'static str,
-        /// What is wrong.
-        problem: String,
-    },
+    Internal { pass: &'static str, problem: String },
 }

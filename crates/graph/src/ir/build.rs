@@ -1,7 +1,10 @@
 //! From a circuit and a config to the IR.
 
-use super::{Ir, ModelSpan, Node, Op, RowCount, Value, ValueId, ValueStorage, WeightId};
-use crate::circuit::{BlockKind, Circuit, ConfigVars, OpSpec, StagePair, StageValue, TensorIndex};
+use super::{
+    Ir, KvLayer, KvLayerId, KvLayerKind, ModelSpan, Node, Op, RowCount, Value, ValueId, ValueStorage,
+    WeightId,
+};
+use crate::circuit::{Block, BlockKind, Circuit, ConfigVars, OpSpec, StagePair, StageValue, TensorIndex};
 use crate::config::ModelConfig;
 use crate::error::{CircuitError, GraphError};
 use crate::ops::NodeConstruction;
@@ -22,9 +25,6 @@ impl Ir {
     }
 
     /// The same with a circuit that is not built in.
-    ///
-    /// # Errors
-    /// As for [`build`](Self::build).
     pub fn build_with(
         circuit: &Circuit,
         config: &ModelConfig,
@@ -41,6 +41,7 @@ impl Ir {
             ir: Ir::default(),
             block: "",
             names: HashMap::new(),
+            carried: HashMap::new(),
             filled: HashMap::new(),
             layer: around,
             vars: ConfigVars::of(config, around),
@@ -87,6 +88,8 @@ struct Builder<'a> {
     block: &'a str,
     /// What each name means now, inside of the block.
     names: ValueScope,
+    /// Values of earlier layers that a block carries on ([`Block::carried`]).
+    carried: ValueScope,
     /// Slots already filled, so that a tied embedding is one weight.
     filled: HashMap<(String, Option<usize>), WeightId>,
     layer: Option<usize>,
@@ -120,10 +123,20 @@ impl Builder<'_> {
             };
             self.names.insert(value, *id);
         }
+        for value in &block.carried {
+            if let Some(id) = self.carried.get(value) {
+                self.names.insert(value.clone(), *id);
+            }
+        }
         if let Some(layer) = self.layer {
             self.ir.streams.extend(self.circuit.streams(name, layer, &self.vars)?);
         }
         self.ops(&block.ops)?;
+        for value in &block.carried {
+            if let Some(id) = self.names.get(value) {
+                self.carried.insert(value.clone(), *id);
+            }
+        }
         for value in &block.outputs {
             let before = scope.get(value).filter(|_| block.inputs.contains(value));
             match self.names.get(value).copied() {
@@ -194,6 +207,12 @@ impl Builder<'_> {
             Some(id) => Ok(*id),
             None => {
                 let (block, op, value) = (self.block.to_owned(), spec.op.clone(), name.clone());
+                let carries = |block: &Block| block.carried.contains(&value);
+                if let Some(layer) = self.layer
+                    && self.circuit.blocks.get(self.block).is_some_and(carries)
+                {
+                    return Err(GraphError::OtherSpan { layer, value });
+                }
                 Err(self.circuit.error(CircuitError::UnknownValue { block, op, value }))
             }
         }
@@ -272,6 +291,18 @@ impl Builder<'_> {
                 self.push(Op::Concat, inputs, vec![out], weights);
             }
             "mla_attention" => self.attention(spec, weights)?,
+            "index_store" => self.push(Op::IndexStore, vec![input], Vec::new(), weights),
+            "index_select" => {
+                let inputs = vec![input, self.input(spec, 1)?];
+                let Some(topk) = self.vars.dimension("index_topk") else {
+                    return self.wrong("index_select without an indexer".into());
+                };
+                let out = self.define(self.output(spec, 0)?, ValueType::U32, 1, topk, ValueStorage::Own);
+                self.push(Op::IndexSelect, inputs, vec![out], weights);
+            }
+            "short_conv" | "softplus_decay" | "bounded_decay" | "delta_rule" => {
+                self.delta_attention(spec, factor, weights)?;
+            }
             "route" => self.route(spec, input, weights)?,
             "expert_mlp" => {
                 let inputs = vec![input, self.input(spec, 1)?, self.input(spec, 2)?];
@@ -383,6 +414,49 @@ impl Builder<'_> {
         let out = self.define(self.output(spec, 0)?, ValueType::F32, heads, v, ValueStorage::Own);
         self.push(Op::MlaAttention, inputs, vec![out], weights);
         Ok(())
+    }
+
+    /// An operation of delta attention: its results are cut into heads, and it may have a recurrent state.
+    fn delta_attention(
+        &mut self,
+        spec: &OpSpec,
+        factor: f64,
+        weights: Vec<(String, WeightId)>,
+    ) -> Result<(), GraphError> {
+        let Some(op) = Op::of_circuits(&spec.op) else {
+            return self.wrong(format!("operation {:?} is unknown", spec.op));
+        };
+        let inputs: Vec<ValueId> =
+            (0..op.inputs().len()).map(|i| self.input(spec, i)).collect::<Result<_, _>>()?;
+        let size = |name: &str| self.vars.size(name, format_args!("{}", spec.op), &self.circuit.name);
+        let (heads, width) = (size("kda_heads")?, size("kda_width")?);
+        let count = Node::new(op, self.layer, inputs.clone(), Vec::new()).output_count();
+        let mut outputs = Vec::with_capacity(count);
+        for i in 0..count {
+            outputs.push(self.define(self.output(spec, i)?, ValueType::F32, heads, width, ValueStorage::Own));
+        }
+        let kv_layer = match op.spec().kv().layers.first() {
+            Some(kind) => Some(self.state(spec, *kind)?),
+            None => None,
+        };
+        self.push(op.with_factor(factor), inputs, outputs, weights);
+        if let Some(node) = self.ir.nodes.last_mut() {
+            node.kv_layer = kv_layer;
+        }
+        Ok(())
+    }
+
+    /// The KV layer of the recurrent state that an operation changes.
+    fn state(&mut self, spec: &OpSpec, kind: KvLayerKind) -> Result<KvLayerId, GraphError> {
+        let stated = self.ir.streams.iter().find(|stream| {
+            Some(stream.layer) == self.layer && stream.written_by == spec.op && stream.state.is_some()
+        });
+        let Some((layer, Some(state))) = stated.map(|stream| (stream.layer, stream.state)) else {
+            return self.wrong(format!("{} changes a state that no stream under `cache` states", spec.op));
+        };
+        let width = state.elements();
+        self.ir.kv_layers.push(KvLayer { kind, layer, width, rope: 0, state: Some(state) });
+        Ok(KvLayerId(self.ir.kv_layers.len() - 1))
     }
 
     /// A router is a matmul to logits, then the top-k selection.

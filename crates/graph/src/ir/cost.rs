@@ -40,13 +40,14 @@ impl Node {
         let kv_layer = self.kv_layer.map(|id| &ir.kv_layers[id.0]);
         self.op.spec().cost(&CostInput {
             rows,
+            sequences,
             kv_len: sequences * past_len + rows,
             // causal: row r of a sequence sees the cached rows and r + 1 of its own
             pairs: rows * past_len + rows * (rows / sequences + 1.0) / 2.0,
             heads: self.inputs.first().map_or(1, |id| ir.value(*id).heads) as f64,
             widths: self.inputs.iter().map(|id| ir.value(*id).width as f64).collect(),
             out_width: self.outputs.first().map_or(0, |id| ir.value(*id).width) as f64,
-            kv_row_bytes: kv_layer.map_or(0, |layer| layer.row(step.cache).bytes()) as f64,
+            kv_row_bytes: kv_layer.map_or(0, |layer| layer.bytes(step.cache)) as f64,
             kv: kv_layer.map(|layer| layer.kind),
             weights: weights.collect(),
         })
@@ -57,13 +58,13 @@ impl Node {
 mod tests {
     use super::super::{KvLayerKind, Op};
     use super::*;
-    use crate::circuit::{ConfigVars, expression};
-    use crate::passes::snapshots::{config, lowered};
+    use crate::circuit::{Circuit, ConfigVars, TensorNaming, expression};
+    use crate::config::ModelConfig;
+    use crate::passes::snapshots::{config, hybrids, lowered, lowered_hybrid, lowered_of, sparse};
     use crate::passes::{CacheForm, MlaChoice};
     use std::collections::HashSet;
 
-    fn names(ir: &Ir, node: &Node, step: StepWorkload) -> ConfigVars {
-        let c = config();
+    fn names(c: &ModelConfig, ir: &Ir, node: &Node, step: StepWorkload) -> ConfigVars {
         let a = &c.attention;
         let moe = c.moe.unwrap();
         let sum = |f: &dyn Fn(&crate::circuit::Weight) -> usize| -> usize {
@@ -81,12 +82,18 @@ mod tests {
             assert_eq!(elements, 0);
         }
         let rows = step.rows;
+        let kda = c.kda.as_ref();
         ConfigVars::of_dimensions(&[
+            ("sequences", step.sequences),
+            ("kda_heads", kda.map_or(0, |kda| kda.heads)),
+            ("kda_width", kda.map_or(0, |kda| kda.width)),
             ("rows", rows),
             ("hidden", c.hidden_size),
             ("kv_len", rows + step.past_len),
             ("pairs", rows * step.past_len + rows * (rows + 1) / 2),
             ("heads", a.heads),
+            ("index_heads", 4),
+            ("index_width", 32),
             ("nope", a.nope),
             ("rope", a.rope),
             ("v", a.v),
@@ -99,20 +106,31 @@ mod tests {
             ("row_bytes", c.hidden_size * 2),
             ("expert_weights", elements / moe.experts),
             ("expert_bytes", bytes / moe.experts),
-            ("kv_row_bytes", node.kv_layer.map_or(0, |id| ir.kv_layers[id.0].row(step.cache).bytes())),
+            ("kv_row_bytes", node.kv_layer.map_or(0, |id| ir.kv_layers[id.0].bytes(step.cache))),
         ])
     }
 
     #[test]
     fn its_formulas_are_what_nodes_count() {
         let mut seen = HashSet::new();
+        let hybrids = hybrids(TensorNaming::Gguf).map(|config| (lowered_hybrid(&config), config));
         for combined in [false, true] {
-            for (mla, form) in [
+            let of = |(mla, form)| {
+                (format!("{mla} {form:?} kv_b {combined}"), lowered(mla, form, combined), config())
+            };
+            let plain = [
                 (MlaChoice::Auto, CacheForm::Latent),
                 (MlaChoice::SeparateScores, CacheForm::Latent),
                 (MlaChoice::Naive, CacheForm::Expanded),
-            ] {
-                let ir = lowered(mla, form, combined);
+            ]
+            .map(of);
+            let recurrent =
+                hybrids.iter().map(|(ir, config)| (config.circuit.clone(), ir.clone(), config.clone()));
+            // of the other nodes costs are those of selected tokens
+            let mut indexer = lowered_of(Circuit::named("deepseek2").unwrap(), &sparse());
+            indexer.nodes.retain(|node| matches!(node.op, Op::IndexStore | Op::IndexSelect));
+            let indexer = ("an indexer".to_owned(), indexer, sparse());
+            for (form, ir, config) in plain.into_iter().chain([indexer]).chain(recurrent) {
                 for (rows, past_len) in [(1, 0), (1, 100), (7, 30)] {
                     for node in &ir.nodes {
                         let experts = matches!(node.op, Op::ExpertGateUp | Op::ExpertDown);
@@ -127,12 +145,12 @@ mod tests {
                             path: AttentionPath::All,
                         };
                         let (cost, of) = (node.cost(&ir, step), node.op.reference());
-                        let names = names(&ir, node, step);
+                        let names = names(&config, &ir, node, step);
                         let value = |text: &str| {
                             expression::evaluate(text, &|name| names.dimension(name)).unwrap() as f64
                         };
                         let close = |a: f64, b: f64| (a - b).abs() <= 1e-9 * a.abs().max(1.0);
-                        let what = format!("{} {mla} {form:?} kv_b {combined}, {rows} rows", node.op.word());
+                        let what = format!("{} {form}, {rows} rows", node.op.word());
                         assert!(close(cost.weight_bytes, value(of.weight_bytes)), "{what}: {cost:?}");
                         assert!(close(cost.cache_bytes, value(of.cache_bytes)), "{what}: {cost:?}");
                         assert!(close(cost.flops, value(of.flops)), "{what}: {cost:?} {}", value(of.flops));

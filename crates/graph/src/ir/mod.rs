@@ -15,7 +15,7 @@ pub use cost::StepWorkload;
 pub use signature::Edge;
 pub use span::{ModelSide, ModelSpan};
 
-use crate::circuit::{CacheStream, Weight};
+use crate::circuit::{CacheStream, StateShape, Weight};
 use latent_types::{CacheRow, CacheType, ValueType};
 use serde::{Serialize, Serializer};
 use std::ops::Range;
@@ -35,7 +35,6 @@ pub struct KvLayerId(pub usize);
 /// The operations of a span of layers. Every value is made before it is read.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Ir {
-    /// All values.
     pub values: Vec<Value>,
     /// All weights used.
     pub weights: Vec<Weight>,
@@ -94,21 +93,34 @@ pub enum ValueStorage {
     },
 }
 
-/// What one layer stores in the KV cache per token.
+/// What one layer stores in the KV cache: per token, or as one state of a sequence.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct KvLayer {
     /// What it holds.
     pub kind: KvLayerKind,
     /// The layer that owns it.
     pub layer: usize,
-    /// Elements per row.
+    /// Elements per row, or of the state.
     pub width: usize,
     /// How many of them, at the end of a latent row, are the key that all heads share: the part that a rotation turns.
     pub rope: usize,
+    /// Of a recurrent state: its shape, which has `width` elements.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub state: Option<StateShape>,
 }
 
 impl KvLayer {
-    /// A row in a cache of this type.
+    /// A layer of cached rows.
+    pub fn of_rows(kind: KvLayerKind, layer: usize, width: usize, rope: usize) -> KvLayer {
+        KvLayer { kind, layer, width, rope, state: None }
+    }
+
+    /// Bytes of a row in a cache of this type, or of the state, which is f32.
+    pub fn bytes(&self, ty: CacheType) -> usize {
+        self.state
+            .map_or_else(|| self.row(ty).bytes(), |state| size_of::<f32>().saturating_mul(state.elements()))
+    }
+
     pub fn row(&self, ty: CacheType) -> CacheRow {
         CacheRow { ty, content: self.width - self.rope, rope: self.rope }
     }
@@ -167,7 +179,6 @@ pub struct Node {
 pub struct BoundKernel {
     /// Index in the table of kernel contracts.
     pub index: usize,
-    /// The kernel's name.
     pub name: String,
     /// How it reads its input.
     pub activation: String,
@@ -207,7 +218,6 @@ impl Node {
         }
     }
 
-    /// The weight in this slot.
     pub fn weight(&self, slot: &str) -> Option<WeightId> {
         self.weights.iter().find(|(name, _)| name == slot).map(|(_, id)| *id)
     }
@@ -221,12 +231,10 @@ impl Value {
 }
 
 impl Ir {
-    /// The value.
     pub fn value(&self, id: ValueId) -> &Value {
         &self.values[id.0]
     }
 
-    /// The weight.
     pub fn weight(&self, id: WeightId) -> &Weight {
         &self.weights[id.0]
     }

@@ -10,7 +10,6 @@ use std::ops::Range;
 pub struct ModelSpan {
     /// Whether it has the blocks before the layers, and so starts from token ids rather than from residual rows.
     pub embed: bool,
-    /// The layers.
     pub layers: Range<usize>,
     /// Whether it has the stage behind the layers, and so ends in logits rather than in residual rows.
     pub head: bool,
@@ -31,9 +30,6 @@ pub enum ModelSide {
 impl ModelSpan {
     /// The stages of one side of a model. What runs behind the cut takes residual rows as embeddings in place of tokens, so that it begins with the
     /// embedding too.
-    ///
-    /// # Errors
-    /// As for [`of_stages`](Self::of_stages).
     pub fn of_side<'c>(
         circuit: &'c Circuit,
         config: &ModelConfig,
@@ -96,9 +92,6 @@ impl ModelSpan {
     }
 
     /// Both stages of the MTP layer in one, for looking at it.
-    ///
-    /// # Errors
-    /// As for [`of_stages`](Self::of_stages).
     pub fn whole_mtp(circuit: &Circuit, config: &ModelConfig) -> Result<ModelSpan, GraphError> {
         ModelSpan::of_stages(circuit, config, true)?;
         Ok(ModelSpan { head: true, ..ModelSpan::mtp(config) })

@@ -1,6 +1,6 @@
 //! The IR as text: one line per node.
 
-use super::{AttentionPath, Epilogue, Ir, KvLayerKind, Node, RowCount, ValueId, ValueStorage};
+use super::{AttentionPath, Epilogue, Ir, Node, RowCount, ValueId, ValueStorage};
 use latent_types::ValueType;
 use std::fmt::Write;
 
@@ -73,8 +73,12 @@ impl Ir {
         }
         if let Some(id) = node.kv_layer {
             let kv_layer = &self.kv_layers[id.0];
-            let kind = if kv_layer.kind == KvLayerKind::Latent { "latent" } else { "expanded" };
-            let side = if node.outputs.is_empty() { "writes" } else { "reads" };
+            let kind = kv_layer.kind.name();
+            let side = match (node.op.spec().kv().is_recurrent(), node.outputs.is_empty()) {
+                (true, _) => "changes",
+                (false, true) => "writes",
+                (false, false) => "reads",
+            };
             let _ = write!(line, "  {side} {kind}[{}]", kv_layer.width);
         }
         for (i, (slot, id)) in node.weights.iter().enumerate() {
@@ -84,6 +88,9 @@ impl Ir {
             if let Some(cut) = &weight.cut {
                 let whole: Vec<String> = cut.iter().map(|share| share.of.to_string()).collect();
                 let _ = write!(line, " of {}", whole.join("×"));
+            }
+            if let Some(derived) = &weight.derived {
+                let _ = write!(line, " from {} {}", derived.from.slot, derived.from.ty);
             }
             if let Some(kernel) = node.kernels.get(i) {
                 let _ = write!(line, " by {}", kernel.name);

@@ -1,6 +1,6 @@
 //! `attend_expanded`: attention over expanded keys and values.
 
-use super::shared::{ATTN, K_B, KV_B, MLA, Q_NOPE, Q_ROPE, V_B};
+use super::shared::{ATTN, K_B, KV_B, MLA, Q_NOPE, Q_ROPE, SELECTED, V_B};
 use super::{
     CostInput, KernelRows, KvLayerKind, KvUse, NodeCost, NodeMaker, NodeWeights, OpReference, Operation,
     Outputs, Port, RequiredKernels, ShapeRule, WeightSlot,
@@ -20,7 +20,7 @@ impl Operation for AttendExpanded {
     }
 
     fn inputs(&self) -> &'static [Port] {
-        const { &[Q_NOPE, Q_ROPE] }
+        const { &[Q_NOPE, Q_ROPE, SELECTED] }
     }
 
     fn outputs(&self) -> Outputs {

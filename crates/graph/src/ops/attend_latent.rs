@@ -1,7 +1,7 @@
 //! `attend_latent`: attention in latent space.
 
 use super::shared::{
-    ABSORBED, ATTENDS_LATENT, LATENT_MIX, Q_LATENT, check_partials, latent_attention_cost,
+    ABSORBED, ATTENDS_LATENT, LATENT_MIX, Q_LATENT, SELECTED, check_partials, latent_attention_cost,
     latent_attention_reference,
 };
 use super::{
@@ -23,7 +23,7 @@ impl Operation for AttendLatent {
     }
 
     fn inputs(&self) -> &'static [Port] {
-        const { &[Q_LATENT] }
+        const { &[Q_LATENT, SELECTED] }
     }
 
     fn outputs(&self) -> Outputs {

@@ -1,7 +1,8 @@
 //! `attend_separate`: attention in latent space with separate scores.
 
 use super::shared::{
-    ATTENDS_LATENT, LATENT_MIX, Q_LATENT, check_partials, latent_attention_cost, latent_attention_reference,
+    ATTENDS_LATENT, LATENT_MIX, Q_LATENT, SELECTED, check_partials, latent_attention_cost,
+    latent_attention_reference,
 };
 use super::{
     CostInput, Folds, KvUse, NodeCost, NodeMaker, NodeShapes, OpReference, Operation, Outputs, Port,
@@ -22,7 +23,7 @@ impl Operation for AttendSeparate {
     }
 
     fn inputs(&self) -> &'static [Port] {
-        const { &[Q_LATENT] }
+        const { &[Q_LATENT, SELECTED] }
     }
 
     fn outputs(&self) -> Outputs {

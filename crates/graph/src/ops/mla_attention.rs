@@ -1,6 +1,6 @@
 //! `mla_attention`: multi-head latent attention, before lowering.
 
-use super::shared::{ATTN, K_B, K_ROPE, KV_B, LATENT, MLA, Q_NOPE, Q_ROPE, V_B, some_projection};
+use super::shared::{ATTN, K_B, K_ROPE, KV_B, LATENT, MLA, Q_NOPE, Q_ROPE, SELECTED, V_B, some_projection};
 use super::{KvUse, NodeWeights, OpReference, Operation, Outputs, Port, ShapeRule, WeightSlot};
 
 /// Attention as a circuit says it, whatever path it will take.
@@ -16,7 +16,7 @@ impl Operation for MlaAttention {
     }
 
     fn inputs(&self) -> &'static [Port] {
-        const { &[Q_NOPE, Q_ROPE, LATENT, K_ROPE] }
+        const { &[Q_NOPE, Q_ROPE, LATENT, K_ROPE, SELECTED] }
     }
 
     fn outputs(&self) -> Outputs {

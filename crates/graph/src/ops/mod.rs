@@ -17,12 +17,18 @@ mod attend_latent;
 mod attend_separate;
 mod bias;
 mod concat;
+mod decay;
+mod delta_rule;
 mod embed;
 mod expanded_store;
 mod expert_down;
 mod expert_gate_up;
 mod expert_mlp;
+mod gated_norm;
 mod gather_rows;
+mod index_select;
+mod index_store;
+mod l2_norm;
 mod latent_store;
 mod linear;
 mod mla_attention;
@@ -38,6 +44,7 @@ mod scale;
 mod send_rows;
 mod shapes;
 mod shared;
+mod short_conv;
 mod sigmoid_mul;
 mod silu_mul;
 mod split;
@@ -114,6 +121,10 @@ operations! {
     Rope in rope::Rope;
     /// Multi-head latent attention before lowering.
     MlaAttention in mla_attention::MlaAttention;
+    /// index_k → cache rows of an indexer's keys, normalized and rotated.
+    IndexStore in index_store::IndexStore;
+    /// index_q, index_weights → the positions of the top-k cached tokens.
+    IndexSelect in index_select::IndexSelect;
     /// Router logits → ids and weights of the top-k experts.
     Route in route::Route;
     /// Σ topk_weights · expert(x), before grouping.
@@ -122,6 +133,24 @@ operations! {
     SiluMul in silu_mul::SiluMul;
     /// x → sigmoid(gate) · x, in place.
     SigmoidMul in sigmoid_mul::SigmoidMul;
+    /// q, k, v → causal convolutions over the last tokens, with SiLU.
+    ShortConv in short_conv::ShortConv;
+    /// x → factor · x / √(Σ x² + ε) of each head, in place.
+    L2Norm {
+        /// Factor on the heads.
+        scale
+    } in l2_norm::L2Norm;
+    /// z → −rate · softplus(z + bias).
+    SoftplusDecay in decay::SoftplusDecay;
+    /// z → bound · σ(rate · (z + bias)).
+    BoundedDecay {
+        /// The lower bound of the log decay.
+        bound
+    } in decay::BoundedDecay;
+    /// q, k, v, log decay, β → reads of the state of each head, which every row changes.
+    DeltaRule in delta_rule::DeltaRule;
+    /// x → RMSNorm of each head · sigmoid(gate), in place.
+    GatedNorm in gated_norm::GatedNorm;
     /// x → max(x, 0)².
     Relu2 in relu2::Relu2;
     /// a + factor · b, in place of a.
@@ -179,12 +208,20 @@ impl Op {
         self.spec().inputs()
     }
 
-    /// The ports of a use with `count` inputs. Skips the optional ports if `count` equals the number
-    /// of required ports.
+    /// The ports of a use with `count` inputs. Optional ports are omitted together, or those of selected tokens alone; if `count` fits neither,
+    /// none is omitted.
     pub(crate) fn inputs_of(&self, count: usize) -> impl Iterator<Item = Port> + use<> {
         let ports = self.inputs();
-        let bare = count == ports.iter().filter(|port| !port.optional).count();
-        ports.iter().copied().filter(move |port| !(bare && port.optional))
+        let selects = |port: &Port| port.name == shared::SELECTED.name;
+        let required = ports.iter().filter(|port| !port.optional).count();
+        let dense = ports.iter().filter(|port| !selects(port)).count();
+        let kept = move |port: &Port| match count {
+            _ if !port.optional => true,
+            _ if count == required => false,
+            _ if count == dense => !selects(port),
+            _ => true,
+        };
+        ports.iter().copied().filter(kept)
     }
 
     /// Its entry in the reference.

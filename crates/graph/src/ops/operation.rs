@@ -36,9 +36,6 @@ pub trait Operation: Sync {
     }
 
     /// Whether a node may have these weights.
-    ///
-    /// # Errors
-    /// The weights that it should have, in words.
     fn weights_fit(&self, weights: &NodeWeights) -> Result<(), &'static str> {
         if weights.count == 0 { Ok(()) } else { Err("none") }
     }
@@ -56,6 +53,12 @@ pub trait Operation: Sync {
     /// Which steps its kernels are selected for.
     fn kernel_rows(&self) -> KernelRows {
         KernelRows::Any
+    }
+
+    /// Whether each thread computes whole heads of all rows, the same heads in all such operations. One may then read in the same phase what
+    /// another has made.
+    fn by_heads(&self) -> bool {
+        false
     }
 
     /// What other operations may be folded into it.
@@ -110,7 +113,6 @@ pub enum NodeConstruction {
 /// The outputs of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outputs {
-    /// These.
     Ports(&'static [Port]),
     /// One of this kind per weight, or one for all with [`Epilogue::SiluMul`].
     PerWeight(Port),
@@ -140,6 +142,13 @@ pub struct KvUse {
     pub layers: &'static [KvLayerKind],
     /// Elements of a cached row, for the reference.
     pub row: &'static str,
+}
+
+impl KvUse {
+    /// Whether it keeps one state of a sequence, not rows.
+    pub fn is_recurrent(&self) -> bool {
+        self.layers.iter().any(|kind| kind.is_recurrent())
+    }
 }
 
 /// The kernels that a node requires.
@@ -230,6 +239,8 @@ impl std::ops::AddAssign for NodeCost {
 pub struct CostInput<'a> {
     /// Rows of the step, all sequences.
     pub rows: f64,
+    /// Sequences of the step.
+    pub sequences: f64,
     /// Rows that attention reads: the cached ones of all sequences, and the step's.
     pub kv_len: f64,
     /// Query-key pairs: row r of a sequence sees its cached rows and r + 1 of the step's.
@@ -251,9 +262,7 @@ pub struct CostInput<'a> {
 /// The size of one weight.
 #[derive(Clone, Copy, Debug)]
 pub struct WeightCost<'a> {
-    /// Its slot.
     pub slot: &'a str,
-    /// Elements.
     pub elements: f64,
     /// Bytes, as stored.
     pub bytes: f64,

@@ -6,7 +6,6 @@ use serde::Serialize;
 /// A named input or output of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Port {
-    /// Its name.
     pub name: &'static str,
     /// The type of its elements.
     pub dtype: ValueType,
@@ -99,13 +98,36 @@ pub enum KvLayerKind {
     Latent,
     /// `[key nope | key rope | value]` per head: what attention without a latent cache stores.
     Expanded,
+    /// The key of an indexer, the same for all of its heads: its first elements rotated.
+    Index,
+    /// The last inputs of short convolutions: a recurrent state.
+    ConvInputs,
+    /// The matrix of each head that the delta rule changes: a recurrent state.
+    DeltaState,
+}
+
+impl KvLayerKind {
+    /// Whether it is one state of a sequence, not a row per token.
+    pub fn is_recurrent(self) -> bool {
+        matches!(self, KvLayerKind::ConvInputs | KvLayerKind::DeltaState)
+    }
+
+    /// The word for it.
+    pub fn name(self) -> &'static str {
+        match self {
+            KvLayerKind::Latent => "latent",
+            KvLayerKind::Expanded => "expanded",
+            KvLayerKind::Index => "index",
+            KvLayerKind::ConvInputs => "conv inputs",
+            KvLayerKind::DeltaState => "delta state",
+        }
+    }
 }
 
 /// What happens to a node's results before they are stored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Epilogue {
-    /// Nothing.
     #[default]
     None,
     /// silu(first) · second: two weights, one output.

@@ -5,47 +5,46 @@ use std::fmt::Write;
 
 /// What the names in shapes and costs mean.
 pub(super) const NAMES: &[(&str, &str)] = &[
-    ("rows", "rows of the step: new tokens of all sequences (in the lm_head: rows whose logits are wanted)"),
-    ("past_len", "rows that a sequence has in the KV cache before the step"),
+    ("rows", "new tokens of all sequences of the step (in the lm_head: rows whose logits are wanted)"),
+    ("past_len", "rows of a sequence in the KV cache before the step"),
     ("kv_len", "past_len + rows: rows that attention reads"),
     ("pairs", "query-key pairs: rows · past_len + rows · (rows + 1) / 2"),
     ("vocab, hidden", "tokens of the vocabulary; elements per residual row"),
-    ("width, inputs, outputs", "elements per row; elements that a matrix takes and gives"),
+    ("width, inputs, outputs", "elements per row; inputs and outputs of a matrix"),
     ("part", "elements per head of a part"),
     ("heads", "query heads"),
-    ("splits", "most KV splits of a row, as the target has it"),
-    (
-        "split rows",
-        "rows of the step, where they are few enough that workers share their KV splits; else none",
-    ),
-    ("nope, rope, v", "elements per head: its key without position, its rotated key, its value"),
+    ("splits", "maximum KV splits per row"),
+    ("split rows", "rows of the step if few enough to be split among threads, else 0"),
+    ("nope, rope, v", "elements per head: key without position, rotated key, value"),
     ("kv_lora", "elements per latent"),
-    ("ffn", "elements between the projections of an MLP"),
-    ("experts, num_experts_per_tok", "routed experts; experts that a row is routed to"),
     (
-        "own_experts",
-        "routed experts whose weights this rank has: all of them, unless several ranks share the model",
+        "index_heads, index_width, index_topk",
+        "heads of an indexer, elements of each, and tokens that it selects",
     ),
-    ("moe_ffn", "elements between the projections of an expert"),
+    ("kda_heads, kda_width", "heads of the delta rule; elements per query, key and value of a head"),
+    ("taps, past_taps", "tokens that a short convolution sees; the earlier ones"),
+    ("sequences", "sequences of the step"),
+    ("ffn, moe_ffn", "elements between the projections of an MLP; of an expert"),
+    ("experts, num_experts_per_tok", "routed experts; experts per row"),
+    ("own_experts", "routed experts of this rank: all, unless several ranks share the model"),
     (
         "reached",
-        "experts that the rows reach if routing is uniform: experts · (1 − (1 − num_experts_per_tok / experts)^rows)",
+        "experts that uniform routing reaches: experts · (1 − (1 − num_experts_per_tok / experts)^rows)",
     ),
-    ("weights", "elements of the node's weights"),
-    ("weight_bytes", "bytes of the node's weights, as stored"),
-    ("row_bytes", "bytes per row of the embedding, as stored"),
-    ("expert_weights, expert_bytes", "the same per expert"),
+    ("weights, weight_bytes", "elements and stored bytes of the node's weights"),
+    ("row_bytes", "stored bytes per row of the embedding"),
+    ("expert_weights, expert_bytes", "elements and stored bytes per expert"),
     (
         "kv_row_bytes",
-        "bytes per row of the node's KV layer: kv_lora + rope elements (with `int8`, and a scale), or heads · (nope + rope + v)",
+        "bytes per row of the KV layer: kv_lora + rope elements (`int8`: and a scale), or heads · (nope + rope + v); bytes of a recurrent state",
     ),
     ("W", "a weight; its rows are outputs"),
     ("⊙", "elementwise product"),
     ("[a | b]", "a and b in one row"),
-    ("c, k_rope", "the latent and the rotated key of a token, which the KV cache holds"),
-    ("q̃, õ", "a query and an attention result in latent space"),
-    ("R(p)", "rotation of each pair of elements by the angles of position p"),
-    ("s", "scale of the scores, with YaRN's and the temperature's factors"),
+    ("c, k_rope", "latent and rotated key of a token"),
+    ("q̃, õ", "query and attention result in latent space"),
+    ("R(p)", "rotation of pairs of elements by the angles of position p"),
+    ("s", "scale of the scores, with the factors of YaRN and of the temperature"),
 ];
 
 /// The whole reference as Markdown: `docs/ir.md`.
@@ -55,74 +54,84 @@ pub fn reference_markdown() -> String {
     for (name, meaning) in NAMES {
         let _ = writeln!(text, "| {} | {} |", cell(name), cell(meaning));
     }
-    text.push_str("\n## All operations\n\n| operation | made by | computes |\n|---|---|---|\n");
-    for op in Op::ALL {
-        let spec = op.spec();
-        let made_by = match spec.made_by() {
-            NodeMaker::Circuit => "circuit".to_owned(),
-            NodeMaker::CircuitMlp => "circuit, in `mlp`".to_owned(),
-            NodeMaker::Pass(pass) => format!("`{pass}`"),
-        };
-        let word = spec.name();
-        let _ = writeln!(text, "| [`{word}`](#{word}) | {made_by} | {} |", cell(spec.reference().formula));
-    }
+    let makers = Op::ALL.iter().map(|op| match op.spec().made_by() {
+        NodeMaker::Circuit => "circuit".to_owned(),
+        NodeMaker::CircuitMlp => "circuit, in `mlp`".to_owned(),
+        NodeMaker::Pass(pass) => format!("pass `{pass}`"),
+    });
+    list(&mut text, "Makers", makers);
     for op in Op::ALL {
         entry(&mut text, op.spec());
     }
+    list(&mut text, "Sources", Op::ALL.iter().map(|op| op.reference().source.to_owned()));
     text
 }
 
-/// One operation.
+/// A section that lists distinct properties of operations, each with its operations.
+fn list(text: &mut String, title: &str, of_each: impl Iterator<Item = String>) {
+    let _ = writeln!(text, "\n## {title}\n");
+    let mut items: Vec<(String, Vec<String>)> = Vec::new();
+    for (op, item) in Op::ALL.iter().zip(of_each) {
+        let word = format!("`{}`", op.word());
+        match items.iter_mut().find(|(known, _)| *known == item) {
+            Some((_, words)) => words.push(word),
+            None => items.push((item, vec![word])),
+        }
+    }
+    for (item, words) in items {
+        let _ = writeln!(text, "* {item}: {}", words.join(", "));
+    }
+}
+
 fn entry(text: &mut String, spec: &dyn Operation) {
     let of = spec.reference();
-    let _ = write!(text, "\n## {}\n\n{}\n\n    {}\n\n| | |\n|---|---|\n", spec.name(), of.what, of.formula);
-    let mut line = |what: &str, about: String| {
-        let _ = writeln!(text, "| {what} | {} |", cell(&about));
-    };
-    line("source", of.source.to_owned());
+    let _ = write!(text, "\n## {}\n\n{}\n\n    {}\n\n", spec.name(), of.what, of.formula);
     let port = |port: &Port| {
-        let dtype = if port.dtype == latent_types::ValueType::F32 {
-            String::new()
-        } else {
-            format!(", {}", port.dtype)
-        };
-        let left_out = if port.optional { ", left out where it has no elements" } else { "" };
-        format!("{}: {}{dtype}{}{left_out}", port.name, shown(port.shape), note(port.note))
+        let float = port.dtype == latent_types::ValueType::F32;
+        let dtype = if float { String::new() } else { format!(", {}", port.dtype) };
+        let optional = if port.optional { ", optional" } else { "" };
+        format!("`{}` {}{dtype}{}{optional}", port.name, shown(port.shape), note(port.note))
     };
-    spec.inputs().iter().for_each(|input| line("in", port(input)));
+    let kv_layer = || format!("KV layer: {}", spec.kv().row);
+    let mut inputs: Vec<String> = spec.inputs().iter().map(port).collect();
     if spec.folds().sum {
-        line("in", "residual: rows × outputs, with the epilogue `add`".to_owned());
+        inputs.push("`residual` rows × outputs (`add`)".to_owned());
     }
     if spec.folds().kv_splits == SplitFold::Combines {
-        line("in", format!("{}, with the prologue `combined`", port(&PARTIALS)));
+        inputs.push(format!("{} (`combined`)", port(&PARTIALS)));
     }
     if spec.kv().attends && !spec.kv().layers.is_empty() {
-        line("in", format!("(KV layer): {}", spec.kv().row));
+        inputs.push(kv_layer());
     }
-    match spec.outputs() {
-        Outputs::Ports(ports) => ports.iter().for_each(|output| line("out", port(output))),
+    let mut outputs: Vec<String> = match spec.outputs() {
+        Outputs::Ports(ports) => ports.iter().map(port).collect(),
         Outputs::PerWeight(each) => {
-            line("out", format!("{}, one per weight (with `silu·up` one for both)", port(&each)));
+            vec![format!("{}, one per weight (with `silu·up` one for both)", port(&each))]
         }
-        Outputs::PerPart(each) => line("out", port(&each)),
-    }
+        Outputs::PerPart(each) => vec![port(&each)],
+    };
     if spec.folds().kv_splits == SplitFold::Leaves {
-        line("out", format!("{}, with the epilogue `KV splits`", port(&PARTIALS)));
+        outputs.push(format!("{} (`KV splits`)", port(&PARTIALS)));
     }
     if spec.kv().stores && !spec.kv().layers.is_empty() {
-        line("out", format!("(KV layer): {}", spec.kv().row));
+        outputs.push(kv_layer());
     }
-    for slot in spec.slots() {
-        line("weight", format!("{}: {}{}", slot.name, shown(slot.shape), note(slot.note)));
-    }
-    for (what, cost) in [
-        ("bytes of weights", of.weight_bytes),
-        ("bytes of cache", of.cache_bytes),
+    let slots = spec.slots().iter();
+    let weights = slots.map(|slot| format!("`{}` {}{}", slot.name, shown(slot.shape), note(slot.note)));
+    let costs = [
+        ("weight bytes", of.weight_bytes),
+        ("cache bytes", of.cache_bytes),
         ("FLOPs", of.flops),
         ("bytes to each other rank", of.link_bytes),
-    ] {
-        if cost != "0" {
-            line(what, cost.replace('*', " · ").replace('+', " + "));
+    ];
+    let costs = costs.iter().filter(|(_, cost)| *cost != "0");
+    let costs =
+        costs.map(|(what, cost)| format!("{what} = {}", cost.replace('*', " · ").replace('+', " + ")));
+    for (what, items) in
+        [("in", inputs), ("out", outputs), ("weights", weights.collect()), ("cost", costs.collect())]
+    {
+        if !items.is_empty() {
+            let _ = writeln!(text, "* {what}: {}", items.join("; "));
         }
     }
 }
@@ -143,24 +152,27 @@ fn cell(text: &str) -> String {
 
 const INTRODUCTION: &str = "# Operations of the IR
 
-Written from the code (`crates/graph/src/ops`, a file per operation) by a test; another holds every cost below equal to what plans,
-drawings and the profiler count. After a change: `UPDATE_DOCS=1 cargo test --release -p latent-graph reference`.
+Generated from `crates/graph/src/ops`, a file per operation. A test compares it with the code, and the
+costs with those of plans and the profiler. After a change:
+`UPDATE_DOCS=1 cargo test --release -p latent-graph reference`.
 
-A model's circuit (`crates/graph/circuits/*.json`) names operations; [`Ir::build`](../crates/graph/src/ir/build.rs) makes one node of
-each for every layer (an `mlp` becomes two or three matmuls with the activation between, a `route` a matmul and the top-k selection);
-passes then lower and fuse them. `latent graph ir` prints the first form of a model, or with `--after PASS` a later one; `latent graph
-plan` prints the last.
+A [circuit](adding-a-model.md#3-the-circuit) names operations.
+[`Ir::build`](../crates/graph/src/ir/build.rs) makes one node of each for every layer. An `mlp`
+becomes two or three matmuls and an activation, a `route` a matmul and the top-k selection. Passes
+lower and fuse nodes. `latent graph ir` prints the IR before all passes, `--after PASS` after one, and
+`latent graph plan` after all.
 
-* A **value** is a matrix of rows × heads × width elements of one dtype: f32, or u32 for ids of tokens and experts. It has a buffer of
-  its own, or is a view: a part of another, or the whole of it overwritten. The residual stream and the logits are stored outside of the
-  plan's arena.
-* An **attention path** says which rows a node works on: all, or the rows of sequences that run absorbed or naive. One plan holds both.
-* A **prologue** comes before the operation, on its first input: RMSNorm, or the rotation of its last; `combined`: its first input is
-  combined from KV splits, where attention left them.
-* An **epilogue** comes after it, before results are stored: `silu·up`, `relu²`, `add` (in place, times a factor); `KV splits`: of a step
-  with few rows, the partial results of each split are stored instead.
-* A **KV layer** is what one layer keeps in the KV cache per token: `[latent | rope key]`, or expanded keys and values.
+* A **value** is a matrix of rows × heads × width elements: f32, or u32 for ids. It has a buffer, or is
+  a view of another value. The residual stream and the logits are outside of the plan's arena.
+* An **attention path** selects the rows of a node: all, absorbed, or naive.
+* A **prologue** is applied to the first input: RMSNorm, or the rotation of its last elements;
+  `combined` combines KV splits.
+* An **epilogue** is applied to the result: `silu·up`, `relu²`, `add` (in place, times a factor);
+  `KV splits` stores the partial results of each split if a step has few rows.
+* A **KV layer** is what a layer stores per token, `[latent | rope key]` or expanded keys and values, or
+  a recurrent state: one of fixed size per sequence.
 
-Bytes are what has to come from memory in a step, each weight once; values between operations are small and stay in the caches of the
-processor. Operations that only pass over rows count as free.
+*Optional* inputs are omitted if they have no elements. Bytes are those read from memory in a step,
+each weight once. Values between operations stay in the processor's caches. Operations without a cost
+only pass over rows.
 ";

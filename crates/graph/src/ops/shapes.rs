@@ -24,7 +24,6 @@ pub enum ShapeRule {
 pub struct ValueShape {
     /// Its name, as findings show it.
     pub name: String,
-    /// Its rows.
     pub rows: RowCount,
     /// Heads of a row.
     pub heads: usize,
@@ -44,7 +43,6 @@ impl ValueShape {
 /// A weight of a node.
 #[derive(Clone, Copy, Debug)]
 pub struct WeightShape<'a> {
-    /// Its slot.
     pub slot: &'a str,
     /// Its shape, outermost dimension first.
     pub shape: &'a [usize],
@@ -78,9 +76,7 @@ pub struct ShapeProblem {
 pub struct NodeShapes<'a> {
     /// Inputs, a residual that is added to included.
     pub inputs: Vec<ValueShape>,
-    /// Outputs.
     pub outputs: Vec<ValueShape>,
-    /// Weights.
     pub weights: Vec<WeightShape<'a>>,
     /// What happens to the results.
     pub epilogue: Epilogue,

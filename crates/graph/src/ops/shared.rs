@@ -5,7 +5,6 @@ use super::{
     ValueShape, WeightSlot,
 };
 
-/// Rows of any width.
 pub(super) const X: Port = Port::f32("x", "rows × width");
 /// The result of an operation that overwrites [`X`].
 pub(super) const Y_IN_PLACE: Port = Port::f32("y", "rows × width").with_note("in place of x");
@@ -14,6 +13,9 @@ pub(super) const Q_ROPE: Port = Port::f32("q_rope", "rows × heads × rope").or_
 pub(super) const LATENT: Port = Port::f32("latent", "rows × kv_lora");
 /// The key that all heads share, rotated where the model rotates.
 pub(crate) const K_ROPE: Port = Port::f32("k_rope", "rows × rope").or_none();
+/// The positions that each row attends to, ascending, where attention is sparse: all that it may see of a row that sees fewer than there is
+/// room for, which then has no meaning.
+pub(super) const SELECTED: Port = Port::u32("selected", "rows × index_topk").or_none();
 pub(super) const ATTN: Port = Port::f32("attn", "rows × heads × v");
 /// A query in latent space with its rope part.
 pub(super) const Q_LATENT: Port = Port::f32("q_latent", "rows × heads × (kv_lora + rope)");
@@ -45,6 +47,9 @@ pub(super) const EXPERT_DOWN: WeightSlot = WeightSlot::new("expert_down", "own_e
 pub(super) const MLA: &str = "DeepSeek-V2, arXiv:2405.04434, section 2.1";
 pub(super) const ABSORBED: &str =
     "DeepSeek-V2, arXiv:2405.04434, section 2.1.2 and appendix C: matrices absorbed";
+/// Sparse attention.
+pub(super) const DSA: &str = "DeepSeek-V3.2-Exp, section 2.1: DeepSeek Sparse Attention";
+pub(super) const KDA: &str = "Kimi Linear, arXiv:2510.26692";
 pub(super) const EXPERTS: &str =
     "DeepSeekMoE, arXiv:2401.06066; DeepSeek-V3, arXiv:2412.19437, section 2.1.2";
 pub(super) const OURS: &str = "ARCHITECTURE.md";
@@ -118,8 +123,11 @@ pub(super) fn projection_cost(at: &CostInput<'_>, copied: f64) -> NodeCost {
 
 /// Attention in latent space: scores over kv_lora + rope elements, values of kv_lora, one cached row for all heads.
 pub(super) fn latent_attention_cost(at: &CostInput<'_>) -> NodeCost {
-    let flops = 2.0 * at.pairs * at.heads * (at.width(0) + at.out_width);
-    NodeCost { weight_bytes: 0.0, cache_bytes: at.kv_len * at.kv_row_bytes, flops, link_bytes: 0.0 }
+    // the second input has the positions that each row attends to, where it does not attend to all
+    let most = at.widths.get(1).map_or(f64::INFINITY, |selected| at.rows * selected);
+    let flops = 2.0 * at.pairs.min(most) * at.heads * (at.width(0) + at.out_width);
+    let cache_bytes = at.kv_len.min(most) * at.kv_row_bytes;
+    NodeCost { weight_bytes: 0.0, cache_bytes, flops, link_bytes: 0.0 }
 }
 
 /// The entry of attention in latent space, whose costs are those of [`latent_attention_cost`].

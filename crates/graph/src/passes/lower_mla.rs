@@ -53,6 +53,23 @@ impl MlaChoice {
         }
     }
 
+    /// The formulation of a span of `new_rows` rows behind `first` cached ones. Of a sparse model, whose rows attend to selected tokens of a
+    /// latent cache, spans that reach beyond as many tokens as are selected are absorbed.
+    pub fn path_at(
+        self,
+        first: usize,
+        new_rows: usize,
+        form: CacheForm,
+        shape: &AttentionShape,
+    ) -> AttentionPath {
+        match shape.indexer {
+            Some(indexer) if form == CacheForm::Latent && first + new_rows > indexer.topk => {
+                AttentionPath::Absorbed
+            }
+            _ => self.path(new_rows, shape),
+        }
+    }
+
     /// The word that names it.
     pub fn name(self) -> &'static str {
         Self::ALL[self as usize].1
@@ -125,7 +142,22 @@ pub fn lower_mla(
             problem: format!("an expanded cache serves the naive formulation, not {choice}"),
         });
     }
-    while let Some(at) = ir.nodes.iter().position(|node| node.op == Op::MlaAttention) {
+    // a row of more cached tokens than an indexer selects is absorbed, whatever was chosen: keys and values of single rows are not expanded
+    let choice = match (choice, form, shape.indexer) {
+        (MlaChoice::Naive, CacheForm::Latent, Some(_)) => MlaChoice::Auto,
+        _ => choice,
+    };
+    loop {
+        let unlowered = |node: &Node| match node.op {
+            Op::MlaAttention => true,
+            Op::IndexStore | Op::IndexSelect => node.kv_layer.is_none(),
+            _ => false,
+        };
+        let Some(at) = ir.nodes.iter().position(unlowered) else { break };
+        if ir.nodes[at].op != Op::MlaAttention {
+            index_layer(&mut ir, at)?;
+            continue;
+        }
         let attention = remove(&mut ir, at);
         let mut lowering = MlaLowering { made: Vec::new(), attention, shape };
         let kv_layer = lowering.store(&mut ir, form)?;
@@ -149,6 +181,33 @@ pub fn lower_mla(
         ir.nodes.splice(at..at, lowering.made);
     }
     Ok(ir)
+}
+
+/// Gives a store or reader of an indexer's keys the KV layer of its stream.
+fn index_layer(ir: &mut Ir, at: usize) -> Result<(), GraphError> {
+    let layer = ir.nodes[at].layer.unwrap_or(0);
+    let of_index = |it: &KvLayer| it.layer == layer && it.kind == KvLayerKind::Index;
+    let known = ir.kv_layers.iter().position(of_index);
+    let kv_layer = match known {
+        Some(known) => known,
+        None => {
+            let width = stream_of(ir, layer, Op::IndexStore)?.width();
+            // the rotated elements are the first ones: a shift rotates whole rows again
+            ir.kv_layers.push(KvLayer::of_rows(KvLayerKind::Index, layer, width, 0));
+            ir.kv_layers.len() - 1
+        }
+    };
+    ir.nodes[at].kv_layer = Some(KvLayerId(kv_layer));
+    Ok(())
+}
+
+/// The cache stream that the circuit states for what this operation writes in a layer.
+fn stream_of(ir: &Ir, layer: usize, op: Op) -> Result<&CacheStream, GraphError> {
+    let stated = |stream: &&CacheStream| stream.layer == layer && stream.written_by == op.word();
+    ir.streams.iter().find(stated).ok_or_else(|| {
+        let problem = format!("no cache stream of layer {layer} is written by {}", op.word());
+        GraphError::Internal { pass: "lower_mla", problem }
+    })
 }
 
 /// The part of the query that meets the key of all heads.
@@ -195,19 +254,13 @@ impl MlaLowering<'_> {
     /// The KV layer of the stream that the circuit states for this attention, and the node that writes it.
     fn store(&mut self, ir: &mut Ir, form: CacheForm) -> Result<KvLayerId, GraphError> {
         let layer = self.attention.layer.unwrap_or(0);
-        let stated =
-            |stream: &&CacheStream| stream.layer == layer && stream.written_by == self.attention.op.word();
-        let Some(stream) = ir.streams.iter().find(stated) else {
-            let problem =
-                format!("no cache stream of layer {layer} is written by {}", self.attention.op.word());
-            return Err(GraphError::Internal { pass: "lower_mla", problem });
-        };
+        let stream = stream_of(ir, layer, self.attention.op)?;
         let (kind, op, width, rope) = match form {
             CacheForm::Latent => (KvLayerKind::Latent, Op::LatentStore, stream.width(), stream.shared_key()),
             // not the stated row but what is computed from it: keys and values, for comparison only
             CacheForm::Expanded => (KvLayerKind::Expanded, Op::ExpandedStore, self.shape.expanded_width(), 0),
         };
-        ir.kv_layers.push(KvLayer { kind, layer, width, rope });
+        ir.kv_layers.push(KvLayer::of_rows(kind, layer, width, rope));
         let kv_layer = KvLayerId(ir.kv_layers.len() - 1);
         let inputs = ["latent", "k_rope"].iter().filter_map(|port| self.attention.input_at(port)).collect();
         let weights = if form == CacheForm::Expanded { self.attention.weights.clone() } else { Vec::new() };
@@ -255,7 +308,8 @@ impl MlaLowering<'_> {
         let inputs = [q_nope].into_iter().chain(rotated).collect();
         self.node(Op::AbsorbK, AttentionPath::Absorbed, inputs, vec![query]).weights =
             by_side(|slot| slot != "v_b");
-        self.node(attend, AttentionPath::Absorbed, vec![query], vec![mixed]).kv_layer = Some(kv_layer);
+        let inputs = [query].into_iter().chain(self.attention.input_at("selected")).collect();
+        self.node(attend, AttentionPath::Absorbed, inputs, vec![mixed]).kv_layer = Some(kv_layer);
         self.node(Op::AbsorbV, AttentionPath::Absorbed, vec![mixed], vec![out]).weights =
             by_side(|slot| slot != "k_b");
     }
@@ -269,7 +323,8 @@ impl MlaLowering<'_> {
         } else {
             Vec::new()
         };
-        let inputs = [q_nope].into_iter().chain(rotated).collect();
+        let selected = self.attention.input_at("selected");
+        let inputs = [q_nope].into_iter().chain(rotated).chain(selected).collect();
         let node = self.node(Op::AttendExpanded, AttentionPath::Naive, inputs, vec![out]);
         node.kv_layer = Some(kv_layer);
         node.weights = weights;
@@ -292,6 +347,7 @@ mod tests {
             softmax_scale: 1.0,
             temperature: None,
             output_gate: None,
+            indexer: None,
         };
         assert_eq!(crossover(&shape(512, 128, 128)), Some(171));
         assert_eq!(crossover(&shape(512, 192, 256)), Some(399));

@@ -39,17 +39,17 @@ pub fn plan_memory(ir: &Ir, phases: &[usize], rows: usize) -> Arena {
         let mut neighbours: Vec<(usize, usize)> = placed
             .iter()
             .filter(|(_, other)| life.first <= other.last && other.first <= life.last)
-            .map(|(at, other)| (*at, at + other.bytes))
+            .map(|(at, other)| (*at, at.saturating_add(other.bytes)))
             .collect();
         neighbours.sort_unstable();
-        let mut at = 0;
+        let mut at = 0usize;
         for (start, end) in neighbours {
-            if at + life.bytes <= start {
+            if at.saturating_add(life.bytes) <= start {
                 break;
             }
             at = at.max(end);
         }
-        arena.bytes = arena.bytes.max(at + life.bytes);
+        arena.bytes = arena.bytes.max(at.saturating_add(life.bytes));
         arena.offsets[life.value] = Some(at);
         placed.push((at, life));
     }
@@ -74,7 +74,9 @@ pub fn lifetimes(ir: &Ir, phases: &[usize], rows: usize) -> Vec<BufferLifetime> 
     let own = |(value, span): (usize, Option<(usize, usize)>)| {
         let (first, last) = span?;
         let v = &ir.values[value];
-        let bytes = (v.rows.of(rows) * v.row_width() * v.dtype.bytes()).next_multiple_of(ALIGN);
+        // sizes that no memory holds become the largest number: who loads the plan compares it with free memory
+        let bytes = v.rows.of(rows).saturating_mul(v.row_width()).saturating_mul(v.dtype.bytes());
+        let bytes = bytes.checked_next_multiple_of(ALIGN).unwrap_or(usize::MAX);
         (v.storage == ValueStorage::Own).then_some(BufferLifetime { value, bytes, first, last })
     };
     spans.into_iter().enumerate().filter_map(own).collect()
@@ -117,5 +119,7 @@ mod tests {
             }
         }
         assert!(arena.bytes < total);
+        // rows that no memory has room for
+        assert_eq!(plan_memory(&ir, &phases, usize::MAX).bytes, usize::MAX);
     }
 }

@@ -15,6 +15,7 @@ mod schedule;
 mod select_kernels;
 #[cfg(test)]
 pub(crate) mod snapshots;
+mod split_kv_b;
 
 pub use collectives::insert_collectives;
 pub use epilogues::fold_epilogues;
@@ -27,11 +28,12 @@ pub(crate) use pipeline::lowered;
 pub use pipeline::{Pass, PassInput, after, pipeline};
 pub use projections::fuse_projections;
 pub use ropes::fold_ropes;
-pub(crate) use schedule::routed_by_each_thread;
 pub use schedule::schedule;
+pub(crate) use schedule::{heads_of_each_thread, routed_by_each_thread};
 pub use select_kernels::{
     BindOptions, KernelRequest, Precision, binding_bucket, choose, required_kernels, select_kernels,
 };
+pub use split_kv_b::split_kv_b;
 
 use crate::ir::{Ir, Node, ValueId};
 use std::ops::Range;

@@ -1,8 +1,9 @@
 //! The pipeline: the passes by name, in the order in which a plan is made.
 
 use super::{
-    BatchBucket, BindOptions, CacheForm, MlaChoice, fold_epilogues, fold_norms, fold_ropes, fuse_projections,
-    group_experts, insert_collectives, lower_mla, select_kernels, share_kv_splits,
+    BatchBucket, BindOptions, CacheForm, MlaChoice, Precision, fold_epilogues, fold_norms, fold_ropes,
+    fuse_projections, group_experts, insert_collectives, lower_mla, select_kernels, share_kv_splits,
+    split_kv_b,
 };
 use crate::config::{AttentionShape, RankPart};
 use crate::error::GraphError;
@@ -35,7 +36,6 @@ pub struct Pass {
     pub name: &'static str,
     /// Whether the target wants it.
     wanted: fn(&BackendTarget) -> bool,
-    /// IR → IR.
     run: fn(Ir, &PassInput<'_>) -> Result<Ir, GraphError>,
 }
 
@@ -67,6 +67,14 @@ const PIPELINE: &[Pass] = &[
         name: "lower_mla",
         wanted: |_| true,
         run: |ir, input| lower_mla(ir, input.mla, input.form, input.attention),
+    },
+    Pass {
+        name: "split_kv_b",
+        wanted: |target| target.kernels.is_some(),
+        run: |ir, input| match input.bind.precision {
+            Precision::Default => Ok(split_kv_b(ir, input.attention)),
+            Precision::Exact => Ok(ir),
+        },
     },
     Pass {
         name: "fuse_projections",
@@ -129,9 +137,6 @@ pub fn after(name: &str, mut ir: Ir, input: &PassInput<'_>) -> Result<Ir, GraphE
 }
 
 /// The IR as kernels are selected for it: after every pass but the last.
-///
-/// # Errors
-/// As for [`Pass::run`].
 pub(crate) fn lowered(mut ir: Ir, input: &PassInput<'_>) -> Result<Ir, GraphError> {
     for pass in &PIPELINE[..PIPELINE.len() - 1] {
         ir = pass.run(ir, input)?;

@@ -7,8 +7,9 @@ use crate::ir::{Epilogue, Ir, Node, Op, ValueId, ValueStorage};
 ///
 /// A node comes after every phase that makes what it reads, and, where it overwrites a value in place, after every phase that
 /// reads the old one. Two sums into the same rows may share a phase: each thread owns the same columns in both, and adds in
-/// the order of the list. Small batches are routed in the phase that reads the routing (`routed_by_each_thread`). Nodes whose attention
-/// paths share no row do not wait for each other.
+/// the order of the list. Small batches are routed in the phase that reads the routing (`routed_by_each_thread`). Operations by heads
+/// (`heads_of_each_thread`) share a phase: a thread reads only heads that it has made. Nodes whose attention paths share no row do not wait
+/// for each other.
 pub fn schedule(ir: &Ir, bucket: BatchBucket) -> Vec<usize> {
     let mut phases: Vec<usize> = Vec::with_capacity(ir.nodes.len());
     let uses: Vec<NodeStorageUse> = ir.nodes.iter().map(|node| NodeStorageUse::of(ir, node)).collect();
@@ -25,7 +26,9 @@ pub fn schedule(ir: &Ir, bucket: BatchBucket) -> Vec<usize> {
                 continue;
             }
             let sums = sums_together(ir, earlier, node) && !uses[n].reads_what(&uses[e]);
-            let together = sums || routed_by_each_thread(earlier, node, bucket);
+            let together = sums
+                || heads_of_each_thread(ir, earlier, node)
+                || routed_by_each_thread(earlier, node, bucket);
             phase = phase.max(phases[e] + usize::from(!together));
         }
         phases.push(phase);
@@ -60,7 +63,7 @@ impl NodeStorageUse {
             writes: node.outputs.iter().map(place).collect(),
         };
         if let Some(kv_layer) = node.kv_layer {
-            let side = if node.outputs.is_empty() { &mut uses.writes } else { &mut uses.reads };
+            let side = if node.op.spec().kv().stores { &mut uses.writes } else { &mut uses.reads };
             side.push(StoragePlace::KvLayer(kv_layer.0));
         }
         if node.op.spec().is_view() {
@@ -89,6 +92,15 @@ pub(crate) fn routed_by_each_thread(earlier: &Node, node: &Node, bucket: BatchBu
         && earlier.op == Op::Route
         && node.op == Op::ExpertGateUp
         && node.inputs.get(1) == earlier.outputs.first()
+}
+
+/// Whether both work on whole heads, each thread on the same ones in both, so that it reads what it has made itself.
+pub(crate) fn heads_of_each_thread(ir: &Ir, a: &Node, b: &Node) -> bool {
+    let heads = |node: &Node| {
+        let by_heads = node.op.spec().by_heads();
+        node.outputs.first().filter(|_| by_heads).map(|id| ir.value(*id).heads)
+    };
+    heads(a).is_some() && heads(a) == heads(b)
 }
 
 /// Whether both add into the same rows, each thread to its own columns.

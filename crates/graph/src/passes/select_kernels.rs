@@ -334,9 +334,6 @@ fn rank(k: &KernelContract) -> (Tier, bool, bool) {
 }
 
 /// The kernel for one operation on one weight format, for steps of one batch bucket.
-///
-/// # Errors
-/// As for [`select_kernels`].
 pub fn choose(
     table: &[KernelContract],
     op: OpKind,

@@ -28,6 +28,7 @@ pub(crate) fn config() -> ModelConfig {
             softmax_scale: 0.158,
             temperature: None,
             output_gate: None,
+            indexer: None,
         },
         rope: RopeSpec { base: 1e4, pairs: RopePairs::Interleaved, dims: 16, scaling: RopeScaling::None },
         layer_kinds: vec![LayerKind::Dense, LayerKind::Moe],
@@ -56,9 +57,50 @@ pub(crate) fn config() -> ModelConfig {
         tied_embeddings: false,
         attention_bias: false,
         index_topk: None,
+        full_indexers: Vec::new(),
+        kda: None,
         kv_form: KvForm::Separate,
         part: None,
     }
+}
+
+/// The same with sparse attention: the first layer has an indexer, whose tokens the second one shares.
+pub(crate) fn sparse() -> ModelConfig {
+    let indexer = IndexerShape { heads: 4, width: 32, topk: 24, pairs: RopePairs::NeoX };
+    let attention = AttentionShape { indexer: Some(indexer), ..config().attention };
+    ModelConfig { attention, index_topk: Some(24), full_indexers: vec![true, false], ..config() }
+}
+
+/// Kimi-Linear and Ling-3.0 as files of this kind say them: a layer with a recurrent state, and one with latent attention.
+pub(crate) fn hybrids(naming: TensorNaming) -> [ModelConfig; 2] {
+    let of = |circuit: &str, rank, lower_bound, attention, rope| {
+        let rate = if naming == TensorNaming::Gguf { DecayRate::Plain } else { DecayRate::Log };
+        let layers = vec![true, false];
+        let kda = KdaShape { heads: 3, width: 10, taps: 4, rank, lower_bound, rate, layers };
+        let kv_form = if naming == TensorNaming::Gguf { KvForm::Separate } else { KvForm::Combined };
+        ModelConfig {
+            circuit: circuit.into(),
+            kda: Some(Box::new(kda)),
+            attention,
+            rope,
+            kv_form,
+            ..config()
+        }
+    };
+    let plain = AttentionShape { q_lora_rank: None, ..config().attention };
+    let gated = AttentionShape { output_gate: Some(OutputGate::PerHead), ..plain };
+    [
+        of("kimi_linear", Some(10), None, plain, RopeSpec::none()),
+        of("bailing_hybrid", None, Some(-5.0), gated, config().rope),
+    ]
+}
+
+/// The IR of a hybrid from tokens to logits, with MLA lowered and experts grouped.
+pub(crate) fn lowered_hybrid(config: &ModelConfig) -> Ir {
+    let tensors = DeclaredTensors::new(config, TensorNaming::Gguf, TensorType::BF16).unwrap();
+    let span = ModelSpan { embed: true, layers: 0..config.layers, head: true, mtp: false };
+    let ir = Ir::build(config, &span, &tensors).unwrap();
+    group_experts(lower_mla(ir, MlaChoice::Auto, CacheForm::Latent, &config.attention).unwrap())
 }
 
 /// The layers of a circuit that need not be built in, with both attention paths, experts grouped.

@@ -132,9 +132,6 @@ fn read(outline: &Outline, naming: TensorNaming) -> (fill_missing::RecoveredConf
 }
 
 /// The tensors that a config.json implies; none where the outline names tensors itself.
-///
-/// # Errors
-/// When the circuit contradicts itself.
 pub fn implied_tensors(
     outline: &Outline,
     circuit: &Circuit,

@@ -29,7 +29,6 @@ pub struct OperationKernels {
     pub portable: bool,
 }
 
-/// A kernel.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct KernelChoice {
     /// Its name.

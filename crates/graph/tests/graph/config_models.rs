@@ -3,7 +3,7 @@
 use crate::config_support;
 use crate::config_support::{GgufFixture, GgufSizes, HfFixture, V3, deepseek_v3, near};
 use latent_graph::config::{
-    ConfigError, FfnActivation, Gating, GroupScore, KvForm, RopePairs, RopeScaling, Temperature,
+    ConfigError, FfnActivation, Gating, GroupScore, IndexerShape, KvForm, RopePairs, RopeScaling, Temperature,
 };
 use serde_json::{Value, json};
 
@@ -371,8 +371,10 @@ fn glm_5() -> HfFixture {
 }
 
 #[test]
-fn glm_5_attends_to_all_tokens() {
+fn glm_5_attends_to_the_tokens_of_an_indexer() {
     let c = glm_5().config();
+    let indexer = IndexerShape { heads: 32, width: 128, topk: 2048, pairs: RopePairs::Interleaved };
+    assert_eq!((c.attention.indexer, c.full_indexers.clone()), (Some(indexer), vec![true; 78]));
     assert_eq!((c.circuit.as_str(), c.architecture.as_str()), ("deepseek2", "glm_moe_dsa"));
     assert_eq!((c.layers, c.hidden_size, c.attention.heads, c.index_topk), (78, 6144, 64, Some(2048)));
     assert_eq!(
@@ -393,6 +395,42 @@ fn glm_5_attends_to_all_tokens() {
     assert_eq!(bare.config(), glm_5().config());
 }
 
+/// Which layers have an indexer of their own, in each of the spellings.
+#[test]
+fn layers_share_the_tokens_of_the_indexer_before_them() {
+    let full = |key: &str, value: Value| -> Vec<usize> {
+        let mut folder = glm_5();
+        folder.config.insert(key.to_owned(), value);
+        let offset = json!(if key == "index_topk_freq" { 3 } else { 2 });
+        folder.config.insert("index_skip_topk_offset".to_owned(), offset);
+        let full = folder.config().full_indexers;
+        (0..full.len()).filter(|layer| full[*layer]).collect()
+    };
+    // GLM-5.2: 0, 1, 2, 6, 10, …, 74
+    let published: Vec<usize> = [0, 1].into_iter().chain((2..78).step_by(4)).collect();
+    assert_eq!(full("index_topk_freq", json!(4)), published);
+    let is_full = |layer: &usize| published.contains(layer);
+    let types: Vec<&str> = (0..78).map(|layer| if is_full(&layer) { "full" } else { "shared" }).collect();
+    assert_eq!(full("indexer_types", json!(types)), published);
+    let letters: String = (0..78).map(|layer| if is_full(&layer) { 'F' } else { 'S' }).collect();
+    assert_eq!(full("index_topk_pattern", json!(letters)), published);
+    let refused = |key: &str, value: Value| {
+        let mut folder = glm_5();
+        folder.config.insert(key.to_owned(), value);
+        folder.error()
+    };
+    for (key, value, says) in [
+        ("indexer_types", json!(vec!["shared"; 78]), "no layer before the first"),
+        ("index_topk_pattern", json!("S".repeat(78)), "no layer before the first"),
+        ("indexer_types", json!(["full", "shared"]), "each of the 78 layers"),
+        ("index_topk_pattern", json!("FX"), "F (full) or S (shared)"),
+        ("index_head_dim", json!(32), "at least 64"),
+    ] {
+        let error = refused(key, value);
+        assert!(error.contains(key) && error.contains(says), "{error}");
+    }
+}
+
 #[test]
 fn deepseek_v3_2_is_deepseek_v3_with_an_indexer() {
     let folder = like_v3(json!({
@@ -401,7 +439,11 @@ fn deepseek_v3_2_is_deepseek_v3_with_an_indexer() {
     }));
     let (c, v3) = (folder.config(), deepseek_v3().config());
     assert_eq!(c.index_topk, Some(2048));
-    let same = latent_graph::ModelConfig { index_topk: None, architecture: v3.architecture.clone(), ..c };
+    // halves, whatever the attention itself rotates
+    let indexer = IndexerShape { heads: 64, width: 128, topk: 2048, pairs: RopePairs::NeoX };
+    assert_eq!((c.attention.indexer, c.full_indexers.clone()), (Some(indexer), vec![true; 61]));
+    let dense = c.without_indexer();
+    let same = latent_graph::ModelConfig { index_topk: None, architecture: v3.architecture.clone(), ..dense };
     assert_eq!(same, v3);
 }
 

@@ -430,6 +430,10 @@ fn an_unknown_architecture_names_those_that_are_known() {
     let error = GgufFixture::new("llama", SMALL).error();
     config_support::names(
         &error,
-        &["model.gguf", "\"llama\"", "deepseek2, deepseek32, glm-dsa, mistral4, axk1, minicpm3, plm"],
+        &[
+            "model.gguf",
+            "\"llama\"",
+            "deepseek2, deepseek32, glm-dsa, mistral4, axk1, minicpm3, kimi-linear, bailingmoe3, plm",
+        ],
     );
 }

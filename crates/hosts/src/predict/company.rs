@@ -33,7 +33,6 @@ pub(super) struct GroupSeconds {
     pub(super) ranks: Vec<f64>,
     /// That the group computes: its ranks wait for each other in each layer, and then for what rank 0 does alone.
     pub(super) computing: f64,
-    /// Of its sums.
     pub(super) sums: f64,
 }
 

@@ -28,6 +28,13 @@ pub struct PredictionCase {
     pub wire: WireType,
 }
 
+impl PredictionCase {
+    /// Tokens in the KV cache, of all sequences.
+    pub(super) fn cached_tokens(&self) -> usize {
+        self.context.saturating_mul(self.rows).saturating_mul(self.in_flight)
+    }
+}
+
 /// What steps move and compute.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct StepWork {
@@ -59,7 +66,6 @@ pub struct PartLoad {
     pub cached: f64,
     /// A step of one token for each sequence.
     pub step: StepWork,
-    /// All steps of a prompt.
     pub prompt: StepWork,
 }
 
@@ -75,7 +81,7 @@ impl AddAssign for PartLoad {
 impl PartLoad {
     /// Bytes of weights, and of the caches of all sequences.
     pub(super) fn memory(&self, case: &PredictionCase) -> f64 {
-        self.stored + self.cached * (case.context * case.rows * case.in_flight) as f64
+        self.stored + self.cached * case.cached_tokens() as f64
     }
 }
 

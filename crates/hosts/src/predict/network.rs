@@ -6,7 +6,6 @@ use latent_backend::DIRECT_SUM;
 /// What a host can do with a model, as measured.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Host {
-    /// Its name.
     pub name: String,
     /// Bytes of memory that the model may take.
     pub memory: f64,

@@ -12,9 +12,7 @@ use std::ops::Range;
 /// What is expected of one rank.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RankPrediction {
-    /// Its host.
     pub host: String,
-    /// Its layers.
     pub layers: Range<usize>,
     /// Bytes of weights, of the cache, and of what steps work in.
     pub memory: f64,
@@ -27,7 +25,6 @@ pub struct RankPrediction {
 pub struct Prediction {
     /// How they share it.
     pub partition: Partition,
-    /// Each rank.
     pub ranks: Vec<RankPrediction>,
     /// Seconds of a step from its beginning to its end.
     pub step: f64,
@@ -180,7 +177,7 @@ fn of_stretches(
         ranks,
         step,
         links,
-        tokens_per_second: (case.rows * case.in_flight) as f64 / cycle,
+        tokens_per_second: case.rows as f64 * case.in_flight as f64 / cycle,
         first_token: known.then_some(first_token),
     })
 }

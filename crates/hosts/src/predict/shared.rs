@@ -49,9 +49,6 @@ pub struct SharedLoad {
 
 impl SharedLoad {
     /// From the plans of such ranks.
-    ///
-    /// # Errors
-    /// Why the model cannot be cut so.
     pub fn new(
         model: &PlannedModel<'_>,
         tensor: usize,
@@ -95,7 +92,7 @@ impl SharedLoad {
     /// Bytes per rank in addition to weights and cache: scratch memory of steps and buffers for
     /// messages between ranks.
     pub(super) fn overhead(&self, stretches: usize, case: &PredictionCase) -> f64 {
-        let elements = self.step_rows * self.row as usize;
+        let elements = self.step_rows.saturating_mul(self.row as usize);
         self.scratch
             + latent_backend::collective_bytes((self.members(), stretches), case.wire, elements) as f64
     }
@@ -106,9 +103,6 @@ impl SharedLoad {
     }
 
     /// The partition with these stretches of layers.
-    ///
-    /// # Errors
-    /// More ranks than a partition can have.
     pub fn partition(&self, stretches: &[usize]) -> Result<Partition, String> {
         let partition = Partition::of_layers(stretches.to_vec()).shared_by(self.tensor, self.experts);
         partition.map_err(|error| error.to_string())

@@ -5,6 +5,7 @@ use super::group::{HostGroup, groups};
 use super::load::{PartLoad, PredictionCase};
 use super::network::{Host, NetworkLink};
 use super::shared::SharedLoad;
+use latent_types::Setting;
 use std::ops::Range;
 
 /// Hosts that cannot run the model so.
@@ -15,13 +16,13 @@ pub enum PredictError {
     TooMany {
         /// Stretches of layers.
         stretches: usize,
-        /// Layers.
         layers: usize,
     },
     /// Too little memory.
     #[error(
         "the model does not fit: weights, a cache of {context} tokens and scratch memory need {needed:.1} GB, the hosts have {memory:.1} GB, and layers are not split; \
-         use more hosts, a smaller --ctx-size, or a smaller quantization"
+         use more hosts, a smaller {}, or a smaller quantization",
+        Setting::Context
     )]
     Memory {
         /// Tokens of context, of all sequences.
@@ -54,7 +55,7 @@ pub(super) fn stretches(
         let memory = hosts.iter().map(|host| host.memory).sum::<f64>() / 1e9;
         let overhead: f64 = groups.iter().map(|group| group.overhead * group.hosts.len() as f64).sum();
         let needed = (all.memory(case) * model.members() as f64 + overhead) / 1e9;
-        let context = case.context * case.rows * case.in_flight;
+        let context = case.cached_tokens();
         return Err(PredictError::Memory { context, needed, memory });
     };
     let crossing = crossings(model, groups.len(), link, case);
@@ -79,7 +80,7 @@ pub(super) fn crossings(
     link: &NetworkLink,
     case: &PredictionCase,
 ) -> f64 {
-    let rows = (case.rows * case.wire.bytes()) as f64 * model.row;
+    let rows = case.rows as f64 * case.wire.bytes() as f64 * model.row;
     if stretches > 1 { stretches as f64 * link.message(rows) } else { 0.0 }
 }
 

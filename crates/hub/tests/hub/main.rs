@@ -11,7 +11,9 @@ mod no_progress;
 mod pulls;
 mod tls;
 
-use latent_hub::{HubError, HubSettings, LocalModel, PullEvent, PullResult, find, pull};
+use latent_hub::{
+    HubError, HubSettings, LocalModel, PullEvent, PullResult, QuantPolicy, find, pull, pull_with,
+};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use support::Hub;

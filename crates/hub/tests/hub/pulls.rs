@@ -184,3 +184,35 @@ fn two_pulls_at_once_download_one_time() {
     }
     assert_eq!(hub.downloads("m-Q4_0.gguf").len(), 1);
 }
+
+#[test]
+fn a_short_name_takes_the_largest_quant_that_fits() {
+    let hub = Hub::new(vec![
+        large("G-Q4_K_M.gguf", noise(300_000, 1)),
+        large("G-Q8_0.gguf", noise(500_000, 2)),
+        large("G-Q3_K_M.gguf", noise(200_000, 3)),
+        large("G-Q2_K.gguf", noise(100_000, 4)),
+    ]);
+    hub.rename("unsloth/GLM-4.7-Flash-GGUF");
+    let model = latent_hub::model_ref("glm-4.7-flash").unwrap();
+    for (max_bytes, name, notes) in
+        [(None, "Q4_K_M", 0), (Some(300_000), "Q4_K_M", 0), (Some(299_999), "Q3_K_M", 1)]
+    {
+        let place = CacheFixture::new(&hub);
+        let policy = QuantPolicy { preferred: Some("Q4_K_M".into()), max_bytes };
+        let mut told = Vec::new();
+        let pulled = pull_with(&place.settings, &model, &policy, &mut |event| {
+            told.extend(if let PullEvent::Note(text) = event { Some(text) } else { None });
+            true
+        });
+        let pulled = pulled.unwrap();
+        assert_eq!((pulled.model.name.as_str(), told.len()), (name, notes), "{told:?}");
+        // what is on this machine is used, whatever else would fit
+        assert_eq!(find(&place.settings, &model).unwrap(), Some(pulled.model));
+    }
+    let place = CacheFixture::new(&hub);
+    let policy = QuantPolicy { preferred: None, max_bytes: Some(1000) };
+    let error = pull_with(&place.settings, &model, &policy, &mut |_| true).unwrap_err().to_string();
+    assert!(error.contains("none of its models fits") && error.contains("GGUF:Q2_K  # 100.00 kB"), "{error}");
+    assert!(!place.files().iter().any(|file| file.ends_with(".gguf")), "{:?}", place.files());
+}

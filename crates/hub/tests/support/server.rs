@@ -68,6 +68,8 @@ struct HubState {
     /// Objects of a listing, as they are, behind the files.
     entries: Mutex<Vec<String>>,
     commit: Mutex<String>,
+    /// Another repository than `o/n`, if a test names one.
+    repo: Mutex<Option<String>>,
     misdeeds: Mutex<HashMap<String, VecDeque<Misdeed>>>,
     /// What misbehaves so again and again.
     habits: Mutex<HashSet<String>>,
@@ -78,7 +80,7 @@ struct HubState {
     storage: Mutex<String>,
 }
 
-/// A hub with the repository `o/n`. It ends with the test.
+/// A hub with one repository, `o/n`. It ends with the test.
 pub struct Hub {
     pub url: String,
     state: Arc<HubState>,
@@ -100,6 +102,11 @@ impl Hub {
     pub fn set_files(&self, commit: &str, files: Vec<HubFile>) {
         *self.state.commit.lock().unwrap() = commit.into();
         *self.state.files.lock().unwrap() = files;
+    }
+
+    /// Gives the repository another name.
+    pub fn rename(&self, repo: &str) {
+        *self.state.repo.lock().unwrap() = Some(repo.into());
     }
 
     /// Adds an object to the listing that no file stands behind.
@@ -222,7 +229,8 @@ fn answer(state: &HubState, seen: &SeenRequest, out: &mut dyn Write) -> Option<b
         );
     }
     let commit = state.commit.lock().unwrap().clone();
-    if let Some(revision) = path.strip_prefix("/api/models/o/n/revision/") {
+    let repo = state.repo.lock().unwrap().clone().unwrap_or_else(|| "o/n".into());
+    if let Some(revision) = path.strip_prefix(&format!("/api/models/{repo}/revision/")) {
         return match misdeed(state, "revision") {
             None if !["main", "v1", "refs/pr/1", commit.as_str()].contains(&revision) => {
                 status_only(out, 404, &[("x-error-code", "RevisionNotFound".into())])
@@ -235,7 +243,7 @@ fn answer(state: &HubState, seen: &SeenRequest, out: &mut dyn Write) -> Option<b
             ),
         };
     }
-    if path == format!("/api/models/o/n/tree/{commit}") {
+    if path == format!("/api/models/{repo}/tree/{commit}") {
         let misdeed = misdeed(state, "tree");
         let (text, next) = page(state, query);
         // as mirrors do: the address is another host's
@@ -244,7 +252,7 @@ fn answer(state: &HubState, seen: &SeenRequest, out: &mut dyn Write) -> Option<b
         let headers: Vec<_> = next.map(|next| ("link", next)).into_iter().collect();
         return json(out, misdeed, &headers, &text);
     }
-    if let Some(path) = path.strip_prefix(&format!("/o/n/resolve/{commit}/")) {
+    if let Some(path) = path.strip_prefix(&format!("/{repo}/resolve/{commit}/")) {
         return resolve(state, path, seen, out);
     }
     status_only(out, 404, &[("x-error-code", "RepoNotFound".into())])

@@ -7,7 +7,6 @@ use crate::runtime::Args;
 use crate::value::Value;
 
 impl<'a> Evaluator<'a> {
-    /// Evaluates arguments.
     #[inline(never)]
     pub(super) fn arguments(&mut self, arguments: &'a ArgumentList) -> Result<Args> {
         let mut args = Args::new(&self.runtime.meter)?;

@@ -55,7 +55,6 @@ pub(super) fn integer(runtime: &Runtime<'_>, value: Option<&Value>, default: i12
     }
 }
 
-/// A flag.
 pub(super) fn flag(value: Option<&Value>) -> bool {
     value.is_some_and(Value::is_true)
 }

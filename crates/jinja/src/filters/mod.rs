@@ -9,7 +9,6 @@ mod text;
 
 use crate::runtime::FilterFn;
 
-/// The filter of a name.
 pub(crate) fn find(name: &str) -> Option<FilterFn> {
     Some(match name {
         "abs" => numbers::abs,

@@ -10,7 +10,6 @@ use crate::lexer::{Token, TokenKind, normalize, tokens};
 use crate::limits::TemplateLimits;
 use crate::symbols::{Symbol, Symbols};
 
-/// Parses a source.
 pub(crate) fn parse(source: &str, limits: &TemplateLimits) -> Result<Program> {
     if source.len() > limits.source {
         let (bytes, limit) = (source.len(), limits.source);

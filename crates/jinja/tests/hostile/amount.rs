@@ -1,6 +1,6 @@
 //! Widths, counts, growth and repetition.
 
-use crate::{bounded, refused};
+use crate::{bounded, bounded_within, little_fuel, refused};
 
 #[test]
 fn widths_and_counts_are_paid_before_they_are_allocated() {
@@ -297,7 +297,7 @@ fn what_repeats_ends_at_the_fuel_that_it_may_take() {
         let source = format!(
             "{{% set b = 'a' * 100000 %}}{{% set b2 = 'a' * 99999 ~ 'b' %}}{{% set u = 'ß' * 100000 %}}{{% set l = range(5000)|list %}}{{% set l2 = range(5000)|list %}}{{% set d = dict(l|batch(2)) %}}{{% set d2 = dict(l|batch(2)) %}}{{% for i in range(100000) %}}{{% set x = {step} %}}{{% endfor %}}done"
         );
-        bounded(&source);
+        bounded_within(&source, little_fuel());
     }
     refused("{% for a in range(90000) %}{% for b in range(90000) %}x{% endfor %}{% endfor %}");
     refused("{% for a in range(90000) %}{% for b in range(90000) %}{% endfor %}{% endfor %}");

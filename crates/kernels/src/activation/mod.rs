@@ -16,7 +16,6 @@ pub const Q8_BLOCK: usize = 32;
 pub struct Bf16x32(pub [u16; 32]);
 
 impl Bf16x32 {
-    /// 32 zeros.
     pub const ZERO: Bf16x32 = Bf16x32([0; 32]);
 
     /// Row stride in cache lines for rows of `cols` elements: odd, for the same reason as [`Q8Rows::row_blocks`].
@@ -61,7 +60,6 @@ impl QuantizedInput<'_> {
     }
 }
 
-/// bf16 rows.
 #[derive(Clone, Copy)]
 pub struct Bf16Rows<'a> {
     bits: &'a [u16],
@@ -98,7 +96,6 @@ impl<'a> Bf16Rows<'a> {
         self.stride
     }
 
-    /// The bits of all rows.
     pub fn bits(&self) -> &'a [u16] {
         self.bits
     }
@@ -170,7 +167,6 @@ impl<'a> Q8Rows<'a> {
         self.cols
     }
 
-    /// The blocks of one row.
     #[inline]
     pub fn row(&self, i: usize) -> &'a [Q8Block] {
         let blocks = Self::row_blocks(self.cols);

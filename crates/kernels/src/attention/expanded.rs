@@ -95,9 +95,6 @@ fn block_len<N: KvElement>(width: usize) -> Result<usize, ShapeError> {
 }
 
 /// Number of blocks of `block` elements, `stride` elements apart, in memory of `len`.
-///
-/// # Errors
-/// When they overlap.
 fn spaced_blocks(len: usize, block: usize, stride: usize) -> Result<usize, ShapeError> {
     if len < block {
         return Ok(0);

@@ -28,7 +28,6 @@ pub(super) struct LeftFactor {
 pub(super) enum Accumulation<'a> {
     /// It replaces them.
     Replace,
-    /// It is added.
     Add,
     /// It replaces them, row i times its factor. For at most [`F16_CHAIN`] columns of the left factor.
     First(&'a [f32]),

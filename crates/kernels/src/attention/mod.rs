@@ -22,5 +22,7 @@ mod unroll;
 
 pub use args::{AttendArgs, AttendExpandedArgs, AttendExpandedFn, AttendFn, ExpandArgs, ExpandKeysFn};
 pub use expanded::{ExpandedKv, HeadWidths, KeyBlocks, KeyOrder};
+pub(crate) use mla_decode::{QuantizedQueries, queries_len};
+
 pub use kv_element::{KEYS, KvElement};
 pub use split_kv::{PartialSoftmax, combine_splits, partial_softmax_len};

@@ -100,7 +100,6 @@ pub(crate) fn decode_int8() -> Vec<(Tier, AttendFn)> {
     decode!(mla_decode::int8::attend)
 }
 
-/// Prefill in f32.
 pub(crate) fn prefill_f32() -> Vec<(Tier, AttendExpandedFn)> {
     for_each_isa!(
         unchanged, AttendExpandedFn, mla_prefill::f32::attend;

@@ -50,7 +50,6 @@ pub fn silu(x: f32) -> f32 {
 }
 
 tiers! {
-/// up = silu(gate) · up.
 pub fn silu_mul(gate: &[f32], up: &mut [f32]) {
     for (up, gate) in up.iter_mut().zip(gate) {
         *up *= silu(*gate);
@@ -60,7 +59,7 @@ pub fn silu_mul(gate: &[f32], up: &mut [f32]) {
 
 /// Sigmoid: 1 / (1 + e^-x).
 #[inline(always)]
-fn sigmoid(x: f32) -> f32 {
+pub(crate) fn sigmoid(x: f32) -> f32 {
     1.0 / (1.0 + exp(-x))
 }
 
@@ -99,14 +98,12 @@ pub fn relu2(x: &mut [f32]) {
 }
 
 tiers! {
-/// x = s · x.
 pub fn scale(x: &mut [f32], s: f32) {
     x.iter_mut().for_each(|x| *x *= s);
 }
 }
 
 tiers! {
-/// x = x + y.
 pub fn add(x: &mut [f32], y: &[f32]) {
     for (x, y) in x.iter_mut().zip(y) {
         *x += y;
@@ -115,7 +112,6 @@ pub fn add(x: &mut [f32], y: &[f32]) {
 }
 
 tiers! {
-/// y = y + s · x.
 pub fn axpy(y: &mut [f32], s: f32, x: &[f32]) {
     for (y, x) in y.iter_mut().zip(x) {
         *y += s * x;

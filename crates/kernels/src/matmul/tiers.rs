@@ -42,7 +42,6 @@ const FAST: [TensorType; 14] = [
     TensorType::Q3_K,
 ];
 
-/// All matmul kernels.
 pub(crate) fn kernels() -> Vec<(KernelContract, MatmulFn)> {
     let mut table = Vec::new();
     let mut add = |op, weight: Option<TensorType>, layout, activation: ActivationType, tier: Tier, kernel| {

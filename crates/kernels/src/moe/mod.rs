@@ -35,7 +35,6 @@ pub struct RouteSpec<'a> {
     pub groups: usize,
     /// Groups whose experts may be selected.
     pub groups_used: usize,
-    /// Score of a group.
     pub group_score: RouteGroupScore,
     /// Whether weights are divided by their sum.
     pub norm: bool,

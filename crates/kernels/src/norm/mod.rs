@@ -1,4 +1,8 @@
-//! RMSNorm.
+//! RMSNorm and LayerNorm.
+
+mod layer_norm;
+
+pub use layer_norm::layer_norm;
 
 use crate::tiers::tiers;
 

@@ -46,16 +46,13 @@ pub(crate) trait Simd {
 
     /// 64 × i8 or u8: four per lane.
     type I8x64: Copy;
-    /// 16 × i32.
     type I32x16: Copy;
-    /// 16 × f32.
     type F32x16: Copy;
     /// 8 × f32, for what has at most eight columns.
     type F32x8: Copy;
 
     /// Loads 64 bytes.
     unsafe fn load(from: *const u8) -> Self::I8x64;
-    /// Stores 64 bytes.
     unsafe fn store_bytes(to: *mut u8, bytes: Self::I8x64);
     /// `(byte >> SHIFT) & mask` of each byte, for masks that drop the bits shifted in from the neighboring byte.
     #[inline(always)]
@@ -89,7 +86,6 @@ pub(crate) trait Simd {
     /// Looks up each byte (0 to 15) in a table.
     unsafe fn shuffle(table: &[i8; 16], indices: Self::I8x64) -> Self::I8x64;
 
-    /// Zeros.
     unsafe fn zero() -> Self::I32x16;
     /// One integer in all lanes.
     unsafe fn splat_i32(value: i32) -> Self::I32x16;
@@ -130,7 +126,6 @@ pub(crate) trait Simd {
     unsafe fn load_u8(from: *const u8, shift: u32, mask: u8) -> Self::F32x16;
     /// Loads sixteen i8.
     unsafe fn load_i8(from: *const u8) -> Self::F32x16;
-    /// a · b.
     unsafe fn mul(a: Self::F32x16, b: Self::F32x16) -> Self::F32x16;
     /// a · b + c, rounded once.
     unsafe fn fma(a: Self::F32x16, b: Self::F32x16, c: Self::F32x16) -> Self::F32x16;

@@ -14,7 +14,6 @@ use std::ops::Range;
 /// Columns of a strip.
 const STRIP_COLS: usize = 4 * LANES;
 
-/// Inputs of a strip.
 const STRIP_INPUTS: usize = 64;
 
 /// y = x · W for the columns of `part`, over the inputs `k` (from and to multiples of 8).

@@ -25,7 +25,6 @@ pub enum W4Form {
 /// Most rows per panel.
 pub(super) const HEIGHT: usize = 8;
 
-/// Rows of a tile.
 pub(super) const TILE_ROWS: usize = 16;
 
 /// Padding of a row of [`W4Form::TileRows`]: a tile that begins at any word is inside, and rows are not a multiple of 4096 bytes apart.
@@ -216,7 +215,6 @@ impl<'a> W4Input<'a> {
         Ok(W4Input { form, rows, k, floats: MatrixView::new(&[], 0, 0, 0), panels })
     }
 
-    /// Rows.
     pub fn rows(&self) -> usize {
         self.rows
     }

@@ -102,7 +102,6 @@ impl<'a> W4Matrix<'a> {
         self.shape
     }
 
-    /// Its words.
     pub fn words(&self) -> &'a [u32] {
         self.words
     }

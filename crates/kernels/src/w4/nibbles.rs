@@ -21,15 +21,12 @@ pub(super) trait Nibbles: Simd {
     /// Sixteen words.
     type Words: Copy;
 
-    /// The table.
     unsafe fn table(values: &[i8; 16]) -> Self::Table;
     /// Loads sixteen words, and looks up what is looked up for several codes at once.
     unsafe fn load_words(from: *const u32, table: Self::Table) -> Self::Words;
     /// The values of code `J` (0 to 7) of each word.
     unsafe fn value<const J: u32>(words: Self::Words, table: Self::Table) -> Self::F32x16;
-    /// A table of bytes.
     type ByteTable: Copy;
-    /// The table of bytes.
     unsafe fn byte_table(values: &[u8; 16]) -> Self::ByteTable;
     /// Of sixteen words, the bytes of codes 0, 2, 4, 6 of each, and of codes 1, 3, 5, 7.
     unsafe fn shuffle_codes(words: Self::I8x64, table: Self::ByteTable) -> [Self::I8x64; 2];

@@ -14,7 +14,6 @@ pub(super) struct W4ColumnBlock<'a> {
     pub zeros: Option<&'a [u8]>,
     /// Columns of a row of words, scales and zero points.
     pub stride: usize,
-    /// The first column.
     pub first: usize,
     /// Columns: a multiple of sixteen.
     pub cols: usize,

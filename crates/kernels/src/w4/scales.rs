@@ -11,16 +11,10 @@ pub enum W4Scales<'a> {
     /// Exponents: 2^(code − 127); 255 is NaN.
     E8m0(&'a [u8]),
     /// F8_E4M3 codes times the tensor's scale; 0x7f and 0xff are NaN.
-    E4m3 {
-        /// The codes.
-        codes: &'a [u8],
-        /// The tensor's scale.
-        tensor: f32,
-    },
+    E4m3 { codes: &'a [u8], tensor: f32 },
 }
 
 impl W4Scales<'_> {
-    /// Number of scales.
     pub(super) fn len(&self) -> usize {
         match self {
             W4Scales::F16(scales) => scales.len(),
@@ -28,7 +22,6 @@ impl W4Scales<'_> {
         }
     }
 
-    /// Their bytes.
     pub(super) fn bytes(&self) -> usize {
         self.len() * if matches!(self, W4Scales::F16(_)) { 2 } else { 1 }
     }

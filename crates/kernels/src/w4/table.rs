@@ -29,7 +29,6 @@ impl W4Entry {
     pub const ALL: [W4Entry; 6] =
         [W4Entry::Gemm, W4Entry::Fused, W4Entry::Striped, W4Entry::Reduce, W4Entry::Zero, W4Entry::Dequant];
 
-    /// Its name.
     pub fn name(self) -> &'static str {
         match self {
             W4Entry::Gemm => "gemm",
@@ -75,7 +74,6 @@ pub struct W4Kernel {
     pub form: W4Form,
     /// Whether groups must be multiples of 8.
     pub whole_words: bool,
-    /// The function.
     pub function: W4Fn,
 }
 

@@ -8,6 +8,7 @@ use latent_kernels::{
 };
 use latent_quant::tiles::TileLayout;
 use latent_types::{CacheRow, CacheType, TensorType, WeightLayout};
+use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 #[test]
@@ -27,7 +28,7 @@ fn no_product_takes_outputs_or_inputs_that_its_weight_does_not_have() {
     let bits = vec![0; 32 * cols];
     let blocks = vec![Q8Block::ZERO; 32 * Q8Rows::row_blocks(cols)];
     let best = latent_kernels::features().tier();
-    let mut tried = 0;
+    let mut types = BTreeSet::new();
     for (contract, kernel) in latent_kernels::table().iter().filter(|(contract, _)| contract.tier <= best) {
         let KernelFn::Matmul(kernel) = kernel else { continue };
         let Some(ty) = contract.weight.filter(|_| contract.layout == WeightLayout::Tiles) else { continue };
@@ -53,10 +54,11 @@ fn no_product_takes_outputs_or_inputs_that_its_weight_does_not_have() {
                 }));
             }
             assert!(y.iter().all(|y| *y == 0.0), "{} {outs:?}", contract.name);
-            tried += 1;
         }
+        types.insert(ty.name());
     }
-    assert!(tried > 40, "only {tried}");
+    // the portable tier has tiles for the fewest
+    assert!(types.len() > 10, "only {types:?}");
 }
 
 #[test]

@@ -9,7 +9,6 @@ pub const DELTA: f32 = 0.125;
 /// Rows of the codebook.
 const ROWS: usize = crate::grids::IQ1.len();
 
-/// Rows by columns.
 static COLUMNS: [[f32; ROWS]; 8] = {
     let mut columns = [[0.0; ROWS]; 8];
     let mut n = 0;

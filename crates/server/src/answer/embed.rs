@@ -5,7 +5,7 @@ use crate::error::ApiError;
 use crate::keys::Tenant;
 use crate::models::Lease;
 use crate::spans::{AnswerRecord, RequestRecord, RequestSpan};
-use crate::worker::{JobNotice, JobSubmission, events};
+use crate::worker::{JobNotice, events};
 use latent_engine::Request;
 use latent_engine::scheduler::{Job, JobEvent, JobUsage};
 use std::future::poll_fn;
@@ -32,13 +32,13 @@ pub(crate) async fn embed(
         request: Request { prompt, max_tokens: Some(0), ..Request::default() },
         salt: tenant.salt,
         key: tenant.key,
-        deadline: timeout.map(|timeout| Instant::now() + timeout),
+        deadline: timeout.and_then(|timeout| Instant::now().checked_add(timeout)),
         embed: true,
         pooling: model.about.defaults.pooling,
         ..Job::default()
     };
     let (sender, mut listening) = events(usize::MAX / 2);
-    model.worker_handle().submit(JobSubmission { job, choices: Vec::new(), events: sender })?;
+    model.worker_handle().submit(job, Vec::new(), sender)?;
     loop {
         match poll_fn(|context| listening.poll(context)).await {
             None => return Err(ApiError::internal("the engine has gone away")),

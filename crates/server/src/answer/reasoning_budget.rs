@@ -23,9 +23,6 @@ pub(crate) struct ReasoningBudget {
 
 impl ReasoningBudget {
     /// `parser` has been given the prompt; `marker` ends reasoning.
-    ///
-    /// # Errors
-    /// A message that cannot be encoded.
     pub(crate) fn new(
         tokenizer: &Arc<Tokenizer>,
         parser: ResponseParser,

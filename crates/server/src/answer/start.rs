@@ -8,7 +8,7 @@ use crate::model::{PreparedPrompt, ServedModel};
 use crate::models::Lease;
 use crate::params::{AnswerParams, OutputConstraint};
 use crate::spans::{RequestRecord, RequestSpan};
-use crate::worker::{JobSubmission, SlotText, events};
+use crate::worker::{SlotText, events};
 use latent_engine::scheduler::{Job, JobChoice as FurtherChoice};
 use latent_engine::{ContextShift, LogitsProcessor, Request};
 use std::collections::VecDeque;
@@ -104,6 +104,7 @@ pub(crate) async fn begin(
         min_tokens: params.min_tokens,
         bad_words: params.bad_words,
         min_indent: params.min_indent,
+        no_drafts: params.no_drafts,
         max_time: params.max_time,
         max_prompt_time: params.max_prompt_time,
         logprobs: params.logprobs,
@@ -118,12 +119,12 @@ pub(crate) async fn begin(
         key: tenant.key,
         priority: params.priority,
         uncached: params.uncached,
-        deadline: timeout.map(|timeout| Instant::now() + timeout),
+        deadline: timeout.and_then(|timeout| Instant::now().checked_add(timeout)),
         ..Job::default()
     };
     let (sender, listening) = events(outbound);
     let submitted = SystemTime::now();
-    served.worker_handle().submit(JobSubmission { job, choices, events: sender })?;
+    served.worker_handle().submit(job, choices, sender)?;
     let open = parsers.len();
     let choice = |parser| ChoiceState {
         parser,

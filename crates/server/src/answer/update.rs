@@ -10,7 +10,6 @@ use serde_json::{Value, json};
 /// What has become of one of the answers to a request.
 #[derive(Clone, Debug)]
 pub(crate) struct AnswerUpdate {
-    /// Which answer.
     pub(crate) choice: usize,
     pub(crate) what: AnswerEvent,
 }

@@ -80,7 +80,6 @@ impl RequestContext {
         Ok(self.app.models.status(self.app.models.find(self.model.as_deref())?))
     }
 
-    /// All models.
     pub(crate) fn models(&self) -> Result<Vec<ModelStatus>, ApiError> {
         self.app.models.health()?;
         Ok(self.app.models.list())

@@ -52,9 +52,6 @@ pub enum CheckError {
 
 impl RequestCheck {
     /// A server of a model of which only this is known.
-    ///
-    /// # Errors
-    /// [`CheckError`].
     pub fn new(
         tokenizer: &Arc<Tokenizer>,
         about: &ModelFacts,

@@ -13,7 +13,6 @@ use axum::body::{Body, Bytes};
 use http_body::{Frame, SizeHint};
 use tokio::sync::Notify;
 
-/// All connections.
 #[derive(Default)]
 pub(crate) struct Connections {
     open: Mutex<HashMap<u64, ConnectionEntry>>,
@@ -27,7 +26,6 @@ enum ConnectionStage {
     Idle,
     /// The rest of a request's body.
     Body,
-    /// The answer.
     Answer,
 }
 

@@ -49,7 +49,6 @@ pub enum ServeError {
     /// The address cannot be listened at.
     #[error("cannot listen at {address}: {error}{}", listen_advice(.error))]
     Listen {
-        /// The address.
         address: String,
         /// Why.
         error: io::Error,
@@ -93,9 +92,6 @@ fn listen_advice(error: &io::Error) -> &'static str {
 impl Server {
     /// Listens. A model that is alone is loaded at once, and until it is loaded requests are refused with 503; several are loaded when they are
     /// asked for.
-    ///
-    /// # Errors
-    /// [`ServeError`].
     pub fn start(
         config: ServerConfig,
         models: Vec<ModelSource>,
@@ -144,9 +140,6 @@ impl Server {
     }
 
     /// Waits a while for the model, if there is one alone. None: it is still loading.
-    ///
-    /// # Errors
-    /// Why it cannot be loaded.
     pub fn wait_loaded(&self, patience: Duration) -> Option<Result<(), LoadError>> {
         match self.loaded.recv_timeout(patience) {
             Ok(result) => Some(result),
@@ -282,7 +275,9 @@ async fn run(
             },
             _ = stop.changed(), if deadline.is_none() => {
                 app.models.drain();
-                deadline = Some(Instant::now() + Duration::from_secs(app.config.limits.drain_seconds));
+                // a day is longer than any answer takes
+                let drain = Duration::from_secs(app.config.limits.drain_seconds.min(86_400));
+                deadline = Some(Instant::now() + drain);
             }
             () = tokio::time::sleep(Duration::from_millis(20)), if deadline.is_some() => {}
         }

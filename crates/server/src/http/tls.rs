@@ -16,7 +16,6 @@ pub enum TlsError {
     /// A file cannot be read, or holds something else.
     #[error("{}: {problem}", path.display())]
     File {
-        /// The file.
         path: PathBuf,
         /// What is wrong.
         problem: String,

@@ -5,7 +5,6 @@ use crate::json::{ObjectFields, text_len};
 use crate::limits::Limits;
 use serde_json::{Value, json};
 
-/// A tool.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Tool {
     pub(crate) name: String,
@@ -97,7 +96,6 @@ pub(crate) enum ToolChoice {
     None,
     /// At least one.
     Required,
-    /// This one.
     Named(String),
 }
 

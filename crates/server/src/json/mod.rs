@@ -6,6 +6,7 @@ pub(crate) use tree::value;
 
 use crate::error::ApiError;
 use crate::limits::Limits;
+use latent_engine::sampling::SamplingField;
 use latent_formats::json::outside_strings;
 use serde_json::{Map, Value};
 use std::cell::RefCell;
@@ -96,18 +97,15 @@ pub(crate) fn text_len(value: &Value) -> usize {
     length.0
 }
 
-/// The fields that some interface reads, or repeats in its answer: prompts, what answers, how it is prepared, sampling, length and number,
-/// shape, how the answer is written.
+/// The fields that some interface reads, or repeats in its answer: prompts, what answers, how it is prepared, sampling but for its numbers, length
+/// and number, shape, how the answer is written.
 const FIELDS: &str = "
     content conversation conversation_ids input input_extra input_prefix input_suffix instructions messages previous_response_id prompt suffix system template tokens images
     background keep_alive model name priority store
     add_generation_prompt add_special chat_template_kwargs continue_final_message parallel_tool_calls parse_special raw reasoning
     reasoning_effort think thinking tool_choice tools
-    adaptive_decay adaptive_target allowed_token_ids bad_words dry_allowed_length dry_base dry_multiplier dry_penalty_last_n
-    dry_sequence_breakers dynatemp_exponent dynatemp_range frequency_penalty ignore_eos logit_bias min_keep min_p mirostat mirostat_eta
-    mirostat_tau options presence_penalty repeat_last_n repeat_penalty repetition_penalty samplers seed temperature top_k top_n_sigma top_p
-    typical typical_p xtc_probability xtc_threshold
-    cache_prompt filename id_slot image_data min_tokens multimodal_data n_discard n_indent n_keep stop_token_ids t_max_predict_ms t_max_prompt_ms
+    allowed_token_ids bad_words dry_sequence_breakers ignore_eos logit_bias options samplers seed
+    cache_prompt filename id_slot image_data min_tokens multimodal_data n_discard n_indent n_keep speculative.n_max stop_token_ids t_max_predict_ms t_max_prompt_ms
     best_of max_completion_tokens max_output_tokens max_tokens max_tool_calls n n_predict stop stop_sequences truncation
     format grammar guided_choice guided_grammar guided_json guided_regex json_schema output_config output_format response_format
     structured_outputs text
@@ -118,7 +116,7 @@ const FIELDS: &str = "
 ";
 
 fn is_read(name: &str) -> bool {
-    FIELDS.split_ascii_whitespace().any(|field| field == name)
+    SamplingField::named(name).is_some() || FIELDS.split_ascii_whitespace().any(|field| field == name)
 }
 
 /// Upper bounds on depth and number of values of JSON text, found without building it.
@@ -190,7 +188,6 @@ impl<'a> ObjectFields<'a> {
             .collect()
     }
 
-    /// The path of a field.
     pub(crate) fn path(&self, name: &str) -> String {
         if self.path.is_empty() { name.to_owned() } else { format!("{}.{name}", self.path) }
     }

@@ -23,7 +23,6 @@ pub(super) fn flat_object(text: &str, keep: impl Fn(&str) -> bool) -> Result<Val
     read(text, FlatObjectVisitor(keep))
 }
 
-/// The value in a text.
 pub(crate) fn value(text: &str) -> Result<Value, serde_json::Error> {
     // the numbers of elements are those of valid text only
     serde_json::from_str::<IgnoredAny>(text)?;

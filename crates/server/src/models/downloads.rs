@@ -112,9 +112,6 @@ impl Models {
     }
 
     /// Deletes the files of a model that was downloaded. To be called where waiting is allowed.
-    ///
-    /// # Errors
-    /// It was not downloaded, or is in memory.
     pub(crate) fn delete(&self, name: &str, turn: &ListTurn) -> Result<(), ApiError> {
         self.open()?;
         let catalog = Arc::clone(self.catalog()?);

@@ -30,7 +30,6 @@ pub(crate) enum ModelChange {
     Reloaded,
     /// Bytes of it were downloaded.
     Downloading(DownloadProgress),
-    /// It was downloaded.
     Downloaded,
     /// It could not be downloaded, for this reason.
     DownloadFailed(String),

@@ -3,7 +3,7 @@
 use super::entry::{ModelEntry, ModelPhase};
 use super::table::ModelTable;
 use crate::model::{LoadError, Loader, ModelSettings};
-use crate::worker::{EngineWorker, StartedWorker, StepHook};
+use crate::worker::{StartedWorker, StepHook};
 use latent_engine::EngineError;
 use latent_engine::scheduler::SchedulerOptions;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -91,7 +91,7 @@ impl ModelLoader {
             }
             let (start, others) = (Instant::now(), self.table.others(index));
             let (loader, options) = self.lock()[index].clone();
-            let started = EngineWorker::start(&loader, others == 0, options, self.before_step.clone())?;
+            let started = StartedWorker::new(&loader, others == 0, options, self.before_step.clone())?;
             let StartedWorker { worker_handle, loaded, ended, thread } = started;
             self.table.keep_thread(thread);
             self.table.change(index, |entry| entry.phase = ModelPhase::Loading(Some(worker_handle)));

@@ -280,9 +280,6 @@ impl Models {
     }
 
     /// Reads the list of models again, if the server has one that can change. To be called where waiting is allowed.
-    ///
-    /// # Errors
-    /// What is wrong with the list. The models stay as they are.
     pub(crate) fn reload(&self, _turn: &ListTurn) -> Result<(), ApiError> {
         let Some(catalog) = &self.catalog else { return Ok(()) };
         let failed =
@@ -425,9 +422,6 @@ impl Models {
     }
 
     /// Begins to load a model before its first request. A failed load is tried again.
-    ///
-    /// # Errors
-    /// As [`Models::open`], or too many wait for it already.
     pub(crate) fn load(self: &Arc<Self>, index: usize) -> Result<(), ApiError> {
         self.open()?;
         self.table.change(index, ModelEntry::retry);
@@ -445,7 +439,6 @@ impl Models {
         self.table.change(index, ModelEntry::unload_soon);
     }
 
-    /// All models.
     pub(crate) fn list(&self) -> Vec<ModelStatus> {
         let (known, entries) = (self.known(), self.table.lock());
         let listed = entries.iter().zip(known.iter());
@@ -455,7 +448,6 @@ impl Models {
             .collect()
     }
 
-    /// One model.
     pub(crate) fn status(&self, index: usize) -> ModelStatus {
         let known = self.known();
         status(&self.table.lock()[index], &known[index])

@@ -99,7 +99,6 @@ impl ModelTable {
         self.changed.subscribe()
     }
 
-    /// A model is loaded.
     pub(super) fn loaded(&self, index: usize, time: Duration) {
         self.change(index, |entry| entry.loaded(time, self.idle));
     }

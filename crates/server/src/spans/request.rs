@@ -23,7 +23,6 @@ pub(crate) struct RequestSpan(Option<Arc<LiveSpan>>);
 
 struct LiveSpan {
     tracer: SdkTracer,
-    /// The context whose span this is.
     context: Context,
     trace_id: String,
     totals: Mutex<Totals>,
@@ -99,7 +98,6 @@ impl RequestSpan {
         }
     }
 
-    /// An answer has ended.
     pub(crate) fn ended(&self, ended: &AnswerRecord) {
         let Some(live) = &self.0 else { return };
         let AnswerRecord { submitted, choice, usage, reason, reasoning } = *ended;

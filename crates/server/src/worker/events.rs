@@ -2,6 +2,7 @@
 
 use latent_engine::ChosenToken;
 use latent_engine::scheduler::{Canceller, JobEvent, JobId, Refusal};
+use latent_engine::worker::JobReceiver;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
@@ -40,7 +41,6 @@ impl NoticeChannel {
 }
 
 /// The engine's end.
-#[derive(Clone)]
 pub(crate) struct NoticeSender {
     sender: UnboundedSender<JobNotice>,
     shared: Arc<NoticeChannel>,
@@ -75,8 +75,8 @@ fn cost(notice: &JobNotice) -> usize {
 }
 
 impl NoticeSender {
-    /// Sends an event to the request. False if the receiver was dropped.
-    pub(super) fn send(&self, notice: JobNotice) -> bool {
+    /// Sends an event to the request, unless its receiver was dropped.
+    fn send(&self, notice: JobNotice) {
         let bytes = cost(&notice);
         let waiting = self.shared.bytes.fetch_add(bytes, Ordering::SeqCst) + bytes;
         // an embedding comes all at once, and ends its job
@@ -84,22 +84,32 @@ impl NoticeSender {
         if waiting > self.limit && !whole {
             self.shared.overrun.store(true, Ordering::SeqCst);
             self.shared.cancel();
-            return false;
+        } else {
+            // the receiver may have been dropped
+            let _ = self.sender.send(notice);
         }
-        self.sender.send(notice).is_ok()
     }
+}
 
-    /// Whether the request has gone away before its job began.
-    pub(super) fn is_gone(&self) -> bool {
+impl JobReceiver for NoticeSender {
+    fn is_gone(&self) -> bool {
         self.shared.gone.load(Ordering::SeqCst)
     }
 
-    /// Which jobs end when the request goes away.
-    pub(super) fn bind(&self, canceller: Canceller, ids: Vec<JobId>) {
-        *self.shared.jobs.lock().unwrap_or_else(PoisonError::into_inner) = Some((canceller, ids));
+    fn accepted(&self, canceller: Canceller, jobs: Vec<JobId>) {
+        *self.shared.jobs.lock().unwrap_or_else(PoisonError::into_inner) = Some((canceller, jobs));
         if self.is_gone() {
             self.shared.cancel();
         }
+        self.send(JobNotice::Accepted);
+    }
+
+    fn refused(&self, refusal: Refusal) {
+        self.send(JobNotice::Refused(refusal));
+    }
+
+    fn event(&self, choice: usize, event: JobEvent) {
+        self.send(JobNotice::Event { choice, event });
     }
 }
 

@@ -1,17 +1,17 @@
-//! The engine's own thread: it owns the scheduler, takes jobs from a channel and tells what becomes of them.
+//! The thread of a served model, and what HTTP shares with it.
 
 mod events;
+mod hooks;
 mod live;
 mod profile;
-mod run;
 mod slots;
 mod stand_in;
 
 pub(crate) use events::{JobNotice, NoticeReceiver, events};
+pub(crate) use hooks::StartedWorker;
+pub use hooks::StepHook;
 pub(crate) use live::LiveFigures;
 pub(crate) use profile::WatchedProfile;
-pub use run::StepHook;
-pub(crate) use run::{EngineWorker, StartedWorker};
 pub(crate) use slots::{NoText, SlotHold, SlotTask, SlotText, Slots};
 pub use stand_in::TakenJob;
 pub(crate) use stand_in::stand_in;
@@ -20,29 +20,11 @@ use crate::error::{ApiError, ErrorKind};
 use crate::model::ServedModel;
 use events::NoticeSender;
 use latent_engine::scheduler::{Job, JobChoice, Scheduler};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::mpsc::Sender;
+use latent_engine::worker::{JobSubmission, WorkerCommand, WorkerCommands, WorkerGone, WorkerQueue};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::oneshot;
-
-/// A job for the engine, and who hears of it.
-pub(crate) struct JobSubmission {
-    pub(crate) job: Job,
-    pub(crate) choices: Vec<JobChoice>,
-    pub(crate) events: NoticeSender,
-}
-
-/// Work that needs the scheduler.
-type Work = Box<dyn FnOnce(&mut Scheduler) + Send>;
-
-enum Command {
-    Submit(Box<JobSubmission>),
-    /// Work between two steps.
-    Work(Work),
-    /// No more jobs come; end when the running ones have ended.
-    Stop,
-}
 
 /// Whether the model can be asked.
 #[derive(Clone)]
@@ -60,28 +42,28 @@ pub(crate) enum ModelState {
 pub(crate) struct WorkerHandle {
     state: Mutex<ModelState>,
     draining: AtomicBool,
-    /// Jobs in the channel, which the scheduler has not seen yet.
-    queued: AtomicUsize,
     pub(crate) live: LiveFigures,
     pub(crate) watched: WatchedProfile,
     pub(crate) slots: Arc<Slots>,
-    commands: Sender<Command>,
+    commands: WorkerCommands,
 }
 
 /// Most jobs between HTTP and the scheduler; its own queue has its own limits.
 const MAX_QUEUED: usize = 1024;
 
 impl WorkerHandle {
-    fn new(commands: Sender<Command>) -> WorkerHandle {
-        WorkerHandle {
+    /// A handle, and the queue of the worker.
+    fn new() -> (WorkerHandle, WorkerQueue) {
+        let (commands, queue) = WorkerCommands::channel();
+        let worker_handle = WorkerHandle {
             state: Mutex::new(ModelState::Loading { done: 0, total: 0 }),
             draining: AtomicBool::new(false),
-            queued: AtomicUsize::new(0),
             live: LiveFigures::default(),
             watched: WatchedProfile::default(),
             slots: Arc::default(),
             commands,
-        }
+        };
+        (worker_handle, queue)
     }
 
     pub(crate) fn state(&self) -> ModelState {
@@ -123,14 +105,21 @@ impl WorkerHandle {
         }
     }
 
-    pub(crate) fn submit(&self, submission: JobSubmission) -> Result<(), ApiError> {
-        if self.queued.fetch_add(1, Ordering::SeqCst) >= MAX_QUEUED {
-            self.queued.fetch_sub(1, Ordering::SeqCst);
+    /// Gives a job to the engine. `events` receives what becomes of it.
+    pub(crate) fn submit(
+        &self,
+        job: Job,
+        choices: Vec<JobChoice>,
+        events: NoticeSender,
+    ) -> Result<(), ApiError> {
+        if self.commands.queued() >= MAX_QUEUED {
             let problem = format!("{MAX_QUEUED} requests wait for the engine: try again in a second");
             return Err(ApiError::new(ErrorKind::Busy, problem).retry(Duration::from_secs(1)));
         }
-        let gone = |_| ApiError::new(ErrorKind::Unavailable, "the model is not loaded any more: try again");
-        self.commands.send(Command::Submit(Box::new(submission))).map_err(gone)
+        let gone = |_: WorkerGone| {
+            ApiError::new(ErrorKind::Unavailable, "the model is not loaded any more: try again")
+        };
+        self.commands.submit(JobSubmission { job, choices, receiver: Box::new(events) }).map_err(gone)
     }
 
     /// Runs work on the engine's thread, between two steps.
@@ -139,13 +128,13 @@ impl WorkerHandle {
         work: impl FnOnce(&mut Scheduler) -> T + Send + 'static,
     ) -> Result<T, ApiError> {
         let (sender, result) = oneshot::channel();
-        let work: Work = Box::new(move |scheduler| {
+        let work = move |scheduler: &mut Scheduler| {
             // the client may have gone away
             let _ = sender.send(work(scheduler));
-        });
+        };
         let gone = "the model is not loaded any more, or has failed: try again";
         let gone = || ApiError::new(ErrorKind::Unavailable, gone);
-        self.commands.send(Command::Work(work)).map_err(|_| gone())?;
+        self.commands.send(WorkerCommand::Between(Box::new(work))).map_err(|_| gone())?;
         result.await.map_err(|_| gone())
     }
 
@@ -153,7 +142,7 @@ impl WorkerHandle {
     pub(crate) fn drain(&self) {
         if !self.draining.swap(true, Ordering::SeqCst) {
             // a worker that has ended needs not hear it
-            let _ = self.commands.send(Command::Stop);
+            let _ = self.commands.send(WorkerCommand::Close);
         }
     }
 }

@@ -1,4 +1,5 @@
-//! What each phase of the engine's steps takes, while somebody watches: the clocks cost a little.
+//! What each phase of the engine's steps takes. The clocks cost a little, so they run all the time only while somebody watches, otherwise
+//! for a window now and then: who looks first sees the steps that have run already.
 
 use latent_engine::PhaseTime;
 use latent_engine::scheduler::{Scheduler, SchedulerStats};
@@ -11,10 +12,22 @@ const ATTENTION: Duration = Duration::from_secs(4);
 /// How long times are summed.
 const WINDOW: Duration = Duration::from_secs(1);
 
-/// The last profile, and when somebody looked at it.
+/// The age at which a profile is replaced while steps run and no client polls.
+const REFRESH: Duration = Duration::from_secs(20);
+
+/// The last profile.
 #[derive(Default)]
 pub(crate) struct WatchedProfile {
-    inner: Mutex<(Option<Instant>, WorkerProfile)>,
+    inner: Mutex<WatchState>,
+}
+
+#[derive(Default)]
+struct WatchState {
+    /// When somebody looked at the profile.
+    looked: Option<Instant>,
+    /// When it was measured.
+    published: Option<Instant>,
+    profile: WorkerProfile,
 }
 
 /// Means over some steps.
@@ -30,17 +43,20 @@ impl WatchedProfile {
     /// The last profile. From now on, for a while, there are new ones.
     pub(crate) fn look(&self) -> WorkerProfile {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
-        inner.0 = Some(Instant::now());
-        inner.1.clone()
+        inner.looked = Some(Instant::now());
+        inner.profile.clone()
     }
 
     fn is_wanted(&self) -> bool {
         let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
-        inner.0.is_some_and(|at| at.elapsed() < ATTENTION)
+        inner.looked.is_some_and(|at| at.elapsed() < ATTENTION)
+            || inner.published.is_none_or(|at| at.elapsed() >= REFRESH)
     }
 
     fn publish(&self, profile: WorkerProfile) {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner).1 = profile;
+        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        inner.profile = profile;
+        inner.published = Some(Instant::now());
     }
 }
 

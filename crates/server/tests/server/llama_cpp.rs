@@ -148,6 +148,15 @@ fn phases_are_timed_while_somebody_watches() {
 }
 
 #[test]
+fn steps_before_the_first_look_are_timed() {
+    let server = demo();
+    server.post("/completion", &json!({"prompt": "A", "n_predict": 10, "ignore_eos": true})).ok();
+    server.assert_idle();
+    let profile = server.get("/latent/profile").ok();
+    assert!(profile["phases"].as_array().unwrap().len() > 3, "{profile}");
+}
+
+#[test]
 fn slots_show_figures_of_requests_and_none_of_their_texts() {
     let mut config = config();
     config.scheduler.max_running = 2;

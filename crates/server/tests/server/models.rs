@@ -52,7 +52,7 @@ fn figure(server: &TestServer, name: &str, model: &str) -> String {
 
 /// The error of a cache that no machine has room for.
 fn out_of_memory() -> EngineError {
-    let options = EngineOptions { cache_tokens: Some(1 << 40), ..EngineOptions::default() };
+    let options = EngineOptions { cache_tokens: Some(u32::MAX as usize), ..EngineOptions::default() };
     match Engine::load(&*latent_backends::cpu(), &open_demo(), &options, &mut |_, _| {}) {
         Err(error @ EngineError::Memory(_)) => error,
         other => panic!("{:?}", other.map(|_| ())),

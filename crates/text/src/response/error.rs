@@ -17,20 +17,12 @@ pub enum ResponseFormatError {
     Version(String),
     /// A regular expression that cannot be matched incrementally.
     #[error("the response template's {place} {pattern:?} is not supported: {problem}")]
-    Pattern {
-        /// Which expression.
-        place: String,
-        /// Its text.
-        pattern: String,
-        /// What about it.
-        problem: String,
-    },
+    Pattern { place: String, pattern: String, problem: String },
     /// No template of ours has this name.
     #[error("unknown response format {name:?}; known formats: {known}")]
     Unknown {
         /// The name asked for.
         name: String,
-        /// All names.
         known: String,
     },
 }

@@ -27,7 +27,6 @@ pub enum ResponseEvent {
         /// The text to append.
         delta: String,
     },
-    /// A tool call ends.
     ToolCallEnd {
         /// Which call.
         index: usize,
@@ -36,7 +35,6 @@ pub enum ResponseEvent {
     },
     /// A field of the checkpoint's own template that is neither reasoning, content nor tool calls.
     Field {
-        /// Its name.
         name: String,
         /// What its region was parsed to.
         value: Value,

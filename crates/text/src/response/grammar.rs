@@ -22,7 +22,6 @@ pub struct ToolGrammar {
     pub name: String,
     /// Between name and arguments.
     pub name_close: String,
-    /// The arguments.
     pub arguments: ArgumentsGrammar,
     /// Behind the arguments.
     pub close: String,
@@ -62,7 +61,6 @@ pub struct TaggedGrammar {
 /// The name of an argument's type.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KindGrammar {
-    /// For a string.
     pub string: String,
     /// For other values: one name for all of them, or names of JSON types.
     pub json: Vec<String>,

@@ -11,7 +11,6 @@ use super::state::{CallPhase, CallStep, JsonReader, OpenCall, TaggedPosition};
 use super::watch::{MarkerRole, WatchMatch};
 
 impl ResponseParser {
-    /// One step of a call.
     pub(super) fn call(&mut self, mut call: OpenCall, events: &mut Vec<ResponseEvent>) -> CallStep {
         let phase = std::mem::replace(&mut call.phase, CallPhase::Raw);
         match phase {

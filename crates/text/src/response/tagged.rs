@@ -320,7 +320,6 @@ impl ResponseParser {
     }
 }
 
-/// Which watch.
 #[derive(Clone, Copy)]
 enum WatchKind {
     Key,

@@ -28,7 +28,6 @@ use special::{Fragment, SpecialTokens};
 use std::borrow::Cow;
 use std::collections::HashMap;
 
-/// Options of encoding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EncodeOptions {
     /// Add the tokens that begin (and end) a prompt.
@@ -100,18 +99,12 @@ impl Tokenizer {
     }
 
     /// Token ids of a text.
-    ///
-    /// # Errors
-    /// When the text cannot be encoded.
     pub fn encode(&self, text: &str, how: EncodeOptions) -> Result<Vec<u32>, TextError> {
         self.encode_within(text, how, usize::MAX)
     }
 
     /// The same with at most `limit` tokens. A longer text is refused as early as possible: at once if so few
     /// tokens cannot stand for its bytes, else when the limit is passed.
-    ///
-    /// # Errors
-    /// [`TextError::TooLong`], or when the text cannot be encoded.
     pub fn encode_within(&self, text: &str, how: EncodeOptions, limit: usize) -> Result<Vec<u32>, TextError> {
         let mut prefixed = self.prefixed(text);
         if matches!(self.model, TokenizerModel::Spm(_)) && !how.parse_special && text.contains(spm::SPACE) {
@@ -281,7 +274,6 @@ impl Tokenizer {
     }
 }
 
-/// The parts of a tokenizer.
 struct TokenizerParts {
     model: TokenizerModel,
     tokens: Vec<Token>,

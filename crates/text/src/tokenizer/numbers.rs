@@ -8,9 +8,6 @@ use latent_formats::CheckpointSource;
 impl Tokenizer {
     /// A tokenizer for a model without one: the text of a token is its id and a space. It encodes nothing. The tokens that end an
     /// answer are those that the model's files name.
-    ///
-    /// # Errors
-    /// No tokens.
     pub fn of_numbers(source: &CheckpointSource, vocab_size: usize) -> Result<Tokenizer, TextError> {
         let end = match source {
             CheckpointSource::Gguf(source) => {

@@ -42,9 +42,6 @@ enum PatternEngine {
 
 impl SplitPattern {
     /// Compiles a pattern.
-    ///
-    /// # Errors
-    /// A pattern that is invalid or too large.
     pub(super) fn new(source: &str) -> Result<SplitPattern, String> {
         if source.len() > MAX_SOURCE {
             return Err(format!("it has {} bytes; the limit is {MAX_SOURCE}", source.len()));
@@ -99,9 +96,6 @@ impl SplitPattern {
 
     /// All matches in a text, each with the text between it and the one before: byte ranges that cover the text, and whether each is a
     /// match. Matches may be empty.
-    ///
-    /// # Errors
-    /// Errors of `each`; a pattern that takes too many steps.
     pub(super) fn cover(
         &self,
         text: &str,

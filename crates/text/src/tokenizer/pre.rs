@@ -5,7 +5,6 @@
 
 use crate::error::TextError;
 
-/// The rules of one pre-tokenizer.
 pub(super) struct PreTokenizerRules {
     /// Its names in files.
     pub(super) names: &'static [&'static str],
@@ -124,7 +123,6 @@ pub(super) fn with_patterns(patterns: &[&str], ignore_merges: bool) -> Option<&'
     found.names.first().copied()
 }
 
-/// All patterns.
 #[cfg(test)]
 pub(super) fn patterns() -> impl Iterator<Item = &'static str> {
     TABLE.iter().flat_map(|pre| pre.patterns).copied()

@@ -14,9 +14,6 @@ impl Tokenizer {
     /// vocabulary has as user-defined tokens are text like any other. Text between tokens is
     /// encoded in one piece, across the borders of messages, so that conversations without such
     /// names have the ids that transformers gives them.
-    ///
-    /// # Errors
-    /// When the text cannot be encoded.
     pub fn encode_rendered(
         &self,
         rendered: &RenderedText,
@@ -26,9 +23,6 @@ impl Tokenizer {
     }
 
     /// The same for a conversation that must have at most `limit` tokens; see [`Tokenizer::encode_within`].
-    ///
-    /// # Errors
-    /// [`TextError::TooLong`], or when the text cannot be encoded.
     pub fn encode_rendered_within(
         &self,
         rendered: &RenderedText,

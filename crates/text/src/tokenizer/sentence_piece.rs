@@ -45,9 +45,6 @@ pub(super) struct SentencePieces {
 
 impl Tokenizer {
     /// A tokenizer from the bytes of tokenizer.model and the model's JSON files.
-    ///
-    /// # Errors
-    /// A malformed file, or one with unknown rules.
     pub fn from_sentence_piece(
         model: &[u8],
         tokenizer_config: Option<&Value>,

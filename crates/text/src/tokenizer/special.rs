@@ -52,9 +52,6 @@ impl SpecialTokens {
     }
 
     /// Builds the automata.
-    ///
-    /// # Errors
-    /// More text than any real vocabulary has in such tokens.
     pub(super) fn finish(&mut self) -> Result<(), TextError> {
         let bytes: usize = self.tokens.iter().map(|token| token.text.len()).sum();
         if bytes > MAX_BYTES {

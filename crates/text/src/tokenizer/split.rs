@@ -47,9 +47,6 @@ pub(super) enum Prepend {
 pub(super) type PieceSink<'a> = dyn FnMut(&str, bool) -> Result<(), TextError> + 'a;
 
 /// Splits a piece by the steps in order and passes on non-empty pieces.
-///
-/// # Errors
-/// Errors of `take`; a pattern that takes too many steps.
 pub(super) fn cut(
     steps: &[PreTokenizer],
     piece: &str,

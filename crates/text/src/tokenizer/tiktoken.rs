@@ -12,9 +12,8 @@ use super::special::looks_special;
 use super::{
     FimTokens, Token, TokenClass, Tokenizer, TokenizerModel, TokenizerParts, bytes, gguf, guarded, pre,
 };
+use crate::base64;
 use crate::error::TextError;
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 
 /// Bytes of a token. Every cut of a token is looked up, so that long ones cost their square; published ones have up to 128 bytes.
@@ -85,8 +84,7 @@ pub(super) fn ranks(model: &[u8]) -> Result<Vec<Vec<u8>>, TextError> {
         if code.len() > MAX_TOKEN.div_ceil(3) * 4 {
             return Err(wrong(format!("a token of more than {MAX_TOKEN} bytes")));
         }
-        let token =
-            STANDARD.decode(code).map_err(|error| wrong(format!("invalid base64 {code:?}: {error}")))?;
+        let token = base64::decode(code).ok_or_else(|| wrong(format!("invalid base64 {code:?}")))?;
         if token.is_empty() {
             return Err(wrong("an empty token".into()));
         }

@@ -210,7 +210,7 @@ fn rules_that_nobody_knows_are_refused_unless_they_are_named() {
     let odd = folder(TokenizerKind::Json, json.to_string().into_bytes(), json!({}));
     let error = GgufTokenizer::new(&odd, 1024, None).unwrap_err();
     assert!(
-        matches!(error, TextError::Inexpressible { .. }) && error.to_string().contains("--pre"),
+        matches!(error, TextError::Inexpressible { .. }) && error.to_string().contains("`pre_tokenizer`"),
         "{error}"
     );
     assert_eq!(GgufTokenizer::new(&odd, 1024, Some("qwen2")).unwrap().unwrap().pre, "qwen2");

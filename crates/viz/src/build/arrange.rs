@@ -1,4 +1,4 @@
-//! Arranges blocks in a view, joined by the residual stream.
+//! Arranges blocks in a view, joined by the residual stream. `assets/arrange.js` does the same in the page, where blocks fold.
 
 use crate::data::{DrawingBlock, DrawingView, PlacedBlock};
 use crate::layout::RESIDUAL_X;

@@ -4,6 +4,7 @@ use crate::build::builder::{Builder, ViewInput};
 use crate::build::labels::{edge_label, kv_layer_word, shape, weight_line};
 use crate::data::DrawingOperation;
 use crate::layout::{EdgeKind, Endpoint, LayoutEdge, LayoutGraph, Vertex, VertexKind};
+use latent_graph::circuit::StateShape;
 use latent_graph::ir::{Epilogue, Ir, Node, Op, ValueId, ValueStorage};
 
 /// The layout graph of a block: a vertex for each of its operations, its inputs and outputs, and its KV layers.
@@ -116,10 +117,19 @@ fn kv_layers(builder: &Builder<'_>, ir: &Ir, nodes: &[usize], graph: &mut Layout
     streams.dedup();
     for stream in streams {
         let s = &ir.kv_layers[stream];
-        let mut vertex =
-            Vertex::new(VertexKind::Cylinder, "cache", format!("{} cache", kv_layer_word(s.kind)));
-        vertex.lines.push(format!("{} × {}", s.width, builder.options.bind.cache));
-        vertex.lines.push(format!("{} B per token", s.row(builder.options.bind.cache).bytes()));
+        let ty = builder.options.bind.cache;
+        let (name, lines) = match s.state {
+            Some(StateShape { heads, rows, columns }) => (
+                kv_layer_word(s.kind).to_owned(),
+                [format!("{heads} × {rows} × {columns} × f32"), format!("{} B per sequence", s.bytes(ty))],
+            ),
+            None => (
+                format!("{} cache", kv_layer_word(s.kind)),
+                [format!("{} × {ty}", s.width), format!("{} B per token", s.bytes(ty))],
+            ),
+        };
+        let mut vertex = Vertex::new(VertexKind::Cylinder, "cache", name);
+        vertex.lines.extend(lines);
         graph.vertices.push(vertex);
         let cylinder = Endpoint::Vertex(graph.vertices.len() - 1);
         for (at, n) in nodes.iter().enumerate() {
@@ -127,11 +137,12 @@ fn kv_layers(builder: &Builder<'_>, ir: &Ir, nodes: &[usize], graph: &mut Layout
             if node.kv_layer.is_none_or(|s| s.0 != stream) {
                 continue;
             }
-            let writes = node.outputs.is_empty();
-            let (from, to) =
-                if writes { (Endpoint::Vertex(at), cylinder) } else { (cylinder, Endpoint::Vertex(at)) };
+            let (writes, reads) = (node.op.spec().kv().stores, node.op.spec().kv().attends);
+            let ends = [(Endpoint::Vertex(at), cylinder), (cylinder, Endpoint::Vertex(at))];
             let pale = graph.vertices[at].pale;
-            graph.edges.push(LayoutEdge { from, to, label: String::new(), kind: EdgeKind::Cache, pale });
+            for ((from, to), _) in ends.into_iter().zip([writes, reads]).filter(|(_, there)| *there) {
+                graph.edges.push(LayoutEdge { from, to, label: String::new(), kind: EdgeKind::Cache, pale });
+            }
         }
     }
 }

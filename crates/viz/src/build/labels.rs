@@ -93,10 +93,7 @@ pub(crate) fn path_word(path: AttentionPath) -> Option<&'static str> {
 }
 
 pub(crate) fn kv_layer_word(kind: KvLayerKind) -> &'static str {
-    match kind {
-        KvLayerKind::Latent => "latent",
-        KvLayerKind::Expanded => "expanded",
-    }
+    kind.name()
 }
 
 pub(crate) fn family(node: &Node) -> &'static str {
@@ -108,15 +105,16 @@ pub(crate) fn family(node: &Node) -> &'static str {
 pub(crate) fn family_of(word: &str, slot: &str) -> &'static str {
     match word {
         "embed" | "gather_rows" | "send_rows" | "receive_rows" => "io",
-        "rms_norm" => "norm",
+        "rms_norm" | "l2_norm" | "gated_norm" => "norm",
         "linear" | "mlp" if slot == "head" || slot == "embed" => "io",
         "linear" | "mlp" if slot == "router" || slot.starts_with("shared") => "experts",
         "rope" | "split" => "position",
-        "mla_attention" | "absorb_k" | "absorb_v" | "attend_latent" | "attend_separate"
-        | "attend_expanded" => "attention",
-        "latent_store" | "expanded_store" => "cache",
+        "short_conv" | "delta_rule" | "mla_attention" | "absorb_k" | "absorb_v" | "attend_latent"
+        | "attend_separate" | "attend_expanded" | "index_select" => "attention",
+        "latent_store" | "expanded_store" | "index_store" => "cache",
         "route" | "expert_mlp" | "expert_gate_up" | "expert_down" => "experts",
-        "silu_mul" | "sigmoid_mul" | "relu2" | "add" | "bias" | "scale" | "all_reduce" => "sum",
+        "softplus_decay" | "bounded_decay" | "silu_mul" | "sigmoid_mul" | "relu2" | "add" | "bias"
+        | "scale" | "all_reduce" => "sum",
         _ => "linear",
     }
 }

@@ -47,8 +47,9 @@ pub(crate) fn operation(
         kv_layer: node.kv_layer.map(|id| KvAccess {
             kind: kv_layer_word(ir.kv_layers[id.0].kind),
             writes: node.outputs.is_empty(),
+            recurrent: ir.kv_layers[id.0].state.is_some(),
             width: ir.kv_layers[id.0].width,
-            row_bytes: ir.kv_layers[id.0].row(builder.options.bind.cache).bytes(),
+            row_bytes: ir.kv_layers[id.0].bytes(builder.options.bind.cache),
         }),
         run: input.bucket.and_then(|bucket| builder.runs.of(bucket, ir, node)),
         cost: input.step.map(|step| cost(ir, run, at, step)),
@@ -76,7 +77,7 @@ fn weight_use(
     }
     let first = &ir.nodes[run.nodes[0][at]];
     let weight = ir.weight(first.weights[w].1);
-    let mut tensor = weight.parts[0].tensor.clone();
+    let mut tensor = weight.stored().parts[0].tensor.clone();
     if let Some(layer) = weight.layer {
         tensor = tensor.replacen(&format!(".{layer}."), ".{layer}.", 1);
     }

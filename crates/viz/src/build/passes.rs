@@ -56,9 +56,6 @@ pub(crate) fn of(config: &ModelConfig) -> Vec<PassInfo> {
 }
 
 /// The IR after each of the passes.
-///
-/// # Errors
-/// Those of choosing a formulation.
 pub(crate) fn after_each(ir: Ir, config: &ModelConfig, options: &PlanOptions) -> Result<Vec<Ir>, GraphError> {
     let collected = config.part.as_ref().map(|part| insert_collectives(ir.clone(), part));
     let ir = collected.clone().unwrap_or(ir);

@@ -7,7 +7,6 @@ use serde::Serialize;
 pub struct FileInfo {
     /// Properties of the tokenizer, with their values.
     pub tokenizer: Vec<(String, String)>,
-    /// Special tokens.
     pub special: Vec<SpecialToken>,
     /// The beginning of the chat template.
     pub template: Option<String>,
@@ -20,10 +19,9 @@ pub struct FileInfo {
 /// A token that stands for no text.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct SpecialToken {
-    /// Its id.
     pub id: u32,
     /// Its text in the vocabulary.
     pub text: String,
-    /// `starts a text`, `ends a text`, `ends a generation`, joined with commas; empty for other tokens.
+    /// `BOS`, `EOS`, `EOG`, joined with commas; empty for other tokens.
     pub role: String,
 }

@@ -30,7 +30,6 @@ pub struct Drawing {
     pub format: &'static str,
     /// [`VERSION`].
     pub version: u32,
-    /// The model.
     pub model: ModelSummary,
     /// The target that kernels were selected for.
     pub machine: TargetInfo,
@@ -52,7 +51,6 @@ pub struct Drawing {
     pub views: Vec<DrawingView>,
 }
 
-/// The model.
 #[derive(Clone, Debug, Serialize)]
 pub struct ModelSummary {
     /// The file or folder.
@@ -67,7 +65,6 @@ pub struct ModelSummary {
     pub assumed: Option<&'static str>,
     /// Elements of all weights that a plan uses.
     pub parameters: u64,
-    /// Bytes of these weights.
     pub weight_bytes: u64,
     /// New rows per sequence from which `auto` takes the naive path.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -128,7 +125,6 @@ pub struct BucketInfo {
 pub struct Formula {
     /// A one-sentence description.
     pub about: &'static str,
-    /// The formula.
     pub formula: &'static str,
     /// The values of its symbols in this model.
     #[serde(rename = "where")]

@@ -18,7 +18,6 @@ pub struct DrawingBlock {
     pub phases: usize,
     /// Width in drawing units.
     pub width: f64,
-    /// Height.
     pub height: f64,
     /// Its operations, in order.
     pub operations: Vec<DrawingOperation>,
@@ -26,7 +25,6 @@ pub struct DrawingBlock {
     pub scene: Vec<Primitive>,
 }
 
-/// One operation.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct DrawingOperation {
     /// The word of the operation.
@@ -59,7 +57,6 @@ pub struct DrawingOperation {
     /// Operations fused after it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub epilogue: Vec<String>,
-    /// Weights.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub weights: Vec<OperationWeight>,
     /// Bindings that read no weight.
@@ -79,13 +76,11 @@ pub struct DrawingOperation {
 /// What an operation becomes on a device, in the first layer of its block.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct OperationRun {
-    /// The device.
     pub device: String,
     /// Its kernels, in order.
     pub kernels: Vec<KernelCall>,
 }
 
-/// Calls of a kernel.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct KernelCall {
     /// Its name.
@@ -118,7 +113,6 @@ pub struct KernelCall {
 /// A value that an operation reads or writes.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct OperationPort {
-    /// Its name.
     pub name: String,
     /// `rows × 128 × 192`.
     pub shape: String,
@@ -127,7 +121,6 @@ pub struct OperationPort {
     pub place: String,
 }
 
-/// A weight of an operation.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct OperationWeight {
     /// Index into the drawing's weights.
@@ -139,13 +132,15 @@ pub struct OperationWeight {
 /// Access of an operation to a KV layer.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct KvAccess {
-    /// `latent` or `expanded`.
+    /// `latent`, `expanded`, or the kind of a recurrent state.
     pub kind: &'static str,
-    /// Writes (true) or reads.
+    /// Writes (true) or reads. A recurrent state is read and replaced.
     pub writes: bool,
-    /// Elements per row.
+    /// Whether it is one state per sequence, not rows.
+    pub recurrent: bool,
+    /// Elements per row, or of the state.
     pub width: usize,
-    /// Bytes.
+    /// Bytes of a row, or of the state.
     pub row_bytes: usize,
 }
 

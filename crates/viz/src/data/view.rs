@@ -19,7 +19,6 @@ pub struct DrawingView {
     pub bucket: Option<&'static str>,
     /// Width in drawing units.
     pub width: f64,
-    /// Height.
     pub height: f64,
     /// Its blocks, in order.
     pub blocks: Vec<PlacedBlock>,
@@ -63,7 +62,6 @@ pub struct ArenaChart {
     pub columns: usize,
     /// Whether all layers of a block use the same offsets.
     pub repeats: bool,
-    /// The buffers.
     pub buffers: Vec<Buffer>,
 }
 
@@ -82,6 +80,5 @@ pub struct Buffer {
     pub last: usize,
     /// Offset in the arena, in bytes.
     pub offset: usize,
-    /// Bytes.
     pub bytes: usize,
 }

@@ -11,14 +11,12 @@ pub struct WeightInfo {
     pub tensor: String,
     /// Shape, outermost dimension first.
     pub shape: Vec<usize>,
-    /// Its formats.
     pub formats: Vec<FormatInfo>,
 }
 
 /// The layers that store a weight in the same format.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct FormatInfo {
-    /// The format.
     pub format: &'static str,
     /// The layers, `3–12, 15`; empty outside of layers.
     pub layers: String,

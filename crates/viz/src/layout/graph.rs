@@ -26,7 +26,6 @@ pub(crate) enum VertexKind {
     Cylinder,
 }
 
-/// A vertex.
 pub(crate) struct Vertex {
     pub(crate) kind: VertexKind,
     /// Index into the block's operations; none for inputs, outputs and KV layers.

@@ -9,7 +9,6 @@ use crate::scene::{Primitive, round};
 use edges::render_edge;
 use vertices::{plus, render_vertex};
 
-/// A rendered block.
 pub(crate) struct RenderedBlock {
     pub(crate) width: f64,
     pub(crate) height: f64,

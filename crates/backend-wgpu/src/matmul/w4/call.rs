@@ -161,9 +161,6 @@ fn tiles(
 }
 
 /// Many rows, in tiles whose next strip is fetched while the present one is multiplied.
-///
-/// # Errors
-/// As for [`fused`].
 pub(crate) fn gemm<'m>(
     commands: &mut Commands,
     weight: &W4Weight,
@@ -175,9 +172,6 @@ pub(crate) fn gemm<'m>(
 }
 
 /// The same with K in slices, which fill a device where tiles are few: `partials` has room for as many results of each slice, which are then added in their order.
-///
-/// # Errors
-/// As for [`fused`]; no slices.
 pub(crate) fn striped<'m>(
     commands: &mut Commands,
     weight: &W4Weight,
@@ -194,9 +188,6 @@ pub(crate) fn striped<'m>(
 }
 
 /// Adds partial sums, `[slices, rows, columns]`, in the order of the slices.
-///
-/// # Errors
-/// No slices; sizes beyond 32 bits; what the device refuses.
 pub(crate) fn reduce(
     commands: &mut Commands,
     (partials, slices): (&Buffer, usize),
@@ -222,9 +213,6 @@ pub(crate) fn reduce(
 }
 
 /// Weights as rows of f32, or of f16 (with `halves`; `first` and `stride` of `out` then count words of two).
-///
-/// # Errors
-/// Sizes beyond 32 bits; what the device refuses.
 pub(crate) fn dequant(
     commands: &mut Commands,
     weight: &W4Weight,

@@ -14,7 +14,6 @@ pub(crate) enum W4CodeKind {
 /// How scales are stored on the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum ScaleKind {
-    /// f16.
     F16,
     /// Exponents.
     E8m0,

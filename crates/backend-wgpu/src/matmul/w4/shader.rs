@@ -15,18 +15,11 @@ use std::fmt::Write;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum W4ShaderKind {
     /// `rows` rows per workgroup, codes decoded in registers.
-    Fused {
-        /// Rows.
-        rows: usize,
-    },
+    Fused { rows: usize },
     /// Tiles in two buffers, for all of K or slices of it.
-    Gemm {
-        /// The tile.
-        tile: W4Tile,
-    },
+    Gemm { tile: W4Tile },
     /// Tiles of f16 in two buffers, multiplied as cooperative matrices.
     Matrices {
-        /// The tile.
         tile: W4Tile,
         /// What multiplies it.
         matrix: CoopMatrix,

@@ -17,9 +17,7 @@ pub const W4_FUSED: W4FusedTile = W4FusedTile { columns: 16, lanes: 16 };
 /// A tile of a 4-bit GEMM: inputs and decoded weights are in workgroup memory twice, one being filled while the other is multiplied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct W4Tile {
-    /// Rows.
     pub rows: usize,
-    /// Columns.
     pub columns: usize,
     /// Words of eight inputs per step.
     pub words: usize,

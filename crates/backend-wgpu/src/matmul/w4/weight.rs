@@ -38,7 +38,6 @@ pub(crate) struct W4Operand<'a> {
     pub(crate) shape: W4WeightShape,
     /// `[K / 8, N]`: eight codes along K, the first in the lowest bits.
     pub(crate) words: &'a [u32],
-    /// Its scales.
     pub(crate) scales: GroupScales<'a>,
     /// What its codes mean.
     pub(crate) codes: W4CodeKind,

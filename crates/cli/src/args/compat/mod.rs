@@ -10,6 +10,6 @@ mod translate;
 mod values;
 mod vllm;
 
-pub(crate) use preset::{Preset, PresetOption, sections as preset_sections};
+pub(crate) use preset::{Preset, PresetOption, PresetScope, PresetSection, sections as preset_sections};
 pub use table::{CompatRow, rows};
 pub(super) use translate::{Environment, VariableFlag, translate, with_environment};

@@ -3,8 +3,10 @@
 use super::flag::{CompatFlag, FlagOperand};
 use super::table::flags;
 use super::translate::{OFF, ON, Translation, apply, join};
+use crate::args::words::hub_model;
 use clap::Command;
 use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
 
 /// The section whose keys hold for all models.
 const DEFAULTS: &str = "*";
@@ -27,8 +29,17 @@ pub(crate) struct PresetSection {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct PresetKey {
     name: String,
-    value: String,
+    values: Vec<String>,
     line: usize,
+}
+
+/// Whose settings a section has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PresetScope {
+    /// The server's, and those of all its models.
+    Server,
+    /// A model's: settings of the whole server are reported.
+    Model,
 }
 
 /// The settings of one model.
@@ -90,7 +101,7 @@ pub(crate) fn sections(text: &str) -> Result<Vec<PresetSection>, String> {
             if sections.len() >= MAX_SECTIONS {
                 return Err(format!("line {line}: more than {MAX_SECTIONS} sections"));
             }
-            sections.push(PresetSection { name: name.to_owned(), line, keys: Vec::new() });
+            sections.push(PresetSection::new(name, line));
             continue;
         }
         let pair = text.split_once('=').map(|(key, value)| (key.trim(), value.trim()));
@@ -102,11 +113,10 @@ pub(crate) fn sections(text: &str) -> Result<Vec<PresetSection>, String> {
             continue;
         }
         if sections.is_empty() {
-            sections.push(PresetSection { name: FIRST.to_owned(), line, keys: Vec::new() });
+            sections.push(PresetSection::new(FIRST, line));
         }
-        let key = PresetKey { name: key.to_owned(), value: value.to_owned(), line };
         if let Some(section) = sections.last_mut() {
-            section.keys.push(key);
+            section.add(key, vec![value.to_owned()], line);
         }
     }
     Ok(sections)
@@ -117,9 +127,42 @@ fn is_key(key: &str) -> bool {
 }
 
 impl PresetSection {
+    pub(crate) fn new(name: &str, line: usize) -> PresetSection {
+        PresetSection { name: name.to_owned(), line, keys: Vec::new() }
+    }
+
+    /// Adds a key; a flag that can be repeated may have several values.
+    pub(crate) fn add(&mut self, key: &str, values: Vec<String>, line: usize) {
+        self.keys.push(PresetKey { name: key.to_owned(), values, line });
+    }
+
     /// Whether its keys hold for all models.
     pub(crate) fn is_defaults(&self) -> bool {
         self.name == DEFAULTS
+    }
+}
+
+impl PresetKey {
+    /// Its value.
+    fn value(&self) -> Result<&str, String> {
+        match self.values.as_slice() {
+            [value] => Ok(value),
+            values => Err(format!("expected one value, found {}", values.len())),
+        }
+    }
+}
+
+impl PresetOption {
+    /// The model that a file of settings names.
+    pub(crate) fn of_model(path: &Path) -> PresetOption {
+        let (flag, words) = ("--model", vec![join("--model", Some(path.as_os_str()))]);
+        PresetOption { setting: "model".into(), words, flag: flag.into(), key: "model".into(), line: 1 }
+    }
+
+    /// Options of two files: `own` replaces what `base` says of the same setting.
+    pub(crate) fn layered<'a>(base: &'a [PresetOption], own: &'a [PresetOption]) -> Vec<&'a PresetOption> {
+        let is_replaced = |one: &&PresetOption| own.iter().any(|other| other.setting == one.setting);
+        base.iter().filter(|one| !is_replaced(one)).chain(own).collect()
     }
 }
 
@@ -133,25 +176,47 @@ impl Preset {
         own: Option<&PresetSection>,
         serve: &Command,
     ) -> Result<Preset, String> {
+        Preset::of_sections(defaults.into_iter().chain(own), PresetScope::Model, serve)
+    }
+
+    /// The settings of sections, of which later ones have priority.
+    ///
+    /// # Errors
+    /// As for [`new`](Self::new).
+    pub(crate) fn of_sections<'a>(
+        sections: impl IntoIterator<Item = &'a PresetSection>,
+        scope: PresetScope,
+        serve: &Command,
+    ) -> Result<Preset, String> {
         let mut preset = Preset::default();
-        for section in defaults.into_iter().chain(own) {
+        for section in sections {
+            let of = if section.name.is_empty() { String::new() } else { format!(" of [{}]", section.name) };
             for key in &section.keys {
-                preset.set(key, serve).map_err(|problem| {
-                    format!("line {}: `{}` of [{}]: {problem}", key.line, key.name, section.name)
-                })?;
+                preset
+                    .set(key, scope, serve)
+                    .map_err(|problem| format!("line {}: `{}`{of}: {problem}", key.line, key.name))?;
             }
         }
         Ok(preset)
     }
 
-    fn set(&mut self, key: &PresetKey, serve: &Command) -> Result<(), String> {
-        match key.name.as_str() {
-            "load-on-startup" => {
-                self.load_on_startup = truth(&key.value)?;
+    /// The model that it names: a path, or a reference to the hub.
+    pub(crate) fn model(&self) -> Option<PathBuf> {
+        match (&self.hf_repo, &self.file) {
+            (Some(repo), _) => Some(hub_model(repo, self.hf_file.as_deref()).into()),
+            (None, Some(file)) => Some(file.into()),
+            (None, None) => None,
+        }
+    }
+
+    fn set(&mut self, key: &PresetKey, scope: PresetScope, serve: &Command) -> Result<(), String> {
+        match key.name.replace('_', "-").as_str() {
+            "load-on-startup" if scope == PresetScope::Model => {
+                self.load_on_startup = truth(key.value()?)?;
                 return Ok(());
             }
-            "dedup-cache-models" => {
-                self.dedup_cache_models = truth(&key.value)?;
+            "dedup-cache-models" if scope == PresetScope::Model => {
+                self.dedup_cache_models = truth(key.value()?)?;
                 return Ok(());
             }
             "stop-timeout" => {
@@ -161,18 +226,18 @@ impl Preset {
             _ => {}
         }
         let (flag, inverted) = find(&key.name, serve).ok_or_else(|| unknown(&key.name, serve))?;
-        let value = || Some(key.value.clone());
+        let value = || key.value().map(|value| Some(value.to_owned()));
         match flag.long().as_str() {
-            "--model" => self.file = value(),
-            "--hf-repo" => self.hf_repo = value(),
-            "--hf-file" => self.hf_file = value(),
+            "--model" => self.file = value()?,
+            "--hf-repo" => self.hf_repo = value()?,
+            "--hf-file" => self.hf_file = value()?,
             // drafts change the speed alone
             "--hf-repo-draft" => {
-                self.draft_repo = value();
+                self.draft_repo = value()?;
                 self.without_effect(key, "a second model does not draft");
             }
             "--model-draft" => self.without_effect(key, "a second model does not draft"),
-            _ => return self.option(key, flag, inverted, serve),
+            _ => return self.option(key, flag, inverted, (scope, serve)),
         }
         Ok(())
     }
@@ -182,15 +247,19 @@ impl Preset {
         key: &PresetKey,
         flag: Flag<'_>,
         inverted: bool,
-        serve: &Command,
+        (scope, serve): (PresetScope, &Command),
     ) -> Result<(), String> {
         let long = flag.long();
         let setting = long.trim_start_matches('-').trim_start_matches("no-").to_owned();
         self.options.retain(|option| option.setting != setting);
         let mut made = Translation::default();
-        if flag.takes_value() {
-            flag.apply(Some(OsStr::new(&key.value)), &key.name, &mut made)?;
-        } else if truth(&key.value)? != inverted {
+        if flag.is_repeated(serve) {
+            for value in &key.values {
+                flag.apply(Some(OsStr::new(value)), &key.name, &mut made)?;
+            }
+        } else if flag.takes_value() {
+            flag.apply(Some(OsStr::new(key.value()?)), &key.name, &mut made)?;
+        } else if truth(key.value()?)? != inverted {
             flag.apply(None, &key.name, &mut made)?;
         } else if let Some((negation, _)) =
             find(&negated(&long), serve).filter(|(flag, _)| !flag.takes_value())
@@ -202,7 +271,7 @@ impl Preset {
         }
         let flag = made.words.first().map(|word| word.to_string_lossy().into_owned()).unwrap_or_default();
         let flag = flag.split('=').next().unwrap_or_default().to_owned();
-        if is_server_wide(&flag, serve) {
+        if scope == PresetScope::Model && is_server_wide(&flag, serve) {
             self.server_wide.push(format!(
                 "line {}: {} is a setting of the whole server: give {flag}",
                 key.line, key.name
@@ -256,6 +325,14 @@ impl Flag<'_> {
             Flag::Compat(flag) => flag.takes != FlagOperand::Nothing,
             Flag::Own(arg) => arg.get_action().takes_values(),
         }
+    }
+
+    /// Whether it can be given several times.
+    fn is_repeated(&self, serve: &Command) -> bool {
+        let long = self.long();
+        let own = |arg: &&clap::Arg| is_called(arg, long.trim_start_matches('-'));
+        let own = serve.get_arguments().find(own);
+        own.is_some_and(|arg| matches!(arg.get_action(), clap::ArgAction::Append))
     }
 
     fn apply(&self, value: Option<&OsStr>, name: &str, made: &mut Translation) -> Result<(), String> {

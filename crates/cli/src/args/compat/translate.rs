@@ -22,9 +22,6 @@ const AUTO: [&str; 2] = ["auto", "-1"];
 const SECRET: [&str; 1] = ["LLAMA_API_KEY"];
 
 /// Translates a command line that begins with the program and `serve`.
-///
-/// # Errors
-/// A flag that is not available, or that lacks its value.
 pub(crate) fn translate(words: &[OsString]) -> Result<Translation, String> {
     let (command, rest) = words.split_at(words.len().min(2));
     let mut made = Translation { words: command.to_vec(), notes: Vec::new() };
@@ -82,9 +79,6 @@ pub(crate) struct Environment<'a> {
 }
 
 /// Adds what variables of other servers say, where neither the command line nor a variable of Latent's own says it.
-///
-/// # Errors
-/// As of [`translate`].
 pub(crate) fn with_environment(
     own: &Translation,
     environment: &Environment<'_>,

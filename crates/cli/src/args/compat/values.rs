@@ -78,7 +78,8 @@ pub(super) fn spec_type(value: &str) -> FlagOutcome {
     match value {
         "none" => FlagOutcome::flag("--draft", "none"),
         "draft-mtp" => FlagOutcome::flag("--draft", "mtp"),
-        _ => FlagOutcome::Refused("only the model's own MTP layer drafts: draft-mtp, or none".into()),
+        _ if value.starts_with("ngram-") => FlagOutcome::Ignored("n-gram drafts are on by default"),
+        _ => FlagOutcome::Refused("a second model cannot draft: draft-mtp, ngram-simple or none".into()),
     }
 }
 

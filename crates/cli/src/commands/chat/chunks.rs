@@ -42,9 +42,6 @@ pub(super) struct ReplyChunks {
 
 impl ReplyChunks {
     /// Takes a line of the stream.
-    ///
-    /// # Errors
-    /// What the server says went wrong, and what cannot be read.
     pub(super) fn push(&mut self, line: &str) -> Result<Vec<ReplyChunk>, String> {
         self.read += line.len();
         if self.data.len() + line.len() > MAX_EVENT || self.read > MAX_ANSWER {

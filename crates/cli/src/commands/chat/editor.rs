@@ -17,9 +17,6 @@ pub(super) fn name() -> Option<String> {
 }
 
 /// Lets the user edit a text with the editor of this name, which may have arguments.
-///
-/// # Errors
-/// When the editor cannot be run, or says that it failed.
 pub(super) fn edit(editor: &str, text: &str) -> Result<String> {
     let mut file = tempfile::Builder::new().prefix("latent-").suffix(".md").tempfile()?;
     file.write_all(text.as_bytes())?;

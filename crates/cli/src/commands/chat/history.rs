@@ -28,7 +28,6 @@ impl ChatHistory {
         }
     }
 
-    /// Appends new entries to the file.
     pub(super) fn append(&self, entries: &mut FileHistory) {
         // opening a pipe that took its place would wait for ever; failing to keep the history is not fatal
         if fs::metadata(&self.path).map_or(true, |metadata| metadata.is_file()) {

@@ -18,7 +18,6 @@ use std::collections::HashSet;
 use std::io::{BufRead, IsTerminal, Read, StdinLock, stdin, stdout};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// An input event.
 pub(super) enum InputEvent {
     /// A message or command.
     Line(String),
@@ -27,7 +26,6 @@ pub(super) enum InputEvent {
         /// Whether nothing was typed.
         empty: bool,
     },
-    /// The end of the input.
     End,
 }
 
@@ -37,7 +35,6 @@ const MAX_LINE: u64 = 16 << 20;
 /// Entries of the history.
 pub(super) const HISTORY: usize = 1000;
 
-/// The source of lines.
 pub(super) enum LineSource {
     Terminal(Box<TerminalInput>),
     Pipe(StdinLock<'static>),
@@ -72,9 +69,6 @@ impl LineSource {
     }
 
     /// A text as the user edits it; none if the user cancels, or without a terminal.
-    ///
-    /// # Errors
-    /// If the terminal cannot be read, or without a terminal.
     pub(super) fn edit(&mut self, text: &str) -> Result<Option<String>> {
         let _at_once = interrupt::at_once();
         match self {
@@ -91,9 +85,6 @@ impl LineSource {
     }
 
     /// The next line.
-    ///
-    /// # Errors
-    /// When standard input cannot be read, or is not text.
     pub(super) fn next(&mut self) -> Result<InputEvent> {
         // there is nothing to clean up meanwhile; in the line editor Ctrl-C is a key, not a signal
         let _at_once = interrupt::at_once();

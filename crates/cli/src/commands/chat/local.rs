@@ -256,7 +256,7 @@ impl Partner for LocalPartner<'_> {
         if self.engine.drafts() {
             note(RUN_AGAIN);
         }
-        let (tokens, path) = (self.session.tokens.len(), path.display());
+        let (tokens, path) = (self.session.tokens().len(), path.display());
         let Some(conversation) = conversation else {
             let said = format!(
                 "restored {tokens} tokens from {path}; it holds no conversation, which begins anew: what a prompt shares with \
@@ -341,5 +341,12 @@ impl Listener for ShownAnswer<'_> {
             return false;
         }
         !interrupt::asked()
+    }
+
+    fn rest(&mut self, text: &str) {
+        self.parser.push(text, false, &mut self.events);
+        if self.failed.is_none() {
+            self.failed = self.show().err();
+        }
     }
 }

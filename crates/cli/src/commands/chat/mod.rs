@@ -13,6 +13,7 @@ mod reply;
 mod screen;
 mod stats;
 
+use super::chat_options::system_message;
 use super::conversation::MessageList;
 use super::printer::{answer_speed, speed};
 use crate::args::ChatArgs;
@@ -41,7 +42,8 @@ pub(super) fn run(args: &ChatArgs) -> Result<()> {
     if let Some(path) = args.prompt_cache.written() {
         OutputFile::check(path)?;
     }
-    let conversation = MessageList::new(args.template.system_prompt.as_deref());
+    let system = system_message(&args.template)?;
+    let conversation = MessageList::new(system.as_deref());
     let partner: Box<dyn Partner + '_> = match &args.server.url {
         Some(url) => Box::new(remote::RemotePartner::open(url, args)?),
         None => Box::new(local::LocalPartner::open(args, &conversation)?),
@@ -58,7 +60,7 @@ pub(super) fn run(args: &ChatArgs) -> Result<()> {
     if let Some(path) = args.prompt_cache.read() {
         let said = chat.load(path)?;
         chat.note(&said);
-        if let Some(system) = &args.template.system_prompt {
+        if let Some(system) = &system {
             chat.conversation.set_system(system);
         }
     }

@@ -49,7 +49,6 @@ pub(super) struct ChatQuestion<'a> {
     pub(super) note: &'a dyn Fn(&str),
 }
 
-/// An answer.
 pub(super) struct ChatAnswer {
     pub(super) text: String,
     pub(super) reasoning: String,
@@ -69,9 +68,6 @@ pub(super) enum AnswerAttempt {
 /// Answers, and keeps what answering needs.
 pub(super) trait Partner {
     /// Answers the last message of a conversation.
-    ///
-    /// # Errors
-    /// When standard output is gone.
     fn answer(&mut self, question: ChatQuestion<'_>) -> Result<AnswerAttempt>;
 
     /// How full the context is: tokens in use and all, where that is known.

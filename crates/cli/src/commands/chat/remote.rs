@@ -260,46 +260,15 @@ fn chosen(list: &str, args: &ChatArgs) -> Result<ModelSelection> {
 /// What is asked for in every request: only what flags say, so that the server's own defaults hold.
 fn parameters(args: &ChatArgs) -> Result<Map<String, Value>> {
     let sampling = &args.sampling;
-    let mut all = Map::new();
+    let mut all: Map<String, Value> = sampling.numbers.request().collect();
     let mut put = |name: &str, value: Option<Value>| {
         all.extend(value.map(|value| (name.to_owned(), value)));
     };
-    // digits as they were typed, not those of the nearest f32
-    let number = |value: Option<f32>| {
-        value.map(|value| value.to_string().parse::<f64>().unwrap_or(f64::from(value)).into())
-    };
-    let unless = |value: f32, own: f32| (value.to_bits() != own.to_bits()).then_some(value);
     put("max_tokens", sampling.max_tokens().map(Value::from));
-    put("temperature", number(sampling.temp));
-    put("top_k", sampling.top_k.map(Value::from));
-    put("top_p", number(sampling.top_p));
-    put("min_p", number(sampling.min_p));
-    put("typical_p", number(sampling.typical));
-    put("repeat_penalty", number(sampling.repeat_penalty));
-    put("repeat_last_n", sampling.repeat_last_n.map(Value::from));
-    put("presence_penalty", number(unless(sampling.presence_penalty, 0.0)));
-    put("frequency_penalty", number(unless(sampling.frequency_penalty, 0.0)));
-    if sampling.dry_multiplier > 0.0 {
-        put("dry_multiplier", number(Some(sampling.dry_multiplier)));
-        put("dry_base", number(Some(sampling.dry_base)));
-        put("dry_allowed_length", Some(sampling.dry_allowed_length.into()));
-    }
-    put("dry_penalty_last_n", sampling.dry_penalty_last_n.map(Value::from));
     put("dry_sequence_breakers", sampling.breakers().map(Value::from));
-    put("top_n_sigma", number(sampling.top_n_sigma));
-    put("dynatemp_range", number(sampling.dynatemp_range));
-    put("dynatemp_exponent", number(sampling.dynatemp_exp));
-    put("mirostat", sampling.mirostat.map(Value::from));
-    put("mirostat_tau", number(sampling.mirostat_ent));
-    put("mirostat_eta", number(sampling.mirostat_lr));
-    put("adaptive_target", number(sampling.adaptive_target));
-    put("adaptive_decay", number(sampling.adaptive_decay));
-    put("min_keep", sampling.min_keep.map(Value::from));
     let names = |order: Vec<SamplerKind>| order.into_iter().map(SamplerKind::name).collect();
     put("samplers", sampling.order().map(names));
     put("ignore_eos", sampling.ignore_eos.then_some(true.into()));
-    put("xtc_probability", number(sampling.xtc_probability));
-    put("xtc_threshold", number(sampling.xtc_threshold));
     put("stop", (!sampling.stop.is_empty()).then(|| sampling.stop.clone().into()));
     let template = &args.template;
     if template.think || template.no_think {

@@ -54,7 +54,7 @@ pub(super) fn file_info(outline: &Outline) -> FileInfo {
     match Tokenizer::from_source(source) {
         Ok(made) => {
             say("vocabulary", format!("{} tokens", made.vocab_size()));
-            say("adds a start token", if made.adds_bos() { "yes" } else { "no" }.to_owned());
+            say("adds BOS", if made.adds_bos() { "yes" } else { "no" }.to_owned());
             special = special_tokens(&made);
         }
         Err(error) => say("not read", error.to_string()),
@@ -73,13 +73,13 @@ fn special_tokens(tokenizer: &Tokenizer) -> Vec<SpecialToken> {
     let token = |id: u32| {
         let mut roles = Vec::new();
         if tokenizer.bos() == Some(id) {
-            roles.push("starts a text");
+            roles.push("BOS");
         }
         if tokenizer.eos() == Some(id) {
-            roles.push("ends a text");
+            roles.push("EOS");
         }
         if tokenizer.end_of_generation().contains(&id) {
-            roles.push("ends a generation");
+            roles.push("EOG");
         }
         let text = tokenizer.token_text(id).unwrap_or_default();
         SpecialToken { id, text: cut(text, VALUE), role: roles.join(", ") }

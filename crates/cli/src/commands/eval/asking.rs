@@ -1,7 +1,7 @@
 //! Questions through the chat template.
 
 use crate::args::TemplateArgs;
-use crate::commands::chat_options::TemplateOptions;
+use crate::commands::chat_options::{TemplateOptions, system_message};
 use crate::commands::conversation::MessageList;
 use crate::commands::prompt::ChatFormatter;
 use crate::interrupt;
@@ -25,7 +25,7 @@ impl QuestionPrompter {
     ) -> Result<QuestionPrompter> {
         let mut formatter = ChatFormatter::open(checkpoint, config, context)?;
         formatter.options = TemplateOptions::new(template, checkpoint)?;
-        Ok(QuestionPrompter { formatter, system: template.system_prompt.clone() })
+        Ok(QuestionPrompter { formatter, system: system_message(template)? })
     }
 
     /// The tokens of a question.

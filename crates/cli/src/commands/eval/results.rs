@@ -56,7 +56,6 @@ pub(super) fn show(args: &ResultArgs, evaluation: &Evaluation, lines: &[String])
     lines.iter().try_for_each(|line| output::line(line))
 }
 
-/// Writes the page of some results.
 pub(super) fn write_page(path: &Path, evaluations: &[Evaluation]) -> Result<()> {
     let mut out = OutputFile::create(path)?;
     let page = latent_evaluate::report(evaluations);

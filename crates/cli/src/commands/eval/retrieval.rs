@@ -68,7 +68,6 @@ fn haystack(path: Option<&Path>) -> Result<Haystack> {
         .ok_or_else(|| UsageError(format!("{}: the text has no sentence", path.display())).into())
 }
 
-/// The prompt of a case.
 fn hide(haystack: &Haystack, case: RetrievalCase, asker: &QuestionPrompter) -> Result<Needle> {
     let tokens = &mut |text: &str| asker.prompt_if_fits(text);
     haystack.hide(case, tokens)?.ok_or_else(|| {

@@ -132,7 +132,6 @@ impl MeasuredLimits<'_> {
     }
 }
 
-/// Prints the limits of the last measurement.
 fn print_limits(last: &Measurement, device: &DeviceKernels) -> Result<()> {
     let (limits, threads) = (&last.limits, last.threads);
     let runs = match &device.gpu {

@@ -134,7 +134,7 @@ fn speeds(engine: &mut Engine, prompt: usize, barrier: &dyn Fn() -> Result<()>) 
     }
     sequences.release(engine);
     let chunk = engine.chunk_for(prompt);
-    let flops: f64 = StepSize::prompt(prompt, 0, chunk).into_iter().map(|step| engine.cost(step).flops).sum();
+    let flops: f64 = StepSize::prompt(prompt, 0, chunk).map(|step| engine.cost(step).flops).sum();
     let step = StepSize { wanted: 0, ..StepSize::decode(1, prompt + STEPS / 2) };
     let cost = engine.cost(step);
     // the first of each warms up

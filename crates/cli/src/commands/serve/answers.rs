@@ -33,9 +33,6 @@ pub(super) struct AnswerDefaults {
 
 impl AnswerDefaults {
     /// Reads what the flags name.
-    ///
-    /// # Errors
-    /// A template, a schema or variables that cannot be read.
     pub(super) fn new(args: &AnswerArgs, verbose: bool) -> Result<AnswerDefaults> {
         let constraint = constraint::asked(&args.constraint)?;
         Ok(AnswerDefaults {
@@ -59,9 +56,6 @@ impl AnswerDefaults {
     }
 
     /// Compiles the schema or grammar of all answers, so that a fault in it is told at the start.
-    ///
-    /// # Errors
-    /// What is wrong with it.
     pub(super) fn check(&self, tokenizer: &Arc<Tokenizer>) -> Result<(), UsageError> {
         if let Some(args) = &self.constraint {
             AnswerConstraint::new(args, tokenizer, None).map_err(|error| UsageError(format!("{error:#}")))?;

@@ -7,7 +7,7 @@ use crate::args::ServeArgs;
 use crate::hub;
 use anyhow::Result;
 use latent_hub::{ModelRef, ModelSelector, PullEvent};
-use latent_server::{DownloadProgress, FileConfig, ModelCatalog, ModelSource};
+use latent_server::{DownloadProgress, ModelCatalog, ModelSource};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -18,8 +18,8 @@ pub(super) struct Catalog {
 }
 
 /// Whether the list of models can change.
-pub(super) fn changes(args: &ServeArgs, file: &FileConfig) -> bool {
-    is_router(args) || args.server.models_dir.is_some() || !file.models.is_empty()
+pub(super) fn changes(args: &ServeArgs) -> bool {
+    is_router(args) || args.server.models_dir.is_some() || !args.file.models.is_empty()
 }
 
 impl Catalog {
@@ -31,10 +31,9 @@ impl Catalog {
     }
 }
 
-/// The reference of a model that clients name without the prefix.
+/// The reference of a model that clients name without the prefix, or by its short name.
 fn reference(name: &str) -> Result<ModelRef, String> {
-    let name = name.strip_prefix(latent_hub::PREFIX).unwrap_or(name);
-    format!("{}{name}", latent_hub::PREFIX).parse().map_err(text)
+    latent_hub::model_ref(name).map_err(text)
 }
 
 fn text(error: impl Into<anyhow::Error>) -> String {
@@ -43,8 +42,9 @@ fn text(error: impl Into<anyhow::Error>) -> String {
 
 impl ModelCatalog for Catalog {
     fn sources(&self) -> Result<Vec<ModelSource>, String> {
-        let file = sources::read_config(self.args.server.config.as_deref()).map_err(text)?;
-        sources::sources_again(&self.args, &file, &self.setup).map_err(text)
+        let mut args = sources::with_config(&self.args).map_err(text)?;
+        (args.quiet, args.engine.verbose) = (true, false);
+        sources::sources_again(&args, &self.setup).map_err(text)
     }
 
     fn downloads(&self) -> bool {
@@ -67,12 +67,13 @@ impl ModelCatalog for Catalog {
     fn download(&self, name: &str, report: &mut dyn FnMut(DownloadProgress) -> bool) -> Result<(), String> {
         let (model, settings) = (reference(name)?, hub::settings().map_err(text)?);
         let source = model.to_string();
-        let pulled = latent_hub::pull(&settings, &model, &mut |event| match event {
-            PullEvent::Progress { done, total } => {
-                report(DownloadProgress { source: source.clone(), done, total })
-            }
-            _ => true,
-        });
+        let pulled =
+            latent_hub::pull_with(&settings, &model, &hub::policy(Some(name)), &mut |event| match event {
+                PullEvent::Progress { done, total } => {
+                    report(DownloadProgress { source: source.clone(), done, total })
+                }
+                _ => true,
+            });
         pulled.map(drop).map_err(text)
     }
 

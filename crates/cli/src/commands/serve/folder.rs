@@ -11,9 +11,6 @@ const MAX_MODELS: usize = 4096;
 
 /// The models in a folder by their names: each file of a model, and each folder that holds one. A set of shards is one model, which its first
 /// shard stands for.
-///
-/// # Errors
-/// A folder that cannot be read, or that has no model.
 pub(super) fn models(folder: &Path) -> Result<BTreeMap<String, PathBuf>> {
     let wrong = |problem: String| UsageError(format!("--models-dir {}: {problem}", folder.display()));
     let mut found = BTreeMap::new();

@@ -4,16 +4,16 @@ use super::answers::AnswerDefaults;
 use crate::args::{EngineArgs, ModelArgs, SamplingArgs, ServeArgs};
 use crate::commands::draw;
 use crate::commands::sampling::Sampling;
-use crate::exit::{UsageError, usage_of};
+use crate::exit::usage_of;
 use crate::{model, output, ranks};
 use anyhow::{Context, Result};
 use latent_backend::BackendError;
+use latent_convert::quantize::Mix;
 use latent_engine::{DeviceLayers, Engine, EngineError, EngineOptions};
 use latent_formats::{Checkpoint, CheckpointSource};
-use latent_quantize::Mix;
 use latent_server::{
-    DrawingSource, Fallback, FileConfig, LoadAttempt, LoadError, LoadedModel, Loader, ModelFacts,
-    ModelSettings, ModelSource, RequestDefaults, ServerConfig,
+    DrawingSource, Fallback, LoadAttempt, LoadError, LoadedModel, Loader, ModelFacts, ModelSettings,
+    ModelSource, RequestDefaults, ServerConfig,
 };
 use latent_text::Tokenizer;
 use std::collections::BTreeMap;
@@ -47,19 +47,9 @@ pub(super) struct Setup {
 
 impl Setup {
     /// How the models of these arguments are loaded.
-    pub(super) fn new(args: &ServeArgs, file: &FileConfig) -> Result<Setup> {
-        let mut engine = args.engine.clone();
-        engine.ctx_size = engine.ctx_size.or(file.ctx_size);
-        engine.threads = engine.threads.or(file.threads);
-        engine.n_gpu_layers = engine.n_gpu_layers.or(file.n_gpu_layers);
-        if let Some(device) = file.device.as_ref().filter(|_| engine.device.is_none()) {
-            engine.device = Some(
-                crate::args::device(device).map_err(|problem| UsageError(format!("`device`: {problem}")))?,
-            );
-        }
-        let parallel = args.server.parallel.or(file.parallel);
+    pub(super) fn new(args: &ServeArgs) -> Result<Setup> {
         Ok(Setup {
-            engine,
+            engine: args.engine.clone(),
             sampling: args.sampling.clone(),
             answers: AnswerDefaults::new(&args.answers, args.engine.verbose)?,
             cpu_layers: if args.placement.cpu_moe {
@@ -68,8 +58,8 @@ impl Setup {
                 args.placement.n_cpu_moe.unwrap_or(0)
             },
             cache_tokens: args.server.cache_tokens,
-            parallel: parallel.unwrap_or(ServerConfig::default().scheduler.max_running).max(1),
-            fallback: args.server.gpu_fallback.or(file.gpu_fallback).unwrap_or_default(),
+            parallel: args.server.parallel.unwrap_or(ServerConfig::default().scheduler.max_running).max(1),
+            fallback: args.server.gpu_fallback.unwrap_or_default(),
             quiet: args.quiet,
         })
     }
@@ -197,7 +187,7 @@ fn loader(
     Box::new(move |attempt| {
         let checkpoint = match opened.take() {
             Some(checkpoint) => checkpoint,
-            None => model::open_for_rank(path.as_deref(), setup.engine.partition.as_ref())?,
+            None => model::open_for_rank(path.as_deref(), &setup.engine)?,
         };
         let tokenizer = Tokenizer::from_checkpoint(&checkpoint).context(checkpoint.display_name())?;
         let tokenizer = Arc::new(tokenizer);

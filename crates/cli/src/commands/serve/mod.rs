@@ -18,8 +18,7 @@ use catalog::Catalog;
 use latent_engine::cache::DiskCache;
 use latent_formats::input_file;
 use latent_server::{
-    ApiKeys, DEFAULT_DISK_BYTES, Extras, FileConfig, Limits, ModelCatalog, Otlp, ServeError, Server,
-    ServerConfig,
+    ApiKeys, DEFAULT_DISK_BYTES, Extras, Limits, ModelCatalog, Otlp, ServeError, Server, ServerConfig,
 };
 use load::Setup;
 use std::path::{Path, PathBuf};
@@ -33,23 +32,23 @@ pub(super) fn run(args: &ServeArgs) -> Result<()> {
     if args.server.launch.is_some() {
         return Err(UsageError("--launch says how --restart starts the ranks: give --restart".into()).into());
     }
+    let args = &sources::with_config(args)?;
     if args.server.offline {
         crate::hub::stay_offline();
     }
-    let file = sources::read_config(args.server.config.as_deref())?;
-    log(args, &file)?;
+    log(args)?;
     if args.engine.verbose {
         args.without_effect.iter().for_each(|line| output::note(line));
     }
-    let config = server_config(args, &file)?;
-    let setup = Arc::new(Setup::new(args, &file)?);
+    let config = server_config(args)?;
+    let setup = Arc::new(Setup::new(args)?);
     if ranks::follows(args.engine.partition.as_ref())? {
-        return sources::follow(args, &file, &setup);
+        return sources::follow(args, &setup);
     }
-    let models = sources::sources(args, &file, &setup)?;
+    let models = sources::sources(args, &setup)?;
     let listed = models.iter().filter(|model| !model.settings.hidden);
     let names: Vec<String> = listed.map(|model| model.name.clone()).collect();
-    let catalog = catalog::changes(args, &file).then(|| Catalog::new(args, &setup));
+    let catalog = catalog::changes(args).then(|| Catalog::new(args, &setup));
     let catalog = catalog.map(|catalog| Arc::new(catalog) as Arc<dyn ModelCatalog>);
     let server =
         Server::start(config, models, Extras { catalog, ..Extras::default() }).map_err(start_error)?;
@@ -72,8 +71,8 @@ fn start_error(error: ServeError) -> anyhow::Error {
 }
 
 /// Logs go to standard error, a line each.
-fn log(args: &ServeArgs, file: &FileConfig) -> Result<()> {
-    let word = args.server.log.as_deref().or(file.log.as_deref()).unwrap_or("warn");
+fn log(args: &ServeArgs) -> Result<()> {
+    let word = args.server.log.as_deref().unwrap_or("warn");
     let level: LevelFilter = word
         .parse()
         .map_err(|_| UsageError(format!("--log {word}: expected off, error, warn, info, debug or trace")))?;
@@ -84,23 +83,19 @@ fn log(args: &ServeArgs, file: &FileConfig) -> Result<()> {
     Ok(())
 }
 
-/// Flags and environment before the file, and that before the defaults.
-fn server_config(all: &ServeArgs, file: &FileConfig) -> Result<ServerConfig> {
+fn server_config(all: &ServeArgs) -> Result<ServerConfig> {
     let args = &all.server;
     let defaults = ServerConfig::default();
     let mut scheduler = defaults.scheduler.clone();
-    if let Some(parallel) = args.parallel.or(file.parallel) {
+    if let Some(parallel) = args.parallel {
         scheduler.max_running = parallel.max(1);
     }
-    if let Some(waiting) = args.max_waiting.or(file.max_waiting) {
+    if let Some(waiting) = args.max_waiting {
         scheduler.max_waiting = waiting;
     }
-    let disk = args.cache_disk.clone().or_else(|| file.cache_disk.clone());
-    let size = args.cache_disk_size.or(file.cache_disk_size).unwrap_or(DEFAULT_DISK_BYTES);
-    scheduler.disk = disk.map(|path| DiskCache { path, max_bytes: size });
-    let certificate = args.tls_cert.clone().or_else(|| file.tls_cert.clone());
-    let key = args.tls_key.clone().or_else(|| file.tls_key.clone());
-    let tls = match (certificate, key) {
+    let max_bytes = args.cache_disk_size.unwrap_or(DEFAULT_DISK_BYTES);
+    scheduler.disk = args.cache_disk.clone().map(|path| DiskCache { path, max_bytes });
+    let tls = match (args.tls_cert.clone(), args.tls_key.clone()) {
         (Some(certificate), Some(key)) => Some((certificate, key)),
         (None, None) => None,
         _ => {
@@ -111,21 +106,21 @@ fn server_config(all: &ServeArgs, file: &FileConfig) -> Result<ServerConfig> {
         }
     };
     Ok(ServerConfig {
-        host: args.host.clone().or_else(|| file.host.clone()).unwrap_or(defaults.host),
-        port: args.port.or(file.port).unwrap_or(defaults.port),
-        keys: keys(&all.placement.api_key, args.api_key_file.as_deref().or(file.api_key_file.as_deref()))?,
-        allow_unauthenticated: args.allow_unauthenticated || file.allow_unauthenticated.unwrap_or(false),
-        cors: if args.cors.is_empty() { file.cors.clone() } else { args.cors.clone() },
-        cors_credentials: args.cors_credentials || file.cors_credentials.unwrap_or(false),
+        host: args.host.clone().unwrap_or(defaults.host),
+        port: args.port.unwrap_or(defaults.port),
+        keys: keys(&all.placement.api_key, args.api_key_file.as_deref())?,
+        allow_unauthenticated: args.allow_unauthenticated,
+        cors: args.cors.clone(),
+        cors_credentials: args.cors_credentials,
         tls,
         slots: !args.no_slots,
         slot_save_path: args.slot_save_path.as_deref().map(slot_folder).transpose()?,
-        limits: limits(args, file),
-        share_prefixes: args.share_prefixes || file.share_prefixes.unwrap_or(false),
-        otlp: otlp(args.otlp_endpoint.as_ref().or(file.otlp_endpoint.as_ref())),
+        limits: limits(args, &all.file.limits),
+        share_prefixes: args.share_prefixes,
+        otlp: otlp(args.otlp_endpoint.as_ref()),
         scheduler,
-        models_max: args.models_max.or(file.models_max).unwrap_or(defaults.models_max),
-        unload_idle: args.unload_idle.map_or(file.unload_idle, |idle| idle.0),
+        models_max: args.models_max.unwrap_or(defaults.models_max),
+        unload_idle: args.unload_idle.and_then(|idle| idle.0),
         router: wanted::is_router(all),
         autoload: !args.no_models_autoload,
         api_prefix: args.api_prefix.as_deref().map(prefix).transpose()?.unwrap_or_default(),
@@ -134,8 +129,8 @@ fn server_config(all: &ServeArgs, file: &FileConfig) -> Result<ServerConfig> {
 }
 
 /// The limits of the file, and the times of `--timeout`.
-fn limits(args: &ServerArgs, file: &FileConfig) -> Limits {
-    let mut limits = file.limits.clone();
+fn limits(args: &ServerArgs, file: &Limits) -> Limits {
+    let mut limits = file.clone();
     if let Some(seconds) = args.timeout {
         (limits.body_seconds, limits.write_seconds) = (seconds as u64, seconds as u64);
     }
@@ -222,7 +217,7 @@ mod tests {
     fn timeout_bounds_both_directions() {
         let limits = |words: &[&str]| {
             let line = ServerFlags::parse_from(["latent"].iter().chain(words));
-            let limits = limits(&line.server, &FileConfig::default());
+            let limits = limits(&line.server, &Limits::default());
             (limits.body_seconds, limits.write_seconds)
         };
         assert_eq!((limits(&[]), limits(&["--timeout", "3600"])), ((20, 60), (3600, 3600)));

@@ -13,9 +13,6 @@ use std::path::{Path, PathBuf};
 const MAX_BYTES: u64 = 1 << 20;
 
 /// Adds the models of a file of presets to those that are wanted, and gives each model its settings.
-///
-/// # Errors
-/// What is wrong with the file, and in which line.
 pub(super) fn apply(args: &ServeArgs, path: &Path, wanted: &mut Vec<WantedModel>) -> Result<()> {
     let wrong = |problem: String| UsageError(format!("--models-preset {}: {problem}", path.display()));
     let text = input_file::read_text(path, MAX_BYTES)
@@ -31,7 +28,7 @@ pub(super) fn apply(args: &ServeArgs, path: &Path, wanted: &mut Vec<WantedModel>
     for section in named {
         let preset = Preset::new(defaults, Some(section), &serve).map_err(wrong)?;
         report(args, path, &preset, &base);
-        let model = model(&preset);
+        let model = preset.model();
         let existing = wanted.iter().position(|one| is_called(one, &section.name));
         let at = match (existing, model) {
             (Some(at), None) => at,
@@ -87,7 +84,8 @@ fn report(args: &ServeArgs, path: &Path, preset: &Preset, base: &Preset) {
     }
 }
 
-fn own(args: &ServeArgs, preset: &Preset) -> Result<OwnSettings, String> {
+/// The settings of a model with a preset.
+pub(super) fn own(args: &ServeArgs, preset: &Preset) -> Result<OwnSettings, String> {
     let words = preset.options.iter().flat_map(|option| &option.words);
     let text: Vec<_> = words.map(|word| word.to_string_lossy()).collect();
     Ok(OwnSettings {
@@ -96,15 +94,6 @@ fn own(args: &ServeArgs, preset: &Preset) -> Result<OwnSettings, String> {
         load_on_startup: preset.load_on_startup,
         hidden: false,
     })
-}
-
-/// The model of a preset that names one.
-fn model(preset: &Preset) -> Option<PathBuf> {
-    match (&preset.hf_repo, &preset.file) {
-        (Some(repo), _) => Some(hub_model(repo, preset.hf_file.as_deref()).into()),
-        (None, Some(file)) => Some(file.into()),
-        (None, None) => None,
-    }
 }
 
 /// The model of the hub that a section is named after, `OWNER/NAME[:QUANT]`.

@@ -3,12 +3,12 @@
 use super::load::{self, ModelNaming, Setup};
 use super::wanted::{OwnSettings, WantedModel, add_pulled, is_router};
 use super::{folder, presets};
-use crate::args::ServeArgs;
+use crate::args::{ConfigFile, ConfigModel, ServeArgs, of_serve};
 use crate::exit::UsageError;
-use crate::{hub, model, ranks};
+use crate::{hub, model, output, ranks};
 use anyhow::Result;
 use latent_formats::input_file;
-use latent_server::{FileConfig, FileModel, ModelSettings, ModelSource};
+use latent_server::{ModelSettings, ModelSource};
 use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;
@@ -16,53 +16,55 @@ use std::sync::Arc;
 /// Maximum bytes of a configuration file or a file of keys.
 pub(super) const MAX_FILE_BYTES: u64 = 1 << 20;
 
-pub(super) fn read_config(path: Option<&Path>) -> Result<FileConfig> {
-    let Some(path) = path else { return Ok(FileConfig::default()) };
+/// The arguments with the settings of the file of `--config`.
+pub(super) fn with_config(args: &ServeArgs) -> Result<ServeArgs> {
+    let Some(path) = &args.server.config else { return Ok(args.clone()) };
     let text = input_file::read_text(path, MAX_FILE_BYTES)
         .map_err(|error| UsageError(format!("--config: {error}")))?;
     let wrong = |error| UsageError(format!("--config {}: {error}", path.display()));
-    Ok(FileConfig::parse(&text).map_err(wrong)?)
+    let file = ConfigFile::parse(&text, &of_serve()).map_err(wrong)?;
+    let args = args.with_config(file).map_err(wrong)?;
+    if args.engine.verbose {
+        let line = |line: &String| output::note(&format!("note: {}, {line}", path.display()));
+        args.file.without_effect.iter().for_each(line);
+    }
+    Ok(args)
 }
 
 /// The models to serve at the start. One that is alone is opened here, so that what is wrong with it is said at once.
-pub(super) fn sources(args: &ServeArgs, file: &FileConfig, setup: &Arc<Setup>) -> Result<Vec<ModelSource>> {
-    let mut wanted = wanted(args, file)?;
+pub(super) fn sources(args: &ServeArgs, setup: &Arc<Setup>) -> Result<Vec<ModelSource>> {
+    let mut wanted = wanted(args)?;
     let shared = ranks::hosts(args.engine.partition.as_ref())?.is_some();
     if shared && (wanted.len() > 1 || is_router(args)) {
         return Err(UsageError("ranks share one model: give one --model".into()).into());
     }
     if wanted.len() == 1 && !is_router(args) {
         let only = wanted.remove(0);
-        let setup = with_context(setup, only.ctx_size);
-        let checkpoint = model::open_for_rank(only.path.as_deref(), args.engine.partition.as_ref())?;
+        let setup = setup_of(&only, setup)?;
+        let checkpoint = model::open_for_rank(only.path.as_deref(), &args.engine)?;
         let own = || only.name.clone().unwrap_or_else(|| load::name(only.path.as_deref(), &checkpoint));
-        let naming = naming(args, file, &only, own);
+        let naming = naming(args, &only, own);
         return Ok(vec![load::opened(&setup, naming, only.path, checkpoint)?]);
     }
-    unopened(args, file, setup, wanted)
+    unopened(args, setup, wanted)
 }
 
 /// The models to serve when the list is read again.
-pub(super) fn sources_again(
-    args: &ServeArgs,
-    file: &FileConfig,
-    setup: &Arc<Setup>,
-) -> Result<Vec<ModelSource>> {
-    let mut wanted = wanted(args, file)?;
+pub(super) fn sources_again(args: &ServeArgs, setup: &Arc<Setup>) -> Result<Vec<ModelSource>> {
+    let mut wanted = wanted(args)?;
     if wanted.len() == 1 && !is_router(args) {
         let only = wanted.remove(0);
         let own = || only.name.clone().or_else(|| stem(only.path.as_deref()?)).unwrap_or_default();
-        let naming = naming(args, file, &only, own);
-        let path = only.path.unwrap_or_default();
-        return Ok(vec![load::unopened(&with_context(setup, only.ctx_size), naming, path)]);
+        let naming = naming(args, &only, own);
+        let setup = setup_of(&only, setup)?;
+        return Ok(vec![load::unopened(&setup, naming, only.path.unwrap_or_default())]);
     }
-    unopened(args, file, setup, wanted)
+    unopened(args, setup, wanted)
 }
 
 /// What a model that is alone is called; `own`: its own name.
-fn naming(args: &ServeArgs, file: &FileConfig, only: &WantedModel, own: impl Fn() -> String) -> ModelNaming {
-    let mut aliases =
-        args.server.alias.as_ref().or(file.alias.as_ref()).map(|alias| names(alias)).unwrap_or_default();
+fn naming(args: &ServeArgs, only: &WantedModel, own: impl Fn() -> String) -> ModelNaming {
+    let mut aliases = args.server.alias.as_deref().map(names).unwrap_or_default();
     let name = if aliases.is_empty() { own() } else { aliases.remove(0) };
     let tags = args.server.tags.clone();
     ModelNaming { name, aliases, tags, definition: definition(only), ..ModelNaming::default() }
@@ -78,20 +80,15 @@ fn definition(wanted: &WantedModel) -> String {
     let path = wanted.path.as_deref().unwrap_or(Path::new(""));
     let file = std::fs::metadata(path).ok().map(|file| (file.len(), file.modified().ok()));
     let settings = wanted.own.as_ref().map_or("", |own| &own.text);
-    format!("{}\n{file:?}\n{:?}\n{settings}", path.display(), wanted.ctx_size)
+    format!("{}\n{file:?}\n{settings}", path.display())
 }
 
 /// Several models, which are opened when they are needed.
-fn unopened(
-    args: &ServeArgs,
-    file: &FileConfig,
-    setup: &Arc<Setup>,
-    all: Vec<WantedModel>,
-) -> Result<Vec<ModelSource>> {
+fn unopened(args: &ServeArgs, setup: &Arc<Setup>, all: Vec<WantedModel>) -> Result<Vec<ModelSource>> {
     if !args.server.tags.is_empty() {
         return Err(UsageError("--tags are those of a model that is alone".into()).into());
     }
-    if args.server.alias.is_some() || file.alias.is_some() {
+    if args.server.alias.is_some() {
         let problem = "--alias names a model that is alone: give each of several as NAME=MODEL";
         return Err(UsageError(problem.into()).into());
     }
@@ -99,7 +96,7 @@ fn unopened(
     let mut sources = Vec::new();
     for wanted in all {
         let definition = definition(&wanted);
-        let WantedModel { name, path, ctx_size, pulled, own } = wanted;
+        let WantedModel { name, path, pulled, own } = wanted;
         let path = path.unwrap_or_default();
         let name = name.or_else(|| stem(&path)).unwrap_or_default();
         if name.is_empty() || !known.insert(name.clone()) {
@@ -123,36 +120,33 @@ fn unopened(
         let tags = own.as_ref().map(|own| own.server.tags.clone()).unwrap_or_default();
         let aliases = own.as_ref().and_then(|own| own.server.alias.as_deref()).map(names).unwrap_or_default();
         let setup = match &own {
-            Some(own) => Arc::new(Setup::new(own, file)?),
+            Some(own) => Arc::new(Setup::new(own)?),
             None => Arc::clone(setup),
         };
         let naming = ModelNaming { name, aliases, tags, definition, settings };
-        sources.push(load::unopened(&with_context(&setup, ctx_size), naming, path));
+        sources.push(load::unopened(&setup, naming, path));
     }
     Ok(sources)
 }
 
 /// Follows rank 0, which serves the one model.
-pub(super) fn follow(args: &ServeArgs, file: &FileConfig, setup: &Arc<Setup>) -> Result<()> {
-    let Some(only) = wanted(args, file)?.into_iter().next() else { return Ok(()) };
-    let checkpoint = model::open_for_rank(only.path.as_deref(), args.engine.partition.as_ref())?;
-    load::follow(&with_context(setup, only.ctx_size), &checkpoint)
+pub(super) fn follow(args: &ServeArgs, setup: &Arc<Setup>) -> Result<()> {
+    let Some(only) = wanted(args)?.into_iter().next() else { return Ok(()) };
+    let checkpoint = model::open_for_rank(only.path.as_deref(), &args.engine)?;
+    load::follow(&*setup_of(&only, setup)?, &checkpoint)
 }
 
-fn with_context(setup: &Arc<Setup>, ctx_size: Option<usize>) -> Arc<Setup> {
-    match ctx_size {
-        None => Arc::clone(setup),
-        Some(_) => {
-            let mut own = Setup::clone(setup);
-            own.engine.ctx_size = ctx_size;
-            Arc::new(own)
-        }
+/// How a model that is alone is loaded, with its own settings.
+fn setup_of(only: &WantedModel, setup: &Arc<Setup>) -> Result<Arc<Setup>> {
+    match only.own.as_ref().and_then(|own| own.args.as_ref()) {
+        Some(own) => Ok(Arc::new(Setup::new(own)?)),
+        None => Ok(Arc::clone(setup)),
     }
 }
 
 /// Flags and environment before the file; without any of them the demo model. A router has the models that were pulled and those of the presets
 /// as well.
-fn wanted(args: &ServeArgs, file: &FileConfig) -> Result<Vec<WantedModel>> {
+fn wanted(args: &ServeArgs) -> Result<Vec<WantedModel>> {
     let mut given: Vec<WantedModel> = args.models.iter().flat_map(|text| listed(text)).collect();
     if let Some(folder) = &args.server.models_dir {
         let models = folder::models(folder)?.into_iter();
@@ -163,10 +157,10 @@ fn wanted(args: &ServeArgs, file: &FileConfig) -> Result<Vec<WantedModel>> {
         }));
     }
     if given.is_empty() {
-        given = file.models.iter().map(of_file).collect();
+        given = args.file.models.iter().map(|model| of_file(args, model)).collect::<Result<_>>()?;
     }
-    if given.is_empty() && (file.model.is_some() || !is_router(args)) {
-        given = vec![WantedModel { path: file.model.clone(), ..WantedModel::default() }];
+    if given.is_empty() && !is_router(args) {
+        given = vec![WantedModel::default()];
     }
     if is_router(args) {
         for one in &mut given {
@@ -180,13 +174,10 @@ fn wanted(args: &ServeArgs, file: &FileConfig) -> Result<Vec<WantedModel>> {
     Ok(given)
 }
 
-fn of_file(model: &FileModel) -> WantedModel {
-    WantedModel {
-        name: Some(model.name.clone()),
-        path: Some(model.model.clone()),
-        ctx_size: model.ctx_size,
-        ..WantedModel::default()
-    }
+fn of_file(args: &ServeArgs, model: &ConfigModel) -> Result<WantedModel> {
+    let own = presets::own(args, &model.preset).map_err(UsageError)?;
+    let (name, path) = (Some(model.name.clone()), Some(model.path.clone()));
+    Ok(WantedModel { name, path, own: Some(own), ..WantedModel::default() })
 }
 
 /// One model, or several with names between commas, as an environment variable has them.

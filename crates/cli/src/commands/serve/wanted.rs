@@ -10,7 +10,6 @@ use std::path::PathBuf;
 pub(super) struct WantedModel {
     pub(super) name: Option<String>,
     pub(super) path: Option<PathBuf>,
-    pub(super) ctx_size: Option<usize>,
     /// Whether `latent pull` has downloaded it.
     pub(super) pulled: bool,
     /// Its own settings, if it has some.

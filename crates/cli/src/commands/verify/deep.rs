@@ -52,7 +52,7 @@ pub(super) fn look(checkpoint: &Checkpoint, threads: usize) -> Result<DeepReport
     bar.set_length(pieces.len() as u64);
     let start = Instant::now();
     std::thread::scope(|scope| {
-        for _ in 0..threads {
+        for _ in 0..threads.min(pieces.len()).min(latent_threads::MAX_THREADS) {
             scope.spawn(|| {
                 let mut numbers = Vec::new();
                 while let Some(piece) = pieces.get(next.fetch_add(1, Ordering::Relaxed)) {

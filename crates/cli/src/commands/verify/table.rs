@@ -15,7 +15,6 @@ pub(super) struct TensorVerdict {
     pub(super) odd: Vec<String>,
 }
 
-/// Judges the statistics of a tensor.
 pub(super) fn judge(s: &Statistics) -> TensorVerdict {
     let (mut wrong, mut odd) = (Vec::new(), Vec::new());
     let at = s

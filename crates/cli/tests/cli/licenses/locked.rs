@@ -54,14 +54,19 @@ fn read() -> HashMap<String, Vec<LockedPackage>> {
     all
 }
 
+/// Optional dependencies of members that no program enables.
+const UNUSED: [(&str, &str); 1] = [("latent", "latent-hub")];
+
 /// Names of the packages that each member of the workspace needs to be built, tests apart.
 fn members() -> HashMap<String, BTreeSet<String>> {
     let metadata = metadata(&["--no-deps", "--offline"]);
     let packages = metadata["packages"].as_array().unwrap().iter().map(|package| {
         let dependencies = package["dependencies"].as_array().unwrap().iter();
         let needed = dependencies.filter(|dependency| dependency["kind"].as_str() != Some("dev"));
-        let names = needed.map(|dependency| dependency["name"].as_str().unwrap().to_owned());
-        (package["name"].as_str().unwrap().to_owned(), names.collect())
+        let member = package["name"].as_str().unwrap();
+        let names = needed.map(|dependency| dependency["name"].as_str().unwrap());
+        let used = names.filter(|name| !UNUSED.contains(&(member, *name)));
+        (member.to_owned(), used.map(str::to_owned).collect())
     });
     packages.collect()
 }

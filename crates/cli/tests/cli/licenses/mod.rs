@@ -1,6 +1,6 @@
 //! The notices of third parties, which `latent licenses` prints, name exactly the packages that the program is made from; so do those of the C library, the Python package and the page.
 //!
-//! `UPDATE_LICENSES=1 cargo test --release -p latent --test cli licenses` writes them anew, from what cargo knows of all platforms.
+//! `UPDATE_LICENSES=1 cargo test --release -p latent-cli --test cli licenses` writes them anew, from what cargo knows of all platforms.
 
 mod locked;
 mod notices;
@@ -9,11 +9,11 @@ mod spdx;
 use std::collections::BTreeSet;
 use std::sync::OnceLock;
 
-const ANEW: &str = "UPDATE_LICENSES=1 cargo test --release -p latent --test cli licenses";
+const ANEW: &str = "UPDATE_LICENSES=1 cargo test --release -p latent-cli --test cli licenses";
 
 /// What is made from packages of others, and the file with their notices.
 const PROGRAMS: [(&str, &str); 4] = [
-    ("latent", "crates/cli/THIRD-PARTY.txt"),
+    ("latent-cli", "crates/cli/THIRD-PARTY.txt"),
     ("latent-capi", "crates/capi/THIRD-PARTY.txt"),
     ("latent-python", "python/THIRD-PARTY.txt"),
     ("latent-web", "crates/web/THIRD-PARTY.txt"),

@@ -1,11 +1,11 @@
 //! The engine's fixtures: small models with what transformers computes with them.
 #![allow(dead_code, missing_docs, reason = "each test file uses a part of it")]
 
+use latent_convert::quantize::{Mix, Options};
 use latent_engine::cache::Sequence;
 use latent_engine::{Engine, EngineOptions, LogitsRequest, SeqInput};
 use latent_formats::gguf::Metadata;
 use latent_formats::{Checkpoint, CheckpointSource};
-use latent_quantize::{Mix, Options};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 

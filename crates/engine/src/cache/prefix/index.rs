@@ -153,7 +153,11 @@ impl PrefixIndex {
         let recurrent = self.states.as_ref().map(|pool| RecurrentState::restored(pool, states));
         let draft = DraftRows::of_shared(if drafts { rows } else { 0 });
         let owner = Some(Arc::clone(&self.pool));
-        Some((Sequence { blocks, len: rows, owner, recurrent, embedded_from: None, draft }, from_disk))
+        let tokens = tokens[..rows].to_vec();
+        Some((
+            Sequence { blocks, len: rows, owner, recurrent, tokens, embedded_from: None, draft },
+            from_disk,
+        ))
     }
 
     /// Counts a prompt that was looked up, and how many of its tokens were cached.
@@ -167,12 +171,12 @@ impl PrefixIndex {
         }
     }
 
-    /// Caches the full blocks of a sequence that holds the first rows of `tokens`, and its last,
-    /// partial block if `with_rest`. `chain` holds the names of all blocks.
-    pub(crate) fn insert(&mut self, chain: &HashChain, tokens: &[u32], sequence: &Sequence, with_rest: bool) {
+    /// Caches the full blocks of a sequence, and its last, partial block if `with_rest`. `chain` holds the names of all blocks.
+    pub(crate) fn insert(&mut self, chain: &HashChain, sequence: &Sequence, with_rest: bool) {
         let states: Vec<Snapshot> =
             sequence.recurrent.as_ref().map_or_else(Vec::new, |state| state.states(sequence.len()));
-        let len = sequence.len().min(tokens.len()).min(sequence.embedded_from().unwrap_or(usize::MAX));
+        let tokens = sequence.tokens();
+        let len = tokens.len();
         let mut parent = None;
         for (index, name) in chain.names().iter().enumerate().take(len / KV_BLOCK) {
             let first = index * KV_BLOCK;

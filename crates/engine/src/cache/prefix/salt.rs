@@ -1,6 +1,6 @@
 //! Salts that isolate the cached prefixes of tenants.
 
-use sha2::{Digest, Sha256};
+use latent_formats::Sha256;
 
 /// Isolates the prefixes of different tenants. Only jobs with the salt that a block was cached with
 /// find it, so that response times do not reveal other tenants' prompts. Jobs without a salt share

@@ -310,7 +310,7 @@ pub fn side_by_side<T: Sync>(cases: &[T], work: impl Fn(&T) + Sync) {
     });
 }
 
-pub use latent_testing::exhaustive;
+pub use latent_testing::{exhaustive, sample_of};
 
 pub fn bits(rows: &[Vec<f32>]) -> Vec<Vec<u32>> {
     rows.iter().map(|row| row.iter().map(|v| v.to_bits()).collect()).collect()

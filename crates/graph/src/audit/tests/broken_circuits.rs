@@ -128,7 +128,12 @@ fn a_cache_that_is_not_as_stated_is_found() {
     let misstated = [
         (Code::A27, r#"{"value": "latent", "width": "kv_lora"}, "#, "16 elements, expected 64", ""),
         (Code::A27, r#""width": "kv_lora""#, "expected 64", r#""width": "hidden""#),
-        (Code::A83, r#", "rotated": true"#, "k_rope: it is rotated by position", ""),
+        (
+            Code::A83,
+            r#""width": "rope", "rotated": true"#,
+            "k_rope: it is rotated by position",
+            r#""width": "rope""#,
+        ),
         (
             Code::A83,
             r#""width": "kv_lora""#,

@@ -451,10 +451,10 @@ fn breaks_are_found_in_every_class() {
     assert!(all > 60 && found * 10 >= all * 9, "{found} of {all}");
 }
 
-/// The index in [`gated`] of the model whose decode plan is broken, and the break.
+/// The index in [`gated`], and then in [`hybrids`], of the model whose decode plan is broken, and the break.
 type GatedPlanBreak = (usize, Code, &'static str, fn(&mut Plan));
 
-/// Breaks of plans with gates, and with other kinds of shared keys.
+/// Breaks of plans with gates, with other kinds of shared keys, and with recurrent states.
 const BREAKS_OF_GATED: &[GatedPlanBreak] = &[
     (0, Code::A22, "a gate too few", |p| {
         let gate = p.ir.nodes[node(p, 0, "sigmoid_mul")].inputs[1];
@@ -490,12 +490,47 @@ const BREAKS_OF_GATED: &[GatedPlanBreak] = &[
         at(p, 0, "latent_store").prologue.rope = true;
     }),
     (2, Code::A82, "a cached row with a shared key in a model without", |p| p.ir.kv_layers[1].rope = 16),
+    (3, Code::A84, "a state that nothing changes", |p| {
+        at(p, 0, "delta_rule").kv_layer = Some(KvLayerId(0));
+    }),
+    (3, Code::A48, "a convolution without a state", |p| at(p, 0, "short_conv").kv_layer = None),
+    (4, Code::A48, "a convolution over the heads' states", |p| {
+        let other = p.ir.nodes[node(p, 0, "delta_rule")].kv_layer;
+        at(p, 0, "short_conv").kv_layer = other;
+    }),
+    (4, Code::A84, "a recurrence over a part of the rows", |p| {
+        at(p, 0, "delta_rule").path = AttentionPath::Absorbed;
+    }),
+    (3, Code::A27, "a state of another size", |p| p.ir.kv_layers[1].width -= 1),
+    (3, Code::A82, "a state of another shape", |p| {
+        let state = p.ir.kv_layers[1].state.as_mut().unwrap();
+        std::mem::swap(&mut state.heads, &mut state.rows);
+    }),
+    (4, Code::A26, "a decay of other heads", |p| {
+        let decay = p.ir.nodes[node(p, 0, "bounded_decay")].outputs[0];
+        (value(p, decay).heads, value(p, decay).width) = (10, 3);
+    }),
+    (3, Code::A26, "a bias before the rate", |p| at(p, 0, "softplus_decay").weights.reverse()),
+    (3, Code::A22, "a gate of another width", |p| {
+        let gate = p.ir.nodes[node(p, 0, "gated_norm")].inputs[1];
+        value(p, gate).width -= 1;
+    }),
+    (4, Code::A52, "a projection in the phase of what it reads", |p| {
+        let (n, out) = (node(p, 0, "gated_norm"), user(p, 0, "attn_out"));
+        p.phases[out] = p.phases[n];
+    }),
+    (4, Code::A52, "a convolution in the phase of its projections", |p| {
+        let (n, projections) = (node(p, 0, "short_conv"), user(p, 0, "q"));
+        p.phases[n] = p.phases[projections];
+    }),
 ];
 
 #[test]
-fn each_break_of_a_gate_or_of_attention_without_rope_is_found() {
-    let sessions = gated()
-        .map(|config| AuditedSession::new(config, TensorNaming::Gguf, MlaChoice::Auto, CacheForm::Latent));
+fn each_break_of_a_gate_of_attention_without_rope_or_of_a_state_is_found() {
+    let configs = gated().into_iter().chain(hybrids(TensorNaming::Gguf));
+    let session =
+        |config| AuditedSession::new(config, TensorNaming::Gguf, MlaChoice::Auto, CacheForm::Latent);
+    let sessions: Vec<AuditedSession> = configs.map(session).collect();
     for (which, code, what, change) in BREAKS_OF_GATED {
         let whole = &sessions[*which];
         let bound = BindContext { target: &whole.target, options: whole.bind };

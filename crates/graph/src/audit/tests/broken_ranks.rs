@@ -31,7 +31,9 @@ fn audited(config: &ModelConfig, plans: &[Plan]) -> Vec<Finding> {
 #[test]
 fn plans_of_every_rank_are_clean() {
     let mut of_kind = [0; 5];
-    for config in configs().iter().filter(|config| config.mtp_layers == 0) {
+    // a rank does not begin with a layer that shares the tokens which another rank's has selected
+    let whole = |config: &&ModelConfig| config.mtp_layers == 0 && !config.full_indexers.contains(&false);
+    for config in configs().iter().filter(whole) {
         let kinds = ["pipeline=2", "tensor=2", "experts=2", "tensor=2,experts=2", "pipeline=2,tensor=2"];
         for (partition, ran) in kinds.into_iter().zip(&mut of_kind) {
             let parsed: Partition = partition.parse().unwrap();

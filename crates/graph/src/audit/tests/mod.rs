@@ -8,7 +8,7 @@ mod broken_sessions;
 use super::*;
 use crate::circuit::{DeclaredTensors, TensorNaming};
 use crate::config::*;
-use crate::passes::snapshots::config;
+use crate::passes::snapshots::{config, hybrids, sparse};
 use crate::passes::{BatchBucket, BindOptions, CacheForm, FORMS, MlaChoice, Precision};
 use crate::plan::PlanOptions;
 use crate::target::{BackendTarget, KvSplits};
@@ -163,6 +163,9 @@ fn configs() -> Vec<ModelConfig> {
     let axk1 = ModelConfig { circuit: "axk1".into(), ..v3.clone() };
     let mut configs = vec![v3, dense, v2, minicpm3, plm, mtp, biased, biased_legacy, axk1];
     configs.extend(gated());
+    configs.push(sparse());
+    configs.push(ModelConfig { full_indexers: vec![true; 2], ..sparse() });
+    configs.extend(hybrids(TensorNaming::Gguf));
     configs
 }
 
@@ -188,10 +191,17 @@ fn whole_sessions_are_clean_in_every_formulation() {
             let what = format!("{} {:?} {mla} {form:?}", config.circuit, config.kv_form);
             clean(&what, &AuditedSession::new(config.clone(), TensorNaming::Gguf, mla, form).audit());
         }
-        if config.kv_form == KvForm::Combined {
+        if config.kv_form == KvForm::Combined && config.kda.is_none() {
             let session =
                 AuditedSession::new(config, TensorNaming::HuggingFace, MlaChoice::Auto, CacheForm::Latent);
             clean("names of Hugging Face", &session.audit());
+        }
+    }
+    let naming = TensorNaming::HuggingFace;
+    for config in hybrids(naming) {
+        for (mla, form) in FORMS {
+            let what = format!("{} of Hugging Face, {mla} {form:?}", config.circuit);
+            clean(&what, &AuditedSession::new(config.clone(), naming, mla, form).audit());
         }
     }
 }

@@ -57,20 +57,46 @@ fn all_latent() -> HfFixture {
 }
 
 #[test]
-fn layers_of_linear_attention_are_named() {
+fn layers_of_linear_attention_that_contradict_the_rest_are_named() {
     let mut types = vec!["full_attention"; 61];
     types[7] = "linear_attention";
     let mixed = all_latent().set("layer_types", json!(types));
-    config(mixed, &["layer_types", "\"linear_attention\" for layer 7", "linear attention (KDA)"]);
+    config(mixed, &["head_dim", "the width of a head with a recurrent state"]);
     let mixed = deepseek_v3().set("layer_types", json!(types));
-    config(mixed, &["layer_types", "linear attention (KDA)"]);
+    config(
+        mixed,
+        &["layer_types", "\"linear_attention\" for layer 7", "not supported in models of this family"],
+    );
+    types[3] = "sliding_attention";
+    let other = all_latent().set("layer_types", json!(types));
+    config(other, &["layer_types", "\"sliding_attention\" for layer 3", "not supported"]);
+    let none = all_latent().set("layer_types", json!(vec!["linear_attention"; 61]));
+    config(none, &["layer_types", "at least one layer with latent attention"]);
     let short = all_latent().set("layer_types", json!(["full_attention"]));
     config(short, &["layer_types", "a list of 1", "a list of 61"]);
     config(all_latent().without("layer_types"), &["layer_types", "missing", "linear attention (KDA)"]);
     config(all_latent().set("layer_types", json!("full")), &["layer_types", "\"full\""]);
-    let published = json!({"full_attn_layers": [4, 8], "kda_layers": [1, 2, 3]});
-    let published = all_latent().without("layer_types").set("linear_attn_config", published);
-    config(published, &["layer_types", "linear attention (KDA)"]);
+    let listed = |full: Value, kda: Value| {
+        let lists = json!({"full_attn_layers": full, "kda_layers": kda});
+        all_latent().without("layer_types").set("linear_attn_config", lists)
+    };
+    let all: Vec<usize> = (1..=61).collect();
+    config(
+        listed(json!([4, 8]), json!([1, 2, 3])),
+        &["linear_attn_config.kda_layers", "a list without layer 5"],
+    );
+    config(
+        listed(json!([4]), json!([0])),
+        &["linear_attn_config.kda_layers", "is 0", "counted from 1 to 61"],
+    );
+    config(listed(json!([4]), json!([62])), &["linear_attn_config.kda_layers", "is 62"]);
+    config(
+        listed(json!([4]), json!(all)),
+        &["linear_attn_config.full_attn_layers", "is 4", "each in one list"],
+    );
+    config(listed(json!("4"), json!(all)), &["linear_attn_config.full_attn_layers", "a list of layers"]);
+    let groups = all_latent().without("layer_types").set("layer_group_size", json!(0));
+    config(groups, &["layer_group_size", "from 1"]);
 }
 
 #[test]
@@ -80,8 +106,8 @@ fn what_known_architectures_lack_is_said() {
         config(other, &[name, "not supported: it needs", lacks, "supported: "]);
     }
     gguf(
-        GgufFixture::new("bailingmoe3", SMALL),
-        &["\"bailingmoe3\" is not supported: it needs linear attention (KDA)"],
+        GgufFixture::new("kimi-k3", SMALL),
+        &["\"kimi-k3\" is not supported: it needs linear attention (KDA)"],
     );
 }
 

@@ -23,7 +23,6 @@ pub trait KvElement: sealed::Sealed + Copy + Send + Sync + 'static {
     /// Query tile size: large enough to amortize the K/V traffic.
     const Q_TILE: usize;
 
-    /// Zero.
     const ZERO: Self;
 
     /// Elements that a row of a block takes, padding included.

@@ -20,7 +20,7 @@ const GROUP: usize = 128;
 pub(super) const LATENT_ROW: usize = 644;
 
 /// Quantized queries of all heads.
-pub(super) struct QuantizedQueries<'a> {
+pub(crate) struct QuantizedQueries<'a> {
     /// Per four elements a line of four quants of each head.
     quants: &'a [u32],
     /// Per group a line of −128 · Σ quants of each head: see [`Simd::load_init_acc`].
@@ -32,7 +32,7 @@ pub(super) struct QuantizedQueries<'a> {
 }
 
 /// Elements of scratch that quantized queries of `width` elements take.
-pub(super) fn queries_len(width: usize) -> usize {
+pub(crate) fn queries_len(width: usize) -> usize {
     HEADS * (2 * width.next_multiple_of(GROUP) / 4 + 2 * width.div_ceil(GROUP))
 }
 
@@ -40,7 +40,7 @@ impl<'a> QuantizedQueries<'a> {
     /// Quantizes the first `width` elements of each query, times `scale`, into `memory` of [`queries_len`]
     /// elements.
     #[inline(always)]
-    pub(super) fn new(
+    pub(crate) fn new(
         q: &MatrixView<'_>,
         width: usize,
         scale: f32,
@@ -72,7 +72,7 @@ impl<'a> QuantizedQueries<'a> {
     /// # Safety
     /// As for [`Simd`]. Each row has the queries' width in readable bytes, rounded up to a multiple of four.
     #[inline(always)]
-    pub(super) unsafe fn qk<S: Simd, const PREFETCH_EVERY: usize>(
+    pub(crate) unsafe fn qk<S: Simd, const PREFETCH_EVERY: usize>(
         &self,
         (from, stride): (*const u8, usize),
         count: usize,

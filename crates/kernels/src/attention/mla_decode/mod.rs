@@ -14,3 +14,5 @@ pub(super) mod int8;
 #[cfg(target_arch = "x86_64")]
 pub(super) mod int8_f16;
 mod int8_queries;
+
+pub(crate) use int8_queries::{QuantizedQueries, queries_len};

@@ -23,7 +23,6 @@ pub(super) struct PrefillTile {
 }
 
 impl PrefillTile {
-    /// Position of a query.
     #[inline(always)]
     pub fn position_of(&self, query: usize) -> usize {
         self.position + query

@@ -172,7 +172,6 @@ pub(in crate::attention) unsafe fn softmax_row(
 pub(in crate::attention) struct QueryState<'a> {
     pub max: &'a mut [f32],
     pub sum: &'a mut [f32],
-    /// Max of the block.
     pub block_max: &'a mut [f32],
     /// Sum of the block's weights relative to `block_max`.
     pub block_sum: &'a mut [f32],

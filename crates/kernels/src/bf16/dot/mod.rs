@@ -26,10 +26,8 @@ pub(crate) const KV_BLOCK: usize = 64;
 /// Heads (or queries) whose scores are the lanes of a vector.
 pub(crate) const LANES: usize = 16;
 
-/// Rows of a tile.
 pub(crate) const TILE_ROWS: usize = 16;
 
-/// Bytes of a tile.
 pub(crate) const TILE_BYTES: usize = 1024;
 
 /// Elements of bf16 of a tile.

@@ -33,7 +33,6 @@ fn tiling(vectors: usize) -> (usize, usize) {
     }
 }
 
-/// Vectors of each pass.
 fn pass_sizes(vectors: usize) -> impl Iterator<Item = usize> {
     let (_, passes) = tiling(vectors);
     (0..passes).map(move |pass| vectors / passes + usize::from(pass < vectors % passes))
@@ -105,7 +104,6 @@ pub(super) unsafe fn qk(
 }
 }
 
-/// Scores of one block.
 struct BlockScores<'a> {
     block: &'a CachedRows,
     loaded: LoadedKv,

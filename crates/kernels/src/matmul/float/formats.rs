@@ -5,7 +5,6 @@ use latent_types::TensorType;
 
 /// A float format in tiles.
 pub(super) trait FloatFormat {
-    /// The format's type.
     const TY: TensorType;
     /// Inputs per vector: at most four.
     const INPUTS: usize;

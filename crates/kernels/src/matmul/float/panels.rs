@@ -73,7 +73,6 @@ impl<'a> Panels<'a> {
         self.height
     }
 
-    /// All panels.
     pub(super) fn iter(&self) -> impl Iterator<Item = Panel<'a>> + use<'a> {
         let (mut rest, cols, most, end) = (self.packed, self.cols, self.height, self.rows.end);
         self.rows.clone().step_by(most).map(move |top| {

@@ -22,7 +22,6 @@ pub(super) enum PrefetchOrder {
 }
 
 impl PrefetchOrder {
-    /// The order for this CPU.
     pub fn for_cpu() -> PrefetchOrder {
         match CpuVendor::detect() {
             CpuVendor::AmdZen5 => PrefetchOrder::Addresses,

@@ -11,7 +11,6 @@ use latent_engine::scheduler::JobUsage;
 use serde_json::{Value, json};
 use std::fmt::Write;
 
-/// The block that is open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum OpenBlock {
     Thinking,

@@ -10,7 +10,7 @@ use axum::body::Body;
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::Response;
-use latent_engine::sampling::{DEFAULT_BREAKERS, SamplerKind};
+use latent_engine::sampling::{DEFAULT_BREAKERS, SamplerKind, SamplingField};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Duration;
@@ -46,40 +46,16 @@ pub(super) fn settings(answer: &AnswerParams, ends: &[u32], seed: Option<u64>) -
     // the shortest decimal that parses to the same f32
     let real = |value: f32| value.to_string().parse::<f64>().unwrap_or_default();
     let limit = answer.max_tokens.map_or_else(|| json!(-1), Value::from);
-    let window = |tokens: usize| if tokens >= MAX_TOKENS { json!(-1) } else { tokens.into() };
     // a ban has no number: it is null
     let bias = |(token, bias): (u32, f32)| json!({"token": token, "bias": Some(real(bias)).filter(|_| bias.is_finite())});
     let biases: Vec<Value> = answer.all_biases(ends).into_iter().map(bias).collect();
     let breakers = params.dry_breakers.as_ref().map_or_else(|| json!(DEFAULT_BREAKERS), |own| json!(own));
-    let mut value = json!({
-        "seed": seed.map_or_else(|| json!(-1), Value::from),
-        "temperature": real(params.temperature),
-        "dynatemp_range": real(params.dynatemp_range),
-        "dynatemp_exponent": real(params.dynatemp_exponent),
-        "top_k": params.top_k,
-        "top_p": real(params.top_p),
-        "min_p": real(params.min_p),
-        "top_n_sigma": real(params.top_n_sigma),
-        "xtc_probability": real(params.xtc_probability),
-        "xtc_threshold": real(params.xtc_threshold),
-        "typical_p": real(params.typical),
-        "repeat_last_n": window(params.penalty_last),
-        "repeat_penalty": real(params.repeat_penalty),
-        "presence_penalty": real(params.presence_penalty),
-        "frequency_penalty": real(params.frequency_penalty),
-        "dry_multiplier": real(params.dry_multiplier),
-        "dry_base": real(params.dry_base),
-        "dry_allowed_length": params.dry_allowed,
-        "dry_penalty_last_n": window(params.dry_last),
-        "dry_sequence_breakers": breakers,
-        "mirostat": params.mirostat,
-        "mirostat_tau": real(params.mirostat_tau),
-        "mirostat_eta": real(params.mirostat_eta),
-        "adaptive_target": real(params.adaptive_target),
-        "adaptive_decay": real(params.adaptive_decay),
-        "min_keep": params.min_keep,
-        "samplers": params.order().into_iter().map(SamplerKind::name).collect::<Vec<_>>(),
-    });
+    let mut value = json!({"seed": seed.map_or_else(|| json!(-1), Value::from)});
+    for field in SamplingField::all() {
+        value[field.name] = field.to_json(params);
+    }
+    value["dry_sequence_breakers"] = breakers;
+    value["samplers"] = params.order().into_iter().map(SamplerKind::name).collect();
     let limits = json!({
         "stop": answer.stop,
         "max_tokens": limit,
@@ -174,6 +150,8 @@ fn properties(model: &ModelStatus, config: &ServerConfig) -> Value {
         "chat_template_caps": served.map(ServedModel::template_caps),
         "bos_token": served.map_or("", |served| token_text(served, served.tokenizer.bos())),
         "eos_token": served.map_or("", |served| token_text(served, served.tokenizer.eos())),
+        "cache_bytes_per_token": served.map(|served| served.token_bytes),
+        "state_bytes_per_sequence": served.map(|served| served.state_bytes),
         "build_info": BUILD,
         "is_sleeping": served.is_none(),
         "cors_proxy_enabled": false,

@@ -62,7 +62,6 @@ pub(super) fn input_id(item: &ConversationItem) -> String {
     })
 }
 
-/// An item of the input.
 pub(super) fn input_item(id: &str, item: &ConversationItem) -> String {
     match item {
         ConversationItem::Message { role: Role::Assistant, text, .. } => message(id, &text.joined(), "[]", "completed"),

@@ -12,7 +12,6 @@ use serde_json::{Value, json};
 use std::fmt::Write;
 use std::sync::Arc;
 
-/// The item that is open.
 enum OpenItem {
     Reasoning { id: String, text: String },
     Text { id: String, text: String, tokens: Vec<TokenUpdate> },

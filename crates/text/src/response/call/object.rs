@@ -105,7 +105,6 @@ impl ObjectCalls {
         )
     }
 
-    /// Reads text.
     pub fn read(&mut self, text: &str, keys: &ObjectKeys, events: &mut Vec<ObjectEvent>) -> ReadProgress {
         let mut at = 0;
         while let Some(byte) = text.as_bytes().get(at).copied() {

@@ -63,17 +63,11 @@ impl ResponseFormat {
     }
 
     /// A format from a response template in Hugging Face's form, with the additions of ours (docs/response-parsing.md).
-    ///
-    /// # Errors
-    /// What is wrong with it, and where.
     pub fn from_template(template: &Value) -> Result<ResponseFormat, ResponseFormatError> {
         Ok(compile::compile("checkpoint", FormatSource::Checkpoint, template)?.into())
     }
 
     /// One of ours.
-    ///
-    /// # Errors
-    /// There is none of this name.
     pub fn named(name: &str) -> Result<ResponseFormat, ResponseFormatError> {
         Ok(builtin::named(name, FormatSource::Named)?.into())
     }

@@ -32,7 +32,6 @@ pub(in crate::response) struct FormatRules {
     pub ignore: Vec<String>,
     /// Markers around all calls.
     pub sections: Vec<String>,
-    /// Ends of calls.
     pub call_ends: Vec<String>,
     pub grammar: Option<ToolGrammar>,
 }

@@ -51,7 +51,6 @@ pub(super) struct FormatSelector {
     pub architectures: Vec<String>,
 }
 
-/// The template itself.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct TemplateSpec {
@@ -65,7 +64,6 @@ pub(super) struct TemplateSpec {
     pub ignore: Option<Literals>,
 }
 
-/// A field.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct FieldSpec {

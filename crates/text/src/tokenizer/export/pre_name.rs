@@ -7,10 +7,9 @@
 use super::super::EncodeOptions;
 use super::super::{Tokenizer, pre};
 use crate::error::TextError;
+use latent_formats::Sha256;
 use serde_json::Value;
-use sha2::{Digest, Sha256};
 
-/// The text.
 pub(super) const CHECK_TEXT: &str = "\n \n\n \n\n\n \t \t\t \t\n  \n   \n    \n     \n🚀 (normal) 😶\u{200d}🌫\u{fe0f} (multiple emojis concatenated) ✅ 🦙🦙 3 33 333 3333 33333 333333 3333333 33333333 3.3 3..3 3...3 កាន់តែពិសេសអាច😁 ?我想在apple工作1314151天～ ------======= нещо на Български ''''''```````\"\"\"\"......!!!!!!?????? I've been 'told he's there, 'RE you sure? 'M not sure I'll make it, 'D you like some tea? We'Ve a'lL";
 
 /// Names and hashes.

@@ -9,6 +9,7 @@ use crate::tokenizer::sentence_piece::{
 };
 use crate::tokenizer::{GgufVocab, TokenClass, Tokenizer, bytes, gguf::byte_token, spm, tiktoken};
 use latent_formats::{HfSource, TokenizerKind};
+use latent_types::Setting;
 use serde_json::Value;
 use std::collections::{HashMap, HashSet};
 
@@ -77,8 +78,9 @@ impl GgufTokenizer {
         let read = Tokenizer::from_gguf(&written.vocab())?;
         if pre.is_none() && pre_name::check_tokens(&read)? != pre_name::check_tokens(&own)? {
             let problem = format!(
-                "with the rules {:?} a text is split otherwise than with the folder's own; name the rules with --pre",
-                written.pre
+                "with the rules {:?} a text is split otherwise than with the folder's own; name the rules with {}",
+                written.pre,
+                Setting::PreTokenizer
             );
             return Err(inexpressible(problem));
         }
@@ -166,9 +168,10 @@ fn rules(pre: Option<&str>, own: &Tokenizer, by_patterns: Option<&'static str>) 
     }
     let found = pre_name::by_hash(own)?.or(by_patterns);
     found.map(str::to_owned).ok_or_else(|| {
-        inexpressible(
-            "no known rules split text as its pre-tokenizer does; if you know what llama.cpp calls them, name them with --pre".into(),
-        )
+        inexpressible(format!(
+            "no known rules split text as its pre-tokenizer does; if you know what llama.cpp calls them, name them with {}",
+            Setting::PreTokenizer
+        ))
     })
 }
 

@@ -3,6 +3,7 @@
 
 use super::segment::{Header, START, SegmentStart};
 use crate::cache::block_hash::BlockHash;
+use crate::tracing;
 use latent_formats::{InputError, input_file, output_file};
 use std::collections::{HashMap, HashSet};
 use std::fs::{self, File};

@@ -298,13 +298,13 @@ mod tests {
     use super::*;
     use crate::cache::StateOptions;
     use latent_backend::{KvLayout, LayerState};
+    use latent_backend_reference::HostKvStore;
     use latent_graph::ir::{KvLayer, KvLayerKind};
-    use latent_testing::reference::HostKvStore;
     use latent_types::CacheType;
 
     /// A cache of four blocks, a row of which has two elements.
     fn cache() -> KvCache {
-        let layer = KvLayer { kind: KvLayerKind::Latent, layer: 0, width: 2, rope: 0 };
+        let layer = KvLayer::of_rows(KvLayerKind::Latent, 0, 2, 0);
         let layers = vec![LayerState::PerToken(layer)];
         let layout = KvLayout { layers, cache_type: CacheType::F32, blocks: 4, state_slots: 0 };
         KvCache::new(Box::new(HostKvStore::new(layout)), StateOptions::default(), 0)

@@ -3,6 +3,7 @@
 use super::folder::SegmentFolder;
 use super::segment::BlockRun;
 use crate::cache::block_hash::BlockHash;
+use crate::tracing;
 use latent_formats::{OutputError, OutputFile};
 use std::collections::HashSet;
 use std::io::{self, Write};

@@ -26,7 +26,6 @@ pub(crate) struct PlaneAddresses {
 /// Methods are called in code that is compiled for the ISA of `L`, on a CPU that has it. `p` holds the planes of a tile of this format with
 /// more than `b` blocks, `S` is below `UNROLL`, and `g` below `SUB_BLOCKS / UNROLL`.
 pub(crate) trait QuantFormat {
-    /// The format's type.
     const TY: TensorType;
     /// Sub-blocks per block.
     const SUB_BLOCKS: usize;

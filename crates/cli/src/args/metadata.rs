@@ -1,0 +1,111 @@
+//! Metadata of a model in place of its file's: `--override-kv` and flags for positions.
+
+use super::limits::DEVELOPER;
+use clap::Args;
+use latent_formats::MetadataOverride;
+use latent_formats::gguf::Value;
+
+/// Flags that change metadata of a GGUF file, with llama.cpp's names and meanings.
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct MetadataArgs {
+    /// Metadata in place of the file's, such as deepseek2.context_length=int:65536; the types are int, float, bool and str
+    #[arg(long, value_name = "KEY=TYPE:VALUE", help_heading = DEVELOPER)]
+    pub(crate) override_kv: Vec<MetadataOverride>,
+
+    /// How positions are scaled: none, linear or yarn [default: as the model's file says, as for the following flags]
+    #[arg(long, value_name = "HOW", value_parser = ["none", "linear", "yarn"], help_heading = DEVELOPER)]
+    pub(crate) rope_scaling: Option<String>,
+
+    /// How many times as long the context becomes by scaling
+    #[arg(long, value_name = "FACTOR", value_parser = factor, help_heading = DEVELOPER, conflicts_with = "rope_freq_scale")]
+    pub(crate) rope_scale: Option<f64>,
+
+    /// Base of the frequencies (0: the model's)
+    #[arg(long, value_name = "BASE", value_parser = number, help_heading = DEVELOPER)]
+    pub(crate) rope_freq_base: Option<f64>,
+
+    /// Factor on the frequencies: 0.25 is --rope-scale 4
+    #[arg(long, value_name = "FACTOR", value_parser = number, help_heading = DEVELOPER)]
+    pub(crate) rope_freq_scale: Option<f64>,
+
+    /// Context of the training before YaRN, in tokens (0: the model's)
+    #[arg(long, value_name = "TOKENS", value_parser = super::limits::tokens(0), help_heading = DEVELOPER)]
+    pub(crate) yarn_orig_ctx: Option<usize>,
+
+    /// Factor of YaRN on cosine and sine (-1: the model's)
+    #[arg(long, value_name = "FACTOR", allow_negative_numbers = true, value_parser = number, help_heading = DEVELOPER)]
+    pub(crate) yarn_attn_factor: Option<f64>,
+
+    /// Rotations above which YaRN leaves a pair of elements as it is (-1: the model's)
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = number, help_heading = DEVELOPER)]
+    pub(crate) yarn_beta_fast: Option<f64>,
+
+    /// Rotations below which YaRN divides the frequency of a pair of elements (-1: the model's)
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = number, help_heading = DEVELOPER)]
+    pub(crate) yarn_beta_slow: Option<f64>,
+}
+
+fn number(word: &str) -> Result<f64, String> {
+    word.parse().ok().filter(|number: &f64| number.is_finite()).ok_or_else(|| "expected a number".into())
+}
+
+fn factor(word: &str) -> Result<f64, String> {
+    let factor = number(word)?;
+    if factor >= 1.0 { Ok(factor) } else { Err("expected a number of at least 1".into()) }
+}
+
+impl MetadataArgs {
+    /// The values for a model of an architecture; later ones have priority.
+    pub(crate) fn overrides(&self, architecture: &str) -> Vec<MetadataOverride> {
+        let real = |value: Option<f64>| value.filter(|value| *value > 0.0).map(Value::Float);
+        let scale = self.rope_freq_scale.filter(|scale| *scale > 0.0).map(|scale| 1.0 / scale);
+        let original = self.yarn_orig_ctx.filter(|tokens| *tokens > 0);
+        let flags = [
+            ("freq_base", real(self.rope_freq_base)),
+            ("scaling.type", self.rope_scaling.clone().map(Value::String)),
+            ("scaling.factor", real(self.rope_scale.or(scale))),
+            ("scaling.original_context_length", original.map(|tokens| Value::Unsigned(tokens as u64))),
+            ("scaling.attn_factor", real(self.yarn_attn_factor)),
+            ("scaling.yarn_beta_fast", real(self.yarn_beta_fast)),
+            ("scaling.yarn_beta_slow", real(self.yarn_beta_slow)),
+        ];
+        let flags = flags.into_iter().filter_map(|(name, value)| {
+            Some(MetadataOverride { key: format!("{architecture}.rope.{name}"), value: value? })
+        });
+        flags.chain(self.override_kv.iter().cloned()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct MetadataFlags {
+        #[command(flatten)]
+        metadata: MetadataArgs,
+    }
+
+    #[test]
+    fn flags_are_keys_of_the_architecture() {
+        let keys = |line: &str| {
+            let words = ["latent"].into_iter().chain(line.split_whitespace());
+            let all = MetadataFlags::parse_from(words).metadata.overrides("a");
+            let shown = all.iter().map(|one| format!("{}={}", one.key, one.value.describe()));
+            shown.collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(keys("--rope-freq-scale 0.25"), "a.rope.scaling.factor=4");
+        assert_eq!(
+            keys(
+                "--rope-scaling yarn --rope-scale 2 --yarn-orig-ctx 4k --override-kv a.rope.freq_base=float:5"
+            ),
+            "a.rope.scaling.type=\"yarn\" a.rope.scaling.factor=2 a.rope.scaling.original_context_length=4096 a.rope.freq_base=5"
+        );
+        // llama.cpp's words for the model's own values
+        assert_eq!(
+            keys("--rope-freq-base 0 --yarn-attn-factor -1 --yarn-beta-fast -1 --yarn-orig-ctx 0"),
+            ""
+        );
+    }
+}

@@ -1,0 +1,345 @@
+//! The target type of each tensor.
+
+use crate::quantize::error::QuantizeError;
+use crate::quantize::importance::Importances;
+use crate::quantize::mix::Mix;
+use crate::quantize::pattern::TensorPattern;
+use crate::quantize::rules::{self, MixRules};
+use crate::quantize::shape::{ModelShape, TensorRole, columns_rows_matrices, layer_of};
+use crate::quantize::weights::{SourceTensor, Weights};
+use latent_formats::gguf::{DEFAULT_ALIGNMENT, Metadata, Writer, WriterValue, shard_name};
+use latent_formats::{OutputError, cut, output_file};
+use latent_types::TensorType;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+/// Keys of a set of shards, which the written file is not.
+const OF_SHARDS: [&str; 3] = ["split.no", "split.count", "split.tensors.count"];
+
+/// The revision of the block formats that `general.quantization_version` names.
+const QUANTIZATION_VERSION: u32 = 2;
+
+/// What is asked for.
+#[derive(Clone, Debug)]
+pub struct Options {
+    pub mix: Mix,
+    /// The type of the mix for every tensor that may be quantized.
+    pub pure: bool,
+    /// Types of tensors by their names; the first pattern that is found counts.
+    pub tensor_types: Vec<(TensorPattern, TensorType)>,
+    /// The type of the output matrix.
+    pub output: Option<TensorType>,
+    /// The type of the token embedding.
+    pub embedding: Option<TensorType>,
+    /// Whether tensors that are quantized already may be quantized again.
+    pub allow_requantize: bool,
+}
+
+impl Options {
+    pub fn new(mix: Mix) -> Options {
+        Options {
+            mix,
+            pure: false,
+            tensor_types: Vec::new(),
+            output: None,
+            embedding: None,
+            allow_requantize: false,
+        }
+    }
+}
+
+/// A tensor and what it becomes.
+#[derive(Clone, Debug)]
+pub struct AssignedTensor {
+    pub name: String,
+    /// Its shape, outermost dimension first.
+    pub shape: Vec<usize>,
+    /// Its type in the model.
+    pub from: TensorType,
+    /// Its type in the written file.
+    pub to: TensorType,
+    /// Its type if the mix does not choose one.
+    pub kept: TensorType,
+    /// The type that the mix chose, if the row length is not a multiple of its block size.
+    pub meant: Option<TensorType>,
+    /// Bytes of [`kept`](Self::kept).
+    pub bytes_kept: u64,
+    /// Bytes in the written file.
+    pub bytes_to: u64,
+    /// Whether the mix chose its type; false for norms, biases and routers.
+    pub free: bool,
+    /// Whether the user set its type by name.
+    pub named: bool,
+}
+
+/// A file that is to be written, or the files of a set.
+pub struct Assignment<'a> {
+    pub(crate) weights: &'a dyn Weights,
+    pub(crate) importances: Option<&'a Importances>,
+    pub(crate) tensors: Vec<AssignedTensor>,
+    pub(crate) files: Vec<NewFile>,
+    mix: Mix,
+    allow_requantize: bool,
+    /// Bytes of tensors that a file may have; none: one file.
+    split: Option<u64>,
+}
+
+pub(crate) struct NewFile {
+    pub writer: Writer,
+    /// Indices of its tensors.
+    pub tensors: Range<usize>,
+}
+
+impl<'a> Assignment<'a> {
+    /// Chooses a type for every tensor, and checks all that can be known before the weights are read.
+    ///
+    /// # Errors
+    /// A model that cannot be written so; importances of another model; a type that does not fit, or is not allowed.
+    pub fn new(
+        weights: &'a dyn Weights,
+        options: &Options,
+        importances: Option<&'a Importances>,
+    ) -> Result<Assignment<'a>, QuantizeError> {
+        let metadata = weights.metadata()?;
+        let sources = weights.tensors();
+        if sources.is_empty() {
+            let problem = "it holds no tensors to quantize; give a file with the model's weights".into();
+            return Err(QuantizeError::Source { file: weights.display_name(), problem });
+        }
+        if let Some(importances) = importances {
+            importances.check(&weights.display_name(), &sources)?;
+        }
+        for ty in
+            options.tensor_types.iter().map(|(_, ty)| *ty).chain(options.output).chain(options.embedding)
+        {
+            if !latent_quant::can_quantize(ty) || ty.ggml_id().is_none() {
+                return Err(QuantizeError::NotWritable(ty));
+            }
+        }
+        let shape = ModelShape::read(metadata, &sources)?;
+        let tensors = choose(sources, options, &shape, importances.is_some())?;
+        let mut assignment = Assignment {
+            weights,
+            importances,
+            files: Vec::new(),
+            tensors,
+            mix: options.mix,
+            allow_requantize: options.allow_requantize,
+            split: None,
+        };
+        assignment.finish()?;
+        Ok(assignment)
+    }
+
+    /// Cuts the model into files of at most `most` bytes of tensors each; a larger tensor has a file of its own.
+    pub fn split(&mut self, most: u64) -> Result<(), QuantizeError> {
+        self.split = Some(most);
+        self.finish()
+    }
+
+    /// What the files of a target are called: the target itself, or the names of a set (`NAME-00001-of-0000N.gguf`).
+    pub fn targets(&self, target: &Path) -> Vec<PathBuf> {
+        let count = self.files.len();
+        if count == 1 {
+            return vec![target.to_owned()];
+        }
+        let stem = target.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
+        (0..count).map(|number| target.with_file_name(shard_name(&stem, number, count))).collect()
+    }
+
+    /// The tensors in the order of the file.
+    pub fn tensors(&self) -> &[AssignedTensor] {
+        &self.tensors
+    }
+
+    /// The mix that it began with.
+    pub fn mix(&self) -> Mix {
+        self.mix
+    }
+
+    /// Bytes of the written files.
+    pub fn bytes(&self) -> Result<u64, QuantizeError> {
+        let of_file = |file: usize| {
+            let tensors = self.files[file].writer.offsets().map_err(|error| self.unwritable(error))?.1;
+            Ok(self.header(file)?.len() as u64 + tensors)
+        };
+        (0..self.files.len()).map(of_file).sum()
+    }
+
+    /// The header of the file at an index.
+    pub(crate) fn header(&self, file: usize) -> Result<Vec<u8>, QuantizeError> {
+        let mut header = Vec::new();
+        self.files[file].writer.write_header(&mut header).map_err(|error| self.unwritable(error))?;
+        Ok(header)
+    }
+
+    /// Writes the header of the first file alone, which [`Outline`](latent_formats::Outline) reads: what the file would be.
+    pub fn write_header(&self, path: &Path) -> Result<(), QuantizeError> {
+        let header = self.header(0)?;
+        Ok(output_file::write(path, &header)?)
+    }
+
+    /// Gives tensors other types.
+    pub fn retype(&mut self, types: &[(usize, TensorType)]) -> Result<(), QuantizeError> {
+        for (index, to) in types {
+            (self.tensors[*index].to, self.tensors[*index].meant) = (*to, None);
+        }
+        self.finish()
+    }
+
+    /// What the first byte of every tensor is a multiple of.
+    pub(crate) fn alignment(&self) -> Result<u64, QuantizeError> {
+        Ok(self.weights.metadata()?.u64("general.alignment")?.unwrap_or(u64::from(DEFAULT_ALIGNMENT)))
+    }
+
+    pub(crate) fn unwritable(&self, error: std::io::Error) -> QuantizeError {
+        OutputError::Io { path: self.weights.path().to_owned(), error }.into()
+    }
+
+    /// Checks the types, counts bytes and declares the files.
+    fn finish(&mut self) -> Result<(), QuantizeError> {
+        for tensor in &mut self.tensors {
+            tensor.bytes_to = check(tensor, self.mix, self.importances, self.allow_requantize)?;
+        }
+        let bytes: Vec<u64> = self.tensors.iter().map(|tensor| tensor.bytes_to).collect();
+        let parts = cut(&bytes, self.split.unwrap_or(u64::MAX))?;
+        let mut first = Some(self.keys(self.weights.metadata()?));
+        let count = parts.len();
+        let mut files = Vec::with_capacity(count);
+        for (number, tensors) in parts.into_iter().enumerate() {
+            let mut writer = first.take().unwrap_or_default();
+            if count > 1 {
+                writer.key("split.no", WriterValue::U16(number as u16));
+                writer.key("split.count", WriterValue::U16(count as u16));
+                writer.key("split.tensors.count", WriterValue::I32(bytes.len() as i32));
+            }
+            for tensor in &self.tensors[tensors.clone()] {
+                let declared = writer.tensor(&tensor.name, tensor.to, &tensor.shape);
+                declared.map_err(|error| self.unwritable(error))?;
+            }
+            files.push(NewFile { writer, tensors });
+        }
+        self.files = files;
+        Ok(())
+    }
+
+    /// The keys of the first file.
+    fn keys(&self, metadata: &Metadata) -> Writer {
+        let mut writer = Writer::new();
+        for (key, bytes) in metadata.encoded().filter(|(key, _)| !OF_SHARDS.contains(key)) {
+            writer.key(key, WriterValue::Encoded(bytes.to_vec()));
+        }
+        writer.set_key("general.quantization_version", WriterValue::U32(QUANTIZATION_VERSION));
+        writer.set_key("general.file_type", WriterValue::U32(self.mix.id()));
+        if let Some(importances) = self.importances {
+            importances.describe(&mut writer);
+        }
+        writer
+    }
+}
+
+fn choose(
+    sources: Vec<SourceTensor>,
+    options: &Options,
+    shape: &ModelShape,
+    has_importance: bool,
+) -> Result<Vec<AssignedTensor>, QuantizeError> {
+    let base = options.mix.base();
+    let wide: Vec<bool> = sources.iter().map(|source| source.wide).collect();
+    let mut tensors: Vec<AssignedTensor> = sources.into_iter().map(unassigned).collect();
+    // rules count in this order: by layer, those of no layer first, then by name
+    let mut order: Vec<usize> = (0..tensors.len()).collect();
+    order.sort_by(|a, b| {
+        let key = |i: &usize| (layer_of(&tensors[*i].name), &tensors[*i].name);
+        key(a).cmp(&key(b))
+    });
+    let values =
+        tensors.iter().filter(|tensor| TensorRole::of(&tensor.name) == TensorRole::Value).count() as u64;
+    let mut rules = MixRules::new(options.mix, shape, has_importance, options.output, values);
+    for index in order {
+        let tensor = &mut tensors[index];
+        if !tensor.free {
+            continue;
+        }
+        let (columns, _, matrices) = columns_rows_matrices(&tensor.shape);
+        let named = options.tensor_types.iter().find(|(pattern, _)| pattern.is_found_in(&tensor.name));
+        let role = TensorRole::of(&tensor.name);
+        let by_role = match role {
+            TensorRole::Embedding => options.embedding,
+            TensorRole::Output => options.output,
+            _ => None,
+        };
+        if let Some(ty) = by_role.or(named.map(|(_, ty)| *ty)) {
+            if !columns.is_multiple_of(ty.block_len()) {
+                return Err(QuantizeError::Width { tensor: tensor.name.clone(), columns, ty });
+            }
+            (tensor.to, tensor.named) = (ty, true);
+            continue;
+        }
+        if wide[index] && !base.is_quantized() {
+            continue;
+        }
+        let meant = if options.pure || !base.is_quantized() {
+            base
+        } else {
+            rules.choose(&tensor.name, columns, matrices)
+        };
+        let fallback = rules::fallback(meant, columns);
+        tensor.to = fallback.unwrap_or(meant);
+        tensor.meant = fallback.map(|_| meant);
+    }
+    Ok(tensors)
+}
+
+/// Bytes of a tensor in a type that divides its rows.
+fn bytes_of(shape: &[usize], ty: TensorType) -> u64 {
+    let (columns, rows, matrices) = columns_rows_matrices(shape);
+    let rows = (rows as u64).saturating_mul(matrices as u64);
+    rows.saturating_mul(ty.row_bytes(columns).unwrap_or(0) as u64)
+}
+
+/// A tensor before a type is chosen for it.
+fn unassigned(source: SourceTensor) -> AssignedTensor {
+    let SourceTensor { name, shape, ty, kept, wide: _ } = source;
+    let bytes = bytes_of(&shape, kept);
+    AssignedTensor {
+        free: rules::may_be_quantized(&name, &shape),
+        name,
+        shape,
+        from: ty,
+        to: kept,
+        kept,
+        meant: None,
+        bytes_kept: bytes,
+        bytes_to: bytes,
+        named: false,
+    }
+}
+
+/// Whether the tensor can become what was chosen; its bytes then.
+fn check(
+    tensor: &AssignedTensor,
+    mix: Mix,
+    importances: Option<&Importances>,
+    allow_requantize: bool,
+) -> Result<u64, QuantizeError> {
+    let (from, to, name) = (tensor.from, tensor.to, || tensor.name.clone());
+    if from == to {
+        return Ok(bytes_of(&tensor.shape, to));
+    }
+    let (columns, _, matrices) = columns_rows_matrices(&tensor.shape);
+    if to.row_bytes(columns).is_none() {
+        return Err(QuantizeError::Width { tensor: name(), columns, ty: to });
+    }
+    if !latent_quant::can_decode(from) {
+        return Err(QuantizeError::NotReadable { tensor: name(), ty: from });
+    }
+    if from.is_quantized() && to != tensor.kept && !allow_requantize {
+        return Err(QuantizeError::Requantize { tensor: name(), from, to });
+    }
+    let of = importances.map(|all| all.of(&tensor.name, columns, matrices)).transpose()?.flatten();
+    if of.is_none() && rules::needs_importance(&tensor.name, to, mix) {
+        return Err(QuantizeError::NeedsImportance { tensor: name(), ty: to });
+    }
+    Ok(bytes_of(&tensor.shape, to))
+}

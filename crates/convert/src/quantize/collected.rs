@@ -1,0 +1,96 @@
+//! Writing importances as llama.cpp does: per tensor, the sums of squares and how many rows they are of.
+
+use crate::quantize::error::QuantizeError;
+use latent_formats::gguf::{Writer, WriterValue};
+use latent_formats::{OutputError, OutputFile};
+use latent_types::TensorType;
+use std::path::Path;
+
+/// Sums of one tensor.
+#[derive(Clone, Debug)]
+pub struct CollectedSums {
+    /// The tensor's name.
+    pub tensor: String,
+    /// Rows that each of its matrices was multiplied by.
+    pub counts: Vec<u64>,
+    /// Sums of squares: matrices × columns.
+    pub sums: Vec<f64>,
+}
+
+/// What was run to collect them.
+#[derive(Clone, Debug)]
+pub struct Calibration {
+    /// The file of text.
+    pub dataset: String,
+    /// Chunks that were run.
+    pub chunks: u32,
+    /// Tokens of each.
+    pub chunk_size: u32,
+}
+
+/// Writes a file that [`Importances::read`](crate::quantize::Importances::read) and llama-quantize read; its bytes.
+pub fn write_importances(
+    path: &Path,
+    collected: &[CollectedSums],
+    calibration: &Calibration,
+) -> Result<u64, QuantizeError> {
+    let mut sorted: Vec<&CollectedSums> = collected.iter().collect();
+    sorted.sort_by(|a, b| a.tensor.cmp(&b.tensor));
+    let mut file = OutputFile::create(path)?;
+    match write(&mut file, &sorted, calibration) {
+        Ok(()) => Ok(file.finish()?),
+        Err(error) => Err(OutputError::Io { path: path.to_owned(), error }.into()),
+    }
+}
+
+fn write(
+    file: &mut OutputFile,
+    collected: &[&CollectedSums],
+    calibration: &Calibration,
+) -> std::io::Result<()> {
+    let mut writer = Writer::new();
+    writer.key("general.type", WriterValue::String("imatrix".into()));
+    writer.key("imatrix.datasets", WriterValue::Strings(vec![calibration.dataset.clone().into_bytes()]));
+    writer.key("imatrix.chunk_count", WriterValue::U32(calibration.chunks));
+    writer.key("imatrix.chunk_size", WriterValue::U32(calibration.chunk_size));
+    for one in collected {
+        let matrices = one.counts.len();
+        let columns = one.sums.len() / matrices.max(1);
+        writer.tensor(format!("{}.in_sum2", one.tensor), TensorType::F32, &[matrices, columns])?;
+        writer.tensor(format!("{}.counts", one.tensor), TensorType::F32, &[matrices, 1])?;
+    }
+    writer.write(file, |index, out| {
+        let one = collected[index / 2];
+        let mut put = |value: f32| out.write_all(&value.to_le_bytes());
+        if index % 2 == 0 {
+            one.sums.iter().try_for_each(|sum| put(*sum as f32))
+        } else {
+            one.counts.iter().try_for_each(|count| put(*count as f32))
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::quantize::importance::Importances;
+
+    #[test]
+    fn what_is_written_is_read_as_means() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("imatrix.gguf");
+        let one = |tensor: &str, counts: &[u64], sums: &[f64]| CollectedSums {
+            tensor: tensor.into(),
+            counts: counts.into(),
+            sums: sums.into(),
+        };
+        let collected = [one("b.weight", &[4], &[8.0, 2.0]), one("a.weight", &[2, 0], &[1.0, 3.0, 0.0, 0.0])];
+        let calibration = Calibration { dataset: "text".into(), chunks: 7, chunk_size: 512 };
+        let bytes = write_importances(&path, &collected, &calibration).unwrap();
+        assert_eq!(bytes, std::fs::metadata(&path).unwrap().len());
+        let read = Importances::read(&path).unwrap();
+        assert_eq!((read.len(), read.chunks, &read.datasets[..]), (2, 7, &["text".to_owned()][..]));
+        assert_eq!(read.of("b.weight", 2, 1).unwrap(), Some(&[2.0, 0.5][..]));
+        assert_eq!(read.of("a.weight", 2, 2).unwrap(), Some(&[0.5, 1.5, 1.0, 1.0][..]));
+    }
+}

@@ -1,0 +1,286 @@
+//! The pieces of a file, in its order, and what they hold.
+
+use crate::quantize::assignment::{Assignment, NewFile};
+use crate::quantize::error::QuantizeError;
+use crate::quantize::importance::normalized;
+use crate::quantize::rows::quantize_row;
+use crate::quantize::shape::columns_rows_matrices;
+use crate::quantize::weights::WeightRowReader;
+use latent_types::TensorType;
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+/// Weights of a job, as far as whole rows allow.
+pub(crate) const JOB_WEIGHTS: usize = 1 << 20;
+
+/// Weights that are read at a time, as far as whole rows allow: they stay in the cache of a core.
+const READ_TOGETHER: usize = 1 << 14;
+
+/// Rows of a tensor.
+pub(crate) struct QuantizeJob {
+    pub tensor: usize,
+    /// Counted through all matrices.
+    pub rows: Range<usize>,
+    /// Its first byte in the file.
+    pub at: u64,
+    /// With the padding behind the tensor.
+    pub bytes: usize,
+}
+
+/// Sums over weights: of squared errors and of squares, both times importances.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct QuantErrorSums {
+    pub errors: f64,
+    pub squares: f64,
+}
+
+/// All jobs of the file at an index.
+pub(crate) fn jobs(assignment: &Assignment<'_>, file: usize) -> Result<Vec<QuantizeJob>, QuantizeError> {
+    let NewFile { writer, tensors } = &assignment.files[file];
+    let data = assignment.header(file)?.len() as u64;
+    let (offsets, end) = writer.offsets().map_err(|error| assignment.unwritable(error))?;
+    let mut jobs = Vec::new();
+    for (number, index) in tensors.clone().enumerate() {
+        let tensor = &assignment.tensors[index];
+        let (columns, rows, matrices) = columns_rows_matrices(&tensor.shape);
+        let rows = rows * matrices;
+        let next = data + offsets.get(number + 1).copied().unwrap_or(end);
+        let mut at = data + offsets[number];
+        if rows == 0 || tensor.bytes_to == 0 {
+            continue;
+        }
+        let row = (tensor.bytes_to / rows as u64) as usize;
+        let step =
+            (JOB_WEIGHTS / columns.max(1)).max(1).next_multiple_of(assignment.weights.rows_together(index));
+        for first in (0..rows).step_by(step) {
+            let last = (first + step).min(rows);
+            let bytes = if last == rows { (next - at) as usize } else { (last - first) * row };
+            jobs.push(QuantizeJob { tensor: index, rows: first..last, at, bytes });
+            at += bytes as u64;
+        }
+    }
+    Ok(jobs)
+}
+
+/// What a thread works with.
+#[derive(Default)]
+pub(crate) struct QuantizeWorker<'a> {
+    /// The tensor that was read last.
+    rows: Option<(usize, Box<dyn WeightRowReader + 'a>)>,
+    numbers: Vec<f32>,
+    back: Vec<f32>,
+    importance: (Option<(usize, usize)>, Vec<f32>),
+    part: Option<(PathBuf, File)>,
+}
+
+impl<'a> QuantizeWorker<'a> {
+    /// The bytes of a job, and their errors: none where all of them were copied.
+    pub(crate) fn quantize(
+        &mut self,
+        assignment: &Assignment<'a>,
+        job: &QuantizeJob,
+    ) -> Result<(Vec<u8>, Option<QuantErrorSums>), QuantizeError> {
+        let mut out = vec![0; job.bytes];
+        let sums = self.run(assignment, job, &mut out, false)?;
+        Ok((out, sums))
+    }
+
+    /// The errors of a job whose bytes an earlier run has written.
+    pub(crate) fn compare(
+        &mut self,
+        assignment: &Assignment<'a>,
+        job: &QuantizeJob,
+        part: &Path,
+    ) -> Result<Option<QuantErrorSums>, QuantizeError> {
+        let mut out = vec![0; job.bytes];
+        let known = self.part.take_if(|(path, _)| path == part);
+        let (_, mut file) = match known {
+            Some(known) => known,
+            None => (part.to_owned(), File::open(part).map_err(|error| of_part(part, error))?),
+        };
+        file.seek(SeekFrom::Start(job.at))
+            .and_then(|_| file.read_exact(&mut out))
+            .map_err(|error| of_part(part, error))?;
+        self.part = Some((part.to_owned(), file));
+        self.run(assignment, job, &mut out, true)
+    }
+
+    /// Errors of one row, counted through all matrices, in types.
+    pub(crate) fn errors(
+        &mut self,
+        assignment: &Assignment<'a>,
+        (tensor, row): (usize, usize),
+        types: &[TensorType],
+    ) -> Result<Vec<QuantErrorSums>, QuantizeError> {
+        let (columns, rows, matrices) = columns_rows_matrices(&assignment.tensors[tensor].shape);
+        let unit = assignment.weights.rows_together(tensor);
+        let first = row - row % unit;
+        let mut numbers = std::mem::take(&mut self.numbers);
+        numbers.resize(unit.min(rows * matrices - first) * columns, 0.0);
+        self.rows(assignment, tensor)?.read(first, &mut numbers)?;
+        let numbers_of_row = &numbers[(row - first) * columns..(row - first + 1) * columns];
+        let errors = types.iter().map(|ty| {
+            let mut out = vec![0; ty.row_bytes(columns).unwrap_or(0)];
+            self.row(assignment, (tensor, row), (numbers_of_row, *ty), &mut out, false)
+        });
+        let errors = errors.collect();
+        self.numbers = numbers;
+        errors
+    }
+
+    /// The rows of a tensor, which are kept until another one is asked for.
+    fn rows(
+        &mut self,
+        assignment: &Assignment<'a>,
+        tensor: usize,
+    ) -> Result<&(dyn WeightRowReader + 'a), QuantizeError> {
+        let rows = match self.rows.take_if(|(of, _)| *of == tensor) {
+            Some((_, rows)) => rows,
+            None => assignment.weights.rows(tensor)?,
+        };
+        Ok(&*self.rows.insert((tensor, rows)).1)
+    }
+
+    /// New bytes, unless they are there, and their errors.
+    fn run(
+        &mut self,
+        assignment: &Assignment<'a>,
+        job: &QuantizeJob,
+        out: &mut [u8],
+        there: bool,
+    ) -> Result<Option<QuantErrorSums>, QuantizeError> {
+        let tensor = &assignment.tensors[job.tensor];
+        let (columns, rows, matrices) = columns_rows_matrices(&tensor.shape);
+        let row_bytes = (tensor.bytes_to as usize) / (rows * matrices);
+        let unit = assignment.weights.rows_together(job.tensor);
+        let most = (READ_TOGETHER / (unit * columns).max(1)).max(1) * unit;
+        let mut sums: Option<QuantErrorSums> = None;
+        let mut numbers = std::mem::take(&mut self.numbers);
+        let mut first = job.rows.start;
+        while first < job.rows.end {
+            let out = &mut out[(first - job.rows.start) * row_bytes..];
+            let source = self.rows(assignment, job.tensor)?;
+            if let Some(bytes) = source.stored(tensor.to, first..job.rows.end) {
+                out[..bytes.len()].copy_from_slice(&bytes);
+                first += bytes.len() / row_bytes;
+                continue;
+            }
+            let count = most.min(job.rows.end - first);
+            numbers.resize(count * columns, 0.0);
+            source.read(first, &mut numbers)?;
+            let of_rows = numbers.chunks_exact(columns).zip(out.chunks_exact_mut(row_bytes));
+            for (row, (numbers, out)) in (first..).zip(of_rows) {
+                let of_row = self.row(assignment, (job.tensor, row), (numbers, tensor.to), out, there)?;
+                sums.get_or_insert_default().add(of_row);
+            }
+            first += count;
+        }
+        self.numbers = numbers;
+        self.rows(assignment, job.tensor)?.release(job.rows.clone());
+        Ok(sums)
+    }
+
+    /// New bytes, new weights, errors.
+    fn row(
+        &mut self,
+        assignment: &Assignment<'a>,
+        (tensor, row): (usize, usize),
+        (numbers, to): (&[f32], TensorType),
+        out: &mut [u8],
+        there: bool,
+    ) -> Result<QuantErrorSums, QuantizeError> {
+        let assigned = &assignment.tensors[tensor];
+        let (columns, rows, _) = columns_rows_matrices(&assigned.shape);
+        self.back.resize(columns, 0.0);
+        let weighted = self.importance(assignment, tensor, row / rows)?;
+        let importance = weighted.then_some(&self.importance.1[..]);
+        if !there {
+            quantize_row(to, numbers, importance, out)?;
+        }
+        latent_quant::decode(to, out, &mut self.back)?;
+        let sums = errors(numbers, &self.back, importance);
+        let tensor = || assigned.name.clone();
+        if let Some((column, value)) = latent_quant::overflow(to, numbers, &self.back) {
+            return Err(QuantizeError::Overflow { tensor: tensor(), row, column, value, ty: to });
+        }
+        if sums.errors.is_finite() && sums.squares.is_finite() {
+            return Ok(sums);
+        }
+        // what an unquantized file says is passed on by another
+        if !to.is_quantized() && numbers.iter().any(|v| !v.is_finite()) {
+            return Ok(QuantErrorSums::default());
+        }
+        Err(QuantizeError::NotFinite { tensor: tensor(), row })
+    }
+
+    /// Whether there are importances for a matrix; they are kept until the next one.
+    fn importance(
+        &mut self,
+        assignment: &Assignment<'_>,
+        tensor: usize,
+        matrix: usize,
+    ) -> Result<bool, QuantizeError> {
+        if self.importance.0 == Some((tensor, matrix)) {
+            return Ok(!self.importance.1.is_empty());
+        }
+        let assigned = &assignment.tensors[tensor];
+        let (columns, _, matrices) = columns_rows_matrices(&assigned.shape);
+        let values = assignment
+            .importances
+            .map(|all| all.of(&assigned.name, columns, matrices))
+            .transpose()?
+            .flatten();
+        let of_matrix = values.map(|values| normalized(&values[matrix * columns..(matrix + 1) * columns]));
+        self.importance = (Some((tensor, matrix)), of_matrix.unwrap_or_default());
+        Ok(!self.importance.1.is_empty())
+    }
+}
+
+fn of_part(part: &Path, error: std::io::Error) -> QuantizeError {
+    latent_formats::OutputError::Io { path: part.to_owned(), error }.into()
+}
+
+impl QuantErrorSums {
+    pub(crate) fn add(&mut self, other: QuantErrorSums) {
+        self.errors += other.errors;
+        self.squares += other.squares;
+    }
+}
+
+/// Sums of one row, eight lanes of f64 side by side.
+fn errors(old: &[f32], new: &[f32], weights: Option<&[f32]>) -> QuantErrorSums {
+    const LANES: usize = 8;
+    let (mut errors, mut squares) = ([0f64; LANES], [0f64; LANES]);
+    let mut add = |l: usize, old: f32, new: f32, weight: f32| {
+        let (old, new, weight) = (f64::from(old), f64::from(new), f64::from(weight));
+        errors[l] += weight * (old - new) * (old - new);
+        squares[l] += weight * old * old;
+    };
+    for (chunk, (old, new)) in old.chunks(LANES).zip(new.chunks(LANES)).enumerate() {
+        let weights = weights.map(|weights| &weights[chunk * LANES..]);
+        for (l, (old, new)) in old.iter().zip(new).enumerate() {
+            add(l, *old, *new, weights.map_or(1.0, |weights| weights[l]));
+        }
+    }
+    QuantErrorSums { errors: errors.iter().sum(), squares: squares.iter().sum() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_count_by_their_weights() {
+        let old: Vec<f32> = (0..11).map(|i| i as f32).collect();
+        let mut new = old.clone();
+        (new[3], new[10]) = (1.0, 11.0);
+        let plain = errors(&old, &new, None);
+        assert_eq!((plain.errors, plain.squares), (5.0, 385.0));
+        let mut weights = vec![1.0; 11];
+        weights[10] = 0.5;
+        let weighted = errors(&old, &new, Some(&weights));
+        assert_eq!((weighted.errors, weighted.squares), (4.5, 335.0));
+    }
+}

@@ -1,0 +1,32 @@
+//! Quantization of GGUF models.
+//!
+//! * [`Assignment`]: which type each tensor gets, by a [`Mix`] with llama.cpp's choice per tensor, by [`TensorPattern`]s of names, and with [`Importances`].
+//! * [`Weights`]: where the weights come from: a GGUF file here, a folder of safetensors in [`FolderWeights`](crate::FolderWeights).
+//! * [`write()`]: writes the file, or the files of a set, on all cores; an interrupted run can be resumed.
+//! * [`quantize_row`]: a row of weights in a type, by the instructions of this CPU.
+mod assignment;
+mod collected;
+mod error;
+mod importance;
+mod jobs;
+mod mix;
+mod pattern;
+mod rows;
+mod rules;
+mod search;
+mod sensitivity;
+mod shape;
+mod weights;
+mod write;
+
+pub use assignment::{AssignedTensor, Assignment, Options};
+pub use collected::{Calibration, CollectedSums, write_importances};
+pub use error::QuantizeError;
+pub use importance::Importances;
+pub use mix::Mix;
+pub use pattern::TensorPattern;
+pub use rows::quantize_row;
+pub use search::{SizeFit, TypeMeasurements};
+pub use sensitivity::TensorGroup;
+pub use weights::{SourceTensor, WeightRowReader, Weights};
+pub use write::{QuantizedModel, WrittenTensor, write};

@@ -1,0 +1,145 @@
+//! The source of the weights to quantize: a file or a conversion.
+
+use crate::quantize::error::QuantizeError;
+use latent_formats::gguf::Metadata;
+use latent_formats::identity::Identity;
+use latent_formats::{Checkpoint, CheckpointSource};
+use latent_types::TensorType;
+use std::borrow::Cow;
+use std::ops::Range;
+use std::path::Path;
+
+/// A tensor that is to be written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SourceTensor {
+    /// Its name in the written file.
+    pub name: String,
+    /// Its shape there, outermost dimension first.
+    pub shape: Vec<usize>,
+    /// The type that it is stored in.
+    pub ty: TensorType,
+    /// The type that it gets where a mix chooses none for it.
+    pub kept: TensorType,
+    /// Whether it has `kept` in files of an unquantized type too.
+    pub wide: bool,
+}
+
+/// A model whose weights are to be written: a GGUF file, or one that a folder of safetensors would become.
+pub trait Weights: Sync {
+    /// What messages call it.
+    fn display_name(&self) -> String;
+
+    fn path(&self) -> &Path;
+
+    /// The metadata of the written file, but for the keys that types and importances change.
+    fn metadata(&self) -> Result<&Metadata, QuantizeError>;
+
+    /// Its tensors, in the order of the written file.
+    fn tensors(&self) -> Vec<SourceTensor>;
+
+    /// Stands for all of its weights.
+    fn identity(&self) -> Identity;
+
+    /// Rows of the tensor at an index that are made together: [`WeightRowReader::read`] begins at a multiple of it.
+    fn rows_together(&self, tensor: usize) -> usize;
+
+    /// Reads the tensor at an index.
+    fn rows(&self, tensor: usize) -> Result<Box<dyn WeightRowReader + '_>, QuantizeError>;
+}
+
+/// The rows of one tensor, counted through all its matrices.
+pub trait WeightRowReader {
+    /// The weights of consecutive rows, whole [`Weights::rows_together`] or up to the end.
+    fn read(&self, first: usize, out: &mut [f32]) -> Result<(), QuantizeError>;
+
+    /// The bytes of the first ones of these rows, as many as are stored one after another in `ty`; none where the first must be encoded.
+    fn stored(&self, ty: TensorType, rows: Range<usize>) -> Option<Cow<'_, [u8]>>;
+
+    /// Tells the system that it may drop the pages of rows that have been read.
+    fn release(&self, rows: Range<usize>);
+}
+
+impl Weights for Checkpoint {
+    fn display_name(&self) -> String {
+        Checkpoint::display_name(self)
+    }
+
+    fn path(&self) -> &Path {
+        Checkpoint::path(self)
+    }
+
+    fn metadata(&self) -> Result<&Metadata, QuantizeError> {
+        let refused = |problem: &str| {
+            let file = Checkpoint::display_name(self);
+            Err(QuantizeError::Source { file, problem: problem.to_owned() })
+        };
+        if self.packed_from().is_some() {
+            return refused(
+                "it is a packed file, which holds tiles; quantize the file that it was packed from",
+            );
+        }
+        match self.source() {
+            CheckpointSource::Gguf(source) => Ok(&source.metadata),
+            CheckpointSource::HuggingFace(_) => {
+                refused("it is a folder of safetensors; converting it with a type quantizes it")
+            }
+        }
+    }
+
+    fn tensors(&self) -> Vec<SourceTensor> {
+        let of = |info: &latent_formats::TensorInfo| SourceTensor {
+            name: info.name.clone(),
+            shape: info.shape.clone(),
+            ty: info.ty,
+            kept: info.ty,
+            wide: false,
+        };
+        Checkpoint::tensors(self).iter().map(of).collect()
+    }
+
+    fn identity(&self) -> Identity {
+        Checkpoint::identity(self)
+    }
+
+    fn rows_together(&self, _: usize) -> usize {
+        1
+    }
+
+    fn rows(&self, tensor: usize) -> Result<Box<dyn WeightRowReader + '_>, QuantizeError> {
+        let info = &Checkpoint::tensors(self)[tensor];
+        let data = self.tensor(&info.name).map_or(&[][..], |tensor| tensor.data);
+        let row_bytes = data.len().checked_div(info.rows()).unwrap_or(0);
+        Ok(Box::new(StoredRows { checkpoint: self, name: &info.name, ty: info.ty, data, row_bytes }))
+    }
+}
+
+/// Rows of a GGUF file.
+struct StoredRows<'a> {
+    checkpoint: &'a Checkpoint,
+    name: &'a str,
+    ty: TensorType,
+    data: &'a [u8],
+    row_bytes: usize,
+}
+
+impl StoredRows<'_> {
+    fn bytes(&self, rows: Range<usize>) -> Range<usize> {
+        rows.start * self.row_bytes..rows.end * self.row_bytes
+    }
+}
+
+impl WeightRowReader for StoredRows<'_> {
+    fn read(&self, first: usize, out: &mut [f32]) -> Result<(), QuantizeError> {
+        let bytes = out.len() / self.ty.block_len() * self.ty.block_bytes();
+        let start = first * self.row_bytes;
+        Ok(latent_quant::decode(self.ty, &self.data[start..start + bytes], out)?)
+    }
+
+    fn stored(&self, ty: TensorType, rows: Range<usize>) -> Option<Cow<'_, [u8]>> {
+        (ty == self.ty).then(|| Cow::Borrowed(&self.data[self.bytes(rows)]))
+    }
+
+    fn release(&self, rows: Range<usize>) {
+        self.checkpoint.drop_pages(self.name, self.bytes(rows));
+    }
+}

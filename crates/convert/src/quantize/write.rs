@@ -1,0 +1,253 @@
+//! Writing an assignment: all cores quantize, one thread puts the pieces one behind the other.
+
+use crate::quantize::assignment::{AssignedTensor, Assignment};
+use crate::quantize::error::QuantizeError;
+use crate::quantize::importance::Importances;
+use crate::quantize::jobs::{QuantErrorSums, QuantizeJob, QuantizeWorker, jobs};
+use latent_formats::identity::{FNV_START, fnv};
+use latent_formats::{OutputError, OutputFile, ResumableFile};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
+use std::thread;
+use std::time::Duration;
+
+/// Pieces that a thread may be ahead of the file.
+const AHEAD: usize = 4;
+
+/// How often a caller is asked whether to go on while nothing is finished.
+const ASK_EVERY: Duration = Duration::from_millis(100);
+
+/// Increase it when an encoder produces other bytes: partial files of older revisions are discarded.
+const REVISION: u32 = 2;
+
+#[derive(Clone, Debug)]
+pub struct WrittenTensor {
+    /// What it was to become.
+    pub assigned: AssignedTensor,
+    /// √(Σ w·(x − x̂)² ÷ Σ w·x²), with w the importances; none where the bytes were copied.
+    pub error: Option<f64>,
+    /// Whether there were importances for it.
+    pub weighted: bool,
+}
+
+/// A file that was written, or a set of files.
+#[derive(Clone, Debug)]
+pub struct QuantizedModel {
+    /// Its tensors, in its order.
+    pub tensors: Vec<WrittenTensor>,
+    /// The file, or those of the set, the one to open first.
+    pub files: Vec<PathBuf>,
+    pub bytes: u64,
+    /// How many of them an earlier run had written.
+    pub resumed: u64,
+}
+
+/// What a thread hands to the file: bytes, unless they are there already.
+type QuantizeJobOutput = Result<(Option<Vec<u8>>, Option<QuantErrorSums>), QuantizeError>;
+
+/// Writes the files of an assignment with `threads` threads: `target`, or
+/// [those of a set](Assignment::targets). After an interruption the same call resumes from the
+/// partial files and yields the same bytes. `progress` receives the written and the total bytes, and
+/// returns whether to continue.
+///
+/// # Errors
+/// A target that is refused; weights that are not finite; a system that fails; a stop that was asked for. The targets then are as they were.
+pub fn write(
+    assignment: &Assignment<'_>,
+    target: &Path,
+    threads: usize,
+    progress: &mut dyn FnMut(u64, u64) -> bool,
+) -> Result<QuantizedModel, QuantizeError> {
+    let targets = assignment.targets(target);
+    for target in &targets {
+        OutputFile::check(target)?;
+    }
+    let bytes = assignment.bytes()?;
+    let mut sums: Vec<Option<QuantErrorSums>> = vec![None; assignment.tensors.len()];
+    let mut whole: Vec<HeadlessFile> = Vec::with_capacity(targets.len());
+    let (mut before, mut resumed) = (0, 0);
+    for (number, target) in targets.iter().enumerate() {
+        let mut tell = |done: u64| progress(before + done, bytes);
+        let written = write_part(assignment, (number, target), threads, &mut sums, &mut tell);
+        let (written, of_earlier) = match written {
+            Ok(written) => written,
+            Err(error) => {
+                // no run can go on after other errors
+                if !matches!(
+                    error,
+                    QuantizeError::Unfinished { .. }
+                        | QuantizeError::Stopped { .. }
+                        | QuantizeError::Output(_)
+                ) {
+                    whole.into_iter().for_each(|(file, _)| file.discard());
+                }
+                return Err(error);
+            }
+        };
+        before += written.0.written();
+        resumed += of_earlier;
+        whole.push(written);
+    }
+    ResumableFile::publish_all(whole)?;
+    let tensors = assignment.tensors.iter().zip(sums).map(|(assigned, sums)| WrittenTensor {
+        assigned: assigned.clone(),
+        error: sums.map(|sums| if sums.squares > 0.0 { (sums.errors / sums.squares).sqrt() } else { 0.0 }),
+        weighted: assignment.importances.is_some_and(|all| all.has(&assigned.name)),
+    });
+    Ok(QuantizedModel { tensors: tensors.collect(), files: targets, bytes, resumed })
+}
+
+/// A file that has all its bytes but its first ones, and these.
+type HeadlessFile = (ResumableFile, [u8; ResumableFile::COUNT_BYTES]);
+
+/// Writes the file at an index, but does not give it its name; how many of its bytes an earlier run had written.
+fn write_part(
+    assignment: &Assignment<'_>,
+    (number, target): (usize, &Path),
+    threads: usize,
+    sums: &mut [Option<QuantErrorSums>],
+    progress: &mut dyn FnMut(u64) -> bool,
+) -> Result<(HeadlessFile, u64), QuantizeError> {
+    let header = assignment.header(number)?;
+    let jobs = jobs(assignment, number)?;
+    let total = jobs.last().map_or(header.len() as u64, |job| job.at + job.bytes as u64);
+    let mut file = ResumableFile::open(target, fingerprint(assignment, &header))?;
+    let resumed = file.written();
+    if resumed != total && resumed != header.len() as u64 && !jobs.iter().any(|job| job.at == resumed) {
+        file.begin_anew()?;
+    }
+    let resumed = file.written();
+    let done = (|| {
+        if resumed == 0 {
+            file.append(&header).map_err(WriteInterruption::Io)?;
+        }
+        let work = WriteContext { assignment, jobs: &jobs, resumed, part: file.part().to_owned() };
+        let mut add = |job: &QuantizeJob, of_job: Option<QuantErrorSums>| {
+            if let Some(of_job) = of_job {
+                sums[job.tensor].get_or_insert_default().add(of_job);
+            }
+        };
+        work.run(&mut file, threads.clamp(1, latent_threads::MAX_THREADS), &mut add, progress)?;
+        // other files may follow, and fail
+        file.count().map_err(WriteInterruption::Io)
+    })();
+    if let Err(ended) = done {
+        return Err(unfinished(ended, file, target));
+    }
+    let mut start = [0; ResumableFile::COUNT_BYTES];
+    start.copy_from_slice(&header[..ResumableFile::COUNT_BYTES]);
+    Ok(((file, start), resumed))
+}
+
+/// Why writing ended early.
+enum WriteInterruption {
+    Io(std::io::Error),
+    Asked,
+    Failed(QuantizeError),
+}
+
+fn unfinished(ended: WriteInterruption, mut file: ResumableFile, target: &Path) -> QuantizeError {
+    // what cannot be counted is written again
+    let _ = file.count();
+    let (part, written) = (file.part().to_owned(), file.counted());
+    if written == 0 || matches!(ended, WriteInterruption::Failed(_)) {
+        file.discard();
+    }
+    match ended {
+        WriteInterruption::Io(error) if written == 0 => {
+            OutputError::Io { path: target.to_owned(), error }.into()
+        }
+        WriteInterruption::Io(error) => {
+            QuantizeError::Unfinished { target: target.to_owned(), part, written, error }
+        }
+        WriteInterruption::Asked => QuantizeError::Stopped { part, written },
+        WriteInterruption::Failed(error) => error,
+    }
+}
+
+/// What all threads see.
+struct WriteContext<'a> {
+    assignment: &'a Assignment<'a>,
+    jobs: &'a [QuantizeJob],
+    resumed: u64,
+    part: PathBuf,
+}
+
+impl WriteContext<'_> {
+    /// Threads take the jobs in turn, so that the next piece of the file is always that of the next thread.
+    fn run(
+        &self,
+        file: &mut ResumableFile,
+        threads: usize,
+        add: &mut dyn FnMut(&QuantizeJob, Option<QuantErrorSums>),
+        go_on: &mut dyn FnMut(u64) -> bool,
+    ) -> Result<(), WriteInterruption> {
+        thread::scope(|scope| {
+            let mut pieces = Vec::with_capacity(threads);
+            for first in 0..threads {
+                let (sender, receiver) = sync_channel(AHEAD);
+                pieces.push(receiver);
+                let mine = self.jobs.iter().skip(first).step_by(threads);
+                let spawned = thread::Builder::new()
+                    .name(format!("quantize-{first}"))
+                    .spawn_scoped(scope, move || self.quantize(mine, &sender));
+                spawned.map_err(WriteInterruption::Io)?;
+            }
+            for (number, job) in self.jobs.iter().enumerate() {
+                let piece = loop {
+                    match pieces[number % threads].recv_timeout(ASK_EVERY) {
+                        Ok(piece) => break piece,
+                        Err(RecvTimeoutError::Timeout) if go_on(job.at) => {}
+                        Err(RecvTimeoutError::Timeout) => return Err(WriteInterruption::Asked),
+                        Err(RecvTimeoutError::Disconnected) => {
+                            return Err(WriteInterruption::Io(std::io::Error::other(
+                                "a thread ended before its work did",
+                            )));
+                        }
+                    }
+                };
+                let (bytes, sums) = piece.map_err(WriteInterruption::Failed)?;
+                add(job, sums);
+                if let Some(bytes) = bytes {
+                    file.append(&bytes).map_err(WriteInterruption::Io)?;
+                }
+                if !go_on(job.at + job.bytes as u64) {
+                    return Err(WriteInterruption::Asked);
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// The loop of a thread: runs until all jobs are done or the receiver is dropped.
+    fn quantize<'j>(
+        &self,
+        jobs: impl Iterator<Item = &'j QuantizeJob>,
+        sender: &SyncSender<QuantizeJobOutput>,
+    ) {
+        let mut worker = QuantizeWorker::default();
+        for job in jobs {
+            let piece = if job.at + job.bytes as u64 <= self.resumed {
+                worker.compare(self.assignment, job, &self.part).map(|sums| (None, sums))
+            } else {
+                worker.quantize(self.assignment, job).map(|(bytes, sums)| (Some(bytes), sums))
+            };
+            let failed = piece.is_err();
+            if sender.send(piece).is_err() || failed {
+                return;
+            }
+        }
+    }
+}
+
+/// Stands for every byte of the file.
+fn fingerprint(assignment: &Assignment<'_>, header: &[u8]) -> u64 {
+    let identity = assignment.weights.identity();
+    let numbers = [
+        identity.header,
+        identity.sample,
+        u64::from(REVISION),
+        assignment.importances.map_or(0, Importances::fingerprint),
+    ];
+    numbers.iter().fold(fnv(FNV_START, header), |hash, number| fnv(hash, &number.to_le_bytes()))
+}

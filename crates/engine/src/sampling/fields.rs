@@ -1,0 +1,219 @@
+//! The numbers among the parameters of sampling, as a table: command lines, HTTP interfaces and libraries read from it which there are.
+
+use super::error::ParamError;
+use super::params::SamplingParams;
+use serde_json::Value;
+
+/// A number among the parameters of sampling.
+#[derive(Debug)]
+pub struct SamplingField {
+    /// Its name in requests and errors, which is that of `llama-server`.
+    pub name: &'static str,
+    /// Further names in requests.
+    pub aliases: &'static [&'static str],
+    /// What it does, as the help of a command says it.
+    pub about: &'static str,
+    /// Whether models recommend values for it.
+    pub is_recommended: bool,
+    /// Its place among the parameters.
+    pub number: SamplingNumber,
+}
+
+/// Where a number is, and which values it has.
+#[derive(Clone, Copy, Debug)]
+pub enum SamplingNumber {
+    /// A real number.
+    Real {
+        /// Reads it.
+        get: fn(&SamplingParams) -> f32,
+        /// Sets it.
+        set: fn(&mut SamplingParams, f32),
+        /// Its smallest and its largest value.
+        range: (f32, f32),
+    },
+    /// A whole number.
+    Count {
+        /// Reads it.
+        get: fn(&SamplingParams) -> usize,
+        /// Sets it.
+        set: fn(&mut SamplingParams, usize),
+        /// Its largest value.
+        max: usize,
+        /// What −1 stands for, if it stands for something.
+        all: Option<usize>,
+    },
+}
+
+/// No bound.
+const MAX: f32 = f32::MAX;
+
+/// More tokens than any context has. Larger counts become this.
+const MAX_COUNT: usize = 1 << 30;
+
+macro_rules! real {
+    ($name:literal, $field:ident, $low:expr, $high:expr, $about:literal $(, $alias:literal)* $(; $recommended:ident)?) => {
+        SamplingField {
+            name: $name,
+            aliases: &[$($alias),*],
+            about: $about,
+            is_recommended: false $(|| stringify!($recommended).len() > 0)?,
+            number: SamplingNumber::Real { get: |params| params.$field, set: |params, value| params.$field = value, range: ($low, $high) },
+        }
+    };
+}
+
+macro_rules! count {
+    ($name:literal, $field:ident, $max:expr, $all:expr, $about:literal $(, $alias:literal)* $(; $recommended:ident)?) => {
+        SamplingField {
+            name: $name,
+            aliases: &[$($alias),*],
+            about: $about,
+            is_recommended: false $(|| stringify!($recommended).len() > 0)?,
+            number: SamplingNumber::Count { get: |params| params.$field, set: |params, value| params.$field = value, max: $max, all: $all },
+        }
+    };
+}
+
+#[rustfmt::skip]
+static FIELDS: [SamplingField; 24] = [
+    real!("temperature", temperature, 0.0, 100.0, "Temperature; 0 always takes the likeliest token"; recommended),
+    count!("top_k", top_k, usize::MAX, Some(0), "Keep this many of the likeliest tokens (0 or -1: all)"; recommended),
+    real!("top_p", top_p, 0.0, 1.0, "Keep the likeliest tokens that together reach this probability"; recommended),
+    real!("min_p", min_p, 0.0, 1.0, "Keep tokens at least this likely, relative to the likeliest"; recommended),
+    real!("typical_p", typical_p, 0.0, 1.0, "Keep tokens of typical information that together reach this probability (1: off)", "typical"; recommended),
+    real!("repeat_penalty", repeat_penalty, 0.01, 100.0, "Divide the logits of recent tokens by this (1: off)", "repetition_penalty"; recommended),
+    real!("presence_penalty", presence_penalty, -100.0, 100.0, "Subtract this from the logits of tokens that occurred (0: off)"),
+    real!("frequency_penalty", frequency_penalty, -100.0, 100.0, "Subtract this for each occurrence of a token (0: off)"),
+    count!("repeat_last_n", repeat_last_n, usize::MAX, Some(MAX_COUNT), "How many tokens back the penalties look (-1: the whole context; 0: off)"; recommended),
+    real!("dry_multiplier", dry_multiplier, 0.0, 100.0, "Penalize tokens that would repeat a sequence (DRY): the multiplier (0: off)"),
+    real!("dry_base", dry_base, 1.0, 100.0, "Growth of the DRY penalty with the length of the repetition"),
+    count!("dry_allowed_length", dry_allowed, usize::MAX, Some(0), "Longest repetition that DRY leaves alone"),
+    count!("dry_penalty_last_n", dry_last, usize::MAX, Some(MAX_COUNT), "How many tokens back DRY looks (-1: the whole context; 0: DRY is off)"),
+    real!("xtc_probability", xtc_probability, 0.0, 1.0, "Chance of removing the likeliest tokens (XTC; 0: off)"; recommended),
+    real!("xtc_threshold", xtc_threshold, 0.0, 1.0, "Tokens above this probability may be removed by XTC, all but the least likely of them"; recommended),
+    real!("top_n_sigma", top_n_sigma, -MAX, MAX, "Keep logits within this many standard deviations of the largest (0 or less: off)"),
+    real!("dynatemp_range", dynatemp_range, 0.0, 100.0, "Move the temperature by at most this, up and down with the entropy of the candidates (0: off)"),
+    real!("dynatemp_exponent", dynatemp_exponent, 0.0, 100.0, "Exponent of the entropy that moves the temperature"),
+    count!("mirostat", mirostat, 2, None, "Version of Mirostat, 1 or 2, in place of all samplers that drop tokens (0: off)"; recommended),
+    real!("mirostat_eta", mirostat_eta, 0.0, 10.0, "Learning rate of Mirostat"; recommended),
+    real!("mirostat_tau", mirostat_tau, 0.0, 100.0, "Surprise that Mirostat aims at, in bits per token"; recommended),
+    real!("adaptive_target", adaptive_target, -MAX, 1.0, "Prefer tokens near this probability (adaptive-p; less than 0: off)"),
+    real!("adaptive_decay", adaptive_decay, 0.0, 0.99, "Decay of the average by which adaptive-p moves its target, from 0 to 0.99"),
+    count!("min_keep", min_keep, usize::MAX, Some(0), "Leave at least this many tokens in top-p, min-p, typical and XTC"),
+];
+
+impl SamplingField {
+    /// All of them.
+    pub fn all() -> &'static [SamplingField] {
+        &FIELDS
+    }
+
+    /// The one of this name, or alias.
+    pub fn named(name: &str) -> Option<&'static SamplingField> {
+        FIELDS.iter().find(|field| field.name == name || field.aliases.contains(&name))
+    }
+
+    /// Sets it. −1 stands for all where the field is a count that has a value for that.
+    pub fn set(&self, params: &mut SamplingParams, value: f64) {
+        match self.number {
+            SamplingNumber::Real { set, .. } => set(params, value as f32),
+            SamplingNumber::Count { set, all, .. } => match all.filter(|_| value < 0.0) {
+                Some(all) => set(params, all),
+                None => set(params, (value as usize).min(MAX_COUNT)),
+            },
+        }
+    }
+
+    /// Its value as a number of JSON: of a real number the shortest decimal that is read as the same `f32`, of a count that is more than any
+    /// context −1.
+    pub fn to_json(&self, params: &SamplingParams) -> Value {
+        match self.number {
+            SamplingNumber::Real { get, .. } => {
+                get(params).to_string().parse::<f64>().unwrap_or_default().into()
+            }
+            SamplingNumber::Count { get, .. } => match get(params) {
+                MAX_COUNT.. => (-1).into(),
+                count => count.into(),
+            },
+        }
+    }
+
+    /// Checks its value.
+    pub(super) fn check(&self, params: &SamplingParams) -> Result<(), ParamError> {
+        let name = self.name;
+        let problem = match self.number {
+            SamplingNumber::Real { get, range: (low, high), .. } => {
+                let value = get(params);
+                if (low..=high).contains(&value) {
+                    return Ok(());
+                }
+                let expected = match (low == -MAX, high == MAX) {
+                    (true, true) => "a finite number".to_owned(),
+                    (true, false) => format!("a number of at most {high}"),
+                    _ => format!("a number from {low} to {high}"),
+                };
+                format!("{name} is {value}, expected {expected}")
+            }
+            SamplingNumber::Count { get, max, .. } => {
+                let value = get(params);
+                if value <= max {
+                    return Ok(());
+                }
+                format!("{name} is {value}, expected a count from 0 to {max}")
+            }
+        };
+        Err(ParamError { name, problem })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_name_is_of_one_field_which_holds_what_is_set() {
+        let mut names: Vec<&str> =
+            FIELDS.iter().flat_map(|field| field.aliases.iter().chain([&field.name])).copied().collect();
+        names.sort_unstable();
+        names.windows(2).for_each(|pair| assert_ne!(pair[0], pair[1]));
+        for field in SamplingField::all() {
+            assert_eq!(SamplingField::named(field.name).map(|found| found.name), Some(field.name));
+            let (mut params, before) = (SamplingParams::default(), SamplingParams::default());
+            field.check(&params).unwrap();
+            field.set(&mut params, 0.75);
+            let expected: Value =
+                if let SamplingNumber::Real { .. } = field.number { 0.75.into() } else { 0.into() };
+            assert_eq!(field.to_json(&params), expected, "{}", field.name);
+            // it is the only one
+            for other in FIELDS.iter().filter(|other| other.name != field.name) {
+                assert_eq!(other.to_json(&params), other.to_json(&before), "{} {}", field.name, other.name);
+            }
+        }
+        let mut params = SamplingParams::default();
+        for (name, value, all) in
+            [("top_k", -1.0, 0), ("repeat_last_n", -1.0, 1 << 30), ("min_keep", 1e30, 1 << 30)]
+        {
+            let field = SamplingField::named(name).unwrap();
+            field.set(&mut params, value);
+            let SamplingNumber::Count { get, .. } = field.number else { panic!("{name} is a count") };
+            assert_eq!(get(&params), all, "{name}");
+        }
+    }
+
+    #[test]
+    fn what_is_out_of_range_is_named_with_its_range() {
+        for (name, value, expected) in [
+            ("temperature", -1.0, "temperature is -1, expected a number from 0 to 100"),
+            ("top_n_sigma", f64::NAN, "top_n_sigma is NaN, expected a finite number"),
+            ("adaptive_target", 2.0, "adaptive_target is 2, expected a number of at most 1"),
+            ("typical", 2.0, "typical_p is 2, expected a number from 0 to 1"),
+            ("mirostat", 3.0, "mirostat is 3, expected a count from 0 to 2"),
+        ] {
+            let mut params = SamplingParams::default();
+            SamplingField::named(name).unwrap().set(&mut params, value);
+            let error = params.check(10).unwrap_err();
+            assert_eq!(error.to_string(), expected);
+            assert_eq!(SamplingField::named(error.name).unwrap().name, error.name);
+        }
+    }
+}

@@ -1,0 +1,391 @@
+//! Kimi-Linear and Ling-3.0: layers with a recurrent state (Kimi Delta Attention) and layers with latent attention.
+
+use crate::support::jobs::{HeardEvents, nothing_is_left};
+use crate::support::{all_logits, bits, checkpoint, engine, error, fixture, folder, greedy, tiers};
+use crate::support::{demo, exhaustive, side_by_side};
+use latent_backend::Backend;
+use latent_engine::cache::{DiskCache, Sequence, StateOptions};
+use latent_engine::sampling::SamplingParams;
+use latent_engine::scheduler::{Job, JobChoice, Scheduler, SchedulerOptions};
+use latent_engine::{CancelToken, Engine, EngineError, EngineOptions, LogitsRequest, SeqInput};
+use latent_formats::Checkpoint;
+use latent_graph::passes::{CacheForm, MlaChoice, Precision};
+use latent_testing::ModelRecipe;
+use latent_text::Tokenizer;
+use latent_types::Tier;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Kimi-Linear has gates of low rank, a decay without a bound and latent attention without rotation; Ling-3.0 has gates of one matrix, a
+/// bounded decay, rotation and a gate for each head.
+const CASES: [&str; 2] = ["kimi-linear-kda", "ling-3-kda"];
+
+/// Mean relative square error of a row that exact arithmetic may have.
+const EXACT: f64 = 1e-9;
+
+/// A snapshot after each block, so that short texts have several.
+const OFTEN: StateOptions = StateOptions { sequences: 4, snapshots: 4, every: 64 };
+
+fn exact(tier: Tier, (mla, form): (MlaChoice, CacheForm)) -> EngineOptions {
+    EngineOptions {
+        tier: Some(tier),
+        threads: Some(1),
+        context: Some(1024),
+        precision: Precision::Exact,
+        mla,
+        form,
+        ..EngineOptions::default()
+    }
+}
+
+fn options(threads: usize) -> EngineOptions {
+    EngineOptions {
+        // the same sums for any number of rows
+        mla: MlaChoice::Absorbed,
+        threads: Some(threads),
+        context: Some(512),
+        cache_tokens: Some(1024),
+        max_batch_tokens: Some(256),
+        states: OFTEN,
+        ..EngineOptions::default()
+    }
+}
+
+fn load(case: &str, threads: usize) -> Engine {
+    engine(&checkpoint(&folder(case)), &options(threads))
+}
+
+fn mean_error(engine: &mut Engine, case: &str, chunk: usize) -> f64 {
+    let expected = fixture(case);
+    let logits = all_logits(engine, &expected.tokens, chunk);
+    let rows = expected.rows.iter().zip(&expected.logits);
+    rows.map(|(&row, truth)| error(&logits[row], truth)).sum::<f64>() / expected.rows.len() as f64
+}
+
+#[test]
+fn logits_agree_with_transformers_in_every_formulation_and_chunking() {
+    let forms = [
+        (MlaChoice::Auto, CacheForm::Latent),
+        (MlaChoice::Absorbed, CacheForm::Latent),
+        (MlaChoice::SeparateScores, CacheForm::Latent),
+        (MlaChoice::Naive, CacheForm::Latent),
+        (MlaChoice::Naive, CacheForm::Expanded),
+    ];
+    let tiers = tiers();
+    side_by_side(&CASES, |case| {
+        let file = checkpoint(&folder(case));
+        for (tier, form) in tiers.iter().flat_map(|tier| forms.map(|form| (*tier, form))) {
+            let mut engine = engine(&file, &exact(tier, form));
+            let all = (tier == tiers[0] && form == forms[0]) || exhaustive();
+            let chunks: &[usize] =
+                if all { &[usize::MAX, 1, 2, 3, 4, 5, 7, 16, 63, 64, 65, 149] } else { &[usize::MAX, 7] };
+            for &chunk in chunks {
+                let mean = mean_error(&mut engine, case, chunk);
+                assert!(mean <= EXACT, "{case} {tier} {form:?} in chunks of {chunk}: {mean:e}");
+            }
+        }
+    });
+}
+
+#[test]
+fn the_reference_backend_agrees_with_transformers() {
+    for case in CASES {
+        let file = checkpoint(&folder(case));
+        let options = EngineOptions { context: Some(512), threads: Some(1), ..EngineOptions::default() };
+        let backend = latent_backends::reference();
+        let mut engine = Engine::load(&*backend, &file, &options, &mut |_, _| {}).unwrap();
+        for chunk in [usize::MAX, 7, 1] {
+            let mean = mean_error(&mut engine, case, chunk);
+            assert!(mean <= EXACT, "{case} in chunks of {chunk}: {mean:e}");
+        }
+    }
+}
+
+#[test]
+fn greedy_tokens_agree_with_transformers() {
+    for case in CASES {
+        let expected = fixture(case);
+        let form = (MlaChoice::Auto, CacheForm::Latent);
+        let mut engine = engine(&checkpoint(&folder(case)), &exact(tiers()[0], form));
+        let sure = expected.margin.iter().position(|m| *m <= 1e-3).unwrap_or(expected.greedy.len());
+        assert_eq!(greedy(&mut engine, &expected.tokens, sure), expected.greedy[..sure], "{case}");
+    }
+}
+
+#[test]
+fn logits_have_the_same_bits_for_any_threads_chunks_tiers_and_neighbours() {
+    for case in CASES {
+        let tokens = fixture(case).tokens;
+        let whole = bits(&all_logits(&mut load(case, 1), &tokens, 256));
+        for threads in [2, 3, 7] {
+            let mut engine = load(case, threads);
+            for chunk in [256, 1, 13] {
+                assert!(bits(&all_logits(&mut engine, &tokens, chunk)) == whole, "{case} {threads} {chunk}");
+            }
+        }
+        // two sequences in one step, one of them with a text before it
+        let mut engine = load(case, 3);
+        let (a, b) = tokens.split_at(90);
+        let expected = [a, b].map(|part| fresh(&mut engine, part));
+        let mut sequences: [Sequence; 2] = Default::default();
+        feed(&mut engine, &mut sequences[1], &b[..20]);
+        let [one, two] = &mut sequences;
+        let mut inputs = [
+            SeqInput::tokens(one, a, LogitsRequest::Last),
+            SeqInput::tokens(two, &b[20..], LogitsRequest::Last),
+        ];
+        let mut logits = [Vec::new(), Vec::new()];
+        let take = &mut |input: usize, _: usize, row: &[f32]| {
+            logits[input] = row.iter().map(|x| x.to_bits()).collect();
+        };
+        engine.step(&mut inputs, take).unwrap().all().unwrap();
+        assert!(logits == expected, "{case}");
+    }
+}
+
+/// The logits of the last token, as bits.
+fn feed(engine: &mut Engine, sequence: &mut Sequence, tokens: &[u32]) -> Vec<u32> {
+    let mut last = Vec::new();
+    let take = &mut |_: usize, logits: &[f32]| last = logits.iter().map(|x| x.to_bits()).collect();
+    engine.prefill(sequence, tokens, 256, LogitsRequest::Last, take, &mut |_| true).unwrap();
+    last
+}
+
+/// What a sequence of its own says after `tokens`.
+fn fresh(engine: &mut Engine, tokens: &[u32]) -> Vec<u32> {
+    let mut sequence = Sequence::default();
+    let last = feed(engine, &mut sequence, tokens);
+    engine.release(sequence);
+    last
+}
+
+fn positions(sequence: &Sequence) -> Vec<usize> {
+    sequence.snapshots().collect()
+}
+
+#[test]
+fn truncated_and_shared_sequences_go_on_from_the_nearest_snapshot() {
+    for case in CASES {
+        let tokens = fixture(case).tokens;
+        let mut engine = load(case, 2);
+        let expected = fresh(&mut engine, &tokens);
+        let mut sequence = Sequence::default();
+        feed(&mut engine, &mut sequence, &tokens[..140]);
+        assert_eq!(positions(&sequence), [64, 128]);
+        // a fork within, and one at the end, after which the sequence itself continues
+        let mut within = engine.share(&sequence, 100);
+        let mut whole = engine.share(&sequence, 140);
+        assert_eq!((within.len(), whole.len()), (64, 140), "{case}");
+        assert!(feed(&mut engine, &mut within, &tokens[64..]) == expected, "{case}");
+        assert!(feed(&mut engine, &mut whole, &tokens[140..]) == expected, "{case}");
+        feed(&mut engine, &mut sequence, &[5, 6, 7]);
+        // back to the nearest snapshot: 12 tokens and 3 others run again, not 143
+        assert_eq!(engine.truncate(&mut sequence, 139), 128, "{case}");
+        assert!(feed(&mut engine, &mut sequence, &tokens[128..]) == expected, "{case}");
+        // a snapshot that was asked for, between two blocks and within a step
+        let mut asked = Sequence::default();
+        engine.snapshot_at(&mut asked, 37).unwrap();
+        feed(&mut engine, &mut asked, &tokens[..60]);
+        assert_eq!(engine.truncate(&mut asked, 59), 37, "{case}");
+        assert!(feed(&mut engine, &mut asked, &tokens[37..]) == expected, "{case}");
+        let refused = engine.shift(&mut asked, 3..40).unwrap_err();
+        assert!(matches!(refused, EngineError::NoContextShift), "{refused}");
+        for sequence in [within, whole, sequence, asked] {
+            engine.release(sequence);
+        }
+        let cache = engine.kv_cache();
+        assert_eq!(cache.available_states(), cache.state_slots(), "{case}");
+    }
+}
+
+#[test]
+fn a_cancelled_step_changes_nothing() {
+    for case in CASES {
+        let tokens = fixture(case).tokens;
+        let mut engine = load(case, 2);
+        let expected = fresh(&mut engine, &tokens);
+        let mut sequence = Sequence::default();
+        feed(&mut engine, &mut sequence, &tokens[..70]);
+        let cancelled = CancelToken::new();
+        cancelled.cancel();
+        engine.set_cancel_token(cancelled);
+        let mut inputs = [SeqInput::tokens(&mut sequence, &[9; 60], LogitsRequest::Last)];
+        assert!(engine.step(&mut inputs, &mut |_, _, _| {}).is_err(), "{case}");
+        engine.set_cancel_token(CancelToken::new());
+        assert_eq!((sequence.len(), positions(&sequence)), (70, vec![64]), "{case}");
+        assert!(feed(&mut engine, &mut sequence, &tokens[70..]) == expected, "{case}");
+    }
+}
+
+#[test]
+fn saved_sequences_go_on_in_another_engine_and_backend() {
+    let folder_of_files = tempfile::tempdir().unwrap();
+    for case in CASES {
+        let tokens = fixture(case).tokens;
+        let path = folder_of_files.path().join(case);
+        let (mut engine, mut other) = (load(case, 1), load(case, 3));
+        let expected = fresh(&mut engine, &tokens);
+        let mut sequence = Sequence::default();
+        feed(&mut engine, &mut sequence, &tokens[..140]);
+        engine.save(&sequence, &path).unwrap();
+        let (mut restored, rows) = other
+            .restore(&path)
+            .map(|(sequence, _)| {
+                let rows = sequence.len();
+                (sequence, rows)
+            })
+            .unwrap();
+        assert_eq!((rows, positions(&restored)), (140, vec![64, 128, 140]), "{case}");
+        assert!(feed(&mut other, &mut restored, &tokens[140..]) == expected, "{case}");
+        assert_eq!(other.truncate(&mut restored, 100), 64, "{case}");
+        assert!(feed(&mut other, &mut restored, &tokens[64..]) == expected, "{case}");
+    }
+}
+
+/// The demo model's tokenizer: ids are all that it is asked for.
+fn tokenizer() -> Arc<Tokenizer> {
+    let file = Checkpoint::open(&demo::models().join("mla-demo-Q4_K_M.gguf")).unwrap();
+    Arc::new(Tokenizer::from_checkpoint(&file).unwrap())
+}
+
+fn job(tokens: &[u32], most: usize) -> Job {
+    let mut job = Job::default();
+    job.request.prompt = tokens.to_vec();
+    job.request.sampling = SamplingParams::greedy();
+    job.request.max_tokens = Some(most);
+    job
+}
+
+fn scheduler(case: &str, states: StateOptions, disk: Option<&Path>) -> Scheduler {
+    let options = EngineOptions { states, ..options(2) };
+    let engine = engine(&checkpoint(&folder(case)), &options);
+    let disk = disk.map(|path| DiskCache { path: path.to_owned(), max_bytes: 1 << 30 });
+    Scheduler::new(engine, tokenizer(), SchedulerOptions { disk, ..SchedulerOptions::default() })
+}
+
+/// Tokens that were found in the cache, and the answer.
+fn ask(scheduler: &mut Scheduler, tokens: &[u32]) -> (usize, Vec<u32>) {
+    let mut heard = HeardEvents::default();
+    let id = scheduler.submit(job(tokens, 6)).unwrap();
+    heard.run(scheduler);
+    (heard.cached(id), heard.tokens(id))
+}
+
+#[test]
+fn prompts_go_on_from_snapshots_in_memory_and_on_disk() {
+    for case in CASES {
+        let disk = tempfile::tempdir().unwrap();
+        let text = fixture(case).tokens;
+        let mut other = text[..140].to_vec();
+        other.extend([11, 12, 13, 14]);
+        let alone = |tokens: &[u32]| ask(&mut scheduler(case, OFTEN, None), tokens);
+        let (first, edited) = (alone(&text), alone(&other));
+        assert_eq!((first.0, edited.0), (0, 0), "{case}");
+        let mut scheduler_one = scheduler(case, OFTEN, Some(disk.path()));
+        assert_eq!(ask(&mut scheduler_one, &text), first, "{case}");
+        // regenerated: only the last token of the prompt runs again
+        assert_eq!(ask(&mut scheduler_one, &text), (149, first.1.clone()), "{case}");
+        // edited at token 140: from the snapshot at 128
+        assert_eq!(ask(&mut scheduler_one, &other), (128, edited.1.clone()), "{case}");
+        // the next message after the answer: from the end of what has run
+        let said = [&text[..], &first.1, &[21, 22, 23]].concat();
+        let next = ask(&mut scheduler_one, &said);
+        assert!(next.0 >= 154, "{case}: {} tokens of {} were cached", next.0, said.len());
+        assert_eq!(next.1, alone(&said).1, "{case}");
+        // several answers share the state of their prompt
+        let mut heard = HeardEvents::default();
+        let choices = vec![JobChoice::default(), JobChoice::default()];
+        let all = scheduler_one.submit_choices(job(&other, 6), choices).unwrap();
+        heard.run(&mut scheduler_one);
+        for id in &all {
+            assert_eq!(heard.tokens(*id), edited.1, "{case}");
+            assert!(heard.cached(*id) >= 128, "{case}");
+        }
+        scheduler_one.flush_disk();
+        nothing_is_left(&mut scheduler_one);
+        drop(scheduler_one);
+        // another process: blocks with a state at their end
+        let mut restarted = scheduler(case, OFTEN, Some(disk.path()));
+        assert_eq!(ask(&mut restarted, &text), (128, first.1), "{case}");
+        nothing_is_left(&mut restarted);
+    }
+}
+
+#[test]
+fn jobs_that_make_way_for_others_give_the_same_text() {
+    for case in CASES {
+        let tokens = fixture(case).tokens;
+        let prompts: Vec<Vec<u32>> = (0..6).map(|i| tokens[i * 5..i * 5 + 110].to_vec()).collect();
+        let alone: Vec<Vec<u32>> =
+            prompts.iter().map(|prompt| ask(&mut scheduler(case, OFTEN, None), prompt).1).collect();
+        // states for two sequences, fewer than are asked for at once
+        let scarce = StateOptions { sequences: 2, snapshots: 1, every: 64 };
+        let mut scheduler = scheduler(case, scarce, None);
+        let mut heard = HeardEvents::default();
+        let ids: Vec<_> = prompts.iter().map(|prompt| scheduler.submit(job(prompt, 6)).unwrap()).collect();
+        heard.run(&mut scheduler);
+        for (id, expected) in ids.iter().zip(&alone) {
+            assert_eq!(&heard.tokens(*id), expected, "{case}");
+        }
+        nothing_is_left(&mut scheduler);
+        let cache = scheduler.engine().kv_cache();
+        assert_eq!(cache.available_states(), cache.state_slots(), "{case}");
+    }
+}
+
+#[test]
+fn memory_of_states_is_counted_and_what_cannot_run_is_refused() {
+    for (case, state, rows) in [
+        // 3 layers: 3 heads of 18 × 18, and 3 inputs of 3 · 54 channels
+        ("kimi-linear-kda", 3 * 4 * (3 * 18 * 18 + 3 * 3 * 54), 1),
+        ("ling-3-kda", 2 * 4 * (4 * 16 * 16 + 3 * 3 * 64), 2),
+    ] {
+        let engine = load(case, 1);
+        let layout = engine.kv_cache().layout();
+        assert_eq!((layout.state_bytes(), layout.state_slots), (state, 24), "{case}");
+        assert_eq!(layout.layers.iter().filter(|layer| layer.per_token().is_some()).count(), rows, "{case}");
+        assert_eq!(engine.needed().state, 24 * state as u64, "{case}");
+    }
+    let file = checkpoint(&folder(CASES[0]));
+    let gpu = latent_backends::hollow("gpu");
+    if let Ok(gpu) = gpu {
+        let gpu: &dyn Backend = &*gpu;
+        let refused = Engine::load(gpu, &file, &EngineOptions::default(), &mut |_, _| {}).err().unwrap();
+        assert!(refused.to_string().contains("recurrent layers"), "{refused}");
+    }
+}
+
+/// Random models of both families as GGUF files, whose keys and names of tensors are llama.cpp's.
+#[test]
+fn gguf_files_of_every_kind_of_types_run_close_to_exact_arithmetic() {
+    let made = tempfile::tempdir().unwrap();
+    let tokens: Vec<u32> = (0..70).map(|i| (i * i * 7 + 3 * i) % 500).collect();
+    let shapes = ["small-kimi-linear", "small-ling-3"];
+    let cases: Vec<_> =
+        shapes.iter().flat_map(|shape| ["F32", "Q8_0", "Q4_K_M"].map(|types| (*shape, types))).collect();
+    side_by_side(&cases, |&(shape, types)| {
+        let path = made.path().join(format!("{shape}-{types}.gguf"));
+        ModelRecipe::new(shape, types.parse().unwrap()).write_gguf(&path).unwrap();
+        let file = checkpoint(&path);
+        let backend = latent_backends::reference();
+        let reference = EngineOptions { context: Some(128), threads: Some(1), ..EngineOptions::default() };
+        let mut reference = Engine::load(&*backend, &file, &reference, &mut |_, _| {}).unwrap();
+        let truth = all_logits(&mut reference, &tokens, 70);
+        let mean = |logits: &[Vec<f32>]| {
+            truth.iter().zip(logits).map(|(truth, row)| error(row, truth)).sum::<f64>() / truth.len() as f64
+        };
+        for tier in tiers() {
+            let exact = exact(tier, (MlaChoice::Auto, CacheForm::Latent));
+            let logits = all_logits(&mut engine(&file, &exact), &tokens, 33);
+            assert!(mean(&logits) <= EXACT, "{shape} {types} {tier}: {:e}", mean(&logits));
+        }
+        let whole = all_logits(&mut engine(&file, &options(1)), &tokens, 70);
+        let mut errors: Vec<f64> = truth.iter().zip(&whole).map(|(truth, row)| error(row, truth)).collect();
+        errors.sort_by(f64::total_cmp);
+        assert!(errors[errors.len() / 2] < 3e-2, "{shape} {types}: {:e}", errors[errors.len() / 2]);
+        for (threads, chunk) in [(2, 70), (3, 1), (5, 9)] {
+            let again = all_logits(&mut engine(&file, &options(threads)), &tokens, chunk);
+            assert!(bits(&again) == bits(&whole), "{shape} {types} {threads} {chunk}");
+        }
+    });
+}

@@ -1,0 +1,36 @@
+//! Derived tensors: tensors that no file holds, computed from another one while their rows are read.
+
+use crate::tensor::TensorInfo;
+use latent_types::TensorType;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// The rows that a derived tensor is computed from.
+pub trait RowSource {
+    /// The bytes of these rows. `scratch` holds them where the file does not.
+    fn source_rows<'s>(&'s self, rows: Range<usize>, scratch: &'s mut Vec<u8>) -> &'s [u8];
+}
+
+/// Computes rows of a derived tensor.
+pub trait DerivedRows: Send + Sync {
+    /// Appends the bytes of these rows, whose elements `source` has.
+    fn read(&self, source: &dyn RowSource, rows: Range<usize>, out: &mut Vec<u8>);
+}
+
+/// A tensor that is computed from another one.
+pub struct DerivedTensor {
+    pub name: String,
+    pub ty: TensorType,
+    /// Shape, outermost dimension first.
+    pub shape: Vec<usize>,
+    /// The tensor that it is computed from.
+    pub from: String,
+    pub rows: Arc<dyn DerivedRows>,
+}
+
+/// Where a derived tensor comes from.
+#[derive(Clone)]
+pub(crate) struct DerivedSource {
+    pub(crate) from: TensorInfo,
+    pub(crate) rows: Arc<dyn DerivedRows>,
+}

@@ -1,0 +1,352 @@
+//! An answer, piece by piece.
+
+use crate::conversation::Chat;
+use crate::error::Error;
+use crate::listening::{AnswerCanceller, EventReceiver, JobEventResult};
+use crate::message::{Message, MessageParser};
+use crate::model::Model;
+use crate::waiting::WaitCheck;
+use latent_engine::StopReason;
+use latent_engine::cache::CacheSalt;
+use latent_engine::sampling::LogProbability;
+use latent_engine::scheduler::{JobEvent, JobUsage};
+
+/// An update of an answer.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum GenerationUpdate {
+    /// Part of the prompt has run.
+    Prompt {
+        /// Tokens of the prompt that are in the KV cache.
+        done: usize,
+        /// Tokens of the prompt.
+        total: usize,
+    },
+    /// A token was sampled.
+    Token {
+        /// The token.
+        token: u32,
+        /// Text that is certain now; may be empty.
+        text: String,
+        /// ln of its probability, and the likeliest tokens with theirs, where asked for.
+        logprob: Option<(f32, Vec<LogProbability>)>,
+    },
+    /// Text that was held back until the end.
+    Rest(String),
+}
+
+/// A piece of an answer.
+#[derive(Clone, Debug, Default, PartialEq)]
+#[non_exhaustive]
+pub struct AnswerPiece {
+    /// Text that is certain now; may be empty, as for part of a character. Markers of reasoning are part of it.
+    pub text: String,
+    /// What it adds to the content of the answer to a conversation.
+    pub content: String,
+    /// What it adds to the reasoning of the answer to a conversation.
+    pub reasoning: String,
+    /// The token; none for text that was held back until the end.
+    pub token: Option<u32>,
+    /// Its log-probability, and the likeliest tokens with theirs, where asked for.
+    pub logprob: Option<TokenLogprob>,
+}
+
+/// The log-probability of a sampled token.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct TokenLogprob {
+    /// The token.
+    pub token: u32,
+    /// ln of its probability.
+    pub logprob: f32,
+    /// The likeliest tokens with theirs, as many as were asked for.
+    pub top: Vec<LogProbability>,
+}
+
+/// A finished answer.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct GeneratedAnswer {
+    /// Its text.
+    pub text: String,
+    /// Its tokens, the one that ended it included.
+    pub tokens: Vec<u32>,
+    /// Of each token its log-probability, where asked for.
+    pub logprobs: Vec<TokenLogprob>,
+    /// Why it ended.
+    pub stop: StopReason,
+    /// What it took.
+    pub usage: JobUsage,
+    /// What it consists of, if it answers a conversation.
+    pub message: Option<Message>,
+    /// The tokens of the prompt.
+    pub prompt: Vec<u32>,
+    pub(crate) chat: Option<Chat>,
+    pub(crate) salt: CacheSalt,
+}
+
+impl GeneratedAnswer {
+    /// The name of the reason why it ended: `end`, `stop_string`, `length`, `context` or `interrupted`.
+    pub fn stop_name(&self) -> &'static str {
+        match self.stop {
+            StopReason::End => "end",
+            StopReason::StopString => "stop_string",
+            StopReason::Length => "length",
+            StopReason::Context => "context",
+            StopReason::Interrupted => "interrupted",
+        }
+    }
+
+    /// The conversation with this answer as its last message, for the next question; none for the answer to a text.
+    pub fn chat(&self) -> Option<Chat> {
+        let message = self.message.as_ref()?.to_json();
+        self.chat.clone().map(|chat| chat.message(message))
+    }
+}
+
+/// An answer while it is generated. Reading it yields its pieces; the model may run ahead of the reader. Dropping it ends the answer.
+///
+/// It is an [`Iterator`] that blocks until a piece comes, and, with the feature `stream`, a `futures_core::Stream`. After an error no piece
+/// follows.
+pub struct AnswerStream {
+    /// Keeps the model as long as its answers.
+    model: Model,
+    events: EventReceiver,
+    text: String,
+    tokens: Vec<u32>,
+    logprobs: Vec<TokenLogprob>,
+    prompt: Vec<u32>,
+    salt: CacheSalt,
+    chat: Option<Chat>,
+    parser: Option<MessageParser>,
+    message: Option<Message>,
+    /// What the last piece has added to the message.
+    added: Message,
+    /// Whether the reader has stopped the answer.
+    stopped: bool,
+    ended: Option<Result<(StopReason, JobUsage), Error>>,
+}
+
+impl AnswerStream {
+    pub(crate) fn new(
+        model: Model,
+        events: EventReceiver,
+        prompt: Vec<u32>,
+        salt: CacheSalt,
+    ) -> AnswerStream {
+        AnswerStream {
+            model,
+            events,
+            text: String::new(),
+            tokens: Vec::new(),
+            logprobs: Vec::new(),
+            prompt,
+            salt,
+            chat: None,
+            parser: None,
+            message: None,
+            added: Message::default(),
+            stopped: false,
+            ended: None,
+        }
+    }
+
+    pub(crate) fn of_chat(self, chat: Option<Chat>, parser: Option<MessageParser>) -> AnswerStream {
+        AnswerStream { chat, parser, ..self }
+    }
+
+    /// The model that answers.
+    pub fn model(&self) -> &Model {
+        &self.model
+    }
+
+    /// What cancels this answer, from any thread.
+    pub fn canceller(&self) -> AnswerCanceller {
+        self.events.canceller()
+    }
+
+    /// The text of the pieces that were read.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// The tokens of the pieces that were read.
+    pub fn tokens(&self) -> &[u32] {
+        &self.tokens
+    }
+
+    /// The next update, those of the prompt included; none after the last. It blocks until there is one.
+    ///
+    /// # Errors
+    /// A request that the scheduler refuses or that fails, such as at its deadline; the engine has failed.
+    pub fn next_update(&mut self) -> Result<Option<GenerationUpdate>, Error> {
+        self.read(|events| events.next())
+    }
+
+    /// Like [`next_update`](Self::next_update), as long as `go_on` answers true: otherwise the answer ends.
+    ///
+    /// # Errors
+    /// As for [`next_update`](Self::next_update), and where `go_on` answers false.
+    pub fn next_update_while(&mut self, go_on: WaitCheck<'_>) -> Result<Option<GenerationUpdate>, Error> {
+        self.read(|events| events.next_while(&mut *go_on))
+    }
+
+    fn read(
+        &mut self,
+        mut next: impl FnMut(&EventReceiver) -> JobEventResult,
+    ) -> Result<Option<GenerationUpdate>, Error> {
+        while self.ended.is_none() {
+            let event = next(&self.events);
+            if let Some(update) = self.hear(event)? {
+                return Ok(Some(update));
+            }
+        }
+        Ok(None)
+    }
+
+    fn hear(&mut self, event: JobEventResult) -> Result<Option<GenerationUpdate>, Error> {
+        self.added = Message::default();
+        let event = match event {
+            Ok(JobEvent::Failed(error)) => Err(error.into()),
+            other => other,
+        };
+        match event {
+            Err(error) => {
+                self.events.canceller().cancel();
+                self.ended = Some(Err(error.clone()));
+                Err(error)
+            }
+            Ok(JobEvent::Finished { reason, rest, usage }) => Ok(self.end(reason, rest, usage)),
+            _ if self.stopped => Ok(None),
+            Ok(JobEvent::Prompt { done, total }) => Ok(Some(GenerationUpdate::Prompt { done, total })),
+            Ok(JobEvent::Token(chosen)) => {
+                self.tokens.push(chosen.token);
+                self.text.push_str(&chosen.text);
+                if let Some(parser) = &mut self.parser {
+                    self.added = parser.push(chosen.token, &chosen.text);
+                }
+                let (token, text, logprob) = (chosen.token, chosen.text, chosen.logprob);
+                if let Some((logprob, top)) = &logprob {
+                    self.logprobs.push(TokenLogprob { token, logprob: *logprob, top: top.clone() });
+                }
+                Ok(Some(GenerationUpdate::Token { token, text, logprob }))
+            }
+            Ok(_) => Ok(None),
+        }
+    }
+
+    fn end(&mut self, reason: StopReason, rest: String, usage: JobUsage) -> Option<GenerationUpdate> {
+        let ahead = usage.completion > self.tokens.len();
+        let (reason, rest, completion) = match self.stopped && ahead {
+            true => (StopReason::Interrupted, String::new(), self.tokens.len()),
+            false => (reason, rest, usage.completion),
+        };
+        self.ended = Some(Ok((reason, JobUsage { completion, ..usage })));
+        self.text.push_str(&rest);
+        if let Some(mut parser) = self.parser.take() {
+            let before = parser.push_text(&rest);
+            let (message, after) = parser.finish();
+            self.message = Some(message);
+            self.added = Message {
+                reasoning: before.reasoning + &after.reasoning,
+                content: before.content + &after.content,
+                calls: Vec::new(),
+            };
+        }
+        (!rest.is_empty()).then_some(GenerationUpdate::Rest(rest))
+    }
+
+    /// What the end of the answer has added to its message, where no text came with it.
+    fn last_piece(&mut self) -> Option<AnswerPiece> {
+        let Message { reasoning, content, .. } = std::mem::take(&mut self.added);
+        let adds = !(reasoning.is_empty() && content.is_empty());
+        adds.then(|| AnswerPiece { reasoning, content, ..AnswerPiece::default() })
+    }
+
+    /// The piece of an update; none for the prompt.
+    fn piece(&mut self, update: GenerationUpdate) -> Option<AnswerPiece> {
+        let (text, token, logprob) = match update {
+            GenerationUpdate::Prompt { .. } => return None,
+            GenerationUpdate::Token { token, text, logprob } => (text, Some(token), logprob.zip(Some(token))),
+            GenerationUpdate::Rest(text) => (text, None, None),
+        };
+        let logprob = logprob.map(|((logprob, top), token)| TokenLogprob { token, logprob, top });
+        let Message { reasoning, content, .. } = std::mem::take(&mut self.added);
+        Some(AnswerPiece { text, content, reasoning, token, logprob })
+    }
+
+    /// Ends the answer at the reader's position and discards what the model has computed ahead.
+    /// Text that was held back may still follow.
+    pub fn stop(&mut self) {
+        self.stopped = true;
+        self.canceller().cancel();
+    }
+
+    /// Reads the rest of the answer, and returns all of it. Of an answer that was cancelled, that is what there was until then.
+    ///
+    /// # Errors
+    /// As for [`next_update`](Self::next_update), also if the error was returned before.
+    pub fn finish(mut self) -> Result<GeneratedAnswer, Error> {
+        while self.next_update()?.is_some() {}
+        self.finished()
+    }
+
+    /// Like [`finish`](Self::finish), as long as `go_on` answers true: otherwise the answer ends.
+    ///
+    /// # Errors
+    /// As for [`finish`](Self::finish), and where `go_on` answers false.
+    pub fn finish_while(mut self, go_on: WaitCheck<'_>) -> Result<GeneratedAnswer, Error> {
+        while self.next_update_while(go_on)?.is_some() {}
+        self.finished()
+    }
+
+    fn finished(self) -> Result<GeneratedAnswer, Error> {
+        let AnswerStream { text, tokens, logprobs, prompt, salt, chat, message, ended, .. } = self;
+        let (stop, usage) = ended.unwrap_or_else(|| Err(Error::cancelled()))?;
+        Ok(GeneratedAnswer { text, tokens, logprobs, stop, usage, message, prompt, chat, salt })
+    }
+}
+
+impl Iterator for AnswerStream {
+    type Item = Result<AnswerPiece, Error>;
+
+    fn next(&mut self) -> Option<Result<AnswerPiece, Error>> {
+        loop {
+            match self.next_update() {
+                Ok(None) => return self.last_piece().map(Ok),
+                Err(error) => return Some(Err(error)),
+                Ok(Some(update)) => {
+                    if let Some(piece) = self.piece(update) {
+                        return Some(Ok(piece));
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[cfg(feature = "stream")]
+impl futures_core::Stream for AnswerStream {
+    type Item = Result<AnswerPiece, Error>;
+
+    fn poll_next(
+        self: std::pin::Pin<&mut Self>,
+        context: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<Option<Self::Item>> {
+        use std::task::Poll;
+        let stream = self.get_mut();
+        while stream.ended.is_none() {
+            let Poll::Ready(event) = stream.events.poll_next(context) else { return Poll::Pending };
+            match stream.hear(event) {
+                Ok(None) => {}
+                Err(error) => return Poll::Ready(Some(Err(error))),
+                Ok(Some(update)) => {
+                    if let Some(piece) = stream.piece(update) {
+                        return Poll::Ready(Some(Ok(piece)));
+                    }
+                }
+            }
+        }
+        Poll::Ready(stream.last_piece().map(Ok))
+    }
+}

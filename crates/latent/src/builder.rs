@@ -1,0 +1,216 @@
+//! Loading a model.
+
+#[cfg(feature = "hub")]
+use crate::download::HubDownload;
+use crate::error::Error;
+use crate::model::{LoadProgress, Model};
+use crate::open;
+use crate::options::LoadOptions;
+use crate::waiting::WaitCheck;
+use latent_engine::{Draft, EngineOptions, Hosts};
+use latent_formats::Checkpoint;
+use latent_graph::passes::Precision;
+#[cfg(feature = "hub")]
+use latent_hub::HubSettings;
+use latent_types::{CacheType, Tier};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+enum ModelSource {
+    Path(PathBuf),
+    Bytes(String, Vec<u8>),
+    Checkpoint(Arc<Checkpoint>),
+    #[cfg(feature = "demo")]
+    Demo,
+}
+
+/// How a model is loaded. What is not set, Latent chooses.
+///
+/// ```no_run
+/// use latent::{CacheType, Model};
+/// let model = Model::builder("model.gguf").context(4096).cache_type(CacheType::F16).device("auto").load()?;
+/// println!("{}", model.description().name);
+/// # Ok::<(), latent::Error>(())
+/// ```
+#[must_use = "a builder loads nothing before `load`"]
+pub struct ModelBuilder {
+    source: ModelSource,
+    options: LoadOptions,
+    progress: LoadProgress,
+    #[cfg(feature = "hub")]
+    download: HubDownload,
+}
+
+impl Model {
+    /// The model at `path`: a GGUF file, any of its shards, a folder of safetensors, or a packed file. With the feature `hub` also a model of
+    /// Hugging Face's hub, which is downloaded unless it is in the cache folder: `hf.co/OWNER/NAME:QUANT`, or a short name.
+    pub fn builder(path: impl AsRef<Path>) -> ModelBuilder {
+        ModelBuilder::new(ModelSource::Path(path.as_ref().to_owned()))
+    }
+
+    /// The model in the bytes of a GGUF file, such as one that is built into the program. Messages call it `name`.
+    pub fn bytes(name: impl Into<String>, bytes: impl Into<Vec<u8>>) -> ModelBuilder {
+        ModelBuilder::new(ModelSource::Bytes(name.into(), bytes.into()))
+    }
+
+    /// The model of a file that is open already.
+    pub fn opened(checkpoint: Arc<Checkpoint>) -> ModelBuilder {
+        ModelBuilder::new(ModelSource::Checkpoint(checkpoint))
+    }
+
+    /// The demo model, which is built in with the feature `demo`: it tells short stories, and shows that all works.
+    #[cfg(feature = "demo")]
+    pub fn demo() -> ModelBuilder {
+        ModelBuilder::new(ModelSource::Demo)
+    }
+}
+
+impl ModelBuilder {
+    fn new(source: ModelSource) -> ModelBuilder {
+        ModelBuilder {
+            source,
+            options: LoadOptions::default(),
+            progress: Box::new(|_, _| {}),
+            #[cfg(feature = "hub")]
+            download: HubDownload { settings: None, progress: Box::new(|_, _| {}) },
+        }
+    }
+
+    /// Sets the tokens of context. Default: the smaller of the model's limit and what fits into memory.
+    pub fn context(self, tokens: usize) -> ModelBuilder {
+        self.engine(|engine| engine.context = Some(tokens))
+    }
+
+    /// Sets the element type of the KV cache. Default: f16, with exact precision f32.
+    pub fn cache_type(self, cache: CacheType) -> ModelBuilder {
+        self.engine(|engine| engine.cache = Some(cache))
+    }
+
+    /// Sets the tokens that the KV cache holds, all answers together. Default: one context.
+    pub fn cache_tokens(self, tokens: usize) -> ModelBuilder {
+        self.engine(|engine| engine.cache_tokens = Some(tokens))
+    }
+
+    /// Sets the number of threads. Default: one for each core that affinity and cgroup quotas leave to this process.
+    pub fn threads(self, threads: usize) -> ModelBuilder {
+        self.engine(|engine| engine.threads = Some(threads))
+    }
+
+    /// Sets what computes: `cpu`, `gpu`, `gpu:N`, `auto` (a hardware GPU if this build and machine have one, else the CPU) or `reference`.
+    /// Default: `cpu`.
+    pub fn device(mut self, device: impl Into<String>) -> ModelBuilder {
+        self.options.device = device.into();
+        self
+    }
+
+    /// Sets the maximum number of tokens of a step. Default: chosen from memory.
+    pub fn max_batch_tokens(self, tokens: usize) -> ModelBuilder {
+        self.engine(|engine| engine.max_batch_tokens = Some(tokens))
+    }
+
+    /// Sets the arithmetic: exact precision gives the same bits in any batch.
+    pub fn precision(self, precision: Precision) -> ModelBuilder {
+        self.engine(|engine| engine.precision = precision)
+    }
+
+    /// Sets what drafts tokens. Default: [`Draft::Ngram`].
+    pub fn draft(self, draft: Draft) -> ModelBuilder {
+        self.engine(|engine| engine.draft = draft)
+    }
+
+    /// Sets the highest instruction-set tier. Default: the best of this machine.
+    pub fn isa(self, tier: Tier) -> ModelBuilder {
+        self.engine(|engine| engine.tier = Some(tier))
+    }
+
+    /// Loads even if memory seems too small.
+    pub fn force(self, force: bool) -> ModelBuilder {
+        self.engine(|engine| engine.force = force)
+    }
+
+    /// Shares the model with other ranks. This process must be rank 0; the others call
+    /// [`Engine::load_rank`](crate::engine::Engine::load_rank) with the same options.
+    pub fn ranks(self, hosts: Hosts) -> ModelBuilder {
+        self.engine(|engine| engine.hosts = Some(hosts))
+    }
+
+    /// Sets the maximum number of answers that run at once. Default: 64.
+    pub fn max_running(mut self, answers: usize) -> ModelBuilder {
+        self.options.scheduler.max_running = answers;
+        self
+    }
+
+    /// Sets the maximum number of answers that wait for those that run. An answer above it fails with
+    /// [`ErrorKind::Busy`](crate::ErrorKind::Busy) in place of its first piece. Default: no limit.
+    pub fn max_waiting(mut self, answers: usize) -> ModelBuilder {
+        self.options.scheduler.max_waiting = answers;
+        self
+    }
+
+    /// Changes any option of the engine.
+    pub fn engine(mut self, change: impl FnOnce(&mut EngineOptions)) -> ModelBuilder {
+        change(&mut self.options.engine);
+        self
+    }
+
+    /// Sets all options.
+    pub fn options(mut self, options: LoadOptions) -> ModelBuilder {
+        self.options = options;
+        self
+    }
+
+    /// Sets a callback for the processed and the total bytes of the weights. It is called on the model's thread.
+    pub fn progress(mut self, progress: impl FnMut(u64, u64) + Send + 'static) -> ModelBuilder {
+        self.progress = Box::new(progress);
+        self
+    }
+
+    /// Sets the hub's address, the token and the cache folder. Default: those of the environment (`HF_TOKEN`, `LATENT_CACHE` and others).
+    #[cfg(feature = "hub")]
+    pub fn hub(mut self, settings: HubSettings) -> ModelBuilder {
+        self.download.settings = Some(settings);
+        self
+    }
+
+    /// Sets a callback for a download: bytes that have arrived, and those of all files. It is called on the thread that calls
+    /// [`load`](Self::load).
+    #[cfg(feature = "hub")]
+    pub fn download_progress(mut self, progress: impl FnMut(u64, u64) + Send + 'static) -> ModelBuilder {
+        self.download.progress = Box::new(progress);
+        self
+    }
+
+    /// Loads the model, and waits until it is ready.
+    ///
+    /// # Errors
+    /// What is wrong with the file or the options; too little memory, with what is needed.
+    pub fn load(self) -> Result<Model, Error> {
+        self.load_with(None)
+    }
+
+    /// Like [`load`](Self::load), as long as `go_on` answers true. Otherwise loading ends in the background and nothing stays.
+    ///
+    /// # Errors
+    /// As for [`load`](Self::load).
+    pub fn load_while(self, go_on: WaitCheck<'_>) -> Result<Model, Error> {
+        self.load_with(Some(go_on))
+    }
+
+    #[cfg_attr(not(feature = "hub"), allow(unused_mut, reason = "asked during a download"))]
+    fn load_with(self, mut go_on: Option<WaitCheck<'_>>) -> Result<Model, Error> {
+        let checkpoint = match self.source {
+            #[cfg(feature = "hub")]
+            ModelSource::Path(path) => {
+                let mut go_on = || go_on.as_mut().is_none_or(|go_on| go_on());
+                open::open(self.download.locate(&path, &mut go_on)?)?
+            }
+            #[cfg(not(feature = "hub"))]
+            ModelSource::Path(path) => open::open(path)?,
+            ModelSource::Bytes(name, bytes) => Arc::new(Checkpoint::from_bytes(&name, bytes)?),
+            ModelSource::Checkpoint(checkpoint) => checkpoint,
+            #[cfg(feature = "demo")]
+            ModelSource::Demo => open::open_demo()?,
+        };
+        Model::load(checkpoint, self.options, self.progress, go_on)
+    }
+}

@@ -1,0 +1,172 @@
+//! The text side of a model: tokenizer, chat template and the format of its answers.
+
+use crate::conversation::{self, Chat, ChatOptions};
+use crate::error::{Error, ErrorKind};
+use crate::open;
+use latent_formats::Checkpoint;
+use latent_graph::ModelConfig;
+use latent_text::{
+    ChatInput, ChatTemplate, EncodeOptions, ModelHints, RenderedText, ResponseFormat, Tokenizer,
+};
+use serde_json::Value;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Tokenizer and chat template of a model, which need none of its weights.
+///
+/// ```no_run
+/// use latent::{Chat, TextCodec};
+/// let codec = TextCodec::open("model.gguf")?;
+/// let tokens = codec.encode("Once upon a time", true, false)?;
+/// assert_eq!(codec.decode(&tokens, false)?, "Once upon a time");
+/// let prompt = codec.render(&Chat::new().user("Hi"))?;
+/// println!("{} takes {} tokens", prompt.text(), prompt.tokens().len());
+/// # Ok::<(), latent::Error>(())
+/// ```
+pub struct TextCodec {
+    tokenizer: Arc<Tokenizer>,
+    template: Option<ChatTemplate>,
+    template_source: Option<String>,
+    format: ResponseFormat,
+    /// Why the model's own format of answers is not used.
+    warning: Option<String>,
+}
+
+/// A conversation as the model reads it.
+#[derive(Clone, Debug)]
+pub struct ChatPrompt {
+    pub(crate) rendered: RenderedText,
+    pub(crate) tools: Value,
+    tokens: Vec<u32>,
+}
+
+impl ChatPrompt {
+    /// Its text.
+    pub fn text(&self) -> &str {
+        &self.rendered.text
+    }
+
+    /// Its tokens.
+    pub fn tokens(&self) -> &[u32] {
+        &self.tokens
+    }
+}
+
+impl TextCodec {
+    /// Opens the tokenizer and the chat template of the model at `path`, of any kind that [`Model::builder`](crate::Model::builder) loads.
+    ///
+    /// # Errors
+    /// What is wrong with the file.
+    pub fn open(path: impl AsRef<Path>) -> Result<TextCodec, Error> {
+        let checkpoint = open::open(path)?;
+        TextCodec::of(&checkpoint, &ModelConfig::from_checkpoint(&checkpoint)?)
+    }
+
+    pub(crate) fn of(checkpoint: &Checkpoint, config: &ModelConfig) -> Result<TextCodec, Error> {
+        let tokenizer = Tokenizer::from_checkpoint(checkpoint).map_err(|error| named(checkpoint, error))?;
+        let template_source = latent_text::chat_template(checkpoint)?.map(str::to_owned);
+        let template = template_source.as_deref().map(ChatTemplate::new).transpose()?;
+        let (format, warning) = response_format(checkpoint, config, template_source.as_deref())?;
+        Ok(TextCodec { tokenizer: Arc::new(tokenizer), template, template_source, format, warning })
+    }
+
+    /// The tokenizer.
+    pub fn tokenizer(&self) -> &Arc<Tokenizer> {
+        &self.tokenizer
+    }
+
+    /// The source of the chat template, if the model has one.
+    pub fn chat_template(&self) -> Option<&str> {
+        self.template_source.as_deref()
+    }
+
+    /// How the model writes reasoning and calls of tools.
+    pub fn format(&self) -> &ResponseFormat {
+        &self.format
+    }
+
+    pub(crate) fn warning(&self) -> Option<&String> {
+        self.warning.as_ref()
+    }
+
+    /// The tokens of a text. `add_special` adds the tokens that begin (and end) a prompt.
+    /// `parse_special` recognizes names of control tokens; do not set it for untrusted text.
+    ///
+    /// # Errors
+    /// A text that cannot be encoded.
+    pub fn encode(&self, text: &str, add_special: bool, parse_special: bool) -> Result<Vec<u32>, Error> {
+        Ok(self.tokenizer.encode(text, EncodeOptions { add_special, parse_special })?)
+    }
+
+    /// The text of tokens, with the names of control tokens if `special`. Invalid UTF-8 becomes
+    /// U+FFFD.
+    ///
+    /// # Errors
+    /// A token that the vocabulary does not have.
+    pub fn decode(&self, tokens: &[u32], special: bool) -> Result<String, Error> {
+        let known = self.tokenizer.vocab_size();
+        match tokens.iter().position(|token| *token as usize >= known) {
+            None => Ok(self.tokenizer.decode(tokens, special)),
+            Some(at) => Err(Error::argument_named(
+                "tokens",
+                format!("token id {} at {at} is out of range: the tokenizer has {known} tokens", tokens[at]),
+            )),
+        }
+    }
+
+    /// Renders a conversation. The contents of messages make no control tokens.
+    ///
+    /// # Errors
+    /// Messages without a role; a model without a template, or whose template refuses them.
+    pub fn render(&self, chat: &Chat) -> Result<ChatPrompt, Error> {
+        let (messages, options) = chat.clone().into_parts();
+        self.render_json(messages, &options)
+    }
+
+    pub(crate) fn render_json(&self, messages: Value, options: &ChatOptions) -> Result<ChatPrompt, Error> {
+        conversation::check(&messages)?;
+        let Some(template) = &self.template else {
+            let problem = "the model has no chat template: generate from a text";
+            return Err(Error::new(ErrorKind::Text, problem));
+        };
+        let input = ChatInput {
+            tools: options.tools.clone(),
+            add_generation_prompt: options.add_generation_prompt,
+            extra: options.variables.clone(),
+            ..ChatInput::of_tokenizer(messages, &self.tokenizer)
+        };
+        let rendered = template.render(&input)?;
+        let tokens = self.tokenizer.encode_rendered(&rendered, false)?;
+        Ok(ChatPrompt { rendered, tools: options.tools.clone().unwrap_or(Value::Null), tokens })
+    }
+}
+
+/// An error of the tokenizer with the file that it is in.
+fn named(checkpoint: &Checkpoint, error: latent_text::TextError) -> Error {
+    let error = Error::from(error);
+    match error.kind() {
+        ErrorKind::NotFound => error,
+        _ => error.prefixed(&format!("{}: ", checkpoint.display_name())),
+    }
+}
+
+/// How the model writes reasoning and calls: its own template, or one of ours where that cannot be used, and a warning that says why.
+fn response_format(
+    checkpoint: &Checkpoint,
+    config: &ModelConfig,
+    chat_template: Option<&str>,
+) -> Result<(ResponseFormat, Option<String>), Error> {
+    let hints = ModelHints {
+        response_template: latent_text::response_template(checkpoint),
+        chat_template,
+        architecture: Some(config.architecture.as_str()),
+    };
+    let failed = match ResponseFormat::for_model(&hints) {
+        Ok(format) => return Ok((format, None)),
+        Err(error) => error,
+    };
+    let without = ModelHints { response_template: None, ..hints };
+    let format = ResponseFormat::for_model(&without)
+        .map_err(|error| Error::new(ErrorKind::Engine, error.to_string()))?;
+    Ok((format, Some(format!("the model's response_template is left out: {failed}"))))
+}

@@ -1,0 +1,44 @@
+//! Grammars as constraints on answers.
+
+use crate::codec::{ChatPrompt, TextCodec};
+use crate::error::{Error, ErrorKind};
+use latent_engine::LogitsProcessor;
+use latent_grammar::{GrammarError, GrammarLimits, GrammarSource, Grammars, Reasoning};
+use std::sync::OnceLock;
+
+/// The compiler of a model's grammars, made for the first one.
+#[derive(Default)]
+pub(crate) struct LazyGrammars(OnceLock<Result<Grammars, GrammarError>>);
+
+impl LazyGrammars {
+    /// What holds an answer to a grammar. `prompt` is the conversation that is answered, if any.
+    ///
+    /// # Errors
+    /// A grammar that cannot be compiled within its limits.
+    pub(crate) fn constraint(
+        &self,
+        text: &TextCodec,
+        source: &GrammarSource,
+        prompt: Option<&ChatPrompt>,
+    ) -> Result<Box<dyn LogitsProcessor>, Error> {
+        let grammars = self.0.get_or_init(|| Grammars::new(text.tokenizer(), GrammarLimits::default()));
+        let grammars = grammars.as_ref().map_err(refused)?;
+        let reasoning = prompt.and_then(|prompt| reasoning(text, prompt, source));
+        let grammar = grammars.compile(source, reasoning.as_ref()).map_err(|error| refused(&error))?;
+        Ok(Box::new(grammar.constraint()))
+    }
+}
+
+/// The free reasoning that may precede what is constrained: if the prompt has opened it, or the chat template names it. A grammar of the caller's own
+/// covers all that the model writes.
+fn reasoning(text: &TextCodec, prompt: &ChatPrompt, source: &GrammarSource) -> Option<Reasoning> {
+    let (begin, end) = text.format().reasoning_markers()?;
+    let open = text.format().opens_reasoning(&prompt.rendered);
+    let own = matches!(source, GrammarSource::Gbnf(_) | GrammarSource::Lark(_) | GrammarSource::Regex(_));
+    let thinks = text.chat_template().unwrap_or_default().contains(begin) && !own;
+    (open || thinks).then(|| Reasoning { begin: begin.to_owned(), end: end.to_owned(), open })
+}
+
+fn refused(error: &GrammarError) -> Error {
+    Error::new(ErrorKind::Grammar, error.to_string())
+}

@@ -1,0 +1,231 @@
+//! Errors with a kind that carries data, which applications map to status codes and exceptions.
+
+use latent_backend::BackendError;
+use latent_engine::EngineError;
+use latent_engine::scheduler::{JobError, Refusal};
+use latent_formats::FormatError;
+use latent_graph::{ConfigError, GraphError};
+use latent_text::TextError;
+use std::time::Duration;
+
+/// What an application may want to tell apart.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// An invalid argument or option.
+    Argument {
+        /// Its name, if the error is about one: that of the builder's method.
+        name: Option<String>,
+    },
+    /// The file does not exist.
+    NotFound,
+    /// The file cannot be read, or is malformed.
+    File,
+    /// The model's architecture or tokenizer is not supported.
+    Unsupported,
+    /// It does not fit into memory.
+    Memory,
+    /// The prompt does not fit into the context.
+    TooLong {
+        /// Tokens of the prompt, or a lower bound if counting stopped early.
+        tokens: usize,
+        /// Tokens of context, or the limit that was exceeded.
+        context: usize,
+    },
+    /// A chat template or a text that cannot be rendered or encoded.
+    Text,
+    /// A grammar or schema that cannot be used, or cannot be followed any further.
+    Grammar,
+    /// Too many requests wait: see [`ModelBuilder::max_waiting`](crate::ModelBuilder::max_waiting).
+    Busy {
+        /// When to try again.
+        retry_after: Duration,
+    },
+    /// The deadline of the request has passed.
+    Deadline {
+        /// Tokens of the answer until then.
+        completion: usize,
+    },
+    /// A model of the hub cannot be downloaded: the network, the hub, or the room on the disk.
+    Download,
+    /// The caller cancelled it.
+    Cancelled,
+    /// This process was forked from the one that loaded the model.
+    Forked,
+    /// The engine failed: an error of Latent, or of the machine.
+    Engine,
+}
+
+/// What went wrong.
+///
+/// ```
+/// use latent::{Chat, ErrorKind, Model};
+/// let model = Model::demo().context(64).load()?;
+/// let error = model.chat(Chat::new().user("again ".repeat(100))).start().err().unwrap();
+/// let status = match error.kind() {
+///     ErrorKind::Argument { .. } | ErrorKind::Text => 400,
+///     ErrorKind::TooLong { tokens, context } => {
+///         assert!(tokens > context);
+///         413
+///     }
+///     ErrorKind::Busy { .. } => 429,
+///     _ => 500,
+/// };
+/// assert_eq!(status, 413);
+/// # Ok::<(), latent::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct Error {
+    kind: ErrorKind,
+    message: String,
+}
+
+impl Error {
+    /// An error of this kind.
+    pub fn new(kind: ErrorKind, message: impl Into<String>) -> Error {
+        Error { kind, message: message.into() }
+    }
+
+    /// An invalid argument, named in the message only.
+    pub fn argument(message: impl Into<String>) -> Error {
+        Error::new(ErrorKind::Argument { name: None }, message)
+    }
+
+    /// An invalid argument of this name.
+    pub fn argument_named(name: &str, message: impl Into<String>) -> Error {
+        Error::new(ErrorKind::Argument { name: Some(name.to_owned()) }, message)
+    }
+
+    /// A panic, which is an error of Latent.
+    pub fn panicked(panic: &(dyn std::any::Any + Send)) -> Error {
+        let text = latent_types::panic_text(panic);
+        Error::new(ErrorKind::Engine, format!("a panic, which is an error of Latent: {text}"))
+    }
+
+    /// What kind of error it is, with its data.
+    pub fn kind(&self) -> &ErrorKind {
+        &self.kind
+    }
+
+    /// What is wrong, where, and what to do.
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+
+    /// The same with text before its message.
+    pub(crate) fn prefixed(self, prefix: &str) -> Error {
+        Error { message: format!("{prefix}{}", self.message), ..self }
+    }
+
+    /// A request to a thread that has ended.
+    pub(crate) fn gone() -> Error {
+        Error::new(ErrorKind::Engine, "the engine has failed and no longer runs: load the model again")
+    }
+
+    /// The caller cancelled it.
+    pub(crate) fn cancelled() -> Error {
+        Error::new(ErrorKind::Cancelled, "stopped")
+    }
+}
+
+impl From<FormatError> for Error {
+    fn from(error: FormatError) -> Error {
+        let kind = match &error {
+            FormatError::Io { error, .. } if error.kind() == std::io::ErrorKind::NotFound => {
+                ErrorKind::NotFound
+            }
+            _ => ErrorKind::File,
+        };
+        Error::new(kind, error.to_string())
+    }
+}
+
+impl From<ConfigError> for Error {
+    fn from(error: ConfigError) -> Error {
+        let kind = match &error {
+            ConfigError::Unsupported { .. } => ErrorKind::Unsupported,
+            _ => ErrorKind::File,
+        };
+        Error::new(kind, error.to_string())
+    }
+}
+
+impl From<GraphError> for Error {
+    fn from(error: GraphError) -> Error {
+        Error::new(ErrorKind::File, error.to_string())
+    }
+}
+
+impl From<TextError> for Error {
+    fn from(error: TextError) -> Error {
+        let kind = match &error {
+            TextError::Format(_) => ErrorKind::File,
+            TextError::Unknown { .. } | TextError::UnknownPre { .. } => ErrorKind::Unsupported,
+            TextError::Malformed(_) | TextError::Component { .. } => ErrorKind::File,
+            TextError::TooLong { tokens, limit, .. } => {
+                ErrorKind::TooLong { tokens: *tokens, context: *limit }
+            }
+            TextError::Internal { .. } => ErrorKind::Engine,
+            _ => ErrorKind::Text,
+        };
+        match error {
+            TextError::Format(error) => error.into(),
+            other => Error::new(kind, other.to_string()),
+        }
+    }
+}
+
+impl From<BackendError> for Error {
+    fn from(error: BackendError) -> Error {
+        EngineError::from(error).into()
+    }
+}
+
+impl From<EngineError> for Error {
+    fn from(error: EngineError) -> Error {
+        let kind = match &error {
+            EngineError::Audit { .. } | EngineError::CacheFile(_) => ErrorKind::File,
+            EngineError::Memory(_) | EngineError::Piece(_) | EngineError::StatesFull(_) => ErrorKind::Memory,
+            EngineError::Options(_) | EngineError::Sequence { .. } | EngineError::Rows { .. } => {
+                ErrorKind::Argument { name: None }
+            }
+            EngineError::CacheFull(full) => {
+                ErrorKind::TooLong { tokens: full.cached + full.rows, context: full.capacity }
+            }
+            EngineError::Constraint(_) => ErrorKind::Grammar,
+            EngineError::Stopped => ErrorKind::Cancelled,
+            _ => ErrorKind::Engine,
+        };
+        match error {
+            EngineError::Format(error) => error.into(),
+            EngineError::ModelConfig(error) => error.into(),
+            EngineError::Graph(error) => error.into(),
+            other => Error::new(kind, other.to_string()),
+        }
+    }
+}
+
+impl From<Refusal> for Error {
+    fn from(refusal: Refusal) -> Error {
+        let kind = match &refusal {
+            Refusal::TooLong { tokens, context } => ErrorKind::TooLong { tokens: *tokens, context: *context },
+            Refusal::Parameter(error) => ErrorKind::Argument { name: Some(error.name.to_owned()) },
+            Refusal::Invalid(_) => ErrorKind::Argument { name: None },
+            Refusal::Full { retry_after, .. } => ErrorKind::Busy { retry_after: *retry_after },
+            _ => ErrorKind::Engine,
+        };
+        Error::new(kind, refusal.to_string())
+    }
+}
+
+impl From<JobError> for Error {
+    fn from(error: JobError) -> Error {
+        let kind = match &error {
+            JobError::Deadline { completion } => ErrorKind::Deadline { completion: *completion },
+            JobError::Constraint(_) => ErrorKind::Grammar,
+            _ => ErrorKind::Engine,
+        };
+        Error::new(kind, error.to_string())
+    }
+}

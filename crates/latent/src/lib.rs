@@ -1,0 +1,146 @@
+//! Language models in Rust programs.
+//!
+//! ```
+//! use latent::{Chat, Model};
+//!
+//! let model = Model::demo().context(512).load()?; // Model::builder("model.gguf") of one of your own
+//! let mut answer = model.chat(Chat::new().user("Tell me a story.")).max_tokens(20).start()?;
+//! for piece in &mut answer {
+//!     print!("{}", piece?.text);
+//! }
+//! let done = answer.finish()?;
+//! assert_eq!(done.usage.completion, done.tokens.len());
+//! # Ok::<(), latent::Error>(())
+//! ```
+//!
+//! `docs/rust.md` takes you from `cargo add` to a server. The crate contains:
+//!
+//! * [`Model`]: a loaded model, shared by any number of threads. A thread of its own runs it, and answers share its steps.
+//!   [`Model::builder`] loads one.
+//! * [`Model::chat`] and [`Model::complete`] make an [`AnswerRequest`]; [`start`](AnswerRequest::start) returns an [`AnswerStream`], which is
+//!   read piece by piece; [`finish`](AnswerStream::finish) returns the [`GeneratedAnswer`]. [`finish_all`] answers a batch.
+//! * [`Model::embed`], [`Model::logits`], [`Model::session`], [`Model::resume`], [`Model::plan`], [`Model::profile`].
+//! * [`TextCodec`]: tokenizer and chat template alone.
+//! * [`LogitsProcessor`] and [`TokenSampler`]: code of yours between logits and token.
+//! * [`Error`], whose [`ErrorKind`] carries data.
+//!
+//! Everything below is reachable as [`engine`], [`formats`], [`graph`], [`text`], [`threads`] and [`types`].
+//!
+//! # Features
+//!
+//! None is on by default.
+//!
+//! | feature | adds |
+//! |---|---|
+//! | `demo` | `Model::demo`: a model of 5.8 MB, built in |
+//! | `drawing` | `PlanView::svg` and `html` |
+//! | `gemm` | `GemmHandle`: products with 4-bit weights |
+//! | `gpu` | `.device("gpu")` on Vulkan, Metal and DirectX 12 |
+//! | `grammar` | `.json_schema(…)`, `.grammar(…)` |
+//! | `hub` | models of Hugging Face's hub in `Model::builder` |
+//! | `reference` | `.device("reference")`, the oracle of the tests |
+//! | `stream` | `futures_core::Stream` for [`AnswerStream`] |
+//! | `time-zones` | local time in chat templates that print the date, in place of UTC |
+//! | `tracing` | spans and events of the engine |
+//!
+//! # Debug builds
+//!
+//! Unoptimized kernels run some three hundred times slower. Add to your `Cargo.toml`:
+//!
+//! ```toml
+//! [profile.dev.package."*"]
+//! opt-level = 3
+//! ```
+//!
+//! # Forks
+//!
+//! A forked child process lacks the parent's threads: calls that need them fail there with
+//! [`ErrorKind::Forked`].
+#![forbid(unsafe_code)]
+#![deny(missing_docs)]
+
+/// The programs of the guide, which the doc tests compile and run.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/rust.md")]
+pub struct RustGuide;
+
+mod answer;
+mod builder;
+mod codec;
+#[cfg(feature = "grammar")]
+mod constraint;
+mod conversation;
+mod custom_sampler;
+mod description;
+#[cfg(feature = "hub")]
+mod download;
+mod embed;
+mod error;
+#[cfg(feature = "gemm")]
+mod gemm;
+mod generate;
+mod listening;
+mod logits;
+mod message;
+mod model;
+mod open;
+mod options;
+mod plan;
+mod process;
+mod profile;
+mod request;
+mod session;
+mod waiting;
+mod worker;
+
+pub use answer::{AnswerPiece, AnswerStream, GeneratedAnswer, GenerationUpdate, TokenLogprob};
+pub use builder::ModelBuilder;
+pub use codec::{ChatPrompt, TextCodec};
+pub use conversation::{Chat, ChatOptions};
+pub use custom_sampler::TokenSampler;
+pub use description::Description;
+pub use error::{Error, ErrorKind};
+#[cfg(feature = "gemm")]
+pub use gemm::{GemmHandle, GemmOptions, pack, quant_type};
+pub use generate::GenerateOptions;
+pub use listening::AnswerCanceller;
+pub use message::{Message, ToolCall};
+pub use model::Model;
+pub use open::open;
+#[cfg(feature = "demo")]
+pub use open::open_demo;
+pub use options::LoadOptions;
+pub use plan::{PlanView, PlannedOperation};
+pub use request::{AnswerRequest, Prompt, finish_all};
+pub use session::SavedSession;
+pub use waiting::WaitCheck;
+
+pub use latent_engine as engine;
+pub use latent_engine::cache::{CacheSalt, DiskCache};
+pub use latent_engine::sampling::{
+    LogProbability, SamplerKind, SamplingField, SamplingNumber, SamplingParams,
+};
+pub use latent_engine::scheduler::{JobUsage, SchedulerOptions};
+pub use latent_engine::{
+    ContextShift, Draft, DraftCount, EngineOptions, Hosts, LogitsProcessor, Pooling, Request, StopReason,
+};
+pub use latent_formats as formats;
+pub use latent_formats::Checkpoint;
+#[cfg(feature = "grammar")]
+pub use latent_grammar as grammar;
+#[cfg(feature = "grammar")]
+pub use latent_grammar::GrammarSource;
+pub use latent_graph as graph;
+pub use latent_graph::passes::Precision;
+pub use latent_graph::{ModelConfig, Plan};
+#[cfg(feature = "hub")]
+pub use latent_hub as hub;
+#[cfg(feature = "hub")]
+pub use latent_hub::HubSettings;
+#[cfg(feature = "gemm")]
+pub use latent_marlin as marlin;
+pub use latent_text as text;
+pub use latent_text::Tokenizer;
+pub use latent_threads as threads;
+pub use latent_types as types;
+pub use latent_types::{CacheType, Tier};

@@ -1,0 +1,98 @@
+//! Time per phase of steps.
+
+use crate::error::Error;
+use crate::model::Model;
+use crate::waiting::WaitCheck;
+use latent_engine::cache::Sequence;
+use latent_engine::{Engine, EngineError, LogitsRequest, PeakRates, SeqInput, StepProfile, StepSize};
+use serde_json::{Value, json};
+
+/// Tokens whose ids do not matter.
+fn tokens(engine: &Engine, count: usize) -> Vec<u32> {
+    let vocab = engine.config().vocab_size as u64;
+    (1..=count as u64).map(|i| ((i.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20) % vocab) as u32).collect()
+}
+
+impl Model {
+    /// Times the phases of a prompt of `prompt` tokens and of `decode` tokens after it, together
+    /// with the machine's limits, measured in the same run: the JSON of `latent profile`.
+    ///
+    /// # Errors
+    /// More tokens than the context holds; a backend that measures nothing.
+    pub fn profile(&self, prompt: usize, decode: usize) -> Result<Value, Error> {
+        self.profile_with(prompt, decode, None)
+    }
+
+    /// Like [`profile`](Self::profile), as long as `go_on` answers true.
+    ///
+    /// # Errors
+    /// As for [`profile`](Self::profile), and where `go_on` answers false.
+    pub fn profile_while(&self, prompt: usize, decode: usize, go_on: WaitCheck<'_>) -> Result<Value, Error> {
+        self.profile_with(prompt, decode, Some(go_on))
+    }
+
+    fn profile_with(
+        &self,
+        prompt: usize,
+        decode: usize,
+        go_on: Option<WaitCheck<'_>>,
+    ) -> Result<Value, Error> {
+        let context = self.inner.description.context;
+        let all = prompt.saturating_add(decode);
+        if all == 0 || all > context {
+            return Err(Error::argument(format!(
+                "prompt {prompt} and decode {decode}: expected 1 to {context} tokens together, which the context holds"
+            )));
+        }
+        let backend = self.backend()?;
+        self.with_engine(all, go_on, move |engine, go_on| {
+            engine.wait_for_weights();
+            let summary = engine.summary();
+            let limits = latent_backends::limits(&*backend, &summary.placement, summary.tier)?;
+            let tokens = tokens(engine, all);
+            let steps = steps(engine, &tokens, prompt, &limits, go_on)?;
+            serde_json::to_value(json!({ "limits": limits, "steps": steps }))
+                .map_err(|error| Error::new(crate::ErrorKind::Engine, error.to_string()))
+        })
+    }
+}
+
+/// The profile of the prompt, which runs once before it is measured, and of the steps after it.
+fn steps(
+    engine: &mut Engine,
+    tokens: &[u32],
+    prompt: usize,
+    limits: &PeakRates,
+    go_on: &dyn Fn() -> bool,
+) -> Result<Vec<StepProfile>, EngineError> {
+    let mut profiles = Vec::new();
+    let (read, decoded) = tokens.split_at(prompt);
+    let chunk = engine.chunk_for(prompt);
+    let mut sequence = Sequence::default();
+    let run = |engine: &mut Engine, sequence: &mut Sequence| match read {
+        [] => Ok(()),
+        read => engine.prefill(sequence, read, chunk, LogitsRequest::Last, &mut |_, _| {}, &mut |_| go_on()),
+    };
+    run(engine, &mut sequence)?;
+    if prompt > 0 {
+        let sizes: Vec<_> = StepSize::prompt(prompt, 0, chunk).collect();
+        sequence = Sequence::default();
+        profiles.push(engine.profile(&sizes, false, limits, &mut |engine| run(engine, &mut sequence))?);
+    }
+    let mut decode = |engine: &mut Engine| {
+        for token in decoded {
+            let mut inputs =
+                [SeqInput::tokens(&mut sequence, std::slice::from_ref(token), LogitsRequest::Last)];
+            engine.step(&mut inputs, &mut |_, _, _| {})?.all()?;
+            if !go_on() {
+                return Err(EngineError::Stopped);
+            }
+        }
+        Ok(())
+    };
+    if !decoded.is_empty() {
+        let sizes: Vec<StepSize> = (0..decoded.len()).map(|i| StepSize::decode(1, prompt + i)).collect();
+        profiles.push(engine.profile(&sizes, true, limits, &mut decode)?);
+    }
+    Ok(profiles)
+}

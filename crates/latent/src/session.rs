@@ -1,0 +1,133 @@
+//! Saved answers: their tokens and rows of the KV cache as bytes.
+//!
+//! ```text
+//! magic "LATNTSN1" | length of the head u32 | head: JSON {"tokens": [...], "messages": [...] or null} | a saved sequence, if rows were cached
+//! ```
+
+use crate::answer::GeneratedAnswer;
+use crate::conversation::Chat;
+use crate::error::{Error, ErrorKind};
+use crate::model::Model;
+use crate::request::Prompt;
+use latent_engine::cache::CacheSalt;
+use serde_json::{Value, json};
+
+const MAGIC: &[u8; 8] = b"LATNTSN1";
+
+/// The tokens of an answer and its prompt, and those of their rows that the KV cache still holds.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SavedSession {
+    tokens: Vec<u32>,
+    chat: Option<Chat>,
+    rows: Vec<u8>,
+}
+
+impl SavedSession {
+    /// The tokens of the prompt and of the answer.
+    pub fn tokens(&self) -> &[u32] {
+        &self.tokens
+    }
+
+    /// The conversation, with the answer as its last message; none for an answer to a text.
+    pub fn chat(&self) -> Option<&Chat> {
+        self.chat.as_ref()
+    }
+
+    /// Bytes for [`Model::resume`].
+    ///
+    /// # Errors
+    /// More than 4 GiB of messages.
+    pub fn to_bytes(&self) -> Result<Vec<u8>, Error> {
+        let messages = self.chat.as_ref().map(Chat::messages);
+        let head = json!({"tokens": self.tokens, "messages": messages}).to_string();
+        let length = u32::try_from(head.len())
+            .map_err(|_| Error::argument(format!("the session's messages have {} bytes", head.len())))?;
+        Ok([&MAGIC[..], &length.to_le_bytes(), head.as_bytes(), &self.rows].concat())
+    }
+
+    fn read(bytes: &[u8]) -> Result<SavedSession, Error> {
+        let damaged = |problem: &str| {
+            Error::new(ErrorKind::File, format!("not a saved session of Latent: {problem}; save it again"))
+        };
+        let rest = bytes.strip_prefix(MAGIC).ok_or_else(|| damaged("its first bytes are not LATNTSN1"))?;
+        let early = || damaged("it ends too early");
+        let (length, rest) = rest.split_first_chunk::<4>().ok_or_else(early)?;
+        let length = usize::try_from(u32::from_le_bytes(*length)).map_err(|_| early())?;
+        let (head, rows) = rest.split_at_checked(length).ok_or_else(early)?;
+        let head = std::str::from_utf8(head).map_err(|_| damaged("its head is not UTF-8"))?;
+        let mut head =
+            latent_formats::json::parse(head).map_err(|error| damaged(&format!("its head: {error}")))?;
+        let tokens = serde_json::from_value(head["tokens"].take())
+            .map_err(|_| damaged("its head has no list of token ids"))?;
+        let chat = match head["messages"].take() {
+            Value::Null => None,
+            messages => Some(Chat::from_json(messages)?),
+        };
+        Ok(SavedSession { tokens, chat, rows: rows.to_owned() })
+    }
+}
+
+impl From<&SavedSession> for Prompt {
+    fn from(session: &SavedSession) -> Prompt {
+        Prompt::Tokens(session.tokens.clone())
+    }
+}
+
+impl Model {
+    /// What an answer and its prompt have in the KV cache, to be saved. Rows that others have evicted are left out: they are computed again.
+    ///
+    /// ```
+    /// use latent::{Chat, Model};
+    /// # let model = Model::demo().context(512).load()?;
+    /// let done = model.chat(Chat::new().user("Tell me a story.")).max_tokens(100).finish()?;
+    /// let saved = model.session(&done)?.to_bytes()?;
+    ///
+    /// let session = model.resume(&saved)?; // in another process, with the same model and options
+    /// let chat = session.chat().unwrap().clone().user("And then?");
+    /// let next = model.chat(chat).max_tokens(8).finish()?;
+    /// assert!(next.usage.cached > 0);
+    /// # Ok::<(), latent::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// An engine that has failed; rows that the device does not return.
+    pub fn session(&self, answer: &GeneratedAnswer) -> Result<SavedSession, Error> {
+        let tokens = [&answer.prompt[..], &answer.tokens].concat();
+        let (wanted, salt) = (tokens.clone(), answer.salt);
+        let rows = self.with_scheduler(move |scheduler| Ok(scheduler.prefix_to_bytes(salt, &wanted)?))?;
+        Ok(SavedSession { tokens, chat: answer.chat(), rows })
+    }
+
+    /// Reads a saved session, so that later prompts that begin with its tokens find its rows in the KV cache. Read sessions that you trust: their
+    /// rows are not compared with their tokens.
+    ///
+    /// # Errors
+    /// Bytes that are not a session, or of another model, cache type or precision; a session that does not fit into the KV cache.
+    pub fn resume(&self, bytes: &[u8]) -> Result<SavedSession, Error> {
+        self.resume_with(bytes, CacheSalt::default())
+    }
+
+    /// The same for a session of an [owner](crate::AnswerRequest::cache_owner) of cached prefixes.
+    ///
+    /// # Errors
+    /// As for [`resume`](Self::resume), and a session of another owner.
+    pub fn resume_for(&self, bytes: &[u8], owner: &[u8]) -> Result<SavedSession, Error> {
+        self.resume_with(bytes, CacheSalt::of(owner))
+    }
+
+    fn resume_with(&self, bytes: &[u8], salt: CacheSalt) -> Result<SavedSession, Error> {
+        let mut session = SavedSession::read(bytes)?;
+        if session.rows.is_empty() {
+            return Ok(session);
+        }
+        let rows = std::mem::take(&mut session.rows);
+        let (restored, rows) =
+            self.with_scheduler(move |scheduler| Ok((scheduler.prefix_from_bytes(salt, &rows)?, rows)))?;
+        session.rows = rows;
+        if !session.tokens.starts_with(&restored) {
+            let problem = "not a saved session of Latent: its rows are those of other tokens; save it again";
+            return Err(Error::new(ErrorKind::File, problem));
+        }
+        Ok(session)
+    }
+}

@@ -1,0 +1,84 @@
+//! The thread of a model.
+
+use crate::error::{Error, ErrorKind};
+use latent_engine::worker::{WorkerCommand, WorkerCommands, WorkerHooks, WorkerModel};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+
+/// A thread that runs a model. Dropped, it ends what runs, and waits until the memory has been given back.
+pub(crate) struct ModelWorker {
+    /// None only while it is dropped.
+    commands: Option<WorkerCommands>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl ModelWorker {
+    /// Starts the thread, on which `load` loads the model, also after a fault of the engine. The receiver hears once whether it was loaded.
+    pub(crate) fn start<T: Send + 'static>(
+        load: impl FnMut() -> Result<(WorkerModel, T), Error> + Send + 'static,
+    ) -> Result<(ModelWorker, Receiver<Result<T, Error>>), Error> {
+        let (commands, queue) = WorkerCommands::channel();
+        let (first, loaded) = channel();
+        let thread = queue
+            .start("latent-model", LoadHooks { load, first: Some(first) })
+            .map_err(|error| Error::new(ErrorKind::Engine, format!("no thread can be started: {error}")))?;
+        Ok((ModelWorker { commands: Some(commands), thread: Some(thread) }, loaded))
+    }
+
+    pub(crate) fn commands(&self) -> Result<&WorkerCommands, Error> {
+        self.commands.as_ref().ok_or_else(Error::gone)
+    }
+
+    pub(crate) fn send(&self, command: WorkerCommand) -> Result<(), Error> {
+        self.commands()?.send(command).map_err(|_| Error::gone())
+    }
+
+    /// Ends the thread without waiting for it.
+    pub(crate) fn detach(mut self) {
+        self.thread = None;
+    }
+
+    /// Forgets the thread, which a forked child does not have: waiting for it would never end.
+    pub(crate) fn forget(&mut self) {
+        std::mem::forget(self.commands.take());
+        std::mem::forget(self.thread.take());
+    }
+}
+
+impl Drop for ModelWorker {
+    fn drop(&mut self) {
+        if let Some(commands) = self.commands.take() {
+            commands.end();
+        }
+        if let Some(thread) = self.thread.take() {
+            // the thread catches its panics and reports them as errors
+            let _ = thread.join();
+        }
+    }
+}
+
+struct LoadHooks<F, T> {
+    load: F,
+    first: Option<Sender<Result<T, Error>>>,
+}
+
+impl<F, T> WorkerHooks for LoadHooks<F, T>
+where
+    F: FnMut() -> Result<(WorkerModel, T), Error> + Send,
+    T: Send,
+{
+    fn load(&mut self, _lost: Option<&str>) -> Result<WorkerModel, String> {
+        let loaded = catch_unwind(AssertUnwindSafe(&mut self.load));
+        let loaded = loaded.unwrap_or_else(|panic| Err(Error::panicked(&*panic)));
+        let (model, about) = match loaded {
+            Ok((model, about)) => (Ok(model), Ok(about)),
+            Err(error) => (Err(error.to_string()), Err(error)),
+        };
+        if let Some(first) = self.first.take() {
+            // the caller may have stopped waiting
+            let _ = first.send(about);
+        }
+        model
+    }
+}

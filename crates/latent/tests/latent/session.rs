@@ -1,0 +1,53 @@
+//! Saved sessions.
+
+use crate::model;
+use latent::{Chat, ErrorKind};
+
+#[test]
+fn a_session_is_resumed_by_another_model() {
+    let first = model();
+    let chat = Chat::new().user("Tell me a story about a fox and a lantern.");
+    let done = first.chat(chat).temperature(0.0).max_tokens(150).finish().unwrap();
+    let saved = first.session(&done).unwrap().to_bytes().unwrap();
+
+    let second = model();
+    let session = second.resume(&saved).unwrap();
+    assert_eq!(session.tokens(), [&done.prompt[..], &done.tokens].concat());
+    assert_eq!(session.chat(), done.chat().as_ref());
+    let next = || session.chat().unwrap().clone().user("And then?");
+    let resumed = second.chat(next()).temperature(0.0).max_tokens(20).finish().unwrap();
+    assert!(resumed.usage.cached > 0, "{:?}", resumed.usage);
+    assert_eq!(resumed.text, first.chat(next()).temperature(0.0).max_tokens(20).finish().unwrap().text);
+    // where it stopped
+    let continued = second.complete(&session).temperature(0.0).max_tokens(5).finish().unwrap();
+    assert!(continued.usage.cached >= 128, "{:?}", continued.usage);
+}
+
+#[test]
+fn damaged_sessions_are_refused() {
+    let model = model();
+    let done = model.complete("Once upon a time").temperature(0.0).max_tokens(100).finish().unwrap();
+    let saved = model.session(&done).unwrap().to_bytes().unwrap();
+    assert!(model.resume(&saved).is_ok());
+    for end in [0, 5, 11, 30, saved.len() - 1] {
+        let error = model.resume(&saved[..end]).unwrap_err();
+        assert_eq!(error.kind(), &ErrorKind::File, "{end}: {error}");
+    }
+    for at in [3, 9, saved.len() / 2, saved.len() - 20] {
+        let mut wrong = saved.clone();
+        wrong[at] ^= 1;
+        let error = model.resume(&wrong).unwrap_err();
+        assert_eq!(error.kind(), &ErrorKind::File, "{at}: {error}");
+    }
+    // rows of other tokens
+    let other = model.complete("The fox and the owl").temperature(0.0).max_tokens(100).finish().unwrap();
+    let other = model.session(&other).unwrap().to_bytes().unwrap();
+    let parts = |bytes: &[u8]| {
+        let head = 12 + u32::from_le_bytes(bytes[8..12].try_into().unwrap()) as usize;
+        (bytes[..head].to_vec(), bytes[head..].to_vec())
+    };
+    let error = model.resume(&[parts(&saved).0, parts(&other).1].concat()).unwrap_err();
+    assert!(error.message().contains("other tokens"), "{error}");
+    let error = model.resume_for(&saved, b"another owner").unwrap_err();
+    assert_eq!(error.kind(), &ErrorKind::File, "{error}");
+}

@@ -1,0 +1,70 @@
+//! Seeded operands: the same case has the same operands on every machine.
+
+use latent_types::TensorType;
+
+/// A linear congruential generator.
+pub(crate) struct Random(u64);
+
+/// Distinct rows of a weight; larger matrices repeat them, so that generating one takes no longer than running it.
+const DISTINCT_ROWS: usize = 64;
+
+impl Random {
+    pub(crate) fn new(seed: u64) -> Random {
+        Random(seed)
+    }
+
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.0 >> 40
+    }
+
+    pub(crate) fn bits(&mut self) -> u32 {
+        (self.next() << 16 ^ self.next()) as u32
+    }
+
+    /// A value in −1..1.
+    pub(crate) fn number(&mut self) -> f32 {
+        self.next() as f32 / (1 << 23) as f32 - 1.0
+    }
+
+    pub(crate) fn numbers(&mut self, n: usize) -> Vec<f32> {
+        (0..n).map(|_| self.number()).collect()
+    }
+
+    /// Rows of weights as stored in a file. Formats without an encoder get random blocks.
+    ///
+    /// # Panics
+    /// When `cols` is not a whole number of blocks: a mistake in the table of cases.
+    pub(crate) fn weight_rows(&mut self, ty: TensorType, rows: usize, cols: usize) -> Vec<u8> {
+        let row_bytes = ty.row_bytes(cols).expect("whole blocks");
+        let distinct = rows.min(DISTINCT_ROWS);
+        let mut bytes = vec![0; row_bytes * distinct];
+        if latent_quant::can_encode(ty) {
+            latent_quant::encode(ty, &self.numbers(distinct * cols), &mut bytes)
+                .expect("a format with an encoder");
+        } else {
+            // the f16 scales of all such formats are at even offsets; with the highest exponent bit cleared they are below 2
+            for (i, byte) in bytes.iter_mut().enumerate() {
+                *byte = self.next() as u8 & if i % 2 == 1 { 0xbf } else { 0xff };
+            }
+        }
+        bytes.iter().copied().cycle().take(row_bytes * rows).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_format_gets_finite_weights_that_differ() {
+        for ty in TensorType::all().filter(|ty| latent_quant::can_decode(*ty)) {
+            let bytes = Random::new(1).weight_rows(ty, 3, 512);
+            let mut numbers = vec![0.0; 3 * 512];
+            latent_quant::decode(ty, &bytes, &mut numbers).unwrap();
+            assert!(numbers.iter().all(|v| v.is_finite()), "{ty}");
+            assert!(numbers[..512] != numbers[512..1024], "{ty}");
+            assert!(numbers.iter().any(|v| *v != numbers[0]), "{ty}");
+        }
+    }
+}

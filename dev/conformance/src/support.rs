@@ -1,0 +1,59 @@
+//! The kernels that run on this machine.
+
+use crate::backend::{CaseBackend, CaseKernel};
+use crate::case::{KernelCase, OperationFamily};
+use crate::filter::KernelFilter;
+use serde::Serialize;
+use std::collections::HashMap;
+
+/// An operation with its formats, and the kernels that compute it.
+#[derive(Clone, Debug, Serialize)]
+pub struct OperationSupport {
+    #[serde(flatten)]
+    pub family: OperationFamily,
+    pub kernels: Vec<SupportingKernel>,
+}
+
+/// A kernel that computes an operation.
+#[derive(Clone, Debug, Serialize)]
+pub struct SupportingKernel {
+    /// Its name.
+    pub kernel: String,
+    /// Level that it is compiled for.
+    pub level: &'static str,
+    /// The features that this machine lacks for it.
+    pub missing: Option<String>,
+}
+
+/// Every operation of `cases` that `filter` lets through, with its kernels, if any.
+pub fn support(
+    backend: &dyn CaseBackend,
+    cases: &[KernelCase],
+    filter: &KernelFilter,
+) -> Vec<OperationSupport> {
+    let kernels = backend.kernels();
+    let mut found: Vec<OperationSupport> = Vec::new();
+    let mut place: HashMap<OperationFamily, usize> = HashMap::new();
+    for case in cases {
+        let (family, name) = (case.family(), case.name());
+        let serving: Vec<&CaseKernel> =
+            kernels.iter().filter(|kernel| backend.serves(kernel, case)).collect();
+        if !filter.lets_case(&name) && !serving.iter().any(|kernel| filter.lets(kernel, &name)) {
+            continue;
+        }
+        let at = *place.entry(family.clone()).or_insert_with(|| {
+            found.push(OperationSupport { family, kernels: Vec::new() });
+            found.len() - 1
+        });
+        for kernel in serving.into_iter().filter(|kernel| filter.lets(kernel, &name)) {
+            if found[at].kernels.iter().all(|other| other.kernel != kernel.name) {
+                found[at].kernels.push(SupportingKernel {
+                    kernel: kernel.name.clone(),
+                    level: kernel.level,
+                    missing: kernel.missing.clone(),
+                });
+            }
+        }
+    }
+    found
+}

@@ -1,0 +1,54 @@
+//! Errors of writing models.
+
+use crate::shapes::shapes;
+use latent_formats::OutputError;
+use latent_graph::GraphError;
+use latent_graph::config::InexpressibleModel;
+use latent_types::TensorType;
+
+/// Why a model cannot be written.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TestingError {
+    /// The shape is not known.
+    #[error("no shape is called {shape:?}; there are {}", shapes().collect::<Vec<_>>().join(", "))]
+    UnknownShape {
+        /// The name asked for.
+        shape: String,
+    },
+    /// The type is not known or cannot be encoded.
+    #[error("weights cannot be written as {kind:?}; types are {known}, Q4_K_M, Q4_0_M")]
+    UnknownKind {
+        kind: String,
+        /// What can be written.
+        known: String,
+    },
+    /// The type has no place in safetensors.
+    #[error("{kind} has no place in safetensors; a folder takes F32, F16, BF16 or F8_E4M3")]
+    NoFolder { kind: TensorType },
+    /// A rule for single tensors that is none.
+    #[error("{word:?}: expected PATTERN=TYPE, such as ffn_down_exps=Q6_K, with a type that can be written")]
+    TypeRule { word: String },
+    /// Numbers that cannot be encoded.
+    #[error("tensor {tensor}: {error}")]
+    Encode { tensor: String, error: latent_quant::QuantError },
+    /// More layers than the format allows, or none.
+    #[error("{layers} layers: expected 1 to 512")]
+    Layers { layers: usize },
+    /// The file cannot be written.
+    #[error(transparent)]
+    Output(#[from] OutputError),
+    /// GGUF files have no keys for the shape.
+    #[error(transparent)]
+    Inexpressible(#[from] InexpressibleModel),
+    /// The circuit of the shape is wrong.
+    #[error(transparent)]
+    Graph(#[from] GraphError),
+}
+
+impl TestingError {
+    pub(crate) fn unknown_kind(kind: &str) -> TestingError {
+        let known = latent_quant::encodable().map(TensorType::name).collect::<Vec<_>>().join(", ");
+        TestingError::UnknownKind { kind: kind.to_owned(), known }
+    }
+}

@@ -1,0 +1,128 @@
+//! Random models of every shape and type, seeded, written with Latent's own writers and encoders: for tests and measurements.
+//!
+//! Such a model has learned nothing, but has the sizes, formats and wiring of a real one.
+//!
+//! ```
+//! let folder = tempfile::tempdir()?;
+//! let path = folder.path().join("tiny.gguf");
+//! latent_testing::ModelRecipe::new("tiny-v3", "Q4_K_M".parse()?).write_gguf(&path)?;
+//! assert!(latent_formats::Checkpoint::open(&path)?.tensor("blk.1.ffn_gate_exps.weight").is_some());
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+#![forbid(unsafe_code)]
+
+mod error;
+mod folder;
+mod four_bit;
+mod gguf;
+mod kind;
+mod random;
+mod shapes;
+mod type_rule;
+
+pub use error::TestingError;
+pub use four_bit::{FourBitLayout, FourBitRecipe};
+pub use kind::RandomWeightTypes;
+pub use shapes::shapes;
+pub use type_rule::TypeRule;
+
+use latent_graph::config::{KvForm, LayerKind, ModelConfig};
+use latent_types::TensorType;
+use std::path::PathBuf;
+
+/// Whether tests cover every combination, as with `LATENT_TEST_EXHAUSTIVE=1`. Otherwise they skip those that add least.
+pub fn exhaustive() -> bool {
+    std::env::var_os("LATENT_TEST_EXHAUSTIVE").is_some()
+}
+
+/// The items of a sweep that a test tries: all if [`exhaustive`], otherwise one in `every`. Sweeps that give `turn` the number of an outer
+/// item try other items for each.
+pub fn sample_of<I: IntoIterator>(items: I, turn: usize, every: usize) -> impl Iterator<Item = I::Item> {
+    let every = if exhaustive() { 1 } else { every };
+    let numbered = items.into_iter().enumerate();
+    numbered.filter(move |(number, _)| (turn + number).is_multiple_of(every)).map(|(_, item)| item)
+}
+
+/// The layer for multi-token prediction that a random model has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MtpLayer {
+    #[default]
+    None,
+    /// One with an embedding, a head and a head norm of its own, as DeepSeek-V3 has it.
+    Own,
+    /// One without them: the model's own stand in.
+    Shared,
+}
+
+/// The recipe of a random model.
+#[derive(Clone, Debug)]
+pub struct ModelRecipe {
+    /// Name of its shape: see [`shapes`].
+    pub shape: String,
+    pub kind: RandomWeightTypes,
+    /// Number of layers, if fewer than the shape has.
+    pub layers: Option<usize>,
+    /// One `attn_kv_b` and no `*_mla` keys, as old files have.
+    pub legacy: bool,
+    /// Type of `attn_k_b` and `attn_v_b`, if it differs.
+    pub kv_b: Option<TensorType>,
+    /// Types of single tensors; of several rules for one, the last counts. Vectors stay F32.
+    pub types: Vec<TypeRule>,
+    /// The same seed gives the same file.
+    pub seed: u64,
+    /// Shards of a GGUF model.
+    pub shards: Option<usize>,
+    /// No weights: only a GGUF header, or config.json.
+    pub header_only: bool,
+    /// Leave a hole in place of the weights of a GGUF file: zeros of full size that take no space on the disk.
+    pub sparse: bool,
+    /// The layer for multi-token prediction behind its layers.
+    pub mtp: MtpLayer,
+}
+
+/// The result of writing a model.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WrittenModel {
+    /// Bytes of all files with tensors.
+    pub bytes: u64,
+    /// Number of tensors.
+    pub tensors: usize,
+    /// The file (or folder) to open.
+    pub first: PathBuf,
+}
+
+impl ModelRecipe {
+    /// A model of this shape and kind with the shape's other settings and seed 0.
+    pub fn new(shape: &str, kind: RandomWeightTypes) -> ModelRecipe {
+        ModelRecipe {
+            shape: shape.to_owned(),
+            kind,
+            layers: None,
+            legacy: false,
+            kv_b: None,
+            types: Vec::new(),
+            seed: 0,
+            shards: None,
+            header_only: false,
+            sparse: false,
+            mtp: MtpLayer::None,
+        }
+    }
+
+    /// The config of the model, with W_KV in this form.
+    fn config(&self, shape: &shapes::ModelSizes, form: KvForm) -> ModelConfig {
+        let mut config = shape.config(self.layers, form);
+        if self.mtp != MtpLayer::None {
+            config.mtp_layers = 1;
+            config.layer_kinds.push(if config.moe.is_some() { LayerKind::Moe } else { LayerKind::Dense });
+        }
+        config
+    }
+
+    fn shape(&self) -> Result<&'static shapes::ModelSizes, TestingError> {
+        if let Some(layers) = self.layers.filter(|n| !(1..=512).contains(n)) {
+            return Err(TestingError::Layers { layers });
+        }
+        shapes::named(&self.shape).ok_or_else(|| TestingError::UnknownShape { shape: self.shape.clone() })
+    }
+}
