@@ -11,7 +11,7 @@ use latent_kernels::{
     Bf16x32, CacheView, KvElement, MatrixView, MatrixViewMut, Q8Block, RopePairing, RopeTable, RouteSpec,
 };
 use latent_threads::PoolWorker;
-use latent_types::CacheRow;
+use latent_types::{CacheRow, Tier};
 use std::cell::Cell;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -27,6 +27,8 @@ pub(crate) struct ModelData {
     pub pairs: RopePairing,
     /// The same in an indexer.
     pub index_pairs: RopePairing,
+    /// Tier of kernels that no plan selects and whose bits depend on it.
+    pub tier: Tier,
     /// Whether an indexer's scores are in f32, whatever the cache's type.
     pub exact: bool,
     /// The router's rules, without the bias, which is a weight.
@@ -364,6 +366,20 @@ impl<'a> WorkerContext<'a> {
     pub(crate) fn own_heads(&self, heads: usize) -> impl Iterator<Item = (&'a SeqSpan, usize)> + use<'a> {
         let spans = &self.batch.spans;
         self.worker.share(spans.len() * heads, 1).map(move |item| (&spans[item / heads], item % heads))
+    }
+
+    /// The same heads, as ranges of each sequence: to go through its rows in the order of their memory.
+    pub(crate) fn own_head_ranges(
+        &self,
+        heads: usize,
+    ) -> impl Iterator<Item = (&'a SeqSpan, Range<usize>)> + use<'a> {
+        let spans = &self.batch.spans;
+        let share = self.worker.share(spans.len() * heads, 1);
+        spans.iter().enumerate().filter_map(move |(index, span)| {
+            let first = share.start.max(index * heads);
+            let end = share.end.min((index + 1) * heads);
+            (first < end).then(|| (span, first - index * heads..end - index * heads))
+        })
     }
 
     /// Elements of a state of a layer.

@@ -1,7 +1,7 @@
 //! The KV cache in host memory.
 
 use crate::kv_memory::KvLayerMemory;
-use latent_backend::{BackendError, KvLayout, KvStore, LayerState, RecurrentLayer};
+use latent_backend::{BackendError, KvLayout, KvStore, LayerState, StateShape};
 use latent_graph::ModelConfig;
 use latent_graph::ir::{KvLayer, KvLayerKind};
 use latent_kernels::{RopePairing, RopeTable};
@@ -66,7 +66,7 @@ impl CpuKvStore {
     pub(crate) fn new(layout: KvLayout, rotation: ShiftRotation) -> Result<CpuKvStore, BackendError> {
         let memory = KvLayerMemory::reserve(layout.layers.iter().map(|layer| match layer {
             LayerState::PerToken(rows) => (layout.slots(), rows.row(layout.cache_type).bytes()),
-            LayerState::Recurrent(state) => (layout.state_slots as usize, state.bytes()),
+            LayerState::Recurrent(state) => (layout.state_slots as usize, state.shape.bytes()),
         }))
         .map_err(|error| BackendError::System { what: "reserving memory for the KV cache", error })?;
         let layers = layout.layers.iter().cloned().zip(memory).collect();
@@ -86,9 +86,9 @@ impl CpuKvStore {
     ///
     /// # Panics
     /// When the layer has rows, which no plan of this backend takes it for.
-    pub(crate) fn state_layer(&self, layer: usize) -> (&RecurrentLayer, &KvLayerMemory) {
+    pub(crate) fn state_layer(&self, layer: usize) -> (&StateShape, &KvLayerMemory) {
         let (state, memory) = &self.layers[layer];
-        (state.recurrent().expect("a recurrent layer"), memory)
+        (&state.recurrent().expect("a recurrent layer").shape, memory)
     }
 
     /// Element type.
@@ -170,7 +170,7 @@ impl KvStore for CpuKvStore {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use latent_backend::{KV_BLOCK, RecurrentLayer};
+    use latent_backend::{KV_BLOCK, RecurrentLayer, StateShape};
 
     /// Four elements, and a pair before it is rotated.
     const ROW: [f32; 6] = [0.5, -3.0, 1.25, 0.0, 0.75, 0.25];
@@ -190,7 +190,8 @@ mod tests {
     #[test]
     fn states_are_kept_beside_rows_and_touch_none_of_them() {
         let rows = KvLayer::of_rows(KvLayerKind::Latent, 0, ROW.len(), 2);
-        let state = |layer, columns| RecurrentLayer { layer, heads: 2, rows: 3, columns };
+        let state =
+            |layer, columns| RecurrentLayer { layer, shape: StateShape { heads: 2, rows: 3, columns } };
         let layers = vec![
             LayerState::Recurrent(state(1, 5)),
             LayerState::PerToken(rows),

@@ -123,6 +123,7 @@ impl CpuModel {
                 rope: Arc::new(rope),
                 pairs,
                 index_pairs,
+                tier: options.stages.bind.tier,
                 exact: options.stages.bind.precision == Precision::Exact,
             },
             stages,

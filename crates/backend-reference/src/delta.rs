@@ -28,7 +28,7 @@ impl Interpreter<'_> {
             return internal(format!("{} changes a layer of rows", node.op.word()));
         };
         for span in &self.batch.spans {
-            let Some(SpanState { from, to, kept }) = &span.state else {
+            let Some(SpanState { from, to, kept, .. }) = &span.state else {
                 return internal("a span without state".into());
             };
             let zero = || vec![0.0; shape.elements()];

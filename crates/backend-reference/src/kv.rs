@@ -22,7 +22,7 @@ impl HostKvStore {
         assert_eq!(layout.cache_type, CacheType::F32, "the reference backend keeps its KV cache in f32");
         let elements = |layer: &LayerState| match layer {
             LayerState::PerToken(rows) => layout.slots() * rows.width,
-            LayerState::Recurrent(state) => layout.state_slots as usize * state.elements(),
+            LayerState::Recurrent(state) => layout.state_slots as usize * state.shape.elements(),
         };
         let layers = layout.layers.iter().map(|layer| vec![0.0; elements(layer)]).collect();
         HostKvStore { layout, layers, rotation: None }
@@ -61,7 +61,7 @@ impl HostKvStore {
     fn record(&self, layer: usize, slot: usize) -> Range<usize> {
         let width = match &self.layout.layers[layer] {
             LayerState::PerToken(rows) => rows.width,
-            LayerState::Recurrent(state) => state.elements(),
+            LayerState::Recurrent(state) => state.shape.elements(),
         };
         slot * width..(slot + 1) * width
     }

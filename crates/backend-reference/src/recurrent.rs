@@ -1,6 +1,6 @@
 //! A toy recurrent operation: what recurrent state is tested with as long as no operation of the IR is recurrent.
 
-use latent_backend::{LayerState, RecurrentLayer};
+use latent_backend::{LayerState, RecurrentLayer, StateShape};
 use latent_graph::Stage;
 use latent_graph::ir::Op;
 use std::sync::Arc;
@@ -43,7 +43,8 @@ pub(super) fn layer_states(stages: &[Stage], count: usize) -> Vec<LayerState> {
         .filter(|(_, node)| matches!(node.op, Op::Embed { .. }))
         .map(|(ir, node)| ir.value(node.outputs[0]).row_width());
     let columns = hidden.max().unwrap_or(0);
-    let state = |layer| LayerState::Recurrent(RecurrentLayer { layer, heads: 1, rows: 1, columns });
+    let shape = StateShape { heads: 1, rows: 1, columns };
+    let state = |layer| LayerState::Recurrent(RecurrentLayer { layer, shape });
     layers.extend((0..count).map(state));
     layers
 }

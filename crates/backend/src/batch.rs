@@ -31,7 +31,14 @@ pub struct SpanState {
     /// Snapshots inside the span, in ascending order: (number of rows, slot). The state after that
     /// many rows is written to the slot. The number is less than the rows of the span.
     pub kept: Vec<(usize, u32)>,
+    /// Whether the rows after the first are drafts. Rows then run one after the other, so that each has the bits of a step of one row; else in
+    /// chunks.
+    pub drafted: bool,
 }
+
+/// The positions that are multiples of this number end a chunk of a recurrent layer, so that a step may end there without changing the bits of
+/// the rows after it.
+pub const STATE_CHUNK: usize = 16;
 
 /// The kind of a batch row.
 #[derive(Clone, Copy, Debug)]

@@ -1,7 +1,7 @@
 //! The KV cache of a backend: blocks of rows, addressed by slots, and recurrent states in separate
 //! slots.
 
-use crate::{BackendError, LayerState, RecurrentLayer};
+use crate::{BackendError, LayerState, StateShape};
 use latent_types::{CacheRow, CacheType};
 use std::any::Any;
 
@@ -48,8 +48,8 @@ impl KvLayout {
     }
 
     /// The recurrent layers with their index in `layers`.
-    pub fn recurrent(&self) -> impl Iterator<Item = (usize, &RecurrentLayer)> {
-        self.layers.iter().enumerate().filter_map(|(index, layer)| Some((index, layer.recurrent()?)))
+    pub fn recurrent(&self) -> impl Iterator<Item = (usize, &StateShape)> {
+        self.layers.iter().enumerate().filter_map(|(index, layer)| Some((index, &layer.recurrent()?.shape)))
     }
 
     /// Whether any layer is recurrent. If so, sequences need state slots.
@@ -91,10 +91,10 @@ pub trait KvStore: Any + Send {
     /// Writes rows of consecutive slots from `first`.
     fn write_rows(&mut self, layer: usize, first: usize, rows: &[u8]) -> Result<(), BackendError>;
 
-    /// Reads the state of a recurrent layer, [`RecurrentLayer::bytes`] long.
+    /// Reads the state of a recurrent layer, [`StateShape::bytes`] long.
     fn read_state(&self, layer: usize, slot: u32, state: &mut [u8]) -> Result<(), BackendError>;
 
-    /// Writes the state of a recurrent layer, [`RecurrentLayer::bytes`] long.
+    /// Writes the state of a recurrent layer, [`StateShape::bytes`] long.
     fn write_state(&mut self, layer: usize, slot: u32, state: &[u8]) -> Result<(), BackendError>;
 
     /// Copies the row of every layer with rows from one slot to another and rotates its rope part

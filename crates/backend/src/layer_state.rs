@@ -15,37 +15,19 @@ pub enum LayerState {
     Recurrent(RecurrentLayer),
 }
 
-/// The recurrent state of one layer: heads × rows × columns elements of f32, in this order, all zero before the first token.
+/// The recurrent state of one layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecurrentLayer {
     /// The layer that owns it.
     pub layer: usize,
-    pub heads: usize,
-    /// Rows of a head's matrix.
-    pub rows: usize,
-    /// Columns of a head's matrix.
-    pub columns: usize,
-}
-
-impl RecurrentLayer {
-    /// Elements of the state.
-    pub fn elements(&self) -> usize {
-        self.heads * self.rows * self.columns
-    }
-
-    /// Bytes of the state.
-    pub fn bytes(&self) -> usize {
-        size_of::<f32>() * self.elements()
-    }
+    pub shape: StateShape,
 }
 
 impl LayerState {
     /// What the layers of these stages keep, as their plans say.
     pub fn of_stages(stages: &[Stage]) -> Vec<LayerState> {
         let of = |layer: &KvLayer| match layer.state {
-            Some(StateShape { heads, rows, columns }) => {
-                LayerState::Recurrent(RecurrentLayer { layer: layer.layer, heads, rows, columns })
-            }
+            Some(shape) => LayerState::Recurrent(RecurrentLayer { layer: layer.layer, shape }),
             None => LayerState::PerToken(layer.clone()),
         };
         stages.iter().flat_map(Stage::kv_layers).map(of).collect()
@@ -74,6 +56,6 @@ impl LayerState {
 
     /// Bytes that the recurrent state of one sequence takes in these layers together.
     pub fn state_bytes(layers: &[LayerState]) -> usize {
-        layers.iter().filter_map(LayerState::recurrent).map(RecurrentLayer::bytes).sum()
+        layers.iter().filter_map(LayerState::recurrent).map(|state| state.shape.bytes()).sum()
     }
 }

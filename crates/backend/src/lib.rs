@@ -39,7 +39,7 @@ mod trace;
 mod traits;
 mod weight_rows;
 
-pub use batch::{Batch, SeqSpan, SpanState};
+pub use batch::{Batch, STATE_CHUNK, SeqSpan, SpanState};
 pub use cancel::CancelToken;
 pub use clock::Instant;
 pub use communicator::{Channel, Communicator, RankDifference, RankError};
@@ -49,6 +49,7 @@ pub use input_rows::{InputRow, InputRows};
 pub use input_squares::InputSquares;
 pub use kernel_calls::{BankConflicts, CompiledKernel, KernelCalls, NodeCalls};
 pub use kv::{KV_BLOCK, KvLayout, KvStore, slot};
+pub use latent_graph::circuit::StateShape;
 pub use layer_state::{LayerState, RecurrentLayer};
 pub use limits::PeakRates;
 pub use links::{DIRECT_SUM, RankLinks, collective_bytes};

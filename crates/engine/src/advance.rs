@@ -338,9 +338,10 @@ impl Engine {
             refused.push((part.at, part.drafts().len() - accepted));
             results[part.at] = progress;
         }
-        for (at, rows) in refused.into_iter().filter(|(_, rows)| *rows > 0) {
+        for (at, rows) in refused {
             if let Some(running) = &mut running[at] {
                 running.sequence.truncate(running.sequence.len() - rows);
+                running.sequence.settle();
             }
         }
     }
@@ -380,6 +381,8 @@ impl Engine {
             return;
         }
         let (rows, mut left) = (parts.len(), StepCosts::ROWS - parts.len());
+        // each draft has a state of its own until it is known whether it is right
+        left = left.min(self.cache.room_for_drafted_states(rows));
         for (turn, part) in parts.iter_mut().enumerate() {
             let RunningAnswer { sequence, generation, .. } = &mut running[part.at];
             // what the others leave goes to those that come after
@@ -401,6 +404,8 @@ impl Engine {
             return Ok(());
         }
         let mut left = self.max_batch_tokens() - parts.iter().map(|part| part.tokens.len()).sum::<usize>();
+        let looked_up: usize = parts.iter().map(|part| part.drafts().len()).sum();
+        let mut states = self.cache.room_for_drafted_states(parts.len()).saturating_sub(looked_up);
         // rows of the MTP layer's step
         let mut rows = self.max_batch_tokens();
         let (mut inputs, mut places) = (Vec::new(), Vec::new());
@@ -408,11 +413,12 @@ impl Engine {
         for (at, running) in running.iter_mut().enumerate() {
             let Some(place) = parts.iter().position(|part| part.at == at && part.complete) else { continue };
             let waiting = running.sequence.draft.waiting().0.len() + 1;
-            let room = left > 0 && waiting <= rows && running.generation.left() > 1;
+            let room = left > 0 && states > 0 && waiting <= rows && running.generation.left() > 1;
             if parts[place].tokens.len() == 1 && room && self.has_room_for_draft(running.sequence, count) {
                 inputs.push(DraftInput { sequence: &mut *running.sequence, token: parts[place].tokens[0] });
                 places.push(place);
                 left -= 1;
+                states -= 1;
                 rows -= waiting;
             }
         }

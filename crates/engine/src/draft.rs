@@ -78,7 +78,8 @@ impl Engine {
         let there = len <= sequence.block_table().len() * KV_BLOCK;
         let room = there || self.cache.available() >= running * KV_BLOCK;
         let rows = (sequence.draft.waiting().0.len() + 1).max(2);
-        len <= self.context() && room && rows <= self.max_batch_tokens() && self.can_draft(sequence)
+        let states = self.cache.room_for_drafted_states(running) >= running;
+        len <= self.context() && room && states && rows <= self.max_batch_tokens() && self.can_draft(sequence)
     }
 
     /// Enables or disables drafts for this sequence. Without drafts, its steps do not run the MTP

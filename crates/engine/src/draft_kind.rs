@@ -7,8 +7,8 @@ pub enum Draft {
     #[default]
     None,
     /// Tokens that followed the same words before, in the prompt or the answer: up to eight drafts per step,
-    /// where the engine's own steps show that they pay. On devices that run a step at a time, of models without
-    /// recurrent layers; on others nothing is drafted.
+    /// where the engine's own steps show that they pay. On devices that run a step at a time; on others nothing
+    /// is drafted. A model with recurrent layers keeps a state for each draft of a step.
     Ngram,
     /// The model's own layer for multi-token prediction: one draft, verified in the step of its
     /// token.

@@ -22,7 +22,9 @@ impl Engine {
             false => (sequence.block_table().len() * KV_BLOCK).saturating_sub(len),
         };
         let in_context = self.context().saturating_sub(len).min(self.max_batch_tokens().saturating_sub(rows));
-        let most = most.min(in_blocks).min(in_context).min(generation.left().saturating_sub(1));
+        let in_states = self.cache.room_for_drafted_states(rows);
+        let most =
+            most.min(in_states).min(in_blocks).min(in_context).min(generation.left().saturating_sub(1));
         generation.look_up_drafts(most.min(MAX_DRAFTS), |more| self.step_costs.ratio(rows, more))
     }
 }

@@ -262,6 +262,7 @@ impl Engine {
                 let refused = state.drafts.len() - state.accepted;
                 session.sequence.truncate(session.sequence.len() - refused);
             }
+            session.sequence.settle();
             if let Some(cost) = state.cost.take() {
                 generation.count_looked_up(state.drafts.len(), state.accepted, cost);
             }

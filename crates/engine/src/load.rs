@@ -196,14 +196,13 @@ impl LoadedEngine<'_> {
         let blocks = u32::try_from(tokens.div_ceil(KV_BLOCK)).map_err(|_| {
             EngineError::Options(format!("a KV cache of {tokens} tokens has more blocks than can be counted"))
         })?;
-        let state_slots = resolved.state_slots()?;
+        let state_slots = resolved.state_slots(model.stages())?;
         let mtp = stage_index::mtp(model.stages());
         let mtp_layers = mtp.map_or(0, |stage| model.stages()[stage].kv_layers().len());
         let store = model.new_kv_store(blocks, state_slots)?;
         let cache = KvCache::new(store, options.states, mtp_layers);
-        // a row of recurrent state cannot be taken back, and a device that has steps in flight waits for no token
-        let lookup =
-            options.draft.has_ngram() && !cache.layout().is_recurrent() && model.steps_in_flight() == 1;
+        // a device that has steps in flight waits for no token
+        let lookup = options.draft.has_ngram() && model.steps_in_flight() == 1;
         Ok(Engine {
             model,
             cache,

@@ -28,6 +28,9 @@ pub const DEFAULT_BATCH_TOKENS: usize = 512;
 /// Maximum number of tokens of a KV cache: terabytes, of any model.
 pub const MAX_CACHE_TOKENS: usize = u32::MAX as usize;
 
+/// States that one sequence needs: the present one, and the one that a step writes.
+const MIN_STATES: u64 = 2;
+
 /// Which tokens the rows of a model attend to that was trained with sparse attention (DSA).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum SparseAttention {
@@ -74,6 +77,9 @@ pub struct EngineOptions {
     pub cache: Option<CacheType>,
     /// How much recurrent state is kept, where the model has any.
     pub states: StateOptions,
+    /// Bytes of recurrent state, the snapshots of all sequences included, of a model that has any; at least two states. None: those of
+    /// `states`.
+    pub state_cache: Option<u64>,
     /// Most tokens of a sequence; none: the smaller of the model's limit and what fits.
     pub context: Option<usize>,
     /// Tokens that the KV cache holds, all sequences together, at most [`MAX_CACHE_TOKENS`]; none, or fewer than the context: one context. Servers want room for several.
@@ -166,6 +172,8 @@ pub struct ResolvedOptions<'b> {
     pub options: ModelOptions,
     /// How much recurrent state is kept.
     pub states: StateOptions,
+    /// Bytes of recurrent state, where they are given.
+    pub state_cache: Option<u64>,
     /// Whether indexers select the tokens that are attended to: else plans are made of configs without one.
     sparse: bool,
     /// The side of the model that the plans are of, where it is cut in two.
@@ -244,6 +252,7 @@ impl EngineOptions {
             target,
             options,
             states: self.states,
+            state_cache: self.state_cache,
             sparse: self.is_sparse(backend, config),
             side: None,
             cache_tokens,
@@ -344,15 +353,30 @@ impl ResolvedOptions<'_> {
     fn state_bytes(&self, stages: &[Stage]) -> u64 {
         let slot = LayerState::state_bytes(&self.backend.layer_states(stages)) as u64;
         // slots that cannot be counted are an error of loading
-        slot.saturating_mul(self.states.slots().map_or(0, u64::from))
+        slot.saturating_mul(self.state_slots(stages).map_or(0, u64::from))
     }
 
-    /// Slots of recurrent state.
+    /// Slots of recurrent state, as many as [`state_cache`](EngineOptions::state_cache) has room for.
     ///
     /// # Errors
-    /// When there are more than can be counted.
-    pub(crate) fn state_slots(&self) -> Result<u32, EngineError> {
-        self.states.slots().ok_or_else(|| too_many_states(self.states))
+    /// When there are more than can be counted, or too few for one sequence.
+    pub(crate) fn state_slots(&self, stages: &[Stage]) -> Result<u32, EngineError> {
+        let slot = LayerState::state_bytes(&self.backend.layer_states(stages)) as u64;
+        let Some(bytes) = self.state_cache.filter(|_| slot > 0) else {
+            return self.states.slots().ok_or_else(|| too_many_states(self.states));
+        };
+        if bytes < slot.saturating_mul(MIN_STATES) {
+            return Err(EngineError::Options(format!(
+                "a state cache of {bytes} bytes has no room for one sequence: the model needs {MIN_STATES} states of {slot} bytes, the present \
+                 one and that of a running step; set at least {}",
+                slot.saturating_mul(MIN_STATES)
+            )));
+        }
+        u32::try_from(bytes / slot).map_err(|_| {
+            EngineError::Options(format!(
+                "a state cache of {bytes} bytes has more states of {slot} bytes than can be counted"
+            ))
+        })
     }
 }
 

@@ -216,12 +216,21 @@ impl Engine {
 
     /// Takes blocks and slots of recurrent state for the inputs that are fit to run.
     pub(crate) fn admit(&mut self, inputs: &mut [SeqInput<'_>]) -> Result<(), EngineError> {
-        for (input, outcome) in inputs.iter_mut().zip(&mut self.outcomes).filter(|(_, o)| o.is_ok()) {
-            match self.cache.reserve(input.sequence, input.rows.len()) {
-                Ok(()) => {}
-                Err(KvError::Full(full)) => *outcome = Err(full.into()),
-                Err(KvError::States(full)) => *outcome = Err(full.into()),
-                Err(KvError::Backend(error)) => return Err(error.into()),
+        // drafts first: slots are free for their states, but not for the snapshots of others too
+        for drafted in [true, false] {
+            let fit = inputs.iter_mut().zip(&mut self.outcomes).filter(|(_, outcome)| outcome.is_ok());
+            for (input, outcome) in fit.filter(|(input, _)| input.drafted == drafted) {
+                let rows = input.rows.len();
+                let reserved = match drafted {
+                    true => self.cache.reserve_drafted(input.sequence, rows),
+                    false => self.cache.reserve(input.sequence, rows),
+                };
+                match reserved {
+                    Ok(()) => {}
+                    Err(KvError::Full(full)) => *outcome = Err(full.into()),
+                    Err(KvError::States(full)) => *outcome = Err(full.into()),
+                    Err(KvError::Backend(error)) => return Err(error.into()),
+                }
             }
         }
         Ok(())

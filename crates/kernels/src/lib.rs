@@ -84,8 +84,8 @@ pub use attention::{
 };
 pub use decode::decode_row;
 pub use delta::{
-    DeltaRow, DeltaScratch, DeltaState, bounded_decay, delta_row, gated_norm, l2_norm, short_conv,
-    softplus_decay,
+    DELTA_CHUNK, DeltaChunk, DeltaRow, DeltaScratch, DeltaState, bounded_decay, delta_chunk, delta_row,
+    gated_norm, l2_norm, short_conv, softplus_decay,
 };
 pub use elementwise::{ElementwiseFn, add, axpy, relu2, scale, sigmoid_mul, silu, silu_mul};
 #[cfg(target_arch = "x86_64")]

@@ -48,8 +48,9 @@ use std::sync::atomic::{AtomicU8, Ordering};
 /// Index into [`Tier::ALL`] of the limit.
 static LIMIT: AtomicU8 = AtomicU8::new(Tier::ALL.len() as u8 - 1);
 
-/// Limits the ISA of row-wise operations (norms, activation functions, RoPE, conversions), which no plan selects. Applies to the whole process. It
-/// never changes a result, since every ISA gives the same bits.
+/// Limits the ISA of row-wise operations (norms, activation functions, RoPE, conversions, indexers), which no plan selects. Applies to the whole process. It
+/// never changes a result of those, since every ISA gives the same bits. The scores of an indexer are
+/// rounded differently on the portable tier.
 pub fn limit_tier(tier: Tier) {
     let index = Tier::ALL.iter().position(|t| *t == tier).unwrap_or(0);
     LIMIT.store(index as u8, Ordering::Relaxed);
@@ -61,18 +62,33 @@ pub fn tier_limit() -> Tier {
 }
 
 /// The ISA that row-wise operations use, proved by its token.
-#[cfg(target_arch = "x86_64")]
+#[derive(Clone, Copy)]
 pub(crate) enum RowwiseIsa {
     Portable,
+    #[cfg(target_arch = "x86_64")]
     Avx2(Avx2),
+    #[cfg(target_arch = "x86_64")]
     Avx512(Avx512),
+}
+
+/// The portable one, on CPUs that have no other.
+#[cfg(not(target_arch = "x86_64"))]
+pub(crate) fn best_isa(_limit: Tier) -> RowwiseIsa {
+    RowwiseIsa::Portable
 }
 
 /// The best ISA of this CPU that [`limit_tier`] allows.
 #[cfg(target_arch = "x86_64")]
 #[inline]
 pub(crate) fn active_isa() -> RowwiseIsa {
-    let (has, limit) = (crate::features::features(), tier_limit());
+    best_isa(tier_limit())
+}
+
+/// The best ISA of this CPU up to `limit`.
+#[cfg(target_arch = "x86_64")]
+#[inline]
+pub(crate) fn best_isa(limit: Tier) -> RowwiseIsa {
+    let has = crate::features::features();
     if limit >= Tier::Avx512
         && let Some(isa) = Avx512::among(has)
     {

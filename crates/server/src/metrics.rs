@@ -327,6 +327,10 @@ fn cache(page: &mut MetricsPage) {
     };
     page.states(GAUGE, "latent_kv_blocks", "Blocks of the KV cache by what they hold.", blocks);
     page.gauge("latent_kv_block_tokens", "Tokens of one block.", |model| model.stats.block_tokens);
+    let slots = "Slots of recurrent state: of running requests and of snapshots.";
+    page.gauge("latent_states_used", slots, |model| model.stats.states - model.stats.states_free);
+    page.gauge("latent_states", "Slots of recurrent state that fit.", |model| model.stats.states);
+    page.gauge("latent_state_bytes", "Bytes of a slot of recurrent state.", |model| model.stats.state_bytes);
     page.counter("latent_prefix_lookups_total", "Prompts looked up in the prefix cache.", |model| {
         model.stats.prefixes.lookups
     });

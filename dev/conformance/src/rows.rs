@@ -45,6 +45,8 @@ pub enum RowOp {
     ShortConv,
     /// The delta rule of one head, row after row: x are queries, y keys; values, decays and β follow from them.
     DeltaRule,
+    /// The same in chunks, with keys of unit length.
+    DeltaChunks,
     /// max(x, 0)².
     Relu2,
     /// x + y.
@@ -122,6 +124,7 @@ impl RowCase {
             RowOp::GatedNorm => "gated_norm",
             RowOp::ShortConv => "short_conv",
             RowOp::DeltaRule => "delta_rule",
+            RowOp::DeltaChunks => "delta_chunks",
             RowOp::Relu2 => "relu2",
             RowOp::Add => "add",
             RowOp::Scale => "scale",
@@ -160,6 +163,7 @@ impl RowCase {
             }
             RowOp::ShortConv => (16.0 * HALF_DIGIT, "four f32 products and sums; exp within 2.5e-7"),
             RowOp::DeltaRule => (256.0 * HALF_DIGIT, "f32 sums over all rows of the state, row after row"),
+            RowOp::DeltaChunks => (256.0 * HALF_DIGIT, "f32 sums over rows of the state and of a chunk"),
             RowOp::Rope(_) => (4.0 * HALF_DIGIT, "angles in f64; cos and sin, products and sum in f32"),
             RowOp::SiluMul => (12.0 * HALF_DIGIT, "exp within 2.5e-7, three f32 roundings"),
             RowOp::SigmoidMul { .. } => (12.0 * HALF_DIGIT, "exp within 2.5e-7, three f32 roundings"),
@@ -168,7 +172,10 @@ impl RowCase {
             RowOp::CombineSplits { .. } => (20.0 * HALF_DIGIT, "exp within 2.5e-7, f32 sums of a few splits"),
             RowOp::Route(_) => (64.0 * HALF_DIGIT, "exp within 2.5e-7, f32 sums over all experts"),
         };
-        ErrorBound { error, same_bits: BitIdentity::All, reason }
+        // products of matrices: fused multiply-adds where the ISA has them
+        let same_bits =
+            if self.op == RowOp::DeltaChunks { BitIdentity::AboveLowest } else { BitIdentity::All };
+        ErrorBound { error, same_bits, reason }
     }
 
     pub(crate) fn work(&self) -> CallCost {
@@ -187,6 +194,7 @@ impl RowCase {
             RowOp::ShortConv => (8.0, 2.0 * TAPS as f64 + 20.0),
             // the state is read and written, of which each element of a row has a column
             RowOp::DeltaRule => (8.0 * self.width as f64, 7.0 * self.width as f64),
+            RowOp::DeltaChunks => (20.0, 7.0 * self.width as f64),
             RowOp::Rope(_) => (20.0, 3.0),
             RowOp::SiluMul | RowOp::SigmoidMul { heads: None } => (20.0, 20.0),
             RowOp::SigmoidMul { heads: Some(_) } => (16.0, 1.0),
@@ -234,6 +242,12 @@ impl RowCase {
             }
             RowOp::SoftplusDecay | RowOp::BoundedDecay => x.iter_mut().for_each(|x| *x *= 20.0),
             RowOp::ShortConv => y = random.numbers(TAPS * self.width),
+            RowOp::DeltaChunks => {
+                for key in y.chunks_exact_mut(self.width) {
+                    let squares: f64 = key.iter().map(|k| f64::from(*k).powi(2)).sum();
+                    key.iter_mut().for_each(|k| *k = (f64::from(*k) / squares.sqrt()) as f32);
+                }
+            }
             RowOp::SiluMul | RowOp::SigmoidMul { .. } => x.iter_mut().for_each(|x| *x *= 20.0),
             // x: running maximum and sum of each split; y: weighted values
             RowOp::CombineSplits { splits } => {
@@ -323,7 +337,7 @@ impl RowCase {
                     truth.push(value, value.abs() + all);
                 }
             }
-            RowOp::DeltaRule => self.delta(x, y, &mut truth),
+            RowOp::DeltaRule | RowOp::DeltaChunks => self.delta(x, y, &mut truth),
             RowOp::Rope(pairs) => self.rotated(pairs, x, &mut truth),
             RowOp::Store(CacheType::Int8) => {
                 x.chunks_exact(self.width).for_each(|x| self.stored_codes(x, &mut truth));

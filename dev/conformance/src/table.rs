@@ -245,6 +245,8 @@ fn rows() -> Vec<KernelCase> {
     }
     for width in [1, 24, 75, 128] {
         add(RowOp::DeltaRule, 5, width);
+        add(RowOp::DeltaChunks, 5, width);
+        add(RowOp::DeltaChunks, 75, width);
     }
     for width in [2, 6, 32, 64] {
         for pairs in [RopePairing::Interleaved, RopePairing::NeoX] {
@@ -348,6 +350,8 @@ pub fn real_sizes() -> Vec<KernelCase> {
     for op in [RowOp::L2Norm, RowOp::GatedNorm, RowOp::DeltaRule] {
         add(op, 128);
     }
+    cases.push(KernelCase::Row(RowCase { op: RowOp::DeltaChunks, rows: 512, width: 128 }));
+    let mut add = |op, width| cases.push(KernelCase::Row(RowCase { op, rows: 16, width }));
     // 32 heads of values of 128, and of 256
     for heads in [None, Some(32)] {
         add(RowOp::SigmoidMul { heads }, 4096);

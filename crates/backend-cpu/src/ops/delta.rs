@@ -4,12 +4,17 @@
 use crate::context::WorkerContext;
 use crate::program::{DeltaRule, GatedNorm, L2Norm, LogDecay, OperandView, ShortConv};
 use crate::scratch::{WorkerScratch, resize_scratch};
-use latent_backend::{SeqSpan, SpanState};
-use latent_kernels::{DeltaRow, DeltaState};
+use latent_backend::{STATE_CHUNK, SeqSpan, SpanState};
+use latent_kernels::{DELTA_CHUNK, DeltaChunk, DeltaRow, DeltaScratch, DeltaState};
 use std::ops::Range;
 
 /// Most tokens that a convolution sees, as the config's limit says.
 const MAX_TAPS: usize = 16;
+
+/// Minimum number of rows for which a chunk is faster than one row after the other.
+const MIN_CHUNK: usize = 4;
+
+const _: () = assert!(STATE_CHUNK.is_multiple_of(DELTA_CHUNK), "steps end where chunks end");
 
 /// The slots of a span's states.
 fn slots(span: &SeqSpan) -> &SpanState {
@@ -22,10 +27,15 @@ fn ends(span: &SeqSpan) -> impl Iterator<Item = (usize, u32)> + use<'_> {
     states.kept.iter().copied().chain([(span.rows.len(), states.to)])
 }
 
-/// The columns of one head of a value that may not be cut into heads.
-fn columns(operand: &OperandView, head: usize, heads: usize) -> Range<usize> {
+/// The columns of some of `heads` heads of a value that may not be cut into heads.
+fn columns(operand: &OperandView, range: Range<usize>, heads: usize) -> Range<usize> {
     let width = operand.heads * operand.width / heads;
-    head * width..(head + 1) * width
+    range.start * width..range.end * width
+}
+
+/// The rows of a span and some heads of each, in the order of their memory.
+fn by_rows(span: &SeqSpan, heads: Range<usize>) -> impl Iterator<Item = (usize, usize)> + use<> {
+    span.rows.clone().flat_map(move |row| heads.clone().map(move |head| (row, head)))
 }
 
 impl ShortConv {
@@ -38,31 +48,37 @@ impl ShortConv {
             zeros.fill(0.0);
             zeros
         };
-        for (span, head) in ctx.own_heads(heads) {
+        for (span, range) in ctx.own_head_ranges(heads) {
             for (part, (input, out)) in self.inputs.iter().zip(&self.outs).enumerate() {
-                let of_head = columns(input, head, heads);
-                let taps = &ctx.vector(self.taps[part])[of_head.start * (past + 1)..of_head.end * (past + 1)];
+                let own = columns(input, range.clone(), heads);
+                let taps = &ctx.vector(self.taps[part])[own.start * (past + 1)..own.end * (past + 1)];
                 let in_state = |row: usize| {
                     let start = (part * past + row) * channels;
-                    start + of_head.start..start + of_head.end
+                    start + own.start..start + own.end
                 };
                 // the input at a row of the span, or of those before it
                 let seen = |row: usize, back: usize| match row.checked_sub(back) {
-                    Some(row) => ctx.elements(input, span.rows.start + row, of_head.clone()),
+                    Some(row) => ctx.elements(input, span.rows.start + row, own.clone()),
                     None => match slots(span).from {
                         Some(slot) => ctx.state(self.kv_layer, slot, in_state(past + row - back)),
-                        None => &zeros[of_head.clone()],
+                        None => &zeros[own.clone()],
                     },
                 };
                 let mut inputs: [&[f32]; MAX_TAPS] = [&[]; MAX_TAPS];
-                let inputs = &mut inputs[..past + 1];
                 for row in 0..span.rows.len() {
-                    for (j, input) in inputs.iter_mut().enumerate() {
+                    for (j, input) in inputs[..past + 1].iter_mut().enumerate() {
                         *input = seen(row, past - j);
                     }
-                    // SAFETY: heads of a span are in one share, and a row is in one span.
-                    let out = unsafe { ctx.head_mut(out, span.rows.start + row, head, 0..out.width) };
-                    latent_kernels::short_conv(inputs, taps, out);
+                    for head in range.clone() {
+                        let of_head = columns(input, head..head + 1, heads);
+                        let within = of_head.start - own.start..of_head.end - own.start;
+                        let inputs =
+                            inputs.each_ref().map(|input| input.get(within.clone()).unwrap_or_default());
+                        let taps = &taps[within.start * (past + 1)..within.end * (past + 1)];
+                        // SAFETY: heads of a span are in one share, and a row is in one span.
+                        let out = unsafe { ctx.head_mut(out, span.rows.start + row, head, 0..out.width) };
+                        latent_kernels::short_conv(&inputs[..past + 1], taps, out);
+                    }
                 }
                 for (rows, slot) in ends(span) {
                     for row in 0..past {
@@ -78,8 +94,8 @@ impl ShortConv {
 
 impl L2Norm {
     pub(crate) fn run(&self, ctx: &WorkerContext<'_>) {
-        for (span, head) in ctx.own_heads(self.out.heads) {
-            for row in span.rows.clone() {
+        for (span, range) in ctx.own_head_ranges(self.out.heads) {
+            for (row, head) in by_rows(span, range) {
                 // SAFETY: heads of a span are in one share, and a row is in one span.
                 let x = unsafe { ctx.head_mut(&self.out, row, head, 0..self.out.width) };
                 latent_kernels::l2_norm(x, self.factor);
@@ -91,12 +107,12 @@ impl L2Norm {
 impl LogDecay {
     pub(crate) fn run(&self, ctx: &WorkerContext<'_>) {
         let heads = self.out.heads;
-        for (span, head) in ctx.own_heads(heads) {
-            let of_head = columns(&self.input, head, heads);
-            let bias = &ctx.vector(self.bias)[of_head.clone()];
-            let rate = ctx.vector(self.rates)[head];
-            let rate = if self.log_rates { latent_kernels::exp(rate) } else { rate.abs() };
-            for row in span.rows.clone() {
+        for (span, range) in ctx.own_head_ranges(heads) {
+            for (row, head) in by_rows(span, range) {
+                let of_head = columns(&self.input, head..head + 1, heads);
+                let bias = &ctx.vector(self.bias)[of_head.clone()];
+                let rate = ctx.vector(self.rates)[head];
+                let rate = if self.log_rates { latent_kernels::exp(rate) } else { rate.abs() };
                 let z = ctx.elements(&self.input, row, of_head.clone());
                 // SAFETY: heads of a span are in one share, and a row is in one span.
                 let out = unsafe { ctx.head_mut(&self.out, row, head, 0..self.out.width) };
@@ -124,21 +140,21 @@ impl DeltaRule {
                 if old.is_none() {
                     to.fill(0.0);
                 }
-                for row in span.rows.start + done..span.rows.start + rows {
-                    let given = DeltaRow {
-                        q: ctx.head(&self.q, row, head),
-                        k: ctx.head(&self.k, row, head),
-                        v: ctx.head(&self.v, row, head),
-                        log_decay: ctx.head(&self.log_decay, row, head),
-                        beta: ctx.elements(&self.beta, row, head..head + 1)[0],
-                    };
-                    // SAFETY: heads of a span are in one share, and a row is in one span.
-                    let out = unsafe { ctx.head_mut(&self.out, row, head, 0..self.out.width) };
+                let mut row = done;
+                while row < rows {
+                    // chunks begin at multiples of their length, whatever the step: a text that continues from a snapshot between blocks gives
+                    // the same bits as one that has run as a whole
+                    let within = (span.first + row) % DELTA_CHUNK;
+                    let chunk = (DELTA_CHUNK - within).min(rows - row);
+                    let single = slots(span).drafted || chunk < MIN_CHUNK;
+                    let chunk = if single { 1 } else { chunk };
                     let state = match old.take() {
                         Some(old) => DeltaState::From(old, to),
                         None => DeltaState::InPlace(to),
                     };
-                    latent_kernels::delta_row(given, state, &mut scratch.delta, out);
+                    let first = span.rows.start + row;
+                    self.run_rows(ctx, first..first + chunk, head, state, &mut scratch.delta);
+                    row += chunk;
                 }
                 if let Some(old) = old {
                     to.copy_from_slice(old);
@@ -149,14 +165,53 @@ impl DeltaRule {
     }
 }
 
+impl DeltaRule {
+    /// One head of some rows of a sequence.
+    fn run_rows(
+        &self,
+        ctx: &WorkerContext<'_>,
+        rows: Range<usize>,
+        head: usize,
+        state: DeltaState<'_>,
+        scratch: &mut DeltaScratch,
+    ) {
+        if rows.len() == 1 {
+            let row = rows.start;
+            let given = DeltaRow {
+                q: ctx.head(&self.q, row, head),
+                k: ctx.head(&self.k, row, head),
+                v: ctx.head(&self.v, row, head),
+                log_decay: ctx.head(&self.log_decay, row, head),
+                beta: ctx.elements(&self.beta, row, head..head + 1)[0],
+            };
+            // SAFETY: heads of a span are in one share, and a row is in one span.
+            let out = unsafe { ctx.head_mut(&self.out, row, head, 0..self.out.width) };
+            return latent_kernels::delta_row(given, state, scratch, out);
+        }
+        let head_of =
+            |value: &OperandView| ctx.read(value, rows.clone(), head * value.head_stride, value.width);
+        let given = DeltaChunk {
+            q: head_of(&self.q),
+            k: head_of(&self.k),
+            v: head_of(&self.v),
+            log_decay: head_of(&self.log_decay),
+            beta: ctx.read(&self.beta, rows.clone(), head, 1),
+        };
+        // SAFETY: heads of a span are in one share, and a row is in one span.
+        let mut out =
+            unsafe { ctx.write(&self.out, rows.clone(), head * self.out.head_stride, self.out.width) };
+        latent_kernels::delta_chunk(ctx.model.tier, &given, state, scratch, &mut out);
+    }
+}
+
 impl GatedNorm {
     pub(crate) fn run(&self, ctx: &WorkerContext<'_>) {
         let heads = self.out.heads;
         let eps = ctx.model.config.rms_eps as f32;
         let weight = ctx.vector(self.weight);
-        for (span, head) in ctx.own_heads(heads) {
-            for row in span.rows.clone() {
-                let gate = ctx.elements(&self.gate, row, columns(&self.gate, head, heads));
+        for (span, range) in ctx.own_head_ranges(heads) {
+            for (row, head) in by_rows(span, range) {
+                let gate = ctx.elements(&self.gate, row, columns(&self.gate, head..head + 1, heads));
                 // SAFETY: heads of a span are in one share, and a row is in one span.
                 let x = unsafe { ctx.head_mut(&self.out, row, head, 0..self.out.width) };
                 latent_kernels::gated_norm(x, weight, gate, eps);

@@ -67,7 +67,7 @@ const ABSENT: [(&[&str], &[&str]); 13] = [
     (&["inspect", "check", "graph", "verify"], &["hosts_file", "wire", "hung_after", "pin", "verbose"]),
     (&["inspect", "check", "verify"], &["force"]),
     (&["inspect", "check", "graph", "verify"], &["n_gpu_layers"]),
-    (&["check", "graph", "verify"], &["ctx_size"]),
+    (&["check", "graph", "verify"], &["ctx_size", "state_cache"]),
     (&["check"], &["threads", "batch_size", "draft"]),
     // every form is audited
     (&["verify"], &["mla", "precision", "expanded_cache"]),

@@ -44,6 +44,11 @@ pub(crate) struct EngineArgs {
     #[arg(long, alias = "cache-type-k", value_name = "TYPE", value_parser = cache_type, help_heading = PERFORMANCE)]
     pub(crate) cache_type: Option<CacheType>,
 
+    /// Set the memory for recurrent states and their snapshots, of models with layers that keep one (Kimi-Linear, Ling-3.0): 500M, 2G; the oldest
+    /// snapshots make room for newer ones [default: 24 states]
+    #[arg(long, value_name = "BYTES", value_parser = super::limits::bytes, help_heading = PERFORMANCE)]
+    pub(crate) state_cache: Option<u64>,
+
     /// exact: all arithmetic in f32, the reference; default: 8-bit activations where weights are quantized
     #[arg(long, default_value = "default", help_heading = PERFORMANCE)]
     pub(crate) precision: Precision,
@@ -216,6 +221,7 @@ impl EngineArgs {
             form: self.form(),
             cache: self.cache_type,
             states: latent_engine::cache::StateOptions::default(),
+            state_cache: self.state_cache,
             context: self.ctx_size,
             cache_tokens: None,
             threads: self.threads.filter(|threads| *threads > 0).map(usize::from),

@@ -100,6 +100,11 @@ const TABLE: &[(&[&str], &str, Effect)] = &[
     ),
     (&["run", "chat"], "draft", With("-n 9", "-n 9 --draft mtp", "drafts accepted")),
     (&["serve", "eval questions", "eval retrieval"], "draft", Speed("--draft x")),
+    (
+        ANY,
+        "state_cache",
+        Tested("engine/tests/engine/kda.rs", "fn a_budget_of_states_decides_how_many_snapshots_stay"),
+    ),
     (&["run", "bench"], "hosts_file", Fails("--hosts-file x", "--hosts-file predicts")),
     (ANY, "hung_after", Tested("mpi/tests/faults.rs", "hung_after")),
     (

@@ -162,6 +162,37 @@ fn a_written_file_is_the_model_in_other_types() {
     }
 }
 
+/// Convolutions, rates and biases of decays, and norms stay F32, as in llama.cpp's files; what projects does not.
+#[test]
+fn parameters_of_recurrent_layers_stay_as_they_are() {
+    const KEPT: [&str; 6] =
+        ["ssm_a", "ssm_dt.bias", "ssm_norm.weight", "ssm_conv1d_q", "ssm_conv1d_k", "ssm_conv1d_v"];
+    const PROJECTED: [&str; 4] = ["ssm_f_a", "ssm_g_a", "attn_q", "attn_output"];
+    for (shape, mix) in
+        [("small-kimi-linear", "Q4_K_M"), ("small-ling-3", "Q4_K_M"), ("small-ling-3", "Q8_0")]
+    {
+        let model = QuantizeFixture::new(shape, "F32");
+        let assignment = Assignment::new(&model.checkpoint, &options(mix), None).unwrap();
+        let out = model.at("out.gguf");
+        whole(&assignment, &out, 2);
+        let back = Checkpoint::open(&out).unwrap();
+        let (mut kept, mut projected) = (0, 0);
+        for info in model.checkpoint.tensors() {
+            let name = &info.name;
+            let (old, new) = (model.checkpoint.tensor(name).unwrap(), back.tensor(name).unwrap());
+            let has = |parts: &[&str]| parts.iter().any(|part| name.contains(part));
+            if has(&KEPT) {
+                assert!(new.info.ty == TensorType::F32 && old.data == new.data, "{shape} {mix} {name}");
+                kept += 1;
+            } else if has(&PROJECTED) && !name.contains("norm") {
+                assert_ne!(new.info.ty, TensorType::F32, "{shape} {mix} {name}");
+                projected += 1;
+            }
+        }
+        assert!(kept >= 12 && projected >= 8, "{shape}: {kept} and {projected}");
+    }
+}
+
 #[test]
 fn an_interrupted_run_goes_on_and_gives_the_same_bytes() {
     let model = QuantizeFixture::new("tiny-v3", "F32");

@@ -230,7 +230,7 @@ fn stream(layer: &LayerState) -> [u32; 3] {
             };
             [rows.layer as u32, kind, rows.width as u32]
         }
-        LayerState::Recurrent(state) => [state.layer as u32, 2, state.elements() as u32],
+        LayerState::Recurrent(state) => [state.layer as u32, 2, state.shape.elements() as u32],
     }
 }
 

@@ -144,6 +144,11 @@ impl KvCache {
         self.layout().token_bytes()
     }
 
+    /// Drafts of a step of `rows` sequences for whose states slots are free: any number in a model without such state.
+    pub(crate) fn room_for_drafted_states(&self, rows: usize) -> usize {
+        self.states.as_ref().map_or(usize::MAX, |states| states.available().saturating_sub(rows))
+    }
+
     /// Slots of recurrent state, which running sequences and their snapshots share; 0 for a model without such state.
     pub fn state_slots(&self) -> usize {
         self.states.as_ref().map_or(0, |states| states.count())
@@ -201,10 +206,30 @@ impl KvCache {
     /// # Panics
     /// When the sequence belongs to another pool.
     pub(crate) fn reserve(&mut self, sequence: &mut Sequence, rows: usize) -> Result<(), KvError> {
+        self.reserve_for(sequence, rows, RecurrentState::prepare)
+    }
+
+    /// The same for a token and drafts behind it: with a slot for the state after each row.
+    ///
+    /// # Errors
+    /// As for [`reserve`](Self::reserve).
+    ///
+    /// # Panics
+    /// As for [`reserve`](Self::reserve).
+    pub(crate) fn reserve_drafted(&mut self, sequence: &mut Sequence, rows: usize) -> Result<(), KvError> {
+        self.reserve_for(sequence, rows, RecurrentState::prepare_drafted)
+    }
+
+    fn reserve_for(
+        &mut self,
+        sequence: &mut Sequence,
+        rows: usize,
+        prepare: impl Fn(&mut RecurrentState, usize, usize) -> Result<(), StatesFull>,
+    ) -> Result<(), KvError> {
         self.reserve_blocks(sequence, rows)?;
         let Some(states) = &self.states else { return Ok(()) };
         let state = sequence.recurrent.get_or_insert_with(|| RecurrentState::new(states));
-        if let Err(full) = state.prepare(sequence.len, rows) {
+        if let Err(full) = prepare(state, sequence.len, rows) {
             // others may find room in these
             sequence.give_back_spare_blocks();
             return Err(full.into());
@@ -328,7 +353,7 @@ fn wanted(blocks: &Blocks, sequence: &Sequence, rows: usize) -> (usize, Option<u
 #[cfg(test)]
 mod tests {
     use super::*;
-    use latent_backend::{LayerState, RecurrentLayer};
+    use latent_backend::{LayerState, RecurrentLayer, StateShape};
     use latent_backend_reference::HostKvStore;
     use latent_graph::ir::{KvLayer, KvLayerKind};
     use latent_types::CacheType;
@@ -380,7 +405,7 @@ mod tests {
 
     #[test]
     fn a_cache_of_states_alone_shares_and_restores_them() {
-        let state = RecurrentLayer { layer: 0, heads: 1, rows: 1, columns: 1 };
+        let state = RecurrentLayer { layer: 0, shape: StateShape { heads: 1, rows: 1, columns: 1 } };
         let options = StateOptions { sequences: 1, snapshots: 2, every: 64 };
         let layout = KvLayout {
             layers: vec![LayerState::Recurrent(state)],

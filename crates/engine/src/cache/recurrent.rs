@@ -17,6 +17,9 @@ pub(super) struct RecurrentState {
     asked: Vec<usize>,
     /// What the present step writes.
     pending: Option<PendingStates>,
+    /// States after each row of the last step, if its rows after the first were drafts: one of them is the present state once it is known how
+    /// many drafts are right.
+    drafted: Vec<Snapshot>,
 }
 
 /// The state after the first `position` rows.
@@ -31,6 +34,8 @@ pub(super) struct Snapshot {
 struct PendingStates {
     last: Snapshot,
     kept: Vec<Snapshot>,
+    /// Whether `kept` are the states after all rows, since those after the first are drafts.
+    drafted: bool,
 }
 
 impl RecurrentState {
@@ -42,6 +47,7 @@ impl RecurrentState {
             snapshots: Vec::new(),
             asked: Vec::new(),
             pending: None,
+            drafted: Vec::new(),
         }
     }
 
@@ -56,7 +62,7 @@ impl RecurrentState {
     /// the way that is due and would be kept. Where no slot is free, a snapshot on the way is left out, and for the state after the last row the
     /// sequence gives up snapshots of its own.
     pub(super) fn prepare(&mut self, len: usize, rows: usize) -> Result<(), StatesFull> {
-        self.pending = None;
+        self.begin(len);
         let end = len + rows;
         let last = Snapshot { position: end, slot: self.take()? };
         let due = self.pool.options().due(len, end);
@@ -73,8 +79,34 @@ impl RecurrentState {
             kept.push(Snapshot { position, slot });
         }
         kept.reverse();
-        self.pending = Some(PendingStates { last, kept });
+        self.pending = Some(PendingStates { last, kept, drafted: false });
         Ok(())
+    }
+
+    /// Takes the slots of a step whose `rows` rows are a token and drafts behind it: one for the state after each row, so that drafts can be
+    /// taken back without running a row again.
+    pub(super) fn prepare_drafted(&mut self, len: usize, rows: usize) -> Result<(), StatesFull> {
+        if rows == 1 {
+            return self.prepare(len, rows);
+        }
+        self.begin(len);
+        let kept = (len + 1..=len + rows).map(|position| Ok(Snapshot { position, slot: self.take()? }));
+        let kept: Vec<Snapshot> = kept.collect::<Result<_, StatesFull>>()?;
+        let Some(last) = kept.last().cloned() else { return Err(self.pool.full()) };
+        self.pending = Some(PendingStates { last, kept, drafted: true });
+        Ok(())
+    }
+
+    /// Forgets what an earlier step has left, before one that begins after `len` rows.
+    fn begin(&mut self, len: usize) {
+        self.pending = None;
+        self.drafted.clear();
+        self.asked.retain(|position| *position > len);
+    }
+
+    /// Releases the states of drafts: those that are right are known.
+    pub(super) fn settle(&mut self) {
+        self.drafted.clear();
     }
 
     /// A free slot, or that of a snapshot without other users: running a sequence takes precedence
@@ -97,21 +129,32 @@ impl RecurrentState {
 
     /// The slots of the step that was prepared, for a span that begins after `len` rows.
     pub(super) fn span(&self, len: usize) -> Option<SpanState> {
-        let PendingStates { last, kept } = self.pending.as_ref()?;
+        let PendingStates { last, kept, drafted } = self.pending.as_ref()?;
         let on_the_way = kept.iter().filter(|snapshot| snapshot.position < last.position);
         Some(SpanState {
             from: self.present.as_ref().map(|slot| slot.index()),
             to: last.slot.index(),
+            drafted: *drafted,
             kept: on_the_way.map(|snapshot| (snapshot.position - len, snapshot.slot.index())).collect(),
         })
     }
 
     /// The step has ended well: its states count.
     pub(super) fn commit(&mut self) {
-        let Some(PendingStates { last, kept }) = self.pending.take() else { return };
-        self.asked.retain(|position| *position > last.position);
+        let Some(PendingStates { last, kept, drafted }) = self.pending.take() else { return };
         self.present = Some(last.slot);
-        self.snapshots.extend(kept);
+        if drafted {
+            let first = kept.first().map_or(last.position, |first| first.position);
+            let due: Vec<usize> = self.pool.options().due(first - 1, last.position).collect();
+            let wanted = |snapshot: &&Snapshot| {
+                due.contains(&snapshot.position) || self.asked.contains(&snapshot.position)
+            };
+            self.snapshots.extend(kept.iter().filter(wanted).cloned());
+            self.drafted = kept;
+        } else {
+            self.asked.retain(|position| *position > last.position);
+            self.snapshots.extend(kept);
+        }
         thin(&mut self.snapshots, self.pool.options().snapshots);
     }
 
@@ -133,11 +176,16 @@ impl RecurrentState {
         }
     }
 
-    /// Restores the newest snapshot at or before `position`. Returns its position, or 0 without
+    /// Restores the newest snapshot at or before `position`, or the state of that row of a step of drafts. Returns its position, or 0 without
     /// one.
     pub(super) fn restore(&mut self, position: usize) -> usize {
         self.pending = None;
         self.snapshots.retain(|snapshot| snapshot.position <= position);
+        let drafted = std::mem::take(&mut self.drafted);
+        if let Some(row) = drafted.into_iter().find(|row| row.position == position) {
+            self.present = Some(row.slot);
+            return position;
+        }
         let newest = self.snapshots.last();
         self.present = newest.map(|snapshot| Arc::clone(&snapshot.slot));
         let restored = newest.map_or(0, |snapshot| snapshot.position);

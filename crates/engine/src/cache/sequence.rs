@@ -118,6 +118,11 @@ impl Sequence {
         self.recurrent.iter_mut().for_each(|state| state.ask(position, len));
     }
 
+    /// Releases the states of the last step's drafts.
+    pub(crate) fn settle(&mut self) {
+        self.recurrent.iter_mut().for_each(RecurrentState::settle);
+    }
+
     /// The recurrent state of the step for which room was made.
     pub(crate) fn span_state(&self) -> Option<SpanState> {
         self.recurrent.as_ref()?.span(self.len)

@@ -2,7 +2,7 @@
 
 use super::Scheduler;
 use super::job::JobId;
-use latent_backend::KV_BLOCK;
+use latent_backend::{KV_BLOCK, STATE_CHUNK};
 
 /// Every fourth step orders prompts by age alone.
 const BY_AGE: u64 = 4;
@@ -68,11 +68,24 @@ impl Scheduler {
             {
                 continue;
             }
-            let share = task.pending().min(budget);
-            budget -= share;
+            let share = self.prompt_share(task.sequence.len(), task.pending(), budget);
+            budget = budget.saturating_sub(share);
             plan.shares.push((id, share));
         }
         plan
+    }
+
+    /// How many of `pending` tokens after `len` rows run, about `budget`. In a model with recurrent layers, a part of a prompt ends where chunks of
+    /// rows end, so that a text does not depend on how busy the scheduler is.
+    fn prompt_share(&self, len: usize, pending: usize, budget: usize) -> usize {
+        if pending <= budget || !self.engine.kv_cache().layout().is_recurrent() {
+            return pending.min(budget);
+        }
+        let end = len + budget;
+        match end - end % STATE_CHUNK {
+            chunks if chunks > len => chunks - len,
+            _ => budget,
+        }
     }
 
     /// The jobs that have more to run than one chosen token, in the order in which they get their share.

@@ -205,6 +205,9 @@ impl Scheduler {
             blocks_cached: cached,
             blocks_used: blocks - free - cached,
             block_tokens: KV_BLOCK,
+            states: cache.state_slots(),
+            states_free: cache.available_states(),
+            state_bytes: cache.layout().state_bytes(),
             prefixes: self.prefixes.stats(),
             disk: self.prefixes.disk_stats(),
             ..self.counts

@@ -9,6 +9,9 @@ use crate::engine::Engine;
 use crate::tracing;
 use latent_backend::KV_BLOCK;
 
+/// Slots of recurrent state that snapshots of other texts give up for the drafts of a sequence.
+const STATES_FOR_DRAFTS: usize = 4;
+
 impl Scheduler {
     /// Lends the engine for work that is not a job, with room in the KV cache for `tokens` tokens;
     /// evicts cached prefixes for it. `None` while jobs have rows in the KV cache.
@@ -71,7 +74,8 @@ impl Scheduler {
                 && self.prefixes.evict(false)
             {}
         }
-        self.prefixes.evict_states(2 * plan.shares.len());
+        let drafts = if self.engine.lookup { STATES_FOR_DRAFTS } else { 0 };
+        self.prefixes.evict_states((2 + drafts) * plan.shares.len());
     }
 
     /// Takes the blocks that a waiting job shares; whether one had any.

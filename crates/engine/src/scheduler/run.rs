@@ -16,6 +16,12 @@ use crate::request::StopReason;
 use crate::seq_error::SeqError;
 use std::time::{Duration, Instant};
 
+/// Slots of recurrent state that a job needs to run alone.
+const SLOTS_ALONE: usize = 2;
+
+/// A job that finds no slots although it runs alone fails after this number of preemptions.
+const MAX_PREEMPTIONS: u32 = 64;
+
 impl Scheduler {
     /// Runs a plan.
     pub(super) fn run(
@@ -181,6 +187,14 @@ impl Scheduler {
                 error: SeqError::CacheFull(_) | SeqError::StatesFull(_), ..
             }) if self.running.len() > 1 => {
                 // another took what was there when the step was planned
+                self.preempt(id);
+                None
+            }
+            // the others have just ended: alone it fits
+            Err(EngineError::Sequence { error: SeqError::StatesFull(_), .. })
+                if self.engine.kv_cache().state_slots() >= SLOTS_ALONE
+                    && self.running[at].usage.preemptions < MAX_PREEMPTIONS =>
+            {
                 self.preempt(id);
                 None
             }

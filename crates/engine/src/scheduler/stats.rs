@@ -26,6 +26,12 @@ pub struct SchedulerStats {
     pub blocks_used: usize,
     /// Tokens of one block.
     pub block_tokens: usize,
+    /// Slots of recurrent state, in a model with such state.
+    pub states: usize,
+    /// Slots that hold nothing; the others hold the states of running jobs and snapshots.
+    pub states_free: usize,
+    /// Bytes of one slot.
+    pub state_bytes: usize,
     /// Jobs that were submitted, those that were refused not counted.
     pub submitted: u64,
     /// Jobs that were refused since the queue was full.

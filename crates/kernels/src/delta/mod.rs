@@ -1,7 +1,11 @@
-//! Kimi Delta Attention: convolutions, decays and the recurrence over the state of one head.
+//! Kimi Delta Attention: short convolutions, decays, and the recurrence over the state of one head.
 //!
-//! All are compiled for every ISA from one body, and give the same bits on each. Sums over the rows of a state are taken in their
-//! order, columns side by side, so that the width of vectors does not matter.
+//! Row-wise functions are compiled for every ISA from one body and give the same bits on each: sums over the rows of a state are taken in order,
+//! with columns side by side, so that the width of vectors does not matter. `chunk` has the recurrence over several rows as products of matrices.
+
+mod chunk;
+
+pub use chunk::{DELTA_CHUNK, DeltaChunk, delta_chunk};
 
 use crate::elementwise::{sigmoid, silu};
 use crate::math::exp;
@@ -21,17 +25,39 @@ tiers! {
 /// When an input or the weights are shorter than the output requires.
 pub fn short_conv(inputs: &[&[f32]], taps: &[f32], out: &mut [f32]) {
     let count = inputs.len();
-    out.fill(0.0);
-    for (j, input) in inputs.iter().enumerate() {
-        let input = &input[..out.len()];
-        for ((out, x), taps) in out.iter_mut().zip(input).zip(taps.chunks_exact(count)) {
-            *out += taps[j] * x;
+    assert!(taps.len() >= count * out.len(), "weights of {} channels", out.len());
+    match inputs {
+        // the width of all published models
+        [a, b, c, d] => convolved([a, b, c, d], taps, out),
+        _ => {
+            out.fill(0.0);
+            for (j, input) in inputs.iter().enumerate() {
+                let input = &input[..out.len()];
+                for ((out, x), taps) in out.iter_mut().zip(input).zip(taps.chunks_exact(count)) {
+                    *out += taps[j] * x;
+                }
+            }
         }
     }
     for out in out {
         *out = silu(*out);
     }
 }
+}
+
+/// Σⱼ taps[j] · inputs[j] for each channel, with all inputs at once.
+#[inline(always)]
+fn convolved<const N: usize>(inputs: [&[f32]; N], taps: &[f32], out: &mut [f32]) {
+    let channels = out.len();
+    let inputs = inputs.map(|input| &input[..channels]);
+    let taps = &taps.as_chunks::<N>().0[..channels];
+    for channel in 0..channels {
+        let mut sum = 0.0;
+        for j in 0..N {
+            sum += taps[channel][j] * inputs[j][channel];
+        }
+        out[channel] = sum;
+    }
 }
 
 /// Σ x², in 8 accumulators of f64, so that the order of the sum depends on the length alone.
@@ -105,7 +131,7 @@ pub fn gated_norm(x: &mut [f32], weight: &[f32], gate: &[f32], eps: f32) {
 }
 }
 
-/// What one row of one head gives to the delta rule.
+/// Inputs of the delta rule: one row of one head.
 #[derive(Clone, Copy, Debug)]
 pub struct DeltaRow<'a> {
     /// The query, with the factor on it.
@@ -121,29 +147,31 @@ pub struct DeltaRow<'a> {
 /// Buffers of the delta rule of one head.
 #[derive(Debug, Default)]
 pub struct DeltaScratch {
-    /// e^log_decay; then k and q, each times that; of each column the prediction, and what the query reads of the faded state.
-    parts: Vec<f32>,
+    /// Of a single row: e^log_decay, k and q times that, and u.
+    row: Vec<f32>,
+    /// Factors and scores of a chunk.
+    chunk: Vec<f32>,
 }
 
-/// The state that a row changes.
+/// The state of one head, and where the new one is written.
 #[derive(Debug)]
 pub enum DeltaState<'a> {
-    /// It is read, and the new one is written elsewhere.
+    /// The old state, and memory for the new one.
     From(&'a [f32], &'a mut [f32]),
-    /// It is replaced.
+    /// The old state, which the new one replaces.
     InPlace(&'a mut [f32]),
 }
 
 /// One row of one head: S ← diag(e^g) S; u = β · (v − Sᵀk); S ← S + k uᵀ; out = Sᵀq, with β = sigmoid(beta). The state has a row for each
-/// element of the key, of as many elements as the value has. It is read twice, the second time from the cache, and written once.
+/// element of the key, and a column for each element of the value. It is read twice, the second time from the CPU's cache, and written once.
 ///
 /// # Panics
 /// When the lengths do not fit together.
 pub fn delta_row(row: DeltaRow<'_>, state: DeltaState<'_>, scratch: &mut DeltaScratch, out: &mut [f32]) {
     let (keys, columns) = (row.k.len(), row.v.len());
     assert!(row.q.len() == keys && row.log_decay.len() == keys && out.len() == columns, "rows of one head");
-    scratch.parts.resize(3 * keys + columns, 0.0);
-    let (decay, rest) = scratch.parts.split_at_mut(keys);
+    scratch.row.resize(3 * keys + columns, 0.0);
+    let (decay, rest) = scratch.row.split_at_mut(keys);
     let (faded_k, rest) = rest.split_at_mut(keys);
     let (faded_q, u) = rest.split_at_mut(keys);
     fade(row.log_decay, (row.k, row.q), decay, faded_k, faded_q);
@@ -152,7 +180,7 @@ pub fn delta_row(row: DeltaRow<'_>, state: DeltaState<'_>, scratch: &mut DeltaSc
         DeltaState::InPlace(state) => state,
     };
     assert!(old.len() == keys * columns, "a state of {} elements for {keys} × {columns}", old.len());
-    // what the faded state predicts for the key, and what the query reads of it
+    // u: the prediction for the key by the faded state; out: its part of the result
     read_twice(old, faded_k, faded_q, u, out);
     let beta = sigmoid(row.beta);
     finish(row.v, (beta, dot(row.q, row.k)), u, out);
@@ -276,7 +304,7 @@ fn update_in_place(state: &mut [f32], decay: &[f32], k: &[f32], u: &[f32]) {
 mod tests {
     use super::*;
 
-    fn numbers(seed: u32, count: usize) -> Vec<f32> {
+    pub(super) fn numbers(seed: u32, count: usize) -> Vec<f32> {
         let mut state = seed;
         let mut next = || {
             state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
@@ -303,10 +331,22 @@ mod tests {
         let mut out = [9.0; 2];
         short_conv(&[&a, &b, &c], &[1.0, 10.0, 100.0, 0.5, 0.25, 2.0], &mut out);
         assert_eq!(out, [silu(301.0), silu(0.5 - 2.0)]);
+        // of every width, also where vectors end
+        for (width, channels) in [(1, 5), (2, 16), (4, 1), (4, 33), (4, 128), (7, 20)] {
+            let inputs: Vec<Vec<f32>> = (0..width).map(|j| numbers(j as u32, channels)).collect();
+            let inputs: Vec<&[f32]> = inputs.iter().map(Vec::as_slice).collect();
+            let taps = numbers(99, width * channels);
+            let mut out = vec![f32::NAN; channels];
+            short_conv(&inputs, &taps, &mut out);
+            for (channel, out) in out.iter().enumerate() {
+                let terms = (0..width).map(|j| taps[channel * width + j] * inputs[j][channel]);
+                assert_eq!(*out, silu(terms.fold(0.0, |sum, term| sum + term)), "{width} {channel}");
+            }
+        }
     }
 
     /// The formula, in f64.
-    fn delta(state: &mut [f64], row: DeltaRow<'_>) -> Vec<f64> {
+    pub(super) fn delta(state: &mut [f64], row: DeltaRow<'_>) -> Vec<f64> {
         let (keys, columns) = (row.k.len(), row.v.len());
         let beta = 1.0 / (1.0 + (-f64::from(row.beta)).exp());
         for c in 0..keys {

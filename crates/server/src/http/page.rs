@@ -110,6 +110,7 @@ fn figures(model: &ModelStatus, slots: usize) -> Value {
             "cached": stats.blocks_cached,
             "tokens": stats.block_tokens,
         },
+        "states": {"total": stats.states, "free": stats.states_free, "bytes": stats.state_bytes},
         "tokens_per_second": rates.completion,
         "prompt_tokens_per_second": rates.prompt,
     })

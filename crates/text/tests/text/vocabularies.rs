@@ -138,6 +138,7 @@ fn every_pre_tokenizer_compiles_and_keeps_the_text() {
         "gpt-4o",
         "tekken",
         "qwen2",
+        "bailingmoe2",
         "llama-bpe",
         "gpt-2",
     ] {

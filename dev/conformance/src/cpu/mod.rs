@@ -105,7 +105,7 @@ impl RowKind {
             RowOp::BoundedDecay => RowKind::BoundedDecay,
             RowOp::GatedNorm => RowKind::GatedNorm,
             RowOp::ShortConv => RowKind::ShortConv,
-            RowOp::DeltaRule => RowKind::DeltaRule,
+            RowOp::DeltaRule | RowOp::DeltaChunks => RowKind::DeltaRule,
             RowOp::Relu2 => RowKind::Relu2,
             RowOp::Add => RowKind::Add,
             RowOp::Scale => RowKind::Scale,

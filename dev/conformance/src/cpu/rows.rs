@@ -3,7 +3,9 @@
 use super::force::TierGuard;
 use crate::backend::KernelJob;
 use crate::rows::{BOUND, EPS, FACTOR, POSITION, RowCase, RowOp, RowOperands, TAPS};
-use latent_kernels::{DeltaRow, DeltaScratch, DeltaState, MatrixViewMut, Q8_BLOCK, Q8Block};
+use latent_kernels::{
+    DELTA_CHUNK, DeltaChunk, DeltaRow, DeltaScratch, DeltaState, MatrixView, MatrixViewMut, Q8_BLOCK, Q8Block,
+};
 use latent_types::{CacheRow, CacheType, Tier};
 
 pub(super) struct RowJob<'o> {
@@ -66,8 +68,10 @@ impl KernelJob for RowJob<'_> {
             latent_kernels::combine_splits(&self.ready, splits, rows, width, 0..rows, &mut out);
             return;
         }
-        if op == RowOp::DeltaRule {
-            return self.delta();
+        match op {
+            RowOp::DeltaRule => return self.delta(),
+            RowOp::DeltaChunks => return self.delta_chunks(),
+            _ => {}
         }
         for i in 0..rows {
             match op {
@@ -128,7 +132,7 @@ impl KernelJob for RowJob<'_> {
                     let (chosen, weights) = (&mut self.chosen[i * k..][..k], &mut self.out[i * k..][..k]);
                     latent_kernels::route(&x[row(i)], &routing.spec(y), chosen, weights, &mut self.scratch);
                 }
-                RowOp::CombineSplits { .. } | RowOp::DeltaRule => {}
+                RowOp::CombineSplits { .. } | RowOp::DeltaRule | RowOp::DeltaChunks => {}
             }
         }
     }
@@ -171,6 +175,41 @@ impl RowJob<'_> {
             } else {
                 let states = DeltaState::InPlace(&mut state);
                 latent_kernels::delta_row(given, states, &mut scratch, &mut self.out[row]);
+            }
+        }
+    }
+}
+
+impl RowJob<'_> {
+    /// The delta rule in chunks, from a state of zeros: into another state and in place by turns.
+    fn delta_chunks(&mut self) {
+        let RowCase { rows, width, .. } = *self.case;
+        let RowOperands { x, y, .. } = self.operands;
+        let mut scratch = DeltaScratch::default();
+        let (mut state, mut other) = (vec![0.0; width * width], vec![0.0; width * width]);
+        let v: Vec<f32> = x.chunks_exact(width).flat_map(|q| q.iter().rev().copied()).collect();
+        let given = x.chunks_exact(width).zip(y.chunks_exact(width)).map(|(q, k)| RowCase::decays(q, k));
+        let (decays, betas): (Vec<_>, Vec<f32>) = given.unzip();
+        let decays = decays.concat();
+        for (turn, first) in (0..rows).step_by(DELTA_CHUNK).enumerate() {
+            let part = first..(first + DELTA_CHUNK).min(rows);
+            let view = |data, width| MatrixView::new(data, rows, width, width).slice_rows(part.clone());
+            let chunk = DeltaChunk {
+                q: view(x, width),
+                k: view(y, width),
+                v: view(&v, width),
+                log_decay: view(&decays, width),
+                beta: view(&betas, 1),
+            };
+            let out = &mut self.out[part.start * width..part.end * width];
+            let mut out = MatrixViewMut::new(out, part.len(), width, width);
+            if turn % 2 == 0 {
+                let states = DeltaState::From(&state, &mut other);
+                latent_kernels::delta_chunk(self.tier, &chunk, states, &mut scratch, &mut out);
+                std::mem::swap(&mut state, &mut other);
+            } else {
+                let states = DeltaState::InPlace(&mut state);
+                latent_kernels::delta_chunk(self.tier, &chunk, states, &mut scratch, &mut out);
             }
         }
     }

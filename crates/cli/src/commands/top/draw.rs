@@ -46,6 +46,13 @@ pub(super) fn lines(view: &TopView, history: &SpeedHistory, columns: usize) -> V
     if let [Some(used), Some(cached), Some(free)] = view.blocks {
         lines.extend(cache(view, [used, cached, free], columns));
     }
+    if let [Some(used), Some(slots), Some(bytes)] = view.state_slots
+        && slots > 0.0
+    {
+        // written by the server as bytes, never negative
+        let bytes = format_bytes(bytes as u64);
+        lines.push(row("states", &format!("{used} of {slots} in use, snapshots included, {bytes} each")));
+    }
     if let (Some(hits), Some(lookups)) = (view.hits, view.lookups) {
         let mut text = format!("{hits} of {lookups} hit ({:.0} %)", percent(hits, lookups));
         text += &of(view.saved, |saved| format!(", {} tokens saved", large(saved)));

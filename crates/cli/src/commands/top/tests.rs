@@ -14,6 +14,7 @@ latent_requests_waiting 3\nlatent_waiting_tokens 12345\nlatent_batch_decoding 10
 latent_last_step_seconds 0.0342\nlatent_generated_tokens_total 350\nlatent_prompt_tokens_total 3000\nlatent_steps_total 60\n\
 latent_first_token_seconds_total 2\nlatent_first_tokens_total 4\nlatent_token_gap_seconds_total 3\nlatent_token_gaps_total 190\n\
 latent_kv_blocks{state=\"used\"} 50\nlatent_kv_blocks{state=\"cached\"} 25\nlatent_kv_blocks{state=\"free\"} 25\nlatent_kv_block_tokens 64\n\
+latent_states_used 6\nlatent_states 24\nlatent_state_bytes 41943040\n\
 latent_prefix_hits_total 8\nlatent_prefix_lookups_total 10\nlatent_prefix_tokens_saved_total 54321\nlatent_prefix_evicted_total 0\n\
 latent_jobs_total{state=\"finished\"} 100\nlatent_jobs_total{state=\"refused\"} 2\nlatent_jobs_total{state=\"cancelled\"} 1\n\
 latent_jobs_total{state=\"failed\"} 0\nlatent_preemptions_total 3\n";
@@ -41,6 +42,7 @@ prompt       1000.0 tokens/s
 latency    first token after 500.0 ms, then one every 20.0 ms
 KV cache   ██████████████████████████████▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒···············
            █ 50 used  ▒ 25 cached  · 25 free blocks of 64 tokens
+states     6 of 24 in use, snapshots included, 40.0 MiB each
 prefixes   8 of 10 hit (80 %), 54.3 k tokens saved, 0 evicted
 answers    100 finished, 2 refused, 1 cancelled, 0 failed, 3 preempted
 

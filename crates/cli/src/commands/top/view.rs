@@ -48,6 +48,8 @@ pub(super) struct TopView {
     /// Blocks of the cache: used, cached, free.
     pub(super) blocks: [Option<f64>; 3],
     pub(super) block_tokens: Option<f64>,
+    /// Slots of recurrent state: used, all, and bytes of each.
+    pub(super) state_slots: [Option<f64>; 3],
     /// Prefix cache: hits, lookups, tokens saved, evicted blocks.
     pub(super) hits: Option<f64>,
     pub(super) lookups: Option<f64>,
@@ -107,6 +109,11 @@ impl TopView {
             gap: mean("latent_token_gap_seconds_total", "latent_token_gaps_total"),
             blocks: states("latent_kv_blocks", ["used", "cached", "free"]),
             block_tokens: now.largest("latent_kv_block_tokens"),
+            state_slots: [
+                now.get("latent_states_used"),
+                now.get("latent_states"),
+                now.largest("latent_state_bytes"),
+            ],
             hits: now.get("latent_prefix_hits_total"),
             lookups: now.get("latent_prefix_lookups_total"),
             saved: now.get("latent_prefix_tokens_saved_total"),
@@ -134,6 +141,7 @@ impl TopView {
             "per_second": {"steps": self.steps_rate, "prompt_tokens": self.prompt_rate, "generated_tokens": self.token_rate},
             "mean_seconds": {"first_token": self.first_token, "between_tokens": self.gap},
             "cache_blocks": {"used": self.blocks[0], "cached": self.blocks[1], "free": self.blocks[2], "tokens": self.block_tokens},
+            "states": {"used": self.state_slots[0], "slots": self.state_slots[1], "bytes": self.state_slots[2]},
             "prefixes": {"hits": self.hits, "lookups": self.lookups, "tokens_saved": self.saved, "evicted": self.evicted, "disk_bytes": self.disk_bytes},
             "jobs": {"finished": self.jobs[0], "refused": self.jobs[1], "cancelled": self.jobs[2], "failed": self.jobs[3], "preempted": self.preemptions},
             "drafts": {"drafted": self.drafted, "accepted": self.accepted},

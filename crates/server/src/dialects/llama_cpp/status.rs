@@ -131,6 +131,8 @@ fn of_all_models(config: &ServerConfig) -> Value {
 
 fn properties(model: &ModelStatus, config: &ServerConfig) -> Value {
     let served = model.served.as_deref();
+    let stats = model.worker_handle.as_ref().map(|worker| worker.live.stats());
+    let stats = stats.filter(|stats| stats.states > 0);
     json!({
         "default_generation_settings": {
             "id": 0,
@@ -152,6 +154,11 @@ fn properties(model: &ModelStatus, config: &ServerConfig) -> Value {
         "eos_token": served.map_or("", |served| token_text(served, served.tokenizer.eos())),
         "cache_bytes_per_token": served.map(|served| served.token_bytes),
         "state_bytes_per_sequence": served.map(|served| served.state_bytes),
+        "state_cache": stats.map(|stats| json!({
+            "bytes": stats.states.saturating_mul(stats.state_bytes),
+            "slots": stats.states,
+            "free": stats.states_free,
+        })),
         "build_info": BUILD,
         "is_sleeping": served.is_none(),
         "cors_proxy_enabled": false,

@@ -13,7 +13,7 @@ use serde_json::Value;
 pub(super) const CHECK_TEXT: &str = "\n \n\n \n\n\n \t \t\t \t\n  \n   \n    \n     \n🚀 (normal) 😶\u{200d}🌫\u{fe0f} (multiple emojis concatenated) ✅ 🦙🦙 3 33 333 3333 33333 333333 3333333 33333333 3.3 3..3 3...3 កាន់តែពិសេសអាច😁 ?我想在apple工作1314151天～ ------======= нещо на Български ''''''```````\"\"\"\"......!!!!!!?????? I've been 'told he's there, 'RE you sure? 'M not sure I'll make it, 'D you like some tea? We'Ve a'lL";
 
 /// Names and hashes.
-const HASHES: [(&str, &str); 25] = [
+const HASHES: [(&str, &str); 26] = [
     ("deepseek-llm", "049ecf7629871e3041641907f3de7c733e4dbfdc736f57d882ba0b0845599754"),
     ("deepseek-coder", "347715f544604f9118bb75ed199f68779f423cabb20db6de6f31b908d04d7821"),
     ("deepseek-v3", "877081d19cf6996e2c4ff0e1236341e9b7bde288f5311a56a937f0afbbb3aeb5"),
@@ -36,6 +36,7 @@ const HASHES: [(&str, &str); 25] = [
     ("qwen2", "d4540891389ea895b53b399da6ac824becc30f2fba0e9ddbb98f92e55ca0e97c"),
     ("qwen2", "e636dc30a262dcc0d8c323492e32ae2b70728f4df7dfe9737d9f920a282b8aea"),
     ("deepseek-r1-qwen", "b3f499bb4255f8ca19fccd664443283318f2fd2414d5e0b040fbdd0cc195d6c5"),
+    ("bailingmoe2", "9b1be57e70d20d9501b2b3186e792d81181ae36ada3903c26f9fea418cf87206"),
     ("gpt-2", "0fe1cf6eda062318a1af7270f3331a85c539a01778ff948e24388e949c5282f4"),
     ("gpt-2", "3ce83efda5659b07b1ad37ca97ca5797ea4285d9b9ab0dc679e4a720c9da7454"),
     ("gigachat", "ad851be1dba641f2e3711822f816db2c265f788b37c63b4e1aeacb9ee92de8eb"),
