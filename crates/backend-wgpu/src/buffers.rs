@@ -18,6 +18,7 @@ pub(crate) struct Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
+        self.device.call_cache().0.forget(&self.raw);
         self.device.released(self.bytes);
     }
 }

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Part of a buffer, as a shader sees it.
-#[derive(Clone, PartialEq)]
+#[derive(Clone, PartialEq, Eq, Hash)]
 pub(crate) struct ShaderBinding {
     buffer: wgpu::Buffer,
     /// Its bytes; the start is a multiple of 256.
@@ -24,6 +24,11 @@ impl ShaderBinding {
     /// Some bytes of a buffer, from a multiple of 256 on.
     pub(crate) fn part(buffer: &Buffer, range: Range<u64>) -> ShaderBinding {
         ShaderBinding { buffer: buffer.raw.clone(), range }
+    }
+
+    /// The buffer, and the bytes of it.
+    pub(crate) fn range(&self) -> (&wgpu::Buffer, Range<u64>) {
+        (&self.buffer, self.range.clone())
     }
 }
 
@@ -36,9 +41,8 @@ impl From<&Buffer> for ShaderBinding {
 struct ShaderCall {
     pipeline: Arc<ShaderPipeline>,
     bindings: Vec<(u32, ShaderBinding)>,
-    /// Where its parameters begin.
-    params: u64,
-    param_bytes: u64,
+    /// Its parameters, of those of the list.
+    params: Range<usize>,
     groups: [u32; 3],
 }
 
@@ -53,6 +57,12 @@ enum Command {
     },
 }
 
+impl Command {
+    fn is_call(&self) -> bool {
+        matches!(self, Command::Call(_))
+    }
+}
+
 /// Bytes of a buffer, and where they are copied to, for the host to read.
 pub(crate) type ReadbackCopy<'r> = (&'r Readback, &'r Buffer, Range<u64>, u64);
 
@@ -60,7 +70,7 @@ pub(crate) type ReadbackCopy<'r> = (&'r Readback, &'r Buffer, Range<u64>, u64);
 pub(crate) struct Commands {
     device: Arc<Device>,
     commands: Vec<Command>,
-    /// Parameters of all calls, each at a multiple of the device's alignment.
+    /// Parameters of all calls. Those of each have a multiple of 16 bytes, as uniforms do.
     params: Vec<u8>,
     /// Where the time of commands begins to count for a number.
     timed: Vec<(usize, usize)>,
@@ -119,18 +129,14 @@ impl Commands {
         if groups.contains(&0) {
             return;
         }
-        let alignment = self.device.limits.min_uniform_buffer_offset_alignment.max(16) as usize;
-        let at = self.params.len().next_multiple_of(alignment);
-        self.params.resize(at, 0);
+        let start = self.params.len();
         self.params.extend(params.iter().flat_map(|param| param.to_le_bytes()));
-        // a uniform's size is a multiple of 16
-        let end = self.params.len().next_multiple_of(16).max(at + 16);
+        let end = self.params.len().next_multiple_of(16).max(start + 16);
         self.params.resize(end, 0);
         self.commands.push(Command::Call(ShaderCall {
             pipeline: Arc::clone(pipeline),
             bindings: bindings.into_iter().collect(),
-            params: at as u64,
-            param_bytes: (end - at) as u64,
+            params: start..end,
             groups,
         }));
     }
@@ -232,41 +238,43 @@ impl Commands {
     ) -> Result<wgpu::SubmissionIndex, GpuError> {
         let stretches = self.stretches();
         let Commands { device, commands, params, .. } = self;
-        let uniforms = wgpu::BufferDescriptor {
-            label: Some("parameters"),
-            size: (params.len() as u64).max(16),
-            usage: wgpu::BufferUsages::UNIFORM | wgpu::BufferUsages::COPY_DST,
-            mapped_at_creation: false,
-        };
         #[cfg(test)]
         device.calls.fetch_add(
-            commands.iter().filter(|command| matches!(command, Command::Call(_))).count() as u64,
+            commands.iter().filter(|command| command.is_call()).count() as u64,
             std::sync::atomic::Ordering::Relaxed,
         );
         #[cfg(test)]
         device.lists.fetch_add(1, Ordering::Relaxed);
-        device.checked("a step", || {
-            let raw = &device.raw;
-            let uniforms = raw.create_buffer(&uniforms);
-            device.queue.write_buffer(&uniforms, 0, &params);
-            let mut encoder = raw.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
+        let submitted = device.checked("a step", || {
+            let mut encoder = device.raw.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
+            let mut commands = commands.into_iter().peekable();
             for (number, range) in stretches {
-                let mut rest = &commands[range];
-                while let Some(command) = rest.first() {
-                    match command {
-                        Command::Copy { from, to, at } => {
-                            let (start, bytes) = (from.range.start, from.range.end - from.range.start);
-                            encoder.copy_buffer_to_buffer(&from.buffer, start, to, *at, bytes);
-                            rest = &rest[1..];
-                        }
-                        Command::Call(_) => {
-                            let timestamp_writes = timestamps.as_mut().and_then(|stamps| stamps.pass(number));
-                            let descriptor = wgpu::ComputePassDescriptor { label: None, timestamp_writes };
-                            rest = calls(raw, &mut encoder.begin_compute_pass(&descriptor), rest, &uniforms);
-                        }
+                let mut left = range.len();
+                while left > 0 {
+                    if let Some(Command::Copy { from, to, at }) =
+                        commands.next_if(|command| !command.is_call())
+                    {
+                        let (start, bytes) = (from.range.start, from.range.end - from.range.start);
+                        encoder.copy_buffer_to_buffer(&from.buffer, start, &to, at, bytes);
+                        left -= 1;
+                        continue;
+                    }
+                    let timestamp_writes = timestamps.as_mut().and_then(|stamps| stamps.pass(number));
+                    let descriptor = wgpu::ComputePassDescriptor { label: None, timestamp_writes };
+                    let mut pass = encoder.begin_compute_pass(&descriptor);
+                    let calls = std::iter::from_fn(|| match commands.next_if(Command::is_call) {
+                        Some(Command::Call(call)) => Some(call),
+                        _ => None,
+                    });
+                    for call in calls.take(left) {
+                        record(&device, &mut pass, call, &params);
+                        left -= 1;
                     }
                 }
             }
+            let (mut cache, context) = device.call_cache();
+            cache.send_parameters(&context);
+            drop(cache);
             for (readback, from, range, at) in results {
                 readback.copy(&mut encoder, from, range.clone(), *at);
             }
@@ -274,46 +282,19 @@ impl Commands {
                 timestamps.resolve(&mut encoder);
             }
             device.queue.submit([encoder.finish()])
-        })
+        });
+        // one of them may be what the device refused
+        submitted.inspect_err(|_| device.call_cache().0.clear())
     }
 }
 
-/// Makes the calls at the head of a list; what comes after them.
-fn calls<'c>(
-    device: &wgpu::Device,
-    pass: &mut wgpu::ComputePass<'_>,
-    mut rest: &'c [Command],
-    uniforms: &wgpu::Buffer,
-) -> &'c [Command] {
-    while let Some(Command::Call(call)) = rest.first() {
-        pass.set_pipeline(&call.pipeline.raw);
-        pass.set_bind_group(0, &bind(device, call, uniforms), &[]);
-        let [x, y, z] = call.groups;
-        pass.dispatch_workgroups(x, y, z);
-        rest = &rest[1..];
-    }
-    rest
-}
-
-/// What a call sees.
-fn bind(device: &wgpu::Device, call: &ShaderCall, uniforms: &wgpu::Buffer) -> wgpu::BindGroup {
-    let entry = |binding, buffer, offset, bytes| wgpu::BindGroupEntry {
-        binding,
-        resource: wgpu::BindingResource::Buffer(wgpu::BufferBinding {
-            buffer,
-            offset,
-            size: std::num::NonZeroU64::new(bytes),
-        }),
-    };
-    let mut entries = vec![entry(0, uniforms, call.params, call.param_bytes)];
-    entries.extend(call.bindings.iter().map(|(number, binding)| {
-        entry(*number, &binding.buffer, binding.range.start, binding.range.end - binding.range.start)
-    }));
-    device.create_bind_group(&wgpu::BindGroupDescriptor {
-        label: Some(&call.pipeline.name),
-        layout: &call.pipeline.layout,
-        entries: &entries,
-    })
+/// Adds a call to a pass. `params` are those of all calls of its list.
+fn record(device: &Device, pass: &mut wgpu::ComputePass<'_>, call: ShaderCall, params: &[u8]) {
+    let ShaderCall { pipeline, bindings, params: own, groups: [x, y, z] } = call;
+    pass.set_pipeline(&pipeline.raw);
+    let (mut cache, context) = device.call_cache();
+    pass.set_bind_group(0, cache.bind_group(&context, &pipeline, bindings, &params[own]), &[]);
+    pass.dispatch_workgroups(x, y, z);
 }
 
 /// Workgroups for `count` invocations, `size` per workgroup, over two dimensions if one is too
@@ -336,7 +317,7 @@ pub(crate) const GRID_WIDTH: usize = 65535;
 mod tests {
     use super::*;
     use crate::buffers::float_bytes;
-    use crate::shader::Shader;
+    use crate::shader::{Shader, ShaderConstant};
     use crate::testing::device;
 
     const ADD: &str = "
@@ -355,8 +336,7 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
         let from = Buffer::with(&device, "x", &float_bytes(&x)).unwrap();
         let to = Buffer::new(&device, "y", 4000).unwrap();
         assert_eq!(device.in_use(), 8000);
-        let shader =
-            |scale| Shader::new("add", ADD).with("SCALE", crate::shader::ShaderConstant::Number(scale));
+        let shader = |scale| Shader::new("add", ADD).with("SCALE", ShaderConstant::Number(scale));
         let (once, twice) = (device.pipeline(&shader(1.0)).unwrap(), device.pipeline(&shader(2.0)).unwrap());
         assert!(Arc::ptr_eq(&once, &device.pipeline(&shader(1.0)).unwrap()));
         let mut commands = Commands::new(&device);
@@ -371,6 +351,44 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
     }
 
     #[test]
+    fn repeated_calls_share_a_bind_group_until_a_buffer_is_freed() {
+        let Some(_) = device() else { return };
+        let device = Device::open(0).unwrap();
+        let add =
+            device.pipeline(&Shader::new("add", ADD).with("SCALE", ShaderConstant::Number(1.0))).unwrap();
+        let x = Buffer::with(&device, "x", &float_bytes(&[1.0; 64])).unwrap();
+        let y = Buffer::new(&device, "y", 256).unwrap();
+        let add_to = |y: &Buffer, elements: &[u32]| {
+            let mut commands = Commands::new(&device);
+            for elements in elements {
+                commands.call(&add, [&x, y].map(ShaderBinding::from), &[*elements], [1, 1, 1]);
+            }
+            commands.submit(&[]).unwrap();
+        };
+        for _ in 0..3 {
+            add_to(&y, &[64, 32, 64]);
+        }
+        assert_eq!(device.call_cache().0.len(), 2);
+        let expected: Vec<f32> = (0..64).map(|i| if i < 32 { 9.0 } else { 6.0 }).collect();
+        assert_eq!(y.read("y", 0..256).unwrap(), float_bytes(&expected));
+        let other = Buffer::new(&device, "other", 256).unwrap();
+        add_to(&other, &[64]);
+        assert_eq!(device.call_cache().0.len(), 3);
+        drop(y);
+        assert_eq!(device.call_cache().0.len(), 1);
+        // more parameters than one buffer of them holds: those of earlier calls stay as they are
+        let mut commands = Commands::new(&device);
+        let others = 2 << 14;
+        for own in 0..others {
+            commands.call(&add, [&x, &other].map(ShaderBinding::from), &[64, own], [1, 1, 1]);
+        }
+        commands.submit(&[]).unwrap();
+        assert_eq!(other.read("other", 0..256).unwrap(), float_bytes(&[1.0 + others as f32; 64]));
+        drop(x);
+        assert_eq!(device.call_cache().0.len(), 0);
+    }
+
+    #[test]
     fn the_device_tells_the_time_of_each_number() {
         let Some(device) = device() else { return };
         if !device.description.timestamps {
@@ -379,7 +397,7 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
         }
         let x = Buffer::new(&device, "x", 4 << 20).unwrap();
         let y = Buffer::new(&device, "y", 4 << 20).unwrap();
-        let add = Shader::new("add", ADD).with("SCALE", crate::shader::ShaderConstant::Number(1.0));
+        let add = Shader::new("add", ADD).with("SCALE", ShaderConstant::Number(1.0));
         let add = device.pipeline(&add).unwrap();
         // more passes than one set of queries has
         let mut commands = Commands::new(&device);

@@ -1,6 +1,7 @@
 //! A device that was opened: its queue, its limits, and every call to it with its errors caught.
 
 use crate::adapters::{AdapterDescription, adapter, imitation};
+use crate::call_cache::{CallCache, CallContext};
 use crate::coop_matrix::CoopMatrix;
 use crate::error::GpuError;
 #[cfg(any(windows, target_os = "linux"))]
@@ -12,7 +13,7 @@ use crate::variants::KernelVariants;
 use latent_backend::CompiledKernel;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 /// How long the device may take for what it was given at once. Drivers reset a GPU far earlier; software adapters never give up.
@@ -50,6 +51,8 @@ pub(crate) struct Device {
     pub(crate) tried_matrices: Mutex<HashMap<CoopMatrix, bool>>,
     /// Compiled shaders by their whole text.
     pub(crate) pipelines: Mutex<HashMap<String, Arc<ShaderPipeline>>>,
+    /// Bind groups that steps repeat.
+    calls_made: Mutex<CallCache>,
     /// What says what the driver makes of shaders.
     #[cfg(any(windows, target_os = "linux"))]
     executables: OnceLock<Option<CompilerDevice>>,
@@ -129,6 +132,7 @@ impl Device {
             pipelines,
             exact_f16: OnceLock::new(),
             tried_matrices: Mutex::default(),
+            calls_made: Mutex::default(),
             #[cfg(any(windows, target_os = "linux"))]
             executables: OnceLock::new(),
         })
@@ -253,6 +257,13 @@ impl Device {
     /// Bytes of the buffers that Latent has there.
     pub(crate) fn in_use(&self) -> u64 {
         self.in_use.load(Ordering::Relaxed)
+    }
+
+    /// Bind groups of earlier calls, and what makes others.
+    pub(crate) fn call_cache(&self) -> (MutexGuard<'_, CallCache>, CallContext<'_>) {
+        let alignment = self.limits.min_uniform_buffer_offset_alignment.max(16).into();
+        let context = CallContext { device: &self.raw, queue: &self.queue, alignment };
+        (self.calls_made.lock().unwrap_or_else(PoisonError::into_inner), context)
     }
 
     /// Counts a buffer that is gone.

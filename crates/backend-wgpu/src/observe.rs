@@ -85,6 +85,11 @@ impl StepObserver {
         commands.submit_portion().map(Some)
     }
 
+    /// Whether anything is watched.
+    pub(crate) fn is_active(&self) -> bool {
+        self.clocks.is_some() || self.listing.is_some() || self.trace.is_some()
+    }
+
     /// Whether lists are only looked at.
     pub(crate) fn lists(&self) -> bool {
         self.listing.is_some()

@@ -17,13 +17,18 @@ use std::sync::Arc;
 /// keys, and products of one weight.
 pub(crate) const PORTION: f64 = (1u64 << 36) as f64;
 
+/// Calls of a step's first submission. The device starts on it while the host records the rest.
+const FIRST_CALLS: usize = 32;
+
 /// The commands of a step that are not submitted yet.
 pub(crate) struct PendingCommands<'c> {
     pub(crate) commands: Commands,
     /// Maximum operations of a portion.
     most: f64,
-    /// Operations of the commands.
+    /// Operations since the last portion.
     work: f64,
+    /// Calls after which the commands are submitted early: twice as many each time.
+    early: usize,
     /// The portion before: the device works on it while the next one is put together and waits.
     before: Option<QueueSubmission>,
     cancel: &'c CancelToken,
@@ -31,11 +36,12 @@ pub(crate) struct PendingCommands<'c> {
 
 impl<'c> PendingCommands<'c> {
     pub(crate) fn new(device: &Arc<Device>, most: f64, cancel: &'c CancelToken) -> PendingCommands<'c> {
-        PendingCommands { commands: Commands::new(device), most, work: 0.0, before: None, cancel }
+        let (commands, early) = (Commands::new(device), FIRST_CALLS);
+        PendingCommands { commands, most, work: 0.0, early, before: None, cancel }
     }
 
     /// Called before an operation of `work` arithmetic operations. Submits the pending commands if
-    /// both together exceed a portion.
+    /// both together exceed a portion, or if they are enough calls to keep the device busy.
     ///
     /// # Errors
     /// [`BackendError::Cancelled`]: the rest is not submitted. The device completes what was
@@ -50,6 +56,10 @@ impl<'c> PendingCommands<'c> {
             if self.cancel.is_cancelled() {
                 return Err(BackendError::Cancelled);
             }
+        } else if self.commands.len() >= self.early && !observer.is_active() {
+            self.early *= 2;
+            let next = Commands::new(self.commands.device());
+            std::mem::replace(&mut self.commands, next).submit(&[])?;
         }
         self.work += work;
         Ok(())

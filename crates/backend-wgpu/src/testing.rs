@@ -30,6 +30,13 @@ pub(crate) fn device_with(variant: KernelVariant) -> Option<Arc<Device>> {
     open(variants)
 }
 
+/// A device that quantizes inputs to int8, whose subgroups add, where the adapter offers that.
+pub(crate) fn integer_subgroup_device() -> Option<Arc<Device>> {
+    let device = device_with(KernelVariant::Subgroups)?;
+    let variants = device.variants.map(|variants| KernelVariants { integers: true, ..variants });
+    open(variants)
+}
+
 /// A device whose products use what they would if it were hardware.
 pub(crate) fn device_as_hardware(precision: Precision) -> Option<Arc<Device>> {
     let Some(adapter) = crate::adapters().into_iter().next() else { return open(None) };

@@ -1,5 +1,6 @@
 //! The text of a GEMV: what is multiplied, and how the sums of lanes are added.
 
+use super::shader::InputAccess;
 use super::tiles::GemvTile;
 use super::wgsl::{ENTRY, constants, section};
 use std::fmt::Write;
@@ -13,8 +14,9 @@ pub(super) struct GemvShader {
     pub(super) by_ids: bool,
     /// The smallest subgroup, where subgroups add the sums of their lanes.
     pub(super) subgroup: Option<usize>,
-    /// Whether inputs are quantized.
-    pub(super) integers: bool,
+    /// Turns of each lane, where these are unrolled.
+    pub(super) turns: Option<usize>,
+    pub(super) inputs: InputAccess,
 }
 
 impl GemvShader {
@@ -23,6 +25,7 @@ impl GemvShader {
         let GemvTile { threads, lanes, outputs } = self.tile;
         let sizes = [("THREADS", threads), ("LANES", lanes), ("OUTPUTS", outputs), ("ROWS", self.rows)];
         constants(source, sizes);
+        constants(source, self.turns.map(|turns| ("TURNS", turns)));
         match self.subgroup {
             None => source.push_str(section(GEMV, "sums")),
             Some(smallest) => {
@@ -30,7 +33,8 @@ impl GemvShader {
                 source.push_str(section(GEMV, "subgroup_sums"));
             }
         }
-        if !self.integers {
+        let integers = self.inputs.is_integer();
+        if !integers {
             source.push_str(section(GEMV, "floats"));
         }
         source.push_str(if self.subgroup.is_some() { section(GEMV, "subgroup_entry") } else { ENTRY });
@@ -41,7 +45,7 @@ impl GemvShader {
         for o in 0..outputs {
             let _ = writeln!(source, "  let output_{o} = min(first + {o}u, p.outputs - 1u);");
         }
-        if self.integers {
+        if integers {
             self.integers(source)
         } else {
             self.floats(source)
@@ -53,11 +57,21 @@ impl GemvShader {
         (0..self.rows).flat_map(move |r| (0..self.tile.outputs).map(move |o| (r, o)))
     }
 
+    /// The beginning of the loop over the octets of a lane.
+    fn turns(self, source: &mut String) {
+        source.push_str(match self.turns {
+            Some(_) => {
+                "  for (var turn = 0u; turn < TURNS; turn++) {\n    let octet = lane + turn * LANES;\n"
+            }
+            None => "  for (var octet = lane; octet < octets; octet += LANES) {\n",
+        });
+    }
+
     fn floats(self, source: &mut String) {
         for (r, o) in self.all() {
             let _ = writeln!(source, "  var sum_{r}_{o} = vec4<f32>(0.0);");
         }
-        source.push_str("  for (var octet = lane; octet < octets; octet += LANES) {\n");
+        self.turns(source);
         for o in 0..self.tile.outputs {
             let _ = writeln!(source, "    let w_{o} = weight_octet(matrix, output_{o}, octet);");
         }
@@ -78,7 +92,7 @@ impl GemvShader {
         for (r, o) in self.all() {
             let _ = writeln!(source, "  var total_{r}_{o} = 0.0;");
         }
-        source.push_str("  for (var octet = lane; octet < octets; octet += LANES) {\n");
+        self.turns(source);
         for o in 0..self.tile.outputs {
             let _ = write!(
                 source,
@@ -89,10 +103,9 @@ impl GemvShader {
             );
         }
         for r in 0..self.rows {
-            let _ = writeln!(source, "    let x_{r} = input_quants(row_{r}, octet);");
-            let _ = writeln!(source, "    let x_scale_{r} = input_scale(row_{r}, octet);");
+            let _ = writeln!(source, "    let x_{r} = input_int8(row_{r}, octet);");
             for o in 0..self.tile.outputs {
-                let operands = format!("x_{r}, x_scale_{r}, w_{o}, scale_{o}");
+                let operands = format!("x_{r}.quants, x_{r}.scale, w_{o}, scale_{o}");
                 let _ = writeln!(source, "    total_{r}_{o} = add_quants(total_{r}_{o}, {operands});");
             }
         }

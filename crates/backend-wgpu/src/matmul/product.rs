@@ -40,6 +40,9 @@ pub(crate) struct WeightSlice {
     pub(crate) transposed: bool,
 }
 
+/// Most outputs of a product whose workgroups quantize inputs.
+const MAX_QUANTIZING_OUTPUTS: usize = 32768;
+
 /// Rows per workgroup of a transposed product: each takes registers for eight outputs.
 const TRANSPOSED_ROWS: [usize; 3] = [1, 2, 4];
 
@@ -243,7 +246,8 @@ impl<'c, 'w> WeightProduct<'c, 'w> {
         let few = ids.is_some() || rows <= MAX_GEMV_ROWS;
         let integers = !self.part.transposed
             && if few { self.weight.multiplies_integers() } else { form == GemmForm::Integers };
-        let quantized = self.quantized(items, integers)?;
+        let in_kernel = integers && self.quantizes_in_kernel(&params.of_items(items));
+        let quantized = self.quantized(items, integers && !in_kernel)?;
         let items = quantized.as_ref().map_or(items, |quantized| &quantized.items);
         let params = params.of_items(items);
         let most = |sizes: &[usize]| {
@@ -261,7 +265,8 @@ impl<'c, 'w> WeightProduct<'c, 'w> {
             let tile = GemvTile::of(params.inputs.div_ceil(8));
             let rows = if ids.is_some() { 1 } else { most(&GEMV_ROWS) };
             let (by_ids, subgroup) = (ids.is_some(), variants.subgroups);
-            let kernel = ProductShaderKind::Gemv { rows, tile, by_ids, subgroup };
+            let turns = if rows == 1 { tile.turns(params.inputs.div_ceil(8)) } else { None };
+            let kernel = ProductShaderKind::Gemv { rows, tile, by_ids, subgroup, turns };
             (kernel, params.outputs.div_ceil(tile.workgroup_outputs()), rows)
         } else {
             let (tile, form) = (GemmTile::of(rows), form.with(quantized.is_some()));
@@ -270,6 +275,7 @@ impl<'c, 'w> WeightProduct<'c, 'w> {
         };
         let inputs = match (&quantized, self.part.transposed) {
             (Some(_), _) => InputAccess::Integers,
+            (None, _) if in_kernel => InputAccess::Quantized,
             (None, true) => InputAccess::Elements,
             (None, false) => params.floats(),
         };
@@ -286,6 +292,12 @@ impl<'c, 'w> WeightProduct<'c, 'w> {
         }
         self.keep(quantized.as_ref());
         Ok(())
+    }
+
+    /// Whether each workgroup quantizes inputs itself, which repeats work and saves a call: for one row.
+    fn quantizes_in_kernel(&self, params: &ProductParams) -> bool {
+        let few = params.rows.1 == 1 && params.outputs <= MAX_QUANTIZING_OUTPUTS;
+        few && self.weight.products.variants.subgroups.is_some() && params.floats() == InputAccess::Vectors
     }
 
     /// Notes which quantized inputs the last call has read.

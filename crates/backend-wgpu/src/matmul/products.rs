@@ -4,7 +4,7 @@ use super::gemm::GemmForm;
 use super::items::ProductItems;
 use super::layout::{BlockLayout, layout};
 use super::limits::folded;
-use super::wgsl::constants;
+use super::wgsl::{INT8_BLOCK, constants};
 use crate::buffers::{Buffer, largest_binding};
 use crate::commands::{Commands, ShaderBinding};
 use crate::device::Device;
@@ -191,6 +191,7 @@ fn block_bytes(rows: usize, slots: usize, inputs: usize) -> u64 {
 pub(super) fn quantize_source() -> String {
     let mut source = String::new();
     constants(&mut source, [("THREADS", THREADS)]);
+    source.push_str(INT8_BLOCK);
     source.push_str(include_str!("wgsl/quantize.wgsl"));
     source
 }

@@ -25,6 +25,8 @@ pub(crate) enum ProductShaderKind {
         by_ids: bool,
         /// The smallest subgroup, where subgroups add the sums of their lanes.
         subgroup: Option<usize>,
+        /// Turns of each lane, where these are unrolled: see [`GemvTile::turns`].
+        turns: Option<usize>,
     },
     /// Rows times the weight, in tiles.
     Gemm {
@@ -67,6 +69,15 @@ pub(crate) enum InputAccess {
     Vectors,
     /// int8 blocks.
     Integers,
+    /// f32 as `Vectors`, which the kernel quantizes to int8 blocks: four lanes of a subgroup share a block.
+    Quantized,
+}
+
+impl InputAccess {
+    /// Whether products are those of int8.
+    pub(super) fn is_integer(self) -> bool {
+        matches!(self, InputAccess::Integers | InputAccess::Quantized)
+    }
 }
 
 /// What is bound. Bindings are numbered in the order of [`ProductShader::slots`].
@@ -110,7 +121,11 @@ impl ProductShader {
             }
             ProductShaderKind::Transposed { rows } => (format!("transposed{rows}"), false),
         };
-        let integers = if self.inputs == InputAccess::Integers { "_int8" } else { "" };
+        let integers = match self.inputs {
+            InputAccess::Integers => "_int8",
+            InputAccess::Quantized => "_to_int8",
+            InputAccess::Elements | InputAccess::Vectors => "",
+        };
         let (experts, keep) = (if experts { "_experts" } else { "" }, self.keep.suffix());
         format!("{kernel}{experts}{integers}{keep}_{}", self.format)
     }
@@ -163,7 +178,7 @@ impl ProductShader {
                 BindingSlot::Weight => "var<storage, read> weight: array<u32>",
                 BindingSlot::Input => match self.inputs {
                     InputAccess::Elements => "var<storage, read> x: array<f32>",
-                    InputAccess::Vectors => "var<storage, read> x: array<vec4<f32>>",
+                    InputAccess::Vectors | InputAccess::Quantized => "var<storage, read> x: array<vec4<f32>>",
                     InputAccess::Integers => "var<storage, read> x: array<u32>",
                 },
                 BindingSlot::Output => "var<storage, read_write> y: array<f32>",
@@ -178,8 +193,8 @@ impl ProductShader {
         decoder(&mut source, layout, self.storage, f16_values);
         source.push('\n');
         source.push_str(section(INPUTS, "places"));
-        if self.inputs == InputAccess::Integers {
-            integer_decoder(&mut source, layout);
+        if self.inputs.is_integer() {
+            integer_decoder(&mut source, layout, self.inputs);
         } else {
             self.octets(&mut source, layout);
         }
@@ -191,9 +206,9 @@ impl ProductShader {
                 constants(&mut source, [("THREADS", GATHER_THREADS)]);
                 source.push_str(include_str!("wgsl/gather.wgsl"));
             }
-            ProductShaderKind::Gemv { rows, tile, by_ids, subgroup } => {
-                let integers = self.inputs == InputAccess::Integers;
-                GemvShader { rows, tile, by_ids, subgroup, integers }.write(&mut source);
+            ProductShaderKind::Gemv { rows, tile, by_ids, subgroup, turns } => {
+                let inputs = self.inputs;
+                GemvShader { rows, tile, by_ids, subgroup, turns, inputs }.write(&mut source);
             }
             ProductShaderKind::Gemm { tile, sorted, form } => {
                 GemmShader { tile, sorted, form, adds: layout.adds() }.write(&mut source);

@@ -26,10 +26,19 @@ pub(crate) const MAX_GEMV_ROWS: usize = GEMV_ROWS[GEMV_ROWS.len() - 1];
 /// Minimum octets per row for [`GEMV_WIDE`]: two for every lane.
 const WIDE_OCTETS: usize = 128;
 
+/// Most turns of a lane that are unrolled.
+const MAX_TURNS: usize = 16;
+
 impl GemvTile {
     /// That of rows of as many octets.
     pub const fn of(octets: usize) -> GemvTile {
         if octets >= WIDE_OCTETS { GEMV_WIDE } else { GEMV_NARROW }
+    }
+
+    /// Turns of each lane over rows of as many octets, if they are the same for all lanes and few enough to unroll.
+    pub(super) const fn turns(&self, octets: usize) -> Option<usize> {
+        let turns = octets / self.lanes;
+        if octets.is_multiple_of(self.lanes) && turns <= MAX_TURNS { Some(turns) } else { None }
     }
 
     /// Outputs per workgroup.

@@ -3,6 +3,7 @@
 use super::layout::{
     BitPlane, BlockLayout, BlockQuants, BlockStorage, GridCodebook, OctetScales, PlainFloat, QuantEncoding,
 };
+use super::shader::InputAccess;
 use crate::f16_values::F16Values;
 use latent_quant::e2m1::DOUBLED;
 use std::fmt::Write;
@@ -50,6 +51,9 @@ const TABLE: &str = include_str!("wgsl/table.wgsl");
 
 /// Dot products of packed integers: weights.
 const INTEGERS: &str = include_str!("wgsl/integers.wgsl");
+
+/// What makes int8 of f32.
+pub(super) const INT8_BLOCK: &str = include_str!("wgsl/int8_block.wgsl");
 
 /// The integers of an octet from one plane, as an expression.
 fn plane_bytes(plane: &BitPlane, name: &str) -> String {
@@ -99,7 +103,7 @@ fn decode_block(block: u32, octet: u32) -> Octet {{
 }
 
 /// The function `block_quants(block, octet)`: the integers of an octet as i8, for dot products of packed bytes. Scales apply to them as to `decode_block`.
-pub(super) fn integer_decoder(source: &mut String, layout: &BlockLayout) {
+pub(super) fn integer_decoder(source: &mut String, layout: &BlockLayout, inputs: InputAccess) {
     let BlockQuants::Planes { low, high, meaning } = &layout.quants else { return };
     let quants = octet_bytes(low, high.as_ref());
     let signed = match meaning {
@@ -124,6 +128,12 @@ fn block_quants(block: u32, octet: u32) -> vec2<u32> {{
 "
     );
     source.push_str(section(INTEGERS, "octets"));
+    if inputs == InputAccess::Quantized {
+        source.push_str(INT8_BLOCK);
+        source.push_str(section(INTEGERS, "quantized"));
+    } else {
+        source.push_str(section(INTEGERS, "blocks"));
+    }
     source.push_str(section(INTEGERS, if layout.adds() { "adds" } else { "scales" }));
 }
 

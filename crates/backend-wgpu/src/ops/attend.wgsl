@@ -6,6 +6,11 @@ const TILE: u32 = 32u;
 const SLICE: u32 = 64u;
 // Queries of a thread, of a column of results.
 const GROUP: u32 = QUERIES * SLICE / THREADS;
+// Rows of a tile that threads read at a time, and turns to read them all.
+const ROW_STEP: u32 = THREADS / SLICE;
+const Q_TURNS: u32 = QUERIES / ROW_STEP;
+const KV_TURNS: u32 = TILE / ROW_STEP;
+const PLACE_STEP: u32 = ROW_STEP * (SLICE + 1u);
 const PAIRS: u32 = QUERIES * TILE / THREADS;
 const VALUE_SLICES: u32 = (VALUE_WIDTH + SLICE - 1u) / SLICE;
 // below every score
@@ -34,6 +39,17 @@ var<workgroup> running_max: array<f32, QUERIES>;
 var<workgroup> running_sum: array<f32, QUERIES>;
 var<workgroup> correction: array<f32, QUERIES>;
 
+// Elements behind the end of a row are zero.
+fn query(at: u32, d: u32) -> f32 {
+    return select(0.0, q[at + min(d, KEY_WIDTH - 1u)], d < KEY_WIDTH);
+}
+fn key(slot: u32, d: u32) -> f32 {
+    return select(0.0, cached(slot, min(d, KEY_WIDTH - 1u)), d < KEY_WIDTH);
+}
+fn value(slot: u32, d: u32) -> f32 {
+    return select(0.0, cached(slot, min(d, VALUE_WIDTH - 1u)), d < VALUE_WIDTH);
+}
+
 @compute @workgroup_size(THREADS)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
     let task = params.task + group.x * TASK_WORDS;
@@ -50,6 +66,15 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         running_sum[thread] = 0.0;
     }
     let column = thread % SLICE;
+    let first_row = thread / SLICE;
+    let place = first_row * (SLICE + 1u) + column;
+    // the queries that this thread reads
+    var queries: array<u32, Q_TURNS>;
+    for (var i = 0u; i < Q_TURNS; i++) {
+        let n = first_row + i * ROW_STEP;
+        let flat = first_query + min(n, count - 1u);
+        queries[i] = params.q + (span_row + flat / SHARING) * params.q_row + flat % SHARING * params.q_head;
+    }
     let first_of_group = thread / SLICE * GROUP;
     var sums: array<f32, VALUE_SLICES * GROUP>;
     for (var i = 0u; i < VALUE_SLICES * GROUP; i++) { sums[i] = 0.0; }
@@ -57,26 +82,30 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     for (var first = split * params.split_rows; first < end; first += TILE) {
         var scores: array<f32, PAIRS>;
         for (var i = 0u; i < PAIRS; i++) { scores[i] = 0.0; }
+        // the rows that this thread reads, in every slice
+        var slots: array<u32, KV_TURNS>;
+        for (var i = 0u; i < KV_TURNS; i++) {
+            let j = first + first_row + i * ROW_STEP;
+            slots[i] = slot_of(blocks, min(j, end - 1u));
+        }
+        // the next slice is on its way while one is computed with
+        var next_q: array<f32, Q_TURNS>;
+        var next_kv: array<f32, KV_TURNS>;
+        for (var i = 0u; i < Q_TURNS; i++) { next_q[i] = query(queries[i], column); }
+        for (var i = 0u; i < KV_TURNS; i++) { next_kv[i] = key(slots[i], column); }
         for (var d0 = 0u; d0 < KEY_WIDTH; d0 += SLICE) {
             workgroupBarrier();
-            for (var e = thread; e < QUERIES * SLICE; e += THREADS) {
-                let n = e / SLICE;
-                let d = d0 + e % SLICE;
-                var element = 0.0;
-                if (n < count && d < KEY_WIDTH) {
-                    let flat = first_query + n;
-                    element = q[params.q + (span_row + flat / SHARING) * params.q_row + flat % SHARING * params.q_head + d];
-                }
-                q_tile[n * (SLICE + 1u) + e % SLICE] = element;
-            }
-            for (var e = thread; e < TILE * SLICE; e += THREADS) {
-                let j = first + e / SLICE;
-                let d = d0 + e % SLICE;
-                var element = 0.0;
-                if (j < end && d < KEY_WIDTH) { element = latent(blocks, j, d); }
-                kv_tile[e / SLICE * (SLICE + 1u) + e % SLICE] = element;
-            }
+            for (var i = 0u; i < Q_TURNS; i++) { q_tile[place + i * PLACE_STEP] = next_q[i]; }
+            for (var i = 0u; i < KV_TURNS; i++) { kv_tile[place + i * PLACE_STEP] = next_kv[i]; }
             workgroupBarrier();
+            let d1 = d0 + SLICE + column;
+            if (d0 + SLICE < KEY_WIDTH) {
+                for (var i = 0u; i < Q_TURNS; i++) { next_q[i] = query(queries[i], d1); }
+                for (var i = 0u; i < KV_TURNS; i++) { next_kv[i] = key(slots[i], d1); }
+            } else {
+                // the first values
+                for (var i = 0u; i < KV_TURNS; i++) { next_kv[i] = value(slots[i], column); }
+            }
             for (var i = 0u; i < PAIRS; i++) {
                 let n = (thread + i * THREADS) / TILE;
                 let t = (thread + i * THREADS) % TILE;
@@ -118,14 +147,9 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         }
         for (var slice = 0u; slice < VALUE_SLICES; slice++) {
             workgroupBarrier();
-            for (var e = thread; e < TILE * SLICE; e += THREADS) {
-                let j = first + e / SLICE;
-                let d = slice * SLICE + e % SLICE;
-                var element = 0.0;
-                if (j < end && d < VALUE_WIDTH) { element = latent(blocks, j, d); }
-                kv_tile[e / SLICE * (SLICE + 1u) + e % SLICE] = element;
-            }
+            for (var i = 0u; i < KV_TURNS; i++) { kv_tile[place + i * PLACE_STEP] = next_kv[i]; }
             workgroupBarrier();
+            for (var i = 0u; i < KV_TURNS; i++) { next_kv[i] = value(slots[i], (slice + 1u) * SLICE + column); }
             for (var g = 0u; g < GROUP; g++) {
                 let n = first_of_group + g;
                 var sum = sums[slice * GROUP + g] * correction[n];

@@ -50,8 +50,10 @@ const NORMALIZED: &str = "
 var<private> factor: f32;
 fn prepare(row: u32, thread: u32) {
     var sum = 0.0;
-    for (var i = thread; i < LATENT; i += THREADS) {
-        let element = x[params.x + row * params.x_row + i];
+    // a constant number of turns: their loads wait together
+    for (var turn = 0u; turn < (LATENT + THREADS - 1u) / THREADS; turn++) {
+        let i = turn * THREADS + thread;
+        let element = select(0.0, x[params.x + row * params.x_row + min(i, LATENT - 1u)], i < LATENT);
         sum += element * element;
     }
     factor = norm_factor(sum, thread);

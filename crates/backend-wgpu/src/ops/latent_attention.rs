@@ -20,9 +20,6 @@ const TEXT: &str = include_str!("attend.wgsl");
 
 const LATENTS: &str = "
 @group(0) @binding(4) var<storage, read> cache: array<u32>;
-fn latent(blocks: u32, position: u32, d: u32) -> f32 {
-    return cached(slot_of(blocks, position), d);
-}
 ";
 const WHOLE: &str = "
 fn keep(row: u32, head: u32, split: u32, d: u32, sum: f32, total: f32) {

@@ -13,6 +13,7 @@ struct Params {
 @group(0) @binding(3) var<storage, read_write> y: array<f32>;
 
 const THREADS: u32 = 256u;
+const TURNS: u32 = (NORM_WIDTH + THREADS - 1u) / THREADS;
 
 @compute @workgroup_size(THREADS)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
@@ -22,12 +23,18 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     let head = number % params.heads;
     let source = params.x + row * params.x_row + head * params.x_head;
     let to = params.y + row * params.y_row + head * params.y_head;
+    // each element is read once, and all of them before the first is needed
+    var own: array<f32, TURNS>;
     var sum = 0.0;
-    for (var i = thread; i < NORM_WIDTH; i += THREADS) {
-        sum += x[source + i] * x[source + i];
+    for (var turn = 0u; turn < TURNS; turn++) {
+        let i = turn * THREADS + thread;
+        own[turn] = 0.0;
+        if (i < NORM_WIDTH) { own[turn] = x[source + i]; }
     }
+    for (var turn = 0u; turn < TURNS; turn++) { sum += own[turn] * own[turn]; }
     let factor = norm_factor(sum, thread);
-    for (var i = thread; i < NORM_WIDTH; i += THREADS) {
-        y[to + i] = x[source + i] * factor * weight[i];
+    for (var turn = 0u; turn < TURNS; turn++) {
+        let i = turn * THREADS + thread;
+        if (i < NORM_WIDTH) { y[to + i] = own[turn] * factor * weight[i]; }
     }
 }

@@ -26,8 +26,9 @@ fn kernels() -> Vec<ProductShaderKind> {
 fn gemvs(subgroup: Option<usize>) -> Vec<ProductShaderKind> {
     let mut all = Vec::new();
     for tile in [GEMV_WIDE, GEMV_NARROW] {
-        all.extend(GEMV_ROWS.map(|rows| ProductShaderKind::Gemv { rows, tile, by_ids: false, subgroup }));
-        all.push(ProductShaderKind::Gemv { rows: 1, tile, by_ids: true, subgroup });
+        let gemv = |rows, by_ids, turns| ProductShaderKind::Gemv { rows, tile, by_ids, subgroup, turns };
+        all.extend(GEMV_ROWS.map(|rows| gemv(rows, false, None)));
+        all.extend([gemv(1, true, None), gemv(1, true, Some(2)), gemv(1, false, Some(16))]);
     }
     all
 }
@@ -84,6 +85,11 @@ fn variants(format: TensorType) -> Vec<ProductShader> {
     if layout(format).unwrap().has_integers() {
         let kernels = [None, Some(8)].into_iter().flat_map(gemvs).chain(gemms(GemmForm::Integers));
         all.extend(kernels.map(|kernel| ProductShader { kernel, inputs: InputAccess::Integers, ..base }));
+        all.extend(gemvs(Some(8)).into_iter().map(|kernel| ProductShader {
+            kernel,
+            inputs: InputAccess::Quantized,
+            ..base
+        }));
     }
     // sums are kept alike whatever the format
     if format == TensorType::Q8_0 {

@@ -12,7 +12,7 @@ use crate::matmul::products::ProductContext;
 use crate::matmul::sort::{SortMemory, sort_items};
 use crate::matmul::weight::{DeviceWeight, DeviceWeightShape};
 use crate::shader::Shader;
-use crate::testing::{checking_device, device_with, plain_device};
+use crate::testing::{checking_device, device_with, integer_subgroup_device, plain_device};
 use crate::variants::KernelVariant;
 use latent_graph::passes::Precision;
 use latent_kernels::{Q8Block, quantize_q8};
@@ -319,6 +319,61 @@ fn common_inputs_are_quantized_once() {
         assert_eq!(found[..9], found[9..18]);
         made.check(Some(KernelVariant::Integers), 0, &x[64..128], &found[..9]);
         made.check(Some(KernelVariant::Integers), 0, &x[192..], &found[27..]);
+    }
+}
+
+/// The kernel quantizes them where one row is multiplied and subgroups exchange numbers: the same bits, and a call less.
+#[test]
+fn one_row_is_quantized_by_its_product() {
+    let (Some(apart), Some(together)) = (device_with(KernelVariant::Integers), integer_subgroup_device())
+    else {
+        return;
+    };
+    let formats = LAYOUTS.iter().filter(|layout| layout.has_integers()).map(|layout| layout.ty);
+    for (number, format) in formats.enumerate() {
+        // sixteen lanes and 64, whose turns are the same for all lanes and are not
+        let mut sizes = vec![256, 768, 1024, 1280, 16 * 512, 17 * 512];
+        if format.block_len() == 32 {
+            sizes.extend([32, 96, 544, 1056]);
+        }
+        for inputs in sizes {
+            let made = make(format, (inputs, 5, 2));
+            let mut x = Random(number as u64).numbers(2 * inputs);
+            x[inputs..inputs + 32].fill(0.0);
+            if inputs == 768 {
+                (x[40], x[100]) = (f32::INFINITY, f32::NAN);
+            }
+            let [expected, found] = [&apart, &together].map(|device| {
+                let weight = made.upload(device);
+                let input = Buffer::with(device, "x", &float_bytes(&x)).unwrap();
+                let y = Buffer::new(device, "y", 4 * 4 * 5).unwrap();
+                // slots with matrices of their own, and that name them
+                let ids = Buffer::with(device, "ids", &word_bytes(&[1, 0])).unwrap();
+                let by_ids = SlotMatrix::ByIds { ids: (&ids).into(), offset: 0 };
+                let mut commands = Commands::new(device);
+                for (number, matrices) in [SlotMatrix::PerSlot(0), by_ids].iter().enumerate() {
+                    let mut to = RowAddress::rows(&y, 2, 5);
+                    to.address[0] = 10 * number as u32;
+                    let x = RowAddress::rows(&input, 2, inputs);
+                    let items = ProductItems { rows: 0..1, slots: 2, x, y: to };
+                    let part = WeightSlice { rows: 0..5, transposed: false };
+                    multiply(&mut commands, (&weight, &part), &items, matrices).unwrap();
+                }
+                let calls = commands.len();
+                commands.submit(&[]).unwrap();
+                (calls, floats(&y.read("y", 0..4 * 4 * 5).unwrap()))
+            });
+            // the second product finds what the first has quantized
+            assert_eq!((expected.0, found.0), (3, 2), "{format}");
+            let bits = |y: &[f32]| y.iter().map(|y| y.to_bits()).collect::<Vec<_>>();
+            let same = expected
+                .1
+                .iter()
+                .zip(&found.1)
+                .all(|(a, b)| a.to_bits() == b.to_bits() || (a.is_nan() && b.is_nan()));
+            assert!(same, "{format}, {inputs} inputs: {:?} {:?}", bits(&expected.1), bits(&found.1));
+            assert!(found.1.iter().any(|y| *y != 0.0), "{format}, {inputs} inputs");
+        }
     }
 }
 

@@ -48,11 +48,12 @@ fn scaled(sum: vec4<f32>, dots: vec4<i32>, half: u32, row: u32, column: u32) -> 
       let i = min(index % TILE_ROWS, count - 1u);
       let octet = index / TILE_ROWS;
       let row = input_place(first_row + i, slot);
-      let quants = input_quants(row, start + octet);
+      let input = input_int8(row, start + octet);
+      let quants = input.quants;
       x_tile[unit_at(index % TILE_ROWS, octet)] = quants;
       x_totals[index] = dot4I8Packed(quants.x, 0x01010101u) + dot4I8Packed(quants.y, 0x01010101u);
       if octet == 0u {
-        x_scales[index % TILE_ROWS] = input_scale(row, start);
+        x_scales[index % TILE_ROWS] = input.scale;
       }
     }
     for (var index = thread; index < TILE_OUTPUTS * TILE_OCTETS; index += THREADS) {

@@ -10,14 +10,34 @@ fn weight_block(matrix: u32, output: u32, octet: u32) -> u32 {
   return p.first_byte + (matrix * p.matrix_rows + output) * p.row_bytes + octet / BLOCK_OCTETS * BLOCK_BYTES;
 }
 
-// inputs: blocks of eight words with four i8 each, and an f32 scale
-fn input_quants(block: u32, octet: u32) -> vec2<u32> {
-  let at = (block + octet / 4u) * 9u + octet % 4u * 2u;
-  return vec2<u32>(x[at], x[at + 1u]);
+struct Int8Octet {
+  quants: vec2<u32>,
+  scale: f32,
 }
+//= blocks
 
-fn input_scale(block: u32, octet: u32) -> f32 {
-  return bitcast<f32>(x[(block + octet / 4u) * 9u + 8u]);
+// inputs: blocks of eight words with four i8 each, and an f32 scale
+fn input_int8(row: u32, octet: u32) -> Int8Octet {
+  let block = (row + octet / 4u) * 9u;
+  let at = block + octet % 4u * 2u;
+  return Int8Octet(vec2<u32>(x[at], x[at + 1u]), bitcast<f32>(x[block + 8u]));
+}
+//= quantized
+
+// A block of 32 inputs is four octets, of lanes that are next to one another.
+fn input_int8(row: u32, octet: u32) -> Int8Octet {
+  let at = (row >> 2u) + octet * 2u;
+  let a = x[at];
+  let b = x[at + 1u];
+  var bits = max(magnitude_bits(a), magnitude_bits(b));
+  bits = max(bits, subgroupShuffleXor(bits, 1u));
+  bits = max(bits, subgroupShuffleXor(bits, 2u));
+  if bits >= 0x7f800000u {
+    return Int8Octet(vec2<u32>(0u, 0u), bitcast<f32>(bits | 0x7fc00000u));
+  }
+  let largest = bitcast<f32>(bits);
+  let inverse = inverse_scale(largest);
+  return Int8Octet(vec2<u32>(quantized(a, inverse), quantized(b, inverse)), largest / 127.0);
 }
 //= scales
 

@@ -13,13 +13,7 @@ struct Params {
 @group(0) @binding(1) var<storage, read> x: array<f32>;
 @group(0) @binding(2) var<storage, read_write> blocks: array<u32>;
 
-fn packed(values: vec4<f32>) -> u32 {
-  let quants = bitcast<vec4<u32>>(vec4<i32>(values)) & vec4<u32>(0xffu);
-  return quants.x | (quants.y << 8u) | (quants.z << 16u) | (quants.w << 24u);
-}
-
-// A thread quantizes a block of 32 inputs: scale = largest magnitude / 127, quants rounded to nearest even. A block with an infinity or NaN
-// gets the scale NaN.
+// A thread quantizes a block.
 @compute @workgroup_size(THREADS)
 fn main(
   @builtin(workgroup_id) group: vec3<u32>,
@@ -34,10 +28,9 @@ fn main(
   }
   let row = p.first_row + item / p.slots;
   let at = p.x + row * p.x_row + item % p.slots * p.x_slot + index % row_blocks * 32u;
-  // as bits: a comparison of floats may take a NaN for anything
   var bits = 0u;
-  for (var i = 0u; i < 32u; i++) {
-    bits = max(bits, bitcast<u32>(x[at + i]) & 0x7fffffffu);
+  for (var i = 0u; i < 32u; i += 4u) {
+    bits = max(bits, magnitude_bits(vec4<f32>(x[at + i], x[at + i + 1u], x[at + i + 2u], x[at + i + 3u])));
   }
   let to = index * 9u;
   if bits >= 0x7f800000u {
@@ -48,12 +41,10 @@ fn main(
     return;
   }
   let largest = bitcast<f32>(bits);
-  // below, 127 / largest overflows: such a block is zero
-  let inverse = select(127.0 / max(largest, 4e-37), 0.0, largest < 4e-37);
+  let inverse = inverse_scale(largest);
   for (var word = 0u; word < 8u; word++) {
     let i = at + word * 4u;
-    let four = round(vec4<f32>(x[i], x[i + 1u], x[i + 2u], x[i + 3u]) * inverse);
-    blocks[to + word] = packed(clamp(four, vec4<f32>(-127.0), vec4<f32>(127.0)));
+    blocks[to + word] = quantized(vec4<f32>(x[i], x[i + 1u], x[i + 2u], x[i + 3u]), inverse);
   }
   blocks[to + 8u] = bitcast<u32>(largest / 127.0);
 }
