@@ -13,28 +13,61 @@ struct Params {
 
 const NONE: f32 = -3.0e38;
 
-@compute @workgroup_size(64)
+const THREADS: u32 = 256u;
+// Threads of a column share the splits: four.
+const SHARING: u32 = THREADS / COLUMNS;
+const CHUNKS: u32 = (VALUE_WIDTH + COLUMNS - 1u) / COLUMNS;
+
+var<workgroup> numbers: array<f32, THREADS>;
+// the weight of each split
+var<workgroup> weights: array<f32, MAX_SPLITS>;
+
+@compute @workgroup_size(THREADS)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
     let number = group.y * GRID_WIDTH + group.x;
-    if (number >= params.rows * params.heads) { return; }
-    let row = params.first_row + number / params.heads;
-    let head = number % params.heads;
+    if (number >= params.rows * params.heads * CHUNKS) { return; }
+    let pair = number / CHUNKS;
+    let row = params.first_row + pair / params.heads;
+    let head = pair % params.heads;
     let first = (row * params.heads + head) * params.splits * (VALUE_WIDTH + 2u);
-    var most = NONE;
-    for (var s = 0u; s < params.splits; s++) {
-        most = max(most, partials[first + s * (VALUE_WIDTH + 2u) + VALUE_WIDTH]);
+    var own = NONE;
+    for (var s = thread; s < params.splits; s += THREADS) {
+        own = max(own, partials[first + s * (VALUE_WIDTH + 2u) + VALUE_WIDTH]);
     }
+    numbers[thread] = own;
+    workgroupBarrier();
+    for (var half = THREADS / 2u; half > 0u; half /= 2u) {
+        if (thread < half) { numbers[thread] = max(numbers[thread], numbers[thread + half]); }
+        workgroupBarrier();
+    }
+    let most = numbers[0];
+    workgroupBarrier();
     var total = 0.0;
-    for (var s = 0u; s < params.splits; s++) {
+    for (var s = thread; s < params.splits; s += THREADS) {
         let state = first + s * (VALUE_WIDTH + 2u) + VALUE_WIDTH;
-        total += partials[state + 1u] * exp(partials[state] - most);
+        let weight = exp(partials[state] - most);
+        weights[s] = weight;
+        total += partials[state + 1u] * weight;
     }
-    for (var d = thread; d < VALUE_WIDTH; d += 64u) {
-        var sum = 0.0;
-        for (var s = 0u; s < params.splits; s++) {
-            let split = first + s * (VALUE_WIDTH + 2u);
-            sum += partials[split + d] * exp(partials[split + VALUE_WIDTH] - most);
+    numbers[thread] = total;
+    workgroupBarrier();
+    for (var half = THREADS / 2u; half > 0u; half /= 2u) {
+        if (thread < half) { numbers[thread] += numbers[thread + half]; }
+        workgroupBarrier();
+    }
+    total = numbers[0];
+    workgroupBarrier();
+    let d = number % CHUNKS * COLUMNS + thread % COLUMNS;
+    var sum = 0.0;
+    if (d < VALUE_WIDTH) {
+        for (var s = thread / COLUMNS; s < params.splits; s += SHARING) {
+            sum += partials[first + s * (VALUE_WIDTH + 2u) + d] * weights[s];
         }
+    }
+    numbers[thread] = sum;
+    workgroupBarrier();
+    if (thread < COLUMNS && d < VALUE_WIDTH) {
+        sum = (numbers[thread] + numbers[thread + COLUMNS]) + (numbers[thread + 2u * COLUMNS] + numbers[thread + 3u * COLUMNS]);
         y[params.y + row * params.y_row + head * params.y_head + d] = sum / total;
     }
 }

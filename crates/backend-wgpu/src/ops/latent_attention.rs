@@ -40,9 +40,11 @@ fn keep_state(row: u32, head: u32, split: u32, most: f32, total: f32) {
 }
 ";
 
-/// Cached rows of a split, at least.
-const MIN_SPLIT: usize = 64;
-/// Workgroups that keep a device busy.
+/// Columns of a workgroup that combines splits.
+const COMBINED_COLUMNS: usize = 64;
+/// Cached rows of a split, at least: a tile.
+const MIN_SPLIT: usize = 32;
+/// Workgroups that keep a device busy, and most splits of a task.
 const BUSY: usize = 256;
 
 /// `results`: [`WHOLE`], or [`PARTIAL`] of splits.
@@ -65,7 +67,10 @@ fn shader(
 }
 
 fn combine(a: &AttentionShape) -> Shader {
-    Shader::new("combine_splits", include_str!("combine_splits.wgsl")).count("VALUE_WIDTH", a.kv_lora_rank)
+    Shader::new("combine_splits", include_str!("combine_splits.wgsl"))
+        .count("VALUE_WIDTH", a.kv_lora_rank)
+        .count("MAX_SPLITS", BUSY)
+        .count("COLUMNS", COMBINED_COLUMNS)
 }
 
 /// Every text.
@@ -165,7 +170,8 @@ impl LatentAttention {
         let (y, address) = &buffers.queries.y;
         params.extend(address);
         let bindings = [buffers.partials.clone(), y.clone()];
-        commands.call(&self.combine, bindings, &params, grid(rows.len() * self.heads, 1));
+        let chunks = (self.partial_width - 2).div_ceil(COMBINED_COLUMNS);
+        commands.call(&self.combine, bindings, &params, grid(rows.len() * self.heads * chunks, 1));
     }
 }
 
