@@ -36,6 +36,7 @@ impl CpuBackend {
         let target = BackendTarget {
             kv_splits: Some(KV_SPLITS),
             sparse_attention: true,
+            adapters: true,
             ..BackendTarget::new("cpu", contracts)
         };
         CpuBackend { target }

@@ -1,11 +1,11 @@
 //! From a plan to a program: every value gets its operand, every weight its index, every kernel its function.
 
 use crate::program::{
-    AbsorbK, AbsorbV, AttendExpanded, AttendLatent, Bias, Buffer, CollectiveKind, Concat, DeltaRule,
-    Elementwise, Embed, ExpandedKernels, ExpandedStore, ExpertDown, ExpertGateUp, GatedNorm, GatherRows,
-    IndexSelect, IndexStore, Instruction, KvWeights, L2Norm, LatentStore, Linear, LogDecay, NaiveMlaKernels,
-    OperandView, Program, ProgramStep, RankCollective, RmsNorm, Rope, Route, ShortConv, SmallBatchKernel,
-    WeightKernel,
+    AbsorbK, AbsorbV, AdapterHeads, AdapterSide, AdapterSum, AttendExpanded, AttendLatent, Bias, Buffer,
+    CollectiveKind, Concat, DeltaRule, Elementwise, Embed, ExpandedKernels, ExpandedStore, ExpertDown,
+    ExpertGateUp, GatedNorm, GatherRows, IndexSelect, IndexStore, Instruction, KvWeights, L2Norm,
+    LatentStore, Linear, LogDecay, NaiveMlaKernels, OperandView, Program, ProgramStep, RankCollective,
+    RmsNorm, Rope, Route, ShortConv, SmallBatchKernel, WeightKernel,
 };
 use latent_backend::BackendError;
 use latent_graph::Plan;
@@ -215,6 +215,7 @@ impl Compiler<'_> {
                 outs: (0..node.outputs.len()).map(|i| self.out(node, i)).collect::<Result<_, _>>()?,
                 epilogue: node.epilogue,
             }),
+            Op::LoraAdd | Op::LoraAbsorbK | Op::LoraAbsorbV => self.adapter(node)?,
             Op::Rope => Instruction::Rope(Rope { input: self.input(node, 0)?, out: self.out(node, 0)? }),
             Op::Route => Instruction::Route(Route {
                 logits: self.input(node, 0)?,
@@ -297,6 +298,25 @@ impl Compiler<'_> {
         let log_rates = node.weight("a_log").is_some();
         let (input, out) = (self.input(node, 0)?, self.out(node, 0)?);
         Ok(Instruction::LogDecay(LogDecay { input, rates, log_rates, bias, bound, out }))
+    }
+
+    /// The instruction of an adapter's term.
+    fn adapter(&self, node: &Node) -> Result<Instruction, BackendError> {
+        self.in_place(node)?;
+        let b = node.weight("lora_b").map(|id| self.plan.ir.weight(id));
+        let Some(of) = b.and_then(|weight| weight.adapter) else {
+            return internal(format!("{} has no matrix of an adapter", node.op.word()));
+        };
+        let (input, out) = (self.input(node, 1)?, self.out(node, 0)?);
+        if node.op == Op::LoraAdd {
+            let [product] = self.products(node)?[..] else {
+                return internal("lora_add needs one weight".into());
+            };
+            return Ok(Instruction::AdapterSum(AdapterSum { low: input, product, of, out }));
+        }
+        let [a, b] = self.weights(node)?;
+        let side = if node.op == Op::LoraAbsorbK { AdapterSide::Keys } else { AdapterSide::Values };
+        Ok(Instruction::AdapterHeads(AdapterHeads { side, input, a, b, of, out }))
     }
 
     /// The instruction of a node whose kernel is elementwise.

@@ -133,6 +133,8 @@ fn execute(step: &ProgramStep, ctx: &WorkerContext<'_>, scratch: &mut WorkerScra
         Instruction::DeltaRule(op) => op.run(ctx, scratch),
         Instruction::GatedNorm(op) => op.run(ctx),
         Instruction::GatherRows(op) => op.run(ctx),
+        Instruction::AdapterSum(op) => op.run(ctx, scratch),
+        Instruction::AdapterHeads(op) => op.run(ctx, scratch),
         Instruction::Collective(op) => op.run(ctx, scratch),
     }
 }

@@ -7,7 +7,7 @@ use crate::weights::LoadedWeight;
 use latent_backend::{BackendError, WeightBytes, WeightSource};
 use latent_formats::{Checkpoint, TensorInfo};
 use latent_graph::circuit::{TensorIndex, Weight};
-use latent_graph::ir::Node;
+use latent_graph::ir::{Node, Op};
 use latent_graph::ops::RequiredKernels;
 use latent_graph::{Stage, distinct_weights};
 use latent_quant::tiles::TileLayout;
@@ -104,7 +104,10 @@ pub(crate) fn tiled_tensors(stages: &[Stage]) -> HashSet<&str> {
 fn plain_tensors(stages: &[Stage]) -> HashSet<&str> {
     let mut plain = HashSet::new();
     for plan in stages.iter().flat_map(|stage| &stage.plans) {
-        let own = |node: &&Node| matches!(node.op.spec().kernels(), RequiredKernels::Own(_));
+        let own = |node: &&Node| {
+            matches!(node.op.spec().kernels(), RequiredKernels::Own(_))
+                || matches!(node.op, Op::LoraAbsorbK | Op::LoraAbsorbV)
+        };
         for node in plan.ir.nodes.iter().filter(own) {
             plain.extend(node.weights.iter().map(|(_, id)| plan.ir.weight(*id).key()));
         }

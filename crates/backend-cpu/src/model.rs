@@ -203,6 +203,7 @@ impl CpuModel {
             part.wanted.extend_from_slice(wanted);
             part.positions.clear();
             part.positions.extend(wanted.iter().map(|&row| batch.positions[row as usize]));
+            part.take_adapters(batch, wanted);
             self.run(head, &part, kv, wanted.len(), cancel)?;
             for (i, row) in self.logits.chunks_exact(vocab).take(wanted.len()).enumerate() {
                 on_logits(chunk * LM_HEAD_ROWS + i, row);

@@ -2,6 +2,7 @@
 //! only.
 
 use crate::weights::LoadedWeight;
+use latent_graph::circuit::AdapterWeight;
 use latent_graph::ir::{AttentionPath, Epilogue, RowCount};
 use latent_kernels::half::{bf16, f16};
 use latent_kernels::{AttendExpandedFn, AttendFn, ElementwiseFn, ExpandKeysFn, MatmulFn, Q8Rows};
@@ -309,6 +310,36 @@ pub(crate) struct Bias {
     pub out: OperandView,
 }
 
+/// The low-rank term of an adapter in the result of a product.
+pub(crate) struct AdapterSum {
+    /// A x.
+    pub low: OperandView,
+    /// B.
+    pub product: WeightKernel,
+    pub of: AdapterWeight,
+    pub out: OperandView,
+}
+
+/// The low-rank term of an adapter of kv_b in each head, and where it is added.
+pub(crate) struct AdapterHeads {
+    pub side: AdapterSide,
+    /// What meets the adapter: queries without position, or mixes of latents.
+    pub input: OperandView,
+    pub a: usize,
+    pub b: usize,
+    pub of: AdapterWeight,
+    pub out: OperandView,
+}
+
+/// The half of an adapter of kv_b.
+#[derive(Clone, Copy)]
+pub(crate) enum AdapterSide {
+    /// That of W_UK, in queries in latent space.
+    Keys,
+    /// That of W_UV, in results of attention.
+    Values,
+}
+
 /// Rows side by side.
 pub(crate) struct Concat {
     pub parts: [OperandView; 2],
@@ -361,6 +392,8 @@ pub(crate) enum Instruction {
     DeltaRule(DeltaRule),
     GatedNorm(GatedNorm),
     GatherRows(GatherRows),
+    AdapterSum(AdapterSum),
+    AdapterHeads(AdapterHeads),
 }
 
 impl Instruction {
@@ -368,6 +401,7 @@ impl Instruction {
     fn products(&self) -> (&[WeightKernel], usize) {
         match self {
             Instruction::Linear(linear) => (&linear.products, 1),
+            Instruction::AdapterSum(add) => (std::slice::from_ref(&add.product), 1),
             Instruction::ExpertGateUp(experts) => (&experts.products, 1),
             Instruction::ExpertDown(experts) => {
                 (std::slice::from_ref(&experts.product), experts.topk_ids.width)

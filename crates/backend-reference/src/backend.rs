@@ -36,7 +36,8 @@ impl ReferenceBackend {
 
 impl Default for ReferenceBackend {
     fn default() -> ReferenceBackend {
-        let target = BackendTarget { sparse_attention: true, ..BackendTarget::unfused("reference") };
+        let target =
+            BackendTarget { sparse_attention: true, adapters: true, ..BackendTarget::unfused("reference") };
         ReferenceBackend { target, recurrences: Vec::new() }
     }
 }

@@ -107,6 +107,9 @@ impl Interpreter<'_> {
                     self.set(node, output, made);
                 }
             }
+            Op::LoraAdd => self.lora_add(node)?,
+            Op::LoraAbsorbK => self.lora_absorb_k(node)?,
+            Op::LoraAbsorbV => self.lora_absorb_v(node)?,
             Op::Split => self.split(node)?,
             Op::Rope => {
                 let (mut made, heads) = (self.input(node, 0)?.clone(), self.ir().value(node.inputs[0]).heads);

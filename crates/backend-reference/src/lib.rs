@@ -26,6 +26,7 @@ mod experts;
 mod indexer;
 mod interpret;
 mod kv;
+mod lora;
 mod products;
 mod recurrent;
 

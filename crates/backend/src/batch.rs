@@ -1,6 +1,6 @@
 //! Batches: the rows of one step and their sequences.
 
-use crate::{InputRow, InputRows};
+use crate::{AdapterScales, InputRow, InputRows};
 use latent_graph::ir::AttentionPath;
 use std::ops::Range;
 
@@ -64,6 +64,8 @@ pub struct Batch {
     pub spans: Vec<SeqSpan>,
     /// Rows whose logits are requested.
     pub wanted: Vec<u32>,
+    /// The adapters' scales of each row; empty in a model without adapters.
+    adapters: Vec<AdapterScales>,
     /// Block tables of earlier steps, kept for reuse of their memory.
     spare: Vec<Vec<u32>>,
 }
@@ -72,7 +74,29 @@ impl Batch {
     /// The rows of `batch` whose logits are requested, for a stage that processes only those.
     pub fn wanted_of(batch: &Batch) -> Batch {
         let positions = batch.wanted.iter().map(|row| batch.positions[*row as usize]).collect();
-        Batch { wanted: batch.wanted.clone(), positions, ..Batch::default() }
+        let mut own = Batch { wanted: batch.wanted.clone(), positions, ..Batch::default() };
+        own.take_adapters(batch, &batch.wanted);
+        own
+    }
+
+    /// Takes the adapters' scales of these rows of another batch.
+    pub fn take_adapters(&mut self, batch: &Batch, rows: &[u32]) {
+        self.adapters.clear();
+        if !batch.adapters.is_empty() {
+            self.adapters.extend(rows.iter().map(|row| batch.adapters[*row as usize].clone()));
+        }
+    }
+
+    /// Sets the adapters' scales of all rows since the last call: of those of the last span.
+    pub fn set_adapters(&mut self, scales: &AdapterScales) {
+        if !scales.as_slice().is_empty() {
+            self.adapters.resize(self.rows(), scales.clone());
+        }
+    }
+
+    /// The scale of an adapter in a row.
+    pub fn adapter_scale(&self, row: usize, adapter: usize) -> f32 {
+        self.adapters.get(row).map_or(0.0, |scales| scales.get(adapter))
     }
 
     /// Rows of the step.
@@ -100,6 +124,7 @@ impl Batch {
         self.positions.clear();
         self.spare.extend(self.spans.drain(..).map(|span| span.block_table));
         self.wanted.clear();
+        self.adapters.clear();
     }
 
     /// Adds a span of `rows` that continues a sequence of `first` cached rows. Returns the span, so

@@ -16,6 +16,7 @@
 //! activations, so every backend can be profiled and compared with others.
 #![forbid(unsafe_code)]
 
+mod adapter_scales;
 mod arithmetic;
 mod batch;
 mod cancel;
@@ -39,6 +40,7 @@ mod trace;
 mod traits;
 mod weight_rows;
 
+pub use adapter_scales::AdapterScales;
 pub use batch::{Batch, STATE_CHUNK, SeqSpan, SpanState};
 pub use cancel::CancelToken;
 pub use clock::Instant;

@@ -1,13 +1,15 @@
 //! Opening a model: a file, a folder, or the demo model that is built in.
 
-use crate::args::{EngineArgs, ModelArgs};
+use crate::args::{EngineArgs, LoraFile, ModelArgs};
 use crate::exit::UsageError;
 use crate::progress::LateBar;
 use crate::{hub, interrupt, output, ranks};
 use anyhow::{Context, Result, anyhow};
 use latent_backend::{Backend, BackendError};
 use latent_engine::{Engine, EngineOptions, PeakRates, Summary};
-use latent_formats::{Checkpoint, CheckpointSource, Outline, OutlineData, input_file, limits};
+use latent_formats::{
+    AdapterFile, Checkpoint, CheckpointSource, FormatError, Outline, OutlineData, input_file, limits,
+};
 use latent_graph::circuit::{DeclaredTensors, TensorIndex};
 use latent_graph::{Circuit, ModelConfig, support};
 use latent_types::{Tier, format_bytes};
@@ -66,7 +68,20 @@ fn with_metadata(checkpoint: Checkpoint, args: &EngineArgs) -> Result<Arc<Checkp
     };
     let overrides = args.metadata.overrides(architecture);
     let changed = checkpoint.with_metadata(&overrides);
-    Ok(Arc::new(changed.map_err(|error| UsageError(format!("--override-kv or --rope-…: {error}")))?))
+    let changed = changed.map_err(|error| UsageError(format!("--override-kv or --rope-…: {error}")))?;
+    Ok(Arc::new(with_adapters(changed, args)?))
+}
+
+/// The model with the adapters of `--lora`.
+fn with_adapters(checkpoint: Checkpoint, args: &EngineArgs) -> Result<Checkpoint> {
+    let open = |lora: &LoraFile| Ok((AdapterFile::open(&lora.path)?, lora.scale));
+    let adapters = args.lora.iter().map(open).collect::<Result<Vec<_>, FormatError>>()?;
+    Ok(checkpoint.with_adapters(adapters)?)
+}
+
+/// The tensors of adapters in addition to those of a model whose data may be missing.
+pub(crate) fn adapted(path: Option<&Path>, args: &EngineArgs) -> Result<Option<Checkpoint>> {
+    if args.lora.is_empty() { Ok(None) } else { with_adapters(opened(path)?, args).map(Some) }
 }
 
 /// Warns if the source of a packed file is in the same folder and has changed since.
@@ -186,6 +201,9 @@ pub(crate) fn load(checkpoint: &Arc<Checkpoint>, args: &EngineArgs, quiet: bool)
     });
     bar.finish();
     let engine = engine?;
+    if !args.without.is_empty() {
+        output::note(&format!("plans are made without {}", args.without.join(", ")));
+    }
     if !quiet {
         describe_load(&engine, checkpoint, args.verbose);
     }

@@ -40,6 +40,9 @@ pub enum ConvertError {
         /// What it calls its architecture.
         architecture: String,
     },
+    /// An adapter of another base model, or a matrix that cannot be decoded.
+    #[error("{}: tensor {tensor}: {problem}", path.display())]
+    Adapter { path: PathBuf, tensor: String, problem: String },
     /// It is of the wrong kind.
     #[error("{file}: it is {what}; give {expected}")]
     Kind { file: String, what: &'static str, expected: &'static str },

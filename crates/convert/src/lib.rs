@@ -23,6 +23,7 @@
 //! ```
 #![deny(unsafe_code)]
 
+mod adapter;
 mod card;
 mod copy;
 mod error;
@@ -41,6 +42,7 @@ mod scale;
 mod target;
 mod tensors;
 
+pub use adapter::{AdapterBase, convert_adapter};
 pub use error::ConvertError;
 pub use exact::matrix_type;
 pub use folder::{FolderOptions, SmallFiles, small_files, to_folder};

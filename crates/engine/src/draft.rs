@@ -203,6 +203,7 @@ impl Engine {
         for MtpRows { sequence, tokens, hidden } in rows {
             let path = self.path(sequence.draft.done(), tokens.len());
             self.batch.push(InputRows::Tokens(tokens), sequence.draft.done(), sequence.block_table(), path);
+            self.batch.set_adapters(sequence.adapter_scales().unwrap_or(&self.adapter_scales));
             let end = self.batch.rows() as u32;
             match (self.all_draft_logits, &taker) {
                 (true, None) => self.batch.wanted.extend(end - tokens.len() as u32..end),

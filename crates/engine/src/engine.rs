@@ -9,9 +9,10 @@ use crate::options::DEFAULT_BATCH_TOKENS;
 use crate::seq_error::SeqError;
 use crate::summary::Summary;
 use latent_backend::{
-    Backend, BackendModel, Batch, CancelToken, KV_BLOCK, MemoryEstimate, ModelOptions, PeakRates,
+    AdapterScales, Backend, BackendModel, Batch, CancelToken, KV_BLOCK, MemoryEstimate, ModelOptions,
+    PeakRates,
 };
-use latent_formats::Checkpoint;
+use latent_formats::{AttachedAdapter, Checkpoint};
 use latent_graph::activations::Activations;
 use latent_graph::config::WireType;
 use latent_graph::ir::AttentionPath;
@@ -61,6 +62,10 @@ pub struct Engine {
     pub(crate) options: ModelOptions,
     pub(crate) summary: Summary,
     pub(crate) fingerprint: u64,
+    /// The model's LoRA adapters.
+    pub(crate) adapters: Vec<AttachedAdapter>,
+    /// Their scales in sequences that say no other.
+    pub(crate) adapter_scales: AdapterScales,
     /// How ranks share the model, where several do.
     pub(crate) partition: Option<Partition>,
     /// What runs the first layers, where it is another backend.
@@ -95,6 +100,11 @@ impl Engine {
     /// Memory that the model, its activations and its KV cache take.
     pub fn needed(&self) -> MemoryEstimate {
         self.needed
+    }
+
+    /// The model's LoRA adapters, in the order in which they were given.
+    pub fn adapters(&self) -> &[AttachedAdapter] {
+        &self.adapters
     }
 
     /// The model's hyper-parameters.

@@ -117,6 +117,7 @@ impl Engine {
         let mut generation = self.start(request, tokenizer)?;
         processors.into_iter().for_each(|processor| generation.add_processor(processor));
         let start = Instant::now();
+        self.set_adapter_scales(&mut session.sequence, request.adapter_scales.as_ref())?;
         session.sequence.draft.turn(self.drafts() && !request.no_drafts);
         let cached = self.keep_common(session, prompt, request.no_drafts);
         // places to go back to: the end of what was said before, and the last token of the prompt, for another answer

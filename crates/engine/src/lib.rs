@@ -92,8 +92,8 @@ pub use error::EngineError;
 pub use generation::{ChosenToken, Generation, LogitsProcessor};
 pub use in_flight::Ticket;
 pub use latent_backend::{
-    ActivationTrace, CancelToken, InputRows, KernelCalls, MemoryEstimate, NodeCalls, PeakRates, ProfileClock,
-    TraceValues,
+    ActivationTrace, AdapterScales, CancelToken, InputRows, KernelCalls, MemoryEstimate, NodeCalls,
+    PeakRates, ProfileClock, TraceValues,
 };
 pub use latent_hosts::Hosts;
 pub use options::{DEFAULT_BATCH_TOKENS, EngineOptions, MAX_CACHE_TOKENS, ResolvedOptions, SparseAttention};

@@ -13,8 +13,8 @@ use crate::rank::{self, Follower, Rank};
 use crate::summary::Summary;
 use crate::tracing;
 use latent_backend::{
-    Backend, BackendModel, Batch, CancelToken, Communicator, HUNG_AFTER, Instant, KV_BLOCK, LoadRequest,
-    MemoryEstimate, ModelOptions, WeightSource,
+    AdapterScales, Backend, BackendModel, Batch, CancelToken, Communicator, HUNG_AFTER, Instant, KV_BLOCK,
+    LoadRequest, MemoryEstimate, ModelOptions, WeightSource,
 };
 use latent_formats::Checkpoint;
 use latent_graph::audit::Finding;
@@ -117,6 +117,7 @@ impl Engine {
         let span = tracing::info_span!("load", file = %checkpoint.display_name(), backend = backend.name());
         let _entered = span.enter();
         let start = Instant::now();
+        check_adapters(backend, checkpoint, options)?;
         let whole = options.config_on(backend, ModelConfig::from_checkpoint(checkpoint)?);
         if let Some(pulse) = options.hosts.as_ref().and_then(|hosts| hosts.communicator.pulse()) {
             pulse.set_limit(options.hung_after.unwrap_or(HUNG_AFTER));
@@ -221,6 +222,8 @@ impl LoadedEngine<'_> {
             options: resolved.options,
             summary,
             fingerprint: checkpoint.fingerprint(),
+            adapters: checkpoint.adapters().to_vec(),
+            adapter_scales: AdapterScales::new(&default_scales(checkpoint)),
             wire: options.wire,
             partition: options.hosts.as_ref().map(|hosts| hosts.partition.clone()),
             needed,
@@ -230,6 +233,36 @@ impl LoadedEngine<'_> {
             flights: Flights::default(),
         })
     }
+}
+
+/// Scales of the adapters in sequences that say no other.
+fn default_scales(checkpoint: &Checkpoint) -> Vec<f32> {
+    checkpoint.adapters().iter().map(|adapter| adapter.scale).collect()
+}
+
+/// Refuses adapters where they are not computed.
+fn check_adapters(
+    backend: &dyn Backend,
+    checkpoint: &Checkpoint,
+    options: &EngineOptions,
+) -> Result<(), EngineError> {
+    if checkpoint.adapters().is_empty() {
+        return Ok(());
+    }
+    let problem = if options.hosts.is_some() {
+        "a model that several ranks share runs without LoRA adapters: start one process, or merge the adapters into the model".to_owned()
+    } else if options.offload.is_some() {
+        "a model whose layers are on two devices runs without LoRA adapters: leave --n-gpu-layers out"
+            .to_owned()
+    } else if !backend.target().adapters {
+        let name = backend.name();
+        format!("the {name} backend runs no LoRA adapters: use {}", Setting::Device.to("cpu"))
+    } else if checkpoint.packed_from().is_some() {
+        "a packed file runs without LoRA adapters: give the file that it was packed from".to_owned()
+    } else {
+        return Ok(());
+    };
+    Err(EngineError::Options(problem))
 }
 
 /// What runs the first layers.

@@ -115,6 +115,8 @@ pub struct EngineOptions {
     pub first_layers: Option<usize>,
     /// What crosses between those ranks.
     pub wire: WireType,
+    /// Optional passes that plans are made without: see [`passes::optional`](latent_graph::passes::optional).
+    pub without: Vec<&'static str>,
     /// How long a rank may be in a step without progress before it counts as hung; zero disables
     /// the check. None: [`HUNG_AFTER`](latent_backend::HUNG_AFTER).
     pub hung_after: Option<Duration>,
@@ -195,7 +197,7 @@ impl EngineOptions {
 
     /// What plans are made for: the backend's target with as many workers as the options ask for.
     pub fn target(&self, backend: &dyn Backend) -> BackendTarget {
-        backend.target().with_workers(self.place().threads())
+        backend.target().with_workers(self.place().threads()).without(&self.without)
     }
 
     /// Checks the numbers that would take more memory or threads than any machine has.

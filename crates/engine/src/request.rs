@@ -3,7 +3,7 @@
 use crate::context_shift::ContextShift;
 use crate::draft_kind::DraftCount;
 use crate::sampling::{LogProbability, SamplingParams};
-use latent_backend::CancelToken;
+use latent_backend::{AdapterScales, CancelToken};
 use std::time::Duration;
 
 /// What is to be generated.
@@ -41,6 +41,8 @@ pub struct Request {
     /// a step. None: only its listener can end it. A clone of the request shares the token. Jobs of a scheduler are cancelled by its
     /// [`Canceller`](crate::scheduler::Canceller).
     pub cancel: Option<CancelToken>,
+    /// Scales of the model's adapters, one for each; none: those that the model was loaded with.
+    pub adapter_scales: Option<AdapterScales>,
     /// Draft nothing for this answer, in an engine that could. A later answer with drafts runs the session's tokens again.
     pub no_drafts: bool,
 }

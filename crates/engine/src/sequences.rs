@@ -4,6 +4,7 @@ use crate::cache::{FileOwner, SavedLayers, Sequence};
 use crate::engine::Engine;
 use crate::error::EngineError;
 use crate::session::Session;
+use latent_backend::AdapterScales;
 use std::ops::Range;
 use std::path::Path;
 
@@ -29,6 +30,37 @@ impl Engine {
     /// [`truncate`](Self::truncate). [`Sequence::len`] says how many they are.
     pub fn share(&mut self, other: &Sequence, len: usize) -> Sequence {
         other.share(len)
+    }
+
+    /// Gives a sequence its own scales of the model's adapters, one for each in the order in which they were given; none: those that the model
+    /// was loaded with. Rows with other scales are forgotten.
+    ///
+    /// # Errors
+    /// [`EngineError::Options`] for another number of scales than of adapters, and for one that is not finite.
+    pub fn set_adapter_scales(
+        &mut self,
+        sequence: &mut Sequence,
+        scales: Option<&AdapterScales>,
+    ) -> Result<(), EngineError> {
+        self.check_adapter_scales(scales)?;
+        if sequence.adapter_scales() != scales {
+            sequence.truncate(0);
+            sequence.set_adapter_scales(scales);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn check_adapter_scales(&self, scales: Option<&AdapterScales>) -> Result<(), EngineError> {
+        let Some(scales) = scales.map(AdapterScales::as_slice) else { return Ok(()) };
+        let (given, adapters) = (scales.len(), self.adapters.len());
+        let problem = match scales.iter().find(|scale| !scale.is_finite()) {
+            _ if given != adapters => {
+                format!("{given} scales of adapters were given, the model has {adapters} adapters")
+            }
+            Some(scale) => format!("the scale of an adapter is {scale}: expected a finite number"),
+            None => return Ok(()),
+        };
+        Err(EngineError::Options(problem))
     }
 
     /// Keeps the recurrent state of a sequence as it is now, for example at the end of a message,

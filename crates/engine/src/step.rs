@@ -296,6 +296,7 @@ impl Engine {
             // a row and its draft attend as one row does
             let path = self.path(len + input.rows.len() - rows, rows);
             self.batch.push(input.rows, len, block_table, path).state = input.sequence.span_state();
+            self.batch.set_adapters(input.sequence.adapter_scales().unwrap_or(&self.adapter_scales));
             let mut want = |row: usize| {
                 self.wanted.push((number, row));
                 self.batch.wanted.push((first + row) as u32);

@@ -144,6 +144,7 @@ impl Builder {
             derived: Arc::default(),
             in_files: None,
             absent: Arc::new(absent),
+            adapters: Arc::default(),
             _in_use: in_use,
         })
     }

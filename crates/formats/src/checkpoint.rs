@@ -1,6 +1,7 @@
 //! A checkpoint: metadata and named tensors of a model, checked before anything uses them.
 
 use crate::absent::MissingFiles;
+use crate::attached::AttachedAdapter;
 use crate::derived::DerivedSource;
 use crate::error::FormatError;
 use crate::folder::HfSource;
@@ -33,6 +34,8 @@ pub struct Checkpoint {
     pub(crate) derived: Arc<Vec<DerivedSource>>,
     /// The tensors of the files, if there are derived ones in addition.
     pub(crate) in_files: Option<Arc<Vec<TensorInfo>>>,
+    /// Adapters whose matrices are among the tensors.
+    pub(crate) adapters: Arc<Vec<AttachedAdapter>>,
     /// Its files that are not here.
     pub(crate) absent: Arc<MissingFiles>,
     /// Its files other than weights.

@@ -25,6 +25,8 @@
 //! ```
 
 mod absent;
+mod adapter;
+mod attached;
 mod builder;
 mod checkpoint;
 mod cut;
@@ -53,12 +55,15 @@ mod sigbus;
 mod sniff;
 mod tensor;
 mod weight_format;
+mod with_adapters;
 mod with_derived;
 
+pub use adapter::{AdapterFile, LowRankPair, peft_module};
+pub use attached::{AdapterNaming, AttachedAdapter, AttachedPair};
 pub use checkpoint::{Checkpoint, CheckpointSource, GgufSource, SAMPLED};
 pub use cut::{TooManyFiles, cut};
 pub use derived::{DerivedRows, DerivedTensor, RowSource};
-pub use error::{FormatError, FourBitError};
+pub use error::{AdapterError, FormatError, FourBitError};
 pub use files::FileIdentity;
 pub use folder::{HfSource, TokenizerFile, TokenizerKind, TokenizerPlace};
 pub use latent_files::{CompleteFile, InputError, OutputError, OutputFile, OutputFolder, ResumableFile};

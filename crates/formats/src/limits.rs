@@ -35,6 +35,8 @@ pub const MAX_CIRCUIT_BYTES: u64 = 1 << 20;
 pub const MAX_PROFILE_BYTES: u64 = 64 << 20;
 /// Bytes of a dump of activations.
 pub const MAX_DUMP_BYTES: u64 = 64 << 30;
+/// LoRA adapters of one model.
+pub const MAX_ADAPTERS: usize = 64;
 /// Bytes of model.safetensors.index.json.
 pub const MAX_INDEX_BYTES: u64 = 64 << 20;
 

@@ -123,6 +123,7 @@ impl Checkpoint {
             derived: Arc::default(),
             in_files: None,
             absent: Arc::new(absent),
+            adapters: Arc::default(),
             _in_use: Vec::new(),
         }
     }

@@ -61,6 +61,7 @@ impl Checkpoint {
             derived: Arc::clone(&self.derived),
             in_files: self.in_files.clone(),
             absent: Arc::clone(&self.absent),
+            adapters: Arc::clone(&self.adapters),
             _in_use: Vec::new(),
         })
     }

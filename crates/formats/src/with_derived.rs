@@ -47,6 +47,7 @@ impl Checkpoint {
             derived: Arc::new(sources),
             in_files: Some(self.in_files.clone().unwrap_or_else(|| Arc::new(self.tensors.clone()))),
             absent: Arc::clone(&self.absent),
+            adapters: Arc::clone(&self.adapters),
             _in_use: Vec::new(),
         })
     }

@@ -61,6 +61,9 @@ pub struct Plan {
     pub phases: Vec<usize>,
     /// Where values are stored.
     pub arena: Arena,
+    /// Optional passes that it was made without.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub without: Vec<&'static str>,
 }
 
 impl Plan {
@@ -96,13 +99,14 @@ impl Plan {
         for pass in pipeline() {
             ir = pass.run(ir, &options.pass_input(config, target))?;
         }
-        let phases = match target.fusion.phases {
+        let phases = match target.fusion.phases && !target.without.contains(&"schedule") {
             true => schedule(&ir, options.bucket),
             false => (0..ir.nodes.len()).collect(),
         };
         let max_rows = options.bucket.max_rows(options.max_batch_tokens);
         let arena = plan_memory(&ir, &phases, max_rows);
-        Ok(Plan { span: options.span.clone(), bucket: options.bucket, max_rows, ir, phases, arena })
+        let (span, bucket, without) = (options.span.clone(), options.bucket, target.without.clone());
+        Ok(Plan { span, bucket, max_rows, ir, phases, arena, without })
     }
 
     /// Phases between barriers.
@@ -131,8 +135,12 @@ impl Plan {
             (_, 1) => "1 row".to_owned(),
             (min, max) => format!("{min} to {max} rows"),
         };
+        let without = match &self.without[..] {
+            [] => String::new(),
+            passes => format!(", without {}", passes.join(", ")),
+        };
         let head = format!(
-            "plan for {} ({rows}), {} phases, arena {} bytes\n",
+            "plan for {} ({rows}), {} phases, arena {} bytes{without}\n",
             self.bucket.purpose(),
             self.phase_count(),
             self.arena.bytes

@@ -1,6 +1,6 @@
 //! Stages: the parts of a model that a step runs one after the other, each with a plan per batch bucket.
 
-use crate::circuit::{Circuit, StageSpec, TensorIndex, Weight};
+use crate::circuit::{Circuit, StageSpec, TensorIndex, Weight, check_all_used};
 use crate::config::ModelConfig;
 use crate::error::GraphError;
 use crate::ir::{Ir, KvLayer, ModelSide, ModelSpan};
@@ -65,7 +65,15 @@ impl Stage {
         options: &StageOptions,
     ) -> Result<Vec<Stage>, GraphError> {
         let spans = ModelSpan::of_stages(circuit, config, options.mtp)?;
-        Stage::of_spans((circuit, spans), config, tensors, target, options)
+        let stages = Stage::of_spans((circuit, spans), config, tensors, target, options)?;
+        if config.part.is_none() {
+            check_all_used(
+                stages.iter().flat_map(Stage::weights),
+                tensors,
+                config.layers..config.all_layers(),
+            )?;
+        }
+        Ok(stages)
     }
 
     /// The stages of one side of a model that is cut in two. Those of [`ModelSide::From`] are in the order of [`of_model`](Self::of_model), and their first

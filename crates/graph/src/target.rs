@@ -16,6 +16,10 @@ pub struct BackendTarget {
     pub kv_splits: Option<KvSplits>,
     /// Whether it runs the indexer of sparse attention, and attention to selected tokens.
     pub sparse_attention: bool,
+    /// Names of optional passes that plans do not go through, as a user asks to see what they are worth.
+    pub without: Vec<&'static str>,
+    /// Whether it runs LoRA adapters.
+    pub adapters: bool,
     /// How many workers (threads of a CPU) share the operations of a phase.
     pub workers: usize,
 }
@@ -100,6 +104,8 @@ impl BackendTarget {
             fusion: Fusion::ALL,
             kv_splits: None,
             sparse_attention: false,
+            without: Vec::new(),
+            adapters: false,
             workers: 1,
         }
     }
@@ -110,6 +116,12 @@ impl BackendTarget {
         BackendTarget { workers, ..self.clone() }
     }
 
+    /// The same backend without some optional passes.
+    #[must_use]
+    pub fn without(self, passes: &[&'static str]) -> BackendTarget {
+        BackendTarget { without: passes.to_vec(), ..self }
+    }
+
     /// A backend without kernels of its own, which runs the operations as the circuit states them.
     pub fn unfused(name: &'static str) -> BackendTarget {
         BackendTarget {
@@ -118,6 +130,8 @@ impl BackendTarget {
             fusion: Fusion::NONE,
             kv_splits: None,
             sparse_attention: false,
+            without: Vec::new(),
+            adapters: false,
             workers: 1,
         }
     }

@@ -1,7 +1,7 @@
 //! The tensors of a checkpoint, or of its outline, as circuits look them up.
 
 use crate::circuit::{TensorIndex, TensorNaming};
-use latent_formats::{Checkpoint, CheckpointSource, Outline};
+use latent_formats::{AttachedAdapter, Checkpoint, CheckpointSource, Outline};
 use latent_types::TensorType;
 
 /// How the names of a file look.
@@ -35,6 +35,10 @@ impl TensorIndex for CheckpointTensors<'_> {
 
     fn file(&self) -> String {
         self.0.display_name()
+    }
+
+    fn adapters(&self) -> &[AttachedAdapter] {
+        self.0.adapters()
     }
 }
 

@@ -106,9 +106,9 @@ pub use generate::GenerateOptions;
 pub use listening::AnswerCanceller;
 pub use message::{Message, ToolCall};
 pub use model::Model;
-pub use open::open;
 #[cfg(feature = "demo")]
 pub use open::open_demo;
+pub use open::{open, open_with_adapters};
 pub use options::LoadOptions;
 pub use plan::{PlanView, PlannedOperation};
 pub use request::{AnswerRequest, Prompt, finish_all};

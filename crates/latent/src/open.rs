@@ -1,7 +1,7 @@
 //! Opening a model: a file, a folder, bytes in memory, or the demo model.
 
 use crate::error::{Error, ErrorKind};
-use latent_formats::Checkpoint;
+use latent_formats::{AdapterFile, Checkpoint};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -29,6 +29,22 @@ pub fn open(path: impl AsRef<Path>) -> Result<Arc<Checkpoint>, Error> {
         ),
         _ => error,
     })
+}
+
+/// Opens a model with LoRA adapters, each with its scale: GGUF files of llama.cpp, or folders of PEFT.
+/// [`Model::opened`](crate::Model::opened) loads it.
+///
+/// # Errors
+/// As for [`open`]; an adapter that is malformed, of a kind that is not supported, or of another architecture.
+pub fn open_with_adapters<P: AsRef<Path>>(
+    path: impl AsRef<Path>,
+    adapters: &[(P, f32)],
+) -> Result<Arc<Checkpoint>, Error> {
+    let base =
+        Arc::into_inner(open(path)?).ok_or_else(|| Error::argument("the model is in use".to_owned()))?;
+    let adapters = adapters.iter().map(|(path, scale)| Ok((AdapterFile::open(path.as_ref())?, *scale)));
+    let adapters = adapters.collect::<Result<Vec<_>, Error>>()?;
+    Ok(Arc::new(base.with_adapters(adapters)?))
 }
 
 /// Opens the demo model, which is built in with the feature `demo`.

@@ -33,6 +33,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod adapters;
 mod answer;
 mod app;
 mod catalog;

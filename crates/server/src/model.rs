@@ -1,5 +1,6 @@
 //! A loaded model as requests see it: its name, tokenizer, chat template and limits.
 
+use crate::adapters::ServedAdapters;
 use crate::error::{ApiError, ContextOverflow};
 use crate::ids;
 use crate::items::{
@@ -179,6 +180,7 @@ pub struct ModelFigures {
 /// A loaded model.
 pub(crate) struct ServedModel {
     pub(crate) about: ModelFacts,
+    pub(crate) adapters: ServedAdapters,
     pub(crate) tokenizer: Arc<Tokenizer>,
     pub(crate) template: Option<ChatTemplate>,
     forms: TemplateForms,
@@ -224,7 +226,8 @@ impl ServedModel {
             token_bytes: engine.summary().token_bytes,
             state_bytes: engine.summary().state_bytes,
         };
-        ServedModel::without_engine(tokenizer, about, figures)
+        let served = ServedModel::without_engine(tokenizer, about, figures)?;
+        Ok(ServedModel { adapters: ServedAdapters::of(engine), ..served })
     }
 
     pub(crate) fn without_engine(
@@ -260,6 +263,7 @@ impl ServedModel {
             grammars: OnceLock::new(),
             caps: OnceLock::new(),
             about: about.clone(),
+            adapters: ServedAdapters::default(),
             tokenizer: Arc::clone(tokenizer),
             template,
             forms,

@@ -5,6 +5,7 @@ use crate::ids;
 use crate::json::{ObjectFields, kind, text_len};
 use crate::limits::Limits;
 use crate::model::{ModelFacts, ServedModel};
+use latent_engine::AdapterScales;
 use latent_engine::ContextShift;
 use latent_engine::sampling::{SamplerKind, SamplingField, SamplingNumber, SamplingParams};
 use latent_grammar::GrammarSource;
@@ -49,6 +50,8 @@ pub(crate) struct AnswerParams {
     pub(crate) shift: ContextShift,
     /// The slot that it wants.
     pub(crate) slot: Option<usize>,
+    /// Scales of the model's adapters; none: those of the server.
+    pub(crate) adapter_scales: Option<AdapterScales>,
 }
 
 /// What an answer's text must be.
@@ -110,6 +113,7 @@ impl AnswerParams {
             priority: 0,
             shift: ContextShift { keep: about.defaults.keep, discard: 0 },
             slot: None,
+            adapter_scales: None,
         }
     }
 
@@ -124,7 +128,11 @@ impl AnswerParams {
             served.tokenizer.encode(text, how).map_err(|error| error.to_string())
         };
         let vocabulary = VocabularyLookup { size: served.vocab, encode: &encode };
-        AnswerParams::read_for(fields, &served.about, &vocabulary, limits)
+        let mut params = AnswerParams::read_for(fields, &served.about, &vocabulary, limits)?;
+        if fields.array("lora")?.is_some() {
+            params.adapter_scales = Some(served.adapters.scales(&fields.objects("lora")?)?);
+        }
+        Ok(params)
     }
 
     fn read_for(

@@ -10,7 +10,7 @@ use crate::device::DeviceRuns;
 use crate::options::Options;
 use latent_graph::circuit::{Circuit, TensorIndex, TensorNaming};
 use latent_graph::config::ModelConfig;
-use latent_graph::ir::{AttentionPath, Ir, ModelSpan, StepWorkload};
+use latent_graph::ir::{AttentionPath, Ir, ModelSpan, Op, StepWorkload};
 use latent_graph::passes::{BatchBucket, CacheForm, MlaChoice, crossover};
 use latent_graph::{BackendTarget, GraphError, Plan, PlanOptions};
 
@@ -108,7 +108,7 @@ impl Drawing {
         let ir = Ir::build_with(circuit, config, &span, tensors)?;
         let mut builder = Builder::new(circuit, config, target.contracts(), (options, runs))?;
         let mut views = vec![circuit_view(&mut builder, tensors.naming())?, ir_view(&mut builder, &ir)];
-        for (mla, form, info) in formulations(options) {
+        for (mla, form, info) in formulations(options, &ir) {
             for (bucket, _) in BUCKETS {
                 let wanted = PlanOptions {
                     span: span.clone(),
@@ -138,7 +138,7 @@ impl Drawing {
                 cache: options.bind.cache.name(),
                 device: runs.device(),
             },
-            formulations: formulations(options).map(|(.., info)| info.clone()).collect(),
+            formulations: formulations(options, &ir).map(|(.., info)| info.clone()).collect(),
             buckets: buckets(options.max_batch_tokens),
             passes: passes::of(config),
             operations,
@@ -160,9 +160,16 @@ impl Drawing {
     }
 }
 
-/// The formulations that the cache type can store.
-fn formulations(options: &Options) -> impl Iterator<Item = &'static (MlaChoice, CacheForm, FormulationInfo)> {
-    FORMULATIONS.iter().filter(|(_, form, _)| form.stores(options.bind.cache))
+/// The formulations that the cache type can store. An adapter of kv_b has no expanded cache.
+fn formulations(
+    options: &Options,
+    ir: &Ir,
+) -> impl Iterator<Item = &'static (MlaChoice, CacheForm, FormulationInfo)> + use<> {
+    let adapted = ir.nodes.iter().any(|node| node.op == Op::MlaAttention && node.weight("lora_a").is_some());
+    let cache = options.bind.cache;
+    FORMULATIONS
+        .iter()
+        .filter(move |(_, form, _)| form.stores(cache) && !(adapted && *form == CacheForm::Expanded))
 }
 
 fn buckets(max_batch_tokens: usize) -> Vec<BucketInfo> {

@@ -11,6 +11,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod adapter;
 mod error;
 mod folder;
 mod four_bit;
@@ -20,6 +21,7 @@ mod random;
 mod shapes;
 mod type_rule;
 
+pub use adapter::{RandomPair, random_pairs, write_gguf_adapter, write_peft_adapter};
 pub use error::TestingError;
 pub use four_bit::{FourBitLayout, FourBitRecipe};
 pub use kind::RandomWeightTypes;

@@ -18,6 +18,7 @@ pub(crate) mod indexer;
 pub(crate) mod kv_splits;
 pub(crate) mod kv_store;
 pub(crate) mod linear;
+mod lora;
 pub(crate) mod matmul;
 pub(crate) mod mla_projection;
 pub(crate) mod rms_norm;

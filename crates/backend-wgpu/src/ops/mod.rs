@@ -118,6 +118,10 @@ pub(crate) fn compile(
         | Op::BoundedDecay { .. }
         | Op::DeltaRule
         | Op::GatedNorm
+        // and one with adapters
+        | Op::LoraAdd
+        | Op::LoraAbsorbK
+        | Op::LoraAbsorbV
         | Op::ExpertDown
         | Op::AllReduce
         | Op::SendRows

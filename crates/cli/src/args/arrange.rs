@@ -47,7 +47,7 @@ const ESSENTIAL: [&str; 12] = [
 ];
 
 /// Flags of the groups that commands share, and commands on which they have no effect: these commands do not have them.
-const ABSENT: [(&[&str], &[&str]); 13] = [
+const ABSENT: [(&[&str], &[&str]); 15] = [
     // the file as it is, or two files
     (
         &["inspect", "check", "graph", "verify", "diff", "plan-hosts"],
@@ -62,6 +62,30 @@ const ABSENT: [(&[&str], &[&str]); 13] = [
             "yarn_beta_fast",
             "yarn_beta_slow",
         ],
+    ),
+    // the weights of the file alone
+    (&["inspect", "check", "verify", "diff", "plan-hosts", "imatrix"], &["lora"]),
+    // only speed and plans depend on them
+    (
+        &[
+            "chat",
+            "serve",
+            "logits",
+            "inspect",
+            "check",
+            "verify",
+            "dump",
+            "diff",
+            "imatrix",
+            "plan-hosts",
+            "eval perplexity",
+            "eval kl",
+            "eval choice",
+            "eval questions",
+            "eval retrieval",
+            "eval routing",
+        ],
+        &["without"],
     ),
     // nothing runs
     (&["inspect", "check", "graph", "verify"], &["hosts_file", "wire", "hung_after", "pin", "verbose"]),

@@ -43,11 +43,15 @@ pub(crate) struct CheckArgs {
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
+
+    /// Of an unknown architecture: write the closest circuit to this file, with notes on what is certain and what is open
+    #[arg(long, value_name = "FILE")]
+    pub(crate) draft_circuit: Option<PathBuf>,
 }
 
 impl From<InspectArgs> for CheckArgs {
     fn from(args: InspectArgs) -> CheckArgs {
-        CheckArgs { path: args.path, model: args.model, json: args.json }
+        CheckArgs { path: args.path, model: args.model, json: args.json, draft_circuit: None }
     }
 }
 

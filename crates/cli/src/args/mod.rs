@@ -46,7 +46,7 @@ pub(crate) use measure::{
     BenchArgs, BenchFormat, KernelsArgs, KernelsCommand, KernelsCountArgs, KernelsPerfArgs,
     KernelsSupportArgs, KernelsTestArgs, ProfileArgs,
 };
-pub(crate) use model::{EngineArgs, ModelArgs, isa};
+pub(crate) use model::{EngineArgs, LoraFile, ModelArgs, isa};
 pub(crate) use plan_hosts::PlanHostsArgs;
 pub(crate) use quantize::{IMATRIX_HELP, ImatrixArgs, QUANTIZE_HELP, QuantizeArgs, TypeArgs};
 pub(crate) use row_counts::RowCounts;

@@ -58,6 +58,10 @@ pub(crate) struct EngineArgs {
     #[arg(long, default_value = "on", value_name = "HOW", help_heading = PERFORMANCE)]
     pub(crate) sparse_attention: SparseAttention,
 
+    /// A LoRA adapter: a GGUF file or a folder of PEFT, with a scale [default: 1]; the flag can be given several times, and takes a list with commas
+    #[arg(long, alias = "lora-scaled", value_name = "FILE[:SCALE]", value_delimiter = ',', value_parser = lora)]
+    pub(crate) lora: Vec<LoraFile>,
+
     /// Device: cpu; gpu or gpu:N (see `latent devices`); auto (the first hardware GPU, else the CPU); or reference (plain
     /// f32 from each operation's definition: slow, for comparing) [default: cpu]
     #[arg(long, value_name = "NAME", value_parser = device)]
@@ -123,12 +127,33 @@ pub(crate) struct EngineArgs {
     #[arg(long, default_value = "auto", value_name = "HOW", help_heading = DEVELOPER)]
     pub(crate) pin: PinPolicy,
 
+    /// Leave out an optional pass of the plan, to see what it is worth (`latent graph plan` shows the plan); the flag can be given several times
+    #[arg(long, value_name = "PASS", value_parser = latent_graph::passes::optional, help_heading = DEVELOPER)]
+    pub(crate) without: Vec<&'static str>,
+
     /// A circuit file (as `latent graph circuit` prints one) instead of the model's own
     #[arg(long, value_name = "FILE", help_heading = DEVELOPER)]
     pub(crate) circuit: Option<PathBuf>,
 
     #[command(flatten)]
     pub(crate) metadata: MetadataArgs,
+}
+
+/// An adapter and its scale.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct LoraFile {
+    pub(crate) path: PathBuf,
+    pub(crate) scale: f32,
+}
+
+/// `FILE` or `FILE:SCALE`. What follows the last colon is a scale if it is a number.
+fn lora(word: &str) -> Result<LoraFile, String> {
+    let scaled = word.rsplit_once(':').and_then(|(file, scale)| Some((file, scale.parse::<f32>().ok()?)));
+    let (file, scale) = scaled.unwrap_or((word, 1.0));
+    if file.is_empty() || !scale.is_finite() {
+        return Err("expected a file and, after a colon, a finite number".into());
+    }
+    Ok(LoraFile { path: file.into(), scale })
 }
 
 /// A limit on instruction sets.
@@ -237,6 +262,7 @@ impl EngineArgs {
             offload: None,
             first_layers: None,
             wire: self.wire,
+            without: self.without.clone(),
             hung_after: Some(Duration::from_secs(self.hung_after)),
         }
     }

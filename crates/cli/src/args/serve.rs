@@ -251,6 +251,10 @@ pub(crate) struct ServerArgs {
     #[arg(long, env = "LATENT_PORT", value_name = "PORT")]
     pub(crate) port: Option<u16>,
 
+    /// Load the adapters of --lora with scale 0: POST /lora-adapters or requests set scales
+    #[arg(long, requires = "lora")]
+    pub(crate) lora_init_without_apply: bool,
+
     /// Name of the model for requests, or several with commas between, of which the first is shown [default: from the model or its file]
     #[arg(short, long, env = "LATENT_ALIAS", value_name = "NAME")]
     pub(crate) alias: Option<String>,

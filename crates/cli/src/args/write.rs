@@ -129,6 +129,10 @@ pub(crate) struct ConvertArgs {
     #[arg(long, value_name = "NAME")]
     pub(crate) pre: Option<String>,
 
+    /// The model that a LoRA adapter is for, as with -m; a config.json is enough. The adapter is converted: a folder of PEFT to a .gguf file, or back
+    #[arg(long, value_name = "MODEL", requires = "out")]
+    pub(crate) base_model: Option<PathBuf>,
+
     /// Replace existing files
     #[arg(long)]
     pub(crate) force: bool,

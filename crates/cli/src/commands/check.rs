@@ -2,14 +2,16 @@
 
 use super::hyper_parameters::{facts, rope};
 use crate::args::{CheckArgs, EngineArgs};
-use crate::exit::{UnsupportedModel, usage_of};
+use crate::exit::{UnsupportedModel, UsageError, usage_of};
 use crate::output::Colour;
 use crate::{model, output};
 use anyhow::Result;
-use latent_formats::{CheckpointSource, OutlineData};
+use latent_formats::{CheckpointSource, Outline, OutlineData, OutputFile};
 use latent_graph::support::{self, Machine, MissingKind, OperationKernels, Similarity, SupportReport};
 use latent_text::{ChatTemplate, TextError, Tokenizer};
 use serde_json::{Value, json};
+use std::io::Write;
+use std::path::Path;
 
 /// Circuits that the text compares an unknown architecture with.
 const ALIKE: usize = 3;
@@ -23,6 +25,9 @@ pub(super) fn run(args: &CheckArgs) -> Result<()> {
     let machine = Machine { target, bind, mla: options.mla, form: options.form, circuit: circuit.as_ref() };
     let support = support::support_report(&outline, machine)?;
     let side = TextSide::of(outline.source());
+    if let Some(path) = &args.draft_circuit {
+        write_draft(&outline, path)?;
+    }
     if args.json {
         let mut value = serde_json::to_value(&support)?;
         // the name of 2026-11
@@ -45,6 +50,17 @@ pub(super) fn run(args: &CheckArgs) -> Result<()> {
             Err(UnsupportedModel(format!("{}: not supported yet: {things} missing", support.file)).into())
         }
     }
+}
+
+/// Writes a draft of a circuit.
+fn write_draft(outline: &Outline, path: &Path) -> Result<()> {
+    let circuit = support::draft_circuit(outline).map_err(|error| UsageError(error.to_string()))?;
+    let mut file = OutputFile::create(path)?;
+    writeln!(file, "{}", serde_json::to_string_pretty(&circuit)?)?;
+    file.finish()?;
+    let open = support::open_notes(&circuit);
+    output::note(&format!("{}: a draft, with {open} open notes under `draft`", path.display()));
+    Ok(())
 }
 
 /// Tokenizer and chat template.

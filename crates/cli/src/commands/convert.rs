@@ -8,18 +8,42 @@ use crate::progress::LateBar;
 use crate::{hub, interrupt, model, output};
 use anyhow::Result;
 use latent_convert::quantize::{Mix, QuantizeError};
-use latent_convert::{ConvertError, FolderOptions, FolderWeights, GgufOptions, matrix_type, to_folder};
-use latent_formats::{Checkpoint, CheckpointSource};
+use latent_convert::{
+    AdapterBase, ConvertError, FolderOptions, FolderWeights, GgufOptions, matrix_type, to_folder,
+};
+use latent_formats::{AdapterFile, Checkpoint, CheckpointSource};
 use latent_types::{TensorType, format_bytes};
 use std::path::{Path, PathBuf};
 
 pub(super) fn run(args: &ConvertArgs) -> Result<()> {
     let given = args.path.as_deref().or(args.model.as_deref()).unwrap_or(Path::new(""));
+    if let Some(base) = &args.base_model {
+        return adapter(args, given, base);
+    }
     let checkpoint = model::open(Some(given))?;
     match checkpoint.source() {
         CheckpointSource::HuggingFace(_) => into_gguf(args, &checkpoint, given),
         CheckpointSource::Gguf(_) => into_folder(args, &checkpoint, given),
     }
+}
+
+/// A LoRA adapter in the other form.
+fn adapter(args: &ConvertArgs, given: &Path, base: &Path) -> Result<()> {
+    if args.ty.is_some() || args.pre.is_some() || args.split_max_size.is_some() {
+        return Err(
+            UsageError("an adapter is converted without --type, --pre and --split-max-size".into()).into()
+        );
+    }
+    let model = model::describe(Some(base), None)?;
+    let adapter = AdapterFile::open(given)?;
+    let out = args.out.as_deref().unwrap_or(Path::new("adapter"));
+    if out.exists() && !args.force {
+        return Err(ConvertError::Exists { path: out.to_owned() }.into());
+    }
+    let name = base.display().to_string();
+    let target = AdapterBase { circuit: &model.circuit, config: &model.config, name: &name };
+    let tensors = latent_convert::convert_adapter(&adapter, &target, out)?;
+    output::line(&format!("{}: {tensors} adapted tensors", out.display()))
 }
 
 fn into_gguf(args: &ConvertArgs, checkpoint: &Checkpoint, given: &Path) -> Result<()> {

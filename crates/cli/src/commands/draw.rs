@@ -11,6 +11,7 @@ use crate::model::{self, ModelInfo};
 use crate::{output, target};
 use anyhow::{Context, Result};
 use latent_formats::{input_file, limits, output_file};
+use latent_graph::CheckpointTensors;
 use latent_graph::passes::{BatchBucket, CacheForm};
 use latent_viz::{Drawing, InitialView, Options, PageOptions, bucket_key};
 use serde_json::Value;
@@ -118,7 +119,10 @@ fn draw(args: &GraphArgs, model: &ModelInfo, path: Option<&Path>) -> Result<Draw
     let rows = [BatchBucket::Decode, BatchBucket::SmallBatch, BatchBucket::Prefill];
     let rows = rows.map(|bucket| bucket.max_rows(options.max_batch_tokens));
     let runs = device_runs(&args.model.engine, (&model.outline, path), &rows)?;
-    Ok(Drawing::on_device(&model.circuit, config, model.tensors(), &target, (&options, &runs))?)
+    let adapted = model::adapted(path, &args.model.engine)?;
+    let adapted = adapted.as_ref().map(CheckpointTensors);
+    let tensors = adapted.as_ref().map_or(model.tensors(), |tensors| tensors);
+    Ok(Drawing::on_device(&model.circuit, config, tensors, &target, (&options, &runs))?)
 }
 
 /// A kind of JSON file that the page shows.

@@ -11,7 +11,7 @@ use crate::{model, output};
 use anyhow::Result;
 use latent_graph::ir::{Ir, ModelSpan};
 use latent_graph::passes::{self, BatchBucket};
-use latent_graph::{Plan, PlanOptions};
+use latent_graph::{CheckpointTensors, Plan, PlanOptions};
 use latent_viz::{DeviceRuns, KernelCall};
 use std::path::PathBuf;
 
@@ -52,7 +52,10 @@ pub(super) fn run(args: &GraphArgs) -> Result<()> {
         false if part.is_some() => ModelSpan::backbone(config),
         false => ModelSpan { embed: layers.start == 0, layers, head: whole, mtp: false },
     };
-    let ir = Ir::build_with(circuit, config, &span, model.tensors())?;
+    let adapted = model::adapted(path.as_deref(), &args.model.engine)?;
+    let adapted = adapted.as_ref().map(CheckpointTensors);
+    let tensors = adapted.as_ref().map_or(model.tensors(), |tensors| tensors);
+    let ir = Ir::build_with(circuit, config, &span, tensors)?;
     if stage == PrintedStage::Ir && args.after.is_none() {
         return print(&ir, None, format, &ir.to_text(None), serde_json::to_value(&ir)?);
     }

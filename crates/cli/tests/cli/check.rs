@@ -161,6 +161,54 @@ fn an_unknown_architecture_is_compared_with_the_known_ones() {
 }
 
 #[test]
+fn an_unknown_architecture_gets_a_draft_of_its_circuit() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let (known, unknown, draft) = (path("known.gguf"), path("unknown.gguf"), path("draft.json"));
+    assert_eq!(latent(&["make-model", "tiny-v3", "F32", &known]).0, 0);
+    // the same model under another name, with a tensor of another name
+    let bytes = std::fs::read(&known).unwrap();
+    let renamed = [("deepseek2", "deepseek9"), ("blk.1.attn_q_b.weight", "blk.1.attn_q_z.weight")];
+    let renamed = renamed.into_iter().fold(bytes, |mut bytes, (from, to)| {
+        let starts: Vec<usize> =
+            (0..bytes.len() - from.len()).filter(|at| bytes[*at..].starts_with(from.as_bytes())).collect();
+        starts.into_iter().for_each(|at| bytes[at..at + to.len()].copy_from_slice(to.as_bytes()));
+        bytes
+    });
+    std::fs::write(&unknown, renamed).unwrap();
+    let (code, text, error) = latent(&["check", &unknown, "--draft-circuit", &draft]);
+    assert_eq!(code, 2, "{error}");
+    assert!(text.contains("closest known") && error.contains("open notes"), "{text} {error}");
+    let written = std::fs::read_to_string(&draft).unwrap();
+    let circuit = latent_graph::Circuit::parse(&written).unwrap();
+    assert_eq!(
+        (circuit.name.as_str(), &circuit.gguf_architectures[..]),
+        ("deepseek9", &["deepseek9".to_owned()][..])
+    );
+    let notes: Value = serde_json::from_str(&written).unwrap();
+    let notes = notes["draft"].as_array().unwrap().clone();
+    let of = |state: &str, word: &str| {
+        let fits = |note: &&Value| note["state"] == state && note["why"].as_str().unwrap().contains(word);
+        notes.iter().filter(fits).count()
+    };
+    assert!(of("certain", "attn_q_a.weight") == 1 && of("certain", "shape") > 10, "{written}");
+    assert!(of("open", "attn_q_z.weight") == 1, "{written}");
+    assert!(of("open", "published code") == 1, "{written}");
+    // a config alone says nothing of tensors
+    let config = changed(|c| {
+        c["model_type"] = "deepseek_v9".into();
+        c.insert("index_blocks".into(), 2048.into());
+    });
+    let other = path("other.json");
+    let (code, ..) = latent(&["check", &config.1.display().to_string(), "--draft-circuit", &other]);
+    assert_eq!(code, 2);
+    let written = std::fs::read_to_string(&other).unwrap();
+    assert!(written.contains("index_blocks") && written.contains("lists no tensors"), "{written}");
+    let (code, _, error) = latent(&["check", &known, "--draft-circuit", &path("no.json")]);
+    assert!(code == 64 && error.contains("the architecture is known"), "{code} {error}");
+}
+
+#[test]
 fn a_gguf_header_is_enough() {
     let folder = tempfile::tempdir().unwrap();
     let whole = folder.path().join("whole.gguf");

@@ -32,12 +32,17 @@ const CLIENT: DocsRun = Skip("it starts another program; tests/clients runs clie
 const GPU: DocsRun = Skip("it needs a GPU; gpu.rs runs it");
 
 /// What commands that begin so need. The first rule that fits counts.
-const RULES: [(&str, DocsRun); 62] = [
+const RULES: [(&str, DocsRun); 64] = [
     ("latent pull ", NETWORK),
     ("latent run hf:", NETWORK),
     ("latent rm hf:", NETWORK),
     ("latent chat --url", Skip("it needs a server; chat_url.rs runs it")),
     ("latent top --url", Skip("it needs a server; top.rs runs it")),
+    (
+        "latent serve -m base.gguf --lora",
+        Skip("it needs an adapter; cli/lora.rs and server/lora.rs make one"),
+    ),
+    ("latent convert peft-folder", Skip("it needs an adapter; lora.rs makes one")),
     ("latent serve -m model.gguf --otlp-endpoint", Skip("it needs a program with the feature `otel`")),
     ("latent serve -m MODEL --partition", MPI),
     ("latent serve", Serve),

@@ -22,6 +22,7 @@ mod gpu;
 mod gpu_layers;
 mod hub;
 mod licenses;
+mod lora;
 mod misuse;
 #[cfg(feature = "mpi")]
 mod mpi;

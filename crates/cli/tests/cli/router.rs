@@ -123,7 +123,7 @@ fn a_faulty_preset_is_told_with_its_line() {
     for (text, parts) in [
         ("[a]\nmodel = DEMO\nctx-sise = 1\n", &["line 3", "`ctx-sise`", "`ctx-size`"][..]),
         ("[a]\nmodel = DEMO\nctx-size = many\n", &["line 3: `ctx-size`", "many"]),
-        ("[a]\nmodel = DEMO\nlora = x\n", &["line 3", "adapters"]),
+        ("[a]\nmodel = DEMO\ncontrol-vector = x\n", &["line 3", "control vectors"]),
         ("[*]\nunknown-key = 1\n[a]\nmodel = DEMO\n", &["line 2", "`unknown-key` of [*]"]),
         ("\n[a]\nc = 1\n", &["line 2", "[a] names no model of the server"]),
         ("[a]\nmodel = /nowhere.gguf\n", &["line 1", "/nowhere.gguf: file not found"]),

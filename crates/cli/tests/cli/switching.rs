@@ -5,7 +5,8 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 /// Values of flags that do not take `1`.
-const VALUES: [(&str, &str); 33] = [
+const VALUES: [(&str, &str); 34] = [
+    ("--lora", "a.gguf:0.5"),
     ("--override-kv", "a=int:1"),
     ("--rope-scaling", "yarn"),
     ("--samplers", "top_k;temperature"),
@@ -42,7 +43,8 @@ const VALUES: [(&str, &str); 33] = [
 ];
 
 /// Flags that are nothing without others.
-const WITH: [(&str, &[&str]); 4] = [
+const WITH: [(&str, &[&str]); 5] = [
+    ("--lora-init-without-apply", &["--lora", "a.gguf"]),
     ("--reasoning-budget-message", &["--reasoning-budget", "8"]),
     ("--hf-file", &["--hf-repo", "o/n"]),
     ("--tls-key", &["--tls-cert", "c.pem"]),

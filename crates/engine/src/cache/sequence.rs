@@ -3,7 +3,7 @@
 use super::block_pool::BlockPool;
 use super::draft_rows::DraftRows;
 use super::recurrent::RecurrentState;
-use latent_backend::{KV_BLOCK, SpanState};
+use latent_backend::{AdapterScales, KV_BLOCK, SpanState};
 use std::sync::Arc;
 
 /// One sequence in the KV cache: its block table, how many of its rows are filled, and its recurrent state in a model that has one.
@@ -31,6 +31,8 @@ pub struct Sequence {
     pub(super) embedded_from: Option<usize>,
     /// What is kept for the MTP layer of an engine that drafts with one.
     pub(crate) draft: DraftRows,
+    /// Scales of the model's adapters; none for those that the model was loaded with.
+    pub(super) adapters: Option<AdapterScales>,
 }
 
 impl Sequence {
@@ -47,6 +49,16 @@ impl Sequence {
     /// The block table: the block of each [`KV_BLOCK`] rows, in order.
     pub fn block_table(&self) -> &[u32] {
         &self.blocks
+    }
+
+    /// Gives its rows these scales of the model's adapters, in place of those that the model was loaded with. Cached rows must have them already.
+    pub(crate) fn set_adapter_scales(&mut self, scales: Option<&AdapterScales>) {
+        self.adapters = scales.cloned();
+    }
+
+    /// The scales that were set; none for those of the model.
+    pub fn adapter_scales(&self) -> Option<&AdapterScales> {
+        self.adapters.as_ref()
     }
 
     /// The positions at which a snapshot of its recurrent state is kept, in ascending order; none in a model without such state.
@@ -164,7 +176,16 @@ impl Sequence {
         let embedded_from = self.embedded_from.filter(|first| *first < len);
         let mut draft = self.draft.clone();
         draft.truncate(len);
-        Sequence { blocks, len, owner: self.owner.clone(), recurrent: shared.0, tokens, embedded_from, draft }
+        Sequence {
+            blocks,
+            len,
+            owner: self.owner.clone(),
+            recurrent: shared.0,
+            tokens,
+            embedded_from,
+            draft,
+            adapters: self.adapters.clone(),
+        }
     }
 
     /// The block that the next row goes to, if the sequence has one already.

@@ -52,7 +52,8 @@ impl Scheduler {
     pub fn submit_choices(&mut self, job: Job, choices: Vec<JobChoice>) -> Result<Vec<JobId>, Refusal> {
         self.check(&job)?;
         self.check_queue(job.request.prompt.len(), 1 + choices.len())?;
-        let mut chain = HashChain::new(self.cache_id, job.salt);
+        let salt = job.salt.with_adapters(job.request.adapter_scales.as_ref());
+        let mut chain = HashChain::new(self.cache_id, salt);
         chain.extend_to(&job.request.prompt);
         let Job { mut request, processors, key, priority, deadline, embed, pooling, .. } = job;
         if embed {
@@ -91,9 +92,10 @@ impl Scheduler {
                 shift: asked.0.shift,
                 shifted: false,
                 max_tokens: asked.0.max_tokens.unwrap_or(usize::MAX),
+                adapter_scales: asked.0.adapter_scales.clone(),
                 asked: Some(asked),
                 generation: None,
-                salt: job.salt,
+                salt,
                 leader: (id != leader).then_some(leader),
                 sequence: Sequence::default(),
                 chain: chain.clone(),
@@ -122,6 +124,9 @@ impl Scheduler {
             return Err(Refusal::Closed);
         }
         job.check(self.engine.context(), self.engine.config().vocab_size)?;
+        self.engine
+            .check_adapter_scales(job.request.adapter_scales.as_ref())
+            .map_err(|error| Refusal::Invalid(error.to_string()))?;
         if job.embed && !self.engine.embeds() {
             let problem = "this model's final norm cannot be read, so that it makes no embeddings";
             return Err(Refusal::Invalid(problem.into()));

@@ -8,6 +8,7 @@ use crate::context_shift::ContextShift;
 use crate::embedding::{Embedding, Pooling};
 use crate::generation::{Generation, LogitsProcessor};
 use crate::request::Request;
+use latent_backend::AdapterScales;
 use std::cmp::Reverse;
 use std::time::{Duration, Instant};
 
@@ -30,6 +31,8 @@ pub(super) struct ScheduledJob {
     /// Who may share its blocks.
     pub salt: CacheSalt,
     pub sequence: Sequence,
+    /// Scales of the model's adapters, if they are its own.
+    pub adapter_scales: Option<AdapterScales>,
     /// The names of its full blocks.
     pub chain: HashChain,
     /// Full blocks that the prefix cache has been given.
@@ -86,6 +89,7 @@ impl ScheduledJob {
     pub(super) fn run(&mut self, most: usize) -> Option<RunningAnswer<'_>> {
         let generation = self.generation.as_mut().filter(|_| most > 0)?;
         let (sequence, embedding) = (&mut self.sequence, self.embedding.as_mut());
+        sequence.set_adapter_scales(self.adapter_scales.as_ref());
         Some(RunningAnswer { sequence, generation, most, embedding })
     }
 

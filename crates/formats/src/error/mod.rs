@@ -1,17 +1,19 @@
 //! Errors of model files: each says where, what was found, and what was expected.
 
+mod adapter;
 mod four_bit;
 mod gguf;
 mod pack;
 mod safetensors;
 
+pub use adapter::AdapterError;
 pub use four_bit::FourBitError;
 pub use gguf::GgufError;
 pub use pack::PackError;
 pub use safetensors::SafetensorsError;
 
 use latent_files::InputError;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// An error of opening or reading a model.
 #[derive(Debug, thiserror::Error)]
@@ -77,6 +79,9 @@ pub enum FormatError {
     /// A tensor that others are computed from is missing or unfit.
     #[error("{}: tensor {tensor}: {problem}", path.display())]
     Derived { path: PathBuf, tensor: String, problem: String },
+    /// A LoRA adapter is malformed, or of a kind that is not supported.
+    #[error("{}: {error}", path.display())]
+    Adapter { path: PathBuf, error: Box<AdapterError> },
     /// Tensors that one of several ranks runs are in files that it does not have.
     #[error("{}: {}", path.display(), absent(files, tensor, *tensors))]
     Absent {
@@ -94,6 +99,10 @@ pub enum FormatError {
 }
 
 impl FormatError {
+    pub(crate) fn adapter(path: &Path, error: AdapterError) -> FormatError {
+        FormatError::Adapter { path: path.to_owned(), error: Box::new(error) }
+    }
+
     /// Whether the files may be as they should be, and Latent does not read what they hold.
     pub fn is_unsupported(&self) -> bool {
         match self {

@@ -198,11 +198,14 @@ fn query(
     raw_part(trace, n, (&from, "q_rope"), parts, found);
 }
 
-/// What makes a value, before a bias that it may have.
+/// What makes a value, before a bias and terms of adapters that it may have.
 fn product_of(trace: &ResolvedIr<'_>, value: ValueId, path: AttentionPath) -> Option<Op> {
     let maker = |value| trace.maker(value, path).map(|n| &trace.ir.nodes[n]);
-    let made = maker(value)?;
-    if made.op == Op::Bias { maker(*made.inputs.first()?).map(|node| node.op) } else { Some(made.op) }
+    let mut made = maker(value)?;
+    while matches!(made.op, Op::Bias | Op::LoraAdd) {
+        made = maker(*made.inputs.first()?)?;
+    }
+    Some(made.op)
 }
 
 /// A43: a rope part is rotated as often as the model rotates, once or never.

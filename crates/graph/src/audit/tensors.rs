@@ -154,6 +154,12 @@ impl<'a> AuditedTensors<'a> {
     }
 }
 
+/// The name of an adapter's matrix in the adapter.
+fn of_adapter(name: &str) -> Option<&str> {
+    let (_, name) = name.strip_prefix("adapter.")?.split_once('.')?;
+    Some(name.strip_prefix("base_model.model.").unwrap_or(name))
+}
+
 /// What says that tensors may be in a file and not be read.
 struct UnusedAllowance<'a> {
     circuit: &'a Circuit,
@@ -172,6 +178,7 @@ impl<'a> UnusedAllowance<'a> {
     /// Why no node reads the tensor of this name, if a reason is known.
     fn declared(&self, naming: TensorNaming, name: &str) -> Option<String> {
         let prefixes: &[&str] = if naming == TensorNaming::HuggingFace { &HF_PREFIXES } else { &[""] };
+        let name = of_adapter(name).unwrap_or(name);
         prefixes.iter().rev().filter_map(|prefix| name.strip_prefix(prefix)).find_map(|name| {
             let index = |start: &str| name.strip_prefix(start)?.split('.').next()?.parse::<usize>().ok();
             let layer = index("blk.").or_else(|| index("model.layers."));
@@ -224,7 +231,9 @@ pub(super) fn check_ir(
             let problem = format!("{} tensors make a weight of shape {:?}", weight.parts.len(), weight.shape);
             found.add(Code::A37, weight.layer, slot.clone(), problem);
         }
-        if !filled.insert((weight.slot.as_str(), weight.layer)) {
+        // several slots of a layer have matrices of adapters
+        let name = if weight.adapter.is_some() { weight.key() } else { weight.slot.as_str() };
+        if !filled.insert((name, weight.layer)) {
             found.add(Code::A39, weight.layer, slot, "the slot is filled twice".into());
         }
         // what it is derived from fills the slot that the circuit names

@@ -32,6 +32,38 @@ pub struct Circuit {
     /// Tensors that files of this architecture may hold and that no operation reads.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unused: Vec<UnusedSpec>,
+    /// Of a draft: what is certain and what is open.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub draft: Vec<DraftNote>,
+}
+
+/// A note on one place of a draft.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct DraftNote {
+    /// The place: `blocks.mla.weights.q_a`, or what it is about in general.
+    pub at: String,
+    pub state: DraftState,
+    /// What was found, or what is left to do.
+    pub why: String,
+}
+
+/// Whether a place of a draft is known to be right.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DraftState {
+    Certain,
+    Open,
+}
+
+impl DraftNote {
+    pub(crate) fn certain(at: &str, why: String) -> DraftNote {
+        DraftNote { at: at.to_owned(), state: DraftState::Certain, why }
+    }
+
+    pub(crate) fn open(at: &str, why: String) -> DraftNote {
+        DraftNote { at: at.to_owned(), state: DraftState::Open, why }
+    }
 }
 
 /// Which blocks a layer has, by its config variables: under each part, exactly one rule holds for every layer.

@@ -3,6 +3,7 @@
 //! A circuit has named [`Block`]s, rules that say which two of them a layer has ([`LayerSpec`]), and [stages](StageSpec) that run blocks and
 //! layers. An attention block states what it keeps in the cache ([`StreamSpec`], for one layer [`CacheStream`]).
 
+mod adapters;
 mod block;
 mod check;
 mod declared;
@@ -20,11 +21,14 @@ mod weights;
 
 pub(crate) use crate::naming::HF_PREFIXES;
 pub use crate::naming::TensorNaming;
+pub(crate) use adapters::{AdapterMatrices, LORA_A, LORA_B, check_all_used};
 pub use block::{
     Block, BlockKind, CacheKind, OP_WORDS, OpSpec, ReadRange, RowPartSpec, SlotSpec, StreamSpec,
 };
 pub use declared::DeclaredTensors;
-pub use form::{Circuit, LayerRule, LayerRules, StagePart, StageSpec, StageValue, UnusedSpec};
+pub use form::{
+    Circuit, DraftNote, DraftState, LayerRule, LayerRules, StagePart, StageSpec, StageValue, UnusedSpec,
+};
 pub(crate) use layers::LayerGroup;
 pub use layers::{LayerRun, LayerSpec};
 pub(crate) use pattern::fits;
@@ -32,7 +36,7 @@ pub use stages::{DecoderStages, StagePair};
 pub use streams::{CacheStream, RowPart, StateShape};
 pub use transfer::{TensorOrigin, Transfer, Transfers};
 pub use vars::ConfigVars;
-pub use weights::{DerivedWeight, KvHalf, TensorIndex, Weight, WeightPart};
+pub use weights::{AdapterWeight, DerivedWeight, KvHalf, TensorIndex, Weight, WeightPart};
 
 use crate::error::{CircuitError, GraphError};
 use crate::naming::NamingScheme;

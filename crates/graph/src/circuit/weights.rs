@@ -7,7 +7,7 @@ use crate::config::RankShare;
 use crate::error::{CircuitError, GraphError};
 use crate::naming::{HF_PREFIXES, TensorNaming};
 use crate::partition::PartitionError;
-use latent_formats::TensorPart;
+use latent_formats::{AttachedAdapter, TensorPart};
 use latent_types::{Setting, TensorType};
 
 /// The tensors of a file by name. Implemented for a checkpoint, and for a config alone, where
@@ -21,6 +21,10 @@ pub trait TensorIndex {
     fn all(&self) -> Vec<(&str, TensorType, &[usize])>;
     /// What the file is called in messages.
     fn file(&self) -> String;
+    /// Adapters whose matrices are among the tensors.
+    fn adapters(&self) -> &[AttachedAdapter] {
+        &[]
+    }
 }
 
 /// A weight slot filled: the tensors that hold it.
@@ -43,6 +47,18 @@ pub struct Weight {
     /// What the weight is computed from while loading, if no tensor of the file holds it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub derived: Option<Box<DerivedWeight>>,
+    /// The adapter that it is a matrix of, if it is not the model's own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub adapter: Option<AdapterWeight>,
+}
+
+/// What a matrix of an adapter is multiplied by.
+#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
+pub struct AdapterWeight {
+    /// Which of the model's adapters.
+    pub adapter: usize,
+    /// alpha / rank: what B · A is multiplied by in addition to the scale of the row's sequence.
+    pub factor: f64,
 }
 
 /// A weight that is computed while loading. Its one part has a name that no tensor of the file needs to have.
@@ -269,11 +285,11 @@ impl Circuit {
         let ty = ty.unwrap_or(TensorType::F32);
         let shape = shares.iter().map(|share| share.len).collect();
         let cut = shares.iter().any(|share| !share.is_all()).then_some(shares);
-        Ok(Some(Weight { slot: slot.to_owned(), layer, ty, shape, parts, cut, derived: None }))
+        Ok(Some(Weight { slot: slot.to_owned(), layer, ty, shape, parts, cut, derived: None, adapter: None }))
     }
 
     /// The names under which the tensors of a slot stand in the file.
-    fn names(
+    pub(super) fn names(
         &self,
         spec: &SlotSpec,
         slot: &str,

@@ -67,6 +67,12 @@ pub enum GraphError {
         /// The format of the first expert.
         first: TensorType,
     },
+    /// An adapter changes a tensor in a way that the model has no place for.
+    #[error("{file}: the adapter for {tensor}: {problem}")]
+    Adapter { file: String, tensor: String, problem: String },
+    /// An adapter of kv_b and a cache of keys and values.
+    #[error("an adapter of kv_b needs a cache of latents, not of expanded keys and values")]
+    ExpandedAdapter,
     /// A plan for more rows per step than sizes are computed for.
     #[error("a step of {rows} rows is more than Latent plans for: at most {most}")]
     Rows { rows: usize, most: usize },

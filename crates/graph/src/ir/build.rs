@@ -4,7 +4,10 @@ use super::{
     Ir, KvLayer, KvLayerId, KvLayerKind, ModelSpan, Node, Op, RowCount, Value, ValueId, ValueStorage,
     WeightId,
 };
-use crate::circuit::{Block, BlockKind, Circuit, ConfigVars, OpSpec, StagePair, StageValue, TensorIndex};
+use crate::circuit::{
+    AdapterMatrices, Block, BlockKind, Circuit, ConfigVars, LORA_A, LORA_B, OpSpec, StagePair, StageValue,
+    TensorIndex, Weight,
+};
 use crate::config::ModelConfig;
 use crate::error::{CircuitError, GraphError};
 use crate::ops::NodeConstruction;
@@ -72,7 +75,9 @@ impl Ir {
             builder.block(block, &mut scope)?;
         }
         let logits = builder.made(&scope, stages.logits, "logits")?;
-        builder.ir.values[logits.0].storage = ValueStorage::Logits;
+        // terms of adapters are added in place
+        let root = builder.ir.root(logits);
+        builder.ir.values[root.0].storage = ValueStorage::Logits;
         Ok(builder.finish(logits, "logits"))
     }
 }
@@ -367,7 +372,47 @@ impl Builder<'_> {
         }
         let out = self.define(name, ValueType::F32, 1, outputs, ValueStorage::Own);
         self.push(Op::Linear, vec![input], vec![out], weights.to_vec());
+        match weights {
+            [(slot, _)] => self.adapted(input, out, slot, [outputs, inputs]),
+            _ => Ok(out),
+        }
+    }
+
+    /// The result of a matmul with the terms of all adapters of its weight.
+    fn adapted(
+        &mut self,
+        input: ValueId,
+        mut out: ValueId,
+        slot: &str,
+        shape: [usize; 2],
+    ) -> Result<ValueId, GraphError> {
+        for AdapterMatrices { a, b } in
+            self.circuit.adapters_of((self.block, slot), self.layer, shape, self.tensors)?
+        {
+            let value = |name: String, width, storage| Value {
+                name,
+                layer: self.layer,
+                dtype: ValueType::F32,
+                rows: RowCount::Rows,
+                heads: 1,
+                width,
+                storage,
+            };
+            let name = &self.ir.value(out).name;
+            let low = value(format!("{name}_low"), a.outputs(), ValueStorage::Own);
+            let sum = value(name.clone(), shape[0], self.over(out));
+            let (low, sum) = (self.ir.add_value(low), self.ir.add_value(sum));
+            let [a, b] = [a, b].map(|weight| self.add_weight(weight));
+            self.push(Op::Linear, vec![input], vec![low], vec![(LORA_A.to_owned(), a)]);
+            self.push(Op::LoraAdd, vec![out, low], vec![sum], vec![(LORA_B.to_owned(), b)]);
+            out = sum;
+        }
         Ok(out)
+    }
+
+    fn add_weight(&mut self, weight: Weight) -> WeightId {
+        self.ir.weights.push(weight);
+        WeightId(self.ir.weights.len() - 1)
     }
 
     fn split(&mut self, spec: &OpSpec, input: ValueId) -> Result<(), GraphError> {
@@ -388,8 +433,15 @@ impl Builder<'_> {
             return self.wrong(format!("split of {:?}: {heads} × {sizes:?} is not {row}", spec.inputs));
         }
         // from here on the value is seen as cut into heads
-        self.ir.values[input.0].heads = heads;
-        self.ir.values[input.0].width = row / heads;
+        let mut seen = input;
+        loop {
+            self.ir.values[seen.0].heads = heads;
+            self.ir.values[seen.0].width = row / heads;
+            match self.ir.value(seen).storage {
+                ValueStorage::View { of, offset: 0 } if self.ir.value(of).row_width() == row => seen = of,
+                _ => break,
+            }
+        }
         let mut offset = 0;
         let mut outputs = Vec::new();
         for (name, size) in spec.outputs.iter().zip(sizes) {
@@ -411,9 +463,27 @@ impl Builder<'_> {
         let inputs: Vec<ValueId> = (0..count).map(|i| self.input(spec, i)).collect::<Result<_, _>>()?;
         let v = self.vars.size("v", format_args!("mla_attention"), &self.circuit.name)?;
         let heads = self.ir.value(inputs[0]).heads;
+        let mut weights = weights;
+        weights.extend(self.adapters_of_kv_b(heads, v)?);
         let out = self.define(self.output(spec, 0)?, ValueType::F32, heads, v, ValueStorage::Own);
         self.push(Op::MlaAttention, inputs, vec![out], weights);
         Ok(())
+    }
+
+    /// The matrices of all adapters of `kv_b`, which a file may have in two halves.
+    fn adapters_of_kv_b(&mut self, heads: usize, v: usize) -> Result<Vec<(String, WeightId)>, GraphError> {
+        if self.tensors.adapters().is_empty() {
+            return Ok(Vec::new());
+        }
+        let size = |name: &str| self.vars.size(name, format_args!("mla_attention"), &self.circuit.name);
+        let shape = [heads * (size("nope")? + v), size("kv_lora")?];
+        let found = self.circuit.adapters_of((self.block, "kv_b"), self.layer, shape, self.tensors)?;
+        let mut weights = Vec::new();
+        for AdapterMatrices { a, b } in found {
+            weights.push((LORA_A.to_owned(), self.add_weight(a)));
+            weights.push((LORA_B.to_owned(), self.add_weight(b)));
+        }
+        Ok(weights)
     }
 
     /// An operation of delta attention: its results are cut into heads, and it may have a recurrent state.

@@ -60,7 +60,9 @@ mod tests {
     use super::*;
     use crate::circuit::{Circuit, ConfigVars, TensorNaming, expression};
     use crate::config::ModelConfig;
-    use crate::passes::snapshots::{config, hybrids, lowered, lowered_hybrid, lowered_of, sparse};
+    use crate::passes::snapshots::{
+        config, hybrids, lowered, lowered_adapted, lowered_hybrid, lowered_of, sparse,
+    };
     use crate::passes::{CacheForm, MlaChoice};
     use std::collections::HashSet;
 
@@ -98,6 +100,7 @@ mod tests {
             ("rope", a.rope),
             ("v", a.v),
             ("kv_lora", a.kv_lora_rank),
+            ("lora_rank", 8),
             ("num_experts_per_tok", moe.num_experts_per_tok),
             // of one row: as many as it is routed to
             ("reached", moe.num_experts_per_tok),
@@ -130,7 +133,8 @@ mod tests {
             let mut indexer = lowered_of(Circuit::named("deepseek2").unwrap(), &sparse());
             indexer.nodes.retain(|node| matches!(node.op, Op::IndexStore | Op::IndexSelect));
             let indexer = ("an indexer".to_owned(), indexer, sparse());
-            for (form, ir, config) in plain.into_iter().chain([indexer]).chain(recurrent) {
+            let adapted = ("an adapter".to_owned(), lowered_adapted(), config());
+            for (form, ir, config) in plain.into_iter().chain([indexer, adapted]).chain(recurrent) {
                 for (rows, past_len) in [(1, 0), (1, 100), (7, 30)] {
                     for node in &ir.nodes {
                         let experts = matches!(node.op, Op::ExpertGateUp | Op::ExpertDown);

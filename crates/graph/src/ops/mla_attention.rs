@@ -1,6 +1,9 @@
 //! `mla_attention`: multi-head latent attention, before lowering.
 
-use super::shared::{ATTN, K_B, K_ROPE, KV_B, LATENT, MLA, Q_NOPE, Q_ROPE, SELECTED, V_B, some_projection};
+use super::shared::{
+    ATTN, K_B, K_ROPE, KV_B, LATENT, LORA_KV_A, LORA_KV_B, MLA, Q_NOPE, Q_ROPE, SELECTED, V_B,
+    some_projection,
+};
 use super::{KvUse, NodeWeights, OpReference, Operation, Outputs, Port, ShapeRule, WeightSlot};
 
 /// Attention as a circuit says it, whatever path it will take.
@@ -24,7 +27,7 @@ impl Operation for MlaAttention {
     }
 
     fn slots(&self) -> &'static [WeightSlot] {
-        const { &[K_B, V_B, KV_B] }
+        const { &[K_B, V_B, KV_B, LORA_KV_A, LORA_KV_B] }
     }
 
     fn weights_fit(&self, weights: &NodeWeights) -> Result<(), &'static str> {

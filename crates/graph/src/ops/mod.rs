@@ -31,6 +31,9 @@ mod index_store;
 mod l2_norm;
 mod latent_store;
 mod linear;
+mod lora_absorb_k;
+mod lora_absorb_v;
+mod lora_add;
 mod mla_attention;
 mod operation;
 mod port;
@@ -163,6 +166,12 @@ operations! {
         /// The factor.
         by
     } in scale::Scale;
+    /// base, A x → base + s · B A x, in place.
+    LoraAdd in lora_add::LoraAdd;
+    /// Queries in latent space + s · Aᵀ Bᵀ q_nope, in place.
+    LoraAbsorbK in lora_absorb_k::LoraAbsorbK;
+    /// Attention result + s · B A latent_mix, in place.
+    LoraAbsorbV in lora_absorb_v::LoraAbsorbV;
     /// Rows of the residual stream whose logits are wanted.
     GatherRows in gather_rows::GatherRows;
     /// latent, k_rope → cache rows [latent | k_rope].

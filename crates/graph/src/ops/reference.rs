@@ -17,6 +17,7 @@ pub(super) const NAMES: &[(&str, &str)] = &[
     ("split rows", "rows of the step if few enough to be split among threads, else 0"),
     ("nope, rope, v", "elements per head: key without position, rotated key, value"),
     ("kv_lora", "elements per latent"),
+    ("lora_rank", "rank of an adapter"),
     (
         "index_heads, index_width, index_topk",
         "heads of an indexer, elements of each, and tokens that it selects",

@@ -37,6 +37,11 @@ pub(super) const V_B: WeightSlot = WeightSlot::new("v_b", "heads × v × kv_lora
 pub(super) const KV_B: WeightSlot =
     WeightSlot::new("kv_b", "heads * (nope + v) × kv_lora").with_note("both in one, instead of them");
 
+/// A of an adapter of kv_b.
+pub(super) const LORA_KV_A: WeightSlot = WeightSlot::new("lora_a", "lora_rank × kv_lora").with_note("A");
+pub(super) const LORA_KV_B: WeightSlot =
+    WeightSlot::new("lora_b", "heads * (nope + v) × lora_rank").with_note("B");
+
 pub(super) const EXPERT_GATE: WeightSlot = WeightSlot::new("expert_gate", "own_experts × moe_ffn × hidden");
 pub(super) const EXPERT_UP: WeightSlot = WeightSlot::new("expert_up", "own_experts × moe_ffn × hidden");
 pub(super) const EXPERT_GATE_UP: WeightSlot =
@@ -52,6 +57,7 @@ pub(super) const DSA: &str = "DeepSeek-V3.2-Exp, section 2.1: DeepSeek Sparse At
 pub(super) const KDA: &str = "Kimi Linear, arXiv:2510.26692";
 pub(super) const EXPERTS: &str =
     "DeepSeekMoE, arXiv:2401.06066; DeepSeek-V3, arXiv:2412.19437, section 2.1.2";
+pub(super) const LORA: &str = "Hu and others, arXiv:2106.09685";
 pub(super) const OURS: &str = "ARCHITECTURE.md";
 /// Who makes the operations between ranks.
 pub(super) const COLLECTIVES: &str = "insert_collectives";
@@ -90,6 +96,19 @@ pub(super) fn check_partials(node: &mut NodeShapes<'_>, values: impl Fn(&NodeSha
 /// For operations that need W_UK, W_UV or both; which of them is a rule of its own.
 pub(super) fn some_projection(weights: &NodeWeights) -> Result<(), &'static str> {
     if weights.count > 0 { Ok(()) } else { Err("W_UK or W_UV") }
+}
+
+/// For operations with A and B of an adapter.
+pub(super) fn lora_matrices(weights: &NodeWeights) -> Result<(), &'static str> {
+    if weights.count == 2 { Ok(()) } else { Err("two, A and B") }
+}
+
+/// A low-rank term of each head, whose part of B has `width` rows: A is read for every head.
+pub(super) fn lora_attention_cost(at: &CostInput<'_>, width: f64) -> NodeCost {
+    let a = at.weights.iter().find(|weight| weight.slot == "lora_a");
+    let (rank, elements) = a.map_or((0.0, 0.0), |a| (a.bytes / a.row_bytes.max(1.0), a.elements));
+    let flops = 2.0 * at.rows * at.heads * (rank * width + elements);
+    NodeCost { weight_bytes: at.weight_bytes(1.0), flops, ..NodeCost::default() }
 }
 
 /// For operations with exactly one weight.

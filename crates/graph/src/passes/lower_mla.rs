@@ -1,7 +1,7 @@
 //! Lowering of MLA: every `mla_attention` becomes a cache store and the operations of one or two attention paths.
 
 use super::remove;
-use crate::circuit::CacheStream;
+use crate::circuit::{CacheStream, LORA_A, LORA_B};
 use crate::config::AttentionShape;
 use crate::error::GraphError;
 use crate::ir::{
@@ -159,6 +159,8 @@ pub fn lower_mla(
             continue;
         }
         let attention = remove(&mut ir, at);
+        let adapted = attention.weight(LORA_A).is_some();
+        let choice = choice_of(choice, form, adapted)?;
         let mut lowering = MlaLowering { made: Vec::new(), attention, shape };
         let kv_layer = lowering.store(&mut ir, form)?;
         let rope = lowering.take_query_rope(&mut ir);
@@ -181,6 +183,16 @@ pub fn lower_mla(
         ir.nodes.splice(at..at, lowering.made);
     }
     Ok(ir)
+}
+
+/// The formulation of one attention. With an adapter of `kv_b` it is absorbed: the adapter's term is added to queries and results, whose rows
+/// have scales of their own.
+fn choice_of(choice: MlaChoice, form: CacheForm, adapted: bool) -> Result<MlaChoice, GraphError> {
+    match (adapted, form, choice) {
+        (false, ..) | (true, CacheForm::Latent, MlaChoice::SeparateScores) => Ok(choice),
+        (true, CacheForm::Latent, _) => Ok(MlaChoice::Absorbed),
+        (true, CacheForm::Expanded, _) => Err(GraphError::ExpandedAdapter),
+    }
 }
 
 /// Gives a store or reader of an indexer's keys the KV layer of its stream.
@@ -303,15 +315,37 @@ impl MlaLowering<'_> {
         let mixed = self.value(ir, "latent_mix", latent, ValueStorage::Own);
         let (q_nope, out) = (self.attention.inputs[0], self.attention.outputs[0]);
         let weights = self.attention.weights.clone();
-        let by_side =
-            |keep: fn(&str) -> bool| weights.iter().filter(|(slot, _)| keep(slot)).cloned().collect();
+        let is_own = |slot: &str| slot != LORA_A && slot != LORA_B;
+        let by_side = |keep: fn(&str) -> bool| {
+            weights.iter().filter(|(slot, _)| is_own(slot) && keep(slot)).cloned().collect()
+        };
+        let adapters: Vec<_> = weights.iter().filter(|(slot, _)| !is_own(slot)).cloned().collect();
         let inputs = [q_nope].into_iter().chain(rotated).collect();
         self.node(Op::AbsorbK, AttentionPath::Absorbed, inputs, vec![query]).weights =
             by_side(|slot| slot != "v_b");
+        let mut query = query;
+        for pair in adapters.chunks_exact(2) {
+            let sum = self.value(ir, "q_latent", full, ValueStorage::View { of: query, offset: 0 });
+            self.node(Op::LoraAbsorbK, AttentionPath::Absorbed, vec![query, q_nope], vec![sum]).weights =
+                pair.to_vec();
+            query = sum;
+        }
         let inputs = [query].into_iter().chain(self.attention.input_at("selected")).collect();
         self.node(attend, AttentionPath::Absorbed, inputs, vec![mixed]).kv_layer = Some(kv_layer);
-        self.node(Op::AbsorbV, AttentionPath::Absorbed, vec![mixed], vec![out]).weights =
+        // the last sum is the attention's result
+        let mut sums = vec![out];
+        for _ in adapters.chunks_exact(2) {
+            sums.insert(0, self.value(ir, "attn", self.shape.v, ValueStorage::Own));
+        }
+        for pair in sums.windows(2) {
+            ir.values[pair[1].0].storage = ValueStorage::View { of: pair[0], offset: 0 };
+        }
+        self.node(Op::AbsorbV, AttentionPath::Absorbed, vec![mixed], vec![sums[0]]).weights =
             by_side(|slot| slot != "k_b");
+        for (sums, pair) in sums.windows(2).zip(adapters.chunks_exact(2)) {
+            self.node(Op::LoraAbsorbV, AttentionPath::Absorbed, vec![sums[0], mixed], vec![sums[1]])
+                .weights = pair.to_vec();
+        }
     }
 
     fn naive(&mut self, ir: &mut Ir, rope: Option<QueryRope>, kv_layer: KvLayerId) {
@@ -333,7 +367,43 @@ impl MlaLowering<'_> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::snapshots::{AdaptedTensors, config, lowered_adapted};
     use super::*;
+    use crate::audit::{self, Code};
+    use crate::circuit::Circuit;
+    use crate::ir::ModelSpan;
+
+    #[test]
+    fn attention_with_an_adapter_of_kv_b_is_absorbed() {
+        let (ir, config) = (lowered_adapted(), config());
+        let words = |layer: usize| -> Vec<&str> {
+            ir.nodes.iter().filter(|node| node.layer == Some(layer)).map(|node| node.op.word()).collect()
+        };
+        for op in ["lora_absorb_k", "lora_absorb_v", "lora_add"] {
+            assert!(words(0).contains(&op) && !words(1).contains(&op), "{op}");
+        }
+        assert!(!words(0).contains(&"attend_expanded") && words(1).contains(&"attend_expanded"));
+        let (circuit, span) = (Circuit::named("deepseek2").unwrap(), ModelSpan::backbone(&config));
+        assert_eq!(audit::ir(&ir, circuit, &span, &config), []);
+        // a term of another rank is found
+        let mut broken = ir.clone();
+        let wrong = broken.weights.iter_mut().find(|w| w.slot == LORA_B).unwrap();
+        wrong.shape[1] = 4;
+        let found = audit::ir(&broken, circuit, &span, &config);
+        assert!(!found.is_empty());
+        // and so is one that nothing adds
+        let mut broken = ir.clone();
+        broken.nodes.retain(|node| node.op != Op::LoraAbsorbV);
+        let found = audit::ir(&broken, circuit, &span, &config);
+        assert!(found.iter().any(|finding| finding.code == Code::A11), "{found:?}");
+        let expanded = lower_mla(
+            Ir::build(&config, &span, &AdaptedTensors::new()).unwrap(),
+            MlaChoice::Naive,
+            CacheForm::Expanded,
+            &config.attention,
+        );
+        assert!(expanded.unwrap_err().to_string().contains("latents"));
+    }
 
     #[test]
     fn the_crossover_follows_from_the_dimensions() {

@@ -25,7 +25,7 @@ pub use lower_mla::{CacheForm, FORMS, MlaChoice, crossover, lower_mla};
 pub use memory_plan::{Arena, BufferLifetime, lifetimes, plan_memory};
 pub use norms::fold_norms;
 pub(crate) use pipeline::lowered;
-pub use pipeline::{Pass, PassInput, after, pipeline};
+pub use pipeline::{OPTIONAL, Pass, PassInput, after, optional, pipeline};
 pub use projections::fuse_projections;
 pub use ropes::fold_ropes;
 pub use schedule::schedule;

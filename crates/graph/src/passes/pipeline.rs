@@ -42,7 +42,7 @@ pub struct Pass {
 impl Pass {
     /// Whether plans for this target go through the pass.
     pub fn is_wanted(&self, target: &BackendTarget) -> bool {
-        (self.wanted)(target)
+        (self.wanted)(target) && !target.without.contains(&self.name)
     }
 
     /// Runs the pass, where the target wants it; gives the IR back unchanged elsewhere.
@@ -115,6 +115,33 @@ const PIPELINE: &[Pass] = &[
         run: |ir, input| select_kernels(ir, input.target.contracts(), input.bind, input.bucket),
     },
 ];
+
+/// Passes that plans can do without: they change speed, and sums by their rounding at most. Without `schedule` each operation has a phase of its
+/// own.
+pub const OPTIONAL: [&str; 7] = [
+    "split_kv_b",
+    "fuse_projections",
+    "fold_norms",
+    "fold_ropes",
+    "fold_epilogues",
+    "share_kv_splits",
+    "schedule",
+];
+
+/// The optional pass of this name.
+///
+/// # Errors
+/// The problem with a name that no optional pass has, and the names that can be given.
+pub fn optional(name: &str) -> Result<&'static str, String> {
+    let found = OPTIONAL.into_iter().find(|pass| *pass == name);
+    found.ok_or_else(|| {
+        let problem = match PIPELINE.iter().any(|pass| pass.name == name) {
+            true => format!("no plan can be made without {name}"),
+            false => format!("unknown pass {name:?}"),
+        };
+        format!("{problem}; the passes that can be left out are {}", OPTIONAL.join(", "))
+    })
+}
 
 /// Every pass from the IR of a circuit to the IR of a plan, in order.
 pub fn pipeline() -> &'static [Pass] {

@@ -1,9 +1,10 @@
 //! Each pass on a small model, as text: what it changes can be read in the differences between the snapshots.
 
 use super::*;
-use crate::circuit::{Circuit, DeclaredTensors, TensorNaming};
+use crate::circuit::{Circuit, DeclaredTensors, TensorIndex, TensorNaming};
 use crate::config::*;
 use crate::ir::ModelSpan;
+use latent_formats::{AttachedAdapter, AttachedPair};
 use latent_types::{ActivationType, CacheType, KernelContract, OpKind, TensorType, Tier, WeightLayout};
 
 /// One dense and one MoE layer, everything that the family has.
@@ -138,6 +139,65 @@ pub(crate) fn lowered(mla: MlaChoice, form: CacheForm, combined: bool) -> Ir {
 }
 
 /// The plan of the layers before kernel selection, for tests of what a plan keeps.
+/// Declared tensors with an adapter of rank 8 for q_a, o and kv_b of layer 0.
+pub(crate) struct AdaptedTensors {
+    base: DeclaredTensors,
+    adapters: Vec<AttachedAdapter>,
+    shapes: std::collections::HashMap<String, Vec<usize>>,
+}
+
+impl AdaptedTensors {
+    pub(crate) fn new() -> AdaptedTensors {
+        let base = DeclaredTensors::new(&config(), TensorNaming::Gguf, TensorType::BF16).unwrap();
+        let a = config().attention;
+        let joined = vec![a.heads * (a.nope + a.v), a.kv_lora_rank];
+        let mut shapes = std::collections::HashMap::new();
+        let pair = |name: &str| {
+            let target = format!("blk.0.{name}.weight");
+            let shape = base.find(&target).map_or_else(|| joined.clone(), |(_, shape)| shape);
+            let [a, b] = ["a", "b"].map(|side| format!("adapter.0.{target}.lora_{side}"));
+            shapes.insert(a.clone(), vec![8, shape[1]]);
+            shapes.insert(b.clone(), vec![shape[0], 8]);
+            AttachedPair { target, a, b, factor: 0.5 }
+        };
+        let pairs = ["attn_q_a", "attn_output", "attn_kv_b"].into_iter().map(pair).collect();
+        let adapter = AttachedAdapter {
+            path: "adapter.gguf".into(),
+            naming: latent_formats::AdapterNaming::Gguf,
+            scale: 1.0,
+            pairs,
+        };
+        AdaptedTensors { base, adapters: vec![adapter], shapes }
+    }
+}
+
+impl TensorIndex for AdaptedTensors {
+    fn naming(&self) -> TensorNaming {
+        self.base.naming()
+    }
+    fn find(&self, name: &str) -> Option<(TensorType, Vec<usize>)> {
+        let own = self.shapes.get(name).map(|shape| (TensorType::F16, shape.clone()));
+        own.or_else(|| self.base.find(name))
+    }
+    fn all(&self) -> Vec<(&str, TensorType, &[usize])> {
+        let own = self.shapes.iter().map(|(name, shape)| (name.as_str(), TensorType::F16, &shape[..]));
+        self.base.all().into_iter().chain(own).collect()
+    }
+    fn file(&self) -> String {
+        self.base.file()
+    }
+    fn adapters(&self) -> &[AttachedAdapter] {
+        &self.adapters
+    }
+}
+
+/// The IR of the model with an adapter, with attention lowered.
+pub(crate) fn lowered_adapted() -> Ir {
+    let (config, tensors) = (config(), AdaptedTensors::new());
+    let ir = Ir::build(&config, &ModelSpan::backbone(&config), &tensors).unwrap();
+    super::lower_mla(ir, MlaChoice::Auto, CacheForm::Latent, &config.attention).unwrap()
+}
+
 pub(crate) fn folded_plan(bucket: BatchBucket, mla: MlaChoice) -> crate::Plan {
     let config = config();
     let span = ModelSpan::backbone(&config);
@@ -145,7 +205,7 @@ pub(crate) fn folded_plan(bucket: BatchBucket, mla: MlaChoice) -> crate::Plan {
     let ir = fold_epilogues(fold_ropes(fold_norms(group_experts(fuse_projections(ir)), bucket)));
     let phases = schedule(&ir, bucket);
     let arena = plan_memory(&ir, &phases, 32);
-    crate::Plan { span, bucket, max_rows: 32, ir, phases, arena }
+    crate::Plan { span, bucket, max_rows: 32, ir, phases, arena, without: Vec::new() }
 }
 
 #[test]

@@ -56,6 +56,7 @@ fn halves(weight: &Weight, attention: &AttentionShape) -> Option<(Weight, Weight
         parts: vec![WeightPart { tensor: DerivedWeight::name(&part.tensor, slot), scale: None }],
         cut: None,
         derived: Some(Box::new(DerivedWeight { from: weight.clone(), half, nope, v })),
+        adapter: None,
     };
     Some((
         derive("k_b", KvHalf::Uk, DERIVED, [heads, kv_lora, nope]),

@@ -157,7 +157,7 @@ fn other_choices(
 }
 
 /// Names of tensors with layer and expert indices taken out, each with the shape of its first.
-fn patterns(outline: &Outline, naming: TensorNaming) -> BTreeMap<String, Vec<usize>> {
+pub(super) fn patterns(outline: &Outline, naming: TensorNaming) -> BTreeMap<String, Vec<usize>> {
     let mut patterns = BTreeMap::new();
     for tensor in outline.tensors() {
         let mut name = tensor.name.as_str();

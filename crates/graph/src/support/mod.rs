@@ -4,12 +4,14 @@
 //! works on the [`Outline`] of a model: a whole file, a header whose data are missing, or a config.json alone.
 
 mod closest;
+mod draft;
 mod fill_missing;
 mod machine;
 mod missing;
 mod operations;
 
 pub use closest::Similarity;
+pub use draft::{draft_circuit, open_notes};
 use machine::KnownTensors;
 pub use machine::Machine;
 pub use missing::{MissingItem, MissingKind};

@@ -29,7 +29,12 @@ pub(crate) async fn embed(
     });
     let submitted = SystemTime::now();
     let job = Job {
-        request: Request { prompt, max_tokens: Some(0), ..Request::default() },
+        request: Request {
+            prompt,
+            max_tokens: Some(0),
+            adapter_scales: model.adapters.current(),
+            ..Request::default()
+        },
         salt: tenant.salt,
         key: tenant.key,
         deadline: timeout.and_then(|timeout| Instant::now().checked_add(timeout)),

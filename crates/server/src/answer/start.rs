@@ -110,6 +110,7 @@ pub(crate) async fn begin(
         logprobs: params.logprobs,
         sampled_logprobs: params.post_sampling_probs,
         shift,
+        adapter_scales: params.adapter_scales.or_else(|| served.adapters.current()),
         ..Request::default()
     };
     let job = Job {

@@ -124,6 +124,19 @@ impl RequestContext {
         self.blocking(read).await
     }
 
+    /// Reads a JSON body of any kind.
+    pub(crate) async fn read_value(&self, body: Body) -> Result<Value, ApiError> {
+        self.app.models.open()?;
+        let body = self.read_body(body).await?;
+        let lane = self.app.memory.lane(body.len()).await;
+        let app = Arc::clone(&self.app);
+        let read = move || {
+            let _lane = lane;
+            json::parse_head(&body, &app.config.limits)
+        };
+        self.blocking(read).await
+    }
+
     /// Reads a body, and decodes one that is compressed.
     async fn read_body(&self, body: Body) -> Result<Vec<u8>, ApiError> {
         self.codings.check()?;

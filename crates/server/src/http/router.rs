@@ -74,8 +74,8 @@ routes! {
     post "/reranking" llama_cpp::rerank, "", "The same";
     post "/v1/rerank" llama_cpp::rerank, "", "The same";
     post "/v1/reranking" llama_cpp::rerank, "", "The same";
-    get "/lora-adapters" llama_cpp::lora_adapters, "", "Refused: adapters are merged into the weights";
-    post "/lora-adapters" llama_cpp::lora_adapters, "", "The same";
+    get "/lora-adapters" llama_cpp::lora_adapters, "", "LoRA adapters of --lora with their ids and scales";
+    post "/lora-adapters" llama_cpp::set_lora_adapters, "", "Set their scales: a list of {id, scale}; adapters that it does not name get 0";
     get "/cors-proxy" llama_cpp::cors_proxy, "", "Refused: requests are not forwarded";
     post "/cors-proxy" llama_cpp::cors_proxy, "", "The same";
     get "/tools" llama_cpp::tools, "", "Refused: clients run tools";

@@ -105,7 +105,7 @@ const FIELDS: &str = "
     add_generation_prompt add_special chat_template_kwargs continue_final_message parallel_tool_calls parse_special raw reasoning
     reasoning_effort think thinking tool_choice tools
     allowed_token_ids bad_words dry_sequence_breakers ignore_eos logit_bias options samplers seed
-    cache_prompt filename id_slot image_data min_tokens multimodal_data n_discard n_indent n_keep speculative.n_max stop_token_ids t_max_predict_ms t_max_prompt_ms
+    cache_prompt filename id_slot image_data lora min_tokens multimodal_data n_discard n_indent n_keep speculative.n_max stop_token_ids t_max_predict_ms t_max_prompt_ms
     best_of max_completion_tokens max_output_tokens max_tokens max_tool_calls n n_predict stop stop_sequences truncation
     format grammar guided_choice guided_grammar guided_json guided_regex json_schema output_config output_format response_format
     structured_outputs text

@@ -208,8 +208,6 @@ fn slots_are_hidden_and_refused_by_name() {
         ("POST", "/rerank", 501, "embeddings"),
         ("POST", "/v1/rerank", 501, "reranker"),
         ("POST", "/reranking", 501, "reranker"),
-        ("GET", "/lora-adapters", 501, "merge"),
-        ("POST", "/lora-adapters", 501, "merge"),
         ("GET", "/cors-proxy", 403, "forwards"),
         ("GET", "/tools", 403, "tools"),
         ("POST", "/props", 501, "flags"),

@@ -18,6 +18,7 @@ mod kimi_k3;
 mod life;
 mod llama_cpp;
 mod loading;
+mod lora;
 mod lost;
 mod models;
 mod ollama;

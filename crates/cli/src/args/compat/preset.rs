@@ -457,7 +457,10 @@ mod tests {
         for (text, expected) in [
             ("[m]\nctx-sise = 1", "line 2: `ctx-sise` of [m]: unknown key; a similar one is `ctx-size`"),
             ("[m]\nqqqqqqqqqqqqqqq = 1", "docs/switching.md"),
-            ("[*]\n\nlora = x\n[m]\n", "line 3: `lora` of [*]: lora is not available"),
+            (
+                "[*]\n\ncontrol-vector = x\n[m]\n",
+                "line 3: `control-vector` of [*]: control-vector is not available",
+            ),
             ("[m]\nload-on-startup = soon", "expected true or false, found \"soon\""),
             ("[m]\nspecial = 7", "expected true or false"),
             ("[m\nc = 1", "line 1: expected [NAME]"),

@@ -222,7 +222,7 @@ mod tests {
             assert_eq!(translated(line).as_deref(), Ok(expected), "{line}");
         }
         for (line, expected) in [
-            ("--lora x", "--lora is not available"),
+            ("--control-vector x", "--control-vector is not available"),
             ("-hf", "a value is required for '-hf'"),
             ("--numa isolate", "numactl"),
             ("-tp 4", "mpirun -n 4"),

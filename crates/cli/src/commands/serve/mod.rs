@@ -32,7 +32,11 @@ pub(super) fn run(args: &ServeArgs) -> Result<()> {
     if args.server.launch.is_some() {
         return Err(UsageError("--launch says how --restart starts the ranks: give --restart".into()).into());
     }
-    let args = &sources::with_config(args)?;
+    let mut args = sources::with_config(args)?;
+    if args.server.lora_init_without_apply {
+        args.engine.lora.iter_mut().for_each(|lora| lora.scale = 0.0);
+    }
+    let args = &args;
     if args.server.offline {
         crate::hub::stay_offline();
     }

@@ -155,7 +155,16 @@ impl PrefixIndex {
         let owner = Some(Arc::clone(&self.pool));
         let tokens = tokens[..rows].to_vec();
         Some((
-            Sequence { blocks, len: rows, owner, recurrent, tokens, embedded_from: None, draft },
+            Sequence {
+                blocks,
+                len: rows,
+                owner,
+                recurrent,
+                tokens,
+                embedded_from: None,
+                draft,
+                adapters: None,
+            },
             from_disk,
         ))
     }

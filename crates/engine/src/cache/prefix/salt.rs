@@ -1,5 +1,6 @@
 //! Salts that isolate the cached prefixes of tenants.
 
+use latent_backend::AdapterScales;
 use latent_formats::Sha256;
 
 /// Isolates the prefixes of different tenants. Only jobs with the salt that a block was cached with
@@ -20,5 +21,13 @@ impl CacheSalt {
         let mut salt = [0; 16];
         salt.copy_from_slice(&hash.finalize()[..16]);
         CacheSalt(salt)
+    }
+
+    /// The salt of the same tenant for rows with these scales of the model's adapters; without any it is the same.
+    #[must_use]
+    pub fn with_adapters(self, scales: Option<&AdapterScales>) -> CacheSalt {
+        let Some(scales) = scales else { return self };
+        let bits = scales.as_slice().iter().flat_map(|scale| scale.to_bits().to_le_bytes());
+        CacheSalt::of(&self.0.into_iter().chain(*b"adapters").chain(bits).collect::<Vec<u8>>())
     }
 }

@@ -6,6 +6,7 @@
     reason = "each test file uses a part of it, and skipped tiers are named"
 )]
 
+pub mod adapters;
 pub mod demo;
 pub mod jobs;
 pub mod ranks;

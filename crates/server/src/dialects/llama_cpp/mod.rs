@@ -1,14 +1,16 @@
 //! llama.cpp's own interface.
 
 mod completion;
+mod lora;
 mod slots;
 mod status;
 mod unavailable;
 
 pub(crate) use completion::{completion, infill};
+pub(crate) use lora::{lora_adapters, set_lora_adapters};
 pub(crate) use slots::{slot_action, slots};
 pub(crate) use status::{health, metrics, props};
-pub(crate) use unavailable::{change_props, cors_proxy, lora_adapters, rerank, tools};
+pub(crate) use unavailable::{change_props, cors_proxy, rerank, tools};
 
 use super::openai_chat::read_conversation;
 use crate::app::RequestContext;

@@ -82,12 +82,18 @@ pub(super) fn settings(answer: &AnswerParams, ends: &[u32], seed: Option<u64>) -
         "reasoning_in_content": false,
         "generation_prompt": "",
         "backend_sampling": false,
-        "lora": [],
+        "lora": scales(answer),
     });
     if let (Some(all), Value::Object(more)) = (value.as_object_mut(), limits) {
         all.extend(more);
     }
     value
+}
+
+/// Scales of adapters that a request has set.
+fn scales(answer: &AnswerParams) -> Value {
+    let scales = answer.adapter_scales.as_ref().map_or(&[][..], |scales| scales.as_slice());
+    scales.iter().enumerate().map(|(id, scale)| json!({"id": id, "scale": scale})).collect()
 }
 
 /// A time limit; none is −1.

@@ -16,13 +16,6 @@ pub(crate) async fn rerank(asker: RequestContext) -> Response {
     refused(&asker, ErrorKind::NotImplemented, problem)
 }
 
-/// `/lora-adapters`.
-pub(crate) async fn lora_adapters(asker: RequestContext) -> Response {
-    let problem = "LoRA adapters are not applied while a model runs; merge the adapter into the weights with \
-                   llama-export-lora, and serve the merged file";
-    refused(&asker, ErrorKind::NotImplemented, problem)
-}
-
 /// `/cors-proxy`.
 pub(crate) async fn cors_proxy(asker: RequestContext) -> Response {
     let problem = "this server forwards no requests to other servers; ask them directly";

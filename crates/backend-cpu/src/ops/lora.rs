@@ -1,0 +1,125 @@
+//! Low-rank terms of LoRA adapters, each row with the scale of its sequence. Rows of scale 0 keep their bits.
+
+use super::matmul::{self, MatmulOperands, OUTPUT_UNIT};
+use crate::context::WorkerContext;
+use crate::program::{AdapterHeads, AdapterSide, AdapterSum};
+use crate::scratch::{InputFormats, WorkerScratch, resize_scratch};
+use latent_graph::circuit::AdapterWeight;
+use latent_kernels::{MatrixView, MatrixViewMut};
+
+/// The factor of an adapter's term in a row.
+fn factor(ctx: &WorkerContext<'_>, of: AdapterWeight, row: usize) -> f32 {
+    (f64::from(ctx.batch.adapter_scale(row, of.adapter)) * of.factor) as f32
+}
+
+impl AdapterSum {
+    /// Each worker adds to its share of the outputs.
+    pub(crate) fn run(&self, ctx: &WorkerContext<'_>, scratch: &mut WorkerScratch) {
+        let rows = ctx.rows;
+        if (0..rows).all(|row| factor(ctx, self.of, row) == 0.0) {
+            return;
+        }
+        let low = ctx.read(&self.low, 0..rows, 0, self.low.heads * self.low.width);
+        let formats = InputFormats::of_products([&self.product]);
+        let WorkerScratch { acts, scratch, results, .. } = scratch;
+        let low = matmul::prepare(ctx, low, None, formats, acts);
+        let outputs = ctx.worker.share(self.out.heads * self.out.width, OUTPUT_UNIT);
+        if outputs.is_empty() {
+            return;
+        }
+        let cols = outputs.len();
+        let terms = resize_scratch(results, rows * cols);
+        let operands = MatmulOperands { matrix: 0, x: &low, index: None, outputs: outputs.clone() };
+        self.product.multiply(ctx, operands, &mut MatrixViewMut::new(terms, rows, cols, cols), scratch);
+        let terms = MatrixView::new(terms, rows, cols, cols);
+        // SAFETY: shares of outputs are disjoint columns, and these are this worker's.
+        let mut sums = unsafe { ctx.write(&self.out, 0..rows, outputs.start, cols) };
+        for row in 0..rows {
+            let factor = factor(ctx, self.of, row);
+            if factor != 0.0 {
+                latent_kernels::axpy(sums.row_mut(row), factor, terms.row(row));
+            }
+        }
+    }
+}
+
+impl AdapterHeads {
+    /// Each worker adds to its share of rows × heads.
+    pub(crate) fn run(&self, ctx: &WorkerContext<'_>, scratch: &mut WorkerScratch) {
+        match self.side {
+            AdapterSide::Keys => self.add_to_queries(ctx, scratch),
+            AdapterSide::Values => self.add_to_results(ctx, scratch),
+        }
+    }
+
+    fn add_to_queries(&self, ctx: &WorkerContext<'_>, scratch: &mut WorkerScratch) {
+        let attention = &ctx.model.config.attention;
+        let (nope, latent) = (attention.nope, attention.kv_lora_rank);
+        let heads = self.out.heads;
+        let (a, b) = (ctx.vector(self.a), ctx.vector(self.b));
+        let rank = a.len() / latent;
+        for item in ctx.worker.share(ctx.rows * heads, 1) {
+            let (row, head) = (item / heads, item % heads);
+            let factor = factor(ctx, self.of, row);
+            if factor == 0.0 {
+                continue;
+            }
+            let low = resize_scratch(&mut scratch.results, rank);
+            low.fill(0.0);
+            let first = head * (nope + attention.v);
+            let of_head = b[first * rank..(first + nope) * rank].chunks_exact(rank);
+            for (weights, q) in of_head.zip(ctx.head(&self.input, row, head)) {
+                latent_kernels::axpy(low, *q, weights);
+            }
+            // SAFETY: shares of (row, head) are disjoint.
+            let query = unsafe { ctx.head_mut(&self.out, row, head, 0..latent) };
+            for (low, weights) in low.iter().zip(a.chunks_exact(latent)) {
+                latent_kernels::axpy(query, factor * low, weights);
+            }
+        }
+    }
+
+    fn add_to_results(&self, ctx: &WorkerContext<'_>, scratch: &mut WorkerScratch) {
+        let attention = &ctx.model.config.attention;
+        let (v, latent) = (attention.v, attention.kv_lora_rank);
+        let heads = self.out.heads;
+        let (a, b) = (ctx.vector(self.a), ctx.vector(self.b));
+        let rank = a.len() / latent;
+        for item in ctx.worker.share(ctx.rows * heads, 1) {
+            let (row, head) = (item / heads, item % heads);
+            let factor = factor(ctx, self.of, row);
+            if factor == 0.0 {
+                continue;
+            }
+            let mix = ctx.head(&self.input, row, head);
+            let low = resize_scratch(&mut scratch.results, rank);
+            for (low, weights) in low.iter_mut().zip(a.chunks_exact(latent)) {
+                *low = dot(weights, mix);
+            }
+            let first = head * (attention.nope + v) + attention.nope;
+            let of_head = b[first * rank..(first + v) * rank].chunks_exact(rank);
+            // SAFETY: shares of (row, head) are disjoint.
+            let out = unsafe { ctx.head_mut(&self.out, row, head, 0..v) };
+            for (out, weights) in out.iter_mut().zip(of_head) {
+                *out += factor * dot(weights, low);
+            }
+        }
+    }
+}
+
+/// Partial sums of a dot product, which compilers keep in registers.
+const LANES: usize = 16;
+
+/// Σ aᵢ · bᵢ, in an order that depends on the length alone.
+fn dot(a: &[f32], b: &[f32]) -> f32 {
+    let mut sums = [0.0f32; LANES];
+    let (a, rest_of_a) = a.as_chunks::<LANES>();
+    let (b, rest_of_b) = b.as_chunks::<LANES>();
+    for (a, b) in a.iter().zip(b) {
+        for lane in 0..LANES {
+            sums[lane] += a[lane] * b[lane];
+        }
+    }
+    let rest: f32 = rest_of_a.iter().zip(rest_of_b).map(|(a, b)| a * b).sum();
+    sums.iter().sum::<f32>() + rest
+}

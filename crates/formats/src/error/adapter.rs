@@ -1,0 +1,41 @@
+//! What is wrong with an adapter.
+
+use latent_types::TensorType;
+
+/// What is wrong with a LoRA adapter.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AdapterError {
+    /// A GGUF file that is a model, or something else.
+    #[error("not a LoRA adapter: {0}")]
+    NotAnAdapter(String),
+    /// Something that the adapter asks for and that is not computed.
+    #[error("{what} of an adapter is not supported: {advice}")]
+    Unsupported { what: String, advice: &'static str },
+    /// A tensor that is neither A nor B of a pair.
+    #[error("tensor {tensor} is not a matrix of a LoRA adapter: {advice}")]
+    Tensor { tensor: String, advice: &'static str },
+    #[error("the adapter for {target} has no matrix {missing}: the file is incomplete")]
+    Unpaired { target: String, missing: &'static str },
+    #[error("tensor {tensor} has type {ty}: an adapter's matrices are f32, f16, bf16 or q8_0")]
+    Type { tensor: String, ty: TensorType },
+    #[error(
+        "the adapter for {target} has matrices of shapes A {a:?} and B {b:?}: expected A [rank, inputs] and B [outputs, rank] of one rank"
+    )]
+    Ranks { target: String, a: Vec<usize>, b: Vec<usize> },
+    /// The config says another rank than the matrices have.
+    #[error("the adapter for {target} has rank {found}, but adapter_config.json says {stated}")]
+    OtherRank { target: String, found: usize, stated: u64 },
+    #[error("the adapter has no matrices")]
+    Empty,
+    #[error(
+        "the adapter is for a model of architecture {adapter}, the model is {base}: use the adapter's base model"
+    )]
+    Architecture { adapter: String, base: String },
+    #[error("{key} is {found}, expected {expected}")]
+    Key { key: String, found: String, expected: &'static str },
+    #[error("more than {0} adapters: give fewer")]
+    TooMany(usize),
+    #[error("scale {0}: expected a finite number")]
+    Scale(f32),
+}

@@ -1,0 +1,64 @@
+//! LoRA adapters of a served model, and their scales, as llama.cpp's server has them.
+
+use crate::error::ApiError;
+use crate::json::ObjectFields;
+use latent_engine::{AdapterScales, Engine};
+use latent_formats::AttachedAdapter;
+use serde_json::{Value, json};
+use std::sync::{PoisonError, RwLock};
+
+/// The adapters of a model, and their scales in requests that say no other.
+#[derive(Debug, Default)]
+pub(crate) struct ServedAdapters {
+    paths: Vec<String>,
+    scales: RwLock<AdapterScales>,
+}
+
+impl ServedAdapters {
+    pub(crate) fn of(engine: &Engine) -> ServedAdapters {
+        let path = |adapter: &AttachedAdapter| adapter.path.display().to_string();
+        let scales: Vec<f32> = engine.adapters().iter().map(|adapter| adapter.scale).collect();
+        ServedAdapters {
+            paths: engine.adapters().iter().map(path).collect(),
+            scales: RwLock::new(AdapterScales::new(&scales)),
+        }
+    }
+
+    /// The scales of requests that say no other; none of a model without adapters.
+    pub(crate) fn current(&self) -> Option<AdapterScales> {
+        let scales = self.scales.read().unwrap_or_else(PoisonError::into_inner).clone();
+        (!self.paths.is_empty()).then_some(scales)
+    }
+
+    pub(crate) fn set(&self, scales: AdapterScales) {
+        *self.scales.write().unwrap_or_else(PoisonError::into_inner) = scales;
+    }
+
+    /// Each adapter with its id, file and scale.
+    pub(crate) fn list(&self) -> Value {
+        let scales = self.current().unwrap_or_default();
+        let one = |(id, path): (usize, &String)| json!({"id": id, "path": path, "scale": scales.get(id), "task_name": "", "prompt_prefix": ""});
+        self.paths.iter().enumerate().map(one).collect()
+    }
+
+    /// Scales of a list of `{id, scale}`. Adapters that it does not name get 0.
+    pub(crate) fn scales(&self, list: &[ObjectFields<'_>]) -> Result<AdapterScales, ApiError> {
+        let mut scales = vec![0.0; self.paths.len()];
+        for fields in list {
+            let id = fields.usize("id")?.ok_or_else(|| fields.missing("id"))?;
+            let scale = fields.f32("scale")?.ok_or_else(|| fields.missing("scale"))?;
+            let Some(own) = scales.get_mut(id) else {
+                let problem = match self.paths.len() {
+                    0 => "the model has no adapters: start the server with --lora FILE".to_owned(),
+                    count => format!("expected an adapter's id from 0 to {}", count - 1),
+                };
+                return Err(fields.error("id", problem));
+            };
+            if !scale.is_finite() {
+                return Err(fields.error("scale", "expected a finite number"));
+            }
+            *own = scale;
+        }
+        Ok(AdapterScales::new(&scales))
+    }
+}

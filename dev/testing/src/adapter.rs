@@ -1,0 +1,115 @@
+//! Random LoRA adapters for random models, as llama.cpp and as PEFT write them.
+
+use latent_formats::gguf::{Writer, WriterValue};
+use latent_formats::{Checkpoint, peft_module, safetensors};
+use latent_graph::{ConfigError, ModelConfig};
+use latent_types::TensorType;
+use std::io;
+use std::path::Path;
+
+/// A and B for one tensor: `[rank, inputs]` and `[outputs, rank]`.
+pub struct RandomPair {
+    pub target: String,
+    pub rank: usize,
+    pub outputs: usize,
+    pub inputs: usize,
+    pub a: Vec<f32>,
+    pub b: Vec<f32>,
+}
+
+/// A number between -1 and 1 that f16 holds.
+fn random(seed: &mut u64) -> f32 {
+    *seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+    ((*seed >> 54) as f32 - 512.0) / 512.0
+}
+
+/// Matrices for the tensors of a model that `select` names, in the order of the file; where it has kv_b in two halves, for the whole. Ranks
+/// take turns if `rank` is none.
+///
+/// # Errors
+/// A model whose config cannot be read.
+pub fn random_pairs(
+    base: &Checkpoint,
+    seed: u64,
+    rank: Option<usize>,
+    select: impl Fn(&str) -> bool,
+) -> Result<Vec<RandomPair>, ConfigError> {
+    let attention = ModelConfig::from_checkpoint(base)?.attention;
+    let mut seed = seed;
+    let mut pairs = Vec::new();
+    for (number, info) in base.tensors().iter().enumerate() {
+        let mut target = info.name.clone();
+        let mut shape = info.shape.clone();
+        if target.contains("attn_k_b") {
+            target = target.replace("attn_k_b", "attn_kv_b");
+            shape = vec![attention.heads * (attention.nope + attention.v), attention.kv_lora_rank];
+        }
+        let [outputs, inputs] = shape[..] else { continue };
+        if outputs == 1 || !select(&target) {
+            continue;
+        }
+        let rank = rank.unwrap_or([1, 3, 8, 16][number % 4]);
+        let mut numbers =
+            |count: usize, size: f32| -> Vec<f32> { (0..count).map(|_| random(&mut seed) * size).collect() };
+        let a = numbers(rank * inputs, 1.0 / 16.0);
+        let b = numbers(outputs * rank, 1.0 / 4.0);
+        pairs.push(RandomPair { target, rank, outputs, inputs, a, b });
+    }
+    Ok(pairs)
+}
+
+/// The bytes of numbers in a type.
+fn bytes_of(ty: TensorType, numbers: &[f32]) -> io::Result<Vec<u8>> {
+    let mut bytes = vec![0; ty.row_bytes(numbers.len()).unwrap_or(0)];
+    latent_quant::encode(ty, numbers, &mut bytes).map_err(io::Error::other)?;
+    Ok(bytes)
+}
+
+/// Writes an adapter as llama.cpp does.
+///
+/// # Errors
+/// Errors of the file.
+pub fn write_gguf_adapter(
+    path: &Path,
+    architecture: &str,
+    alpha: f32,
+    ty: TensorType,
+    pairs: &[RandomPair],
+) -> io::Result<()> {
+    let mut writer = Writer::new();
+    writer.key("general.architecture", WriterValue::String(architecture.into()));
+    writer.key("general.type", WriterValue::String("adapter".into()));
+    writer.key("adapter.type", WriterValue::String("lora".into()));
+    writer.key("adapter.lora.alpha", WriterValue::F32(alpha));
+    let mut data = Vec::new();
+    for pair in pairs {
+        writer.tensor(format!("{}.lora_a", pair.target), ty, &[pair.rank, pair.inputs])?;
+        writer.tensor(format!("{}.lora_b", pair.target), ty, &[pair.outputs, pair.rank])?;
+        data.extend([bytes_of(ty, &pair.a)?, bytes_of(ty, &pair.b)?]);
+    }
+    let mut file = Vec::new();
+    writer.write(&mut file, |i, out| out.write_all(&data[i]))?;
+    std::fs::write(path, file)
+}
+
+/// Writes an adapter as PEFT does, with this config.
+///
+/// # Errors
+/// Errors of the folder.
+pub fn write_peft_adapter(folder: &Path, config: &serde_json::Value, pairs: &[RandomPair]) -> io::Result<()> {
+    std::fs::create_dir_all(folder)?;
+    std::fs::write(folder.join("adapter_config.json"), config.to_string())?;
+    let mut writer = safetensors::Writer::new();
+    let mut data = Vec::new();
+    for pair in pairs {
+        for (is_a, shape, numbers) in
+            [(true, [pair.rank, pair.inputs], &pair.a), (false, [pair.outputs, pair.rank], &pair.b)]
+        {
+            writer.tensor(peft_module(&pair.target, is_a), TensorType::F32, &shape)?;
+            data.push(bytes_of(TensorType::F32, numbers)?);
+        }
+    }
+    let mut file = Vec::new();
+    writer.write(&mut file, |i, out| out.write_all(&data[i]))?;
+    std::fs::write(folder.join("adapter_model.safetensors"), file)
+}
