@@ -3,6 +3,7 @@
 use crate::device::Device;
 use crate::error::GpuError;
 use crate::ready;
+use crate::shader_binding::ShaderBinding;
 use std::ops::Range;
 use std::sync::{Arc, mpsc};
 
@@ -94,6 +95,19 @@ impl Buffer {
             device.queue.submit([encoder.finish()])
         })?;
         reader.read(what, range.end - range.start, <[u8]>::to_vec)
+    }
+}
+
+impl ShaderBinding {
+    /// Some bytes of a buffer, from a multiple of 256 on.
+    pub(crate) fn part(buffer: &Buffer, range: Range<u64>) -> ShaderBinding {
+        ShaderBinding::new(buffer.raw.clone(), range)
+    }
+}
+
+impl From<&Buffer> for ShaderBinding {
+    fn from(buffer: &Buffer) -> ShaderBinding {
+        ShaderBinding::part(buffer, 0..buffer.bytes())
     }
 }
 

@@ -1,8 +1,8 @@
 //! Parameters and bind groups of shader calls, kept between steps. Most calls of a decode step repeat those of the step before, with the same
 //! buffers and the same parameters.
 
-use crate::commands::ShaderBinding;
 use crate::pipeline::ShaderPipeline;
+use crate::shader_binding::ShaderBinding;
 use std::collections::HashMap;
 use std::sync::Arc;
 

@@ -6,37 +6,12 @@ use crate::error::GpuError;
 use crate::kernel_facts::KernelFacts;
 use crate::pipeline::ShaderPipeline;
 use crate::ready::{self, QueueSubmission};
+pub(crate) use crate::shader_binding::ShaderBinding;
 use crate::timestamps::PassTimestamps;
 use latent_backend::{Instant, KernelCalls};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-
-/// Part of a buffer, as a shader sees it.
-#[derive(Clone, PartialEq, Eq, Hash)]
-pub(crate) struct ShaderBinding {
-    buffer: wgpu::Buffer,
-    /// Its bytes; the start is a multiple of 256.
-    range: Range<u64>,
-}
-
-impl ShaderBinding {
-    /// Some bytes of a buffer, from a multiple of 256 on.
-    pub(crate) fn part(buffer: &Buffer, range: Range<u64>) -> ShaderBinding {
-        ShaderBinding { buffer: buffer.raw.clone(), range }
-    }
-
-    /// The buffer, and the bytes of it.
-    pub(crate) fn range(&self) -> (&wgpu::Buffer, Range<u64>) {
-        (&self.buffer, self.range.clone())
-    }
-}
-
-impl From<&Buffer> for ShaderBinding {
-    fn from(buffer: &Buffer) -> ShaderBinding {
-        ShaderBinding::part(buffer, 0..buffer.bytes())
-    }
-}
 
 struct ShaderCall {
     pipeline: Arc<ShaderPipeline>,
@@ -254,8 +229,8 @@ impl Commands {
                     if let Some(Command::Copy { from, to, at }) =
                         commands.next_if(|command| !command.is_call())
                     {
-                        let (start, bytes) = (from.range.start, from.range.end - from.range.start);
-                        encoder.copy_buffer_to_buffer(&from.buffer, start, &to, at, bytes);
+                        let (buffer, range) = from.range();
+                        encoder.copy_buffer_to_buffer(buffer, range.start, &to, at, range.end - range.start);
                         left -= 1;
                         continue;
                     }

@@ -5,7 +5,8 @@
 //! * `device`: one that was opened; every call to it is checked. `features`: what is asked of it, where it is offered.
 //! * `buffers`: its memory.
 //! * `shader`, `pipeline`: shaders, compiled once. `checks`: what they check as they run.
-//! * `commands`, `timestamps`: lists of calls, which the device gets at once, and its clock. `call_cache`: bind groups that steps repeat.
+//! * `commands`, `timestamps`: lists of calls, which the device gets at once, and its clock. `call_cache`,
+//!   `shader_binding`: bind groups that steps repeat, and what calls are bound to.
 //! * `variants`: what kernels of products use beyond what every device has.
 //! * `matmul`: products with weights in the formats of their files; `cases` (a feature): the table of kernel cases on a device.
 //! * `coop_matrix`: a kind of cooperative matrices. `matrix_trial`: whether the device multiplies them right. `f16_values`: how f16 becomes f32.
@@ -67,6 +68,7 @@ mod program;
 mod ready;
 mod run;
 mod shader;
+mod shader_binding;
 mod step_data;
 #[cfg(test)]
 mod testing;

@@ -1,6 +1,6 @@
 //! The text of a GEMV: what is multiplied, and how the sums of lanes are added.
 
-use super::shader::InputAccess;
+use super::items::InputAccess;
 use super::tiles::GemvTile;
 use super::wgsl::{ENTRY, constants, section};
 use std::fmt::Write;

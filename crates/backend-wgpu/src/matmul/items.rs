@@ -33,6 +33,26 @@ impl RowAddress {
     }
 }
 
+/// How inputs are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum InputAccess {
+    /// f32, one by one.
+    Elements,
+    /// f32, four at a time: rows are whole octets at multiples of four elements.
+    Vectors,
+    /// int8 blocks.
+    Integers,
+    /// f32 as `Vectors`, which the kernel quantizes to int8 blocks: four lanes of a subgroup share a block.
+    Quantized,
+}
+
+impl InputAccess {
+    /// Whether products are those of int8.
+    pub(super) fn is_integer(self) -> bool {
+        matches!(self, InputAccess::Integers | InputAccess::Quantized)
+    }
+}
+
 /// What becomes of the sum of a product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum ProductEpilogue {

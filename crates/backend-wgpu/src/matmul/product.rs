@@ -1,10 +1,11 @@
 //! Calls that multiply rows with a weight: y = x · Wᵀ, in f32 sums whose order depends on shapes alone.
 
 use super::gemm::GemmForm;
+use super::items::InputAccess;
 pub(crate) use super::items::{ProductEpilogue, ProductItems, RowAddress};
 use super::limits::{folded, refused, too_large};
 use super::products::QuantizedItems;
-use super::shader::{BindingSlot, InputAccess, ProductShader, ProductShaderKind};
+use super::shader::{BindingSlot, ProductShader, ProductShaderKind};
 use super::sort::SortedItems;
 use super::tiles::{GATHER_THREADS, GEMV_ROWS, GemmTile, GemvTile, MAX_GEMV_ROWS, TRANSPOSED};
 use super::weight::{DeviceWeight, WeightChunk};

@@ -2,7 +2,7 @@
 
 use super::gemm::{GemmForm, GemmShader};
 use super::gemv::GemvShader;
-use super::items::ProductEpilogue;
+use super::items::{InputAccess, ProductEpilogue};
 use super::layout::{BlockLayout, BlockQuants, BlockStorage, layout};
 use super::tiles::{GATHER_THREADS, GemmTile, GemvTile, TRANSPOSED};
 use super::wgsl::{ENTRY, constants, decoder, integer_decoder, section};
@@ -58,26 +58,6 @@ pub(crate) struct ProductShader {
     pub(crate) block_scales: bool,
     /// What becomes of sums, other than those of a gather or a transposed product.
     pub(crate) keep: ProductEpilogue,
-}
-
-/// How inputs are read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum InputAccess {
-    /// f32, one by one.
-    Elements,
-    /// f32, four at a time: rows are whole octets at multiples of four elements.
-    Vectors,
-    /// int8 blocks.
-    Integers,
-    /// f32 as `Vectors`, which the kernel quantizes to int8 blocks: four lanes of a subgroup share a block.
-    Quantized,
-}
-
-impl InputAccess {
-    /// Whether products are those of int8.
-    pub(super) fn is_integer(self) -> bool {
-        matches!(self, InputAccess::Integers | InputAccess::Quantized)
-    }
 }
 
 /// What is bound. Bindings are numbered in the order of [`ProductShader::slots`].

@@ -1,9 +1,9 @@
 //! The WGSL dialect: constants of the tables in front of texts that use them.
 
+use super::items::InputAccess;
 use super::layout::{
     BitPlane, BlockLayout, BlockQuants, BlockStorage, GridCodebook, OctetScales, PlainFloat, QuantEncoding,
 };
-use super::shader::InputAccess;
 use crate::f16_values::F16Values;
 use latent_quant::e2m1::DOUBLED;
 use std::fmt::Write;

@@ -3,10 +3,11 @@
 use crate::coop_matrix::CoopMatrix;
 use crate::f16_values::F16Values;
 use crate::matmul::gemm::GemmForm;
+use crate::matmul::items::InputAccess;
 use crate::matmul::layout::{BlockQuants, BlockStorage, LAYOUTS, layout};
 use crate::matmul::product::ProductEpilogue;
 use crate::matmul::products::quantize_source;
-use crate::matmul::shader::{InputAccess, ProductShader, ProductShaderKind};
+use crate::matmul::shader::{ProductShader, ProductShaderKind};
 use crate::matmul::sort::sort_source;
 use crate::matmul::tiles::{GEMM, GEMV_NARROW, GEMV_ROWS, GEMV_WIDE, GemmTile};
 use crate::matmul::w4::{ScaleKind, W4_GEMM, W4CodeKind, W4Shader, W4ShaderKind, reduce_source};
