@@ -18,7 +18,7 @@ use latent_backend::{
     KvStore, LayerState, LoadRequest, ModelOptions, ModelStep, PhaseSpan, PlanTimes, RankLinks,
 };
 use latent_graph::activations::Activations;
-use latent_graph::config::{Gating, GroupScore, IndexerShape, ModelConfig, RopePairs};
+use latent_graph::config::{Gating, GroupMask, GroupScore, IndexerShape, ModelConfig, RopePairs};
 use latent_graph::ir::AttentionPath;
 use latent_graph::passes::{BatchBucket, Precision};
 use latent_graph::stage_index::{LAYERS, LM_HEAD, MTP, MTP_HEAD};
@@ -418,6 +418,10 @@ fn route_spec(config: &ModelConfig) -> Option<RouteSpec<'static>> {
         group_score: match router.group_score {
             GroupScore::TopTwoSum => latent_kernels::RouteGroupScore::TopTwoSum,
             GroupScore::Max => latent_kernels::RouteGroupScore::Max,
+        },
+        masked_score: match router.group_mask {
+            GroupMask::Excluded => f32::NEG_INFINITY,
+            GroupMask::Zero => 0.0,
         },
         norm: router.normalise,
         norm_floor: router.norm_floor as f32,

@@ -4,7 +4,7 @@ use crate::expert_rows::ExpertRows;
 use crate::gathered_rows::GatheredRows;
 use crate::program::WeightKernel;
 use latent_kernels::{
-    Bf16Rows, Bf16x32, DeltaScratch, MatmulScratch, MatrixView, Q8Block, Q8Rows, QuantizedInput,
+    Bf16Rows, Bf16x32, DeltaScratch, KeyMask, MatmulScratch, MatrixView, Q8Block, Q8Rows, QuantizedInput,
 };
 use latent_types::ActivationType;
 use std::ops::Range;
@@ -24,6 +24,8 @@ pub(crate) struct WorkerScratch {
     pub experts: ExpertRows,
     /// Partial results of attention that no other worker reads.
     pub partials: Vec<f32>,
+    /// Which keys the queries of a task attend to.
+    pub mask: KeyMask,
     /// Cached rows of selected tokens.
     pub gathered: GatheredRows,
     /// Scratch of the delta rule.

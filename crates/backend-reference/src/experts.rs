@@ -3,7 +3,7 @@
 use crate::interpret::{Interpreter, internal, silu};
 use crate::products::product;
 use latent_backend::BackendError;
-use latent_graph::config::{Gating, GroupScore, RouterSpec};
+use latent_graph::config::{Gating, GroupMask, GroupScore, RouterSpec};
 use latent_graph::ir::Node;
 
 impl Interpreter<'_> {
@@ -104,7 +104,7 @@ fn softmax(x: &[f64]) -> Vec<f64> {
     powers.iter().map(|power| power / sum).collect()
 }
 
-/// Experts of all but the best groups cannot be chosen.
+/// Experts of all but the best groups cannot be chosen, or count as 0.
 fn keep_best_groups(choice: &mut [f64], router: &RouterSpec) {
     let size = choice.len() / router.groups;
     let judged = choice.chunks_exact(size).map(|group| {
@@ -117,7 +117,10 @@ fn keep_best_groups(choice: &mut [f64], router: &RouterSpec) {
     let kept = largest(&judged.collect::<Vec<f64>>(), router.groups_used);
     for (group, experts) in choice.chunks_exact_mut(size).enumerate() {
         if !kept.contains(&group) {
-            experts.fill(f64::NEG_INFINITY);
+            experts.fill(match router.group_mask {
+                GroupMask::Excluded => f64::NEG_INFINITY,
+                GroupMask::Zero => 0.0,
+            });
         }
     }
 }

@@ -119,6 +119,10 @@ impl Interpreter<'_> {
                 }
                 self.set(node, 0, made);
             }
+            Op::Silu => {
+                let made = self.input(node, 0)?.iter().map(|x| silu(*x)).collect();
+                self.set(node, 0, made);
+            }
             Op::SiluMul => {
                 let pairs = self.input(node, 0)?.iter().zip(self.input(node, 1)?);
                 let made = pairs.map(|(gate, up)| silu(*gate) * up).collect();

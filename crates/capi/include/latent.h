@@ -583,6 +583,10 @@ typedef struct latent_load_options {
    * Not 0: load a model even when memory seems too small.
    */
   uint32_t force;
+  /**
+   * Attention of models with an indexer to selected tokens alone: "on", or "off" for attention to all; NULL: on.
+   */
+  const char *sparse_attention;
 } latent_load_options;
 
 #ifdef __cplusplus

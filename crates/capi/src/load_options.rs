@@ -32,6 +32,8 @@ pub struct latent_load_options {
     pub isa: *const c_char,
     /// Not 0: load a model even when memory seems too small.
     pub force: u32,
+    /// Attention of models with an indexer to selected tokens alone: "on", or "off" for attention to all; NULL: on.
+    pub sparse_attention: *const c_char,
 }
 
 // SAFETY: it begins with `size`, and has integers and pointers only
@@ -53,6 +55,7 @@ impl Default for latent_load_options {
             draft: null(),
             isa: null(),
             force: 0,
+            sparse_attention: null(),
         }
     }
 }
@@ -77,6 +80,7 @@ impl latent_load_options {
             ("device", self.device),
             ("draft", self.draft),
             ("isa", self.isa),
+            ("sparse_attention", self.sparse_attention),
         ];
         for (name, word) in words {
             // SAFETY: as the caller promises

@@ -34,6 +34,9 @@ static void loading(const char *truncated) {
     latent_load_options options = {sizeof(latent_load_options)};
     options.cache_type = "int7";
     REFUSED(LATENT_INVALID_ARGUMENT, "int8", latent_model_load(NULL, &options, &model, &error));
+    options.cache_type = NULL;
+    options.sparse_attention = "half";
+    REFUSED(LATENT_INVALID_ARGUMENT, "half", latent_model_load(NULL, &options, &model, &error));
     options.size = 3;
     REFUSED(LATENT_INVALID_ARGUMENT, "sizeof", latent_model_load(NULL, &options, &model, &error));
     /* a program that was compiled with a later header, which sets what this library does not know */
@@ -294,6 +297,8 @@ int main(int argc, char **argv) {
     options.threads = 2;
     /* so that the same tokens have the same logits alone and in a batch */
     options.precision = "exact";
+    /* nothing to turn off in a model without an indexer */
+    options.sparse_attention = "off";
     latent_model *model = NULL;
     if (latent_model_load(NULL, &options, &model, NULL) != LATENT_OK) {
         return 2;

@@ -12,7 +12,7 @@ use crate::tensors::{NewTensor, NewTensorIndex, transferred};
 use latent_formats::safetensors::Writer;
 use latent_formats::{Checkpoint, CheckpointSource, CompleteFile, GgufSource, OutputFile, OutputFolder, cut};
 use latent_graph::ModelConfig;
-use latent_graph::config::{DecayRate, Indexer, KvForm};
+use latent_graph::config::{DecayRate, Indexer, KvForm, QueryGate};
 use latent_types::TensorType;
 use serde_json::{Map, Value};
 use std::io::Write;
@@ -47,7 +47,7 @@ pub fn to_folder(
         None => matrix_type(checkpoint),
     };
     let config = ModelConfig::from_checkpoint(checkpoint)?;
-    let new = ModelConfig { kv_form: KvForm::Combined, ..config.clone() }.with_rates(DecayRate::Log);
+    let new = as_folder(&config);
     let (tensors, dropped) = transferred(checkpoint, &config, &new)?;
     let old = OldFile::new(checkpoint, &config);
     let mut list = Vec::with_capacity(tensors.len());
@@ -92,6 +92,12 @@ pub fn to_folder(
     Ok(report)
 }
 
+/// The config of a GGUF file as a folder says it.
+fn as_folder(config: &ModelConfig) -> ModelConfig {
+    let query_gate = config.query_gate.map(|_| QueryGate::Fused);
+    ModelConfig { kv_form: KvForm::Combined, query_gate, ..config.clone() }.with_rates(DecayRate::Log)
+}
+
 /// The files of a folder that hold no tensors.
 #[derive(Clone, Debug, Default)]
 pub struct SmallFiles {
@@ -105,7 +111,7 @@ pub struct SmallFiles {
 pub fn small_files(checkpoint: &Checkpoint) -> Result<SmallFiles, ConvertError> {
     let source = gguf_of(checkpoint)?;
     let config = ModelConfig::from_checkpoint(checkpoint)?;
-    let new = ModelConfig { kv_form: KvForm::Combined, ..config.clone() }.with_rates(DecayRate::Log);
+    let new = as_folder(&config);
     let (tensors, _) = transferred(checkpoint, &config, &new)?;
     let list: Vec<_> =
         tensors.into_iter().map(|transfer| NewTensor::new(transfer, TensorType::F32)).collect();

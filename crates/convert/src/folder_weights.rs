@@ -17,7 +17,7 @@ use latent_formats::gguf::{Header, Metadata, Writer};
 use latent_formats::identity::Identity;
 use latent_formats::{Checkpoint, CheckpointSource, HfSource, OutputError};
 use latent_graph::ModelConfig;
-use latent_graph::config::{DecayRate, Indexer, RopeScaling};
+use latent_graph::config::{DecayRate, Indexer, QueryGate, RopeScaling};
 use latent_text::GgufTokenizer;
 use latent_types::TensorType;
 use serde_json::Value;
@@ -48,7 +48,11 @@ impl<'a> FolderWeights<'a> {
     ) -> Result<FolderWeights<'a>, ConvertError> {
         let source = folder_of(checkpoint)?;
         let config = ModelConfig::from_checkpoint(checkpoint)?;
-        let new = new_config(checkpoint, &config)?;
+        let old = OldFile::new(checkpoint, &config);
+        let mut new = new_config(checkpoint, &config)?;
+        if config.query_gate == Some(QueryGate::Fused) && old.are_queries_and_gates_apart(&config)? {
+            new.query_gate = Some(QueryGate::Separate);
+        }
         let (transfers, dropped) = transferred(checkpoint, &config, &new)?;
         let stored = matrix_type(checkpoint);
         let own = || Mix::from_name(stored.name()).map(Options::new);
@@ -81,7 +85,6 @@ impl<'a> FolderWeights<'a> {
         metadata::tokenizer(&mut writer, tokenizer.as_ref());
         metadata::templates(&mut writer, source);
         let metadata = read_back(&writer, checkpoint)?;
-        let old = OldFile::new(checkpoint, &config);
         Ok(FolderWeights { checkpoint, old, tensors, metadata, types, notes: report.notes })
     }
 

@@ -1,7 +1,7 @@
 //! What llama.cpp makes of a GGUF file otherwise than Latent does, where no key can tell it: a user should know before the file is passed on.
 
 use latent_graph::ModelConfig;
-use latent_graph::config::GroupScore;
+use latent_graph::config::{GroupMask, GroupScore, QueryGate};
 
 /// Architectures whose names Latent alone reads.
 const OWN: [&str; 1] = ["axk1"];
@@ -17,6 +17,19 @@ pub(crate) fn notes(config: &ModelConfig) -> Vec<String> {
         notes.push(format!(
             "llama.cpp does not know the architecture {architecture}: it will not load the file"
         ));
+    }
+    if config.query_gate == Some(QueryGate::Fused) {
+        notes.push(
+            "llama.cpp needs queries and output gates as two matrices, and in this model they are one that is not block-diagonal: it will not load \
+             the file"
+                .into(),
+        );
+    }
+    if config.moe.is_some_and(|moe| moe.router.groups > 1 && moe.router.group_mask == GroupMask::Zero) {
+        notes.push(
+            "llama.cpp never chooses experts of other groups, and this model counts them as 0: where scores are negative it will choose other experts"
+                .into(),
+        );
     }
     if config.attention_bias {
         notes.push("llama.cpp has no biases of attention: it will not load the file".into());

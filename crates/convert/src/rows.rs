@@ -4,8 +4,9 @@ use crate::error::ConvertError;
 use crate::scale::TensorScale;
 use crate::tensors::{NewTensor, NewTensorContents};
 use latent_formats::{Checkpoint, ResidentPages, TensorInfo, TensorRows};
-use latent_graph::ModelConfig;
-use latent_graph::circuit::{TensorOrigin, WeightPart};
+use latent_graph::circuit::{ConfigVars, TensorOrigin, WeightPart};
+use latent_graph::config::AttentionShape;
+use latent_graph::{CheckpointTensors, Circuit, ModelConfig};
 use latent_quant::DecodeFn;
 use latent_types::TensorType;
 use std::borrow::Cow;
@@ -15,6 +16,7 @@ pub(crate) struct OldFile<'a> {
     checkpoint: &'a Checkpoint,
     before: ResidentPages,
     nope: usize,
+    rope: usize,
     v: usize,
 }
 
@@ -51,6 +53,15 @@ enum NewRowSource<'a> {
     Uv(OldTensor<'a>),
     /// A function of each number; its elements per row.
     Mapped(OldTensor<'a>, usize, fn(f32) -> f32),
+    /// Some rows of each head, and half of each row.
+    Half {
+        stored: OldTensor<'a>,
+        gates: bool,
+    },
+    QueriesAndGates {
+        queries: OldTensor<'a>,
+        gates: OldTensor<'a>,
+    },
     Joined {
         uk: OldTensor<'a>,
         uv: OldTensor<'a>,
@@ -59,8 +70,8 @@ enum NewRowSource<'a> {
 
 impl<'a> OldFile<'a> {
     pub(crate) fn new(checkpoint: &'a Checkpoint, config: &ModelConfig) -> OldFile<'a> {
-        let (nope, v) = (config.attention.nope, config.attention.v);
-        OldFile { checkpoint, before: checkpoint.resident_pages(), nope, v }
+        let AttentionShape { nope, rope, v, .. } = config.attention;
+        OldFile { checkpoint, before: checkpoint.resident_pages(), nope, rope, v }
     }
 
     fn stored(&self, part: &WeightPart) -> Result<OldTensor<'a>, ConvertError> {
@@ -85,6 +96,32 @@ impl<'a> OldFile<'a> {
             decode: latent_quant::decoder(ty).ok_or_else(not_decodable)?,
             scale: TensorScale::of(self.checkpoint, part, (matrices, rows, cols))?,
         })
+    }
+
+    /// Whether the matrices that make queries and output gates have zeros wherever queries take the latent before its norm, and gates the
+    /// normalized one: then each is two matrices.
+    pub(crate) fn are_queries_and_gates_apart(&self, config: &ModelConfig) -> Result<bool, ConvertError> {
+        let index = CheckpointTensors(self.checkpoint);
+        let circuit = Circuit::named(&config.circuit)?;
+        for layer in 0..config.all_layers() {
+            let vars = ConfigVars::of(config, Some(layer));
+            let Some(weight) = circuit.fill(("mla", "q_gate"), Some(layer), &vars, &index)? else {
+                return Ok(false);
+            };
+            let Some(part) = weight.parts.first() else { return Ok(false) };
+            let stored = self.stored(part)?;
+            let mut numbers = vec![0.0; stored.cols];
+            let half = stored.cols / 2;
+            for row in 0..stored.rows {
+                stored.read(row, &mut numbers);
+                let query = row % (self.nope + self.rope + self.v) < self.nope + self.rope;
+                let other = if query { &numbers[half..] } else { &numbers[..half] };
+                if other.iter().any(|number| *number != 0.0) {
+                    return Ok(false);
+                }
+            }
+        }
+        Ok(true)
     }
 
     /// Rows of a new tensor that are made together.
@@ -120,6 +157,15 @@ impl<'a> OldFile<'a> {
             NewTensorContents::Tensors(TensorOrigin::LogRates(part)) => {
                 NewRowSource::Mapped(self.stored(part)?, tensor.rows().0, |rate| rate.abs().ln())
             }
+            NewTensorContents::Tensors(TensorOrigin::Queries(part)) => {
+                NewRowSource::Half { stored: self.stored(part)?, gates: false }
+            }
+            NewTensorContents::Tensors(TensorOrigin::Gates(part)) => {
+                NewRowSource::Half { stored: self.stored(part)?, gates: true }
+            }
+            NewTensorContents::Tensors(TensorOrigin::QueriesAndGates { queries, gates }) => {
+                NewRowSource::QueriesAndGates { queries: self.stored(queries)?, gates: self.stored(gates)? }
+            }
             NewTensorContents::Tensors(TensorOrigin::Joined { uk, uv }) => {
                 NewRowSource::Joined { uk: self.stored(uk)?, uv: self.stored(uv)? }
             }
@@ -131,7 +177,7 @@ impl<'a> OldFile<'a> {
 impl NewTensorRows<'_> {
     /// The numbers of consecutive rows, whole units of them.
     pub(crate) fn read(&self, first: usize, out: &mut [f32]) {
-        let (nope, v) = (self.old.nope, self.old.v);
+        let (nope, rope, v) = (self.old.nope, self.old.rope, self.old.v);
         match &self.made {
             NewRowSource::Numbers(numbers) => out.copy_from_slice(&numbers[first..first + out.len()]),
             NewRowSource::Stacked { parts, each } => {
@@ -165,6 +211,27 @@ impl NewTensorRows<'_> {
                 for (i, out) in out.chunks_exact_mut(stored.cols).enumerate() {
                     let row = first + i;
                     stored.read(row / v * (nope + v) + nope + row % v, out);
+                }
+            }
+            NewRowSource::Half { stored, gates } => {
+                let cols = stored.cols / 2;
+                let (from, each) = if *gates { (nope + rope, v) } else { (0, nope + rope) };
+                let mut whole = vec![0.0; stored.cols];
+                for (row, out) in (first..).zip(out.chunks_exact_mut(cols)) {
+                    stored.read(row / each * (nope + rope + v) + from + row % each, &mut whole);
+                    out.copy_from_slice(if *gates { &whole[cols..] } else { &whole[..cols] });
+                }
+            }
+            NewRowSource::QueriesAndGates { queries, gates } => {
+                let head = nope + rope + v;
+                for (row, out) in (first..).zip(out.chunks_exact_mut(2 * queries.cols)) {
+                    let (of_queries, of_gates) = out.split_at_mut(queries.cols);
+                    of_queries.fill(0.0);
+                    of_gates.fill(0.0);
+                    match (row % head).checked_sub(nope + rope) {
+                        None => queries.read(row / head * (nope + rope) + row % head, of_queries),
+                        Some(gate) => gates.read(row / head * v + gate, of_gates),
+                    }
                 }
             }
             NewRowSource::Joined { uk, uv } => {
@@ -212,7 +279,9 @@ impl NewTensorRows<'_> {
         let (nope, v) = (self.old.nope, self.old.v);
         let heads = |unit: usize| (first / unit, count.div_ceil(unit));
         match &self.made {
-            NewRowSource::Numbers(_) | NewRowSource::Mapped(..) => {}
+            NewRowSource::Numbers(_) | NewRowSource::Mapped(..) | NewRowSource::QueriesAndGates { .. } => {}
+            // both halves of its rows are read, by two tensors
+            NewRowSource::Half { .. } => {}
             NewRowSource::Stacked { parts, each } => {
                 for (i, part) in
                     parts.iter().enumerate().skip(first / each).take_while(|(i, _)| i * each < first + count)

@@ -49,6 +49,9 @@ impl NewTensor {
             | TensorOrigin::Uv(part)
             | TensorOrigin::Rates { part, .. }
             | TensorOrigin::LogRates(part)
+            | TensorOrigin::Queries(part)
+            | TensorOrigin::Gates(part)
+            | TensorOrigin::QueriesAndGates { queries: part, .. }
             | TensorOrigin::Joined { uk: part, .. } => part,
         };
         checkpoint.info(&part.tensor).map(|info| info.ty)

@@ -80,14 +80,15 @@ mod widen;
 pub use activation::{Bf16Rows, Bf16x32, Q8_BLOCK, Q8Block, Q8Rows, QuantizedInput, quantize_q8, to_bf16};
 pub use attention::{
     AttendArgs, AttendExpandedArgs, AttendExpandedFn, AttendFn, ExpandArgs, ExpandKeysFn, ExpandedKv,
-    HeadWidths, KEYS, KeyBlocks, KeyOrder, KvElement, PartialSoftmax, combine_splits, partial_softmax_len,
+    HeadWidths, KEYS, KeyBlocks, KeyMask, KeyOrder, KvElement, PartialSoftmax, combine_splits,
+    partial_softmax_len,
 };
 pub use decode::decode_row;
 pub use delta::{
     DELTA_CHUNK, DeltaChunk, DeltaRow, DeltaScratch, DeltaState, bounded_decay, delta_chunk, delta_row,
     gated_norm, l2_norm, short_conv, softplus_decay,
 };
-pub use elementwise::{ElementwiseFn, add, axpy, relu2, scale, sigmoid_mul, silu, silu_mul};
+pub use elementwise::{ElementwiseFn, add, axpy, relu2, scale, sigmoid_mul, silu, silu_mul, silu_row};
 #[cfg(target_arch = "x86_64")]
 pub use features::assume_amx;
 pub use features::{features, native_tier};

@@ -177,6 +177,8 @@ op_kinds! {
     DeltaRule = "delta_rule",
     /// RMSNorm of each head with an output gate.
     GatedNorm = "gated_norm",
+    /// SiLU of each element.
+    Silu = "silu",
     /// max(x, 0)².
     Relu2 = "relu2",
     /// x + y.

@@ -216,6 +216,8 @@ pub struct ExpandedCase {
     pub rope: usize,
     /// Elements of a value.
     pub values: usize,
+    /// Whether each query attends to some of the keys alone ([`ExpandedCase::attends`]).
+    pub selects: bool,
 }
 
 pub struct ExpandedOperands {
@@ -275,9 +277,16 @@ impl ExpandedCase {
     }
 
     pub(crate) fn name(&self) -> String {
-        let ExpandedCase { activation, queries, position, nope, rope, values } = self;
+        let ExpandedCase { activation, queries, position, nope, rope, values, selects } = self;
         let activation = activation.name();
-        format!("attend_expanded({activation}, {queries} at {position}, {nope}+{rope}, v={values})")
+        let selects = if *selects { ", selected" } else { "" };
+        format!("attend_expanded({activation}{selects}, {queries} at {position}, {nope}+{rope}, v={values})")
+    }
+
+    /// Whether a query attends to a key up to its own position: always to its own, and to none of some blocks.
+    pub fn attends(&self, query: usize, key: usize) -> bool {
+        let own = key == self.position + query;
+        !self.selects || own || (key / 130 % 2 == query % 2 && (key * 7 + query * 3) % 5 < 2)
     }
 
     pub(crate) fn bound(&self) -> ErrorBound {
@@ -311,8 +320,14 @@ impl ExpandedCase {
         let values: Vec<&[f32]> = operands.values.chunks_exact(self.values).collect();
         let mut truth = ReferenceResults::default();
         for (i, query) in operands.queries.chunks_exact(self.nope + self.rope).enumerate() {
-            let seen = self.position + i + 1;
-            attend(query, &keys[..seen], &values[..seen], operands.scales[i], &mut truth);
+            let seen = |rows: &[&'_ [f32]]| -> Vec<Vec<f32>> {
+                let seen = rows[..self.position + i + 1].iter().enumerate();
+                seen.filter(|(key, _)| self.attends(i, *key)).map(|(_, row)| row.to_vec()).collect()
+            };
+            let (keys, values) = (seen(&keys), seen(&values));
+            let [keys, values] =
+                [&keys, &values].map(|rows| rows.iter().map(Vec::as_slice).collect::<Vec<_>>());
+            attend(query, &keys, &values, operands.scales[i], &mut truth);
         }
         truth
     }

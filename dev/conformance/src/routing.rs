@@ -13,6 +13,8 @@ pub struct RoutingRules {
     /// Expert groups, and how many of them are kept.
     pub groups: (usize, usize),
     pub group_score: RouteGroupScore,
+    /// Whether experts of other groups count as 0, and not as −∞.
+    pub masked_zero: bool,
     /// Whether weights are normalized by their sum.
     pub norm: bool,
     /// Scale of the weights.
@@ -34,6 +36,9 @@ impl fmt::Display for RoutingRules {
         write!(f, "{gating}{bias}{norm}, k={}", self.chosen)?;
         if self.groups.0 > 1 {
             write!(f, ", groups={}/{}", self.groups.1, self.groups.0)?;
+            if self.masked_zero {
+                f.write_str(" or 0")?;
+            }
         }
         Ok(())
     }
@@ -48,6 +53,7 @@ impl RoutingRules {
             groups: self.groups.0,
             groups_used: self.groups.1,
             group_score: self.group_score,
+            masked_score: if self.masked_zero { 0.0 } else { f32::NEG_INFINITY },
             norm: self.norm,
             norm_floor: 1e-20,
             scale: self.scale,
@@ -63,6 +69,7 @@ impl RoutingRules {
             RouteGating::SoftmaxOfSelected => logits.clone(),
             RouteGating::SqrtSoftplus => logits.iter().map(|l| l.exp().ln_1p().sqrt()).collect(),
         };
+        // what a group is judged by
         let biased = |e: usize| scores[e] + if self.bias { f64::from(bias[e]) } else { 0.0 };
         let (groups, used) = self.groups;
         let size = logits.len() / groups.max(1);
@@ -77,8 +84,10 @@ impl RoutingRules {
             judged(*b).total_cmp(&judged(*a))
         });
         let kept = &by_group[..used.clamp(1, by_group.len())];
-        let mut experts: Vec<usize> = (0..logits.len()).filter(|e| kept.contains(&(e / size))).collect();
-        experts.sort_by(|a, b| biased(*b).total_cmp(&biased(*a)));
+        let in_choice = |e: &usize| self.masked_zero || kept.contains(&(e / size));
+        let choice = |e: usize| if kept.contains(&(e / size)) { biased(e) } else { 0.0 };
+        let mut experts: Vec<usize> = (0..logits.len()).filter(in_choice).collect();
+        experts.sort_by(|a, b| choice(*b).total_cmp(&choice(*a)));
         experts.truncate(self.chosen);
         let mut weights: Vec<f64> = experts.iter().map(|e| scores[*e]).collect();
         if self.gating == RouteGating::SoftmaxOfSelected {

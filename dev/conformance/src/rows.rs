@@ -5,9 +5,9 @@ use crate::product::tiles;
 use crate::random::Random;
 use crate::reference::{BitIdentity, ErrorBound, ReferenceResults};
 use crate::routing::RoutingRules;
-use crate::work::{CallCost, layout};
+use crate::work::{CallCost, arithmetic_of, layout};
 use latent_kernels::{Q8_BLOCK, RopePairing, RopeTable, WeightMatrix};
-use latent_types::{Arithmetic, CacheRow, CacheType, TensorType, WeightLayout};
+use latent_types::{ActivationType, Arithmetic, CacheRow, CacheType, TensorType, WeightLayout};
 
 /// A row-wise operation.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -28,6 +28,8 @@ pub enum RowOp {
     ToBf16,
     /// silu(gate) · up.
     SiluMul,
+    /// silu(x).
+    Silu,
     /// sigmoid(gate) · x.
     SigmoidMul {
         /// Gates of a row, each for as many elements; as many as elements where the row cannot be cut so.
@@ -59,6 +61,13 @@ pub enum RowOp {
     CombineSplits {
         /// Number of KV splits.
         splits: usize,
+    },
+    /// Σₕ wₕ · max(0, qₕ · k) of one query with each cached key.
+    IndexScores {
+        heads: usize,
+        cache: CacheType,
+        /// Whether products with keys of int8 are in f32.
+        exact: bool,
     },
     /// From router logits to expert ids and weights.
     Route(RoutingRules),
@@ -96,6 +105,22 @@ pub(crate) const TAPS: usize = 4;
 /// Position of the first row of [`RowOp::Rope`].
 pub(crate) const POSITION: i64 = 4_095;
 
+/// Keys of a block of the cache of [`RowOp::IndexScores`].
+pub(crate) const INDEX_BLOCK: usize = 64;
+
+/// The format of cached keys of an indexer.
+pub(crate) fn index_row(ty: CacheType, width: usize) -> CacheRow {
+    CacheRow { ty, content: width, rope: 0 }
+}
+
+fn index_bound(exact: bool) -> ErrorBound {
+    let same_bits = BitIdentity::None;
+    if exact {
+        return ErrorBound { error: 2e-6, same_bits, reason: "f32 sums in the order of a tier" };
+    }
+    ErrorBound { error: 1.5e-2, same_bits, reason: "queries are rounded to 8 bits, or with the keys to bf16" }
+}
+
 /// Relative rounding error of f32: half an ulp.
 const HALF_DIGIT: f64 = 1.0 / (1u64 << 24) as f64;
 
@@ -116,6 +141,7 @@ impl RowCase {
             RowOp::Load(_) => "latent_load",
             RowOp::QuantizeA8 => "quantize_a8",
             RowOp::ToBf16 => "to_bf16",
+            RowOp::Silu => "silu",
             RowOp::SiluMul => "silu_mul",
             RowOp::SigmoidMul { .. } => "sigmoid_mul",
             RowOp::L2Norm => "l2_norm",
@@ -130,6 +156,7 @@ impl RowCase {
             RowOp::Scale => "scale",
             RowOp::Axpy => "axpy",
             RowOp::CombineSplits { .. } => "combine_splits",
+            RowOp::IndexScores { .. } => "index_scores",
             RowOp::Route(_) => "route",
         }
     }
@@ -142,6 +169,9 @@ impl RowCase {
             RowOp::Store(ty) | RowOp::Load(ty) => format!("{ty}, "),
             RowOp::SigmoidMul { heads: Some(heads) } => format!("gates={heads}, "),
             RowOp::CombineSplits { splits } => format!("splits={splits}, "),
+            RowOp::IndexScores { heads, cache, exact } => {
+                format!("{cache}{}, h={heads}, ", if exact { "" } else { ", rounded" })
+            }
             RowOp::Route(routing) => format!("{routing}, "),
             _ => String::new(),
         };
@@ -150,6 +180,7 @@ impl RowCase {
 
     pub(crate) fn bound(&self) -> ErrorBound {
         let (error, reason) = match self.op {
+            RowOp::IndexScores { exact, .. } => return index_bound(exact),
             RowOp::Embed(..) | RowOp::Load(_) => (0.0, "widening is exact"),
             RowOp::Store(_) | RowOp::ToBf16 => (0.0, "rounded to nearest, even"),
             RowOp::QuantizeA8 => (0.0, "quants and scales are defined in f32 operations"),
@@ -165,6 +196,7 @@ impl RowCase {
             RowOp::DeltaRule => (256.0 * HALF_DIGIT, "f32 sums over all rows of the state, row after row"),
             RowOp::DeltaChunks => (256.0 * HALF_DIGIT, "f32 sums over rows of the state and of a chunk"),
             RowOp::Rope(_) => (4.0 * HALF_DIGIT, "angles in f64; cos and sin, products and sum in f32"),
+            RowOp::Silu => (12.0 * HALF_DIGIT, "exp within 2.5e-7, three f32 roundings"),
             RowOp::SiluMul => (12.0 * HALF_DIGIT, "exp within 2.5e-7, three f32 roundings"),
             RowOp::SigmoidMul { .. } => (12.0 * HALF_DIGIT, "exp within 2.5e-7, three f32 roundings"),
             RowOp::Relu2 | RowOp::Add | RowOp::Scale => (HALF_DIGIT, "one f32 rounding"),
@@ -179,6 +211,15 @@ impl RowCase {
     }
 
     pub(crate) fn work(&self) -> CallCost {
+        if let RowOp::IndexScores { heads, cache, exact } = self.op {
+            let quants = cache == CacheType::Int8 && !exact;
+            return CallCost {
+                bytes: (self.rows * index_row(cache, self.width).bytes()) as f64,
+                flops: 2.0 * (heads * self.rows * (self.width + 1)) as f64,
+                arithmetic: if quants { arithmetic_of(ActivationType::A8) } else { Arithmetic::F32 },
+                from_memory: false,
+            };
+        }
         // bytes and operations per element; the operand of an in-place operation is copied first
         let (bytes, flops) = match self.op {
             RowOp::Embed(ty, _) => (4.0 + ty.bits_per_weight() / 8.0, 1.0),
@@ -198,10 +239,12 @@ impl RowCase {
             RowOp::Rope(_) => (20.0, 3.0),
             RowOp::SiluMul | RowOp::SigmoidMul { heads: None } => (20.0, 20.0),
             RowOp::SigmoidMul { heads: Some(_) } => (16.0, 1.0),
+            RowOp::Silu => (16.0, 20.0),
             RowOp::Relu2 | RowOp::Scale => (16.0, 1.0),
             RowOp::Add => (20.0, 1.0),
             RowOp::Axpy => (20.0, 2.0),
             RowOp::CombineSplits { splits } => (4.0 * (splits + 1) as f64, 2.0 * splits as f64),
+            RowOp::IndexScores { .. } => (0.0, 0.0),
             RowOp::Route(routing) => (4.0, 10.0 + routing.chosen as f64),
         };
         let numbers = (self.rows * self.width) as f64;
@@ -248,12 +291,22 @@ impl RowCase {
                     key.iter_mut().for_each(|k| *k = (f64::from(*k) / squares.sqrt()) as f32);
                 }
             }
-            RowOp::SiluMul | RowOp::SigmoidMul { .. } => x.iter_mut().for_each(|x| *x *= 20.0),
+            RowOp::Silu | RowOp::SiluMul | RowOp::SigmoidMul { .. } => x.iter_mut().for_each(|x| *x *= 20.0),
             // x: running maximum and sum of each split; y: weighted values
             RowOp::CombineSplits { splits } => {
                 x = random.numbers(2 * splits * self.rows);
                 x[splits * self.rows..].iter_mut().for_each(|sum| *sum = sum.abs() + 0.5);
                 y = random.numbers(splits * numbers);
+            }
+            RowOp::IndexScores { heads, cache, .. } => {
+                x = random.numbers(heads * self.width);
+                y = random.numbers(heads);
+                let row = index_row(cache, self.width);
+                // whole blocks of the cache
+                bytes = vec![0; self.rows.next_multiple_of(INDEX_BLOCK) * row.bytes()];
+                for stored in bytes.chunks_exact_mut(row.bytes()) {
+                    latent_kernels::store_row(row, &random.numbers(self.width), stored);
+                }
             }
             RowOp::Route(_) => {
                 x.iter_mut().for_each(|x| *x *= 4.0);
@@ -367,6 +420,20 @@ impl RowCase {
             }
             RowOp::QuantizeA8 => x.chunks_exact(self.width).for_each(|x| quantized(x, &mut truth)),
             RowOp::ToBf16 => x.iter().for_each(|x| truth.exact(nearest(CacheType::Bf16, *x))),
+            RowOp::IndexScores { heads, cache, .. } => {
+                let row = index_row(cache, self.width);
+                let mut key = vec![0.0; self.width];
+                for stored in bytes.chunks_exact(row.bytes()).take(self.rows) {
+                    latent_kernels::load_row(row, stored, &mut key);
+                    let (mut score, mut size) = (0.0, 0.0);
+                    for (q, weight) in x.chunks_exact(self.width).zip(&y[..heads]) {
+                        let products = || q.iter().zip(&key).map(|(q, k)| f64::from(*q) * f64::from(*k));
+                        score += f64::from(*weight) * products().sum::<f64>().max(0.0);
+                        size += f64::from(weight.abs()) * products().map(f64::abs).sum::<f64>();
+                    }
+                    truth.push(score, size);
+                }
+            }
             RowOp::SiluMul => pairs().for_each(|(gate, up)| {
                 let value = gate / (1.0 + (-gate).exp()) * up;
                 truth.push(value, value.abs());
@@ -381,6 +448,10 @@ impl RowCase {
                     }
                 }
             }
+            RowOp::Silu => pairs().for_each(|(x, _)| {
+                let value = x / (1.0 + (-x).exp());
+                truth.push(value, value.abs());
+            }),
             RowOp::Relu2 => pairs().for_each(|(x, _)| truth.push(x.max(0.0).powi(2), x * x)),
             RowOp::Add => pairs().for_each(|(x, y)| truth.push(x + y, (x + y).abs())),
             RowOp::Scale => pairs().for_each(|(x, _)| {

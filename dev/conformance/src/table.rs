@@ -119,12 +119,13 @@ const ROW_SIZES: [(usize, usize); 8] =
     [(1, 1), (3, 7), (2, 16), (3, 31), (3, 33), (3, 512), (2, 1536), (3, 7168)];
 
 /// Experts, and the rules that choose among them: those of published models, and odd ones.
-const ROUTES: [(usize, RoutingRules); 8] = {
+const ROUTES: [(usize, RoutingRules); 9] = {
     let plain = RoutingRules {
         gating: RouteGating::Softmax,
         bias: false,
         groups: (1, 1),
         group_score: RouteGroupScore::Max,
+        masked_zero: false,
         norm: false,
         scale: 1.0,
         chosen: 6,
@@ -134,6 +135,7 @@ const ROUTES: [(usize, RoutingRules); 8] = {
         bias: true,
         groups: (8, 4),
         group_score: RouteGroupScore::TopTwoSum,
+        masked_zero: false,
         norm: true,
         scale: 2.5,
         chosen: 8,
@@ -142,6 +144,7 @@ const ROUTES: [(usize, RoutingRules); 8] = {
         (64, plain),
         (160, RoutingRules { groups: (8, 3), scale: 16.0, ..plain }),
         (256, v3),
+        (192, RoutingRules { masked_zero: true, ..v3 }),
         (64, RoutingRules { groups: (1, 1), chosen: 4, scale: 1.8, ..v3 }),
         (384, RoutingRules { groups: (1, 1), scale: 2.827, ..v3 }),
         (7, RoutingRules { chosen: 7, norm: true, ..plain }),
@@ -163,8 +166,10 @@ pub fn cases() -> Vec<KernelCase> {
     }
     for (queries, position, nope, rope, values) in EXPANDED_SIZES {
         for activation in FLOATS {
-            let case = ExpandedCase { activation, queries, position, nope, rope, values };
-            cases.push(KernelCase::Expanded(case));
+            for selects in [false, true] {
+                let case = ExpandedCase { activation, queries, position, nope, rope, values, selects };
+                cases.push(KernelCase::Expanded(case));
+            }
         }
     }
     for (nope, latent, blocks) in KEY_SIZES {
@@ -220,6 +225,7 @@ fn rows() -> Vec<KernelCase> {
             RowOp::RmsNorm,
             RowOp::QuantizeA8,
             RowOp::ToBf16,
+            RowOp::Silu,
             RowOp::SiluMul,
             RowOp::SigmoidMul { heads: None },
             RowOp::SigmoidMul { heads: Some(3) },
@@ -241,6 +247,13 @@ fn rows() -> Vec<KernelCase> {
         for cache in CacheType::ALL {
             add(RowOp::Store(cache), rows, width);
             add(RowOp::Load(cache), rows, width);
+        }
+    }
+    for cache in CacheType::ALL {
+        for (keys, width, heads) in [(1, 24, 5), (63, 20, 8), (65, 36, 17), (200, 128, 32), (130, 128, 64)] {
+            for exact in [true, false] {
+                add(RowOp::IndexScores { heads, cache, exact }, keys, width);
+            }
         }
     }
     for width in [1, 24, 75, 128] {
@@ -327,6 +340,7 @@ pub fn real_sizes() -> Vec<KernelCase> {
                 nope,
                 rope,
                 values,
+                selects: false,
             }));
         }
         for order in [KeyOrder::Keys, KeyOrder::Latents] {
@@ -336,7 +350,9 @@ pub fn real_sizes() -> Vec<KernelCase> {
     }
     let mut add = |op, width| cases.push(KernelCase::Row(RowCase { op, rows: 16, width }));
     for width in [2048, 7168] {
-        for op in [RowOp::RmsNorm, RowOp::QuantizeA8, RowOp::ToBf16, RowOp::SiluMul, RowOp::Relu2] {
+        for op in
+            [RowOp::RmsNorm, RowOp::QuantizeA8, RowOp::ToBf16, RowOp::Silu, RowOp::SiluMul, RowOp::Relu2]
+        {
             add(op, width);
         }
         for op in [RowOp::Add, RowOp::Scale, RowOp::Axpy] {
@@ -358,6 +374,18 @@ pub fn real_sizes() -> Vec<KernelCase> {
         add(RowOp::SigmoidMul { heads }, 8192);
     }
     add(RowOp::CombineSplits { splits: 4 }, 512);
+    // GLM-5's and DeepSeek-V3.2's indexers over many keys
+    let mut scan = |heads, cache, exact| {
+        let op = RowOp::IndexScores { heads, cache, exact };
+        cases.push(KernelCase::Row(RowCase { op, rows: 4096, width: 128 }));
+    };
+    for cache in CacheType::ALL {
+        for heads in [32, 64] {
+            scan(heads, cache, true);
+            scan(heads, cache, false);
+        }
+    }
+    let mut add = |op, width| cases.push(KernelCase::Row(RowCase { op, rows: 16, width }));
     for cache in CacheType::ALL {
         add(RowOp::Store(cache), 576);
         add(RowOp::Load(cache), 576);

@@ -130,6 +130,7 @@ pub(crate) fn config_of(shape: &ModelSizes, config: &ModelConfig) -> Value {
         "index_topk": config.index_topk,
         "index_n_heads": a.indexer.map(|indexer| indexer.heads),
         "index_head_dim": a.indexer.map(|indexer| indexer.width),
+        "gated_norm_rank": config.norm_rank,
         "scale_emb": 12,
         "scale_depth": 1.4,
         "dim_model_base": 256,

@@ -1,8 +1,9 @@
 //! The shapes of public models, and toy sizes of the same wiring.
 
 use latent_graph::config::{
-    AttentionShape, DecayRate, FfnActivation, Gating, GroupScore, IndexerShape, KdaShape, KvForm, LayerKind,
-    ModelConfig, MoeShape, OutputGate, RopePairs, RopeScaling, RopeSpec, RouterSpec, Temperature,
+    AttentionShape, DecayRate, FfnActivation, Gating, GroupMask, GroupScore, IndexerShape, KdaShape, KvForm,
+    LayerKind, ModelConfig, MoeShape, OutputGate, QueryGate, RopePairs, RopeScaling, RopeSpec, RouterSpec,
+    Temperature,
 };
 
 /// Names of all shapes.
@@ -41,6 +42,8 @@ pub(crate) struct ModelSizes {
     temperature: Option<f64>,
     /// Whether the shared key is rotated.
     rotates: bool,
+    /// Rank of the gates of the layers' norms, where there are such; the output gate is then made of the query's latent.
+    norm_rank: Option<usize>,
     /// Most layers' recurrent state.
     kda: Option<KdaSizes>,
 }
@@ -96,6 +99,7 @@ const PLAIN: ModelSizes = ModelSizes {
     indexer: None,
     temperature: None,
     rotates: true,
+    norm_rank: None,
     kda: None,
 };
 
@@ -145,6 +149,21 @@ const V3: ModelSizes = ModelSizes {
     ..LARGE
 };
 
+const AXK2: ModelSizes = ModelSizes {
+    name: "a.x-k2",
+    circuit: "axk2",
+    names: Some(("axk2", "axk2")),
+    vocab: 163_840,
+    context: 131_072,
+    heads: 64,
+    yarn: None,
+    gate: Some(OutputGate::PerElement),
+    norm_rank: Some(16),
+    indexer: Some((64, 128, 2048)),
+    moe: Some(MoeSizes { dense_lead: 1, ..V3_EXPERTS }),
+    ..V3
+};
+
 /// Few experts of toy size.
 const TINY_EXPERTS: MoeSizes =
     MoeSizes { experts: 16, used: 4, shared: 1, ffn: 256, sigmoid: true, norm: true, scale: 2.5, ..EXPERTS };
@@ -185,7 +204,7 @@ const LING: ModelSizes = ModelSizes {
     ..LARGE
 };
 
-const SHAPES: [ModelSizes; 26] = [
+const SHAPES: [ModelSizes; 29] = [
     ModelSizes {
         name: "youtu-llm-2b",
         layers: 32,
@@ -318,6 +337,29 @@ const SHAPES: [ModelSizes; 26] = [
         moe: Some(MoeSizes { experts: 192, dense_lead: 1, unbiased: true, ..V3_EXPERTS }),
         yarn: None,
         ..V3
+    },
+    ModelSizes { name: "a.x-k2", ..AXK2 },
+    ModelSizes {
+        name: "a.x-k2-light",
+        layers: 48,
+        hidden: 2048,
+        heads: 32,
+        q_lora: 384,
+        kv_lora: 128,
+        nope: 64,
+        rope: 32,
+        v: 64,
+        ffn: 5120,
+        indexer: Some((16, 128, 2048)),
+        moe: Some(MoeSizes {
+            experts: 128,
+            ffn: 512,
+            dense_lead: 1,
+            groups: 1,
+            groups_used: 1,
+            ..V3_EXPERTS
+        }),
+        ..AXK2
     },
     ModelSizes {
         name: "kimi-linear",
@@ -457,6 +499,16 @@ const SHAPES: [ModelSizes; 26] = [
         ..PLAIN
     },
     ModelSizes {
+        name: "tiny-axk2",
+        circuit: "axk2",
+        names: Some(("axk2", "axk2")),
+        gate: Some(OutputGate::PerElement),
+        norm_rank: Some(16),
+        moe: Some(MoeSizes { groups: 4, groups_used: 2, ..TINY_EXPERTS }),
+        indexer: Some((4, 128, 2048)),
+        ..PLAIN
+    },
+    ModelSizes {
         name: "tiny-minicpm3",
         circuit: "minicpm3",
         nope: 64,
@@ -516,7 +568,7 @@ impl ModelSizes {
                     .and_then(|scale| Some(Temperature { scale, length: self.yarn?.1 })),
                 output_gate: self.gate,
                 indexer: self.indexer.map(|(heads, width, topk)| {
-                    let halves = self.names.is_some_and(|(gguf, _)| gguf == "deepseek32");
+                    let halves = self.names.is_some_and(|(gguf, _)| matches!(gguf, "deepseek32" | "axk2"));
                     let pairs = if halves { RopePairs::NeoX } else { RopePairs::Interleaved };
                     IndexerShape { heads, width, topk, pairs }
                 }),
@@ -537,7 +589,7 @@ impl ModelSizes {
             } else {
                 FfnActivation::SiluGated
             },
-            moe: moe.map(MoeSizes::shape),
+            moe: moe.map(|moe| moe.shape(self.norm_rank.is_some())),
             embedding_scale: 1.0,
             residual_scale: 1.0,
             logits_scale: 1.0,
@@ -546,6 +598,11 @@ impl ModelSizes {
             index_topk: self.indexer.map(|(.., topk)| topk),
             full_indexers: self.indexer.map_or_else(Vec::new, |_| vec![true; layers]),
             kv_form: if !matches!(self.circuit, "minicpm3" | "plm") { kv_form } else { KvForm::Combined },
+            query_gate: self.norm_rank.map(|_| match kv_form {
+                KvForm::Separate => QueryGate::Separate,
+                KvForm::Combined => QueryGate::Fused,
+            }),
+            norm_rank: self.norm_rank,
             part: None,
         }
     }
@@ -588,7 +645,8 @@ impl KdaSizes {
 }
 
 impl MoeSizes {
-    fn shape(self) -> MoeShape {
+    /// Where `zero_masked`, experts of other groups count as 0.
+    fn shape(self, zero_masked: bool) -> MoeShape {
         MoeShape {
             experts: self.experts,
             num_experts_per_tok: self.used,
@@ -600,6 +658,7 @@ impl MoeSizes {
                 groups: self.groups,
                 groups_used: self.groups_used,
                 group_score: if self.sigmoid { GroupScore::TopTwoSum } else { GroupScore::Max },
+                group_mask: if zero_masked { GroupMask::Zero } else { GroupMask::Excluded },
                 normalise: self.norm,
                 norm_floor: 0.0,
                 scale: self.scale,

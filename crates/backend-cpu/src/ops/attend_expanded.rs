@@ -5,9 +5,11 @@ use super::expanded_layout::ExpandedLayout;
 use crate::context::WorkerContext;
 use crate::program::{AttendExpanded, ExpandedKernels, NaiveMlaKernels};
 use crate::scratch::{WorkerScratch, resize_scratch};
-use latent_backend::SeqSpan;
 use latent_graph::ir::AttentionPath;
-use latent_kernels::{AttendExpandedArgs, AttendExpandedFn, ExpandedKv, HeadWidths, KvElement, MatrixView};
+use latent_kernels::{
+    AttendExpandedArgs, AttendExpandedFn, ExpandedKv, HeadWidths, KeyMask, KvElement, MatrixView,
+};
+use std::ops::Range;
 
 /// Minimum query rows per task, unless the step has fewer.
 const MIN_QUERIES: usize = 32;
@@ -50,7 +52,6 @@ impl AttendExpanded {
                 self.attend_group(ctx, &group, kernels.attend, scratch);
                 ctx.barrier();
             }
-            self.attend_selected(ctx, span, scratch);
         }
     }
 
@@ -65,11 +66,10 @@ impl AttendExpanded {
         let AttendExpanded { q_nope, q_rope, out, .. } = self;
         let (a, span, layout) = (&ctx.model.config.attention, group.span, &group.layout);
         let (heads, width) = (group.heads.len(), a.nope + a.rope);
-        // the rows behind these attend to selected tokens
-        let dense =
-            span.rows.clone().take_while(|row| ctx.selected(self.selected.as_ref(), *row).is_none()).count();
-        let size = queries_per_task::<N>(dense, heads, ctx.worker.count);
-        let tasks = dense.div_ceil(size);
+        let count = span.rows.len();
+        let size = queries_per_task::<N>(count, heads, ctx.worker.count);
+        let tasks = count.div_ceil(size);
+        let mut masked = None;
         for task in 0..heads * tasks {
             if task % ctx.worker.count != ctx.worker.index {
                 continue;
@@ -78,7 +78,13 @@ impl AttendExpanded {
             let (h, task) = (task % heads, tasks - 1 - task / heads);
             let head = group.heads.start + h;
             let first = span.rows.start + task * size;
-            let rows = first..(span.rows.start + dense).min(first + size);
+            let rows = first..span.rows.end.min(first + size);
+            // heads of the same rows follow each other
+            if masked.as_ref() != Some(&rows) {
+                self.mask(ctx, rows.clone(), &mut scratch.mask);
+                masked = Some(rows.clone());
+            }
+            let selects = ctx.selected(self.selected.as_ref(), rows.end - 1).is_some();
             let latents = layout.latent * N::KV_BLOCK;
             let keys = ctx.expanded(layout.keys(h, 0), layout.kv_len * layout.nope);
             let rope_keys = ctx.expanded(latents, layout.kv_len * layout.width - latents);
@@ -99,7 +105,13 @@ impl AttendExpanded {
             // SAFETY: tasks are disjoint in head or rows, and each is dealt to one worker.
             let mut y = unsafe { ctx.write(out, rows.clone(), head * out.head_stride, out.width) };
             let q = MatrixView::new(queries, rows.len(), width, width);
-            let args = AttendExpandedArgs { q, expanded: &expanded, position, scales };
+            let args = AttendExpandedArgs {
+                q,
+                expanded: &expanded,
+                position,
+                scales,
+                mask: selects.then_some(&scratch.mask),
+            };
             kernel(&args, &mut y, &mut scratch.attention);
             ctx.beat();
         }
@@ -107,58 +119,20 @@ impl AttendExpanded {
 }
 
 impl AttendExpanded {
-    /// Attention to the stored keys and values of selected tokens, for the rows of a span that attend to such: for comparison alone, since
-    /// rows of a latent cache are absorbed then. Tasks are rows and heads.
-    fn attend_selected(&self, ctx: &WorkerContext<'_>, span: &SeqSpan, scratch: &mut WorkerScratch) {
-        let AttendExpanded { q_nope, q_rope, out, kv_layer, .. } = self;
-        let (a, format) = (&ctx.model.config.attention, ctx.kv_format(*kv_layer));
-        for row in span.rows.clone() {
-            let Some(selected) = ctx.selected(self.selected.as_ref(), row) else { continue };
-            if row % ctx.worker.count != ctx.worker.index {
-                continue;
+    /// The tokens that some rows of a span attend to, where the last of them attends to selected ones.
+    fn mask(&self, ctx: &WorkerContext<'_>, rows: Range<usize>, mask: &mut KeyMask) {
+        let selected = |row| ctx.selected(self.selected.as_ref(), row);
+        if selected(rows.end - 1).is_none() {
+            return;
+        }
+        mask.reset(rows.len(), ctx.batch.positions[rows.end - 1] + 1);
+        for (query, row) in rows.enumerate() {
+            match selected(row) {
+                Some(tokens) => mask.select(query, tokens.iter().map(|token| *token as usize)),
+                None => mask.select(query, 0..=ctx.batch.positions[row]),
             }
-            let (width, scale) = (a.nope + a.rope, ctx.score_scale(ctx.batch.positions[row]));
-            let rows = resize_scratch(&mut scratch.more, selected.len() * format.width());
-            for (stored, position) in rows.chunks_exact_mut(format.width()).zip(selected) {
-                latent_kernels::load_row(format, ctx.kv_row(span, *kv_layer, *position as usize), stored);
-            }
-            for head in 0..a.heads {
-                let query = resize_scratch(&mut scratch.results, width);
-                query[..a.nope].copy_from_slice(ctx.head(q_nope, row, head));
-                if let Some(q_rope) = q_rope {
-                    query[a.nope..].copy_from_slice(ctx.head(q_rope, row, head));
-                }
-                let parts = rows
-                    .chunks_exact(format.width())
-                    .map(|stored| stored[head * (width + a.v)..][..width + a.v].split_at(width));
-                // SAFETY: rows are dealt to workers.
-                let result = unsafe { ctx.head_mut(out, row, head, 0..out.width) };
-                attend_row(query, parts, scale, result);
-            }
-            ctx.beat();
         }
     }
-}
-
-/// softmax(scale · q · k) · v over keys and values, in f64.
-fn attend_row<'r>(
-    query: &[f32],
-    parts: impl Iterator<Item = (&'r [f32], &'r [f32])> + Clone,
-    scale: f32,
-    out: &mut [f32],
-) {
-    let score = |key: &[f32]| -> f64 {
-        let products = query.iter().zip(key).map(|(q, k)| f64::from(*q) * f64::from(*k));
-        products.sum::<f64>() * f64::from(scale)
-    };
-    let max = parts.clone().map(|(key, _)| score(key)).fold(f64::NEG_INFINITY, f64::max);
-    let (mut sum, mut mix) = (0.0, vec![0.0f64; out.len()]);
-    for (key, value) in parts {
-        let weight = (score(key) - max).exp();
-        sum += weight;
-        mix.iter_mut().zip(value).for_each(|(mix, value)| *mix += weight * f64::from(*value));
-    }
-    out.iter_mut().zip(mix).for_each(|(out, mix)| *out = (mix / sum) as f32);
 }
 
 /// Query rows of a task: the more, the less often keys are read, but there must be tasks enough for all

@@ -14,7 +14,15 @@ impl Elementwise {
             if !in_place {
                 elements.copy_from_slice(ctx.row(overwritten, row));
             }
-            kernel(elements, other.as_ref().map_or(&[], |other| ctx.row(other, row)), *factor);
+            match other {
+                Some(other) if other.heads > 1 && other.head_stride != other.width => {
+                    // a part of each head, such as the gate of a projection that makes queries and gates
+                    for (head, elements) in elements.chunks_exact_mut(other.width).enumerate() {
+                        kernel(elements, ctx.head(other, row, head), *factor);
+                    }
+                }
+                other => kernel(elements, other.as_ref().map_or(&[], |other| ctx.row(other, row)), *factor),
+            }
         }
     }
 }

@@ -27,7 +27,7 @@ pub(super) fn serves_latent(case: &LatentCase) -> bool {
 
 /// The same of keys and values.
 pub(super) fn serves_expanded(case: &ExpandedCase) -> bool {
-    case.activation == ActivationType::F32
+    case.activation == ActivationType::F32 && !case.selects
 }
 
 /// Widths of a latent, of a head's key in its two parts, and of its value.

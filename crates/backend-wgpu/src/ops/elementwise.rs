@@ -41,6 +41,9 @@ fn result(x: f32, z: f32) -> f32 { return x; }
 const RELU2: &str = "
 fn result(x: f32, z: f32) -> f32 { return max(x, 0.0) * max(x, 0.0); }
 ";
+const SILU: &str = "
+fn result(x: f32, z: f32) -> f32 { return x / (1.0 + exp(-x)); }
+";
 const SCALE: &str = "
 fn result(x: f32, z: f32) -> f32 { return params.factor * x; }
 ";
@@ -62,7 +65,7 @@ fn shader(name: &'static str, parts: [&'static str; 3]) -> Shader {
 #[cfg(test)]
 pub(super) fn shaders() -> Vec<Shader> {
     let mut all = Vec::new();
-    for text in [COPY, RELU2, SCALE, ADD, SILU_MUL, SIGMOID_MUL] {
+    for text in [COPY, SILU, RELU2, SCALE, ADD, SILU_MUL, SIGMOID_MUL] {
         for second in [NO_SECOND, SECOND_IN_RESULT, SECOND] {
             all.extend([FIRST_IS_RESULT, FIRST].map(|first| shader("elementwise", [text, second, first])));
         }
@@ -186,6 +189,7 @@ pub(super) fn compile(compiler: &Compiler<'_>, node: &Node) -> Result<Box<dyn Gp
             };
             Elementwise::new(compiler, ("sigmoid_mul", SIGMOID_MUL), x, y, second, 1.0)
         }
+        Op::Silu => Elementwise::new(compiler, ("silu", SILU), x, y, SecondOperand::None, 1.0),
         Op::Relu2 => Elementwise::new(compiler, ("relu2", RELU2), x, y, SecondOperand::None, 1.0),
         Op::Scale { by } => Elementwise::new(compiler, ("scale", SCALE), x, y, SecondOperand::None, by),
         Op::Add { scale } => Elementwise::new(compiler, ("add", ADD), x, y, second(1)?, scale),

@@ -92,9 +92,13 @@ pub(crate) fn compile(
         Op::RmsNorm => rms_norm::compile(compiler, node)?,
         Op::Linear => linear::compile(compiler, node)?,
         Op::Rope => rope::compile(compiler, node)?,
-        Op::SiluMul | Op::SigmoidMul | Op::Relu2 | Op::Add { .. } | Op::Bias | Op::Scale { .. } => {
-            elementwise::compile(compiler, node)?
-        }
+        Op::Silu
+        | Op::SiluMul
+        | Op::SigmoidMul
+        | Op::Relu2
+        | Op::Add { .. }
+        | Op::Bias
+        | Op::Scale { .. } => elementwise::compile(compiler, node)?,
         Op::Concat => elementwise::concat(compiler, node)?,
         Op::GatherRows => gather::compile(compiler, node)?,
         Op::Route => route::compile(compiler, node)?,

@@ -11,7 +11,7 @@ use crate::weights::DeviceVector;
 use latent_backend::BackendError;
 #[cfg(test)]
 use latent_graph::config::RouterSpec;
-use latent_graph::config::{Gating, GroupScore, MoeShape};
+use latent_graph::config::{Gating, GroupMask, GroupScore, MoeShape};
 use latent_graph::ir::{AttentionPath, Node};
 use std::sync::Arc;
 
@@ -86,6 +86,10 @@ fn shader(moe: &MoeShape, bias: bool) -> Shader {
         .count("GROUPS", router.groups)
         .count("GROUPS_USED", groups_used)
         .with("TOP_TWO", ShaderConstant::Flag(router.group_score == GroupScore::TopTwoSum))
+        .with(
+            "MASKED",
+            ShaderConstant::Number(if router.group_mask == GroupMask::Zero { 0.0 } else { -3.0e38 }),
+        )
         .with("SOFTMAX", ShaderConstant::Flag(router.gating == Gating::Softmax))
         .with("OF_SELECTED", ShaderConstant::Flag(router.gating == Gating::SoftmaxOfSelected))
         .with("NORMALISE", ShaderConstant::Flag(router.normalise))

@@ -59,7 +59,7 @@ fn softmax(thread: u32) {
     for (var e = thread; e < EXPERTS; e += THREADS) { score[e] /= total; }
 }
 
-// Experts of all but the best groups cannot be chosen.
+// Experts of all but the best groups cannot be chosen, or count as 0.
 fn keep_best_groups(thread: u32) {
     let size = EXPERTS / GROUPS;
     for (var g = thread; g < GROUPS; g += THREADS) {
@@ -84,7 +84,7 @@ fn keep_best_groups(thread: u32) {
             before += select(0u, 1u, larger || same);
         }
         if (before >= GROUPS_USED) {
-            for (var e = g * size; e < (g + 1u) * size; e++) { choice[e] = NONE; }
+            for (var e = g * size; e < (g + 1u) * size; e++) { choice[e] = MASKED; }
         }
     }
     workgroupBarrier();

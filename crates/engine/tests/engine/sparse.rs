@@ -11,7 +11,7 @@ use latent_types::CacheType;
 use std::path::PathBuf;
 
 /// Fixtures with prompts several times as long as `index_topk`: all layers with an indexer, and some that share its tokens.
-const SPARSE: [&str; 2] = ["deepseek-v32-sparse", "glm-dsa-sparse"];
+const SPARSE: [&str; 3] = ["deepseek-v32-sparse", "glm-dsa-sparse", "axk2"];
 
 /// Mean relative square error of a row that exact arithmetic may have.
 const EXACT: f64 = 1e-9;

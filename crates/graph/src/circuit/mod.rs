@@ -43,9 +43,10 @@ use crate::naming::NamingScheme;
 use std::sync::OnceLock;
 
 /// The files of `crates/graph/circuits`: a new architecture adds a line.
-const FILES: [(&str, &str); 6] = [
+const FILES: [(&str, &str); 7] = [
     ("bailing_hybrid", include_str!("../../circuits/bailing_hybrid.json")),
     ("axk1", include_str!("../../circuits/axk1.json")),
+    ("axk2", include_str!("../../circuits/axk2.json")),
     ("deepseek2", include_str!("../../circuits/deepseek2.json")),
     ("kimi_linear", include_str!("../../circuits/kimi_linear.json")),
     ("minicpm3", include_str!("../../circuits/minicpm3.json")),

@@ -43,6 +43,12 @@ pub enum TensorOrigin {
     },
     /// Logarithms of rates of decay, of the rates with either sign.
     LogRates(WeightPart),
+    /// The queries of a matrix that makes queries and output gates of two latents: of each head the first rows, the first half of each.
+    Queries(WeightPart),
+    /// The gates of such a matrix: of each head the last `v` rows, the second half of each.
+    Gates(WeightPart),
+    /// Such a matrix, with zeros where queries would take the second latent, and gates the first.
+    QueriesAndGates { queries: WeightPart, gates: WeightPart },
     /// A `kv_b`: for each head the rows of W_UK, which is stored transposed, and those of W_UV.
     Joined {
         /// `k_b`.
@@ -155,6 +161,11 @@ impl TransferSorter<'_> {
                     other("a_log")?.map(|part| TensorOrigin::Rates { part, negative })
                 }
                 "a_log" => other("a_rate")?.map(TensorOrigin::LogRates),
+                "q_b" => other("q_gate")?.map(TensorOrigin::Queries),
+                "attn_gate" => other("q_gate")?.map(TensorOrigin::Gates),
+                "q_gate" => other("q_b")?
+                    .zip(other("attn_gate")?)
+                    .map(|(queries, gates)| TensorOrigin::QueriesAndGates { queries, gates }),
                 "k_b" => other("kv_b")?.map(TensorOrigin::Uk),
                 "v_b" => other("kv_b")?.map(TensorOrigin::Uv),
                 "kv_b" => other("k_b")?.zip(other("v_b")?).map(|(uk, uv)| TensorOrigin::Joined { uk, uv }),

@@ -2,7 +2,7 @@
 
 use super::block::{OpSpec, SlotSpec};
 use super::expression;
-use crate::config::{DecayRate, FfnActivation, KvForm, LayerKind, ModelConfig, RankShare};
+use crate::config::{DecayRate, FfnActivation, KvForm, LayerKind, ModelConfig, QueryGate, RankShare};
 use crate::error::{CircuitError, GraphError};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -41,6 +41,8 @@ impl ConfigVars {
         let mut flags = BTreeMap::from([
             ("q_lora", a.q_lora_rank.is_some()),
             ("output_gate", a.output_gate.is_some()),
+            ("query_gate", config.query_gate == Some(QueryGate::Separate)),
+            ("fused_query_gate", config.query_gate == Some(QueryGate::Fused)),
             ("rope", a.rope > 0),
             ("rotated", config.rope.dims > 0),
             ("split_kv", config.kv_form == KvForm::Separate),
@@ -236,6 +238,9 @@ fn dimensions(config: &ModelConfig) -> BTreeMap<&'static str, usize> {
     ]);
     if let Some(width) = a.gate_width() {
         dimensions.insert("output_gate", width);
+    }
+    if let Some(rank) = config.norm_rank {
+        dimensions.insert("norm_rank", rank);
     }
     if let Some(rank) = a.q_lora_rank {
         dimensions.insert("q_lora", rank);

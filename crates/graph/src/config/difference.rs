@@ -23,6 +23,7 @@ impl ModelConfig {
             architecture: String::new(),
             name: None,
             kv_form: super::KvForm::Combined,
+            query_gate: self.query_gate.map(|_| super::QueryGate::Fused),
             ..self.clone()
         };
         if let Some(kda) = &mut config.kda {
@@ -32,6 +33,7 @@ impl ModelConfig {
             moe.router.norm_floor = 0.0;
             if moe.router.groups == 1 {
                 moe.router.group_score = super::GroupScore::Max;
+                moe.router.group_mask = super::GroupMask::Excluded;
             }
         }
         config

@@ -1,6 +1,6 @@
 //! What each family of config.json implies where it leaves keys out.
 
-use super::{FfnActivation, Gating, GroupScore, OutputGate, RopePairs};
+use super::{FfnActivation, Gating, GroupMask, GroupScore, OutputGate, RopePairs};
 use crate::naming::{self, NamingScheme};
 
 /// Models whose published code shares its defaults.
@@ -31,6 +31,10 @@ pub(super) struct ModelFamily {
     pub(super) scaled: bool,
     /// The gate on attention's output, unless `mla_use_output_gate` says otherwise.
     pub(super) gate: Option<OutputGate>,
+    /// Whether the gate is made of the query's latent, by the matrix that makes the queries.
+    pub(super) query_gate: bool,
+    /// Rank of the gates of its layers' norms, unless `gated_norm_rank` says otherwise; none where its norms have no gates.
+    pub(super) norm_rank: Option<usize>,
     /// Defaults of its layers with a recurrent state; none where the family has no such layers.
     pub(super) kda: Option<KdaDefaults>,
     /// Keys that it spells in another way: as most families have them, and as this one does.
@@ -55,6 +59,8 @@ pub(super) struct RouterDefaults {
     pub(super) method: Option<&'static str>,
     /// What groups are judged by where the router has no bias.
     pub(super) group_score: GroupScore,
+    /// What experts of other groups count as.
+    pub(super) group_mask: GroupMask,
     /// Where `n_group` and `topk_group` are missing.
     pub(super) groups: (usize, usize),
     /// Where `first_k_dense_replace` is missing.
@@ -69,6 +75,7 @@ const V2_ROUTER: RouterDefaults = RouterDefaults {
     gating: Gating::Softmax,
     method: Some("greedy"),
     group_score: GroupScore::Max,
+    group_mask: GroupMask::Excluded,
     groups: (1, 1),
     first_dense: 0,
     weights: Some((false, 1.0)),
@@ -79,6 +86,7 @@ const V3_ROUTER: RouterDefaults = RouterDefaults {
     gating: Gating::Sigmoid,
     method: Some("noaux_tc"),
     group_score: GroupScore::Max,
+    group_mask: GroupMask::Excluded,
     groups: (8, 4),
     first_dense: 3,
     weights: None,
@@ -89,10 +97,15 @@ const V3_ROUTER: RouterDefaults = RouterDefaults {
 const AXK1_ROUTER: RouterDefaults =
     RouterDefaults { method: None, group_score: GroupScore::TopTwoSum, first_dense: 1, ..V3_ROUTER };
 
+/// A.X-K2's code does not read `topk_method`; A.X-K2-Light has no groups.
+const AXK2_ROUTER: RouterDefaults =
+    RouterDefaults { group_mask: GroupMask::Zero, groups: (1, 1), weights: Some((true, 2.5)), ..AXK1_ROUTER };
+
 const MISTRAL4_ROUTER: RouterDefaults = RouterDefaults {
     gating: Gating::Softmax,
     method: None,
     group_score: GroupScore::TopTwoSum,
+    group_mask: GroupMask::Excluded,
     groups: (1, 1),
     first_dense: 0,
     weights: Some((true, 1.0)),
@@ -113,6 +126,8 @@ const DEEPSEEK: ModelFamily = ModelFamily {
     activation: FfnActivation::SiluGated,
     scaled: false,
     gate: None,
+    query_gate: false,
+    norm_rank: None,
     kda: None,
     keys: &[],
     names: &naming::PLAIN,
@@ -141,7 +156,7 @@ const YOUTU: ModelFamily = ModelFamily {
 const SARVAM_KEYS: &[(&str, &str)] =
     &[("n_routed_experts", "num_experts"), ("n_shared_experts", "num_shared_experts")];
 
-pub(super) static FAMILIES: [ModelFamily; 15] = [
+pub(super) static FAMILIES: [ModelFamily; 16] = [
     ModelFamily {
         model_type: "deepseek_v2",
         classes: &["DeepseekV2ForCausalLM"],
@@ -179,6 +194,18 @@ pub(super) static FAMILIES: [ModelFamily; 15] = [
         circuit: "axk1",
         gguf: Some("axk1"),
         router: Some(AXK1_ROUTER),
+        ..DEEPSEEK
+    },
+    ModelFamily {
+        model_type: "axk2",
+        classes: &["AXK2ForCausalLM"],
+        circuit: "axk2",
+        gguf: Some("axk2"),
+        router: Some(AXK2_ROUTER),
+        rms_eps: Some(1e-6),
+        gate: Some(OutputGate::PerElement),
+        query_gate: true,
+        norm_rank: Some(16),
         ..DEEPSEEK
     },
     ModelFamily {

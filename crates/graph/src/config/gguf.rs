@@ -8,7 +8,7 @@ use super::indexer::Indexer;
 use super::limits;
 use super::reader::Reader;
 use super::source::{ConfigTensors, MetadataKeys};
-use super::{AttentionShape, IndexerShape, KvForm, ModelConfig, OutputGate, Temperature};
+use super::{AttentionShape, IndexerShape, KvForm, ModelConfig, OutputGate, QueryGate, Temperature};
 
 /// Reads the config of a GGUF file.
 pub(super) fn read(keys: &dyn MetadataKeys, tensors: &dyn ConfigTensors) -> Result<ModelConfig, ConfigError> {
@@ -38,7 +38,11 @@ pub(super) fn read(keys: &dyn MetadataKeys, tensors: &dyn ConfigTensors) -> Resu
     let turned = if architecture.rotates { shape.rope } else { 0 };
     let rope = gguf_rope::read(&gguf, turned, context_length, temperature.is_some())?;
     let (kv_form, shape) = gguf.expansion(shape, hidden_size)?;
-    let shape = AttentionShape { output_gate: gguf.output_gate(&shape, hidden_size)?, ..shape };
+    let (query_gate, output_gate) = match architecture.gated_norms {
+        true => (Some(gguf.query_gate(&shape)?), Some(OutputGate::PerElement)),
+        false => (None, gguf.output_gate(&shape, hidden_size)?),
+    };
+    let shape = AttentionShape { output_gate, ..shape };
     let layer_kinds = gguf_moe::layer_kinds(&gguf, layers, mtp_layers, blocks)?;
     let softmax_scale = rope.score_scale / ((shape.nope + shape.rope) as f64).sqrt();
     let [embedding_scale, residual_scale, logits_scale] = gguf.scales(layers, hidden_size)?;
@@ -81,6 +85,8 @@ pub(super) fn read(keys: &dyn MetadataKeys, tensors: &dyn ConfigTensors) -> Resu
         logits_scale,
         tied_embeddings: !tensors.has("output.weight"),
         kv_form,
+        query_gate,
+        norm_rank: gguf.norm_rank(hidden_size)?,
         part: None,
     })
 }
@@ -261,6 +267,40 @@ impl GgufConfig<'_> {
                 Ok(("attention.key_length", key, keys.size("attention.value_length", limits::HEAD_WIDTH)?))
             }
         }
+    }
+
+    /// How queries and output gates are made of the query's latent: by two matrices, as llama.cpp's converter writes them, or by that of the
+    /// published files.
+    fn query_gate(&self, a: &AttentionShape) -> Result<QueryGate, ConfigError> {
+        let Some(rank) = a.q_lora_rank else {
+            return Err(self.keys.missing("attention.q_lora_rank", "the output gate is made of this latent"));
+        };
+        let (queries, gate) =
+            (self.attention_tensor("attn_q_b.weight"), self.attention_tensor("attn_gate.weight"));
+        if !self.tensors.has(&gate)
+            && self.tensors.shape(&queries).is_none_or(|shape| shape.last() != Some(&rank))
+        {
+            let wanted = [a.heads * (a.nope + a.rope + a.v), 2 * rank];
+            self.check(
+                &queries,
+                &wanted,
+                "[head_count · (key_length_mla + value_length_mla), 2 · q_lora_rank]",
+            )?;
+            return Ok(QueryGate::Fused);
+        }
+        self.check(&gate, &[a.heads * a.v, rank], "[head_count · value_length_mla, q_lora_rank]")?;
+        Ok(QueryGate::Separate)
+    }
+
+    /// Rank of the gates of the layers' norms, where the architecture has them.
+    fn norm_rank(&self, hidden: usize) -> Result<Option<usize>, ConfigError> {
+        if !self.architecture.gated_norms {
+            return Ok(None);
+        }
+        let rank = self.keys.need_size("gated_norm_rank", limits::RANK, "the rank of the gates of norms")?;
+        let tensor = self.attention_tensor("attn_norm_gate_a.weight");
+        self.check(&tensor, &[rank, hidden], "[gated_norm_rank, embedding_length]")?;
+        Ok(Some(rank))
     }
 
     /// No key tells of the gate: its tensor does, and how many gates it makes.

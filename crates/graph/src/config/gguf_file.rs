@@ -3,7 +3,7 @@
 use super::error::ConfigError;
 use super::reader::Reader;
 use super::source::ConfigTensors;
-use super::{FfnActivation, GroupScore, LayerKind, RopePairs};
+use super::{FfnActivation, GroupMask, GroupScore, LayerKind, RopePairs};
 
 /// What the architectures of GGUF files differ in.
 pub(super) struct Architecture {
@@ -23,6 +23,10 @@ pub(super) struct Architecture {
     pub(super) sigmoid: bool,
     /// What groups of experts are judged by where the router has no bias.
     pub(super) group_score: GroupScore,
+    /// What experts of other groups count as.
+    pub(super) group_mask: GroupMask,
+    /// Whether its layers' norms have gates, and the output gate is made of the query's latent.
+    pub(super) gated_norms: bool,
     /// Whether it has MiniCPM3's scales, which its files do not state.
     pub(super) scaled: bool,
     /// β of the attention temperature, where the model has one that its files do not state.
@@ -63,13 +67,15 @@ const DEEPSEEK2: Architecture = Architecture {
     yarn: YarnKeys::Deepseek2,
     sigmoid: false,
     group_score: GroupScore::Max,
+    group_mask: GroupMask::Excluded,
+    gated_norms: false,
     scaled: false,
     temperature: None,
     rotates: true,
     rates: None,
 };
 
-pub(super) static ARCHITECTURES: [Architecture; 9] = [
+pub(super) static ARCHITECTURES: [Architecture; 10] = [
     DEEPSEEK2,
     Architecture { name: "deepseek32", yarn: YarnKeys::Mla, ..DEEPSEEK2 },
     Architecture {
@@ -94,6 +100,16 @@ pub(super) static ARCHITECTURES: [Architecture; 9] = [
         yarn: YarnKeys::Mla,
         sigmoid: true,
         group_score: GroupScore::TopTwoSum,
+        ..DEEPSEEK2
+    },
+    Architecture {
+        name: "axk2",
+        circuit: "axk2",
+        yarn: YarnKeys::Mla,
+        sigmoid: true,
+        group_score: GroupScore::TopTwoSum,
+        group_mask: GroupMask::Zero,
+        gated_norms: true,
         ..DEEPSEEK2
     },
     Architecture {

@@ -154,6 +154,9 @@ fn sizes(config: &ModelConfig, architecture: &Architecture, keys: &mut KeyList) 
     if let Some(top_k) = config.index_topk {
         keys.add_size("attention.indexer.top_k", top_k);
     }
+    if let Some(rank) = config.norm_rank {
+        keys.add_size("gated_norm_rank", rank);
+    }
     if let Some(temperature) = a.temperature {
         keys.add_real("attention.temperature_scale", temperature.scale);
         keys.add_size("attention.temperature_length", temperature.length);

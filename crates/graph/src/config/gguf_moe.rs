@@ -176,6 +176,7 @@ fn router(gguf: &GgufConfig<'_>, layer: usize) -> Result<RouterSpec, ConfigError
         groups,
         groups_used,
         group_score: if bias { GroupScore::TopTwoSum } else { gguf.architecture.group_score },
+        group_mask: gguf.architecture.group_mask,
         normalise: keys.flag("expert_weights_norm")?.unwrap_or(false),
         norm_floor: NORM_FLOOR,
         scale,

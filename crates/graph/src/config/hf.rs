@@ -11,7 +11,8 @@ use super::limits;
 use super::reader::Reader;
 use super::source::{ConfigTensors, MetadataKeys, MetadataValue};
 use super::{
-    AttentionShape, FfnActivation, IndexerShape, KvForm, LayerKind, ModelConfig, OutputGate, RopePairs,
+    AttentionShape, FfnActivation, IndexerShape, KvForm, LayerKind, ModelConfig, OutputGate, QueryGate,
+    RopePairs,
 };
 use crate::naming::HF_PREFIXES;
 
@@ -82,6 +83,8 @@ pub(super) fn read(keys: &dyn MetadataKeys, tensors: &dyn ConfigTensors) -> Resu
         logits_scale: scales[2],
         tied_embeddings: config.tied()?,
         kv_form: KvForm::Combined,
+        query_gate: family.query_gate.then_some(QueryGate::Fused),
+        norm_rank: config.norm_rank()?,
         part: None,
     })
 }
@@ -277,14 +280,20 @@ impl HfConfig<'_> {
                 "num_attention_heads · (qk_nope_head_dim + v_head_dim)",
             ),
         ];
-        let gate = a.gate_width().map(|gates| {
+        let fused = "num_attention_heads · (qk_head_dim + v_head_dim), queries and gates";
+        let query_gate = self.family.query_gate.then_some((
+            "self_attn.q_b_proj.weight",
+            a.heads * (a.nope + a.rope + a.v),
+            fused,
+        ));
+        let gate = a.gate_width().filter(|_| !self.family.query_gate).map(|gates| {
             let meaning = match a.output_gate {
                 Some(OutputGate::PerElement) => "num_attention_heads · v_head_dim, a gate for each element",
                 _ => "num_attention_heads, a gate for each",
             };
             ("self_attn.g_proj.weight", gates, meaning)
         });
-        for (name, outputs, meaning) in wanted.into_iter().chain(gate) {
+        for (name, outputs, meaning) in wanted.into_iter().chain(gate).chain(query_gate) {
             let tensor = self.layer_tensor(self.attention_layer, name);
             let Some(shape) = self.tensors.shape(&tensor) else {
                 return Err(self.text.missing_tensor(&tensor, "Multi-head Latent Attention needs it"));
@@ -294,6 +303,22 @@ impl HfConfig<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Rank of the gates of the layers' norms, where the family has them.
+    fn norm_rank(&self) -> Result<Option<usize>, ConfigError> {
+        let Some(default) = self.family.norm_rank else { return Ok(None) };
+        let rank = self.text.size("gated_norm_rank", limits::RANK)?.unwrap_or(default);
+        let tensor = self.layer_tensor(self.attention_layer, "input_layernorm.W_down.weight");
+        match self.tensors.shape(&tensor) {
+            None => {
+                Err(self.text.missing_tensor(&tensor, "the norms of every layer have a gate of low rank"))
+            }
+            Some(shape) if shape.first() != Some(&rank) => {
+                Err(self.text.wrong_shape(&tensor, &shape, format!("{rank} outputs, the gated_norm_rank")))
+            }
+            Some(_) => Ok(Some(rank)),
+        }
     }
 
     fn rms_eps(&self) -> Result<f64, ConfigError> {

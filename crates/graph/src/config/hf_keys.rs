@@ -90,6 +90,9 @@ impl ModelConfig {
                 add("indexer_types", full.iter().map(word).collect());
             }
         }
+        if let Some(rank) = self.norm_rank {
+            add("gated_norm_rank", json!(rank));
+        }
         if let Some(moe) = &self.moe {
             self.add_experts(moe, family, &mut add);
         }

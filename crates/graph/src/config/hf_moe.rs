@@ -152,6 +152,7 @@ fn router(config: &HfConfig<'_>, defaults: &RouterDefaults, layer: usize) -> Res
         groups,
         groups_used,
         group_score: if bias { GroupScore::TopTwoSum } else { defaults.group_score },
+        group_mask: defaults.group_mask,
         normalise,
         norm_floor: NORM_FLOOR,
         scale: if normalise && defaults.scales_or_normalises && !bias { 1.0 } else { scale },

@@ -84,6 +84,16 @@ impl ImpliedShapes<'_> {
                 let outputs = if low_rank { width } else { heads.checked_mul(width)? };
                 (low_rank == rest.contains("f_a")).then(|| vec![outputs, hidden])
             }
+            "self_attn.q_b_proj.weight" if self.family().is_some_and(|family| family.query_gate) => {
+                let head =
+                    self.size("qk_nope_head_dim") + self.size("qk_rope_head_dim") + self.size("v_head_dim");
+                Some(vec![heads.checked_mul(head)?, self.size("q_lora_rank").checked_mul(2)?])
+            }
+            "input_layernorm.W_down.weight" => {
+                let default = self.family()?.norm_rank?;
+                let rank = self.size("gated_norm_rank");
+                Some(vec![if rank > 0 { rank } else { default }, hidden])
+            }
             "self_attn.g_proj.weight" if full => {
                 Some(vec![heads.checked_mul(self.size("v_head_dim"))?, hidden])
             }
@@ -156,6 +166,12 @@ impl ImpliedShapes<'_> {
         match rest {
             "attn_q_a.weight" => Some(vec![self.size("attention.q_lora_rank"), hidden]).filter(|s| s[0] > 0),
             "attn_kv_a_mqa.weight" => Some(vec![kv + rope, hidden]),
+            "attn_norm_gate_a.weight" if self.size("gated_norm_rank") > 0 => {
+                Some(vec![self.size("gated_norm_rank"), hidden])
+            }
+            "attn_gate.weight" if self.size("gated_norm_rank") > 0 => {
+                Some(vec![heads.checked_mul(value)?, self.size("attention.q_lora_rank")])
+            }
             "attn_k_b.weight" if key > 0 => Some(vec![heads, kv, key.saturating_sub(rope)]),
             "attn_v_b.weight" if key > 0 => Some(vec![heads, value, kv]),
             "attn_kv_b.weight" if key == 0 => {

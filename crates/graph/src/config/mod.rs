@@ -39,8 +39,8 @@ pub(crate) use implied::ImpliedShapes;
 pub use indexer::{INDEX_NORM_EPS, Indexer};
 pub use key_list::KeyList;
 pub use model::{
-    AttentionShape, DecayRate, FfnActivation, Gating, GroupScore, IndexerShape, KdaShape, KvForm, LayerKind,
-    ModelConfig, MoeShape, OutputGate, RouterSpec, Temperature,
+    AttentionShape, DecayRate, FfnActivation, Gating, GroupMask, GroupScore, IndexerShape, KdaShape, KvForm,
+    LayerKind, ModelConfig, MoeShape, OutputGate, QueryGate, RouterSpec, Temperature,
 };
 pub(crate) use outline::OutlineFile;
 pub use part::{RankPart, RankShare, WireType};

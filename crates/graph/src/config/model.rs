@@ -64,6 +64,12 @@ pub struct ModelConfig {
     pub tied_embeddings: bool,
     /// How W_UK and W_UV are stored.
     pub kv_form: KvForm,
+    /// How the projections to queries and to the output gate are stored, where the gate is made of the query's latent (A.X-K2).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub query_gate: Option<QueryGate>,
+    /// Rank of the gates of the layers' norms, where they have such gates (A.X-K2).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub norm_rank: Option<usize>,
     /// Which part of the model this is, where several ranks share it: heads and widths are then this rank's.
     #[serde(skip)]
     pub part: Option<Box<RankPart>>,
@@ -241,6 +247,16 @@ pub enum KvForm {
     Combined,
 }
 
+/// How the projections from the query's latent to queries and output gates are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum QueryGate {
+    /// As one matrix: it takes the normalized latent and the latent before its norm, and makes query and gate of each head.
+    Fused,
+    /// As two: of the normalized latent the queries, of the latent before its norm the gates.
+    Separate,
+}
+
 /// Sizes of the mixture of experts and its router.
 #[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
 pub struct MoeShape {
@@ -271,6 +287,9 @@ pub struct RouterSpec {
     pub groups_used: usize,
     /// What a group is judged by.
     pub group_score: GroupScore,
+    /// What experts of other groups count as.
+    #[serde(skip_serializing_if = "GroupMask::is_excluded")]
+    pub group_mask: GroupMask,
     /// Whether the chosen weights are divided by their sum.
     pub normalise: bool,
     /// The sum is at least this before dividing (llama.cpp 6.103515625e-5; HF adds 1e-20).
@@ -299,6 +318,22 @@ pub enum GroupScore {
     TopTwoSum,
     /// Its best expert (DeepSeek-V2).
     Max,
+}
+
+/// What the experts of groups that do not stay in the choice count as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum GroupMask {
+    /// −∞: none of them is chosen.
+    Excluded,
+    /// 0, which is chosen before negative scores (A.X-K2).
+    Zero,
+}
+
+impl GroupMask {
+    fn is_excluded(&self) -> bool {
+        *self == GroupMask::Excluded
+    }
 }
 
 impl ModelConfig {

@@ -49,6 +49,7 @@ mod shapes;
 mod shared;
 mod short_conv;
 mod sigmoid_mul;
+mod silu;
 mod silu_mul;
 mod split;
 
@@ -132,6 +133,8 @@ operations! {
     Route in route::Route;
     /// Σ topk_weights · expert(x), before grouping.
     ExpertMlp in expert_mlp::ExpertMlp;
+    /// x → silu(x), in place.
+    Silu in silu::Silu;
     /// gate, up → silu(gate) · up.
     SiluMul in silu_mul::SiluMul;
     /// x → sigmoid(gate) · x, in place.

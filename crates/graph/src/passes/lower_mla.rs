@@ -53,8 +53,9 @@ impl MlaChoice {
         }
     }
 
-    /// The formulation of a span of `new_rows` rows behind `first` cached ones. Of a sparse model, whose rows attend to selected tokens of a
-    /// latent cache, spans that reach beyond as many tokens as are selected are absorbed.
+    /// The formulation of a span of `new_rows` rows behind `first` cached ones. Rows of a sparse model attend to selected tokens alone: absorbed,
+    /// they gather these; naive, they score all tokens with keys that are expanded for all rows together, and mask the others. `Auto` takes
+    /// what costs fewer FLOPs.
     pub fn path_at(
         self,
         first: usize,
@@ -63,7 +64,11 @@ impl MlaChoice {
         shape: &AttentionShape,
     ) -> AttentionPath {
         match shape.indexer {
-            Some(indexer) if form == CacheForm::Latent && first + new_rows > indexer.topk => {
+            Some(indexer)
+                if self == MlaChoice::Auto
+                    && form == CacheForm::Latent
+                    && gathering_pays(first, new_rows, shape, indexer.topk) =>
+            {
                 AttentionPath::Absorbed
             }
             _ => self.path(new_rows, shape),
@@ -113,6 +118,9 @@ impl CacheForm {
     }
 }
 
+/// What a FLOP costs that attends to gathered rows, in those over expanded keys and values, which have more queries per row.
+const GATHERING: f64 = 1.0;
+
 /// The number of new rows of a sequence from which expanding keys and values costs fewer FLOPs than attending in latent space;
 /// none where it never does. `kv_lora · (nope + v) / (2 · kv_lora − nope − v)`: 171 for DeepSeek-V3's sizes, 398 for GLM-4.7-Flash's.
 ///
@@ -122,6 +130,21 @@ pub fn crossover(shape: &AttentionShape) -> Option<usize> {
     let expansion = shape.kv_lora_rank * (shape.nope + shape.v);
     let saved = (2 * shape.kv_lora_rank).checked_sub(shape.nope + shape.v)?;
     if saved == 0 { None } else { Some(expansion.div_ceil(saved)) }
+}
+
+/// Whether rows of a sparse model cost fewer FLOPs that gather the `topk` cached rows they attend to than rows that mask scores of all: per
+/// row and head, `topk` · (2 · kv_lora + rope) against n · (nope + rope + v) for n tokens seen, and the share of a row in the expansion of
+/// all keys and values.
+fn gathering_pays(first: usize, new_rows: usize, shape: &AttentionShape, topk: usize) -> bool {
+    let (latent, expanded) = (shape.kv_lora_rank as f64, (shape.nope + shape.v) as f64);
+    let (first, rows) = (first as f64, new_rows.max(1) as f64);
+    if first + rows <= topk as f64 {
+        return false;
+    }
+    let seen = first + rows / 2.0;
+    let gathered = seen.min(topk as f64) * (2.0 * latent + shape.rope as f64);
+    let masked = (first + rows) / rows * latent * expanded + seen * (expanded + shape.rope as f64);
+    GATHERING * gathered < masked
 }
 
 /// Lowers every `mla_attention` of `ir`.
@@ -142,11 +165,6 @@ pub fn lower_mla(
             problem: format!("an expanded cache serves the naive formulation, not {choice}"),
         });
     }
-    // a row of more cached tokens than an indexer selects is absorbed, whatever was chosen: keys and values of single rows are not expanded
-    let choice = match (choice, form, shape.indexer) {
-        (MlaChoice::Naive, CacheForm::Latent, Some(_)) => MlaChoice::Auto,
-        _ => choice,
-    };
     loop {
         let unlowered = |node: &Node| match node.op {
             Op::MlaAttention => true,

@@ -46,6 +46,7 @@ pub(crate) fn config() -> ModelConfig {
                 groups: 4,
                 groups_used: 2,
                 group_score: GroupScore::TopTwoSum,
+                group_mask: GroupMask::Excluded,
                 normalise: true,
                 norm_floor: 1e-20,
                 scale: 2.5,
@@ -61,6 +62,8 @@ pub(crate) fn config() -> ModelConfig {
         full_indexers: Vec::new(),
         kda: None,
         kv_form: KvForm::Separate,
+        query_gate: None,
+        norm_rank: None,
         part: None,
     }
 }

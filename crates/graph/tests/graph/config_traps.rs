@@ -433,7 +433,7 @@ fn an_unknown_architecture_names_those_that_are_known() {
         &[
             "model.gguf",
             "\"llama\"",
-            "deepseek2, deepseek32, glm-dsa, mistral4, axk1, minicpm3, kimi-linear, bailingmoe3, plm",
+            "deepseek2, deepseek32, glm-dsa, mistral4, axk1, axk2, minicpm3, kimi-linear, bailingmoe3, plm",
         ],
     );
 }

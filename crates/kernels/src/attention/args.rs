@@ -1,6 +1,7 @@
 //! Arguments of attention kernels.
 
 use super::expanded::{ExpandedKv, KeyBlocks, KeyOrder};
+use super::key_mask::KeyMask;
 use super::kv_element::KvElement;
 use super::split_kv::PartialSoftmax;
 use crate::kv_cache::CacheView;
@@ -41,6 +42,8 @@ pub struct AttendExpandedArgs<'a, N = f32> {
     pub position: usize,
     /// Factor on the scores of each query.
     pub scales: &'a [f32],
+    /// Which of these rows each query attends to; none: all.
+    pub mask: Option<&'a KeyMask>,
 }
 
 /// Causal attention of one head: overwrites the results, tokens × width of a value; the last argument is
@@ -103,6 +106,9 @@ impl<N: KvElement> AttendExpandedArgs<'_, N> {
     #[inline(always)]
     pub(crate) fn check(&self, out: &MatrixViewMut<'_>) {
         self.expanded.check(&self.q, self.position, self.scales, out);
+        if let Some(mask) = self.mask {
+            mask.check(self.q.rows(), self.position + self.q.rows());
+        }
     }
 }
 

@@ -11,6 +11,7 @@ mod args;
 mod expanded;
 #[cfg(target_arch = "x86_64")]
 mod gemm_f16;
+mod key_mask;
 mod kv_element;
 mod mla_decode;
 mod mla_prefill;
@@ -24,5 +25,6 @@ pub use args::{AttendArgs, AttendExpandedArgs, AttendExpandedFn, AttendFn, Expan
 pub use expanded::{ExpandedKv, HeadWidths, KeyBlocks, KeyOrder};
 pub(crate) use mla_decode::{QuantizedQueries, queries_len};
 
+pub use key_mask::KeyMask;
 pub use kv_element::{KEYS, KvElement};
 pub use split_kv::{PartialSoftmax, combine_splits, partial_softmax_len};

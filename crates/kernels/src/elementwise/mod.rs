@@ -13,6 +13,7 @@ pub(crate) fn kernel(op: OpKind) -> Option<(ElementwiseFn, usize)> {
     Some(match op {
         OpKind::SiluMul => (of_rows::silu_mul, 1),
         OpKind::SigmoidMul => (of_rows::sigmoid_mul, 0),
+        OpKind::Silu => (of_rows::silu, 0),
         OpKind::Relu2 => (of_rows::relu2, 0),
         OpKind::Add => (of_rows::add, 0),
         OpKind::Scale => (of_rows::scale, 0),
@@ -28,6 +29,10 @@ mod of_rows {
 
     pub(super) fn sigmoid_mul(x: &mut [f32], gate: &[f32], _: f32) {
         super::sigmoid_mul(gate, x);
+    }
+
+    pub(super) fn silu(x: &mut [f32], _: &[f32], _: f32) {
+        super::silu_row(x);
     }
 
     pub(super) fn relu2(x: &mut [f32], _: &[f32], _: f32) {
@@ -53,6 +58,15 @@ tiers! {
 pub fn silu_mul(gate: &[f32], up: &mut [f32]) {
     for (up, gate) in up.iter_mut().zip(gate) {
         *up *= silu(*gate);
+    }
+}
+}
+
+tiers! {
+/// x = SiLU(x).
+pub fn silu_row(x: &mut [f32]) {
+    for x in x {
+        *x = silu(*x);
     }
 }
 }

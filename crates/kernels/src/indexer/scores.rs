@@ -14,7 +14,7 @@ use std::ops::Range;
 const KEY_BLOCK: usize = 64;
 
 /// Heads per vector.
-const LANES: usize = 16;
+pub(super) const LANES: usize = 16;
 
 /// Operands of the scores of one query.
 pub struct IndexArgs<'a> {
@@ -26,7 +26,7 @@ pub struct IndexArgs<'a> {
     pub cache: &'a CacheView<'a>,
     /// The keys that are scored.
     pub rows: Range<usize>,
-    /// Whether products with keys of int8 are in f32: else the query is quantized too.
+    /// Whether products are in f32: else queries are quantized where keys are int8, and they may be rounded to bf16 where keys are of 16 bits.
     pub exact: bool,
 }
 
@@ -49,6 +49,14 @@ pub fn index_scores(args: &IndexArgs<'_>, out: &mut [f32], scratch: &mut Vec<f32
             // SAFETY: this function is compiled for AVX-512, and the body is inlined into it.
             unsafe { scores::<crate::simd::avx512::Avx512>(args, out, scratch) }
         }
+    }
+    #[cfg(target_arch = "x86_64")]
+    if !args.exact
+        && super::bf16::reads(args.cache.ty())
+        && crate::tier_limit() >= latent_types::Tier::Avx512
+        && crate::isa::Avx512Bf16::detect().is_some()
+    {
+        return super::bf16::scores(args, out, scratch);
     }
     #[cfg(target_arch = "x86_64")]
     match crate::tiers::active_isa() {
@@ -153,7 +161,7 @@ unsafe fn quantized<S: Simd>(args: &IndexArgs<'_>, out: &mut [f32], scratch: &mu
 
 /// Σ w · max(0, product), in lanes that are added up in order.
 #[inline(always)]
-fn weighted(products: &[f32], weights: &[f32]) -> f32 {
+pub(super) fn weighted(products: &[f32], weights: &[f32]) -> f32 {
     let mut lanes = [0.0f32; LANES];
     for (products, weights) in products.chunks_exact(LANES).zip(weights.chunks_exact(LANES)) {
         for ((lane, product), weight) in lanes.iter_mut().zip(products).zip(weights) {
@@ -205,7 +213,11 @@ mod tests {
                     };
                     let truth: f64 = (0..heads).map(|h| f64::from(weights[h]) * dot(h).max(0.0)).sum();
                     let size: f64 = (0..heads).map(|h| f64::from(weights[h]).abs() * dot(h).abs()).sum();
-                    let bound = if ty == CacheType::Int8 { 0.05 } else { 1e-5 };
+                    let bound = match ty {
+                        CacheType::Int8 => 0.05,
+                        CacheType::F16 | CacheType::Bf16 if !exact => 0.01,
+                        _ => 1e-5,
+                    };
                     assert!(
                         (f64::from(*found) - truth).abs() <= bound * size + 1e-4,
                         "{ty} key {at}: {found}, not {truth}"

@@ -36,6 +36,8 @@ pub struct RouteSpec<'a> {
     /// Groups whose experts may be selected.
     pub groups_used: usize,
     pub group_score: RouteGroupScore,
+    /// What experts of other groups count as: −∞, or 0.
+    pub masked_score: f32,
     /// Whether weights are divided by their sum.
     pub norm: bool,
     /// Lower bound of the sum that weights are divided by.
@@ -45,7 +47,7 @@ pub struct RouteSpec<'a> {
 }
 
 /// Selects the `topk_ids.len()` best experts, best first. Ties go to the lower index; experts of masked
-/// groups and NaN logits count as −∞. `scratch` grows to twice the number of experts plus the number of
+/// groups count as `masked_score`, and NaN logits as −∞. `scratch` grows to twice the number of experts plus the number of
 /// groups.
 ///
 /// # Panics
@@ -136,7 +138,7 @@ fn best_of(choice: &[f32]) -> usize {
     best
 }
 
-/// Sets the experts of all but the best groups to −∞.
+/// Sets the experts of all but the best groups to `masked_score`.
 fn mask_groups(choice: &mut [f32], groups: &mut [f32], spec: &RouteSpec<'_>) {
     let size = choice.len() / spec.groups;
     for (group, members) in groups.iter_mut().zip(choice.chunks_exact(size)) {
@@ -159,7 +161,7 @@ fn mask_groups(choice: &mut [f32], groups: &mut [f32], spec: &RouteSpec<'_>) {
     }
     for (group, members) in groups.iter().zip(choice.chunks_exact_mut(size)) {
         if !group.is_nan() {
-            members.fill(f32::NEG_INFINITY);
+            members.fill(spec.masked_score);
         }
     }
 }
@@ -174,6 +176,7 @@ mod tests {
         groups: 1,
         groups_used: 1,
         group_score: RouteGroupScore::Max,
+        masked_score: f32::NEG_INFINITY,
         norm: false,
         norm_floor: 0.0,
         scale: 1.0,

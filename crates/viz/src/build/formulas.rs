@@ -1,7 +1,7 @@
 //! Formulas of the operations, with the values of their symbols in one model.
 
 use crate::data::Formula;
-use latent_graph::config::{Gating, GroupScore, ModelConfig, RopePairs, RopeScaling};
+use latent_graph::config::{Gating, GroupMask, GroupScore, ModelConfig, RopePairs, RopeScaling};
 use latent_graph::ir::Op;
 use std::collections::BTreeMap;
 
@@ -115,7 +115,11 @@ fn router(config: &ModelConfig) -> Vec<String> {
             GroupScore::TopTwoSum => "the sum of its two best",
             GroupScore::Max => "its best",
         };
-        symbols.push(format!("the best {} of {} groups, each judged by {score}", r.groups_used, r.groups));
+        let others = if r.group_mask == GroupMask::Zero { "; experts of the others count as 0" } else { "" };
+        symbols.push(format!(
+            "the best {} of {} groups, each judged by {score}{others}",
+            r.groups_used, r.groups
+        ));
     }
     symbols
 }

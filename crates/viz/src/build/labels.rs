@@ -113,8 +113,8 @@ pub(crate) fn family_of(word: &str, slot: &str) -> &'static str {
         | "attend_separate" | "attend_expanded" | "index_select" => "attention",
         "latent_store" | "expanded_store" | "index_store" => "cache",
         "route" | "expert_mlp" | "expert_gate_up" | "expert_down" => "experts",
-        "softplus_decay" | "bounded_decay" | "silu_mul" | "sigmoid_mul" | "relu2" | "add" | "bias"
-        | "scale" | "all_reduce" => "sum",
+        "softplus_decay" | "bounded_decay" | "silu" | "silu_mul" | "sigmoid_mul" | "relu2" | "add"
+        | "bias" | "scale" | "all_reduce" => "sum",
         _ => "linear",
     }
 }

@@ -5,7 +5,7 @@ use crate::attention::{
 };
 use crate::backend::KernelJob;
 use latent_kernels::{
-    AttendArgs, AttendExpandedArgs, AttendExpandedFn, AttendFn, ExpandArgs, ExpandKeysFn, KvElement,
+    AttendArgs, AttendExpandedArgs, AttendExpandedFn, AttendFn, ExpandArgs, ExpandKeysFn, KeyMask, KvElement,
     MatrixView, MatrixViewMut, PartialSoftmax, combine_splits, partial_softmax_len,
 };
 
@@ -94,8 +94,17 @@ impl<N: KvElement> KernelJob for CpuExpandedJob<'_, N> {
         let width = nope + rope;
         let q = MatrixView::new(&self.operands.queries, queries, width, width);
         let expanded = &self.lines.view(self.case);
+        let mask = self.case.selects.then(|| {
+            let mut mask = KeyMask::default();
+            mask.reset(queries, position + queries);
+            for query in 0..queries {
+                mask.select(query, (0..position + queries).filter(|key| self.case.attends(query, *key)));
+            }
+            mask
+        });
         let mut out = MatrixViewMut::new(&mut self.out, queries, values, values);
-        let args = AttendExpandedArgs { q, expanded, position, scales: &self.operands.scales };
+        let args =
+            AttendExpandedArgs { q, expanded, position, scales: &self.operands.scales, mask: mask.as_ref() };
         (self.kernel)(&args, &mut out, &mut self.scratch);
     }
 

@@ -44,6 +44,7 @@ enum RowKind {
     Load,
     QuantizeA8,
     ToBf16,
+    Silu,
     SiluMul,
     SigmoidMul,
     L2Norm,
@@ -57,6 +58,7 @@ enum RowKind {
     Scale,
     Axpy,
     CombineSplits,
+    IndexScores,
     Route,
 }
 
@@ -69,6 +71,7 @@ impl RowKind {
             OpKind::Rope => Some(RowKind::Rope),
             OpKind::LatentStore => Some(RowKind::Store),
             OpKind::Route => Some(RowKind::Route),
+            OpKind::Silu => Some(RowKind::Silu),
             OpKind::SiluMul => Some(RowKind::SiluMul),
             OpKind::SigmoidMul => Some(RowKind::SigmoidMul),
             OpKind::L2Norm => Some(RowKind::L2Norm),
@@ -98,6 +101,7 @@ impl RowKind {
             RowOp::Load(_) => RowKind::Load,
             RowOp::QuantizeA8 => RowKind::QuantizeA8,
             RowOp::ToBf16 => RowKind::ToBf16,
+            RowOp::Silu => RowKind::Silu,
             RowOp::SiluMul => RowKind::SiluMul,
             RowOp::SigmoidMul { .. } => RowKind::SigmoidMul,
             RowOp::L2Norm => RowKind::L2Norm,
@@ -111,6 +115,7 @@ impl RowKind {
             RowOp::Scale => RowKind::Scale,
             RowOp::Axpy => RowKind::Axpy,
             RowOp::CombineSplits { .. } => RowKind::CombineSplits,
+            RowOp::IndexScores { .. } => RowKind::IndexScores,
             RowOp::Route(_) => RowKind::Route,
         }
     }
@@ -128,12 +133,13 @@ impl RowKind {
 }
 
 /// Functions that no operation of a plan binds to; kernels of the table or the engine call them.
-const BESIDE_THE_TABLE: [(&str, RowKind); 5] = [
+const BESIDE_THE_TABLE: [(&str, RowKind); 6] = [
     ("quantize_a8", RowKind::QuantizeA8),
     ("to_bf16", RowKind::ToBf16),
     ("axpy", RowKind::Axpy),
     ("combine_splits", RowKind::CombineSplits),
     ("latent_load", RowKind::Load),
+    ("index_scores", RowKind::IndexScores),
 ];
 
 impl Default for CpuCaseBackend {

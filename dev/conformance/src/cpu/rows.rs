@@ -2,9 +2,9 @@
 
 use super::force::TierGuard;
 use crate::backend::KernelJob;
-use crate::rows::{BOUND, EPS, FACTOR, POSITION, RowCase, RowOp, RowOperands, TAPS};
+use crate::rows::{BOUND, EPS, FACTOR, INDEX_BLOCK, POSITION, RowCase, RowOp, RowOperands, TAPS, index_row};
 use latent_kernels::{
-    DELTA_CHUNK, DeltaChunk, DeltaRow, DeltaScratch, DeltaState, MatrixView, MatrixViewMut, Q8_BLOCK, Q8Block,
+    CacheView, DELTA_CHUNK, DeltaChunk, DeltaRow, DeltaScratch, DeltaState, IndexArgs, MatrixView, MatrixViewMut, Q8_BLOCK, Q8Block,
 };
 use latent_types::{CacheRow, CacheType, Tier};
 
@@ -33,6 +33,7 @@ impl<'o> RowJob<'o> {
             RowOp::Store(ty) => bytes = vec![0; case.rows * case.cache_row(ty).bytes()],
             RowOp::ToBf16 => bits = vec![0; numbers],
             RowOp::QuantizeA8 => blocks = vec![Q8Block::ZERO; case.rows * case.width.div_ceil(Q8_BLOCK)],
+            RowOp::IndexScores { .. } => out = vec![f32::NAN; case.rows],
             RowOp::Route(routing) => {
                 chosen = vec![0; case.rows * routing.chosen];
                 out = vec![f32::NAN; case.rows * routing.chosen];
@@ -57,7 +58,13 @@ impl KernelJob for RowJob<'_> {
         let row = |i: usize| i * width..(i + 1) * width;
         match op {
             // in place: copy the operand first
-            RowOp::Rope(_) | RowOp::Relu2 | RowOp::Scale | RowOp::Add | RowOp::L2Norm | RowOp::GatedNorm => {
+            RowOp::Rope(_)
+            | RowOp::Silu
+            | RowOp::Relu2
+            | RowOp::Scale
+            | RowOp::Add
+            | RowOp::L2Norm
+            | RowOp::GatedNorm => {
                 self.out.copy_from_slice(x);
             }
             RowOp::SiluMul | RowOp::SigmoidMul { .. } | RowOp::Axpy => self.out.copy_from_slice(y),
@@ -72,6 +79,13 @@ impl KernelJob for RowJob<'_> {
             RowOp::DeltaRule => return self.delta(),
             RowOp::DeltaChunks => return self.delta_chunks(),
             _ => {}
+        }
+        if let RowOp::IndexScores { cache, exact, .. } = op {
+            let row = index_row(cache, width);
+            let table: Vec<u32> = (0..(bytes.len() / row.bytes() / INDEX_BLOCK) as u32).collect();
+            let cache = CacheView::new(row, bytes, INDEX_BLOCK, &table).expect("whole blocks");
+            let args = IndexArgs { q: x, weights: y, cache: &cache, rows: 0..rows, exact };
+            return latent_kernels::index_scores(&args, &mut self.out, &mut self.scratch);
         }
         for i in 0..rows {
             match op {
@@ -118,6 +132,7 @@ impl KernelJob for RowJob<'_> {
                     latent_kernels::quantize_q8(&x[row(i)], &mut self.blocks[i * blocks..(i + 1) * blocks]);
                 }
                 RowOp::ToBf16 => latent_kernels::to_bf16(&x[row(i)], &mut self.bits[row(i)]),
+                RowOp::Silu => latent_kernels::silu_row(&mut self.out[row(i)]),
                 RowOp::SiluMul => latent_kernels::silu_mul(&x[row(i)], &mut self.out[row(i)]),
                 RowOp::SigmoidMul { heads } => {
                     let gate = &x[row(i)][..RowOp::gates(heads, width)];
@@ -132,7 +147,7 @@ impl KernelJob for RowJob<'_> {
                     let (chosen, weights) = (&mut self.chosen[i * k..][..k], &mut self.out[i * k..][..k]);
                     latent_kernels::route(&x[row(i)], &routing.spec(y), chosen, weights, &mut self.scratch);
                 }
-                RowOp::CombineSplits { .. } | RowOp::DeltaRule | RowOp::DeltaChunks => {}
+                RowOp::CombineSplits { .. } | RowOp::DeltaRule | RowOp::DeltaChunks | RowOp::IndexScores { .. } => {}
             }
         }
     }

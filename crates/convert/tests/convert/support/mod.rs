@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Fixtures whose architecture has a name in GGUF files.
-pub const GGUF_CASES: [&str; 18] = [
+pub const GGUF_CASES: [&str; 21] = [
     "v2-lite",
     "v2-lite-yarn",
     "v2-groups",
@@ -25,6 +25,9 @@ pub const GGUF_CASES: [&str; 18] = [
     "deepseek32",
     "mistral4",
     "axk1",
+    "axk2",
+    "deepseek-v32-sparse",
+    "glm-dsa-sparse",
     "v3-bias",
     "v3-tiny-latents",
     "minicpm3-long",

@@ -13,6 +13,7 @@
 use super::driver::{self, PrefillKernel, PrefillTile};
 use crate::attention::args::{AttendExpandedArgs, ExpandArgs};
 use crate::attention::expanded::{ExpandedKv, HeadWidths, KeyOrder};
+use crate::attention::key_mask::KeyMask;
 use crate::attention::scratch;
 use crate::attention::softmax::bf16::{MASKED, ScoreRows, SoftmaxWeights, softmax_block};
 use crate::bf16::dot::Bf16Dot;
@@ -67,6 +68,7 @@ impl PrefillShape {
 struct Bf16Prefill<'a, D> {
     dot: D,
     expanded: &'a ExpandedKv<'a, bf16>,
+    mask: Option<&'a KeyMask>,
     shape: PrefillShape,
     /// Per set right panels of scaled queries.
     queries: *mut bf16,
@@ -106,7 +108,8 @@ impl<'a, D: Bf16Dot> Bf16Prefill<'a, D> {
             // AVX512-BF16 among them.
             unsafe { pack_queries(rows, nope, &args.scales[set * PANEL..], queries.add(set * shape.query())) }
         }
-        Bf16Prefill { dot, expanded: args.expanded, shape, queries, scores, weights, sums, max, sum }
+        let (expanded, mask) = (args.expanded, args.mask);
+        Bf16Prefill { dot, expanded, mask, shape, queries, scores, weights, sums, max, sum }
     }
 }
 
@@ -143,6 +146,9 @@ impl<D: Bf16Dot> PrefillKernel for Bf16Prefill<'_, D> {
         unsafe {
             if tile.position_of(first) + 1 < tile.start + panels * PANEL {
                 mask_future(scores, tile.position_of(first), tile.start);
+            }
+            if let Some(mask) = self.mask {
+                mask_unselected(scores, mask.block(first, tile.start, panels * PANEL));
             }
             let factors = softmax_both(scores, max, sum, self.weights);
             if tile.block > 0 {
@@ -218,6 +224,24 @@ unsafe fn mask_future(scores: &mut [f32], query: usize, key: usize) {
             let hidden = _mm512_cmplt_epi32_mask(_mm512_add_epi32(last, lanes), _mm512_set1_epi32(i as i32));
             // SAFETY: sixteen elements.
             unsafe { _mm512_mask_storeu_ps(scores.as_mut_ptr(), hidden, _mm512_set1_ps(MASKED)) }
+        }
+    }
+}
+}
+
+crate::isa::isa_fn! { Avx512;
+/// Scores of keys that a query does not attend to become [`MASKED`]: a word per key, a bit per query.
+///
+/// # Safety
+/// The CPU has AVX-512.
+unsafe fn mask_unselected(scores: &mut [f32], words: &[u32]) {
+    let masked = _mm512_set1_ps(MASKED);
+    for (line, word) in scores.chunks_exact_mut(PANEL).zip(words) {
+        let hidden = !word;
+        // SAFETY: two halves of sixteen elements.
+        unsafe {
+            _mm512_mask_storeu_ps(line.as_mut_ptr(), hidden as u16, masked);
+            _mm512_mask_storeu_ps(line[16..].as_mut_ptr(), (hidden >> 16) as u16, masked);
         }
     }
 }

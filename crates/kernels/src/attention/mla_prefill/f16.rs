@@ -14,6 +14,7 @@ use crate::attention::expanded::{ExpandedKv, HeadWidths, KeyOrder};
 use crate::attention::gemm_f16::{
     Accumulation, F16_CHAIN, F16_LANES, F16Gemm, LeftFactor, factor_row, multiply,
 };
+use crate::attention::key_mask::KeyMask;
 use crate::attention::kv_element::KEYS;
 use crate::attention::scratch::{self, words};
 use crate::attention::softmax::f16::{QueryState, softmax_row};
@@ -71,7 +72,9 @@ unsafe fn attend_checked(
     sums.fill(0.0);
     let state = QueryState { max, sum, block_max, block_sum, alpha, beta };
     let expanded = args.expanded;
-    let mut kernel = F16Prefill { expanded, scaled, line, factors, scores, weights, sums, columns, state };
+    let mask = args.mask;
+    let mut kernel =
+        F16Prefill { expanded, mask, scaled, line, factors, scores, weights, sums, columns, state };
     // SAFETY: the caller is compiled for AVX512-FP16; the kernel has these queries, and keys and values up to
     // the last, as the caller has checked.
     unsafe { driver::run(&mut kernel, args.position, queries) }
@@ -84,6 +87,7 @@ unsafe fn attend_checked(
 
 struct F16Prefill<'a> {
     expanded: &'a ExpandedKv<'a, f16>,
+    mask: Option<&'a KeyMask>,
     /// Scaled queries as left factors, `line` elements each.
     scaled: &'a [u32],
     line: usize,
@@ -135,7 +139,11 @@ impl PrefillKernel for F16Prefill<'_> {
     #[inline(always)]
     unsafe fn softmax(&mut self, tile: &PrefillTile) {
         for i in tile.queries.clone() {
-            let (scores, weights) = (&self.scores[i * KEYS..][..KEYS], &mut self.weights[i * KEYS..][..KEYS]);
+            let (scores, weights) =
+                (&mut self.scores[i * KEYS..][..KEYS], &mut self.weights[i * KEYS..][..KEYS]);
+            if let Some(mask) = self.mask {
+                mask.apply(i, tile.start, scores);
+            }
             // SAFETY: the caller is compiled for AVX512-FP16.
             let (max, sum) = unsafe { softmax_row(scores, tile.visible(i, KEYS), self.factors[i], weights) };
             (self.state.block_max[i], self.state.block_sum[i]) = (max, sum);

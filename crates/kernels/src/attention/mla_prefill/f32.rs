@@ -5,6 +5,7 @@ use super::driver::{self, PrefillKernel, PrefillTile};
 use crate::MatrixViewMut;
 use crate::attention::args::{AttendExpandedArgs, ExpandArgs};
 use crate::attention::expanded::{ExpandedKv, HeadWidths, KeyOrder};
+use crate::attention::key_mask::KeyMask;
 use crate::attention::kv_element::KEYS;
 use crate::attention::scratch;
 use crate::attention::softmax::f32::softmax_row;
@@ -35,6 +36,7 @@ pub(in crate::attention) unsafe fn attend<S: Simd>(
     sum.fill(0.0);
     let mut kernel = F32Prefill::<S> {
         expanded: args.expanded,
+        mask: args.mask,
         scaled,
         scores,
         max,
@@ -53,6 +55,7 @@ pub(in crate::attention) unsafe fn attend<S: Simd>(
 
 struct F32Prefill<'a, 'o, S> {
     expanded: &'a ExpandedKv<'a>,
+    mask: Option<&'a KeyMask>,
     /// Queries times their factor on scores.
     scaled: &'a [f32],
     /// Per query a line of keys: scores, then weights.
@@ -91,6 +94,9 @@ impl<S: Simd> PrefillKernel for F32Prefill<'_, '_, S> {
     unsafe fn softmax(&mut self, tile: &PrefillTile) {
         let lines = self.scores[tile.queries.start * KEYS..].chunks_exact_mut(KEYS);
         for (i, line) in tile.queries.clone().zip(lines) {
+            if let Some(mask) = self.mask {
+                mask.apply(i, tile.start, line);
+            }
             let factor = softmax_row(line, tile.visible(i, KEYS), &mut self.max[i], &mut self.sum[i]);
             if factor != 1.0 {
                 self.out.row_mut(i).iter_mut().for_each(|o| *o *= factor);
