@@ -266,12 +266,12 @@ fn saved_sequences_go_on_in_another_engine_and_backend() {
 }
 
 /// The demo model's tokenizer: ids are all that it is asked for.
-fn tokenizer() -> Arc<Tokenizer> {
+pub(crate) fn tokenizer() -> Arc<Tokenizer> {
     let file = Checkpoint::open(&demo::models().join("mla-demo-Q4_K_M.gguf")).unwrap();
     Arc::new(Tokenizer::from_checkpoint(&file).unwrap())
 }
 
-fn job(tokens: &[u32], most: usize) -> Job {
+pub(crate) fn job(tokens: &[u32], most: usize) -> Job {
     let mut job = Job::default();
     job.request.prompt = tokens.to_vec();
     job.request.sampling = SamplingParams::greedy();

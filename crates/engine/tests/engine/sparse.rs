@@ -1,14 +1,17 @@
 //! Sparse attention (DSA): prompts longer than the indexer's tokens, against logits of transformers in float64.
 
+use crate::kda::{job, tokenizer};
+use crate::support::jobs::{HeardEvents, nothing_is_left};
 use crate::support::{
     all_logits, bits, checkpoint, engine, error, fixture, folder, greedy, shared_and_shifted, side_by_side,
     tiers,
 };
-use latent_engine::cache::Sequence;
-use latent_engine::{Engine, EngineOptions, LogitsRequest, SeqInput, SparseAttention};
+use latent_engine::cache::{DiskCache, Sequence};
+use latent_engine::scheduler::{Scheduler, SchedulerOptions};
+use latent_engine::{Draft, Engine, EngineOptions, LogitsRequest, SeqInput, SparseAttention};
 use latent_graph::passes::{CacheForm, FORMS, MlaChoice, Precision};
 use latent_types::CacheType;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Fixtures with prompts several times as long as `index_topk`: all layers with an indexer, and some that share its tokens.
 const SPARSE: [&str; 3] = ["deepseek-v32-sparse", "glm-dsa-sparse", "axk2"];
@@ -181,6 +184,57 @@ fn cached_rows_are_those_of_a_sequence_that_was_computed_anew() {
         let dense = EngineOptions { sparse: SparseAttention::Off, ..options };
         let error = crate::support::engine(&file, &dense).restore(&saved).map(drop).unwrap_err().to_string();
         assert!(error.contains("number of cache streams") && error.contains("sparse_attention"), "{error}");
+    }
+}
+
+fn scheduler(path: &Path, draft: Draft, disk: Option<&Path>) -> Scheduler {
+    let options = EngineOptions { draft, draft_cost: Some(0.0), ..exact(MlaChoice::Auto, CacheForm::Latent) };
+    let disk = disk.map(|path| DiskCache { path: path.to_owned(), max_bytes: 1 << 30 });
+    let options_of_jobs = SchedulerOptions { disk, ..SchedulerOptions::default() };
+    Scheduler::new(engine(&checkpoint(path), &options), tokenizer(), options_of_jobs)
+}
+
+/// Tokens that were found in the cache, and the answer.
+fn ask(scheduler: &mut Scheduler, tokens: &[u32], most: usize) -> (usize, Vec<u32>) {
+    let mut heard = HeardEvents::default();
+    let id = scheduler.submit(job(tokens, most)).unwrap();
+    heard.run(scheduler);
+    (heard.cached(id), heard.tokens(id))
+}
+
+/// Blocks in memory and on disk have both streams.
+#[test]
+fn prompts_go_on_from_cached_blocks_in_memory_and_on_disk() {
+    for (case, path) in files() {
+        let disk = tempfile::tempdir().unwrap();
+        let text = fixture(case).tokens;
+        let mut other = text[..90].to_vec();
+        other.extend([11, 12, 13, 14]);
+        let alone = |tokens: &[u32]| ask(&mut scheduler(&path, Draft::None, None), tokens, 6);
+        let (first, edited) = (alone(&text), alone(&other));
+        assert_eq!((first.0, edited.0), (0, 0), "{case}");
+        let mut running = scheduler(&path, Draft::None, Some(disk.path()));
+        assert_eq!(ask(&mut running, &text, 6), first, "{case}");
+        let found = ask(&mut running, &other, 6);
+        assert!(found.0 >= 64 && found.1 == edited.1, "{case}: {found:?}, not {edited:?}");
+        running.flush_disk();
+        nothing_is_left(&mut running);
+        drop(running);
+        let mut restarted = scheduler(&path, Draft::None, Some(disk.path()));
+        let found = ask(&mut restarted, &text, 6);
+        assert!(found.0 >= 64 && found.1 == first.1, "{case}: {found:?}, not {first:?}");
+        nothing_is_left(&mut restarted);
+    }
+}
+
+/// Drafts of several tokens, most of which are rejected: their rows leave both streams.
+#[test]
+fn drafts_change_no_answer() {
+    for (case, path) in files() {
+        let tokens = fixture(case).tokens;
+        let prompt = [&tokens[..50], &tokens[..50], &tokens[..30]].concat();
+        let answer = |draft| ask(&mut scheduler(&path, draft, None), &prompt, 40).1;
+        assert_eq!(answer(Draft::Ngram), answer(Draft::None), "{case}");
     }
 }
 

@@ -1,5 +1,8 @@
 //! Scores of an indexer by AVX512-BF16: keys are the rows of left panels, heads those of right panels.
-#![allow(unsafe_code, reason = "vector instructions over addresses that the assertions on entry keep in bounds")]
+#![allow(
+    unsafe_code,
+    reason = "vector instructions over addresses that the assertions on entry keep in bounds"
+)]
 
 use super::scores::{IndexArgs, LANES, weighted};
 use crate::bf16::dot::{Avx512Bf16Dot, Bf16Dot};
@@ -46,7 +49,14 @@ pub(super) fn scores(args: &IndexArgs<'_>, out: &mut [f32], scratch: &mut Vec<f3
             let row = args.cache.row(first + i);
             assert!(row.len() >= 2 * width, "a key");
             // SAFETY: a row of `width` elements, and room for one of each k-step; `dot` proves the instructions.
-            unsafe { load_key(row.as_ptr(), args.cache.ty() == CacheType::F16, width, keys.wrapping_add(i * K_STEP)) }
+            unsafe {
+                load_key(
+                    row.as_ptr(),
+                    args.cache.ty() == CacheType::F16,
+                    width,
+                    keys.wrapping_add(i * K_STEP),
+                )
+            }
         }
         out.fill(0.0);
         for (group, weights) in weights.chunks_exact(PANEL).enumerate() {
