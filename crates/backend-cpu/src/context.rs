@@ -31,6 +31,8 @@ pub(crate) struct ModelData {
     pub tier: Tier,
     /// Whether an indexer's scores are in f32, whatever the cache's type.
     pub exact: bool,
+    /// Whether the scores of indexers may round to bf16.
+    pub index_bf16: bool,
     /// The router's rules, without the bias, which is a weight.
     pub route: Option<RouteSpec<'static>>,
 }

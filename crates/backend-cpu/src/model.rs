@@ -25,7 +25,7 @@ use latent_graph::stage_index::{LAYERS, LM_HEAD, MTP, MTP_HEAD};
 use latent_graph::{LM_HEAD_ROWS, Plan, Stage, distinct_weights};
 use latent_kernels::{Bf16x32, Q8Block, RopeTable, RouteSpec};
 use latent_threads::ThreadPool;
-use latent_types::ActivationType;
+use latent_types::{ActivationType, Tier};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -125,6 +125,8 @@ impl CpuModel {
                 index_pairs,
                 tier: options.stages.bind.tier,
                 exact: options.stages.bind.precision == Precision::Exact,
+                index_bf16: options.stages.bind.precision != Precision::Exact
+                    && options.stages.bind.tier >= Tier::Avx512,
             },
             stages,
             programs,

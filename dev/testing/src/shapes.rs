@@ -42,7 +42,7 @@ pub(crate) struct ModelSizes {
     temperature: Option<f64>,
     /// Whether the shared key is rotated.
     rotates: bool,
-    /// Rank of the gates of the layers' norms, where there are such; the output gate is then made of the query's latent.
+    /// Rank of the gates of the layers' norms, in shapes with such gates; their output gate is made of the query's latent.
     norm_rank: Option<usize>,
     /// Most layers' recurrent state.
     kda: Option<KdaSizes>,

@@ -14,6 +14,10 @@ use std::ops::Range;
 /// Most heads of a task where one worker computes all splits: it keeps the partial results of all of them.
 const MAX_TASK_HEADS: usize = 32;
 
+/// The same where a row attends to selected tokens: their cached rows are gathered once for all heads of a task, which costs as much as attention
+/// with 32 of them.
+const MAX_SELECTED_HEADS: usize = 128;
+
 /// The heads of a task are a multiple of this, however little there is to share out.
 const MIN_TASK_HEADS: usize = 4;
 
@@ -43,12 +47,13 @@ impl AttendLatent {
         let mut task = 0;
         for (span, row) in rows_on(ctx, path) {
             let cache = ctx.kv_view(span, self.kv_layer);
-            for group in HeadGroup::of_row(ctx, row, out.heads, share.min(MAX_TASK_HEADS)) {
+            let selected = ctx.selected(self.selected.as_ref(), row);
+            let most = if selected.is_some() { MAX_SELECTED_HEADS } else { MAX_TASK_HEADS };
+            for group in HeadGroup::of_row(ctx, row, out.heads, share.min(most)) {
                 if task % ctx.worker.count == ctx.worker.index {
                     let len = partial_softmax_len(group.heads.len(), out.width);
                     let WorkerScratch { partials, attention, gathered, .. } = &mut *scratch;
                     let partials = resize_scratch(partials, split_count(group.kv_len) * len);
-                    let selected = ctx.selected(self.selected.as_ref(), row);
                     for (index, partial) in partials.chunks_exact_mut(len).enumerate() {
                         let rows = split(group.kv_len, index);
                         if let Some(selected) = selected {

@@ -94,7 +94,8 @@ impl IndexSelect {
         query.copy_from_slice(ctx.row(&self.query, row));
         query.chunks_exact_mut(cache.width()).for_each(|head| ctx.rotate_index(head, row));
         let weights = ctx.row(&self.weights, row);
-        let args = IndexArgs { q: query, weights, cache: &cache, rows: tokens, exact: ctx.model.exact };
+        let (exact, bf16) = (ctx.model.exact, ctx.model.index_bf16);
+        let args = IndexArgs { q: query, weights, cache: &cache, rows: tokens, exact, bf16 };
         latent_kernels::index_scores(&args, out, &mut scratch.attention);
     }
 

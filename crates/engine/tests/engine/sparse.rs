@@ -207,7 +207,8 @@ fn ask(scheduler: &mut Scheduler, tokens: &[u32], most: usize) -> (usize, Vec<u3
 fn prompts_go_on_from_cached_blocks_in_memory_and_on_disk() {
     for (case, path) in files() {
         let disk = tempfile::tempdir().unwrap();
-        let text = fixture(case).tokens;
+        // long enough for the disk
+        let text = fixture(case).tokens.repeat(3);
         let mut other = text[..90].to_vec();
         other.extend([11, 12, 13, 14]);
         let alone = |tokens: &[u32]| ask(&mut scheduler(&path, Draft::None, None), tokens, 6);

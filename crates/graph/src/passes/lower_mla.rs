@@ -118,8 +118,9 @@ impl CacheForm {
     }
 }
 
-/// What a FLOP costs that attends to gathered rows, in those over expanded keys and values, which have more queries per row.
-const GATHERING: f64 = 1.0;
+/// What a FLOP costs that attends to gathered rows, in those over expanded keys and values: rows are copied, and a task has one query.
+// measured: docs/notes/attention-kernels.md "Selected tokens in prompts"
+const GATHERING: f64 = 1.5;
 
 /// The number of new rows of a sequence from which expanding keys and values costs fewer FLOPs than attending in latent space;
 /// none where it never does. `kv_lora · (nope + v) / (2 · kv_lora − nope − v)`: 171 for DeepSeek-V3's sizes, 398 for GLM-4.7-Flash's.
@@ -133,7 +134,7 @@ pub fn crossover(shape: &AttentionShape) -> Option<usize> {
 }
 
 /// Whether rows of a sparse model cost fewer FLOPs that gather the `topk` cached rows they attend to than rows that mask scores of all: per
-/// row and head, `topk` · (2 · kv_lora + rope) against n · (nope + rope + v) for n tokens seen, and the share of a row in the expansion of
+/// row and head, `topk` · (2 · kv_lora + rope) and the projections to latent space against n · (nope + rope + v) for n tokens seen, and the share of a row in the expansion of
 /// all keys and values.
 fn gathering_pays(first: usize, new_rows: usize, shape: &AttentionShape, topk: usize) -> bool {
     let (latent, expanded) = (shape.kv_lora_rank as f64, (shape.nope + shape.v) as f64);
@@ -142,9 +143,9 @@ fn gathering_pays(first: usize, new_rows: usize, shape: &AttentionShape, topk: u
         return false;
     }
     let seen = first + rows / 2.0;
-    let gathered = seen.min(topk as f64) * (2.0 * latent + shape.rope as f64);
+    let gathered = GATHERING * seen.min(topk as f64) * (2.0 * latent + shape.rope as f64) + latent * expanded;
     let masked = (first + rows) / rows * latent * expanded + seen * (expanded + shape.rope as f64);
-    GATHERING * gathered < masked
+    gathered < masked
 }
 
 /// Lowers every `mla_attention` of `ir`.

@@ -17,7 +17,7 @@ pub struct KeyMask {
 }
 
 impl KeyMask {
-    /// Of as many queries, which attend to none of the keys.
+    /// A mask of `queries` queries, each of which attends to no key.
     pub fn reset(&mut self, queries: usize, keys: usize) {
         self.keys = keys.next_multiple_of(KEY_STEP);
         self.words.clear();

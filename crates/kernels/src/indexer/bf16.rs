@@ -4,7 +4,7 @@
     reason = "vector instructions over addresses that the assertions on entry keep in bounds"
 )]
 
-use super::scores::{IndexArgs, LANES, weighted};
+use super::args::{IndexArgs, LANES, weighted};
 use crate::bf16::dot::{Avx512Bf16Dot, Bf16Dot};
 use crate::bf16::layout::{F32Matrix, aligned, pair, right_panel};
 use crate::bf16_layout::{K_STEP, PANEL, STEP_LEN, steps};
@@ -31,9 +31,9 @@ pub(super) fn scores(args: &IndexArgs<'_>, out: &mut [f32], scratch: &mut Vec<f3
     let mut dot = Avx512Bf16Dot::new();
     let (panel, groups) = (steps(width) * STEP_LEN, heads.div_ceil(PANEL));
     let columns = groups * PANEL;
-    let memory = aligned(scratch, (groups + 1) * panel / 2 + columns + SQUARE);
+    let memory = aligned(scratch, (groups + 1) * panel / 2 + columns + groups * SQUARE);
     let (panels, rest) = memory.split_at_mut((groups + 1) * panel / 2);
-    let (weights, square) = rest.split_at_mut(columns);
+    let (weights, squares) = rest.split_at_mut(columns);
     weights.fill(0.0);
     weights[..heads].copy_from_slice(args.weights);
     let keys: *mut bf16 = panels.as_mut_ptr().cast();
@@ -58,15 +58,14 @@ pub(super) fn scores(args: &IndexArgs<'_>, out: &mut [f32], scratch: &mut Vec<f3
                 )
             }
         }
-        out.fill(0.0);
-        for (group, weights) in weights.chunks_exact(PANEL).enumerate() {
+        for (group, square) in squares.chunks_exact_mut(SQUARE).enumerate() {
             let left = [(keys.cast_const(), steps(width)), (std::ptr::null(), 0)];
             // SAFETY: a left panel, a right panel of the group and a square, all of them in `memory`. Rows behind the
             // last key are of earlier keys or zeros, whose products are not read.
             unsafe { dot.panels(left, queries.wrapping_add(group * panel), false, square.as_mut_ptr()) }
-            for (score, line) in out.iter_mut().zip(square.chunks_exact(PANEL)) {
-                *score += weighted(line, weights);
-            }
+        }
+        for (i, score) in out.iter_mut().enumerate() {
+            *score = weighted(squares[i * PANEL..].chunks(SQUARE), weights, PANEL);
         }
     }
 }

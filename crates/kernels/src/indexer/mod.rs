@@ -1,9 +1,11 @@
 //! The lightning indexer of sparse attention: scores of cached keys, and the positions of the largest.
 
+mod args;
 #[cfg(target_arch = "x86_64")]
 mod bf16;
 mod scores;
 mod select;
 
-pub use scores::{IndexArgs, index_scores};
+pub use args::IndexArgs;
+pub use scores::index_scores;
 pub use select::select_largest;

@@ -1,34 +1,17 @@
 //! Scores of an indexer: Σₕ wₕ · max(0, qₕ · k) of one query with cached keys.
 #![allow(unsafe_code, reason = "generic over instruction sets: see `Simd`")]
 
+use super::args::{IndexArgs, LANES, weighted};
 use crate::attention::{QuantizedQueries, queries_len};
 use crate::gemm::{LeftOperand, gemm};
-use crate::kv_cache::{CacheView, scale_of, widen};
+use crate::kv_cache::{scale_of, widen};
 use crate::simd::Simd;
 use crate::simd::portable::PortableSimd;
 use crate::{MatrixView, MatrixViewMut};
 use latent_types::{CacheRow, CacheType};
-use std::ops::Range;
 
 /// Keys that are widened and scored together.
 const KEY_BLOCK: usize = 64;
-
-/// Heads per vector.
-pub(super) const LANES: usize = 16;
-
-/// Operands of the scores of one query.
-pub struct IndexArgs<'a> {
-    /// The query, one head after the other, each as wide as a key.
-    pub q: &'a [f32],
-    /// The weight of each head.
-    pub weights: &'a [f32],
-    /// Cached keys of the sequence.
-    pub cache: &'a CacheView<'a>,
-    /// The keys that are scored.
-    pub rows: Range<usize>,
-    /// Whether products are in f32: else queries are quantized where keys are int8, and they may be rounded to bf16 where keys are of 16 bits.
-    pub exact: bool,
-}
 
 /// Writes the score of each key: Σₕ wₕ · max(0, qₕ · k). A score depends on query and key alone, not on the others. `scratch` is memory of any
 /// length.
@@ -51,11 +34,7 @@ pub fn index_scores(args: &IndexArgs<'_>, out: &mut [f32], scratch: &mut Vec<f32
         }
     }
     #[cfg(target_arch = "x86_64")]
-    if !args.exact
-        && super::bf16::reads(args.cache.ty())
-        && crate::tier_limit() >= latent_types::Tier::Avx512
-        && crate::isa::Avx512Bf16::detect().is_some()
-    {
+    if args.bf16 && super::bf16::reads(args.cache.ty()) && crate::isa::Avx512Bf16::detect().is_some() {
         return super::bf16::scores(args, out, scratch);
     }
     #[cfg(target_arch = "x86_64")]
@@ -109,7 +88,7 @@ unsafe fn scores<S: Simd>(args: &IndexArgs<'_>, out: &mut [f32], scratch: &mut V
         // SAFETY: the caller is compiled for `S`.
         unsafe { gemm::<S>(width, left, (query, columns), &mut made, false) };
         for (score, line) in out.iter_mut().zip(products.chunks_exact(columns)) {
-            *score = weighted(line, weights);
+            *score = weighted(std::iter::once(line), weights, columns);
         }
     }
 }
@@ -122,7 +101,7 @@ unsafe fn scores<S: Simd>(args: &IndexArgs<'_>, out: &mut [f32], scratch: &mut V
 unsafe fn quantized<S: Simd>(args: &IndexArgs<'_>, out: &mut [f32], scratch: &mut Vec<f32>) {
     let (width, heads) = (args.cache.width(), args.weights.len());
     let (groups, len) = (heads.div_ceil(LANES), queries_len(width));
-    let needed = groups * (len + LANES) + KEY_BLOCK * LANES;
+    let needed = groups * (len + LANES + KEY_BLOCK * LANES);
     if scratch.len() < needed {
         scratch.resize(needed, 0.0);
     }
@@ -142,45 +121,24 @@ unsafe fn quantized<S: Simd>(args: &IndexArgs<'_>, out: &mut [f32], scratch: &mu
     while start < args.rows.end {
         let (count, mut prefetch) = args.cache.block(start, args.rows.end, KEY_BLOCK);
         let out = &mut out[start - args.rows.start..][..count];
-        out.fill(0.0);
         let keys = (args.cache.row(start).as_ptr(), args.cache.row_bytes());
-        for (queries, weights) in queries.iter().zip(weights.chunks_exact(LANES)) {
+        for (queries, products) in queries.iter().zip(products.chunks_exact_mut(KEY_BLOCK * LANES)) {
             // SAFETY: the caller is compiled for `S`. The block's keys are contiguous, and behind the quants of
             // each come the four bytes of its scale.
             unsafe { queries.qk::<S, 4>(keys, count, products, &mut prefetch.next) };
-            for (score, line) in out.iter_mut().zip(products.chunks_exact(LANES)) {
-                *score += weighted(line, weights);
-            }
         }
         for (i, score) in out.iter_mut().enumerate() {
-            *score *= scale_of(args.cache.row(start + i));
+            let lines = products[i * LANES..].chunks(KEY_BLOCK * LANES);
+            *score = weighted(lines, weights, LANES) * scale_of(args.cache.row(start + i));
         }
         start += count;
     }
 }
 
-/// Σ w · max(0, product), in lanes that are added up in order.
-#[inline(always)]
-pub(super) fn weighted(products: &[f32], weights: &[f32]) -> f32 {
-    let mut lanes = [0.0f32; LANES];
-    for (products, weights) in products.chunks_exact(LANES).zip(weights.chunks_exact(LANES)) {
-        for ((lane, product), weight) in lanes.iter_mut().zip(products).zip(weights) {
-            *lane += weight * product.max(0.0);
-        }
-    }
-    let mut width = LANES / 2;
-    while width > 0 {
-        for i in 0..width {
-            lanes[i] += lanes[i + width];
-        }
-        width /= 2;
-    }
-    lanes[0]
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kv_cache::CacheView;
     use crate::store_row;
 
     #[test]
@@ -202,7 +160,14 @@ mod tests {
             for exact in [true, false] {
                 let mut all = vec![0.0; keys];
                 index_scores(
-                    &IndexArgs { q: &q, weights: &weights, cache: &cache, rows: 0..keys, exact },
+                    &IndexArgs {
+                        q: &q,
+                        weights: &weights,
+                        cache: &cache,
+                        rows: 0..keys,
+                        exact,
+                        bf16: !exact,
+                    },
                     &mut all,
                     &mut Vec::new(),
                 );
@@ -225,7 +190,14 @@ mod tests {
                 }
                 let mut part = vec![0.0; 70];
                 index_scores(
-                    &IndexArgs { q: &q, weights: &weights, cache: &cache, rows: 33..103, exact },
+                    &IndexArgs {
+                        q: &q,
+                        weights: &weights,
+                        cache: &cache,
+                        rows: 33..103,
+                        exact,
+                        bf16: !exact,
+                    },
                     &mut part,
                     &mut Vec::new(),
                 );

@@ -84,7 +84,14 @@ impl KernelJob for RowJob<'_> {
             let row = index_row(cache, width);
             let table: Vec<u32> = (0..(bytes.len() / row.bytes() / INDEX_BLOCK) as u32).collect();
             let cache = CacheView::new(row, bytes, INDEX_BLOCK, &table).expect("whole blocks");
-            let args = IndexArgs { q: x, weights: y, cache: &cache, rows: 0..rows, exact };
+            let args = IndexArgs {
+                q: x,
+                weights: y,
+                cache: &cache,
+                rows: 0..rows,
+                exact,
+                bf16: !exact && self.tier >= Tier::Avx512,
+            };
             return latent_kernels::index_scores(&args, &mut self.out, &mut self.scratch);
         }
         for i in 0..rows {
