@@ -4,7 +4,8 @@ use super::force::TierGuard;
 use crate::backend::KernelJob;
 use crate::rows::{BOUND, EPS, FACTOR, INDEX_BLOCK, POSITION, RowCase, RowOp, RowOperands, TAPS, index_row};
 use latent_kernels::{
-    CacheView, DELTA_CHUNK, DeltaChunk, DeltaRow, DeltaScratch, DeltaState, IndexArgs, MatrixView, MatrixViewMut, Q8_BLOCK, Q8Block,
+    CacheView, DELTA_CHUNK, DeltaChunk, DeltaRow, DeltaScratch, DeltaState, IndexArgs, MatrixView,
+    MatrixViewMut, Q8_BLOCK, Q8Block,
 };
 use latent_types::{CacheRow, CacheType, Tier};
 
@@ -154,7 +155,10 @@ impl KernelJob for RowJob<'_> {
                     let (chosen, weights) = (&mut self.chosen[i * k..][..k], &mut self.out[i * k..][..k]);
                     latent_kernels::route(&x[row(i)], &routing.spec(y), chosen, weights, &mut self.scratch);
                 }
-                RowOp::CombineSplits { .. } | RowOp::DeltaRule | RowOp::DeltaChunks | RowOp::IndexScores { .. } => {}
+                RowOp::CombineSplits { .. }
+                | RowOp::DeltaRule
+                | RowOp::DeltaChunks
+                | RowOp::IndexScores { .. } => {}
             }
         }
     }
