@@ -118,7 +118,8 @@ fn index_bound(exact: bool) -> ErrorBound {
     if exact {
         return ErrorBound { error: 2e-6, same_bits, reason: "f32 sums in the order of a tier" };
     }
-    ErrorBound { error: 1.5e-2, same_bits, reason: "queries are rounded to 8 bits, or with the keys to bf16" }
+    // of the sum of all terms' sizes, of which the errors of single elements mostly cancel: at most 1.2e-3 was seen
+    ErrorBound { error: 2e-3, same_bits, reason: "queries are rounded to 8 bits, or with the keys to bf16" }
 }
 
 /// Relative rounding error of f32: half an ulp.
@@ -300,7 +301,8 @@ impl RowCase {
             }
             RowOp::IndexScores { heads, cache, .. } => {
                 x = random.numbers(heads * self.width);
-                y = random.numbers(heads);
+                // of both signs, but scores do not vanish
+                y = random.numbers(heads).into_iter().map(|weight| weight + 0.5).collect();
                 let row = index_row(cache, self.width);
                 // whole blocks of the cache
                 bytes = vec![0; self.rows.next_multiple_of(INDEX_BLOCK) * row.bytes()];

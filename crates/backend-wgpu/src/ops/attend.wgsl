@@ -4,12 +4,13 @@
 const THREADS: u32 = 256u;
 const TILE: u32 = 32u;
 const SLICE: u32 = 64u;
-// Queries of a thread, of a column of results: a vector of sums.
-const GROUP: u32 = 4u;
+// Queries of a thread, of a column of results.
+const GROUP: u32 = QUERIES * SLICE / THREADS;
 // Rows of a tile that threads read at a time, and turns to read them all.
-const ROW_STEP: u32 = THREADS / (SLICE / 4u);
+const ROW_STEP: u32 = THREADS / SLICE;
 const Q_TURNS: u32 = QUERIES / ROW_STEP;
 const KV_TURNS: u32 = TILE / ROW_STEP;
+const PLACE_STEP: u32 = ROW_STEP * (SLICE + 1u);
 const PAIRS: u32 = QUERIES * TILE / THREADS;
 const VALUE_SLICES: u32 = (VALUE_WIDTH + SLICE - 1u) / SLICE;
 // below every score
@@ -30,27 +31,23 @@ struct Params {
 @group(0) @binding(2) var<storage, read> q: array<f32>;
 @group(0) @binding(3) var<storage, read_write> y: array<f32>;
 
-// four elements at a time; rows have four more, so that they begin in different banks
-const FOURS: u32 = SLICE / 4u + 1u;
-var<workgroup> q_tile: array<vec4<f32>, QUERIES * FOURS>;
-var<workgroup> kv_tile: array<vec4<f32>, TILE * FOURS>;
-// for each row of the tile, the weights of all queries
-var<workgroup> p: array<f32, TILE * QUERIES>;
+// one element more, so that rows begin in different banks
+var<workgroup> q_tile: array<f32, QUERIES * (SLICE + 1u)>;
+var<workgroup> kv_tile: array<f32, TILE * (SLICE + 1u)>;
+var<workgroup> p: array<f32, QUERIES * (TILE + 1u)>;
 var<workgroup> running_max: array<f32, QUERIES>;
 var<workgroup> running_sum: array<f32, QUERIES>;
 var<workgroup> correction: array<f32, QUERIES>;
 
-// Four elements; those behind the end of a row are zero.
-fn query(at: u32, d: u32) -> vec4<f32> {
-    let i = min(vec4<u32>(d) + vec4<u32>(0u, 1u, 2u, 3u), vec4<u32>(KEY_WIDTH - 1u));
-    return below(vec4<f32>(q[at + i.x], q[at + i.y], q[at + i.z], q[at + i.w]), d, KEY_WIDTH);
+// Elements behind the end of a row are zero.
+fn query(at: u32, d: u32) -> f32 {
+    return select(0.0, q[at + min(d, KEY_WIDTH - 1u)], d < KEY_WIDTH);
 }
-fn latents(slot: u32, d: u32, width: u32) -> vec4<f32> {
-    let i = min(vec4<u32>(d) + vec4<u32>(0u, 1u, 2u, 3u), vec4<u32>(width - 1u));
-    return below(vec4<f32>(cached(slot, i.x), cached(slot, i.y), cached(slot, i.z), cached(slot, i.w)), d, width);
+fn key(slot: u32, d: u32) -> f32 {
+    return select(0.0, cached(slot, min(d, KEY_WIDTH - 1u)), d < KEY_WIDTH);
 }
-fn below(elements: vec4<f32>, d: u32, width: u32) -> vec4<f32> {
-    return select(vec4<f32>(0.0), elements, vec4<u32>(d) + vec4<u32>(0u, 1u, 2u, 3u) < vec4<u32>(width));
+fn value(slot: u32, d: u32) -> f32 {
+    return select(0.0, cached(slot, min(d, VALUE_WIDTH - 1u)), d < VALUE_WIDTH);
 }
 
 @compute @workgroup_size(THREADS)
@@ -69,9 +66,8 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         running_sum[thread] = 0.0;
     }
     let column = thread % SLICE;
-    // a thread reads four elements of a row at a time
-    let four = thread % (SLICE / 4u);
-    let first_row = thread / (SLICE / 4u);
+    let first_row = thread / SLICE;
+    let place = first_row * (SLICE + 1u) + column;
     // the queries that this thread reads
     var queries: array<u32, Q_TURNS>;
     for (var i = 0u; i < Q_TURNS; i++) {
@@ -80,8 +76,8 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         queries[i] = params.q + (span_row + flat / SHARING) * params.q_row + flat % SHARING * params.q_head;
     }
     let first_of_group = thread / SLICE * GROUP;
-    var sums: array<vec4<f32>, VALUE_SLICES>;
-    for (var slice = 0u; slice < VALUE_SLICES; slice++) { sums[slice] = vec4<f32>(0.0); }
+    var sums: array<f32, VALUE_SLICES * GROUP>;
+    for (var i = 0u; i < VALUE_SLICES * GROUP; i++) { sums[i] = 0.0; }
 
     for (var first = split * params.split_rows; first < end; first += TILE) {
         var scores: array<f32, PAIRS>;
@@ -93,29 +89,32 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
             slots[i] = slot_of(blocks, min(j, end - 1u));
         }
         // the next slice is on its way while one is computed with
-        var next_q: array<vec4<f32>, Q_TURNS>;
-        var next_kv: array<vec4<f32>, KV_TURNS>;
-        for (var i = 0u; i < Q_TURNS; i++) { next_q[i] = query(queries[i], 4u * four); }
-        for (var i = 0u; i < KV_TURNS; i++) { next_kv[i] = latents(slots[i], 4u * four, KEY_WIDTH); }
+        var next_q: array<f32, Q_TURNS>;
+        var next_kv: array<f32, KV_TURNS>;
+        for (var i = 0u; i < Q_TURNS; i++) { next_q[i] = query(queries[i], column); }
+        for (var i = 0u; i < KV_TURNS; i++) { next_kv[i] = key(slots[i], column); }
         for (var d0 = 0u; d0 < KEY_WIDTH; d0 += SLICE) {
             workgroupBarrier();
-            for (var i = 0u; i < Q_TURNS; i++) { q_tile[(first_row + i * ROW_STEP) * FOURS + four] = next_q[i]; }
-            for (var i = 0u; i < KV_TURNS; i++) { kv_tile[(first_row + i * ROW_STEP) * FOURS + four] = next_kv[i]; }
+            for (var i = 0u; i < Q_TURNS; i++) { q_tile[place + i * PLACE_STEP] = next_q[i]; }
+            for (var i = 0u; i < KV_TURNS; i++) { kv_tile[place + i * PLACE_STEP] = next_kv[i]; }
             workgroupBarrier();
-            let d1 = d0 + SLICE + 4u * four;
+            let d1 = d0 + SLICE + column;
             if (d0 + SLICE < KEY_WIDTH) {
                 for (var i = 0u; i < Q_TURNS; i++) { next_q[i] = query(queries[i], d1); }
-                for (var i = 0u; i < KV_TURNS; i++) { next_kv[i] = latents(slots[i], d1, KEY_WIDTH); }
+                for (var i = 0u; i < KV_TURNS; i++) { next_kv[i] = key(slots[i], d1); }
             } else {
                 // the first values
-                for (var i = 0u; i < KV_TURNS; i++) { next_kv[i] = latents(slots[i], 4u * four, VALUE_WIDTH); }
+                for (var i = 0u; i < KV_TURNS; i++) { next_kv[i] = value(slots[i], column); }
             }
-            // a row of the tile against several queries
-            for (var d = 0u; d < SLICE / 4u; d++) {
-                let k = kv_tile[thread % TILE * FOURS + d];
-                for (var i = 0u; i < PAIRS; i++) {
-                    let x = q_tile[(thread + i * THREADS) / TILE * FOURS + d];
-                    scores[i] = fma(x.w, k.w, fma(x.z, k.z, fma(x.y, k.y, fma(x.x, k.x, scores[i]))));
+            for (var i = 0u; i < PAIRS; i++) {
+                let n = (thread + i * THREADS) / TILE;
+                let t = (thread + i * THREADS) % TILE;
+                if (n < count) {
+                    var sum = scores[i];
+                    for (var d = 0u; d < SLICE; d++) {
+                        sum += q_tile[n * (SLICE + 1u) + d] * kv_tile[t * (SLICE + 1u) + d];
+                    }
+                    scores[i] = sum;
                 }
             }
         }
@@ -127,18 +126,18 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
             if (n < count && first + t <= past + of_span && first + t < end) {
                 score = scores[i] * bitcast<f32>(step[params.scales + span_row + of_span]);
             }
-            p[t * QUERIES + n] = score;
+            p[n * (TILE + 1u) + t] = score;
         }
         workgroupBarrier();
         if (thread < QUERIES) {
             let before = running_max[thread];
             var most = before;
-            for (var t = 0u; t < TILE; t++) { most = max(most, p[t * QUERIES + thread]); }
+            for (var t = 0u; t < TILE; t++) { most = max(most, p[thread * (TILE + 1u) + t]); }
             var sum = 0.0;
             for (var t = 0u; t < TILE; t++) {
-                let score = p[t * QUERIES + thread];
+                let score = p[thread * (TILE + 1u) + t];
                 let weight = select(0.0, exp(score - most), score > NONE);
-                p[t * QUERIES + thread] = weight;
+                p[thread * (TILE + 1u) + t] = weight;
                 sum += weight;
             }
             let kept = select(0.0, exp(before - most), before > NONE);
@@ -146,20 +145,19 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
             running_max[thread] = most;
             running_sum[thread] = running_sum[thread] * kept + sum;
         }
-        workgroupBarrier();
-        let kept = vec4<f32>(correction[first_of_group], correction[first_of_group + 1u], correction[first_of_group + 2u], correction[first_of_group + 3u]);
         for (var slice = 0u; slice < VALUE_SLICES; slice++) {
             workgroupBarrier();
-            for (var i = 0u; i < KV_TURNS; i++) { kv_tile[(first_row + i * ROW_STEP) * FOURS + four] = next_kv[i]; }
+            for (var i = 0u; i < KV_TURNS; i++) { kv_tile[place + i * PLACE_STEP] = next_kv[i]; }
             workgroupBarrier();
-            for (var i = 0u; i < KV_TURNS; i++) { next_kv[i] = latents(slots[i], (slice + 1u) * SLICE + 4u * four, VALUE_WIDTH); }
-            var sum = sums[slice] * kept;
-            for (var t = 0u; t < TILE; t++) {
-                let at = t * QUERIES + first_of_group;
-                let weights = vec4<f32>(p[at], p[at + 1u], p[at + 2u], p[at + 3u]);
-                sum = fma(weights, vec4<f32>(kv_tile[t * FOURS + column / 4u][column % 4u]), sum);
+            for (var i = 0u; i < KV_TURNS; i++) { next_kv[i] = value(slots[i], (slice + 1u) * SLICE + column); }
+            for (var g = 0u; g < GROUP; g++) {
+                let n = first_of_group + g;
+                var sum = sums[slice * GROUP + g] * correction[n];
+                for (var t = 0u; t < TILE; t++) {
+                    sum += p[n * (TILE + 1u) + t] * kv_tile[t * (SLICE + 1u) + column];
+                }
+                sums[slice * GROUP + g] = sum;
             }
-            sums[slice] = sum;
         }
     }
     workgroupBarrier();
@@ -171,7 +169,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
             let head = flat % SHARING;
             for (var slice = 0u; slice < VALUE_SLICES; slice++) {
                 let d = slice * SLICE + column;
-                if (d < VALUE_WIDTH) { keep(row, head, split, d, sums[slice][g], running_sum[n]); }
+                if (d < VALUE_WIDTH) { keep(row, head, split, d, sums[slice * GROUP + g], running_sum[n]); }
             }
             if (column == 0u) { keep_state(row, head, split, running_max[n], running_sum[n]); }
         }

@@ -567,6 +567,12 @@ impl CommandOutput {
     fn seen(&self) -> (Option<i32>, String, &BTreeMap<String, u64>) {
         (self.code, steady(&self.text), &self.files)
     }
+
+    /// Whether it has printed this, which may be cut into lines between any two words.
+    fn says(&self, words: &str) -> bool {
+        let one_line = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+        self.text.contains(words) || one_line(&self.text).contains(&one_line(words))
+    }
 }
 
 impl Files {
@@ -657,7 +663,7 @@ impl Files {
             let (before, after) = (self.run(path, without), self.run(path, with));
             let seen = match text {
                 "" => before.seen() != after.seen(),
-                text => !before.text.contains(text) && after.text.contains(text),
+                text => !before.says(text) && after.says(text),
             };
             (!seen).then(|| {
                 format!("{with}: expected {text:?}\n-- without: {}\n-- with: {}", before.text, after.text)

@@ -40,8 +40,9 @@ fn exact(tier: Tier, (mla, form): (MlaChoice, CacheForm)) -> EngineOptions {
 
 fn options(threads: usize) -> EngineOptions {
     EngineOptions {
-        // the same sums for any number of rows
+        // the same sums for any number of rows, which AMX does not give
         mla: MlaChoice::Absorbed,
+        tier: Some(latent_kernels::native_tier().min(Tier::Avx512)),
         threads: Some(threads),
         context: Some(512),
         cache_tokens: Some(1024),

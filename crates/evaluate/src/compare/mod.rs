@@ -188,6 +188,17 @@ pub fn compare(
     Ok(report)
 }
 
+/// Elements of a row below which errors are relative to the size of all rows.
+const NARROW_WIDTH: usize = 16;
+
+/// The root mean square of the sizes of all rows.
+fn root_mean_square(values: &TraceValues) -> f64 {
+    let rows: Vec<&[f32]> = (0..values.have.len()).filter_map(|row| values.row(row)).collect();
+    let squares =
+        rows.iter().flat_map(|row| row.iter()).filter(|x| x.is_finite()).map(|x| f64::from(*x).powi(2));
+    (squares.sum::<f64>() / rows.len().max(1) as f64).sqrt()
+}
+
 /// Decides about one point, row by row, and notes its errors for those that are computed from it.
 fn judge(
     errors: &mut RowErrors<'_>,
@@ -203,9 +214,12 @@ fn judge(
     let mut rows = vec![None; left.have.len()];
     // differences of larger numbers carry the rounding of those, on both sides
     let noise = (left.noise + right.noise) * (left.width as f64).sqrt();
+    let usual = if left.width < NARROW_WIDTH { root_mean_square(left) } else { 0.0 };
     for (row, error) in rows.iter_mut().enumerate() {
         let (Some(a), Some(b)) = (left.row(row), right.row(row)) else { continue };
         let (found, size) = row_error(a, b);
+        // the few numbers of a narrow row may all be near zero
+        let found = if size < usual { found * size / usual } else { found };
         *error = Some(found);
         let inputs = errors.of_inputs(index, row);
         inputs_error = inputs_error.max(inputs);

@@ -124,15 +124,15 @@ impl RequestContext {
         self.blocking(read).await
     }
 
-    /// Reads a JSON body of any kind.
-    pub(crate) async fn read_value(&self, body: Body) -> Result<Value, ApiError> {
+    /// Reads a JSON body that is a list.
+    pub(crate) async fn read_list(&self, body: Body) -> Result<Vec<Value>, ApiError> {
         self.app.models.open()?;
         let body = self.read_body(body).await?;
         let lane = self.app.memory.lane(body.len()).await;
         let app = Arc::clone(&self.app);
         let read = move || {
             let _lane = lane;
-            json::parse_head(&body, &app.config.limits)
+            json::parse_list(&body, &app.config.limits)
         };
         self.blocking(read).await
     }

@@ -15,6 +15,26 @@ use std::rc::Rc;
 
 /// Checks a request body: an object, with bounded depth and number of values. Returns the fields that are needed before it is prepared.
 pub(crate) fn parse_head(body: &[u8], limits: &Limits) -> Result<Value, ApiError> {
+    check_bounds(body, limits)?;
+    let fields = |name: &str| matches!(name, "model" | "name" | "stream");
+    let value = tree::flat_object(text(body)?, fields).map_err(invalid)?;
+    if value.is_object() {
+        return Ok(value);
+    }
+    Err(ApiError::invalid(format!("the body is {}, expected a JSON object", kind(&value))))
+}
+
+/// Reads a request body that is a list, with the same bounds.
+pub(crate) fn parse_list(body: &[u8], limits: &Limits) -> Result<Vec<Value>, ApiError> {
+    check_bounds(body, limits)?;
+    match tree::value(text(body)?).map_err(invalid)? {
+        Value::Array(list) => Ok(list),
+        value => Err(ApiError::invalid(format!("the body is {}, expected a JSON list", kind(&value)))),
+    }
+}
+
+/// Checks the encoding, the depth and the number of values of a body.
+fn check_bounds(body: &[u8], limits: &Limits) -> Result<(), ApiError> {
     check_encoding(body)?;
     let (depth, values) = measure(body);
     if depth > limits.json_depth {
@@ -29,12 +49,7 @@ pub(crate) fn parse_head(body: &[u8], limits: &Limits) -> Result<Value, ApiError
             limits.json_values
         )));
     }
-    let fields = |name: &str| matches!(name, "model" | "name" | "stream");
-    let value = tree::flat_object(text(body)?, fields).map_err(invalid)?;
-    if value.is_object() {
-        return Ok(value);
-    }
-    Err(ApiError::invalid(format!("the body is {}, expected a JSON object", kind(&value))))
+    Ok(())
 }
 
 /// Parses a body that has been checked. Fields that no interface reads are skipped, not stored.
@@ -390,8 +405,8 @@ mod tests {
                 ];
                 if reads.contains(&method) {
                     let name = rest.split('"').next().unwrap();
-                    // fields of tools and of their calls
-                    let nested = ["description", "function", "strict", "namespace"];
+                    // fields of tools and of their calls, and of adapters
+                    let nested = ["description", "function", "strict", "namespace", "id", "scale"];
                     assert!(is_read(name) || nested.contains(&name), "{name}");
                     count += 1;
                 }

@@ -42,7 +42,7 @@ prompt       1000.0 tokens/s
 latency    first token after 500.0 ms, then one every 20.0 ms
 KV cache   ██████████████████████████████▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒···············
            █ 50 used  ▒ 25 cached  · 25 free blocks of 64 tokens
-states     6 of 24 in use, snapshots included, 40.0 MiB each
+states     6 of 24 in use, snapshots included, 41.94 MB each
 prefixes   8 of 10 hit (80 %), 54.3 k tokens saved, 0 evicted
 answers    100 finished, 2 refused, 1 cancelled, 0 failed, 3 preempted
 

@@ -27,8 +27,7 @@ pub(crate) async fn set_lora_adapters(asker: RequestContext, body: Body) -> Resp
 }
 
 async fn set(asker: &RequestContext, body: Body) -> Result<Value, ApiError> {
-    let body = asker.read_value(body).await?;
-    let list = body.as_array().ok_or_else(|| ApiError::invalid("expected a list of {\"id\", \"scale\"}"))?;
+    let list = asker.read_list(body).await?;
     let list = list.iter().enumerate().map(|(i, value)| ObjectFields::of(value, format!("[{i}]")));
     let list = list.collect::<Result<Vec<_>, _>>()?;
     let Some(model) = loaded(asker)? else {
