@@ -72,6 +72,10 @@ unsafe impl Sync for PoolState {}
 // SAFETY: the pointee of `job` is Sync, so that any thread may call it; nothing else is bound to a thread.
 unsafe impl Send for PoolState {}
 
+/// Bytes of stack for a thread that runs kernels. A kernel of an unoptimized build has a frame of 2 MB, since none of its hundreds of inlined
+/// functions share memory; pages that are not used take none.
+pub const KERNEL_STACK: usize = 4 << 20;
+
 /// A pool of threads that live as long as it does.
 pub struct ThreadPool {
     shared: Arc<PoolState>,
@@ -117,7 +121,8 @@ impl ThreadPool {
         let mut thread_pool = ThreadPool { shared, handles: Vec::new() };
         for index in 1..placement.threads() {
             let shared = Arc::clone(&thread_pool.shared);
-            let builder = std::thread::Builder::new().name(format!("latent-{index}"));
+            let builder =
+                std::thread::Builder::new().name(format!("latent-{index}")).stack_size(KERNEL_STACK);
             match builder.spawn(move || worker(&shared, index)) {
                 Ok(handle) => thread_pool.handles.push(handle),
                 Err(error) => {

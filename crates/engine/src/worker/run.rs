@@ -4,6 +4,7 @@ use super::commands::{EngineLoan, JobSubmission, WorkerCommand, WorkerQueue};
 use super::{JobReceiver, WorkerHooks, WorkerModel};
 use crate::scheduler::{JobError, JobEvent, JobId, Scheduler, SuspendedJobs};
 use crate::tracing;
+use latent_threads::KERNEL_STACK;
 use latent_types::panic_text;
 use std::collections::{HashMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -71,7 +72,7 @@ impl WorkerQueue {
     /// The system starts no thread.
     pub fn start(self, name: &str, mut hooks: impl WorkerHooks + 'static) -> std::io::Result<JoinHandle<()>> {
         let run = move || run(self, &mut hooks);
-        std::thread::Builder::new().name(name.to_owned()).spawn(run)
+        std::thread::Builder::new().name(name.to_owned()).stack_size(KERNEL_STACK).spawn(run)
     }
 }
 
