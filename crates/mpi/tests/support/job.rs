@@ -53,6 +53,8 @@ impl MpiJob {
             &ranks.to_string(),
         ]);
         command.args(["--mca", "btl_vader_single_copy_mechanism", "none"]);
+        // a folder of its own: jobs that make and remove a common one meet
+        command.args(["--mca", "orte_tmpdir_base"]).arg(folder.path());
         if self.tcp {
             command.args(["--mca", "btl", "tcp,self"]);
         }
