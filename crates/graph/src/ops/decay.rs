@@ -6,11 +6,30 @@ use super::{
 };
 use latent_types::OpKind;
 
-/// The log decay −rate · softplus, which has no lower bound (Kimi-Linear).
-pub(super) struct SoftplusDecay;
+/// The log decay of each row of a head's state, in one of two forms.
+pub(super) struct DecayOperation {
+    name: &'static str,
+    kind: OpKind,
+    summary: &'static str,
+    formula: &'static str,
+}
 
-/// The log decay bound · sigmoid (Ling-3.0).
-pub(super) struct BoundedDecay;
+/// −rate · softplus, which has no lower bound (Kimi-Linear).
+pub(super) const SOFTPLUS_DECAY: DecayOperation = DecayOperation {
+    name: "softplus_decay",
+    kind: OpKind::SoftplusDecay,
+    summary: "The log decay of each row of a head's state, without a lower bound: the form of Kimi-Linear.",
+    formula: "g = −a · softplus(z + dt_bias),  a = e^a_log = |a_rate|,  softplus(z) = ln(1 + eᶻ)",
+};
+
+/// bound · sigmoid (Ling-3.0).
+pub(super) const BOUNDED_DECAY: DecayOperation = DecayOperation {
+    name: "bounded_decay",
+    kind: OpKind::BoundedDecay,
+    summary: "The log decay of each row of a head's state, between a bound and 0: the form of Ling-3.0. A model trained with one form does \
+              not work with the other.",
+    formula: "g = bound · σ(a · (z + dt_bias)),  a = e^a_log = |a_rate|",
+};
 
 const RAW: Port = Port::f32("decay_raw", "rows × kda_heads*kda_width");
 const LOG_DECAY: Port = Port::f32("log_decay", "rows × kda_heads × kda_width")
@@ -34,9 +53,9 @@ fn check_slots(node: &mut NodeShapes<'_>) {
     }
 }
 
-impl Operation for SoftplusDecay {
+impl Operation for DecayOperation {
     fn name(&self) -> &'static str {
-        "softplus_decay"
+        self.name
     }
 
     fn inputs(&self) -> &'static [Port] {
@@ -56,7 +75,7 @@ impl Operation for SoftplusDecay {
     }
 
     fn kernels(&self) -> RequiredKernels {
-        RequiredKernels::Own(OpKind::SoftplusDecay)
+        RequiredKernels::Own(self.kind)
     }
 
     fn by_heads(&self) -> bool {
@@ -72,57 +91,6 @@ impl Operation for SoftplusDecay {
     }
 
     fn reference(&self) -> OpReference {
-        OpReference::new(
-            "The log decay of each row of a head's state, without a lower bound: the form of Kimi-Linear.",
-            "g = −a · softplus(z + dt_bias),  a = e^a_log = |a_rate|,  softplus(z) = ln(1 + eᶻ)",
-            KDA,
-        )
-    }
-}
-
-impl Operation for BoundedDecay {
-    fn name(&self) -> &'static str {
-        "bounded_decay"
-    }
-
-    fn inputs(&self) -> &'static [Port] {
-        const { &[RAW] }
-    }
-
-    fn outputs(&self) -> Outputs {
-        Outputs::Ports(const { &[LOG_DECAY] })
-    }
-
-    fn slots(&self) -> &'static [WeightSlot] {
-        SLOTS
-    }
-
-    fn weights_fit(&self, weights: &NodeWeights) -> Result<(), &'static str> {
-        rate_and_bias(weights)
-    }
-
-    fn kernels(&self) -> RequiredKernels {
-        RequiredKernels::Own(OpKind::BoundedDecay)
-    }
-
-    fn by_heads(&self) -> bool {
-        true
-    }
-
-    fn shape_rule(&self) -> ShapeRule {
-        ShapeRule::Attention
-    }
-
-    fn check(&self, node: &mut NodeShapes<'_>) {
-        check_slots(node);
-    }
-
-    fn reference(&self) -> OpReference {
-        OpReference::new(
-            "The log decay of each row of a head's state, between a bound and 0: the form of Ling-3.0. A model trained with one form does \
-             not work with the other.",
-            "g = bound · σ(a · (z + dt_bias)),  a = e^a_log = |a_rate|",
-            KDA,
-        )
+        OpReference::new(self.summary, self.formula, KDA)
     }
 }

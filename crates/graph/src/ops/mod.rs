@@ -31,8 +31,7 @@ mod index_store;
 mod l2_norm;
 mod latent_store;
 mod linear;
-mod lora_absorb_k;
-mod lora_absorb_v;
+mod lora_absorb;
 mod lora_add;
 mod mla_attention;
 mod operation;
@@ -147,12 +146,12 @@ operations! {
         scale
     } in l2_norm::L2Norm;
     /// z → −rate · softplus(z + bias).
-    SoftplusDecay in decay::SoftplusDecay;
+    SoftplusDecay in decay::SOFTPLUS_DECAY;
     /// z → bound · σ(rate · (z + bias)).
     BoundedDecay {
         /// The lower bound of the log decay.
         bound
-    } in decay::BoundedDecay;
+    } in decay::BOUNDED_DECAY;
     /// q, k, v, log decay, β → reads of the state of each head, which every row changes.
     DeltaRule in delta_rule::DeltaRule;
     /// x → RMSNorm of each head · sigmoid(gate), in place.
@@ -172,9 +171,9 @@ operations! {
     /// base, A x → base + s · B A x, in place.
     LoraAdd in lora_add::LoraAdd;
     /// Queries in latent space + s · Aᵀ Bᵀ q_nope, in place.
-    LoraAbsorbK in lora_absorb_k::LoraAbsorbK;
+    LoraAbsorbK in lora_absorb::LORA_ABSORB_K;
     /// Attention result + s · B A latent_mix, in place.
-    LoraAbsorbV in lora_absorb_v::LoraAbsorbV;
+    LoraAbsorbV in lora_absorb::LORA_ABSORB_V;
     /// Rows of the residual stream whose logits are wanted.
     GatherRows in gather_rows::GatherRows;
     /// latent, k_rope → cache rows [latent | k_rope].
