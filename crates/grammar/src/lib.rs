@@ -26,6 +26,7 @@ mod cache;
 mod compile;
 mod constraint;
 mod cost;
+mod cpu_time;
 mod error;
 mod gbnf;
 mod grammar;

@@ -30,7 +30,7 @@ pub struct GrammarLimits {
     pub cache_bytes: usize,
     /// Threads that compute masks while the model runs its step.
     pub mask_threads: usize,
-    /// Time for computing one mask. It is stopped then, and the answer fails.
+    /// CPU time for computing one mask. It is stopped then, and the answer fails.
     pub mask_time: Duration,
     /// Base CPU time for all masks of one answer, to which each of its tokens adds
     /// [`token_time`](GrammarLimits::token_time).

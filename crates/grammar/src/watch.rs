@@ -1,10 +1,11 @@
-//! A time limit for masks: a thread that cancels those that take longer.
+//! A limit of CPU time for masks: a thread that cancels those that take more.
 
+use crate::cpu_time::WorkStart;
 use llguidance::CancellationHandle;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-/// Cancels what has run for longer than a limit.
+/// Cancels what has taken more CPU time than a limit.
 pub(crate) struct Watchdog {
     limit: Duration,
     shared: Arc<WatchdogState>,
@@ -18,7 +19,7 @@ struct WatchdogState {
 
 #[derive(Default)]
 struct WatchdogEntries {
-    entries: Vec<(u64, Instant, CancellationHandle)>,
+    entries: Vec<(u64, WorkStart, CancellationHandle)>,
     next: u64,
     started: bool,
     /// Whether the thread sleeps until the next entry.
@@ -46,7 +47,7 @@ impl WatchdogState {
                     waited.unwrap_or_else(PoisonError::into_inner).0
                 }
             };
-            let late = running.entries.iter().filter(|(_, start, _)| start.elapsed() >= limit);
+            let late = running.entries.iter().filter(|(_, start, _)| start.has_taken(limit));
             late.for_each(|(.., handle)| handle.cancel());
         }
     }
@@ -61,7 +62,7 @@ impl Watchdog {
         self.limit
     }
 
-    /// Begins to watch.
+    /// Begins to watch the calling thread.
     pub(crate) fn start(&self, handle: Option<CancellationHandle>) -> Option<WatchdogGuard<'_>> {
         let mut running = self.shared.lock();
         if !running.started {
@@ -71,7 +72,7 @@ impl Watchdog {
         }
         running.next += 1;
         let id = running.next;
-        running.entries.push((id, Instant::now(), handle?));
+        running.entries.push((id, WorkStart::now(), handle?));
         if running.asleep {
             self.shared.changed.notify_one();
         }

@@ -1,5 +1,6 @@
 //! Masks computed while the model runs its step.
 
+use crate::cpu_time::thread_time;
 use crate::watch::Watchdog;
 use llguidance::Matcher;
 use llguidance::toktrie::SimpleVob;
@@ -43,27 +44,13 @@ impl MaskWork {
         drop(watched);
         let mask = match matcher.is_cancelled() {
             true => Err(format!(
-                "one of its masks takes more than {:.1} s to compute: make the grammar less ambiguous",
+                "one of its masks takes more than {:.1} s of CPU time: make the grammar less ambiguous",
                 watch.limit().as_secs_f64()
             )),
             false => mask,
         };
         MaskOutcome { matcher, mask, spent: spent + thread_time().saturating_sub(start) }
     }
-}
-
-/// CPU time of this thread.
-#[cfg(unix)]
-fn thread_time() -> Duration {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
-}
-
-/// Time that stands for the CPU time of this thread.
-#[cfg(not(unix))]
-fn thread_time() -> Duration {
-    static START: std::sync::OnceLock<std::time::Instant> = std::sync::OnceLock::new();
-    START.get_or_init(std::time::Instant::now).elapsed()
 }
 
 enum MaskState {
