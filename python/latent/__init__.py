@@ -4,7 +4,7 @@
 >>> model = latent.Model.load()          # the demo model that is built in; or a path
 >>> print(model.chat("Tell me a story about a fox and a lantern."))
 
-Products with 4-bit weights: `pack_fp4_weights`, `quantized_linear` and their kin, and the layer `MarlinLinear`. See docs/python.md.
+Products with 4-bit weights: `pack_fp4_weights`, `quantized_linear` and their kin, and the layer `MarlinLinear`, on the CPU or on a GPU. See docs/python.md.
 """
 
 from typing import TYPE_CHECKING
@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 from latent import errors, gguf
 from latent._latent import (
     Answer,
+    DeviceArray,
+    DeviceWeight,
     Model,
     Operation,
     Plan,
@@ -27,10 +29,12 @@ from latent._latent import (
 )
 
 if TYPE_CHECKING:
-    from latent.linear import MarlinLinear
+    from latent.linear import MarlinLinear, quantize_model
 
 __all__ = [
     "Answer",
+    "DeviceArray",
+    "DeviceWeight",
     "MarlinLinear",
     "Model",
     "Operation",
@@ -44,6 +48,7 @@ __all__ = [
     "pack_fp4_weights",
     "pack_u4_sym_weights",
     "pack_u4_weights",
+    "quantize_model",
     "quantized_linear",
     "quantized_linear_striped",
 ]
@@ -51,9 +56,9 @@ __all__ = [
 
 def __getattr__(name: str) -> object:
     # not before it is asked for: it imports torch, which takes seconds
-    if name == "MarlinLinear":
-        from latent.linear import MarlinLinear
+    if name in ("MarlinLinear", "quantize_model"):
+        from latent import linear
 
-        globals()[name] = MarlinLinear
-        return MarlinLinear
+        globals()[name] = getattr(linear, name)
+        return globals()[name]
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,7 +1,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from os import PathLike
 from types import TracebackType
-from typing import Any, Literal, TypeAlias, final
+from typing import Any, Literal, TypeAlias, final, overload
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -27,7 +27,7 @@ class Model:
         batch_size: int | None = None,
         cache_type: Literal["f32", "f16", "bf16", "int8"] | None = None,
         precision: Literal["default", "exact"] | None = None,
-        device: Literal["cpu", "reference"] | None = None,
+        device: str | None = None,
         draft: Literal["none", "ngram", "mtp", "all"] | None = None,
         mla: Literal["auto", "absorbed", "naive", "separate"] | None = None,
         sparse_attention: Literal["on", "off"] | None = None,
@@ -371,10 +371,80 @@ def pack_u4_weights(
 def pack_u4_sym_weights(w: NDArray[Any] | Any, group_size: int = 32) -> tuple[NDArray[np.uint32], NDArray[np.float16]]:
     """Packs a weight `[K, N]` to unsigned 4-bit integers with the zero point 8: value = (code - 8) * scale, with scale = largest magnitude / 7."""
 
+def device_name(device: str) -> str | None:
+    """What a name of a device means: `gpu:N`, which is opened, or None for the CPU (`cpu`, and `auto` on a machine without a GPU)."""
+
+@final
+class DeviceArray:
+    """An array of float32 or float16 in the memory of a GPU: inputs and results of products there.
+
+    `DeviceArray(x, "gpu:0")` sends an array; bf16 becomes float32. All arrays and weights of one device work together.
+    """
+
+    def __new__(cls, x: NDArray[Any] | Any, device: str = "gpu") -> DeviceArray: ...
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def dtype(self) -> np.dtype[Any]: ...
+    @property
+    def device(self) -> str:
+        """`gpu:0`."""
+    def to_numpy(self) -> NDArray[Any]:
+        """Copies it to the host, once the device has computed it."""
+    def astype(self, dtype: DTypeLike) -> DeviceArray:
+        """Its elements in float32 or float16 (rounded to nearest even), on the device."""
+
+@final
+class DeviceWeight:
+    """A packed weight `[K, N]` in the memory of a GPU, for `quantized_linear(x, weight)`.
+
+    With an `order`, row k of the weight is multiplied with input `order[k]`.
+    """
+
+    def __new__(
+        cls,
+        packed: NDArray[np.uint32] | Any,
+        scales: NDArray[Any] | Any,
+        group_size: int = 32,
+        device: str = "gpu",
+        *,
+        zeros: NDArray[np.uint8] | Any | None = None,
+        quant_type: Literal["fp4", "int4", "int4_sym"] | None = None,
+        scale_type: Literal["f16", "e8m0", "e4m3"] | None = None,
+        tensor_scale: float | None = None,
+        order: NDArray[np.int32] | Any | None = None,
+    ) -> DeviceWeight: ...
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(K, N)."""
+    @property
+    def quant_type(self) -> str: ...
+    @property
+    def group_size(self) -> int: ...
+    @property
+    def nbytes(self) -> int:
+        """Bytes of words, scales and zero points."""
+    @property
+    def device(self) -> str:
+        """`gpu:0`."""
+    def kernel(self, rows: int) -> tuple[str, int]:
+        """The name of the kernel that multiplies so many rows, and its slices of K."""
+    def dequantize(self, dtype: DTypeLike | None = None) -> DeviceArray:
+        """Its values `[K, N]` in float32 or float16, in the order in which rows are stored."""
+
+@overload
+def quantized_linear(
+    x: DeviceArray,
+    packed: NDArray[np.uint32] | DeviceWeight | Any,
+    scales: NDArray[Any] | Any | None = None,
+    group_size: int = 32,
+    **options: Any,
+) -> DeviceArray: ...
+@overload
 def quantized_linear(
     x: NDArray[Any] | Any,
-    packed: NDArray[np.uint32] | Any,
-    scales: NDArray[Any] | Any,
+    packed: NDArray[np.uint32] | DeviceWeight | Any,
+    scales: NDArray[Any] | Any | None = None,
     group_size: int = 32,
     *,
     zeros: NDArray[np.uint8] | Any | None = None,
@@ -386,13 +456,25 @@ def quantized_linear(
     kernel: Literal["auto", "gemm", "fused", "striped"] | None = None,
     isa: Literal["auto", "portable", "avx2", "avx512", "amx"] | None = None,
     threads: int | None = None,
+    device: str | None = None,
 ) -> NDArray[np.float32]:
     """x · W + bias for a packed weight W `[K, N]`: inputs `[…, K]` of f32, f16 or bf16, results `[…, N]` of f32.
 
     The weight is `int4` with zero points and `fp4` without, unless `quant_type` says otherwise. Scales are f16, or codes of E8M0 (MXFP4) or E4M3
-    (NVFP4, times `tensor_scale`). The kernel is chosen by the shape; results have the same bits for any number of threads.
+    (NVFP4, times `tensor_scale`). The kernel is chosen by the shape; results have the same bits for any number of threads. With a `device` (`gpu`, `gpu:N`)
+    the weight is sent there for this product; as a `DeviceWeight` it stays there and has its own scales. A `DeviceArray` has a `DeviceArray` as its result.
     """
 
+@overload
+def quantized_linear_striped(
+    x: DeviceArray,
+    packed: NDArray[np.uint32] | Any,
+    scales: NDArray[Any] | Any,
+    group_size: int,
+    parallel: int,
+    **options: Any,
+) -> DeviceArray: ...
+@overload
 def quantized_linear_striped(
     x: NDArray[Any] | Any,
     packed: NDArray[np.uint32] | Any,
@@ -408,6 +490,7 @@ def quantized_linear_striped(
     activations: Literal["auto", "bf16", "int8"] | None = None,
     isa: Literal["auto", "portable", "avx2", "avx512", "amx"] | None = None,
     threads: int | None = None,
+    device: str | None = None,
 ) -> NDArray[np.float32]:
     """The same by tiles of the results, with K split into `parallel` slices whose partial sums are reduced in a fixed order."""
 
@@ -422,5 +505,6 @@ def dequantize(
     tensor_scale: float | None = None,
     dtype: DTypeLike = ...,
     threads: int | None = None,
+    device: str | None = None,
 ) -> NDArray[Any]:
     """The values of a packed weight, `[K, N]`, as f32, or as f16 rounded to nearest even."""

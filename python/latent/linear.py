@@ -1,19 +1,29 @@
 """A linear layer with 4-bit weights: a module of torch where torch is installed, and the same over NumPy where it is not.
 
->>> layer = latent.MarlinLinear.from_linear(torch.nn.Linear(4096, 4096))
+>>> layer = latent.MarlinLinear.from_linear(torch.nn.Linear(4096, 4096), device="gpu:0")
 >>> layer(torch.randn(1, 4096)).shape
+>>> model = latent.quantize_model(model, skip=("lm_head",))
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from latent import _safetensors
-from latent._latent import dequantize, pack_fp4_weights, pack_u4_sym_weights, pack_u4_weights, quantized_linear
+from latent._latent import (
+    DeviceArray,
+    DeviceWeight,
+    dequantize,
+    device_name,
+    pack_fp4_weights,
+    pack_u4_sym_weights,
+    pack_u4_weights,
+    quantized_linear,
+)
 from latent.errors import ArgumentError, FileError
 
 try:
@@ -21,11 +31,13 @@ try:
 except ImportError:
     torch = None
 
-__all__ = ["MarlinLinear"]
+__all__ = ["MarlinLinear", "quantize_model"]
 
 PACK = {"fp4": pack_fp4_weights, "int4": pack_u4_weights, "int4_sym": pack_u4_sym_weights}
 NAMES = ("packed", "scales", "zeros", "order", "bias")
 SHIFTS = 4 * np.arange(8, dtype=np.uint32)
+# which of eight neighbouring outputs stands at each place of a word of AWQ
+AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
 
 
 class Layer:
@@ -72,7 +84,9 @@ else:
 class MarlinLinear(Base):
     """y = x · W + bias with W `[in_features, out_features]` at 4 bits: inputs `[…, in_features]` of f32, f16 or bf16.
 
-    A new layer's weights are zero: `from_linear`, `from_dense` and `from_gptq` make a layer of weights, `load_state_dict` and `load` of a state. The state
+    A new layer's weights are zero: `from_linear`, `from_dense`, `from_gptq`, `from_awq` and `from_compressed_tensors` make a layer of weights,
+    `load_state_dict` and `load` of a state. With a `device` (`gpu`, `gpu:N`, `auto`), the first product sends the weight there, where it stays; it is sent
+    again when the state is another one (a write into an array of NumPy is not noticed). There, a `DeviceArray` has a `DeviceArray` as its result. The state
     has `packed` (words `[in_features / 8, out_features]`), `scales` (`[in_features / group_size, out_features]`), `zeros` for `int4`, `bias`, and with
     `act_order` the `order` in which inputs are read, so that those of a group follow one another. In torch, words are int32, results have the type of the
     inputs, gradients go to the inputs and the bias but not to the weights, and another type of the module is one of its bias alone.
@@ -83,6 +97,9 @@ class MarlinLinear(Base):
     zeros: Any
     order: Any
     bias: Any
+    # what was sent to the device, with the arrays that it was made of
+    _sent: Any = None
+    _sent_bias: Any = None
 
     def __init__(
         self,
@@ -92,6 +109,7 @@ class MarlinLinear(Base):
         quant_type: str = "fp4",
         group_size: int = 32,
         act_order: bool = False,
+        device: str | None = None,
     ) -> None:
         super().__init__()
         if quant_type not in PACK:
@@ -100,6 +118,8 @@ class MarlinLinear(Base):
         PACK[quant_type](np.zeros((in_features, 0), np.float32), group_size)
         self.in_features, self.out_features = in_features, out_features
         self.quant_type, self.group_size = quant_type, group_size
+        self.scale_type, self.tensor_scale = "f16", None
+        self.to_device(device)
         groups = (in_features // group_size, out_features)
         zeros = np.zeros(groups, np.uint8) if quant_type == "int4" else None
         self._set_weight(np.zeros((in_features // 8, out_features), np.uint32), np.zeros(groups, np.float16), zeros)
@@ -107,54 +127,178 @@ class MarlinLinear(Base):
         self._set_bias(np.zeros(out_features, np.float32) if bias else None)
 
     @classmethod
-    def from_linear(cls, linear: Any, quant_type: str = "fp4", group_size: int = 32) -> MarlinLinear:
+    def from_linear(
+        cls, linear: Any, quant_type: str = "fp4", group_size: int = 32, device: str | None = None
+    ) -> MarlinLinear:
         """Packs a layer with `weight` `[out_features, in_features]` and `bias`, such as torch.nn.Linear."""
         weight = linear.weight
-        return cls.from_dense(_detached(weight).T, getattr(linear, "bias", None), quant_type, group_size)
+        return cls.from_dense(_detached(weight).T, getattr(linear, "bias", None), quant_type, group_size, device)
 
     @classmethod
-    def from_dense(cls, weight: Any, bias: Any = None, quant_type: str = "fp4", group_size: int = 32) -> MarlinLinear:
+    def from_dense(
+        cls,
+        weight: Any,
+        bias: Any = None,
+        quant_type: str = "fp4",
+        group_size: int = 32,
+        device: str | None = None,
+    ) -> MarlinLinear:
         """Packs a weight `[in_features, out_features]`."""
         weight = _detached(weight)
         if weight.ndim != 2:
             raise ArgumentError(f"weight has {weight.ndim} dimensions, expected 2: (in_features, out_features)")
         weight = weight.contiguous() if hasattr(weight, "contiguous") else np.ascontiguousarray(weight)
         in_features, out_features = weight.shape
-        layer = cls(in_features, out_features, bias is not None, quant_type, group_size)
+        layer = cls(in_features, out_features, bias is not None, quant_type, group_size, device=device)
         layer._set_weight(*PACK[quant_type](weight, group_size))
         layer._take_bias(bias)
         return layer
 
     @classmethod
     def from_gptq(
-        cls, qweight: Any, qzeros: Any, scales: Any, g_idx: Any = None, bias: Any = None, zero_offset: int = 1
+        cls,
+        qweight: Any,
+        qzeros: Any = None,
+        scales: Any = None,
+        g_idx: Any = None,
+        bias: Any = None,
+        zero_offset: int = 1,
+        prefix: str = "",
+        device: str | None = None,
     ) -> MarlinLinear:
         """The 4-bit tensors of a GPTQ checkpoint: `qweight` `[K/8, N]`, `qzeros` `[groups, N/8]`, `scales` `[groups, N]`, and `g_idx`, the group of each input.
 
-        `zero_offset` is what the checkpoint leaves out of its zero points: 1, or 0 where `checkpoint_format` is `gptq_v2`.
+        `zero_offset` is what the checkpoint leaves out of its zero points: 1, or 0 where `checkpoint_format` is `gptq_v2`. `qweight` may be a module or a
+        state dict that has all of them, there with names that begin with `prefix`.
         """
-        words, zeros, scales = (np.asarray(_detached(tensor)) for tensor in (qweight, qzeros, scales))
-        for name, array in (("qweight", words), ("qzeros", zeros), ("scales", scales)):
-            if array.ndim != 2 or not array.size:
-                raise ArgumentError(f"{name} has the shape {array.shape}, expected two dimensions")
+        names = ("qweight", "qzeros", "scales", "g_idx", "bias")
+        tensors = _tensors(qweight, names, prefix, (qweight, qzeros, scales, g_idx, bias))
+        words, zeros, scales, g_idx, bias = (tensors[name] for name in names)
+        words, zeros, scales = _matrices({"qweight": words, "qzeros": zeros, "scales": scales})
         rows, n = words.shape
         k = 8 * rows if g_idx is None else len(g_idx)
         if 32 * rows != 4 * k:
             raise ArgumentError(f"qweight {words.shape} holds {32 * rows / max(k, 1):g} bits for each of {k} inputs, expected 4")
-        groups = len(scales)
-        if k % groups or scales.shape[1] != n:
-            raise ArgumentError(f"scales has the shape {scales.shape}, expected (groups, {n}) with groups that divide {k}")
+        groups = _groups("scales", scales, k, n)
         if zeros.shape != (groups, n // 8) or n % 8:
             raise ArgumentError(f"qzeros has the shape {zeros.shape}, expected ({groups}, {n} / 8)")
-        order = None if g_idx is None else _order(np.asarray(_detached(g_idx)), groups)
-        layer = cls(k, n, bias is not None, "int4", k // groups, order is not None)
         zeros = (_unsigned(zeros)[:, :, None] >> SHIFTS) & 15
         zeros = (zeros.reshape(groups, n) + zero_offset).astype(np.uint8)
-        words = _unsigned(words)
-        if order is not None:
-            codes = ((words[:, None] >> SHIFTS[:, None]) & 15).reshape(k, n)[order].reshape(rows, 8, n)
-            words = np.bitwise_or.reduce(codes << SHIFTS[:, None], axis=1)
-        layer._set_weight(words.copy(), scales.astype(np.float16), zeros)
+        codes = ((_unsigned(words)[:, None] >> SHIFTS[:, None]) & 15).reshape(k, n)
+        return cls._of_codes(codes, scales, zeros, g_idx, bias, device)
+
+    @classmethod
+    def from_awq(
+        cls,
+        qweight: Any,
+        qzeros: Any = None,
+        scales: Any = None,
+        bias: Any = None,
+        prefix: str = "",
+        device: str | None = None,
+    ) -> MarlinLinear:
+        """The 4-bit tensors of an AWQ checkpoint of version `gemm`: `qweight` `[K, N/8]`, `qzeros` `[groups, N/8]`, `scales` `[groups, N]`.
+
+        `qweight` may be a module or a state dict that has all of them, there with names that begin with `prefix`.
+        """
+        names = ("qweight", "qzeros", "scales", "bias")
+        tensors = _tensors(qweight, names, prefix, (qweight, qzeros, scales, bias))
+        words, zeros, scales, bias = (tensors[name] for name in names)
+        words, zeros, scales = _matrices({"qweight": words, "qzeros": zeros, "scales": scales})
+        k, n = words.shape[0], 8 * words.shape[1]
+        groups = _groups("scales", scales, k, n)
+        if zeros.shape != (groups, words.shape[1]):
+            raise ArgumentError(f"qzeros has the shape {zeros.shape}, expected ({groups}, {words.shape[1]})")
+        places = np.argsort(AWQ_ORDER)
+
+        def codes(packed: Any) -> Any:
+            return ((_unsigned(packed)[:, :, None] >> SHIFTS[places]) & 15).reshape(len(packed), n)
+
+        return cls._of_codes(codes(words), scales, codes(zeros).astype(np.uint8), None, bias, device)
+
+    @classmethod
+    def from_compressed_tensors(
+        cls,
+        weight_packed: Any,
+        weight_scale: Any = None,
+        weight_zero_point: Any = None,
+        weight_g_idx: Any = None,
+        weight_global_scale: Any = None,
+        bias: Any = None,
+        prefix: str = "",
+        device: str | None = None,
+    ) -> MarlinLinear:
+        """The tensors of a compressed-tensors checkpoint in `pack-quantized` (4 bits), `nvfp4-pack-quantized` or `mxfp4-pack-quantized`.
+
+        `weight_packed` is int32 `[N, K/8]` of integers, or uint8 `[N, K/2]` of FP4; `weight_scale` `[N, groups]`; `weight_zero_point` int32
+        `[N/8, groups]` or int8 `[N, groups]`; `weight_global_scale`, which divides, belongs to NVFP4. `weight_packed` may be a module or a state dict that
+        has all of them, there with names that begin with `prefix`.
+        """
+        names = ("weight_packed", "weight_scale", "weight_zero_point", "weight_g_idx", "weight_global_scale", "bias")
+        given = (weight_packed, weight_scale, weight_zero_point, weight_g_idx, weight_global_scale, bias)
+        tensors = _tensors(weight_packed, names, prefix, given)
+        words, scales, zeros, g_idx, divisor, bias = (tensors[name] for name in names)
+        scale_type = _byte_scales(scales)
+        if scale_type == "e8m0" and divisor is not None:
+            # bytes of a reader that has no E4M3: MXFP4 has no scale of the tensor
+            scale_type = "e4m3"
+        words, scales = _matrices({"weight_packed": words, "weight_scale": scales})
+        n = len(words)
+        if words.dtype == np.uint8:
+            if scale_type is None or zeros is not None or g_idx is not None:
+                raise ArgumentError(
+                    f"weight_packed is FP4 and weight_scale {scales.dtype}, expected float8_e4m3fn (NVFP4) or uint8 (MXFP4) and neither zero points nor g_idx"
+                )
+            k = 2 * words.shape[1]
+            codes = np.stack([words & 15, words >> 4], -1).reshape(n, k).T.astype(np.uint32)
+            groups = _groups("weight_scale", scales.T, k, n, transposed=True)
+            if scale_type == "e4m3":
+                if divisor is None:
+                    raise ArgumentError("weight_global_scale is missing, which NVFP4 has")
+                tensor_scale = 1 / float(_host(divisor).reshape(-1)[0])
+                if not 0 < tensor_scale < np.inf:
+                    raise ArgumentError(f"weight_global_scale is {_host(divisor)}, expected a positive number")
+            else:
+                tensor_scale = None
+            layer = cls(k, n, bias is not None, "fp4", k // groups, device=device)
+            layer.scale_type, layer.tensor_scale = scale_type, tensor_scale
+            layer._set_weight(_words(codes), np.ascontiguousarray(scales.T))
+            layer._take_bias(bias)
+            return layer
+        k = 8 * words.shape[1]
+        groups = _groups("weight_scale", scales.T, k, n, transposed=True)
+        codes = ((_unsigned(words)[:, :, None] >> SHIFTS) & 15).reshape(n, k).T
+        if zeros is not None:
+            zeros = _host(zeros)
+            rows = n if zeros.dtype == np.int8 else -(-n // 8)
+            if zeros.shape != (rows, groups):
+                raise ArgumentError(f"weight_zero_point has the shape {zeros.shape}, expected ({rows}, {groups})")
+            if zeros.dtype == np.int8:
+                # signed, as the integers were before 8 was added to them
+                zeros = zeros.astype(np.int16) + 8
+                if zeros.min() < 0 or zeros.max() > 16:
+                    raise ArgumentError(f"weight_zero_point is from {zeros.min() - 8} to {zeros.max() - 8}, expected -8 to 8")
+            else:
+                zeros = ((_unsigned(zeros)[:, None] >> SHIFTS[:, None]) & 15).reshape(8 * rows, groups)[:n]
+            zeros = np.ascontiguousarray(zeros.T).astype(np.uint8)
+        return cls._of_codes(codes, np.ascontiguousarray(scales.T), zeros, g_idx, bias, device)
+
+    @classmethod
+    def _of_codes(
+        cls, codes: Any, scales: Any, zeros: Any, g_idx: Any, bias: Any, device: str | None
+    ) -> MarlinLinear:
+        """A layer of integers `[K, N]` from 0 to 15, around 8 without zero points."""
+        (k, n), groups = codes.shape, len(scales)
+        order = None if g_idx is None else _order(_host(g_idx), k, groups)
+        kind = "int4_sym" if zeros is None else "int4"
+        layer = cls(k, n, bias is not None, kind, k // groups, order is not None, device)
+        with np.errstate(over="ignore"):
+            halves = scales.astype(np.float16)
+        wrong = np.argwhere(~np.isfinite(halves))
+        if len(wrong):
+            group, column = wrong[0]
+            raise ArgumentError(f"the scale of group {group} and column {column} is {scales[group, column]}, beyond f16")
+        layer._set_weight(_words(codes if order is None else codes[order]), halves, zeros)
         layer._set_order(order)
         layer._take_bias(bias)
         return layer
@@ -187,12 +331,59 @@ class MarlinLinear(Base):
     def _weight(self) -> dict[str, Any]:
         """The arguments that name the weight."""
         names = {"packed": self.packed, "scales": self.scales, "group_size": self.group_size}
+        if self.scale_type != "f16":
+            names |= {"scale_type": self.scale_type, "tensor_scale": self.tensor_scale}
         return names | {"zeros": self.zeros, "quant_type": self.quant_type}
 
+    def to_device(self, device: str | None) -> MarlinLinear:
+        """Products run on a device from now on: `gpu`, `gpu:N`, `auto`; or on the CPU: `cpu` or None."""
+        if device is not None and not isinstance(device, str):
+            raise ArgumentError(f"device is {device!r}, expected cpu, auto, gpu or gpu:N")
+        # a name that means nothing is refused here
+        self.device = None if device is None else device_name(device)
+        self._sent = self._sent_bias = None
+        return self
+
+    def _resident(self) -> Any:
+        """The weight on the device; it is sent if another one was, or none."""
+        arrays = tuple(getattr(self, name) for name in NAMES[:4])
+        state = [(array, getattr(array, "_version", 0)) for array in arrays]
+        same = self._sent is not None and all(
+            one is other and version == known
+            for (one, version), (other, known) in zip(state, self._sent[1], strict=True)
+        )
+        if not same:
+            weight = {name: _detached(value) for name, value in self._weight().items() if value is not None}
+            order = None if self.order is None else _detached(self.order)
+            self._sent = (DeviceWeight(**weight, order=order, device=self.device), state)
+        return self._sent[0]
+
+    def _resident_bias(self, device: str) -> Any:
+        """The bias on the device."""
+        if self.bias is None:
+            return None
+        bias = np.asarray(_host(self.bias), np.float32)
+        if self._sent_bias is None or self._sent_bias[0] != device or not np.array_equal(self._sent_bias[1], bias):
+            self._sent_bias = (device, bias.copy(), DeviceArray(bias, device))
+        return self._sent_bias[2]
+
+    def _device_product(self, x: Any) -> Any:
+        weight = self._resident()
+        return quantized_linear(x, weight, bias=self._resident_bias(weight.device))
+
+    def __getstate__(self) -> dict[str, Any]:
+        # what is on a device is sent again by a copy
+        return {name: value for name, value in self.__dict__.items() if name not in ("_sent", "_sent_bias")}
+
     def forward(self, x: Any) -> Any:
-        """x · W + bias: for a tensor of torch a tensor of its type, else an array of f32."""
+        """x · W + bias: for a tensor of torch a tensor of its type, for a `DeviceArray` another one, else an array of f32."""
+        if isinstance(x, DeviceArray) and self.device is None:
+            raise ArgumentError(f"x is on {x.device} and the layer on the CPU: layer.to_device({x.device!r}) has it there too")
         if torch is not None and isinstance(x, torch.Tensor):
-            return Product.apply(x if self.order is None else x.index_select(-1, self.order), self.bias, self)
+            reordered = self.order is not None and self.device is None
+            return Product.apply(x.index_select(-1, self.order) if reordered else x, self.bias, self)
+        if self.device is not None:
+            return self._device_product(x)
         if self.order is not None:
             x = np.take(x, np.asarray(self.order), -1)
         return quantized_linear(x, bias=_detached(self.bias), **self._weight())
@@ -207,10 +398,15 @@ class MarlinLinear(Base):
         state = {name: _detached(array) for name, array in self.state_dict().items()}
         if torch is not None:
             state = {name: (array.float() if name == "bias" else array).cpu().numpy() for name, array in state.items()}
-        _safetensors.write(path, state, {"quant_type": self.quant_type, "group_size": str(self.group_size)})
+        metadata = {"quant_type": self.quant_type, "group_size": str(self.group_size)}
+        if self.scale_type != "f16":
+            metadata["scale_type"] = self.scale_type
+        if self.tensor_scale is not None:
+            metadata["tensor_scale"] = float(self.tensor_scale).hex()
+        _safetensors.write(path, state, metadata)
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> MarlinLinear:
+    def load(cls, path: str | os.PathLike[str], device: str | None = None) -> MarlinLinear:
         """A layer from a safetensors file that `save` wrote, with torch or without."""
         state, metadata = _safetensors.read(path)
         missing = [name for name in ("quant_type", "group_size") if name not in metadata]
@@ -223,6 +419,7 @@ class MarlinLinear(Base):
             layer = cls(
                 8 * rows, out_features, "bias" in state, metadata["quant_type"], group_size, "order" in state
             )
+            layer._set_scales(metadata.get("scale_type", "f16"), metadata.get("tensor_scale"))
             if "order" in state and not np.array_equal(np.sort(state["order"]), np.arange(8 * rows)):
                 raise ValueError(f"order is not a permutation of {8 * rows} inputs")
             words = np.int32 if torch is not None else np.uint32
@@ -232,7 +429,18 @@ class MarlinLinear(Base):
             layer.load_state_dict(state)
         except (ValueError, OverflowError, RuntimeError) as error:
             raise FileError(f"{os.fspath(path)}: {error}") from error
-        return layer
+        return layer.to_device(device)
+
+    def _set_scales(self, scale_type: str, tensor_scale: str | None) -> None:
+        """What a file says of the scales."""
+        if scale_type == "f16" and tensor_scale is None:
+            return
+        if scale_type not in ("e8m0", "e4m3") or (tensor_scale is not None) != (scale_type == "e4m3"):
+            raise ValueError(f"scale_type {scale_type!r} with tensor_scale {tensor_scale}")
+        self.scale_type = scale_type
+        self.tensor_scale = None if tensor_scale is None else float.fromhex(tensor_scale)
+        scales = np.zeros(tuple(self.scales.shape), np.uint8)
+        self.scales = scales if torch is None else torch.from_numpy(scales)
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
         """What torch calls for `.to(…)`, `.half()` and the like."""
@@ -246,12 +454,131 @@ class MarlinLinear(Base):
         """What torch writes between the parentheses."""
         sizes = f"in_features={self.in_features}, out_features={self.out_features}"
         kind = f"quant_type={self.quant_type!r}, group_size={self.group_size}"
-        return f"{sizes}, bias={self.bias is not None}, {kind}{', act_order=True' if self.order is not None else ''}"
+        rest = ", act_order=True" if self.order is not None else ""
+        rest += f", device={self.device!r}" if self.device is not None else ""
+        return f"{sizes}, bias={self.bias is not None}, {kind}{rest}"
 
     if torch is None:
 
         def __repr__(self) -> str:
             return f"MarlinLinear({self.extra_repr()})"
+
+
+def quantize_model(
+    module: Any,
+    skip: Iterable[str] = ("lm_head",),
+    quant_type: str = "fp4",
+    group_size: int = 32,
+    device: str | None = None,
+) -> Any:
+    """Replaces every torch.nn.Linear below a module by a `MarlinLinear`, and returns the module.
+
+    `skip` has names of layers that stay: whole names (`model.layers.0.mlp.gate`), their last parts (`lm_head`), or those of modules around them. A layer that
+    cannot be packed is an error before any layer is replaced. Subclasses of torch.nn.Linear stay. A layer with two names becomes one layer.
+    """
+    if torch is None:
+        raise ArgumentError("quantize_model needs torch, which is not installed")
+    if not isinstance(module, torch.nn.Module):
+        raise ArgumentError(f"module is a {type(module).__name__}, expected a torch.nn.Module")
+    if quant_type not in PACK:
+        raise ArgumentError(f"quant_type {quant_type!r}: expected {', '.join(PACK)}")
+    skipped = {skip} if isinstance(skip, str) else set(skip)
+    if type(module) is torch.nn.Linear:
+        return MarlinLinear.from_linear(module, quant_type, group_size, device)
+    found = []
+    for name, parent in module.named_modules(remove_duplicate=False):
+        for child_name, child in parent.named_children():
+            whole = f"{name}.{child_name}" if name else child_name
+            parts = whole.split(".")
+            around = {".".join(parts[:end]) for end in range(1, len(parts) + 1)} | set(parts)
+            if type(child) is not torch.nn.Linear or around & skipped:
+                continue
+            try:
+                # a weight without columns says what is wrong with the sizes
+                PACK[quant_type](np.zeros((child.in_features, 0), np.float32), group_size)
+            except ArgumentError as error:
+                raise ArgumentError(f"{whole}: {error}; leave it as it is with skip=({child_name!r},)") from error
+            found.append((whole, parent, child_name, child))
+    layers: dict[Any, MarlinLinear] = {}
+    for whole, parent, child_name, child in found:
+        if child not in layers:
+            try:
+                layers[child] = MarlinLinear.from_linear(child, quant_type, group_size, device)
+            except ArgumentError as error:
+                raise ArgumentError(f"{whole}: {error}") from error
+        setattr(parent, child_name, layers[child])
+    return module
+
+
+def _tensors(source: Any, names: tuple[str, ...], prefix: str, given: tuple[Any, ...]) -> dict[str, Any]:
+    """The tensors of a state dict or of a module by their names; or those that were given, if the first of them is a tensor."""
+    first = names[0]
+    if isinstance(source, Mapping):
+        found = {name: source.get(prefix + name) for name in names}
+        if found[first] is None:
+            raise ArgumentError(f"the state has no {prefix}{first}; {_some(source)}")
+        return found
+    if hasattr(source, first):
+        return {name: getattr(source, name, None) for name in names}
+    if prefix:
+        raise ArgumentError(f"prefix {prefix!r} belongs to a state dict, but {first} is a {type(source).__name__}")
+    return dict(zip(names, given, strict=True))
+
+
+def _some(state: Mapping[str, Any]) -> str:
+    names = [str(name) for name in state]
+    return f"it has {', '.join(names[:8])}{' …' if len(names) > 8 else ''}" if names else "it is empty"
+
+
+def _matrices(tensors: dict[str, Any]) -> list[Any]:
+    """Tensors of two dimensions as arrays."""
+    found = []
+    for name, tensor in tensors.items():
+        if tensor is None:
+            raise ArgumentError(f"{name} is missing")
+        array = _host(tensor)
+        if array.ndim != 2 or not array.size:
+            raise ArgumentError(f"{name} has the shape {array.shape}, expected two dimensions")
+        found.append(array)
+    return found
+
+
+def _groups(name: str, scales: Any, k: int, n: int, transposed: bool = False) -> int:
+    """Groups of scales `[groups, N]`."""
+    groups = len(scales)
+    if k % groups or scales.shape[1] != n:
+        expected = f"({n}, groups)" if transposed else f"(groups, {n})"
+        found = scales.shape[::-1] if transposed else scales.shape
+        raise ArgumentError(f"{name} has the shape {found}, expected {expected} with groups that divide {k}")
+    return groups
+
+
+def _byte_scales(scales: Any) -> str | None:
+    """The type of scales that are bytes; None for others."""
+    kind = str(getattr(scales, "dtype", "")).removeprefix("torch.")
+    return {"float8_e4m3fn": "e4m3", "float8_e8m0fnu": "e8m0", "uint8": "e8m0"}.get(kind)
+
+
+def _host(tensor: Any) -> Any:
+    """A tensor as an array: bf16 as f32, which has all of its numbers; types of eight bits that NumPy lacks as bytes."""
+    tensor = _detached(tensor)
+    kind = str(getattr(tensor, "dtype", "")).removeprefix("torch.")
+    if torch is not None and isinstance(tensor, torch.Tensor):
+        tensor = tensor.cpu()
+        if kind == "bfloat16":
+            tensor = tensor.float()
+    elif kind == "bfloat16":
+        tensor = tensor.astype(np.float32)
+    if kind in ("float8_e4m3fn", "float8_e8m0fnu"):
+        tensor = tensor.view(np.uint8 if isinstance(tensor, np.ndarray) else torch.uint8)
+    return np.asarray(tensor)
+
+
+def _words(codes: Any) -> Any:
+    """Eight codes along K per word, the first in the lowest bits."""
+    k, n = codes.shape
+    eights = codes.astype(np.uint32).reshape(k // 8, 8, n)
+    return np.bitwise_or.reduce(eights << SHIFTS[:, None], axis=1)
 
 
 def _unsigned(words: Any) -> Any:
@@ -261,18 +588,20 @@ def _unsigned(words: Any) -> Any:
     return np.ascontiguousarray(words).view(np.uint32)
 
 
-def _order(g_idx: Any, groups: int) -> Any:
+def _order(g_idx: Any, k: int, groups: int) -> Any:
     """The inputs, group after group; None where they are stored so."""
+    if g_idx.shape != (k,):
+        raise ArgumentError(f"g_idx has the shape {g_idx.shape}, expected ({k},)")
     wrong = np.flatnonzero((g_idx < 0) | (g_idx >= groups))
     if wrong.size:
         at = wrong[0]
         raise ArgumentError(f"g_idx: input {at} belongs to group {g_idx[at]}, of {groups} groups")
     members = np.bincount(g_idx, minlength=groups)
-    if (members != len(g_idx) // groups).any():
-        group = np.flatnonzero(members != len(g_idx) // groups)[0]
-        raise ArgumentError(f"g_idx: group {group} has {members[group]} inputs, expected {len(g_idx) // groups}")
+    if (members != k // groups).any():
+        group = np.flatnonzero(members != k // groups)[0]
+        raise ArgumentError(f"g_idx: group {group} has {members[group]} inputs, expected {k // groups}")
     order = np.argsort(g_idx, kind="stable").astype(np.int32)
-    return None if np.array_equal(order, np.arange(len(order))) else order
+    return None if np.array_equal(order, np.arange(k)) else order
 
 
 def _detached(array: Any) -> Any:
@@ -289,14 +618,20 @@ if torch is not None:
         def forward(ctx: Any, x: Any, bias: Any, layer: Any) -> Any:
             ctx.layer = layer
             ctx.bias_type = None if bias is None else bias.dtype
-            y = quantized_linear(x.detach().contiguous(), bias=_detached(bias), **layer._weight())
+            x = x.detach().contiguous()
+            if layer.device is not None:
+                return torch.from_numpy(layer._device_product(x)).to(x.dtype)
+            y = quantized_linear(x, bias=_detached(bias), **layer._weight())
             return torch.from_numpy(y).to(x.dtype)
 
         @staticmethod
         def backward(ctx: Any, gradient: Any) -> Any:
             of_x = of_bias = None
             if ctx.needs_input_grad[0]:
-                of_x = gradient @ torch.from_numpy(dequantize(**ctx.layer._weight())).to(gradient.dtype).T
+                layer = ctx.layer
+                # on a device, inputs are put in order there
+                weight = dequantize(**layer._weight()) if layer.device is None else layer.dequantize()
+                of_x = gradient @ torch.from_numpy(weight).to(gradient.dtype).T
             if ctx.needs_input_grad[1]:
                 of_bias = gradient.reshape(-1, gradient.shape[-1]).sum(0).to(ctx.bias_type)
             return of_x, of_bias, None

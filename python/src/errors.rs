@@ -26,6 +26,11 @@ pub(crate) fn exception(py: Python<'_>, error: &Error) -> PyErr {
     }
 }
 
+/// An error of products as an exception.
+pub(crate) fn refused(py: Python<'_>, error: latent_marlin::Error) -> PyErr {
+    exception(py, &error.into())
+}
+
 /// The exception of an argument that cannot be.
 pub(crate) fn argument(py: Python<'_>, message: impl Into<String>) -> PyErr {
     exception(py, &Error::argument(message))

@@ -29,10 +29,14 @@ mod _latent {
     #[pymodule_export]
     use crate::answer::Answer;
     #[pymodule_export]
+    use crate::gemm::devices::device_name;
+    #[pymodule_export]
     use crate::gemm::functions::{
         dequantize, pack_fp4_weights, pack_u4_sym_weights, pack_u4_weights, quantized_linear,
         quantized_linear_striped,
     };
+    #[pymodule_export]
+    use crate::gemm::resident::{PythonDeviceArray, PythonDeviceWeight};
     #[pymodule_export]
     use crate::gguf::decode::decode;
     #[pymodule_export]

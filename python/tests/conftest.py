@@ -1,3 +1,7 @@
+import importlib.util
+import pathlib
+import sys
+
 import pytest
 
 import latent
@@ -17,3 +21,20 @@ def truncated(tmp_path):
     whole = b"GGUF" + demo["token_embd.weight"].data.tobytes()
     path.write_bytes(whole[:1000])
     return path
+
+
+@pytest.fixture(scope="session")
+def plain():
+    """The layer as it is where torch is not installed."""
+    path = pathlib.Path(latent.__file__).parent / "linear.py"
+    spec = importlib.util.spec_from_file_location("linear_without_torch", path)
+    module = importlib.util.module_from_spec(spec)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "torch", None)
+        spec.loader.exec_module(module)
+    return module.MarlinLinear
+
+
+@pytest.fixture(scope="session")
+def torch():
+    return pytest.importorskip("torch", reason="torch is not installed: the layer as its module is not tested")

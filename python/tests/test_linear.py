@@ -1,6 +1,6 @@
 """The layer, as a module of torch and without it. Where torch is not installed, the tests of the former are skipped."""
 
-import importlib.util
+import copy
 import pathlib
 import subprocess
 import sys
@@ -16,18 +16,6 @@ QUANTS = ["fp4", "int4", "int4_sym"]
 
 def random(*shape):
     return np.random.default_rng(shape).standard_normal(shape, dtype=np.float32)
-
-
-@pytest.fixture(scope="module")
-def plain():
-    """The layer as it is where torch is not installed."""
-    path = pathlib.Path(latent.__file__).parent / "linear.py"
-    spec = importlib.util.spec_from_file_location("linear_without_torch", path)
-    module = importlib.util.module_from_spec(spec)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(sys.modules, "torch", None)
-        spec.loader.exec_module(module)
-    return module.MarlinLinear
 
 
 class Dense:
@@ -129,6 +117,7 @@ def test_tensors_of_gptq(plain, tmp_path):
         ({"g_idx": np.where(g_idx == 0, 3, g_idx)}, "belongs to group 3, of 3 groups"),
         ({"g_idx": np.where(np.arange(96) == 0, (g_idx[0] + 1) % 3, g_idx)}, "has 31 inputs, expected 32"),
         ({"g_idx": g_idx[:48]}, r"qweight \(12, 24\) holds 8 bits for each of 48 inputs, expected 4"),
+        ({"scales": np.where(scales > 0, np.float32(1e6), 0)}, "the scale of group 0 and column 0 is 1000000.0, beyond f16"),
         ({"scales": scales[:, :8]}, r"scales has the shape \(3, 8\), expected \(groups, 24\)"),
         ({"qzeros": qzeros[:2]}, r"qzeros has the shape \(2, 3\), expected \(3, 24 / 8\)"),
         ({"qweight": qweight.astype(float)}, "packed integers are an array of float64, expected int32"),
@@ -137,6 +126,182 @@ def test_tensors_of_gptq(plain, tmp_path):
         tensors = {"qweight": qweight, "qzeros": qzeros, "scales": scales, "g_idx": g_idx}
         with pytest.raises(ArgumentError, match=words):
             plain.from_gptq(**(tensors | change))
+
+
+def across(codes, order=range(8)):
+    """Words of eight neighbours of a row, in an order."""
+    eights = codes.reshape(len(codes), -1, 8)[:, :, list(order)].astype(np.uint32)
+    return np.bitwise_or.reduce(eights << (4 * np.arange(8, dtype=np.uint32)), axis=2).view(np.int32)
+
+
+def integers(k, n, group, seed=0):
+    """Codes, zero points, scales `[groups, N]`, and the weight that they mean."""
+    generator = np.random.default_rng(seed)
+    codes, zeros = generator.integers(0, 16, (k, n)), generator.integers(0, 16, (k // group, n))
+    scales = generator.uniform(0.01, 0.1, (k // group, n)).astype(np.float16)
+    of = np.arange(k) // group
+    return codes, zeros, scales, (codes - zeros[of]) * scales.astype(np.float64)[of]
+
+
+def test_tensors_of_awq(plain):
+    codes, zeros, scales, weight = integers(96, 24, 32)
+    order = (0, 2, 4, 6, 1, 3, 5, 7)
+    state = {"qweight": across(codes, order), "qzeros": across(zeros, order), "scales": scales}
+    bias = random(24)
+    layer = plain.from_awq(**state, bias=bias)
+    assert (layer.quant_type, layer.group_size) == ("int4", 32)
+    np.testing.assert_array_equal(layer.dequantize(), weight.astype(np.float32))
+    # a state dict, and a module
+    states = {f"up.{name}": array for name, array in (state | {"bias": bias}).items()}
+    module = type("WQLinear", (), state | {"bias": None})()
+    for other, bias_of in [(plain.from_awq(states, prefix="up."), bias), (plain.from_awq(module), None)]:
+        np.testing.assert_array_equal(other.dequantize(), layer.dequantize())
+        assert (other.bias is None) == (bias_of is None)
+    for change, words in [
+        ({"qzeros": state["qzeros"][:2]}, r"qzeros has the shape \(2, 3\), expected \(3, 3\)"),
+        ({"scales": scales[:, :8]}, r"scales has the shape \(3, 8\), expected \(groups, 24\)"),
+        ({"qweight": state["qweight"].astype(float)}, "packed integers are an array of float64, expected int32"),
+        ({"scales": None}, "scales is missing"),
+    ]:
+        with pytest.raises(ArgumentError, match=words):
+            plain.from_awq(**(state | change))
+    with pytest.raises(ArgumentError, match="the state has no down.qweight; it has up.qweight, up.qzeros"):
+        plain.from_awq(states, prefix="down.")
+    with pytest.raises(ArgumentError, match="prefix 'up.' belongs to a state dict"):
+        plain.from_awq(**state, prefix="up.")
+
+
+def test_integers_of_compressed_tensors(plain):
+    codes, zeros, scales, weight = integers(96, 20, 32)
+    packed, scale = across(codes.T), np.ascontiguousarray(scales.T)
+    padded = np.pad(zeros.T, ((0, 4), (0, 0)))
+    nibbles = np.ascontiguousarray(across(padded.T).T)
+    for zero_point in (nibbles, (zeros.T - 8).astype(np.int8)):
+        layer = plain.from_compressed_tensors(packed, scale, zero_point)
+        assert layer.quant_type == "int4"
+        np.testing.assert_array_equal(layer.dequantize(), weight.astype(np.float32))
+    of = np.arange(96) // 32
+    symmetric = ((codes - 8) * scales.astype(np.float64)[of]).astype(np.float32)
+    layer = plain.from_compressed_tensors({"weight_packed": packed, "weight_scale": scale})
+    assert layer.quant_type == "int4_sym"
+    np.testing.assert_array_equal(layer.dequantize(), symmetric)
+    # a group for the whole row, and an order
+    g_idx = np.random.default_rng(3).permutation(of).astype(np.int32)
+    layer = plain.from_compressed_tensors(packed, scale, weight_g_idx=g_idx)
+    expected = ((codes - 8) * scales.astype(np.float64)[g_idx]).astype(np.float32)
+    np.testing.assert_array_equal(layer.dequantize(), expected)
+    x = random(3, 96)
+    np.testing.assert_allclose(layer(x), x @ expected, rtol=1e-3, atol=1e-3)
+    assert plain.from_compressed_tensors(packed, scale[:, :1]).group_size == 96
+    for change, words in [
+        ({"weight_scale": scale[:5]}, r"weight_scale has the shape \(5, 3\), expected \(20, groups\)"),
+        ({"weight_zero_point": nibbles[:2]}, r"weight_zero_point has the shape \(2, 3\), expected \(3, 3\)"),
+        ({"weight_zero_point": np.full((20, 3), 9, np.int8)}, "weight_zero_point is from 9 to 9, expected -8 to 8"),
+        ({"weight_g_idx": g_idx[:5]}, r"g_idx has the shape \(5,\), expected \(96,\)"),
+        ({"weight_packed": packed.astype(np.int64)}, "packed integers are an array of int64"),
+    ]:
+        with pytest.raises(ArgumentError, match=words):
+            plain.from_compressed_tensors(**({"weight_packed": packed, "weight_scale": scale} | change))
+
+
+E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6])
+
+
+def test_fp4_of_compressed_tensors(plain, torch, tmp_path):
+    generator = np.random.default_rng(5)
+    codes = generator.integers(0, 16, (20, 96)).astype(np.uint8)
+    packed = codes[:, ::2] | codes[:, 1::2] << 4
+    scale = torch.from_numpy(generator.uniform(1, 400, (20, 6)).astype(np.float32)).to(torch.float8_e4m3fn)
+    divisor = torch.tensor([1536.0])
+    values = E2M1[codes] * np.repeat(scale.float().numpy() / 1536, 16, 1)
+    tensors = [torch.from_numpy(packed), scale]
+    layer = latent.MarlinLinear.from_compressed_tensors(*tensors, weight_global_scale=divisor)
+    np.testing.assert_allclose(layer.dequantize(), values.T, rtol=1e-6)
+    x = random(3, 96)
+    np.testing.assert_allclose(layer(x), x @ values.T.astype(np.float32), rtol=1e-3, atol=1e-4)
+    layer.save(tmp_path / "layer")
+    loaded = latent.MarlinLinear.load(tmp_path / "layer")
+    np.testing.assert_array_equal(loaded.dequantize(), layer.dequantize())
+    np.testing.assert_array_equal(plain.load(tmp_path / "layer")(x), layer(x))
+    np.testing.assert_array_equal(copy.deepcopy(layer)(x), layer(x))
+    with pytest.raises(ArgumentError, match="weight_global_scale is missing"):
+        latent.MarlinLinear.from_compressed_tensors(*tensors)
+    with pytest.raises(ArgumentError, match="expected a positive number"):
+        latent.MarlinLinear.from_compressed_tensors(*tensors, weight_global_scale=-divisor)
+    # a reader without torch has bytes
+    bytes_of = [scale.view(torch.uint8).numpy(), None, None, divisor.numpy()]
+    np.testing.assert_array_equal(plain.from_compressed_tensors(packed, *bytes_of).dequantize(), layer.dequantize())
+
+
+def test_mxfp4_of_compressed_tensors(plain, tmp_path):
+    generator = np.random.default_rng(6)
+    codes = generator.integers(0, 16, (20, 96)).astype(np.uint8)
+    packed = codes[:, ::2] | codes[:, 1::2] << 4
+    exponents = generator.integers(118, 130, (20, 3)).astype(np.uint8)
+    layer = plain.from_compressed_tensors(packed, exponents)
+    assert (layer.scale_type, layer.group_size) == ("e8m0", 32)
+    values = E2M1[codes] * np.repeat(np.exp2(exponents.astype(float) - 127), 32, 1)
+    np.testing.assert_array_equal(layer.dequantize(), values.T.astype(np.float32))
+    layer.save(tmp_path / "layer")
+    np.testing.assert_array_equal(plain.load(tmp_path / "layer").dequantize(), layer.dequantize())
+    with pytest.raises(ArgumentError, match="weight_packed is FP4 and weight_scale float32"):
+        plain.from_compressed_tensors(packed, exponents.astype(np.float32))
+
+
+def test_bf16_scales(torch):
+    codes, zeros, scales, _ = integers(96, 24, 32)
+    scales = torch.from_numpy(scales.astype(np.float32)).to(torch.bfloat16)
+    layer = latent.MarlinLinear.from_compressed_tensors(torch.from_numpy(across(codes.T)), scales.T.contiguous())
+    of = np.arange(96) // 32
+    expected = (codes - 8) * scales.float().numpy()[of]
+    # a bf16 of this range is an f16
+    np.testing.assert_array_equal(layer.dequantize(), expected.astype(np.float32))
+
+
+def test_a_model_is_quantized_but_for_what_is_skipped(torch):
+    class Block(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.up, self.down = torch.nn.Linear(64, 96), torch.nn.Linear(96, 64, bias=False)
+            self.gate = torch.nn.Linear(64, 3)
+
+        def forward(self, x):
+            return self.down(torch.relu(self.up(x))) * self.gate(x).sum()
+
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = torch.nn.ModuleList(Block() for _ in range(2))
+            self.shared = self.layers[0].up
+            self.lm_head = torch.nn.Linear(64, 32)
+            self.odd = torch.nn.Linear(60, 32)
+
+        def forward(self, x):
+            for layer in self.layers:
+                x = layer(x)
+            return self.lm_head(x)
+
+    model = Model()
+    before = list(model.named_modules())
+    with pytest.raises(ArgumentError, match=r"odd: K is 60, .* leave it as it is with skip=\('odd',\)"):
+        latent.quantize_model(model)
+    assert list(model.named_modules()) == before
+    expected = model(torch.ones(2, 64))
+    assert latent.quantize_model(model, skip=("lm_head", "odd", "layers.1.gate"), quant_type="int4") is model
+    kinds = {name for name, module in model.named_modules(remove_duplicate=False) if isinstance(module, latent.MarlinLinear)}
+    assert kinds == {"layers.0.up", "layers.0.down", "layers.0.gate", "layers.1.up", "layers.1.down", "shared"}
+    assert model.shared is model.layers[0].up and model.layers[0].down.bias is None
+    assert type(model.lm_head) is torch.nn.Linear
+    found = model(torch.ones(2, 64))
+    assert ((found - expected) ** 2).mean() < 0.1 * (expected**2).mean()
+    # all below a module
+    model = latent.quantize_model(Model(), skip=["layers", "odd"])
+    assert isinstance(model.lm_head, latent.MarlinLinear) and type(model.layers[1].up) is torch.nn.Linear
+    attention = latent.quantize_model(torch.nn.MultiheadAttention(64, 4))
+    assert attention(*[torch.ones(2, 1, 64)] * 3)[0].shape == (2, 1, 64)
+    assert isinstance(latent.quantize_model(torch.nn.Linear(64, 8)), latent.MarlinLinear)
+    with pytest.raises(ArgumentError, match="module is a dict"):
+        latent.quantize_model({})
 
 
 def layer_words(qweight, g_idx):
@@ -186,11 +351,6 @@ def test_torch_is_imported_when_the_layer_is_asked_for():
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120, cwd=pathlib.Path(__file__).parent)
     with pytest.raises(AttributeError, match="no attribute 'MarlinLinears'"):
         latent.MarlinLinears
-
-
-@pytest.fixture(scope="module")
-def torch():
-    return pytest.importorskip("torch", reason="torch is not installed: the layer as its module is not tested")
 
 
 @pytest.mark.parametrize("quant", QUANTS)

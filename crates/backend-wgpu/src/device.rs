@@ -200,7 +200,7 @@ impl Device {
     }
 
     /// Refuses a device that was lost.
-    fn alive(&self) -> Result<(), GpuError> {
+    pub(crate) fn alive(&self) -> Result<(), GpuError> {
         match self.fault.lock().unwrap_or_else(PoisonError::into_inner).as_ref() {
             Some(DeviceFault::Lost(problem)) => {
                 Err(GpuError::Lost { device: self.name().to_owned(), problem: problem.clone() })

@@ -12,6 +12,9 @@
 //! * `coop_matrix`: a kind of cooperative matrices. `matrix_trial`: whether the device multiplies them right. `f16_values`: how f16 becomes f32.
 //! * `error`: the errors.
 //!
+//! Products without a model:
+//! * `w4_device`: 4-bit weights and rows that stay in its memory.
+//!
 //! A model on it:
 //! * `backend`, `model`: the traits of `latent-backend`.
 //! * `weights`: decoded and sent.
@@ -77,6 +80,7 @@ mod tests;
 mod timestamps;
 mod values;
 mod variants;
+mod w4_device;
 mod weights;
 
 pub use adapters::{AdapterDescription, AdapterKind, adapters};
@@ -85,4 +89,6 @@ pub use backend::GpuBackend;
 pub use cases::GpuCaseBackend;
 pub use coop_matrix::CoopMatrix;
 pub use error::GpuError;
+pub use matmul::w4::{GroupScales, W4CodeKind, W4Operand, W4WeightShape};
 pub use variants::{KernelVariant, KernelVariants};
+pub use w4_device::{W4Device, W4DeviceKernel, W4Elements, W4Resident, W4Rows};

@@ -23,6 +23,8 @@ mod error;
 mod event;
 #[path = "../src/gemm.rs"]
 mod gemm;
+#[path = "../src/gemm_device.rs"]
+mod gemm_device;
 #[path = "../src/generate.rs"]
 mod generate;
 #[path = "../src/generate_options.rs"]

@@ -48,7 +48,7 @@ unsafe impl SizedStruct for latent_gemm_options {
 }
 
 impl latent_gemm_options {
-    const NONE: latent_gemm_options = latent_gemm_options {
+    pub(crate) const NONE: latent_gemm_options = latent_gemm_options {
         size: size_of::<latent_gemm_options>(),
         kernel: std::ptr::null(),
         activations: std::ptr::null(),
@@ -60,7 +60,7 @@ impl latent_gemm_options {
     ///
     /// # Safety
     /// Its pointers are NULL or texts.
-    unsafe fn read(&self) -> Result<GemmOptions, Error> {
+    pub(crate) unsafe fn read(&self) -> Result<GemmOptions, Error> {
         let mut options = GemmOptions::default();
         for (name, word) in [("kernel", self.kernel), ("activations", self.activations), ("isa", self.isa)] {
             // SAFETY: as the caller promises
@@ -184,7 +184,7 @@ pub unsafe extern "C" fn latent_gemm_multiply(
 ///
 /// # Safety
 /// `x` points to `count` of them that no thread changes during the call.
-unsafe fn input<'a>(x: *const c_void, count: usize, input_type: i32) -> Result<Input<'a>, Error> {
+pub(crate) unsafe fn input<'a>(x: *const c_void, count: usize, input_type: i32) -> Result<Input<'a>, Error> {
     const F32: i32 = latent_input_type::LATENT_INPUT_F32 as i32;
     const F16: i32 = latent_input_type::LATENT_INPUT_F16 as i32;
     const BF16: i32 = latent_input_type::LATENT_INPUT_BF16 as i32;

@@ -3,7 +3,7 @@
 //! * `error.rs`: codes with messages; `border.rs`: what every function does at the border.
 //! * `buffers.rs`: strings and tokens that the library hands out, and what it takes.
 //! * `sized.rs`: structs that may grow; `load_options.rs`, `generate_options.rs`: those of options.
-//! * `model.rs`, `text.rs`, `generate.rs`, `chat.rs`, `values.rs`: the functions; `gemm.rs`, `weight.rs`: products with 4-bit weights.
+//! * `model.rs`, `text.rs`, `generate.rs`, `chat.rs`, `values.rs`: the functions; `gemm.rs`, `gemm_device.rs`, `weight.rs`: products with 4-bit weights.
 #![deny(missing_docs)]
 #![allow(unsafe_code, reason = "every function of the border takes pointers")]
 #![allow(
@@ -18,6 +18,7 @@ mod chat;
 mod error;
 mod event;
 mod gemm;
+mod gemm_device;
 mod generate;
 mod generate_options;
 mod load_options;
@@ -35,6 +36,12 @@ pub use event::{latent_callback, latent_event, latent_event_kind};
 pub use gemm::{
     latent_gemm, latent_gemm_dequantize, latent_gemm_free, latent_gemm_multiply, latent_gemm_new,
     latent_gemm_options, latent_gemm_pack, latent_input_type,
+};
+pub use gemm_device::{
+    latent_device_array, latent_device_array_free, latent_device_array_new, latent_device_array_read,
+    latent_device_array_shape, latent_device_dequantize, latent_device_multiply, latent_device_weight,
+    latent_device_weight_free, latent_device_weight_new, latent_gemm_device, latent_gemm_device_free,
+    latent_gemm_device_open,
 };
 pub use generate::{latent_answer, latent_generate, latent_stop};
 pub use generate_options::{latent_generate_options, latent_generate_options_init, latent_logit_bias};

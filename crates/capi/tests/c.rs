@@ -111,6 +111,19 @@ fn the_example_multiplies_by_four_bit_weights_in_c_and_c_plus_plus() {
 }
 
 #[test]
+fn weights_and_arrays_stay_on_a_gpu() {
+    let Some((_out, program)) = compiled("cc", "tests/gpu.c", &["-std=c99", "-pedantic", "-xc"]) else {
+        return;
+    };
+    let (output, said) = ran(&program, &[]);
+    assert!(output.status.success(), "{said}");
+    let skipped = said.starts_with("SKIPPED: ");
+    assert!(skipped || said.starts_with("two layers on gpu, NMSE "), "{said}");
+    assert!(!skipped || std::env::var_os("REQUIRE_GPU").is_none(), "{said}");
+    print!("{said}");
+}
+
+#[test]
 fn misuse_is_refused_and_nothing_leaks() {
     let mut flags = sanitizer();
     flags.push("-xc");

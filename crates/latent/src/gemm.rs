@@ -132,6 +132,11 @@ impl GemmOptions {
         Ok(())
     }
 
+    /// What is forced, for products on a device.
+    pub fn forced(&self) -> &Options {
+        &self.0
+    }
+
     /// Selects the striped kernel, with K split into `parallel` slices (the parallel factor).
     pub fn stripe(&mut self, parallel: usize) {
         self.0.kernel = Some(Kernel::Striped);
@@ -179,7 +184,12 @@ impl From<latent_marlin::Error> for Error {
     fn from(error: latent_marlin::Error) -> Error {
         let kind = match &error {
             latent_marlin::Error::Threads(_) => ErrorKind::Engine,
-            latent_marlin::Error::Overflow { .. } => ErrorKind::Memory,
+            latent_marlin::Error::Overflow { .. } | latent_marlin::Error::DeviceMemory(_) => {
+                ErrorKind::Memory
+            }
+            latent_marlin::Error::DeviceFault(_) => ErrorKind::Engine,
+            latent_marlin::Error::NoGpu { .. } => ErrorKind::Unsupported,
+            latent_marlin::Error::Forked { .. } => ErrorKind::Forked,
             _ => ErrorKind::Argument { name: None },
         };
         Error::new(kind, error.to_string())

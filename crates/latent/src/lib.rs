@@ -34,7 +34,7 @@
 //! |---|---|
 //! | `demo` | `Model::demo`: a model of 5.8 MB, built in |
 //! | `drawing` | `PlanView::svg` and `html` |
-//! | `gemm` | `GemmHandle`: products with 4-bit weights |
+//! | `gemm` | `GemmHandle`: products with 4-bit weights; with `gpu` also `marlin::GemmDevice` |
 //! | `gpu` | `.device("gpu")` on Vulkan, Metal and DirectX 12 |
 //! | `grammar` | `.json_schema(…)`, `.grammar(…)` |
 //! | `hub` | models of Hugging Face's hub in `Model::builder` |

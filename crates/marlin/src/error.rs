@@ -109,6 +109,79 @@ pub enum Error {
     /// A kernel refused a shape that was checked.
     #[error(transparent)]
     Shape(#[from] latent_kernels::ShapeError),
+    /// A device's name without a device.
+    #[error("unknown device {name:?}: expected cpu, auto, gpu or gpu:N; {devices}")]
+    UnknownDevice {
+        /// The name.
+        name: String,
+        /// The devices, in words.
+        devices: String,
+    },
+    /// A build without GPUs.
+    #[error("device gpu:{index}: this build has no GPUs: build Latent with the feature gpu, or use cpu")]
+    NoGpu {
+        /// The number of the adapter.
+        index: usize,
+    },
+    /// An option of the CPU.
+    #[error("{option} selects instructions of the CPU, which a product on {device} has not: omit it")]
+    CpuOption {
+        /// The option.
+        option: &'static str,
+        /// The device.
+        device: String,
+    },
+    /// No kernel of a device does what was asked for.
+    #[error(
+        "no kernel {kernel} on {device} for inputs of {inputs}: f32 and f16 inputs are multiplied as given"
+    )]
+    NoDeviceKernel {
+        /// The kernel.
+        kernel: &'static str,
+        /// The device.
+        device: String,
+        /// Precision of the inputs.
+        inputs: &'static str,
+    },
+    /// An operand is in the memory of another device, or of one that was opened again.
+    #[error(
+        "{what} is in the memory of {found}, and the weight in that of {expected} (each opening of a device has its own memory)"
+    )]
+    OtherDevice {
+        /// Which operand.
+        what: &'static str,
+        /// Its device.
+        found: String,
+        /// That of the weight.
+        expected: String,
+    },
+    /// An order of inputs names one that does not exist.
+    #[error("the order of inputs names {input} at {at}, but K is {k}")]
+    Order {
+        /// Where.
+        at: usize,
+        /// The input.
+        input: u32,
+        /// Input features.
+        k: usize,
+    },
+    /// A forked child has no device.
+    #[error(
+        "process {child} was forked from process {parent}, which opened the GPU: its device is not here; open it in the child (with Python's \
+         multiprocessing, start processes by \"spawn\")"
+    )]
+    Forked {
+        /// This process.
+        child: u32,
+        /// That of the device.
+        parent: u32,
+    },
+    /// A device has too little memory.
+    #[error("{0}")]
+    DeviceMemory(String),
+    /// A device failed.
+    #[error("{0}")]
+    DeviceFault(String),
     /// The system refused threads.
     #[error("starting threads: {0}")]
     Threads(#[from] std::io::Error),

@@ -14,11 +14,13 @@
 //!
 //! * [`Weight`]: the layout that callers have, checked: [`QuantType`], [`Scales`], [`Shape`]. [`pack_fp4`], [`pack_u4`] and [`pack_u4_sym`] make one.
 //! * [`Marlin`]: products and dequantization by a pool of threads. [`Plan`] is the kernel that a shape gets; [`Options`] force another.
+//! * [`GemmDevice`]: the same on a GPU, where a [`ResidentWeight`] and each [`DeviceArray`] stay (feature `gpu`).
 //!
-//! The kernels are in `latent-kernels`, folder `w4`.
+//! The kernels are in `latent-kernels`, folder `w4`; those of GPUs in `latent-backend-wgpu`, folder `matmul/w4`.
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
+mod device;
 mod error;
 mod input;
 mod multiply;
@@ -27,6 +29,7 @@ mod plan;
 mod weight;
 mod workers;
 
+pub use device::{DeviceArray, DevicePlan, GemmDevice, ResidentWeight};
 pub use error::Error;
 pub use half;
 pub use input::Input;

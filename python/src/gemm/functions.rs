@@ -1,14 +1,15 @@
 //! Packing, products and dequantization.
 
-use crate::errors::{argument, exception};
+use crate::errors::{argument, exception, refused};
+use crate::gemm::devices::device;
 use crate::gemm::keywords::{Decoded, ProductKeywords, WeightKeywords};
+use crate::gemm::numbers::{count, halves, zeros};
 use crate::gemm::pools::pool;
-use crate::gemm::weight::{Floats, PackedWeight, refused, widened};
+use crate::gemm::resident::{self, PythonDeviceArray, PythonDeviceWeight};
+use crate::gemm::weight::{Floats, PackedWeight, widened};
 use crate::operand::{Operand, tuple};
-use latent::{Error, ErrorKind};
 use latent_marlin::half::f16;
-use latent_marlin::half::slice::HalfFloatSliceExt;
-use latent_marlin::{Packed, QuantType, Shape};
+use latent_marlin::{GemmDevice, Packed, QuantType, Shape};
 use numpy::{IntoPyArray, PyArrayMethods};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
@@ -57,19 +58,27 @@ fn pack<'py>(quant: QuantType, w: &Array<'py>, group_size: isize) -> PyResult<Bo
     PyTuple::new(py, [words, scales])
 }
 
-/// x · W of a packed weight W `[K, N]`: inputs `[…, K]`, results `[…, N]` as f32.
+/// x · W of a packed weight W `[K, N]`: inputs `[…, K]`, results `[…, N]` as f32. `packed` may be a weight on a device, which has its own scales.
 #[pyfunction]
-#[pyo3(signature = (x, packed, scales, group_size = 32, **options))]
+#[pyo3(signature = (x, packed, scales = None, group_size = 32, **options))]
 pub(crate) fn quantized_linear<'py>(
     x: &Array<'py>,
     packed: &Array<'py>,
-    scales: &Array<'py>,
+    scales: Option<&Array<'py>>,
     group_size: isize,
     options: Option<&Bound<'py, PyDict>>,
 ) -> PyResult<Array<'py>> {
-    let keywords = ProductKeywords::new(x.py(), options, true)?;
-    let weight =
-        PackedWeight::new(packed, scales, count(packed.py(), "group_size", group_size)?, &keywords.weight)?;
+    let py = x.py();
+    let keywords = ProductKeywords::new(py, options, true)?;
+    if let Ok(weight) = packed.cast::<PythonDeviceWeight>() {
+        let weight = &weight.get().weight;
+        keywords.check_resident(py, scales, weight)?;
+        return resident::multiply(x, weight, keywords.bias.as_ref(), keywords.options.forced());
+    }
+    let Some(scales) = scales else {
+        return Err(argument(py, "scales are missing: only a DeviceWeight has its own"));
+    };
+    let weight = PackedWeight::new(packed, scales, count(py, "group_size", group_size)?, &keywords.weight)?;
     multiply(x, &weight, &keywords)
 }
 
@@ -91,12 +100,36 @@ pub(crate) fn quantized_linear_striped<'py>(
     multiply(x, &weight, &keywords)
 }
 
+/// The device that was named, or that of the inputs; none for the CPU.
+fn chosen<'py>(
+    py: Python<'py>,
+    x: Option<&Array<'py>>,
+    keywords: &ProductKeywords<'py>,
+) -> PyResult<Option<GemmDevice>> {
+    let of_inputs =
+        x.and_then(|x| x.cast::<PythonDeviceArray>().ok()).map(|x| x.get().array.device().clone());
+    let Some(name) = &keywords.weight.device else { return Ok(of_inputs) };
+    let device = device(py, name)?;
+    match (&device, of_inputs) {
+        (None, Some(found)) => {
+            let found = found.name();
+            Err(argument(py, format!("x is on {found} and device is {name:?}: x.to_numpy() is on the CPU")))
+        }
+        _ => Ok(device),
+    }
+}
+
 fn multiply<'py>(
     x: &Array<'py>,
     weight: &PackedWeight<'py>,
     keywords: &ProductKeywords<'py>,
 ) -> PyResult<Array<'py>> {
     let py = x.py();
+    if let Some(device) = chosen(py, Some(x), keywords)? {
+        keywords.check_device(py, &device)?;
+        let weight = PythonDeviceWeight::sent(py, weight, None, &device)?.weight;
+        return resident::multiply(x, &weight, keywords.bias.as_ref(), keywords.options.forced());
+    }
     let x = Operand::new(x, "x")?;
     let Shape { k, n, .. } = weight.shape;
     let Some((_, leading)) = x.shape.split_last().filter(|(last, _)| **last == k) else {
@@ -146,7 +179,13 @@ pub(crate) fn dequantize<'py>(
     let py = packed.py();
     let (keywords, decoded) = WeightKeywords::with_dtype(py, options)?;
     let weight = PackedWeight::new(packed, scales, count(packed.py(), "group_size", group_size)?, &keywords)?;
-    let (view, pool) = (weight.view(py)?, pool(py, keywords.threads)?);
+    let keywords = ProductKeywords { weight: keywords, ..ProductKeywords::default() };
+    if let Some(device) = chosen(py, None, &keywords)? {
+        keywords.check_device(py, &device)?;
+        let sent = PythonDeviceWeight::sent(py, &weight, None, &device)?;
+        return sent.decoded(py, decoded == Decoded::F16)?.to_numpy(py);
+    }
+    let (view, pool) = (weight.view(py)?, pool(py, keywords.weight.threads)?);
     let Shape { k, n, .. } = weight.shape;
     // cannot overflow: it was checked with the weight
     if decoded == Decoded::F16 {
@@ -158,25 +197,4 @@ pub(crate) fn dequantize<'py>(
     let mut values = zeros::<f32>(py, k * n)?;
     py.detach(|| pool.dequantize(&view, &mut values)).map_err(|error| exception(py, &error))?;
     crate::arrays::shaped(py, values, &[k, n])
-}
-
-fn count(py: Python<'_>, name: &str, value: isize) -> PyResult<usize> {
-    usize::try_from(value).map_err(|_| argument(py, format!("{name} is {value}, expected at least 1")))
-}
-
-/// Allocates zeroed results; raises an exception if memory is insufficient.
-fn zeros<T: Copy + Default>(py: Python<'_>, count: usize) -> PyResult<Vec<T>> {
-    let mut values = Vec::new();
-    values.try_reserve_exact(count).map_err(|_| {
-        let bytes = count.saturating_mul(size_of::<T>());
-        exception(py, &Error::new(ErrorKind::Memory, format!("the result needs {bytes} bytes of memory")))
-    })?;
-    values.resize(count, T::default());
-    Ok(values)
-}
-
-/// An array of NumPy's float16.
-fn halves<'py>(py: Python<'py>, values: &[f16], shape: &[usize]) -> PyResult<Array<'py>> {
-    let bits = values.reinterpret_cast().to_vec().into_pyarray(py);
-    bits.reshape(shape)?.call_method1("view", ("float16",))
 }

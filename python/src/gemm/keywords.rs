@@ -1,13 +1,13 @@
 //! Keyword arguments of products.
 
-use crate::errors::{argument, exception};
+use crate::errors::{argument, exception, refused};
 use crate::options::{KeywordValue, Keywords, given, unknown};
 use latent::{GemmOptions, quant_type};
-use latent_marlin::QuantType;
+use latent_marlin::{GemmDevice, QuantType, ResidentWeight};
 use pyo3::prelude::*;
 
-/// Those that say what a weight is, and with how many threads it is read.
-const WEIGHT: [&str; 5] = ["zeros", "quant_type", "scale_type", "tensor_scale", "threads"];
+/// Those that say what a weight is, with how many threads it is read, and where.
+const WEIGHT: [&str; 6] = ["zeros", "quant_type", "scale_type", "tensor_scale", "threads", "device"];
 
 /// What group scales are stored as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,6 +26,8 @@ pub(crate) struct WeightKeywords<'py> {
     pub(crate) tensor_scale: Option<f32>,
     /// 0: as many as suit the machine.
     pub(crate) threads: usize,
+    /// The name of a device.
+    pub(crate) device: Option<String>,
 }
 
 /// What was given of a product.
@@ -44,9 +46,20 @@ pub(crate) enum Decoded {
     F16,
 }
 
+/// What a type of NumPy means.
+pub(crate) fn decoded(dtype: &Bound<'_, PyAny>) -> PyResult<Decoded> {
+    let py = dtype.py();
+    let dtype = py.import("numpy")?.call_method1("dtype", (dtype,))?.getattr("name")?;
+    match dtype.extract::<String>()?.as_str() {
+        "float32" => Ok(Decoded::F32),
+        "float16" => Ok(Decoded::F16),
+        other => Err(argument(py, format!("dtype {other}: expected float32 or float16"))),
+    }
+}
+
 impl<'py> WeightKeywords<'py> {
     /// Takes one; false if it is none of these.
-    fn take(&mut self, given: &KeywordValue<'_, 'py>) -> PyResult<bool> {
+    pub(crate) fn take(&mut self, given: &KeywordValue<'_, 'py>) -> PyResult<bool> {
         let py = given.value.py();
         match given.name {
             "zeros" => self.zeros = Some(given.value.clone()),
@@ -67,6 +80,7 @@ impl<'py> WeightKeywords<'py> {
             }
             "tensor_scale" => self.tensor_scale = Some(given.real()?),
             "threads" => self.threads = given.at_least_one()?,
+            "device" => self.device = Some(given.extract("a word")?),
             _ => return Ok(false),
         }
         Ok(true)
@@ -77,7 +91,7 @@ impl<'py> WeightKeywords<'py> {
         py: Python<'py>,
         keywords: Keywords<'_, 'py>,
     ) -> PyResult<(WeightKeywords<'py>, Decoded)> {
-        let (mut weight, mut decoded) = (WeightKeywords::default(), Decoded::default());
+        let (mut weight, mut result) = (WeightKeywords::default(), Decoded::default());
         for (name, value) in given(keywords)? {
             let given = KeywordValue { name: &name, value };
             if weight.take(&given)? {
@@ -86,14 +100,9 @@ impl<'py> WeightKeywords<'py> {
             if name != "dtype" {
                 return Err(unknown(py, &name, &[&WEIGHT[..], &["dtype"]].concat()));
             }
-            let dtype = py.import("numpy")?.call_method1("dtype", (&given.value,))?.getattr("name")?;
-            decoded = match dtype.extract::<String>()?.as_str() {
-                "float32" => Decoded::F32,
-                "float16" => Decoded::F16,
-                other => return Err(argument(py, format!("dtype {other}: expected float32 or float16"))),
-            };
+            result = decoded(&given.value)?;
         }
-        Ok((weight, decoded))
+        Ok((weight, result))
     }
 }
 
@@ -118,5 +127,36 @@ impl<'py> ProductKeywords<'py> {
             }
         }
         Ok(all)
+    }
+
+    /// Refuses options of the CPU.
+    pub(crate) fn check_device(&self, py: Python<'py>, device: &GemmDevice) -> PyResult<()> {
+        if self.weight.threads == 0 {
+            return Ok(());
+        }
+        Err(refused(py, latent_marlin::Error::CpuOption { option: "threads", device: device.name() }))
+    }
+
+    /// Refuses what says anew what a weight on a device is, or where.
+    pub(crate) fn check_resident(
+        &self,
+        py: Python<'py>,
+        scales: Option<&Bound<'py, PyAny>>,
+        weight: &ResidentWeight,
+    ) -> PyResult<()> {
+        self.check_device(py, weight.device())?;
+        let WeightKeywords { zeros, quant, scale_type, tensor_scale, device, .. } = &self.weight;
+        let given = [
+            ("scales", scales.is_some()),
+            ("zeros", zeros.is_some()),
+            ("quant_type", quant.is_some()),
+            ("scale_type", scale_type.is_some()),
+            ("tensor_scale", tensor_scale.is_some()),
+            ("device", device.is_some()),
+        ];
+        match given.into_iter().find(|(_, given)| *given) {
+            Some((name, _)) => Err(argument(py, format!("{name}: a DeviceWeight has its own; omit it"))),
+            None => Ok(()),
+        }
     }
 }

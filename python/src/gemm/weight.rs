@@ -1,6 +1,6 @@
 //! Arrays as operands of products.
 
-use crate::errors::{argument, exception};
+use crate::errors::{argument, refused};
 use crate::gemm::keywords::{ScaleType, WeightKeywords};
 use crate::operand::{Operand, tuple};
 use latent_marlin::half::slice::HalfBitsSliceExt;
@@ -8,11 +8,6 @@ use latent_marlin::half::slice::HalfFloatSliceExt;
 use latent_marlin::{Input, QuantType, Scales, Shape, Weight};
 use numpy::PyReadonlyArrayDyn;
 use pyo3::prelude::*;
-
-/// An error of the library as an exception.
-pub(crate) fn refused(py: Python<'_>, error: latent_marlin::Error) -> PyErr {
-    exception(py, &error.into())
-}
 
 /// Elements of an array that was checked to be contiguous.
 fn slice<'a, T: numpy::Element>(array: &'a PyReadonlyArrayDyn<'_, T>) -> PyResult<&'a [T]> {

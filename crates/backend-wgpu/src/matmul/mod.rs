@@ -26,7 +26,6 @@ mod shader;
 pub(crate) mod sort;
 mod tile_order;
 pub(crate) mod tiles;
-#[cfg(any(test, feature = "cases"))]
 pub(crate) mod w4;
 pub(crate) mod weight;
 mod wgsl;

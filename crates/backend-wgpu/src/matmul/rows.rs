@@ -4,7 +4,6 @@ use super::limits::too_large;
 use super::product::{ProductEpilogue, ProductItems, RowAddress, SlotMatrix, WeightSlice, multiply_into};
 use super::sort::{SortMemory, SortedItems, sort_items};
 use super::weight::DeviceWeight;
-#[cfg(any(test, feature = "cases"))]
 use crate::buffers::Buffer;
 use crate::commands::{Commands, ShaderBinding};
 use crate::error::GpuError;
@@ -22,7 +21,6 @@ pub(crate) struct BufferRows {
 
 impl BufferRows {
     /// A whole buffer of rows of `cols` elements.
-    #[cfg(any(test, feature = "cases"))]
     pub(crate) fn new(buffer: &Buffer, cols: usize) -> BufferRows {
         BufferRows { binding: ShaderBinding::from(buffer), first: 0, stride: cols }
     }

@@ -3,6 +3,7 @@
 #![allow(missing_docs, reason = "tests")]
 
 mod codes;
+mod devices;
 mod errors;
 mod packing;
 mod products;

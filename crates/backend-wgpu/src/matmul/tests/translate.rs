@@ -10,7 +10,7 @@ use crate::matmul::products::quantize_source;
 use crate::matmul::shader::{ProductShader, ProductShaderKind};
 use crate::matmul::sort::sort_source;
 use crate::matmul::tiles::{GEMM, GEMV_NARROW, GEMV_ROWS, GEMV_WIDE, GemmTile};
-use crate::matmul::w4::{ScaleKind, W4_GEMM, W4CodeKind, W4Shader, W4ShaderKind, reduce_source};
+use crate::matmul::w4::{ScaleKind, W4_GEMM, W4CodeKind, W4RowShader, W4Shader, W4ShaderKind, reduce_source};
 use latent_types::TensorType;
 use naga::back::{hlsl, msl};
 use naga::valid::{Capabilities, ValidationFlags, Validator};
@@ -232,6 +232,9 @@ fn entries_for_4_bit_weights_translate() {
         }
     }
     translate("w4_reduce", &reduce_source());
+    for map in W4RowShader::ALL {
+        translate(map.name(), &map.wgsl(F16Values::ByIntegers));
+    }
 }
 
 /// What all devices offer: eight storage buffers.

@@ -1,7 +1,7 @@
 //! Calls of the entries.
 
 use super::format::ScaleKind;
-use super::shader::{W4Shader, W4ShaderKind, reduce_source};
+use super::shader::{W4RowShader, W4Shader, W4ShaderKind, reduce_source};
 use super::tiles::{W4_FUSED, W4Tile};
 use super::weight::{W4Weight, W4WeightShape};
 use crate::buffers::Buffer;
@@ -9,6 +9,7 @@ use crate::commands::{Commands, ShaderBinding};
 use crate::coop_matrix::CoopMatrix;
 use crate::device::Device;
 use crate::error::GpuError;
+use crate::f16_values::F16Values;
 use crate::matmul::limits::{folded, too_large};
 use crate::matmul::rows::BufferRows;
 use crate::matmul::tiles::{GATHER_THREADS, GEMV_ROWS};
@@ -226,4 +227,30 @@ pub(crate) fn dequant(
     let groups = folded(threads.div_ceil(GATHER_THREADS), 1, commands.device())?;
     let params = W4Params { y: (out.first, out.stride), ..W4Params::default() };
     call(commands, weight, (entry, params, false), [out.binding.clone()], groups)
+}
+
+/// Rows of `columns` elements, mapped one by one. `x_words` and `y_words` are words from one row to the next, where rows are f16.
+pub(crate) fn map_rows(
+    commands: &mut Commands,
+    map: W4RowShader,
+    (rows, columns): (usize, usize),
+    operands: impl IntoIterator<Item = ShaderBinding>,
+    (x_words, y): (usize, &BufferRows),
+) -> Result<(), GpuError> {
+    let device = Arc::clone(commands.device());
+    let across = match map {
+        W4RowShader::SelectF16 | W4RowShader::ToF16 => columns.div_ceil(2),
+        _ => columns,
+    };
+    let count = rows.saturating_mul(across);
+    if count == 0 {
+        return Ok(());
+    }
+    let pipeline = device.compiled(map.name(), map.wgsl(F16Values::of(&device)))?;
+    let params = W4Params { rows, columns, x: (0, x_words), y: (y.first, y.stride), ..W4Params::default() };
+    let words = params.words(commands)?;
+    let groups = folded(count.div_ceil(GATHER_THREADS), 1, &device)?;
+    let operands = operands.into_iter().chain([y.binding.clone()]);
+    commands.call(&pipeline, operands, &words, groups);
+    Ok(())
 }

@@ -2,13 +2,24 @@
 
 /// What the sixteen codes mean.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum W4CodeKind {
+pub enum W4CodeKind {
     /// E2M1 floats.
     Fp4,
     /// Unsigned integers less the zero point of their group.
     Int4,
     /// Unsigned integers less 8.
     Int4Sym,
+}
+
+impl W4CodeKind {
+    /// The end of the names of kernels for it.
+    pub(crate) fn suffix(self) -> &'static str {
+        match self {
+            W4CodeKind::Fp4 => "fp4",
+            W4CodeKind::Int4 => "u4",
+            W4CodeKind::Int4Sym => "s4",
+        }
+    }
 }
 
 /// How scales are stored on the device.

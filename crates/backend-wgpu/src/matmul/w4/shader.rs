@@ -51,19 +51,21 @@ const FUSED: &str = include_str!("wgsl/fused.wgsl");
 const GEMM: &str = include_str!("wgsl/gemm.wgsl");
 const W4_MATRICES: &str = include_str!("wgsl/gemm_matrices.wgsl");
 const DEQUANT: &str = include_str!("wgsl/dequant.wgsl");
+const ROWS: &str = include_str!("wgsl/rows.wgsl");
 
 impl W4Shader {
     /// A name for logs and profiles.
     pub(crate) fn name(&self) -> String {
+        let codes = self.codes.suffix();
         let entry = match self.entry {
-            W4ShaderKind::Fused { rows } => format!("w4_fused{rows}"),
-            W4ShaderKind::Gemm { tile } => format!("w4_gemm{}", tile.rows),
-            W4ShaderKind::Matrices { tile, .. } => format!("w4_gemm{}_matrices", tile.rows),
-            W4ShaderKind::DequantF32 => "w4_dequant_f32".to_owned(),
-            W4ShaderKind::DequantF16 => "w4_dequant_f16".to_owned(),
+            W4ShaderKind::Fused { rows } => format!("marlin_gemm_fused_{codes}_{rows}_rows"),
+            W4ShaderKind::Gemm { tile } => format!("marlin_gemm_{codes}_{}_rows", tile.rows),
+            W4ShaderKind::Matrices { tile, .. } => format!("marlin_gemm_{codes}_{}_rows_matrices", tile.rows),
+            W4ShaderKind::DequantF32 => format!("dequant_{codes}_f32"),
+            W4ShaderKind::DequantF16 => format!("dequant_{codes}_f16"),
         };
         let inputs = if self.f16 { "_f16" } else { "" };
-        format!("{entry}{inputs}_{:?}_{:?}", self.codes, self.scales).to_lowercase()
+        format!("{entry}{inputs}_{:?}_scales", self.scales).to_lowercase()
     }
 
     /// Whether it reads rows of inputs.
@@ -134,6 +136,58 @@ impl W4Shader {
                 ));
             }
         }
+        source
+    }
+}
+
+/// What becomes of rows before and after products.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum W4RowShader {
+    /// A value per column is added.
+    Bias,
+    /// Columns in another order.
+    SelectF32,
+    /// The same of f16.
+    SelectF16,
+    /// f32 rounded to f16.
+    ToF16,
+    /// f16 widened to f32.
+    ToF32,
+}
+
+impl W4RowShader {
+    /// All of them.
+    #[cfg(test)]
+    pub(crate) const ALL: [W4RowShader; 5] = [
+        W4RowShader::Bias,
+        W4RowShader::SelectF32,
+        W4RowShader::SelectF16,
+        W4RowShader::ToF16,
+        W4RowShader::ToF32,
+    ];
+
+    /// A name for logs and profiles.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            W4RowShader::Bias => "w4_bias",
+            W4RowShader::SelectF32 => "w4_select_f32",
+            W4RowShader::SelectF16 => "w4_select_f16",
+            W4RowShader::ToF16 => "w4_to_f16",
+            W4RowShader::ToF32 => "w4_to_f32",
+        }
+    }
+
+    /// Its source in WGSL.
+    pub(crate) fn wgsl(self, f16_values: F16Values) -> String {
+        let mut source = String::from(HEAD);
+        constants(&mut source, [("THREADS", GATHER_THREADS)]);
+        match self {
+            W4RowShader::ToF16 => source.push_str(section(DEQUANT, "round")),
+            W4RowShader::ToF32 => source.push_str(f16_values.wgsl()),
+            _ => {}
+        }
+        source.push_str(section(ROWS, self.name().trim_start_matches("w4_")));
+        source.push_str(section(ROWS, "entry"));
         source
     }
 }

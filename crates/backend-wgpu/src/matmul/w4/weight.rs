@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// Group scales, row-major `[K / group, N]`.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum GroupScales<'a> {
+pub enum GroupScales<'a> {
     /// Bits of f16.
     F16(&'a [u16]),
     /// Exponents: 2^(code − 127); 255 is NaN.
@@ -22,33 +22,34 @@ pub(crate) enum GroupScales<'a> {
 
 /// Sizes of a weight: K inputs, a multiple of eight; N columns; inputs that share a scale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct W4WeightShape {
+pub struct W4WeightShape {
     /// Inputs.
-    pub(crate) k: usize,
+    pub k: usize,
     /// Columns.
-    pub(crate) n: usize,
+    pub n: usize,
     /// Inputs per group: divides K.
-    pub(crate) group: usize,
+    pub group: usize,
 }
 
 /// A weight on the host.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct W4Operand<'a> {
+pub struct W4Operand<'a> {
     /// Its sizes.
-    pub(crate) shape: W4WeightShape,
+    pub shape: W4WeightShape,
     /// `[K / 8, N]`: eight codes along K, the first in the lowest bits.
-    pub(crate) words: &'a [u32],
-    pub(crate) scales: GroupScales<'a>,
+    pub words: &'a [u32],
+    /// `[K / group, N]`.
+    pub scales: GroupScales<'a>,
     /// What its codes mean.
-    pub(crate) codes: W4CodeKind,
+    pub codes: W4CodeKind,
     /// Zero points `[K / group, N]` of [`W4CodeKind::Int4`]; else none.
-    pub(crate) zeros: &'a [u8],
+    pub zeros: &'a [u8],
 }
 
 /// A weight on the device.
 pub(crate) struct W4Weight {
-    pub(super) shape: W4WeightShape,
-    pub(super) codes: W4CodeKind,
+    pub(crate) shape: W4WeightShape,
+    pub(crate) codes: W4CodeKind,
     pub(super) kind: ScaleKind,
     pub(super) tensor_scale: f32,
     pub(super) words: Buffer,

@@ -1,0 +1,38 @@
+//! Devices that were opened, kept from call to call: arrays and weights of one opening work together.
+
+use crate::errors::{argument, refused};
+use latent_marlin::GemmDevice;
+use pyo3::prelude::*;
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+
+/// One for each adapter. The lock is taken with the GIL held and released before the GIL is, so that it is free in a child that Python forks.
+static DEVICES: Mutex<BTreeMap<usize, GemmDevice>> = Mutex::new(BTreeMap::new());
+
+/// The device of a name; none for the CPU.
+pub(crate) fn device(py: Python<'_>, name: &str) -> PyResult<Option<GemmDevice>> {
+    let Some(index) = GemmDevice::index(name).map_err(|error| refused(py, error))? else { return Ok(None) };
+    let mut devices = DEVICES.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(device) = devices.get(&index) {
+        // a child opens none: the driver's state is that of the parent
+        if device.is_usable() || device.is_forked() {
+            return Ok(Some(device.clone()));
+        }
+    }
+    let device = GemmDevice::open(index).map_err(|error| refused(py, error))?;
+    devices.insert(index, device.clone());
+    Ok(Some(device))
+}
+
+/// The GPU of a name.
+pub(crate) fn gpu(py: Python<'_>, name: &str) -> PyResult<GemmDevice> {
+    device(py, name)?.ok_or_else(|| {
+        argument(py, format!("device {name:?} is the CPU, whose arrays are NumPy's: expected gpu or gpu:N"))
+    })
+}
+
+/// What a name of a device means: `gpu:N`, which is opened, or None for the CPU.
+#[pyfunction]
+pub(crate) fn device_name(py: Python<'_>, device: &str) -> PyResult<Option<String>> {
+    Ok(self::device(py, device)?.map(|device| device.name()))
+}
