@@ -180,6 +180,7 @@ impl W4RowShader {
     /// Its source in WGSL.
     pub(crate) fn wgsl(self, f16_values: F16Values) -> String {
         let mut source = String::from(HEAD);
+        source.push_str("@group(0) @binding(0) var<uniform> p: Params;\n");
         constants(&mut source, [("THREADS", GATHER_THREADS)]);
         match self {
             W4RowShader::ToF16 => source.push_str(section(DEQUANT, "round")),
