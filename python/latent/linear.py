@@ -577,7 +577,7 @@ def _host(tensor: Any) -> Any:
 def _words(codes: Any) -> Any:
     """Eight codes along K per word, the first in the lowest bits."""
     k, n = codes.shape
-    eights = codes.astype(np.uint32).reshape(k // 8, 8, n)
+    eights = np.ascontiguousarray(codes, np.uint32).reshape(k // 8, 8, n)
     return np.bitwise_or.reduce(eights << SHIFTS[:, None], axis=1)
 
 

@@ -127,14 +127,15 @@ def test_a_layer_on_a_device(gpu, plain, quant, tmp_path):
     host = plain.from_dense(w, bias, quant)
     layer = plain.from_dense(w, bias, quant, device="gpu")
     assert layer.device == gpu and repr(layer).endswith(f"device={gpu!r})")
-    np.testing.assert_allclose(layer(x), host(x), rtol=1e-5, atol=1e-4)
+    # the CPU rounds inputs to 16 bits
+    np.testing.assert_allclose(layer(x), host(x), rtol=1e-3, atol=1e-3)
     y = layer(DeviceArray(x, gpu))
     assert isinstance(y, DeviceArray)
     np.testing.assert_array_equal(y.to_numpy(), layer(x))
     # another state is sent anew, and another bias
     other = plain.from_dense(-w, 2 * bias, quant)
     layer.load_state_dict(other.state_dict())
-    np.testing.assert_allclose(layer(x), other(x), rtol=1e-5, atol=1e-4)
+    np.testing.assert_allclose(layer(x), other(x), rtol=1e-3, atol=1e-3)
     layer.save(tmp_path / "layer")
     for loaded in (plain.load(tmp_path / "layer", device=gpu), copy.deepcopy(layer)):
         np.testing.assert_array_equal(loaded(x), layer(x))
@@ -158,7 +159,7 @@ def test_a_module_of_torch_on_a_device(gpu, torch):
     layer = latent.MarlinLinear.from_linear(linear, device=gpu)
     host = latent.MarlinLinear.from_linear(linear)
     x = torch.from_numpy(random(2, 3, 64)).requires_grad_(True)
-    torch.testing.assert_close(layer(x), host(x), rtol=1e-5, atol=1e-4)
+    torch.testing.assert_close(layer(x), host(x), rtol=1e-3, atol=1e-3)
     for dtype in (torch.float16, torch.bfloat16):
         assert layer(x.to(dtype)).dtype == dtype
     factors = torch.from_numpy(random(2, 3, 24))
@@ -167,7 +168,7 @@ def test_a_module_of_torch_on_a_device(gpu, torch):
     with torch.no_grad():
         layer.packed.zero_()
         layer.bias += 1
-    torch.testing.assert_close(layer(x)[0, 0], layer.bias, rtol=0, atol=1e-6)
+    torch.testing.assert_close(layer(x)[0, 0].detach(), layer.bias.detach(), rtol=0, atol=1e-6)
     *tensors, weight = gptq(96, 24, 32)
     ordered = latent.MarlinLinear.from_gptq(*(torch.from_numpy(tensor) for tensor in tensors), device=gpu)
     x = torch.from_numpy(random(3, 96)).requires_grad_(True)

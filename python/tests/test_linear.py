@@ -218,7 +218,7 @@ def test_fp4_of_compressed_tensors(plain, torch, tmp_path):
     layer = latent.MarlinLinear.from_compressed_tensors(*tensors, weight_global_scale=divisor)
     np.testing.assert_allclose(layer.dequantize(), values.T, rtol=1e-6)
     x = random(3, 96)
-    np.testing.assert_allclose(layer(x), x @ values.T.astype(np.float32), rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(layer(x), x @ values.T.astype(np.float32), rtol=1e-3, atol=1e-3)
     layer.save(tmp_path / "layer")
     loaded = latent.MarlinLinear.load(tmp_path / "layer")
     np.testing.assert_array_equal(loaded.dequantize(), layer.dequantize())

@@ -231,6 +231,16 @@ typedef int32_t latent_input_type;
 #endif // __cplusplus
 
 /**
+ * Rows of numbers in the memory of a GPU: inputs, results of products and inputs of further ones.
+ */
+typedef struct latent_device_array latent_device_array;
+
+/**
+ * A weight in the memory of a GPU.
+ */
+typedef struct latent_device_weight latent_device_weight;
+
+/**
  * Why a call failed.
  */
 typedef struct latent_error latent_error;
@@ -239,6 +249,11 @@ typedef struct latent_error latent_error;
  * Threads and memory for products with 4-bit weights. Threads of the caller may use it at the same time: they take turns.
  */
 typedef struct latent_gemm latent_gemm;
+
+/**
+ * A GPU for products with 4-bit weights. Threads of the caller may use it, its weights and its arrays at the same time.
+ */
+typedef struct latent_gemm_device latent_gemm_device;
 
 /**
  * A loaded model. Any threads may use it at the same time: their answers share its steps.
@@ -703,6 +718,85 @@ latent_status latent_gemm_dequantize(const struct latent_gemm *gemm,
                                      float *values,
                                      size_t values_count,
                                      struct latent_error **error);
+
+/**
+ * Opens a GPU: "gpu" (the first), "gpu:N", or "auto" (the first that is hardware). Free it with latent_gemm_device_free; its weights and arrays keep it open.
+ */
+latent_status latent_gemm_device_open(const char *name,
+                                      struct latent_gemm_device **device,
+                                      struct latent_error **error);
+
+/**
+ * Frees a GPU. NULL is fine.
+ */
+void latent_gemm_device_free(struct latent_gemm_device *device);
+
+/**
+ * Sends a weight to a GPU. `order` is NULL, or names for each of the weight's k rows the input that it is multiplied with (checkpoints in act-order).
+ * Free it with latent_device_weight_free.
+ */
+latent_status latent_device_weight_new(const struct latent_gemm_device *device,
+                                       const struct latent_weight *weight,
+                                       const uint32_t *order,
+                                       size_t order_count,
+                                       struct latent_device_weight **resident,
+                                       struct latent_error **error);
+
+/**
+ * Frees a weight on a GPU. NULL is fine.
+ */
+void latent_device_weight_free(struct latent_device_weight *resident);
+
+/**
+ * Sends `rows` rows of `columns` numbers, whose type is one of latent_input_type, to a GPU. Free them with latent_device_array_free.
+ */
+latent_status latent_device_array_new(const struct latent_gemm_device *device,
+                                      const void *x,
+                                      size_t x_count,
+                                      int32_t x_type,
+                                      size_t rows,
+                                      size_t columns,
+                                      struct latent_device_array **array,
+                                      struct latent_error **error);
+
+/**
+ * Frees an array on a GPU. NULL is fine.
+ */
+void latent_device_array_free(struct latent_device_array *array);
+
+/**
+ * Rows and columns of an array; either may be NULL.
+ */
+latent_status latent_device_array_shape(const struct latent_device_array *array,
+                                        size_t *rows,
+                                        size_t *columns,
+                                        struct latent_error **error);
+
+/**
+ * Copies an array to the host as float, row-major, once the GPU has computed it.
+ */
+latent_status latent_device_array_read(const struct latent_device_array *array,
+                                       float *values,
+                                       size_t values_count,
+                                       struct latent_error **error);
+
+/**
+ * y = x · W + bias on a GPU, where the result stays: `bias` is NULL or one row of n numbers, `options` may be NULL (`isa` and `activations` are those of the
+ * CPU). Free `y` with latent_device_array_free.
+ */
+latent_status latent_device_multiply(const struct latent_device_weight *resident,
+                                     const struct latent_device_array *x,
+                                     const struct latent_device_array *bias,
+                                     const struct latent_gemm_options *options,
+                                     struct latent_device_array **y,
+                                     struct latent_error **error);
+
+/**
+ * Decodes a weight on a GPU into `[k, n]` floats, which stay there. Free them with latent_device_array_free.
+ */
+latent_status latent_device_dequantize(const struct latent_device_weight *resident,
+                                       struct latent_device_array **values,
+                                       struct latent_error **error);
 
 /**
  * Answers a prompt of `count` tokens. `options` may be NULL: the model's own. `callback` may be NULL; so may `answer`, and `text`, which gets the

@@ -93,7 +93,7 @@ impl PythonDeviceArray {
 
     fn __repr__(&self) -> String {
         let (shape, dtype, device) = (tuple(&self.shape), self.dtype_name(), self.array.device().name());
-        format!("DeviceArray(shape={shape}, dtype={dtype}, device={device:?})")
+        format!("DeviceArray(shape={shape}, dtype={dtype}, device='{device}')")
     }
 }
 
@@ -173,7 +173,7 @@ impl PythonDeviceWeight {
     fn __repr__(&self) -> String {
         let Shape { k, n, group } = self.weight.shape();
         let (quant, device) = (self.weight.quant().name(), self.weight.device().name());
-        format!("DeviceWeight(shape=({k}, {n}), quant_type={quant:?}, group_size={group}, device={device:?})")
+        format!("DeviceWeight(shape=({k}, {n}), quant_type='{quant}', group_size={group}, device='{device}')")
     }
 }
 
