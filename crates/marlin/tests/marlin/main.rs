@@ -1,6 +1,6 @@
 //! The library against sums in f64 of weights decoded by plain definitions.
 #![forbid(unsafe_code)]
-#![allow(missing_docs, reason = "tests")]
+#![allow(missing_docs, clippy::print_stdout, reason = "tests, which say what they skip")]
 
 mod codes;
 mod devices;
