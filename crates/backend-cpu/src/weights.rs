@@ -8,10 +8,10 @@ use crate::pack::{PackedMatrices, TileMatrices};
 use crate::source_pages::SourcePages;
 use crate::weight_arena::WeightArena;
 use latent_backend::BackendError;
-use latent_formats::{Checkpoint, TensorInfo};
+use latent_formats::{Checkpoint, ScaleGrid, TensorInfo};
 use latent_graph::circuit::{Weight, WeightPart};
 use latent_kernels::{BlockScales, WeightMatrix};
-use latent_quant::tiles::TileLayout;
+use latent_quant::tiles::{ROWS, TileLayout};
 use latent_threads::ThreadPool;
 use latent_types::{TensorType, WeightLayout};
 use std::any::Any;
@@ -44,7 +44,7 @@ enum WeightScales {
     None,
     /// One for the results of each matrix.
     Matrices(Vec<f32>),
-    /// Those of blocks of `rows` × `cols` elements (FP8), of all matrices in turn.
+    /// Those of blocks of `rows` × `cols` elements (FP8), of all matrices in turn. Those of single rows are padded to whole tiles.
     Blocks { numbers: Vec<f32>, rows: usize, cols: usize },
 }
 
@@ -169,7 +169,8 @@ impl LoadedWeight {
         let matrix = matrix.expect("bytes that were counted while loading");
         let WeightScales::Blocks { numbers, rows, cols } = &self.scales else { return matrix };
         let (rows, cols) = (*rows, *cols);
-        let count = outputs.div_ceil(rows) * inputs.div_ceil(cols);
+        let down = if rows == 1 { outputs.next_multiple_of(ROWS) } else { outputs.div_ceil(rows) };
+        let count = down * inputs.div_ceil(cols);
         let numbers = &numbers[index * count..(index + 1) * count];
         matrix
             .with_scales(BlockScales { numbers, rows, cols })
@@ -223,46 +224,37 @@ impl WeightScales {
     /// The scales of all tensors of a weight.
     fn read(weight: &Weight, checkpoint: &Arc<Checkpoint>) -> Result<WeightScales, BackendError> {
         let matrices = if weight.parts.len() > 1 { 1 } else { weight.stacked() };
-        let (rows, cols) = checkpoint.fp8_block()?;
-        let fp8 = weight.ty == TensorType::F8_E4M3;
-        let of_matrix = weight.outputs().div_ceil(rows) * weight.inputs().div_ceil(cols);
-        let mut numbers = Vec::new();
+        let (outputs, inputs) = (weight.outputs(), weight.inputs());
+        let (mut numbers, mut grid) = (Vec::new(), None);
         for part in &weight.parts {
             let Some(name) = &part.scale else {
-                if !fp8 && !numbers.is_empty() {
+                if grid == Some(ScaleGrid::Matrix) {
                     numbers.push(1.0);
                 }
                 continue;
             };
-            let scales = read_scales(name, checkpoint)?;
-            if !fp8 {
-                let each = |m: usize| scales.get(m).or(scales.first()).copied().unwrap_or(1.0);
-                numbers.extend((0..matrices).map(each));
-            } else if scales.len() == of_matrix {
-                numbers.extend(scales);
-            } else {
-                let problem = format!("holds {} scales, expected {of_matrix}", scales.len());
+            let table = checkpoint.scales(name, weight.ty, [matrices, outputs, inputs])?;
+            let table = table.ok_or_else(|| missing(checkpoint, name))?;
+            if *grid.get_or_insert(table.grid) != table.grid {
+                let problem = "holds scales of other parts of a matrix than the first expert's do".into();
                 return Err(misplaced(checkpoint, name, problem));
             }
+            match table.grid {
+                // kernels load the scales of a whole tile
+                ScaleGrid::Rows => table.numbers.chunks(outputs.max(1)).for_each(|rows| {
+                    numbers.extend_from_slice(rows);
+                    numbers.resize(numbers.len().next_multiple_of(ROWS), 0.0);
+                }),
+                ScaleGrid::Matrix | ScaleGrid::Blocks { .. } => numbers.extend(table.numbers),
+            }
         }
-        Ok(match numbers.is_empty() {
-            true => WeightScales::None,
-            false if fp8 => WeightScales::Blocks { numbers, rows, cols },
-            false => WeightScales::Matrices(numbers),
+        Ok(match grid {
+            None => WeightScales::None,
+            Some(ScaleGrid::Matrix) => WeightScales::Matrices(numbers),
+            Some(ScaleGrid::Rows) => WeightScales::Blocks { numbers, rows: 1, cols: inputs },
+            Some(ScaleGrid::Blocks { rows, cols }) => WeightScales::Blocks { numbers, rows, cols },
         })
     }
-}
-
-/// The elements of a tensor that holds scales.
-fn read_scales(name: &str, checkpoint: &Arc<Checkpoint>) -> Result<Vec<f32>, BackendError> {
-    let info = checkpoint.info(name).ok_or_else(|| missing(checkpoint, name))?;
-    if info.tile_rows.is_some() {
-        return Err(misplaced(checkpoint, name, "holds scales, which cannot be stored in tiles".into()));
-    }
-    let rows = checkpoint.rows(name)?.ok_or_else(|| missing(checkpoint, name))?;
-    let mut scratch = Vec::new();
-    let bytes = rows.read(0..info.rows(), &mut scratch);
-    decode(info.ty, bytes, info.shape.iter().product(), &checkpoint.display_name())
 }
 
 /// Checks the shape of a tensor that is computed while it is read. One that a partition cuts has been checked.

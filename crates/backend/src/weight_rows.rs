@@ -1,7 +1,7 @@
 //! Rows of a weight as f32, decoded from the file's own blocks.
 
 use crate::BackendError;
-use latent_formats::{Checkpoint, TensorInfo};
+use latent_formats::{Checkpoint, ScaleGrid, ScaleTable, TensorInfo};
 use latent_graph::circuit::Weight;
 use latent_types::TensorType;
 use std::ops::Range;
@@ -74,26 +74,28 @@ impl CheckpointRows<'_> {
 
     /// The factors on rectangles of a weight, if its file stores any in addition to the blocks.
     pub fn factors(&self, weight: &Weight) -> Result<Option<BlockFactors>, BackendError> {
-        let mut numbers = Vec::new();
+        let (mut numbers, mut grid) = (Vec::new(), None);
         for part in &weight.parts {
             let Some(scale) = &part.scale else { return Ok(None) };
-            let info = self.info(scale)?;
-            let width = info.shape.last().copied().unwrap_or(1);
-            let stored = self.numbers(scale, info.ty, 0..info.rows(), width)?;
             let matrices = weight.matrices() / weight.parts.len();
-            match weight.ty {
-                // one per matrix, or one for all of them
-                ty if ty != TensorType::F8_E4M3 && stored.len() < matrices => {
-                    numbers.extend((0..matrices).map(|_| stored.first().copied().unwrap_or(1.0)));
-                }
-                _ => numbers.extend(stored),
+            let table = self.scales(weight, scale, matrices)?;
+            if *grid.get_or_insert(table.grid) != table.grid {
+                return Err(BackendError::Unsupported(format!(
+                    "{}: the scales {scale} are not for the same parts of a matrix as those of {}",
+                    self.checkpoint.display_name(),
+                    weight.key()
+                )));
             }
+            numbers.extend(table.numbers);
         }
-        let (rows, inputs) = match weight.ty {
-            TensorType::F8_E4M3 => self.checkpoint.fp8_block()?,
-            _ => (weight.outputs(), weight.inputs()),
-        };
-        Ok(Some(BlockFactors { numbers, rows, inputs }))
+        let sides = grid.unwrap_or(ScaleGrid::Matrix).sides([1, weight.outputs(), weight.inputs()]);
+        Ok(Some(BlockFactors { numbers, rows: sides.0, inputs: sides.1 }))
+    }
+
+    /// The scales of `matrices` matrices of a weight.
+    fn scales(&self, weight: &Weight, scale: &str, matrices: usize) -> Result<ScaleTable, BackendError> {
+        let shape = [matrices, weight.outputs(), weight.inputs()];
+        self.checkpoint.scales(scale, weight.ty, shape)?.ok_or_else(|| self.missing(scale))
     }
 
     fn not_packed(&self, tensor: &str) -> Result<(), BackendError> {
@@ -130,7 +132,7 @@ impl CheckpointRows<'_> {
         Ok(out)
     }
 
-    /// NVFP4 files: one factor per tensor or per expert. FP8 files: one per block of 128 × 128, or as the config says.
+    /// Multiplies rows of a matrix, the one at `within` of its tensor.
     fn apply_scales(
         &self,
         weight: &Weight,
@@ -139,17 +141,13 @@ impl CheckpointRows<'_> {
         rows: Range<usize>,
         elements: &mut [f32],
     ) -> Result<(), BackendError> {
-        let info = self.info(scale)?;
-        let width = info.shape.last().copied().unwrap_or(1);
-        let scales = self.numbers(scale, info.ty, 0..info.rows(), width)?;
-        if weight.ty != TensorType::F8_E4M3 {
-            let factor = scales.get(within).or(scales.first()).copied().unwrap_or(1.0);
-            elements.iter_mut().for_each(|element| *element *= factor);
-            return Ok(());
-        }
-        let (block_rows, block_cols) = self.checkpoint.fp8_block()?;
-        let across = weight.inputs().div_ceil(block_cols);
-        for (row, line) in rows.zip(elements.chunks_exact_mut(weight.inputs())) {
+        let matrices = weight.matrices() / weight.parts.len();
+        let ScaleTable { numbers, grid } = self.scales(weight, scale, matrices)?;
+        let (outputs, inputs) = (weight.outputs(), weight.inputs());
+        let (block_rows, block_cols) = grid.sides([1, outputs, inputs]);
+        let (down, across) = (outputs.div_ceil(block_rows.max(1)), inputs.div_ceil(block_cols.max(1)));
+        let scales = &numbers[within * down * across..];
+        for (row, line) in rows.zip(elements.chunks_exact_mut(inputs)) {
             for (column, element) in line.iter_mut().enumerate() {
                 *element *= scales[row / block_rows * across + column / block_cols];
             }

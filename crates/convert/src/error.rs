@@ -64,16 +64,6 @@ pub enum ConvertError {
     /// A tensor is stored in a type that cannot be decoded.
     #[error("tensor {tensor}: it is stored as {ty}, which cannot be decoded")]
     NotDecodable { tensor: String, ty: TensorType },
-    /// The number of a tensor's scales does not match its shape.
-    #[error("tensor {tensor}: its scales {scale} have {found} elements, expected {expected}")]
-    Scales {
-        tensor: String,
-        /// The tensor of scales.
-        scale: String,
-        /// Elements of the scales.
-        found: usize,
-        expected: String,
-    },
     /// A number is too large for the type asked for.
     #[error("tensor {tensor}: it has the value {value}, which {ty} cannot hold; choose BF16 or F32")]
     Overflow {

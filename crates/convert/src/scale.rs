@@ -1,8 +1,9 @@
 //! Scales that are stored as separate tensors.
 
 use crate::error::ConvertError;
-use latent_formats::Checkpoint;
+use latent_formats::{Checkpoint, ScaleGrid, ScaleTable};
 use latent_graph::circuit::WeightPart;
+use latent_types::TensorType;
 
 /// What the numbers of a tensor are multiplied by.
 pub(crate) enum TensorScale {
@@ -25,28 +26,20 @@ impl TensorScale {
         (matrices, rows, cols): (usize, usize, usize),
     ) -> Result<TensorScale, ConvertError> {
         let Some(name) = &part.scale else { return Ok(TensorScale::None) };
-        let (Some(info), Some(stored)) = (checkpoint.info(name), checkpoint.rows(name)?) else {
+        let shape = [matrices, rows, cols];
+        let ty = checkpoint.info(&part.tensor).map_or(TensorType::F32, |info| info.ty);
+        let Some(ScaleTable { numbers, grid }) = checkpoint.scales(name, ty, shape)? else {
             return Ok(TensorScale::None);
         };
-        let ty = info.ty;
-        let count = info.shape.iter().product();
-        let mut scales = vec![0.0; count];
-        latent_quant::decode(ty, &stored.bytes(0..info.rows()), &mut scales)
-            .map_err(|_| ConvertError::NotDecodable { tensor: name.clone(), ty })?;
-        let block = checkpoint.fp8_block()?;
-        let (per_row, per_matrix) = (cols.div_ceil(block.1), rows.div_ceil(block.0));
-        let blocks = per_row * per_matrix * matrices;
-        if count == 1 || count == matrices {
-            return Ok(TensorScale::Matrix(scales));
-        }
-        if count == blocks {
-            return Ok(TensorScale::Blocks { scales, block, per_row, per_matrix });
-        }
-        Err(ConvertError::Scales {
-            tensor: part.tensor.clone(),
-            scale: name.clone(),
-            found: count,
-            expected: format!("1, {matrices} or {blocks}: one for each block of {} × {}", block.0, block.1),
+        let block = grid.sides(shape);
+        Ok(match grid {
+            ScaleGrid::Matrix => TensorScale::Matrix(numbers),
+            ScaleGrid::Rows | ScaleGrid::Blocks { .. } => TensorScale::Blocks {
+                scales: numbers,
+                block,
+                per_row: cols.div_ceil(block.1.max(1)),
+                per_matrix: rows.div_ceil(block.0.max(1)),
+            },
         })
     }
 

@@ -4,7 +4,7 @@ use crate::absent::RequiredFiles;
 use crate::error::FormatError;
 use crate::index::SafetensorsIndex;
 use crate::sniff::PICKLE;
-use crate::{json, limits};
+use crate::{json, limits, mistral};
 use latent_files::OpenFileGuard;
 use latent_files::input_file;
 use serde_json::{Map, Value};
@@ -15,8 +15,10 @@ use std::sync::Arc;
 /// The contents of a model folder other than its tensors.
 #[derive(Clone, Debug, Default)]
 pub struct HfSource {
-    /// config.json.
+    /// config.json; of a folder without it, what params.json says in its keys.
     pub config: Map<String, Value>,
+    /// Whether `config` is made of params.json, as Mistral's own folders have it.
+    pub from_params: bool,
     /// tokenizer.json, tiktoken.model or tokenizer.model, if any.
     pub tokenizer: Option<TokenizerFile>,
     /// tokenizer_config.json.
@@ -45,6 +47,8 @@ pub enum TokenizerKind {
     Tiktoken,
     /// tokenizer.model: SentencePiece's pieces and scores.
     SentencePiece,
+    /// tekken.json: byte strings in rank order, special tokens and the pattern that splits text (Mistral).
+    Tekken,
 }
 
 /// Where the bytes of a vocabulary are.
@@ -57,8 +61,8 @@ pub enum TokenizerPlace {
 
 impl TokenizerKind {
     /// All kinds. Where a folder has several files, the first one counts.
-    pub(crate) const ALL: [TokenizerKind; 3] =
-        [TokenizerKind::Json, TokenizerKind::Tiktoken, TokenizerKind::SentencePiece];
+    pub(crate) const ALL: [TokenizerKind; 4] =
+        [TokenizerKind::Json, TokenizerKind::Tiktoken, TokenizerKind::SentencePiece, TokenizerKind::Tekken];
 
     /// The name of the file in a folder.
     pub fn file_name(self) -> &'static str {
@@ -66,6 +70,7 @@ impl TokenizerKind {
             TokenizerKind::Json => "tokenizer.json",
             TokenizerKind::Tiktoken => "tiktoken.model",
             TokenizerKind::SentencePiece => "tokenizer.model",
+            TokenizerKind::Tekken => "tekken.json",
         }
     }
 }
@@ -94,17 +99,27 @@ impl TokenizerFile {
 }
 
 /// The small files of a model folder.
-pub(crate) const FILES: [&str; 4] =
-    ["config.json", "tokenizer_config.json", "chat_template.jinja", "generation_config.json"];
+pub(crate) const FILES: [&str; 6] = [
+    "config.json",
+    "tokenizer_config.json",
+    "chat_template.jinja",
+    "generation_config.json",
+    "params.json",
+    "hf_quant_config.json",
+];
 
 /// The files of the model in `folder` other than weights, counted as open.
 pub(crate) fn in_use(folder: &Path) -> Vec<OpenFileGuard> {
-    let names = FILES.into_iter().chain(TokenizerKind::ALL.map(TokenizerKind::file_name)).chain([INDEX]);
+    let names = FILES.into_iter().chain(TokenizerKind::ALL.map(TokenizerKind::file_name));
+    let names = names.chain(WEIGHT_FILES.map(|[index, _]| index));
     names.filter_map(|name| OpenFileGuard::at(&folder.join(name))).collect()
 }
 
-/// Which file holds each tensor.
-const INDEX: &str = "model.safetensors.index.json";
+/// Which file holds each tensor, and the file of a model without such an index: of Hugging Face, and of Mistral.
+const WEIGHT_FILES: [[&str; 2]; 2] = [
+    ["model.safetensors.index.json", "model.safetensors"],
+    ["consolidated.safetensors.index.json", "consolidated.safetensors"],
+];
 
 /// Reads a file of a folder: takes its name and its maximum size, and returns its text if it
 /// exists.
@@ -117,6 +132,11 @@ pub(crate) const FP8_BLOCK: (usize, usize) = (128, 128);
 const MAX_SIDE: u64 = 1 << 16;
 
 impl HfSource {
+    /// The file of its keys.
+    pub fn config_file(&self) -> &'static str {
+        if self.from_params { "params.json" } else { "config.json" }
+    }
+
     /// `quantization_config`, which models with images may have inside the text model's keys.
     pub(crate) fn quantization_config(&self) -> Option<&Map<String, Value>> {
         let places = [Some(&self.config), self.config.get("text_config").and_then(Value::as_object)];
@@ -130,8 +150,7 @@ impl HfSource {
     /// # Errors
     /// The value found, if it is not two multiples of sixteen up to 65536.
     pub fn fp8_block(&self) -> Result<(usize, usize), String> {
-        let size = self.quantization_config().and_then(|keys| keys.get("weight_block_size"));
-        let Some(size) = size.filter(|size| !size.is_null()) else { return Ok(FP8_BLOCK) };
+        let Some((key, size)) = self.quantization_config().and_then(block_size) else { return Ok(FP8_BLOCK) };
         let side = |i: usize| {
             let side =
                 size.get(i)?.as_u64().filter(|n| (1..=MAX_SIDE).contains(n) && n.is_multiple_of(16))?;
@@ -140,7 +159,7 @@ impl HfSource {
         match (size.as_array().map(Vec::len), side(0), side(1)) {
             (Some(2), Some(rows), Some(cols)) => Ok((rows, cols)),
             _ => Err(format!(
-                "quantization_config: weight_block_size is {size}; two multiples of 16 up to {MAX_SIDE} are supported"
+                "quantization_config: {key} is {size}; two multiples of 16 up to {MAX_SIDE} are supported"
             )),
         }
     }
@@ -160,27 +179,63 @@ impl HfSource {
         text: &FolderTextReader<'_>,
         tokenizer: Option<TokenizerFile>,
     ) -> Result<Option<HfSource>, FormatError> {
-        let [config, tokenizer_config, template, generation_config] = FILES;
+        let [config, tokenizer_config, template, generation_config, params, modelopt] = FILES;
         let json = |name: &str| -> Result<Option<Value>, FormatError> {
             let Some(text) = text(name, limits::MAX_JSON_BYTES)? else { return Ok(None) };
             json::parse(&text).map(Some).map_err(|problem| json::failed(&folder.join(name), &text, problem))
         };
-        let config = match json(config)? {
-            Some(Value::Object(config)) => config,
+        let object = |name: &str| match json(name)? {
+            Some(Value::Object(object)) => Ok(Some(object)),
             Some(_) => {
                 let problem = "it holds no JSON object".into();
-                return Err(FormatError::Json { path: folder.join(config), problem });
+                Err(FormatError::Json { path: folder.join(name), problem })
             }
-            None => return Ok(None),
+            None => Ok(None),
         };
+        let (mut config, from_params) = match object(config)? {
+            Some(config) => (config, false),
+            None => match object(params)? {
+                Some(params) => (mistral::config(params), true),
+                None => return Ok(None),
+            },
+        };
+        // older versions of ModelOpt write a file of its own
+        if config.get("quantization_config").is_none_or(Value::is_null)
+            && let Some(Value::Object(mut settings)) =
+                object(modelopt)?.and_then(|mut object| object.remove("quantization"))
+        {
+            settings.insert("quant_method".into(), "modelopt".into());
+            config.insert("quantization_config".into(), settings.into());
+        }
         let tokenizer_config = json(tokenizer_config)?;
         let chat_template = match text(template, limits::MAX_STRING_BYTES)? {
             Some(text) => Some(text),
             None => tokenizer_config.as_ref().and_then(template_in),
         };
         let generation_config = json(generation_config)?;
-        Ok(Some(HfSource { config, tokenizer, tokenizer_config, chat_template, generation_config }))
+        Ok(Some(HfSource {
+            config,
+            from_params,
+            tokenizer,
+            tokenizer_config,
+            chat_template,
+            generation_config,
+        }))
     }
+}
+
+/// The key with the size of FP8 blocks, and its value.
+fn block_size(keys: &Map<String, Value>) -> Option<(&'static str, &Value)> {
+    let set = |value: &&Value| !value.is_null();
+    if let Some(size) = keys.get("weight_block_size").filter(set) {
+        return Some(("weight_block_size", size));
+    }
+    let groups = keys.get("config_groups").and_then(Value::as_object)?;
+    groups.values().find_map(|group| {
+        let weights = group.get("weights")?;
+        let blocks = weights.get("strategy").and_then(Value::as_str) == Some("block");
+        Some(("block_structure", weights.get("block_structure").filter(|size| blocks && !size.is_null())?))
+    })
 }
 
 /// `chat_template` of tokenizer_config.json: a string, or a list of named ones of which `default` counts.
@@ -200,13 +255,22 @@ pub(crate) fn tensor_files(
     folder: &Path,
     needed: RequiredFiles,
 ) -> Result<(Vec<PathBuf>, Option<SafetensorsIndex>), FormatError> {
-    let path = folder.join(INDEX);
-    if let Some(index) = SafetensorsIndex::read(&path)? {
-        return Ok((index.paths(&path, folder, needed)?, Some(index)));
-    }
-    let single = folder.join("model.safetensors");
-    if single.exists() {
-        return Ok((vec![single], None));
+    for [index, single] in WEIGHT_FILES {
+        let (path, single) = (folder.join(index), folder.join(single));
+        if let Some(mut index) = SafetensorsIndex::read(&path)? {
+            let paths = index.paths(&path, folder, needed)?;
+            if mistral::names_tensors(&path) {
+                index.tensors.iter_mut().for_each(|(name, _)| {
+                    if let Some(plain) = mistral::plain_name(name) {
+                        *name = plain.into_boxed_str();
+                    }
+                });
+            }
+            return Ok((paths, Some(index)));
+        }
+        if single.exists() {
+            return Ok((vec![single], None));
+        }
     }
     let names = names_ending(folder, &[".safetensors"]);
     match names.as_slice() {
@@ -232,16 +296,11 @@ fn names_ending(folder: &Path, endings: &[&str]) -> Vec<String> {
 }
 
 fn no_config(folder: &Path) -> String {
-    if folder.join("params.json").is_file() {
-        return "it holds params.json, the format of Mistral's own files; Latent reads the Hugging Face format (config.json) and GGUF: \
-                convert it to one of them"
-            .into();
-    }
     match names_ending(folder, &[".gguf"]).first() {
         Some(name) => {
             format!("it holds no config.json, but GGUF files; give the path of one, such as {name}")
         }
-        None => "it holds no config.json; a model folder has config.json and .safetensors files".into(),
+        None => "it holds no config.json; a model folder has config.json (or Mistral's params.json) and .safetensors files".into(),
     }
 }
 

@@ -5,11 +5,12 @@ use crate::checkpoint::{Checkpoint, CheckpointSource, GgufSource, display};
 use crate::error::{FormatError, FourBitError};
 use crate::folder::{self, HfSource, tensor_files};
 use crate::four_bit::{FourBitSettings, HeaderTensor, VirtualTensor, find, replace};
+use crate::fp8::Fp8Scales;
 use crate::gguf::{self, GgufError};
 use crate::map::FileBytes;
 use crate::open::{shard_of, shard_path};
 use crate::safetensors::{self, SafetensorsError};
-use crate::{json, limits, weight_format};
+use crate::{json, limits, mistral, weight_format};
 use latent_files::OpenFileGuard;
 use latent_types::TensorType;
 use serde_json::Value;
@@ -165,12 +166,19 @@ impl From<Checkpoint> for Outline {
     }
 }
 
-/// A config.json under any name. Under its own it has the tokenizer and the chat template of its folder.
+/// A config.json or params.json under any name. Under its own it has the tokenizer and the chat template of its folder.
 fn config(path: &Path) -> Result<Outline, FormatError> {
-    let own_name = path.file_name().is_some_and(|name| name == "config.json");
-    let source = match path.parent().filter(|_| own_name) {
+    let has_name = |own: &str| path.file_name().is_some_and(|name| name == own);
+    let folder = path.parent().filter(|folder| {
+        has_name("config.json") || has_name("params.json") && !folder.join("config.json").exists()
+    });
+    let source = match folder {
         Some(folder) => HfSource::read(folder)?,
         None => match json::read(path)? {
+            // Mistral's keys under any name
+            Some(Value::Object(params)) if params.contains_key("dim") && params.contains_key("n_layers") => {
+                HfSource { config: mistral::config(params), from_params: true, ..HfSource::default() }
+            }
             Some(Value::Object(config)) => HfSource { config, ..HfSource::default() },
             _ => {
                 let problem = "it holds no JSON object".into();
@@ -199,7 +207,8 @@ fn refused(path: &Path, error: FormatError) -> Result<Outline, FormatError> {
 
 /// Whether a folder holds config.json and nothing that could be weights.
 fn folder_without_weights(path: &Path) -> bool {
-    path.is_dir() && path.join("config.json").is_file() && folder::has_no_weights(path)
+    let has = |name: &str| path.join(name).is_file();
+    path.is_dir() && (has("config.json") || has("params.json")) && folder::has_no_weights(path)
 }
 
 /// What the small files of a folder say.
@@ -282,8 +291,10 @@ fn headers(folder: &Path, refusal: FormatError) -> Result<Outline, FormatError> 
             Err(error) => return Err(error),
         };
         ends &= bytes.get().len() as u64 <= header.data_start;
+        let renamed = mistral::names_tensors(path) || source.from_params && index.is_none();
         tensors.extend(header.tensors.into_iter().map(|t| {
-            let head = TensorHead { name: t.name, ty: t.ty, shape: t.shape, bytes: t.bytes };
+            let name = mistral::plain_name(&t.name).filter(|_| renamed).unwrap_or(t.name);
+            let head = TensorHead { name, ty: t.ty, shape: t.shape, bytes: t.bytes };
             (head, number as u32)
         }));
     }
@@ -319,8 +330,18 @@ fn weights(
     let by_name: HashMap<&str, HeaderTensor<'_>> =
         tensors.iter().map(|t| (t.name.as_str(), t.head())).collect();
     let find = |name: &str| by_name.get(name).copied();
-    weight_format::check(folder, source, tensors.iter().map(TensorHead::head), &find)?;
-    Ok(tensors)
+    let scales = weight_format::fp8_scales(folder, source, tensors.iter().map(TensorHead::head), &find)?;
+    let scales: HashMap<&str, &Fp8Scales> =
+        scales.iter().map(|scales| (scales.stored.as_str(), scales)).collect();
+    let mut shown = tensors.clone();
+    for head in &mut shown {
+        if let Some(scales) = scales.get(head.name.as_str()) {
+            (head.name, head.shape) = (scales.shown.clone(), scales.shape.clone());
+        } else if head.ty == TensorType::F8_E5M2 {
+            (head.ty, head.bytes) = (TensorType::F16, head.bytes.saturating_mul(2));
+        }
+    }
+    Ok(shown)
 }
 
 /// The tensors with each 4-bit weight in place of those that it consists of.

@@ -7,7 +7,7 @@ use crate::paths::below;
 use crate::quant::{companion, matching};
 use crate::reference::{ModelRef, ModelSelector};
 use crate::repo::Repo;
-use crate::select::{DefaultSelection, INDEX, Selection, add_shards, select, usual};
+use crate::select::{DefaultSelection, Selection, add_shards, select, usual};
 use crate::settings::HubSettings;
 use crate::store::{PulledSet, RepoStore};
 use latent_files::input_file;
@@ -121,8 +121,8 @@ fn in_snapshot(folder: &Path, commit: &str, model: &ModelRef) -> Option<LocalMod
     let mut files = Vec::new();
     walk(folder, "", 0, &mut files);
     let mut selection = select(model, &files).ok()?;
-    if selection.has_index {
-        let index = input_file::read(&folder.join(INDEX), MAX_INDEX).ok()?;
+    if let Some(index) = selection.index {
+        let index = input_file::read(&folder.join(index), MAX_INDEX).ok()?;
         add_shards(&mut selection, &model.repo, &index, &files).ok()?;
     }
     let has = |name: &str| selection.files.iter().any(|file| file.path == name);
@@ -130,7 +130,8 @@ fn in_snapshot(folder: &Path, commit: &str, model: &ModelRef) -> Option<LocalMod
     let whole = !selection.model.is_empty()
         || has("tokenizer.json")
         || has("tiktoken.model")
-        || has("tokenizer.model");
+        || has("tokenizer.model")
+        || has("tekken.json");
     whole.then(|| opened(folder, commit, selection.name, &selection.model, &selection.files))?
 }
 

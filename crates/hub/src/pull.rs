@@ -7,7 +7,7 @@ use crate::listing::RepoFile;
 use crate::local::{LocalModel, MAX_INDEX, hf_file, in_hf_cache};
 use crate::paths::below;
 use crate::reference::ModelRef;
-use crate::select::{INDEX, QuantPolicy, Selection, add_shards, select_by};
+use crate::select::{QuantPolicy, Selection, add_shards, select_by};
 use crate::settings::HubSettings;
 use crate::store::{PulledSet, RepoStore, free_bytes, now};
 use latent_files::{InputError, input_file};
@@ -180,8 +180,8 @@ fn work(
     let store = RepoStore::new(settings, &model.repo);
     let pull = PullJob { client, settings, model, commit: &commit, store: &store, shared };
     check_names(&store.commit(&commit), &selection)?;
-    if selection.has_index {
-        let index = pull.index(&selection)?;
+    if let Some(name) = selection.index {
+        let index = pull.index(&selection, name)?;
         add_shards(&mut selection, &model.repo, &index, &files)?;
         check_names(&store.commit(&commit), &selection)?;
     }
@@ -212,20 +212,19 @@ struct PullJob<'a> {
 
 impl PullJob<'_> {
     /// The bytes of a folder's index, which is downloaded first.
-    fn index(&self, selection: &Selection) -> Result<Vec<u8>, HubError> {
-        let index: Vec<RepoFile> =
-            selection.files.iter().filter(|file| file.path == INDEX).cloned().collect();
+    fn index(&self, selection: &Selection, name: &str) -> Result<Vec<u8>, HubError> {
+        let index: Vec<RepoFile> = selection.files.iter().filter(|file| file.path == name).cloned().collect();
         if index.iter().any(|file| file.size > MAX_INDEX) {
-            let problem = format!("its {INDEX} has more than {MAX_INDEX} bytes");
+            let problem = format!("its {name} has more than {MAX_INDEX} bytes");
             return Err(HubError::NoModel { repo: self.model.repo.clone(), problem });
         }
-        let mut path = hf_file(self.settings, &self.model.repo, self.commit, INDEX);
+        let mut path = hf_file(self.settings, &self.model.repo, self.commit, name);
         if path.is_none() {
             self.download(&index, &AtomicU64::new(0))?;
-            path = Some(self.store.commit(self.commit).join(INDEX));
+            path = Some(self.store.commit(self.commit).join(name));
         }
         let path = path.unwrap_or_default();
-        let unread = |error: InputError| HubError::Setting { name: INDEX.into(), problem: error.to_string() };
+        let unread = |error: InputError| HubError::Setting { name: name.into(), problem: error.to_string() };
         input_file::read(&path, MAX_INDEX).map_err(unread)
     }
 

@@ -15,11 +15,14 @@ pub(crate) const SAFETENSORS: &str = "safetensors";
 /// Which file holds each tensor.
 pub(crate) const INDEX: &str = "model.safetensors.index.json";
 
+/// The same in Mistral's own folders.
+const MISTRAL_INDEX: &str = "consolidated.safetensors.index.json";
+
 /// The weights of a model without an index.
-const SINGLE: &str = "model.safetensors";
+const SINGLE: [&str; 2] = ["model.safetensors", "consolidated.safetensors"];
 
 /// Files of a model folder besides its weights, taken if the repository has them.
-const SMALL_FILES: [&str; 14] = [
+const SMALL_FILES: [&str; 18] = [
     "config.json",
     "generation_config.json",
     "tokenizer.json",
@@ -34,6 +37,10 @@ const SMALL_FILES: [&str; 14] = [
     "chat_template.json",
     "README.md",
     INDEX,
+    "params.json",
+    "tekken.json",
+    "hf_quant_config.json",
+    MISTRAL_INDEX,
 ];
 
 /// Most models that a message lists.
@@ -48,8 +55,8 @@ pub(crate) struct Selection {
     /// The file to open, or nothing for the folder.
     pub(crate) model: String,
     pub(crate) files: Vec<RepoFile>,
-    /// Whether the index among the files names more of them: see [`add_shards`].
-    pub(crate) has_index: bool,
+    /// The index among the files that names more of them: see [`add_shards`].
+    pub(crate) index: Option<&'static str>,
 }
 
 /// Which quant [`pull_with`](crate::pull_with) takes if the reference names none.
@@ -166,7 +173,7 @@ fn gguf(repo: &Repo, sets: &[GgufSet], at: usize) -> Result<Selection, HubError>
     let alone = sets.iter().filter(|other| other.tag == set.tag).count() == 1;
     let tag = set.tag.clone();
     let name = tag.clone().filter(|_| alone).unwrap_or_else(|| set.files[0].path.clone());
-    Ok(Selection { name, tag, model: set.files[0].path.clone(), files: set.files.clone(), has_index: false })
+    Ok(Selection { name, tag, model: set.files[0].path.clone(), files: set.files.clone(), index: None })
 }
 
 /// A file, with the other shards of its set.
@@ -205,7 +212,7 @@ fn folder(repo: &Repo, files: &[RepoFile]) -> Result<Selection, HubError> {
     let mut found: Vec<RepoFile> = SMALL_FILES.into_iter().filter_map(find).collect();
     let has = |found: &[RepoFile], name: &str| found.iter().any(|file| file.path == name);
     let none = |problem: String| HubError::NoModel { repo: repo.clone(), problem };
-    if !has(&found, "config.json") {
+    if !has(&found, "config.json") && !has(&found, "params.json") {
         let companions = sets_where(files, |path| companion(&repo.name, path).is_some());
         return Err(none(if files.iter().any(|f| f.path.ends_with(".safetensors")) {
             "it has weights but no config.json".into()
@@ -218,15 +225,22 @@ fn folder(repo: &Repo, files: &[RepoFile]) -> Result<Selection, HubError> {
             "it holds neither GGUF files nor a folder of safetensors".into()
         }));
     }
-    let has_index = has(&found, INDEX);
-    if !has_index {
+    // a repository may hold the weights in both forms
+    let plain = has(&found, INDEX) || find(SINGLE[0]).is_some();
+    let (keys, tokens) = (has(&found, "config.json"), has(&found, "tokenizer.json"));
+    found.retain(|file| match file.path.as_str() {
+        MISTRAL_INDEX => !plain,
+        "params.json" => !keys,
+        "tekken.json" => !tokens,
+        _ => true,
+    });
+    let index = [INDEX, MISTRAL_INDEX].into_iter().find(|name| has(&found, name));
+    if index.is_none() {
         let root =
             files.iter().filter(|file| !file.path.contains('/') && file.path.ends_with(".safetensors"));
         let weights: Vec<&RepoFile> = root.collect();
-        let one = weights
-            .iter()
-            .find(|file| file.path == SINGLE)
-            .or(weights.first().filter(|_| weights.len() == 1));
+        let one = SINGLE.iter().find_map(|name| weights.iter().find(|file| file.path == **name));
+        let one = one.or(weights.first().filter(|_| weights.len() == 1));
         match one {
             Some(one) => found.push((*one).clone()),
             None if weights.is_empty() => {
@@ -238,7 +252,7 @@ fn folder(repo: &Repo, files: &[RepoFile]) -> Result<Selection, HubError> {
             None => return Err(none(format!("it has {} .safetensors files and no {INDEX}", weights.len()))),
         }
     }
-    Ok(Selection { name: SAFETENSORS.into(), tag: None, model: String::new(), files: found, has_index })
+    Ok(Selection { name: SAFETENSORS.into(), tag: None, model: String::new(), files: found, index })
 }
 
 #[derive(Deserialize)]
@@ -254,12 +268,14 @@ pub(crate) fn add_shards(
     files: &[RepoFile],
 ) -> Result<(), HubError> {
     let none = |problem: String| HubError::NoModel { repo: repo.clone(), problem };
+    let name_of_index = selection.index.unwrap_or(INDEX);
     let index: RepoIndex = serde_json::from_slice(index)
-        .map_err(|error| none(format!("its {INDEX} cannot be read: {error}")))?;
+        .map_err(|error| none(format!("its {name_of_index} cannot be read: {error}")))?;
     let names: BTreeSet<&String> = index.weight_map.values().collect();
     for name in names {
         let file = files.iter().find(|file| file.path == *name);
-        let file = file.ok_or_else(|| none(format!("its {INDEX} names {name:?}, which it does not have")))?;
+        let file =
+            file.ok_or_else(|| none(format!("its {name_of_index} names {name:?}, which it does not have")))?;
         if !selection.files.contains(file) {
             selection.files.push(file.clone());
         }
@@ -288,7 +304,7 @@ fn choose(
             ModelChoice { reference: reference(choice), bytes: Some(set.bytes()) }
         })
         .collect();
-    let is_folder = files.iter().any(|file| file.path == "config.json")
+    let is_folder = files.iter().any(|file| ["config.json", "params.json"].contains(&file.path.as_str()))
         && files.iter().any(|file| file.path.ends_with(".safetensors") && !file.path.contains('/'));
     if is_folder && some.len() == sets.len() {
         choices.push(ModelChoice {
@@ -453,6 +469,16 @@ mod tests {
         ];
         let taken = ["config.json", "tokenizer.json", "README.md", "model.safetensors"];
         assert_eq!(chosen("hf:o/n", &repo).unwrap(), taken);
+        let mistral =
+            ["params.json", "tekken.json", MISTRAL_INDEX, "consolidated-00001-of-00001.safetensors"];
+        assert_eq!(chosen("hf:o/n", &mistral).unwrap(), ["params.json", "tekken.json", MISTRAL_INDEX]);
+        assert_eq!(
+            chosen("hf:o/n", &["params.json", "consolidated.safetensors", "x.safetensors"]).unwrap(),
+            ["params.json", "consolidated.safetensors"]
+        );
+        // weights in both forms: those of Hugging Face, without Mistral's files
+        let both = [&mistral[..], &["config.json", "tokenizer.json", "model.safetensors"]].concat();
+        assert_eq!(chosen("hf:o/n", &both).unwrap(), ["config.json", "tokenizer.json", "model.safetensors"]);
         assert!(chosen("hf:o/n", &["config.json", "pytorch_model.bin"]).unwrap_err().contains("pickle"));
         assert!(chosen("hf:o/n", &["README.md"]).unwrap_err().contains("neither GGUF"));
         assert!(chosen("hf:o/n", &["a.safetensors"]).unwrap_err().contains("config.json"));
@@ -468,7 +494,7 @@ mod tests {
         let all =
             files(&["config.json", INDEX, "model-1.safetensors", "model-2.safetensors", "extra.safetensors"]);
         let mut selection = select(&"hf:o/n".parse().unwrap(), &all).unwrap();
-        assert!(selection.has_index && selection.files.len() == 2);
+        assert!(selection.index == Some(INDEX) && selection.files.len() == 2);
         let repo = Repo { owner: "o".into(), name: "n".into() };
         let index = br#"{"metadata": {}, "weight_map": {"a": "model-1.safetensors", "b": "model-2.safetensors", "c": "model-1.safetensors"}}"#;
         add_shards(&mut selection, &repo, index, &all).unwrap();

@@ -5,14 +5,14 @@ use latent_quant::tiles::{ROWS, TileLayout};
 use latent_types::{TensorType, WeightLayout};
 use std::ops::Range;
 
-/// A scale per rectangle of a matrix, as FP8 checkpoints have them.
+/// A scale per rectangle of a matrix, or per row, as FP8 checkpoints have them.
 #[derive(Clone, Copy, Debug)]
 pub struct BlockScales<'a> {
-    /// The scales, row-major.
+    /// The scales, row-major. Of one scale per row there are as many as whole tiles have rows.
     pub numbers: &'a [f32],
-    /// Rows per rectangle.
+    /// Rows per rectangle; 1 for a scale per row.
     pub rows: usize,
-    /// Columns per rectangle.
+    /// Columns per rectangle; of a scale per row all columns of the matrix.
     pub cols: usize,
 }
 
@@ -20,6 +20,11 @@ pub struct BlockScales<'a> {
 const MAX_SIDE: usize = 1 << 16;
 
 impl<'a> BlockScales<'a> {
+    /// Whether each row of a matrix of `cols` columns has one scale.
+    pub(crate) fn is_per_row(&self, cols: usize) -> bool {
+        self.rows == 1 && self.cols >= cols
+    }
+
     /// The scales of row `row` of a matrix of `cols` columns.
     pub(crate) fn of_row(&self, row: usize, cols: usize) -> &'a [f32] {
         let across = cols.div_ceil(self.cols);
@@ -97,8 +102,18 @@ impl<'a> WeightMatrix<'a> {
     /// Adds block scales.
     ///
     /// # Errors
-    /// When the sides of a rectangle are not multiples of sixteen from 16 to 65536, or there are fewer scales than rectangles.
+    /// When the sides of a rectangle are not multiples of sixteen from 16 to 65536, or there are fewer scales than rectangles. One scale per row is
+    /// allowed too: kernels load sixteen of them at a time, so that the last tile's have to be padded.
     pub fn with_scales(self, scales: BlockScales<'a>) -> Result<WeightMatrix<'a>, ShapeError> {
+        if scales.is_per_row(self.cols) {
+            let (needed, found) = ((self.first + self.rows).next_multiple_of(ROWS), scales.numbers.len());
+            let error = ShapeError::Length { what: "the factors of a matrix's rows", needed, found };
+            return if found < needed {
+                Err(error)
+            } else {
+                Ok(WeightMatrix { scales: Some(scales), ..self })
+            };
+        }
         for value in [scales.rows, scales.cols] {
             if value == 0 || !value.is_multiple_of(ROWS) || value > MAX_SIDE {
                 let what = "a side of the rectangles that share a factor";

@@ -1,6 +1,6 @@
 //! Tokenizers, streaming text, and chat templates.
 //!
-//! * [`Tokenizer`]: text ↔ token ids, from a GGUF vocabulary, tokenizer.json, tiktoken.model or SentencePiece's tokenizer.model.
+//! * [`Tokenizer`]: text ↔ token ids, from a GGUF vocabulary, tokenizer.json, tiktoken.model, tekken.json or SentencePiece's tokenizer.model.
 //! * [`GgufTokenizer`], [`HfTokenizer`]: the tokenizer of one kind of file written in the form of the other.
 //! * [`Detokenizer`]: text token by token, never half a character.
 //! * [`ChatTemplate`]: messages → prompt, by the model's own Jinja template, with limits on what it may do.

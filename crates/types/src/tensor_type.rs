@@ -16,6 +16,8 @@ pub enum TensorType {
     F64,
     /// FP8 with 4 exponent and 3 mantissa bits, no infinities (OCP E4M3). Found in safetensors, not in GGUF.
     F8_E4M3,
+    /// FP8 with 5 exponent and 2 mantissa bits: the upper half of an f16. Found in safetensors, and shown as F16.
+    F8_E5M2,
     I8,
     I16,
     I32,
@@ -55,12 +57,13 @@ type TensorTypeRow = (TensorType, Option<u32>, &'static str, usize, usize);
 use TensorType::*;
 
 /// In the order of the enum, so that a type's discriminant is its index.
-const TABLE: [TensorTypeRow; 36] = [
+const TABLE: [TensorTypeRow; 37] = [
     (F32, Some(0), "F32", 1, 4),
     (F16, Some(1), "F16", 1, 2),
     (BF16, Some(30), "BF16", 1, 2),
     (F64, Some(28), "F64", 1, 8),
     (F8_E4M3, None, "F8_E4M3", 1, 1),
+    (F8_E5M2, None, "F8_E5M2", 1, 1),
     (I8, Some(24), "I8", 1, 1),
     (I16, Some(25), "I16", 1, 2),
     (I32, Some(26), "I32", 1, 4),

@@ -23,7 +23,7 @@ mod type_rule;
 
 pub use adapter::{RandomPair, random_pairs, write_gguf_adapter, write_peft_adapter};
 pub use error::TestingError;
-pub use four_bit::{FourBitLayout, FourBitRecipe};
+pub use four_bit::{FourBitLayout, FourBitRecipe, Fp8Scale};
 pub use kind::RandomWeightTypes;
 pub use shapes::shapes;
 pub use type_rule::TypeRule;

@@ -644,7 +644,11 @@ fn check_gives_the_reason_that_run_gives() {
     let bnb = json!({"quant_method": "bitsandbytes", "load_in_4bit": true});
     let cases = [
         (settings(bnb), 2, "quant_method \"bitsandbytes\" is not supported"),
-        (settings(json!({"quant_method": "modelopt", "quant_algo": "NVFP4"})), 2, "\"modelopt nvfp4\""),
+        (
+            settings(json!({"quant_method": "modelopt", "quant_algo": "NVFP4_AWQ"})),
+            2,
+            "\"modelopt nvfp4_awq\"",
+        ),
         (settings(json!({"quant_method": "gptq", "bits": 8})), 2, "bits is 8; only 4 is supported"),
         (key("hc_mult", json!(4)), 2, "is 4, expected 1: hyper-connections are not supported"),
         (key("model_type", json!("llama")), 2, "llama"),
@@ -670,12 +674,68 @@ fn check_gives_the_reason_that_run_gives() {
     assert_eq!((code, &support["supported"], &support["refused"]), (0, &json!(true), &Value::Null));
     // a config.json alone tells what it can
     let ConfigFolder(_folder, path) = changed(|c| {
-        c["quantization_config"] = json!({"quant_method": "fp8", "weight_block_size": null});
+        c["quantization_config"] = json!({"quant_method": "fp8", "fmt": "e3m4"});
     });
     let (code, text, _) = latent(&["check", &path.display().to_string()]);
     assert_eq!(code, 2, "{text}");
     let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(text.contains("FP8 with one scale per tensor"), "{text}");
+    assert!(text.contains("FP8 of E3M4"), "{text}");
+}
+
+/// The published forms of FP8 and NVFP4, each by its config.json, and params.json of Mistral Large 3.
+#[test]
+fn published_fp8_is_supported_by_its_config_alone() {
+    let compressed = |strategy: &str, dynamic: bool| {
+        json!({"quant_method": "compressed-tensors", "format": "float-quantized", "config_groups": {"group_0": {
+            "input_activations": {"num_bits": 8, "type": "float", "dynamic": dynamic},
+            "weights": {"num_bits": 8, "type": "float", "strategy": strategy}}}})
+    };
+    for (settings, ty) in [
+        (json!({"quant_method": "fp8", "weight_block_size": null, "activation_scheme": "static"}), "F8_E4M3"),
+        (json!({"quant_method": "fp8", "fmt": "e5m2"}), "F16"),
+        (json!({"quant_method": "modelopt", "quant_algo": "NVFP4"}), "NVFP4"),
+        (json!({"quant_method": "modelopt", "quant_algo": "FP8"}), "F8_E4M3"),
+        (compressed("tensor", false), "F8_E4M3"),
+        (compressed("channel", true), "F8_E4M3"),
+    ] {
+        let ConfigFolder(_folder, path) =
+            changed(|c| drop(c.insert("quantization_config".into(), settings.clone())));
+        let (code, support) = support(&path);
+        assert_eq!((code, &support["supported"]), (0, &json!(true)), "{settings}: {support}");
+        assert!(support["assumed"][0].as_str().unwrap().contains(ty), "{settings}: {support}");
+    }
+    // Mistral's own keys, as published for Mistral Large 3
+    let params = json!({
+        "dim": 7168, "n_layers": 61, "head_dim": 192, "hidden_dim": 16384, "n_heads": 128, "n_kv_heads": 128,
+        "rope_theta": 10000.0, "norm_eps": 1e-6, "vocab_size": 131_072, "tied_embeddings": false,
+        "max_position_embeddings": 294_912, "q_lora_rank": 1536, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128,
+        "kv_lora_rank": 512, "v_head_dim": 128,
+        "llama_4_scaling": {"original_max_position_embeddings": 8192, "beta": 0.1},
+        "quantization": {"qformat_weight": "fp8_e4m3", "qscheme_act": "TENSOR"},
+        "yarn": {"original_max_position_embeddings": 8192, "factor": 36, "apply_scale": false, "beta": 32, "alpha": 1},
+        "moe": {"expert_parallel": 1, "expert_model_parallel": 1, "route_every_n": 1, "first_k_dense_replace": 3,
+            "num_experts": 128, "num_experts_per_tok": 4, "num_expert_groups": 1, "num_expert_groups_per_tok": 1,
+            "routed_scale": 1.0, "expert_hidden_dim": 4096, "num_shared_experts": 1},
+        "vision_encoder": {"image_token_id": 10, "hidden_size": 1664},
+    });
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("params.json");
+    std::fs::write(&path, params.to_string()).unwrap();
+    let (code, of_file) = support(&path);
+    assert_eq!((code, &of_file["supported"]), (0, &json!(true)), "{of_file}");
+    assert!(of_file["assumed"][0].as_str().unwrap().contains("F8_E4M3"), "{of_file}");
+    let softmax = of_file["config"]["attention"]["softmax_scale"].as_f64().unwrap();
+    assert!((softmax - 1.0 / 192f64.sqrt()).abs() < 1e-9, "apply_scale is false: {softmax}");
+    let (code, of_folder) = support(folder.path());
+    assert_eq!((code, &of_folder["config"]), (0, &of_file["config"]));
+    // keys that are missing are named as in the file's folder
+    std::fs::write(&path, r#"{"dim": 8, "n_layers": 1, "kv_lora_rank": 16}"#).unwrap();
+    let (code, text, _) = latent(&["check", &path.display().to_string()]);
+    assert_eq!(code, 2, "{text}");
+    // a dense model of Mistral has no latent attention
+    std::fs::write(&path, r#"{"dim": 8, "n_layers": 1, "n_heads": 2}"#).unwrap();
+    let (code, text, _) = latent(&["check", &path.display().to_string()]);
+    assert!(code == 2 && text.contains("mistral"), "{text}");
 }
 
 #[test]

@@ -4,7 +4,7 @@ use crate::support::{all_logits, bits, checkpoint, engine, error};
 use latent_engine::{Engine, EngineOptions};
 use latent_formats::Checkpoint;
 use latent_graph::passes::{CacheForm, FORMS, MlaChoice, Precision};
-use latent_testing::{FourBitLayout, FourBitRecipe, ModelRecipe, RandomWeightTypes};
+use latent_testing::{FourBitLayout, FourBitRecipe, Fp8Scale, ModelRecipe, RandomWeightTypes};
 use latent_types::TensorType;
 use std::path::Path;
 use std::sync::Arc;
@@ -117,6 +117,20 @@ fn scales_of_other_types_keep_their_values() {
 fn four_bit_floats_run_as_they_are() {
     check("tiny-v3", &FourBitRecipe::new(FourBitLayout::Nvfp4, true), TensorType::NVFP4, SAME);
     check("tiny-v3", &FourBitRecipe::new(FourBitLayout::Mxfp4, true), TensorType::MXFP4, SAME);
+    check("tiny-v3", &FourBitRecipe::new(FourBitLayout::ModelOpt, true), TensorType::NVFP4, SAME);
+}
+
+#[test]
+fn fp8_runs_as_it_is_with_a_scale_per_tensor_output_or_block() {
+    for scale in [Fp8Scale::Tensor, Fp8Scale::Channel, Fp8Scale::Block] {
+        let form = FourBitRecipe::new(FourBitLayout::Fp8(scale), true);
+        check("tiny-v3", &form, TensorType::F8_E4M3, SAME);
+    }
+    let form = FourBitRecipe::new(FourBitLayout::Fp8(Fp8Scale::Channel), true);
+    check("tiny-glm", &form, TensorType::F8_E4M3, SAME);
+    for scale in [Fp8Scale::Tensor, Fp8Scale::Channel, Fp8Scale::Block] {
+        check("tiny-v3", &FourBitRecipe::new(FourBitLayout::E5m2(scale), true), TensorType::F16, SAME);
+    }
 }
 
 #[test]
@@ -141,6 +155,9 @@ fn a_packed_file_gives_the_same_bits() {
         FourBitRecipe { scales: TensorType::BF16, ..FourBitRecipe::new(FourBitLayout::PackQuantized, true) },
         FourBitRecipe { ordered: true, ..FourBitRecipe::new(FourBitLayout::Gptq, false) },
         FourBitRecipe::new(FourBitLayout::Nvfp4, true),
+        FourBitRecipe::new(FourBitLayout::ModelOpt, true),
+        FourBitRecipe::new(FourBitLayout::Fp8(Fp8Scale::Channel), true),
+        FourBitRecipe::new(FourBitLayout::E5m2(Fp8Scale::Tensor), true),
     ];
     for form in forms {
         let folder = tempfile::tempdir().unwrap();
@@ -154,4 +171,85 @@ fn a_packed_file_gives_the_same_bits() {
             assert_eq!(bits(&logits(&file, &options)), bits(&logits(&packed, &options)), "{form:?}");
         }
     }
+}
+
+/// Names of a folder of Hugging Face in Mistral's own folders.
+const MISTRAL_NAMES: [(&str, &str); 18] = [
+    ("model.embed_tokens.", "tok_embeddings."),
+    ("model.norm.", "norm."),
+    ("lm_head.", "output."),
+    ("model.layers.", "layers."),
+    (".input_layernorm.", ".attention_norm."),
+    (".post_attention_layernorm.", ".ffn_norm."),
+    (".self_attn.q_a_proj.", ".attention.wq_a."),
+    (".self_attn.q_a_layernorm.", ".attention.q_a_norm."),
+    (".self_attn.q_b_proj.", ".attention.wq_b."),
+    (".self_attn.kv_a_proj_with_mqa.", ".attention.wkv_a_with_mqa."),
+    (".self_attn.kv_a_layernorm.", ".attention.kv_a_norm."),
+    (".self_attn.kv_b_proj.", ".attention.wkv_b."),
+    (".self_attn.o_proj.", ".attention.wo."),
+    (".gate_proj.", ".w1."),
+    (".down_proj.", ".w2."),
+    (".up_proj.", ".w3."),
+    (".weight_scale", ".qscale_weight"),
+    (".input_scale", ".qscale_act"),
+];
+
+/// The folder as Mistral publishes one: params.json, and tensors with names of its own.
+fn as_mistral(from: &Path, to: &Path) {
+    use latent_formats::safetensors::{Header, Writer};
+    use serde_json::{Value, json};
+    std::fs::create_dir(to).unwrap();
+    let file = std::fs::read(from.join("model.safetensors")).unwrap();
+    let header = Header::parse(&file, file.len() as u64).unwrap();
+    let mut writer = Writer::new();
+    for tensor in &header.tensors {
+        let mut name =
+            MISTRAL_NAMES.iter().fold(tensor.name.clone(), |name, (ours, theirs)| name.replace(ours, theirs));
+        // a dense layer's block has a name, and the experts' has none
+        let dense = |name: &str| ["w1", "w2", "w3"].iter().any(|end| name.contains(&format!(".mlp.{end}.")));
+        name =
+            if dense(&name) { name.replace(".mlp.", ".feed_forward.") } else { name.replace(".mlp.", ".") };
+        writer.tensor(name, tensor.ty, &tensor.shape).unwrap();
+    }
+    let mut out = Vec::new();
+    let bytes = |i: usize| {
+        let tensor = &header.tensors[i];
+        &file[tensor.start as usize..(tensor.start + tensor.bytes) as usize]
+    };
+    writer.write(&mut out, |i, out| out.write_all(bytes(i))).unwrap();
+    std::fs::write(to.join("consolidated.safetensors"), out).unwrap();
+    let config: Value = serde_json::from_slice(&std::fs::read(from.join("config.json")).unwrap()).unwrap();
+    let rope = &config["rope_scaling"];
+    let params = json!({
+        "dim": config["hidden_size"], "n_layers": config["num_hidden_layers"], "n_heads": config["num_attention_heads"],
+        "n_kv_heads": config["num_attention_heads"], "hidden_dim": config["intermediate_size"],
+        "norm_eps": config["rms_norm_eps"], "vocab_size": config["vocab_size"], "rope_theta": config["rope_theta"],
+        "max_position_embeddings": config["max_position_embeddings"], "q_lora_rank": config["q_lora_rank"],
+        "kv_lora_rank": config["kv_lora_rank"], "qk_nope_head_dim": config["qk_nope_head_dim"],
+        "qk_rope_head_dim": config["qk_rope_head_dim"], "v_head_dim": config["v_head_dim"],
+        "tied_embeddings": config["tie_word_embeddings"],
+        "quantization": {"qformat_weight": "fp8_e4m3", "qscheme_act": "TENSOR"},
+        "yarn": {"factor": rope["factor"], "beta": 32, "alpha": 1,
+            "original_max_position_embeddings": rope["original_max_position_embeddings"]},
+        "llama_4_scaling": {"beta": rope["llama_4_scaling_beta"],
+            "original_max_position_embeddings": rope["original_max_position_embeddings"]},
+        "moe": {"num_experts": config["n_routed_experts"], "num_experts_per_tok": config["num_experts_per_tok"],
+            "expert_hidden_dim": config["moe_intermediate_size"], "num_shared_experts": config["n_shared_experts"],
+            "first_k_dense_replace": config["first_k_dense_replace"], "routed_scale": config["routed_scaling_factor"]},
+    });
+    std::fs::write(to.join("params.json"), params.to_string()).unwrap();
+}
+
+#[test]
+fn a_folder_of_mistral_gives_the_bits_of_the_same_in_hugging_faces_names() {
+    let folder = tempfile::tempdir().unwrap();
+    let form = FourBitRecipe::new(FourBitLayout::Fp8(Fp8Scale::Tensor), true);
+    let (packed, plain) = written(folder.path(), "tiny-mistral4", &form);
+    let own = folder.path().join("mistral");
+    as_mistral(&folder.path().join("packed"), &own);
+    let own = checkpoint(&own);
+    let found = logits(&own, &exact());
+    assert!(bits(&found) == bits(&logits(&packed, &exact())));
+    assert!(worst(&found, &logits(&plain, &exact())) <= SAME);
 }

@@ -1,4 +1,4 @@
-//! Errors of the 4-bit weights of a GPTQ, AWQ or compressed-tensors checkpoint.
+//! Errors of the 4-bit weights of a GPTQ, AWQ, compressed-tensors or ModelOpt checkpoint.
 
 use latent_types::TensorType;
 
@@ -8,7 +8,7 @@ use latent_types::TensorType;
 pub enum FourBitError {
     /// Another program's quantization.
     #[error(
-        "quantization_config: quant_method {method:?} is not supported; fp8, gptq, awq and compressed-tensors are"
+        "quantization_config: quant_method {method:?} is not supported; fp8, fbgemm_fp8, gptq, awq, compressed-tensors and modelopt (nvfp4, fp8) are"
     )]
     Method { method: String },
     /// A setting that no code here reads.

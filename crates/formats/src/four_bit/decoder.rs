@@ -63,7 +63,9 @@ impl<'a> FourBitDecoder<'a> {
                 decoder.check_zeros(form, weight)?;
                 decoder.shift = *weight.shift.get_or_init(|| decoder.scales.shift(weight.ty));
             }
-            FourBitEncoding::Nvfp4 => check_codes(weight, codes, 0x7e, "a number that is not negative")?,
+            FourBitEncoding::Nvfp4 { .. } => {
+                check_codes(weight, codes, 0x7e, "a number that is not negative")?
+            }
             FourBitEncoding::Mxfp4 => check_codes(weight, codes, 0xfe, "a number")?,
         }
         Ok(decoder)
@@ -152,7 +154,7 @@ impl<'a> FourBitDecoder<'a> {
         match self.form {
             FourBitEncoding::Int(form) if self.ty == TensorType::F16 => self.floats(form, row, quants, out),
             FourBitEncoding::Int(form) => self.int_blocks(form, row, quants, out),
-            FourBitEncoding::Nvfp4 => {
+            FourBitEncoding::Nvfp4 { .. } => {
                 let scales = self.codes[row * (self.inputs / 16)..].chunks_exact(4);
                 let blocks = quants.chunks_exact(64).zip(out.chunks_exact_mut(36));
                 scales.zip(blocks).for_each(|(scales, (quants, out))| blocks::nvfp4(scales, quants, out));
@@ -246,11 +248,12 @@ impl<'a> FourBitDecoder<'a> {
     /// What the rows have to be multiplied by.
     pub(crate) fn factor(&self, global: Option<(&TensorInfo, &[u8])>) -> Result<f32, FourBitError> {
         let Some((info, bytes)) = global else { return Ok(power(-self.shift) as f32) };
-        let divisor = f32::from_bits(word(bytes, 0));
-        if divisor.is_normal() && divisor > 0.0 && divisor.recip().is_normal() {
-            return Ok(divisor.recip());
+        let global = f32::from_bits(word(bytes, 0));
+        if global.is_normal() && global > 0.0 && global.recip().is_normal() {
+            let divides = self.form == FourBitEncoding::Nvfp4 { divides: true };
+            return Ok(if divides { global.recip() } else { global });
         }
-        let (tensor, found) = (info.name.clone(), divisor.to_string());
+        let (tensor, found) = (info.name.clone(), global.to_string());
         Err(FourBitError::Scale { tensor, index: 0, found, expected: "a positive number" })
     }
 }

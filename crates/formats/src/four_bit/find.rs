@@ -15,6 +15,9 @@ pub(crate) struct HeaderTensor<'a> {
     pub(crate) shape: &'a [usize],
 }
 
+/// Finds a tensor by its name.
+pub(crate) type TensorLookup<'a> = dyn Fn(&str) -> Option<HeaderTensor<'a>> + 'a;
+
 /// A 4-bit weight: what it is shown as, and the places of its tensors in the list.
 #[derive(Clone, Debug)]
 pub(crate) struct FourBitEntry {
@@ -62,7 +65,7 @@ impl FourBitEntry {
     /// Whether a factor belongs to its rows.
     pub(crate) fn has_factor(&self, scales: TensorType) -> bool {
         match self.form {
-            FourBitEncoding::Nvfp4 => true,
+            FourBitEncoding::Nvfp4 { .. } => true,
             FourBitEncoding::Mxfp4 => false,
             FourBitEncoding::Int(_) => self.ty == TensorType::F16 || scales != TensorType::F16,
         }
@@ -86,34 +89,42 @@ pub(crate) type TensorBytesFn<'a> = dyn Fn(usize) -> Option<&'a [u8]> + 'a;
 const GPTQ: &str = ".qweight";
 const COMPRESSED: &str = ".weight_packed";
 
+/// The ending of the global scale of ModelOpt's NVFP4, whose packed weights have the plain name.
+const MODELOPT: &str = ".weight_scale_2";
+
 /// All 4-bit weights among `heads`, in their order.
 pub(crate) fn find<'a>(
     heads: &'a [HeaderTensor<'a>],
     settings: Option<&FourBitSettings>,
     bytes: &'a TensorBytesFn<'a>,
 ) -> Result<Vec<FourBitEntry>, FourBitError> {
+    let names = heads.iter().enumerate().map(|(i, head)| (head.name, i)).collect();
+    let finder = Finder { heads, names, bytes };
+    // ModelOpt's weights say themselves what they are
+    let modelopt = heads.iter().enumerate().filter_map(|(i, head)| {
+        let stem = head.name.strip_suffix(MODELOPT)?;
+        Some(finder.modelopt(i, stem))
+    });
+    let mut all: Vec<FourBitEntry> = modelopt.collect::<Result<_, _>>()?;
     let ending = match settings {
         Some(FourBitSettings::Compressed(_)) => COMPRESSED,
-        Some(_) => GPTQ,
-        None => {
+        Some(FourBitSettings::Gptq(_) | FourBitSettings::Awq { .. }) => GPTQ,
+        Some(FourBitSettings::ModelOpt(_)) | None => {
             let packed =
                 heads.iter().find(|head| head.name.ends_with(GPTQ) || head.name.ends_with(COMPRESSED));
             return match packed {
                 Some(head) => Err(FourBitError::NoSettings { tensor: head.name.to_owned() }),
-                None => Ok(Vec::new()),
+                None => Ok(all),
             };
         }
     };
-    let names = heads.iter().enumerate().map(|(i, head)| (head.name, i)).collect();
-    let finder = Finder { heads, names, bytes };
-    let mut all = Vec::new();
     for (i, head) in heads.iter().enumerate() {
         let Some(stem) = head.name.strip_suffix(ending) else { continue };
         all.push(match settings {
             Some(FourBitSettings::Gptq(gptq)) => finder.gptq(i, stem, gptq)?,
             Some(FourBitSettings::Awq { group }) => finder.awq(i, stem, *group)?,
             Some(FourBitSettings::Compressed(kinds)) => finder.compressed(i, stem, kinds)?,
-            None => continue,
+            Some(FourBitSettings::ModelOpt(_)) | None => continue,
         });
     }
     finder.reorder(&mut all)?;
@@ -146,9 +157,9 @@ impl<'a> Finder<'a> {
     /// Name and sides of the packed matrix at `i`.
     fn packed(&self, i: usize, stem: &str) -> Result<(String, [usize; 2]), FourBitError> {
         let (head, plain) = (self.head(i), format!("{stem}.weight"));
-        if let Some(twin) =
-            [plain.clone(), factor_name(&plain)].iter().find(|name| self.names.contains_key(name.as_str()))
-        {
+        let twins = [plain.clone(), factor_name(&plain)];
+        let is_twin = |name: &&String| **name != head.name && self.names.contains_key(name.as_str());
+        if let Some(twin) = twins.iter().find(is_twin) {
             return Err(FourBitError::Both { tensor: head.name.to_owned(), plain: twin.clone() });
         }
         let &[rows, cols] = head.shape else {
@@ -348,12 +359,46 @@ impl<'a> Finder<'a> {
         scales: usize,
         kinds: &[CompressedScheme],
     ) -> Result<FourBitEntry, FourBitError> {
+        self.is(scales, &[TensorType::F8_E4M3, TensorType::I8], "F8_E4M3 or U8")?;
+        let (form, group) = match self.head(scales).ty {
+            TensorType::I8 => (FourBitEncoding::Mxfp4, 32),
+            _ => (FourBitEncoding::Nvfp4 { divides: true }, 16),
+        };
+        let inputs = self.head(quants).shape.get(1).map_or(0, |bytes| bytes.saturating_mul(2));
+        let here = CompressedScheme { bits: 4, float: true, symmetric: true, group: Some(group) };
+        self.announced(quants, &here, inputs, kinds)?;
+        let global = match form {
+            FourBitEncoding::Nvfp4 { .. } => Some(self.needed(quants, stem, "weight_global_scale")?),
+            _ => None,
+        };
+        let unused = self.companion(stem, "input_global_scale");
+        self.float((quants, stem), form, scales, (global, unused))
+    }
+
+    /// NVFP4 of ModelOpt, whose global scale is at `global`.
+    fn modelopt(&self, global: usize, stem: &str) -> Result<FourBitEntry, FourBitError> {
+        let quants = self.needed(global, stem, "weight")?;
+        self.is(quants, &[TensorType::I8], "U8")?;
+        let scales = self.needed(quants, stem, "weight_scale")?;
+        self.is(scales, &[TensorType::F8_E4M3], "F8_E4M3")?;
+        let unused = self.companion(stem, "input_scale");
+        let form = FourBitEncoding::Nvfp4 { divides: false };
+        self.float((quants, stem), form, scales, (Some(global), unused))
+    }
+
+    /// NVFP4 and MXFP4, with a global scale and one that is not used.
+    fn float(
+        &self,
+        (quants, stem): (usize, &str),
+        form: FourBitEncoding,
+        scales: usize,
+        (global, unused): (Option<usize>, Option<usize>),
+    ) -> Result<FourBitEntry, FourBitError> {
         let (name, [outputs, bytes]) = self.packed(quants, stem)?;
         let inputs = bytes.saturating_mul(2);
-        self.is(scales, &[TensorType::F8_E4M3, TensorType::I8], "F8_E4M3 or U8")?;
-        let (form, ty, group) = match self.head(scales).ty {
-            TensorType::I8 => (FourBitEncoding::Mxfp4, TensorType::MXFP4, 32),
-            _ => (FourBitEncoding::Nvfp4, TensorType::NVFP4, 16),
+        let (ty, group) = match form {
+            FourBitEncoding::Mxfp4 => (TensorType::MXFP4, 32),
+            _ => (TensorType::NVFP4, 16),
         };
         if inputs == 0 || !inputs.is_multiple_of(ty.block_len()) {
             return Err(FourBitError::Indivisible {
@@ -364,12 +409,6 @@ impl<'a> Finder<'a> {
             });
         }
         self.has_shape(scales, &[outputs, inputs / group], quants)?;
-        let here = CompressedScheme { bits: 4, float: true, symmetric: true, group: Some(group) };
-        self.announced(quants, &here, inputs, kinds)?;
-        let global = match form {
-            FourBitEncoding::Nvfp4 => Some(self.needed(quants, stem, "weight_global_scale")?),
-            _ => None,
-        };
         if let Some(global) = global {
             self.is(global, &[TensorType::F32], "F32")?;
             let shape = self.head(global).shape;
@@ -388,7 +427,7 @@ impl<'a> Finder<'a> {
             order: None,
             global,
             stated_shape: self.stated_shape(stem)?,
-            unused: self.companion(stem, "input_global_scale"),
+            unused,
         })
     }
 

@@ -18,8 +18,8 @@ pub(super) fn type_of_integers(symmetric: bool, group: usize) -> TensorType {
 pub(crate) enum FourBitEncoding {
     /// Integers.
     Int(IntEncoding),
-    /// E2M1 with an E4M3 scale per 16 inputs and a divisor for all.
-    Nvfp4,
+    /// E2M1 with an E4M3 scale per 16 inputs and a number for all, which divides (compressed-tensors) or multiplies (ModelOpt).
+    Nvfp4 { divides: bool },
     /// E2M1 with an E8M0 scale per 32 inputs.
     Mxfp4,
 }
@@ -71,7 +71,7 @@ pub(crate) struct FourBitWeight {
     pub(crate) zeros: Option<TensorInfo>,
     /// The group of each input.
     pub(crate) order: Option<TensorInfo>,
-    /// A divisor of all scales.
+    /// A divisor or factor of all scales.
     pub(crate) global: Option<TensorInfo>,
     /// The weight's shape, as the file states it.
     pub(crate) stated_shape: Option<TensorInfo>,

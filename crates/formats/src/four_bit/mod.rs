@@ -20,7 +20,7 @@ mod replace;
 mod settings;
 
 pub(crate) use decoder::FourBitDecoder;
-pub(crate) use find::{HeaderTensor, find};
+pub(crate) use find::{HeaderTensor, TensorLookup, factor_name, find};
 pub(crate) use form::FourBitWeight;
 pub(crate) use replace::{VirtualTensor, replace};
 pub(crate) use settings::FourBitSettings;

@@ -18,6 +18,8 @@ pub(crate) enum FourBitSettings {
     },
     /// compressed-tensors, with the kinds of weights that it announces.
     Compressed(Vec<CompressedScheme>),
+    /// ModelOpt, whose tensors say what they are; with the type that most of them are shown as.
+    ModelOpt(TensorType),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,6 +71,20 @@ const FORMATS: [&str; 8] = [
     "int-quantized",
 ];
 
+/// ModelOpt's methods and kinds that are read, with the type that most weights of each have.
+const MODELOPT: [(&str, TensorType); 10] = [
+    ("modelopt nvfp4", TensorType::NVFP4),
+    ("modelopt w4a16_nvfp4", TensorType::NVFP4),
+    ("modelopt w4a8_nvfp4_fp8", TensorType::NVFP4),
+    ("modelopt_fp4 nvfp4", TensorType::NVFP4),
+    ("modelopt_fp4", TensorType::NVFP4),
+    ("modelopt fp8", TensorType::F8_E4M3),
+    ("modelopt fp8_per_channel_per_token", TensorType::F8_E4M3),
+    ("modelopt fp8_pb_wo", TensorType::F8_E4M3),
+    ("modelopt mixed_precision", TensorType::F8_E4M3),
+    ("modelopt", TensorType::F8_E4M3),
+];
+
 impl FourBitSettings {
     /// The type that most of its weights are shown as, as far as the settings tell.
     pub(crate) fn usual_type(&self) -> TensorType {
@@ -82,8 +98,11 @@ impl FourBitSettings {
                 Some(CompressedScheme { float: true, group: Some(32), .. }) => TensorType::MXFP4,
                 Some(CompressedScheme { float: true, .. }) => TensorType::NVFP4,
                 Some(kind) => integers(kind.symmetric, kind.group),
+                // weights of eight bits
+                None if kinds.iter().any(|kind| kind.float) => TensorType::F8_E4M3,
                 None => TensorType::BF16,
             },
+            FourBitSettings::ModelOpt(ty) => *ty,
         }
     }
 
@@ -99,8 +118,11 @@ impl FourBitSettings {
             (Some(method), Some(kind)) => format!("{} {}", text(method), text(kind)),
             (Some(method), None) => text(method),
         };
+        if let Some((_, ty)) = MODELOPT.iter().find(|(name, _)| method == *name) {
+            return Ok(Some(FourBitSettings::ModelOpt(*ty)));
+        }
         match method.as_str() {
-            "fp8" => Ok(None),
+            "fp8" | "fbgemm_fp8" => Ok(None),
             "gptq" => gptq(keys).map(Some),
             "awq" => awq(keys).map(Some),
             "compressed-tensors" => compressed(keys).map(Some),

@@ -1,6 +1,6 @@
 //! Opening model folders of safetensors files.
 
-use super::join::join;
+use super::join::{join, join_fp8};
 use crate::absent::{MissingFiles, RequiredFiles};
 use crate::builder::{Builder, PlacedTensor, by_name, name_of};
 use crate::checkpoint::{Checkpoint, CheckpointSource};
@@ -13,7 +13,7 @@ use crate::map::FileBytes;
 use crate::safetensors::{Header, SafetensorsError};
 use crate::sniff::sniff;
 use crate::tensor::{TensorInfo, TensorLocation};
-use crate::weight_format;
+use crate::{mistral, weight_format};
 use std::path::{Path, PathBuf};
 
 /// Opens the model in `folder`.
@@ -22,6 +22,7 @@ pub(super) fn open(folder: &Path, needed: RequiredFiles) -> Result<Checkpoint, F
     let failed = |error| FormatError::FourBit { path: folder.to_owned(), error: Box::new(error) };
     let settings = FourBitSettings::of(&source).map_err(failed)?;
     let (paths, index) = tensor_files(folder, needed)?;
+    let from_params = source.from_params;
     let mut builder = Builder::new();
     builder.keep(in_use(folder));
     builder.note(serde_json::to_string(&source.config).unwrap_or_default().as_bytes());
@@ -33,7 +34,14 @@ pub(super) fn open(folder: &Path, needed: RequiredFiles) -> Result<Checkpoint, F
         let bytes = FileBytes::map(path)?;
         let header = Header::parse(bytes.get(), bytes.get().len() as u64)
             .map_err(|error| refused(path, bytes.get(), error))?;
-        builder.file(path, bytes, header.data_start, header.tensors.into_iter().map(PlacedTensor::from));
+        let renamed = mistral::names_tensors(path) || from_params && index.is_none();
+        let tensors = header.tensors.into_iter().map(|mut entry| {
+            if let Some(plain) = mistral::plain_name(&entry.name).filter(|_| renamed) {
+                entry.name = plain;
+            }
+            PlacedTensor::from(entry)
+        });
+        builder.file(path, bytes, header.data_start, tensors);
         if builder.tensors() > limits::MAX_FOLDER_TENSORS {
             let problem = format!("its files hold more than {} tensors", limits::MAX_FOLDER_TENSORS);
             return Err(FormatError::Set { path: folder.to_owned(), problem });
@@ -52,8 +60,11 @@ pub(super) fn open(folder: &Path, needed: RequiredFiles) -> Result<Checkpoint, F
     let joined = join(&mut checkpoint, settings.as_ref());
     let CheckpointSource::HuggingFace(source) = checkpoint.source() else { return Ok(checkpoint) };
     joined.map_err(|error| weight_format::of_packed(folder, source, error))?;
-    let find = |name: &str| checkpoint.info(name).map(head);
-    weight_format::check(folder, source, checkpoint.tensors().iter().map(head), &find)?;
+    let scales = {
+        let find = |name: &str| checkpoint.info(name).map(head);
+        weight_format::fp8_scales(folder, source, checkpoint.tensors().iter().map(head), &find)?
+    };
+    join_fp8(&mut checkpoint, &scales);
     Ok(checkpoint)
 }
 

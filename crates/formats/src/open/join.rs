@@ -1,10 +1,14 @@
-//! Puts the 4-bit weights of a checkpoint into the list of its tensors.
+//! Puts the 4-bit and FP8 weights of a checkpoint into the list of its tensors.
 
 use crate::builder::by_name;
 use crate::checkpoint::Checkpoint;
+use crate::derived::DerivedSource;
 use crate::error::FourBitError;
 use crate::four_bit::{FourBitSettings, FourBitWeight, HeaderTensor, VirtualTensor, find, replace};
+use crate::fp8::{Fp8Scales, WidenedE5m2};
 use crate::tensor::{TensorInfo, TensorLocation};
+use latent_types::TensorType;
+use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 
 /// The tensors of a checkpoint, as they are used.
@@ -53,4 +57,30 @@ pub(super) fn join(
     checkpoint.tensors = joined;
     checkpoint.four_bit = Arc::new(four_bit);
     Ok(())
+}
+
+/// Shows the scales of FP8 weights under one name, and E5M2 as F16.
+pub(super) fn join_fp8(checkpoint: &mut Checkpoint, scales: &[Fp8Scales]) {
+    let scales: HashMap<&str, &Fp8Scales> =
+        scales.iter().map(|scales| (scales.stored.as_str(), scales)).collect();
+    let mut derived = checkpoint.derived.to_vec();
+    for info in &mut checkpoint.tensors {
+        if let Some(scales) = scales.get(info.name.as_str()) {
+            info.name = scales.shown.clone();
+            info.shape = scales.shape.clone();
+        } else if info.ty == TensorType::F8_E5M2 {
+            let place = TensorLocation::Derived(derived.len());
+            let shown = TensorInfo {
+                ty: TensorType::F16,
+                bytes: info.bytes.saturating_mul(2),
+                place,
+                ..info.clone()
+            };
+            derived.push(DerivedSource { from: std::mem::replace(info, shown), rows: Arc::new(WidenedE5m2) });
+        }
+    }
+    if !scales.is_empty() {
+        checkpoint.derived = Arc::new(derived);
+        checkpoint.by_name = by_name(&checkpoint.tensors);
+    }
 }

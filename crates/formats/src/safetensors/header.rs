@@ -116,6 +116,7 @@ fn dtype(word: &str) -> Option<TensorType> {
         "BF16" => TensorType::BF16,
         "F64" => TensorType::F64,
         "F8_E4M3" => TensorType::F8_E4M3,
+        "F8_E5M2" => TensorType::F8_E5M2,
         "I8" | "U8" | "BOOL" => TensorType::I8,
         "I16" | "U16" => TensorType::I16,
         "I32" | "U32" => TensorType::I32,

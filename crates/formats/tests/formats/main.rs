@@ -3,6 +3,7 @@
 
 mod folders;
 mod four_bit;
+mod fp8;
 mod gguf_files;
 mod gguf_malformed;
 mod mutations;

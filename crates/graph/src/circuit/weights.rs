@@ -7,7 +7,7 @@ use crate::config::RankShare;
 use crate::error::{CircuitError, GraphError};
 use crate::naming::{HF_PREFIXES, TensorNaming};
 use crate::partition::PartitionError;
-use latent_formats::{AttachedAdapter, TensorPart};
+use latent_formats::{AttachedAdapter, ScaleGrid, TensorPart};
 use latent_types::{Setting, TensorType};
 
 /// The tensors of a file by name. Implemented for a checkpoint, and for a config alone, where
@@ -100,8 +100,8 @@ pub enum KvHalf {
 pub struct WeightPart {
     /// The tensor's name in the file.
     pub tensor: String,
-    /// A tensor of scales that multiply this one: `.scale` of NVFP4 files (one, or one per expert), or the
-    /// 128 × 128 block scales `weight_scale_inv` of FP8 files.
+    /// A tensor of scales that multiply this one: `.scale` of NVFP4 files (one, or one per expert), or
+    /// `weight_scale_inv` of FP8 folders (one per matrix, row or block).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scale: Option<String>,
 }
@@ -196,9 +196,12 @@ impl Weight {
         for part in &self.parts {
             parts.push(of(&part.tensor, [shares[0], shares[1], shares[2]]));
             let Some(scale) = &part.scale else { continue };
-            let elements = index.find(scale).map_or(1, |(_, shape)| shape.iter().product());
-            parts.push(match self.ty {
-                TensorType::F8_E4M3 => {
+            let shape = index.find(scale).map_or(vec![1], |(_, shape)| shape);
+            let elements = shape.iter().product();
+            let whole = [shares[0].of, shares[1].of, shares[2].of];
+            parts.push(match ScaleGrid::of(&shape, whole, scale_block) {
+                Some(ScaleGrid::Rows) => of(scale, [shares[0], shares[1], RankShare::all(1)]),
+                Some(ScaleGrid::Blocks { .. }) => {
                     let blocks = |share: RankShare, block: usize| {
                         let end = share.range().end;
                         let inside = |at: &usize| !at.is_multiple_of(block) && *at < share.of;

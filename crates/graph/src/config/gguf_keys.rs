@@ -21,7 +21,7 @@ impl ModelConfig {
                 Ok(ARCHITECTURES.iter().map(|a| a.name).find(|name| *name == config.architecture))
             }
             CheckpointSource::HuggingFace(source) => {
-                let file = format!("{}/config.json", checkpoint.display_name());
+                let file = format!("{}/{}", checkpoint.display_name(), source.config_file());
                 hf::family(&JsonKeys { file: &file, object: &source.config }).map(|family| family.gguf)
             }
         }

@@ -74,7 +74,7 @@ impl Indexer {
                 Indexer::of_gguf(&reader::Reader::new(&keys, &format!("{architecture}.")))
             }
             CheckpointSource::HuggingFace(source) => {
-                let file = format!("{}/config.json", checkpoint.display_name());
+                let file = format!("{}/{}", checkpoint.display_name(), source.config_file());
                 let keys = JsonKeys { file: &file, object: &source.config };
                 Indexer::of_config_json(&hf::text(&keys)?)
             }
@@ -96,7 +96,7 @@ impl ModelConfig {
                 ModelConfig::from_gguf(&keys, &CheckpointShapes(checkpoint))
             }
             CheckpointSource::HuggingFace(source) => {
-                let file = format!("{}/config.json", checkpoint.display_name());
+                let file = format!("{}/{}", checkpoint.display_name(), source.config_file());
                 let keys = JsonKeys { file: &file, object: &source.config };
                 ModelConfig::from_config(&keys, &CheckpointShapes(checkpoint))
             }
@@ -117,7 +117,7 @@ impl ModelConfig {
                 gguf::read(&keys, &RankShapes::new(checkpoint, &keys, TensorNaming::Gguf))
             }
             CheckpointSource::HuggingFace(source) => {
-                let file = format!("{name}/config.json");
+                let file = format!("{name}/{}", source.config_file());
                 let keys = JsonKeys { file: &file, object: &source.config };
                 hf::read(&keys, &RankShapes::new(checkpoint, &keys, TensorNaming::HuggingFace))
             }
@@ -140,7 +140,7 @@ impl ModelConfig {
     /// What config.json says that something else in the folder overrides, as warnings for the user. Empty for files of other kinds.
     pub fn warnings(checkpoint: &Checkpoint) -> Result<Vec<String>, ConfigError> {
         let CheckpointSource::HuggingFace(source) = checkpoint.source() else { return Ok(Vec::new()) };
-        let file = format!("{}/config.json", checkpoint.display_name());
+        let file = format!("{}/{}", checkpoint.display_name(), source.config_file());
         hf::warnings(&JsonKeys { file: &file, object: &source.config }, &CheckpointShapes(checkpoint))
     }
 

@@ -17,7 +17,8 @@ impl OutlineFile<'_> {
             }
             CheckpointSource::HuggingFace(source) => {
                 let name = self.0.display_name();
-                let file = if name.ends_with(".json") { name } else { format!("{name}/config.json") };
+                let file =
+                    if name.ends_with(".json") { name } else { format!("{name}/{}", source.config_file()) };
                 then(&JsonKeys { file: &file, object: &source.config })
             }
         }

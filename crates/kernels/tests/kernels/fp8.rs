@@ -1,7 +1,8 @@
 //! Every code of FP8 through every kernel that reads it in tiles.
 
 use latent_kernels::{
-    KernelFn, MatmulArgs, MatmulFn, MatmulScratch, MatrixView, MatrixViewMut, QuantizedInput, WeightMatrix,
+    BlockScales, KernelFn, MatmulArgs, MatmulFn, MatmulScratch, MatrixView, MatrixViewMut, QuantizedInput,
+    WeightMatrix,
 };
 use latent_quant::f8_e4m3::value;
 use latent_quant::tiles::{ROWS, TileLayout};
@@ -91,6 +92,61 @@ fn each_code_is_its_number_across_rows() {
             multiply(kernel, &weight, &acts, &mut out);
             for (found, code) in y.iter().zip(&codes[3 * 256..]) {
                 assert!(same(*found, value(*code)), "{name}: {found} of {}", value(*code));
+            }
+        }
+    }
+}
+
+/// Small numbers whose products and sums are exact in f32, in any order.
+const EXACT: [u8; 8] = [0x00, 0x38, 0xb8, 0x40, 0xc0, 0x30, 0xb0, 0x44];
+
+#[test]
+fn a_scale_per_row_multiplies_its_row() {
+    for (rows, cols) in [(1, 1), (3, 5), (15, 131), (16, 128), (17, 300), (40, 257), (64, 64)] {
+        let codes: Vec<u8> = (0..rows * cols).map(|i| EXACT[(i * 7 + i / cols) % 8]).collect();
+        let bytes = tiles(&codes, cols);
+        let mut numbers: Vec<f32> = (0..rows).map(|row| 0.5 + row as f32).collect();
+        numbers.resize(rows.next_multiple_of(ROWS), f32::NAN);
+        let scales = BlockScales { numbers: &numbers, rows: 1, cols };
+        let plain = WeightMatrix::from_tiles(TensorType::F8_E4M3, &bytes, rows, cols).unwrap();
+        let short = BlockScales { numbers: &numbers[..rows - 1], ..scales };
+        assert!(plain.with_scales(short).is_err(), "{rows} × {cols}");
+        let weight = plain.with_scales(scales).unwrap();
+        let element = |row: usize, col: usize| value(codes[row * cols + col]) * numbers[row];
+        for count in [1, 2, 9] {
+            let number = |i: usize| ((i * 5) % 7) as f32 - 3.0;
+            let x: Vec<f32> = (0..count * cols).map(number).collect();
+            for (name, kernel) in kernels(false) {
+                // all outputs, and some that begin and end within tiles
+                for outputs in [0..rows, rows / 3..rows - rows / 4] {
+                    let width = outputs.len();
+                    let mut y = vec![0.5; count * width];
+                    let input = QuantizedInput::F32(MatrixView::new(&x, count, cols, cols));
+                    let mut out = MatrixViewMut::new(&mut y, count, width, width);
+                    let (weight, input) = (&weight, &input);
+                    let args =
+                        MatmulArgs { weight, input, row_ids: None, outputs: outputs.clone(), y: &mut out };
+                    kernel(args, &mut MatmulScratch::default());
+                    for (i, found) in y.iter().enumerate() {
+                        let (r, o) = (i / width, outputs.start + i % width);
+                        let truth: f32 = (0..cols).map(|k| element(o, k) * x[r * cols + k]).sum();
+                        assert_eq!(*found, truth, "{name} {rows} × {cols}, row {r}, output {o}");
+                    }
+                }
+            }
+            let x: Vec<f32> = (0..count * rows).map(number).collect();
+            for (name, kernel) in kernels(true) {
+                let mut y = vec![0.5; count * cols];
+                let input = QuantizedInput::F32(MatrixView::new(&x, count, rows, rows));
+                let mut out = MatrixViewMut::new(&mut y, count, cols, cols);
+                let (weight, input) = (&weight, &input);
+                let args = MatmulArgs { weight, input, row_ids: None, outputs: 0..cols, y: &mut out };
+                kernel(args, &mut MatmulScratch::default());
+                for (i, found) in y.iter().enumerate() {
+                    let (r, o) = (i / cols, i % cols);
+                    let truth: f32 = (0..rows).map(|k| element(k, o) * x[r * rows + k]).sum();
+                    assert_eq!(*found, truth, "{name} {rows} × {cols} across, row {r}, output {o}");
+                }
             }
         }
     }

@@ -118,6 +118,7 @@ impl Tokenizer {
             TokenizerKind::Json => Tokenizer::from_hf(&file.read()?, config, generation),
             TokenizerKind::Tiktoken => Tokenizer::from_tiktoken(&file.read()?, config, generation),
             TokenizerKind::SentencePiece => Tokenizer::from_sentence_piece(&file.read()?, config, generation),
+            TokenizerKind::Tekken => Tokenizer::from_tekken(&file.read()?, generation),
         }
     }
 

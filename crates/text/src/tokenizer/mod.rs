@@ -1,4 +1,4 @@
-//! Tokenizers: from text to token ids and back, from GGUF vocabularies, tokenizer.json, tiktoken.model and tokenizer.model.
+//! Tokenizers: from text to token ids and back, from GGUF vocabularies, tokenizer.json, tiktoken.model, tokenizer.model and tekken.json.
 
 mod bpe;
 mod bytes;
@@ -16,6 +16,7 @@ mod sentence_piece;
 mod special;
 mod split;
 mod spm;
+mod tekken;
 mod tiktoken;
 
 pub use export::{GgufTokenizer, HfTokenizer};

@@ -18,8 +18,7 @@ fn folder(kind: TokenizerKind, bytes: Vec<u8>, config: Value) -> HfSource {
         config: json!({}).as_object().unwrap().clone(),
         tokenizer: Some(TokenizerFile { kind, place: TokenizerPlace::Held(bytes.into()) }),
         tokenizer_config: Some(config),
-        chat_template: None,
-        generation_config: None,
+        ..HfSource::default()
     }
 }
 

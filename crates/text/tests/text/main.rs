@@ -8,6 +8,7 @@ mod exported;
 mod response;
 mod sentence_piece;
 mod support;
+mod tekken;
 mod templates;
 mod tiktoken;
 mod tokenizer_files;

@@ -34,6 +34,23 @@ pub enum FourBitLayout {
     Nvfp4,
     /// compressed-tensors' `mxfp4-pack-quantized`.
     Mxfp4,
+    /// NVFP4 of NVIDIA's ModelOpt.
+    ModelOpt,
+    /// FP8 with one scale for each of these parts of a matrix.
+    Fp8(Fp8Scale),
+    /// The same in E5M2, as Transformers writes it.
+    E5m2(Fp8Scale),
+}
+
+/// What has one scale in an FP8 folder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fp8Scale {
+    /// A matrix: compressed-tensors with static scales of inputs.
+    Tensor,
+    /// An output: compressed-tensors with dynamic scales of inputs.
+    Channel,
+    /// A block of 128 × 128: compressed-tensors.
+    Block,
 }
 
 impl FourBitRecipe {

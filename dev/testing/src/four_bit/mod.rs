@@ -1,11 +1,11 @@
-//! Random models as folders of 4-bit weights, laid out as AutoGPTQ and GPTQModel, AutoAWQ and compressed-tensors write them, each with a copy of
+//! Random models as folders of 4-bit and FP8 weights, laid out as AutoGPTQ and GPTQModel, AutoAWQ, compressed-tensors and ModelOpt write them, each with a copy of
 //! the same weights in f32.
 
 mod form;
 mod packers;
 mod quantize;
 
-pub use form::{FourBitLayout, FourBitRecipe};
+pub use form::{FourBitLayout, FourBitRecipe, Fp8Scale};
 
 use crate::error::TestingError;
 use crate::folder::config_of;
@@ -110,7 +110,44 @@ fn settings(form: &FourBitRecipe) -> Value {
         FourBitLayout::PackQuantized => compressed(form, "pack-quantized", "int", form.group),
         FourBitLayout::Nvfp4 => compressed(form, "nvfp4-pack-quantized", "float", Some(16)),
         FourBitLayout::Mxfp4 => compressed(form, "mxfp4-pack-quantized", "float", Some(32)),
+        FourBitLayout::ModelOpt => json!({"quant_method": "modelopt", "quant_algo": "NVFP4"}),
+        FourBitLayout::Fp8(scale) => float_quantized(scale),
+        FourBitLayout::E5m2(_) => {
+            json!({"quant_method": "fp8", "fmt": "e5m2", "activation_scheme": "dynamic"})
+        }
     }
+}
+
+fn float_quantized(scale: Fp8Scale) -> Value {
+    let (strategy, blocks, inputs) = match scale {
+        Fp8Scale::Tensor => {
+            ("tensor", Value::Null, json!({"num_bits": 8, "type": "float", "dynamic": false}))
+        }
+        Fp8Scale::Channel => {
+            ("channel", Value::Null, json!({"num_bits": 8, "type": "float", "dynamic": true}))
+        }
+        Fp8Scale::Block => ("block", json!([128, 128]), Value::Null),
+    };
+    json!({
+        "quant_method": "compressed-tensors",
+        "format": "float-quantized",
+        "quantization_status": "compressed",
+        "ignore": ["lm_head"],
+        "config_groups": {"group_0": {
+            "targets": ["Linear"],
+            "input_activations": inputs,
+            "output_activations": null,
+            "weights": {
+                "num_bits": 8,
+                "type": "float",
+                "symmetric": true,
+                "strategy": strategy,
+                "group_size": null,
+                "block_structure": blocks,
+                "dynamic": false,
+            },
+        }},
+    })
 }
 
 fn compressed(form: &FourBitRecipe, format: &str, ty: &str, group: Option<usize>) -> Value {

@@ -1,6 +1,6 @@
 //! The layouts of packed weights. Where eight integers share a word, the first is in its lowest bits.
 
-use super::form::{FourBitLayout, FourBitRecipe, TensorData};
+use super::form::{FourBitLayout, FourBitRecipe, Fp8Scale, TensorData};
 use super::quantize::{QuantizedMatrix, e2m1, e2m1_value, encoded, integers, through};
 use crate::random::Random;
 use latent_types::TensorType;
@@ -17,6 +17,9 @@ pub(super) fn pack(
     match form.layout {
         FourBitLayout::Nvfp4 => return nvfp4(stem, numbers, inputs),
         FourBitLayout::Mxfp4 => return mxfp4(stem, numbers, inputs),
+        FourBitLayout::ModelOpt => return modelopt(stem, numbers, inputs),
+        FourBitLayout::Fp8(scale) => return fp8(stem, numbers, inputs, (TensorType::F8_E4M3, scale)),
+        FourBitLayout::E5m2(scale) => return fp8(stem, numbers, inputs, (TensorType::F8_E5M2, scale)),
         _ => {}
     }
     let group = form.group.unwrap_or(inputs);
@@ -164,4 +167,87 @@ fn mxfp4(stem: &str, numbers: &[f32], inputs: usize) -> (Vec<TensorData>, Vec<f3
         held(stem, "weight_scale", TensorType::I8, &[outputs, inputs / 32], scales),
     ];
     (tensors, values)
+}
+
+/// The same numbers with other names, and a global scale that multiplies.
+fn modelopt(stem: &str, numbers: &[f32], inputs: usize) -> (Vec<TensorData>, Vec<f32>) {
+    let (tensors, _) = nvfp4(stem, numbers, inputs);
+    let [codes, scales, _, _] = <[TensorData; 4]>::try_from(tensors).unwrap_or_else(|_| unreachable!());
+    // a power of two, so that products are exact in f32
+    let global = 2f32.powi((largest(numbers).max(1e-6) / 448.0 / 6.0).log2().ceil() as i32);
+    let decode = |byte: u8| latent_quant::f8_e4m3::value(byte);
+    let values = codes.bytes.iter().flat_map(|pair| [pair & 15, pair >> 4]).enumerate();
+    let values = values.map(|(i, code)| e2m1_value(code) * (decode(scales.bytes[i / 16]) * global)).collect();
+    let scalar = |end, number: f32| held(stem, end, TensorType::F32, &[], number.to_le_bytes().to_vec());
+    let tensors = vec![
+        TensorData { name: format!("{stem}.weight"), ..codes },
+        TensorData { name: format!("{stem}.weight_scale"), ..scales },
+        scalar("weight_scale_2", global),
+        scalar("input_scale", 0.5),
+    ];
+    (tensors, values)
+}
+
+/// FP8 with scales of BF16, as programs store them, or of F32.
+fn fp8(
+    stem: &str,
+    numbers: &[f32],
+    inputs: usize,
+    (ty, part): (TensorType, Fp8Scale),
+) -> (Vec<TensorData>, Vec<f32>) {
+    let outputs = numbers.len() / inputs;
+    let (rows, cols) = match part {
+        Fp8Scale::Tensor => (outputs, inputs),
+        Fp8Scale::Channel => (1, inputs),
+        Fp8Scale::Block => (128, 128),
+    };
+    let (down, across) = (outputs.div_ceil(rows), inputs.div_ceil(cols));
+    let mut scales = vec![0f32; down * across];
+    let place = |i: usize| i / inputs / rows * across + i % inputs / cols;
+    for (i, number) in numbers.iter().enumerate() {
+        scales[place(i)] = scales[place(i)].max(number.abs());
+    }
+    let end = if ty == TensorType::F8_E4M3 { 448.0 } else { 57344.0 };
+    let scales: Vec<f32> =
+        scales.iter().map(|scale| through(TensorType::BF16, scale.max(1e-6) / end)).collect();
+    let (mut codes, mut values) = (Vec::new(), Vec::new());
+    for (i, number) in numbers.iter().enumerate() {
+        let scaled = number / scales[place(i)];
+        let (code, value) = match ty {
+            TensorType::F8_E4M3 => {
+                let code = latent_quant::f8_e4m3::code(scaled);
+                (code, latent_quant::f8_e4m3::value(code))
+            }
+            _ => e5m2(scaled),
+        };
+        codes.push(code);
+        values.push(value * scales[place(i)]);
+    }
+    let (shape, end): (&[usize], _) = match part {
+        Fp8Scale::Tensor => (&[], "weight_scale"),
+        Fp8Scale::Channel => (&[down, 1], "weight_scale"),
+        Fp8Scale::Block => (&[down, across], "weight_scale"),
+    };
+    let mut tensors = vec![
+        held(stem, "weight", ty, &[outputs, inputs], codes),
+        held(stem, end, TensorType::BF16, shape, encoded(TensorType::BF16, &scales)),
+    ];
+    if part == Fp8Scale::Tensor {
+        tensors.push(held(stem, "input_scale", TensorType::F32, &[], 0.25f32.to_le_bytes().to_vec()));
+    }
+    (tensors, values)
+}
+
+/// The E5M2 code nearest to zero of the two around a number, and its value.
+fn e5m2(number: f32) -> (u8, f32) {
+    let size = number.abs().min(57344.0);
+    if size < 2f32.powi(-14) {
+        return (0, 0.0);
+    }
+    let exponent = size.log2().floor() as i32;
+    let quarters = ((size / 2f32.powi(exponent) - 1.0) * 4.0).floor().clamp(0.0, 3.0);
+    let value = (1.0 + quarters / 4.0) * 2f32.powi(exponent);
+    let sign = if number < 0.0 { -1.0 } else { 1.0 };
+    let code = (exponent + 15) as u8 * 4 + quarters as u8;
+    (if number < 0.0 { code | 0x80 } else { code }, sign * value)
 }

@@ -127,7 +127,7 @@ unsafe fn gemv_tile<L: Simd, F: FloatFormat>(
                         }
                     }
                     for (s, sum) in sums.into_iter().enumerate() {
-                        total = L::mul_add_relaxed(sum, L::splat_f32(tile.scale::<F>(at / group + s)), total);
+                        total = L::mul_add_relaxed(sum, tile.scale::<L, F>(at / group + s), total);
                     }
                     at += $count * group;
                 }
@@ -137,7 +137,7 @@ unsafe fn gemv_tile<L: Simd, F: FloatFormat>(
         groups!(1);
         if at < x.len() {
             let sums = packed_group::<L, F, 1, 1>(matrix, &[*tile], x.as_ptr().add(at), &(at..x.len()));
-            total = L::mul_add_relaxed(sums[0][0], L::splat_f32(tile.scale::<F>(at / group)), total);
+            total = L::mul_add_relaxed(sums[0][0], tile.scale::<L, F>(at / group), total);
         }
         L::store(total)
     }
@@ -187,9 +187,11 @@ unsafe fn gemm_tiles<L: Simd, F: FloatFormat, const V: usize>(
                 unpack::<L, F, V>(matrix, &tiles, &group, &mut unpacked[..group.len() * V * ROWS]);
             }
         }
-        let mut scales = [0.0; V];
+        // SAFETY: the ISA by this function's contract.
+        let mut scales = [unsafe { L::splat_f32(0.0) }; V];
         for v in 0..V {
-            scales[v] = tiles[v].scale::<F>(from / matrix.group);
+            // SAFETY: the ISA by this function's contract.
+            scales[v] = unsafe { tiles[v].scale::<L, F>(from / matrix.group) };
         }
         for panel in panels.iter() {
             let count = panel.height.min(rows.end - panel.top);
@@ -207,11 +209,7 @@ unsafe fn gemm_tiles<L: Simd, F: FloatFormat, const V: usize>(
                         for (r, totals) in totals.chunks_exact_mut(V * ROWS).enumerate() {
                             for v in 0..V {
                                 let total = totals.as_mut_ptr().add(v * ROWS);
-                                let sum = L::mul_add_relaxed(
-                                    sums[v][r],
-                                    L::splat_f32(scales[v]),
-                                    L::load_f32(total),
-                                );
+                                let sum = L::mul_add_relaxed(sums[v][r], scales[v], L::load_f32(total));
                                 L::store_f32(total, sum);
                             }
                         }

@@ -23,8 +23,17 @@ pub(super) struct FloatTile<'a> {
     pub quants: *const u8,
     /// Initial value of each row's accumulator, where the format has NaN flags.
     nan_flags: *const f32,
-    /// A scale per group, where the weight has block scales.
-    scales: Option<&'a [f32]>,
+    scales: TileScales<'a>,
+}
+
+/// What the sums of a tile are multiplied with.
+#[derive(Clone, Copy)]
+enum TileScales<'a> {
+    None,
+    /// A scale per group of inputs.
+    Groups(&'a [f32]),
+    /// A scale per row.
+    Rows(&'a [f32; ROWS]),
 }
 
 impl<'a, 'w> FloatMatrix<'a, 'w> {
@@ -33,7 +42,8 @@ impl<'a, 'w> FloatMatrix<'a, 'w> {
     pub(super) fn new<F: FloatFormat>(w: &'a WeightMatrix<'w>) -> Option<(FloatMatrix<'a, 'w>, usize)> {
         let (layout, first) = w.tile_layout()?;
         assert!(w.ty() == F::TY, "{} for {}", w.ty(), F::TY);
-        Some((FloatMatrix { w, layout, group: w.scales().map_or(GROUP, |scales| scales.cols) }, first))
+        let blocks = w.scales().filter(|scales| !scales.is_per_row(w.cols()));
+        Some((FloatMatrix { w, layout, group: blocks.map_or(GROUP, |scales| scales.cols) }, first))
     }
 
     /// Tile `index`.
@@ -43,16 +53,33 @@ impl<'a, 'w> FloatMatrix<'a, 'w> {
         FloatTile {
             quants: bytes.as_ptr(),
             nan_flags: bytes[self.layout.start(TilePlane::SuperScales).min(bytes.len())..].as_ptr().cast(),
-            scales: self.w.scales().map(|scales| scales.of_row(index * ROWS, self.w.cols())),
+            scales: match self.w.scales() {
+                None => TileScales::None,
+                Some(scales) if scales.is_per_row(self.w.cols()) => {
+                    // as many as whole tiles have rows, as was checked when they were added
+                    TileScales::Rows(&scales.numbers.as_chunks().0[index])
+                }
+                Some(scales) => TileScales::Groups(scales.of_row(index * ROWS, self.w.cols())),
+            },
         }
     }
 }
 
 impl FloatTile<'_> {
-    /// What sums over group `g` are multiplied with.
+    /// What sums over group `g` are multiplied with, for each of the sixteen rows.
+    ///
+    /// # Safety
+    /// The caller is compiled for the ISA of `L`, and the CPU has it.
     #[inline(always)]
-    pub(super) fn scale<F: FloatFormat>(&self, g: usize) -> f32 {
-        self.scales.map_or(F::SCALE, |scales| scales[g] * F::SCALE)
+    pub(super) unsafe fn scale<L: Simd, F: FloatFormat>(&self, g: usize) -> L::F32x16 {
+        // SAFETY: the rows' scales are sixteen; the ISA by this function's contract.
+        unsafe {
+            match self.scales {
+                TileScales::None => L::splat_f32(F::SCALE),
+                TileScales::Groups(scales) => L::splat_f32(scales[g] * F::SCALE),
+                TileScales::Rows(scales) => L::mul(L::load_f32(scales.as_ptr()), L::splat_f32(F::SCALE)),
+            }
+        }
     }
 
     /// Whether a row of the tile holds a NaN. Only for formats with NaN flags.

@@ -66,7 +66,7 @@ unsafe fn columns<L: Simd, F: FloatFormat>(
         let mut sums = [L::splat_f32(0.0); COLUMNS];
         for (t, x) in tiles.clone().zip(x.chunks_exact(ROWS)) {
             let tile = matrix.tile(t);
-            let x = L::mul(L::load_f32(x.as_ptr()), L::splat_f32(tile.scale::<F>(column / matrix.group)));
+            let x = L::mul(L::load_f32(x.as_ptr()), tile.scale::<L, F>(column / matrix.group));
             for i in 0..COLUMNS / F::INPUTS {
                 let weights = F::load::<L>(tile.quants.add((column / F::INPUTS + i) * 64));
                 for k in 0..F::INPUTS {

@@ -7,6 +7,7 @@ use crate::tokenizer::hf::{AdmittedFile, TokenRoles, admitted, components_of};
 use crate::tokenizer::sentence_piece::{
     BYTE, CONTROL, NORMAL, SentencePieces, UNKNOWN, UNUSED, USER_DEFINED,
 };
+use crate::tokenizer::tekken::TekkenTokens;
 use crate::tokenizer::{GgufVocab, TokenClass, Tokenizer, bytes, gguf::byte_token, spm, tiktoken};
 use latent_formats::{HfSource, TokenizerKind};
 use latent_types::Setting;
@@ -62,7 +63,15 @@ impl GgufTokenizer {
         let (bytes, config) = (file.read()?, source.tokenizer_config.as_ref());
         let mut written = match file.kind {
             TokenizerKind::Json => from_json(&bytes, &own, pre)?,
-            TokenizerKind::Tiktoken => from_tiktoken(&bytes, config, &own, pre)?,
+            TokenizerKind::Tiktoken => {
+                let ranks = tiktoken::ranks(&bytes)?;
+                let special = tiktoken::special_tokens(config, ranks.len())?;
+                from_ranks(&ranks, [Vec::new(), special], rules(pre, &own, Some("kimi-k2"))?)
+            }
+            TokenizerKind::Tekken => {
+                let TekkenTokens { special, ranks, .. } = TekkenTokens::read(&bytes)?;
+                from_ranks(&ranks, [special, Vec::new()], rules(pre, &own, Some("tekken"))?)
+            }
             TokenizerKind::SentencePiece => from_sentence_piece(SentencePieces::read(&bytes, config)?),
         };
         if file.kind != TokenizerKind::Json {
@@ -253,17 +262,21 @@ fn scores(written: &GgufTokenizer, merges: &[(String, String)]) -> Vec<f32> {
     written.tokens.iter().map(score).collect()
 }
 
-fn from_tiktoken(
-    model: &[u8],
-    config: Option<&Value>,
-    own: &Tokenizer,
-    pre: Option<&str>,
-) -> Result<GgufTokenizer, TextError> {
-    let ranks = tiktoken::ranks(model)?;
+/// A vocabulary of byte strings in rank order, with special tokens before and behind them.
+fn from_ranks(
+    ranks: &[Vec<u8>],
+    [before, behind]: [Vec<(String, TokenClass)>; 2],
+    pre: String,
+) -> GgufTokenizer {
     let by_bytes: HashMap<&[u8], u32> =
         ranks.iter().enumerate().map(|(rank, token)| (token.as_slice(), rank as u32)).collect();
-    let mut written =
-        GgufTokenizer { model: "gpt2", pre: rules(pre, own, Some("kimi-k2"))?, ..GgufTokenizer::default() };
+    let mut written = GgufTokenizer { model: "gpt2", pre, ..GgufTokenizer::default() };
+    let push_special = |written: &mut GgufTokenizer, special: Vec<(String, TokenClass)>| {
+        for (text, kind) in special {
+            written.push(&text, if kind == TokenClass::Control { CONTROL } else { USER_DEFINED });
+        }
+    };
+    push_special(&mut written, before);
     let mut merges = Vec::new();
     for (rank, token) in ranks.iter().enumerate() {
         written.push(&bytes::mapped(token), NORMAL);
@@ -272,10 +285,8 @@ fn from_tiktoken(
         }
     }
     written.merges = Some(merges);
-    for (text, kind) in tiktoken::special_tokens(config, ranks.len())? {
-        written.push(&text, if kind == TokenClass::Control { CONTROL } else { USER_DEFINED });
-    }
-    Ok(written)
+    push_special(&mut written, behind);
+    written
 }
 
 /// What a token is put together from by merges of ranks below its own.

@@ -1,0 +1,161 @@
+//! Scales that a file stores in tensors of their own, and what each of them multiplies.
+
+use crate::checkpoint::Checkpoint;
+use crate::error::{FormatError, FourBitError};
+use half::{bf16, f16};
+use latent_types::TensorType;
+
+/// What each scale of a weight multiplies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ScaleGrid {
+    /// A whole matrix, or all of them.
+    Matrix,
+    /// A row: one output.
+    Rows,
+    /// A rectangle of this many rows and columns.
+    Blocks { rows: usize, cols: usize },
+}
+
+impl ScaleGrid {
+    /// The grid of scales of `shape` for `matrices`, rows and columns, where FP8 matrices have a scale for each `block`; none if the shape fits no
+    /// grid. Shapes are told apart by their sides, since a column of blocks may have as many scales as there are rows.
+    pub fn of(
+        shape: &[usize],
+        [matrices, rows, cols]: [usize; 3],
+        block: (usize, usize),
+    ) -> Option<ScaleGrid> {
+        let count = shape.iter().try_fold(1usize, |product, side| product.checked_mul(*side))?;
+        if count == 1 || (matrices > 1 && count == matrices) {
+            return Some(ScaleGrid::Matrix);
+        }
+        let (down, across) = (rows.div_ceil(block.0.max(1)), cols.div_ceil(block.1.max(1)));
+        // ModelOpt writes blocks as [down, 1, across, 1]
+        let sides = match *shape {
+            [down, 1, across, 1] => [down, across],
+            [.., down, across] => [down, across],
+            [rows] => [rows, 1],
+            [] => return None,
+        };
+        if sides == [rows, 1] && count == matrices.checked_mul(rows)? {
+            return Some(ScaleGrid::Rows);
+        }
+        let fits = sides == [down, across] && count == matrices.checked_mul(down)?.checked_mul(across)?;
+        fits.then_some(ScaleGrid::Blocks { rows: block.0, cols: block.1 })
+    }
+
+    /// Rows and columns of a matrix that share a scale.
+    pub fn sides(self, [_, rows, cols]: [usize; 3]) -> (usize, usize) {
+        match self {
+            ScaleGrid::Matrix => (rows, cols),
+            ScaleGrid::Rows => (1, cols),
+            ScaleGrid::Blocks { rows, cols } => (rows, cols),
+        }
+    }
+
+    /// The shape of scales as a checkpoint shows them.
+    pub(crate) fn shape(self, [matrices, rows, cols]: [usize; 3]) -> Vec<usize> {
+        let sides = match self {
+            ScaleGrid::Matrix => return vec![matrices],
+            ScaleGrid::Rows => [rows, 1],
+            ScaleGrid::Blocks { rows: down, cols: across } => [rows.div_ceil(down), cols.div_ceil(across)],
+        };
+        if matrices == 1 { sides.to_vec() } else { vec![matrices, sides[0], sides[1]] }
+    }
+}
+
+/// The scales of a weight.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ScaleTable {
+    /// The scales, row by row, matrix after matrix; of [`ScaleGrid::Matrix`] one for each matrix.
+    pub numbers: Vec<f32>,
+    pub grid: ScaleGrid,
+}
+
+impl Checkpoint {
+    /// The scales in the tensor `name`, which multiply a weight of type `ty` and these matrices, rows and columns; none if the file lacks it.
+    ///
+    /// # Errors
+    /// Scales of another type or number than the weight needs, and such as are infinite or no numbers.
+    pub fn scales(
+        &self,
+        name: &str,
+        ty: TensorType,
+        weight: [usize; 3],
+    ) -> Result<Option<ScaleTable>, FormatError> {
+        let Some(info) = self.info(name) else { return Ok(None) };
+        let set = |problem: String| FormatError::Set { path: self.path.clone(), problem };
+        if info.tile_rows.is_some() {
+            return Err(set(format!("tensor {name} holds scales, which cannot be stored in tiles")));
+        }
+        let Some(rows) = self.rows(name)? else { return Ok(None) };
+        let block = self.fp8_block()?;
+        let grid = ScaleGrid::of(&info.shape, weight, block);
+        // other formats have one for each matrix, or one for all of them
+        let grid = grid.or((ty != TensorType::F8_E4M3).then_some(ScaleGrid::Matrix)).ok_or_else(|| {
+            let [matrices, rows, cols] = weight;
+            set(format!(
+                "tensor {name} has shape {:?}, which are not scales of {matrices} × {rows} × {cols}: expected one for the matrix, for each row, or for \
+                 each block of {} × {}",
+                info.shape, block.0, block.1
+            ))
+        })?;
+        let mut numbers = decode(info.ty, &rows.bytes(0..info.rows()))
+            .ok_or_else(|| set(format!("the scales {name} are {}, expected F32, BF16 or F16", info.ty)))?;
+        if let Some(index) = numbers.iter().position(|scale| !scale.is_finite()) {
+            let (tensor, found) = (name.to_owned(), numbers[index].to_string());
+            let error = FourBitError::Scale { tensor, index, found, expected: "a finite number" };
+            return Err(FormatError::FourBit { path: self.path.clone(), error: Box::new(error) });
+        }
+        if grid == ScaleGrid::Matrix && numbers.len() != weight[0] {
+            numbers = vec![numbers.first().copied().unwrap_or(1.0); weight[0]];
+        }
+        Ok(Some(ScaleTable { numbers, grid }))
+    }
+}
+
+/// The elements of a tensor of scales; none of another type. Those of 16 bits widen exactly.
+fn decode(ty: TensorType, bytes: &[u8]) -> Option<Vec<f32>> {
+    let half = |bytes: &[u8]| u16::from_le_bytes([bytes[0], bytes[1]]);
+    Some(match ty {
+        TensorType::F32 => bytes.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect(),
+        TensorType::BF16 => {
+            bytes.chunks_exact(2).map(|bytes| bf16::from_bits(half(bytes)).to_f32()).collect()
+        }
+        TensorType::F16 => bytes.chunks_exact(2).map(|bytes| f16::from_bits(half(bytes)).to_f32()).collect(),
+        _ => return None,
+    })
+}
+
+/// Types of scales.
+pub(crate) const SCALE_TYPES: [TensorType; 3] = [TensorType::F32, TensorType::BF16, TensorType::F16];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn grids_are_told_by_the_sides_of_the_scales() {
+        let grid = |shape: &[usize], weight| ScaleGrid::of(shape, weight, (128, 128));
+        let blocks = Some(ScaleGrid::Blocks { rows: 128, cols: 128 });
+        let (plain, stacked) = ([1, 256, 384], [4, 256, 384]);
+        for shape in [&[][..], &[1], &[1, 1]] {
+            assert_eq!(grid(shape, plain), Some(ScaleGrid::Matrix), "{shape:?}");
+        }
+        assert_eq!(grid(&[256], plain), Some(ScaleGrid::Rows));
+        assert_eq!(grid(&[256, 1], plain), Some(ScaleGrid::Rows));
+        assert_eq!(grid(&[2, 3], plain), blocks);
+        assert_eq!(grid(&[2, 1, 3, 1], plain), blocks);
+        assert_eq!(grid(&[4, 1, 1], stacked), Some(ScaleGrid::Matrix));
+        assert_eq!(grid(&[4, 256, 1], stacked), Some(ScaleGrid::Rows));
+        assert_eq!(grid(&[4, 2, 3], stacked), blocks);
+        // as many blocks as rows
+        assert_eq!(grid(&[1, 32], [1, 32, 4096]), blocks);
+        assert_eq!(grid(&[32, 1], [1, 32, 4096]), Some(ScaleGrid::Rows));
+        for shape in [&[3, 2][..], &[255], &[384, 1], &[2, 3, 1], &[usize::MAX, 2], &[0]] {
+            assert_eq!(grid(shape, plain), None, "{shape:?}");
+        }
+        for (grid, shape) in [(ScaleGrid::Matrix, vec![4]), (ScaleGrid::Rows, vec![4, 256, 1])] {
+            assert_eq!(grid.shape(stacked), shape);
+        }
+    }
+}
