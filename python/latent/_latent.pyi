@@ -34,8 +34,12 @@ class Model:
         isa: Literal["auto", "portable", "avx2", "avx512", "amx"] | None = None,
         pin: Literal["auto", "off", "cores", "nodes"] | None = None,
         force: bool | None = None,
+        lora: str | PathLike[str] | Sequence[str | PathLike[str] | tuple[str | PathLike[str], float]] | None = None,
     ) -> Model:
-        """Loads a model: a GGUF file, any of its shards, a folder of safetensors, a packed file; None is the demo model that is built in."""
+        """Loads a model: a GGUF file, any of its shards, a folder of safetensors, a packed file; None is the demo model that is built in.
+
+        `lora` has LoRA adapters, GGUF files or folders of PEFT, with their scales (1 if there is none); that of an answer has a scale for each of them.
+        """
 
     def generate(
         self,
@@ -71,6 +75,7 @@ class Model:
         adaptive_decay: float | None = None,
         min_keep: int | None = None,
         logit_bias: Mapping[int, float] | None = None,
+        lora: Sequence[float] | None = None,
     ) -> Answer:
         """Answers a prompt: a text to go on with, token ids, or the messages of a conversation.
 
@@ -111,6 +116,7 @@ class Model:
         adaptive_decay: float | None = None,
         min_keep: int | None = None,
         logit_bias: Mapping[int, float] | None = None,
+        lora: Sequence[float] | None = None,
     ) -> Stream:
         """The same as an iterator over the pieces of the text. The model computes ahead of its reader."""
 
@@ -148,6 +154,7 @@ class Model:
         adaptive_decay: float | None = None,
         min_keep: int | None = None,
         logit_bias: Mapping[int, float] | None = None,
+        lora: Sequence[float] | None = None,
     ) -> Answer:
         """Answers a conversation: a list of messages, or one question.
 

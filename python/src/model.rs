@@ -87,12 +87,13 @@ impl Model {
     #[staticmethod]
     #[pyo3(signature = (path = None, **options))]
     fn load(py: Python<'_>, path: Option<PathBuf>, options: Option<&Bound<'_, PyDict>>) -> PyResult<Model> {
-        let options = options::load(py, options)?;
+        let (options, adapters) = options::load(py, options)?;
         let loaded = waiting(py, |go_on| {
-            let builder = match path {
-                Some(path) => Loaded::opened(latent::open(path)?),
-                None => Loaded::demo(),
+            let base = match path {
+                Some(path) => latent::open(path)?,
+                None => latent::open_demo()?,
             };
+            let builder = Loaded::opened(latent::with_adapters(base, &adapters)?);
             builder.options(options).load_while(go_on)
         })?;
         let description = loaded.description().clone();

@@ -6,12 +6,13 @@ use crate::json;
 use latent::{ChatOptions, GenerateOptions, LoadOptions, Model, SamplingField, SamplingNumber};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
+use std::path::PathBuf;
 
 /// Names of the options of loading that are numbers.
 const NUMBERS: [&str; 4] = ["ctx_size", "cache_tokens", "threads", "batch_size"];
 
 /// Names of the options of generating, apart from the numbers of sampling.
-const GENERATE: [&str; 5] = ["max_tokens", "stop", "logprobs", "seed", "logit_bias"];
+const GENERATE: [&str; 6] = ["max_tokens", "stop", "logprobs", "seed", "logit_bias", "lora"];
 
 pub(crate) type Keywords<'a, 'py> = Option<&'a Bound<'py, PyDict>>;
 
@@ -64,8 +65,11 @@ pub(crate) fn unknown(py: Python<'_>, name: &str, known: &[&str]) -> PyErr {
 }
 
 /// The options of `Model.load`.
-pub(crate) fn load(py: Python<'_>, keywords: Keywords<'_, '_>) -> PyResult<LoadOptions> {
-    let mut options = LoadOptions::default();
+pub(crate) fn load(
+    py: Python<'_>,
+    keywords: Keywords<'_, '_>,
+) -> PyResult<(LoadOptions, Vec<(PathBuf, f32)>)> {
+    let (mut options, mut adapters) = (LoadOptions::default(), Vec::new());
     for (name, value) in given(keywords)? {
         let given = KeywordValue { name: &name, value };
         let engine = &mut options.engine;
@@ -75,16 +79,44 @@ pub(crate) fn load(py: Python<'_>, keywords: Keywords<'_, '_>) -> PyResult<LoadO
             "threads" => engine.threads = Some(given.at_least_one()?),
             "batch_size" => engine.max_batch_tokens = Some(given.at_least_one()?),
             "force" => engine.force = given.extract("True or False")?,
+            "lora" => adapters = lora(&given)?,
             word if LoadOptions::WORDS.contains(&word) => {
                 let value: String = given.extract("a word")?;
                 options.set(word, &value).map_err(|error| exception(py, &error))?;
             }
             other => {
-                return Err(unknown(py, other, &[&NUMBERS[..], &LoadOptions::WORDS, &["force"]].concat()));
+                return Err(unknown(
+                    py,
+                    other,
+                    &[&NUMBERS[..], &LoadOptions::WORDS, &["force", "lora"]].concat(),
+                ));
             }
         }
     }
-    Ok(options)
+    Ok((options, adapters))
+}
+
+/// LoRA adapters: a path, or a list of paths and of pairs of a path and a scale.
+fn lora(given: &KeywordValue<'_, '_>) -> PyResult<Vec<(PathBuf, f32)>> {
+    let wrong = || given.unexpected("a path, or a list of paths or of pairs (path, scale)");
+    if let Ok(path) = given.value.extract::<PathBuf>() {
+        return Ok(vec![(path, 1.0)]);
+    }
+    let mut adapters = Vec::new();
+    for item in given.value.try_iter().map_err(|_| wrong())? {
+        let item = item?;
+        let (path, scale) = match item.extract::<PathBuf>() {
+            Ok(path) => (path, 1.0),
+            Err(_) => item.extract::<(PathBuf, f64)>().map_err(|_| wrong())?,
+        };
+        if !scale.is_finite() {
+            let path = path.display();
+            let message = format!("lora: the scale of {path} is {scale}, expected a finite number");
+            return Err(argument(item.py(), message));
+        }
+        adapters.push((path, scale as f32));
+    }
+    Ok(adapters)
 }
 
 /// The options of an answer.
@@ -112,6 +144,10 @@ fn set(py: Python<'_>, options: &mut GenerateOptions, given: &KeywordValue<'_, '
             }
         }
         "logprobs" => options.logprobs = Some(given.count()?),
+        "lora" => {
+            let scales: Vec<f64> = given.extract("a list with the scale of each adapter")?;
+            options.adapter_scales = Some(scales.into_iter().map(|scale| scale as f32).collect());
+        }
         "seed" => sampling.seed = given.extract::<i128>("an integer")? as u64,
         "logit_bias" => {
             let biases: std::collections::BTreeMap<u32, f64> =

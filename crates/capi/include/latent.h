@@ -390,6 +390,14 @@ typedef struct latent_generate_options {
    * How many there are.
    */
   size_t logit_bias_count;
+  /**
+   * A scale for each LoRA adapter of the model, in the order in which they were loaded; NULL: the scales that they were loaded with.
+   */
+  const float *lora_scales;
+  /**
+   * How many there are.
+   */
+  size_t lora_scales_count;
 } latent_generate_options;
 
 /**
@@ -551,6 +559,20 @@ typedef struct latent_gemm_options {
 } latent_gemm_options;
 
 /**
+ * A LoRA adapter: a GGUF file of llama.cpp, or a folder of PEFT.
+ */
+typedef struct latent_lora {
+  /**
+   * The file or folder, as NUL-terminated UTF-8.
+   */
+  const char *path;
+  /**
+   * What its changes are multiplied with; 1: as it was trained.
+   */
+  float scale;
+} latent_lora;
+
+/**
  * How a model is run. Zeros leave everything to Latent: `latent_load_options options = {sizeof options};`
  */
 typedef struct latent_load_options {
@@ -583,7 +605,7 @@ typedef struct latent_load_options {
    */
   const char *precision;
   /**
-   * What computes: "cpu" or "reference"; NULL: cpu.
+   * What computes: "cpu", "gpu", "gpu:N", "auto" or "reference"; NULL: cpu.
    */
   const char *device;
   /**
@@ -602,6 +624,14 @@ typedef struct latent_load_options {
    * Attention of models with an indexer to selected tokens alone: "on", or "off" for attention to all; NULL: on.
    */
   const char *sparse_attention;
+  /**
+   * LoRA adapters, which are not merged into the weights.
+   */
+  const struct latent_lora *lora;
+  /**
+   * How many there are.
+   */
+  size_t lora_count;
 } latent_load_options;
 
 #ifdef __cplusplus

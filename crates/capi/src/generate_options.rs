@@ -65,6 +65,10 @@ pub struct latent_generate_options {
     pub logit_bias: *const latent_logit_bias,
     /// How many there are.
     pub logit_bias_count: usize,
+    /// A scale for each LoRA adapter of the model, in the order in which they were loaded; NULL: the scales that they were loaded with.
+    pub lora_scales: *const f32,
+    /// How many there are.
+    pub lora_scales_count: usize,
 }
 
 // SAFETY: it begins with `size`, and has numbers and pointers only
@@ -98,6 +102,8 @@ impl latent_generate_options {
             stop_count: 0,
             logit_bias: null(),
             logit_bias_count: 0,
+            lora_scales: null(),
+            lora_scales_count: 0,
         }
     }
 
@@ -139,6 +145,12 @@ impl latent_generate_options {
         let mut options = GenerateOptions::default();
         options.max_tokens = count("max_tokens", self.max_tokens)?;
         (options.stop, options.sampling) = (stop, sampling);
+        if self.lora_scales_count > 0 {
+            // SAFETY: as the caller promises
+            let scales =
+                unsafe { border::elements(self.lora_scales, self.lora_scales_count, "lora_scales") }?;
+            options.adapter_scales = Some(scales.to_vec());
+        }
         Ok(options)
     }
 }

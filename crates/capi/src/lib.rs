@@ -45,7 +45,7 @@ pub use gemm_device::{
 };
 pub use generate::{latent_answer, latent_generate, latent_stop};
 pub use generate_options::{latent_generate_options, latent_generate_options_init, latent_logit_bias};
-pub use load_options::latent_load_options;
+pub use load_options::{latent_load_options, latent_lora};
 pub use model::{
     latent_model, latent_model_context, latent_model_describe, latent_model_free, latent_model_hidden_size,
     latent_model_load, latent_model_vocab_size,

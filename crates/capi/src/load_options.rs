@@ -4,7 +4,18 @@ use crate::border;
 use crate::sized::SizedStruct;
 use latent::{Error, LoadOptions};
 use std::ffi::c_char;
+use std::path::PathBuf;
 use std::ptr::null;
+
+/// A LoRA adapter: a GGUF file of llama.cpp, or a folder of PEFT.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct latent_lora {
+    /// The file or folder, as NUL-terminated UTF-8.
+    pub path: *const c_char,
+    /// What its changes are multiplied with; 1: as it was trained.
+    pub scale: f32,
+}
 
 /// How a model is run. Zeros leave everything to Latent: `latent_load_options options = {sizeof options};`
 #[repr(C)]
@@ -24,7 +35,7 @@ pub struct latent_load_options {
     pub cache_type: *const c_char,
     /// "default" or "exact"; NULL: default.
     pub precision: *const c_char,
-    /// What computes: "cpu" or "reference"; NULL: cpu.
+    /// What computes: "cpu", "gpu", "gpu:N", "auto" or "reference"; NULL: cpu.
     pub device: *const c_char,
     /// What drafts tokens: "ngram", "mtp", "all" or "none"; NULL: "ngram".
     pub draft: *const c_char,
@@ -34,6 +45,10 @@ pub struct latent_load_options {
     pub force: u32,
     /// Attention of models with an indexer to selected tokens alone: "on", or "off" for attention to all; NULL: on.
     pub sparse_attention: *const c_char,
+    /// LoRA adapters, which are not merged into the weights.
+    pub lora: *const latent_lora,
+    /// How many there are.
+    pub lora_count: usize,
 }
 
 // SAFETY: it begins with `size`, and has integers and pointers only
@@ -56,6 +71,8 @@ impl Default for latent_load_options {
             isa: null(),
             force: 0,
             sparse_attention: null(),
+            lora: null(),
+            lora_count: 0,
         }
     }
 }
@@ -89,5 +106,26 @@ impl latent_load_options {
             }
         }
         Ok(options)
+    }
+
+    /// The adapters, with their scales.
+    ///
+    /// # Safety
+    /// Its pointers are as its counts say.
+    pub(crate) unsafe fn adapters(&self) -> Result<Vec<(PathBuf, f32)>, Error> {
+        // SAFETY: as the caller promises
+        let given = unsafe { border::elements(self.lora, self.lora_count, "lora") }?;
+        let read = |lora: &latent_lora| {
+            // SAFETY: as the caller promises
+            let path =
+                unsafe { border::word(lora.path, "lora") }?.ok_or_else(|| border::null("a path of lora"))?;
+            if !lora.scale.is_finite() {
+                let scale = lora.scale;
+                let message = format!("lora: the scale of {path} is {scale}, expected a finite number");
+                return Err(Error::argument(message));
+            }
+            Ok((PathBuf::from(path), lora.scale))
+        };
+        given.iter().map(read).collect()
     }
 }

@@ -29,13 +29,14 @@ pub unsafe extern "C" fn latent_model_load(
             }
             model.write(std::ptr::null_mut());
             let path = border::word(path, "path")?.map(Path::new);
-            let options = sized::read(options, latent_load_options::default())?.unwrap_or_default().read()?;
+            let options = sized::read(options, latent_load_options::default())?.unwrap_or_default();
             // a builder of the path would download it in a build where another crate turns the feature `hub` on
-            let builder = match path {
-                Some(path) => Model::opened(latent::open(path)?),
-                None => Model::demo(),
+            let base = match path {
+                Some(path) => latent::open(path)?,
+                None => latent::open_demo()?,
             };
-            let loaded = builder.options(options).load()?;
+            let builder = Model::opened(latent::with_adapters(base, &options.adapters()?)?);
+            let loaded = builder.options(options.read()?).load()?;
             model.write(Box::into_raw(Box::new(latent_model(loaded))));
             Ok(())
         })

@@ -123,6 +123,33 @@ fn weights_and_arrays_stay_on_a_gpu() {
     print!("{said}");
 }
 
+/// A LoRA adapter of the demo model's first output projection, as PEFT writes one.
+fn adapter(folder: &Path) {
+    const NAME: &str = "base_model.model.model.layers.0.self_attn.o_proj.lora";
+    const BYTES: usize = 4 * 4 * 256;
+    let header = format!(
+        r#"{{"{NAME}_A.weight":{{"dtype":"F32","shape":[4,256],"data_offsets":[0,{BYTES}]}},"{NAME}_B.weight":{{"dtype":"F32","shape":[256,4],"data_offsets":[{BYTES},{}]}}}}"#,
+        2 * BYTES
+    );
+    let mut file = (header.len() as u64).to_le_bytes().to_vec();
+    file.extend(header.bytes());
+    file.extend((0..2 * BYTES / 4).flat_map(|i| (((i * 37 % 101) as f32 - 50.0) / 40.0).to_le_bytes()));
+    std::fs::write(folder.join("adapter_model.safetensors"), file).unwrap();
+    let config = r#"{"peft_type": "LORA", "r": 4, "lora_alpha": 4, "target_modules": ["o_proj"]}"#;
+    std::fs::write(folder.join("adapter_config.json"), config).unwrap();
+}
+
+#[test]
+fn adapters_have_scales_at_load_and_of_an_answer() {
+    let mut flags = sanitizer();
+    flags.push("-xc");
+    let Some((out, program)) = compiled("cc", "tests/lora.c", &flags) else { return };
+    adapter(out.path());
+    let (output, said) = ran(&program, &[out.path()]);
+    assert!(output.status.success(), "{said}");
+    assert_eq!(said, "");
+}
+
 #[test]
 fn misuse_is_refused_and_nothing_leaks() {
     let mut flags = sanitizer();

@@ -16,6 +16,8 @@ pub struct GenerateOptions {
     pub logprobs: Option<usize>,
     /// How tokens are sampled.
     pub sampling: SamplingParams,
+    /// A scale for each LoRA adapter of the model; none: those that it was loaded with.
+    pub adapter_scales: Option<Vec<f32>>,
 }
 
 impl Model {

@@ -108,7 +108,7 @@ pub use message::{Message, ToolCall};
 pub use model::Model;
 #[cfg(feature = "demo")]
 pub use open::open_demo;
-pub use open::{open, open_with_adapters};
+pub use open::{open, open_with_adapters, with_adapters};
 pub use options::LoadOptions;
 pub use plan::{PlanView, PlannedOperation};
 pub use request::{AnswerRequest, Prompt, finish_all};

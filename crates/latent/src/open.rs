@@ -40,8 +40,21 @@ pub fn open_with_adapters<P: AsRef<Path>>(
     path: impl AsRef<Path>,
     adapters: &[(P, f32)],
 ) -> Result<Arc<Checkpoint>, Error> {
-    let base =
-        Arc::into_inner(open(path)?).ok_or_else(|| Error::argument("the model is in use".to_owned()))?;
+    with_adapters(open(path)?, adapters)
+}
+
+/// An open model with LoRA adapters, each with its scale.
+///
+/// # Errors
+/// An adapter that is malformed, of a kind that is not supported, or of another architecture; a model that something else has open.
+pub fn with_adapters<P: AsRef<Path>>(
+    base: Arc<Checkpoint>,
+    adapters: &[(P, f32)],
+) -> Result<Arc<Checkpoint>, Error> {
+    if adapters.is_empty() {
+        return Ok(base);
+    }
+    let base = Arc::into_inner(base).ok_or_else(|| Error::argument("the model is in use".to_owned()))?;
     let adapters = adapters.iter().map(|(path, scale)| Ok((AdapterFile::open(path.as_ref())?, *scale)));
     let adapters = adapters.collect::<Result<Vec<_>, Error>>()?;
     Ok(Arc::new(base.with_adapters(adapters)?))

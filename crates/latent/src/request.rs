@@ -11,7 +11,7 @@ use crate::model::Model;
 use latent_engine::cache::CacheSalt;
 use latent_engine::sampling::SamplingParams;
 use latent_engine::scheduler::{FairnessKey, Job};
-use latent_engine::{ContextShift, LogitsProcessor, Request};
+use latent_engine::{AdapterScales, ContextShift, LogitsProcessor, Request};
 #[cfg(feature = "grammar")]
 use latent_grammar::GrammarSource;
 use std::sync::Arc;
@@ -263,9 +263,11 @@ impl AnswerRequest {
 
     /// Sets what a plain structure of options says.
     pub fn options(self, options: GenerateOptions) -> AnswerRequest {
-        let GenerateOptions { max_tokens, stop, logprobs, sampling } = options;
+        let GenerateOptions { max_tokens, stop, logprobs, sampling, adapter_scales } = options;
+        let adapter_scales = adapter_scales.map(|scales| AdapterScales::new(&scales));
         self.with(|request| {
-            *request = Request { max_tokens, stop, logprobs, sampling, ..std::mem::take(request) };
+            *request =
+                Request { max_tokens, stop, logprobs, sampling, adapter_scales, ..std::mem::take(request) };
         })
     }
 
