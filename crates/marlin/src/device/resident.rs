@@ -212,8 +212,8 @@ impl ResidentWeight {
                 what: "the input",
                 rows: m,
                 cols: k,
-                expected: m * k,
-                found: m * columns,
+                expected: m.saturating_mul(k),
+                found: m.saturating_mul(columns),
             });
         }
         if let Some(bias) = bias {
@@ -225,7 +225,7 @@ impl ResidentWeight {
                     rows: 1,
                     cols: n,
                     expected: n,
-                    found: rows * columns,
+                    found: rows.saturating_mul(columns),
                 });
             }
         }

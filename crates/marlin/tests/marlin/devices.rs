@@ -208,6 +208,26 @@ fn inputs_are_reordered_and_converted_there() {
 
 #[cfg(feature = "gpu")]
 #[test]
+fn threads_share_a_device() {
+    let Some(device) = device() else { return };
+    let weight =
+        OwnedWeight::random(QuantType::Fp4, "f16", Shape { k: 264, n: 65, group: 8 }, &mut Random(2));
+    let resident = device.upload(&weight.view()).unwrap();
+    let product = |m: usize| {
+        let x = device.rows(Input::F32(&Random(m as u64).numbers(m * 264)), m, 264).unwrap();
+        let mut found = vec![f32::NAN; m * 65];
+        resident.multiply(&Options::default(), &x, None).unwrap().read(&mut found).unwrap();
+        found
+    };
+    let expected: Vec<Vec<f32>> = (1..30).map(product).collect();
+    std::thread::scope(|scope| {
+        let others = [(); 4].map(|()| scope.spawn(|| (1..30).map(product).collect::<Vec<_>>()));
+        assert!(others.into_iter().all(|other| other.join().unwrap() == expected));
+    });
+}
+
+#[cfg(feature = "gpu")]
+#[test]
 fn kernels_have_the_names_of_the_shape() {
     let Some(device) = device() else { return };
     let (random, options) = (&mut Random(3), Options::default());
@@ -295,8 +315,20 @@ fn what_does_not_fit_is_refused_as_on_the_cpu() {
     assert!(ordered(&order[..63]).contains("the order of inputs [64, 1]"));
     let y = weight.multiply(&plain, &rows(2, 64), None).unwrap();
     assert!(problem(y.read(&mut [0.0; 5])).contains("the result [2, 3] has 6 elements, but 5 were given"));
+    let huge = rows_of_nothing(&device);
+    assert!(problem(multiply(&plain, &huge, None)).contains("the input"));
+    let empty = pack_fp4(&[], Shape { k: 0, n: 1000, group: 8 }).unwrap();
+    let empty = device.upload(&empty.weight().unwrap()).unwrap();
+    let error = problem(empty.multiply(&plain, &huge, None).map(|_| ()));
+    assert!(error.contains("in one piece") || error.contains("more elements than fit"), "{error}");
     other.set_memory_limit(1 << 10);
     let error = problem(other.rows(Input::F32(&[0.0; 4096]), 1, 4096).map(|_| ()));
     assert!(error.contains("out of device memory") && !error.contains("layers"), "{error}");
     assert!(other.is_usable() && !other.is_forked());
+}
+
+/// More rows than any memory has, of no elements.
+#[cfg(feature = "gpu")]
+fn rows_of_nothing(device: &GemmDevice) -> DeviceArray {
+    device.rows(Input::F32(&[]), usize::MAX, 0).unwrap()
 }
