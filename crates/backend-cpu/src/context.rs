@@ -16,6 +16,10 @@ use std::cell::Cell;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
+/// Minimum rows of a batch whose work is taken from queues. With fewer rows an operation reads its weights from memory once, in long streams, which
+/// queues would cut.
+const QUEUED_ROWS: usize = 64;
+
 /// Data that every operation of a model needs.
 pub(crate) struct ModelData {
     /// Hyper-parameters.
@@ -362,6 +366,24 @@ impl<'a> WorkerContext<'a> {
         self.record_kv(kv_layer, slot, ElementAccess::Write);
         // SAFETY: the caller's promise.
         unsafe { self.kv.kv_layer(kv_layer).1.row_shared(slot) }
+    }
+
+    /// Calls `work` with the ranges of `n` items that this worker computes, cut at multiples of `unit`. If the batch has many rows, they come from
+    /// a queue, so that workers with a slower or busier CPU take fewer; else one range is the worker's share, which no other operation waits for.
+    // measured: docs/notes/threads-and-placement.md "Sharing cores with another program"
+    pub(crate) fn for_each_range(&self, n: usize, unit: usize, mut work: impl FnMut(Range<usize>)) {
+        if self.takes_from_queues() {
+            return self.worker.for_each_range(n, unit, work);
+        }
+        let share = self.worker.share(n, unit);
+        if !share.is_empty() {
+            work(share);
+        }
+    }
+
+    /// Whether operations take their work from queues.
+    pub(crate) fn takes_from_queues(&self) -> bool {
+        self.rows >= QUEUED_ROWS
     }
 
     /// The heads of this worker's share, each with its span: the same in every operation that is computed by heads.

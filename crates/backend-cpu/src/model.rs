@@ -151,6 +151,12 @@ impl CpuModel {
         kv: &CpuKvStore,
         cancel: &CancelToken,
     ) -> Result<(), BackendError> {
+        if self.clocks.is_some() || self.timeline.is_some() {
+            // a profile compares threads
+            self.thread_pool.use_all_workers();
+        } else {
+            self.thread_pool.begin_step(BatchBucket::of(batch.rows()) as usize, batch.rows());
+        }
         self.forward_stage(LAYERS, batch, kv, cancel)
     }
 

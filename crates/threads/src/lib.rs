@@ -5,6 +5,8 @@
 //! from its index, without synchronization; work of uneven cost is cut into chunks and taken from [work
 //! queues](PoolWorker::for_each_chunk).
 //!
+//! While other programs use the CPUs, fewer workers are often faster: [`ThreadPool::begin_step`] measures and chooses how many take part.
+//!
 //! On a machine with several memory nodes, the workers of a node have consecutive indices ([`Placement`]),
 //! and so have their shares of a weight's outputs: the worker that packs a weight row also reads it, and the
 //! system places memory on the node that writes it first.
@@ -22,8 +24,11 @@ mod futex;
 mod park;
 mod placement;
 mod priority;
+mod run_delay;
 mod share;
 mod sync;
+mod team;
+mod team_size;
 mod topology;
 mod work_queue;
 
@@ -35,14 +40,16 @@ pub use work_queue::WorkChunk;
 use affinity::AffinityGuard;
 use awake::AwakeGuard;
 use barrier::Barrier;
+use run_delay::RunDelays;
 use std::any::Any;
-use std::cell::{Cell, UnsafeCell};
+use std::cell::Cell;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
-use std::time::Duration;
+use std::thread::{JoinHandle, ThreadId};
+use std::time::{Duration, Instant};
+use team::{Bench, Team, TeamOrder};
+use team_size::TeamSize;
 use work_queue::WorkQueues;
 
 /// How long a waiter spins before it parks: several times the cost of parking and waking (30 µs on a virtual
@@ -54,39 +61,48 @@ const SPIN: Duration = Duration::from_micros(200);
 type PoolJob = *const (dyn Fn(&PoolWorker<'_>) + Sync);
 
 struct PoolState {
-    /// Where workers meet before and after a job.
-    gate: Barrier,
-    /// Where workers meet inside a job.
-    inner: Barrier,
-    work_queues: WorkQueues,
     placement: Placement,
-    job: UnsafeCell<Option<PoolJob>>,
-    stop: AtomicBool,
+    /// One per worker, where it sleeps while it is not in the team. The caller's is not used.
+    benches: Box<[Bench]>,
+    delays: RunDelays,
     /// The first panic of a worker in the current job.
     panic: Mutex<Option<Box<dyn Any + Send>>>,
 }
-
-// SAFETY: `job` is written by the caller alone, before `gate` opens, and read by workers after it; the
-// pointee is Sync.
-unsafe impl Sync for PoolState {}
-// SAFETY: the pointee of `job` is Sync, so that any thread may call it; nothing else is bound to a thread.
-unsafe impl Send for PoolState {}
 
 /// Bytes of stack for a thread that runs kernels. A kernel of an unoptimized build has a frame of 2 MB, since none of its hundreds of inlined
 /// functions share memory; pages that are not used take none.
 pub const KERNEL_STACK: usize = 4 << 20;
 
+/// Kinds of steps for which [`ThreadPool::begin_step`] chooses the number of workers separately.
+pub const STEP_KINDS: usize = 3;
+
 /// A pool of threads that live as long as it does.
 pub struct ThreadPool {
     shared: Arc<PoolState>,
+    team: Arc<Team>,
     handles: Vec<JoinHandle<()>>,
+    sizes: [TeamSize; STEP_KINDS],
+    step: StepRecord,
+}
+
+/// The step that runs, for [`ThreadPool::begin_step`].
+#[derive(Default)]
+struct StepRecord {
+    kind: usize,
+    rows: usize,
+    /// Time that jobs took since the step began.
+    took: Duration,
+    /// The thread that ran the last job, as worker 0.
+    caller: Option<ThreadId>,
+    /// The kind of steps and the counters of its members when its window began.
+    window: Option<(usize, Vec<Option<Duration>>)>,
 }
 
 /// One worker of a running job.
 pub struct PoolWorker<'a> {
     /// 0 ≤ index < count.
     pub index: usize,
-    /// Workers of the pool.
+    /// Workers that take part in the job.
     pub count: usize,
     /// Index of its memory node in `nodes`.
     node: usize,
@@ -106,33 +122,34 @@ impl ThreadPool {
     /// A pool with a worker per place. Where the system refuses to bind a worker, it runs unbound. The caller
     /// of [`ThreadPool::run`] is worker 0 and bound only while the job runs.
     pub fn placed(placement: &Placement) -> std::io::Result<ThreadPool> {
-        // with more workers than CPUs, a spinning waiter takes the CPU from the worker it waits for
-        let crowded = placement.threads() > placement.parallelism();
-        let spin = if crowded { Duration::ZERO } else { SPIN };
+        let threads = placement.threads();
         let shared = Arc::new(PoolState {
-            gate: Barrier::new(placement.nodes(), spin, placement.parallelism()),
-            inner: Barrier::new(placement.nodes(), spin, placement.parallelism()),
-            work_queues: WorkQueues::new(placement.nodes().len()),
             placement: placement.clone(),
-            job: UnsafeCell::new(None),
-            stop: AtomicBool::new(false),
+            benches: (0..threads).map(|_| Bench::new(placement.parallelism())).collect(),
+            delays: RunDelays::new(threads),
             panic: Mutex::new(None),
         });
-        let mut thread_pool = ThreadPool { shared, handles: Vec::new() };
-        for index in 1..placement.threads() {
-            let shared = Arc::clone(&thread_pool.shared);
+        let team = Arc::new(shared.team(&Vec::from_iter(0..threads)));
+        let mut handles = Vec::new();
+        for index in 1..threads {
+            let (shared, own) = (Arc::clone(&shared), Arc::clone(&team));
             let builder =
                 std::thread::Builder::new().name(format!("latent-{index}")).stack_size(KERNEL_STACK);
-            match builder.spawn(move || worker(&shared, index)) {
-                Ok(handle) => thread_pool.handles.push(handle),
+            match builder.spawn(move || worker(&shared, index, own)) {
+                Ok(handle) => handles.push(handle),
                 Err(error) => {
                     // those already started wait at a gate that would never open otherwise
-                    thread_pool.shared.gate.break_open();
+                    team.gate.break_open();
+                    for handle in handles {
+                        // a worker that has run no job cannot have panicked
+                        let _ = handle.join();
+                    }
                     return Err(error);
                 }
             }
         }
-        Ok(thread_pool)
+        let sizes = std::array::from_fn(|_| TeamSize::new(threads));
+        Ok(ThreadPool { shared, team, handles, sizes, step: StepRecord::default() })
     }
 
     /// Number of workers, the caller included.
@@ -145,7 +162,7 @@ impl ThreadPool {
         &self.shared.placement
     }
 
-    /// Runs `job` on every worker and returns when all are done.
+    /// Runs `job` on every worker of the present team, and returns when all are done.
     ///
     /// # Panics
     /// With the panic of a worker, after every worker has stopped.
@@ -154,27 +171,100 @@ impl ThreadPool {
         // borrowed.
         let erased: PoolJob =
             unsafe { std::mem::transmute::<*const (dyn Fn(&PoolWorker<'_>) + Sync + '_), PoolJob>(job) };
-        // SAFETY: every other worker waits at the gate, and reads `job` only after it has opened.
-        unsafe { *self.shared.job.get() = Some(erased) };
-        self.shared.work_queues.reset();
+        self.team.work_queues.reset();
+        // SAFETY: every other member waits at the gate, and reads the order only after it has opened.
+        unsafe { self.team.set_order(TeamOrder::Run(erased)) };
         let _bound = self.shared.placement.cpus(0).and_then(AffinityGuard::to);
         let _awake = AwakeGuard::new();
-        self.shared.gate.wait(0);
-        run_caught(&self.shared, 0, job);
-        self.shared.gate.wait(0);
+        let start = Instant::now();
+        self.team.gate.wait(0);
+        run_caught(&self.shared, &self.team, 0, job);
+        self.team.gate.wait(0);
+        self.step.took += start.elapsed();
         let panic = self.shared.panic.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(panic) = panic {
-            self.shared.inner.reset();
+            self.team.inner.reset();
             resume_unwind(panic);
         }
+    }
+
+    /// Begins a step of `rows` rows: the jobs until the next call. Ends the step before, and chooses how many workers run the new one by what
+    /// steps of its `kind` (less than [`STEP_KINDS`]) have taken. Results of jobs must not depend on the number of workers.
+    pub fn begin_step(&mut self, kind: usize, rows: usize) {
+        if self.threads() == 1 {
+            return;
+        }
+        let caller = std::thread::current().id();
+        if self.step.caller.replace(caller) != Some(caller) {
+            self.shared.delays.register(0);
+            self.step.window = None;
+        }
+        let took = std::mem::take(&mut self.step.took);
+        if took > Duration::ZERO {
+            self.sizes[self.step.kind].record(self.step.rows, took);
+        }
+        (self.step.kind, self.step.rows) = (kind, rows);
+        if self.sizes[kind].window_is_over() {
+            // a window in which steps of another kind ran says nothing about delays
+            let before = self.step.window.take().filter(|(of, _)| *of == kind).map(|(_, before)| before);
+            let delays = before.map_or_else(Vec::new, |before| {
+                let since = |(before, now): (&Option<Duration>, Option<Duration>)| {
+                    before.zip(now).map_or(Duration::ZERO, |(before, now)| now.saturating_sub(before))
+                };
+                before.iter().zip(self.delays()).map(since).collect()
+            });
+            self.sizes[kind].end_window(&delays);
+        }
+        if *self.sizes[kind].members() != *self.team.members {
+            let members = self.sizes[kind].members().to_vec();
+            self.regroup(&members);
+        }
+        if self.step.window.as_ref().is_none_or(|(of, _)| *of != kind) {
+            self.step.window = Some((kind, self.delays()));
+        }
+    }
+
+    /// Lets all workers run the jobs until the next [`begin_step`](Self::begin_step), such as those that are profiled.
+    pub fn use_all_workers(&mut self) {
+        self.step = StepRecord::default();
+        if self.active() < self.threads() {
+            self.regroup(&Vec::from_iter(0..self.threads()));
+        }
+    }
+
+    /// Workers that run jobs at present, the caller included. The others sleep.
+    pub fn active(&self) -> usize {
+        self.team.members.len()
+    }
+
+    /// The counters of the members.
+    fn delays(&self) -> Vec<Option<Duration>> {
+        self.team.members.iter().map(|&member| self.shared.delays.of(member)).collect()
+    }
+
+    /// Lets these workers run the jobs from now on. They are ascending, and the first is 0.
+    fn regroup(&mut self, members: &[usize]) {
+        let next = Arc::new(self.shared.team(members));
+        // SAFETY: every other member waits at the gate.
+        unsafe { self.team.set_order(TeamOrder::Regroup(Arc::clone(&next))) };
+        // at the first gate they learn of it, at the second all have
+        self.team.gate.wait(0);
+        self.team.gate.wait(0);
+        for &member in next.members.iter().filter(|&&member| self.team.position(member).is_none()) {
+            self.shared.benches[member].call(Some(Arc::clone(&next)));
+        }
+        self.team = next;
+        self.step.window = None;
     }
 }
 
 impl Drop for ThreadPool {
     fn drop(&mut self) {
-        self.shared.stop.store(true, Ordering::Relaxed);
-        if self.handles.len() + 1 == self.threads() {
-            self.shared.gate.wait(0);
+        // SAFETY: every other member waits at the gate.
+        unsafe { self.team.set_order(TeamOrder::Stop) };
+        self.team.gate.wait(0);
+        for worker in (0..self.threads()).filter(|&worker| self.team.position(worker).is_none()) {
+            self.shared.benches[worker].call(None);
         }
         for handle in self.handles.drain(..) {
             // a worker catches the panics of its jobs, so that joining cannot fail
@@ -183,42 +273,38 @@ impl Drop for ThreadPool {
     }
 }
 
-fn worker(shared: &PoolState, index: usize) {
-    let _bound = shared.placement.cpus(index).and_then(AffinityGuard::to);
-    let _awake = AwakeGuard::new();
-    loop {
-        if !shared.gate.wait(index) || shared.stop.load(Ordering::Relaxed) {
-            return;
-        }
-        // SAFETY: the caller has set the job before it opened the gate, and keeps it alive until the next
-        // gate.
-        if let Some(job) = unsafe { *shared.job.get() } {
-            // SAFETY: the caller's borrow of the closure lasts until this worker reaches the next gate.
-            run_caught(shared, index, unsafe { &*job });
-        }
-        if !shared.gate.wait(index) {
-            return;
-        }
+impl PoolState {
+    fn team(&self, members: &[usize]) -> Team {
+        // with more workers than CPUs, a spinning waiter takes the CPU from the worker it waits for
+        let crowded = members.len() > self.placement.parallelism();
+        let spin = if crowded { Duration::ZERO } else { SPIN };
+        Team::new(members, self.placement.nodes(), spin, self.placement.parallelism())
     }
 }
 
+fn worker(shared: &PoolState, index: usize, team: Arc<Team>) {
+    let _bound = shared.placement.cpus(index).and_then(AffinityGuard::to);
+    let _awake = AwakeGuard::new();
+    shared.delays.register(index);
+    team::work(shared, index, team);
+}
+
 /// Runs the job. A panic is kept for the caller and releases the workers that wait inside the job.
-fn run_caught(shared: &PoolState, index: usize, job: &(dyn Fn(&PoolWorker<'_>) + Sync)) {
-    let nodes = shared.placement.nodes();
+fn run_caught(shared: &PoolState, team: &Team, position: usize, job: &(dyn Fn(&PoolWorker<'_>) + Sync)) {
     let worker = PoolWorker {
-        index,
-        count: shared.placement.threads(),
-        node: nodes.iter().position(|node| node.contains(&index)).unwrap_or(0),
-        nodes,
-        inner: &shared.inner,
-        work_queues: &shared.work_queues,
+        index: position,
+        count: team.members.len(),
+        node: team.nodes.iter().position(|node| node.contains(&position)).unwrap_or(0),
+        nodes: &team.nodes,
+        inner: &team.inner,
+        work_queues: &team.work_queues,
         lists: Cell::new(0),
     };
     if let Err(panic) = catch_unwind(AssertUnwindSafe(|| job(&worker))) {
         let mut first = shared.panic.lock().unwrap_or_else(PoisonError::into_inner);
         first.get_or_insert(panic);
         drop(first);
-        shared.inner.break_open();
+        team.inner.break_open();
     }
 }
 

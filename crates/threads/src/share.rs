@@ -68,6 +68,20 @@ impl PoolWorker<'_> {
             }
         }
     }
+
+    /// Calls `work` with ranges of `n` items, cut at multiples of `unit`, until all are taken, as [`for_each_chunk`](Self::for_each_chunk) does:
+    /// a worker that another program delays takes fewer of them.
+    pub fn for_each_range(&self, n: usize, unit: usize, mut work: impl FnMut(Range<usize>)) {
+        self.for_each_chunk(|chunk| {
+            let own = self.node_share(chunk.node, n, unit);
+            let units = chunk.of(own.len().div_ceil(unit) as u64);
+            let items =
+                own.start + units.start as usize * unit..(own.start + units.end as usize * unit).min(own.end);
+            if !items.is_empty() {
+                work(items);
+            }
+        });
+    }
 }
 
 /// The items of some of `count` workers.

@@ -2,7 +2,8 @@
 
 use super::work_queue::chunk_count;
 use super::*;
-use std::sync::atomic::AtomicUsize;
+use std::cell::UnsafeCell;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::ThreadId;
 
 #[test]
@@ -119,6 +120,70 @@ fn whoever_runs_a_job_is_bound_while_it_runs_and_no_longer() {
     assert_ne!(callers[0], callers[1]);
 }
 
+#[test]
+fn teams_of_any_members_run_jobs_one_after_another() {
+    for nodes in [&[2][..], &[3, 2], &[1, 1, 4], &[9]] {
+        let mut thread_pool = ThreadPool::placed(&Placement::simulated(nodes)).unwrap();
+        let threads = thread_pool.threads();
+        for turn in 0..60usize {
+            // each worker but the first in or out by a bit of a number that changes much
+            let bits = turn.wrapping_mul(0x9E37_79B9) >> 7;
+            let members: Vec<usize> =
+                (0..threads).filter(|&worker| worker == 0 || bits >> worker & 1 == 1).collect();
+            thread_pool.regroup(&members);
+            assert_eq!(thread_pool.active(), members.len());
+            let (seen, units) = (Mutex::new(Vec::new()), AtomicUsize::new(0));
+            let fails = turn % 7 == 3;
+            let ran = catch_unwind(AssertUnwindSafe(|| {
+                thread_pool.run(&|worker| {
+                    assert_eq!(worker.count, members.len());
+                    seen.lock().unwrap().push(worker.index);
+                    worker.barrier();
+                    assert_eq!(seen.lock().unwrap().len(), members.len());
+                    for node in 0..worker.nodes.len() {
+                        assert!(!worker.node_share(node, 1 << 20, 1).is_empty());
+                    }
+                    worker.for_each_chunk(|chunk| {
+                        let work = worker.node_share(chunk.node, 1000, 1).len() as u64;
+                        let range = chunk.of(work);
+                        units.fetch_add((range.end - range.start) as usize, Ordering::Relaxed);
+                    });
+                    assert!(!fails || worker.index + 1 < worker.count, "the last one fails");
+                    worker.barrier();
+                });
+            }));
+            assert_eq!(ran.is_err(), fails);
+            let mut seen = seen.into_inner().unwrap();
+            seen.sort_unstable();
+            assert!(seen.into_iter().eq(0..members.len()));
+            assert_eq!(units.into_inner(), 1000);
+        }
+        thread_pool.use_all_workers();
+        assert_eq!(thread_pool.active(), threads);
+        // some sleep when the pool ends
+        thread_pool.regroup(&[0]);
+    }
+}
+
+#[test]
+fn steps_of_all_kinds_run_on_teams_of_some_size() {
+    let mut thread_pool = ThreadPool::new(4).unwrap();
+    let ran = AtomicUsize::new(0);
+    for step in 0..300 {
+        thread_pool.begin_step(step / 20 % STEP_KINDS, 1 + step % 3);
+        let active = thread_pool.active();
+        assert!((1..=4).contains(&active));
+        thread_pool.run(&|worker| {
+            assert_eq!(worker.count, active);
+            worker.barrier();
+            if worker.index == 0 {
+                ran.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+    }
+    assert_eq!(ran.into_inner(), 300);
+}
+
 /// The shares of workers without threads.
 fn shares_of<T>(nodes: &[usize], ask: impl Fn(&PoolWorker<'_>) -> T) -> Vec<T> {
     let placement = Placement::simulated(nodes);
@@ -220,6 +285,25 @@ fn every_chunk_is_done_once_and_those_of_the_own_node_first() {
                 }
             });
             assert!(done.iter().flatten().all(|times| times.load(Ordering::Relaxed) == 3), "{nodes:?}");
+        }
+    }
+}
+
+#[test]
+fn ranges_from_queues_cover_everything_once() {
+    for nodes in [&[1][..], &[3], &[2, 1], &[4, 4]] {
+        let mut thread_pool = ThreadPool::placed(&Placement::simulated(nodes)).unwrap();
+        for n in [0, 1, 15, 16, 17, 1000, 4096] {
+            let done: Vec<AtomicUsize> = (0..n).map(|_| AtomicUsize::new(0)).collect();
+            thread_pool.run(&|worker| {
+                worker.for_each_range(n, 16, |range| {
+                    assert!(range.start.is_multiple_of(16) && !range.is_empty());
+                    done[range].iter().for_each(|times| {
+                        times.fetch_add(1, Ordering::Relaxed);
+                    });
+                });
+            });
+            assert!(done.iter().all(|times| times.load(Ordering::Relaxed) == 1), "{nodes:?} {n}");
         }
     }
 }

@@ -69,13 +69,14 @@ impl AttendExpanded {
         let count = span.rows.len();
         let size = queries_per_task::<N>(count, heads, ctx.worker.count);
         let tasks = count.div_ceil(size);
+        let masks = ctx.selected(self.selected.as_ref(), span.rows.end - 1).is_some();
         let mut masked = None;
-        for task in 0..heads * tasks {
-            if task % ctx.worker.count != ctx.worker.index {
-                continue;
-            }
-            // the longest first, so that workers finish together
-            let (h, task) = (task % heads, tasks - 1 - task / heads);
+        for_each_task(ctx, heads * tasks, |task| {
+            // the longest first, so that workers finish together; a mask serves all heads of its rows
+            let (h, task) = match masks || !ctx.takes_from_queues() {
+                true => (task % heads, tasks - 1 - task / heads),
+                false => (task / tasks, tasks - 1 - task % tasks),
+            };
             let head = group.heads.start + h;
             let first = span.rows.start + task * size;
             let rows = first..span.rows.end.min(first + size);
@@ -102,7 +103,7 @@ impl AttendExpanded {
                 *scale = ctx.score_scale(ctx.batch.positions[row]);
             }
             let position = ctx.batch.positions[rows.start];
-            // SAFETY: tasks are disjoint in head or rows, and each is dealt to one worker.
+            // SAFETY: tasks are disjoint in head or rows, and each has one worker.
             let mut y = unsafe { ctx.write(out, rows.clone(), head * out.head_stride, out.width) };
             let q = MatrixView::new(queries, rows.len(), width, width);
             let args = AttendExpandedArgs {
@@ -114,7 +115,7 @@ impl AttendExpanded {
             };
             kernel(&args, &mut y, &mut scratch.attention);
             ctx.beat();
-        }
+        });
     }
 }
 
@@ -133,6 +134,14 @@ impl AttendExpanded {
             }
         }
     }
+}
+
+/// Calls `work` with the tasks of this worker: from a queue, or dealt to the workers in turn.
+fn for_each_task(ctx: &WorkerContext<'_>, tasks: usize, mut work: impl FnMut(usize)) {
+    if ctx.takes_from_queues() {
+        return ctx.worker.for_each_range(tasks, 1, |range| range.for_each(&mut work));
+    }
+    (ctx.worker.index..tasks).step_by(ctx.worker.count).for_each(work);
 }
 
 /// Query rows of a task: the more, the less often keys are read, but there must be tasks enough for all

@@ -37,40 +37,64 @@ impl AttendLatent {
         }
     }
 
-    /// Tasks of a row and a group of its heads, dealt to the workers in turn.
+    /// Tasks of a row and a group of its heads, dealt to the workers in turn; of many rows, a worker takes some from a queue with all their heads.
     fn attend_whole(&self, ctx: &WorkerContext<'_>, path: AttentionPath, scratch: &mut WorkerScratch) {
-        let out = &self.out;
+        let heads = self.out.heads;
         let rows = kv_splits::row_count(ctx, path);
+        if ctx.takes_from_queues() {
+            return ctx.for_each_range(rows, 1, |range| {
+                for (span, row) in rows_on(ctx, path).skip(range.start).take(range.len()) {
+                    let groups = HeadGroup::of_row(ctx, row, heads, self.task_heads(ctx, row, heads));
+                    groups.for_each(|group| self.attend_task(ctx, span, &group, scratch));
+                }
+            });
+        }
         // the sums of a head do not depend on the others of its task, so that tasks may depend on the number
         // of workers
-        let share = (rows * out.heads).div_ceil(ctx.worker.count).next_multiple_of(MIN_TASK_HEADS);
+        let share = (rows * heads).div_ceil(ctx.worker.count).next_multiple_of(MIN_TASK_HEADS);
         let mut task = 0;
         for (span, row) in rows_on(ctx, path) {
-            let cache = ctx.kv_view(span, self.kv_layer);
-            let selected = ctx.selected(self.selected.as_ref(), row);
-            let most = if selected.is_some() { MAX_SELECTED_HEADS } else { MAX_TASK_HEADS };
-            for group in HeadGroup::of_row(ctx, row, out.heads, share.min(most)) {
+            for group in HeadGroup::of_row(ctx, row, heads, self.task_heads(ctx, row, share)) {
                 if task % ctx.worker.count == ctx.worker.index {
-                    let len = partial_softmax_len(group.heads.len(), out.width);
-                    let WorkerScratch { partials, attention, gathered, .. } = &mut *scratch;
-                    let partials = resize_scratch(partials, split_count(group.kv_len) * len);
-                    for (index, partial) in partials.chunks_exact_mut(len).enumerate() {
-                        let rows = split(group.kv_len, index);
-                        if let Some(selected) = selected {
-                            let cache = self.gather(ctx, span, &selected[rows.clone()], gathered);
-                            self.attend_split(ctx, &group, (&cache, 0..rows.len()), partial, attention);
-                        } else {
-                            self.attend_split(ctx, &group, (&cache, rows), partial, attention);
-                        }
-                    }
-                    // SAFETY: tasks are disjoint in row or heads, and each is dealt to one worker.
-                    let mut result = unsafe { ctx.write_heads(out, group.row, group.heads.clone()) };
-                    group.combine(partials, group.heads.clone(), out.width, &mut result);
-                    ctx.beat();
+                    self.attend_task(ctx, span, &group, scratch);
                 }
                 task += 1;
             }
         }
+    }
+
+    /// Heads of a task of a row: at most `share`.
+    fn task_heads(&self, ctx: &WorkerContext<'_>, row: usize, share: usize) -> usize {
+        let selects = ctx.selected(self.selected.as_ref(), row).is_some();
+        share.min(if selects { MAX_SELECTED_HEADS } else { MAX_TASK_HEADS })
+    }
+
+    fn attend_task(
+        &self,
+        ctx: &WorkerContext<'_>,
+        span: &SeqSpan,
+        group: &HeadGroup,
+        scratch: &mut WorkerScratch,
+    ) {
+        let out = &self.out;
+        let cache = ctx.kv_view(span, self.kv_layer);
+        let selected = ctx.selected(self.selected.as_ref(), group.row);
+        let len = partial_softmax_len(group.heads.len(), out.width);
+        let WorkerScratch { partials, attention, gathered, .. } = scratch;
+        let partials = resize_scratch(partials, split_count(group.kv_len) * len);
+        for (index, partial) in partials.chunks_exact_mut(len).enumerate() {
+            let rows = split(group.kv_len, index);
+            if let Some(selected) = selected {
+                let cache = self.gather(ctx, span, &selected[rows.clone()], gathered);
+                self.attend_split(ctx, group, (&cache, 0..rows.len()), partial, attention);
+            } else {
+                self.attend_split(ctx, group, (&cache, rows), partial, attention);
+            }
+        }
+        // SAFETY: tasks are disjoint in row or heads, and each has one worker.
+        let mut result = unsafe { ctx.write_heads(out, group.row, group.heads.clone()) };
+        group.combine(partials, group.heads.clone(), out.width, &mut result);
+        ctx.beat();
     }
 
     /// The KV splits of all rows, shared out by cached rows: neighbouring splits go to one worker, since a

@@ -23,16 +23,18 @@ pub(crate) struct ExpandGroup<'s> {
 }
 
 impl ExpandGroup<'_> {
-    /// This worker's blocks of cached rows, as (block, rows). Rows of the last block may be missing.
-    fn own_blocks<N: KvElement>(
+    /// Calls `work` with blocks of cached rows for this worker, as (block, rows). Rows of the last block may be missing.
+    fn for_each_block<N: KvElement>(
         &self,
         ctx: &WorkerContext<'_>,
-    ) -> impl Iterator<Item = (usize, Range<usize>)> + use<N> {
+        mut work: impl FnMut(usize, Range<usize>),
+    ) {
         let kv_len = self.span.first + self.span.rows.len();
-        let share = ctx.worker.share(self.layout.kv_len, N::KV_BLOCK);
-        share
-            .step_by(N::KV_BLOCK)
-            .map(move |start| (start / N::KV_BLOCK, start..(start + N::KV_BLOCK).min(kv_len)))
+        ctx.for_each_range(self.layout.kv_len, N::KV_BLOCK, |rows| {
+            for start in rows.step_by(N::KV_BLOCK) {
+                work(start / N::KV_BLOCK, start..(start + N::KV_BLOCK).min(kv_len));
+            }
+        });
     }
 
     /// Packs some elements of cached rows as a block of keys.
@@ -57,11 +59,11 @@ impl ExpandGroup<'_> {
         let (a, layout) = (&ctx.model.config.attention, &self.layout);
         let (formats, width, format) = (kv_formats(kv), a.latent_width(), ctx.kv_format(self.kv_layer));
         let WorkerScratch { acts, scratch, results, more, .. } = scratch;
-        for (block, rows) in self.own_blocks::<N>(ctx) {
+        self.for_each_block::<N>(ctx, |block, rows| {
             // the packed rows serve all groups of heads
             if self.heads.start == 0 {
                 let (latent, all) = (layout.latent * N::KV_BLOCK, layout.width * N::KV_BLOCK);
-                // SAFETY: shares of cached rows are disjoint whole blocks, and this block is in this
+                // SAFETY: ranges of cached rows are disjoint whole blocks, and this block is this
                 // worker's.
                 let out: &mut [N] = unsafe { ctx.expanded_mut(block * all, all) };
                 self.pack_cached(ctx, &rows, 0..a.kv_lora_rank, &mut out[..latent]);
@@ -79,13 +81,13 @@ impl ExpandGroup<'_> {
                 if let Some(projection) = HeadProjection::new(ctx, kv, &KvProjection::Uv, head) {
                     projection.project_value(ctx, &x, 0..a.v, &mut y, scratch);
                 }
-                // SAFETY: shares of cached rows are disjoint whole blocks, and this block is in this
+                // SAFETY: ranges of cached rows are disjoint whole blocks, and this block is this
                 // worker's.
                 let out: &mut [N] =
                     unsafe { ctx.expanded_mut(layout.values(h, block), layout.v * N::KV_BLOCK) };
                 N::pack_values(values, a.v, out);
             }
-        }
+        });
     }
 
     /// Keys of the group: tasks of a head and some blocks of cached rows.
@@ -102,41 +104,44 @@ impl ExpandGroup<'_> {
         let weights = resize_scratch(&mut scratch.more, a.nope * a.kv_lora_rank);
         let mut decoded = None;
         // neighbouring tasks go to one worker, which dequantizes the head's weights once for them
-        for task in ctx.worker.share(self.heads.len() * tasks, 1) {
-            let (h, task) = (task / tasks, task % tasks);
-            let weight = &ctx.model.weights[kernels.key_weight];
-            // the rows of k_b are elements of latents, those of kv_b are elements of keys
-            let (matrix, from, order) = match kv {
-                KvWeights::Separate(..) => (self.heads.start + h, 0..a.kv_lora_rank, KeyOrder::Latents),
-                KvWeights::Combined(_) => {
-                    let from = (self.heads.start + h) * (a.nope + a.v);
-                    (0, from..from + a.nope, KeyOrder::Keys)
+        ctx.for_each_range(self.heads.len() * tasks, 1, |range| {
+            for task in range {
+                let (h, task) = (task / tasks, task % tasks);
+                let weight = &ctx.model.weights[kernels.key_weight];
+                // the rows of k_b are elements of latents, those of kv_b are elements of keys
+                let (matrix, from, order) = match kv {
+                    KvWeights::Separate(..) => (self.heads.start + h, 0..a.kv_lora_rank, KeyOrder::Latents),
+                    KvWeights::Combined(_) => {
+                        let from = (self.heads.start + h) * (a.nope + a.v);
+                        (0, from..from + a.nope, KeyOrder::Keys)
+                    }
+                };
+                if decoded.replace(h) != Some(h) {
+                    decode_rows(weight, matrix, from, weights, &mut scratch.bytes);
                 }
-            };
-            if decoded.replace(h) != Some(h) {
-                decode_rows(weight, matrix, from, weights, &mut scratch.bytes);
+                let blocks = task * task_blocks..((task + 1) * task_blocks).min(layout.blocks());
+                let stride = layout.width * N::KV_BLOCK;
+                let latents = ctx.expanded(blocks.start * stride, blocks.len() * stride);
+                let latents =
+                    KeyBlocks::new(latents, stride, a.kv_lora_rank, a.nope).expect("blocks of latents");
+                let len = blocks.len() * layout.nope * N::KV_BLOCK;
+                // SAFETY: tasks are disjoint in head or blocks, and this one is this worker's; keys are
+                // stored behind the latents that are read.
+                let keys = unsafe { ctx.expanded_mut(layout.keys(h, blocks.start), len) };
+                let args = ExpandArgs { weights, order, blocks: &latents };
+                (kernels.keys)(&args, keys, &mut scratch.attention);
             }
-            let blocks = task * task_blocks..((task + 1) * task_blocks).min(layout.blocks());
-            let stride = layout.width * N::KV_BLOCK;
-            let latents = ctx.expanded(blocks.start * stride, blocks.len() * stride);
-            let latents = KeyBlocks::new(latents, stride, a.kv_lora_rank, a.nope).expect("blocks of latents");
-            let len = blocks.len() * layout.nope * N::KV_BLOCK;
-            // SAFETY: tasks are disjoint in head or blocks, and this one is in this worker's share; keys are
-            // stored behind the latents that are read.
-            let keys = unsafe { ctx.expanded_mut(layout.keys(h, blocks.start), len) };
-            let args = ExpandArgs { weights, order, blocks: &latents };
-            (kernels.keys)(&args, keys, &mut scratch.attention);
-        }
+        });
     }
 
     /// Packs this worker's blocks of an expanded KV cache.
     pub(crate) fn unpack<N: KvElement>(&self, ctx: &WorkerContext<'_>, scratch: &mut WorkerScratch) {
         let (a, layout, format) = (&ctx.model.config.attention, &self.layout, ctx.kv_format(self.kv_layer));
         let head_width = a.nope + a.rope + a.v;
-        for (block, rows) in self.own_blocks::<N>(ctx) {
+        self.for_each_block::<N>(ctx, |block, rows| {
             for (h, head) in self.heads.clone().enumerate() {
                 let from = head * head_width;
-                // SAFETY: shares of cached rows are disjoint whole blocks, and this block is in this
+                // SAFETY: ranges of cached rows are disjoint whole blocks, and this block is this
                 // worker's.
                 let keys: &mut [N] =
                     unsafe { ctx.expanded_mut(layout.keys(h, block), layout.nope * N::KV_BLOCK) };
@@ -145,7 +150,7 @@ impl ExpandGroup<'_> {
                 // all heads share one rope key
                 if head == 0 {
                     let all = layout.width * N::KV_BLOCK;
-                    // SAFETY: shares of cached rows are disjoint whole blocks, and this block is in this
+                    // SAFETY: ranges of cached rows are disjoint whole blocks, and this block is this
                     // worker's.
                     let out: &mut [N] = unsafe { ctx.expanded_mut(block * all, all) };
                     self.pack_cached(ctx, &rows, rope.clone(), &mut out[layout.latent * N::KV_BLOCK..]);
@@ -155,13 +160,13 @@ impl ExpandGroup<'_> {
                     let cached = ctx.kv_row(self.span, self.kv_layer, row);
                     latent_kernels::load_part(format, cached, rope.end, line);
                 }
-                // SAFETY: shares of cached rows are disjoint whole blocks, and this block is in this
+                // SAFETY: ranges of cached rows are disjoint whole blocks, and this block is this
                 // worker's.
                 let out: &mut [N] =
                     unsafe { ctx.expanded_mut(layout.values(h, block), layout.v * N::KV_BLOCK) };
                 N::pack_values(lines, a.v, out);
             }
-        }
+        });
     }
 }
 

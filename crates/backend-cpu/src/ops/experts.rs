@@ -79,12 +79,11 @@ impl ExpertGateUp {
 }
 
 impl ExpertDown {
-    /// Each worker owns a range of outputs and adds the experts of a row in ascending order. The ranges are
-    /// equal work, and those of the dense sum that the same phase may add: no work queue.
+    /// A worker computes ranges of outputs and adds the experts of a row in ascending order. In small batches there is one range per worker, and the
+    /// dense sum that the same phase may add has the same.
     pub(crate) fn run(&self, ctx: &WorkerContext<'_>, scratch: &mut WorkerScratch) {
         let ExpertDown { input, topk_ids, topk_weights, product, scale, add, out } = self;
         let WorkerScratch { acts, scratch, results, experts, .. } = scratch;
-        let outputs = ctx.worker.share(out.width, OUTPUT_UNIT);
         sort(ctx, topk_ids, experts);
         let formats = InputFormats::of_products([product]);
         let all = ctx.read(input, 0..experts.len(), 0, input.width);
@@ -92,27 +91,27 @@ impl ExpertDown {
         let kernel_format = |pair| product.for_rows(experts.rows_of_expert(pair)).1;
         let formats_of_pair = |pair| InputFormats::of(std::iter::once(kernel_format(pair)));
         let x = matmul::prepare_some(ctx, all, None, formats, formats_of_pair, acts);
-        if outputs.is_empty() {
-            return;
-        }
-        // SAFETY: shares of outputs are disjoint columns, and these are this worker's; a dense sum in the
-        // same phase has the same shares.
-        let mut sums = unsafe { ctx.write(out, 0..ctx.rows, outputs.start, outputs.len()) };
-        if !add {
-            (0..ctx.rows).for_each(|row| sums.row_mut(row).fill(0.0));
-        }
-        for (expert, pairs) in experts.active() {
-            let (rows, x) = (pairs.len(), x.part(pairs.clone()));
-            let terms = resize_scratch(results, rows * outputs.len());
-            let mut y = MatrixViewMut::new(terms, rows, outputs.len(), outputs.len());
-            let operands = MatmulOperands { matrix: expert, x: &x, index: None, outputs: outputs.clone() };
-            product.multiply(ctx, operands, &mut y, scratch);
-            for (pair, term) in pairs.zip(terms.chunks_exact(outputs.len())) {
-                let (row, rank) = experts.row_and_rank(pair);
-                let weight = ctx.row(topk_weights, row)[rank];
-                latent_kernels::axpy(sums.row_mut(row), weight * scale, term);
+        ctx.for_each_range(out.width, OUTPUT_UNIT, |outputs| {
+            let cols = outputs.len();
+            // SAFETY: ranges of outputs are disjoint columns, and this one is this worker's; a dense sum in the same phase has the same ranges.
+            let mut sums = unsafe { ctx.write(out, 0..ctx.rows, outputs.start, cols) };
+            if !add {
+                (0..ctx.rows).for_each(|row| sums.row_mut(row).fill(0.0));
             }
-            ctx.beat();
-        }
+            for (expert, pairs) in experts.active() {
+                let (rows, x) = (pairs.len(), x.part(pairs.clone()));
+                let terms = resize_scratch(results, rows * cols);
+                let mut y = MatrixViewMut::new(terms, rows, cols, cols);
+                let operands =
+                    MatmulOperands { matrix: expert, x: &x, index: None, outputs: outputs.clone() };
+                product.multiply(ctx, operands, &mut y, scratch);
+                for (pair, term) in pairs.zip(terms.chunks_exact(cols)) {
+                    let (row, rank) = experts.row_and_rank(pair);
+                    let weight = ctx.row(topk_weights, row)[rank];
+                    latent_kernels::axpy(sums.row_mut(row), weight * scale, term);
+                }
+                ctx.beat();
+            }
+        });
     }
 }

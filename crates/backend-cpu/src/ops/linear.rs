@@ -1,4 +1,4 @@
-//! Products of rows with dense weights: each worker computes its share of the outputs.
+//! Products of rows with dense weights: each worker computes some of the outputs.
 
 use super::matmul::{self, MatmulOperands, OUTPUT_UNIT};
 use crate::context::WorkerContext;
@@ -28,25 +28,23 @@ impl Linear {
         results: &mut Vec<f32>,
         scratch: &mut MatmulScratch,
     ) {
-        let outputs = ctx.worker.share(self.outs[0].width, OUTPUT_UNIT);
-        if outputs.is_empty() {
-            return;
-        }
-        let cols = outputs.len();
-        let gated = resize_scratch(results, ctx.rows * cols);
-        let mut y = MatrixViewMut::new(gated, ctx.rows, cols, cols);
-        let operands = |outputs| MatmulOperands { matrix: 0, x, index: None, outputs };
-        gate.multiply(ctx, operands(outputs.clone()), &mut y, scratch);
-        // SAFETY: shares of outputs are disjoint columns, and these are this worker's.
-        let mut y = unsafe { ctx.write(&self.outs[0], 0..ctx.rows, outputs.start, cols) };
-        up.multiply(ctx, operands(outputs), &mut y, scratch);
-        for row in 0..ctx.rows {
-            latent_kernels::silu_mul(&gated[row * cols..(row + 1) * cols], y.row_mut(row));
-        }
+        ctx.for_each_range(self.outs[0].width, OUTPUT_UNIT, |outputs| {
+            let cols = outputs.len();
+            let gated = resize_scratch(results, ctx.rows * cols);
+            let mut y = MatrixViewMut::new(gated, ctx.rows, cols, cols);
+            let operands = |outputs| MatmulOperands { matrix: 0, x, index: None, outputs };
+            gate.multiply(ctx, operands(outputs.clone()), &mut y, scratch);
+            // SAFETY: ranges of outputs are disjoint columns, and this one is this worker's.
+            let mut y = unsafe { ctx.write(&self.outs[0], 0..ctx.rows, outputs.start, cols) };
+            up.multiply(ctx, operands(outputs), &mut y, scratch);
+            for row in 0..ctx.rows {
+                latent_kernels::silu_mul(&gated[row * cols..(row + 1) * cols], y.row_mut(row));
+            }
+        });
     }
 
     /// The outputs of all products are shared out as one list, so that a worker with little of the first gets
-    /// more of the second.
+    /// more of the second. With many rows each product has a queue of its own.
     fn each_product(
         &self,
         ctx: &WorkerContext<'_>,
@@ -54,28 +52,48 @@ impl Linear {
         results: &mut Vec<f32>,
         scratch: &mut MatmulScratch,
     ) {
-        let rows = ctx.rows;
         let lengths = self.products.iter().map(|product| ctx.model.weights[product.weight].outputs());
-        for (index, Range { start: from, end: to }) in ctx.worker.shares(lengths, OUTPUT_UNIT) {
-            let (product, out, cols) = (&self.products[index], &self.outs[index], to - from);
-            let operands = MatmulOperands { matrix: 0, x, index: None, outputs: from..to };
-            if let Epilogue::AddTo(scale) = self.epilogue {
-                let terms = resize_scratch(results, rows * cols);
-                let mut y = MatrixViewMut::new(terms, rows, cols, cols);
-                product.multiply(ctx, operands, &mut y, scratch);
-                let terms = MatrixView::new(terms, rows, cols, cols);
-                // SAFETY: shares of outputs are disjoint columns, and these are this worker's.
-                let mut sums = unsafe { ctx.write(out, 0..rows, from, cols) };
-                (0..rows).for_each(|row| {
-                    latent_kernels::axpy(sums.row_mut(row), scale as f32, terms.row(row));
+        if ctx.takes_from_queues() {
+            for (index, length) in lengths.enumerate() {
+                ctx.for_each_range(length, OUTPUT_UNIT, |outputs| {
+                    self.outputs(ctx, x, index, outputs, (results, scratch));
                 });
-            } else {
-                // SAFETY: shares of outputs are disjoint columns, and these are this worker's.
-                let mut y = unsafe { ctx.write(out, 0..rows, from, cols) };
-                product.multiply(ctx, operands, &mut y, scratch);
-                if self.epilogue == Epilogue::Relu2 {
-                    (0..rows).for_each(|row| latent_kernels::relu2(y.row_mut(row)));
-                }
+            }
+        } else {
+            for (index, outputs) in ctx.worker.shares(lengths, OUTPUT_UNIT) {
+                self.outputs(ctx, x, index, outputs, (results, scratch));
+            }
+        }
+    }
+
+    /// Some outputs of one product.
+    fn outputs(
+        &self,
+        ctx: &WorkerContext<'_>,
+        x: &PreparedInput<'_>,
+        index: usize,
+        outputs: Range<usize>,
+        (results, scratch): (&mut Vec<f32>, &mut MatmulScratch),
+    ) {
+        let (rows, from, cols) = (ctx.rows, outputs.start, outputs.len());
+        let (product, out) = (&self.products[index], &self.outs[index]);
+        let operands = MatmulOperands { matrix: 0, x, index: None, outputs };
+        if let Epilogue::AddTo(scale) = self.epilogue {
+            let terms = resize_scratch(results, rows * cols);
+            let mut y = MatrixViewMut::new(terms, rows, cols, cols);
+            product.multiply(ctx, operands, &mut y, scratch);
+            let terms = MatrixView::new(terms, rows, cols, cols);
+            // SAFETY: ranges of outputs are disjoint columns, and this one is this worker's.
+            let mut sums = unsafe { ctx.write(out, 0..rows, from, cols) };
+            (0..rows).for_each(|row| {
+                latent_kernels::axpy(sums.row_mut(row), scale as f32, terms.row(row));
+            });
+        } else {
+            // SAFETY: ranges of outputs are disjoint columns, and this one is this worker's.
+            let mut y = unsafe { ctx.write(out, 0..rows, from, cols) };
+            product.multiply(ctx, operands, &mut y, scratch);
+            if self.epilogue == Epilogue::Relu2 {
+                (0..rows).for_each(|row| latent_kernels::relu2(y.row_mut(row)));
             }
         }
     }

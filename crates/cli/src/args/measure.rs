@@ -41,6 +41,10 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_delimiter = ',', default_value = "1", value_name = "N", value_parser = clap::value_parser!(u16).range(1..=512))]
     pub(crate) sequences: Vec<u16>,
 
+    /// Measure each test again while N other threads keep CPUs busy
+    #[arg(long, default_value_t = 0, value_name = "N", conflicts_with = "verify", value_parser = clap::value_parser!(u16).range(0..=1024))]
+    pub(crate) busy: u16,
+
     /// Measure steps that verify ROWS drafted tokens of one sequence, instead of prompts and generation: 1..8 (both
     /// included), or 1,2,4. Time and bytes read are shown relative to one row
     #[arg(long, value_delimiter = ',', value_name = "ROWS", conflicts_with_all = ["n_prompt", "n_gen", "sequences"])]

@@ -1,12 +1,14 @@
 //! `latent bench`: speed of prefill and decode, compared with the roofline, measured in the same run.
 
 use super::batched::{BatchedSequences, context, fit};
+use super::bench_busy::BusyThreads;
 use super::bench_draft;
 use super::bench_memory::{self, EarlierRun};
 use super::bench_predicted::{self, BenchPrediction};
 use super::cpu_info::cpu_info;
 use super::limit_samples::LimitSamples;
 use crate::args::{BenchArgs, BenchFormat};
+
 use crate::{model, output};
 use anyhow::Result;
 use latent_engine::{Engine, PeakRates, Roofline, StepSize, Summary};
@@ -41,17 +43,22 @@ struct BenchSize {
     depth: usize,
     /// Sequences that decode together.
     sequences: usize,
+    /// Other threads that keep CPUs busy.
+    busy: usize,
 }
 
 impl BenchSize {
     fn name(&self) -> String {
-        let BenchSize { prompt, generate, depth, sequences } = *self;
+        let BenchSize { prompt, generate, depth, sequences, busy } = *self;
         let mut name = if prompt > 0 { format!("pp{prompt}") } else { format!("tg{generate}") };
         if sequences > 1 {
             name += &format!(" × {sequences}");
         }
         if depth > 0 {
             name += &format!(" @ d{depth}");
+        }
+        if busy > 0 {
+            name += &format!(" + {busy} busy");
         }
         name
     }
@@ -182,14 +189,17 @@ fn sizes(args: &BenchArgs) -> Vec<BenchSize> {
     let mut sizes = Vec::new();
     for &depth in &args.n_depth {
         for &prompt in args.n_prompt.iter().filter(|n| **n > 0) {
-            sizes.push(BenchSize { prompt, generate: 0, depth, sequences: 1 });
+            sizes.push(BenchSize { prompt, generate: 0, depth, sequences: 1, busy: 0 });
         }
         for &generate in args.n_gen.iter().filter(|n| **n > 0) {
             let many = args.sequences.iter().map(|n| usize::from(*n));
-            sizes.extend(many.map(|sequences| BenchSize { prompt: 0, generate, depth, sequences }));
+            sizes.extend(many.map(|sequences| BenchSize { prompt: 0, generate, depth, sequences, busy: 0 }));
         }
     }
-    sizes
+    // each behind the same test on a quiet machine
+    let busy = usize::from(args.busy);
+    let counts = if busy > 0 { vec![0, busy] } else { vec![0] };
+    sizes.iter().flat_map(|size| counts.iter().map(|&busy| BenchSize { busy, ..*size })).collect()
 }
 
 fn roofline(engine: &Engine, size: BenchSize, limits: &PeakRates) -> Roofline {
@@ -202,10 +212,11 @@ fn measure(
     args: &BenchArgs,
     limits: &PeakRates,
 ) -> Result<BenchMeasurement> {
-    let BenchSize { prompt, generate, depth, sequences: count } = size;
+    let BenchSize { prompt, generate, depth, sequences: count, busy } = size;
     let mut together = BatchedSequences::new(engine, count, depth + prompt + generate);
     together.fill(engine, depth)?;
     let mut seconds = Vec::new();
+    let busy = BusyThreads::start(busy)?;
     // the first repetition warms up
     for repetition in 0..=args.repetitions {
         together.truncate(engine, depth)?;
@@ -219,6 +230,7 @@ fn measure(
             seconds.push(start.elapsed().as_secs_f64());
         }
     }
+    drop(busy);
     together.release(engine);
     let cost = engine.cost(StepSize::decode(count, depth + generate / 2));
     Ok(BenchMeasurement {
@@ -284,6 +296,7 @@ fn object(row: &BenchMeasurement, engine: &Engine, file: &str, samples: &LimitSa
         "roofline_bound": row.roofline.bound(),
         "of_roofline": row.of_roofline(),
     });
+    object["n_busy"] = json!(row.size.busy);
     object["read_bandwidth_min_gb_per_s"] = json!(low / 1e9);
     object["read_bandwidth_max_gb_per_s"] = json!(high / 1e9);
     object["too_noisy"] = json!(samples.are_noisy());

@@ -2,6 +2,7 @@
 
 mod batched;
 mod bench;
+mod bench_busy;
 mod bench_draft;
 mod bench_memory;
 mod bench_predicted;

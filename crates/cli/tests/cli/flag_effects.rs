@@ -436,6 +436,7 @@ const TABLE: &[(&[&str], &str, Effect)] = &[
     (&["bench"], "n_gen", With("-n 1", "-n 3", "tg3")),
     (&["bench"], "n_depth", Shows("-d 5", "@ d5")),
     (&["bench"], "sequences", Shows("--sequences 2", "× 2")),
+    (&["bench"], "busy", Shows("--busy 1", "+ 1 busy")),
     (&["bench"], "verify", Clashes("--verify 1")),
     (&["bench"], "repetitions", With("-r 1", "-r 0", "")),
     (&["bench"], "save", Writes("--save out.json", "out.json")),

@@ -6,8 +6,8 @@ use crate::ir::{Epilogue, Ir, Node, Op, ValueId, ValueStorage};
 /// The phase of every node: nodes of one phase run between two barriers.
 ///
 /// A node comes after every phase that makes what it reads, and, where it overwrites a value in place, after every phase that
-/// reads the old one. Two sums into the same rows may share a phase: each thread owns the same columns in both, and adds in
-/// the order of the list. Small batches are routed in the phase that reads the routing (`routed_by_each_thread`). Operations by heads
+/// reads the old one. Two sums into the same rows share a phase in small batches: each thread owns the same columns in both, and adds in
+/// the order of the list. (Threads take the columns of many rows from queues.) Small batches are routed in the phase that reads the routing (`routed_by_each_thread`). Operations by heads
 /// (`heads_of_each_thread`) share a phase: a thread reads only heads that it has made. Nodes whose attention paths share no row do not wait
 /// for each other.
 pub fn schedule(ir: &Ir, bucket: BatchBucket) -> Vec<usize> {
@@ -25,7 +25,9 @@ pub fn schedule(ir: &Ir, bucket: BatchBucket) -> Vec<usize> {
             if !node.path.meets(earlier.path) || !uses[n].conflicts(&uses[e]) {
                 continue;
             }
-            let sums = sums_together(ir, earlier, node) && !uses[n].reads_what(&uses[e]);
+            let sums = bucket != BatchBucket::Prefill
+                && sums_together(ir, earlier, node)
+                && !uses[n].reads_what(&uses[e]);
             let together = sums
                 || heads_of_each_thread(ir, earlier, node)
                 || routed_by_each_thread(earlier, node, bucket);

@@ -442,8 +442,8 @@ fn a_dense_layer_has_eight_phases_and_a_moe_layer_nine() {
     for bucket in [BatchBucket::Decode, BatchBucket::SmallBatch] {
         assert_eq!((phases(0, bucket), phases(1, bucket)), (8, 9), "{bucket:?}");
     }
-    // norms, and a choice of experts that all threads make together
-    assert_eq!((phases(0, BatchBucket::Prefill), phases(1, BatchBucket::Prefill)), (11, 13));
+    // norms, a choice of experts that all threads make together, and sums of experts apart
+    assert_eq!((phases(0, BatchBucket::Prefill), phases(1, BatchBucket::Prefill)), (11, 14));
 }
 
 /// The MTP layer: its own norm, projection and head, with the model's embedding and final norm.

@@ -1,0 +1,125 @@
+//! The workers of a pool that take part in its jobs at present. The others sleep until they are called.
+
+use super::barrier::Barrier;
+use super::work_queue::WorkQueues;
+use super::{PoolJob, PoolState, run_caught};
+use std::cell::UnsafeCell;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// What the caller tells the members of a team at its gate.
+pub(super) enum TeamOrder {
+    Run(PoolJob),
+    /// Go over to another team, or to sleep if the worker is not a member of it.
+    Regroup(Arc<Team>),
+    Stop,
+}
+
+/// Workers that meet at the same barriers. A member's *position* is its index as jobs see it.
+pub(super) struct Team {
+    /// Indices of pool workers, ascending. The first is 0, the caller.
+    pub(super) members: Box<[usize]>,
+    /// Positions of the members on each memory node. Nodes without members are left out.
+    pub(super) nodes: Box<[Range<usize>]>,
+    /// Where members meet before and after a job.
+    pub(super) gate: Barrier,
+    /// Where members meet inside a job.
+    pub(super) inner: Barrier,
+    pub(super) work_queues: WorkQueues,
+    order: UnsafeCell<TeamOrder>,
+}
+
+// SAFETY: `order` is written by the caller alone, before `gate` opens, and read by members after it; the pointee of a job is Sync.
+unsafe impl Sync for Team {}
+// SAFETY: the pointee of a job is Sync, so that any thread may call it; nothing else is bound to a thread.
+unsafe impl Send for Team {}
+
+/// Where one worker sleeps while it is not in the team.
+pub(super) struct Bench {
+    /// The caller (0) and the worker (1).
+    door: Barrier,
+    /// The team that the worker joins; none when the pool ends.
+    called: Mutex<Option<Arc<Team>>>,
+}
+
+impl Bench {
+    pub(super) fn new(cpus: usize) -> Bench {
+        Bench { door: Barrier::new(&[0..1, 1..2], Duration::ZERO, cpus), called: Mutex::default() }
+    }
+
+    /// Wakes the worker. Called when the worker is on its way here or sleeps.
+    pub(super) fn call(&self, team: Option<Arc<Team>>) {
+        *self.called.lock().unwrap_or_else(PoisonError::into_inner) = team;
+        self.door.wait(0);
+    }
+
+    fn sleep(&self) -> Option<Arc<Team>> {
+        self.door.wait(1);
+        self.called.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+impl Team {
+    /// A team of these workers, of which `nodes` says who is on which memory node.
+    pub(super) fn new(members: &[usize], nodes: &[Range<usize>], spin: Duration, cpus: usize) -> Team {
+        let positions = |node: &Range<usize>| {
+            members.partition_point(|&member| member < node.start)
+                ..members.partition_point(|&member| member < node.end)
+        };
+        let nodes: Box<[Range<usize>]> =
+            nodes.iter().map(positions).filter(|node| !node.is_empty()).collect();
+        Team {
+            members: members.into(),
+            gate: Barrier::new(&nodes, spin, cpus),
+            inner: Barrier::new(&nodes, spin, cpus),
+            work_queues: WorkQueues::new(nodes.len()),
+            nodes,
+            order: UnsafeCell::new(TeamOrder::Stop),
+        }
+    }
+
+    pub(super) fn position(&self, worker: usize) -> Option<usize> {
+        self.members.binary_search(&worker).ok()
+    }
+
+    /// Gives the order that members find when the gate opens.
+    ///
+    /// # Safety
+    /// The caller is the one that waits at the gate as position 0, and all other members wait at the gate or are on their way to it.
+    pub(super) unsafe fn set_order(&self, order: TeamOrder) {
+        // SAFETY: no member reads it before the gate opens, which needs the caller
+        unsafe { *self.order.get() = order };
+    }
+}
+
+/// The life of a worker other than the caller.
+pub(super) fn work(shared: &PoolState, index: usize, mut team: Arc<Team>) {
+    let Some(mut position) = team.position(index) else { return };
+    loop {
+        if !team.gate.wait(position) {
+            return;
+        }
+        // SAFETY: the caller has set the order before it opened the gate, and changes it when all members have met at the gate again.
+        let next = match unsafe { &*team.order.get() } {
+            TeamOrder::Stop => return,
+            TeamOrder::Run(job) => {
+                // SAFETY: the caller's borrow of the closure lasts until this worker reaches the next gate.
+                run_caught(shared, &team, position, unsafe { &**job });
+                None
+            }
+            TeamOrder::Regroup(next) => Some(Arc::clone(next)),
+        };
+        if !team.gate.wait(position) {
+            return;
+        }
+        let Some(mut next) = next else { continue };
+        if next.position(index).is_none() {
+            let Some(called) = shared.benches[index].sleep() else { return };
+            next = called;
+        }
+        team = next;
+        let Some(own) = team.position(index) else { return };
+        position = own;
+    }
+}
