@@ -361,21 +361,31 @@ def decode(data: Tensor | Any, type: str | None = None, *, shape: Sequence[int] 
     Bytes are whole blocks: an array of uint8, anything with a buffer, or a tensor of another library by DLPack.
     """
 
-def pack_fp4_weights(w: NDArray[Any] | Any, group_size: int = 32) -> tuple[NDArray[np.uint32], NDArray[np.float16]]:
+@overload
+def pack_fp4_weights(w: NDArray[Any] | Any, group_size: int = 32, *, device: str) -> DeviceWeight: ...
+@overload
+def pack_fp4_weights(w: NDArray[Any] | Any, group_size: int = 32, device: None = None) -> tuple[NDArray[np.uint32], NDArray[np.float16]]:
     """Packs a weight `[K, N]` to FP4 (E2M1).
 
-    Words `[K/8, N]` hold eight codes along K, the first in the lowest bits; scales `[K/group_size, N]` are the largest magnitude of the group / 6.
+    Words `[K/8, N]` hold eight codes along K, the first in the lowest bits; scales `[K/group_size, N]` are the largest magnitude of the group / 6. With
+    a `device` (`gpu`, `gpu:N`) the result is a `DeviceWeight`, which stays there.
     """
 
+@overload
+def pack_u4_weights(w: NDArray[Any] | Any, group_size: int = 32, *, device: str) -> DeviceWeight: ...
+@overload
 def pack_u4_weights(
-    w: NDArray[Any] | Any, group_size: int = 32
+    w: NDArray[Any] | Any, group_size: int = 32, device: None = None
 ) -> tuple[NDArray[np.uint32], NDArray[np.float16], NDArray[np.uint8]]:
     """Packs a weight `[K, N]` to unsigned 4-bit integers: words, scales, and zero points `[K/group_size, N]`.
 
     value = (code - zero point) * scale, with scale = (largest - smallest) / 15 of the group and 0.
     """
 
-def pack_u4_sym_weights(w: NDArray[Any] | Any, group_size: int = 32) -> tuple[NDArray[np.uint32], NDArray[np.float16]]:
+@overload
+def pack_u4_sym_weights(w: NDArray[Any] | Any, group_size: int = 32, *, device: str) -> DeviceWeight: ...
+@overload
+def pack_u4_sym_weights(w: NDArray[Any] | Any, group_size: int = 32, device: None = None) -> tuple[NDArray[np.uint32], NDArray[np.float16]]:
     """Packs a weight `[K, N]` to unsigned 4-bit integers with the zero point 8: value = (code - 8) * scale, with scale = largest magnitude / 7."""
 
 def device_name(device: str) -> str | None:

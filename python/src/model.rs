@@ -10,7 +10,7 @@ use crate::stream::Stream;
 use crate::tokenizer::Tokenizer;
 use crate::waiting::waiting;
 use latent::engine::Pooling;
-use latent::{Chat, Description, Model as Loaded};
+use latent::{Chat, Description, Model as Loaded, ModelBuilder};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString, PyTuple};
@@ -89,11 +89,12 @@ impl Model {
     fn load(py: Python<'_>, path: Option<PathBuf>, options: Option<&Bound<'_, PyDict>>) -> PyResult<Model> {
         let (options, adapters) = options::load(py, options)?;
         let loaded = waiting(py, |go_on| {
-            let base = match path {
-                Some(path) => latent::open(path)?,
-                None => latent::open_demo()?,
+            let builder = match path {
+                Some(path) => Loaded::opened(latent::open(path)?),
+                None => Loaded::demo(),
             };
-            let builder = Loaded::opened(latent::with_adapters(base, &adapters)?);
+            let add = |builder: ModelBuilder, (path, scale)| builder.adapter(path, scale);
+            let builder = adapters.into_iter().fold(builder, add);
             builder.options(options).load_while(go_on)
         })?;
         let description = loaded.description().clone();

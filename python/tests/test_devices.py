@@ -122,6 +122,18 @@ def test_what_cannot_be_is_refused_as_on_the_cpu(gpu, work, words):
 
 
 @pytest.mark.parametrize("quant", PACK)
+def test_weights_are_packed_to_a_device(gpu, quant):
+    w = random(64, 24)
+    weight = PACK[quant](w, 16, device=gpu)
+    assert repr(weight) == f"DeviceWeight(shape=(64, 24), quant_type={quant!r}, group_size=16, device={gpu!r})"
+    packed, scales, *zeros = PACK[quant](w, 16, device="cpu")
+    values = latent.dequantize(packed, scales, 16, zeros=zeros[0] if zeros else None, quant_type=quant)
+    np.testing.assert_array_equal(weight.dequantize().to_numpy(), values)
+    with pytest.raises(ArgumentError, match="unknown device"):
+        PACK[quant](w, 16, device="tpu")
+
+
+@pytest.mark.parametrize("quant", PACK)
 def test_a_layer_on_a_device(gpu, plain, quant, tmp_path):
     w, bias, x = random(64, 24), random(24), random(2, 3, 64)
     host = plain.from_dense(w, bias, quant)

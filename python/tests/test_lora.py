@@ -37,6 +37,7 @@ def tokens(model, **options):
 def test_scales_at_load_and_of_an_answer(adapter):
     base = tokens(load())
     model = load(lora=[(adapter, 0)])
+    assert model.description["adapters"] == [{"path": str(adapter), "scale": 0.0}]
     assert tokens(model) == base
     changed = tokens(model, lora=[1.0])
     assert changed != base and tokens(model) == base

@@ -5,7 +5,7 @@ use crate::buffers::latent_string;
 use crate::error::{latent_error, latent_status};
 use crate::load_options::latent_load_options;
 use crate::sized;
-use latent::{Error, ErrorKind, Model};
+use latent::{Error, ErrorKind, Model, ModelBuilder};
 use std::ffi::c_char;
 use std::path::Path;
 
@@ -31,11 +31,12 @@ pub unsafe extern "C" fn latent_model_load(
             let path = border::word(path, "path")?.map(Path::new);
             let options = sized::read(options, latent_load_options::default())?.unwrap_or_default();
             // a builder of the path would download it in a build where another crate turns the feature `hub` on
-            let base = match path {
-                Some(path) => latent::open(path)?,
-                None => latent::open_demo()?,
+            let builder = match path {
+                Some(path) => Model::opened(latent::open(path)?),
+                None => Model::demo(),
             };
-            let builder = Model::opened(latent::with_adapters(base, &options.adapters()?)?);
+            let add = |builder: ModelBuilder, (path, scale)| builder.adapter(path, scale);
+            let builder = options.adapters()?.into_iter().fold(builder, add);
             let loaded = builder.options(options.read()?).load()?;
             model.write(Box::into_raw(Box::new(latent_model(loaded))));
             Ok(())

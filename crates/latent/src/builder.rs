@@ -36,6 +36,7 @@ enum ModelSource {
 pub struct ModelBuilder {
     source: ModelSource,
     options: LoadOptions,
+    adapters: Vec<(PathBuf, f32)>,
     progress: LoadProgress,
     #[cfg(feature = "hub")]
     download: HubDownload,
@@ -70,6 +71,7 @@ impl ModelBuilder {
         ModelBuilder {
             source,
             options: LoadOptions::default(),
+            adapters: Vec::new(),
             progress: Box::new(|_, _| {}),
             #[cfg(feature = "hub")]
             download: HubDownload { settings: None, progress: Box::new(|_, _| {}) },
@@ -121,6 +123,13 @@ impl ModelBuilder {
     /// Sets the highest instruction-set tier. Default: the best of this machine.
     pub fn isa(self, tier: Tier) -> ModelBuilder {
         self.engine(|engine| engine.tier = Some(tier))
+    }
+
+    /// Adds a LoRA adapter with a scale (1: as it was trained), a GGUF file or a folder of PEFT. It is not merged into the weights: answers may have other scales
+    /// ([`AnswerRequest::adapter_scales`](crate::AnswerRequest::adapter_scales)).
+    pub fn adapter(mut self, path: impl AsRef<Path>, scale: f32) -> ModelBuilder {
+        self.adapters.push((path.as_ref().to_owned(), scale));
+        self
     }
 
     /// Loads even if memory seems too small.
@@ -211,6 +220,7 @@ impl ModelBuilder {
             #[cfg(feature = "demo")]
             ModelSource::Demo => open::open_demo()?,
         };
+        let checkpoint = open::with_adapters(checkpoint, &self.adapters)?;
         Model::load(checkpoint, self.options, self.progress, go_on)
     }
 }

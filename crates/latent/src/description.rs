@@ -3,6 +3,16 @@
 use latent_engine::Engine;
 use latent_formats::Checkpoint;
 
+/// A LoRA adapter of a loaded model.
+#[derive(Clone, Debug, serde::Serialize)]
+#[non_exhaustive]
+pub struct LoadedAdapter {
+    /// The file or folder.
+    pub path: String,
+    /// The scale of answers that say no other.
+    pub scale: f32,
+}
+
 /// What was loaded, and how it runs.
 #[derive(Clone, Debug, serde::Serialize)]
 #[non_exhaustive]
@@ -39,6 +49,8 @@ pub struct Description {
     pub threads: usize,
     /// Seconds that loading took.
     pub load_seconds: f64,
+    /// LoRA adapters, in the order in which answers name their scales.
+    pub adapters: Vec<LoadedAdapter>,
     /// What may surprise: keys of config.json that are overridden, weights that are paged, attention that was trained sparse, a template that cannot be used.
     pub warnings: Vec<String>,
 }
@@ -48,7 +60,12 @@ impl Description {
         let (summary, config) = (engine.summary(), engine.config());
         let paged = summary.paged.as_ref().map(ToString::to_string);
         let dense = summary.dense.as_ref().map(ToString::to_string);
+        let adapters = engine
+            .adapters()
+            .iter()
+            .map(|adapter| LoadedAdapter { path: adapter.path.display().to_string(), scale: adapter.scale });
         Description {
+            adapters: adapters.collect(),
             name: summary.name.clone(),
             file: checkpoint.display_name(),
             architecture: config.architecture.clone(),

@@ -98,7 +98,7 @@ pub use builder::ModelBuilder;
 pub use codec::{ChatPrompt, TextCodec};
 pub use conversation::{Chat, ChatOptions};
 pub use custom_sampler::TokenSampler;
-pub use description::Description;
+pub use description::{Description, LoadedAdapter};
 pub use error::{Error, ErrorKind};
 #[cfg(feature = "gemm")]
 pub use gemm::{GemmHandle, GemmOptions, pack, quant_type};
@@ -108,7 +108,7 @@ pub use message::{Message, ToolCall};
 pub use model::Model;
 #[cfg(feature = "demo")]
 pub use open::open_demo;
-pub use open::{open, open_with_adapters, with_adapters};
+pub use open::{open, open_with_adapters};
 pub use options::LoadOptions;
 pub use plan::{PlanView, PlannedOperation};
 pub use request::{AnswerRequest, Prompt, finish_all};

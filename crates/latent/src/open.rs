@@ -44,17 +44,15 @@ pub fn open_with_adapters<P: AsRef<Path>>(
 }
 
 /// An open model with LoRA adapters, each with its scale.
-///
-/// # Errors
-/// An adapter that is malformed, of a kind that is not supported, or of another architecture; a model that something else has open.
-pub fn with_adapters<P: AsRef<Path>>(
+pub(crate) fn with_adapters<P: AsRef<Path>>(
     base: Arc<Checkpoint>,
     adapters: &[(P, f32)],
 ) -> Result<Arc<Checkpoint>, Error> {
     if adapters.is_empty() {
         return Ok(base);
     }
-    let base = Arc::into_inner(base).ok_or_else(|| Error::argument("the model is in use".to_owned()))?;
+    let base = Arc::into_inner(base)
+        .ok_or_else(|| Error::argument("the model is in use: open it once more for adapters"))?;
     let adapters = adapters.iter().map(|(path, scale)| Ok((AdapterFile::open(path.as_ref())?, *scale)));
     let adapters = adapters.collect::<Result<Vec<_>, Error>>()?;
     Ok(Arc::new(base.with_adapters(adapters)?))

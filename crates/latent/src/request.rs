@@ -250,6 +250,11 @@ impl AnswerRequest {
         self
     }
 
+    /// Sets a scale for each LoRA adapter of the model. Default: those that it was loaded with.
+    pub fn adapter_scales(self, scales: &[f32]) -> AnswerRequest {
+        self.with(|request| request.adapter_scales = Some(AdapterScales::new(scales)))
+    }
+
     /// Sets who may share cached prefixes with it: answers of the same owner only.
     pub fn cache_owner(mut self, owner: &[u8]) -> AnswerRequest {
         self.salt = CacheSalt::of(owner);

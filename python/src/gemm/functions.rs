@@ -1,7 +1,7 @@
 //! Packing, products and dequantization.
 
 use crate::errors::{argument, exception, refused};
-use crate::gemm::devices::device;
+use crate::gemm::devices;
 use crate::gemm::keywords::{Decoded, ProductKeywords, WeightKeywords};
 use crate::gemm::numbers::{count, halves, zeros};
 use crate::gemm::pools::pool;
@@ -18,27 +18,45 @@ type Array<'py> = Bound<'py, PyAny>;
 
 /// Packs a weight `[K, N]` to FP4 (E2M1): words `[K/8, N]` of eight codes along K, the lowest bits first, and f16 scales `[K/group, N]`.
 #[pyfunction]
-#[pyo3(signature = (w, group_size = 32))]
-pub(crate) fn pack_fp4_weights<'py>(w: &Array<'py>, group_size: isize) -> PyResult<Bound<'py, PyTuple>> {
-    pack(QuantType::Fp4, w, group_size)
+#[pyo3(signature = (w, group_size = 32, device = None))]
+pub(crate) fn pack_fp4_weights<'py>(
+    w: &Array<'py>,
+    group_size: isize,
+    device: Option<&str>,
+) -> PyResult<Array<'py>> {
+    pack(QuantType::Fp4, w, group_size, device)
 }
 
 /// Packs a weight `[K, N]` to unsigned 4-bit integers: words, f16 scales, and zero points `[K/group, N]`; value = (code − zero point) · scale.
 #[pyfunction]
-#[pyo3(signature = (w, group_size = 32))]
-pub(crate) fn pack_u4_weights<'py>(w: &Array<'py>, group_size: isize) -> PyResult<Bound<'py, PyTuple>> {
-    pack(QuantType::Int4, w, group_size)
+#[pyo3(signature = (w, group_size = 32, device = None))]
+pub(crate) fn pack_u4_weights<'py>(
+    w: &Array<'py>,
+    group_size: isize,
+    device: Option<&str>,
+) -> PyResult<Array<'py>> {
+    pack(QuantType::Int4, w, group_size, device)
 }
 
 /// Packs a weight `[K, N]` to unsigned 4-bit integers with the zero point 8: words and f16 scales; value = (code − 8) · scale.
 #[pyfunction]
-#[pyo3(signature = (w, group_size = 32))]
-pub(crate) fn pack_u4_sym_weights<'py>(w: &Array<'py>, group_size: isize) -> PyResult<Bound<'py, PyTuple>> {
-    pack(QuantType::Int4Sym, w, group_size)
+#[pyo3(signature = (w, group_size = 32, device = None))]
+pub(crate) fn pack_u4_sym_weights<'py>(
+    w: &Array<'py>,
+    group_size: isize,
+    device: Option<&str>,
+) -> PyResult<Array<'py>> {
+    pack(QuantType::Int4Sym, w, group_size, device)
 }
 
-fn pack<'py>(quant: QuantType, w: &Array<'py>, group_size: isize) -> PyResult<Bound<'py, PyTuple>> {
+fn pack<'py>(
+    quant: QuantType,
+    w: &Array<'py>,
+    group_size: isize,
+    device: Option<&str>,
+) -> PyResult<Array<'py>> {
     let py = w.py();
+    let device = device.map_or(Ok(None), |name| devices::device(py, name))?;
     let operand = Operand::new(w, "w")?;
     let &[k, n] = &operand.shape[..] else {
         let found = tuple(&operand.shape);
@@ -48,14 +66,19 @@ fn pack<'py>(quant: QuantType, w: &Array<'py>, group_size: isize) -> PyResult<Bo
     let (floats, shape) = (Floats::new(&operand)?, Shape { k, n, group });
     let input = floats.input()?;
     let packed = py.detach(|| latent::pack(quant, widened(input, &mut Vec::new()), shape));
-    let Packed { words, scales, zeros, .. } = packed.map_err(|error| exception(py, &error))?;
+    let packed = packed.map_err(|error| exception(py, &error))?;
+    if let Some(device) = device {
+        let weight = py.detach(|| device.upload(&packed.weight()?)).map_err(|error| refused(py, error))?;
+        return Ok(Bound::new(py, PythonDeviceWeight { weight })?.into_any());
+    }
+    let Packed { words, scales, zeros, .. } = packed;
     let words = words.into_pyarray(py).reshape([k / 8, n])?.into_any();
     let scales = halves(py, &scales, &[shape.groups(), n])?;
     if quant == QuantType::Int4 {
         let zeros = zeros.into_pyarray(py).reshape([shape.groups(), n])?.into_any();
-        return PyTuple::new(py, [words, scales, zeros]);
+        return Ok(PyTuple::new(py, [words, scales, zeros])?.into_any());
     }
-    PyTuple::new(py, [words, scales])
+    Ok(PyTuple::new(py, [words, scales])?.into_any())
 }
 
 /// x · W of a packed weight W `[K, N]`: inputs `[…, K]`, results `[…, N]` as f32. `packed` may be a weight on a device, which has its own scales.
@@ -109,7 +132,7 @@ fn chosen<'py>(
     let of_inputs =
         x.and_then(|x| x.cast::<PythonDeviceArray>().ok()).map(|x| x.get().array.device().clone());
     let Some(name) = &keywords.weight.device else { return Ok(of_inputs) };
-    let device = device(py, name)?;
+    let device = devices::device(py, name)?;
     match (&device, of_inputs) {
         (None, Some(found)) => {
             let found = found.name();
