@@ -100,7 +100,7 @@ def measure_caches(name: str, model: Path, texts: list[list[int]], depths: list[
     """Positions of all texts together, from each depth to the next."""
     base = [log_probabilities(model, tokens, "--precision", "exact") for tokens in texts]
     for precision in ("exact", "default"):
-        for cache in ("f32", "f16", "bf16", "int8"):
+        for cache in ("f32", "f16", "bf16", "int8", "q8_0", "fp8", "q4_0"):
             if (precision, cache) == ("exact", "f32"):
                 continue
             options = ("--precision", precision, "--cache-type", cache, "--batch-size", "1")

@@ -17,6 +17,10 @@ const SHIFT: &str = include_str!("cache/shift.wgsl");
 const COPY: &str = include_str!("cache/copy.wgsl");
 const PAIRS: &str = include_str!("cache/pairs.wgsl");
 
+/// The types that shaders read and write.
+pub(crate) const CACHE_TYPES: [CacheType; 4] =
+    [CacheType::F32, CacheType::F16, CacheType::Bf16, CacheType::Int8];
+
 /// `fn cached(row: u32, i: u32) -> f32`, which reads an element of a row of `cache`.
 pub(crate) fn reading(ty: CacheType) -> &'static str {
     match ty {
@@ -24,6 +28,8 @@ pub(crate) fn reading(ty: CacheType) -> &'static str {
         CacheType::Bf16 => include_str!("cache/read_bf16.wgsl"),
         CacheType::F16 => include_str!("cache/read_f16.wgsl"),
         CacheType::Int8 => include_str!("cache/read_int8.wgsl"),
+        // `row_words` refuses them
+        CacheType::Q8_0 | CacheType::Q4_0 | CacheType::Fp8 => "",
     }
 }
 
@@ -34,6 +40,7 @@ pub(crate) fn packing(ty: CacheType) -> &'static str {
         CacheType::Bf16 => include_str!("cache/pack_bf16.wgsl"),
         CacheType::F16 => include_str!("cache/pack_f16.wgsl"),
         CacheType::Int8 => include_str!("cache/pack_int8.wgsl"),
+        CacheType::Q8_0 | CacheType::Q4_0 | CacheType::Fp8 => "",
     }
 }
 
@@ -48,9 +55,20 @@ pub(crate) fn with_pairs(shader: Shader, (pairs, kind): (usize, RopePairs)) -> S
     shader.after(PAIRS).count("PAIRS", pairs).with("INTERLEAVED", interleaved)
 }
 
+/// The error of a type that no shader reads.
+pub(crate) fn unsupported(ty: CacheType) -> BackendError {
+    BackendError::Unsupported(format!(
+        "the GPU backend has no KV cache of {ty}: use {}, or the CPU",
+        Setting::Cache.to("int8")
+    ))
+}
+
 /// Words of a row.
 pub(crate) fn row_words(kv_layer: &KvLayer, ty: CacheType) -> Result<usize, BackendError> {
     let row = kv_layer.row(ty);
+    if !CACHE_TYPES.contains(&ty) {
+        return Err(unsupported(ty));
+    }
     let whole = row.bytes().is_multiple_of(4) && (ty.is_float() || row.content.is_multiple_of(4));
     match whole {
         true => Ok(row.bytes() / 4),
@@ -102,7 +120,7 @@ pub(crate) fn shaders() -> Vec<Shader> {
     let latent = KvLayer::of_rows(KvLayerKind::Latent, 0, 576, 64);
     let mut all = vec![copy_shader()];
     for kind in [RopePairs::Interleaved, RopePairs::NeoX] {
-        all.extend(CacheType::ALL.map(|ty| shift_shader(&latent, ty, (576, 512), (32, kind)).unwrap()));
+        all.extend(CACHE_TYPES.map(|ty| shift_shader(&latent, ty, (576, 512), (32, kind)).unwrap()));
     }
     all
 }

@@ -249,6 +249,7 @@ fn decode(row: CacheRow, bytes: &[u8], elements: &mut [f32]) -> Result<(), Backe
             }
             latent_quant::decode(TensorType::F16, rope, rotated)
         }
+        ty => return Err(crate::cache::unsupported(ty)),
     };
     decoded.map_err(|error| BackendError::Decode { file: "the KV cache".into(), error })
 }

@@ -96,7 +96,7 @@ fn bf16_rows() -> Vec<AttentionRow> {
     }
     let (prefill, expand) = tiers::prefill_bf16::<Avx512Bf16Dot>();
     let mut rows = Vec::new();
-    for cache in [CacheType::F16, CacheType::Bf16, CacheType::Int8] {
+    for cache in CacheType::ALL.into_iter().filter(|cache| *cache != CacheType::F32) {
         let form = if cache == CacheType::F16 { "_bf16".into() } else { format!("_bf16_{cache}") };
         for (op, kernel) in [
             (OpKind::AttendExpanded, KernelFn::PrefillAttnBf16(prefill)),

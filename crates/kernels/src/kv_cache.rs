@@ -1,13 +1,14 @@
 //! The KV cache as kernels see it: rows are quantized, dequantized, and found through a sequence's block
 //! table.
 
-use crate::activation::code_scale;
+mod quantized;
+
+#[cfg(target_arch = "x86_64")]
+pub(crate) use quantized::dequantize32;
+
 use crate::shape::{ShapeError, times};
 use crate::simd::Simd;
 use latent_types::{CacheRow, CacheType};
-
-/// Quants of `int8` are stored biased by 128 (offset binary): VNNI multiplies unsigned by signed bytes.
-const QUANT_BIAS: f32 = 128.0;
 
 /// Bytes of a line of the CPU's caches.
 pub(crate) const CACHE_LINE: usize = 64;
@@ -138,8 +139,8 @@ impl<'a> CacheView<'a> {
 
 /// Quantizes a row to the cache's format, rounded to nearest even.
 ///
-/// The scale of `int8` is the largest magnitude of the content / 127; content with an infinite or NaN element
-/// becomes NaN.
+/// A scale is the largest magnitude of its elements / the largest quant; elements that share one with an infinite
+/// or NaN element become NaN.
 ///
 /// # Panics
 /// When there are other than `row.width()` elements or `row.bytes()` bytes.
@@ -149,23 +150,23 @@ pub fn store_row(row: CacheRow, elements: &[f32], out: &mut [u8]) {
     if row.ty.is_float() {
         return store_floats(row.ty, elements, out);
     }
-    let (quants, out) = out.split_at_mut(row.content);
-    let (rope, scale) = out.split_at_mut(out.len() - size_of::<f32>());
-    scale.copy_from_slice(&quantize(&elements[..row.content], quants).to_le_bytes());
+    let (content, rest) = out.split_at_mut(row.content_bytes());
+    let (rope, scale) = rest.split_at_mut(row.rope * row.ty.float_bytes());
+    quantized::store(row.ty, &elements[..row.content], content, scale);
     store_floats(row.ty, &elements[row.content..], rope);
 }
 
-/// Writes some elements of a row, from `first` on; of `int8`, elements of its RoPE part only.
+/// Writes some elements of a row, from `first` on; of a quantized row, elements of its RoPE part only.
 ///
 /// # Panics
-/// When they are beyond the row, or among the quants of `int8`.
+/// When they are beyond the row, or among quants.
 pub fn store_part(row: CacheRow, first: usize, elements: &[f32], out: &mut [u8]) {
     check_row(row, row.width(), out.len());
     let at = if row.ty.is_float() {
         first * row.ty.float_bytes()
     } else {
         assert!(first >= row.content, "quants of a row can only be written together");
-        row.content + (first - row.content) * row.ty.float_bytes()
+        row.content_bytes() + (first - row.content) * row.ty.float_bytes()
     };
     assert!(first + elements.len() <= row.width(), "elements from {first} on of {}", row.width());
     store_floats(row.ty, elements, &mut out[at..at + elements.len() * row.ty.float_bytes()]);
@@ -191,13 +192,11 @@ pub fn load_part(row: CacheRow, bytes: &[u8], first: usize, out: &mut [f32]) {
     if row.ty.is_float() {
         return load_floats(row.ty, &bytes[first * size..(first + out.len()) * size], out);
     }
-    let (quants, floats, scale) = int8_parts(row, bytes);
+    let (quants, floats, scale) = parts(row, bytes);
     let count = row.content.saturating_sub(first).min(out.len());
     let (content, rope) = out.split_at_mut(count);
     if count > 0 {
-        for (out, quant) in content.iter_mut().zip(&quants[first..first + count]) {
-            *out = (f32::from(*quant) - QUANT_BIAS) * scale;
-        }
+        quantized::load(row.ty, quants, scale, first, content);
     }
     if !rope.is_empty() {
         let first = first + count - row.content;
@@ -214,52 +213,18 @@ fn check_row(row: CacheRow, elements: usize, bytes: usize) {
     );
 }
 
-/// The quants of a row of `int8`, its RoPE part, and its scale.
+/// The content of a quantized row, its RoPE part, and the scale of the row, where it has one.
 #[inline(always)]
-fn int8_parts(row: CacheRow, bytes: &[u8]) -> (&[u8], &[u8], f32) {
-    let (quants, rest) = bytes.split_at(row.content);
+fn parts(row: CacheRow, bytes: &[u8]) -> (&[u8], &[u8], f32) {
+    let (content, rest) = bytes.split_at(row.content_bytes());
     let (rope, scale) = rest.split_at(row.rope * row.ty.float_bytes());
-    (quants, rope, scale_of(scale))
+    (content, rope, scale_of(scale))
 }
 
-/// The scale of a row of `int8`: its last four bytes.
+/// The scale of a row that has one: its last four bytes.
 #[inline(always)]
 pub(crate) fn scale_of(row: &[u8]) -> f32 {
     row.last_chunk().map_or(f32::NAN, |bytes| f32::from_le_bytes(*bytes))
-}
-
-/// Dequantizes sixteen quants of a row of `int8`.
-///
-/// # Safety
-/// As for [`Simd`]; there are sixteen quants at `quants`.
-#[inline(always)]
-#[allow(unsafe_code, reason = "generic over instruction sets: see `Simd`")]
-pub(crate) unsafe fn dequantize16<S: Simd>(quants: *const u8, scale: f32) -> S::F32x16 {
-    // SAFETY: sixteen bytes by the caller's promise, and the caller is compiled for `S`.
-    unsafe {
-        // exact, fused or not
-        let centered =
-            S::mul_add_relaxed(S::load_u8(quants, 0, 0xff), S::splat_f32(1.0), S::splat_f32(-QUANT_BIAS));
-        S::mul(centered, S::splat_f32(scale))
-    }
-}
-
-/// Quantizes to −127 … 127, biased by 128. Returns the scale.
-#[inline(always)]
-fn quantize(elements: &[f32], quants: &mut [u8]) -> f32 {
-    // bits of magnitudes compare like integers, and NaN is above all of them
-    let largest = elements.iter().map(|v| (v.to_bits() & 0x7fff_ffff).cast_signed()).fold(0, i32::max);
-    let largest = f32::from_bits(largest.cast_unsigned());
-    let Some((scale, inverse)) = code_scale(largest) else {
-        quants.fill(QUANT_BIAS as u8);
-        return f32::NAN;
-    };
-    for (quant, v) in quants.iter_mut().zip(elements) {
-        // adding 1.5 · 2^23 rounds to nearest even and leaves the integer in the low bits; flipping bit 7
-        // adds the bias
-        *quant = ((v * inverse + 12_582_912.0).to_bits() as u8) ^ 0x80;
-    }
-    scale
 }
 
 #[inline(always)]
@@ -270,14 +235,15 @@ fn store_floats(ty: CacheType, elements: &[f32], out: &mut [u8]) {
                 out.copy_from_slice(&v.to_le_bytes());
             }
         }
-        CacheType::F16 | CacheType::Int8 => {
-            for (out, v) in out.chunks_exact_mut(2).zip(elements) {
-                out.copy_from_slice(&half::f16::from_f32(*v).to_le_bytes());
-            }
-        }
         CacheType::Bf16 => {
             for (out, v) in out.chunks_exact_mut(2).zip(elements) {
                 out.copy_from_slice(&half::bf16::from_f32(*v).to_le_bytes());
+            }
+        }
+        // the rope part of quantized rows too
+        _ => {
+            for (out, v) in out.chunks_exact_mut(2).zip(elements) {
+                out.copy_from_slice(&half::f16::from_f32(*v).to_le_bytes());
             }
         }
     }
@@ -291,14 +257,14 @@ fn load_floats(ty: CacheType, bytes: &[u8], out: &mut [f32]) {
                 *out = f32::from_le_bytes([v[0], v[1], v[2], v[3]]);
             }
         }
-        CacheType::F16 | CacheType::Int8 => {
-            for (out, v) in out.iter_mut().zip(bytes.chunks_exact(2)) {
-                *out = crate::widen::f16(u16::from_le_bytes([v[0], v[1]]));
-            }
-        }
         CacheType::Bf16 => {
             for (out, v) in out.iter_mut().zip(bytes.chunks_exact(2)) {
                 *out = crate::widen::bf16(u16::from_le_bytes([v[0], v[1]]));
+            }
+        }
+        _ => {
+            for (out, v) in out.iter_mut().zip(bytes.chunks_exact(2)) {
+                *out = crate::widen::f16(u16::from_le_bytes([v[0], v[1]]));
             }
         }
     }
@@ -320,15 +286,9 @@ pub(crate) unsafe fn widen<S: Simd>(row: CacheRow, bytes: &[u8], out: &mut [f32]
         if row.ty.is_float() {
             return widen_floats::<S>(row.ty, bytes, out);
         }
-        let (quants, floats, scale) = int8_parts(row, bytes);
+        let (quants, floats, scale) = parts(row, bytes);
         let (content, rope) = out.split_at_mut(row.content);
-        let (mut to, mut from) = (content.chunks_exact_mut(16), quants.chunks_exact(16));
-        for (out, quants) in (&mut to).zip(&mut from) {
-            S::store_f32(out.as_mut_ptr(), dequantize16::<S>(quants.as_ptr(), scale));
-        }
-        for (out, quant) in to.into_remainder().iter_mut().zip(from.remainder()) {
-            *out = (f32::from(*quant) - QUANT_BIAS) * scale;
-        }
+        quantized::widen::<S>(row.ty, quants, scale, content);
         widen_floats::<S>(row.ty, floats, rope);
     }
 }
@@ -351,8 +311,8 @@ unsafe fn widen_floats<S: Simd>(ty: CacheType, bytes: &[u8], out: &mut [f32]) {
     }
     match ty {
         CacheType::F32 => each!(|from: *const u8| S::load_f32(from.cast())),
-        CacheType::F16 | CacheType::Int8 => each!(|from| S::load_f16(from)),
         CacheType::Bf16 => each!(|from| S::load_bf16(from)),
+        _ => each!(|from| S::load_f16(from)),
     }
     load_floats(ty, rest_bytes, rest);
 }

@@ -33,6 +33,7 @@ impl ActivationType {
 
 /// Element type of the KV cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[allow(non_camel_case_types, reason = "the field writes the formats' names this way")]
 pub enum CacheType {
     /// 32-bit float.
     F32,
@@ -42,22 +43,49 @@ pub enum CacheType {
     Bf16,
     /// Latents as 8-bit quants with one scale per row, the rope part in f16. For rows of latents only.
     Int8,
+    /// Likewise, with an f16 scale per 32 elements.
+    Q8_0,
+    /// Likewise, with 4-bit quants and an f16 scale per 32 elements.
+    Q4_0,
+    /// Latents as F8_E4M3 with one scale per row, the rope part in f16. For rows of latents only.
+    Fp8,
 }
 
 impl CacheType {
-    pub const ALL: [CacheType; 4] = [CacheType::F32, CacheType::F16, CacheType::Bf16, CacheType::Int8];
+    /// All types. Files of a cache name a type by its place here: new ones come last.
+    pub const ALL: [CacheType; 7] = [
+        CacheType::F32,
+        CacheType::F16,
+        CacheType::Bf16,
+        CacheType::Int8,
+        CacheType::Q8_0,
+        CacheType::Q4_0,
+        CacheType::Fp8,
+    ];
 
-    /// Bytes per float element; for `int8`, of the rope part.
+    /// Bytes per float element; of a quantized type, of the rope part.
     pub fn float_bytes(self) -> usize {
-        match self {
-            CacheType::F32 => 4,
-            CacheType::F16 | CacheType::Bf16 | CacheType::Int8 => 2,
-        }
+        if self == CacheType::F32 { 4 } else { 2 }
     }
 
     /// Whether it can store any rows, not only latents.
     pub fn is_float(self) -> bool {
-        self != CacheType::Int8
+        self.block().is_none()
+    }
+
+    /// Elements of the content that are stored together, with their bytes; none of a type that stores floats.
+    pub const fn block(self) -> Option<(usize, usize)> {
+        match self {
+            CacheType::F32 | CacheType::F16 | CacheType::Bf16 => None,
+            CacheType::Int8 | CacheType::Fp8 => Some((1, 1)),
+            CacheType::Q8_0 => Some((CACHE_BLOCK, 2 + CACHE_BLOCK)),
+            CacheType::Q4_0 => Some((CACHE_BLOCK, 2 + CACHE_BLOCK / 2)),
+        }
+    }
+
+    /// Whether a row ends with an f32, the scale of its content.
+    pub fn has_row_scale(self) -> bool {
+        matches!(self, CacheType::Int8 | CacheType::Fp8)
     }
 
     /// The word that names it on the command line.
@@ -67,14 +95,27 @@ impl CacheType {
             CacheType::F16 => "f16",
             CacheType::Bf16 => "bf16",
             CacheType::Int8 => "int8",
+            CacheType::Q8_0 => "q8_0",
+            CacheType::Q4_0 => "q4_0",
+            CacheType::Fp8 => "fp8",
         }
     }
 }
 
+/// Elements that share a scale of [`CacheType::Q8_0`] and [`CacheType::Q4_0`]. The last block of a row may have fewer.
+pub const CACHE_BLOCK: usize = 32;
+
 /// A row of the KV cache: `content` elements, then `rope` rotated ones.
 ///
-/// They are contiguous in memory. For [`CacheType::Int8`]: `content` bytes, `rope` f16 elements, and an f32, the scale of the
-/// bytes: element = scale · (byte − 128). All little-endian.
+/// They are contiguous in memory. Quantized types: the content, `rope` f16 elements, and with
+/// [`has_row_scale`](CacheType::has_row_scale) an f32. All little-endian.
+///
+/// | type | content |
+/// |---|---|
+/// | int8 | a byte per element: row scale · (byte − 128) |
+/// | fp8 | a code of F8_E4M3 per element: row scale · code |
+/// | q8_0 | blocks of 32: an f16 scale, then signed bytes |
+/// | q4_0 | blocks of 32: an f16 scale, then 16 bytes: element i in the lower half of byte i, i + 16 in the upper one: scale · (half − 8) |
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CacheRow {
     /// Element type.
@@ -93,9 +134,15 @@ impl CacheRow {
 
     /// Bytes per row.
     pub fn bytes(&self) -> usize {
-        match self.ty {
-            CacheType::Int8 => self.content + self.rope * self.ty.float_bytes() + size_of::<f32>(),
-            CacheType::F32 | CacheType::F16 | CacheType::Bf16 => self.width() * self.ty.float_bytes(),
+        let scale = if self.ty.has_row_scale() { size_of::<f32>() } else { 0 };
+        self.content_bytes() + self.rope * self.ty.float_bytes() + scale
+    }
+
+    /// Bytes of the elements without position, which come first.
+    pub fn content_bytes(&self) -> usize {
+        match self.ty.block() {
+            None => self.content * self.ty.float_bytes(),
+            Some((elements, bytes)) => self.content.div_ceil(elements) * bytes,
         }
     }
 }
@@ -111,7 +158,9 @@ impl FromStr for CacheType {
 
     fn from_str(word: &str) -> Result<Self, String> {
         let found = Self::ALL.into_iter().find(|ty| ty.name().eq_ignore_ascii_case(word));
-        found.ok_or_else(|| format!("unknown cache type {word:?}: expected f32, f16, bf16 or int8"))
+        found.ok_or_else(|| {
+            format!("unknown cache type {word:?}: expected f32, f16, bf16, int8, q8_0, q4_0 or fp8")
+        })
     }
 }
 
@@ -222,4 +271,26 @@ pub struct KernelContract {
     pub tier: Tier,
     /// Its name, unique in the table: `avx512_q4_k_a8`.
     pub name: &'static str,
+}
+
+#[cfg(test)]
+mod cache_tests {
+    use super::*;
+
+    #[test]
+    fn rows_have_the_bytes_of_their_blocks() {
+        let bytes = |ty, content, rope| CacheRow { ty, content, rope }.bytes();
+        for (ty, whole, odd) in [
+            (CacheType::F32, 2304, 172),
+            (CacheType::F16, 1152, 86),
+            (CacheType::Int8, 644, 57),
+            (CacheType::Fp8, 644, 57),
+            (CacheType::Q8_0, 672, 88),
+            (CacheType::Q4_0, 416, 56),
+        ] {
+            assert_eq!((bytes(ty, 512, 64), bytes(ty, 33, 10)), (whole, odd), "{ty}");
+            assert_eq!(ty.name().parse(), Ok(ty));
+        }
+        assert!("q5_0".parse::<CacheType>().unwrap_err().contains("q4_0"));
+    }
 }

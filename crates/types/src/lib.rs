@@ -30,7 +30,7 @@ mod value_type;
 
 pub use arithmetic::Arithmetic;
 pub use bytes::format_bytes;
-pub use kernel::{ActivationType, CacheRow, CacheType, KernelContract, OpKind, WeightLayout};
+pub use kernel::{ActivationType, CACHE_BLOCK, CacheRow, CacheType, KernelContract, OpKind, WeightLayout};
 pub use panic_text::panic_text;
 pub use printable::{printable, printable_lines, printable_stream};
 pub use setting::{Setting, SettingValue};

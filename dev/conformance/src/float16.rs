@@ -26,12 +26,12 @@ fn float(bits: u16, mantissa: u32) -> f32 {
     (sign * value) as f32
 }
 
-/// Rounds to the cache type (for `int8`, that of its rope part), ties to even.
+/// Rounds to the cache type (of a quantized one, that of its rope part), ties to even.
 pub(crate) fn nearest(ty: CacheType, x: f32) -> f32 {
     let (mantissa, least, largest) = match ty {
         CacheType::F32 => return x,
-        CacheType::F16 | CacheType::Int8 => (10, -14, 65_504.0),
         CacheType::Bf16 => (7, -126, 255.0 * 2f64.powi(120)),
+        _ => (10, -14, 65_504.0),
     };
     let value = f64::from(x);
     if !value.is_finite() || value == 0.0 {

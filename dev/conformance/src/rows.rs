@@ -397,6 +397,13 @@ impl RowCase {
             RowOp::Store(CacheType::Int8) => {
                 x.chunks_exact(self.width).for_each(|x| self.stored_codes(x, &mut truth));
             }
+            RowOp::Store(ty) if !ty.is_float() => {
+                for x in x.chunks_exact(self.width) {
+                    let (content, rope) = x.split_at(self.cache_row(ty).content);
+                    quantized_content(ty, content).into_iter().for_each(|value| truth.exact(value));
+                    rope.iter().for_each(|v| truth.exact(nearest(CacheType::F16, *v)));
+                }
+            }
             RowOp::Store(ty) => x.iter().for_each(|x| truth.exact(nearest(ty, *x))),
             RowOp::Load(CacheType::F32) => {
                 for v in bytes.chunks_exact(4) {
@@ -413,6 +420,11 @@ impl RowCase {
                     rope.chunks_exact(2)
                         .for_each(|v| truth.exact(f16_value(u16::from_le_bytes([v[0], v[1]]))));
                 }
+            }
+            RowOp::Load(ty) if !ty.is_float() => {
+                let row = self.cache_row(ty);
+                let rows = bytes.chunks_exact(row.bytes());
+                rows.flat_map(|bytes| quantized_elements(row, bytes)).for_each(|value| truth.exact(value));
             }
             RowOp::Load(ty) => {
                 for v in bytes.chunks_exact(2) {
@@ -574,6 +586,64 @@ impl RowCase {
             }
         }
     }
+}
+
+/// The elements of a row of `q8_0`, `q4_0` or `fp8`, as defined by `latent_types::CacheRow`.
+pub(crate) fn quantized_elements(row: CacheRow, bytes: &[u8]) -> Vec<f32> {
+    let half = |bytes: &[u8]| f16_value(u16::from_le_bytes([bytes[0], bytes[1]]));
+    let (content, rest) = bytes.split_at(row.content_bytes());
+    let (rope, scale) = rest.split_at(2 * row.rope);
+    let mut elements: Vec<f32> = match row.ty {
+        CacheType::Q8_0 => {
+            let block = |b: &[u8]| b[2..].iter().map(|q| f32::from(*q as i8) * half(b)).collect::<Vec<_>>();
+            content.chunks_exact(34).flat_map(block).collect()
+        }
+        CacheType::Q4_0 => {
+            let block = |b: &[u8]| {
+                let quants = b[2..].iter().map(|q| q & 15).chain(b[2..].iter().map(|q| q >> 4));
+                quants.map(|q| (f32::from(q) - 8.0) * half(b)).collect::<Vec<_>>()
+            };
+            content.chunks_exact(18).flat_map(block).collect()
+        }
+        _ => {
+            let scale = f32::from_le_bytes([scale[0], scale[1], scale[2], scale[3]]);
+            content.iter().map(|code| latent_quant::f8_e4m3::value(*code) * scale).collect()
+        }
+    };
+    elements.truncate(row.content);
+    elements.extend(rope.chunks_exact(2).map(half));
+    elements
+}
+
+/// What the content of such a row becomes.
+fn quantized_content(ty: CacheType, content: &[f32]) -> Vec<f32> {
+    let group = if ty == CacheType::Fp8 { content.len().max(1) } else { 32 };
+    let of_group = |numbers: &[f32]| {
+        if numbers.iter().any(|v| !v.is_finite()) {
+            return vec![f32::NAN; numbers.len()];
+        }
+        let largest = numbers.iter().fold(0.0f32, |most, v| if v.abs() > most.abs() { *v } else { most });
+        let (scale, reciprocal) = match ty {
+            CacheType::Fp8 => (largest.abs() / 448.0, 448.0 / largest.abs()),
+            CacheType::Q8_0 => {
+                let scale = nearest(CacheType::F16, largest.abs() / 127.0);
+                (scale, scale.recip())
+            }
+            _ => {
+                let scale = nearest(CacheType::F16, largest / -8.0);
+                (scale, scale.recip())
+            }
+        };
+        let scaled = |v: &f32| if reciprocal.is_finite() { v * reciprocal } else { 0.0 };
+        let value = |v: &f32| match ty {
+            _ if !scale.is_finite() => f32::NAN,
+            CacheType::Fp8 => latent_quant::f8_e4m3::value(latent_quant::f8_e4m3::code(scaled(v))) * scale,
+            CacheType::Q8_0 => scaled(v).round_ties_even().clamp(-127.0, 127.0) * scale,
+            _ => scaled(v).round_ties_even().clamp(-8.0, 7.0) * scale,
+        };
+        numbers.iter().map(value).collect()
+    };
+    content.chunks(group).flat_map(of_group).collect()
 }
 
 /// 8-bit quants and their scale: largest magnitude / 127, NaN if any element is not finite.

@@ -146,7 +146,7 @@ pub(super) fn shaders(a: &AttentionShape) -> Vec<Shader> {
         (true, false, RopePairs::NeoX),
         (true, true, RopePairs::Interleaved),
     ] {
-        for ty in CacheType::ALL {
+        for ty in crate::cache::CACHE_TYPES {
             let text = StoreShaderText { name: "latent_store", elements: LATENT, norm, rotates };
             all.push(text.shader((a, &latents), ty, (1e-6, pairs)).unwrap());
             // int8 is for latents, and heads have norms of their own before

@@ -195,7 +195,7 @@ fn shader(rows: &KvLayer, cache: CacheType) -> Result<Shader, BackendError> {
 #[cfg(test)]
 pub(super) fn shaders(a: &AttentionShape) -> Vec<Shader> {
     let rows = KvLayer::of_rows(KvLayerKind::Latent, 0, a.latent_width(), a.rope);
-    CacheType::ALL.map(|ty| shader(&rows, ty).unwrap()).to_vec()
+    crate::cache::CACHE_TYPES.map(|ty| shader(&rows, ty).unwrap()).to_vec()
 }
 
 pub(super) fn compile(compiler: &Compiler<'_>, node: &Node) -> Result<Box<dyn GpuOperation>, BackendError> {

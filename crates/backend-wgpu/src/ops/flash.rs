@@ -104,9 +104,9 @@ pub(super) fn shaders(a: &AttentionShape) -> Vec<Shader> {
     let latents = KvLayer::of_rows(KvLayerKind::Latent, 0, a.latent_width(), a.rope);
     let mut all = Vec::new();
     for two in [false, true] {
-        all.extend(CacheType::ALL.map(|ty| shader(a, &latents, ty, (KvSource::Expanded, two))));
+        all.extend(crate::cache::CACHE_TYPES.map(|ty| shader(a, &latents, ty, (KvSource::Expanded, two))));
         // int8 is for latents
-        let floats = CacheType::ALL.into_iter().filter(|ty| ty.is_float());
+        let floats = crate::cache::CACHE_TYPES.into_iter().filter(|ty| ty.is_float());
         all.extend(floats.map(|ty| shader(a, &heads, ty, (KvSource::Cache, two))));
     }
     all.into_iter().map(Result::unwrap).collect()

@@ -78,7 +78,7 @@ fn combine(a: &AttentionShape) -> Shader {
 pub(super) fn shaders(a: &AttentionShape) -> Vec<Shader> {
     let rows = KvLayer::of_rows(KvLayerKind::Latent, 0, a.latent_width(), a.rope);
     let of = |cache| [WHOLE, PARTIAL].map(|results| shader(a, &rows, cache, results).unwrap());
-    CacheType::ALL.into_iter().flat_map(of).chain([combine(a)]).collect()
+    crate::cache::CACHE_TYPES.into_iter().flat_map(of).chain([combine(a)]).collect()
 }
 
 /// The shaders, for one KV layer.

@@ -40,7 +40,7 @@ pub(crate) struct EngineArgs {
     #[arg(short, long, alias = "chunk", alias = "ubatch-size", value_name = "N", value_parser = step_tokens, help_heading = PERFORMANCE)]
     pub(crate) batch_size: Vec<u16>,
 
-    /// Type of the KV cache: f32, f16, bf16, or int8 (quantized latents) [default: f16; with --precision exact f32]
+    /// Type of the KV cache: f32, f16, bf16, or of quantized latents int8, q8_0, fp8, q4_0 [default: f16; with --precision exact f32]
     #[arg(long, alias = "cache-type-k", value_name = "TYPE", value_parser = cache_type, help_heading = PERFORMANCE)]
     pub(crate) cache_type: Option<CacheType>,
 
@@ -172,10 +172,11 @@ pub(crate) fn isa(word: &str) -> Result<IsaLimit, String> {
 /// A type of the KV cache, or llama.cpp's name of one.
 pub(crate) fn cache_type(word: &str) -> Result<CacheType, String> {
     match word.to_ascii_lowercase().as_str() {
-        "q8_0" => Ok(CacheType::Int8),
-        "q4_0" | "q4_1" | "iq4_nl" | "q5_0" | "q5_1" => {
-            Err("the smallest type is int8 (also q8_0); f32, f16 and bf16 are the others".into())
+        "q4_1" | "iq4_nl" | "q5_0" | "q5_1" => {
+            Err("of llama.cpp's types there are f32, f16, bf16, q8_0 and q4_0; int8 and fp8 are the others"
+                .into())
         }
+        "fp8_e4m3" => Ok(CacheType::Fp8),
         _ => word.parse(),
     }
 }

@@ -158,7 +158,11 @@ const TABLE: &[(&[&str], &str, Effect)] = &[
     (ANY, "batch_size", Speed("-b 9k")),
     (LOADS, "cache_type", With("-v", "-v --cache-type bf16", "bf16 KV cache")),
     (&["inspect", "diff"], "cache_type", Shows("--cache-type bf16", "bf16")),
-    (ANY, "cache_type", Fails("--mla naive --expanded-cache --cache-type int8", "int8 cache holds latents")),
+    (
+        ANY,
+        "cache_type",
+        Fails("--mla naive --expanded-cache --cache-type int8", "cache of int8 holds latents"),
+    ),
     (LOADS, "precision", With("-v", "-v --precision exact", "f32 KV cache")),
     (ANY, "precision", Shows("--precision exact", "f32")),
     (ANY, "device", Fails("--device nowhere", "unknown device")),

@@ -202,7 +202,7 @@ fn wrong_flags() {
     }
     refused(&mut latent(&["run", "--expanded-cache", "Hi"]), ERROR, &["--mla naive"]);
     let codes = ["run", "--mla", "naive", "--expanded-cache", "--cache-type", "int8", "Hi"];
-    refused(&mut latent(&codes), ERROR, &["int8 cache holds latents", "f16"]);
+    refused(&mut latent(&codes), ERROR, &["cache of int8 holds latents", "f16"]);
     refused(&mut latent(&["run", "  "]), USAGE, &["empty"]);
     refused(latent(&["run"]).write_stdin(vec![0xff, 0xfe, 0x41]), USAGE, &["UTF-8"]);
 }

@@ -87,7 +87,7 @@ const BY_VALUE: [ValueCase; 40] = [
     ("--max-model-len", "auto", Ok(&[])),
     ("--max-num-batched-tokens", "65536", Ok(&["--batch-size", "8192"])),
     ("--kv-cache-dtype", "bfloat16", Ok(&["--cache-type", "bf16"])),
-    ("--kv-cache-dtype", "fp8_e4m3", Ok(&["--cache-type", "int8"])),
+    ("--kv-cache-dtype", "fp8_e4m3", Ok(&["--cache-type", "fp8"])),
     ("--tensor-parallel-size", "2", Err("--partition tensor=2")),
     ("--pipeline-parallel-size", "2", Err("--partition pipeline=2")),
     ("--data-parallel-size", "1", Ok(&[])),
@@ -233,7 +233,7 @@ fn usual_command_lines_mean_what_they_say() {
         ),
         (
             "-hf o/n:Q4_K_M --jinja -c 0 -fa on -np 2 -ctk q8_0 -ctv q8_0 --no-mmap --mlock --no-warmup --metrics",
-            "-m hf:o/n:Q4_K_M -c 0 --parallel 2 --cache-type int8",
+            "-m hf:o/n:Q4_K_M -c 0 --parallel 2 --cache-type q8_0",
         ),
         ("-hf o/n:Q8_0 -hff x/y.gguf -a a,b", "-m hf:o/n/x/y.gguf --alias a,b"),
         (
@@ -250,7 +250,7 @@ fn usual_command_lines_mean_what_they_say() {
     }
     for (words, text) in [
         (&["-ctk", "q8_0", "-ctv", "f16"][..], "one type holds for keys and values"),
-        (&["-ctk", "q4_0"], "int8"),
+        (&["-ctk", "q5_0"], "int8"),
         (&["-hf", "o/n", "-m", "m.gguf"], "cannot be used with"),
         (&["-hff", "x.gguf"], "--hf-repo"),
         (&["--cpu-moe", "--n-cpu-moe", "3"], "cannot be used with"),

@@ -44,6 +44,9 @@ fn a_shifted_sequence_gives_the_logits_of_the_tokens_that_are_left() {
         (CacheType::F16, MlaChoice::SeparateScores, CacheForm::Latent, 1e-5),
         (CacheType::Bf16, MlaChoice::Absorbed, CacheForm::Latent, 1e-3),
         (CacheType::Int8, MlaChoice::Absorbed, CacheForm::Latent, 1e-5),
+        (CacheType::Q8_0, MlaChoice::Absorbed, CacheForm::Latent, 1e-5),
+        (CacheType::Q4_0, MlaChoice::Absorbed, CacheForm::Latent, 1e-5),
+        (CacheType::Fp8, MlaChoice::Absorbed, CacheForm::Latent, 1e-5),
     ];
     for (cache, mla, form, bound) in caches {
         let options = EngineOptions {

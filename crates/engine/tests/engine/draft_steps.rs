@@ -80,7 +80,7 @@ fn a_token_and_its_draft_have_the_bits_of_two_steps() {
         ..ModelRecipe::new("tiny-v3", RandomWeightTypes::from(TensorType::F8_E4M3))
     };
     models.push(("fp8".to_owned(), written(made.path(), &fp8, "fp8")));
-    let caches = [None, Some(CacheType::Int8), Some(CacheType::Bf16)];
+    let caches = [None, Some(CacheType::Int8), Some(CacheType::Bf16), Some(CacheType::Fp8)];
     let tiers = tiers();
     for (i, tier) in tiers.iter().enumerate() {
         // lower tiers are slow: a part of the models each

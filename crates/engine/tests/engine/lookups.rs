@@ -178,7 +178,7 @@ fn after(engine: &mut Engine, prompt: &[u32], next: &[u32], together: bool) -> V
 #[test]
 fn a_token_and_eight_drafts_have_the_bits_of_nine_steps() {
     let made = tempfile::tempdir().unwrap();
-    let caches = [None, Some(CacheType::Int8), Some(CacheType::Bf16)];
+    let caches = [None, Some(CacheType::Int8), Some(CacheType::Bf16), Some(CacheType::Q4_0)];
     let types: Vec<_> = weight_types().collect();
     let prompts: Vec<Vec<u32>> =
         [3, 300].map(|length| (0..length as u32).map(|i| i * 37 % 188 + 3).collect()).into();

@@ -127,7 +127,9 @@ fn bits_do_not_depend_on_the_number_of_threads() {
 fn other_cache_types_are_near() {
     for (case, path) in files() {
         let (file, expected) = (checkpoint(&path), fixture(case));
-        for (cache, bound) in [(CacheType::F16, 1e-3), (CacheType::Bf16, 3e-2), (CacheType::Int8, 0.1)] {
+        for (cache, bound) in
+            [(CacheType::F16, 1e-3), (CacheType::Bf16, 3e-2), (CacheType::Int8, 0.1), (CacheType::Q8_0, 0.1)]
+        {
             let options = EngineOptions { cache: Some(cache), ..exact(MlaChoice::Auto, CacheForm::Latent) };
             let logits = all_logits(&mut engine(&file, &options), &expected.tokens, 16);
             let rows = expected.rows.iter().zip(&expected.logits);

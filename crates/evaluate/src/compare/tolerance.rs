@@ -47,7 +47,9 @@ impl Numerics {
         let cache: f64 = match self.cache {
             CacheType::F32 => 0.0,
             CacheType::F16 => 0.01,
-            CacheType::Bf16 | CacheType::Int8 => 0.05,
+            CacheType::Bf16 | CacheType::Int8 | CacheType::Q8_0 => 0.05,
+            CacheType::Fp8 => 0.1,
+            CacheType::Q4_0 => 0.2,
         };
         let products: f64 = match self.precision {
             Precision::Exact => 1e-4,

@@ -100,7 +100,9 @@ pub enum GraphError {
         second: String,
     },
     /// The cache is to hold expanded keys and values in a type that is for latents.
-    #[error("an {cache} cache holds latents, not expanded keys and values: store those as f32, f16 or bf16")]
+    #[error(
+        "a cache of {cache} holds latents, not expanded keys and values: store those as f32, f16 or bf16"
+    )]
     CacheType { cache: CacheType },
     /// The model cannot be shared by ranks as it should be.
     #[error(transparent)]

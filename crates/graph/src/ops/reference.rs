@@ -37,7 +37,7 @@ pub(super) const NAMES: &[(&str, &str)] = &[
     ("expert_weights, expert_bytes", "elements and stored bytes per expert"),
     (
         "kv_row_bytes",
-        "bytes per row of the KV layer: kv_lora + rope elements (`int8`: and a scale), or heads · (nope + rope + v); bytes of a recurrent state",
+        "bytes per row of the KV layer: kv_lora + rope elements (quantized types: and scales), or heads · (nope + rope + v); bytes of a recurrent state",
     ),
     ("W", "a weight; its rows are outputs"),
     ("⊙", "elementwise product"),

@@ -2,7 +2,10 @@
 
 use super::force::TierGuard;
 use crate::backend::KernelJob;
-use crate::rows::{BOUND, EPS, FACTOR, INDEX_BLOCK, POSITION, RowCase, RowOp, RowOperands, TAPS, index_row};
+use crate::rows::{
+    BOUND, EPS, FACTOR, INDEX_BLOCK, POSITION, RowCase, RowOp, RowOperands, TAPS, index_row,
+    quantized_elements,
+};
 use latent_kernels::{
     CacheView, DELTA_CHUNK, DeltaChunk, DeltaRow, DeltaScratch, DeltaState, IndexArgs, MatrixView,
     MatrixViewMut, Q8_BLOCK, Q8Block,
@@ -284,6 +287,9 @@ fn stored(row: CacheRow, bytes: &[u8]) -> Vec<f32> {
                 numbers
             };
             bytes.chunks_exact(row.bytes()).flat_map(numbers).collect()
+        }
+        CacheType::Q8_0 | CacheType::Q4_0 | CacheType::Fp8 => {
+            bytes.chunks_exact(row.bytes()).flat_map(|bytes| quantized_elements(row, bytes)).collect()
         }
     }
 }

@@ -57,7 +57,7 @@ pub(super) const FLAGS: &[CompatFlag] = &[
     row("--kv-unified-per-slot", "LLAMA_ARG_KV_UNIFIED_PER_SLOT", Value, Refused, "`--ctx-size` is the context of each request"),
     row("--cont-batching -cb", "", Nothing, Ignored, "requests are always batched"),
     row("--no-cont-batching -nocb", "!LLAMA_ARG_CONT_BATCHING", Nothing, Refused, "give --parallel 1 to run one request at a time"),
-    row("--cache-type-k -ctk", "LLAMA_ARG_CACHE_TYPE_K", Value, Becomes("--cache-type"), "f32, f16, bf16, or q8_0 (int8); one type for keys and values"),
+    row("--cache-type-k -ctk", "LLAMA_ARG_CACHE_TYPE_K", Value, Becomes("--cache-type"), "f32, f16, bf16, q8_0 or q4_0; one type for keys and values"),
     row("--cache-type-v -ctv", "LLAMA_ARG_CACHE_TYPE_V", Value, Own, "must be that of `--cache-type-k`: one type holds for keys and values"),
     row("--cache-prompt", "", Nothing, Ignored, "prompts are cached"),
     row("--no-cache-prompt", "!LLAMA_ARG_CACHE_PROMPT", Nothing, Own, ""),

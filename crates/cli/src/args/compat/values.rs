@@ -168,6 +168,8 @@ pub(super) fn kv_cache_dtype(value: &str) -> FlagOutcome {
         "bfloat16" => "bf16",
         "float16" | "half" => "f16",
         "float32" | "float" => "f32",
+        "fp8" | "fp8_e4m3" => "fp8",
+        // ranges of E5M2 and of integers are those of int8
         fp8 if fp8.starts_with("fp8") => "int8",
         other => other,
     };

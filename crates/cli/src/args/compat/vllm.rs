@@ -30,7 +30,7 @@ pub(super) const FLAGS: &[CompatFlag] = &[
     row("--max-num-batched-tokens", "", Value, ByValue(values::batched_tokens), "`--batch-size`, at most 8192"),
     row("--gpu-memory-utilization", "", Value, Ignored, "memory is measured: the cache takes what its context needs; `--cache-tokens` sets its size"),
     row("--kv-cache-memory-bytes", "", Value, Refused, "--cache-tokens sets the size of the cache in tokens"),
-    row("--kv-cache-dtype", "", Value, ByValue(values::kv_cache_dtype), "`--cache-type`; fp8: int8"),
+    row("--kv-cache-dtype", "", Value, ByValue(values::kv_cache_dtype), "`--cache-type`; fp8_e5m2: int8"),
     row("--enable-prefix-caching", "", Nothing, Ignored, "prompts are cached"),
     row("--enable-chunked-prefill --no-enable-chunked-prefill", "", Nothing, Ignored, "long prompts are read in batches, together with other requests"),
     row("--block-size", "", Value, Ignored, "blocks of the cache have 64 tokens"),

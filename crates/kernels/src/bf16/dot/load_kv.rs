@@ -4,9 +4,9 @@
 
 use super::{CachedRows, K_STEP, LoadedKv, store_pairs};
 use crate::bf16::layout::pair;
-use crate::kv_cache::{dequantize16, load_part, scale_of};
+use crate::kv_cache::{dequantize32, load_part, scale_of};
 use crate::simd::avx512::Avx512;
-use latent_types::CacheRow;
+use latent_types::{CacheRow, CacheType};
 use std::arch::x86_64::*;
 
 /// Loads a k-step of `R` rows: `R` lines of `loaded.rows`, and their pairs. Missing rows and elements become
@@ -154,38 +154,55 @@ impl KvFormat for Bf16Kv {
     }
 }
 
-/// Rows of int8: quants of the latent, then a RoPE part of f16 and the scale.
-pub(super) struct Int8Kv;
+/// Rows of a quantized type: the latent, then a RoPE part of f16. A k-step of the latent is a block of those types
+/// that have blocks.
+macro_rules! quantized_kv {
+    ($name:ident, $ty:expr) => {
+        pub(super) struct $name;
 
-impl KvFormat for Int8Kv {
-    const BYTES: usize = K_STEP;
+        impl KvFormat for $name {
+            const BYTES: usize = match $ty.block() {
+                Some((elements, bytes)) => K_STEP / elements * bytes,
+                None => 0,
+            };
 
-    fn whole_steps(stored: &CacheRow) -> usize {
-        let content = stored.content;
-        if content.is_multiple_of(K_STEP) { stored.width() / K_STEP } else { content / K_STEP }
-    }
-
-    #[inline(always)]
-    unsafe fn whole(stored: &CacheRow, row: *const u8, step: usize) -> __m512i {
-        let (content, first) = (stored.content, step * K_STEP);
-        // SAFETY: a whole k-step, of quants alone or, where the content is whole k-steps, of f16 alone; the
-        // scale ends the row.
-        unsafe {
-            if first >= content {
-                return load_f16(row.add(2 * first - content), !0);
+            fn whole_steps(stored: &CacheRow) -> usize {
+                let content = stored.content;
+                if content.is_multiple_of(K_STEP) { stored.width() / K_STEP } else { content / K_STEP }
             }
-            let scale = scale_of(std::slice::from_raw_parts(row, stored.bytes()));
-            let quants = row.add(first);
-            pair(dequantize16::<Avx512>(quants, scale), dequantize16::<Avx512>(quants.add(16), scale))
-        }
-    }
 
-    #[inline(always)]
-    unsafe fn part(stored: &CacheRow, row: *const u8, step: usize, mask: __mmask32) -> __m512i {
-        // SAFETY: the row has the elements of the mask.
-        unsafe { decode_step(*stored, row, step, mask) }
-    }
+            #[inline(always)]
+            unsafe fn whole(stored: &CacheRow, row: *const u8, step: usize) -> __m512i {
+                let stored = CacheRow { ty: $ty, ..*stored };
+                let (content, first) = (stored.content, step * K_STEP);
+                // SAFETY: a whole k-step, of quants alone or, where the content is whole k-steps, of f16 alone; a
+                // scale of the row ends it.
+                unsafe {
+                    if first >= content {
+                        return load_f16(row.add(stored.content_bytes() + 2 * (first - content)), !0);
+                    }
+                    let scale = match stored.ty.has_row_scale() {
+                        true => scale_of(std::slice::from_raw_parts(row, stored.bytes())),
+                        false => 1.0,
+                    };
+                    let [low, high] = dequantize32::<Avx512>($ty, row, first, scale);
+                    pair(low, high)
+                }
+            }
+
+            #[inline(always)]
+            unsafe fn part(stored: &CacheRow, row: *const u8, step: usize, mask: __mmask32) -> __m512i {
+                // SAFETY: the row has the elements of the mask.
+                unsafe { decode_step(*stored, row, step, mask) }
+            }
+        }
+    };
 }
+
+quantized_kv!(Int8Kv, CacheType::Int8);
+quantized_kv!(Q8Kv, CacheType::Q8_0);
+quantized_kv!(Q4Kv, CacheType::Q4_0);
+quantized_kv!(Fp8Kv, CacheType::Fp8);
 
 crate::isa::isa_fn! { Avx512Bf16;
 /// A k-step of a row of any type, decoded to f32 first.

@@ -5,7 +5,7 @@
 //! multiple of four only.
 #![allow(unsafe_code, reason = "vector instructions over addresses that callers keep in bounds")]
 
-use super::load_kv::{Bf16Kv, F16Kv, Int8Kv, KvFormat, load_block, load_block_whole};
+use super::load_kv::{Bf16Kv, F16Kv, Fp8Kv, Int8Kv, KvFormat, Q4Kv, Q8Kv, load_block, load_block_whole};
 use super::vectors::{as_bf16, line};
 use super::{CachedRows, K_STEP, KV_BLOCK, LANES, LoadedKv};
 use crate::bf16::layout::{F32Matrix, below, pair};
@@ -97,6 +97,9 @@ pub(super) unsafe fn qk(
             CacheType::F16 => qk.begin::<F16Kv>(ahead, to),
             CacheType::Bf16 => qk.begin::<Bf16Kv>(ahead, to),
             CacheType::Int8 => qk.begin::<Int8Kv>(ahead, to),
+            CacheType::Q8_0 => qk.begin::<Q8Kv>(ahead, to),
+            CacheType::Q4_0 => qk.begin::<Q4Kv>(ahead, to),
+            CacheType::Fp8 => qk.begin::<Fp8Kv>(ahead, to),
             // not read: see `Bf16Dot::reads`
             CacheType::F32 => {}
         }
