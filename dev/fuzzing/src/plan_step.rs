@@ -26,6 +26,9 @@ pub fn plan_step(bytes: &[u8]) {
         Some(CacheType::Bf16),
         Some(CacheType::F32),
         Some(CacheType::Int8),
+        Some(CacheType::Q8_0),
+        Some(CacheType::Q4_0),
+        Some(CacheType::Fp8),
     ]);
     let precision = if source.once_in(4) { Precision::Exact } else { Precision::Default };
     let best = latent_backends::cpu().isa(None).unwrap_or(Tier::Portable);

@@ -128,7 +128,7 @@ fn other_cache_types_are_near() {
     for (case, path) in files() {
         let (file, expected) = (checkpoint(&path), fixture(case));
         for (cache, bound) in
-            [(CacheType::F16, 1e-3), (CacheType::Bf16, 3e-2), (CacheType::Int8, 0.1), (CacheType::Q8_0, 0.1)]
+            [(CacheType::F16, 1e-3), (CacheType::Bf16, 3e-2), (CacheType::Int8, 0.1), (CacheType::Q8_0, 0.15)]
         {
             let options = EngineOptions { cache: Some(cache), ..exact(MlaChoice::Auto, CacheForm::Latent) };
             let logits = all_logits(&mut engine(&file, &options), &expected.tokens, 16);
