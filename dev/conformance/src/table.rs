@@ -81,6 +81,9 @@ fn arithmetic(separate: bool) -> impl Iterator<Item = (ActivationType, CacheType
         (ActivationType::A8, CacheType::Int8),
         (ActivationType::F16, CacheType::Int8),
         (ActivationType::Bf16, CacheType::Int8),
+        (ActivationType::Bf16, CacheType::Q8_0),
+        (ActivationType::Bf16, CacheType::Q4_0),
+        (ActivationType::Bf16, CacheType::Fp8),
     ];
     let rounded = rounded.into_iter().filter(move |_| !separate);
     CacheType::ALL.map(|cache| (ActivationType::F32, cache)).into_iter().chain(rounded)
