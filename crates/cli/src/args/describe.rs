@@ -83,9 +83,9 @@ pub(crate) struct GraphArgs {
     #[arg(long, value_name = "PASS", conflicts_with = "html")]
     pub(crate) after: Option<String>,
 
-    /// Tokens of the step, which choose the plan: 1 (decode), 2 to 16 (small batch), or up to 8192 (prefill)
-    #[arg(long, default_value_t = 1, value_name = "N")]
-    pub(crate) rows: usize,
+    /// Tokens of the step, which choose the plan: 1 (decode), 2 to 16 (small batch), or up to 8192 (prefill) [default: 1; with --emit-c 16]
+    #[arg(long, value_name = "N")]
+    pub(crate) rows: Option<usize>,
 
     /// Form of the output
     #[arg(long, value_enum, default_value = "text")]
@@ -122,6 +122,17 @@ pub(crate) struct GraphArgs {
     /// Put another model into the page, to compare with; it is drawn by its own circuit, also where --circuit gives another
     #[arg(long, value_name = "MODEL", requires = "html")]
     pub(crate) against: Option<PathBuf>,
+
+    /// Write the plan as a C11 library into this folder: one function per phase, which reads the weights from the model's GGUF file (docs/emitted-c.md)
+    #[arg(long, value_name = "FOLDER", conflicts_with_all = ["format", "json", "html", "after", "layers", "partition"])]
+    pub(crate) emit_c: Option<PathBuf>,
+}
+
+impl GraphArgs {
+    /// Tokens of the step.
+    pub(crate) fn rows(&self) -> usize {
+        self.rows.unwrap_or(1)
+    }
 }
 
 #[derive(Args, Debug)]

@@ -25,7 +25,7 @@ pub(super) fn run(args: &GraphArgs, stage: PrintedStage, path: Option<&Path>) ->
     let model = ModelInfo::new(model::outline(path)?, args.model.engine.circuit.as_deref())?;
     let drawing = draw(args, &model, path)?;
     let formulation = formulation(&args.model.engine);
-    let bucket = bucket_key(BatchBucket::of(args.rows));
+    let bucket = bucket_key(BatchBucket::of(args.rows()));
     if let Some(out) = &args.html {
         let profile = args.profile.as_deref().map(|path| read_json(path, &PROFILE)).transpose()?;
         let weights = args.weights.as_deref().map(|path| read_json(path, &WEIGHTS)).transpose()?;
@@ -67,7 +67,7 @@ pub(super) fn page_of(model_args: &ModelArgs) -> Result<String> {
         model: model_args.clone(),
         words: Vec::new(),
         after: None,
-        rows: 1,
+        rows: None,
         format: Form::Data,
         json: false,
         layers: None,
@@ -77,6 +77,7 @@ pub(super) fn page_of(model_args: &ModelArgs) -> Result<String> {
         weights: None,
         parity: None,
         against: None,
+        emit_c: None,
     };
     let model =
         ModelInfo::new(model::outline(model_args.model.as_deref())?, model_args.engine.circuit.as_deref())?;
@@ -109,7 +110,7 @@ fn draw(args: &GraphArgs, model: &ModelInfo, path: Option<&Path>) -> Result<Draw
     let config = part.as_ref().unwrap_or(&model.config);
     let options = Options {
         bind: bind(args)?,
-        max_batch_tokens: args.model.engine.max_batch_tokens().max(args.rows),
+        max_batch_tokens: args.model.engine.max_batch_tokens().max(args.rows()),
         layers: layers(args.layers.as_deref(), config.layers)?,
         mtp: args.model.engine.draft.has_mtp(),
         assumed: model.promised.as_ref().map(|promised| promised.matrix_type().name()),

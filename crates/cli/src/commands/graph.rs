@@ -2,6 +2,7 @@
 
 use super::device_runs::device_runs;
 use super::draw;
+use super::emit_c;
 use super::layers::layers;
 use super::partition::{part, refuse_ranks};
 use super::stage::{PrintedStage, bind};
@@ -17,7 +18,10 @@ use std::path::PathBuf;
 
 pub(super) fn run(args: &GraphArgs) -> Result<()> {
     let (stage, path) = words(args)?;
-    check_rows(args.rows)?;
+    check_rows(args.rows())?;
+    if let Some(folder) = &args.emit_c {
+        return emit_c::run(args, stage, path.as_deref(), folder);
+    }
     let format = if args.json { GraphFormat::Json } else { args.format };
     check_after(args, stage, format)?;
     if args.html.is_some() || matches!(format, GraphFormat::Svg | GraphFormat::Data) {
@@ -63,8 +67,8 @@ pub(super) fn run(args: &GraphArgs) -> Result<()> {
     let target = options.target(&*backend);
     let options = PlanOptions {
         span,
-        bucket: BatchBucket::of(args.rows),
-        max_batch_tokens: args.model.engine.max_batch_tokens().max(args.rows),
+        bucket: BatchBucket::of(args.rows()),
+        max_batch_tokens: args.model.engine.max_batch_tokens().max(args.rows()),
         mla: options.mla,
         form: options.form,
         bind: bind(args)?,
@@ -74,7 +78,7 @@ pub(super) fn run(args: &GraphArgs) -> Result<()> {
         return print(&ir, None, format, &ir.to_text(None), serde_json::to_value(&ir)?);
     }
     let plan = Plan::from_ir(ir, config, &target, &options)?;
-    let runs = device_runs(&args.model.engine, (&model.outline, path.as_deref()), &[args.rows])?;
+    let runs = device_runs(&args.model.engine, (&model.outline, path.as_deref()), &[args.rows()])?;
     let (text, json) = with_runs(&plan, &runs)?;
     print(&plan.ir, Some(&plan.phases), format, &text, json)
 }

@@ -20,6 +20,7 @@ mod devices;
 mod diff;
 mod draw;
 mod dump;
+mod emit_c;
 mod eval;
 mod graph;
 mod hyper_parameters;

@@ -12,6 +12,7 @@ mod diff;
 mod docs;
 mod drafts;
 mod drawing;
+mod emit_c;
 mod eval;
 mod flag_effects;
 mod flags;

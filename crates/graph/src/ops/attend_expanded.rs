@@ -79,7 +79,8 @@ impl Operation for AttendExpanded {
             flops: "2*pairs*heads*(nope+rope+v)+2*kv_len*weights",
             ..OpReference::new(
                 "Attention over keys and values of every head, expanded from the cached latents for a group of heads at a time, or read \
-             from an expanded cache (then without weights).",
+             from an expanded cache (then without weights). Its steps are kv_lora_decompress (each cⱼ to k_nope and v), \
+             partial_rope_concat ([k_nope | k_rope]) and attention.",
                 "kⱼ = [W_UK cⱼ | k_ropeⱼ],  vⱼ = W_UV cⱼ;  o = Σⱼ softmaxⱼ(s · q · kⱼ) · vⱼ",
                 MLA,
             )

@@ -72,7 +72,8 @@ impl Operation for ExpandedStore {
             cache_bytes: "rows*kv_row_bytes",
             flops: "2*rows*weights",
             ..OpReference::new(
-                "Stores each row's keys and values of every head in the KV cache: what attention without a latent cache stores.",
+                "Stores each row's keys and values of every head in the KV cache: what attention without a latent cache stores. \
+             Its steps are kv_lora_decompress (c to k_nope and v), partial_rope_concat ([k_nope | k_rope]) and the store.",
                 "cache[p] ← [W_UK c | k_rope | W_UV c] of every head",
                 MLA,
             )

@@ -51,7 +51,8 @@ impl Operation for LatentStore {
         OpReference {
             cache_bytes: "rows*kv_row_bytes",
             ..OpReference::new(
-                "Stores each row's latent and rotated key in the KV cache. Norm and rotation are usually folded into it.",
+                "Stores each row's latent and rotated key in the KV cache: the partial_rope_concat of a latent cache. Norm and \
+             rotation are usually folded into it.",
                 "cache[p] ← [c | k_rope]",
                 MLA,
             )

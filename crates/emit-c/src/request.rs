@@ -1,0 +1,74 @@
+//! What is to be written as C, and the plans for it.
+
+use crate::error::EmitError;
+use latent_formats::{Checkpoint, CheckpointSource};
+use latent_graph::passes::{BatchBucket, BindOptions, CacheForm, MlaChoice, Precision};
+use latent_graph::stage_index::{LAYERS, LM_HEAD};
+use latent_graph::{BackendTarget, CheckpointTensors, Circuit, Fusion, ModelConfig, Plan, Stage, StageOptions};
+use latent_types::{CacheType, Tier};
+
+/// Maximum tokens of a step of the C library; longer prompts take several steps.
+pub const MAX_EMITTED_ROWS: usize = 1024;
+
+/// A model and the plan that is to be written as C.
+#[derive(Clone, Copy)]
+pub struct EmitRequest<'a> {
+    pub checkpoint: &'a Checkpoint,
+    pub config: &'a ModelConfig,
+    pub circuit: &'a Circuit,
+    /// Formulation of MLA.
+    pub mla: MlaChoice,
+    /// What the cache stores.
+    pub form: CacheForm,
+    /// Optional passes that the plan is made without.
+    pub without: &'a [&'static str],
+    /// Maximum tokens of a step, at most [`MAX_EMITTED_ROWS`].
+    pub rows: usize,
+}
+
+/// The plans of the two stages.
+pub(crate) struct EmittedPlans {
+    pub(crate) layers: Plan,
+    pub(crate) head: Plan,
+}
+
+/// The target whose plans are written as C: operations as the circuit states them, independent ones in one phase.
+fn target() -> BackendTarget {
+    let fusion = Fusion { phases: true, ..Fusion::NONE };
+    BackendTarget { fusion, sparse_attention: true, ..BackendTarget::unfused("c") }
+}
+
+impl EmitRequest<'_> {
+    /// What the C library cannot open: it maps one GGUF file.
+    pub(crate) fn refused_files(&self) -> Vec<String> {
+        let mut refused = Vec::new();
+        if matches!(self.checkpoint.source(), CheckpointSource::HuggingFace(_)) {
+            refused.push("safetensors (make a GGUF file with `latent convert`)".to_owned());
+        }
+        if self.checkpoint.packed_from().is_some() {
+            refused.push("a packed file, whose tiles have no C code (give the file that it was packed from)".into());
+        }
+        if self.checkpoint.files() > 1 && refused.is_empty() {
+            let files = self.checkpoint.files();
+            refused.push(format!("a model in {files} files (write one with `latent convert`)"));
+        }
+        refused
+    }
+
+    pub(crate) fn plans(&self) -> Result<EmittedPlans, EmitError> {
+        let rows = self.rows.clamp(1, MAX_EMITTED_ROWS);
+        let bind = BindOptions { precision: Precision::Exact, tier: Tier::Portable, cache: CacheType::F32 };
+        let options =
+            StageOptions { mla: self.mla, form: self.form, bind, max_batch_tokens: rows, mtp: false };
+        let tensors = CheckpointTensors(self.checkpoint);
+        let mut stages = Stage::of_model(self.circuit, self.config, &tensors, &target().without(self.without), &options)?;
+        if stages.len() <= LM_HEAD {
+            return Err(EmitError::internal("a model without a head"));
+        }
+        let bucket = |rows: usize| BatchBucket::of(rows) as usize;
+        let head_rows = rows.min(BatchBucket::SMALL_BATCH);
+        let head = stages[LM_HEAD].plans.swap_remove(bucket(head_rows));
+        let layers = stages[LAYERS].plans.swap_remove(bucket(rows));
+        Ok(EmittedPlans { layers, head })
+    }
+}

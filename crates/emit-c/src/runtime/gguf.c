@@ -1,0 +1,240 @@
+#if defined(__unix__) || (defined(__APPLE__) && defined(__MACH__))
+#define _POSIX_C_SOURCE 200809L
+#define HAVE_MMAP 1
+#endif
+
+#include "gguf.h"
+#include "kernels.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#ifdef HAVE_MMAP
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+const char *file_open(struct file *file, const char *path)
+{
+    struct stat state;
+    const char *problem = NULL;
+    const int descriptor = open(path, O_RDONLY);
+    if (descriptor < 0) return "cannot be opened";
+    if (fstat(descriptor, &state) != 0 || !S_ISREG(state.st_mode)) problem = "is not a plain file";
+    else if (state.st_size <= 0) problem = "is empty";
+    else if ((uintmax_t)state.st_size > SIZE_MAX) problem = "is larger than the address space";
+    if (!problem) {
+        void *data = mmap(NULL, (size_t)state.st_size, PROT_READ, MAP_PRIVATE, descriptor, 0);
+        if (data == MAP_FAILED) problem = "cannot be mapped";
+        else *file = (struct file){data, (size_t)state.st_size, 1};
+    }
+    close(descriptor);
+    return problem;
+}
+
+#else
+
+const char *file_open(struct file *file, const char *path)
+{
+    FILE *in = fopen(path, "rb");
+    if (!in) return "cannot be opened";
+    uint8_t *data = NULL;
+    size_t bytes = 0, capacity = 0;
+    const char *problem = NULL;
+    for (;;) {
+        if (bytes == capacity) {
+            capacity = capacity ? capacity * 2 : 1 << 20;
+            uint8_t *larger = capacity > bytes ? realloc(data, capacity) : NULL;
+            if (!larger) {
+                problem = "does not fit in memory";
+                break;
+            }
+            data = larger;
+        }
+        const size_t got = fread(data + bytes, 1, capacity - bytes, in);
+        if (got == 0) {
+            if (ferror(in)) problem = "cannot be read";
+            break;
+        }
+        bytes += got;
+    }
+    fclose(in);
+    if (!problem && bytes == 0) problem = "is empty";
+    if (problem) free(data);
+    else *file = (struct file){data, bytes, 0};
+    return problem;
+}
+
+#endif
+
+void file_close(struct file *file)
+{
+    if (!file->data) return;
+#ifdef HAVE_MMAP
+    if (file->mapped) munmap((void *)(uintptr_t)file->data, file->bytes);
+#endif
+    if (!file->mapped) free((void *)(uintptr_t)file->data);
+    file->data = NULL;
+}
+
+/* What is left of the header. */
+struct cursor {
+    const uint8_t *at;
+    size_t left;
+};
+
+static int skip(struct cursor *c, uint64_t bytes)
+{
+    if (bytes > c->left) return 0;
+    c->at += (size_t)bytes;
+    c->left -= (size_t)bytes;
+    return 1;
+}
+
+static int read_number(struct cursor *c, size_t bytes, uint64_t *number)
+{
+    const uint8_t *at = c->at;
+    if (!skip(c, bytes)) return 0;
+    *number = 0;
+    for (size_t i = 0; i < bytes; i++) *number |= (uint64_t)at[i] << (8 * i);
+    return 1;
+}
+
+static int read_string(struct cursor *c, const uint8_t **text, uint64_t *bytes)
+{
+    if (!read_number(c, 8, bytes)) return 0;
+    *text = c->at;
+    return skip(c, *bytes);
+}
+
+enum { GGUF_U32 = 4, GGUF_STRING = 8, GGUF_ARRAY = 9, GGUF_TYPES = 13, MAX_NESTING = 4 };
+
+/* Skips a metadata value of this type. */
+static int skip_value(struct cursor *c, uint64_t type, int depth)
+{
+    static const uint8_t size[GGUF_TYPES] = {1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8};
+    const uint8_t *text;
+    uint64_t bytes, element, count;
+    if (type >= GGUF_TYPES) return 0;
+    if (type == GGUF_STRING) return read_string(c, &text, &bytes);
+    if (type != GGUF_ARRAY) return skip(c, size[type]);
+    if (depth == MAX_NESTING || !read_number(c, 4, &element) || !read_number(c, 8, &count)) return 0;
+    if (element >= GGUF_TYPES || count > c->left) return 0;
+    if (size[element]) return count <= c->left / size[element] && skip(c, count * size[element]);
+    for (uint64_t i = 0; i < count; i++)
+        if (!skip_value(c, element, depth + 1)) return 0;
+    return 1;
+}
+
+static int compare(const uint8_t *a, uint64_t a_bytes, const char *b, size_t b_bytes)
+{
+    const size_t shorter = a_bytes < b_bytes ? (size_t)a_bytes : b_bytes;
+    const int order = memcmp(a, b, shorter);
+    return order ? order : (a_bytes > b_bytes) - (a_bytes < b_bytes);
+}
+
+/* The index of the tensor of this name, or `count`. */
+static size_t find(const struct tensor *tensors, size_t count, const uint8_t *name, uint64_t bytes)
+{
+    size_t low = 0, high = count;
+    while (low < high) {
+        const size_t middle = low + (high - low) / 2;
+        const int order = compare(name, bytes, tensors[middle].name, tensors[middle].name_bytes);
+        if (order == 0) return middle;
+        if (order < 0) high = middle;
+        else low = middle + 1;
+    }
+    return count;
+}
+
+/* Bytes of a tensor; 0 if they have no size. */
+static uint64_t tensor_bytes(const struct tensor *t)
+{
+    if (t->dimensions[0] > SIZE_MAX) return 0;
+    uint64_t bytes = type_row_bytes((enum tensor_type)t->type, (size_t)t->dimensions[0]);
+    for (int i = 1; i < MAX_DIMENSIONS; i++) {
+        if (t->dimensions[i] == 0 || bytes > UINT64_MAX / t->dimensions[i]) return 0;
+        bytes *= t->dimensions[i];
+    }
+    return bytes;
+}
+
+static int fail(char *error, size_t bytes, const char *problem)
+{
+    snprintf(error, bytes, "%s", problem);
+    return -1;
+}
+
+int gguf_find(const struct file *file, const struct tensor *tensors, size_t count, const uint8_t **data,
+              char *error, size_t error_bytes)
+{
+    struct cursor c = {file->data, file->bytes};
+    uint64_t version, tensor_count, key_count, alignment = 32;
+    if (c.left < 4 || memcmp(c.at, "GGUF", 4) != 0 || !skip(&c, 4)) return fail(error, error_bytes, "not a GGUF file");
+    if (!read_number(&c, 4, &version) || !read_number(&c, 8, &tensor_count) || !read_number(&c, 8, &key_count))
+        return fail(error, error_bytes, "the GGUF header ends early");
+    if (version != 2 && version != 3) return fail(error, error_bytes, "a GGUF version other than 2 and 3");
+    for (uint64_t i = 0; i < key_count; i++) {
+        static const char key[] = "general.alignment";
+        const uint8_t *name;
+        uint64_t bytes, type;
+        if (!read_string(&c, &name, &bytes) || !read_number(&c, 4, &type))
+            return fail(error, error_bytes, "the GGUF metadata ends early");
+        const struct cursor value = c;
+        if (!skip_value(&c, type, 0)) return fail(error, error_bytes, "the GGUF metadata is broken");
+        if (type == GGUF_U32 && compare(name, bytes, key, sizeof key - 1) == 0) {
+            struct cursor at = value;
+            if (!read_number(&at, 4, &alignment) || alignment == 0)
+                return fail(error, error_bytes, "general.alignment is 0");
+        }
+    }
+    for (size_t i = 0; i < count; i++) data[i] = NULL;
+    /* offsets count from behind the list of tensors: it is read twice */
+    struct cursor list = c;
+    uint64_t start = 0;
+    for (int pass = 0; pass < 2; pass++) {
+        c = list;
+        for (uint64_t i = 0; i < tensor_count; i++) {
+            const uint8_t *name;
+            uint64_t bytes, dimension_count, dimensions[MAX_DIMENSIONS] = {1, 1, 1, 1}, type, offset;
+            int known = 1;
+            if (!read_string(&c, &name, &bytes) || !read_number(&c, 4, &dimension_count))
+                return fail(error, error_bytes, "the list of tensors ends early");
+            for (uint64_t d = 0; d < dimension_count; d++) {
+                uint64_t dimension;
+                if (!read_number(&c, 8, &dimension)) return fail(error, error_bytes, "the list of tensors ends early");
+                if (d < MAX_DIMENSIONS) dimensions[d] = dimension;
+                else known = known && dimension == 1;
+            }
+            if (!read_number(&c, 4, &type) || !read_number(&c, 8, &offset))
+                return fail(error, error_bytes, "the list of tensors ends early");
+            if (pass == 0) continue;
+            const size_t index = find(tensors, count, name, bytes);
+            if (index == count) continue;
+            const struct tensor *t = &tensors[index];
+            const char *problem = NULL;
+            const uint64_t size = tensor_bytes(t);
+            if (type != t->type) problem = "has another type";
+            else if (!known || memcmp(dimensions, t->dimensions, sizeof dimensions) != 0) problem = "has another shape";
+            else if (data[index]) problem = "is there twice";
+            else if (size == 0) problem = "has no size";
+            else if (offset > file->bytes - start || size > file->bytes - start - offset) problem = "is not in the file whole";
+            if (problem) {
+                snprintf(error, error_bytes, "tensor %s %s", t->name, problem);
+                return -1;
+            }
+            data[index] = file->data + start + offset;
+        }
+        const uint64_t header = file->bytes - c.left, rest = header % alignment;
+        start = rest ? header + (alignment - rest) : header;
+        if (start < header || start > file->bytes) start = file->bytes;
+    }
+    for (size_t i = 0; i < count; i++)
+        if (!data[i]) {
+            snprintf(error, error_bytes, "tensor %s is missing", tensors[i].name);
+            return -1;
+        }
+    return 0;
+}

@@ -1,0 +1,34 @@
+/* Reading of a GGUF file: every count, length and offset is checked before it is used. */
+#ifndef MODEL_GGUF_H
+#define MODEL_GGUF_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+enum { MAX_DIMENSIONS = 4 };
+
+/* A tensor that the plan reads: name, type (an id of GGUF) and dimensions, innermost first. */
+struct tensor {
+    const char *name;
+    size_t name_bytes;
+    uint32_t type;
+    uint64_t dimensions[MAX_DIMENSIONS]; /* 1 where a tensor has fewer */
+};
+
+/* A file in memory, mapped where the system can. */
+struct file {
+    const uint8_t *data;
+    size_t bytes;
+    int mapped;
+};
+
+/* Maps or reads a file. Returns NULL, or what went wrong. */
+const char *file_open(struct file *file, const char *path);
+void file_close(struct file *file);
+
+/* Finds `count` tensors, sorted by name, in a GGUF file and checks type, dimensions and that their
+ * bytes are in the file; data[i] is where tensor i begins. Returns 0, or writes what is wrong. */
+int gguf_find(const struct file *file, const struct tensor *tensors, size_t count, const uint8_t **data,
+              char *error, size_t error_bytes);
+
+#endif
