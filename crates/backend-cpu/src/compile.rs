@@ -265,7 +265,11 @@ impl Compiler<'_> {
             Op::AllReduce => self.collective(CollectiveKind::AllReduce, self.out(node, 0)?),
             Op::SendRows => self.collective(CollectiveKind::SendRows, self.input(node, 0)?),
             Op::ReceiveRows => self.collective(CollectiveKind::ReceiveRows, self.out(node, 0)?),
-            Op::MlaAttention | Op::ExpertMlp => {
+            Op::MlaAttention
+            | Op::ExpertMlp
+            | Op::KvLoraDecompress
+            | Op::PartialRopeConcat
+            | Op::KeyValueStore => {
                 return internal(format!("{} was not lowered", node.op.word()));
             }
             _ => match self.elementwise(node)? {

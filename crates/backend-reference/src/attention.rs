@@ -36,35 +36,73 @@ impl Interpreter<'_> {
         Ok(HeadProjections { keys, values: whole(weight("v_b"))? })
     }
 
-    /// cache[position] ← [latent | rotated key], or per head [W_UK latent | rotated key | W_UV latent].
+    /// cache[position] ← [latent | rotated key].
     pub(super) fn store(&mut self, node: &Node) -> Result<(), BackendError> {
-        let Some(layer) = node.kv_layer else { return internal("a store without a KV layer".into()) };
         let a = self.config.attention;
         let (latents, keys) = (self.input(node, 0)?.clone(), self.input_at(node, "k_rope")?);
-        let mut rows: Vec<Vec<f32>> = vec![Vec::new(); self.rows];
+        let latent = |row: usize| &latents[row * a.kv_lora_rank..(row + 1) * a.kv_lora_rank];
         let key = |row: usize| &keys[row * a.rope..(row + 1) * a.rope];
-        let parts =
-            || latents.chunks_exact(a.kv_lora_rank).enumerate().map(|(row, latent)| (latent, key(row)));
-        match self.ir().kv_layers[layer.0].kind {
-            KvLayerKind::Index => {
-                return internal("a store of latents with the KV layer of an indexer".into());
+        let rows = (0..self.rows).map(|row| [latent(row), key(row)].concat()).collect();
+        self.write_rows(node, KvLayerKind::Latent, rows)
+    }
+
+    /// k_nope = W_UK latent and value = W_UV latent of every head.
+    pub(super) fn decompress(&mut self, node: &Node) -> Result<(), BackendError> {
+        let a = self.config.attention;
+        let latents = self.input(node, 0)?.clone();
+        let (mut keys, mut values) =
+            (vec![0.0; self.rows * a.heads * a.nope], vec![0.0; self.rows * a.heads * a.v]);
+        for head in 0..a.heads {
+            let projections = self.projections(node, head)?;
+            for (row, latent) in latents.chunks_exact(a.kv_lora_rank).enumerate() {
+                let at = row * a.heads + head;
+                keys[at * a.nope..(at + 1) * a.nope].copy_from_slice(&product(&projections.keys, latent));
+                values[at * a.v..(at + 1) * a.v].copy_from_slice(&product(&projections.values, latent));
             }
-            KvLayerKind::Latent => {
-                rows.iter_mut().zip(parts()).for_each(|(row, (latent, key))| *row = [latent, key].concat());
-            }
-            kind @ (KvLayerKind::ConvInputs | KvLayerKind::DeltaState) => {
-                return internal(format!("a store into {}", kind.name()));
-            }
-            KvLayerKind::Expanded => {
-                for head in 0..a.heads {
-                    let projections = self.projections(node, head)?;
-                    for (row, (latent, key)) in rows.iter_mut().zip(parts()) {
-                        row.extend(product(&projections.keys, latent));
-                        row.extend(key);
-                        row.extend(product(&projections.values, latent));
-                    }
-                }
-            }
+        }
+        self.set(node, 0, keys);
+        self.set(node, 1, values);
+        Ok(())
+    }
+
+    /// key = [k_nope | rotated key] of every head.
+    pub(super) fn join_keys(&mut self, node: &Node) -> Result<(), BackendError> {
+        let a = self.config.attention;
+        let (nope, rope) = (self.input(node, 0)?.clone(), self.input_at(node, "k_rope")?);
+        let heads = nope.chunks_exact(a.nope).enumerate();
+        let made = heads.flat_map(|(i, nope)| {
+            let row = i / a.heads;
+            [nope, &rope[row * a.rope..(row + 1) * a.rope]].concat()
+        });
+        let made = made.collect();
+        self.set(node, 0, made);
+        Ok(())
+    }
+
+    /// cache[position] ← [key | value] of every head.
+    pub(super) fn store_expanded(&mut self, node: &Node) -> Result<(), BackendError> {
+        let a = self.config.attention;
+        let (keys, values) = (self.input(node, 0)?, self.input(node, 1)?);
+        let heads: Vec<Vec<f32>> = keys
+            .chunks_exact(a.nope + a.rope)
+            .zip(values.chunks_exact(a.v))
+            .map(|(key, value)| [key, value].concat())
+            .collect();
+        let rows = heads.chunks_exact(a.heads).map(|row| row.concat()).collect();
+        self.write_rows(node, KvLayerKind::Expanded, rows)
+    }
+
+    /// Writes a row of each token into the KV layer of a node.
+    fn write_rows(
+        &mut self,
+        node: &Node,
+        kind: KvLayerKind,
+        rows: Vec<Vec<f32>>,
+    ) -> Result<(), BackendError> {
+        let Some(layer) = node.kv_layer else { return internal("a store without a KV layer".into()) };
+        let found = self.ir().kv_layers[layer.0].kind;
+        if found != kind {
+            return internal(format!("{} into {}", node.op.word(), found.name()));
         }
         for span in &self.batch.spans {
             for row in span.rows.clone() {

@@ -36,8 +36,12 @@ impl ReferenceBackend {
 
 impl Default for ReferenceBackend {
     fn default() -> ReferenceBackend {
-        let target =
-            BackendTarget { sparse_attention: true, adapters: true, ..BackendTarget::unfused("reference") };
+        let target = BackendTarget {
+            sparse_attention: true,
+            expanded_stores: true,
+            adapters: true,
+            ..BackendTarget::unfused("reference")
+        };
         ReferenceBackend { target, recurrences: Vec::new() }
     }
 }

@@ -175,7 +175,10 @@ impl Interpreter<'_> {
             }
             Op::Route => self.route(node)?,
             Op::ExpertMlp => self.expert_mlp(node)?,
-            Op::LatentStore | Op::ExpandedStore => self.store(node)?,
+            Op::LatentStore => self.store(node)?,
+            Op::KvLoraDecompress => self.decompress(node)?,
+            Op::PartialRopeConcat => self.join_keys(node)?,
+            Op::KeyValueStore => self.store_expanded(node)?,
             Op::IndexStore => self.index_store(node)?,
             Op::IndexSelect => self.index_select(node)?,
             Op::AbsorbK => self.absorb_query(node)?,
@@ -195,7 +198,7 @@ impl Interpreter<'_> {
                 }
                 self.set(node, 0, rows);
             }
-            Op::MlaAttention | Op::ExpertGateUp | Op::ExpertDown => {
+            Op::MlaAttention | Op::ExpandedStore | Op::ExpertGateUp | Op::ExpertDown => {
                 return internal(format!("{} is not an operation of its plans", node.op.word()));
             }
         }

@@ -33,8 +33,7 @@ pub(crate) struct Address {
 /// The address of a value of `plan`.
 pub(crate) fn address(plan: &Plan, id: ValueId) -> Result<Address, EmitError> {
     let value = plan.ir.value(id);
-    let whole =
-        |memory| Address { memory, offset: 0, row: value.row_width(), head: value.width };
+    let whole = |memory| Address { memory, offset: 0, row: value.row_width(), head: value.width };
     match value.storage {
         ValueStorage::Tokens => Ok(whole(Memory::Tokens)),
         ValueStorage::Hidden => Ok(whole(Memory::Hidden)),

@@ -50,9 +50,17 @@ impl PhaseWriter<'_> {
         let mut text = String::new();
         let mut calls = String::new();
         for phase in 0..self.plan.phase_count() {
-            let nodes: Vec<&Node> =
-                self.plan.ir.nodes.iter().zip(&self.plan.phases).filter(|(_, of)| **of == phase).map(|(n, _)| n).collect();
-            let words: Vec<&str> = nodes.iter().map(|node| node.op.word()).filter(|word| *word != "split").collect();
+            let nodes: Vec<&Node> = self
+                .plan
+                .ir
+                .nodes
+                .iter()
+                .zip(&self.plan.phases)
+                .filter(|(_, of)| **of == phase)
+                .map(|(n, _)| n)
+                .collect();
+            let words: Vec<&str> =
+                nodes.iter().map(|node| node.op.word()).filter(|word| *word != "split").collect();
             let name = match words.first() {
                 Some(word) => format!("{stage}_{phase:04}_{word}"),
                 None => continue,
@@ -61,9 +69,9 @@ impl PhaseWriter<'_> {
             if let Some(layer) = nodes.iter().find_map(|node| node.layer) {
                 let _ = write!(about, ", layer {layer}");
             }
+            about.push('\n');
             let mut body = String::new();
             for node in nodes {
-                about.push('\n');
                 about.push_str(&self.about(node)?);
                 body.push_str(&self.code(node)?);
             }
@@ -239,8 +247,10 @@ impl PhaseWriter<'_> {
             Op::Embed { scale } => {
                 let w = self.weight_at(node, 0)?;
                 call.value("y", self.flat(node.outputs[0])?.0);
-                call.statement =
-                    format!("op_embed(y, {w}, s->tokens, s->rows, {}, m->scratch.line);", self.number(scale)?);
+                call.statement = format!(
+                    "op_embed(y, {w}, s->tokens, s->rows, {}, m->scratch.line);",
+                    self.number(scale)?
+                );
             }
             Op::RmsNorm => {
                 let w = self.weight_at(node, 0)?;
@@ -248,7 +258,8 @@ impl PhaseWriter<'_> {
                 let heads = self.ir().value(node.inputs[0]).row_width() / width;
                 call.value("y", address_as(self.plan, node.outputs[0], heads, width)?);
                 call.value("x", address_as(self.plan, node.inputs[0], heads, width)?);
-                call.statement = format!("op_rms_norm(y, x, {w}, {heads}, s->rows, {epsilon}, m->scratch.line);");
+                call.statement =
+                    format!("op_rms_norm(y, x, {w}, {heads}, s->rows, {epsilon}, m->scratch.line);");
             }
             Op::Linear => {
                 let mut statements = Vec::new();
@@ -273,9 +284,8 @@ impl PhaseWriter<'_> {
             Op::Rope => {
                 let (x, heads, width) = self.heads(node.inputs[0])?;
                 call.value("y", address_as(self.plan, node.outputs[0], heads, width)?).value("x", x);
-                call.statement = format!(
-                    "op_rope(y, x, {heads}, {width}, s->rows, s->first, m->rotation, &m->scratch);"
-                );
+                call.statement =
+                    format!("op_rope(y, x, {heads}, {width}, s->rows, s->first, m->rotation, &m->scratch);");
             }
             Op::Silu | Op::Relu2 => {
                 let (x, width) = self.flat(node.inputs[0])?;
@@ -320,18 +330,35 @@ impl PhaseWriter<'_> {
                     format!("op_route({ids}, {weights}, logits, {bias}, &router, s->rows, &m->scratch);");
             }
             Op::ExpertMlp => self.expert_mlp(node, &mut call)?,
-            Op::LatentStore | Op::ExpandedStore => {
+            Op::LatentStore => {
                 let (cache, width) = self.cache(node)?;
                 let latent = self.flat(node.inputs[0])?.0;
                 call.value("latent", latent).value("k_rope", self.optional(node, "k_rope", latent)?);
-                let args = format!("m->cache[{cache}], {width}, latent, k_rope");
-                if node.op == Op::LatentStore {
-                    call.statement = format!("op_latent_store({args}, &attention, s->rows, s->first);");
-                } else {
-                    call.line(self.kv_weights(node)?);
-                    call.statement =
-                        format!("op_expanded_store({args}, &w, &attention, s->rows, s->first, &m->scratch);");
-                }
+                call.statement = format!(
+                    "op_latent_store(m->cache[{cache}], {width}, latent, k_rope, &attention, s->rows, s->first);"
+                );
+            }
+            Op::KvLoraDecompress => {
+                call.value("k_nope", self.heads(node.outputs[0])?.0);
+                call.value("v", self.heads(node.outputs[1])?.0);
+                call.value("latent", self.flat(node.inputs[0])?.0).line(self.kv_weights(node)?);
+                call.statement =
+                    "op_kv_lora_decompress(k_nope, v, latent, &w, &attention, s->rows, &m->scratch);"
+                        .to_owned();
+            }
+            Op::PartialRopeConcat => {
+                let k_nope = self.heads(node.inputs[0])?.0;
+                call.value("key", self.heads(node.outputs[0])?.0).value("k_nope", k_nope);
+                call.value("k_rope", self.optional(node, "k_rope", k_nope)?);
+                call.statement =
+                    "op_partial_rope_concat(key, k_nope, k_rope, &attention, s->rows);".to_owned();
+            }
+            Op::KeyValueStore => {
+                let (cache, width) = self.cache(node)?;
+                call.value("key", self.heads(node.inputs[0])?.0).value("v", self.heads(node.inputs[1])?.0);
+                call.statement = format!(
+                    "op_key_value_store(m->cache[{cache}], {width}, key, v, &attention, s->rows, s->first);"
+                );
             }
             Op::AbsorbK => {
                 let (q_nope, ..) = self.heads(node.inputs[0])?;
@@ -369,7 +396,8 @@ impl PhaseWriter<'_> {
             Op::L2Norm { scale } => {
                 let (x, heads, width) = self.heads(node.inputs[0])?;
                 call.value("y", address_as(self.plan, node.outputs[0], heads, width)?).value("x", x);
-                call.statement = format!("op_l2_norm(y, x, {heads}, {width}, s->rows, {});", self.number(scale)?);
+                call.statement =
+                    format!("op_l2_norm(y, x, {heads}, {width}, s->rows, {});", self.number(scale)?);
             }
             Op::SoftplusDecay | Op::BoundedDecay { .. } => {
                 let (y, heads, width) = self.heads(node.outputs[0])?;
@@ -407,8 +435,9 @@ impl PhaseWriter<'_> {
                 for (name, id) in [("y", node.outputs[0]), ("x", node.inputs[0]), ("gate", node.inputs[1])] {
                     call.value(name, address_as(self.plan, id, heads, width)?);
                 }
-                call.statement =
-                    format!("op_gated_norm(y, x, gate, {w}, {heads}, {width}, s->rows, {epsilon}, &m->scratch);");
+                call.statement = format!(
+                    "op_gated_norm(y, x, gate, {w}, {heads}, {width}, s->rows, {epsilon}, &m->scratch);"
+                );
             }
             Op::LoraAdd
             | Op::LoraAbsorbK
@@ -417,6 +446,7 @@ impl PhaseWriter<'_> {
             | Op::SendRows
             | Op::ReceiveRows
             | Op::MlaAttention
+            | Op::ExpandedStore
             | Op::ExpertGateUp
             | Op::ExpertDown => return Ok(None),
             // views have no code
@@ -474,8 +504,7 @@ impl PhaseWriter<'_> {
         let (halves, rope) = (u8::from(indexer.pairs == RopePairs::NeoX), self.config.attention.rope);
         call.line("struct rotation by = *m->rotation;".to_owned());
         if node.op == Op::IndexStore {
-            let [norm, bias] =
-                ["index_k_norm", "index_k_norm_bias"].map(|slot| self.weight(node, slot));
+            let [norm, bias] = ["index_k_norm", "index_k_norm_bias"].map(|slot| self.weight(node, slot));
             let epsilon = self.number(latent_graph::config::INDEX_NORM_EPS)?;
             call.value("k", self.flat(node.inputs[0])?.0);
             call.statement = format!(
@@ -516,9 +545,6 @@ fn steps(node: &Node, ir: &Ir) -> Option<&'static str> {
     let kind = node.kv_layer.map(|id| ir.kv_layers[id.0].kind);
     match node.op {
         Op::LatentStore => Some("steps: partial_rope_concat [c | k_rope], store"),
-        Op::ExpandedStore => {
-            Some("steps: kv_lora_decompress c to k_nope and v, partial_rope_concat [k_nope | k_rope], store")
-        }
         Op::AttendExpanded if kind == Some(KvLayerKind::Latent) => Some(
             "steps: kv_lora_decompress each c to k_nope and v, partial_rope_concat [k_nope | k_rope], attend",
         ),

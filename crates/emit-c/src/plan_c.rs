@@ -69,10 +69,8 @@ impl CLibrary {
         check_results(&plans)?;
         let header = header(request, &plans);
         let plan = plan_c(request, &plans, &tables, &functions)?;
-        let mut files = vec![
-            CFile { name: "libmodel.h", text: header },
-            CFile { name: "plan.c", text: plan },
-        ];
+        let mut files =
+            vec![CFile { name: "libmodel.h", text: header }, CFile { name: "plan.c", text: plan }];
         files.extend(RUNTIME.iter().map(|(name, text)| CFile { name, text: (*text).to_owned() }));
         Ok(CLibrary { files })
     }

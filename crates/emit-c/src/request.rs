@@ -4,7 +4,9 @@ use crate::error::EmitError;
 use latent_formats::{Checkpoint, CheckpointSource};
 use latent_graph::passes::{BatchBucket, BindOptions, CacheForm, MlaChoice, Precision};
 use latent_graph::stage_index::{LAYERS, LM_HEAD};
-use latent_graph::{BackendTarget, CheckpointTensors, Circuit, Fusion, ModelConfig, Plan, Stage, StageOptions};
+use latent_graph::{
+    BackendTarget, CheckpointTensors, Circuit, Fusion, ModelConfig, Plan, Stage, StageOptions,
+};
 use latent_types::{CacheType, Tier};
 
 /// Maximum tokens of a step of the C library; longer prompts take several steps.
@@ -35,7 +37,7 @@ pub(crate) struct EmittedPlans {
 /// The target whose plans are written as C: operations as the circuit states them, independent ones in one phase.
 fn target() -> BackendTarget {
     let fusion = Fusion { phases: true, ..Fusion::NONE };
-    BackendTarget { fusion, sparse_attention: true, ..BackendTarget::unfused("c") }
+    BackendTarget { fusion, sparse_attention: true, expanded_stores: true, ..BackendTarget::unfused("c") }
 }
 
 impl EmitRequest<'_> {
@@ -46,7 +48,9 @@ impl EmitRequest<'_> {
             refused.push("safetensors (make a GGUF file with `latent convert`)".to_owned());
         }
         if self.checkpoint.packed_from().is_some() {
-            refused.push("a packed file, whose tiles have no C code (give the file that it was packed from)".into());
+            refused.push(
+                "a packed file, whose tiles have no C code (give the file that it was packed from)".into(),
+            );
         }
         if self.checkpoint.files() > 1 && refused.is_empty() {
             let files = self.checkpoint.files();
@@ -61,7 +65,8 @@ impl EmitRequest<'_> {
         let options =
             StageOptions { mla: self.mla, form: self.form, bind, max_batch_tokens: rows, mtp: false };
         let tensors = CheckpointTensors(self.checkpoint);
-        let mut stages = Stage::of_model(self.circuit, self.config, &tensors, &target().without(self.without), &options)?;
+        let mut stages =
+            Stage::of_model(self.circuit, self.config, &tensors, &target().without(self.without), &options)?;
         if stages.len() <= LM_HEAD {
             return Err(EmitError::internal("a model without a head"));
         }

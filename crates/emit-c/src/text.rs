@@ -50,7 +50,8 @@ mod tests {
 
     #[test]
     fn a_name_stays_inside_its_comment() {
-        let hostile = ["*/ int x; /*", "**//", "/*/*/", "a\n#define b", "??/\n", "\u{202e}*\u{200b}/", "*\u{0}/"];
+        let hostile =
+            ["*/ int x; /*", "**//", "/*/*/", "a\n#define b", "??/\n", "\u{202e}*\u{200b}/", "*\u{0}/"];
         for name in hostile {
             let text = comment(name);
             for ending in ["*/", "/*", "??", "\n", "\u{202e}"] {

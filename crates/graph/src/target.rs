@@ -16,6 +16,8 @@ pub struct BackendTarget {
     pub kv_splits: Option<KvSplits>,
     /// Whether it runs the indexer of sparse attention, and attention to selected tokens.
     pub sparse_attention: bool,
+    /// Whether it expands latents, joins keys and stores both in operations of their own, instead of one.
+    pub expanded_stores: bool,
     /// Names of optional passes that plans do not go through, as a user asks to see what they are worth.
     pub without: Vec<&'static str>,
     /// Whether it runs LoRA adapters.
@@ -104,6 +106,7 @@ impl BackendTarget {
             fusion: Fusion::ALL,
             kv_splits: None,
             sparse_attention: false,
+            expanded_stores: false,
             without: Vec::new(),
             adapters: false,
             workers: 1,
@@ -130,6 +133,7 @@ impl BackendTarget {
             fusion: Fusion::NONE,
             kv_splits: None,
             sparse_attention: false,
+            expanded_stores: false,
             without: Vec::new(),
             adapters: false,
             workers: 1,

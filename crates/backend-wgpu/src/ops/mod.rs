@@ -115,6 +115,9 @@ pub(crate) fn compile(
         }
         Op::MlaAttention
         | Op::ExpertGateUp
+        | Op::KvLoraDecompress
+        | Op::PartialRopeConcat
+        | Op::KeyValueStore
         // a model with recurrent layers is refused before
         | Op::ShortConv
         | Op::L2Norm { .. }

@@ -62,7 +62,9 @@ fn check(args: &GraphArgs, stage: PrintedStage) -> Result<()> {
         return usage(format!("--emit-c writes the plan, not the {}: leave the word out", stage.name()));
     }
     if !engine.lora.is_empty() {
-        return usage("--emit-c without --lora: merge the adapter first (latent quantize --merge-lora)".into());
+        return usage(
+            "--emit-c without --lora: merge the adapter first (latent quantize --merge-lora)".into(),
+        );
     }
     if engine.draft.has_mtp() {
         return usage("--emit-c without --draft mtp: the C library has no layers that draft tokens".into());

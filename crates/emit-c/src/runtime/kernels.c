@@ -539,19 +539,35 @@ void op_latent_store(float *cache, size_t width, struct value latent, struct val
                             a->rope ? row_of(k_rope, r) : NULL, a->rope);
 }
 
-void op_expanded_store(float *cache, size_t width, struct value latent, struct value k_rope,
-                       const struct kv_weights *w, const struct attention *a, size_t rows, size_t first,
-                       const struct scratch *s)
+void op_kv_lora_decompress(struct value k_nope, struct value v, struct value latent,
+                           const struct kv_weights *w, const struct attention *a, size_t rows,
+                           const struct scratch *s)
 {
-    const size_t each = a->nope + a->rope + a->v;
     for (size_t h = 0; h < a->heads; h++) {
         head_weights(w, a, h, s);
-        for (size_t r = 0; r < rows; r++) {
-            float *key = cache + (first + r) * width + h * each;
-            kv_lora_decompress(key, key + a->nope + a->rope, row_of(latent, r), a, s);
-            partial_rope_concat(key, key, a->nope, a->rope ? row_of(k_rope, r) : NULL, a->rope);
-        }
+        for (size_t r = 0; r < rows; r++)
+            kv_lora_decompress(head_of(k_nope, r, h), head_of(v, r, h), row_of(latent, r), a, s);
     }
+}
+
+void op_partial_rope_concat(struct value key, struct value k_nope, struct value k_rope,
+                            const struct attention *a, size_t rows)
+{
+    for (size_t r = 0; r < rows; r++)
+        for (size_t h = 0; h < a->heads; h++)
+            partial_rope_concat(head_of(key, r, h), head_of(k_nope, r, h), a->nope, row_of(k_rope, r), a->rope);
+}
+
+void op_key_value_store(float *cache, size_t width, struct value key, struct value v,
+                        const struct attention *a, size_t rows, size_t first)
+{
+    const size_t key_width = a->nope + a->rope;
+    for (size_t r = 0; r < rows; r++)
+        for (size_t h = 0; h < a->heads; h++) {
+            float *row = cache + (first + r) * width + h * (key_width + a->v);
+            memcpy(row, head_of(key, r, h), key_width * sizeof(float));
+            memcpy(row + key_width, head_of(v, r, h), a->v * sizeof(float));
+        }
 }
 
 void op_absorb_k(struct value y, struct value q_nope, struct value q_rope, const struct kv_weights *w,

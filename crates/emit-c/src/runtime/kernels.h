@@ -121,9 +121,13 @@ void op_copy_rows(struct value y, struct value x, size_t width, size_t rows);
 
 void op_latent_store(float *cache, size_t width, struct value latent, struct value k_rope,
                      const struct attention *a, size_t rows, size_t first);
-void op_expanded_store(float *cache, size_t width, struct value latent, struct value k_rope,
-                       const struct kv_weights *w, const struct attention *a, size_t rows, size_t first,
-                       const struct scratch *s);
+void op_kv_lora_decompress(struct value k_nope, struct value v, struct value latent,
+                           const struct kv_weights *w, const struct attention *a, size_t rows,
+                           const struct scratch *s);
+void op_partial_rope_concat(struct value key, struct value k_nope, struct value k_rope,
+                            const struct attention *a, size_t rows);
+void op_key_value_store(float *cache, size_t width, struct value key, struct value v,
+                        const struct attention *a, size_t rows, size_t first);
 void op_absorb_k(struct value y, struct value q_nope, struct value q_rope, const struct kv_weights *w,
                  const struct attention *a, size_t rows, const struct scratch *s);
 void op_attend_latent(struct value y, struct value q, const float *cache, size_t width, int separate,

@@ -63,9 +63,11 @@ impl Activations {
                         },
                     );
                 }
-                Op::LatentStore | Op::ExpandedStore => self.stored(&plan.ir, node, &mut |name, source| {
-                    add(of(name), source);
-                }),
+                Op::LatentStore | Op::ExpandedStore | Op::KeyValueStore => {
+                    self.stored(&plan.ir, node, &mut |name, source| {
+                        add(of(name), source);
+                    })
+                }
                 Op::AbsorbK => {
                     let value = node.outputs[0];
                     let (latent, full) = (self.latent, plan.ir.value(value).width);

@@ -6,7 +6,7 @@ use super::rules::Code;
 use super::trace::ResolvedIr;
 use crate::circuit::{CacheStream, Circuit, LayerGroup};
 use crate::config::ModelConfig;
-use crate::ir::{AttentionPath, KvLayer, KvLayerKind, ModelSpan, Node, Op};
+use crate::ir::{AttentionPath, KvLayer, KvLayerKind, ModelSpan, Node, Op, ValueId};
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 
@@ -126,6 +126,19 @@ fn states(trace: &ResolvedIr<'_>, span: &ModelSpan, config: &ModelConfig, found:
     }
 }
 
+/// The parts of the stated row that expanded keys and values are made of; none where key and value are not made of the same latent.
+fn expanded_parts(trace: &ResolvedIr<'_>, store: &Node) -> Vec<(&'static str, ValueId)> {
+    let maker = |id: ValueId| trace.maker(id, store.path).map(|n| &trace.ir.nodes[n]);
+    let parts = || {
+        let concat = maker(store.input_at("key")?)?;
+        let (keys, values) = (maker(concat.input_at("k_nope")?)?, maker(store.input_at("value")?)?);
+        let latent = keys.input_at("latent").filter(|latent| values.input_at("latent") == Some(*latent))?;
+        let key = concat.input_at("k_rope").map(|key| ("k_rope", key));
+        Some([("latent", latent)].into_iter().chain(key).collect())
+    };
+    parts().unwrap_or_default()
+}
+
 /// A83: what a store gets.
 fn store(trace: &ResolvedIr<'_>, n: usize, streams: &[CacheStream], found: &mut Findings<'_>) {
     let node = &trace.ir.nodes[n];
@@ -141,20 +154,24 @@ fn store(trace: &ResolvedIr<'_>, n: usize, streams: &[CacheStream], found: &mut 
         return found.at(Code::A83, trace.ir, n, None, problem);
     };
     let stated: Vec<&str> = stream.row.iter().map(|part| part.port).collect();
-    let ports = || node.op.inputs_of(node.inputs.len()).map(|port| port.name);
+    let parts = match node.op {
+        Op::KeyValueStore => expanded_parts(trace, node),
+        _ => node.input_ports().map(|port| port.name).zip(node.inputs.iter().copied()).collect(),
+    };
     // an operation that also attends has queries among its inputs
+    let names = parts.iter().map(|(name, _)| *name);
     let stored: Vec<&str> = match spec.kv().attends {
-        true => ports().filter(|name| stated.contains(name)).collect(),
-        false => ports().collect(),
+        true => names.filter(|name| stated.contains(name)).collect(),
+        false => names.collect(),
     };
     if stored != stated {
         let problem = format!("it stores {stored:?}, the circuit states the row {stated:?}");
         return found.at(Code::A83, trace.ir, n, Some(format!("stream {}", stream.name)), problem);
     }
     for part in &stream.row {
-        let Some(at) = ports().position(|name| name == part.port) else { continue };
+        let Some(at) = parts.iter().position(|(name, _)| *name == part.port) else { continue };
         let last = at + 1 == node.inputs.len();
-        let rotated = origin(trace, node.inputs[at], node.path).ropes > 0
+        let rotated = origin(trace, parts[at].1, node.path).ropes > 0
             || (node.prologue.rope && last)
             || node.op == Op::IndexStore;
         if rotated != part.rotated {

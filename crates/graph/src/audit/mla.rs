@@ -22,6 +22,10 @@ pub(super) fn check(
         if let Some(latent) = node.input_at("latent") {
             cached(trace, n, (latent, node.input_at("k_rope")), ropes, found);
         }
+        if let (Some(nope), Some(key)) = (node.input_at("k_nope"), node.input_at("k_rope")) {
+            let projection = expanded_from(trace, nope, node.path);
+            shared_key(trace, n, (key, projection), ropes, found);
+        }
         if let Some(nope) = node.input_at("q_nope") {
             query(trace, n, (nope, node.input_at("q_rope")), ropes, found);
         }
@@ -165,11 +169,30 @@ fn cached(
         Some((_, 0)) => {}
         _ => found.at(Code::A40, trace.ir, n, slot, "it is not the first part of a projection".into()),
     }
-    let Some(key) = key else { return };
-    let from = origin(trace, key, node.path);
+    if let Some(key) = key {
+        shared_key(trace, n, (key, projection), ropes, found);
+    }
+}
+
+/// A42 and A43 of the key that all heads share, which is cut from the same projection as the latent.
+fn shared_key(
+    trace: &ResolvedIr<'_>,
+    n: usize,
+    (key, projection): (ValueId, Option<(ValueId, usize)>),
+    ropes: usize,
+    found: &mut Findings<'_>,
+) {
+    let path = trace.ir.nodes[n].path;
+    let from = origin(trace, key, path);
     rotated(trace, n, (&from, "k_rope"), ropes, found);
-    let raw = cut_from(trace, from.raw, node.path);
+    let raw = cut_from(trace, from.raw, path);
     raw_part(trace, n, (&from, "k_rope"), raw.zip(projection), found);
+}
+
+/// The projection that the latent is cut from which keys without position are expanded from.
+fn expanded_from(trace: &ResolvedIr<'_>, nope: ValueId, path: AttentionPath) -> Option<(ValueId, usize)> {
+    let latent = trace.ir.nodes[trace.maker(nope, path)?].input_at("latent")?;
+    cut_from(trace, origin(trace, latent, path).raw, path)
 }
 
 /// A42 and A43 of a query.

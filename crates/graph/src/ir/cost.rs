@@ -63,7 +63,7 @@ mod tests {
     use crate::passes::snapshots::{
         config, hybrids, lowered, lowered_adapted, lowered_hybrid, lowered_of, sparse,
     };
-    use crate::passes::{CacheForm, MlaChoice};
+    use crate::passes::{CacheForm, MlaChoice, expand_stores};
     use std::collections::HashSet;
 
     fn names(c: &ModelConfig, ir: &Ir, node: &Node, step: StepWorkload) -> ConfigVars {
@@ -74,7 +74,8 @@ mod tests {
         };
         let mut elements = sum(&|w| w.elements());
         let mut bytes = sum(&|w| w.bytes());
-        if node.weight("kv_b").is_some() && node.op != Op::AttendExpanded && node.op != Op::ExpandedStore {
+        let both = matches!(node.op, Op::AttendExpanded | Op::ExpandedStore | Op::KvLoraDecompress);
+        if node.weight("kv_b").is_some() && !both {
             // the half that the operation needs
             let half = if node.op == Op::AbsorbK { a.nope } else { a.v };
             (elements, bytes) = (elements * half / (a.nope + a.v), bytes * half / (a.nope + a.v));
@@ -134,7 +135,9 @@ mod tests {
             indexer.nodes.retain(|node| matches!(node.op, Op::IndexStore | Op::IndexSelect));
             let indexer = ("an indexer".to_owned(), indexer, sparse());
             let adapted = ("an adapter".to_owned(), lowered_adapted(), config());
-            for (form, ir, config) in plain.into_iter().chain([indexer, adapted]).chain(recurrent) {
+            let stored = lowered(MlaChoice::Naive, CacheForm::Expanded, combined);
+            let steps = ("stores in steps".to_owned(), expand_stores(stored, &config().attention), config());
+            for (form, ir, config) in plain.into_iter().chain([indexer, adapted, steps]).chain(recurrent) {
                 for (rows, past_len) in [(1, 0), (1, 100), (7, 30)] {
                     for node in &ir.nodes {
                         let experts = matches!(node.op, Op::ExpertGateUp | Op::ExpertDown);

@@ -28,6 +28,8 @@ mod gated_norm;
 mod gather_rows;
 mod index_select;
 mod index_store;
+mod key_value_store;
+mod kv_lora_decompress;
 mod l2_norm;
 mod latent_store;
 mod linear;
@@ -35,6 +37,7 @@ mod lora_absorb;
 mod lora_add;
 mod mla_attention;
 mod operation;
+mod partial_rope_concat;
 mod port;
 mod receive_rows;
 mod reference;
@@ -180,6 +183,12 @@ operations! {
     LatentStore in latent_store::LatentStore;
     /// latent, k_rope → cache rows of expanded keys and values.
     ExpandedStore in expanded_store::ExpandedStore;
+    /// latent → keys without position and values of every head.
+    KvLoraDecompress in kv_lora_decompress::KvLoraDecompress;
+    /// k_nope, k_rope → keys of every head.
+    PartialRopeConcat in partial_rope_concat::PartialRopeConcat;
+    /// key, value → cache rows of expanded keys and values.
+    KeyValueStore in key_value_store::KeyValueStore;
     /// q_nope, q_rope → queries in latent space.
     AbsorbK in absorb_k::AbsorbK;
     /// Attention in latent space over the cached rows.

@@ -3,6 +3,7 @@
 
 mod collectives;
 mod epilogues;
+mod expand_stores;
 mod experts;
 mod kv_splits;
 mod lower_mla;
@@ -19,6 +20,7 @@ mod split_kv_b;
 
 pub use collectives::insert_collectives;
 pub use epilogues::fold_epilogues;
+pub use expand_stores::expand_stores;
 pub use experts::group_experts;
 pub use kv_splits::share_kv_splits;
 pub use lower_mla::{CacheForm, FORMS, MlaChoice, crossover, lower_mla};

@@ -1,9 +1,9 @@
 //! The pipeline: the passes by name, in the order in which a plan is made.
 
 use super::{
-    BatchBucket, BindOptions, CacheForm, MlaChoice, Precision, fold_epilogues, fold_norms, fold_ropes,
-    fuse_projections, group_experts, insert_collectives, lower_mla, select_kernels, share_kv_splits,
-    split_kv_b,
+    BatchBucket, BindOptions, CacheForm, MlaChoice, Precision, expand_stores, fold_epilogues, fold_norms,
+    fold_ropes, fuse_projections, group_experts, insert_collectives, lower_mla, select_kernels,
+    share_kv_splits, split_kv_b,
 };
 use crate::config::{AttentionShape, RankPart};
 use crate::error::GraphError;
@@ -67,6 +67,11 @@ const PIPELINE: &[Pass] = &[
         name: "lower_mla",
         wanted: |_| true,
         run: |ir, input| lower_mla(ir, input.mla, input.form, input.attention),
+    },
+    Pass {
+        name: "expand_stores",
+        wanted: |target| target.expanded_stores,
+        run: |ir, input| Ok(expand_stores(ir, input.attention)),
     },
     Pass {
         name: "split_kv_b",

@@ -62,7 +62,7 @@ fn symbols(word: &str, config: &ModelConfig) -> Vec<String> {
         "absorb_k" => vec![heads(), format!("W_UK per head: {} × {}", a.nope, a.kv_lora_rank)],
         "absorb_v" => vec![format!("W_UV per head: {} × {}", a.v, a.kv_lora_rank)],
         "latent_store" => vec![latent()],
-        "expanded_store" => vec![heads(), latent()],
+        "expanded_store" | "kv_lora_decompress" | "partial_rope_concat" => vec![heads(), latent()],
         "route" | "expert_mlp" | "expert_gate_up" | "expert_down" => router(config),
         _ => Vec::new(),
     }

@@ -108,10 +108,10 @@ pub(crate) fn family_of(word: &str, slot: &str) -> &'static str {
         "rms_norm" | "l2_norm" | "gated_norm" => "norm",
         "linear" | "mlp" if slot == "head" || slot == "embed" => "io",
         "linear" | "mlp" if slot == "router" || slot.starts_with("shared") => "experts",
-        "rope" | "split" => "position",
+        "rope" | "split" | "partial_rope_concat" => "position",
         "short_conv" | "delta_rule" | "mla_attention" | "absorb_k" | "absorb_v" | "attend_latent"
-        | "attend_separate" | "attend_expanded" | "index_select" => "attention",
-        "latent_store" | "expanded_store" | "index_store" => "cache",
+        | "attend_separate" | "attend_expanded" | "index_select" | "kv_lora_decompress" => "attention",
+        "latent_store" | "expanded_store" | "key_value_store" | "index_store" => "cache",
         "route" | "expert_mlp" | "expert_gate_up" | "expert_down" => "experts",
         "softplus_decay" | "bounded_decay" | "silu" | "silu_mul" | "sigmoid_mul" | "relu2" | "add"
         | "bias" | "scale" | "all_reduce" => "sum",
