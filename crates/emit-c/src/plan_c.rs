@@ -322,7 +322,7 @@ fn router(text: &mut String, moe: &MoeShape) -> Result<(), EmitError> {
 fn path(text: &mut String, request: &EmitRequest<'_>, plans: &EmittedPlans) {
     let nodes = &plans.layers.ir.nodes;
     let both = nodes.iter().any(|node| node.path != AttentionPath::All);
-    let about = "/* Whether a step of so many rows expands keys and values of all heads. */";
+    let about = "/* Whether a step of `rows` rows expands keys and values of all heads. */";
     let body = match request.mla {
         MlaChoice::Auto if both => {
             format!("return rows >= {};", crossover(&request.config.attention).unwrap_or(2))

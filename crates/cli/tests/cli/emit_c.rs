@@ -215,24 +215,44 @@ fn scalar_loops_agree_and_the_makefile_builds_the_demo() {
     }
 }
 
+/// Fixtures of every family, as GGUF files; the formulations take turns.
 #[test]
 fn the_fixtures_agree_with_the_reference() {
     let Some(compiler) = Compiler::new(SANITIZED) else { return };
     let folder = tempfile::tempdir().unwrap();
     let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../engine/tests/fixtures");
-    for case in ["v3-yarn", "youtu", "v3"] {
+    let cases = [
+        "v2-lite",
+        "v2-lite-yarn",
+        "v2-groups",
+        "v3-yarn",
+        "moonlight",
+        "glm-4.7-flash",
+        "youtu",
+        "minicpm3",
+        "ling-3",
+        "kimi-linear",
+        "nope-gate",
+        "glm-dsa",
+        "deepseek32",
+        "mistral4",
+        "axk1",
+        "v3-bias",
+        "v3-tiny-latents",
+        "minicpm3-long",
+        "plm",
+    ];
+    for (n, case) in cases.into_iter().enumerate() {
         let fixture = fixtures.join(case);
-        let expected: serde_json::Value =
-            serde_json::from_str(&std::fs::read_to_string(fixture.join("expected.json")).unwrap()).unwrap();
-        let tokens: Vec<u32> = expected["tokens"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .take(48)
-            .map(|token| token.as_u64().unwrap() as u32)
-            .collect();
-        let model = fixture.join("model.f32.gguf");
-        for (mla, form) in FORMS {
+        let text = std::fs::read_to_string(fixture.join("expected.json")).unwrap();
+        let expected: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let tokens = expected["tokens"].as_array().unwrap().iter().take(48);
+        let tokens: Vec<u32> = tokens.map(|token| token.as_u64().unwrap() as u32).collect();
+        let model = folder.path().join(format!("{case}.gguf"));
+        let paths = [&fixture, &model].map(|path| path.display().to_string());
+        let made = latent(&["convert", &paths[0], "-o", &paths[1], "--type", "F32"]).output().unwrap();
+        assert!(made.status.success(), "{case}: {}", String::from_utf8_lossy(&made.stderr));
+        for (mla, form) in latent_testing::sample_of(FORMS, n, FORMS.len()) {
             let out = folder.path().join(format!("{case}-{mla}-{form:?}"));
             emitted(&model, &out, &flags_of(mla, form));
             let found = logits_of(&compiler.program(&out), &model, &tokens);
@@ -325,13 +345,13 @@ fn what_has_no_c_code_is_refused_before_anything_is_written() {
         ..ModelRecipe::new("tiny-v2", RandomWeightTypes::from(TensorType::F32))
     };
     let shards = shards.write_gguf(&path("shards.gguf")).unwrap().first;
-    let ternary = random(folder.path(), "tiny-v3", TensorType::TQ2_0, false);
+    let nvfp4 = random(folder.path(), "tiny-v3", TensorType::NVFP4, false);
     let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("../engine/tests/fixtures/v3-bias");
     let out = path("out");
     for (model, flags, problem) in [
         (&packed, &[][..], "packed file"),
         (&shards, &[], "2 files"),
-        (&ternary, &[], "format TQ2_0"),
+        (&nvfp4, &[], "format NVFP4"),
         (&fixture, &[], "latent convert"),
         (&model, &["--cache-type", "int8"], "int8"),
         (&model, &["--rows", "8000"], "at most 1024"),

@@ -54,7 +54,7 @@ struct step {
 };
 
 extern const struct plan plan;
-/* Attention path of a step of so many rows. */
+/* Whether a step of `rows` rows takes the naive attention path. */
 int plan_naive(size_t rows);
 /* From tokens through all layers, and from the residual stream to logits. */
 void plan_layers(struct model *m, const struct step *s);
