@@ -103,7 +103,7 @@ fn entry(checkpoint: &Checkpoint, weight: &Weight) -> Result<(WeightRows, Tensor
     let info = checkpoint.info(&part.tensor).filter(|info| info.is_stored() && info.tile_rows.is_none());
     let Some(info) = info else { return Err(format!("{name}: not stored as it is read")) };
     let elements = info.shape.iter().try_fold(1usize, |product, n| product.checked_mul(*n));
-    let shape: Vec<usize> = info.shape.iter().copied().collect();
+    let shape = &info.shape;
     if elements != Some(weight.elements()) || info.ty != weight.ty || shape.len() > MAX_DIMENSIONS {
         return Err(format!("{name}: shape {shape:?}"));
     }
