@@ -48,6 +48,11 @@ impl CLibrary {
     /// [`EmitError::Unsupported`] with everything that has no C code; errors of planning.
     pub fn emit(request: &EmitRequest<'_>) -> Result<CLibrary, EmitError> {
         let plans = request.plans()?;
+        // offsets are sums of places in it
+        let arena = plans.layers.arena.bytes.max(plans.head.arena.bytes);
+        if arena > isize::MAX as usize / 2 {
+            return Err(EmitError::internal("its arena is larger than the address space"));
+        }
         let mut tables = WeightTables::default();
         let mut missing = request.refused_files();
         let mut functions = String::new();

@@ -32,7 +32,7 @@ const CLIENT: DocsRun = Skip("it starts another program; tests/clients runs clie
 const GPU: DocsRun = Skip("it needs a GPU; gpu.rs runs it");
 
 /// What commands that begin so need. The first rule that fits counts.
-const RULES: [(&str, DocsRun); 64] = [
+const RULES: [(&str, DocsRun); 66] = [
     ("latent pull ", NETWORK),
     ("latent run hf:", NETWORK),
     ("latent rm hf:", NETWORK),
@@ -94,6 +94,8 @@ const RULES: [(&str, DocsRun); 64] = [
     ("sudo", BUILD),
     ("rustup", BUILD),
     ("cc", BUILD),
+    ("make -C model-c", BUILD),
+    ("model-c/model", Skip("emit_c.rs builds and runs it")),
     ("LD_LIBRARY_PATH=target/release ./generate", BUILD),
     ("LD_LIBRARY_PATH=target/release ./gemm", BUILD),
     ("python3 -m venv", BUILD),
