@@ -410,7 +410,7 @@ const TABLE: &[(&[&str], &str, Effect)] = &[
     (&["graph"], "layers", Fails("--layers 7..9", "7..9")),
     (&["graph"], "rank", Clashes("--rank 1")),
     (&["graph"], "html", Writes("--html out.html", "out.html")),
-    (&["graph"], "emit_c", Writes("--emit-c out", "out/plan.c")),
+    (&["graph"], "emit_c", Writes("--emit-c out", "out")),
     (&["graph"], "profile", Fails("--html out.html --profile /nowhere", "/nowhere")),
     (&["graph"], "weights", Fails("--html out.html --weights /nowhere", "/nowhere")),
     (&["graph"], "parity", Fails("--html out.html --parity /nowhere", "/nowhere")),
