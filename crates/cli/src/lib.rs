@@ -14,6 +14,7 @@ mod job;
 mod markdown;
 mod model;
 mod output;
+mod pack_cache;
 mod prediction;
 mod progress;
 mod ranks;

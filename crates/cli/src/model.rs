@@ -3,7 +3,7 @@
 use crate::args::{EngineArgs, LoraFile, ModelArgs};
 use crate::exit::UsageError;
 use crate::progress::LateBar;
-use crate::{hub, interrupt, output, ranks};
+use crate::{hub, interrupt, output, pack_cache, ranks};
 use anyhow::{Context, Result, anyhow};
 use latent_backend::{Backend, BackendError};
 use latent_engine::{Engine, EngineOptions, PeakRates, Summary};
@@ -39,7 +39,7 @@ fn opened(path: Option<&Path>) -> Result<Checkpoint> {
 
 /// The model of a command that one process runs, with the metadata of its flags.
 pub(crate) fn open_alone(args: &ModelArgs) -> Result<Arc<Checkpoint>> {
-    with_metadata(opened(args.model.as_deref())?, &args.engine)
+    with_metadata(pack_cache::cached(opened(args.model.as_deref())?, &args.engine)?, &args.engine)
 }
 
 /// The same for a command that several ranks may run, each of which needs the files with its own tensors alone.
@@ -50,7 +50,7 @@ pub(crate) fn open_for_rank(path: Option<&Path>, args: &EngineArgs) -> Result<Ar
             warn_if_older(&checkpoint);
             checkpoint
         }
-        _ => opened(path)?,
+        _ => pack_cache::cached(opened(path)?, args)?,
     };
     with_metadata(checkpoint, args)
 }

@@ -47,7 +47,7 @@ const ESSENTIAL: [&str; 12] = [
 ];
 
 /// Flags of the groups that commands share, and commands on which they have no effect: these commands do not have them.
-const ABSENT: [(&[&str], &[&str]); 15] = [
+const ABSENT: [(&[&str], &[&str]); 16] = [
     // the file as it is, or two files
     (
         &["inspect", "check", "graph", "verify", "diff", "plan-hosts"],
@@ -65,6 +65,7 @@ const ABSENT: [(&[&str], &[&str]); 15] = [
     ),
     // the weights of the file alone
     (&["inspect", "check", "verify", "diff", "plan-hosts", "imatrix"], &["lora"]),
+    (&["inspect", "check", "graph", "verify", "dump", "diff", "plan-hosts", "imatrix"], &["pack_cache"]),
     // only speed and plans depend on them
     (
         &[

@@ -49,6 +49,17 @@ pub(crate) struct EngineArgs {
     #[arg(long, value_name = "BYTES", value_parser = super::limits::bytes, help_heading = PERFORMANCE)]
     pub(crate) state_cache: Option<u64>,
 
+    /// Start from a packed copy of the model, which the first start writes into FOLDER [default: the folder packed in LATENT_CACHE]
+    #[arg(
+        long,
+        value_name = "FOLDER",
+        num_args = 0..=1,
+        require_equals = true,
+        conflicts_with = "lora",
+        help_heading = PERFORMANCE
+    )]
+    pub(crate) pack_cache: Option<Option<PathBuf>>,
+
     /// exact: all arithmetic in f32, the reference; default: 8-bit activations where weights are quantized
     #[arg(long, default_value = "default", help_heading = PERFORMANCE)]
     pub(crate) precision: Precision,

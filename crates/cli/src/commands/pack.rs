@@ -1,7 +1,7 @@
 //! `latent pack`: a model as a packed file.
 
 use crate::args::PackArgs;
-use crate::{hub, interrupt, model, output, progress};
+use crate::{hub, model, output, pack_cache};
 use anyhow::{Result, bail};
 use latent_formats::Checkpoint;
 use latent_formats::pack::EXTENSION;
@@ -26,29 +26,13 @@ pub(super) fn run(args: &PackArgs) -> Result<()> {
     if same_file(checkpoint.path(), &out) {
         bail!("{}: it is the model itself; give another file with --out", out.display());
     }
-    let bar = progress::bar(true, "packing");
-    let packed =
-        latent_backends::pack(&checkpoint, &out, args.threads.map(usize::from), &mut |done, total| {
-            bar.set_length(total >> 20);
-            bar.set_position(done >> 20);
-            !interrupt::asked()
-        });
-    bar.finish_and_clear();
-    match packed {
-        Ok(packed) => {
-            packed.not_finite.iter().for_each(|(tensor, count)| {
-                output::note(&format!(
-                    "warning: tensor {tensor} has {count} numbers or scales that are NaN or infinite; they were packed as they \
-                     are (`latent verify --weights` says more)"
-                ));
-            });
-            output::line(&format!(
-                "{}: {} tensors, {}",
-                out.display(),
-                checkpoint.tensors().len(),
-                format_bytes(packed.bytes)
-            ))
-        }
+    match pack_cache::pack(&checkpoint, &out, args.threads) {
+        Ok(packed) => output::line(&format!(
+            "{}: {} tensors, {}",
+            out.display(),
+            checkpoint.tensors().len(),
+            format_bytes(packed.bytes)
+        )),
         Err(error) => Err(latent_engine::EngineError::from(error).into()),
     }
 }

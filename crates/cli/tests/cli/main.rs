@@ -32,6 +32,7 @@ mod mpi_commands;
 #[cfg(feature = "mpi")]
 mod mpi_restart;
 #[cfg(unix)]
+mod pack_cache;
 mod pipes;
 #[cfg(unix)]
 mod private;

@@ -127,19 +127,21 @@ fn mtp_logits(engine: &mut Engine, tokens: &[u32], part: usize) -> Vec<Vec<f32>>
 fn the_mtp_layer_agrees_with_the_reference_in_every_formulation_and_chunking() {
     let made = tempfile::tempdir().unwrap();
     let tokens = tokens(30);
-    for (number, (shape, mtp, file)) in [
-        ("tiny-v3", MtpLayer::Own, "a.gguf"),
-        ("tiny-v3", MtpLayer::Shared, "b.gguf"),
-        ("tiny-v3", MtpLayer::Own, "c"),
-        ("tiny-glm", MtpLayer::Shared, "d"),
-        ("tiny-dense", MtpLayer::Own, "e.gguf"),
+    for (number, (shape, layers, mtp, file)) in [
+        ("tiny-v3", 2, MtpLayer::Own, "a.gguf"),
+        ("tiny-v3", 2, MtpLayer::Shared, "b.gguf"),
+        ("tiny-v3", 2, MtpLayer::Own, "c"),
+        ("tiny-glm", 2, MtpLayer::Shared, "d"),
+        ("tiny-dense", 2, MtpLayer::Own, "e.gguf"),
+        ("small-ling-3", 4, MtpLayer::Own, "f.gguf"),
+        ("small-ling-3", 4, MtpLayer::Shared, "g"),
     ]
     .into_iter()
     .enumerate()
     {
         let recipe = ModelRecipe {
             mtp,
-            layers: Some(2),
+            layers: Some(layers),
             ..ModelRecipe::new(shape, RandomWeightTypes::from(TensorType::F32))
         };
         let checkpoint = written(made.path(), &recipe, file);
@@ -242,16 +244,18 @@ fn greedy_with_drafts(engine: &mut Engine, prompt: &[u32], count: usize) -> (Vec
 fn greedy_tokens_are_the_same_with_drafts_on_every_model_with_an_mtp_layer() {
     let made = tempfile::tempdir().unwrap();
     let mut models = vec![("v3-mtp", checkpoint(&folder("v3-mtp")))];
-    for (n, (shape, mtp, kind)) in [
-        ("tiny-v3", MtpLayer::Own, "Q4_K_M"),
-        ("tiny-glm", MtpLayer::Shared, "Q8_0"),
-        ("tiny-v2", MtpLayer::Own, "BF16"),
-        ("tiny-dense", MtpLayer::Shared, "Q4_0"),
+    for (n, (shape, layers, mtp, kind)) in [
+        ("tiny-v3", 2, MtpLayer::Own, "Q4_K_M"),
+        ("tiny-glm", 2, MtpLayer::Shared, "Q8_0"),
+        ("tiny-v2", 2, MtpLayer::Own, "BF16"),
+        ("tiny-dense", 2, MtpLayer::Shared, "Q4_0"),
+        ("small-ling-3", 4, MtpLayer::Own, "Q8_0"),
     ]
     .into_iter()
     .enumerate()
     {
-        let recipe = ModelRecipe { mtp, layers: Some(2), ..ModelRecipe::new(shape, kind.parse().unwrap()) };
+        let recipe =
+            ModelRecipe { mtp, layers: Some(layers), ..ModelRecipe::new(shape, kind.parse().unwrap()) };
         models.push((shape, written(made.path(), &recipe, &format!("{n}.gguf"))));
     }
     for (i, tier) in tiers().into_iter().enumerate() {

@@ -130,8 +130,10 @@ fn sizes(config: &ModelConfig, architecture: &Architecture, keys: &mut KeyList) 
     let latent = if apart { 1 } else { a.heads };
     match &config.kda {
         None => keys.add_size("attention.head_count_kv", latent),
-        Some(kda) => {
-            let heads = kda.layers.iter().map(|recurrent| if *recurrent { 0 } else { latent as i128 });
+        Some(_) => {
+            // an entry per block, also for layers of multi-token prediction, which a config does not list
+            let of = |layer| if config.is_recurrent(layer) { 0 } else { latent as i128 };
+            let heads = (0..config.all_layers()).map(of);
             keys.add(
                 "attention.head_count_kv",
                 MetadataValue::List(heads.map(MetadataValue::Integer).collect()),
