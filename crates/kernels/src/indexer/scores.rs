@@ -172,9 +172,12 @@ mod tests {
                     &mut Vec::new(),
                 );
                 for (at, found) in all.iter().enumerate() {
+                    // what the cache holds of the key
+                    let mut held = vec![0.0; width];
+                    crate::load_row(row, cache.row(at), &mut held);
                     let dot = |h: usize| -> f64 {
                         let q = &q[h * width..(h + 1) * width];
-                        q.iter().zip(key(at)).map(|(q, k)| f64::from(*q) * f64::from(k)).sum()
+                        q.iter().zip(held.iter().copied()).map(|(q, k)| f64::from(*q) * f64::from(k)).sum()
                     };
                     let truth: f64 = (0..heads).map(|h| f64::from(weights[h]) * dot(h).max(0.0)).sum();
                     let size: f64 = (0..heads).map(|h| f64::from(weights[h]).abs() * dot(h).abs()).sum();
