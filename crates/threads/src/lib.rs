@@ -48,7 +48,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{JoinHandle, ThreadId};
 use std::time::{Duration, Instant};
-use team::{Bench, Team, TeamOrder};
+use team::{TeamOrder, WorkerBench, WorkerTeam};
 use team_size::TeamSize;
 use work_queue::WorkQueues;
 
@@ -58,12 +58,18 @@ use work_queue::WorkQueues;
 const SPIN: Duration = Duration::from_micros(200);
 
 /// The closure that workers run, its lifetime erased.
-type PoolJob = *const (dyn Fn(&PoolWorker<'_>) + Sync);
+#[derive(Clone, Copy)]
+struct PoolJob(*const (dyn Fn(&PoolWorker<'_>) + Sync));
+
+// SAFETY: the pointee is Sync, so that any thread may call it.
+unsafe impl Send for PoolJob {}
+// SAFETY: as above.
+unsafe impl Sync for PoolJob {}
 
 struct PoolState {
     placement: Placement,
     /// One per worker, where it sleeps while it is not in the team. The caller's is not used.
-    benches: Box<[Bench]>,
+    benches: Box<[WorkerBench<PoolJob>]>,
     delays: RunDelays,
     /// The first panic of a worker in the current job.
     panic: Mutex<Option<Box<dyn Any + Send>>>,
@@ -79,7 +85,7 @@ pub const STEP_KINDS: usize = 3;
 /// A pool of threads that live as long as it does.
 pub struct ThreadPool {
     shared: Arc<PoolState>,
-    team: Arc<Team>,
+    team: Arc<WorkerTeam<PoolJob>>,
     handles: Vec<JoinHandle<()>>,
     sizes: [TeamSize; STEP_KINDS],
     step: StepRecord,
@@ -125,7 +131,7 @@ impl ThreadPool {
         let threads = placement.threads();
         let shared = Arc::new(PoolState {
             placement: placement.clone(),
-            benches: (0..threads).map(|_| Bench::new(placement.parallelism())).collect(),
+            benches: (0..threads).map(|_| WorkerBench::new(placement.parallelism())).collect(),
             delays: RunDelays::new(threads),
             panic: Mutex::new(None),
         });
@@ -169,8 +175,12 @@ impl ThreadPool {
     pub fn run(&mut self, job: &(dyn Fn(&PoolWorker<'_>) + Sync)) {
         // SAFETY: only the lifetime changes; workers use the job between the two gates below, while `job` is
         // borrowed.
-        let erased: PoolJob =
-            unsafe { std::mem::transmute::<*const (dyn Fn(&PoolWorker<'_>) + Sync + '_), PoolJob>(job) };
+        let erased = PoolJob(unsafe {
+            std::mem::transmute::<
+                *const (dyn Fn(&PoolWorker<'_>) + Sync + '_),
+                *const (dyn Fn(&PoolWorker<'_>) + Sync),
+            >(job)
+        });
         self.team.work_queues.reset();
         // SAFETY: every other member waits at the gate, and reads the order only after it has opened.
         unsafe { self.team.set_order(TeamOrder::Run(erased)) };
@@ -274,23 +284,31 @@ impl Drop for ThreadPool {
 }
 
 impl PoolState {
-    fn team(&self, members: &[usize]) -> Team {
+    fn team(&self, members: &[usize]) -> WorkerTeam<PoolJob> {
         // with more workers than CPUs, a spinning waiter takes the CPU from the worker it waits for
         let crowded = members.len() > self.placement.parallelism();
         let spin = if crowded { Duration::ZERO } else { SPIN };
-        Team::new(members, self.placement.nodes(), spin, self.placement.parallelism())
+        WorkerTeam::new(members, self.placement.nodes(), spin, self.placement.parallelism())
     }
 }
 
-fn worker(shared: &PoolState, index: usize, team: Arc<Team>) {
+fn worker(shared: &PoolState, index: usize, team: Arc<WorkerTeam<PoolJob>>) {
     let _bound = shared.placement.cpus(index).and_then(AffinityGuard::to);
     let _awake = AwakeGuard::new();
     shared.delays.register(index);
-    team::work(shared, index, team);
+    team::work(&shared.benches, index, team, |team, position, PoolJob(job)| {
+        // SAFETY: the caller's borrow of the closure lasts until this worker has come back from it.
+        run_caught(shared, team, position, unsafe { &*job });
+    });
 }
 
 /// Runs the job. A panic is kept for the caller and releases the workers that wait inside the job.
-fn run_caught(shared: &PoolState, team: &Team, position: usize, job: &(dyn Fn(&PoolWorker<'_>) + Sync)) {
+fn run_caught(
+    shared: &PoolState,
+    team: &WorkerTeam<PoolJob>,
+    position: usize,
+    job: &(dyn Fn(&PoolWorker<'_>) + Sync),
+) {
     let worker = PoolWorker {
         index: position,
         count: team.members.len(),

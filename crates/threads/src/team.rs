@@ -2,22 +2,21 @@
 
 use super::barrier::Barrier;
 use super::work_queue::WorkQueues;
-use super::{PoolJob, PoolState, run_caught};
 use std::cell::UnsafeCell;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// What the caller tells the members of a team at its gate.
-pub(super) enum TeamOrder {
-    Run(PoolJob),
+/// What the caller tells the members of a team at its gate. `J` is a job.
+pub(super) enum TeamOrder<J> {
+    Run(J),
     /// Go over to another team, or to sleep if the worker is not a member of it.
-    Regroup(Arc<Team>),
+    Regroup(Arc<WorkerTeam<J>>),
     Stop,
 }
 
 /// Workers that meet at the same barriers. A member's *position* is its index as jobs see it.
-pub(super) struct Team {
+pub(super) struct WorkerTeam<J> {
     /// Indices of pool workers, ascending. The first is 0, the caller.
     pub(super) members: Box<[usize]>,
     /// Positions of the members on each memory node. Nodes without members are left out.
@@ -27,49 +26,52 @@ pub(super) struct Team {
     /// Where members meet inside a job.
     pub(super) inner: Barrier,
     pub(super) work_queues: WorkQueues,
-    order: UnsafeCell<TeamOrder>,
+    order: UnsafeCell<TeamOrder<J>>,
 }
 
-// SAFETY: `order` is written by the caller alone, before `gate` opens, and read by members after it; the pointee of a job is Sync.
-unsafe impl Sync for Team {}
-// SAFETY: the pointee of a job is Sync, so that any thread may call it; nothing else is bound to a thread.
-unsafe impl Send for Team {}
+// SAFETY: `order` is written by the caller alone, before `gate` opens, and read by members after it.
+unsafe impl<J: Send + Sync> Sync for WorkerTeam<J> {}
 
 /// Where one worker sleeps while it is not in the team.
-pub(super) struct Bench {
+pub(super) struct WorkerBench<J> {
     /// The caller (0) and the worker (1).
     door: Barrier,
     /// The team that the worker joins; none when the pool ends.
-    called: Mutex<Option<Arc<Team>>>,
+    called: Mutex<Option<Arc<WorkerTeam<J>>>>,
 }
 
-impl Bench {
-    pub(super) fn new(cpus: usize) -> Bench {
-        Bench { door: Barrier::new(&[0..1, 1..2], Duration::ZERO, cpus), called: Mutex::default() }
+impl<J> WorkerBench<J> {
+    pub(super) fn new(cpus: usize) -> WorkerBench<J> {
+        WorkerBench { door: Barrier::new(&[0..1, 1..2], Duration::ZERO, cpus), called: Mutex::new(None) }
     }
 
     /// Wakes the worker. Called when the worker is on its way here or sleeps.
-    pub(super) fn call(&self, team: Option<Arc<Team>>) {
+    pub(super) fn call(&self, team: Option<Arc<WorkerTeam<J>>>) {
         *self.called.lock().unwrap_or_else(PoisonError::into_inner) = team;
         self.door.wait(0);
     }
 
-    fn sleep(&self) -> Option<Arc<Team>> {
+    fn sleep(&self) -> Option<Arc<WorkerTeam<J>>> {
         self.door.wait(1);
         self.called.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }
 
-impl Team {
+impl<J> WorkerTeam<J> {
     /// A team of these workers, of which `nodes` says who is on which memory node.
-    pub(super) fn new(members: &[usize], nodes: &[Range<usize>], spin: Duration, cpus: usize) -> Team {
+    pub(super) fn new(
+        members: &[usize],
+        nodes: &[Range<usize>],
+        spin: Duration,
+        cpus: usize,
+    ) -> WorkerTeam<J> {
         let positions = |node: &Range<usize>| {
             members.partition_point(|&member| member < node.start)
                 ..members.partition_point(|&member| member < node.end)
         };
         let nodes: Box<[Range<usize>]> =
             nodes.iter().map(positions).filter(|node| !node.is_empty()).collect();
-        Team {
+        WorkerTeam {
             members: members.into(),
             gate: Barrier::new(&nodes, spin, cpus),
             inner: Barrier::new(&nodes, spin, cpus),
@@ -87,14 +89,19 @@ impl Team {
     ///
     /// # Safety
     /// The caller is the one that waits at the gate as position 0, and all other members wait at the gate or are on their way to it.
-    pub(super) unsafe fn set_order(&self, order: TeamOrder) {
+    pub(super) unsafe fn set_order(&self, order: TeamOrder<J>) {
         // SAFETY: no member reads it before the gate opens, which needs the caller
         unsafe { *self.order.get() = order };
     }
 }
 
-/// The life of a worker other than the caller.
-pub(super) fn work(shared: &PoolState, index: usize, mut team: Arc<Team>) {
+/// The life of a worker other than the caller. `run` runs a job at a position of a team.
+pub(super) fn work<J: Copy>(
+    benches: &[WorkerBench<J>],
+    index: usize,
+    mut team: Arc<WorkerTeam<J>>,
+    run: impl Fn(&WorkerTeam<J>, usize, J),
+) {
     let Some(mut position) = team.position(index) else { return };
     loop {
         if !team.gate.wait(position) {
@@ -104,8 +111,7 @@ pub(super) fn work(shared: &PoolState, index: usize, mut team: Arc<Team>) {
         let next = match unsafe { &*team.order.get() } {
             TeamOrder::Stop => return,
             TeamOrder::Run(job) => {
-                // SAFETY: the caller's borrow of the closure lasts until this worker reaches the next gate.
-                run_caught(shared, &team, position, unsafe { &**job });
+                run(&team, position, *job);
                 None
             }
             TeamOrder::Regroup(next) => Some(Arc::clone(next)),
@@ -115,7 +121,7 @@ pub(super) fn work(shared: &PoolState, index: usize, mut team: Arc<Team>) {
         }
         let Some(mut next) = next else { continue };
         if next.position(index).is_none() {
-            let Some(called) = shared.benches[index].sleep() else { return };
+            let Some(called) = benches[index].sleep() else { return };
             next = called;
         }
         team = next;

@@ -140,7 +140,7 @@ fn wrong_uses_say_what_is_wrong() {
     refused(&["diff", "--a", "mla=quick"], 64, &["--a mla=quick", "absorbed"]);
     refused(&["diff", "--b", "speed=11"], 64, &["speed=11", "precision", "threads"]);
     refused(&["diff", "--b", "threads=0"], 64, &["threads=0", "1..=1024"]);
-    refused(&["diff", "--b", "cache-type=q8_0"], 64, &["f32, f16 or bf16"]);
+    refused(&["diff", "--b", "cache-type=q9_0"], 64, &["f32, f16 or bf16"]);
     refused(&["diff", "--tolerance", "NaN"], 64, &["--tolerance"]);
     refused(&["diff", "--layers", "4..99"], 64, &["4..99"]);
     refused(&["diff", "--tokens", "1,99999"], 1, &["99999", "1024"]);

@@ -735,6 +735,7 @@ fn refused(files: &Files, path: &str, flag: &clap::Arg) -> Option<String> {
         "without" => " fold_norms",
         "override_kv" => " a=int:1",
         "rope_scaling" => " yarn",
+        _ if flag.is_require_equals_set() => "=1",
         _ if flag.get_num_args().is_some_and(|count| count.takes_values()) => " 1",
         _ => "",
     };
