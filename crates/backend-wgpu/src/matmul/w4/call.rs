@@ -28,6 +28,7 @@ struct W4Params {
     y: (usize, usize),
     slices: usize,
     tensor_scale: f32,
+    f16_factor: f32,
 }
 
 impl W4Params {
@@ -48,6 +49,7 @@ impl W4Params {
             *word = u32::try_from(value).map_err(|_| too_large(commands.device(), value))?;
         }
         words[sizes.len()] = self.tensor_scale.to_bits();
+        words[sizes.len() + 1] = self.f16_factor.to_bits();
         Ok(words)
     }
 }
@@ -77,7 +79,8 @@ fn call(
     let whole_groups = group.is_multiple_of(8);
     let shader = W4Shader { entry, codes: weight.codes, scales: weight.kind, whole_groups, f16 };
     let pipeline = weight.pipeline(&Arc::clone(commands.device()), &shader)?;
-    let params = W4Params { inputs: k, columns: n, group, tensor_scale: weight.tensor_scale, ..params };
+    let (tensor_scale, f16_factor) = (weight.tensor_scale, weight.f16_factor);
+    let params = W4Params { inputs: k, columns: n, group, tensor_scale, f16_factor, ..params };
     let words = params.words(commands)?;
     let own = [Some(&weight.words), Some(&weight.scales), weight.zeros.as_ref()];
     let bindings = own.into_iter().flatten().map(ShaderBinding::from).chain(operands);

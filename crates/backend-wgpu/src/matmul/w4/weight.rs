@@ -7,6 +7,7 @@ use crate::device::Device;
 use crate::error::GpuError;
 use crate::f16_values::F16Values;
 use crate::pipeline::ShaderPipeline;
+use half::f16;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Group scales, row-major `[K / group, N]`.
@@ -52,10 +53,43 @@ pub(crate) struct W4Weight {
     pub(crate) codes: W4CodeKind,
     pub(super) kind: ScaleKind,
     pub(super) tensor_scale: f32,
+    /// Power of two by which weights are multiplied, beyond `WEIGHT_FACTOR`, before they are rounded to f16; taken back from sums.
+    pub(super) f16_factor: f32,
     pub(super) words: Buffer,
     pub(super) scales: Buffer,
     pub(super) zeros: Option<Buffer>,
     pipelines: Mutex<Vec<(W4Shader, Arc<ShaderPipeline>)>>,
+}
+
+/// Largest distance of a code from its zero point.
+const MAX_CODE: f32 = 16.0;
+
+/// `WEIGHT_FACTOR` of the shaders.
+const SHADER_FACTOR: f32 = 64.0;
+
+/// The power of two with which the largest weight that these scales allow comes to at least a quarter of the largest f16, and not beyond it: large
+/// weights would be cut off, and small ones lose bits.
+fn f16_factor(scales: GroupScales<'_>) -> f32 {
+    let finite = |scale: f32| if scale.is_finite() { scale.abs() } else { 0.0 };
+    let largest = match scales {
+        GroupScales::F16(bits) => {
+            bits.iter().map(|bits| finite(f16::from_bits(*bits).to_f32())).fold(0.0, f32::max)
+        }
+        // not multiplied in f16
+        GroupScales::E8m0(_) => return 1.0,
+        GroupScales::E4m3(codes, tensor) => {
+            let magnitudes = codes.iter().map(|code| code & 0x7f).filter(|code| *code != 0x7f);
+            finite(e4m3(magnitudes.max().unwrap_or(0)) * tensor)
+        }
+    };
+    let room = f32::from(f16::MAX) / (largest * MAX_CODE * SHADER_FACTOR);
+    if room.is_normal() { 2f32.powi(room.log2().floor().clamp(-100.0, 100.0) as i32) } else { 1.0 }
+}
+
+/// The value of an F8_E4M3 code without sign.
+fn e4m3(code: u8) -> f32 {
+    let (exponent, mantissa) = (i32::from(code >> 3), f32::from(code & 7));
+    if exponent == 0 { mantissa * 2f32.powi(-9) } else { (1.0 + mantissa / 8.0) * 2f32.powi(exponent - 7) }
 }
 
 impl W4Weight {
@@ -100,6 +134,7 @@ impl W4Weight {
             codes,
             kind,
             tensor_scale,
+            f16_factor: f16_factor(scales),
             words: Buffer::with(device, what, &bytes)?,
             scales: Buffer::with(device, "group scales", &scale_bytes)?,
             zeros,
@@ -120,5 +155,29 @@ impl W4Weight {
         let pipeline = device.compiled(&shader.name(), shader.wgsl(F16Values::of(device)))?;
         known.push((*shader, Arc::clone(&pipeline)));
         Ok(pipeline)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_largest_weight_of_any_scales_is_a_large_f16() {
+        let check = |scales: GroupScales<'_>, largest: f32| {
+            let product = largest * MAX_CODE * SHADER_FACTOR * f16_factor(scales);
+            assert!((16384.0..=65504.0).contains(&product), "{largest}: {product}");
+        };
+        for scale in [f16::MAX, f16::from_f32(0.01), f16::from_f32(-3.7), f16::MIN_POSITIVE_SUBNORMAL] {
+            let bits = [f16::ZERO.to_bits(), scale.to_bits(), f16::INFINITY.to_bits()];
+            check(GroupScales::F16(&bits), scale.to_f32().abs());
+        }
+        for (codes, tensor) in [([0x7eu8, 3, 0xff], 0.37f32), ([1, 0, 0x80], 1e-9), ([0xfe, 0, 0], 1e6)] {
+            let code = codes.iter().map(|code| code & 0x7f).filter(|code| *code != 0x7f).max().unwrap();
+            check(GroupScales::E4m3(&codes, tensor), e4m3(code) * tensor);
+        }
+        assert_eq!([e4m3(0x7e), e4m3(1), e4m3(8)], [448.0, 2f32.powi(-9), 2f32.powi(-6)]);
+        let odd = [GroupScales::F16(&[0]), GroupScales::F16(&[]), GroupScales::E4m3(&[0x7f], f32::NAN)];
+        assert!(odd.map(f16_factor).iter().all(|factor| *factor == 1.0));
     }
 }

@@ -19,7 +19,7 @@ fn fill(thread: u32, buffer: u32, start: u32, end: u32, first_row: u32, first_co
       let at = group_of(word, column);
       o = scaled_values(word_values(words[word * p.columns + column]), word, column, scale_at(at), zero_at(at));
     }
-    stash_weights((buffer * TILE_OUTPUTS + place) * STRIDE + line * 8u, o);
+    stash_weights((buffer * TILE_OUTPUTS + place) * STRIDE + line * 8u, Octet(o.a * p.f16_factor, o.b * p.f16_factor));
   }
   for (var index = thread; index < TILE_ROWS * TILE_WORDS; index += THREADS) {
     let line = index % TILE_WORDS;
@@ -55,7 +55,7 @@ fn store(mine: u32, member: u32, at: vec2<u32>, first_row: u32, first_column: u3
     let row = first_row + at.x + i / SIDE;
     let column = first_column + at.y + i % SIDE;
     if row < p.rows && column < p.columns {
-      y[p.y_first + slice * p.rows * p.columns + row * p.y_stride + column] = results[mine + i] / WEIGHT_FACTOR;
+      y[p.y_first + slice * p.rows * p.columns + row * p.y_stride + column] = results[mine + i] / WEIGHT_FACTOR / p.f16_factor;
     }
   }
 }

@@ -9,8 +9,8 @@ struct Params {
   y_stride: u32,
   slices: u32,
   tensor_scale: f32,
-  spare_0: u32,
-  spare_1: u32,
+  f16_factor: f32,
+  spare: u32,
 }
 
 struct Octet {
