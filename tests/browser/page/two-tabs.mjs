@@ -58,7 +58,8 @@ export async function an_answer_of_another_tab_is_shown_and_can_be_stopped({ moc
   await until(async () => (await answerText(page)).includes("word3 "), "it is being written");
   const other = await another(page);
   await until(async () => (await other.getAttribute("#send", "aria-label")) === "Stop", "the second tab knows");
-  assert.ok(await lastAnswer(other).evaluate((element) => element.classList.contains("streaming")));
+  // the button learns of the answer before the message shows it
+  await until(() => lastAnswer(other).evaluate((element) => element.classList.contains("streaming")), "it is shown as being written");
   assert.equal(await other.locator(".trouble").count(), 0, "nothing is called interrupted");
   assert.equal(await other.locator(".conversations .running").count(), 1);
   await shot(other, "second-tab");
