@@ -29,6 +29,43 @@ pub(crate) fn caught<T>(body: impl FnOnce() -> Result<T, Error>) -> Result<T, Er
     catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|panic| Err(Error::panicked(&*panic)))
 }
 
+/// Gives what `make` returns to the caller, who frees it with [`free`]. `*place` is NULL after an error.
+///
+/// # Safety
+/// `place` is NULL or can be written to.
+pub(crate) unsafe fn hand_out<T>(
+    place: *mut *mut T,
+    name: &str,
+    make: impl FnOnce() -> Result<T, Error>,
+) -> Result<(), Error> {
+    if place.is_null() {
+        return Err(null(name));
+    }
+    // SAFETY: as the caller promises
+    unsafe { place.write(std::ptr::null_mut()) };
+    let owned = Box::into_raw(Box::new(make()?));
+    // SAFETY: as above
+    unsafe { place.write(owned) };
+    Ok(())
+}
+
+/// Frees what [`hand_out`] gave. NULL is fine.
+///
+/// # Safety
+/// `owned` is NULL, or came from `hand_out` and is freed once.
+pub(crate) unsafe fn free<T>(owned: *mut T) {
+    if owned.is_null() {
+        return;
+    }
+    // SAFETY: as the caller promises
+    let owned = unsafe { Box::from_raw(owned) };
+    // a panic cannot be reported
+    let _ = caught(|| {
+        drop(owned);
+        Ok(())
+    });
+}
+
 /// What a pointer of the caller points to.
 ///
 /// # Safety

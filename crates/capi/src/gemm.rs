@@ -1,6 +1,6 @@
 //! FP4 and INT4 GEMM.
 
-use crate::border::{self, caught, guarded, null};
+use crate::border::{self, guarded};
 use crate::error::{latent_error, latent_status};
 use crate::sized::{self, SizedStruct};
 use crate::values::fits;
@@ -9,7 +9,6 @@ use latent::{Error, GemmHandle, GemmOptions};
 use latent_marlin::half::slice::HalfBitsSliceExt;
 use latent_marlin::{Input, Packed, Shape};
 use std::ffi::{c_char, c_void};
-use std::ptr::null_mut;
 
 /// Threads and memory for products with 4-bit weights. Threads of the caller may use it at the same time: they take turns.
 pub struct latent_gemm(GemmHandle);
@@ -85,13 +84,10 @@ pub unsafe extern "C" fn latent_gemm_new(
     // SAFETY: pointers are as the header says
     unsafe {
         guarded(error, || {
-            if gemm.is_null() {
-                return Err(null("gemm"));
-            }
-            gemm.write(null_mut());
-            let started = GemmHandle::new(threads as usize)?;
-            gemm.write(Box::into_raw(Box::new(latent_gemm(started))));
-            Ok(())
+            border::hand_out(gemm, "gemm", || {
+                let started = GemmHandle::new(threads as usize)?;
+                Ok(latent_gemm(started))
+            })
         })
     }
 }
@@ -99,16 +95,8 @@ pub unsafe extern "C" fn latent_gemm_new(
 /// Ends the threads, once no thread of the caller uses them. NULL is fine.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn latent_gemm_free(gemm: *mut latent_gemm) {
-    if gemm.is_null() {
-        return;
-    }
-    // SAFETY: it came from Box::into_raw in latent_gemm_new, and the caller frees it once
-    let gemm = unsafe { Box::from_raw(gemm) };
-    // a panic cannot be reported
-    let _ = caught(|| {
-        drop(gemm);
-        Ok(())
-    });
+    // SAFETY: it came from latent_gemm_new, and the caller frees it once
+    unsafe { border::free(gemm) }
 }
 
 /// Packs a dense weight `[k, n]`, row-major: `quant_type` is one of latent_quant_type. `words` gets `[k / 8, n]`: eight codes along K, the first in the lowest

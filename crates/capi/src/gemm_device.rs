@@ -1,6 +1,6 @@
 //! FP4 and INT4 GEMM on a GPU: weights and arrays stay in its memory.
 
-use crate::border::{self, caught, guarded, null};
+use crate::border::{self, guarded, null};
 use crate::buffers::give;
 use crate::error::{latent_error, latent_status};
 use crate::gemm::{input, latent_gemm_options};
@@ -9,7 +9,6 @@ use crate::weight::latent_weight;
 use latent::Error;
 use latent_marlin::{DeviceArray, GemmDevice, ResidentWeight};
 use std::ffi::{c_char, c_void};
-use std::ptr::null_mut;
 
 /// A GPU for products with 4-bit weights. Threads of the caller may use it, its weights and its arrays at the same time.
 pub struct latent_gemm_device(GemmDevice);
@@ -30,42 +29,24 @@ pub unsafe extern "C" fn latent_gemm_device_open(
     // SAFETY: pointers are as the header says
     unsafe {
         guarded(error, || {
-            if device.is_null() {
-                return Err(null("device"));
-            }
-            device.write(null_mut());
-            let name = border::word(name, "name")?.ok_or_else(|| null("name"))?;
-            let opened = GemmDevice::named(name)?.ok_or_else(|| {
-                Error::argument(format!("device {name:?} is the CPU: use latent_gemm_new, or gpu or gpu:N"))
-            })?;
-            device.write(Box::into_raw(Box::new(latent_gemm_device(opened))));
-            Ok(())
+            border::hand_out(device, "device", || {
+                let name = border::word(name, "name")?.ok_or_else(|| null("name"))?;
+                let opened = GemmDevice::named(name)?.ok_or_else(|| {
+                    Error::argument(format!(
+                        "device {name:?} is the CPU: use latent_gemm_new, or gpu or gpu:N"
+                    ))
+                })?;
+                Ok(latent_gemm_device(opened))
+            })
         })
     }
-}
-
-/// Frees what a pointer of the caller owns.
-///
-/// # Safety
-/// It is NULL, or came from Box::into_raw, and the caller frees it once.
-unsafe fn free<T>(pointer: *mut T) {
-    if pointer.is_null() {
-        return;
-    }
-    // SAFETY: as the caller promises
-    let owned = unsafe { Box::from_raw(pointer) };
-    // a panic cannot be reported
-    let _ = caught(|| {
-        drop(owned);
-        Ok(())
-    });
 }
 
 /// Frees a GPU. NULL is fine.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn latent_gemm_device_free(device: *mut latent_gemm_device) {
     // SAFETY: it came from latent_gemm_device_open, and the caller frees it once
-    unsafe { free(device) }
+    unsafe { border::free(device) }
 }
 
 /// Sends a weight to a GPU. `order` is NULL, or names for each of the weight's k rows the input that it is multiplied with (checkpoints in act-order).
@@ -82,19 +63,16 @@ pub unsafe extern "C" fn latent_device_weight_new(
     // SAFETY: pointers are as the header says
     unsafe {
         guarded(error, || {
-            if resident.is_null() {
-                return Err(null("resident"));
-            }
-            resident.write(null_mut());
-            let device = &border::given(device, "device")?.0;
-            let weight = latent_weight::given(weight)?;
-            let view = weight.view()?;
-            let sent = match order.is_null() && order_count == 0 {
-                true => device.upload(&view)?,
-                false => device.upload_ordered(&view, border::elements(order, order_count, "order")?)?,
-            };
-            resident.write(Box::into_raw(Box::new(latent_device_weight(sent))));
-            Ok(())
+            border::hand_out(resident, "resident", || {
+                let device = &border::given(device, "device")?.0;
+                let weight = latent_weight::given(weight)?;
+                let view = weight.view()?;
+                let sent = match order.is_null() && order_count == 0 {
+                    true => device.upload(&view)?,
+                    false => device.upload_ordered(&view, border::elements(order, order_count, "order")?)?,
+                };
+                Ok(latent_device_weight(sent))
+            })
         })
     }
 }
@@ -103,7 +81,7 @@ pub unsafe extern "C" fn latent_device_weight_new(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn latent_device_weight_free(resident: *mut latent_device_weight) {
     // SAFETY: it came from latent_device_weight_new, and the caller frees it once
-    unsafe { free(resident) }
+    unsafe { border::free(resident) }
 }
 
 /// Sends `rows` rows of `columns` numbers, whose type is one of latent_input_type, to a GPU. Free them with latent_device_array_free.
@@ -121,14 +99,11 @@ pub unsafe extern "C" fn latent_device_array_new(
     // SAFETY: pointers are as the header says
     unsafe {
         guarded(error, || {
-            if array.is_null() {
-                return Err(null("array"));
-            }
-            array.write(null_mut());
-            let device = &border::given(device, "device")?.0;
-            let sent = device.rows(input(x, x_count, x_type)?, rows, columns)?;
-            array.write(Box::into_raw(Box::new(latent_device_array(sent))));
-            Ok(())
+            border::hand_out(array, "array", || {
+                let device = &border::given(device, "device")?.0;
+                let sent = device.rows(input(x, x_count, x_type)?, rows, columns)?;
+                Ok(latent_device_array(sent))
+            })
         })
     }
 }
@@ -137,7 +112,7 @@ pub unsafe extern "C" fn latent_device_array_new(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn latent_device_array_free(array: *mut latent_device_array) {
     // SAFETY: it came from a function of this library, and the caller frees it once
-    unsafe { free(array) }
+    unsafe { border::free(array) }
 }
 
 /// Rows and columns of an array; either may be NULL.
@@ -190,18 +165,15 @@ pub unsafe extern "C" fn latent_device_multiply(
     // SAFETY: pointers are as the header says
     unsafe {
         guarded(error, || {
-            if y.is_null() {
-                return Err(null("y"));
-            }
-            y.write(null_mut());
-            let weight = &border::given(resident, "resident")?.0;
-            let x = &border::given(x, "x")?.0;
-            let bias = bias.as_ref().map(|bias| &bias.0);
-            let options =
-                sized::read(options, latent_gemm_options::NONE)?.unwrap_or(latent_gemm_options::NONE);
-            let product = weight.multiply(options.read()?.forced(), x, bias)?;
-            y.write(Box::into_raw(Box::new(latent_device_array(product))));
-            Ok(())
+            border::hand_out(y, "y", || {
+                let weight = &border::given(resident, "resident")?.0;
+                let x = &border::given(x, "x")?.0;
+                let bias = bias.as_ref().map(|bias| &bias.0);
+                let options =
+                    sized::read(options, latent_gemm_options::NONE)?.unwrap_or(latent_gemm_options::NONE);
+                let product = weight.multiply(options.read()?.forced(), x, bias)?;
+                Ok(latent_device_array(product))
+            })
         })
     }
 }
@@ -216,13 +188,10 @@ pub unsafe extern "C" fn latent_device_dequantize(
     // SAFETY: pointers are as the header says
     unsafe {
         guarded(error, || {
-            if values.is_null() {
-                return Err(null("values"));
-            }
-            values.write(null_mut());
-            let decoded = border::given(resident, "resident")?.0.dequantize()?;
-            values.write(Box::into_raw(Box::new(latent_device_array(decoded))));
-            Ok(())
+            border::hand_out(values, "values", || {
+                let decoded = border::given(resident, "resident")?.0.dequantize()?;
+                Ok(latent_device_array(decoded))
+            })
         })
     }
 }

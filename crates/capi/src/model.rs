@@ -1,6 +1,6 @@
 //! Loading a model.
 
-use crate::border::{self, caught, guarded, null};
+use crate::border::{self, guarded, null};
 use crate::buffers::latent_string;
 use crate::error::{latent_error, latent_status};
 use crate::load_options::latent_load_options;
@@ -24,22 +24,19 @@ pub unsafe extern "C" fn latent_model_load(
     // SAFETY: pointers are as the header says
     unsafe {
         guarded(error, || {
-            if model.is_null() {
-                return Err(null("model"));
-            }
-            model.write(std::ptr::null_mut());
-            let path = border::word(path, "path")?.map(Path::new);
-            let options = sized::read(options, latent_load_options::default())?.unwrap_or_default();
-            // a builder of the path would download it in a build where another crate turns the feature `hub` on
-            let builder = match path {
-                Some(path) => Model::opened(latent::open(path)?),
-                None => Model::demo(),
-            };
-            let add = |builder: ModelBuilder, (path, scale)| builder.adapter(path, scale);
-            let builder = options.adapters()?.into_iter().fold(builder, add);
-            let loaded = builder.options(options.read()?).load()?;
-            model.write(Box::into_raw(Box::new(latent_model(loaded))));
-            Ok(())
+            border::hand_out(model, "model", || {
+                let path = border::word(path, "path")?.map(Path::new);
+                let options = sized::read(options, latent_load_options::default())?.unwrap_or_default();
+                // a builder of the path would download it in a build where another crate turns the feature `hub` on
+                let builder = match path {
+                    Some(path) => Model::opened(latent::open(path)?),
+                    None => Model::demo(),
+                };
+                let add = |builder: ModelBuilder, (path, scale)| builder.adapter(path, scale);
+                let builder = options.adapters()?.into_iter().fold(builder, add);
+                let loaded = builder.options(options.read()?).load()?;
+                Ok(latent_model(loaded))
+            })
         })
     }
 }
@@ -47,16 +44,8 @@ pub unsafe extern "C" fn latent_model_load(
 /// Gives a model back, once no other thread uses it; waits until its memory is free. NULL is fine.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn latent_model_free(model: *mut latent_model) {
-    if model.is_null() {
-        return;
-    }
-    // SAFETY: it came from Box::into_raw in latent_model_load, and the caller frees it once
-    let model = unsafe { Box::from_raw(model) };
-    // a panic cannot be reported
-    let _ = caught(|| {
-        drop(model);
-        Ok(())
-    });
+    // SAFETY: it came from latent_model_load, and the caller frees it once
+    unsafe { border::free(model) }
 }
 
 /// What was loaded, and how it runs: a JSON object with name, file, architecture, parameters, context, vocab_size, threads, warnings and more.

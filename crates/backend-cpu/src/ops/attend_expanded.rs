@@ -117,9 +117,7 @@ impl AttendExpanded {
             ctx.beat();
         });
     }
-}
 
-impl AttendExpanded {
     /// The tokens that some rows of a span attend to, where the last of them attends to selected ones.
     fn mask(&self, ctx: &WorkerContext<'_>, rows: Range<usize>, mask: &mut KeyMask) {
         let selected = |row| ctx.selected(self.selected.as_ref(), row);

@@ -52,18 +52,20 @@ impl AdapterHeads {
         }
     }
 
+    /// This worker's share of rows × heads, with the factors of their terms; without those whose factor is 0.
+    fn own_terms(&self, ctx: &WorkerContext<'_>) -> impl Iterator<Item = (usize, usize, f32)> {
+        let heads = self.out.heads;
+        let items = ctx.worker.share(ctx.rows * heads, 1);
+        let terms = items.map(move |item| (item / heads, item % heads, factor(ctx, self.of, item / heads)));
+        terms.filter(|(.., factor)| *factor != 0.0)
+    }
+
     fn add_to_queries(&self, ctx: &WorkerContext<'_>, scratch: &mut WorkerScratch) {
         let attention = &ctx.model.config.attention;
         let (nope, latent) = (attention.nope, attention.kv_lora_rank);
-        let heads = self.out.heads;
         let (a, b) = (ctx.vector(self.a), ctx.vector(self.b));
         let rank = a.len() / latent;
-        for item in ctx.worker.share(ctx.rows * heads, 1) {
-            let (row, head) = (item / heads, item % heads);
-            let factor = factor(ctx, self.of, row);
-            if factor == 0.0 {
-                continue;
-            }
+        for (row, head, factor) in self.own_terms(ctx) {
             let low = resize_scratch(&mut scratch.results, rank);
             low.fill(0.0);
             let first = head * (nope + attention.v);
@@ -82,15 +84,9 @@ impl AdapterHeads {
     fn add_to_results(&self, ctx: &WorkerContext<'_>, scratch: &mut WorkerScratch) {
         let attention = &ctx.model.config.attention;
         let (v, latent) = (attention.v, attention.kv_lora_rank);
-        let heads = self.out.heads;
         let (a, b) = (ctx.vector(self.a), ctx.vector(self.b));
         let rank = a.len() / latent;
-        for item in ctx.worker.share(ctx.rows * heads, 1) {
-            let (row, head) = (item / heads, item % heads);
-            let factor = factor(ctx, self.of, row);
-            if factor == 0.0 {
-                continue;
-            }
+        for (row, head, factor) in self.own_terms(ctx) {
             let mix = ctx.head(&self.input, row, head);
             let low = resize_scratch(&mut scratch.results, rank);
             for (low, weights) in low.iter_mut().zip(a.chunks_exact(latent)) {

@@ -8,7 +8,6 @@ use super::bench_predicted::{self, BenchPrediction};
 use super::cpu_info::cpu_info;
 use super::limit_samples::LimitSamples;
 use crate::args::{BenchArgs, BenchFormat};
-
 use crate::{model, output};
 use anyhow::Result;
 use latent_engine::{Engine, PeakRates, Roofline, StepSize, Summary};

@@ -8,6 +8,7 @@ use crate::error::GpuError;
 use crate::f16_values::F16Values;
 use crate::pipeline::ShaderPipeline;
 use half::f16;
+use latent_quant::f8_e4m3;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Group scales, row-major `[K / group, N]`.
@@ -79,17 +80,11 @@ fn f16_factor(scales: GroupScales<'_>) -> f32 {
         GroupScales::E8m0(_) => return 1.0,
         GroupScales::E4m3(codes, tensor) => {
             let magnitudes = codes.iter().map(|code| code & 0x7f).filter(|code| *code != 0x7f);
-            finite(e4m3(magnitudes.max().unwrap_or(0)) * tensor)
+            finite(f8_e4m3::value(magnitudes.max().unwrap_or(0)) * tensor)
         }
     };
     let room = f32::from(f16::MAX) / (largest * MAX_CODE * SHADER_FACTOR);
     if room.is_normal() { 2f32.powi(room.log2().floor().clamp(-100.0, 100.0) as i32) } else { 1.0 }
-}
-
-/// The value of an F8_E4M3 code without sign.
-fn e4m3(code: u8) -> f32 {
-    let (exponent, mantissa) = (i32::from(code >> 3), f32::from(code & 7));
-    if exponent == 0 { mantissa * 2f32.powi(-9) } else { (1.0 + mantissa / 8.0) * 2f32.powi(exponent - 7) }
 }
 
 impl W4Weight {
@@ -174,9 +169,9 @@ mod tests {
         }
         for (codes, tensor) in [([0x7eu8, 3, 0xff], 0.37f32), ([1, 0, 0x80], 1e-9), ([0xfe, 0, 0], 1e6)] {
             let code = codes.iter().map(|code| code & 0x7f).filter(|code| *code != 0x7f).max().unwrap();
-            check(GroupScales::E4m3(&codes, tensor), e4m3(code) * tensor);
+            check(GroupScales::E4m3(&codes, tensor), f8_e4m3::value(code) * tensor);
         }
-        assert_eq!([e4m3(0x7e), e4m3(1), e4m3(8)], [448.0, 2f32.powi(-9), 2f32.powi(-6)]);
+        assert_eq!([0x7e, 1, 8].map(f8_e4m3::value), [448.0, 2f32.powi(-9), 2f32.powi(-6)]);
         let odd = [GroupScales::F16(&[0]), GroupScales::F16(&[]), GroupScales::E4m3(&[0x7f], f32::NAN)];
         assert!(odd.map(f16_factor).iter().all(|factor| *factor == 1.0));
     }
