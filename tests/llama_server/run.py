@@ -19,7 +19,6 @@ from pathlib import Path
 import source
 
 HERE = Path(__file__).resolve().parent
-DOCUMENT = HERE.parents[1] / "docs" / "llama-server-tests.md"
 # left out: images, tools that the server runs itself, MCP servers, and Vertex AI's form of requests
 FILES = """basic chat_completion compat_anthropic compat_oai_responses completion ctx_shift embedding ignore_eos infill kv_keep_only_active
     lora metrics proxy rerank router security sleep slot_save speculative stream template tokenize tool_call""".split()
@@ -56,17 +55,14 @@ def compare(found):
     listed = {test: reason for reason in expected["reason"] for test in reason["tests"]}
     if twice := [t for t, n in collections.Counter(t for r in expected["reason"] for t in r["tests"]).items() if n > 1]:
         yield f"expected.toml lists {twice[0]} twice"
-    document = DOCUMENT.read_text()
     for test in listed:
-        if f"`{test}`" not in document:
-            yield f"{DOCUMENT.name} does not list {test}"
         if test not in found:
             yield f"expected.toml lists {test}, which was not run"
     for test, report in sorted(found.items()):
         if report["outcome"] == "failed" and test not in listed:
             yield f"{test} fails: {report['error'][:400]}"
         elif report["outcome"] == "passed" and test in listed:
-            yield f"{test} passes: remove it from expected.toml and {DOCUMENT.name}"
+            yield f"{test} passes: remove it from expected.toml"
     if len(found) != expected["tests"]:
         yield f"{len(found)} tests were run, expected {expected['tests']}"
 

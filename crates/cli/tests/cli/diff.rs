@@ -95,7 +95,12 @@ fn the_example_of_the_documentation_is_true() {
         let rows = first.take_while(|line| !line.is_empty());
         rows.map(|line| line.split_whitespace().next().unwrap().to_owned()).collect()
     };
-    assert_eq!(names(&found), names(&document));
+    // the document leaves rows out
+    let found_names = names(&found);
+    let mut rest = found_names.iter();
+    for name in names(&document).iter().filter(|name| *name != "…") {
+        assert!(rest.any(|found| found == name), "the output has no {name} in this place: {found_names:?}");
+    }
     let blame =
         |text: &str| text.lines().find(|line| line.starts_with("The sides part at")).map(str::to_owned);
     assert!(blame(&found).is_some());
