@@ -105,7 +105,7 @@ fn plain_tensors(stages: &[Stage]) -> HashSet<&str> {
     let mut plain = HashSet::new();
     for plan in stages.iter().flat_map(|stage| &stage.plans) {
         let own = |node: &&Node| {
-            matches!(node.op.spec().kernels(), RequiredKernels::Own(_))
+            matches!(node.op.spec().kernels, RequiredKernels::Own(_))
                 || matches!(node.op, Op::LoraAbsorbK | Op::LoraAbsorbV)
         };
         for node in plan.ir.nodes.iter().filter(own) {

@@ -145,7 +145,7 @@ impl PhaseWriter<'_> {
 
     /// The statements of a node.
     fn code(&mut self, node: &Node) -> Result<String, EmitError> {
-        if node.op.spec().is_view() {
+        if node.op.spec().is_view {
             return Ok(String::new());
         }
         if node.prologue != Prologue::default() || node.epilogue != Epilogue::None {

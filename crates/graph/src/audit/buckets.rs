@@ -52,7 +52,7 @@ fn cache(layers: &[Plan], found: &mut Findings<'_>) {
 
 /// Layer and operation of every store, in order.
 fn stores(plan: &Plan) -> Vec<(Option<usize>, Op)> {
-    let stores = plan.ir.nodes.iter().filter(|n| n.op.spec().kv().stores);
+    let stores = plan.ir.nodes.iter().filter(|n| n.op.spec().kv.stores);
     stores.map(|node| (node.layer, node.op)).collect()
 }
 

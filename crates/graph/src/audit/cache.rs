@@ -36,7 +36,7 @@ pub(super) fn check(
     }
     states(trace, span, config, found);
     let stores = |(_, node): &(usize, &Node)| {
-        let kv = node.op.spec().kv();
+        let kv = node.op.spec().kv;
         kv.stores && !kv.is_recurrent()
     };
     for (n, node) in nodes.iter().enumerate().filter(stores) {
@@ -83,8 +83,7 @@ fn kv_layers(trace: &ResolvedIr<'_>, layer: usize, streams: &[CacheStream], foun
 /// A84: each recurrent state is read and replaced once in a step, for every row, by an operation that keeps one of its kind.
 fn states(trace: &ResolvedIr<'_>, span: &ModelSpan, config: &ModelConfig, found: &mut Findings<'_>) {
     let mut users: Vec<Vec<usize>> = vec![Vec::new(); trace.ir.kv_layers.len()];
-    for (n, node) in trace.ir.nodes.iter().enumerate().filter(|(_, node)| node.op.spec().kv().is_recurrent())
-    {
+    for (n, node) in trace.ir.nodes.iter().enumerate().filter(|(_, node)| node.op.spec().kv.is_recurrent()) {
         if let Some(users) = node.kv_layer.and_then(|id| users.get_mut(id.0)) {
             users.push(n);
         }
@@ -160,7 +159,7 @@ fn store(trace: &ResolvedIr<'_>, n: usize, streams: &[CacheStream], found: &mut 
     };
     // an operation that also attends has queries among its inputs
     let names = parts.iter().map(|(name, _)| *name);
-    let stored: Vec<&str> = match spec.kv().attends {
+    let stored: Vec<&str> = match spec.kv.attends {
         true => names.filter(|name| stated.contains(name)).collect(),
         false => names.collect(),
     };

@@ -123,7 +123,7 @@ fn arity(spec: &OpSpec) -> Option<(usize, usize)> {
         return Some((1, 1));
     }
     let op = Op::of_circuits(&spec.op)?;
-    let outputs = match op.spec().outputs() {
+    let outputs = match op.spec().outputs {
         Outputs::Ports(ports) => ports.len(),
         Outputs::PerWeight(_) => 1,
         Outputs::PerPart(_) => spec.sizes.len().max(1),

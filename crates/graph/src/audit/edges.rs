@@ -25,7 +25,7 @@ fn slots(trace: &ResolvedIr<'_>, n: usize, found: &mut Findings<'_>) {
     if node.inputs.len() != inputs {
         found.at(Code::A16, trace.ir, n, None, format!("it has {} inputs, not {inputs}", node.inputs.len()));
     }
-    if node.outputs.len() != outputs || (node.op.spec().is_view() && node.outputs.is_empty()) {
+    if node.outputs.len() != outputs || (node.op.spec().is_view && node.outputs.is_empty()) {
         found.at(
             Code::A16,
             trace.ir,
@@ -74,7 +74,7 @@ fn kv_splits(trace: &ResolvedIr<'_>, n: usize, found: &mut Findings<'_>) {
 fn wrong_weights(trace: &ResolvedIr<'_>, node: &Node) -> Option<&'static str> {
     let kv = node.kv_layer.map(|id| trace.ir.kv_layers[id.0].kind);
     let weights = NodeWeights { count: node.weights.len(), epilogue: node.epilogue, kv };
-    node.op.spec().weights_fit(&weights).err()
+    (node.op.spec().weights_fit)(&weights).err()
 }
 
 /// A18: the dtype of every value is the one of the port that reads it, and of the port that makes it.
@@ -95,7 +95,7 @@ fn dtypes(trace: &ResolvedIr<'_>, n: usize, found: &mut Findings<'_>) {
 /// A19: what is folded in must be something that the operation does.
 fn folded(trace: &ResolvedIr<'_>, n: usize, found: &mut Findings<'_>) {
     let node = &trace.ir.nodes[n];
-    let folds = node.op.spec().folds();
+    let folds = node.op.spec().folds;
     if node.prologue.norm.is_some() && folds.norm == NormFold::No {
         found.at(Code::A19, trace.ir, n, None, "it has a norm prologue, which it does not apply".into());
     }
@@ -193,7 +193,7 @@ fn order(trace: &ResolvedIr<'_>, found: &mut Findings<'_>) {
                 );
             }
             made[id.0] |= needed;
-            write(trace, &mut alive, *id, needed, node.op.spec().is_view());
+            write(trace, &mut alive, *id, needed, node.op.spec().is_view);
         }
     }
 }

@@ -58,7 +58,7 @@ struct MlaLayerNodes {
 
 fn note(n: usize, node: &Node, layers: &mut [MlaLayerNodes]) {
     let Some(layer) = node.layer.and_then(|layer| layers.get_mut(layer)) else { return };
-    let kv = node.op.spec().kv();
+    let kv = node.op.spec().kv;
     if kv.is_recurrent() {
         return; // A84
     }
@@ -140,7 +140,7 @@ pub(super) fn origin(trace: &ResolvedIr<'_>, mut raw: ValueId, path: AttentionPa
 /// The projection that `part` is cut from, and the offset of its first element; none where no split makes it.
 fn cut_from(trace: &ResolvedIr<'_>, part: ValueId, path: AttentionPath) -> Option<(ValueId, usize)> {
     let node = &trace.ir.nodes[trace.maker(part, path)?];
-    let whole = *node.inputs.first().filter(|_| node.op.spec().is_view())?;
+    let whole = *node.inputs.first().filter(|_| node.op.spec().is_view)?;
     Some((whole, trace.places[part.0].from - trace.places[whole.0].from))
 }
 
@@ -279,7 +279,7 @@ fn raw_part(
 /// A48, and A46 of a node: its KV layer is of its kind and its layer.
 fn kv_layer(trace: &ResolvedIr<'_>, n: usize, found: &mut Findings<'_>) {
     let node = &trace.ir.nodes[n];
-    let kinds = node.op.spec().kv().layers;
+    let kinds = node.op.spec().kv.layers;
     let Some(id) = node.kv_layer else {
         if !kinds.is_empty() {
             found.at(Code::A48, trace.ir, n, Some("KV layer".into()), "it has no KV layer".into());
@@ -326,7 +326,7 @@ fn owners(trace: &ResolvedIr<'_>, span: &ModelSpan, found: &mut Findings<'_>) {
 /// A49: which of W_UK and W_UV a node of the attention has.
 fn expansion(trace: &ResolvedIr<'_>, n: usize, found: &mut Findings<'_>) {
     let node = &trace.ir.nodes[n];
-    let has = |slot: &str| node.op.spec().slots().iter().any(|of| of.name == slot);
+    let has = |slot: &str| node.op.spec().slots.iter().any(|of| of.name == slot);
     let (keys, values) = (has("k_b"), has("v_b"));
     // whether there should be any is a matter of A16
     if node.weights.is_empty() || !(keys || values) {

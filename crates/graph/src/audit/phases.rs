@@ -47,7 +47,7 @@ pub(super) fn check(
     gaps(phases, found);
     for (n, node) in ir.nodes.iter().enumerate() {
         let wanted = |name: &&str| pipeline().iter().any(|pass| pass.name == *name && pass.is_wanted(target));
-        if let Some(pass) = node.op.spec().lowered_by().filter(wanted) {
+        if let Some(pass) = node.op.spec().lowered_by.filter(wanted) {
             found.at(Code::A50, ir, n, None, format!("it was not lowered by {pass}"));
         }
     }
@@ -55,7 +55,7 @@ pub(super) fn check(
     let mut past: Vec<Vec<NodeAccess>> = Vec::new();
     past.resize_with(ir.values.len() + ir.kv_layers.len(), Vec::new);
     for (n, node) in ir.nodes.iter().enumerate() {
-        if node.op.spec().is_view() {
+        if node.op.spec().is_view {
             continue; // views only: nothing moves
         }
         let now = accesses(trace, node, n, phases[n]);
@@ -104,7 +104,7 @@ fn accesses(trace: &ResolvedIr<'_>, node: &Node, n: usize, phase: usize) -> Vec<
     list.extend(node.outputs.iter().map(|id| access(trace.places[id.0], wrote)));
     if let Some(id) = node.kv_layer {
         let whole = ValuePlace { root: trace.ir.values.len() + id.0, from: 0, to: usize::MAX };
-        let kind = if node.op.spec().kv().stores { NodeAccessKind::Write } else { NodeAccessKind::Read };
+        let kind = if node.op.spec().kv.stores { NodeAccessKind::Write } else { NodeAccessKind::Read };
         list.push(access(whole, kind));
     }
     list

@@ -25,14 +25,14 @@ pub(super) fn check(trace: &ResolvedIr<'_>, config: &ModelConfig, found: &mut Fi
         if node.inputs.len() == node.input_count() && node.outputs.len() == node.output_count() {
             rows(trace, n, node, config, found);
             routing(trace, n, node, found);
-            if node.op.spec().shape_rule() == ShapeRule::Experts && config.moe.is_none() {
+            if node.op.spec().shape_rule == ShapeRule::Experts && config.moe.is_none() {
                 found.at(Code::A28, trace.ir, n, None, "the config has no experts".into());
                 continue;
             }
             let stated = stated.entry(node.op.word()).or_insert_with(|| StatedShapes::of(node.op, &vars));
             stated.values(node, &mut shapes);
             stated.weights(node, &mut shapes);
-            node.op.spec().check(&mut shapes);
+            (node.op.spec().check)(&mut shapes);
         }
         for problem in shapes.problems {
             found.at(code(problem.rule), trace.ir, n, problem.at, problem.text);
@@ -97,13 +97,13 @@ impl StatedShapes {
     fn of(op: Op, vars: &ConfigVars) -> StatedShapes {
         let port = |port: &Port| dimensions(port.shape.split(" × ").skip(1), vars);
         let spec = op.spec();
-        let outputs = match spec.outputs() {
+        let outputs = match spec.outputs {
             Outputs::Ports(ports) => ports,
             Outputs::PerWeight(_) | Outputs::PerPart(_) => &[],
         };
-        let slots = spec.slots().iter();
+        let slots = spec.slots.iter();
         StatedShapes {
-            inputs: spec.inputs().iter().map(|of| (*of, port(of))).collect(),
+            inputs: spec.inputs.iter().map(|of| (*of, port(of))).collect(),
             outputs: outputs.iter().map(port).collect(),
             slots: slots
                 .filter_map(|slot| Some((slot.name, dimensions(slot.shape.split(" × "), vars)?)))
@@ -113,7 +113,7 @@ impl StatedShapes {
 
     /// Values against ports: of attention heads and width, else the elements per row.
     fn values(&self, node: &Node, shapes: &mut NodeShapes<'_>) {
-        let rule = node.op.spec().shape_rule();
+        let rule = node.op.spec().shape_rule;
         self.left_out(node, shapes);
         let stated = |name| self.inputs.iter().find(|(port, _)| port.name == name);
         let inputs =
@@ -151,7 +151,7 @@ impl StatedShapes {
             if (elements > 0) != node.input_at(port.name).is_some() {
                 let is = if elements > 0 { "left out" } else { "there" };
                 let text = format!("it is {is}, and the config gives it {elements} elements");
-                shapes.wrong(node.op.spec().shape_rule(), port.name.to_owned(), text);
+                shapes.wrong(node.op.spec().shape_rule, port.name.to_owned(), text);
             }
         }
     }
@@ -163,7 +163,7 @@ impl StatedShapes {
             let alike = || self.slots.iter().find(|(_, shape)| shape == weight.shape);
             let Some((_, expected)) = named.or_else(alike).or(self.slots.first()) else { continue };
             if weight.shape != expected {
-                let rule = match node.op.spec().shape_rule() {
+                let rule = match node.op.spec().shape_rule {
                     ShapeRule::Experts => expert_rule(weight.shape, expected),
                     rule => rule,
                 };

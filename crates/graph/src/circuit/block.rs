@@ -122,7 +122,7 @@ pub struct OpSpec {
 
 /// The operations that a circuit may name: those that circuits make, and `mlp`, which stands for several.
 pub static OP_WORDS: LazyLock<Vec<&'static str>> = LazyLock::new(|| {
-    let made = Op::ALL.iter().filter(|op| op.spec().made_by() == NodeMaker::Circuit).map(Op::word);
+    let made = Op::ALL.iter().filter(|op| op.spec().made_by == NodeMaker::Circuit).map(Op::word);
     made.chain(["mlp"]).collect()
 });
 

@@ -80,7 +80,7 @@ fn op(word: &str) -> Option<&'static Op> {
 }
 
 fn kv(word: &str) -> KvUse {
-    op(word).map(|op| op.spec().kv()).unwrap_or_default()
+    op(word).map(|op| op.spec().kv).unwrap_or_default()
 }
 
 impl StreamSpec {

@@ -316,7 +316,7 @@ impl Builder<'_> {
                 self.push(Op::ExpertMlp, inputs, vec![out], weights);
             }
             "mlp" => self.mlp(spec, input, &weights)?,
-            word => match Op::of_circuits(word).map(|op| (op, op.spec().built())) {
+            word => match Op::of_circuits(word).map(|op| (op, op.spec().built)) {
                 Some((op, built @ (NodeConstruction::LikeFirst | NodeConstruction::InPlace))) => {
                     self.plain(spec, (op.with_factor(factor), built), weights)?;
                 }
@@ -505,7 +505,7 @@ impl Builder<'_> {
         for i in 0..count {
             outputs.push(self.define(self.output(spec, i)?, ValueType::F32, heads, width, ValueStorage::Own));
         }
-        let kv_layer = match op.spec().kv().layers.first() {
+        let kv_layer = match op.spec().kv.layers.first() {
             Some(kind) => Some(self.state(spec, *kind)?),
             None => None,
         };

@@ -38,7 +38,7 @@ impl Node {
             }
         });
         let kv_layer = self.kv_layer.map(|id| &ir.kv_layers[id.0]);
-        self.op.spec().cost(&CostInput {
+        (self.op.spec().cost)(&CostInput {
             rows,
             sequences,
             kv_len: sequences * past_len + rows,
@@ -171,7 +171,7 @@ mod tests {
         for op in Op::ALL.iter().filter(|op| !seen.contains(op.word())) {
             let of = op.reference();
             let free = [of.weight_bytes, of.cache_bytes, of.flops] == ["0"; 3];
-            assert!(op.spec().lowered_by().is_some() || free, "{} was not seen", op.word());
+            assert!(op.spec().lowered_by.is_some() || free, "{} was not seen", op.word());
         }
         assert!(seen.len() > 15, "{seen:?}");
     }

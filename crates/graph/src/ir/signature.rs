@@ -42,7 +42,7 @@ impl Node {
 
     /// The port of output `i`; none where the node should not have it.
     pub fn output_port(&self, i: usize) -> Option<Port> {
-        match self.op.spec().outputs() {
+        match self.op.spec().outputs {
             Outputs::Ports(ports) => {
                 let partials = self.epilogue == Epilogue::KvSplits && i == ports.len();
                 ports.get(i).copied().or(partials.then_some(PARTIALS))
@@ -58,7 +58,7 @@ impl Node {
 
     /// Outputs that the node must have; of a split as many as it has.
     pub fn output_count(&self) -> usize {
-        match self.op.spec().outputs() {
+        match self.op.spec().outputs {
             Outputs::Ports(ports) => ports.len() + usize::from(self.epilogue == Epilogue::KvSplits),
             Outputs::PerWeight(_) if self.epilogue == Epilogue::SiluMul => 1,
             Outputs::PerWeight(_) => self.weights.len(),

@@ -74,7 +74,7 @@ impl Ir {
         if let Some(id) = node.kv_layer {
             let kv_layer = &self.kv_layers[id.0];
             let kind = kv_layer.kind.name();
-            let side = match (node.op.spec().kv().is_recurrent(), node.outputs.is_empty()) {
+            let side = match (node.op.spec().kv.is_recurrent(), node.outputs.is_empty()) {
                 (true, _) => "changes",
                 (false, true) => "writes",
                 (false, false) => "reads",

@@ -1,54 +1,27 @@
-//! `linear`: matmuls with weights.
+//! Matmuls with weights, and the low-rank terms of adapters.
 
-use super::{
-    CostInput, Epilogue, Folds, KernelRows, NodeCost, NodeShapes, NodeWeights, NormFold, OpReference,
-    Operation, Outputs, Port, RequiredKernels, ShapeRule, WeightSlot,
-};
+use super::shared::*;
+use super::*;
 use latent_types::OpKind;
 
-/// One or several matmuls of the same input: GEMV or GEMM, by the number of rows.
-pub(super) struct Linear;
-
-impl Operation for Linear {
-    fn name(&self) -> &'static str {
-        "linear"
-    }
-
-    fn inputs(&self) -> &'static [Port] {
-        const { &[Port::f32("x", "rows × inputs")] }
-    }
-
-    fn outputs(&self) -> Outputs {
-        Outputs::PerWeight(Port::f32("y", "rows × outputs"))
-    }
-
-    fn slots(&self) -> &'static [WeightSlot] {
-        const { &[WeightSlot::new("any", "outputs × inputs").with_note("one or several")] }
-    }
-
-    fn weights_fit(&self, weights: &NodeWeights) -> Result<(), &'static str> {
+pub(super) const LINEAR: Operation = Operation {
+    name: "linear",
+    inputs: &[Port::f32("x", "rows × inputs")],
+    outputs: Outputs::PerWeight(Port::f32("y", "rows × outputs")),
+    slots: &[WeightSlot::new("any", "outputs × inputs").with_note("one or several")],
+    weights_fit: |weights| {
         let (fits, expected) = match weights.epilogue {
             Epilogue::SiluMul => (weights.count == 2, "two, gate and up"),
             Epilogue::Relu2 | Epilogue::AddTo(_) => (weights.count == 1, "one"),
             Epilogue::None | Epilogue::KvSplits => (weights.count > 0, "at least one"),
         };
         if fits { Ok(()) } else { Err(expected) }
-    }
-
-    fn kernels(&self) -> RequiredKernels {
-        RequiredKernels::PerWeight(|_| OpKind::Linear, &[])
-    }
-
-    fn kernel_rows(&self) -> KernelRows {
-        KernelRows::Bucket
-    }
-
-    fn folds(&self) -> Folds {
-        Folds { norm: NormFold::EachThread, activation: true, sum: true, ..Folds::default() }
-    }
-
-    /// Every weight takes the row that is read, and gives the row that is made.
-    fn check(&self, node: &mut NodeShapes<'_>) {
+    },
+    kernels: RequiredKernels::PerWeight(|_| OpKind::Linear, &[]),
+    kernel_rows: KernelRows::Bucket,
+    folds: Folds { norm: NormFold::EachThread, activation: true, sum: true, ..Folds::NONE },
+    // Every weight takes the row that is read, and gives the row that is made.
+    check: |node| {
         let width = node.inputs[0].row_width();
         let gated = node.epilogue == Epilogue::SiluMul;
         for (i, weight) in node.weights.clone().into_iter().enumerate() {
@@ -69,27 +42,98 @@ impl Operation for Linear {
         if matches!(node.epilogue, Epilogue::AddTo(_)) {
             node.same_width(1);
         }
-    }
-
-    fn cost(&self, at: &CostInput<'_>) -> NodeCost {
-        NodeCost {
-            weight_bytes: at.weight_bytes(1.0),
-            cache_bytes: 0.0,
-            flops: at.matmul_flops(at.rows),
-            link_bytes: 0.0,
-        }
-    }
-
-    fn reference(&self) -> OpReference {
-        OpReference {
-            weight_bytes: "weight_bytes",
-            flops: "2*rows*weights",
-            ..OpReference::new(
-                "One matmul per weight, all of the same input. `fuse_projections` joins matmuls that share it; `fold_epilogues` lets it \
+    },
+    cost: matmul_cost,
+    reference: OpReference {
+        weight_bytes: "weight_bytes",
+        flops: "2*rows*weights",
+        ..OpReference::new(
+            "One matmul per weight, all of the same input. `fuse_projections` joins matmuls that share it; `fold_epilogues` lets it \
              apply an activation or add to the residual stream.",
-                "y = x · Wᵀ",
-                "the circuit",
-            )
+            "y = x · Wᵀ",
+            "the circuit",
+        )
+    },
+    ..Operation::DEFAULT
+};
+
+pub(super) const LORA_ADD: Operation = Operation {
+    name: "lora_add",
+    made_by: NodeMaker::Pass("adapters"),
+    inputs: &[
+        Port::f32("base", "rows × outputs"),
+        Port::f32("low", "rows × lora_rank").with_note("A x, by a linear"),
+    ],
+    outputs: Outputs::Ports(&[Port::f32("y", "rows × outputs").with_note("in place of base")]),
+    slots: &[WeightSlot::new("lora_b", "outputs × lora_rank").with_note("B")],
+    weights_fit: one_weight,
+    kernels: RequiredKernels::PerWeight(|_| OpKind::Linear, &[]),
+    kernel_rows: KernelRows::Bucket,
+    check: |node| {
+        node.same_width(0);
+        let (low, made) = (node.inputs[1].row_width(), node.outputs[0].row_width());
+        if let Some(weight) = node.weights.first().copied()
+            && weight.shape != [made, low]
+        {
+            let text = format!("the weight has shape {:?}, expected [{made}, {low}]", weight.shape);
+            node.wrong(ShapeRule::Takes, weight.slot.to_owned(), text);
         }
-    }
-}
+    },
+    cost: matmul_cost,
+    reference: OpReference {
+        weight_bytes: "weight_bytes",
+        flops: "2*rows*weights",
+        ..OpReference::new(
+            "Adds what a LoRA adapter changes to the result of a matmul, in place. Each row has the scale s of its sequence; f is \
+                 alpha / rank.",
+            "y = base + s · f · B low",
+            LORA,
+        )
+    },
+    ..Operation::DEFAULT
+};
+
+/// An adapter of `kv_b` in absorbed attention.
+const LORA_ABSORB: Operation = Operation {
+    made_by: NodeMaker::Pass("lower_mla"),
+    slots: &[LORA_KV_A, LORA_KV_B],
+    weights_fit: |weights| {
+        if weights.count == 2 { Ok(()) } else { Err("two, A and B") }
+    },
+    shape_rule: ShapeRule::Attention,
+    ..Operation::DEFAULT
+};
+
+pub(super) const LORA_ABSORB_K: Operation = Operation {
+    name: "lora_absorb_k",
+    inputs: &[Q_LATENT, Q_NOPE],
+    outputs: Outputs::Ports(&[Q_LATENT]),
+    cost: |at| lora_attention_cost(at, at.width(1)),
+    reference: OpReference {
+        weight_bytes: "weight_bytes",
+        flops: "2*rows*heads*lora_rank*(nope + kv_lora)",
+        ..OpReference::new(
+            "Adds what an adapter of `kv_b` changes to the queries in latent space, in place.",
+            "q̃ + s · f · Aᵀ (B_UKᵀ q_nope)",
+            LORA,
+        )
+    },
+    ..LORA_ABSORB
+};
+
+pub(super) const LORA_ABSORB_V: Operation = Operation {
+    name: "lora_absorb_v",
+    inputs: &[ATTN, LATENT_MIX],
+    outputs: Outputs::Ports(&[ATTN]),
+    cost: |at| lora_attention_cost(at, at.width(0)),
+    reference: OpReference {
+        weight_bytes: "weight_bytes",
+        flops: "2*rows*heads*lora_rank*(v + kv_lora)",
+        ..OpReference::new(
+            "Adds what an adapter of `kv_b` changes to each head's values, in place.",
+            "o + s · f · B_UV (A õ)",
+            LORA,
+        )
+    },
+    ..LORA_ABSORB
+};

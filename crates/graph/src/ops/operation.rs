@@ -4,88 +4,62 @@ use super::{Epilogue, KvLayerKind, NodeShapes, Port, RowCount, ShapeRule, Weight
 use latent_types::OpKind;
 use serde::Serialize;
 
-/// Everything that this crate knows about one operation. A type that implements it has no state; [`Op::spec`](super::Op::spec) finds it.
-pub trait Operation: Sync {
+/// Everything that this crate knows about one operation. [`Op::spec`](super::Op::spec) finds it.
+#[derive(Clone, Copy, Debug)]
+pub struct Operation {
     /// Its name in circuits, IR texts, plans and drawings.
-    fn name(&self) -> &'static str;
-
-    /// Who makes it: the circuit, or a pass.
-    fn made_by(&self) -> NodeMaker {
-        NodeMaker::Circuit
-    }
-
-    /// How a circuit's use of it becomes a node.
-    fn built(&self) -> NodeConstruction {
-        NodeConstruction::ByRule
-    }
-
+    pub name: &'static str,
+    pub made_by: NodeMaker,
+    pub built: NodeConstruction,
     /// The pass that replaces it, for operations that no backend runs.
-    fn lowered_by(&self) -> Option<&'static str> {
-        None
-    }
-
+    pub lowered_by: Option<&'static str>,
     /// Inputs in order, without the residual of [`Epilogue::AddTo`].
-    fn inputs(&self) -> &'static [Port];
-
-    /// Outputs in order.
-    fn outputs(&self) -> Outputs;
-
+    pub inputs: &'static [Port],
+    pub outputs: Outputs,
     /// Weights that it may have.
-    fn slots(&self) -> &'static [WeightSlot] {
-        &[]
-    }
-
-    /// Whether a node may have these weights.
-    fn weights_fit(&self, weights: &NodeWeights) -> Result<(), &'static str> {
-        if weights.count == 0 { Ok(()) } else { Err("none") }
-    }
-
-    /// How it uses the KV cache.
-    fn kv(&self) -> KvUse {
-        KvUse::default()
-    }
-
-    /// The kernels that it is run by.
-    fn kernels(&self) -> RequiredKernels {
-        RequiredKernels::None
-    }
-
-    /// Which steps its kernels are selected for.
-    fn kernel_rows(&self) -> KernelRows {
-        KernelRows::Any
-    }
-
+    pub slots: &'static [WeightSlot],
+    /// Whether a node may have these weights; if not, what is expected.
+    pub weights_fit: fn(&NodeWeights) -> Result<(), &'static str>,
+    pub kv: KvUse,
+    pub kernels: RequiredKernels,
+    pub kernel_rows: KernelRows,
     /// Whether each thread computes whole heads of all rows, the same heads in all such operations. One may then read in the same phase what
     /// another has made.
-    fn by_heads(&self) -> bool {
-        false
-    }
-
-    /// What other operations may be folded into it.
-    fn folds(&self) -> Folds {
-        Folds::default()
-    }
-
+    pub by_heads: bool,
+    pub folds: Folds,
     /// Whether its outputs are views of its input, so that nothing is read or written.
-    fn is_view(&self) -> bool {
-        false
-    }
-
+    pub is_view: bool,
     /// The rule that a value or weight of another shape than the ports and slots state breaks.
-    fn shape_rule(&self) -> ShapeRule {
-        ShapeRule::Kept
-    }
-
+    pub shape_rule: ShapeRule,
     /// Checks what the shapes of ports and slots cannot say. Only called with as many inputs and outputs as there should be.
-    fn check(&self, _node: &mut NodeShapes<'_>) {}
+    pub check: fn(&mut NodeShapes<'_>),
+    /// What a node moves and computes.
+    pub cost: fn(&CostInput<'_>) -> NodeCost,
+    pub reference: OpReference,
+}
 
-    /// What a node moves and computes. The default is free: operations that only pass over rows, whose values stay in caches.
-    fn cost(&self, _at: &CostInput<'_>) -> NodeCost {
-        NodeCost::default()
-    }
-
-    /// Its entry in the reference.
-    fn reference(&self) -> OpReference;
+impl Operation {
+    /// An operation without weights, kernels and folds, which is free: it only passes over rows, whose values stay in caches.
+    pub const DEFAULT: Operation = Operation {
+        name: "",
+        made_by: NodeMaker::Circuit,
+        built: NodeConstruction::ByRule,
+        lowered_by: None,
+        inputs: &[],
+        outputs: Outputs::Ports(&[]),
+        slots: &[],
+        weights_fit: |weights| if weights.count == 0 { Ok(()) } else { Err("none") },
+        kv: KvUse::NONE,
+        kernels: RequiredKernels::None,
+        kernel_rows: KernelRows::Any,
+        by_heads: false,
+        folds: Folds::NONE,
+        is_view: false,
+        shape_rule: ShapeRule::Kept,
+        check: |_| {},
+        cost: |_| NodeCost { weight_bytes: 0.0, cache_bytes: 0.0, flops: 0.0, link_bytes: 0.0 },
+        reference: OpReference::new("", "", ""),
+    };
 }
 
 /// Who makes nodes of an operation.
@@ -120,7 +94,7 @@ pub enum Outputs {
     PerPart(Port),
 }
 
-/// The weights of a node, for [`Operation::weights_fit`].
+/// The weights of a node, for [`Operation::weights_fit`](Operation).
 #[derive(Clone, Copy, Debug)]
 pub struct NodeWeights {
     /// How many it has.
@@ -145,6 +119,8 @@ pub struct KvUse {
 }
 
 impl KvUse {
+    pub const NONE: KvUse = KvUse { stores: false, attends: false, layers: &[], row: "" };
+
     /// Whether it keeps one state of a sequence, not rows.
     pub fn is_recurrent(&self) -> bool {
         self.layers.iter().any(|kind| kind.is_recurrent())
@@ -174,7 +150,7 @@ pub enum KernelRows {
 }
 
 /// What other operations may be folded into one.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Folds {
     /// An RMSNorm of the first input.
     pub norm: NormFold,
@@ -188,11 +164,14 @@ pub struct Folds {
     pub kv_splits: SplitFold,
 }
 
+impl Folds {
+    pub const NONE: Folds =
+        Folds { norm: NormFold::No, rope: false, activation: false, sum: false, kv_splits: SplitFold::No };
+}
+
 /// The part that an operation has in KV splits (flash decoding).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SplitFold {
-    /// None.
-    #[default]
     No,
     /// It can leave the partial results of the splits.
     Leaves,
@@ -201,10 +180,8 @@ pub enum SplitFold {
 }
 
 /// Whether an RMSNorm of the first input may be folded, and who then computes it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NormFold {
-    /// It may not.
-    #[default]
     No,
     /// Every thread normalizes all rows for itself.
     EachThread,
@@ -234,7 +211,7 @@ impl std::ops::AddAssign for NodeCost {
     }
 }
 
-/// The sizes of a node in one step, for [`Operation::cost`].
+/// The sizes of a node in one step, for [`Operation::cost`](Operation).
 #[derive(Clone, Debug)]
 pub struct CostInput<'a> {
     /// Rows of the step, all sequences.

@@ -1,4 +1,4 @@
-//! The reference of operations, `docs/ir.md`, written from the operations' files.
+//! The reference of operations, `docs/ir.md`, written from the operations' constants.
 
 use super::{NodeMaker, Op, Operation, Outputs, PARTIALS, Port, SplitFold};
 use std::fmt::Write;
@@ -55,7 +55,7 @@ pub fn reference_markdown() -> String {
     for (name, meaning) in NAMES {
         let _ = writeln!(text, "| {} | {} |", cell(name), cell(meaning));
     }
-    let makers = Op::ALL.iter().map(|op| match op.spec().made_by() {
+    let makers = Op::ALL.iter().map(|op| match op.spec().made_by {
         NodeMaker::Circuit => "circuit".to_owned(),
         NodeMaker::CircuitMlp => "circuit, in `mlp`".to_owned(),
         NodeMaker::Pass(pass) => format!("pass `{pass}`"),
@@ -84,40 +84,40 @@ fn list(text: &mut String, title: &str, of_each: impl Iterator<Item = String>) {
     }
 }
 
-fn entry(text: &mut String, spec: &dyn Operation) {
-    let of = spec.reference();
-    let _ = write!(text, "\n## {}\n\n{}\n\n    {}\n\n", spec.name(), of.what, of.formula);
+fn entry(text: &mut String, spec: &Operation) {
+    let of = spec.reference;
+    let _ = write!(text, "\n## {}\n\n{}\n\n    {}\n\n", spec.name, of.what, of.formula);
     let port = |port: &Port| {
         let float = port.dtype == latent_types::ValueType::F32;
         let dtype = if float { String::new() } else { format!(", {}", port.dtype) };
         let optional = if port.optional { ", optional" } else { "" };
         format!("`{}` {}{dtype}{}{optional}", port.name, shown(port.shape), note(port.note))
     };
-    let kv_layer = || format!("KV layer: {}", spec.kv().row);
-    let mut inputs: Vec<String> = spec.inputs().iter().map(port).collect();
-    if spec.folds().sum {
+    let kv_layer = || format!("KV layer: {}", spec.kv.row);
+    let mut inputs: Vec<String> = spec.inputs.iter().map(port).collect();
+    if spec.folds.sum {
         inputs.push("`residual` rows × outputs (`add`)".to_owned());
     }
-    if spec.folds().kv_splits == SplitFold::Combines {
+    if spec.folds.kv_splits == SplitFold::Combines {
         inputs.push(format!("{} (`combined`)", port(&PARTIALS)));
     }
-    if spec.kv().attends && !spec.kv().layers.is_empty() {
+    if spec.kv.attends && !spec.kv.layers.is_empty() {
         inputs.push(kv_layer());
     }
-    let mut outputs: Vec<String> = match spec.outputs() {
+    let mut outputs: Vec<String> = match spec.outputs {
         Outputs::Ports(ports) => ports.iter().map(port).collect(),
         Outputs::PerWeight(each) => {
             vec![format!("{}, one per weight (with `silu·up` one for both)", port(&each))]
         }
         Outputs::PerPart(each) => vec![port(&each)],
     };
-    if spec.folds().kv_splits == SplitFold::Leaves {
+    if spec.folds.kv_splits == SplitFold::Leaves {
         outputs.push(format!("{} (`KV splits`)", port(&PARTIALS)));
     }
-    if spec.kv().stores && !spec.kv().layers.is_empty() {
+    if spec.kv.stores && !spec.kv.layers.is_empty() {
         outputs.push(kv_layer());
     }
-    let slots = spec.slots().iter();
+    let slots = spec.slots.iter();
     let weights = slots.map(|slot| format!("`{}` {}{}", slot.name, shown(slot.shape), note(slot.note)));
     let costs = [
         ("weight bytes", of.weight_bytes),
@@ -153,7 +153,7 @@ fn cell(text: &str) -> String {
 
 const INTRODUCTION: &str = "# Operations of the IR
 
-Generated from `crates/graph/src/ops`, a file per operation. A test compares it with the code, and the
+Generated from `crates/graph/src/ops`. A test compares it with the code, and the
 costs with those of plans and the profiler. After a change:
 `UPDATE_DOCS=1 cargo test --release -p latent-graph reference`.
 

@@ -1,13 +1,18 @@
 //! What several operations have in common: ports, slots and sources.
 
-use super::{
-    CostInput, KvLayerKind, KvUse, NodeCost, NodeShapes, NodeWeights, OpReference, Port, RowCount, ShapeRule,
-    ValueShape, WeightSlot,
-};
+use super::*;
 
 pub(super) const X: Port = Port::f32("x", "rows × width");
 /// The result of an operation that overwrites [`X`].
 pub(super) const Y_IN_PLACE: Port = Port::f32("y", "rows × width").with_note("in place of x");
+/// What operations share that overwrite [`X`] element by element.
+pub(super) const IN_PLACE: Operation = Operation {
+    built: NodeConstruction::InPlace,
+    inputs: &[X],
+    outputs: Outputs::Ports(&[Y_IN_PLACE]),
+    check: |node| node.keeps_width(),
+    ..Operation::DEFAULT
+};
 pub(super) const Q_NOPE: Port = Port::f32("q_nope", "rows × heads × nope");
 pub(super) const Q_ROPE: Port = Port::f32("q_rope", "rows × heads × rope").or_none();
 pub(super) const LATENT: Port = Port::f32("latent", "rows × kv_lora");
@@ -42,13 +47,6 @@ pub(super) const LORA_KV_A: WeightSlot = WeightSlot::new("lora_a", "lora_rank ×
 pub(super) const LORA_KV_B: WeightSlot =
     WeightSlot::new("lora_b", "heads * (nope + v) × lora_rank").with_note("B");
 
-pub(super) const EXPERT_GATE: WeightSlot = WeightSlot::new("expert_gate", "own_experts × moe_ffn × hidden");
-pub(super) const EXPERT_UP: WeightSlot = WeightSlot::new("expert_up", "own_experts × moe_ffn × hidden");
-pub(super) const EXPERT_GATE_UP: WeightSlot =
-    WeightSlot::new("expert_gate_up", "own_experts × 2 * moe_ffn × hidden")
-        .with_note("both in one, instead of them");
-pub(super) const EXPERT_DOWN: WeightSlot = WeightSlot::new("expert_down", "own_experts × hidden × moe_ffn");
-
 pub(super) const MLA: &str = "DeepSeek-V2, arXiv:2405.04434, section 2.1";
 pub(super) const ABSORBED: &str =
     "DeepSeek-V2, arXiv:2405.04434, section 2.1.2 and appendix C: matrices absorbed";
@@ -69,10 +67,6 @@ pub(super) fn link_cost(at: &CostInput<'_>) -> NodeCost {
 
 /// What is stored of a token in a latent KV layer.
 pub(super) const LATENT_ROW: &str = "kv_lora + rope elements per row";
-
-/// How attention in latent space uses the KV cache.
-pub(super) const ATTENDS_LATENT: KvUse =
-    KvUse { stores: false, attends: true, layers: &[KvLayerKind::Latent], row: LATENT_ROW };
 
 /// Elements of a KV split's partial result in addition to the head's mix: the running maximum and
 /// sum of its softmax.
@@ -98,11 +92,6 @@ pub(super) fn some_projection(weights: &NodeWeights) -> Result<(), &'static str>
     if weights.count > 0 { Ok(()) } else { Err("W_UK or W_UV") }
 }
 
-/// For operations with A and B of an adapter.
-pub(super) fn lora_matrices(weights: &NodeWeights) -> Result<(), &'static str> {
-    if weights.count == 2 { Ok(()) } else { Err("two, A and B") }
-}
-
 /// A low-rank term of each head, whose part of B has `width` rows: A is read for every head.
 pub(super) fn lora_attention_cost(at: &CostInput<'_>, width: f64) -> NodeCost {
     let a = at.weights.iter().find(|weight| weight.slot == "lora_a");
@@ -114,6 +103,11 @@ pub(super) fn lora_attention_cost(at: &CostInput<'_>, width: f64) -> NodeCost {
 /// For operations with exactly one weight.
 pub(super) fn one_weight(weights: &NodeWeights) -> Result<(), &'static str> {
     if weights.count == 1 { Ok(()) } else { Err("one") }
+}
+
+/// Products of the step's rows with every weight.
+pub(super) fn matmul_cost(at: &CostInput<'_>) -> NodeCost {
+    NodeCost { weight_bytes: at.weight_bytes(1.0), flops: at.matmul_flops(at.rows), ..NodeCost::default() }
 }
 
 /// Checks that rows keep their width and that the weight has one element for each of a row.
@@ -134,9 +128,8 @@ pub(super) fn projection_cost(at: &CostInput<'_>, copied: f64) -> NodeCost {
     }
     NodeCost {
         weight_bytes: at.weight_bytes(share),
-        cache_bytes: 0.0,
         flops: at.matmul_flops(at.rows) * share,
-        link_bytes: 0.0,
+        ..NodeCost::default()
     }
 }
 
@@ -146,11 +139,11 @@ pub(super) fn latent_attention_cost(at: &CostInput<'_>) -> NodeCost {
     let most = at.widths.get(1).map_or(f64::INFINITY, |selected| at.rows * selected);
     let flops = 2.0 * at.pairs.min(most) * at.heads * (at.width(0) + at.out_width);
     let cache_bytes = at.kv_len.min(most) * at.kv_row_bytes;
-    NodeCost { weight_bytes: 0.0, cache_bytes, flops, link_bytes: 0.0 }
+    NodeCost { cache_bytes, flops, ..NodeCost::default() }
 }
 
 /// The entry of attention in latent space, whose costs are those of [`latent_attention_cost`].
-pub(super) fn latent_attention_reference(
+pub(super) const fn latent_attention_reference(
     what: &'static str,
     formula: &'static str,
     source: &'static str,
@@ -160,17 +153,4 @@ pub(super) fn latent_attention_reference(
         flops: "2*pairs*heads*(kv_lora+rope+kv_lora)",
         ..OpReference::new(what, formula, source)
     }
-}
-
-/// Products of grouped experts: bytes of the experts that the rows reach if routing is uniform. `topk_ids` is the second input.
-pub(super) fn experts_cost(at: &CostInput<'_>) -> NodeCost {
-    let mut cost = NodeCost::default();
-    let per_row = if at.widths.len() > 1 { at.width(1) } else { 1.0 };
-    for weight in &at.weights {
-        let experts = weight.matrices.max(1.0);
-        let reached = experts * (1.0 - (1.0 - (per_row / experts).min(1.0)).powf(at.rows));
-        cost.weight_bytes += weight.bytes * reached / experts;
-        cost.flops += 2.0 * weight.elements / experts * per_row * at.rows;
-    }
-    cost
 }

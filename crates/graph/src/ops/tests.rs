@@ -38,14 +38,14 @@ fn shapes_use_names_of_the_reference() {
     let known: HashSet<&str> = reference::NAMES.iter().flat_map(|(names, _)| names.split(", ")).collect();
     for op in Op::ALL {
         let spec = op.spec();
-        let outputs = match spec.outputs() {
+        let outputs = match spec.outputs {
             Outputs::Ports(ports) => ports.to_vec(),
             Outputs::PerWeight(port) | Outputs::PerPart(port) => vec![port],
         };
-        let ports = spec.inputs().iter().chain(&outputs).map(|port| port.shape);
-        for shape in ports.chain(spec.slots().iter().map(|slot| slot.shape)) {
+        let ports = spec.inputs.iter().chain(&outputs).map(|port| port.shape);
+        for shape in ports.chain(spec.slots.iter().map(|slot| slot.shape)) {
             for name in names_in(shape) {
-                assert!(known.contains(name), "{}: {name} of {shape} is not in the reference", spec.name());
+                assert!(known.contains(name), "{}: {name} of {shape} is not in the reference", spec.name);
             }
         }
     }
@@ -55,7 +55,7 @@ fn shapes_use_names_of_the_reference() {
 fn every_kind_of_kernel_is_required_by_an_operation() {
     let mut required = HashSet::new();
     for op in Op::ALL {
-        match op.spec().kernels() {
+        match op.spec().kernels {
             RequiredKernels::None => {}
             RequiredKernels::Own(kind) => {
                 // a bias is a sum like others
@@ -63,7 +63,7 @@ fn every_kind_of_kernel_is_required_by_an_operation() {
                 required.insert(kind);
             }
             RequiredKernels::PerWeight(of, more) => {
-                required.extend(op.spec().slots().iter().map(|slot| of(slot.name)));
+                required.extend(op.spec().slots.iter().map(|slot| of(slot.name)));
                 required.extend(more);
             }
         }

@@ -20,7 +20,7 @@ fn fold_activations(mut ir: Ir) -> Ir {
         };
         let inputs = ir.nodes[at].inputs.clone();
         let maker = ir.nodes.iter().position(|n| {
-            n.op.spec().folds().activation && n.outputs == inputs && n.epilogue == Epilogue::None
+            n.op.spec().folds.activation && n.outputs == inputs && n.epilogue == Epilogue::None
         });
         let only_reader = inputs.iter().all(|&v| ir.readers(v).len() == 1);
         match (epilogue, maker) {
@@ -96,7 +96,7 @@ fn fold_sums(mut ir: Ir) -> Ir {
 fn foldable(ir: &Ir, term: ValueId, sum: usize) -> bool {
     let Some(maker) = ir.maker(term) else { return false };
     let node = &ir.nodes[maker];
-    node.op.spec().folds().sum
+    node.op.spec().folds.sum
         && node.epilogue == Epilogue::None
         && node.outputs.len() == 1
         && ir.readers(term) == [sum]

@@ -13,11 +13,11 @@ use latent_types::ValueType;
 /// is needed in between.
 pub fn share_kv_splits(mut ir: Ir, splits: KvSplits, workers: usize) -> Ir {
     for at in 0..ir.nodes.len() {
-        if ir.nodes[at].op.spec().folds().kv_splits != SplitFold::Leaves {
+        if ir.nodes[at].op.spec().folds.kv_splits != SplitFold::Leaves {
             continue;
         }
         let mix = ir.nodes[at].outputs[0];
-        let combines = |&n: &usize| ir.nodes[n].op.spec().folds().kv_splits == SplitFold::Combines;
+        let combines = |&n: &usize| ir.nodes[n].op.spec().folds.kv_splits == SplitFold::Combines;
         let readers = ir.readers(mix);
         let of = ir.value(mix).clone();
         let rows = splits.rows(of.heads, workers);

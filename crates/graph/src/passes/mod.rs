@@ -104,7 +104,7 @@ fn overwritten(ir: &Ir, value: ValueId, mut nodes: Range<usize>) -> bool {
             let (of, other) = ir.place(*id);
             of == root && other.start < place.end && place.start < other.end
         };
-        !ir.nodes[n].op.spec().is_view() && ir.nodes[n].outputs.iter().any(over)
+        !ir.nodes[n].op.spec().is_view && ir.nodes[n].outputs.iter().any(over)
     })
 }
 

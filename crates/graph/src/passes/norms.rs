@@ -35,7 +35,7 @@ fn folds(ir: &Ir, at: usize, bucket: BatchBucket) -> bool {
         && readers.iter().all(|&n| {
             let node = &ir.nodes[n];
             let reads_first = node.inputs[0] == value && !node.inputs[1..].contains(&value);
-            let pays = match node.op.spec().folds().norm {
+            let pays = match node.op.spec().folds.norm {
                 NormFold::No => false,
                 NormFold::OwnRows => true,
                 NormFold::EachThread => bucket != BatchBucket::Prefill,

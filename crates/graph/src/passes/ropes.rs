@@ -11,7 +11,7 @@ pub fn fold_ropes(mut ir: Ir) -> Ir {
         if ir.nodes[at].op == Op::Rope {
             let rotated = ir.nodes[at].outputs[0];
             if let [reader] = ir.readers(rotated)[..]
-                && ir.nodes[reader].op.spec().folds().rope
+                && ir.nodes[reader].op.spec().folds.rope
                 && ir.nodes[reader].inputs[1] == rotated
             {
                 ir.nodes[reader].inputs[1] = ir.nodes[at].inputs[0];

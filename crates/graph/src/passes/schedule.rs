@@ -14,7 +14,7 @@ pub fn schedule(ir: &Ir, bucket: BatchBucket) -> Vec<usize> {
     let mut phases: Vec<usize> = Vec::with_capacity(ir.nodes.len());
     let uses: Vec<NodeStorageUse> = ir.nodes.iter().map(|node| NodeStorageUse::of(ir, node)).collect();
     for (n, node) in ir.nodes.iter().enumerate() {
-        if node.op.spec().is_view() {
+        if node.op.spec().is_view {
             // views only: nothing is read or written; shown with what makes the value
             let made = (0..n).rev().find(|&m| ir.nodes[m].outputs.contains(&node.inputs[0]));
             phases.push(made.map_or(0, |m| phases[m]));
@@ -65,10 +65,10 @@ impl NodeStorageUse {
             writes: node.outputs.iter().map(place).collect(),
         };
         if let Some(kv_layer) = node.kv_layer {
-            let side = if node.op.spec().kv().stores { &mut uses.writes } else { &mut uses.reads };
+            let side = if node.op.spec().kv.stores { &mut uses.writes } else { &mut uses.reads };
             side.push(StoragePlace::KvLayer(kv_layer.0));
         }
-        if node.op.spec().is_view() {
+        if node.op.spec().is_view {
             return NodeStorageUse { reads: Vec::new(), writes: Vec::new() };
         }
         uses
@@ -99,7 +99,7 @@ pub(crate) fn routed_by_each_thread(earlier: &Node, node: &Node, bucket: BatchBu
 /// Whether both work on whole heads, each thread on the same ones in both, so that it reads what it has made itself.
 pub(crate) fn heads_of_each_thread(ir: &Ir, a: &Node, b: &Node) -> bool {
     let heads = |node: &Node| {
-        let by_heads = node.op.spec().by_heads();
+        let by_heads = node.op.spec().by_heads;
         node.outputs.first().filter(|_| by_heads).map(|id| ir.value(*id).heads)
     };
     heads(a).is_some() && heads(a) == heads(b)

@@ -75,7 +75,7 @@ pub fn select_kernels(
     for n in 0..ir.nodes.len() {
         let node = &ir.nodes[n];
         let bucket = binding_bucket(&node.op, bucket);
-        let part = node.op.spec().kernel_rows() == KernelRows::PartOfBucket;
+        let part = node.op.spec().kernel_rows == KernelRows::PartOfBucket;
         let kernels = required_kernels(&ir, node)
             .into_iter()
             .map(|(op, ty)| {
@@ -94,7 +94,7 @@ pub fn select_kernels(
 /// The batch bucket that a node's kernels are selected for. Per-head projections work on the rows of one sequence, of which any step
 /// may have few; attention over expanded keys multiplies all cached rows, so its kernels suit the step's bucket.
 pub fn binding_bucket(op: &Op, bucket: BatchBucket) -> BatchBucket {
-    match op.spec().kernel_rows() {
+    match op.spec().kernel_rows {
         KernelRows::Any => BatchBucket::Decode,
         KernelRows::Bucket | KernelRows::PartOfBucket => bucket,
     }
@@ -102,7 +102,7 @@ pub fn binding_bucket(op: &Op, bucket: BatchBucket) -> BatchBucket {
 
 /// The kernels that a node requires: one for each of its weights, or one for itself.
 pub fn required_kernels(ir: &Ir, node: &Node) -> Vec<(OpKind, Option<TensorType>)> {
-    match node.op.spec().kernels() {
+    match node.op.spec().kernels {
         RequiredKernels::None => Vec::new(),
         RequiredKernels::Own(kind) => vec![(kind, None)],
         RequiredKernels::PerWeight(of, more) => {

@@ -24,7 +24,7 @@ pub fn split_kv_b(mut ir: Ir, attention: &AttentionShape) -> Ir {
             if !node.weights.iter().any(|(_, id)| id.0 == index) {
                 continue;
             }
-            let slots = node.op.spec().slots();
+            let slots = node.op.spec().slots;
             let used = halves.iter().filter(|(name, _)| slots.iter().any(|slot| slot.name == *name));
             node.weights = used.map(|(name, id)| ((*name).to_owned(), *id)).collect();
         }

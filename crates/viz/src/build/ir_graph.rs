@@ -137,7 +137,7 @@ fn kv_layers(builder: &Builder<'_>, ir: &Ir, nodes: &[usize], graph: &mut Layout
             if node.kv_layer.is_none_or(|s| s.0 != stream) {
                 continue;
             }
-            let (writes, reads) = (node.op.spec().kv().stores, node.op.spec().kv().attends);
+            let (writes, reads) = (node.op.spec().kv.stores, node.op.spec().kv.attends);
             let ends = [(Endpoint::Vertex(at), cylinder), (cylinder, Endpoint::Vertex(at))];
             let pale = graph.vertices[at].pale;
             for ((from, to), _) in ends.into_iter().zip([writes, reads]).filter(|(_, there)| *there) {

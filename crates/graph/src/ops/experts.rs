@@ -1,0 +1,122 @@
+//! Routing, and the routed experts.
+
+use super::shared::*;
+use super::*;
+use latent_types::OpKind;
+
+const W_GATE: WeightSlot = WeightSlot::new("expert_gate", "own_experts × moe_ffn × hidden");
+const W_UP: WeightSlot = WeightSlot::new("expert_up", "own_experts × moe_ffn × hidden");
+const W_GATE_UP: WeightSlot = WeightSlot::new("expert_gate_up", "own_experts × 2 * moe_ffn × hidden")
+    .with_note("both in one, instead of them");
+const W_DOWN: WeightSlot = WeightSlot::new("expert_down", "own_experts × hidden × moe_ffn");
+
+pub(super) const ROUTE: Operation = Operation {
+    name: "route",
+    inputs: &[Port::f32("logits", "rows × experts")],
+    outputs: Outputs::Ports(&[TOPK_IDS, TOPK_WEIGHTS]),
+    slots: &[WeightSlot::new("router_bias", "experts").with_note("optional")],
+    weights_fit: |weights| {
+        if weights.count <= 1 { Ok(()) } else { Err("none or a bias") }
+    },
+    kernels: RequiredKernels::Own(OpKind::Route),
+    shape_rule: ShapeRule::Experts,
+    reference: OpReference::new(
+        "Selects experts by the router's rules (gating, groups, bias, normalization, scale: see `RouterSpec`).",
+        "S = gate(x · Wᵀ);  topk_ids = top-k(S + bias) in the best groups;  topk_weights = scale · S / Σ S over topk_ids",
+        EXPERTS,
+    ),
+    ..Operation::DEFAULT
+};
+
+pub(super) const EXPERT_MLP: Operation = Operation {
+    name: "expert_mlp",
+    lowered_by: Some("group_experts"),
+    inputs: &[Port::f32("x", "rows × hidden"), TOPK_IDS, TOPK_WEIGHTS],
+    outputs: Outputs::Ports(&[Port::f32("y", "rows × hidden")]),
+    slots: &[W_GATE, W_UP, W_GATE_UP, W_DOWN],
+    weights_fit: |weights| {
+        if matches!(weights.count, 2 | 3) { Ok(()) } else { Err("gate, up and down") }
+    },
+    shape_rule: ShapeRule::Experts,
+    reference: OpReference::new(
+        "The routed experts as the circuit says it. `group_experts` makes `expert_gate_up` and `expert_down` of it.",
+        "y = Σₑ topk_weightsₑ · W_down,ₑ (silu(W_gate,ₑ x) ⊙ W_up,ₑ x)",
+        EXPERTS,
+    ),
+    ..Operation::DEFAULT
+};
+
+pub(super) const EXPERT_GATE_UP: Operation = Operation {
+    name: "expert_gate_up",
+    made_by: NodeMaker::Pass("group_experts"),
+    inputs: &[Port::f32("x", "rows × hidden"), TOPK_IDS],
+    outputs: Outputs::Ports(&[SORTED]),
+    slots: &[W_GATE, W_UP, W_GATE_UP],
+    weights_fit: |weights| {
+        if matches!(weights.count, 1 | 2) { Ok(()) } else { Err("gate and up, or both in one") }
+    },
+    kernels: RequiredKernels::PerWeight(|_| OpKind::Linear, &[]),
+    kernel_rows: KernelRows::PartOfBucket,
+    folds: Folds { norm: NormFold::EachThread, ..Folds::NONE },
+    shape_rule: ShapeRule::Experts,
+    // One weight is gate and up in one, two are one of each.
+    check: |node| {
+        let (out, fused) = (node.outputs[0].row_width(), node.weights.len() == 1);
+        for weight in node.weights.clone() {
+            let gives = weight.outputs();
+            if (fused && gives == out) || (!fused && gives == 2 * out) {
+                let expected = if fused { 2 * out } else { out };
+                let text = format!("the weight gives {gives} elements, expected {expected}");
+                node.wrong(ShapeRule::Gives, weight.slot.to_owned(), text);
+            }
+        }
+    },
+    cost: experts_cost,
+    reference: OpReference {
+        weight_bytes: "reached*expert_bytes",
+        flops: "2*rows*num_experts_per_tok*expert_weights",
+        ..OpReference::new(
+            "First half of the experts: rows sorted by expert, each expert's weights read once.",
+            "a[r,e] = silu(W_gate,ₑ x) ⊙ W_up,ₑ x",
+            EXPERTS,
+        )
+    },
+    ..Operation::DEFAULT
+};
+
+pub(super) const EXPERT_DOWN: Operation = Operation {
+    name: "expert_down",
+    made_by: NodeMaker::Pass("group_experts"),
+    inputs: &[SORTED, TOPK_IDS, TOPK_WEIGHTS],
+    outputs: Outputs::Ports(&[Port::f32("y", "rows × hidden")]),
+    slots: &[W_DOWN],
+    weights_fit: one_weight,
+    kernels: RequiredKernels::PerWeight(|_| OpKind::Linear, &[]),
+    kernel_rows: KernelRows::PartOfBucket,
+    folds: Folds { sum: true, ..Folds::NONE },
+    shape_rule: ShapeRule::Experts,
+    cost: experts_cost,
+    reference: OpReference {
+        weight_bytes: "reached*expert_bytes",
+        flops: "2*rows*num_experts_per_tok*expert_weights",
+        ..OpReference::new(
+            "Second half of the experts and their sum, in ascending order of experts.",
+            "y[r] = Σₑ topk_weights[r,e] · W_down,ₑ a[r,e]",
+            EXPERTS,
+        )
+    },
+    ..Operation::DEFAULT
+};
+
+/// Products of grouped experts: bytes of the experts that the rows reach if routing is uniform. `topk_ids` is the second input.
+fn experts_cost(at: &CostInput<'_>) -> NodeCost {
+    let mut cost = NodeCost::default();
+    let per_row = if at.widths.len() > 1 { at.width(1) } else { 1.0 };
+    for weight in &at.weights {
+        let experts = weight.matrices.max(1.0);
+        let reached = experts * (1.0 - (1.0 - (per_row / experts).min(1.0)).powf(at.rows));
+        cost.weight_bytes += weight.bytes * reached / experts;
+        cost.flops += 2.0 * weight.elements / experts * per_row * at.rows;
+    }
+    cost
+}
