@@ -32,7 +32,7 @@ const CLIENT: DocsRun = Skip("it starts another program; tests/clients runs clie
 const GPU: DocsRun = Skip("it needs a GPU; gpu.rs runs it");
 
 /// What commands that begin so need. The first rule that fits counts.
-const RULES: [(&str, DocsRun); 66] = [
+const RULES: [(&str, DocsRun); 63] = [
     ("latent pull ", NETWORK),
     ("latent run hf:", NETWORK),
     ("latent rm hf:", NETWORK),

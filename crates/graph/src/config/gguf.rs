@@ -5,6 +5,7 @@ use super::gguf_file::{ARCHITECTURES, GgufConfig};
 use super::gguf_moe;
 use super::gguf_rope;
 use super::indexer::Indexer;
+use super::keys;
 use super::limits;
 use super::reader::Reader;
 use super::source::{ConfigTensors, MetadataKeys};
@@ -12,7 +13,7 @@ use super::{AttentionShape, IndexerShape, KvForm, ModelConfig, OutputGate, Query
 
 /// Reads the config of a GGUF file.
 pub(super) fn read(keys: &dyn MetadataKeys, tensors: &dyn ConfigTensors) -> Result<ModelConfig, ConfigError> {
-    let general = Reader::new(keys, "general.");
+    let general = Reader::gguf(keys, "general.");
     let Some(name) = general.text("architecture")? else {
         return Err(general.missing("architecture", "without it nothing else can be understood"));
     };
@@ -21,8 +22,8 @@ pub(super) fn read(keys: &dyn MetadataKeys, tensors: &dyn ConfigTensors) -> Resu
         return Err(ConfigError::Unsupported { file: general.file(), architecture: name, known });
     };
     let gguf = GgufConfig {
-        keys: Reader::new(keys, &format!("{name}.")),
-        whole: Reader::new(keys, ""),
+        keys: Reader::gguf(keys, &format!("{name}.")),
+        whole: Reader::gguf(keys, ""),
         tensors,
         architecture,
         attention_layer: 0,
@@ -32,7 +33,7 @@ pub(super) fn read(keys: &dyn MetadataKeys, tensors: &dyn ConfigTensors) -> Resu
     let recurrent = gguf.recurrent_layers(layers, mtp_layers, blocks)?;
     let attention_layer = recurrent.iter().position(|recurrent| !recurrent).unwrap_or(0);
     let gguf = GgufConfig { attention_layer, ..gguf };
-    let context_length = gguf.keys.need_size("context_length", limits::CONTEXT, "the longest context")?;
+    let context_length = gguf.keys.need(&keys::CONTEXT)?;
     let temperature = gguf.temperature()?;
     let shape = gguf.attention(hidden_size, blocks)?;
     let turned = if architecture.rotates { shape.rope } else { 0 };
@@ -46,12 +47,11 @@ pub(super) fn read(keys: &dyn MetadataKeys, tensors: &dyn ConfigTensors) -> Resu
     let layer_kinds = gguf_moe::layer_kinds(&gguf, layers, mtp_layers, blocks)?;
     let softmax_scale = rope.score_scale / ((shape.nope + shape.rope) as f64).sqrt();
     let [embedding_scale, residual_scale, logits_scale] = gguf.scales(layers, hidden_size)?;
-    let index_topk = gguf.keys.size("attention.indexer.top_k", limits::CONTEXT)?;
+    let index_topk = gguf.keys.get(&keys::INDEX_TOPK)?;
     let described = Indexer::of_gguf(&gguf.keys)?;
     let indexer =
         described.as_ref().zip(index_topk).map(|(it, topk)| it.shape(topk, architecture.index_pairs));
-    let key = "attention.indexer.key_length";
-    let indexer = IndexerShape::checked(indexer, &gguf.keys, key, (&shape, rope.spec.dims))?;
+    let indexer = IndexerShape::checked(indexer, &gguf.keys, (&shape, rope.spec.dims))?;
     let full_indexers = match (indexer, &described) {
         (Some(_), Some(it)) => it.full_layers(&gguf.keys, (layers, layers + mtp_layers))?,
         _ => Vec::new(),
@@ -65,11 +65,7 @@ pub(super) fn read(keys: &dyn MetadataKeys, tensors: &dyn ConfigTensors) -> Resu
         layers,
         mtp_layers,
         context_length,
-        rms_eps: gguf.keys.need_real(
-            "attention.layer_norm_rms_epsilon",
-            limits::RMS_EPS,
-            "the RMSNorms' epsilon",
-        )?,
+        rms_eps: gguf.keys.need(&keys::RMS_EPS)?,
         attention: AttentionShape { softmax_scale, temperature, indexer, ..shape },
         attention_bias: tensors.has(&gguf.attention_tensor("attn_kv_a_mqa.bias")),
         index_topk,
@@ -111,8 +107,7 @@ impl GgufConfig<'_> {
                 "two dimensions: [vocabulary, embedding_length]",
             ));
         };
-        let hidden =
-            self.keys.need_size("embedding_length", limits::HIDDEN, "the width of the residual stream")?;
+        let hidden = self.keys.need(&keys::HIDDEN)?;
         if hidden != columns {
             let expected = format!("{columns}, the columns of tensor {tensor}");
             return Err(self.keys.wrong("embedding_length", hidden, expected));
@@ -122,7 +117,7 @@ impl GgufConfig<'_> {
             return Err(self.keys.wrong_shape(tensor, &shape, expected));
         }
         let claims = [
-            (&self.keys, "vocab_size", self.keys.size("vocab_size", limits::VOCABULARY)?),
+            (&self.keys, "vocab_size", self.keys.get(&keys::VOCABULARY)?),
             (&self.whole, "tokenizer.ggml.tokens", self.whole.count("tokenizer.ggml.tokens")?),
         ];
         for (reader, key, claim) in claims {
@@ -138,9 +133,9 @@ impl GgufConfig<'_> {
 
     /// Decoder layers, multi-token-prediction layers that are stored, and blocks that the keys count (both kinds).
     fn layers(&self) -> Result<(usize, usize, usize), ConfigError> {
-        let blocks = self.keys.need_size("block_count", limits::LAYERS, "how many layers the model has")?;
+        let blocks = self.keys.need(&keys::LAYERS)?;
         let stored = |block: usize| self.tensors.has(&format!("blk.{block}.nextn.eh_proj.weight"));
-        let claimed = self.keys.size("nextn_predict_layers", 0..=*limits::LAYERS.end())?;
+        let claimed = self.keys.get(&keys::MTP_LAYERS)?;
         // a layer without the tensors for prediction is a decoder layer, whatever the key says
         let decodes =
             |block: usize| !stored(block) && self.tensors.has(&format!("blk.{block}.attn_norm.weight"));
@@ -191,24 +186,23 @@ impl GgufConfig<'_> {
 
     /// Sizes that keys alone tell; `v` and `nope` are those of the keys, or 0 where only tensors tell.
     fn attention(&self, hidden: usize, blocks: usize) -> Result<AttentionShape, ConfigError> {
-        let keys = &self.keys;
-        let Some(heads) = self.uniform("attention.head_count", limits::HEADS, blocks)? else {
-            return Err(keys.missing("attention.head_count", "it says how many heads the attention has"));
+        let reader = &self.keys;
+        let Some(heads) = self.uniform(keys::HEADS.gguf, limits::HEADS, blocks)? else {
+            return Err(reader.missing_key(&keys::HEADS));
         };
         if let Some(kv) = self.latent_heads(blocks)?
             && kv != 1
             && kv != heads
         {
-            return Err(keys.wrong(
+            return Err(reader.wrong(
                 "attention.head_count_kv",
                 kv,
                 format!("1 (one latent for all heads) or {heads}"),
             ));
         }
-        let rope =
-            keys.need_size("rope.dimension_count", limits::SHARED_KEY, "how wide a head's rotated part is")?;
+        let rope = reader.need(&keys::ROPE_WIDTH)?;
         if rope % 2 != 0 {
-            return Err(keys.wrong(
+            return Err(reader.wrong(
                 "rope.dimension_count",
                 rope,
                 "an even number: rotated numbers come in pairs",
@@ -216,11 +210,10 @@ impl GgufConfig<'_> {
         }
         let (whole_key, whole, v) = self.head_keys()?;
         if whole <= rope {
-            let expected = format!("more than {rope}, the {}", keys.name("rope.dimension_count"));
-            return Err(keys.wrong(whole_key, whole, expected));
+            let expected = format!("more than {rope}, the {}", reader.name("rope.dimension_count"));
+            return Err(reader.wrong(whole_key, whole, expected));
         }
-        let kv_lora_rank =
-            keys.need_size("attention.kv_lora_rank", limits::RANK, "the width of the latent")?;
+        let kv_lora_rank = reader.need(&keys::KV_RANK)?;
         let shape = AttentionShape {
             heads,
             q_lora_rank: self.q_lora_rank(hidden)?,
@@ -297,7 +290,7 @@ impl GgufConfig<'_> {
         if !self.architecture.gated_norms {
             return Ok(None);
         }
-        let rank = self.keys.need_size("gated_norm_rank", limits::RANK, "the rank of the gates of norms")?;
+        let rank = self.keys.need(&keys::NORM_RANK)?;
         let tensor = self.attention_tensor("attn_norm_gate_a.weight");
         self.check(&tensor, &[rank, hidden], "[gated_norm_rank, embedding_length]")?;
         Ok(Some(rank))
@@ -313,7 +306,7 @@ impl GgufConfig<'_> {
 
     /// Missing or 0: queries are projected directly, unless `attn_q_a` is stored.
     fn q_lora_rank(&self, hidden: usize) -> Result<Option<usize>, ConfigError> {
-        let claimed = self.keys.size("attention.q_lora_rank", 0..=*limits::RANK.end())?;
+        let claimed = self.keys.get(&keys::Q_RANK)?;
         let tensor = &self.attention_tensor("attn_q_a.weight");
         let stored = self.tensors.shape(tensor);
         match (claimed, stored) {

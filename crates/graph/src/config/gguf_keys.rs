@@ -7,6 +7,7 @@ use super::gguf;
 use super::gguf_file::{ARCHITECTURES, Architecture, StoredRates, YarnKeys};
 use super::indexer::Indexer;
 use super::key_list::KeyList;
+use super::keys as config_keys;
 use super::rope::{RopeScaling, mscale_of, yarn_mscale};
 use super::source::{ConfigTensors, JsonKeys, MetadataValue};
 use super::{Gating, KvForm, LayerKind, ModelConfig, hf};
@@ -122,11 +123,18 @@ fn sizes(config: &ModelConfig, architecture: &Architecture, keys: &mut KeyList) 
     let apart = config.kv_form == KvForm::Separate;
     // of the cached row where it is all that is cached, of a head where keys and values are expanded
     let (key, value) = if apart { (a.latent_width(), a.kv_lora_rank) } else { (a.nope + a.rope, a.v) };
+    for key in config_keys::SIZES {
+        if let Some(size) = (key.value)(config) {
+            keys.add_size(key.gguf, size);
+        }
+    }
+    for key in config_keys::REALS {
+        if let Some(value) = (key.value)(config) {
+            keys.add_real(key.gguf, value);
+        }
+    }
     keys.add_size("block_count", config.all_layers());
-    keys.add_size("context_length", config.context_length);
-    keys.add_size("embedding_length", config.hidden_size);
     keys.add_size("feed_forward_length", config.intermediate_size);
-    keys.add_size("attention.head_count", a.heads);
     let latent = if apart { 1 } else { a.heads };
     match &config.kda {
         None => keys.add_size("attention.head_count_kv", latent),
@@ -140,24 +148,15 @@ fn sizes(config: &ModelConfig, architecture: &Architecture, keys: &mut KeyList) 
             );
         }
     }
-    keys.add_real("attention.layer_norm_rms_epsilon", config.rms_eps);
     keys.add_size("attention.key_length", key);
     keys.add_size("attention.value_length", value);
     if apart {
         keys.add_size("attention.key_length_mla", a.nope + a.rope);
         keys.add_size("attention.value_length_mla", a.v);
     }
-    keys.add_size("vocab_size", config.vocab_size);
     // llama.cpp insists on the key for all but a few numbers of layers
     if let Some(rank) = a.q_lora_rank.or(architecture.deepseek.then_some(0)) {
         keys.add_size("attention.q_lora_rank", rank);
-    }
-    keys.add_size("attention.kv_lora_rank", a.kv_lora_rank);
-    if let Some(top_k) = config.index_topk {
-        keys.add_size("attention.indexer.top_k", top_k);
-    }
-    if let Some(rank) = config.norm_rank {
-        keys.add_size("gated_norm_rank", rank);
     }
     if let Some(temperature) = a.temperature {
         keys.add_real("attention.temperature_scale", temperature.scale);
@@ -188,10 +187,6 @@ fn experts(config: &ModelConfig, keys: &mut KeyList) {
         keys.add_size("expert_shared_count", 0);
         return;
     };
-    keys.add_size("expert_feed_forward_length", moe.intermediate);
-    keys.add_size("expert_shared_count", moe.shared_intermediate / moe.intermediate.max(1));
-    keys.add_size("expert_count", moe.experts);
-    keys.add_size("expert_used_count", moe.num_experts_per_tok);
     if moe.router.groups > 1 {
         keys.add_size("expert_group_count", moe.router.groups);
         keys.add_size("expert_group_used_count", moe.router.groups_used);
@@ -203,15 +198,12 @@ fn experts(config: &ModelConfig, keys: &mut KeyList) {
         Gating::SqrtSoftplus => 4,
     };
     keys.add_size("expert_gating_func", gating);
-    keys.add_real("expert_weights_scale", moe.router.scale);
     keys.add("expert_weights_norm", MetadataValue::Flag(moe.router.normalise));
 }
 
 /// The rotary embedding, and what YaRN makes of attention scores: see the table in `gguf_rope.rs`, solved for the keys.
 fn rope(config: &ModelConfig, architecture: &Architecture, keys: &mut KeyList) {
     let (a, rope) = (&config.attention, &config.rope);
-    keys.add_size("rope.dimension_count", a.rope);
-    keys.add_real("rope.freq_base", rope.base);
     let magnitude = match &rope.scaling {
         RopeScaling::None => return,
         RopeScaling::Linear { factor } => {

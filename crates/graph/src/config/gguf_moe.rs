@@ -3,8 +3,8 @@
 use super::error::ConfigError;
 use super::gguf_file::{GgufConfig, first_moe};
 use super::limits;
-use super::moe::{self, MoeKeys};
 use super::{Gating, GroupScore, LayerKind, MoeShape, RouterSpec};
+use super::{keys, moe};
 
 /// llama.cpp's floor of the sum of the weights before dividing: the smallest normal half float.
 const NORM_FLOOR: f64 = 6.103_515_625e-5;
@@ -13,7 +13,7 @@ fn experts(gguf: &GgufConfig<'_>) -> Result<Option<usize>, ConfigError> {
     if !gguf.architecture.deepseek {
         return Ok(None);
     }
-    Ok(gguf.keys.size("expert_count", 0..=limits::EXPERTS)?.filter(|experts| *experts > 0))
+    Ok(gguf.keys.get(&keys::EXPERTS)?.filter(|experts| *experts > 0))
 }
 
 /// Kinds of the decoder layers by the keys, checked against the routers that are stored.
@@ -23,15 +23,15 @@ pub(super) fn layer_kinds(
     mtp_layers: usize,
     blocks: usize,
 ) -> Result<Vec<LayerKind>, ConfigError> {
-    let keys = &gguf.keys;
+    let reader = &gguf.keys;
     let routed = |layer: usize| gguf.tensors.has(&format!("blk.{layer}.ffn_gate_inp.weight"));
     let dense = match experts(gguf)? {
-        Some(_) => keys.size("leading_dense_block_count", 0..=blocks)?.unwrap_or(0),
+        Some(_) => reader.size("leading_dense_block_count", 0..=blocks)?.unwrap_or(0),
         None => match (0..layers).find(|layer| routed(*layer)) {
             Some(layer) => {
                 let hint =
                     format!("it says how many experts the router blk.{layer}.ffn_gate_inp chooses from");
-                return Err(keys.missing("expert_count", hint));
+                return Err(reader.missing("expert_count", hint));
             }
             None => blocks,
         },
@@ -43,12 +43,12 @@ pub(super) fn layer_kinds(
         let kind = if layer < layers { claimed } else { routed(layer) };
         if kind && !routed(layer) {
             let hint =
-                format!("layer {layer} has experts: {} is {dense}", keys.name("leading_dense_block_count"));
-            return Err(keys.missing_tensor(&format!("blk.{layer}.ffn_gate_inp.weight"), hint));
+                format!("layer {layer} has experts: {} is {dense}", reader.name("leading_dense_block_count"));
+            return Err(reader.missing_tensor(&format!("blk.{layer}.ffn_gate_inp.weight"), hint));
         }
         if !kind && routed(layer) {
             let expected = format!("at most {layer}: tensor blk.{layer}.ffn_gate_inp.weight is stored");
-            return Err(keys.wrong("leading_dense_block_count", dense, expected));
+            return Err(reader.wrong("leading_dense_block_count", dense, expected));
         }
         kinds.push(if kind { LayerKind::Moe } else { LayerKind::Dense });
     }
@@ -91,31 +91,31 @@ pub(super) fn read(
     blocks: usize,
 ) -> Result<Option<MoeShape>, ConfigError> {
     let (Some(experts), Some(layer)) = (experts(gguf)?, first_moe(kinds)) else { return Ok(None) };
-    let keys = &gguf.keys;
+    let reader = &gguf.keys;
     gguf.check(
         &format!("blk.{layer}.ffn_gate_inp.weight"),
         &[experts, hidden],
         "[expert_count, embedding_length]",
     )?;
     // a list has an entry for dense layers too, which may be 0
-    let at = |key: &str, most: usize, what: &str| -> Result<usize, ConfigError> {
-        let Some(values) = keys.sizes(key, 0..=most, blocks)? else {
-            return Err(keys.missing(key, format!("it says {what}")));
+    let at = |row: &keys::ConfigKey<usize>| -> Result<usize, ConfigError> {
+        let (key, most) = (row.gguf, *row.range.end());
+        let Some(values) = reader.sizes(key, 0..=most, blocks)? else {
+            return Err(reader.missing_key(row));
         };
         let sparse =
             || values.iter().zip(kinds).filter(|(_, kind)| **kind == LayerKind::Moe).map(|(value, _)| *value);
         match (values[layer], sparse().find(|value| *value != values[layer])) {
-            (0, _) => Err(keys.wrong(key, 0, format!("an integer from 1 to {most}"))),
+            (0, _) => Err(reader.wrong(key, 0, format!("an integer from 1 to {most}"))),
             (one, Some(other)) => {
                 let value = format!("{one} in one layer and {other} in another");
-                Err(keys.wrong(key, value, "the same in every layer with experts"))
+                Err(reader.wrong(key, value, "the same in every layer with experts"))
             }
             (one, None) => Ok(one),
         }
     };
-    let num_experts_per_tok = at("expert_used_count", limits::EXPERTS, "how many experts a row goes to")?;
-    let intermediate =
-        at("expert_feed_forward_length", limits::INTERMEDIATE, "the width of a routed expert")?;
+    let num_experts_per_tok = at(&keys::EXPERTS_USED)?;
+    let intermediate = at(&keys::EXPERT_WIDTH)?;
     let shape = MoeShape {
         experts,
         num_experts_per_tok,
@@ -124,19 +124,13 @@ pub(super) fn read(
         router: router(gguf, layer)?,
         fused_gate_up: gguf.tensors.has(&format!("blk.{layer}.ffn_gate_up_exps.weight")),
     };
-    let names = MoeKeys {
-        experts: "expert_count",
-        used: "expert_used_count",
-        groups: "expert_group_count",
-        groups_used: "expert_group_used_count",
-    };
-    moe::check(keys, &names, &shape)?;
+    moe::check(reader, &shape)?;
     Ok(Some(shape))
 }
 
 fn shared(gguf: &GgufConfig<'_>, layer: usize) -> Result<usize, ConfigError> {
     let tensor = format!("blk.{layer}.ffn_gate_shexp.weight");
-    let count = gguf.keys.size("expert_shared_count", 0..=limits::SHARED_EXPERTS)?.unwrap_or(0);
+    let count = gguf.keys.get(&keys::SHARED_EXPERTS)?.unwrap_or(0);
     if (count > 0) == gguf.tensors.has(&tensor) {
         return Ok(count);
     }
@@ -147,9 +141,9 @@ fn shared(gguf: &GgufConfig<'_>, layer: usize) -> Result<usize, ConfigError> {
 }
 
 fn router(gguf: &GgufConfig<'_>, layer: usize) -> Result<RouterSpec, ConfigError> {
-    let keys = &gguf.keys;
+    let reader = &gguf.keys;
     let bias = gguf.tensors.has(&format!("blk.{layer}.exp_probs_b.bias"));
-    let gating = match keys.size("expert_gating_func", 0..=4)?.unwrap_or(0) {
+    let gating = match reader.size("expert_gating_func", 0..=4)?.unwrap_or(0) {
         1 => Gating::Softmax,
         2 => Gating::Sigmoid,
         3 => Gating::SoftmaxOfSelected,
@@ -158,18 +152,16 @@ fn router(gguf: &GgufConfig<'_>, layer: usize) -> Result<RouterSpec, ConfigError
         _ if bias || gguf.architecture.sigmoid => Gating::Sigmoid,
         _ => Gating::Softmax,
     };
-    let groups = keys.size("expert_group_count", 0..=limits::EXPERTS)?.unwrap_or(0).max(1);
-    let used = keys.size("expert_group_used_count", 0..=limits::EXPERTS)?;
+    let groups = reader.size("expert_group_count", 0..=limits::EXPERTS)?.unwrap_or(0).max(1);
+    let used = reader.size("expert_group_used_count", 0..=limits::EXPERTS)?;
     let groups_used = match used {
         Some(used) if groups > 1 => used,
         None if groups > 1 => {
-            let hint = "it says how many groups of experts stay in the choice";
-            return Err(keys.missing("expert_group_used_count", hint));
+            return Err(reader.missing_key(&keys::GROUPS_USED));
         }
         _ => 1,
     };
-    let scale =
-        keys.real("expert_weights_scale", limits::ROUTER_SCALE)?.filter(|scale| *scale != 0.0).unwrap_or(1.0);
+    let scale = reader.get(&keys::EXPERT_SCALE)?.filter(|scale| *scale != 0.0).unwrap_or(1.0);
     Ok(RouterSpec {
         gating,
         bias,
@@ -177,7 +169,7 @@ fn router(gguf: &GgufConfig<'_>, layer: usize) -> Result<RouterSpec, ConfigError
         groups_used,
         group_score: if bias { GroupScore::TopTwoSum } else { gguf.architecture.group_score },
         group_mask: gguf.architecture.group_mask,
-        normalise: keys.flag("expert_weights_norm")?.unwrap_or(false),
+        normalise: reader.flag("expert_weights_norm")?.unwrap_or(false),
         norm_floor: NORM_FLOOR,
         scale,
     })

@@ -18,6 +18,7 @@
 use super::decimal::written;
 use super::error::ConfigError;
 use super::gguf_file::{GgufConfig, YarnKeys};
+use super::keys::ROPE_BASE;
 use super::limits;
 use super::rope::{RopePairs, RopeScaling, RopeSpec, yarn_mscale};
 
@@ -37,7 +38,7 @@ pub(super) fn read(
     if dims == 0 {
         return Ok(GgufRope { spec: RopeSpec::none(), score_scale: 1.0 });
     }
-    let base = keys.real("rope.freq_base", limits::ROPE_BASE)?.unwrap_or(10_000.0);
+    let base = keys.get(&ROPE_BASE)?.unwrap_or(10_000.0);
     let original = keys.size("rope.scaling.original_context_length", limits::CONTEXT)?.unwrap_or(context);
     let magnitude = keys.real("rope.scaling.attn_factor", limits::MAGNITUDE)?.unwrap_or(1.0);
     let kind = keys.text("rope.scaling.type")?;

@@ -7,6 +7,7 @@ use super::hf_moe;
 use super::hf_refused;
 use super::hf_rope;
 use super::indexer::Indexer;
+use super::keys;
 use super::limits;
 use super::reader::Reader;
 use super::source::{ConfigTensors, MetadataKeys, MetadataValue};
@@ -18,24 +19,21 @@ use crate::naming::HF_PREFIXES;
 
 /// Reads the config of a Hugging Face folder.
 pub(super) fn read(keys: &dyn MetadataKeys, tensors: &dyn ConfigTensors) -> Result<ModelConfig, ConfigError> {
-    let top = Reader::new(keys, "");
+    let top = Reader::json(keys);
     let (family, text) = find_family(&top)?;
     let text = text.spelled(family.keys);
     let config = HfConfig { family, text, tensors, prefix: prefix(tensors, family), attention_layer: 0 };
     let vocab_size = config.vocab_size()?;
     let hidden_size = config.hidden_size()?;
-    let layers =
-        config.text.need_size("num_hidden_layers", limits::LAYERS, "how many layers the model has")?;
+    let layers = config.text.need(&keys::LAYERS)?;
     let recurrent = config.recurrent_layers(layers)?;
     let attention_layer = recurrent.iter().position(|recurrent| !recurrent).unwrap_or(0);
     let config = HfConfig { attention_layer, ..config };
     hf_refused::check(&config.text, family)?;
     let mtp_layers = config.mtp_layers(layers)?;
     let kda = config.kda(recurrent, mtp_layers)?;
-    let context_length =
-        config.text.need_size("max_position_embeddings", limits::CONTEXT, "the longest context")?;
-    let what = "the width of the part of a head whose key all heads share";
-    let shared_key = config.text.need_size("qk_rope_head_dim", limits::SHARED_KEY, what)?;
+    let context_length = config.text.need(&keys::CONTEXT)?;
+    let shared_key = config.text.need(&keys::ROPE_WIDTH)?;
     let rope = hf_rope::read(&config.text, family, shared_key, context_length)?;
     let attention = config.attention(shared_key, rope.score_scale)?;
     hf_rope::check_part(&config.text, shared_key, attention.nope + attention.rope)?;
@@ -43,7 +41,7 @@ pub(super) fn read(keys: &dyn MetadataKeys, tensors: &dyn ConfigTensors) -> Resu
     let moe = hf_moe::read(&config, &layer_kinds[..layers], hidden_size)?;
     let intermediate_size = config.intermediate_size(&layer_kinds)?;
     let scales = config.scales(layers, hidden_size)?;
-    let index_topk = config.text.size("index_topk", limits::CONTEXT)?;
+    let index_topk = config.text.get(&keys::INDEX_TOPK)?;
     let described = Indexer::of_config_json(&config.text)?;
     let pairs = match config.text.flag("indexer_rope_interleave")? {
         Some(true) => RopePairs::Interleaved,
@@ -51,8 +49,7 @@ pub(super) fn read(keys: &dyn MetadataKeys, tensors: &dyn ConfigTensors) -> Resu
         None => family.index_pairs,
     };
     let indexer = described.as_ref().zip(index_topk).map(|(it, topk)| it.shape(topk, pairs));
-    let indexer =
-        IndexerShape::checked(indexer, &config.text, "index_head_dim", (&attention, rope.spec.dims))?;
+    let indexer = IndexerShape::checked(indexer, &config.text, (&attention, rope.spec.dims))?;
     let full_indexers = match (indexer, &described) {
         (Some(_), Some(it)) => it.full_layers(&config.text, (layers, layers + mtp_layers))?,
         _ => Vec::new(),
@@ -94,7 +91,7 @@ pub(super) fn warnings(
     keys: &dyn MetadataKeys,
     tensors: &dyn ConfigTensors,
 ) -> Result<Vec<String>, ConfigError> {
-    let (family, text) = find_family(&Reader::new(keys, ""))?;
+    let (family, text) = find_family(&Reader::json(keys))?;
     let text = text.spelled(family.keys);
     let config = HfConfig { family, text, tensors, prefix: prefix(tensors, family), attention_layer: 0 };
     let rope = hf_rope::replaced(&config.text, family)?;
@@ -103,12 +100,12 @@ pub(super) fn warnings(
 
 /// The family of a config.json.
 pub(super) fn family(keys: &dyn MetadataKeys) -> Result<&'static ModelFamily, ConfigError> {
-    find_family(&Reader::new(keys, "")).map(|(family, _)| family)
+    find_family(&Reader::json(keys)).map(|(family, _)| family)
 }
 
 /// The keys of the language model in a config.json.
 pub(super) fn text(keys: &dyn MetadataKeys) -> Result<Reader<'_>, ConfigError> {
-    find_family(&Reader::new(keys, "")).map(|(_, text)| text)
+    find_family(&Reader::json(keys)).map(|(_, text)| text)
 }
 
 /// What the file calls itself: `model_type`, else the first of `architectures`.
@@ -166,7 +163,7 @@ impl HfConfig<'_> {
     }
 
     fn vocab_size(&self) -> Result<usize, ConfigError> {
-        let vocab = self.text.need_size("vocab_size", limits::VOCABULARY, "how many tokens there are")?;
+        let vocab = self.text.need(&keys::VOCABULARY)?;
         let (name, [rows, _]) = self.embedding()?;
         if rows == vocab {
             return Ok(vocab);
@@ -175,8 +172,7 @@ impl HfConfig<'_> {
     }
 
     fn hidden_size(&self) -> Result<usize, ConfigError> {
-        let hidden =
-            self.text.need_size("hidden_size", limits::HIDDEN, "the width of the residual stream")?;
+        let hidden = self.text.need(&keys::HIDDEN)?;
         let (name, [_, columns]) = self.embedding()?;
         if columns == hidden {
             return Ok(hidden);
@@ -187,7 +183,7 @@ impl HfConfig<'_> {
     /// Multi-token-prediction layers whose tensors are there. The key `num_nextn_predict_layers` claims more than most files
     /// hold (Moonlight), and is missing from some that hold one (GLM-4.7-Flash), so only tensors count.
     fn mtp_layers(&self, layers: usize) -> Result<usize, ConfigError> {
-        self.text.size("num_nextn_predict_layers", 0..=*limits::LAYERS.end())?;
+        self.text.get(&keys::MTP_LAYERS)?;
         let holds = |layer: &usize| self.tensors.has(&self.layer_tensor(*layer, "eh_proj.weight"));
         let count = (layers..=*limits::LAYERS.end()).take_while(holds).count();
         let all = layers + count;
@@ -205,8 +201,7 @@ impl HfConfig<'_> {
 
     fn attention(&self, rope: usize, score_scale: f64) -> Result<AttentionShape, ConfigError> {
         let text = &self.text;
-        let heads =
-            text.need_size("num_attention_heads", limits::HEADS, "how many heads the attention has")?;
+        let heads = text.need(&keys::HEADS)?;
         let (nope, v) = (self.head_width("qk_nope_head_dim")?, self.head_width("v_head_dim")?);
         if let Some(whole) = text.size("qk_head_dim", limits::WHOLE_HEAD)?
             && whole != nope + rope
@@ -217,7 +212,7 @@ impl HfConfig<'_> {
         let shape = AttentionShape {
             heads,
             q_lora_rank: self.q_lora_rank()?,
-            kv_lora_rank: text.need_size("kv_lora_rank", limits::RANK, "the width of the latent")?,
+            kv_lora_rank: text.need(&keys::KV_RANK)?,
             nope,
             rope,
             v,
@@ -232,7 +227,7 @@ impl HfConfig<'_> {
     }
 
     fn q_lora_rank(&self) -> Result<Option<usize>, ConfigError> {
-        let rank = self.text.size("q_lora_rank", 0..=*limits::RANK.end())?.filter(|rank| *rank > 0);
+        let rank = self.text.get(&keys::Q_RANK)?.filter(|rank| *rank > 0);
         let tensor = self.layer_tensor(self.attention_layer, "self_attn.q_a_proj.weight");
         match (rank, self.tensors.shape(&tensor)) {
             (Some(rank), Some(shape)) if shape.first() != Some(&rank) => {
@@ -308,7 +303,7 @@ impl HfConfig<'_> {
     /// Rank of the gates of the layers' norms, where the family has them.
     fn norm_rank(&self) -> Result<Option<usize>, ConfigError> {
         let Some(default) = self.family.norm_rank else { return Ok(None) };
-        let rank = self.text.size("gated_norm_rank", limits::RANK)?.unwrap_or(default);
+        let rank = self.text.get(&keys::NORM_RANK)?.unwrap_or(default);
         let tensor = self.layer_tensor(self.attention_layer, "input_layernorm.W_down.weight");
         match self.tensors.shape(&tensor) {
             None => {
@@ -322,9 +317,9 @@ impl HfConfig<'_> {
     }
 
     fn rms_eps(&self) -> Result<f64, ConfigError> {
-        match (self.text.real("rms_norm_eps", limits::RMS_EPS)?, self.family.rms_eps) {
+        match (self.text.get(&keys::RMS_EPS)?, self.family.rms_eps) {
             (Some(eps), _) | (None, Some(eps)) => Ok(eps),
-            (None, None) => Err(self.text.missing("rms_norm_eps", "it says the epsilon of every RMSNorm")),
+            (None, None) => Err(self.text.missing_key(&keys::RMS_EPS)),
         }
     }
 

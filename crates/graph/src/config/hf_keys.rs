@@ -6,6 +6,7 @@ use super::error::InexpressibleModel;
 use super::families::ModelFamily;
 use super::hf;
 use super::indexer::Indexer;
+use super::keys;
 use super::rope::{RopePairs, RopeScaling, longrope_magnitude, mscale_of};
 use super::source::{ConfigTensors, JsonKeys};
 use super::{FfnActivation, Gating, LayerKind, ModelConfig, MoeShape, Temperature};
@@ -44,27 +45,26 @@ impl ModelConfig {
         let mut add = |key: &str, value: Value| object.insert(key.to_owned(), value);
         add("architectures", json!(family.classes[..1]));
         add("model_type", json!(family.model_type));
-        add("vocab_size", json!(self.vocab_size));
-        add("hidden_size", json!(self.hidden_size));
+        let sizes = keys::SIZES.iter().map(|key| (key.json, (key.value)(self).map(Value::from)));
+        let reals = keys::REALS.iter().map(|key| (key.json, (key.value)(self).map(Value::from)));
+        for (key, value) in sizes.chain(reals) {
+            if let Some(value) = value {
+                add(key, value);
+            }
+        }
         if self.intermediate_size > 0 {
             add("intermediate_size", json!(self.intermediate_size));
         }
         add("num_hidden_layers", json!(self.layers));
         add("num_nextn_predict_layers", json!(self.mtp_layers));
-        add("num_attention_heads", json!(a.heads));
         add("num_key_value_heads", json!(a.heads));
         add("q_lora_rank", json!(a.q_lora_rank));
-        add("kv_lora_rank", json!(a.kv_lora_rank));
         add("qk_nope_head_dim", json!(a.nope));
-        add("qk_rope_head_dim", json!(a.rope));
         add("v_head_dim", json!(a.v));
         add("attention_bias", json!(self.attention_bias));
         let silu = self.activation == FfnActivation::SiluGated;
         add("hidden_act", json!(if silu { "silu" } else { "relu2" }));
-        add("max_position_embeddings", json!(self.context_length));
-        add("rms_norm_eps", json!(self.rms_eps));
         add("tie_word_embeddings", json!(self.tied_embeddings));
-        add("rope_theta", json!(self.rope.base));
         if self.rope.pairs != family.pairs {
             add("rope_interleave", json!(self.rope.pairs == RopePairs::Interleaved));
         }
@@ -79,9 +79,6 @@ impl ModelConfig {
             add("scale_depth", json!(tidied(self.residual_scale * (self.layers as f64).sqrt())));
             add("dim_model_base", json!((self.logits_scale * self.hidden_size as f64).round() as u64));
         }
-        if let Some(top_k) = self.index_topk {
-            add("index_topk", json!(top_k));
-        }
         if let Some(indexer) = indexer.cloned().or_else(|| Indexer::of_config(self)) {
             add("index_n_heads", json!(indexer.heads));
             add("index_head_dim", json!(indexer.width));
@@ -89,9 +86,6 @@ impl ModelConfig {
                 let word = |full: &bool| if *full { "full" } else { "shared" };
                 add("indexer_types", full.iter().map(word).collect());
             }
-        }
-        if let Some(rank) = self.norm_rank {
-            add("gated_norm_rank", json!(rank));
         }
         if let Some(moe) = &self.moe {
             self.add_experts(moe, family, &mut add);
@@ -117,10 +111,6 @@ impl ModelConfig {
         let decoder = self.layer_kinds.iter().take(self.layers);
         add("first_k_dense_replace", json!(decoder.take_while(|kind| **kind == LayerKind::Dense).count()));
         add("moe_layer_freq", json!(1));
-        add("n_routed_experts", json!(moe.experts));
-        add("num_experts_per_tok", json!(moe.num_experts_per_tok));
-        add("moe_intermediate_size", json!(moe.intermediate));
-        add("n_shared_experts", json!(moe.shared_intermediate / moe.intermediate.max(1)));
         add("n_group", json!(router.groups));
         add("topk_group", json!(router.groups_used));
         match router.gating {
@@ -138,7 +128,6 @@ impl ModelConfig {
             add("topk_method", json!(method));
         }
         add("norm_topk_prob", json!(router.normalise));
-        add("routed_scaling_factor", json!(router.scale));
     }
 
     /// Which layers have a recurrent state, and its sizes, in the keys of the family's published files.

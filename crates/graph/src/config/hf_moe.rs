@@ -4,9 +4,9 @@ use super::error::ConfigError;
 use super::families::RouterDefaults;
 use super::hf_file::HfConfig;
 use super::limits;
-use super::moe::{self, MoeKeys};
 use super::source::MetadataValue;
 use super::{Gating, GroupScore, LayerKind, MoeShape, RouterSpec};
+use super::{keys, moe};
 
 /// HF's code adds this to the sum of the weights before dividing. Taken as a floor of the sum: sums of published routers are so far
 /// above it that both give the same result.
@@ -17,7 +17,7 @@ fn experts(config: &HfConfig<'_>) -> Result<Option<usize>, ConfigError> {
     if config.family.router.is_none() {
         return Ok(None);
     }
-    Ok(config.text.size("n_routed_experts", 0..=limits::EXPERTS)?.filter(|experts| *experts > 0))
+    Ok(config.text.get(&keys::EXPERTS)?.filter(|experts| *experts > 0))
 }
 
 /// Kinds of the decoder layers by the keys, of the multi-token-prediction layers by their tensors.
@@ -77,11 +77,9 @@ pub(super) fn read(
     let Some(layer) = kinds.iter().position(|kind| *kind == LayerKind::Moe) else { return Ok(None) };
     let text = &config.text;
     check_router(config, layer, experts, hidden)?;
-    let used =
-        text.need_size("num_experts_per_tok", 1..=limits::EXPERTS, "how many experts a row goes to")?;
-    let width = 1..=limits::INTERMEDIATE;
-    let intermediate = text.need_size("moe_intermediate_size", width, "the width of a routed expert")?;
-    let shared = text.size("n_shared_experts", 0..=limits::SHARED_EXPERTS)?.unwrap_or(0);
+    let used = text.need(&keys::EXPERTS_USED)?;
+    let intermediate = text.need(&keys::EXPERT_WIDTH)?;
+    let shared = text.get(&keys::SHARED_EXPERTS)?.unwrap_or(0);
     let shape = MoeShape {
         experts,
         num_experts_per_tok: used,
@@ -90,13 +88,7 @@ pub(super) fn read(
         router: router(config, defaults, layer)?,
         fused_gate_up: config.tensors.has(&config.layer_tensor(layer, "mlp.experts.gate_up_proj")),
     };
-    let keys = MoeKeys {
-        experts: "n_routed_experts",
-        used: "num_experts_per_tok",
-        groups: "n_group",
-        groups_used: "topk_group",
-    };
-    moe::check(text, &keys, &shape)?;
+    moe::check(text, &shape)?;
     Ok(Some(shape))
 }
 
@@ -135,7 +127,7 @@ fn router(config: &HfConfig<'_>, defaults: &RouterDefaults, layer: usize) -> Res
     let (bias, grouped) = choosing(config, defaults, layer, gating)?;
     let (groups, groups_used) = if grouped { groups(config, defaults)? } else { (1, 1) };
     let normalise = text.flag("norm_topk_prob")?;
-    let scale = text.real("routed_scaling_factor", limits::ROUTER_SCALE)?;
+    let scale = text.get(&keys::EXPERT_SCALE)?;
     let (normalise, scale) = match (normalise, scale, defaults.weights) {
         (Some(normalise), Some(scale), _) => (normalise, scale),
         (normalise, scale, Some(default)) => (normalise.unwrap_or(default.0), scale.unwrap_or(default.1)),
@@ -143,7 +135,7 @@ fn router(config: &HfConfig<'_>, defaults: &RouterDefaults, layer: usize) -> Res
             return Err(text.missing("norm_topk_prob", "it says whether expert weights sum to 1"));
         }
         (_, None, None) => {
-            return Err(text.missing("routed_scaling_factor", "it is the factor on expert weights"));
+            return Err(text.missing_key(&keys::EXPERT_SCALE));
         }
     };
     Ok(RouterSpec {
@@ -201,14 +193,14 @@ fn choosing(
 
 fn groups(config: &HfConfig<'_>, defaults: &RouterDefaults) -> Result<(usize, usize), ConfigError> {
     let text = &config.text;
-    let count = text.size("n_group", 1..=limits::EXPERTS)?;
+    let count = text.get(&keys::GROUPS)?;
     // null is an answer (no groups); only a key that is left out means the family's default
     let default = if text.mentions("n_group") { (1, 1) } else { defaults.groups };
     let groups = count.unwrap_or(default.0);
-    let used = text.size("topk_group", 1..=limits::EXPERTS)?;
+    let used = text.get(&keys::GROUPS_USED)?;
     match used {
         Some(used) => Ok((groups, used)),
         None if count.is_none() || groups == 1 => Ok((groups, default.1.min(groups))),
-        None => Err(text.missing("topk_group", "it says how many of the n_group groups stay in the choice")),
+        None => Err(text.missing_key(&keys::GROUPS_USED)),
     }
 }

@@ -4,6 +4,7 @@
 use super::Temperature;
 use super::error::ConfigError;
 use super::families::ModelFamily;
+use super::keys::ROPE_BASE;
 use super::limits;
 use super::reader::Reader;
 use super::rope::{RopePairs, RopeScaling, RopeSpec, longrope_magnitude, yarn_mscale};
@@ -47,7 +48,7 @@ fn parameters<'a>(text: &Reader<'a>) -> Result<Option<Reader<'a>>, ConfigError> 
 fn replaced_base(text: &Reader<'_>) -> Result<Option<f64>, ConfigError> {
     match text.field("rope_scaling") {
         Some(MetadataValue::Object(names)) if !names.is_empty() => {
-            text.within("rope_parameters.").real("rope_theta", limits::ROPE_BASE)
+            text.within("rope_parameters.").get(&ROPE_BASE)
         }
         _ => Ok(None),
     }
@@ -62,12 +63,9 @@ fn base(
     parameters: Option<&Reader<'_>>,
     family: &ModelFamily,
 ) -> Result<f64, ConfigError> {
-    let inner = parameters.map(|p| p.real("rope_theta", limits::ROPE_BASE)).transpose()?.flatten();
+    let inner = parameters.map(|p| p.get(&ROPE_BASE)).transpose()?.flatten();
     let usual = family.rope_base.or(replaced_base(text)?.map(|_| USUAL_BASE));
-    inner
-        .or(text.real("rope_theta", limits::ROPE_BASE)?)
-        .or(usual)
-        .ok_or_else(|| text.missing("rope_theta", "it is the base of the rotary embedding's frequencies"))
+    inner.or(text.get(&ROPE_BASE)?).or(usual).ok_or_else(|| text.missing_key(&ROPE_BASE))
 }
 
 /// A warning if θ of `rope_parameters` is not the one that is used.

@@ -1,6 +1,7 @@
 //! The lightning indexer of sparse attention (DSA): its sizes, and which layers have one.
 
 use super::error::ConfigError;
+use super::keys::{INDEX_HEADS, INDEX_WIDTH, LAYERS};
 use super::limits;
 use super::model::{AttentionShape, IndexerShape, ModelConfig};
 use super::reader::Reader;
@@ -13,12 +14,11 @@ impl IndexerShape {
     pub(super) fn checked(
         indexer: Option<IndexerShape>,
         keys: &Reader<'_>,
-        key: &str,
         (attention, rotated): (&AttentionShape, usize),
     ) -> Result<Option<IndexerShape>, ConfigError> {
         match indexer.filter(|_| attention.q_lora_rank.is_some()) {
             Some(indexer) if indexer.width < rotated => Err(keys.wrong(
-                key,
+                keys.key(&INDEX_WIDTH),
                 indexer.width,
                 format!("at least {rotated}, the elements that are rotated"),
             )),
@@ -40,13 +40,6 @@ pub struct Indexer {
     pub full: Option<Vec<bool>>,
 }
 
-/// The keys of a kind of file.
-struct IndexerKeys {
-    heads: &'static str,
-    width: &'static str,
-    types: &'static str,
-}
-
 impl Indexer {
     /// What keys say of the indexer of this config.
     pub fn of_config(config: &ModelConfig) -> Option<Indexer> {
@@ -58,8 +51,7 @@ impl Indexer {
 
     /// The indexer that a config.json describes.
     pub(super) fn of_config_json(keys: &Reader<'_>) -> Result<Option<Indexer>, ConfigError> {
-        let names = IndexerKeys { heads: "index_n_heads", width: "index_head_dim", types: "indexer_types" };
-        let Some(indexer) = read(keys, &names)? else { return Ok(None) };
+        let Some(indexer) = read(keys, "indexer_types")? else { return Ok(None) };
         let full = match indexer.full {
             Some(full) => Some(full),
             None => pattern(keys)?,
@@ -69,12 +61,7 @@ impl Indexer {
 
     /// The indexer that the keys of a GGUF architecture describe.
     pub(super) fn of_gguf(keys: &Reader<'_>) -> Result<Option<Indexer>, ConfigError> {
-        let names = IndexerKeys {
-            heads: "attention.indexer.head_count",
-            width: "attention.indexer.key_length",
-            types: "attention.indexer.types",
-        };
-        read(keys, &names)
+        read(keys, "attention.indexer.types")
     }
 
     /// Its sizes with this number of tokens and pairing.
@@ -127,29 +114,30 @@ fn pattern(keys: &Reader<'_>) -> Result<Option<Vec<bool>>, ConfigError> {
         return Ok(None);
     }
     let offset = keys.size("index_skip_topk_offset", 0..=*limits::LAYERS.end())?.unwrap_or(2);
-    let layers = keys.size("num_hidden_layers", limits::LAYERS)?.unwrap_or(0);
+    let layers = keys.get(&LAYERS)?.unwrap_or(0);
     Ok(Some((0..layers).map(|layer| (layer + 1).saturating_sub(offset).is_multiple_of(every)).collect()))
 }
 
-fn read(keys: &Reader<'_>, names: &IndexerKeys) -> Result<Option<Indexer>, ConfigError> {
-    let heads = keys.size(names.heads, limits::HEADS)?;
-    let width = keys.size(names.width, limits::HEAD_WIDTH)?;
-    let full = match keys.field(names.types) {
-        None => None,
-        Some(MetadataValue::List(types)) => {
-            let full = types.iter().map(|kind| match kind {
-                MetadataValue::Text(kind) if kind == "full" => Some(true),
-                MetadataValue::Text(kind) if kind == "shared" => Some(false),
-                MetadataValue::Integer(kind @ (0 | 1)) => Some(*kind == 1),
-                MetadataValue::Flag(full) => Some(*full),
-                _ => None,
-            });
-            let full = full.collect::<Option<Vec<bool>>>();
-            Some(full.ok_or_else(|| {
-                keys.wrong(names.types, MetadataValue::List(types), "\"full\" or \"shared\"")
-            })?)
-        }
-        Some(field) => return Err(keys.wrong(names.types, field, "a list, an entry per layer")),
-    };
+fn read(keys: &Reader<'_>, types_key: &str) -> Result<Option<Indexer>, ConfigError> {
+    let heads = keys.get(&INDEX_HEADS)?;
+    let width = keys.get(&INDEX_WIDTH)?;
+    let full =
+        match keys.field(types_key) {
+            None => None,
+            Some(MetadataValue::List(types)) => {
+                let full = types.iter().map(|kind| match kind {
+                    MetadataValue::Text(kind) if kind == "full" => Some(true),
+                    MetadataValue::Text(kind) if kind == "shared" => Some(false),
+                    MetadataValue::Integer(kind @ (0 | 1)) => Some(*kind == 1),
+                    MetadataValue::Flag(full) => Some(*full),
+                    _ => None,
+                });
+                let full = full.collect::<Option<Vec<bool>>>();
+                Some(full.ok_or_else(|| {
+                    keys.wrong(types_key, MetadataValue::List(types), "\"full\" or \"shared\"")
+                })?)
+            }
+            Some(field) => return Err(keys.wrong(types_key, field, "a list, an entry per layer")),
+        };
     Ok(heads.zip(width).map(|(heads, width)| Indexer { heads, width, full }))
 }

@@ -21,6 +21,7 @@ mod hf_rope;
 mod implied;
 mod indexer;
 mod key_list;
+mod keys;
 mod limits;
 mod model;
 mod moe;
@@ -71,7 +72,7 @@ impl Indexer {
                 let Some(MetadataValue::Text(architecture)) = keys.field("general.architecture") else {
                     return Ok(None);
                 };
-                Indexer::of_gguf(&reader::Reader::new(&keys, &format!("{architecture}.")))
+                Indexer::of_gguf(&reader::Reader::gguf(&keys, &format!("{architecture}.")))
             }
             CheckpointSource::HuggingFace(source) => {
                 let file = format!("{}/{}", checkpoint.display_name(), source.config_file());

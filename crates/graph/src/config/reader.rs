@@ -1,6 +1,7 @@
 //! Typed and checked access to keys: every error names file, key, value and what was expected.
 
 use super::error::ConfigError;
+use super::keys::ConfigKey;
 use super::source::{MetadataKeys, MetadataValue};
 use std::ops::RangeInclusive;
 
@@ -9,13 +10,37 @@ use std::ops::RangeInclusive;
 pub(super) struct Reader<'a> {
     keys: &'a dyn MetadataKeys,
     prefix: String,
+    /// Whether the file is a config.json.
+    json: bool,
     /// Keys that a file may spell in another way: as they are asked for, and that way.
     spelled: &'static [(&'static str, &'static str)],
 }
 
 impl<'a> Reader<'a> {
-    pub(super) fn new(keys: &'a dyn MetadataKeys, prefix: &str) -> Self {
-        Reader { keys, prefix: prefix.to_owned(), spelled: &[] }
+    pub(super) fn gguf(keys: &'a dyn MetadataKeys, prefix: &str) -> Self {
+        Reader { keys, prefix: prefix.to_owned(), json: false, spelled: &[] }
+    }
+
+    pub(super) fn json(keys: &'a dyn MetadataKeys) -> Self {
+        Reader { keys, prefix: String::new(), json: true, spelled: &[] }
+    }
+
+    /// What this kind of file calls a key.
+    pub(super) fn key<T>(&self, key: &ConfigKey<T>) -> &'static str {
+        if self.json { key.json } else { key.gguf }
+    }
+
+    pub(super) fn get<T: KeyNumber>(&self, key: &ConfigKey<T>) -> Result<Option<T>, ConfigError> {
+        T::read(self, self.key(key), key.range.clone())
+    }
+
+    /// A number that must be there.
+    pub(super) fn need<T: KeyNumber>(&self, key: &ConfigKey<T>) -> Result<T, ConfigError> {
+        self.get(key)?.ok_or_else(|| self.missing_key(key))
+    }
+
+    pub(super) fn missing_key<T>(&self, key: &ConfigKey<T>) -> ConfigError {
+        self.missing(self.key(key), format!("it says {}", key.meaning))
     }
 
     /// The keys below another prefix, counted from this one's.
@@ -229,5 +254,27 @@ impl<'a> Reader<'a> {
             Some(MetadataValue::Count(count)) => Ok(Some(count)),
             Some(field) => Err(self.wrong(key, field, "a list")),
         }
+    }
+}
+
+/// The type of a key's number.
+pub(super) trait KeyNumber: Clone {
+    fn read(reader: &Reader<'_>, key: &str, range: RangeInclusive<Self>)
+    -> Result<Option<Self>, ConfigError>;
+}
+
+impl KeyNumber for usize {
+    fn read(
+        reader: &Reader<'_>,
+        key: &str,
+        range: RangeInclusive<usize>,
+    ) -> Result<Option<usize>, ConfigError> {
+        reader.size(key, range)
+    }
+}
+
+impl KeyNumber for f64 {
+    fn read(reader: &Reader<'_>, key: &str, range: RangeInclusive<f64>) -> Result<Option<f64>, ConfigError> {
+        reader.real(key, range)
     }
 }

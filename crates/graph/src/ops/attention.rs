@@ -1,7 +1,9 @@
 //! Attention as a circuit names it, and the operations of its lowerings.
 
+use super::operation::*;
+use super::port::*;
+use super::shapes::ShapeRule;
 use super::shared::*;
-use super::*;
 use latent_types::OpKind;
 
 pub(super) const MLA_ATTENTION: Operation = Operation {

@@ -1,7 +1,8 @@
 //! Exchange of rows between ranks.
 
+use super::operation::*;
+use super::port::*;
 use super::shared::*;
-use super::*;
 
 pub(super) const ALL_REDUCE: Operation = Operation {
     name: "all_reduce",

@@ -1,7 +1,9 @@
 //! Norms, activations and other operations on each element of a row.
 
+use super::operation::*;
+use super::port::*;
+use super::shapes::ShapeRule;
 use super::shared::*;
-use super::*;
 use latent_types::OpKind;
 
 pub(super) const RMS_NORM: Operation = Operation {

@@ -1,7 +1,9 @@
 //! Routing, and the routed experts.
 
+use super::operation::*;
+use super::port::*;
+use super::shapes::ShapeRule;
 use super::shared::*;
-use super::*;
 use latent_types::OpKind;
 
 const W_GATE: WeightSlot = WeightSlot::new("expert_gate", "own_experts × moe_ffn × hidden");

@@ -1,7 +1,9 @@
 //! Sparse attention: the selection of the positions that a row attends to.
 
+use super::operation::*;
+use super::port::*;
+use super::shapes::ShapeRule;
 use super::shared::*;
-use super::*;
 
 /// The stored key, before its norm.
 const INDEX_K: Port = Port::f32("index_k", "rows × index_width");

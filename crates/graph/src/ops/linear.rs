@@ -1,7 +1,9 @@
 //! Matmuls with weights, and the low-rank terms of adapters.
 
+use super::operation::*;
+use super::port::*;
+use super::shapes::ShapeRule;
 use super::shared::*;
-use super::*;
 use latent_types::OpKind;
 
 pub(super) const LINEAR: Operation = Operation {

@@ -1,7 +1,9 @@
 //! Attention with a state of fixed size per sequence, in place of a cache.
 
+use super::operation::*;
+use super::port::*;
+use super::shapes::ShapeRule;
 use super::shared::*;
-use super::*;
 use latent_types::OpKind;
 
 const CHANNELS: &str = "rows × kda_heads*kda_width";

@@ -1,7 +1,9 @@
 //! Operations that select, split, join and rotate rows.
 
+use super::operation::*;
+use super::port::*;
+use super::shapes::ShapeRule;
 use super::shared::*;
-use super::*;
 use latent_types::OpKind;
 
 pub(super) const EMBED: Operation = Operation {

@@ -1,6 +1,8 @@
 //! What several operations have in common: ports, slots and sources.
 
-use super::*;
+use super::operation::*;
+use super::port::*;
+use super::shapes::{NodeShapes, ShapeRule, ValueShape};
 
 pub(super) const X: Port = Port::f32("x", "rows × width");
 /// The result of an operation that overwrites [`X`].

@@ -1,7 +1,9 @@
 //! Keys, values and latents into the KV cache.
 
+use super::operation::*;
+use super::port::*;
+use super::shapes::ShapeRule;
 use super::shared::*;
-use super::*;
 use latent_types::OpKind;
 
 pub(super) const LATENT_STORE: Operation = Operation {
