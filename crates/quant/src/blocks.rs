@@ -2,6 +2,31 @@
 
 use half::f16;
 
+/// Dequantizes block after block.
+#[inline(always)]
+pub(crate) fn decode_blocks<const BYTES: usize, const LEN: usize>(
+    bytes: &[u8],
+    out: &mut [f32],
+    decode: impl Fn(&[u8; BYTES], &mut [f32; LEN]),
+) {
+    for (block, out) in bytes.as_chunks().0.iter().zip(out.as_chunks_mut().0) {
+        decode(block, out);
+    }
+}
+
+/// Quantizes block after block.
+#[inline(always)]
+pub(crate) fn encode_blocks<const BYTES: usize, const LEN: usize>(
+    numbers: &[f32],
+    importance: Option<&[f32]>,
+    out: &mut [u8],
+    encode: impl Fn(&[f32; LEN], Option<&[f32]>, &mut [u8; BYTES]),
+) {
+    for (n, (numbers, out)) in numbers.as_chunks().0.iter().zip(out.as_chunks_mut().0).enumerate() {
+        encode(numbers, importance.map(|all| &all[n * LEN..(n + 1) * LEN]), out);
+    }
+}
+
 /// The f16 at a byte offset, as f32.
 #[inline(always)]
 pub(crate) fn half(bytes: &[u8], at: usize) -> f32 {
@@ -64,18 +89,18 @@ pub(crate) fn extreme(numbers: &[f32]) -> f32 {
     numbers.iter().fold(0.0f32, |m, v| if v.abs() > m.abs() { *v } else { m })
 }
 
-/// Smallest and largest value. Skips NaN; a block of NaN alone gives infinities.
-pub(crate) fn bounds(numbers: &[f32]) -> (f32, f32) {
-    numbers.iter().fold((f32::INFINITY, f32::NEG_INFINITY), |(a, b), v| (a.min(*v), b.max(*v)))
-}
-
 /// 1 / d, or 0 for a scale of 0, so that all quants become the zero point.
 pub(crate) fn inverse(d: f32) -> f32 {
     if d == 0.0 { 0.0 } else { 1.0 / d }
 }
 
+/// Smallest and largest value. Skips NaN; a block of NaN alone gives infinities.
+pub(crate) fn bounds(numbers: &[f32]) -> (f32, f32) {
+    numbers.iter().fold((f32::INFINITY, f32::NEG_INFINITY), |(a, b), v| (a.min(*v), b.max(*v)))
+}
+
 /// Scale and quants with the constant zero point `middle`. As in ggml, the value of largest magnitude becomes quant 0.
-pub(crate) fn symmetric(numbers: &[f32], middle: f32) -> (f32, [u8; 32]) {
+pub(crate) fn symmetric(numbers: &[f32; 32], middle: f32) -> (f32, [u8; 32]) {
     let d = extreme(numbers) / -middle;
     let id = inverse(d);
     let quant = |i: usize| (numbers[i] * id + (middle + 0.5)).clamp(0.0, 2.0 * middle - 1.0) as u8;
@@ -83,7 +108,7 @@ pub(crate) fn symmetric(numbers: &[f32], middle: f32) -> (f32, [u8; 32]) {
 }
 
 /// Scale, min and quants from 0 to `levels`.
-pub(crate) fn with_minimum(numbers: &[f32], levels: f32) -> (f32, f32, [u8; 32]) {
+pub(crate) fn with_minimum(numbers: &[f32; 32], levels: f32) -> (f32, f32, [u8; 32]) {
     let (min, max) = bounds(numbers);
     let d = (max - min) / levels;
     let id = inverse(d);

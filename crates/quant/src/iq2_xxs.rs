@@ -11,18 +11,16 @@ use crate::blocks::{bytes_at, half};
 use crate::grids;
 use crate::iq_signs::{even_signs, signed_row};
 use crate::search::grid::{self, GridScaling, QuantCodebook};
-use crate::search::importance_at;
 
-pub(crate) fn decode(bytes: &[u8], out: &mut [f32]) {
-    for (block, out) in bytes.chunks_exact(66).zip(out.chunks_exact_mut(256)) {
-        let d = half(block, 0);
-        for (part, out) in block[2..].chunks_exact(8).zip(out.chunks_exact_mut(32)) {
-            let word = u32::from_le_bytes(bytes_at(part, 4));
-            let scale = d * (0.5 + (word >> 28) as f32) * 0.25;
-            for (l, out) in out.chunks_exact_mut(8).enumerate() {
-                let row = &grids::IQ2_XXS[usize::from(part[l])];
-                signed_row(out, scale, row, even_signs((word >> (7 * l)) as u8));
-            }
+#[inline(always)]
+pub(crate) fn decode(block: &[u8; 66], out: &mut [f32; 256]) {
+    let d = half(block, 0);
+    for (part, out) in block[2..].chunks_exact(8).zip(out.chunks_exact_mut(32)) {
+        let word = u32::from_le_bytes(bytes_at(part, 4));
+        let scale = d * (0.5 + (word >> 28) as f32) * 0.25;
+        for (l, out) in out.chunks_exact_mut(8).enumerate() {
+            let row = &grids::IQ2_XXS[usize::from(part[l])];
+            signed_row(out, scale, row, even_signs((word >> (7 * l)) as u8));
         }
     }
 }
@@ -30,20 +28,16 @@ pub(crate) fn decode(bytes: &[u8], out: &mut [f32]) {
 static GRID: QuantCodebook<8, 256> = QuantCodebook::new(&grids::IQ2_XXS);
 const FORM: GridScaling = GridScaling { unit: 0.25, top: 43.0, even: true };
 
-/// Quantizes whole blocks; the lowest error that the search finds.
 #[inline(always)]
-pub fn search(numbers: &[f32], importance: Option<&[f32]>, out: &mut [u8]) {
-    for (n, (x, out)) in numbers.chunks_exact(256).zip(out.chunks_exact_mut(66)).enumerate() {
-        let importance = importance_at(importance, n * 256, 256);
-        let block = grid::super_block::<8, 4, 8, 256>(x, importance, &GRID, FORM);
-        out[..2].copy_from_slice(&block.d.to_le_bytes());
-        for (g, out) in out[2..].chunks_exact_mut(8).enumerate() {
-            let mut word = u32::from(block.scales[g]) << 28;
-            for l in 0..4 {
-                out[l] = block.rows[g * 4 + l] as u8;
-                word |= u32::from(block.signs[g * 4 + l] & 127) << (7 * l);
-            }
-            out[4..].copy_from_slice(&word.to_le_bytes());
+pub(crate) fn search(x: &[f32; 256], importance: Option<&[f32]>, out: &mut [u8; 66]) {
+    let block = grid::super_block::<8, 4, 8, 256>(x, importance, &GRID, FORM);
+    out[..2].copy_from_slice(&block.d.to_le_bytes());
+    for (g, out) in out[2..].chunks_exact_mut(8).enumerate() {
+        let mut word = u32::from(block.scales[g]) << 28;
+        for l in 0..4 {
+            out[l] = block.rows[g * 4 + l] as u8;
+            word |= u32::from(block.signs[g * 4 + l] & 127) << (7 * l);
         }
+        out[4..].copy_from_slice(&word.to_le_bytes());
     }
 }

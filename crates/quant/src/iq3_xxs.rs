@@ -11,41 +11,35 @@ use crate::blocks::{bytes_at, half};
 use crate::grids;
 use crate::iq_signs::{even_signs, signed_row};
 use crate::search::grid::{self, GridScaling, QuantCodebook};
-use crate::search::importance_at;
 
-pub(crate) fn decode(bytes: &[u8], out: &mut [f32]) {
-    for (block, out) in bytes.chunks_exact(98).zip(out.chunks_exact_mut(256)) {
-        let d = half(block, 0);
-        for (n, out) in out.chunks_exact_mut(8).enumerate() {
-            let word = u32::from_le_bytes(bytes_at(block, 66 + n / 4 * 4));
-            let scale = d * (0.5 + (word >> 28) as f32) * 0.5;
-            let signs = even_signs((word >> (n % 4 * 7)) as u8);
-            let (left, right) = out.split_at_mut(4);
-            signed_row(left, scale, &grids::IQ3_XXS[usize::from(block[2 + 2 * n])], signs);
-            signed_row(right, scale, &grids::IQ3_XXS[usize::from(block[3 + 2 * n])], signs >> 4);
-        }
+#[inline(always)]
+pub(crate) fn decode(block: &[u8; 98], out: &mut [f32; 256]) {
+    let d = half(block, 0);
+    for (n, out) in out.chunks_exact_mut(8).enumerate() {
+        let word = u32::from_le_bytes(bytes_at(block, 66 + n / 4 * 4));
+        let scale = d * (0.5 + (word >> 28) as f32) * 0.5;
+        let signs = even_signs((word >> (n % 4 * 7)) as u8);
+        let (left, right) = out.split_at_mut(4);
+        signed_row(left, scale, &grids::IQ3_XXS[usize::from(block[2 + 2 * n])], signs);
+        signed_row(right, scale, &grids::IQ3_XXS[usize::from(block[3 + 2 * n])], signs >> 4);
     }
 }
 
 static GRID: QuantCodebook<4, 256> = QuantCodebook::new(&grids::IQ3_XXS);
 const FORM: GridScaling = GridScaling { unit: 0.5, top: 62.0, even: true };
 
-/// Quantizes whole blocks; the lowest error that the search finds.
 #[inline(always)]
-pub fn search(numbers: &[f32], importance: Option<&[f32]>, out: &mut [u8]) {
-    for (n, (x, out)) in numbers.chunks_exact(256).zip(out.chunks_exact_mut(98)).enumerate() {
-        let importance = importance_at(importance, n * 256, 256);
-        let block = grid::super_block::<8, 8, 4, 256>(x, importance, &GRID, FORM);
-        out[..2].copy_from_slice(&block.d.to_le_bytes());
-        for n in 0..64 {
-            out[2 + n] = block.rows[n] as u8;
+pub(crate) fn search(x: &[f32; 256], importance: Option<&[f32]>, out: &mut [u8; 98]) {
+    let block = grid::super_block::<8, 8, 4, 256>(x, importance, &GRID, FORM);
+    out[..2].copy_from_slice(&block.d.to_le_bytes());
+    for n in 0..64 {
+        out[2 + n] = block.rows[n] as u8;
+    }
+    for (g, out) in out[66..].chunks_exact_mut(4).enumerate() {
+        let mut word = u32::from(block.scales[g]) << 28;
+        for l in 0..4 {
+            word |= u32::from(block.signs[g * 4 + l] & 127) << (7 * l);
         }
-        for (g, out) in out[66..].chunks_exact_mut(4).enumerate() {
-            let mut word = u32::from(block.scales[g]) << 28;
-            for l in 0..4 {
-                word |= u32::from(block.signs[g * 4 + l] & 127) << (7 * l);
-            }
-            out.copy_from_slice(&word.to_le_bytes());
-        }
+        out.copy_from_slice(&word.to_le_bytes());
     }
 }

@@ -6,8 +6,8 @@
 //! ```
 
 use crate::blocks::{half, nibbles, put_nibbles};
+use crate::search::LANES;
 use crate::search::levels::{self, QuantLevels};
-use crate::search::{LANES, importance_at};
 
 /// What the sixteen quants of IQ4_NL and IQ4_XS stand for, ascending.
 pub const VALUES: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
@@ -35,12 +35,11 @@ impl QuantLevels for Iq4Table {
     }
 }
 
-pub(crate) fn decode(bytes: &[u8], out: &mut [f32]) {
-    for (block, out) in bytes.chunks_exact(18).zip(out.chunks_exact_mut(32)) {
-        let d = half(block, 0);
-        for (out, quant) in out.iter_mut().zip(nibbles(&block[2..])) {
-            *out = d * f32::from(VALUES[usize::from(quant)]);
-        }
+#[inline(always)]
+pub(crate) fn decode(block: &[u8; 18], out: &mut [f32; 32]) {
+    let d = half(block, 0);
+    for (out, quant) in out.iter_mut().zip(nibbles(&block[2..])) {
+        *out = d * f32::from(VALUES[usize::from(quant)]);
     }
 }
 
@@ -56,12 +55,9 @@ pub(crate) fn quants_of(values: &[f32]) -> [u8; 32] {
     quants
 }
 
-/// Quantizes whole blocks; the lowest error that the search finds.
 #[inline(always)]
-pub fn search(numbers: &[f32], importance: Option<&[f32]>, out: &mut [u8]) {
-    for (n, (x, out)) in numbers.chunks_exact(32).zip(out.chunks_exact_mut(18)).enumerate() {
-        let (d, values) = levels::block::<Iq4Table, 32>(x, importance_at(importance, n * 32, 32));
-        out[..2].copy_from_slice(&d.to_le_bytes());
-        put_nibbles(&mut out[2..], &quants_of(&values));
-    }
+pub(crate) fn search(x: &[f32; 32], importance: Option<&[f32]>, out: &mut [u8; 18]) {
+    let (d, values) = levels::block::<Iq4Table, 32>(x, importance);
+    out[..2].copy_from_slice(&d.to_le_bytes());
+    put_nibbles(&mut out[2..], &quants_of(&values));
 }

@@ -8,39 +8,33 @@
 
 use crate::blocks::{bytes_at, half, nibbles, put_nibbles};
 use crate::iq4_nl::{Iq4Table, VALUES, quants_of};
-use crate::search::importance_at;
 use crate::search::levels;
 
-pub(crate) fn decode(bytes: &[u8], out: &mut [f32]) {
-    for (block, out) in bytes.chunks_exact(136).zip(out.chunks_exact_mut(256)) {
-        let d = half(block, 0);
-        let upper = u16::from_le_bytes(bytes_at(block, 2));
-        for (g, out) in out.chunks_exact_mut(32).enumerate() {
-            let low = (block[4 + g / 2] >> (g % 2 * 4)) & 15;
-            let high = ((upper >> (2 * g)) & 3) as u8;
-            let scale = d * f32::from((low | (high << 4)) as i8 - 32);
-            for (out, quant) in out.iter_mut().zip(nibbles(&block[8 + g * 16..])) {
-                *out = scale * f32::from(VALUES[usize::from(quant)]);
-            }
+#[inline(always)]
+pub(crate) fn decode(block: &[u8; 136], out: &mut [f32; 256]) {
+    let d = half(block, 0);
+    let upper = u16::from_le_bytes(bytes_at(block, 2));
+    for (g, out) in out.chunks_exact_mut(32).enumerate() {
+        let low = (block[4 + g / 2] >> (g % 2 * 4)) & 15;
+        let high = ((upper >> (2 * g)) & 3) as u8;
+        let scale = d * f32::from((low | (high << 4)) as i8 - 32);
+        for (out, quant) in out.iter_mut().zip(nibbles(&block[8 + g * 16..])) {
+            *out = scale * f32::from(VALUES[usize::from(quant)]);
         }
     }
 }
 
-/// Quantizes whole blocks; the lowest error that the search finds.
 #[inline(always)]
-pub fn search(numbers: &[f32], importance: Option<&[f32]>, out: &mut [u8]) {
-    for (n, (x, out)) in numbers.chunks_exact(256).zip(out.chunks_exact_mut(136)).enumerate() {
-        let importance = importance_at(importance, n * 256, 256);
-        let block = levels::super_block::<Iq4Table, 8, 32>(x, importance, 32.0);
-        let mut upper = 0u16;
-        out[4..8].fill(0);
-        for g in 0..8 {
-            let bits = (block.scales[g] + 32) as u8;
-            upper |= u16::from(bits >> 4) << (2 * g);
-            out[4 + g / 2] |= (bits & 15) << (g % 2 * 4);
-            put_nibbles(&mut out[8 + g * 16..], &quants_of(&block.levels[g * 32..(g + 1) * 32]));
-        }
-        out[..2].copy_from_slice(&block.d.to_le_bytes());
-        out[2..4].copy_from_slice(&upper.to_le_bytes());
+pub(crate) fn search(x: &[f32; 256], importance: Option<&[f32]>, out: &mut [u8; 136]) {
+    let block = levels::super_block::<Iq4Table, 8, 32>(x, importance, 32.0);
+    let mut upper = 0u16;
+    out[4..8].fill(0);
+    for g in 0..8 {
+        let bits = (block.scales[g] + 32) as u8;
+        upper |= u16::from(bits >> 4) << (2 * g);
+        out[4 + g / 2] |= (bits & 15) << (g % 2 * 4);
+        put_nibbles(&mut out[8 + g * 16..], &quants_of(&block.levels[g * 32..(g + 1) * 32]));
     }
+    out[..2].copy_from_slice(&block.d.to_le_bytes());
+    out[2..4].copy_from_slice(&upper.to_le_bytes());
 }

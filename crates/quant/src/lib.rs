@@ -9,7 +9,7 @@
 //! * [`tiles`]: sixteen weight rows interleaved for SIMD, and back.
 //! * [`e2m1`], [`f8_e4m3`], [`grids`], [`iq4_nl`], [`iq_signs`], [`mxfp4`], [`nvfp4`]: value tables and scales of the other formats.
 //!
-//! Each format has its own file, with its block drawn at the top: a `│` is at the byte offset above it,
+//! Each format has its own file with the functions for one block, which is drawn at the top: a `│` is at the byte offset above it,
 //! `d`, `m` and `dmin` are f16, and `a | b « 4` is a byte with `a` in its low bits and `b` four bits up.
 //!
 //! Encoders take any float without a panic: see [`encode`] for NaN and infinity.
@@ -78,98 +78,65 @@ pub type DecodeFn = fn(&[u8], &mut [f32]);
 /// Quantizes whole blocks, under the same condition, with an importance per weight.
 pub type QuantizeFn = fn(&[f32], Option<&[f32]>, &mut [u8]);
 
-/// The function that dequantizes `ty`.
-pub fn decoder(ty: TensorType) -> Option<DecodeFn> {
-    Some(match ty {
-        TensorType::F32 => plain::decode_f32,
-        TensorType::F16 => plain::decode_f16,
-        TensorType::BF16 => plain::decode_bf16,
-        TensorType::F8_E4M3 => f8_e4m3::decode,
-        TensorType::Q1_0 => q1_0::decode,
-        TensorType::Q2_0 => q2_0::decode,
-        TensorType::Q4_0 => q4_0::decode,
-        TensorType::Q4_1 => q4_1::decode,
-        TensorType::Q5_0 => q5_0::decode,
-        TensorType::Q5_1 => q5_1::decode,
-        TensorType::Q8_0 => q8_0::decode,
-        TensorType::Q2_K => q2_k::decode,
-        TensorType::Q3_K => q3_k::decode,
-        TensorType::Q4_K => q4_k::decode,
-        TensorType::Q5_K => q5_k::decode,
-        TensorType::Q6_K => q6_k::decode,
-        TensorType::Q8_K => q8_k::decode,
-        TensorType::IQ1_S => iq1_s::decode,
-        TensorType::IQ1_M => iq1_m::decode,
-        TensorType::IQ2_XXS => iq2_xxs::decode,
-        TensorType::IQ2_XS => iq2_xs::decode,
-        TensorType::IQ2_S => iq2_s::decode,
-        TensorType::IQ3_XXS => iq3_xxs::decode,
-        TensorType::IQ3_S => iq3_s::decode,
-        TensorType::IQ4_NL => iq4_nl::decode,
-        TensorType::IQ4_XS => iq4_xs::decode,
-        TensorType::MXFP4 => mxfp4::decode,
-        TensorType::NVFP4 => nvfp4::decode,
-        TensorType::TQ1_0 => tq1_0::decode,
-        TensorType::TQ2_0 => tq2_0::decode,
-        _ => return None,
-    })
+/// Calls a macro with the list of block formats: each type, and the module with `decode` and `search` of one of its blocks.
+#[macro_export]
+macro_rules! block_formats {
+    ($then:ident) => {
+        $then! {
+            Q1_0 q1_0, Q2_0 q2_0, Q4_0 q4_0, Q4_1 q4_1, Q5_0 q5_0, Q5_1 q5_1, Q8_0 q8_0,
+            Q2_K q2_k, Q3_K q3_k, Q4_K q4_k, Q5_K q5_k, Q6_K q6_k, Q8_K q8_k,
+            IQ1_S iq1_s, IQ1_M iq1_m, IQ2_XXS iq2_xxs, IQ2_XS iq2_xs, IQ2_S iq2_s, IQ3_XXS iq3_xxs, IQ3_S iq3_s,
+            IQ4_NL iq4_nl, IQ4_XS iq4_xs, MXFP4 mxfp4, NVFP4 nvfp4, TQ1_0 tq1_0, TQ2_0 tq2_0
+        }
+    };
 }
 
-fn encoder(ty: TensorType) -> Option<QuantizeFn> {
-    Some(match ty {
-        TensorType::Q4_0 => |x, _, out| q4_0::encode(x, out),
-        TensorType::Q4_1 => |x, _, out| q4_1::encode(x, out),
-        TensorType::Q5_0 => |x, _, out| q5_0::encode(x, out),
-        TensorType::Q5_1 => |x, _, out| q5_1::encode(x, out),
-        TensorType::MXFP4 => |x, _, out| mxfp4::encode(x, out),
-        TensorType::Q1_0
-        | TensorType::Q2_0
-        | TensorType::TQ1_0
-        | TensorType::TQ2_0
-        | TensorType::IQ1_S
-        | TensorType::IQ1_M
-        | TensorType::IQ2_XXS
-        | TensorType::IQ2_XS
-        | TensorType::IQ2_S
-        | TensorType::IQ3_XXS
-        | TensorType::IQ3_S => return None,
-        _ => return quantizer(ty),
-    })
+/// The function that dequantizes `ty`.
+pub fn decoder(ty: TensorType) -> Option<DecodeFn> {
+    macro_rules! of_type {
+        ($($format_type:ident $format:ident),*) => {
+            match ty {
+                TensorType::F32 => plain::decode_f32,
+                TensorType::F16 => plain::decode_f16,
+                TensorType::BF16 => plain::decode_bf16,
+                TensorType::F8_E4M3 => f8_e4m3::decode,
+                $(TensorType::$format_type => |bytes, out| blocks::decode_blocks(bytes, out, $format::decode),)*
+                _ => return None,
+            }
+        };
+    }
+    Some(block_formats!(of_type))
 }
 
 fn quantizer(ty: TensorType) -> Option<QuantizeFn> {
+    macro_rules! of_type {
+        ($($format_type:ident $format:ident),*) => {
+            match ty {
+                TensorType::F32 => |x, _, out| plain::encode_f32(x, out),
+                TensorType::F16 => |x, _, out| plain::encode_f16(x, out),
+                TensorType::BF16 => |x, _, out| plain::encode_bf16(x, out),
+                TensorType::F8_E4M3 => |x, _, out| f8_e4m3::encode(x, out),
+                $(TensorType::$format_type => quantizers::$format,)*
+                _ => return None,
+            }
+        };
+    }
+    Some(block_formats!(of_type))
+}
+
+/// The encodings of the gguf package, to the bit; for other types the search without importances.
+fn encoder(ty: TensorType) -> Option<QuantizeFn> {
+    use TensorType::*;
     Some(match ty {
-        TensorType::F32 => |x, _, out| plain::encode_f32(x, out),
-        TensorType::F16 => |x, _, out| plain::encode_f16(x, out),
-        TensorType::BF16 => |x, _, out| plain::encode_bf16(x, out),
-        TensorType::F8_E4M3 => |x, _, out| f8_e4m3::encode(x, out),
-        TensorType::Q8_0 => |x, _, out| q8_0::encode(x, out),
-        TensorType::Q8_K => |x, _, out| q8_k::encode(x, out),
-        TensorType::Q4_0 => quantizers::q4_0,
-        TensorType::Q4_1 => quantizers::q4_1,
-        TensorType::Q5_0 => quantizers::q5_0,
-        TensorType::Q5_1 => quantizers::q5_1,
-        TensorType::Q1_0 => quantizers::q1_0,
-        TensorType::Q2_0 => quantizers::q2_0,
-        TensorType::Q2_K => quantizers::q2_k,
-        TensorType::Q3_K => quantizers::q3_k,
-        TensorType::Q4_K => quantizers::q4_k,
-        TensorType::Q5_K => quantizers::q5_k,
-        TensorType::Q6_K => quantizers::q6_k,
-        TensorType::IQ1_S => quantizers::iq1_s,
-        TensorType::IQ1_M => quantizers::iq1_m,
-        TensorType::IQ2_XXS => quantizers::iq2_xxs,
-        TensorType::IQ2_XS => quantizers::iq2_xs,
-        TensorType::IQ2_S => quantizers::iq2_s,
-        TensorType::IQ3_XXS => quantizers::iq3_xxs,
-        TensorType::IQ3_S => quantizers::iq3_s,
-        TensorType::IQ4_NL => quantizers::iq4_nl,
-        TensorType::IQ4_XS => quantizers::iq4_xs,
-        TensorType::MXFP4 => quantizers::mxfp4,
-        TensorType::NVFP4 => quantizers::nvfp4,
-        TensorType::TQ1_0 => quantizers::tq1_0,
-        TensorType::TQ2_0 => quantizers::tq2_0,
-        _ => return None,
+        Q4_0 => |x, w, out| blocks::encode_blocks(x, w, out, q4_0::encode),
+        Q4_1 => |x, w, out| blocks::encode_blocks(x, w, out, q4_1::encode),
+        Q5_0 => |x, w, out| blocks::encode_blocks(x, w, out, q5_0::encode),
+        Q5_1 => |x, w, out| blocks::encode_blocks(x, w, out, q5_1::encode),
+        MXFP4 => |x, w, out| blocks::encode_blocks(x, w, out, mxfp4::encode),
+        Q1_0 | Q2_0 | TQ1_0 | TQ2_0 | IQ1_S | IQ1_M | IQ2_XXS | IQ2_XS | IQ2_S | IQ3_XXS | IQ3_S => {
+            return None;
+        }
+        _ => return quantizer(ty),
     })
 }
 

@@ -8,7 +8,7 @@
 use crate::blocks::{extreme, nibbles, put_nibbles};
 use crate::e2m1;
 use crate::search::levels::{self, E2m1Levels};
-use crate::search::{error_weights, importance_at, largest, part};
+use crate::search::{error_weights, largest, part};
 
 /// Half of 2^(e − 127), exactly, for every byte: E8M0 as ggml reads it. 255, OCP's NaN, is the number 2^127.
 #[inline(always)]
@@ -18,12 +18,11 @@ pub fn half_scale(e: u8) -> f32 {
     f32::from_bits(if e < 2 { subnormal } else { normal })
 }
 
-pub(crate) fn decode(bytes: &[u8], out: &mut [f32]) {
-    for (block, out) in bytes.chunks_exact(17).zip(out.chunks_exact_mut(32)) {
-        let d = half_scale(block[0]);
-        for (out, quant) in out.iter_mut().zip(nibbles(&block[1..])) {
-            *out = d * f32::from(e2m1::DOUBLED[usize::from(quant)]);
-        }
+#[inline(always)]
+pub(crate) fn decode(block: &[u8; 17], out: &mut [f32; 32]) {
+    let d = half_scale(block[0]);
+    for (out, quant) in out.iter_mut().zip(nibbles(&block[1..])) {
+        *out = d * f32::from(e2m1::DOUBLED[usize::from(quant)]);
     }
 }
 
@@ -34,29 +33,25 @@ fn scale_code(largest: f32) -> u8 {
     exponent.saturating_sub(2)
 }
 
-pub(crate) fn encode(numbers: &[f32], out: &mut [u8]) {
-    for (numbers, out) in numbers.chunks_exact(32).zip(out.chunks_exact_mut(17)) {
-        out[0] = scale_code(extreme(numbers));
-        let d = half_scale(out[0]);
-        let quants = std::array::from_fn(|i| e2m1::nearest(numbers[i], d));
-        put_nibbles(&mut out[1..], &quants);
-    }
+pub(crate) fn encode(numbers: &[f32; 32], _: Option<&[f32]>, out: &mut [u8; 17]) {
+    out[0] = scale_code(extreme(numbers));
+    let d = half_scale(out[0]);
+    let quants = std::array::from_fn(|i| e2m1::nearest(numbers[i], d));
+    put_nibbles(&mut out[1..], &quants);
 }
 
 /// The power of two whose error is lowest, out of those around `scale_code`: a lower one clips the largest weights, a higher one rounds the small ones away.
 #[inline(always)]
-pub fn search(numbers: &[f32], importance: Option<&[f32]>, out: &mut [u8]) {
-    for (n, (x, out)) in numbers.chunks_exact(32).zip(out.chunks_exact_mut(17)).enumerate() {
-        let (x, mut w) = (part::<32>(x, 0), [0.0; 32]);
-        error_weights(&x, importance_at(importance, n * 32, 32), &mut w);
-        let middle = scale_code(largest(&x));
-        // the middle first, so that it wins among equals
-        let (mut best, mut least) = (middle, f32::INFINITY);
-        for code in [middle, middle.saturating_sub(1), (middle + 1).min(254), (middle + 2).min(254)] {
-            let error = levels::error::<E2m1Levels, 32>(&x, &w, half_scale(code));
-            (best, least) = if error < least { (code, error) } else { (best, least) };
-        }
-        out[0] = best;
-        put_nibbles(&mut out[1..], &e2m1::codes(&x, half_scale(best)));
+pub(crate) fn search(x: &[f32; 32], importance: Option<&[f32]>, out: &mut [u8; 17]) {
+    let (x, mut w) = (part::<32>(x, 0), [0.0; 32]);
+    error_weights(&x, importance, &mut w);
+    let middle = scale_code(largest(&x));
+    // the middle first, so that it wins among equals
+    let (mut best, mut least) = (middle, f32::INFINITY);
+    for code in [middle, middle.saturating_sub(1), (middle + 1).min(254), (middle + 2).min(254)] {
+        let error = levels::error::<E2m1Levels, 32>(&x, &w, half_scale(code));
+        (best, least) = if error < least { (code, error) } else { (best, least) };
     }
+    out[0] = best;
+    put_nibbles(&mut out[1..], &e2m1::codes(&x, half_scale(best)));
 }

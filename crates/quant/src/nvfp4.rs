@@ -10,7 +10,7 @@ use crate::blocks::extreme;
 use crate::e2m1;
 use crate::f8_e4m3;
 use crate::search::levels::{self, E2m1Levels};
-use crate::search::{LANES, error_weights, importance_at, lowest, part};
+use crate::search::{LANES, error_weights, lowest, part};
 
 /// Half the scale of a UE4M3 code, for [`e2m1::DOUBLED`]. Four exponent bits (bias 7), three mantissa bits. The sign bit is ignored, and 0x7f, E4M3's
 /// NaN, is 0: both as in ggml (0xff, which no encoder writes, is 240 in the Python package).
@@ -22,15 +22,14 @@ pub fn half_scale(code: u8) -> f32 {
     if code == 0x7f { 0.0 } else { scale }
 }
 
-pub(crate) fn decode(bytes: &[u8], out: &mut [f32]) {
-    for (block, out) in bytes.chunks_exact(36).zip(out.chunks_exact_mut(64)) {
-        for (g, out) in out.chunks_exact_mut(16).enumerate() {
-            let d = half_scale(block[g]);
-            let (low, high) = out.split_at_mut(8);
-            for ((low, high), byte) in low.iter_mut().zip(high).zip(&block[4 + g * 8..][..8]) {
-                *low = d * f32::from(e2m1::DOUBLED[usize::from(byte & 15)]);
-                *high = d * f32::from(e2m1::DOUBLED[usize::from(byte >> 4)]);
-            }
+#[inline(always)]
+pub(crate) fn decode(block: &[u8; 36], out: &mut [f32; 64]) {
+    for (g, out) in out.chunks_exact_mut(16).enumerate() {
+        let d = half_scale(block[g]);
+        let (low, high) = out.split_at_mut(8);
+        for ((low, high), byte) in low.iter_mut().zip(high).zip(&block[4 + g * 8..][..8]) {
+            *low = d * f32::from(e2m1::DOUBLED[usize::from(byte & 15)]);
+            *high = d * f32::from(e2m1::DOUBLED[usize::from(byte >> 4)]);
         }
     }
 }
@@ -49,23 +48,20 @@ fn candidates(x: &[f32; 16]) -> [u8; LANES] {
     codes
 }
 
-/// Quantizes whole blocks; the lowest error that the search finds.
 #[inline(always)]
-pub fn search(numbers: &[f32], importance: Option<&[f32]>, out: &mut [u8]) {
-    for (n, (numbers, out)) in numbers.chunks_exact(64).zip(out.chunks_exact_mut(36)).enumerate() {
-        let mut w = [0.0; 64];
-        error_weights(numbers, importance_at(importance, n * 64, 64), &mut w);
-        for g in 0..4 {
-            let x = part::<16>(numbers, g * 16);
-            let (codes, mut scales) = (candidates(&x), [0.0; LANES]);
-            for l in 0..LANES {
-                scales[l] = half_scale(codes[l]);
-            }
-            out[g] = codes[lowest(&levels::errors::<E2m1Levels, 16>(&x, &part(&w, g * 16), &scales))];
-            let d = half_scale(out[g]);
-            for i in 0..8 {
-                out[4 + g * 8 + i] = e2m1::nearest(x[i], d) | (e2m1::nearest(x[i + 8], d) << 4);
-            }
+pub(crate) fn search(numbers: &[f32; 64], importance: Option<&[f32]>, out: &mut [u8; 36]) {
+    let mut w = [0.0; 64];
+    error_weights(numbers, importance, &mut w);
+    for g in 0..4 {
+        let x = part::<16>(numbers, g * 16);
+        let (codes, mut scales) = (candidates(&x), [0.0; LANES]);
+        for l in 0..LANES {
+            scales[l] = half_scale(codes[l]);
+        }
+        out[g] = codes[lowest(&levels::errors::<E2m1Levels, 16>(&x, &part(&w, g * 16), &scales))];
+        let d = half_scale(out[g]);
+        for i in 0..8 {
+            out[4 + g * 8 + i] = e2m1::nearest(x[i], d) | (e2m1::nearest(x[i + 8], d) << 4);
         }
     }
 }

@@ -6,31 +6,26 @@
 //! ```
 
 use crate::blocks::half;
-use crate::search::importance_at;
 use crate::search::levels::{self, SignLevels};
 
-pub(crate) fn decode(bytes: &[u8], out: &mut [f32]) {
-    for (block, out) in bytes.chunks_exact(18).zip(out.chunks_exact_mut(128)) {
-        let d = half(block, 0);
-        for (out, byte) in out.chunks_exact_mut(8).zip(&block[2..]) {
-            for (bit, out) in out.iter_mut().enumerate() {
-                *out = if byte >> bit & 1 == 1 { d } else { -d };
-            }
+#[inline(always)]
+pub(crate) fn decode(block: &[u8; 18], out: &mut [f32; 128]) {
+    let d = half(block, 0);
+    for (out, byte) in out.chunks_exact_mut(8).zip(&block[2..]) {
+        for (bit, out) in out.iter_mut().enumerate() {
+            *out = if byte >> bit & 1 == 1 { d } else { -d };
         }
     }
 }
 
-/// Quantizes whole blocks with the minimum error.
 #[inline(always)]
-pub fn search(numbers: &[f32], importance: Option<&[f32]>, out: &mut [u8]) {
-    for (n, (x, out)) in numbers.chunks_exact(128).zip(out.chunks_exact_mut(18)).enumerate() {
-        let (d, levels) = levels::block::<SignLevels, 128>(x, importance_at(importance, n * 128, 128));
-        out[..2].copy_from_slice(&d.to_le_bytes());
-        for (byte, levels) in out[2..].iter_mut().zip(levels.chunks_exact(8)) {
-            *byte = 0;
-            for (bit, level) in levels.iter().enumerate() {
-                *byte |= u8::from(*level > 0.0) << bit;
-            }
+pub(crate) fn search(x: &[f32; 128], importance: Option<&[f32]>, out: &mut [u8; 18]) {
+    let (d, levels) = levels::block::<SignLevels, 128>(x, importance);
+    out[..2].copy_from_slice(&d.to_le_bytes());
+    for (byte, levels) in out[2..].iter_mut().zip(levels.chunks_exact(8)) {
+        *byte = 0;
+        for (bit, level) in levels.iter().enumerate() {
+            *byte |= u8::from(*level > 0.0) << bit;
         }
     }
 }

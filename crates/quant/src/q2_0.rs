@@ -6,31 +6,26 @@
 //! ```
 
 use crate::blocks::half;
-use crate::search::importance_at;
 use crate::search::levels::{self, QuarterLevels};
 
-pub(crate) fn decode(bytes: &[u8], out: &mut [f32]) {
-    for (block, out) in bytes.chunks_exact(18).zip(out.chunks_exact_mut(64)) {
-        let d = half(block, 0);
-        for (out, byte) in out.chunks_exact_mut(4).zip(&block[2..]) {
-            for (place, out) in out.iter_mut().enumerate() {
-                *out = f32::from((byte >> (2 * place) & 3) as i8 - 1) * d;
-            }
+#[inline(always)]
+pub(crate) fn decode(block: &[u8; 18], out: &mut [f32; 64]) {
+    let d = half(block, 0);
+    for (out, byte) in out.chunks_exact_mut(4).zip(&block[2..]) {
+        for (place, out) in out.iter_mut().enumerate() {
+            *out = f32::from((byte >> (2 * place) & 3) as i8 - 1) * d;
         }
     }
 }
 
-/// Quantizes whole blocks; the lowest error that the search finds.
 #[inline(always)]
-pub fn search(numbers: &[f32], importance: Option<&[f32]>, out: &mut [u8]) {
-    for (n, (x, out)) in numbers.chunks_exact(64).zip(out.chunks_exact_mut(18)).enumerate() {
-        let (d, levels) = levels::block::<QuarterLevels, 64>(x, importance_at(importance, n * 64, 64));
-        out[..2].copy_from_slice(&d.to_le_bytes());
-        for (byte, levels) in out[2..].iter_mut().zip(levels.chunks_exact(4)) {
-            *byte = 0;
-            for (place, level) in levels.iter().enumerate() {
-                *byte |= ((level + 1.0) as u8) << (2 * place);
-            }
+pub(crate) fn search(x: &[f32; 64], importance: Option<&[f32]>, out: &mut [u8; 18]) {
+    let (d, levels) = levels::block::<QuarterLevels, 64>(x, importance);
+    out[..2].copy_from_slice(&d.to_le_bytes());
+    for (byte, levels) in out[2..].iter_mut().zip(levels.chunks_exact(4)) {
+        *byte = 0;
+        for (place, level) in levels.iter().enumerate() {
+            *byte |= ((level + 1.0) as u8) << (2 * place);
         }
     }
 }

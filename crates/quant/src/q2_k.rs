@@ -6,35 +6,31 @@
 //! ```
 
 use crate::blocks::half;
-use crate::search::{affine, importance_at};
+use crate::search::affine;
 
-pub(crate) fn decode(bytes: &[u8], out: &mut [f32]) {
-    for (block, out) in bytes.chunks_exact(84).zip(out.chunks_exact_mut(256)) {
-        let (d, dmin) = (half(block, 80), half(block, 82));
-        for (g, out) in out.chunks_exact_mut(16).enumerate() {
-            let (scale, min) = (d * f32::from(block[g] & 15), dmin * f32::from(block[g] >> 4));
-            let quants = &block[16 + g / 8 * 32 + g % 2 * 16..][..16];
-            let shift = g % 8 / 2 * 2;
-            for (out, byte) in out.iter_mut().zip(quants) {
-                *out = scale * f32::from((byte >> shift) & 3) - min;
-            }
+#[inline(always)]
+pub(crate) fn decode(block: &[u8; 84], out: &mut [f32; 256]) {
+    let (d, dmin) = (half(block, 80), half(block, 82));
+    for (g, out) in out.chunks_exact_mut(16).enumerate() {
+        let (scale, min) = (d * f32::from(block[g] & 15), dmin * f32::from(block[g] >> 4));
+        let quants = &block[16 + g / 8 * 32 + g % 2 * 16..][..16];
+        let shift = g % 8 / 2 * 2;
+        for (out, byte) in out.iter_mut().zip(quants) {
+            *out = scale * f32::from((byte >> shift) & 3) - min;
         }
     }
 }
 
-/// Quantizes whole blocks; the lowest error that the search finds.
 #[inline(always)]
-pub fn search(numbers: &[f32], importance: Option<&[f32]>, out: &mut [u8]) {
-    for (n, (x, out)) in numbers.chunks_exact(256).zip(out.chunks_exact_mut(84)).enumerate() {
-        let block = affine::super_block::<16, 16>(x, importance_at(importance, n * 256, 256), 3.0, 15.0);
-        out[80..82].copy_from_slice(&block.d.to_le_bytes());
-        out[82..84].copy_from_slice(&block.dmin.to_le_bytes());
-        out[16..80].fill(0);
-        for g in 0..16 {
-            out[g] = block.scales[g] | (block.mins[g] << 4);
-        }
-        for (n, quant) in block.quants.iter().enumerate() {
-            out[16 + n / 128 * 32 + n % 32] |= quant << (n % 128 / 32 * 2);
-        }
+pub(crate) fn search(x: &[f32; 256], importance: Option<&[f32]>, out: &mut [u8; 84]) {
+    let block = affine::super_block::<16, 16>(x, importance, 3.0, 15.0);
+    out[80..82].copy_from_slice(&block.d.to_le_bytes());
+    out[82..84].copy_from_slice(&block.dmin.to_le_bytes());
+    out[16..80].fill(0);
+    for g in 0..16 {
+        out[g] = block.scales[g] | (block.mins[g] << 4);
+    }
+    for (n, quant) in block.quants.iter().enumerate() {
+        out[16 + n / 128 * 32 + n % 32] |= quant << (n % 128 / 32 * 2);
     }
 }

@@ -6,36 +6,29 @@
 //! ```
 
 use crate::blocks::{half, nibbles, put_half, put_nibbles, symmetric};
-use crate::search::importance_at;
 use crate::search::levels::{self, IntegerLevels};
 
-pub(crate) fn decode(bytes: &[u8], out: &mut [f32]) {
-    for (block, out) in bytes.chunks_exact(18).zip(out.chunks_exact_mut(32)) {
-        let d = half(block, 0);
-        for (out, quant) in out.iter_mut().zip(nibbles(&block[2..])) {
-            *out = d * f32::from(quant as i8 - 8);
-        }
-    }
-}
-
-pub(crate) fn encode(numbers: &[f32], out: &mut [u8]) {
-    for (numbers, out) in numbers.chunks_exact(32).zip(out.chunks_exact_mut(18)) {
-        let (d, quants) = symmetric(numbers, 8.0);
-        put_half(out, 0, d);
-        put_nibbles(&mut out[2..], &quants);
-    }
-}
-
-/// Quantizes whole blocks; the lowest error that the search finds.
 #[inline(always)]
-pub fn search(numbers: &[f32], importance: Option<&[f32]>, out: &mut [u8]) {
-    for (n, (x, out)) in numbers.chunks_exact(32).zip(out.chunks_exact_mut(18)).enumerate() {
-        let (d, levels) = levels::block::<IntegerLevels<8>, 32>(x, importance_at(importance, n * 32, 32));
-        out[..2].copy_from_slice(&d.to_le_bytes());
-        let mut quants = [0; 32];
-        for i in 0..32 {
-            quants[i] = (levels[i] + 8.0) as u8;
-        }
-        put_nibbles(&mut out[2..], &quants);
+pub(crate) fn decode(block: &[u8; 18], out: &mut [f32; 32]) {
+    let d = half(block, 0);
+    for (out, quant) in out.iter_mut().zip(nibbles(&block[2..])) {
+        *out = d * f32::from(quant as i8 - 8);
     }
+}
+
+pub(crate) fn encode(numbers: &[f32; 32], _: Option<&[f32]>, out: &mut [u8; 18]) {
+    let (d, quants) = symmetric(numbers, 8.0);
+    put_half(out, 0, d);
+    put_nibbles(&mut out[2..], &quants);
+}
+
+#[inline(always)]
+pub(crate) fn search(x: &[f32; 32], importance: Option<&[f32]>, out: &mut [u8; 18]) {
+    let (d, levels) = levels::block::<IntegerLevels<8>, 32>(x, importance);
+    out[..2].copy_from_slice(&d.to_le_bytes());
+    let mut quants = [0; 32];
+    for i in 0..32 {
+        quants[i] = (levels[i] + 8.0) as u8;
+    }
+    put_nibbles(&mut out[2..], &quants);
 }

@@ -9,34 +9,30 @@
 
 use crate::blocks::{bytes_at, half};
 use crate::k_scales::{pack_scales_mins, unpack_scales_mins};
-use crate::search::{affine, importance_at};
+use crate::search::affine;
 
-pub(crate) fn decode(bytes: &[u8], out: &mut [f32]) {
-    for (block, out) in bytes.chunks_exact(144).zip(out.chunks_exact_mut(256)) {
-        let (d, dmin) = (half(block, 0), half(block, 2));
-        let (scales, mins) = unpack_scales_mins(&bytes_at(block, 4));
-        for (g, out) in out.chunks_exact_mut(32).enumerate() {
-            let (scale, min) = (d * f32::from(scales[g]), dmin * f32::from(mins[g]));
-            let shift = g % 2 * 4;
-            for (out, byte) in out.iter_mut().zip(&block[16 + g / 2 * 32..][..32]) {
-                *out = scale * f32::from((byte >> shift) & 15) - min;
-            }
+#[inline(always)]
+pub(crate) fn decode(block: &[u8; 144], out: &mut [f32; 256]) {
+    let (d, dmin) = (half(block, 0), half(block, 2));
+    let (scales, mins) = unpack_scales_mins(&bytes_at(block, 4));
+    for (g, out) in out.chunks_exact_mut(32).enumerate() {
+        let (scale, min) = (d * f32::from(scales[g]), dmin * f32::from(mins[g]));
+        let shift = g % 2 * 4;
+        for (out, byte) in out.iter_mut().zip(&block[16 + g / 2 * 32..][..32]) {
+            *out = scale * f32::from((byte >> shift) & 15) - min;
         }
     }
 }
 
-/// Quantizes whole blocks; the lowest error that the search finds.
 #[inline(always)]
-pub fn search(numbers: &[f32], importance: Option<&[f32]>, out: &mut [u8]) {
-    for (n, (x, out)) in numbers.chunks_exact(256).zip(out.chunks_exact_mut(144)).enumerate() {
-        let block = affine::super_block::<8, 32>(x, importance_at(importance, n * 256, 256), 15.0, 63.0);
-        out[..2].copy_from_slice(&block.d.to_le_bytes());
-        out[2..4].copy_from_slice(&block.dmin.to_le_bytes());
-        out[4..16].copy_from_slice(&pack_scales_mins(&block.scales, &block.mins));
-        for (quants, out) in block.quants.chunks_exact(64).zip(out[16..].chunks_exact_mut(32)) {
-            for i in 0..32 {
-                out[i] = quants[i] | (quants[i + 32] << 4);
-            }
+pub(crate) fn search(x: &[f32; 256], importance: Option<&[f32]>, out: &mut [u8; 144]) {
+    let block = affine::super_block::<8, 32>(x, importance, 15.0, 63.0);
+    out[..2].copy_from_slice(&block.d.to_le_bytes());
+    out[2..4].copy_from_slice(&block.dmin.to_le_bytes());
+    out[4..16].copy_from_slice(&pack_scales_mins(&block.scales, &block.mins));
+    for (quants, out) in block.quants.chunks_exact(64).zip(out[16..].chunks_exact_mut(32)) {
+        for i in 0..32 {
+            out[i] = quants[i] | (quants[i + 32] << 4);
         }
     }
 }

@@ -6,33 +6,27 @@
 //! ```
 
 use crate::blocks::{five_bits, half, put_five_bits, put_half, with_minimum};
-use crate::search::{affine, importance_at};
+use crate::search::affine;
 
-pub(crate) fn decode(bytes: &[u8], out: &mut [f32]) {
-    for (block, out) in bytes.chunks_exact(24).zip(out.chunks_exact_mut(32)) {
-        let (d, m) = (half(block, 0), half(block, 2));
-        for (out, quant) in out.iter_mut().zip(five_bits(block, 4, 8)) {
-            *out = d * f32::from(quant) + m;
-        }
-    }
-}
-
-pub(crate) fn encode(numbers: &[f32], out: &mut [u8]) {
-    for (numbers, out) in numbers.chunks_exact(32).zip(out.chunks_exact_mut(24)) {
-        let (d, m, quants) = with_minimum(numbers, 31.0);
-        put_half(out, 0, d);
-        put_half(out, 2, m);
-        put_five_bits(out, 4, 8, &quants);
-    }
-}
-
-/// Quantizes whole blocks; the lowest error that the search finds.
 #[inline(always)]
-pub fn search(numbers: &[f32], importance: Option<&[f32]>, out: &mut [u8]) {
-    for (n, (x, out)) in numbers.chunks_exact(32).zip(out.chunks_exact_mut(24)).enumerate() {
-        let (d, m, quants) = affine::block(x, importance_at(importance, n * 32, 32), 31.0);
-        out[..2].copy_from_slice(&d.to_le_bytes());
-        out[2..4].copy_from_slice(&m.to_le_bytes());
-        put_five_bits(out, 4, 8, &quants);
+pub(crate) fn decode(block: &[u8; 24], out: &mut [f32; 32]) {
+    let (d, m) = (half(block, 0), half(block, 2));
+    for (out, quant) in out.iter_mut().zip(five_bits(block, 4, 8)) {
+        *out = d * f32::from(quant) + m;
     }
+}
+
+pub(crate) fn encode(numbers: &[f32; 32], _: Option<&[f32]>, out: &mut [u8; 24]) {
+    let (d, m, quants) = with_minimum(numbers, 31.0);
+    put_half(out, 0, d);
+    put_half(out, 2, m);
+    put_five_bits(out, 4, 8, &quants);
+}
+
+#[inline(always)]
+pub(crate) fn search(x: &[f32; 32], importance: Option<&[f32]>, out: &mut [u8; 24]) {
+    let (d, m, quants) = affine::block(x, importance, 31.0);
+    out[..2].copy_from_slice(&d.to_le_bytes());
+    out[2..4].copy_from_slice(&m.to_le_bytes());
+    put_five_bits(out, 4, 8, &quants);
 }

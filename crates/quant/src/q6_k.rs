@@ -6,43 +6,37 @@
 //! ```
 
 use crate::blocks::half;
-use crate::search::importance_at;
 use crate::search::levels::{self, IntegerLevels};
 
-pub(crate) fn decode(bytes: &[u8], out: &mut [f32]) {
-    for (block, out) in bytes.chunks_exact(210).zip(out.chunks_exact_mut(256)) {
-        let d = half(block, 208);
-        for (g, out) in out.chunks_exact_mut(16).enumerate() {
-            let scale = d * f32::from(block[192 + g] as i8);
-            // sub-block g starts at number 16·g of part g/8, in line (g mod 8)/2 of its four lines of 32
-            let (part, line, start) = (g / 8, g % 8 / 2, g % 2 * 16);
-            let low = &block[part * 64 + line % 2 * 32 + start..][..16];
-            let high = &block[128 + part * 32 + start..][..16];
-            let (low_shift, high_shift) = (line / 2 * 4, line * 2);
-            for ((out, low), high) in out.iter_mut().zip(low).zip(high) {
-                let quant = ((low >> low_shift) & 15) | (((high >> high_shift) & 3) << 4);
-                *out = scale * f32::from(quant as i8 - 32);
-            }
+#[inline(always)]
+pub(crate) fn decode(block: &[u8; 210], out: &mut [f32; 256]) {
+    let d = half(block, 208);
+    for (g, out) in out.chunks_exact_mut(16).enumerate() {
+        let scale = d * f32::from(block[192 + g] as i8);
+        // sub-block g starts at number 16·g of part g/8, in line (g mod 8)/2 of its four lines of 32
+        let (part, line, start) = (g / 8, g % 8 / 2, g % 2 * 16);
+        let low = &block[part * 64 + line % 2 * 32 + start..][..16];
+        let high = &block[128 + part * 32 + start..][..16];
+        let (low_shift, high_shift) = (line / 2 * 4, line * 2);
+        for ((out, low), high) in out.iter_mut().zip(low).zip(high) {
+            let quant = ((low >> low_shift) & 15) | (((high >> high_shift) & 3) << 4);
+            *out = scale * f32::from(quant as i8 - 32);
         }
     }
 }
 
-/// Quantizes whole blocks; the lowest error that the search finds.
 #[inline(always)]
-pub fn search(numbers: &[f32], importance: Option<&[f32]>, out: &mut [u8]) {
-    for (n, (x, out)) in numbers.chunks_exact(256).zip(out.chunks_exact_mut(210)).enumerate() {
-        let importance = importance_at(importance, n * 256, 256);
-        let block = levels::super_block::<IntegerLevels<32>, 16, 16>(x, importance, 128.0);
-        out[208..210].copy_from_slice(&block.d.to_le_bytes());
-        for (out, scale) in out[192..208].iter_mut().zip(block.scales) {
-            *out = scale as u8;
-        }
-        out[..192].fill(0);
-        for (n, level) in block.levels.iter().enumerate() {
-            let quant = (level + 32.0) as u8;
-            let (part, line, l) = (n / 128, n % 128 / 32, n % 32);
-            out[part * 64 + line % 2 * 32 + l] |= (quant & 15) << (line / 2 * 4);
-            out[128 + part * 32 + l] |= (quant >> 4) << (2 * line);
-        }
+pub(crate) fn search(x: &[f32; 256], importance: Option<&[f32]>, out: &mut [u8; 210]) {
+    let block = levels::super_block::<IntegerLevels<32>, 16, 16>(x, importance, 128.0);
+    out[208..210].copy_from_slice(&block.d.to_le_bytes());
+    for (out, scale) in out[192..208].iter_mut().zip(block.scales) {
+        *out = scale as u8;
+    }
+    out[..192].fill(0);
+    for (n, level) in block.levels.iter().enumerate() {
+        let quant = (level + 32.0) as u8;
+        let (part, line, l) = (n / 128, n % 128 / 32, n % 32);
+        out[part * 64 + line % 2 * 32 + l] |= (quant & 15) << (line / 2 * 4);
+        out[128 + part * 32 + l] |= (quant >> 4) << (2 * line);
     }
 }

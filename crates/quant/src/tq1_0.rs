@@ -8,7 +8,6 @@
 //! A byte is a fraction of 256; times 3ⁿ, its lower eight bits times 3 carry digit n into the ninth bit and above.
 
 use crate::blocks::half;
-use crate::search::importance_at;
 use crate::search::levels::{self, TernaryLevels};
 
 const POWERS: [u8; 5] = [1, 3, 9, 27, 81];
@@ -22,13 +21,12 @@ fn digits(bytes: &[u8], powers: &[u8], d: f32, out: &mut [f32]) {
     }
 }
 
-pub(crate) fn decode(bytes: &[u8], out: &mut [f32]) {
-    for (block, out) in bytes.chunks_exact(54).zip(out.chunks_exact_mut(256)) {
-        let d = half(block, 52);
-        digits(&block[..32], &POWERS, d, &mut out[..160]);
-        digits(&block[32..48], &POWERS, d, &mut out[160..240]);
-        digits(&block[48..52], &POWERS[..4], d, &mut out[240..]);
-    }
+#[inline(always)]
+pub(crate) fn decode(block: &[u8; 54], out: &mut [f32; 256]) {
+    let d = half(block, 52);
+    digits(&block[..32], &POWERS, d, &mut out[..160]);
+    digits(&block[32..48], &POWERS, d, &mut out[160..240]);
+    digits(&block[48..52], &POWERS[..4], d, &mut out[240..]);
 }
 
 /// The inverse of [`digits`] for d = 1: the smallest fraction of 256 that is not below the digits' fraction of 3⁵.
@@ -45,14 +43,11 @@ fn put_digits(levels: &[f32], out: &mut [u8]) {
     }
 }
 
-/// Quantizes whole blocks; the lowest error that the search finds.
 #[inline(always)]
-pub fn search(numbers: &[f32], importance: Option<&[f32]>, out: &mut [u8]) {
-    for (n, (x, out)) in numbers.chunks_exact(256).zip(out.chunks_exact_mut(54)).enumerate() {
-        let (d, levels) = levels::block::<TernaryLevels, 256>(x, importance_at(importance, n * 256, 256));
-        put_digits(&levels[..160], &mut out[..32]);
-        put_digits(&levels[160..240], &mut out[32..48]);
-        put_digits(&levels[240..], &mut out[48..52]);
-        out[52..54].copy_from_slice(&d.to_le_bytes());
-    }
+pub(crate) fn search(x: &[f32; 256], importance: Option<&[f32]>, out: &mut [u8; 54]) {
+    let (d, levels) = levels::block::<TernaryLevels, 256>(x, importance);
+    put_digits(&levels[..160], &mut out[..32]);
+    put_digits(&levels[160..240], &mut out[32..48]);
+    put_digits(&levels[240..], &mut out[48..52]);
+    out[52..54].copy_from_slice(&d.to_le_bytes());
 }

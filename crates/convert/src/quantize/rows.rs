@@ -41,33 +41,15 @@ pub fn quantize_row(
     out: &mut [u8],
 ) -> Result<(), QuantError> {
     latent_quant::check_quantize(ty, numbers, importance, out)?;
-    let run: QuantizeRowFn = match ty {
-        TensorType::Q4_0 => avx2!(q4_0),
-        TensorType::Q4_1 => avx2!(q4_1),
-        TensorType::Q5_0 => avx2!(q5_0),
-        TensorType::Q5_1 => avx2!(q5_1),
-        TensorType::Q1_0 => avx2!(q1_0),
-        TensorType::Q2_0 => avx2!(q2_0),
-        TensorType::Q2_K => avx2!(q2_k),
-        TensorType::Q3_K => avx2!(q3_k),
-        TensorType::Q4_K => avx2!(q4_k),
-        TensorType::Q5_K => avx2!(q5_k),
-        TensorType::Q6_K => avx2!(q6_k),
-        TensorType::IQ1_S => avx2!(iq1_s),
-        TensorType::IQ1_M => avx2!(iq1_m),
-        TensorType::IQ2_XXS => avx2!(iq2_xxs),
-        TensorType::IQ2_XS => avx2!(iq2_xs),
-        TensorType::IQ2_S => avx2!(iq2_s),
-        TensorType::IQ3_XXS => avx2!(iq3_xxs),
-        TensorType::IQ3_S => avx2!(iq3_s),
-        TensorType::IQ4_NL => avx2!(iq4_nl),
-        TensorType::IQ4_XS => avx2!(iq4_xs),
-        TensorType::MXFP4 => avx2!(mxfp4),
-        TensorType::NVFP4 => avx2!(nvfp4),
-        TensorType::TQ1_0 => avx2!(tq1_0),
-        TensorType::TQ2_0 => avx2!(tq2_0),
-        _ => |_, _, _| false,
-    };
+    macro_rules! of_type {
+        ($($format_type:ident $format:ident),*) => {
+            match ty {
+                $(TensorType::$format_type => avx2!($format),)*
+                _ => |_, _, _| false,
+            }
+        };
+    }
+    let run: QuantizeRowFn = latent_quant::block_formats!(of_type);
     if run(numbers, importance, out) { Ok(()) } else { latent_quant::quantize(ty, numbers, importance, out) }
 }
 
