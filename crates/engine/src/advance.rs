@@ -12,9 +12,9 @@ use crate::logits_taker::{KeptLogits, LogitsTaker};
 use crate::lookup::StepCosts;
 use crate::seq_error::SeqError;
 use crate::step::{LogitsRequest, SeqInput};
-use latent_backend::Logits;
+use latent_backend::{Instant, Logits};
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How long a step waits for processors that are not ready, all answers together.
 const GRACE: Duration = Duration::from_millis(2);

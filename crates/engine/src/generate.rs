@@ -1,35 +1,18 @@
 //! The loop from a prompt to text.
 
-use crate::cache::Sequence;
+use crate::advance::{AnswerProgress, RunningAnswer};
 use crate::context_shift::ContextShift;
-use crate::draft::{DraftInput, DraftedTokens};
 use crate::engine::Engine;
 use crate::error::EngineError;
-use crate::generation::{Generation, LogitsProcessor};
+use crate::generation::{ChosenToken, Generation, LogitsProcessor};
 use crate::logits_taker::{KeptLogits, LogitsTaker};
-use crate::lookup::MAX_DRAFTS;
 use crate::request::{Answer, Listener, Request, StopReason, TokenEvent};
 use crate::session::Session;
-use crate::step::{LogitsRequest, SeqInput};
+use crate::step::LogitsRequest;
 use latent_backend::{CancelToken, Instant, Logits};
 use latent_text::Tokenizer;
 use latent_types::Setting;
 use std::sync::Arc;
-
-/// State of an answer in addition to its text.
-#[derive(Default)]
-struct AnswerState {
-    /// Tokens that context shifts discarded.
-    discarded: usize,
-    /// Drafts of which each has a row behind that of the last token.
-    drafts: Vec<u32>,
-    /// How many of them were accepted.
-    accepted: usize,
-    /// The logits of their rows.
-    logits: Vec<KeptLogits>,
-    /// What their step cost, in steps without drafts, if they were looked up.
-    cost: Option<f64>,
-}
 
 /// An answer, which keeps the logits of its last row, and where those of drafts' rows go.
 pub(crate) struct GenerationTaker<'t> {
@@ -67,6 +50,16 @@ impl CancellableEngine<'_> {
 impl Drop for CancellableEngine<'_> {
     fn drop(&mut self) {
         self.engine.set_cancel_token(std::mem::take(&mut self.own));
+    }
+}
+
+/// Tells a listener of chosen tokens. Where it ends the answer, it still hears of the tokens that the same step has chosen.
+fn tell(chosen: &[ChosenToken], generation: &mut Generation, listener: &mut dyn Listener) {
+    for chosen in chosen {
+        let logprob = chosen.logprob.as_ref().map(|(own, top)| (*own, top.as_slice()));
+        if !listener.token(&TokenEvent { token: chosen.token, text: &chosen.text, logprob }) {
+            generation.interrupt();
+        }
     }
 }
 
@@ -130,16 +123,18 @@ impl Engine {
             listener.prompt(cached + done, prompt.len()) && (!out_of_time || cached + done == prompt.len())
         });
         let prompt_seconds = start.elapsed().as_secs_f64();
-        let mut answering = AnswerState::default();
+        let mut discarded_tokens = 0;
         let start = Instant::now();
         match fed {
             Ok(()) if out_of_time => generation.give_up(),
-            Ok(()) => match self.answer(session, &mut generation, request.shift, listener, &mut answering) {
-                Ok(()) => {}
-                // the text so far stays
-                Err(EngineError::Stopped) => generation.interrupt(),
-                Err(error) => return Err(error),
-            },
+            Ok(()) => {
+                match self.answer(session, &mut generation, request.shift, listener, &mut discarded_tokens) {
+                    Ok(()) => {}
+                    // the text so far stays
+                    Err(EngineError::Stopped) => generation.interrupt(),
+                    Err(error) => return Err(error),
+                }
+            }
             Err(EngineError::Stopped) if out_of_time => generation.give_up(),
             Err(EngineError::Stopped) => generation.stop(StopReason::Interrupted),
             Err(error) => return Err(error),
@@ -158,7 +153,7 @@ impl Engine {
             cached_tokens: cached,
             prompt_seconds,
             generate_seconds: start.elapsed().as_secs_f64(),
-            discarded_tokens: answering.discarded,
+            discarded_tokens,
             drafts,
         })
     }
@@ -235,102 +230,62 @@ impl Engine {
         )
     }
 
-    /// Chooses and runs tokens until the answer ends.
+    /// Chooses and runs tokens until the answer ends, after its prompt has run. `discarded` counts the tokens that context shifts discard.
     fn answer(
         &mut self,
         session: &mut Session,
         generation: &mut Generation,
         shift: Option<ContextShift>,
         listener: &mut dyn Listener,
-        state: &mut AnswerState,
+        discarded: &mut usize,
     ) -> Result<(), EngineError> {
+        generation.mark_run(generation.pending().len());
         // an answer of no tokens ends before the first
-        while !generation.is_finished() {
-            let chosen = generation.sample()?;
-            let logprob = chosen.logprob.as_ref().map(|(own, top)| (*own, top.as_slice()));
-            if !listener.token(&TokenEvent { token: chosen.token, text: &chosen.text, logprob }) {
-                generation.interrupt();
-            }
-            if let Some(draft) = state.drafts.get(state.accepted) {
-                let right = *draft == chosen.token;
-                generation.count_draft(state.accepted == 0, right);
-                if right && !generation.is_finished() {
-                    // its row has run with the one before
-                    generation.keep_logits(state.logits[state.accepted].logits());
-                    state.accepted += 1;
-                    continue;
-                }
-                let refused = state.drafts.len() - state.accepted;
-                session.sequence.truncate(session.sequence.len() - refused);
-            }
-            session.sequence.settle();
-            if let Some(cost) = state.cost.take() {
-                generation.count_looked_up(state.drafts.len(), state.accepted, cost);
-            }
-            state.drafts.clear();
-            state.accepted = 0;
+        let mut chosen =
+            if generation.is_finished() { Vec::new() } else { Vec::from([generation.sample()?]) };
+        loop {
+            tell(&chosen, generation, listener);
             if generation.is_finished() {
-                break;
+                return Ok(());
             }
             if session.sequence.len() >= self.context() {
                 let Some(shift) = shift else {
                     generation.stop(StopReason::Context);
-                    break;
+                    return Ok(());
                 };
-                state.discarded += self.shift_session(session, shift)?;
+                *discarded += self.shift_session(session, generation, shift)?;
             }
-            self.run_chosen(session, generation, chosen.token, state)?;
-        }
-        Ok(())
-    }
-
-    /// Runs a chosen token, together with drafts of the next ones if the engine drafts and they
-    /// fit.
-    fn run_chosen(
-        &mut self,
-        session: &mut Session,
-        generation: &mut Generation,
-        token: u32,
-        state: &mut AnswerState,
-    ) -> Result<(), EngineError> {
-        if self.lookup {
-            (state.drafts, state.cost) = self.drafts_of_text(&session.sequence, generation, 1, MAX_DRAFTS);
-        }
-        if state.drafts.is_empty() && generation.left() > 1 && self.has_room_for_draft(&session.sequence, 1) {
-            state.drafts.extend(self.likeliest_next(&mut session.sequence, token)?);
-        }
-        state.logits.resize_with(state.drafts.len(), KeptLogits::default);
-        let tokens = [&[token], state.drafts.as_slice()].concat();
-        let mut inputs = [SeqInput::drafted(&mut session.sequence, &tokens)];
-        let start = Instant::now();
-        self.step_for(&mut inputs, &mut GenerationTaker { generation, after: &mut state.logits })?.all()?;
-        self.step_costs.count(tokens.len(), start.elapsed().as_secs_f64());
-        Ok(())
-    }
-
-    /// The token that the MTP layer holds likeliest after `token`; none where the KV cache has no block for its rows.
-    pub(crate) fn likeliest_next(
-        &mut self,
-        sequence: &mut Sequence,
-        token: u32,
-    ) -> Result<Option<u32>, EngineError> {
-        let mut drafted = DraftedTokens(vec![None]);
-        match self.draft_for(&mut [DraftInput { sequence, token }], &mut drafted) {
-            Ok(()) => Ok(drafted.0[0]),
-            Err(EngineError::CacheFull(_)) => Ok(None),
-            Err(error) => Err(error),
+            let running = RunningAnswer::new(&mut session.sequence, generation);
+            chosen = match self.advance_owned(&mut [running])?.pop() {
+                Some(Ok(AnswerProgress::Token(token))) => Vec::from([token]),
+                Some(Ok(AnswerProgress::Tokens(tokens))) => tokens,
+                Some(Ok(AnswerProgress::Stuck(tokens, error))) => {
+                    tell(&tokens, generation, listener);
+                    return Err(error);
+                }
+                Some(Ok(AnswerProgress::Waited | AnswerProgress::Prompt | AnswerProgress::Late)) | None => {
+                    Vec::new()
+                }
+                // there is one sequence
+                Some(Err(EngineError::Sequence { error, .. })) => {
+                    return Err(EngineError::Sequence { index: None, error });
+                }
+                Some(Err(error)) => return Err(error),
+            };
         }
     }
 
     /// Discards tokens of a session as `shift` says; returns how many.
-    pub(crate) fn shift_session(
+    fn shift_session(
         &mut self,
         session: &mut Session,
+        generation: &mut Generation,
         shift: ContextShift,
     ) -> Result<usize, EngineError> {
         let discarded = shift.discarded(session.sequence.len());
         let count = discarded.len();
-        self.shift(&mut session.sequence, discarded)?;
+        self.shift(&mut session.sequence, discarded.clone())?;
+        generation.discard(discarded);
         Ok(count)
     }
 

@@ -8,11 +8,11 @@ use crate::logits_taker::KeptLogits;
 use crate::lookup::LookupDrafts;
 use crate::request::{Request, StopReason};
 use crate::sampling::{LogProbability, Sampler, StopStrings, log_probabilities};
-use latent_backend::{Instant as Clock, Logits};
+use latent_backend::{Instant, Logits};
 use latent_text::{Detokenizer, Tokenizer};
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Changes logits before a token is chosen: a grammar, a watermark, a ban of tokens.
 pub trait LogitsProcessor: Send {
@@ -76,7 +76,7 @@ pub struct Generation {
     indent: IndentLimit,
     max_time: Option<Duration>,
     /// When the first token was chosen.
-    began: Option<Clock>,
+    began: Option<Instant>,
     logprobs: Option<usize>,
     sampled_logprobs: bool,
     vocab: usize,
@@ -350,7 +350,7 @@ impl Generation {
         let Some(limit) = self.max_time else { return false };
         match self.began {
             None => {
-                self.began = Some(Clock::now());
+                self.began = Some(Instant::now());
                 false
             }
             Some(began) => text.contains('\n') && began.elapsed() >= limit,

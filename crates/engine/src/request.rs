@@ -111,7 +111,7 @@ pub trait Listener {
         true
     }
 
-    /// A token of the answer: called once for each.
+    /// A token of the answer: called once for each. False ends the answer with the tokens of this step, of which drafts can make several.
     fn token(&mut self, _event: &TokenEvent<'_>) -> bool {
         true
     }
