@@ -95,7 +95,7 @@ fn ready(model: &ModelRef, name: Option<&str>) -> Result<PathBuf> {
     if let Some(local) = latent_hub::find(&settings, model)? {
         if model.choice == ModelSelector::Usual && !latent_hub::DEFAULT_QUANTS.contains(&local.name.as_str())
         {
-            output::note(&format!("{model}: taking {}, which is on this machine", local.name));
+            output::note(&format!("{model}: using {}, which is already downloaded", local.name));
         }
         return Ok(local.path);
     }

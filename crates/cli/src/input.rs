@@ -31,7 +31,7 @@ pub(crate) fn stdin_text() -> Result<String> {
     let mut bytes = Vec::new();
     stdin().lock().take(MAX_STDIN + 1).read_to_end(&mut bytes).context("standard input")?;
     if bytes.len() as u64 > MAX_STDIN {
-        let problem = format!("standard input holds more than {} MB, the limit of a prompt", MAX_STDIN >> 20);
+        let problem = format!("standard input has more than {} MB, the limit of a prompt", MAX_STDIN >> 20);
         return Err(UsageError(problem).into());
     }
     String::from_utf8(bytes).map_err(|_| UsageError("standard input is not UTF-8 text".into()).into())
@@ -49,7 +49,7 @@ pub(crate) fn files_text(paths: &[PathBuf]) -> Result<String> {
         let text = file_text(path)?;
         bytes += text.len() as u64;
         if bytes > MAX_FILE {
-            return Err(UsageError(format!("the files of -f hold more than {} MB", MAX_FILE >> 20)).into());
+            return Err(UsageError(format!("the files of -f have more than {} MB", MAX_FILE >> 20)).into());
         }
         texts.push(text);
     }

@@ -261,7 +261,7 @@ pub(crate) fn describe_load(engine: &Engine, checkpoint: &Checkpoint, verbose: b
     warn_of_limits(engine);
     if engine.drafts() && engine.config().mtp_layers > 1 {
         let layers = engine.config().mtp_layers;
-        output::note(&format!("drafts by the first of {layers} MTP layers; the others are not run"));
+        output::note(&format!("only the first of {layers} MTP layers drafts"));
     }
     doubts(engine);
 }

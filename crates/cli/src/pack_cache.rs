@@ -47,9 +47,10 @@ pub(crate) fn cached(checkpoint: Checkpoint, args: &EngineArgs) -> Result<Checkp
         .into());
     }
     if args.wants_gpu() {
-        return Err(
-            UsageError("--pack-cache is for the CPU, whose kernels read packed weights".into()).into()
-        );
+        return Err(UsageError(
+            "--pack-cache cannot be used with a GPU: packed weights are for CPU kernels".into(),
+        )
+        .into());
     }
     let folder = match folder {
         Some(folder) => folder.clone(),

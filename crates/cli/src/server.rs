@@ -38,15 +38,15 @@ const MAX_ERROR: u64 = 64 << 10;
 pub(crate) enum Trouble {
     #[error("cannot reach {url}: {problem}; is the server running there? (`latent serve` starts one)")]
     Unreachable { url: String, problem: String },
-    #[error("{url} {problem}: give its key by --api-key-file FILE or in LATENT_API_KEY")]
+    #[error("{url} {problem}: give its key with --api-key-file FILE or in LATENT_API_KEY")]
     Key { url: String, problem: &'static str },
-    #[error("{url} has no room for the request now: try again {wait}{said}")]
+    #[error("{url} is busy: try again {wait}{said}")]
     Full { url: String, wait: String, said: String },
-    #[error("{url} is not ready (it loads its model, or is about to end): try again {wait}{said}")]
+    #[error("{url} is not ready (loading its model, or shutting down): try again {wait}{said}")]
     NotReady { url: String, wait: String, said: String },
-    #[error("{url} knows no {path}: is it the address of a server that speaks OpenAI's protocol?{said}")]
+    #[error("{url} has no {path}: is this an OpenAI-compatible server?{said}")]
     NotFound { url: String, path: String, said: String },
-    #[error("{url} sends on to {to:?}: give that address, if it is to be trusted")]
+    #[error("{url} redirects to {to:?}: use that address if you trust it")]
     Moved { url: String, to: String },
     #[error("{url} refuses the request (status {status}){said}")]
     Refused { url: String, status: u16, said: String },
@@ -56,7 +56,7 @@ pub(crate) enum Trouble {
         "the answer of {url} has not grown for {seconds} s: it is given up (--timeout SECONDS waits longer)"
     )]
     Stalled { url: String, seconds: f64 },
-    #[error("{url} answers what makes no sense: {problem}")]
+    #[error("{url} sent an invalid answer: {problem}")]
     Response { url: String, problem: String },
     #[error("stopped")]
     Stopped,
@@ -92,7 +92,8 @@ impl ServerClient {
                     .map_err(|e| UsageError(format!("--api-key-file: {e}")))?;
                 let line =
                     text.lines().map(str::trim).find(|line| !line.is_empty() && !line.starts_with('#'));
-                let problem = || UsageError(format!("--api-key-file {}: it holds no key", path.display()));
+                let problem =
+                    || UsageError(format!("--api-key-file {}: the file contains no key", path.display()));
                 Some(line.ok_or_else(problem)?.to_owned())
             }
             None => std::env::var("LATENT_API_KEY")
@@ -102,7 +103,7 @@ impl ServerClient {
         };
         if key.as_ref().is_some_and(|key| !key.bytes().all(|b| b.is_ascii_graphic())) {
             return Err(
-                UsageError("the server's key holds blanks or characters that are not ASCII".into()).into()
+                UsageError("the server's key contains spaces or characters other than ASCII".into()).into()
             );
         }
         // certificates are only read for those who need them

@@ -56,7 +56,7 @@ pub enum ConvertError {
     #[error("{}: it is inside the model's own folder {}; choose a path outside it", path.display(), folder.display())]
     Inside { path: PathBuf, folder: PathBuf },
     /// The target's folder holds a file that would count as a part of the new model.
-    #[error("{}: it holds {name}, which would become a part of the new model; remove it or give another folder", path.display())]
+    #[error("{}: it contains {name}, which would become part of the new model; remove it or give another folder", path.display())]
     Leftover { path: PathBuf, name: String },
     /// Tensors that no circuit knows.
     #[error("{file}: {} unknown to the circuit: {}", counted(tensors), listed(tensors))]
@@ -65,7 +65,7 @@ pub enum ConvertError {
     #[error("tensor {tensor}: it is stored as {ty}, which cannot be decoded")]
     NotDecodable { tensor: String, ty: TensorType },
     /// A number is too large for the type asked for.
-    #[error("tensor {tensor}: it has the value {value}, which {ty} cannot hold; choose BF16 or F32")]
+    #[error("tensor {tensor}: the value {value} is out of the range of {ty}; choose BF16 or F32")]
     Overflow {
         /// The tensor of the new file.
         tensor: String,

@@ -20,7 +20,7 @@ pub enum OverrideError {
     /// Only a GGUF file has metadata.
     #[error("{file}: only metadata of a GGUF file can be overridden; edit config.json")]
     NotGguf { file: String },
-    #[error("{key}: the file has {found} there, which a value of the type {given} cannot replace")]
+    #[error("{key}: a value of type {given} cannot replace the file's {found}")]
     Type { key: String, found: String, given: &'static str },
 }
 

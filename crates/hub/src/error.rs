@@ -98,7 +98,7 @@ pub enum HubError {
         problem: String,
     },
     /// 401 or 403.
-    #[error("{repo}: the hub refuses access ({status}{message}); {}", access_advice(.repo, .page, *.token, *.gated))]
+    #[error("{repo}: access denied ({status}{message}); {}", access_advice(.repo, .page, *.token, *.gated))]
     Access {
         /// The repository.
         repo: Repo,
@@ -114,7 +114,7 @@ pub enum HubError {
         gated: bool,
     },
     /// No such repository.
-    #[error("{repo}: the hub has no such repository; check the spelling at {page}")]
+    #[error("{repo}: repository not found; check the spelling at {page}")]
     NoRepo {
         /// The repository.
         repo: Repo,
@@ -122,7 +122,7 @@ pub enum HubError {
         page: String,
     },
     /// No such branch, tag or commit.
-    #[error("{repo}: it has no revision {revision:?}; omit @{revision} to use the newest one")]
+    #[error("{repo}: no revision {revision:?}; omit @{revision} to use the newest one")]
     NoRevision {
         /// The repository.
         repo: Repo,
@@ -130,7 +130,7 @@ pub enum HubError {
         revision: String,
     },
     /// No such file.
-    #[error("{repo}: it has no file {file}; {there}")]
+    #[error("{repo}: no file {file}; {there}")]
     NoFile {
         /// The repository.
         repo: Repo,
@@ -258,7 +258,7 @@ pub enum HubError {
         kept: u64,
     },
     /// Nothing like it was pulled.
-    #[error("{what}: it is not in {}; `latent ls` lists what is", cache.display())]
+    #[error("{what}: not found in {}; `latent ls` lists the downloaded models", cache.display())]
     NotPulled {
         /// What was asked for.
         what: String,

@@ -124,7 +124,7 @@ pub enum Error {
         index: usize,
     },
     /// An option of the CPU.
-    #[error("{option} selects instructions of the CPU, which a product on {device} has not: omit it")]
+    #[error("{option} selects CPU instructions and cannot be used on {device}: omit it")]
     CpuOption {
         /// The option.
         option: &'static str,

@@ -37,7 +37,7 @@ const SHORTEST: usize = 8;
 #[derive(Debug, thiserror::Error)]
 pub enum KeyError {
     /// It can be guessed.
-    #[error("line {line}: a key of {bytes} bytes can be guessed; give at least {SHORTEST}")]
+    #[error("line {line}: a key of {bytes} bytes is too short; use at least {SHORTEST}")]
     Short {
         /// Where it stands.
         line: usize,
@@ -51,7 +51,7 @@ pub enum KeyError {
         line: usize,
     },
     /// There is none.
-    #[error("it holds no key: one per line; lines that begin with # are comments")]
+    #[error("it contains no key: one per line; lines that begin with # are comments")]
     Empty,
 }
 

@@ -502,7 +502,7 @@ fn response_format(about: &ModelFacts, architecture: &str) -> ResponseFormat {
     };
     let without = || ResponseFormat::for_model(&ModelHints { response_template: None, ..hints });
     let format = ResponseFormat::for_model(&hints).or_else(|error| {
-        tracing::warn!("the model's response_template is left out: {error}");
+        tracing::warn!("the model's response_template is ignored: {error}");
         without()
     });
     // ours are compiled in tests

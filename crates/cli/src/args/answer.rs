@@ -17,11 +17,11 @@ pub(crate) const CHAT_HELP: &str = "In the conversation:
   Ctrl-C            stop an answer, clear the line, or (twice) leave
   Ctrl-D            leave
 
-Typed lines are kept in $XDG_STATE_HOME/latent/history (by default
-~/.local/state/latent/history), for the arrow keys and Ctrl-R.
+The input history is $XDG_STATE_HOME/latent/history (default:
+~/.local/state/latent/history); the arrow keys and Ctrl-R search it.
 
 If standard input is not a terminal, each line is one message or command (a line
-that ends with \\ goes on in the next), and the exit code is 1 if one failed.
+that ends with \\ continues in the next one). The exit code is 1 if one failed.
 
 Examples:
   latent chat model.gguf --context-shift
@@ -41,20 +41,21 @@ pub(crate) struct TemplateArgs {
     #[arg(long, alias = "system-file", value_name = "FILE", conflicts_with = "system_prompt")]
     pub(crate) system_prompt_file: Option<PathBuf>,
 
-    /// Tools that the model may call: a JSON file with a list in OpenAI's form, [{"type": "function", "function": {"name": …}}]
+    /// Tools that the model may call: a JSON file with a list in OpenAI's format, [{"type":
+    /// "function", "function": {"name": …}}]
     #[arg(long, value_name = "FILE")]
     pub(crate) tools: Option<PathBuf>,
 
-    /// Ask the model to think before it answers, where its chat template has such a switch
+    /// Make the model think before it answers, if its chat template has such a switch
     #[arg(long, conflicts_with = "no_think")]
     pub(crate) think: bool,
 
-    /// Ask the model to answer without thinking, where its chat template has such a switch
+    /// Make the model answer without thinking, if its chat template has such a switch
     #[arg(long)]
     pub(crate) no_think: bool,
 
-    /// Read names of control tokens in prompts and messages (<|im_end|>, <think>) as those tokens. Without it only the chat
-    /// template makes control tokens, so that no text can end a turn or begin another
+    /// Parse control tokens (<|im_end|>, <think>) in prompts and messages. By default only the chat
+    /// template writes them, so that a message cannot end its turn or begin another
     #[arg(long)]
     pub(crate) allow_special: bool,
 }
@@ -63,16 +64,16 @@ pub(crate) struct TemplateArgs {
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Prompt, context and output")]
 pub(crate) struct PromptCacheArgs {
-    /// Keep the KV cache and the conversation in this file: restored where it exists, saved at the end. `run` and `chat` read each
-    /// other's files; the part of a prompt that the file holds is not computed again
+    /// Restore the KV cache and the conversation from this file if it exists, and save them at the
+    /// end. `run` and `chat` read each other's files
     #[arg(long, value_name = "FILE")]
     pub(crate) prompt_cache: Option<PathBuf>,
 
-    /// Only read the file of --prompt-cache
+    /// Read the file of --prompt-cache, but do not write it
     #[arg(long, requires = "prompt_cache")]
     pub(crate) prompt_cache_ro: bool,
 
-    /// Restore this file, which must exist, and do not write it
+    /// Restore the KV cache and the conversation from this file, which must exist; do not write it
     #[arg(long, value_name = "FILE", hide = true, conflicts_with = "prompt_cache")]
     pub(crate) restore: Option<PathBuf>,
 }
@@ -94,11 +95,12 @@ impl PromptCacheArgs {
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Prompt, context and output")]
 pub(crate) struct ShiftArgs {
-    /// When the context is full, discard the older half of it and go on
+    /// When the context is full, discard its older half and continue
     #[arg(long)]
     pub(crate) context_shift: bool,
 
-    /// Tokens at the beginning that --context-shift never discards (-1: the whole prompt) [default: those before the first message of the user]
+    /// Number of tokens at the beginning that --context-shift keeps (-1: the whole prompt)
+    /// [default: everything before the first user message]
     #[arg(long, value_name = "N", requires = "context_shift", value_parser = tokens_or_all(usize::MAX), allow_negative_numbers = true)]
     pub(crate) keep: Option<usize>,
 }
@@ -115,12 +117,13 @@ impl ShiftArgs {
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Prompt, context and output")]
 pub(crate) struct ConstraintArgs {
-    /// Answer with JSON that obeys this schema: a file, or the schema itself, which begins with {
+    /// Constrain the answer to JSON that matches this schema: a file, or the schema itself, which
+    /// begins with {
     #[arg(long, value_name = "FILE|TEXT", alias = "json-schema-file", conflicts_with = "grammar")]
     pub(crate) json_schema: Option<String>,
 
-    /// Answer with a text that obeys this grammar: a file with llama.cpp's GBNF or with llguidance's Lark, told apart by .gbnf, .lark, or
-    /// what it holds; or a grammar in GBNF itself, which contains ::=
+    /// Constrain the answer to this grammar: a file in llama.cpp's GBNF or llguidance's Lark
+    /// (recognized by its ending or contents), or a GBNF grammar itself, which contains ::=
     #[arg(long, value_name = "FILE|TEXT", alias = "grammar-file")]
     pub(crate) grammar: Option<OsString>,
 }
@@ -134,8 +137,9 @@ pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(crate) shift: ShiftArgs,
 
-    /// The model, as with -m, and the prompt; the prompt alone goes to the model of -m or the built-in one. Without a prompt, standard
-    /// input is read; a terminal starts a chat. A byte-order mark at the beginning of standard input and one line end at its end are left out
+    /// The model, as with -m, and the prompt. If the first argument is not a model, it is the
+    /// prompt for the model of -m or the built-in one. Without a prompt, standard input is read
+    /// (without a byte-order mark and the last line end); on a terminal, a chat starts
     #[arg(value_names = ["MODEL", "PROMPT"])]
     pub(crate) words: Vec<OsString>,
 
@@ -143,11 +147,12 @@ pub(crate) struct RunArgs {
     #[arg(short, long, value_name = "TEXT", conflicts_with = "files")]
     pub(crate) prompt: Option<String>,
 
-    /// Read the prompt from this file, as from standard input; several files are joined by line ends
+    /// Read the prompt from this file; several files are joined with line ends
     #[arg(short, long = "file", value_name = "FILE", conflicts_with = "tokens")]
     pub(crate) files: Vec<PathBuf>,
 
-    /// Answer a conversation: a JSON file with a list of messages in OpenAI's form, or an object with the list `messages`
+    /// Answer a conversation: a JSON file with a list of messages in OpenAI's format, or an object
+    /// with the list `messages`
     #[arg(long, value_name = "FILE", conflicts_with_all = ["prompt", "files", "tokens", "raw", "system_prompt", "system_prompt_file"])]
     pub(crate) messages: Option<PathBuf>,
 
@@ -161,22 +166,22 @@ pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(crate) constraint: ConstraintArgs,
 
-    /// Feed the prompt as it is, without the chat template
+    /// Use the prompt as it is, without the chat template
     #[arg(long, conflicts_with_all = ["system_prompt", "system_prompt_file", "tools", "think", "no_think"])]
     pub(crate) raw: bool,
 
-    /// Print one JSON object with tokens, text and timings instead of streaming text
+    /// Print one JSON object with text, tokens and timings instead of streaming the text
     #[arg(long)]
     pub(crate) json: bool,
 
     #[command(flatten)]
     pub(crate) prompt_cache: PromptCacheArgs,
 
-    /// Save to this file only; the part of --prompt-cache that writes
+    /// Save the KV cache and the conversation to this file at the end
     #[arg(long, value_name = "FILE", hide = true, conflicts_with = "prompt_cache")]
     pub(crate) save: Option<PathBuf>,
 
-    /// Print nothing but the text
+    /// Print only the text
     #[arg(short, long)]
     pub(crate) quiet: bool,
 }
@@ -213,16 +218,16 @@ const ANSWER_TIMEOUT: f64 = 600.0;
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Server")]
 pub(crate) struct UrlArgs {
-    /// Talk with the model of a server that speaks OpenAI's protocol, such as http://127.0.0.1:8080, and load none here; -m is then one of
-    /// the server's models
+    /// Chat with a model of this server (OpenAI's chat completions), such as http://127.0.0.1:8080;
+    /// -m then selects one of the server's models
     #[arg(long, value_name = "URL", conflicts_with_all = LOCAL)]
     pub(crate) url: Option<String>,
 
-    /// A file whose first line is the server's key [default: the environment's LATENT_API_KEY]
+    /// A file whose first line is the API key of the server [default: the variable LATENT_API_KEY]
     #[arg(long, value_name = "FILE", requires = "url")]
     pub(crate) api_key_file: Option<PathBuf>,
 
-    /// Give up an answer that has not grown for this long, also while the server sends signs of life
+    /// Seconds without new text after which an answer fails
     #[arg(long, value_name = "SECONDS", default_value_t = ANSWER_TIMEOUT, value_parser = seconds, requires = "url")]
     pub(crate) timeout: f64,
 }
@@ -283,15 +288,15 @@ pub(crate) struct ChatArgs {
     #[command(flatten)]
     pub(crate) server: UrlArgs,
 
-    /// Print answers as the model writes them, without laying out their Markdown
+    /// Print answers as plain text, without formatting Markdown
     #[arg(long)]
     pub(crate) plain: bool,
 
-    /// Neither read nor write the history of what was typed
+    /// Do not read or write the input history
     #[arg(long)]
     pub(crate) no_history: bool,
 
-    /// Print nothing but answers and errors
+    /// Print only answers and errors
     #[arg(short, long)]
     pub(crate) quiet: bool,
 }

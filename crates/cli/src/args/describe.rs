@@ -44,7 +44,8 @@ pub(crate) struct CheckArgs {
     #[arg(long)]
     pub(crate) json: bool,
 
-    /// Of an unknown architecture: write the closest circuit to this file, with notes on what is certain and what is open
+    /// For an unknown architecture: write the closest circuit to this file, with notes on what is
+    /// certain and what is open
     #[arg(long, value_name = "FILE")]
     pub(crate) draft_circuit: Option<PathBuf>,
 }
@@ -74,20 +75,22 @@ pub(crate) struct GraphArgs {
     #[command(flatten)]
     pub(crate) model: ModelArgs,
 
-    /// What to print: circuit, ir or plan [default: plan]; any other word is the model, as with -m. It may be a config.json or a GGUF header
-    /// without weights
+    /// What to print: circuit, ir or plan [default: plan]; any other word is the model, as with -m.
+    /// A config.json or a GGUF header without weights is enough
     #[arg(value_name = "STAGE|MODEL", num_args = 0..=2)]
     pub(crate) words: Vec<String>,
 
-    /// Of ir: print it after this pass, such as fuse_projections, instead of before all (an unknown name lists them)
+    /// Print the IR after this pass, such as fuse_projections, instead of before all passes (an
+    /// unknown name lists them)
     #[arg(long, value_name = "PASS", conflicts_with = "html")]
     pub(crate) after: Option<String>,
 
-    /// Tokens of the step, which choose the plan: 1 (decode), 2 to 16 (small batch), or up to 8192 (prefill) [default: 1; with --emit-c 16]
+    /// Tokens per step, which select the plan: 1 (decode), 2 to 16 (small batch), or up to 8192
+    /// (prefill) [default: 1; with --emit-c: 16]
     #[arg(long, value_name = "N")]
     pub(crate) rows: Option<usize>,
 
-    /// Form of the output
+    /// Output format
     #[arg(long, value_enum, default_value = "text")]
     pub(crate) format: GraphFormat,
 
@@ -99,31 +102,33 @@ pub(crate) struct GraphArgs {
     #[arg(long, value_name = "A..B")]
     pub(crate) layers: Option<String>,
 
-    /// Of a model that ranks share by --partition: the part of this one
+    /// With --partition: the rank whose part is printed
     #[arg(long, default_value_t = 0, value_name = "N", requires = "partition")]
     pub(crate) rank: usize,
 
-    /// Write a page with all drawings that needs no network: circuit, IR and plans, memory, weights, tokenizer, profile, parity, diff
+    /// Write a self-contained page with all drawings: circuit, IR and plans, memory, weights,
+    /// tokenizer, profile, parity, diff
     #[arg(long, value_name = "FILE", conflicts_with_all = ["format", "json"])]
     pub(crate) html: Option<PathBuf>,
 
-    /// Put a profile into the page: the output of `latent profile --json`
+    /// Add a profile to the page: the output of `latent profile --json`
     #[arg(long, value_name = "FILE", requires = "html")]
     pub(crate) profile: Option<PathBuf>,
 
-    /// Put statistics of the weights into the page: the output of `latent verify --weights --json`
+    /// Add statistics of the weights to the page: the output of `latent verify --weights --json`
     #[arg(long, value_name = "FILE", requires = "html")]
     pub(crate) weights: Option<PathBuf>,
 
-    /// Put a comparison of two runs into the page: the output of `latent diff --json`
+    /// Add a comparison of two runs to the page: the output of `latent diff --json`
     #[arg(long, value_name = "FILE", requires = "html")]
     pub(crate) parity: Option<PathBuf>,
 
-    /// Put another model into the page, to compare with; it is drawn by its own circuit, also where --circuit gives another
+    /// Add another model to the page for comparison; --circuit does not apply to it
     #[arg(long, value_name = "MODEL", requires = "html")]
     pub(crate) against: Option<PathBuf>,
 
-    /// Write the plan as a C11 library into this folder: one function per phase, which reads the weights from the model's GGUF file (docs/emitted-c.md)
+    /// Write the plan as a C11 library to this folder: one function per phase; it reads the weights
+    /// from the model's GGUF file (docs/emitted-c.md)
     #[arg(long, value_name = "FOLDER", conflicts_with_all = ["format", "json", "html", "after", "layers", "partition"])]
     pub(crate) emit_c: Option<PathBuf>,
 }
@@ -144,11 +149,12 @@ pub(crate) struct VerifyArgs {
     #[command(flatten)]
     pub(crate) model: ModelArgs,
 
-    /// Read every weight too: NaN, infinity, rows of zeros, wild scales, and statistics of each tensor
+    /// Also read every weight: find NaN, infinity, rows of zeros and wild scales, and print
+    /// statistics of each tensor
     #[arg(long, alias = "deep")]
     pub(crate) weights: bool,
 
-    /// List every edge of the plan for decode: producer, consumer, slot
+    /// List every edge of the decode plan: producer, consumer, slot
     #[arg(long, conflicts_with = "weights")]
     pub(crate) edges: bool,
 
@@ -167,7 +173,8 @@ pub(crate) struct TokenizeArgs {
     #[arg(value_names = ["MODEL", "TEXT"])]
     pub(crate) words: Vec<OsString>,
 
-    /// A .gguf file (a vocabulary alone is enough), a model folder, or hf:OWNER/NAME[:QUANT]; without it, the built-in demo model
+    /// A .gguf file (a vocabulary alone is enough), a model folder, or hf:OWNER/NAME[:QUANT];
+    /// default: the built-in demo model
     #[arg(short, long, env = "LATENT_MODEL")]
     pub(crate) model: Option<PathBuf>,
 
@@ -183,7 +190,7 @@ pub(crate) struct TokenizeArgs {
     #[arg(long)]
     pub(crate) no_special: bool,
 
-    /// Read the names of special tokens in the text as text
+    /// Treat the names of special tokens in the text as text
     #[arg(long)]
     pub(crate) plain: bool,
 

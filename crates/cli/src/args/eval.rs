@@ -21,21 +21,22 @@ pub(crate) struct EvalArgs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum EvalCommand {
-    /// How well a model predicts a text: the numbers of llama-perplexity
+    /// How well a model predicts a text, as llama-perplexity measures it
     Perplexity(PerplexityArgs),
-    /// How far its next-token probabilities are from those of another file, another precision, or llama.cpp
+    /// How much its next-token probabilities differ from those of another file, another precision,
+    /// or llama.cpp
     Kl(KlArgs),
-    /// Multiple choice: how often it holds the right ending of a text likeliest
+    /// Multiple choice: how often the right ending of a text is the likeliest
     Choice(ChoiceArgs),
-    /// How many questions it answers exactly as expected
+    /// How many questions are answered exactly as expected
     Questions(QuestionsArgs),
-    /// Whether it finds a fact at chosen depths of long prompts
+    /// Whether a fact at a given depth of a long prompt is found
     Retrieval(RetrievalArgs),
-    /// How its experts are used, and how many a step reads
+    /// How often each expert is used, and how many a step reads
     Routing(RoutingArgs),
-    /// How far its weights are from those of another file, by type; nothing is run
+    /// How much the weights differ from those of another file, by type; the model does not run
     Weights(WeightsArgs),
-    /// Pictures of results that --json printed, in one HTML file
+    /// Charts of results of --json in one HTML file
     Report(ReportArgs),
 }
 
@@ -46,7 +47,7 @@ pub(crate) struct ResultArgs {
     #[arg(long)]
     pub(crate) json: bool,
 
-    /// Write a page with pictures of the result: one HTML file
+    /// Write charts of the result to an HTML file
     #[arg(long, value_name = "FILE")]
     pub(crate) html: Option<PathBuf>,
 }
@@ -61,7 +62,7 @@ pub(crate) struct PerplexityArgs {
     #[arg(skip)]
     pub(crate) text: PathBuf,
 
-    /// Tokens per chunk are those of --ctx-size [default: 512]; take this many chunks at most
+    /// Maximum number of chunks; a chunk has --ctx-size tokens [default: 512]
     #[arg(long, value_name = "N", value_parser = tokens(1))]
     pub(crate) chunks: Option<usize>,
 
@@ -78,7 +79,7 @@ pub(crate) struct PerplexityArgs {
 
 #[derive(Args, Debug)]
 pub(crate) struct KlArgs {
-    /// The model, as with -m, and the text, if the base is a model that is to run: a plain file in UTF-8
+    /// The model, as with -m, and the text if the base is a model: a plain file in UTF-8
     #[arg(value_names = ["MODEL", "TEXT"])]
     pub(crate) words: Vec<OsString>,
 
@@ -86,7 +87,8 @@ pub(crate) struct KlArgs {
     #[arg(skip)]
     pub(crate) text: Option<PathBuf>,
 
-    /// The base: a file of log-probabilities, as `latent eval perplexity` or llama-perplexity writes it with this flag
+    /// The base: a file of log-probabilities that `latent eval perplexity` or llama-perplexity
+    /// wrote with this flag
     #[arg(long, value_name = "FILE", conflicts_with_all = ["base_model", "base", "chunks", "ctx_size"])]
     pub(crate) kl_divergence_base: Option<PathBuf>,
 
@@ -94,11 +96,11 @@ pub(crate) struct KlArgs {
     #[arg(long, value_name = "FILE")]
     pub(crate) base_model: Option<PathBuf>,
 
-    /// Settings of the base, as of the sides of `latent diff` [default: precision=exact]
+    /// Settings of the base, as for `latent diff --a` [default: precision=exact]
     #[arg(long, value_delimiter = ',', value_name = "SETTINGS")]
     pub(crate) base: Vec<String>,
 
-    /// Tokens per chunk are those of --ctx-size [default: 512]; take this many chunks at most
+    /// Maximum number of chunks; a chunk has --ctx-size tokens [default: 512]
     #[arg(long, value_name = "N", value_parser = tokens(1))]
     pub(crate) chunks: Option<usize>,
 
@@ -119,7 +121,7 @@ pub(crate) struct ChoiceArgs {
     #[arg(skip)]
     pub(crate) file: PathBuf,
 
-    /// Take this many lines at most
+    /// Maximum number of lines
     #[arg(long, value_name = "N", value_parser = tokens(1))]
     pub(crate) limit: Option<usize>,
 
@@ -132,7 +134,8 @@ pub(crate) struct ChoiceArgs {
 
 #[derive(Args, Debug)]
 pub(crate) struct QuestionsArgs {
-    /// The model, as with -m, and a file with one JSON object per line: prompt (or question), expected (or answer), and perhaps kind
+    /// The model, as with -m, and a file with one JSON object per line: prompt (or question),
+    /// expected (or answer), and optionally kind
     #[arg(value_names = ["MODEL", "FILE"], required = true)]
     pub(crate) words: Vec<OsString>,
 
@@ -140,11 +143,11 @@ pub(crate) struct QuestionsArgs {
     #[arg(skip)]
     pub(crate) file: PathBuf,
 
-    /// Take this many lines at most
+    /// Maximum number of lines
     #[arg(long, value_name = "N", value_parser = tokens(1))]
     pub(crate) limit: Option<usize>,
 
-    /// Most tokens of an answer
+    /// Maximum tokens per answer
     #[arg(short = 'n', long, default_value_t = 512, value_name = "N", value_parser = tokens(1))]
     pub(crate) n_predict: usize,
 
@@ -164,11 +167,11 @@ pub(crate) struct RetrievalArgs {
     #[arg(value_name = "MODEL")]
     pub(crate) words: Vec<OsString>,
 
-    /// Tokens of the prompts; several with commas
+    /// Prompt lengths in tokens, separated by commas
     #[arg(long, value_delimiter = ',', default_value = "256,512,1024", value_name = "N", value_parser = tokens(1))]
     pub(crate) lengths: Vec<usize>,
 
-    /// Where the fact stands, in percent of the prompt: 0 is the beginning; several with commas
+    /// Positions of the fact in percent of the prompt (0: the beginning), separated by commas
     #[arg(long, value_delimiter = ',', default_value = "0,25,50,75,100", value_name = "N", value_parser = clap::value_parser!(u8).range(0..=100))]
     pub(crate) depths: Vec<u8>,
 
@@ -180,7 +183,7 @@ pub(crate) struct RetrievalArgs {
     #[arg(long, value_name = "FILE")]
     pub(crate) haystack: Option<PathBuf>,
 
-    /// Most tokens of an answer
+    /// Maximum tokens per answer
     #[arg(short = 'n', long, default_value_t = 64, value_name = "N", value_parser = tokens(1))]
     pub(crate) n_predict: usize,
 
@@ -204,11 +207,11 @@ pub(crate) struct RoutingArgs {
     #[arg(skip)]
     pub(crate) text: PathBuf,
 
-    /// Tokens per chunk are those of --ctx-size [default: 512]; take this many chunks at most
+    /// Maximum number of chunks; a chunk has --ctx-size tokens [default: 512]
     #[arg(long, value_name = "N", value_parser = tokens(1))]
     pub(crate) chunks: Option<usize>,
 
-    /// Rows of the steps whose experts are counted; several with commas
+    /// Rows per step for which experts are counted, separated by commas
     #[arg(long, value_delimiter = ',', default_value = "1,2,3,4,6,8,16,32", value_name = "N", value_parser = up_to(4096))]
     pub(crate) rows: Vec<usize>,
 
@@ -225,15 +228,15 @@ pub(crate) struct WeightsArgs {
     #[arg(value_name = "MODEL")]
     pub(crate) words: Vec<OsString>,
 
-    /// A model file or folder, or hf:OWNER/NAME[:QUANT]; without it, the built-in demo model
+    /// A model file or folder, or hf:OWNER/NAME[:QUANT]; default: the built-in demo model
     #[arg(short, long, env = "LATENT_MODEL")]
     pub(crate) model: Option<PathBuf>,
 
-    /// What to compare it with: the file that it was quantized from
+    /// The model to compare with: the one that it was quantized from
     #[arg(long, value_name = "FILE")]
     pub(crate) base_model: PathBuf,
 
-    /// Threads [default: one for each core that this process may use]
+    /// Number of threads [default: one per available core]
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) threads: Option<u16>,
 
@@ -250,7 +253,7 @@ pub(crate) struct ReportArgs {
     /// The HTML file to write
     pub(crate) out: PathBuf,
 
-    /// Results: what `latent eval … --json` printed, in files
+    /// Files with the output of `latent eval … --json`
     #[arg(required = true, value_name = "RESULT")]
     pub(crate) results: Vec<PathBuf>,
 

@@ -4,25 +4,24 @@ use clap::Args;
 
 /// What `latent help pull` says at its end.
 pub(crate) const PULL_HELP: &str = "References:
-  glm-4.7-flash, youtu-llm:2b  a short name (`latent ls --short-names`); it takes
-                              the largest quant that fits into memory, at most
-                              the usual one
-  hf:OWNER/NAME               the usual quant (Q4_K_M, else Q4_0, …), or the folder of safetensors
-  hf:OWNER/NAME:Q8_0          this quant, all of its shards; :safetensors is the folder
+  glm-4.7-flash               a short name (`latent ls --short-names`): the
+                              usual quant, or the largest that fits in memory
+  hf:OWNER/NAME               the usual quant (Q4_K_M, Q4_0, …), or the folder
+  hf:OWNER/NAME:Q8_0          this quant; :safetensors for the folder
   hf:OWNER/NAME/FILE.gguf     this file
-  hf:OWNER/NAME@REVISION:…    of this branch, tag or commit
+  hf:OWNER/NAME@REVISION:…    a branch, tag or commit
 
 Environment:
-  HF_TOKEN         for private and gated models; else the token of `hf auth login`
+  HF_TOKEN         token for private models [default: that of `hf auth login`]
   HF_ENDPOINT      another hub
   HF_HUB_OFFLINE   1: never use the network
-  LATENT_MIN_SPEED bytes per second below which a download is broken off and resumed [default: 1000]
-  LATENT_CACHE     where models are kept [default: $XDG_CACHE_HOME/latent or ~/.cache/latent]
+  LATENT_MIN_SPEED bytes/s below which a download restarts [default: 1000]
+  LATENT_CACHE     cache folder [default: $XDG_CACHE_HOME/latent]
   HTTPS_PROXY, NO_PROXY, SSL_CERT_FILE
 
 Examples:
   latent pull hf:bartowski/DeepSeek-Coder-V2-Lite-Instruct-GGUF:Q4_K_M
-  latent run glm-4.7-flash \"Hello\"           pulls it first if it is not cached";
+  latent run glm-4.7-flash \"Hello\"           downloads if not cached";
 
 #[derive(Args, Debug)]
 pub(crate) struct PullArgs {
@@ -30,7 +29,7 @@ pub(crate) struct PullArgs {
     #[arg(value_name = "MODEL")]
     pub(crate) model: String,
 
-    /// Print what was pulled, and where it is, as JSON
+    /// Print the downloaded model and its path as JSON
     #[arg(long)]
     pub(crate) json: bool,
 
@@ -41,7 +40,7 @@ pub(crate) struct PullArgs {
 
 #[derive(Args, Debug)]
 pub(crate) struct LsArgs {
-    /// List the short names of models instead
+    /// List the short names of models
     #[arg(long)]
     pub(crate) short_names: bool,
 
@@ -66,7 +65,8 @@ pub(crate) struct SelfTestArgs {
 
 #[derive(Args, Debug)]
 pub(crate) struct RmArgs {
-    /// Models as `latent ls` names them; OWNER/NAME or NAME without a quant is all that was pulled of it
+    /// Models, named as by `latent ls`; OWNER/NAME or NAME without a quant removes all models of
+    /// the repository
     #[arg(value_name = "MODEL", required = true)]
     pub(crate) models: Vec<String>,
 }

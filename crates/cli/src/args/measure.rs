@@ -25,48 +25,50 @@ pub(crate) struct BenchArgs {
     #[command(flatten)]
     pub(crate) model: ModelArgs,
 
-    /// Tokens of the prompt (0: no such test); several with commas
+    /// Prompt lengths in tokens, separated by commas (0: no such test)
     #[arg(short = 'p', long, alias = "prompt", value_delimiter = ',', default_value = "512", value_name = "N", value_parser = tokens(0))]
     pub(crate) n_prompt: Vec<usize>,
 
-    /// Tokens to generate (0: no such test); several with commas
+    /// Numbers of tokens to generate, separated by commas (0: no such test)
     #[arg(short = 'n', long, alias = "generate", value_delimiter = ',', default_value = "128", value_name = "N", value_parser = tokens(0))]
     pub(crate) n_gen: Vec<usize>,
 
-    /// Tokens in the KV cache beforehand; several with commas
+    /// Tokens in the KV cache before the test, separated by commas
     #[arg(short = 'd', long, alias = "depth", value_delimiter = ',', default_value = "0", value_name = "N", value_parser = tokens(0))]
     pub(crate) n_depth: Vec<usize>,
 
-    /// Sequences that decode together in the tests that generate; several with commas
+    /// Concurrent sequences in the tests that generate, separated by commas
     #[arg(long, value_delimiter = ',', default_value = "1", value_name = "N", value_parser = clap::value_parser!(u16).range(1..=512))]
     pub(crate) sequences: Vec<u16>,
 
-    /// Measure each test again while N other threads keep CPUs busy
+    /// Repeat each test while N other threads keep CPUs busy
     #[arg(long, default_value_t = 0, value_name = "N", conflicts_with = "verify", value_parser = clap::value_parser!(u16).range(0..=1024))]
     pub(crate) busy: u16,
 
-    /// Measure steps that verify ROWS drafted tokens of one sequence, instead of prompts and generation: 1..8 (both
-    /// included), or 1,2,4. Time and bytes read are shown relative to one row
+    /// Measure steps of ROWS tokens of one sequence, as drafts need, instead of prompts and
+    /// generation: 1..8 (inclusive), or 1,2,4. Time and bytes read are relative to one row
     #[arg(long, value_delimiter = ',', value_name = "ROWS", conflicts_with_all = ["n_prompt", "n_gen", "sequences"])]
     pub(crate) verify: Vec<RowCounts>,
 
-    /// Repetitions of each test
+    /// Repetitions per test
     #[arg(short = 'r', long, default_value_t = 5, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) repetitions: u16,
 
-    /// Keep the measurements in a file, to compare later ones with
+    /// Save the results to a file for --compare
     #[arg(long, value_name = "FILE", conflicts_with = "verify")]
     pub(crate) save: Option<PathBuf>,
 
-    /// Print how many times as fast each test is as in a file that --save wrote. Ratios are given for the same machine only; other settings are named
+    /// Print the speed of each test relative to a file of --save. Ratios need the same machine;
+    /// different settings are listed
     #[arg(long, value_name = "FILE", conflicts_with = "verify")]
     pub(crate) compare: Option<PathBuf>,
 
-    /// End with exit code 1 if a test is less than this many times as fast as in the file of --compare (0.95), or cannot be compared
+    /// Exit with code 1 if a test is slower than this ratio to the file of --compare (such as
+    /// 0.95), or cannot be compared
     #[arg(long, value_name = "RATIO", requires = "compare", value_parser = super::limits::ratio)]
     pub(crate) fail_below: Option<f64>,
 
-    /// Form of the output
+    /// Output format
     #[arg(short, long, value_enum, default_value = "md")]
     pub(crate) output: BenchFormat,
 
@@ -84,23 +86,23 @@ pub(crate) struct ProfileArgs {
     #[command(flatten)]
     pub(crate) model: ModelArgs,
 
-    /// Tokens of the prompt, in steps of at most --batch-size (0: no prompt)
+    /// Prompt length in tokens, in steps of at most --batch-size (0: no prompt)
     #[arg(short = 'p', long, alias = "prompt", default_value_t = 512, value_name = "N", value_parser = tokens(0))]
     pub(crate) n_prompt: usize,
 
-    /// Tokens to generate (0: none)
+    /// Number of tokens to generate (0: none)
     #[arg(short = 'n', long, alias = "generate", default_value_t = 16, value_name = "N", value_parser = tokens(0))]
     pub(crate) n_gen: usize,
 
-    /// Tokens in the KV cache beforehand
+    /// Tokens in the KV cache before the test
     #[arg(short = 'd', long, alias = "depth", default_value_t = 0, value_name = "N", value_parser = tokens(0))]
     pub(crate) n_depth: usize,
 
-    /// Sequences that generate together
+    /// Concurrent sequences
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=512))]
     pub(crate) sequences: u16,
 
-    /// Write a timeline of a step's threads, for Perfetto (ui.perfetto.dev)
+    /// Write a timeline of a step's threads for Perfetto (ui.perfetto.dev)
     #[arg(long, value_name = "FILE")]
     pub(crate) trace: Option<PathBuf>,
 
@@ -114,7 +116,8 @@ pub(crate) struct ProfileArgs {
     after_help = "Examples:\n  latent kernels test\n  latent kernels test q4_k avx2\n  latent kernels perf linear tiles m=1\n  latent kernels support\n  latent kernels test --device gpu"
 )]
 pub(crate) struct KernelsArgs {
-    /// Device of the kernels: cpu, gpu, gpu:N (see `latent devices`), or auto (the first hardware GPU, else the CPU)
+    /// Device: cpu, gpu, gpu:N (see `latent devices`), or auto (the first hardware GPU, otherwise
+    /// the CPU)
     #[arg(long, global = true, default_value = "cpu", value_name = "NAME", value_parser = super::model::device)]
     pub(crate) device: String,
 
@@ -124,13 +127,14 @@ pub(crate) struct KernelsArgs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum KernelsCommand {
-    /// Compare every kernel with sums in f64, and instruction sets against each other
+    /// Compare every kernel with f64 arithmetic, and instruction sets with each other
     Test(KernelsTestArgs),
-    /// Measure kernels at the sizes of real models, compared with the machine's limits
+    /// Measure kernels at the sizes of real models, relative to the machine's limits
     Perf(KernelsPerfArgs),
-    /// Count what kernels of a GPU do at the sizes of real models: bytes, operations, workgroups, and how these use their memory
+    /// Count bytes, operations, workgroups and memory use of GPU kernels at the sizes of real
+    /// models
     Count(KernelsCountArgs),
-    /// Show which kernels there are and which run on this machine
+    /// List all kernels, and which of them run on this machine
     Support(KernelsSupportArgs),
 }
 
@@ -165,15 +169,15 @@ pub(crate) struct KernelsPerfArgs {
     #[arg(long)]
     pub(crate) all: bool,
 
-    /// Threads that run the same kernel at once, each on operands of its own
+    /// Number of threads that run the same kernel, each on its own operands
     #[arg(short, long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) threads: u16,
 
-    /// Mebibytes of weights or cached rows to read: more than the last-level cache holds
+    /// MiB of weights or cached rows to read: more than the last-level cache
     #[arg(long, default_value_t = 512, value_name = "MIB", value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) memory: u16,
 
-    /// Milliseconds that each case is measured
+    /// Measuring time per case in milliseconds
     #[arg(long, default_value_t = 200, value_name = "MS", value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) millis: u16,
 

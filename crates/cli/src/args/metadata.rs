@@ -8,39 +8,40 @@ use latent_formats::gguf::Value;
 /// Flags that change metadata of a GGUF file, with llama.cpp's names and meanings.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct MetadataArgs {
-    /// Metadata in place of the file's, such as deepseek2.context_length=int:65536; the types are int, float, bool and str
+    /// Replace a metadata value, such as deepseek2.context_length=int:65536; types: int, float,
+    /// bool, str; repeatable
     #[arg(long, value_name = "KEY=TYPE:VALUE", help_heading = DEVELOPER)]
     pub(crate) override_kv: Vec<MetadataOverride>,
 
-    /// How positions are scaled: none, linear or yarn [default: as the model's file says, as for the following flags]
+    /// Scaling of positions: none, linear or yarn [default: from the model, as for the next flags]
     #[arg(long, value_name = "HOW", value_parser = ["none", "linear", "yarn"], help_heading = DEVELOPER)]
     pub(crate) rope_scaling: Option<String>,
 
-    /// How many times as long the context becomes by scaling
+    /// Factor by which scaling extends the context
     #[arg(long, value_name = "FACTOR", value_parser = factor, help_heading = DEVELOPER, conflicts_with = "rope_freq_scale")]
     pub(crate) rope_scale: Option<f64>,
 
-    /// Base of the frequencies (0: the model's)
+    /// Base of the RoPE frequencies (0: the model's)
     #[arg(long, value_name = "BASE", value_parser = number, help_heading = DEVELOPER)]
     pub(crate) rope_freq_base: Option<f64>,
 
-    /// Factor on the frequencies: 0.25 is --rope-scale 4
+    /// Factor for the RoPE frequencies: 0.25 is --rope-scale 4
     #[arg(long, value_name = "FACTOR", value_parser = number, help_heading = DEVELOPER)]
     pub(crate) rope_freq_scale: Option<f64>,
 
-    /// Context of the training before YaRN, in tokens (0: the model's)
+    /// YaRN: context size of the original training, in tokens (0: the model's)
     #[arg(long, value_name = "TOKENS", value_parser = super::limits::tokens(0), help_heading = DEVELOPER)]
     pub(crate) yarn_orig_ctx: Option<usize>,
 
-    /// Factor of YaRN on cosine and sine (-1: the model's)
+    /// YaRN: factor for cosine and sine (-1: the model's)
     #[arg(long, value_name = "FACTOR", allow_negative_numbers = true, value_parser = number, help_heading = DEVELOPER)]
     pub(crate) yarn_attn_factor: Option<f64>,
 
-    /// Rotations above which YaRN leaves a pair of elements as it is (-1: the model's)
+    /// YaRN: pairs of elements with more rotations than this are not scaled (-1: the model's)
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = number, help_heading = DEVELOPER)]
     pub(crate) yarn_beta_fast: Option<f64>,
 
-    /// Rotations below which YaRN divides the frequency of a pair of elements (-1: the model's)
+    /// YaRN: pairs of elements with fewer rotations than this are fully scaled (-1: the model's)
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = number, help_heading = DEVELOPER)]
     pub(crate) yarn_beta_slow: Option<f64>,
 }

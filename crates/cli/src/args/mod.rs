@@ -79,19 +79,19 @@ const STYLES: Styles = Styles::styled()
 #[command(after_help = "Examples:
   latent run \"Tell me a story.\"                 the built-in demo model
   latent run model.gguf \"Why is the sky blue?\"  a model file
-  latent run model.gguf                          talk with it
-  latent run glm-4.7-flash                       download a model, talk with it
+  latent run model.gguf                          chat with it
+  latent run glm-4.7-flash                       download a model, chat with it
   latent serve model.gguf                        http://127.0.0.1:8080
   latent check model.gguf                        is it supported?
-  latent inspect model.gguf                      what it holds and needs
+  latent inspect model.gguf                      metadata, tensors, memory
   latent graph model.gguf plan --rows 1          what a step computes
   latent convert folder --type Q4_K_M            writes folder-Q4_K_M.gguf
   latent quantize -m model-BF16.gguf Q4_K_M      writes model-Q4_K_M.gguf
-  latent bench model.gguf -p 512 -n 128          how fast it runs
-  latent eval perplexity model.gguf text.txt     how good it is
+  latent bench model.gguf -p 512 -n 128          its speed
+  latent eval perplexity model.gguf text.txt     its quality
 
-Exit codes: 0 done, 1 error, 2 model not supported, 64 wrong usage; stopped by
-a signal: 128 and its number (130 Ctrl-C, 143 SIGTERM, 129 SIGHUP).")]
+Exit codes: 0 success, 1 error, 2 model not supported, 64 wrong usage, 128 + N
+after signal N (130 Ctrl-C, 143 SIGTERM, 129 SIGHUP).")]
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) command: Command,
@@ -281,17 +281,17 @@ fn is_set(matches: &ArgMatches, flag: &str, serve: &clap::Command) -> bool {
 pub(crate) enum Command {
     /// Answer one prompt
     Run(RunArgs),
-    /// Talk with a model in the terminal
+    /// Chat with a model in the terminal
     #[command(after_help = CHAT_HELP)]
     Chat(ChatArgs),
-    /// Serve a model to many users: a page for the browser, and the interfaces of OpenAI, Anthropic, llama.cpp and Ollama
+    /// Serve models: a chat page, and the APIs of OpenAI, Anthropic, llama.cpp and Ollama
     #[command(after_help = SERVE_HELP, args_override_self = true)]
     Serve(Box<ServeArgs>),
-    /// Print the logits of given tokens
+    /// Print the logits after given tokens
     Logits(LogitsArgs),
-    /// Show what a model file holds and what it needs
+    /// Show a model's metadata, tensors and memory needs
     Inspect(InspectArgs),
-    /// Say whether a model is supported, which kernels run it, and everything that is missing
+    /// Check whether a model is supported, which kernels run it, and what is missing
     #[command(
         after_help = "Examples:\n  latent check model.gguf\n  latent check config.json --json\n\nExit codes: 0 supported, 1 error, 2 not supported."
     )]
@@ -301,75 +301,76 @@ pub(crate) enum Command {
         after_help = "Examples:\n  latent graph -m model.gguf plan --rows 1\n  latent graph model.gguf --html plan.html\n  latent graph config.json --html plan.html --against model.gguf"
     )]
     Graph(GraphArgs),
-    /// Audit a model: its circuit, plans and tensors against the rules that they must keep
+    /// Check a model's circuit, plans and tensors against the audit rules
     #[command(
         alias = "audit",
         after_help = "Examples:\n  latent verify -m model.gguf\n  latent verify -m model.gguf --weights --json\n  latent verify --rules\n\nExit codes: 0 nothing found, 1 findings or an error, 2 model not supported."
     )]
     Verify(VerifyArgs),
-    /// Show the tokens of a text
+    /// Show how a text is split into tokens
     Tokenize(TokenizeArgs),
-    /// Write a random model of a known shape, for tests and measurements
+    /// Write a model with random weights, for tests and measurements
     MakeModel(MakeModelArgs),
-    /// Write a model as a packed file, which is ready to run in less than a second
+    /// Write a packed file, which loads in less than a second
     #[command(
-        after_help = "Examples:\n  latent pack -m model.gguf                 writes model.latent\n  latent run -m model.latent \"Hello\"       needs model.gguf no more"
+        after_help = "Examples:\n  latent pack -m model.gguf                 writes model.latent\n  latent run -m model.latent \"Hello\"       model.gguf is not needed"
     )]
     Pack(PackArgs),
-    /// Write a folder of safetensors as GGUF, or a GGUF file as a folder of safetensors
+    /// Convert safetensors to GGUF, or GGUF to safetensors
     #[command(after_help = write::CONVERT_HELP)]
     Convert(ConvertArgs),
-    /// Write a GGUF model in other types
+    /// Quantize a GGUF model
     #[command(after_help = QUANTIZE_HELP)]
     Quantize(QuantizeArgs),
-    /// Collect importances of a model's columns from a text, for `latent quantize --imatrix`
+    /// Compute an importance matrix from a text, for `latent quantize --imatrix`
     #[command(after_help = IMATRIX_HELP)]
     Imatrix(ImatrixArgs),
-    /// Download a model from Hugging Face's hub, or bring it up to date
+    /// Download or update a model from the Hugging Face Hub
     #[command(after_help = PULL_HELP)]
     Pull(PullArgs),
-    /// List the models that were pulled
+    /// List downloaded models
     #[command(visible_alias = "list")]
     Ls(LsArgs),
-    /// Remove models that were pulled
+    /// Remove downloaded models
     #[command(
         after_help = "Examples:\n  latent rm hf:bartowski/DeepSeek-V2-Lite-Chat-GGUF:Q4_K_M\n  latent rm DeepSeek-V2-Lite-Chat-GGUF"
     )]
     Rm(RmArgs),
-    /// Watch what a server does
+    /// Monitor a server
     #[command(after_help = TOP_HELP)]
     Top(TopArgs),
-    /// Measure speed
+    /// Measure the speed of prompts and generation
     Bench(BenchArgs),
-    /// Measure how good a model is: perplexity, KL divergence, choices, questions, retrieval, routing, errors of weights
+    /// Evaluate a model: perplexity, KL divergence, multiple choice, questions, retrieval, routing,
+    /// weight errors
     Eval(Box<EvalArgs>),
-    /// Show the time of each phase, compared with its limit
+    /// Measure each phase of a step, next to the machine's limit
     #[command(
         after_help = "Examples:\n  latent profile -m model.gguf\n  latent profile -m model.gguf -p 0 -n 32 -d 4096"
     )]
     Profile(ProfileArgs),
-    /// Test and measure kernels one by one, without a model
+    /// Test and measure single kernels, without a model
     #[command(alias = "ops")]
     Kernels(KernelsArgs),
-    /// Run a model twice and show where the runs part: two settings, two files, or a dump of another program
+    /// Find where two runs diverge: two settings, two files, or a dump of another program
     #[command(after_help = values::DIFF_HELP)]
     Diff(DiffArgs),
-    /// Write the activations of a run into a safetensors file
+    /// Write the activations of a run to a safetensors file
     #[command(
         after_help = "Example:\n  latent dump -m model.gguf --precision exact --tokens 1,2,3 ours.safetensors"
     )]
     Dump(DumpArgs),
-    /// Propose which layers each of several hosts runs, and predict how fast the model is then
+    /// Propose how to split a model across hosts, and predict its speed
     #[command(after_help = plan_hosts::PLAN_HOSTS_HELP)]
     PlanHosts(PlanHostsArgs),
-    /// List what `--device` can take: the CPU, and GPUs with what they offer
+    /// List the devices for `--device`: the CPU, and GPUs with their features
     Devices(DevicesArgs),
-    /// Check that this machine computes correctly, and measure what limits its speed
+    /// Check that this machine computes correctly, and measure its speed limits
     #[command(
-        after_help = "It describes CPU, memory and GPUs, measures bandwidth and arithmetic, and\nruns the demo model on every device and instruction set, against the\nreference backend. It takes about ten seconds. Paste the output into bug\nreports.\n\nExit codes: 0 all checks passed, 1 a check failed, or an error."
+        after_help = "Describes CPU, memory and GPUs, measures bandwidth and arithmetic, and runs\nthe demo model on every device and instruction set against the reference\nbackend. Takes about ten seconds. Paste the output into bug reports.\n\nExit codes: 0 all checks passed, 1 a check failed, or an error."
     )]
     SelfTest(SelfTestArgs),
-    /// Print the licences of the program and of the packages that it is made from
+    /// Print the licenses of the program and its dependencies
     Licenses,
     /// Print the version
     #[command(hide = true)]
@@ -379,7 +380,7 @@ pub(crate) enum Command {
         /// The shell
         shell: clap_complete::Shell,
     },
-    /// Write man pages into a folder
+    /// Write man pages to a folder
     Man {
         /// The folder
         folder: PathBuf,

@@ -16,8 +16,9 @@ use std::time::Duration;
 /// Which model, and how it is run.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct ModelArgs {
-    /// A .gguf file (any shard of a set), a folder of .safetensors, a .latent file, hf:OWNER/NAME[:QUANT] of
-    /// Hugging Face's hub, or a short name such as glm-4.7-flash (downloaded if not cached; see `latent help pull`); without it, the built-in demo model
+    /// A .gguf file (any shard of a set), a folder of .safetensors, a .latent file,
+    /// hf:OWNER/NAME[:QUANT] on the Hugging Face Hub, or a short name such as glm-4.7-flash
+    /// (downloaded if not cached; see `latent help pull`); default: the built-in demo model
     #[arg(short, long, env = "LATENT_MODEL")]
     pub(crate) model: Option<PathBuf>,
 
@@ -28,28 +29,32 @@ pub(crate) struct ModelArgs {
 /// How a model is run.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct EngineArgs {
-    /// Tokens of context, such as 4096 or 4k (0: the model's limit) [default: the smaller of the model's limit and what fits into memory]
+    /// Context size in tokens, such as 4096 or 4k (0: the model's limit) [default: the model's
+    /// limit, or less if memory is short]
     #[arg(short, long, alias = "ctx", value_name = "TOKENS", value_parser = tokens(0))]
     pub(crate) ctx_size: Option<usize>,
 
-    /// Threads [default: one for each core that affinity and cgroup quotas leave to this process]
+    /// Number of threads [default: one per core, as affinity and cgroup quotas allow]
     #[arg(short, long, value_name = "N", value_parser = threads, allow_negative_numbers = true)]
     pub(crate) threads: Option<u16>,
 
-    /// Most tokens of one step: longer prompts are read in batches of this size [default: 512 to 4096, by prompt and memory]
+    /// Maximum tokens per step; longer prompts run in batches of this size [default: 512 to 4096,
+    /// by prompt and memory]
     #[arg(short, long, alias = "chunk", alias = "ubatch-size", value_name = "N", value_parser = step_tokens, help_heading = PERFORMANCE)]
     pub(crate) batch_size: Vec<u16>,
 
-    /// Type of the KV cache: f32, f16, bf16, or of quantized latents int8, q8_0, fp8, q4_0 [default: f16; with --precision exact f32]
+    /// Type of the KV cache: f32, f16, bf16, or quantized latents: int8, q8_0, fp8, q4_0 [default:
+    /// f16; with --precision exact: f32]
     #[arg(long, alias = "cache-type-k", value_name = "TYPE", value_parser = cache_type, help_heading = PERFORMANCE)]
     pub(crate) cache_type: Option<CacheType>,
 
-    /// Set the memory for recurrent states and their snapshots, of models with layers that keep one (Kimi-Linear, Ling-3.0): 500M, 2G; the oldest
-    /// snapshots make room for newer ones [default: 24 states]
+    /// Memory for recurrent states and their snapshots (Kimi-Linear, Ling-3.0), such as 500M or 2G;
+    /// the oldest snapshots are dropped first [default: 24 states]
     #[arg(long, value_name = "BYTES", value_parser = super::limits::bytes, help_heading = PERFORMANCE)]
     pub(crate) state_cache: Option<u64>,
 
-    /// Start from a packed copy of the model, which the first start writes into FOLDER [default: the folder packed in LATENT_CACHE]
+    /// Load a packed copy of the model from FOLDER; the first start writes it [default: the folder
+    /// `packed` in LATENT_CACHE]
     #[arg(
         long,
         value_name = "FOLDER",
@@ -60,26 +65,29 @@ pub(crate) struct EngineArgs {
     )]
     pub(crate) pack_cache: Option<Option<PathBuf>>,
 
-    /// exact: all arithmetic in f32, the reference; default: 8-bit activations where weights are quantized
+    /// exact: f32 arithmetic, the reference; default: 8-bit activations for quantized weights
     #[arg(long, default_value = "default", help_heading = PERFORMANCE)]
     pub(crate) precision: Precision,
 
-    /// Attention of models that were trained with sparse attention (DeepSeek-V3.2, GLM-5): on (to the tokens that the model's indexer selects) or
-    /// off (to all tokens, for comparison: the same up to as many tokens as are selected)
+    /// Attention of models with an indexer (DeepSeek-V3.2, GLM-5): on (attend to the tokens that
+    /// the indexer selects) or off (attend to all tokens, for comparison)
     #[arg(long, default_value = "on", value_name = "HOW", help_heading = PERFORMANCE)]
     pub(crate) sparse_attention: SparseAttention,
 
-    /// A LoRA adapter: a GGUF file or a folder of PEFT, with a scale [default: 1]; the flag can be given several times, and takes a list with commas
+    /// A LoRA adapter: a GGUF file or a PEFT folder, with a scale [default: 1]; repeatable, or a
+    /// list with commas
     #[arg(long, alias = "lora-scaled", value_name = "FILE[:SCALE]", value_delimiter = ',', value_parser = lora)]
     pub(crate) lora: Vec<LoraFile>,
 
-    /// Device: cpu; gpu or gpu:N (see `latent devices`); auto (the first hardware GPU, else the CPU); or reference (plain
-    /// f32 from each operation's definition: slow, for comparing) [default: cpu]
+    /// Device: cpu; gpu or gpu:N (see `latent devices`); auto (the first hardware GPU, otherwise
+    /// the CPU); or reference (plain f32, one operation at a time: slow, for comparison) [default:
+    /// cpu]
     #[arg(long, value_name = "NAME", value_parser = device)]
     pub(crate) device: Option<String>,
 
-    /// Layers that a GPU has, the last ones; the CPU runs the others. A number (the output counts as one more, behind the last layer), all,
-    /// or auto (as many as fit into its memory) [default: all]; -ngl for short. Without --device, the same as --device auto
+    /// Number of layers on the GPU, counted from the last one; the CPU runs the others. N (the
+    /// output counts as one layer), all, or auto (as many as fit into GPU memory) [default: all];
+    /// short: -ngl. Implies --device auto
     #[arg(
         long,
         visible_alias = "gpu-layers",
@@ -89,30 +97,33 @@ pub(crate) struct EngineArgs {
     )]
     pub(crate) n_gpu_layers: Option<DeviceLayers>,
 
-    /// What drafts tokens that the model then verifies: ngram (tokens that followed the same words before, where that pays), mtp (the
-    /// model's own layer for multi-token prediction), all (both), or none; the text stays the same
+    /// Source of draft tokens, which the model verifies: ngram (repeated text, if that is faster),
+    /// mtp (the model's multi-token prediction layer), all (both), or none; the text stays the same
     #[arg(long, default_value = "ngram", value_name = "HOW", help_heading = PERFORMANCE)]
     pub(crate) draft: Draft,
 
-    /// How the processes that mpirun has started share the model: a list of pipeline=N or layers=A:B:…, tensor=N (heads and columns),
-    /// experts=N [default: pipeline over all of them; takes a build with the feature mpi, see docs/hosts.md]
+    /// How the processes started by mpirun share the model: a list of pipeline=N or layers=A:B:…,
+    /// tensor=N (heads and columns), experts=N [default: a pipeline of all processes; needs a build
+    /// with the feature mpi, see docs/hosts.md]
     #[arg(long, value_name = "HOW", help_heading = HOSTS)]
     pub(crate) partition: Option<Partition>,
 
-    /// What was measured of the hosts (see `latent help plan-hosts`): the predicted speed is shown next to the measured one, at the
-    /// end of run and bench
+    /// Measurements of the hosts (see `latent help plan-hosts`); run and bench print the predicted
+    /// speed next to the measured one
     #[arg(long, value_name = "FILE", help_heading = HOSTS)]
     pub(crate) hosts_file: Option<PathBuf>,
 
-    /// Elements that cross between ranks: f32, or bf16 in half the bytes (what that costs: docs/hosts.md)
+    /// Type of elements sent between ranks: f32, or bf16 for half the traffic (accuracy:
+    /// docs/hosts.md)
     #[arg(long, default_value = "f32", value_name = "TYPE", help_heading = HOSTS)]
     pub(crate) wire: WireType,
 
-    /// Seconds that a rank may be in a step without computing anything before it counts as hung, and all ranks end; 0: as long as it likes
+    /// Seconds without progress in a step after which a rank counts as hung and all ranks end (0:
+    /// never)
     #[arg(long, default_value_t = HUNG_AFTER.as_secs(), value_name = "SECONDS", help_heading = HOSTS)]
     pub(crate) hung_after: u64,
 
-    /// Load even when memory seems too small, and replace existing output files
+    /// Load even if memory seems insufficient; replace existing output files
     #[arg(long, help_heading = PERFORMANCE)]
     pub(crate) force: bool,
 
@@ -120,8 +131,8 @@ pub(crate) struct EngineArgs {
     #[arg(short, long)]
     pub(crate) verbose: bool,
 
-    /// Formulation of attention: absorbed (in latent space), naive (keys and values expanded), separate (scores of content and rope
-    /// apart), or auto
+    /// Formulation of attention: absorbed (in latent space), naive (expanded keys and values),
+    /// separate (content and rope scores computed separately), or auto
     #[arg(long, default_value = "auto", value_name = "FORM", help_heading = DEVELOPER)]
     pub(crate) mla: MlaChoice,
 
@@ -133,16 +144,17 @@ pub(crate) struct EngineArgs {
     #[arg(long, env = "LATENT_ISA", hide_env = true, default_value = "auto", value_name = "TIER", value_parser = isa, help_heading = DEVELOPER)]
     pub(crate) isa: IsaLimit,
 
-    /// Bind threads to CPUs: cores (each to its own), nodes (each to those of its NUMA node), off, or auto (nodes on a machine with
-    /// several)
+    /// Bind threads to CPUs: cores (each to its own core), nodes (each to its NUMA node), off, or
+    /// auto (nodes if the machine has several)
     #[arg(long, default_value = "auto", value_name = "HOW", help_heading = DEVELOPER)]
     pub(crate) pin: PinPolicy,
 
-    /// Leave out an optional pass of the plan, to see what it is worth (`latent graph plan` shows the plan); the flag can be given several times
+    /// Skip an optional pass of the plan, for comparison (`latent graph plan` shows the result);
+    /// repeatable
     #[arg(long, value_name = "PASS", value_parser = latent_graph::passes::optional, help_heading = DEVELOPER)]
     pub(crate) without: Vec<&'static str>,
 
-    /// A circuit file (as `latent graph circuit` prints one) instead of the model's own
+    /// Circuit file that replaces the model's own (`latent graph circuit` prints one)
     #[arg(long, value_name = "FILE", help_heading = DEVELOPER)]
     pub(crate) circuit: Option<PathBuf>,
 

@@ -9,52 +9,56 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 pub(crate) const QUANTIZE_HELP: &str = "Examples:
-  latent quantize -m model-BF16.gguf Q4_K_M               writes model-Q4_K_M.gguf
-  latent quantize model-BF16.gguf small.gguf Q4_K_M       writes small.gguf
-  latent quantize -m model-BF16.gguf Q4_K_M --dry-run     size, memory and speed, without writing
-  latent quantize -m model-BF16.gguf --target-size 16GB   the best file of this size
+  latent quantize -m model-BF16.gguf Q4_K_M       writes model-Q4_K_M.gguf
+  latent quantize model-BF16.gguf small.gguf Q4_K_M
+  latent quantize -m model-BF16.gguf Q4_K_M --dry-run
+  latent quantize -m model-BF16.gguf --target-size 16GB
   latent quantize -m model-BF16.gguf IQ3_XXS --imatrix imatrix.gguf
-  latent quantize -m model-BF16.gguf Q4_K_M --tensor-type attn_kv=Q8_0 --tensor-type ffn_down=Q6_K
+  latent quantize -m model-BF16.gguf Q4_K_M --tensor-type attn_kv=Q8_0
 
-An interrupted run leaves OUT.….part; the same command goes on with it. docs/quantising.md has more.";
+After an interruption, the same command resumes from OUT.….part.
+See docs/quantising.md.";
 
 /// What `latent convert` takes as well.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct TypeArgs {
-    /// Importances of columns, which errors are weighted by: a file of `latent imatrix` or of llama-imatrix (GGUF or .dat)
+    /// Importance matrix by which errors are weighted: a file of `latent imatrix` or llama-imatrix
+    /// (GGUF or .dat)
     #[arg(long, value_name = "FILE")]
     pub(crate) imatrix: Option<PathBuf>,
 
-    /// The type of tensors in whose names the regular expression is found; may be given several times, the first that is found counts
+    /// Type of the tensors whose names match the regular expression; repeatable, the first match
+    /// counts
     #[arg(long, value_name = "REGEX=TYPE", value_parser = tensor_type)]
     pub(crate) tensor_type: Vec<(TensorPattern, TensorType)>,
 
-    /// The type of the output matrix
+    /// Type of the output matrix
     #[arg(long, value_name = "TYPE", value_parser = TensorType::from_name)]
     pub(crate) output_tensor_type: Option<TensorType>,
 
-    /// The type of the token embedding
+    /// Type of the token embedding
     #[arg(long, value_name = "TYPE", value_parser = TensorType::from_name)]
     pub(crate) token_embedding_type: Option<TensorType>,
 
-    /// The type's own type for all matrices, without a mix
+    /// Use the base type for all matrices, without a mix
     #[arg(long)]
     pub(crate) pure: bool,
 
-    /// Quantize tensors that are quantized already, which loses quality once more
+    /// Also quantize tensors that are already quantized; this loses quality again
     #[arg(long)]
     pub(crate) allow_requantize: bool,
 
-    /// Choose types with which the file has at most this size (16GB, 900MB, 15.5GiB) and the lowest errors, measured on rows of every tensor; tensors that
-    /// --tensor-type names keep their types
+    /// Choose types with the lowest errors for a file of at most this size (16GB, 900MB, 15.5GiB);
+    /// errors are measured on rows of every tensor. --tensor-type has priority
     #[arg(long, value_name = "SIZE", value_parser = size, conflicts_with = "pure")]
     pub(crate) target_size: Option<u64>,
 
-    /// Write nothing: say which types tensors would get, the file's size, the memory that it takes to run and how fast it can be
+    /// Write nothing; print the types of the tensors, the size of the file, and the memory and
+    /// speed to expect
     #[arg(long)]
     pub(crate) dry_run: bool,
 
-    /// Threads [default: one for each core that this process may use]
+    /// Number of threads [default: one per available core]
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) threads: Option<u16>,
 
@@ -65,8 +69,9 @@ pub(crate) struct TypeArgs {
 
 #[derive(Args, Clone, Debug)]
 pub(crate) struct QuantizeArgs {
-    /// A type (F16, BF16, Q8_0, Q6_K, …) or a mix of types (Q4_K_M, Q3_K_L, IQ3_XS, MXFP4_MOE, …), as llama.cpp has
-    /// them. The model and the file to write may come first, and a number of threads last, as for llama-quantize
+    /// A type (F16, BF16, Q8_0, Q6_K, …) or a mix of types (Q4_K_M, Q3_K_L, IQ3_XS, MXFP4_MOE, …),
+    /// as in llama.cpp. The model and the output file may come first, and a number of threads last,
+    /// as for llama-quantize
     #[arg(value_name = "[MODEL [OUT]] TYPE", num_args = 0..=4)]
     pub(crate) words: Vec<String>,
 
@@ -74,28 +79,28 @@ pub(crate) struct QuantizeArgs {
     #[arg(short, long)]
     pub(crate) model: Option<PathBuf>,
 
-    /// The file to write [default: next to the model, with TYPE in place of the type at the end of its name]
+    /// Output file [default: next to the model, with TYPE in its name]
     #[arg(short, long, value_name = "FILE")]
     pub(crate) out: Option<PathBuf>,
 
     #[command(flatten)]
     pub(crate) types: TypeArgs,
 
-    /// Choose types for the smallest file whose next tokens have at most this mean KL divergence (nats) from the model's on --file: several files are written and
-    /// run until it is found
+    /// Find the smallest file whose mean KL divergence from the model on --file is at most this
+    /// (nats), by writing and running several files
     #[arg(long, value_name = "X", value_parser = nearness, requires = "file", conflicts_with_all = ["pure", "target_size"])]
     pub(crate) target_kl: Option<f64>,
 
-    /// The text for --target-kl; with --target-size, errors count by what those of each kind of tensor do to the model's next tokens on this text, which some
-    /// ten trials measure
+    /// Text for --target-kl; with --target-size, the errors of each kind of tensor are weighted by
+    /// the KL divergence that they cause on this text (about ten trials)
     #[arg(long, value_name = "FILE")]
     pub(crate) file: Option<PathBuf>,
 
-    /// Tokens of the text that are run together, and of which the second half counts
+    /// Tokens per chunk of the text; the second half of each chunk counts
     #[arg(long, default_value_t = 512, value_name = "N", value_parser = tokens(4), requires = "file")]
     pub(crate) chunk_size: usize,
 
-    /// Most chunks of the text
+    /// Maximum number of chunks
     #[arg(long, default_value_t = 4, value_name = "N", value_parser = up_to(4096), requires = "file")]
     pub(crate) chunks: usize,
 
@@ -183,23 +188,23 @@ pub(crate) struct ImatrixArgs {
     #[command(flatten)]
     pub(crate) model: ModelArgs,
 
-    /// A text of the kind that the model is to be good at
+    /// A text that resembles the model's later use
     #[arg(short, long, value_name = "FILE")]
     pub(crate) file: PathBuf,
 
-    /// The file to write
+    /// Output file
     #[arg(short, long, value_name = "FILE", default_value = "imatrix.gguf")]
     pub(crate) out: PathBuf,
 
-    /// Tokens that are run together
+    /// Tokens per chunk
     #[arg(long, default_value_t = 512, value_name = "N", value_parser = tokens(2))]
     pub(crate) chunk_size: usize,
 
-    /// Most chunks that are run [default: all of the text]
+    /// Maximum number of chunks [default: the whole text]
     #[arg(long, value_name = "N", value_parser = up_to(1 << 20))]
     pub(crate) chunks: Option<usize>,
 
-    /// Importances of the output matrix too
+    /// Also record the output matrix
     #[arg(long)]
     pub(crate) process_output: bool,
 }

@@ -11,7 +11,8 @@ use std::str::FromStr;
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Sampling")]
 pub(crate) struct SamplingArgs {
-    /// Stop after this many tokens. -1: no limit; -2: until the context is full, also with --context-shift [default: -1]
+    /// Maximum number of tokens to generate; -1: no limit; -2: until the context is full, also with
+    /// --context-shift [default: -1]
     #[arg(
         short = 'n',
         long,
@@ -25,35 +26,37 @@ pub(crate) struct SamplingArgs {
     #[command(flatten)]
     pub(crate) numbers: SamplingNumbers,
 
-    /// A text that no repetition reaches across for DRY, in place of the default ones (\n : " *); may be given several times; none: no text
+    /// Sequence breaker of DRY, in place of the defaults (\n : " *); repeatable; none: no breakers
     #[arg(long, value_name = "TEXT")]
     pub(crate) dry_sequence_breaker: Vec<String>,
 
-    /// The samplers that run, in this order: penalties, dry, top_n_sigma, top_k, typ_p, top_p, min_p, xtc, temperature, adaptive_p, infill
+    /// Samplers in the order in which they run: penalties, dry, top_n_sigma, top_k, typ_p, top_p,
+    /// min_p, xtc, temperature, adaptive_p, infill
     #[arg(long, value_name = "NAME;NAME", value_parser = sampler_names, conflicts_with = "sampler_seq")]
     pub(crate) samplers: Option<SamplerOrder>,
 
-    /// The same by letters, such as edskypmxt
+    /// The same as --samplers by letters, such as edskypmxt
     #[arg(long, alias = "sampling-seq", value_name = "LETTERS", value_parser = sampler_letters)]
     pub(crate) sampler_seq: Option<SamplerOrder>,
 
-    /// Ban the tokens that end an answer, so that only --n-predict, --stop or a full context does
+    /// Ignore the end of an answer: only --n-predict, --stop or a full context ends it
     #[arg(long)]
     pub(crate) ignore_eos: bool,
 
-    /// Use no sampling settings from the model, only flags and Latent's own defaults
+    /// Ignore the sampling settings that the model recommends
     #[arg(long)]
     pub(crate) no_model_sampling: bool,
 
-    /// Add to the logit of a token: ID=BIAS, or ID=-inf to ban it, also as ID+BIAS and ID-BIAS; may be given several times
+    /// Bias of a token's logit: ID=BIAS, or ID=-inf to ban the token; also ID+BIAS and ID-BIAS;
+    /// repeatable
     #[arg(long, value_name = "ID=BIAS")]
     pub(crate) logit_bias: Vec<String>,
 
-    /// Seed of the random choice: the same seed gives the same text (-1: a new one each time) [default: -1]
+    /// Random seed; the same seed gives the same text (-1: random) [default: -1]
     #[arg(short, long, allow_negative_numbers = true)]
     pub(crate) seed: Option<Seed>,
 
-    /// Stop before this text; may be given several times
+    /// Stop before this text; repeatable
     #[arg(long, alias = "reverse-prompt", value_name = "TEXT")]
     pub(crate) stop: Vec<String>,
 

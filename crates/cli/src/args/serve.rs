@@ -19,19 +19,25 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// What `latent help serve` says at its end.
-pub(crate) const SERVE_HELP: &str = "A setting comes from its flag, else from the environment, else from the file of --config, else from Latent's
-own defaults. The file holds flags by their names, such as ctx_size = 4096; docs/serving.md shows one. Flags and variables of llama-server and flags of vLLM are understood as well: see docs/switching.md.
+pub(crate) const SERVE_HELP: &str =
+    "Flags have priority over environment variables, and these over the file of
+--config, which sets flags by name, such as ctx_size = 4096 (docs/serving.md).
+Flags and variables of llama-server and flags of vLLM work too
+(docs/switching.md).
 
 Examples:
-  latent serve                                     the built-in demo model; then open http://127.0.0.1:8080
+  latent serve            the built-in demo model, at http://127.0.0.1:8080
   latent serve model.gguf --parallel 16
   latent serve model.gguf --host 0.0.0.0 --api-key-file keys.txt
-  latent serve model.gguf --partition pipeline=2 --restart --launch \"mpirun -n 2 --host a,b --bind-to none\"
-  latent serve small=small.gguf big=hf:OWNER/NAME:Q4_K_M --models-max 1 --unload-idle 10m
+  latent serve small=small.gguf big=hf:OWNER/NAME:Q4_K_M --unload-idle 10m
+  latent serve model.gguf --partition pipeline=2 --restart \\
+      --launch \"mpirun -n 2 --host a,b --bind-to none\"
 
-Several models are loaded when requests first name them; one that is alone is loaded at once.
+A single model is loaded at the start; several are loaded when a request first
+names them.
 
-The first Ctrl-C or SIGTERM lets running requests end, the second ends the program.";
+The first Ctrl-C or SIGTERM lets running requests finish; the second ends the
+program.";
 
 #[derive(Args, Clone, Debug)]
 pub(crate) struct ServeArgs {
@@ -39,8 +45,9 @@ pub(crate) struct ServeArgs {
     #[arg(value_name = "[NAME=]MODEL")]
     pub(crate) words: Vec<String>,
 
-    /// A .gguf file (any shard of a set), a folder of .safetensors, a .latent file, or hf:OWNER/NAME[:QUANT] of Hugging
-    /// Face's hub; without it, the built-in demo model. Several, each as NAME=MODEL, are loaded when requests name them
+    /// A .gguf file (any shard of a set), a folder of .safetensors, a .latent file, or
+    /// hf:OWNER/NAME[:QUANT] on the Hugging Face Hub; default: the built-in demo model. Several
+    /// models, each as NAME=MODEL, are loaded when requests name them
     #[arg(short, long = "model", env = "LATENT_MODEL", value_name = "[NAME=]MODEL")]
     pub(crate) models: Vec<String>,
     #[command(flatten)]
@@ -54,7 +61,7 @@ pub(crate) struct ServeArgs {
     #[command(flatten)]
     pub(crate) placement: PlacementArgs,
 
-    /// Print nothing but warnings and errors
+    /// Print only warnings and errors
     #[arg(short, long)]
     pub(crate) quiet: bool,
 
@@ -85,7 +92,7 @@ impl fmt::Debug for CommandLine {
 /// Flags of llama-server that Latent's own flags say otherwise.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct PlacementArgs {
-    /// Model of Hugging Face's hub
+    /// Model on the Hugging Face Hub
     #[arg(long, value_name = "OWNER/NAME[:QUANT]", hide = true, conflicts_with_all = ["models", "words"])]
     pub(crate) hf_repo: Option<String>,
 
@@ -105,7 +112,7 @@ pub(crate) struct PlacementArgs {
     #[arg(long, hide = true, conflicts_with = "n_cpu_moe")]
     pub(crate) cpu_moe: bool,
 
-    /// Keys that may ask, with commas between
+    /// API keys, separated by commas
     #[arg(long, value_name = "KEY", hide = true, value_delimiter = ',')]
     pub(crate) api_key: Vec<String>,
 }
@@ -117,7 +124,8 @@ pub(crate) struct AnswerArgs {
     #[command(flatten)]
     pub(crate) constraint: ConstraintArgs,
 
-    /// Chat template in place of the model's: a file, the template itself, which contains {, or chatml
+    /// Chat template that replaces the model's: a file, the template itself, which contains {, or
+    /// chatml
     #[arg(long, value_name = "FILE|TEXT")]
     pub(crate) chat_template: Option<String>,
 
@@ -125,31 +133,36 @@ pub(crate) struct AnswerArgs {
     #[arg(long, value_name = "JSON")]
     pub(crate) chat_template_kwargs: Option<String>,
 
-    /// Whether the model thinks before it answers, where its chat template has such a switch: on, off or auto (the template's default)
+    /// Whether the model thinks before it answers, if its chat template has such a switch: on, off
+    /// or auto (the template's default)
     #[arg(long, value_name = "WHEN")]
     pub(crate) reasoning: Option<ReasoningSwitch>,
 
-    /// How much the model thinks, where its chat template knows it: low, medium, high, …, or default
+    /// How much the model thinks, if its chat template supports it: low, medium, high, …, or
+    /// default
     #[arg(long, value_name = "LEVEL")]
     pub(crate) reasoning_effort: Option<String>,
 
-    /// Maximum number of tokens of reasoning, after which it is ended; 0: none, -1: without a limit [default: -1]
+    /// Maximum number of reasoning tokens; 0: none, -1: no limit [default: -1]
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(i32).range(-1..))]
     pub(crate) reasoning_budget: Option<i32>,
 
-    /// Text that is written where --reasoning-budget ends the reasoning
+    /// Text that ends the reasoning when --reasoning-budget is used up
     #[arg(long, value_name = "TEXT", requires = "reasoning_budget")]
     pub(crate) reasoning_budget_message: Option<String>,
 
-    /// Where reasoning is written: in a field of its own (deepseek or auto), or in the content (none) [default: auto]
+    /// Where reasoning is returned: in its own field (deepseek or auto), or in the content (none)
+    /// [default: auto]
     #[arg(long, value_name = "FORMAT")]
     pub(crate) reasoning_format: Option<ReasoningPlace>,
 
-    /// When the context of an answer is full, discard the older half of it and go on; otherwise the answer ends
+    /// When the context of an answer is full, discard its older half and continue; otherwise the
+    /// answer ends
     #[arg(long)]
     pub(crate) context_shift: bool,
 
-    /// Tokens at the beginning that --context-shift never discards (-1: the whole prompt) [default: 0]
+    /// Number of tokens at the beginning that --context-shift keeps (-1: the whole prompt)
+    /// [default: 0]
     #[arg(long, value_name = "N", value_parser = tokens_or_all(usize::MAX), allow_negative_numbers = true)]
     pub(crate) keep: Option<usize>,
 
@@ -157,15 +170,16 @@ pub(crate) struct AnswerArgs {
     #[arg(long)]
     pub(crate) special: bool,
 
-    /// Answer an assistant's last message instead of continuing it
+    /// Answer a final assistant message instead of continuing it
     #[arg(long)]
     pub(crate) no_prefill_assistant: bool,
 
-    /// Compute each prompt anew, unless a request sets cache_prompt
+    /// Do not use cached prompts, unless a request sets cache_prompt
     #[arg(long)]
     pub(crate) no_cache_prompt: bool,
 
-    /// Which last hidden states make an embedding: their mean, that of the last token (last), that of the first token (cls), or each of them (none) [default: mean]
+    /// Pooling of embeddings: mean, last (the last token), cls (the first token), or none (one per
+    /// token) [default: mean]
     #[arg(long, value_name = "HOW", value_parser = pooling)]
     pub(crate) pooling: Option<Pooling>,
 }
@@ -243,148 +257,162 @@ impl ServeArgs {
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Server")]
 pub(crate) struct ServerArgs {
-    /// Address to listen at, or several with commas between [default: 127.0.0.1]
+    /// Address to listen on, or several separated by commas [default: 127.0.0.1]
     #[arg(long, env = "LATENT_HOST", value_name = "ADDRESS")]
     pub(crate) host: Option<String>,
 
-    /// Port to listen at (0: any that is free) [default: 8080]
+    /// Port to listen on (0: any free port) [default: 8080]
     #[arg(long, env = "LATENT_PORT", value_name = "PORT")]
     pub(crate) port: Option<u16>,
 
-    /// Load the adapters of --lora with scale 0: POST /lora-adapters or requests set scales
+    /// Load the adapters of --lora with scale 0; POST /lora-adapters or requests set the scales
     #[arg(long, requires = "lora")]
     pub(crate) lora_init_without_apply: bool,
 
-    /// Name of the model for requests, or several with commas between, of which the first is shown [default: from the model or its file]
+    /// Name of the model in requests, or several separated by commas (the first one is shown)
+    /// [default: from the model or its file]
     #[arg(short, long, env = "LATENT_ALIAS", value_name = "NAME")]
     pub(crate) alias: Option<String>,
 
-    /// Tags of the model that `/v1/models` shows, with commas between
+    /// Tags of the model in `/v1/models`, separated by commas
     #[arg(long, value_name = "TAG", value_delimiter = ',')]
     pub(crate) tags: Vec<String>,
 
-    /// Serve each model of this folder: files, and folders with shards or safetensors, under their names
+    /// Serve the models in this folder (files, and folders with shards or safetensors) under their
+    /// names
     #[arg(long, value_name = "FOLDER")]
     pub(crate) models_dir: Option<PathBuf>,
 
-    /// Serve the models of this INI file, each with its own settings, as llama-server does, and those that were pulled
+    /// Serve the models of this INI file, in llama-server's format, and the downloaded models
     #[arg(long, value_name = "FILE")]
     pub(crate) models_preset: Option<PathBuf>,
 
-    /// Serve the models that were pulled, under OWNER/NAME:QUANT, and let requests download and delete models: POST and DELETE /models
+    /// Serve the downloaded models as OWNER/NAME:QUANT, and let clients download and delete models
+    /// (POST and DELETE /models)
     #[arg(long)]
     pub(crate) models_cache: bool,
 
-    /// Load models only by POST /models/load; a request for one that is not loaded is refused
+    /// Load models only on POST /models/load; requests for other models are refused
     #[arg(long)]
     pub(crate) no_models_autoload: bool,
 
-    /// Download nothing: models of the hub must have been pulled
+    /// Never use the network: only downloaded models are available
     #[arg(long)]
     pub(crate) offline: bool,
 
-    /// Most models that are loaded at once: the one used least recently makes room (0: as many as fit into memory) [default: 0]
+    /// Maximum number of loaded models; the least recently used one is unloaded first (0: as many
+    /// as fit into memory) [default: 0]
     #[arg(long, env = "LATENT_MODELS_MAX", value_name = "N", value_parser = count_to(1 << 16))]
     pub(crate) models_max: Option<usize>,
 
-    /// Unload a model after this idle time: 90s, 10m, 2h, or never; the next request loads it again [default: never]
+    /// Unload an idle model after this time: 90s, 10m, 2h, or never; the next request loads it
+    /// again [default: never]
     #[arg(long, env = "LATENT_UNLOAD_IDLE", value_name = "TIME", value_parser = idle)]
     pub(crate) unload_idle: Option<IdleTimeout>,
 
-    /// Most requests that run at once; others wait [default: 16]
+    /// Maximum number of concurrent requests; others wait [default: 16]
     #[arg(long, alias = "np", alias = "max-batch", value_name = "N", value_parser = up_to(4096))]
     pub(crate) parallel: Option<usize>,
 
-    /// Most requests that wait; others are answered with 429 [default: 512]
+    /// Maximum number of waiting requests; others get status 429 [default: 512]
     #[arg(long, value_name = "N", value_parser = up_to(1 << 20))]
     pub(crate) max_waiting: Option<usize>,
 
-    /// What takes over a model whose GPU is missing at start, fails while it is loaded, or is lost while it answers: cpu (running requests go on
-    /// there), or none (an error; a model whose device was lost is loaded again) [default: none]
+    /// What to do if the GPU is missing, fails while loading, or is lost: cpu (continue on the CPU,
+    /// with the running requests), or none (report an error, and load the model on the GPU again)
+    /// [default: none]
     #[arg(long, value_name = "WHAT")]
     pub(crate) gpu_fallback: Option<Fallback>,
 
-    /// Tokens of the KV cache, all requests together [default: four contexts, of short ones as many as --parallel up to 32768 tokens, where they fit]
+    /// Size of the KV cache for all requests, in tokens [default: four contexts; for short contexts
+    /// one per --parallel request, up to 32768 tokens; less if memory is short]
     #[arg(long, value_name = "TOKENS", value_parser = up_to(super::limits::MAX_TOKENS))]
     pub(crate) cache_tokens: Option<usize>,
 
-    /// File with the keys that may ask, one per line; keys can also be in the environment variable LATENT_API_KEY
+    /// File with API keys, one per line; the variable LATENT_API_KEY can hold keys too
     #[arg(long, env = "LATENT_API_KEY_FILE", value_name = "FILE")]
     pub(crate) api_key_file: Option<PathBuf>,
 
-    /// Listen on addresses other than loopback without API keys
+    /// Allow addresses other than loopback without API keys
     #[arg(long)]
     pub(crate) allow_unauthenticated: bool,
 
-    /// Let web pages of this origin ask: https://chat.example.org, localhost for every port of this machine, or * for all; may be given several times
+    /// Allow requests from web pages of this origin: https://chat.example.org, localhost (any port
+    /// of this machine), or * (all origins); repeatable
     #[arg(long, alias = "cors-origins", value_name = "ORIGIN", value_delimiter = ',')]
     pub(crate) cors: Vec<String>,
 
-    /// With --cors '*', let every page send the browser's credentials. Pages of origins that --cors names can always send them
+    /// With --cors '*', allow credentials from all origins. Pages of origins named by --cors can
+    /// always send them
     #[arg(long)]
     pub(crate) cors_credentials: bool,
 
-    /// Do not show at /slots what runs: numbers of tokens and sampling settings, without any text
+    /// Disable /slots, which shows token counts and sampling settings of running requests
     #[arg(long)]
     pub(crate) no_slots: bool,
 
-    /// Let POST /slots/N?action=save write the cached text of a slot to a file in this folder, and restore read it
+    /// Folder for saved slots (POST /slots/N?action=save and restore)
     #[arg(long, value_name = "FOLDER")]
     pub(crate) slot_save_path: Option<PathBuf>,
 
-    /// PEM file with a certificate chain, for HTTPS
+    /// Certificate chain in PEM format, for HTTPS
     #[arg(long, value_name = "FILE")]
     pub(crate) tls_cert: Option<PathBuf>,
 
-    /// PEM file with the certificate's key
+    /// Private key of the certificate in PEM format
     #[arg(long, value_name = "FILE")]
     pub(crate) tls_key: Option<PathBuf>,
 
-    /// Serve all addresses below this path, such as /llm
+    /// Prefix of all paths, such as /llm
     #[arg(long, value_name = "PATH")]
     pub(crate) api_prefix: Option<String>,
 
-    /// Serve no page for browsers
+    /// Do not serve the chat page
     #[arg(long, alias = "no-webui")]
     pub(crate) no_ui: bool,
 
-    /// Close a connection that neither sends nor takes anything for this long [default: 20 for what it sends, 60 for what it takes]
+    /// Close connections without progress after this time [default: 20 for receiving, 60 for
+    /// sending]
     #[arg(long, value_name = "SECONDS", value_parser = up_to(1 << 20))]
     pub(crate) timeout: Option<usize>,
 
-    /// Let requests with different keys share cached prompts: faster, but a key's owner can then find out from the time which prompts others have sent
+    /// Share cached prompts between API keys: faster, but response times can reveal the prompts of
+    /// other keys
     #[arg(long)]
     pub(crate) share_prefixes: bool,
 
-    /// Keep cached prompts in this folder, across restarts
+    /// Keep cached prompts in this folder across restarts
     #[arg(long, value_name = "FOLDER")]
     pub(crate) cache_disk: Option<PathBuf>,
 
-    /// Bytes that this folder may take: 500M, 20G [default: 16G]
+    /// Maximum size of the folder of --cache-disk: 500M, 20G [default: 16G]
     #[arg(long, value_name = "BYTES", requires = "cache_disk", value_parser = bytes)]
     pub(crate) cache_disk_size: Option<u64>,
 
-    /// Send a span per request to the OpenTelemetry collector at this URL (http://127.0.0.1:4318); also OTEL_EXPORTER_OTLP_ENDPOINT
+    /// Send traces to the OpenTelemetry collector at this URL, such as http://127.0.0.1:4318; also
+    /// OTEL_EXPORTER_OTLP_ENDPOINT
     #[arg(long, value_name = "URL")]
     pub(crate) otlp_endpoint: Option<String>,
 
-    /// Start the ranks of a model on several hosts with mpirun, and start them again when one dies
+    /// Start the ranks of a model with mpirun, and start them again if one fails
     #[arg(long)]
     pub(crate) restart: bool,
 
-    /// What --restart starts them with; words are separated by blanks [default: mpirun -n RANKS --bind-to none, with as many ranks as --partition is for]
+    /// Command with which --restart starts the ranks; words are separated by spaces [default:
+    /// mpirun -n RANKS --bind-to none, with the ranks of --partition]
     #[arg(long, value_name = "COMMAND", requires = "restart")]
     pub(crate) launch: Option<String>,
 
-    /// End as after Ctrl-C when standard input ends: for programs that start a server, and may die
+    /// Stop, as after Ctrl-C, when standard input ends: for programs that start a server
     #[arg(long, conflicts_with = "restart")]
     pub(crate) stop_at_eof: bool,
 
-    /// Settings in TOML
+    /// Settings file in TOML format
     #[arg(long, env = "LATENT_CONFIG", value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
 
-    /// What is logged on standard error: off, error, warn, info (a line per request), debug or trace [default: warn]
+    /// Log level on standard error: off, error, warn, info (a line per request), debug or trace
+    /// [default: warn]
     #[arg(long, env = "LATENT_LOG", value_name = "LEVEL")]
     pub(crate) log: Option<String>,
 }

@@ -217,6 +217,14 @@ fn help_fits_80_columns_and_short_help_is_short() {
         for line in short.lines().chain(long.lines()) {
             assert!(line.chars().count() <= 80, "{path}: {line}");
         }
+        // longer lines of examples would be broken
+        for line in command
+            .get_after_help()
+            .into_iter()
+            .flat_map(|help| help.to_string().lines().map(str::to_owned).collect::<Vec<_>>())
+        {
+            assert!(line.chars().count() <= 80, "{path}: {line}");
+        }
         assert!(short.lines().count() <= 80, "{path}: {} lines", short.lines().count());
         for heading in ["Several hosts", "Developer options", "Speed and memory"] {
             assert!(!short.contains(heading), "{path}: {heading}");

@@ -6,10 +6,10 @@ use std::path::PathBuf;
 
 /// What `latent help top` says at its end.
 pub(crate) const TOP_HELP: &str = "Keys:
-  q, Ctrl-C     leave
+  q, Ctrl-C     exit
 
-If standard output is not a terminal, one snapshot is printed. Rates are what the
-counters of two readings differ by, so that a snapshot takes a second.
+If standard output is not a terminal, one snapshot is printed. It takes a
+second, because rates are differences of two readings.
 
 Examples:
   latent top
@@ -18,27 +18,27 @@ Examples:
 
 #[derive(Args, Debug)]
 pub(crate) struct TopArgs {
-    /// The server's address
+    /// Address of the server
     #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8080")]
     pub(crate) url: String,
 
-    /// A file whose first line is the server's key [default: the environment's LATENT_API_KEY]
+    /// A file whose first line is the API key of the server [default: the variable LATENT_API_KEY]
     #[arg(long, value_name = "FILE")]
     pub(crate) api_key_file: Option<PathBuf>,
 
-    /// Seconds between two readings
+    /// Seconds between two updates
     #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = interval)]
     pub(crate) interval: f64,
 
-    /// Give up a reading that takes longer
+    /// Seconds after which an update fails
     #[arg(long, value_name = "SECONDS", default_value_t = 10.0, value_parser = seconds)]
     pub(crate) timeout: f64,
 
-    /// Print one snapshot and leave
+    /// Print one snapshot and exit
     #[arg(long)]
     pub(crate) once: bool,
 
-    /// Print one snapshot as JSON and leave
+    /// Print one snapshot as JSON and exit
     #[arg(long)]
     pub(crate) json: bool,
 }

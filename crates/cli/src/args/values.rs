@@ -27,7 +27,8 @@ pub(crate) struct LogitsArgs {
     #[arg(long)]
     pub(crate) json: bool,
 
-    /// Write the base file of llama.cpp's perplexity tool (--kl-divergence-base), the tokens cut into chunks of --kl-chunk
+    /// Write a base file for llama.cpp's perplexity tool (--kl-divergence-base), in chunks of
+    /// --kl-chunk tokens
     #[arg(long, alias = "kl-base", value_name = "FILE", conflicts_with = "rows")]
     pub(crate) kl_divergence_base: Option<PathBuf>,
 
@@ -36,19 +37,19 @@ pub(crate) struct LogitsArgs {
     pub(crate) kl_chunk: usize,
 }
 
-pub(super) const DIFF_HELP: &str =
-    "Settings of one side, with commas between: mla, precision, isa, cache-type, threads, batch-size,
-ctx-size, circuit (with the values of the flags of the same names), and expanded-cache. The flags themselves are for both sides.
+pub(super) const DIFF_HELP: &str = "Settings of a side, separated by commas: mla, precision, isa, cache-type,
+threads, batch-size, ctx-size, circuit (as the flags of the same names), and
+expanded-cache. The flags themselves apply to both sides.
 
 Examples:
-  latent diff -m model.gguf                                       the default run against the exact one
-  latent diff -m model.gguf --a isa=portable --b isa=avx512       two instruction sets
+  latent diff -m model.gguf                   the default run against exact
+  latent diff -m model.gguf --a isa=portable --b isa=avx512
   latent diff -m model.gguf --precision exact --a mla=naive --b mla=absorbed
-  latent diff -m folder --model-b model.gguf --precision exact    a conversion against its source
+  latent diff -m folder --model-b model.gguf --precision exact
   latent diff -m folder --precision exact --dump theirs.safetensors
 
-Exit codes: 0 the sides agree within the tolerance, 1 they part (or an error, which is printed), or values are NaN or infinite
-on both sides, so that they cannot be compared.";
+Exit codes: 0 the sides agree within the tolerance, 1 they differ, values are
+not finite, or an error.";
 
 #[derive(Args, Debug)]
 pub(crate) struct DiffArgs {
@@ -67,11 +68,11 @@ pub(crate) struct DiffArgs {
     #[arg(long, value_delimiter = ',', value_name = "SETTINGS", conflicts_with = "dump")]
     pub(crate) a: Vec<String>,
 
-    /// Settings of side B [default: those of an ordinary run]
+    /// Settings of side B [default: those of a normal run]
     #[arg(long, value_delimiter = ',', value_name = "SETTINGS")]
     pub(crate) b: Vec<String>,
 
-    /// The model of side B, where it is another file
+    /// The model of side B, if it is another file
     #[arg(long, value_name = "FILE")]
     pub(crate) model_b: Option<PathBuf>,
 
@@ -79,19 +80,21 @@ pub(crate) struct DiffArgs {
     #[arg(long, value_name = "FILE")]
     pub(crate) dump: Option<PathBuf>,
 
-    /// Only the values of these layers, such as 0..2; of the others, the residual stream and routing
+    /// Show the values of these layers only, such as 0..2; for the others, the residual stream and
+    /// routing
     #[arg(long, value_name = "A..B")]
     pub(crate) layers: Option<String>,
 
-    /// Error of a row, |b − a| ÷ |a|, that needs no explanation [default: from the precisions of the sides]
+    /// Error of a row, |b − a| ÷ |a|, that counts as equal [default: from the precision of both
+    /// sides]
     #[arg(long, value_name = "X")]
     pub(crate) tolerance: Option<f64>,
 
-    /// How many times the error of its inputs an operation may have [default: 16]
+    /// Maximum error of an operation relative to the error of its inputs [default: 16]
     #[arg(long, value_name = "X")]
     pub(crate) growth: Option<f64>,
 
-    /// List every value, also of layers where nothing is wrong
+    /// List every value, also in layers without errors
     #[arg(long)]
     pub(crate) all: bool,
 
@@ -113,7 +116,8 @@ pub(crate) struct DumpArgs {
     #[arg(long, value_delimiter = ',', value_name = "IDS", required = true)]
     pub(crate) tokens: Vec<u32>,
 
-    /// Only the values of these layers, such as 0..2; of the others, the residual stream and routing
+    /// Show the values of these layers only, such as 0..2; for the others, the residual stream and
+    /// routing
     #[arg(long, value_name = "A..B")]
     pub(crate) layers: Option<String>,
 

@@ -176,14 +176,14 @@ impl BenchComparison {
     /// Fails if a test is slower than `least` times its speed before, or has no ratio.
     pub(super) fn check(&self, least: f64) -> Result<()> {
         if !self.machine.is_empty() {
-            bail!("--fail-below: no ratios, since it is another machine: {}", self.machine.join("; "));
+            bail!("--fail-below: no ratios between different machines: {}", self.machine.join("; "));
         }
         if self.rows.is_empty() || self.unmatched > 0 {
             bail!("--fail-below: a test was not measured before; give the tests of the run with --save");
         }
         let slow = |row: &&ComparedTest| row.ratio.is_none_or(|ratio| ratio.value < least);
         let shown = |row: &ComparedTest| match row.ratio {
-            Some(ratio) => format!("{} has {:.3} of its speed before", row.test, ratio.value),
+            Some(ratio) => format!("{} runs at {:.3} of its earlier speed", row.test, ratio.value),
             None => format!("{} has no ratio", row.test),
         };
         let slow: Vec<String> = self.rows.iter().filter(slow).map(shown).collect();
@@ -203,7 +203,7 @@ impl BenchComparison {
             output::line(&format!("| {} | {:.2} | {:.2} | {ratio} |", row.test, row.before, row.now))?;
         }
         if !self.machine.is_empty() {
-            output::line(&format!("no ratios, since it is another machine: {}", self.machine.join("; ")))?;
+            output::line(&format!("no ratios between different machines: {}", self.machine.join("; ")))?;
         }
         if !self.settings.is_empty() {
             output::line(&format!("what differs: {}", self.settings.join("; ")))?;

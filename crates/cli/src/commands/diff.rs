@@ -299,7 +299,7 @@ fn blame(report: &ComparisonReport, index: usize) -> Result<()> {
         let tensors = point.unseen_tensors.join(", ");
         let tensors = if tensors.is_empty() { tensors } else { format!(" ({tensors})") };
         let names = point.unseen.join(", ");
-        wrapped(&format!("Not seen on the way, and so suspect too: {names}{tensors}."), 2)?;
+        wrapped(&format!("Not compared, and therefore also suspect: {names}{tensors}."), 2)?;
     }
     for (side, made_by) in ["A", "B"].into_iter().zip(&point.made_by) {
         wrapped(&format!("{side}: {}", made_by.trim()), 3)?;

@@ -145,7 +145,7 @@ fn check_after(args: &GraphArgs, stage: PrintedStage, format: GraphFormat) -> Re
     if passes.contains(&name.as_str()) {
         return Ok(());
     }
-    Err(UsageError(format!("--after {name}: no pass is called so; in order there are {}", passes.join(", ")))
+    Err(UsageError(format!("--after {name}: unknown pass; the passes in order are {}", passes.join(", ")))
         .into())
 }
 

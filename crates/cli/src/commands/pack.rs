@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 pub(super) fn run(args: &PackArgs) -> Result<()> {
     let checkpoint = model::open(args.model.as_deref())?;
     if checkpoint.packed_from().is_some() {
-        bail!("{}: it is a packed file already", checkpoint.display_name());
+        bail!("{}: already a packed file", checkpoint.display_name());
     }
     let out = args.out.clone().unwrap_or_else(|| match args.model.as_deref().and_then(hub::local_name) {
         Some(name) => PathBuf::from(format!("{name}.{EXTENSION}")),
@@ -24,7 +24,7 @@ pub(super) fn run(args: &PackArgs) -> Result<()> {
         }
     }
     if same_file(checkpoint.path(), &out) {
-        bail!("{}: it is the model itself; give another file with --out", out.display());
+        bail!("{}: this is the model itself; give another file with --out", out.display());
     }
     match pack_cache::pack(&checkpoint, &out, args.threads) {
         Ok(packed) => output::line(&format!(

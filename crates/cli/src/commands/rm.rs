@@ -12,7 +12,7 @@ pub(super) fn run(args: &RmArgs) -> Result<()> {
         let model = pulled_reference(&settings, text).map_err(hub::usage)?;
         let removed = latent_hub::remove(&settings, &model)?;
         let models = removed.models.join(", ");
-        output::line(&format!("removed {models}: {} are free again", format_bytes(removed.freed)))?;
+        output::line(&format!("removed {models}: {} freed", format_bytes(removed.freed)))?;
     }
     Ok(())
 }

@@ -20,7 +20,7 @@ use std::io::{IsTerminal, stdin};
 
 pub(super) fn run(args: &RunArgs) -> Result<()> {
     if args.sampling.logprobs.is_some() && !args.json {
-        return Err(UsageError("--logprobs needs --json, which has a place for them".into()).into());
+        return Err(UsageError("--logprobs needs --json".into()).into());
     }
     let prompted =
         args.prompt.is_some() || args.messages.is_some() || !args.files.is_empty() || !args.tokens.is_empty();

@@ -30,7 +30,7 @@ fn lines_are_messages_and_commands_answer() {
     let (code, stdout, stderr) = chat(&["-n", "20"], &format!("{STORY}\n/context\n\n/undo\n/context\n"));
     assert_eq!(code, 0, "{stderr}");
     assert_eq!(stdout.lines().count(), 1, "{stdout}");
-    for said in ["t/s", "(ended by -n)", "2 messages", "is taken back", "0 messages are left"] {
+    for said in ["t/s", "(ended by -n)", "2 messages", "removed the last question", "0 messages are left"] {
         assert!(stderr.contains(said), "no {said:?} in {stderr}");
     }
     assert!(!stdout.contains("t/s") && !stderr.contains("0/0"), "{stdout}{stderr}");
@@ -99,7 +99,7 @@ fn a_saved_conversation_goes_on_where_it_stopped() {
     std::fs::write(&file, &bytes[..at]).unwrap();
     let (code, _, stderr) = chat(&["-n", "5"], &format!("/restore {file}\n{STORY}\n"));
     assert_eq!(code, 0, "{stderr}");
-    assert!(stderr.contains("holds no conversation"), "{stderr}");
+    assert!(stderr.contains("contains no conversation"), "{stderr}");
     // one that is damaged changes nothing
     let mut damaged = bytes.clone();
     damaged[at + 30] ^= 1;
@@ -116,7 +116,7 @@ fn a_full_context_is_no_dead_end() {
     let (code, _, stderr) = chat(&ctx, &format!("{STORY}\n{STORY}\n/clear\n"));
     assert_eq!(code, 1, "{stderr}");
     for said in [
-        "the answer is cut short",
+        "the answer is incomplete",
         "/clear or /undo",
         "--context-shift",
         "--ctx-size can be up to 2048",
@@ -133,7 +133,7 @@ fn a_full_context_is_no_dead_end() {
     assert_eq!(code, 0, "{stderr}");
     assert!(stdout.lines().count() >= 2, "{stdout}");
     for said in
-        ["[150 tokens", "the answer went on without", "the 2 oldest messages are left out", "2 messages"]
+        ["[150 tokens", "older tokens were dropped", "the 2 oldest messages are dropped", "2 messages"]
     {
         assert!(stderr.contains(said), "no {said:?} in {stderr}");
     }
@@ -350,7 +350,7 @@ fn the_models_own_response_template_takes_answers_apart() {
     // one that cannot be used is told of
     let (stdout, stderr) = answer(&json!({"fields": "none"}));
     assert_eq!(stdout, "[plan]a fox[/plan]a lantern\n");
-    assert!(stderr.contains("response_template is left out: "), "{stderr}");
+    assert!(stderr.contains("response_template is ignored: "), "{stderr}");
 }
 
 #[test]

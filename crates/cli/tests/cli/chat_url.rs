@@ -137,14 +137,14 @@ fn every_failure_says_what_to_do_and_loses_nothing() {
     let (code, stdout, stderr) = chat(&server, &[], lines);
     assert_eq!((code, stdout.as_str()), (1, "one\ntwo\nthr\nfo\nend\n"), "{stderr}");
     for said in [
-        "no room for the request now: try again in 7 s: all blocks are taken",
+        "is busy: try again in 7 s: all blocks are taken",
         "is not ready",
         "the connection to http",
         "was lost",
         r"the engine\u{1b}[2J failed",
-        "(what came of the answer is kept; /regen asks again)",
+        "(the partial answer is kept; /regen asks again)",
         "refuses the request (status 400): too long",
-        "sends on to \"http://evil/\"",
+        "redirects to \"http://evil/\"",
         "an event is not valid JSON",
         "6 of 11 messages",
     ] {

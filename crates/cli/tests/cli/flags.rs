@@ -182,10 +182,7 @@ fn metadata_flags_change_how_positions_are_scaled() {
     assert!(logits(&["--override-kv", "deepseek2.rope.freq_base=float:20"]) == base);
     assert!(logits(&["--rope-freq-scale", "0.5"]) != own);
     for (flags, word) in [
-        (
-            &["--override-kv", "deepseek2.rope.freq_base=int:7"][..],
-            "which a value of the type int cannot replace",
-        ),
+        (&["--override-kv", "deepseek2.rope.freq_base=int:7"][..], "a value of type int cannot replace"),
         (&["--override-kv", "deepseek2.block_count=int:77"], "blk.3.ffn_gate_inp.weight is missing"),
         (&["--yarn-beta-fast", "0.5", "--yarn-beta-slow", "2"], "yarn_beta_fast"),
     ] {

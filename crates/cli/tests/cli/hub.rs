@@ -202,7 +202,7 @@ fn what_is_wrong_is_said_in_one_line() {
     let (place, _) = HubHome::with_demo();
     assert!(place.fails(&["pull", "hf:model"], 64).contains("hf:OWNER/NAME"));
     assert!(place.fails(&["run", "-m", "hf:../x", "Hi"], 64).contains("hf:OWNER/NAME"));
-    assert!(place.fails(&["run", "-m", "hf:o/none", "Hi"], 1).contains("no such repository"));
+    assert!(place.fails(&["run", "-m", "hf:o/none", "Hi"], 1).contains("repository not found"));
     assert!(place.fails(&["run", "-m", "hf:o/n:Q2_K", "Hi"], 1).contains("latent pull hf:o/n:Q4_K_M  # "));
     assert!(place.fails(&["rm", "hf:o/n"], 1).contains("latent ls"));
     let offline = place.command(&["run", "-m", "hf:o/n", "Hi"]).env("HF_HUB_OFFLINE", "1").output().unwrap();

@@ -182,7 +182,7 @@ fn ranks_that_are_gone_come_back_with_their_cache() {
         assert!(again == text && cached > 0, "{again}, {cached}");
     }
     let errors = server.errors();
-    assert_eq!(errors.matches("starting them again").count(), faults.len(), "{errors}");
+    assert_eq!(errors.matches("restarting them").count(), faults.len(), "{errors}");
 }
 
 #[test]

@@ -154,7 +154,7 @@ fn models_are_pulled_and_removed_while_the_server_runs() {
     }
     assert_eq!(download("o/none")["success"], true);
     let (_, failed) = events.until(&["download_failed"]);
-    assert!(failed["problem"].as_str().unwrap().contains("no such repository"), "{failed}");
+    assert!(failed["problem"].as_str().unwrap().contains("repository not found"), "{failed}");
     assert_eq!(download(NAME)["success"], true);
     let (seen, _) = events.until(&["download_finished", "download_failed"]);
     assert!(seen.iter().any(|kind| kind == "download_progress"), "{seen:?}");

@@ -121,7 +121,7 @@ impl WorkerLoop<'_> {
         let (engine, jobs) = scheduler.suspend();
         let _ = catch_unwind(AssertUnwindSafe(|| drop(engine)));
         let count = jobs.ids().count();
-        tracing::error!("{problem}; the model is loaded elsewhere, where {count} requests go on");
+        tracing::error!("{problem}; the model is loaded elsewhere, where {count} requests continue");
         Some(jobs)
     }
 

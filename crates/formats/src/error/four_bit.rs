@@ -20,10 +20,10 @@ pub enum FourBitError {
     )]
     NoSettings { tensor: String },
     /// A weight that stands in the file twice.
-    #[error("the file holds both {tensor} and {plain}, two forms of one weight")]
+    #[error("the file contains both {tensor} and {plain}, two forms of one weight")]
     Both { tensor: String, plain: String },
     /// A tensor that belongs to a packed one is not there.
-    #[error("tensor {tensor} lacks {missing}, which belongs to it; the file is incomplete")]
+    #[error("tensor {tensor} has no {missing}; the file is incomplete")]
     Companion {
         tensor: String,
         /// The name of what is missing.

@@ -69,7 +69,7 @@ pub enum FormatError {
     #[error("{}: {problem}", path.display())]
     Set { path: PathBuf, problem: String },
     /// A tensor cannot be cut where a partition over ranks cuts it.
-    #[error("{}: tensor {tensor} cannot be cut as the partition says: {problem}", path.display())]
+    #[error("{}: tensor {tensor} cannot be split by the partition: {problem}", path.display())]
     Cut {
         path: PathBuf,
         tensor: String,

@@ -323,7 +323,7 @@ fn other_settings_are_refused_by_name_and_value() {
 #[test]
 fn tensors_that_do_not_fit_are_refused_with_their_numbers() {
     let scales = || halves(&[ONE; 16]);
-    refused(GPTQ, &without(gptq(), "l.qzeros"), &["l.qweight lacks l.qzeros"]);
+    refused(GPTQ, &without(gptq(), "l.qzeros"), &["l.qweight has no l.qzeros"]);
     refused(
         GPTQ,
         &with(gptq(), "l.qweight", I64, &[8, 8], vec![0; 512]),

@@ -272,7 +272,7 @@ fn nvfp4_of_modelopt_has_a_factor() {
     refused(short, &["a.weight_scale has shape [1, 3], expected [1, 4] for a.weight of [1, 32]"]);
     let mut alone = nvfp4(0x38, 1.0);
     alone.remove(1);
-    refused(alone, &["a.weight lacks a.weight_scale"]);
+    refused(alone, &["a.weight has no a.weight_scale"]);
     let mut floats = nvfp4(0x38, 1.0);
     floats[0] = ("a.weight", F32, vec![1, 8], vec![0; 32]);
     refused(floats, &["a.weight is F32, expected U8"]);

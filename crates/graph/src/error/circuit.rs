@@ -68,7 +68,7 @@ pub enum CircuitError {
     )]
     SlotTwice { slot: String, first: String, second: String },
     /// No rule gives a layer its block.
-    #[error("layers: no rule under {part:?} holds for layer {layer}")]
+    #[error("layers: no rule under {part:?} applies to layer {layer}")]
     NoLayerRule {
         /// `attention` or `feed_forward`.
         part: &'static str,

@@ -268,7 +268,7 @@ async fn run(
                 }
                 Err(error) => {
                     // out of file descriptors, most likely
-                    tracing::warn!("a connection cannot be accepted: {error}");
+                    tracing::warn!("cannot accept a connection: {error}");
                     connections.evict();
                     tokio::time::sleep(Duration::from_millis(20)).await;
                 }
@@ -313,7 +313,7 @@ async fn connect(
             match accepted {
                 Ok(Ok(stream)) => talk(Arc::clone(&app), router, connection, stream, stop).await,
                 Ok(Err(error)) => tracing::info!("a connection does not speak TLS: {error}"),
-                Err(_) => tracing::info!("a connection does not speak: it is closed after {limit:?}"),
+                Err(_) => tracing::info!("a connection sent nothing for {limit:?} and is closed"),
             }
         }
         #[cfg(not(feature = "tls"))]

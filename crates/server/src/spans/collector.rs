@@ -49,9 +49,9 @@ impl Collector {
         let failed_before = self.failing.swap(problem.is_some(), Ordering::Relaxed);
         match problem {
             Some(problem) if !failed_before => {
-                tracing::warn!("spans are lost: the collector at {address} does not take them: {problem}");
+                tracing::warn!("spans are dropped: the collector at {address} refuses them: {problem}");
             }
-            None if failed_before => tracing::warn!("the collector at {address} takes spans again"),
+            None if failed_before => tracing::warn!("the collector at {address} accepts spans again"),
             _ => {}
         }
     }

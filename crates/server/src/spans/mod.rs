@@ -36,7 +36,7 @@ pub enum OtlpError {
     )]
     NotBuilt,
     /// The endpoint is malformed.
-    #[error("the OpenTelemetry endpoint {0:?} is none: expected a URL such as http://127.0.0.1:4318")]
+    #[error("invalid OpenTelemetry endpoint {0:?}: expected a URL such as http://127.0.0.1:4318")]
     Endpoint(String),
     /// A setting of the environment is malformed.
     #[error("OpenTelemetry cannot be set up: {0}")]

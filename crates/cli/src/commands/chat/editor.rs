@@ -33,9 +33,9 @@ pub(super) fn edit(editor: &str, text: &str) -> Result<String> {
         command
     };
     let status = interrupt::lend_terminal(command.arg(path))
-        .with_context(|| format!("the editor {editor:?} cannot be run"))?;
+        .with_context(|| format!("cannot start the editor {editor:?}"))?;
     if !status.success() {
-        bail!("the editor {editor:?} failed ({status}): nothing is changed");
+        bail!("the editor {editor:?} failed ({status}); the question is unchanged");
     }
     // editors may write a new file in the old one's place
     let text = input_file::read_text(path, MAX_BYTES)

@@ -22,7 +22,7 @@ impl ChatHistory {
         match read(&path, entries) {
             Ok(()) => Some(ChatHistory { path }),
             Err(problem) => {
-                say(&format!("(no history is kept: {}: {problem})", path.display()));
+                say(&format!("(the input history is disabled: {}: {problem})", path.display()));
                 None
             }
         }

@@ -99,7 +99,7 @@ impl LocalPartner<'_> {
             let before = conversation.len();
             *conversation = conversation.without(dropped);
             let gone = before - conversation.len();
-            note(&format!("(the context is full: the {gone} oldest messages are left out from now on)"));
+            note(&format!("(the context is full: the {gone} oldest messages are dropped from now on)"));
         }
         Ok(tokens)
     }
@@ -109,7 +109,7 @@ impl LocalPartner<'_> {
         if conversation.len() <= 1 || self.shift.is_some() {
             let ctx = self.larger().map_or_else(String::new, |larger| format!(", or {larger}"));
             return anyhow!(
-                "the message does not fit into a context of {context} tokens with what goes before it: shorten it{ctx}"
+                "the message and the prompt before it do not fit into a context of {context} tokens: shorten it{ctx}"
             );
         }
         anyhow!("the conversation does not fit into a context of {context} tokens: {}", self.ways_out())
@@ -117,9 +117,9 @@ impl LocalPartner<'_> {
 
     /// What can be done about a full context.
     fn ways_out(&self) -> String {
-        let mut ways = vec!["/clear or /undo makes room".to_owned()];
+        let mut ways = vec!["/clear or /undo frees tokens".to_owned()];
         if self.shift.is_none() {
-            ways.push("--context-shift goes on without the oldest messages".to_owned());
+            ways.push("--context-shift drops the oldest messages".to_owned());
         }
         ways.extend(self.larger());
         ways.join("; ")
@@ -259,8 +259,7 @@ impl Partner for LocalPartner<'_> {
         let (tokens, path) = (self.session.tokens().len(), path.display());
         let Some(conversation) = conversation else {
             let said = format!(
-                "restored {tokens} tokens from {path}; it holds no conversation, which begins anew: what a prompt shares with \
-                 these tokens is not computed again"
+                "restored {tokens} tokens from {path}; it contains no conversation, so a new one begins; cached tokens are reused"
             );
             return Ok((MessageList::default(), said));
         };
@@ -278,7 +277,7 @@ fn response_format(checkpoint: &Checkpoint, config: &latent_graph::ModelConfig) 
         architecture: Some(config.architecture.as_str()),
     };
     Ok(ResponseFormat::for_model(&hints).or_else(|error| {
-        output::note(&format!("warning: the model's response_template is left out: {error}"));
+        output::note(&format!("warning: the model's response_template is ignored: {error}"));
         ResponseFormat::for_model(&ModelHints { response_template: None, ..hints })
     })?)
 }

@@ -37,7 +37,7 @@ const LINE: usize = 600;
 pub(super) fn run(args: &ChatArgs) -> Result<()> {
     // clap does not look at what a flag requires if that excludes another one
     if args.server.url.is_none() && args.server.api_key_file.is_some() {
-        return Err(UsageError("--api-key-file is for the server of --url: give --url".into()).into());
+        return Err(UsageError("--api-key-file needs --url".into()).into());
     }
     if let Some(path) = args.prompt_cache.written() {
         OutputFile::check(path)?;
@@ -175,11 +175,11 @@ impl Chat<'_> {
             }
             AnswerAttempt::Failed(problem) => {
                 say(&format!("error: {problem}"));
-                self.note("(the conversation is as it was; /regen asks again)");
+                self.note("(the conversation is unchanged; /regen asks again)");
                 Ok(false)
             }
             AnswerAttempt::Stopped => {
-                self.note("(stopped before the answer began: the conversation is as it was)");
+                self.note("(stopped before the answer began; the conversation is unchanged)");
                 Ok(false)
             }
         }
@@ -189,11 +189,11 @@ impl Chat<'_> {
     fn after(&mut self, answered: &ChatAnswer) {
         match &answered.ending {
             ReplyEnding::Full(ways) => {
-                say(&format!("(the context is full, the answer is cut short: {ways})"))
+                say(&format!("(the context is full, so the answer is incomplete: {ways})"))
             }
             ReplyEnding::Broken(problem) => {
                 say(&format!("error: {problem}"));
-                self.note("(what came of the answer is kept; /regen asks again)");
+                self.note("(the partial answer is kept; /regen asks again)");
             }
             ReplyEnding::Length => self.note("(ended by -n)"),
             ReplyEnding::Stopped => self.note("(stopped)"),
@@ -202,7 +202,7 @@ impl Chat<'_> {
         let figures = &answered.figures;
         if figures.discarded > 0 {
             let n = figures.discarded;
-            self.note(&format!("(the context was full: the answer went on without {n} older tokens)"));
+            self.note(&format!("(the context was full: {n} older tokens were dropped)"));
         }
         self.stats.add(figures);
         self.note(&self.figures(figures));
@@ -239,7 +239,7 @@ impl Chat<'_> {
                 Ok("the conversation is forgotten".to_owned())
             }
             ("/undo", _) if self.conversation.undo() => {
-                Ok(format!("the last question is taken back; {}", self.left()))
+                Ok(format!("removed the last question; {}", self.left()))
             }
             ("/regen", _) if self.unanswered.is_some() => {
                 let question = self.unanswered.take().unwrap_or_default();

@@ -48,7 +48,10 @@ impl RemotePartner<'_> {
         let _at_once = interrupt::at_once();
         let server = ServerClient::new(url, args.server.api_key_file.as_deref())?;
         if server.exposes_key() && !args.quiet {
-            say(&format!("(the key can be read on the way to {}: it has no TLS)", server.url()));
+            say(&format!(
+                "(warning: the connection to {} has no TLS, so that others can read the key)",
+                server.url()
+            ));
         }
         let mut parameters = parameters(args)?;
         match server.get("/v1/models", MAX_ABOUT, PATIENCE) {
@@ -212,7 +215,7 @@ impl RemotePartner<'_> {
         let asked = self.args.sampling.max_tokens();
         match asked {
             Some(limit) if chunks.tokens().is_none_or(|tokens| tokens >= limit) => ReplyEnding::Length,
-            _ => ReplyEnding::Full("/clear or /undo makes room".into()),
+            _ => ReplyEnding::Full("/clear or /undo frees tokens".into()),
         }
     }
 }

@@ -12,10 +12,10 @@ pub(super) fn filter(device: &DeviceKernels, words: &[String], tier: Option<Tier
     match tier {
         None => Ok(filter),
         Some(tier) if device.gpu.is_none() => Ok(filter.level(tier.name())),
-        Some(tier) => {
-            Err(UsageError(format!("--isa {tier} is an instruction set of the CPU: a GPU has none of them"))
-                .into())
-        }
+        Some(tier) => Err(UsageError(format!(
+            "--isa {tier} is an instruction set of the CPU and cannot be used with a GPU"
+        ))
+        .into()),
     }
 }
 

@@ -59,7 +59,7 @@ impl ModelCatalog for Catalog {
             );
         }
         if let Some(found) = latent_hub::find(&settings, &model).map_err(text)? {
-            return Err(format!("{name} is on this machine already: {}", found.path.display()));
+            return Err(format!("{name} is already downloaded: {}", found.path.display()));
         }
         Ok(model.to_string().trim_start_matches(latent_hub::PREFIX).to_owned())
     }

@@ -216,7 +216,7 @@ fn load_or_fall_back(
     if !*on_cpu {
         match load(checkpoint, setup, attempt) {
             Err(error) if setup.falls_back() && is_of_device(&*error, attempt.alone) => {
-                output::note(&format!("warning: {error}; the CPU takes over, as --gpu-fallback says"));
+                output::note(&format!("warning: {error}; continuing on the CPU (--gpu-fallback)"));
                 *on_cpu = true;
             }
             loaded => return loaded,

@@ -30,7 +30,7 @@ pub(super) fn run(args: &ServeArgs) -> Result<()> {
         return restart::run(args);
     }
     if args.server.launch.is_some() {
-        return Err(UsageError("--launch says how --restart starts the ranks: give --restart".into()).into());
+        return Err(UsageError("--launch needs --restart".into()).into());
     }
     let mut args = sources::with_config(args)?;
     if args.server.lora_init_without_apply {
@@ -198,7 +198,10 @@ fn keys(arguments: &[String], path: Option<&Path>) -> Result<ApiKeys> {
             Ok(text) => text,
             Err(std::env::VarError::NotPresent) => continue,
             Err(_) => {
-                return Err(UsageError(format!("{name}: a key consists of visible ASCII characters")).into());
+                return Err(UsageError(format!(
+                    "{name}: an API key may contain only visible ASCII characters"
+                ))
+                .into());
             }
         };
         return Ok(ApiKeys::parse(&text).map_err(|error| UsageError(format!("{name}: {error}")))?);

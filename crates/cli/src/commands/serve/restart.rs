@@ -40,7 +40,7 @@ pub(super) fn run(args: &ServeArgs) -> Result<()> {
             );
             return Err(exit::ReportedProblems(problem).into());
         };
-        output::note(&format!("the ranks have ended ({status}): starting them again"));
+        output::note(&format!("the ranks have ended ({status}): restarting them"));
         let until = Instant::now() + Duration::from_millis(*pause);
         while Instant::now() < until && !interrupt::asked() {
             std::thread::sleep(LOOK);

@@ -86,7 +86,7 @@ fn definition(wanted: &WantedModel) -> String {
 /// Several models, which are opened when they are needed.
 fn unopened(args: &ServeArgs, setup: &Arc<Setup>, all: Vec<WantedModel>) -> Result<Vec<ModelSource>> {
     if !args.server.tags.is_empty() {
-        return Err(UsageError("--tags are those of a model that is alone".into()).into());
+        return Err(UsageError("--tags needs a single model".into()).into());
     }
     if args.server.alias.is_some() {
         let problem = "--alias names a model that is alone: give each of several as NAME=MODEL";

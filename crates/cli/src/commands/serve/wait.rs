@@ -40,7 +40,7 @@ pub(super) fn ended(server: Server, args: &ServeArgs) -> Result<()> {
         }
         if !stopped && (interrupt::asked() || input.load(Ordering::SeqCst)) {
             if !args.quiet {
-                output::note("ending when the running requests have ended; once more ends at once");
+                output::note("waiting for running requests; a second signal ends the program");
             }
             server.stop();
             stopped = true;

@@ -203,7 +203,7 @@ impl SegmentFolder {
     /// Notes an error, which concerns no request.
     pub(super) fn failed(&mut self, path: &Path, error: &io::Error) {
         self.errors += 1;
-        tracing::warn!("prefix cache: {}: {error}; the file is passed over", path.display());
+        tracing::warn!("prefix cache: {}: {error}; the file is skipped", path.display());
     }
 
     /// Notes that these files are used now, all at the same time.
