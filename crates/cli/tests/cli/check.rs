@@ -90,6 +90,34 @@ fn a_config_alone_is_enough() {
 }
 
 #[test]
+fn a_config_alone_says_what_its_folder_says() {
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../engine/tests/fixtures");
+    let mut folders = 0;
+    for entry in std::fs::read_dir(fixtures).unwrap() {
+        let folder = entry.unwrap().path();
+        let config = folder.join("config.json");
+        if !config.exists() {
+            continue;
+        }
+        let ((code, alone), (_, whole)) = (support(&config), support(&folder));
+        assert_eq!(code, 0, "{}: {:?}", folder.display(), missing(&alone));
+        for key in ["architecture", "circuit", "layers"] {
+            assert_eq!(alone[key], whole[key], "{}: {key}", folder.display());
+        }
+        // which tensors are joined, and whether routers have a bias, only files say
+        for key in ["attention", "rope"] {
+            assert_eq!(alone["config"][key], whole["config"][key], "{}: {key}", folder.display());
+        }
+        for key in ["gating", "groups", "groups_used", "normalise", "scale"] {
+            let of = |support: &Value| support["config"]["moe"]["router"][key].clone();
+            assert_eq!(of(&alone), of(&whole), "{}: {key}", folder.display());
+        }
+        folders += 1;
+    }
+    assert!(folders > 20, "{folders} folders");
+}
+
+#[test]
 fn a_config_of_four_bit_weights_names_the_blocks_that_they_run_as() {
     let gptq = json!({"quant_method": "gptq", "bits": 4, "group_size": 128, "sym": true, "desc_act": false});
     let awq = json!({"quant_method": "awq", "bits": 4, "group_size": 128, "version": "gemm"});

@@ -82,7 +82,7 @@ impl ImpliedShapes<'_> {
                 let width = size(["linear_attn_config.head_dim", "linear_head_dim", "head_dim"]);
                 let heads = size(["linear_attn_config.num_heads", "linear_num_heads", "num_attention_heads"]);
                 let outputs = if low_rank { width } else { heads.checked_mul(width)? };
-                (low_rank == rest.contains("f_a")).then(|| vec![outputs, hidden])
+                (low_rank == rest.starts_with("self_attn.f_a_")).then(|| vec![outputs, hidden])
             }
             "self_attn.q_b_proj.weight" if self.family().is_some_and(|family| family.query_gate) => {
                 let head =
