@@ -52,9 +52,7 @@ pub(crate) enum Trouble {
     Refused { url: String, status: u16, said: String },
     #[error("the connection to {url} was lost: {problem}")]
     Lost { url: String, problem: String },
-    #[error(
-        "the answer of {url} has not grown for {seconds} s: it is given up (--timeout SECONDS waits longer)"
-    )]
+    #[error("the answer of {url} has not grown for {seconds} s (--timeout SECONDS waits longer)")]
     Stalled { url: String, seconds: f64 },
     #[error("{url} sent an invalid answer: {problem}")]
     Response { url: String, problem: String },

@@ -19,12 +19,13 @@ pub(crate) enum FileBytes {
 }
 
 pub(crate) struct MappedFile {
+    // dropped first: a file that is removed and closed may lend its inode to a new one
+    #[expect(dead_code, reason = "held as long as the map")]
+    in_use: OpenFileGuard,
     map: Mmap,
     /// Kept to give pages back to the system.
     #[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "page caches are Linux's alone"))]
     file: File,
-    #[expect(dead_code, reason = "held until the map goes")]
-    in_use: OpenFileGuard,
 }
 
 impl FileBytes {

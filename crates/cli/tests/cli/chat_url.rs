@@ -245,7 +245,7 @@ fn what_came_before_a_silence_is_kept() {
     let (code, stdout, stderr) = chat(&server, &["--timeout", "3"], "A\nB\n");
     assert_eq!((code, stdout.as_str()), (0, "half\nx\n"), "{stderr}");
     assert!(
-        stderr.contains("has not grown for 3 s") && stderr.contains("what came of the answer is kept"),
+        stderr.contains("has not grown for 3 s") && stderr.contains("the partial answer is kept"),
         "{stderr}"
     );
     assert_eq!(contents(&server.questions()[1].body), ["A", "half", "B"]);

@@ -279,7 +279,7 @@ const TABLE: &[(&[&str], &str, Effect)] = &[
     (ANY, "override_kv", Fails("--override-kv x", "KEY=TYPE:VALUE")),
     (&["run"], "without", Shows("--without fold_norms", "plans are made without fold_norms")),
     (ANY, "without", Fails("--without lower_mla", "no plan can be made without lower_mla; the passes that")),
-    (ANY, "pack_cache", Fails("--pack-cache --device gpu:9", "--pack-cache is for the CPU")),
+    (ANY, "pack_cache", Fails("--pack-cache --device gpu:9", "--pack-cache cannot be used with a GPU")),
     (ANY, "lora", Fails("--lora /nowhere.gguf", "/nowhere.gguf")),
     (&["serve"], "lora_init_without_apply", Fails("--lora-init-without-apply", "--lora")),
     (ANY, "rope_scaling", Fails("--rope-scaling x", "possible values: none, linear")),

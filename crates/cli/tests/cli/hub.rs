@@ -160,7 +160,7 @@ fn a_model_is_pulled_run_listed_and_removed() {
     assert_eq!(json[0]["model"], "hf:o/n:Q4_K_M");
     assert_eq!(json[0]["commit"], COMMIT);
     let removed = place.says(&["rm", "n:Q4_K_M"]);
-    assert!(removed.starts_with("removed hf:o/n:Q4_K_M: ") && removed.contains("MB are free"), "{removed}");
+    assert!(removed.starts_with("removed hf:o/n:Q4_K_M: ") && removed.contains("MB freed"), "{removed}");
     assert!(!path.exists());
     assert!(place.fails(&["rm", "hf:o/n"], 1).contains("latent ls"));
     assert!(stderr(&place.run(&["ls"])).contains("latent pull"));

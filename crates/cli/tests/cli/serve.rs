@@ -34,9 +34,9 @@ fn what_is_not_safe_or_not_known_is_refused() {
     };
     let config = file("config.toml", "prot = 80\n");
     assert!(misuse(&["serve", "--port", "0", "--config", &config]).contains("prot"));
-    let keys = file("keys", "short\n");
+    let keys = file("keys", "brief\n");
     let refused = misuse(&["serve", "--port", "0", "--api-key-file", &keys]);
-    assert!(refused.contains("line 1") && !refused.contains("short"), "{refused}");
+    assert!(refused.contains("line 1") && !refused.contains("brief"), "{refused}");
     assert!(misuse(&["serve", "--port", "0", "--log", "loud"]).contains("loud"));
     assert!(misuse(&["serve", "--unload-idle", "soon"]).contains("10m"));
     let demo = demo();
