@@ -48,6 +48,9 @@ pub(super) const NAMES: &[(&str, &str)] = &[
     ("s", "scale of the scores, with the factors of YaRN and of the temperature"),
 ];
 
+/// Columns of a line of prose.
+const COLUMNS: usize = 100;
+
 /// The whole reference as Markdown: `docs/ir.md`.
 pub fn reference_markdown() -> String {
     let mut text = INTRODUCTION.to_owned();
@@ -55,12 +58,6 @@ pub fn reference_markdown() -> String {
     for (name, meaning) in NAMES {
         let _ = writeln!(text, "| {} | {} |", cell(name), cell(meaning));
     }
-    let makers = Op::ALL.iter().map(|op| match op.spec().made_by {
-        NodeMaker::Circuit => "circuit".to_owned(),
-        NodeMaker::CircuitMlp => "circuit, in `mlp`".to_owned(),
-        NodeMaker::Pass(pass) => format!("pass `{pass}`"),
-    });
-    list(&mut text, "Makers", makers);
     for op in Op::ALL {
         entry(&mut text, op.spec());
     }
@@ -80,13 +77,20 @@ fn list(text: &mut String, title: &str, of_each: impl Iterator<Item = String>) {
         }
     }
     for (item, words) in items {
-        let _ = writeln!(text, "* {item}: {}", words.join(", "));
+        wrap(text, &format!("* {item}: {}", words.join(", ")), "  ");
     }
 }
 
 fn entry(text: &mut String, spec: &Operation) {
     let of = spec.reference;
-    let _ = write!(text, "\n## {}\n\n{}\n\n    {}\n\n", spec.name, of.what, of.formula);
+    let maker = match spec.made_by {
+        NodeMaker::Circuit => String::new(),
+        NodeMaker::CircuitMlp => " Part of `mlp` in circuits.".to_owned(),
+        NodeMaker::Pass(pass) => format!(" Made by `{pass}`."),
+    };
+    let _ = write!(text, "\n## {}\n\n", spec.name);
+    wrap(text, &format!("{}{maker}", of.what), "");
+    let _ = write!(text, "\n    {}\n\n", of.formula);
     let port = |port: &Port| {
         let float = port.dtype == latent_types::ValueType::F32;
         let dtype = if float { String::new() } else { format!(", {}", port.dtype) };
@@ -114,8 +118,10 @@ fn entry(text: &mut String, spec: &Operation) {
     if spec.folds.kv_splits == SplitFold::Leaves {
         outputs.push(format!("{} (`KV splits`)", port(&PARTIALS)));
     }
-    if spec.kv.stores && !spec.kv.layers.is_empty() {
-        outputs.push(kv_layer());
+    match (spec.kv.stores && !spec.kv.layers.is_empty(), spec.kv.attends) {
+        (true, true) => outputs.push("the KV layer".to_owned()),
+        (true, false) => outputs.push(kv_layer()),
+        (false, _) => {}
     }
     let slots = spec.slots.iter();
     let weights = slots.map(|slot| format!("`{}` {}{}", slot.name, shown(slot.shape), note(slot.note)));
@@ -132,9 +138,28 @@ fn entry(text: &mut String, spec: &Operation) {
         [("in", inputs), ("out", outputs), ("weights", weights.collect()), ("cost", costs.collect())]
     {
         if !items.is_empty() {
-            let _ = writeln!(text, "* {what}: {}", items.join("; "));
+            wrap(text, &format!("* {what}: {}", items.join("; ")), "  ");
         }
     }
+}
+
+/// Adds a paragraph in lines of at most 100 columns, `indent` before all but the first.
+fn wrap(text: &mut String, paragraph: &str, indent: &str) {
+    let mut width = 0;
+    for word in paragraph.split(' ') {
+        let length = word.chars().count();
+        if width > 0 && width + 1 + length > COLUMNS {
+            text.push('\n');
+            text.push_str(indent);
+            width = indent.len();
+        } else if width > 0 {
+            text.push(' ');
+            width += 1;
+        }
+        text.push_str(word);
+        width += length;
+    }
+    text.push('\n');
 }
 
 fn note(note: &str) -> String {
@@ -153,27 +178,26 @@ fn cell(text: &str) -> String {
 
 const INTRODUCTION: &str = "# Operations of the IR
 
-Generated from `crates/graph/src/ops`. A test compares it with the code, and the
-costs with those of plans and the profiler. After a change:
-`UPDATE_DOCS=1 cargo test --release -p latent-graph reference`.
+Generated from `crates/graph/src/ops`; a test compares costs with those of plans and the profiler.
+After a change: `UPDATE_DOCS=1 cargo test --release -p latent-graph reference`.
 
 A [circuit](adding-a-model.md#3-the-circuit) names operations.
-[`Ir::build`](../crates/graph/src/ir/build.rs) makes one node of each for every layer. An `mlp`
-becomes two or three matmuls and an activation, a `route` a matmul and the top-k selection. Passes
-lower and fuse nodes. `latent graph ir` prints the IR before all passes, `--after PASS` after one, and
+[`Ir::build`](../crates/graph/src/ir/build.rs) makes a node of each for every layer: of an `mlp` two
+or three matmuls and an activation, of a `route` a matmul and the top-k selection. Passes lower and
+fuse nodes. `latent graph ir` prints the IR before all passes, `--after PASS` after one, and
 `latent graph plan` after all.
 
-* A **value** is a matrix of rows × heads × width elements: f32, or u32 for ids. It has a buffer, or is
-  a view of another value. The residual stream and the logits are outside of the plan's arena.
+* A **value** is a matrix of rows × heads × width elements: f32, or u32 for ids. It has a buffer, or
+  is a view of another value. The residual stream and the logits are outside of the plan's arena.
 * An **attention path** selects the rows of a node: all, absorbed, or naive.
 * A **prologue** is applied to the first input: RMSNorm, or the rotation of its last elements;
   `combined` combines KV splits.
 * An **epilogue** is applied to the result: `silu·up`, `relu²`, `add` (in place, times a factor);
   `KV splits` stores the partial results of each split if a step has few rows.
-* A **KV layer** is what a layer stores per token, `[latent | rope key]` or expanded keys and values, or
-  a recurrent state: one of fixed size per sequence.
+* A **KV layer** is what a layer stores: per token `[latent | rope key]`, or expanded keys and
+  values; per sequence a recurrent state.
 
 *Optional* inputs are omitted if they have no elements. Bytes are those read from memory in a step,
-each weight once. Values between operations stay in the processor's caches. Operations without a cost
-only pass over rows.
+each weight once; other values stay in the processor's caches. Operations without a cost only pass
+over rows.
 ";
