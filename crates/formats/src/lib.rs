@@ -56,6 +56,7 @@ mod scales;
 mod sha256;
 mod sigbus;
 mod sniff;
+mod spelling;
 mod tensor;
 mod weight_format;
 mod with_adapters;

@@ -10,6 +10,7 @@ use crate::gguf::{self, GgufError};
 use crate::map::FileBytes;
 use crate::open::{shard_of, shard_path};
 use crate::safetensors::{self, SafetensorsError};
+use crate::spelling::{PublishedName, Spelling};
 use crate::{json, limits, mistral, weight_format};
 use latent_files::OpenFileGuard;
 use latent_types::TensorType;
@@ -302,7 +303,8 @@ fn headers(folder: &Path, refusal: FormatError) -> Result<Outline, FormatError> 
         let is_here = |file: u32| files[file as usize].exists();
         index.remove_other_copies(&mut tensors, &|(head, file)| (head.name.as_str(), *file), &is_here);
     }
-    match weights(folder, &source, tensors.into_iter().map(|(head, _)| head).collect()) {
+    let tensors = respelled(&source, tensors.into_iter().map(|(head, _)| head));
+    match weights(folder, &source, tensors) {
         Ok(tensors) => {
             let source = OutlineBacking::Parts(Box::new(CheckpointSource::HuggingFace(source)));
             let refusal = (!ends).then_some(refusal);
@@ -315,6 +317,24 @@ fn headers(folder: &Path, refusal: FormatError) -> Result<Outline, FormatError> 
             Ok(Outline { refusal: Some(refusal), ..of_config(folder)? })
         }
     }
+}
+
+/// The tensors under their published names.
+fn respelled(source: &HfSource, tensors: impl Iterator<Item = TensorHead>) -> Vec<TensorHead> {
+    let Some(spelling) = Spelling::of(&source.config) else { return tensors.collect() };
+    tensors
+        .flat_map(|head| match spelling.published(&head.name, head.ty, &head.shape) {
+            PublishedName::Whole(name) => vec![TensorHead { name, ..head }],
+            PublishedName::Thirds(names) => {
+                let third = |name| {
+                    let mut shape = head.shape.clone();
+                    shape[0] /= 3;
+                    TensorHead { name, ty: head.ty, shape, bytes: head.bytes / 3 }
+                };
+                names.map(third).into()
+            }
+        })
+        .collect()
 }
 
 /// The tensors of a folder as a checkpoint shows them.

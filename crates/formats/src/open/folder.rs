@@ -12,6 +12,7 @@ use crate::limits;
 use crate::map::FileBytes;
 use crate::safetensors::{Header, SafetensorsError};
 use crate::sniff::sniff;
+use crate::spelling::respell;
 use crate::tensor::{TensorInfo, TensorLocation};
 use crate::{mistral, weight_format};
 use std::path::{Path, PathBuf};
@@ -57,6 +58,7 @@ pub(super) fn open(folder: &Path, needed: RequiredFiles) -> Result<Checkpoint, F
         check_index(&checkpoint, &index, (&paths, &here))?;
         checkpoint.forget_incomplete();
     }
+    respell(&mut checkpoint);
     let joined = join(&mut checkpoint, settings.as_ref());
     let CheckpointSource::HuggingFace(source) = checkpoint.source() else { return Ok(checkpoint) };
     joined.map_err(|error| weight_format::of_packed(folder, source, error))?;

@@ -115,13 +115,20 @@ impl HfConfig<'_> {
         Ok(Some(types.iter().map(|of| is(of, "linear_attention")).collect()))
     }
 
-    /// Published files of Ling-3.0 say how many layers a group has, of which the last has latent attention.
+    /// Published files of Ling-3.0 say how many layers a group has, of which the last has latent attention. In layers behind the last whole group
+    /// published code and transformers differ; tensors decide.
     fn grouped_layers(&self, layers: usize) -> Result<Vec<bool>, ConfigError> {
         if self.family.kda.is_none() {
             return Ok(vec![false; layers]);
         }
         match self.text.size("layer_group_size", 1..=*limits::LAYERS.end())? {
-            Some(group) => Ok((0..layers).map(|layer| !(layer + 1).is_multiple_of(group)).collect()),
+            Some(group) => {
+                let latent = |layer| {
+                    let name = self.layer_tensor(layer, "self_attn.kv_a_proj_with_mqa.weight");
+                    layer >= layers - layers % group && self.tensors.has(&name)
+                };
+                Ok((0..layers).map(|layer| !(layer + 1).is_multiple_of(group) && !latent(layer)).collect())
+            }
             None => Err(self.text.missing(
                 "layer_types",
                 "it says which layers have linear attention (KDA), as does linear_attn_config or layer_group_size",

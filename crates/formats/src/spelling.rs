@@ -1,0 +1,114 @@
+//! Other spellings of the tensors of Kimi-Linear and Ling-3.0, put into that of their published files.
+//!
+//! Transformers and vLLM join the convolutions of queries, keys and values into one, and folders are saved in that form too. A joined tensor has the
+//! rows of its three one after another, so that each is a range of its bytes.
+
+use crate::builder::by_name;
+use crate::checkpoint::{Checkpoint, CheckpointSource};
+use crate::tensor::{TensorInfo, TensorLocation};
+use latent_types::TensorType;
+use serde_json::{Map, Value};
+use std::collections::HashSet;
+
+/// Replaced parts of names, in this order.
+type Replacements = &'static [(&'static str, &'static str)];
+
+/// Of a `model_type` and the beginning of its class: the names that Transformers' modules have, and those of published files.
+const FAMILIES: [(&str, &str, Replacements); 2] = [
+    (
+        "bailing_hybrid",
+        "Bailing",
+        &[
+            ("model.embed_tokens.", "model.word_embeddings."),
+            (".self_attn.", ".attention."),
+            (".attention.forget_gate.", ".attention."),
+            // published files call it so in layers with a recurrent state, and `dense` in those with latent attention
+            (".attention.o_proj.", ".attention.dense."),
+            (".mlp.gate.e_score_correction_bias", ".mlp.gate.expert_bias"),
+        ],
+    ),
+    (
+        "kimi_linear",
+        "KimiLinear",
+        &[
+            (".self_attn.forget_gate.", ".self_attn."),
+            (".mlp.gate.", ".block_sparse_moe.gate."),
+            (".mlp.shared_experts.", ".block_sparse_moe.shared_experts."),
+        ],
+    ),
+];
+
+/// Joined tensors, and the three that follow one another in each.
+const JOINED: [(&str, [&str; 3]); 4] = [
+    (".qkv_conv1d.weight", [".q_conv1d.weight", ".k_conv1d.weight", ".v_conv1d.weight"]),
+    (".conv1d.weight", [".q_conv1d.weight", ".k_conv1d.weight", ".v_conv1d.weight"]),
+    (".qkv_proj.weight", [".q_proj.weight", ".k_proj.weight", ".v_proj.weight"]),
+    (".query_key_value.weight", [".q_proj.weight", ".k_proj.weight", ".v_proj.weight"]),
+];
+
+/// Names of a family's tensors.
+pub(crate) struct Spelling(Replacements);
+
+/// What a tensor is called in published files.
+pub(crate) enum PublishedName {
+    /// The whole of it.
+    Whole(String),
+    /// The thirds of its rows.
+    Thirds([String; 3]),
+}
+
+impl Spelling {
+    /// That of the family that config.json names; none of other families.
+    pub(crate) fn of(config: &Map<String, Value>) -> Option<Spelling> {
+        let ty = config.get("model_type").and_then(Value::as_str);
+        let class = config.get("architectures").and_then(|names| names.get(0)).and_then(Value::as_str);
+        let family = FAMILIES.iter().find(|(name, start, _)| {
+            ty == Some(name) || ty.is_none() && class.is_some_and(|class| class.starts_with(start))
+        });
+        family.map(|(_, _, replaced)| Spelling(replaced))
+    }
+
+    pub(crate) fn published(&self, name: &str, ty: TensorType, shape: &[usize]) -> PublishedName {
+        let name = self.0.iter().fold(name.to_owned(), |name, (from, to)| name.replace(from, to));
+        let splits = matches!(ty, TensorType::F32 | TensorType::F16 | TensorType::BF16)
+            && shape.first().is_some_and(|rows| *rows > 0 && rows.is_multiple_of(3));
+        let joined = JOINED.iter().find_map(|(end, ends)| Some((name.strip_suffix(end)?, ends)));
+        match joined.filter(|_| splits) {
+            Some((start, ends)) => PublishedName::Thirds(ends.map(|end| format!("{start}{end}"))),
+            None => PublishedName::Whole(name),
+        }
+    }
+}
+
+/// Gives the tensors of a folder their published names. A name that the folder has already stays with its tensor.
+pub(crate) fn respell(checkpoint: &mut Checkpoint) {
+    let CheckpointSource::HuggingFace(source) = checkpoint.source() else { return };
+    let Some(spelling) = Spelling::of(&source.config) else { return };
+    let stored: HashSet<&str> = checkpoint.tensors.iter().map(|info| info.name.as_str()).collect();
+    let mut respelled = Vec::with_capacity(checkpoint.tensors.len());
+    let mut changed = false;
+    for info in &checkpoint.tensors {
+        match (spelling.published(&info.name, info.ty, &info.shape), info.place) {
+            (PublishedName::Whole(name), _) if name != info.name && !stored.contains(name.as_str()) => {
+                respelled.push(TensorInfo { name, ..info.clone() });
+                changed = true;
+            }
+            (PublishedName::Thirds(names), TensorLocation::File { file, start })
+                if !names.iter().any(|name| stored.contains(name.as_str())) =>
+            {
+                respelled.extend(names.into_iter().enumerate().map(|(third, name)| {
+                    let (mut shape, bytes) = (info.shape.clone(), info.bytes / 3);
+                    shape[0] /= 3;
+                    let place = TensorLocation::File { file, start: start + third * bytes };
+                    TensorInfo { name, shape, bytes, place, ..info.clone() }
+                }));
+                changed = true;
+            }
+            _ => respelled.push(info.clone()),
+        }
+    }
+    if changed {
+        checkpoint.by_name = by_name(&respelled);
+        checkpoint.tensors = respelled;
+    }
+}
