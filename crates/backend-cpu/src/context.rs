@@ -25,6 +25,8 @@ pub(crate) struct ModelData {
     /// Hyper-parameters.
     pub config: ModelConfig,
     pub weights: Vec<LoadedWeight>,
+    /// Of each weight the epsilon of the RMSNorm that it would belong to.
+    pub norm_eps: Vec<f32>,
     /// Rotation angles.
     pub rope: Arc<RopeTable>,
     /// Which elements of a rope part form pairs.
@@ -135,7 +137,7 @@ impl<'a> WorkerContext<'a> {
 
     /// Weight and epsilon of a norm.
     pub(crate) fn norm(&self, weight: Option<usize>) -> Option<(&'a [f32], f32)> {
-        weight.map(|w| (self.vector(w), self.model.config.rms_eps as f32))
+        weight.map(|w| (self.vector(w), self.model.norm_eps[w]))
     }
 
     /// A weight that is one row.

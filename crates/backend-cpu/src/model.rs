@@ -117,6 +117,9 @@ impl CpuModel {
             row_blocks,
             scratch: (0..options.threads).map(|_| Mutex::default()).collect(),
             model: ModelData {
+                norm_eps: distinct_weights(&stages)
+                    .map(|weight| config.norm_eps(&weight.slot) as f32)
+                    .collect(),
                 route: route_spec(&config),
                 config,
                 weights: loaded.weights,

@@ -94,9 +94,10 @@ impl Interpreter<'_> {
         match node.op {
             Op::Embed { scale } => self.embed(node, scale)?,
             Op::RmsNorm => {
-                let weight = self.weights.vector(self.ir().weight(node.weights[0].1))?;
+                let slot = self.ir().weight(node.weights[0].1);
+                let (weight, eps) = (self.weights.vector(slot)?, self.config.norm_eps(&slot.slot));
                 let rows = self.input(node, 0)?.chunks_exact(weight.len());
-                let made = rows.flat_map(|row| rms_norm(row, &weight, self.config.rms_eps)).collect();
+                let made = rows.flat_map(|row| rms_norm(row, &weight, eps)).collect();
                 self.set(node, 0, made);
             }
             Op::Linear => {

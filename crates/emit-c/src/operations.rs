@@ -254,7 +254,9 @@ impl PhaseWriter<'_> {
             }
             Op::RmsNorm => {
                 let w = self.weight_at(node, 0)?;
-                let width = self.ir().weight(node.weights[0].1).elements().max(1);
+                let weight = self.ir().weight(node.weights[0].1);
+                let epsilon = self.number(self.config.norm_eps(&weight.slot))?;
+                let width = weight.elements().max(1);
                 let heads = self.ir().value(node.inputs[0]).row_width() / width;
                 call.value("y", address_as(self.plan, node.outputs[0], heads, width)?);
                 call.value("x", address_as(self.plan, node.inputs[0], heads, width)?);

@@ -169,11 +169,12 @@ impl RowStoreShader {
     ) -> Result<RowStoreShader, BackendError> {
         let (kv_layer, rows) = compiler.kv_layer(node)?;
         let (a, ty) = (compiler.config.attention, compiler.cache_type);
-        let gain =
-            node.prologue.norm.map(|id| compiler.weights.vector(compiler.plan.ir.weight(id))).transpose()?;
+        let norm = node.prologue.norm.map(|id| compiler.plan.ir.weight(id));
+        let gain = norm.map(|weight| compiler.weights.vector(weight)).transpose()?;
+        let eps = compiler.config.norm_eps(norm.map_or("", |weight| &weight.slot));
         let pairs = compiler.rotation.pairs();
         let text = StoreShaderText { name, elements, norm: gain.is_some(), rotates: node.prologue.rope };
-        let shader = text.shader((&a, rows), ty, (compiler.config.rms_eps, pairs))?;
+        let shader = text.shader((&a, rows), ty, (eps, pairs))?;
         let groups =
             if text.by_rows(ty) { WorkgroupSplit::Rows } else { WorkgroupSplit::Words(row_words(rows, ty)?) };
         let pipeline = compiler.device.pipeline(&shader)?;

@@ -41,7 +41,8 @@ pub(super) fn compile(compiler: &Compiler<'_>, node: &Node) -> Result<Box<dyn Gp
     if x.home == y.home {
         return internal("a norm reads and writes one buffer".into());
     }
-    let pipeline = compiler.device.pipeline(&shader(weight.len, compiler.config.rms_eps))?;
+    let slot = node.weights.first().map_or("", |(_, id)| &compiler.plan.ir.weight(*id).slot);
+    let pipeline = compiler.device.pipeline(&shader(weight.len, compiler.config.norm_eps(slot)))?;
     Ok(Box::new(RmsNorm { pipeline, weight, x, y }))
 }
 

@@ -21,6 +21,8 @@ pub(super) struct ModelFamily {
     pub(super) rotates: bool,
     /// The norms' epsilon where config.json has none.
     pub(super) rms_eps: Option<f64>,
+    /// The epsilon of the norms of latents, which published code leaves at its class's default; none: that of the other norms (ADR 9).
+    pub(super) latent_eps: Option<f64>,
     /// How rotated elements pair up, unless `rope_interleave` says otherwise.
     pub(super) pairs: RopePairs,
     /// The same in the indexer of sparse attention, unless `indexer_rope_interleave` says otherwise.
@@ -121,6 +123,7 @@ const DEEPSEEK: ModelFamily = ModelFamily {
     rope_base: Some(10_000.0),
     rotates: true,
     rms_eps: None,
+    latent_eps: None,
     pairs: RopePairs::Interleaved,
     index_pairs: RopePairs::NeoX,
     activation: FfnActivation::SiluGated,
@@ -132,6 +135,9 @@ const DEEPSEEK: ModelFamily = ModelFamily {
     keys: &[],
     names: &naming::PLAIN,
 };
+
+/// As transformers' classes have it.
+const LATENT_EPS: Option<f64> = Some(1e-6);
 
 /// How Ling-3.0 and Kimi-Linear spell keys.
 const HYBRID_KEYS: &[(&str, &str)] = &[
@@ -170,6 +176,7 @@ pub(super) static FAMILIES: [ModelFamily; 16] = [
         model_type: "deepseek_v32",
         classes: &["DeepseekV32ForCausalLM"],
         gguf: Some("deepseek32"),
+        latent_eps: LATENT_EPS,
         ..DEEPSEEK
     },
     ModelFamily {
@@ -179,6 +186,7 @@ pub(super) static FAMILIES: [ModelFamily; 16] = [
         index_pairs: RopePairs::Interleaved,
         router: Some(RouterDefaults { groups: (1, 1), ..V3_ROUTER }),
         rope_base: None,
+        latent_eps: LATENT_EPS,
         ..DEEPSEEK
     },
     ModelFamily {
@@ -206,6 +214,7 @@ pub(super) static FAMILIES: [ModelFamily; 16] = [
         gate: Some(OutputGate::PerElement),
         query_gate: true,
         norm_rank: Some(16),
+        latent_eps: LATENT_EPS,
         ..DEEPSEEK
     },
     ModelFamily {
@@ -256,6 +265,7 @@ pub(super) static FAMILIES: [ModelFamily; 16] = [
         kda: Some(KdaDefaults { lower_bound: Some(-5.0), low_rank: false }),
         keys: HYBRID_KEYS,
         names: &naming::BAILING,
+        latent_eps: LATENT_EPS,
         ..DEEPSEEK
     },
     ModelFamily {
@@ -268,6 +278,7 @@ pub(super) static FAMILIES: [ModelFamily; 16] = [
         kda: Some(KdaDefaults { lower_bound: None, low_rank: true }),
         keys: HYBRID_KEYS,
         names: &naming::KIMI_LINEAR,
+        latent_eps: LATENT_EPS,
         ..DEEPSEEK
     },
     ModelFamily {

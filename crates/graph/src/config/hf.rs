@@ -42,6 +42,11 @@ pub(super) fn read(keys: &dyn MetadataKeys, tensors: &dyn ConfigTensors) -> Resu
     let intermediate_size = config.intermediate_size(&layer_kinds)?;
     let scales = config.scales(layers, hidden_size)?;
     let index_topk = config.text.get(&keys::INDEX_TOPK)?;
+    let stored = config.layer_tensor(0, "self_attn.indexer.wk.weight");
+    if index_topk.is_none() && config.tensors.has(&stored) {
+        let hint = format!("{stored} belongs to an indexer, and the key says how many tokens it selects");
+        return Err(config.text.missing("index_topk", hint));
+    }
     let described = Indexer::of_config_json(&config.text)?;
     let pairs = match config.text.flag("indexer_rope_interleave")? {
         Some(true) => RopePairs::Interleaved,

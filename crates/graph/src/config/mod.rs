@@ -84,6 +84,17 @@ impl Indexer {
 }
 
 impl ModelConfig {
+    /// The epsilon of the RMSNorm whose weight is in this slot of the circuit.
+    pub fn norm_eps(&self, slot: &str) -> f64 {
+        let name = Some(self.architecture.as_str());
+        let mut families = families::FAMILIES.iter();
+        let family = families.find(|family| name == Some(family.model_type) || name == family.gguf);
+        match family.and_then(|family| family.latent_eps) {
+            Some(eps) if matches!(slot, "q_a_norm" | "kv_a_norm") => eps,
+            _ => self.rms_eps,
+        }
+    }
+
     /// Reads and checks the config of an opened model.
     ///
     /// # Errors

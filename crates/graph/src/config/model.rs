@@ -25,8 +25,7 @@ pub struct ModelConfig {
     pub mtp_layers: usize,
     /// The longest context that the model was made for, in tokens.
     pub context_length: usize,
-    /// The epsilon of every RMSNorm, the latent norms included. (Hugging Face's modelling code gives `q_a_layernorm` and
-    /// `kv_a_layernorm` its class default 1e-6 even when `rms_norm_eps` differs; llama.cpp and vLLM use the file's, as we do.)
+    /// The epsilon of RMSNorms; that of latents may differ: see [`norm_eps`](Self::norm_eps).
     pub rms_eps: f64,
     /// Shape and scale of the attention.
     pub attention: AttentionShape,

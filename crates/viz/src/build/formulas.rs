@@ -53,7 +53,9 @@ fn symbols(word: &str, config: &ModelConfig) -> Vec<String> {
         "embed" => {
             vec![format!("s = {}", config.embedding_scale), format!("{} tokens", config.vocab_size)]
         }
-        "rms_norm" => vec![format!("ε = {:e}", config.rms_eps)],
+        "rms_norm" => {
+            vec![format!("ε = {:e}; of latents {:e}", config.rms_eps, config.norm_eps("kv_a_norm"))]
+        }
         "add" => vec![format!("s = {:.6} into the residual stream", config.residual_scale)],
         "scale" => vec![format!("s = {:.6}", config.logits_scale)],
         "rope" => rope(config),
