@@ -2,7 +2,6 @@
 
 use crate::adapters::AdapterDescription;
 use crate::buffers::largest_binding;
-use crate::cache::no_states;
 use crate::device::Device;
 use crate::error::GpuError;
 use crate::limits;
@@ -15,8 +14,8 @@ use crate::values::ValueRegisters;
 use crate::variants::KernelVariants;
 use crate::weights::total_bytes;
 use latent_backend::{
-    Backend, BackendError, BackendModel, LayerState, LoadRequest, MemoryEstimate, ModelOptions, PeakRates,
-    WeightBytes, WeightSource,
+    Backend, BackendError, BackendModel, LoadRequest, MemoryEstimate, ModelOptions, PeakRates, WeightBytes,
+    WeightSource,
 };
 use latent_graph::{BackendTarget, Fusion, ModelConfig, Stage};
 use latent_threads::Placement;
@@ -27,6 +26,10 @@ use std::sync::Arc;
 /// stores its rows, not by products, whose inputs may be quantized.
 const FUSION: Fusion =
     Fusion { projections: true, norms: true, ropes: true, epilogues: true, ..Fusion::NONE };
+
+fn unfused_target() -> BackendTarget {
+    BackendTarget { sparse_attention: true, masks_tokens: false, ..BackendTarget::unfused("gpu") }
+}
 
 /// A GPU, or a program that stands for one.
 pub struct GpuBackend {
@@ -58,14 +61,14 @@ impl GpuBackend {
 
     /// On an open device.
     pub(crate) fn on(device: Arc<Device>) -> GpuBackend {
-        let target = BackendTarget { fusion: FUSION, ..BackendTarget::unfused("gpu") };
+        let target = BackendTarget { fusion: FUSION, ..unfused_target() };
         GpuBackend { device, target, scratch: SCRATCH, portion: PORTION }
     }
 
     /// The same with plans as the circuits state them, to hold the others against.
     #[must_use]
     pub fn unfused(self) -> GpuBackend {
-        GpuBackend { target: BackendTarget::unfused("gpu"), ..self }
+        GpuBackend { target: unfused_target(), ..self }
     }
 
     /// The same with smaller scratch buffers, so that few rows take several passes.
@@ -177,10 +180,6 @@ impl Backend for GpuBackend {
                 Setting::Device.to("cpu"),
                 Setting::Hosts
             )));
-        }
-        let states = LayerState::of_stages(&request.stages);
-        if states.iter().any(|layer| layer.recurrent().is_some()) {
-            return Err(no_states());
         }
         let model = GpuModel::load(&self.device, (self.scratch, self.portion), request)?;
         // a browser says only now what it has against weights

@@ -6,6 +6,7 @@ use crate::device::Device;
 use crate::error::GpuError;
 use crate::pipeline::ShaderPipeline;
 use crate::shader::{Shader, ShaderConstant};
+use crate::values::internal;
 use latent_backend::{BackendError, KV_BLOCK, Rotation};
 use latent_graph::config::RopePairs;
 use latent_graph::ir::{KvLayer, KvLayerKind};
@@ -125,12 +126,6 @@ pub(crate) fn shaders() -> Vec<Shader> {
     all
 }
 
-/// The error of a model with recurrent layers.
-pub(crate) fn no_states() -> BackendError {
-    let cpu = Setting::Device.to("cpu");
-    BackendError::Unsupported(format!("the GPU backend does not support recurrent layers; use {cpu}"))
-}
-
 /// Copies a row and turns its rope part.
 pub(crate) struct CacheShift {
     pipeline: Arc<ShaderPipeline>,
@@ -147,14 +142,15 @@ impl CacheShift {
         // where the rope part of a head begins, and how far heads are apart
         let (head_width, rope_at) = match kv_layer.kind {
             KvLayerKind::Latent => (kv_layer.width, kv_layer.width - rotation.rope),
-            KvLayerKind::Index => {
-                let problem = "sparse attention is not supported on this device".to_owned();
-                return Err(BackendError::Unsupported(problem));
+            KvLayerKind::Index => (kv_layer.width, 0),
+            KvLayerKind::ConvInputs | KvLayerKind::DeltaState => {
+                return internal("rows of a recurrent state".into());
             }
-            KvLayerKind::ConvInputs | KvLayerKind::DeltaState => return Err(no_states()),
             KvLayerKind::Expanded => (rotation.nope + rotation.rope + rotation.v, rotation.nope),
         };
-        let pairs = (rotation.rope / 2, rotation.pairs());
+        let kind =
+            if kv_layer.kind == KvLayerKind::Index { rotation.index_pairs() } else { rotation.pairs() };
+        let pairs = (rotation.rope / 2, kind);
         let shader = shift_shader(kv_layer, ty, (head_width, rope_at), pairs)?;
         Ok(CacheShift { pipeline: device.pipeline(&shader)?, pairs: rotation.rope / 2 })
     }

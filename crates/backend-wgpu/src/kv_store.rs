@@ -1,12 +1,12 @@
 //! The KV cache in device memory.
 
 use crate::buffers::Buffer;
-use crate::cache::{CacheShift, copy_rows, no_states};
+use crate::cache::{CacheShift, copy_rows};
 use crate::commands::{Commands, grid};
 use crate::device::Device;
 use crate::error::GpuError;
 use crate::pipeline::ShaderPipeline;
-use latent_backend::{BackendError, KV_BLOCK, KvLayout, KvStore, Rotation};
+use latent_backend::{BackendError, KV_BLOCK, KvLayout, KvStore, LayerState, Rotation};
 use latent_types::Setting;
 use std::any::Any;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// Calls that are kept back at most: a context shift moves thousands of rows, each by a call for every layer.
 const KEPT_BACK: usize = 512;
 
-/// Blocks of rows of every layer, each in a buffer of its own.
+/// Blocks of rows or recurrent states of every layer, each in a buffer of its own.
 pub(crate) struct GpuKvStore {
     layout: KvLayout,
     device: Arc<Device>,
@@ -26,7 +26,14 @@ pub(crate) struct GpuKvStore {
 
 struct KvLayerBuffer {
     buffer: Buffer,
-    row_bytes: usize,
+    /// Of a row, or of a recurrent state.
+    bytes: usize,
+    /// None for recurrent states.
+    rows: Option<RowShaders>,
+}
+
+/// What moves rows within a layer.
+struct RowShaders {
     copy: Arc<ShaderPipeline>,
     shift: CacheShift,
 }
@@ -39,27 +46,43 @@ impl GpuKvStore {
     ) -> Result<GpuKvStore, BackendError> {
         let mut layers = Vec::new();
         for state in &layout.layers {
-            let Some(kv_layer) = state.per_token() else {
-                return Err(no_states());
-            };
-            let row_bytes = kv_layer.row(layout.cache_type).bytes();
-            let what = format!(
-                "the KV cache of layer {} (a smaller {} takes less)",
-                kv_layer.layer,
-                Setting::Context
-            );
-            layers.push(KvLayerBuffer {
-                buffer: Buffer::new(device, &what, layout.slots() as u64 * row_bytes as u64)?,
-                row_bytes,
-                copy: copy_rows(device)?,
-                shift: CacheShift::new(device, kv_layer, layout.cache_type, rotation)?,
+            layers.push(match state {
+                LayerState::PerToken(kv_layer) => {
+                    let bytes = kv_layer.row(layout.cache_type).bytes();
+                    let what = format!(
+                        "the KV cache of layer {} (a smaller {} takes less)",
+                        kv_layer.layer,
+                        Setting::Context
+                    );
+                    let rows = RowShaders {
+                        copy: copy_rows(device)?,
+                        shift: CacheShift::new(device, kv_layer, layout.cache_type, rotation)?,
+                    };
+                    let buffer = Buffer::new(device, &what, layout.slots() as u64 * bytes as u64)?;
+                    KvLayerBuffer { buffer, bytes, rows: Some(rows) }
+                }
+                LayerState::Recurrent(recurrent) => {
+                    let bytes = recurrent.shape.bytes();
+                    let what = format!(
+                        "the recurrent states of layer {} (a smaller {} takes less)",
+                        recurrent.layer,
+                        Setting::StateCache
+                    );
+                    // at least one, as buffers need
+                    let slots = u64::from(layout.state_slots.max(1));
+                    KvLayerBuffer {
+                        buffer: Buffer::new(device, &what, slots * bytes as u64)?,
+                        bytes,
+                        rows: None,
+                    }
+                }
             });
         }
         let waiting = Mutex::new(Commands::new(device));
         Ok(GpuKvStore { layout, device: Arc::clone(device), layers, rotation: rotation.clone(), waiting })
     }
 
-    /// The rows of a layer.
+    /// The rows or recurrent states of a layer.
     pub(crate) fn layer(&self, layer: usize) -> &Buffer {
         &self.layers[layer].buffer
     }
@@ -77,6 +100,20 @@ impl GpuKvStore {
         }
     }
 
+    fn read(&self, what: &str, layer: usize, first: usize, found: &mut [u8]) -> Result<(), BackendError> {
+        self.flush()?;
+        let KvLayerBuffer { buffer, bytes, .. } = &self.layers[layer];
+        let at = (first * bytes) as u64;
+        found.copy_from_slice(&buffer.read(what, at..at + found.len() as u64)?);
+        Ok(())
+    }
+
+    fn write(&mut self, what: &str, layer: usize, first: usize, new: &[u8]) -> Result<(), BackendError> {
+        self.flush()?;
+        let KvLayerBuffer { buffer, bytes, .. } = &self.layers[layer];
+        Ok(buffer.write(what, (first * bytes) as u64, new)?)
+    }
+
     fn flush_many(&self) -> Result<(), BackendError> {
         let many = self.waiting().len() >= KEPT_BACK;
         if many { Ok(self.flush()?) } else { Ok(()) }
@@ -90,43 +127,35 @@ impl KvStore for GpuKvStore {
 
     fn copy_block(&mut self, from: u32, to: u32) -> Result<(), BackendError> {
         for layer in &self.layers {
-            let words = (KV_BLOCK * layer.row_bytes / 4) as u32;
+            let Some(rows) = &layer.rows else { continue };
+            let words = (KV_BLOCK * layer.bytes / 4) as u32;
             let params = [from * words, to * words, words];
-            self.waiting().call(&layer.copy, [(&layer.buffer).into()], &params, grid(words as usize, 256));
+            self.waiting().call(&rows.copy, [(&layer.buffer).into()], &params, grid(words as usize, 256));
         }
         self.flush_many()
     }
 
     fn read_rows(&self, layer: usize, first: usize, rows: &mut [u8]) -> Result<(), BackendError> {
-        self.flush()?;
-        let KvLayerBuffer { buffer, row_bytes, .. } = &self.layers[layer];
-        let at = (first * row_bytes) as u64;
-        rows.copy_from_slice(&buffer.read("rows of the KV cache", at..at + rows.len() as u64)?);
-        Ok(())
+        self.read("rows of the KV cache", layer, first, rows)
     }
 
     fn write_rows(&mut self, layer: usize, first: usize, rows: &[u8]) -> Result<(), BackendError> {
-        self.flush()?;
-        let KvLayerBuffer { buffer, row_bytes, .. } = &self.layers[layer];
-        Ok(buffer.write("rows of the KV cache", (first * row_bytes) as u64, rows)?)
+        self.write("rows of the KV cache", layer, first, rows)
     }
 
-    fn read_state(&self, _layer: usize, _slot: u32, _state: &mut [u8]) -> Result<(), BackendError> {
-        Err(no_states())
+    fn read_state(&self, layer: usize, slot: u32, state: &mut [u8]) -> Result<(), BackendError> {
+        self.read("a recurrent state", layer, slot as usize, state)
     }
 
-    fn write_state(&mut self, _layer: usize, _slot: u32, _state: &[u8]) -> Result<(), BackendError> {
-        Err(no_states())
+    fn write_state(&mut self, layer: usize, slot: u32, state: &[u8]) -> Result<(), BackendError> {
+        self.write("a recurrent state", layer, slot as usize, state)
     }
 
     fn shift_token(&mut self, from: usize, to: usize, distance: i64) -> Result<(), BackendError> {
         for layer in &self.layers {
-            layer.shift.record(
-                &mut self.waiting(),
-                &layer.buffer,
-                [from, to],
-                self.rotation.shift_angles(distance),
-            );
+            let Some(rows) = &layer.rows else { continue };
+            let angles = self.rotation.shift_angles(distance);
+            rows.shift.record(&mut self.waiting(), &layer.buffer, [from, to], angles);
         }
         self.flush_many()
     }

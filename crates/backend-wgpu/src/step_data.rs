@@ -18,6 +18,12 @@ pub(crate) const TILE_QUERIES: usize = 64;
 /// Words of a task: first row of the span, first query in it, queries, block table, and rows that the sequence had before.
 pub(crate) const TASK_WORDS: u32 = 5;
 
+/// Words of a span in a model with recurrent layers: first row, rows, slots of the state before and after, snapshots and where they are.
+pub(crate) const SPAN_WORDS: usize = 6;
+
+/// Marks a span without a state before it.
+pub(crate) const NO_SLOT: u32 = u32::MAX;
+
 /// Marks a row without a token.
 const NO_TOKEN: u32 = u32::MAX;
 
@@ -29,7 +35,9 @@ pub(crate) fn max_bytes(rows: usize, shape: &AttentionShape, context: usize) -> 
     let tables = context.div_ceil(KV_BLOCK) + rows;
     // of both kinds; those of a span that are not full are at most its rows
     let tasks = rows * (shape.heads.div_ceil(QUERIES) + 1);
-    4 * (of_rows + tables + TASK_WORDS as usize * tasks) as u64
+    // of spans with a state, and their snapshots, of which each is after another row
+    let states = rows * (SPAN_WORDS + 2);
+    4 * (of_rows + tables + TASK_WORDS as usize * tasks + states) as u64
 }
 
 /// A span, as attention sees it.
@@ -88,6 +96,10 @@ pub(crate) struct StepData {
     pub(crate) angles: u32,
     /// The rows whose logits are wanted.
     pub(crate) wanted: u32,
+    /// The words of spans with a recurrent state, and how many spans.
+    pub(crate) states: (u32, u32),
+    /// The block table of each span.
+    pub(crate) tables: Vec<u32>,
     spans: Vec<SpanTasks>,
     /// Tasks of each path for all heads of a row together: of attention to latents.
     shared: Vec<(AttentionPath, TaskRange)>,
@@ -104,6 +116,8 @@ impl StepData {
             scales: 0,
             angles: 0,
             wanted: 0,
+            states: (0, 0),
+            tables: Vec::new(),
             spans: Vec::new(),
             shared: Vec::new(),
             by_head: Vec::new(),
@@ -131,12 +145,19 @@ impl StepData {
         }
         data.wanted = data.at();
         data.words.extend(&batch.wanted);
+        data.states = data.states_of(batch);
         let tables: Vec<u32> = batch.spans.iter().map(|span| data.extend(&span.block_table)).collect();
         for path in [AttentionPath::Absorbed, AttentionPath::Naive] {
             let spans = || batch.spans.iter().zip(&tables).filter(|(span, _)| span.path == path);
             let start = data.at();
-            let shared: Vec<TaskRange> =
-                spans().map(|(span, blocks)| data.tasks(span, *blocks, (shape.heads, QUERIES))).collect();
+            // rows that attend to tokens of their own share none
+            let most = shape.indexer.map(|indexer| indexer.topk);
+            let shared: Vec<TaskRange> = spans()
+                .map(|(span, blocks)| match most {
+                    Some(most) => data.tasks_of_rows(span, *blocks, shape.heads, most),
+                    None => data.tasks(span, *blocks, (shape.heads, QUERIES)),
+                })
+                .collect();
             data.shared.extend(together(start, &shared).map(|tasks| (path, tasks)));
             let start = data.at();
             let by_head: Vec<TaskRange> =
@@ -147,6 +168,7 @@ impl StepData {
                 data.spans.push(SpanTasks { path, kv_len, past, blocks: *blocks, by_head });
             }
         }
+        data.tables = tables;
         data
     }
 
@@ -159,6 +181,40 @@ impl StepData {
         let at = self.at();
         self.words.extend(words);
         at
+    }
+
+    /// Adds the spans with a recurrent state.
+    fn states_of(&mut self, batch: &Batch) -> (u32, u32) {
+        let spans = || batch.spans.iter().filter_map(|span| Some((span, span.state.as_ref()?)));
+        let kept: Vec<u32> = spans()
+            .map(|(_, state)| {
+                let at = self.at();
+                self.words.extend(state.kept.iter().flat_map(|(rows, slot)| [*rows as u32, *slot]));
+                at
+            })
+            .collect();
+        let at = self.at();
+        for ((span, state), kept) in spans().zip(&kept) {
+            let (rows, snapshots) = (&span.rows, state.kept.len() as u32);
+            let before = state.from.unwrap_or(NO_SLOT);
+            let words = [rows.start as u32, rows.len() as u32, before, state.to, snapshots, *kept];
+            self.words.extend(words);
+        }
+        (at, kept.len() as u32)
+    }
+
+    /// Adds the tasks of a span whose rows attend to `most` tokens at most, each to its own: heads of one row.
+    fn tasks_of_rows(&mut self, span: &SeqSpan, blocks: u32, heads: usize, most: usize) -> TaskRange {
+        let (at, rows) = (self.at(), span.rows.len());
+        for row in 0..rows {
+            for first in (0..heads).step_by(QUERIES) {
+                let queries = QUERIES.min(heads - first);
+                let task = [span.rows.start, row * heads + first, queries, blocks as usize, span.first];
+                self.words.extend(task.map(|word| word as u32));
+            }
+        }
+        let count = (rows * heads.div_ceil(QUERIES)) as u32;
+        TaskRange { at, count, kv_len: (span.first + rows).min(most) }
     }
 
     /// Adds the tasks of a span, `sharing` heads of a row together, with up to `most` queries each.

@@ -103,7 +103,11 @@ fn send_vector(
     weight: &Weight,
     rows: CheckpointRows<'_>,
 ) -> Result<DeviceVector, BackendError> {
-    let elements = rows.vector(weight)?;
+    // the taps of convolutions are a row for each channel
+    let elements = match weight.outputs() {
+        1 => rows.vector(weight)?,
+        channels => rows.rows(weight, 0, 0..channels)?,
+    };
     let buffer = Buffer::with(device, &weight.label(), &float_bytes(&elements))?;
     Ok(DeviceVector { buffer, len: elements.len() })
 }

@@ -56,6 +56,11 @@ impl Rotation {
         self.pairs
     }
 
+    /// The same of an indexer.
+    pub fn index_pairs(&self) -> RopePairs {
+        self.index_pairs
+    }
+
     /// Cosine and sine of each pair at a position, times the model's magnitude: what rotates a key or a query.
     pub fn angles(&self, position: usize) -> impl Iterator<Item = (f64, f64)> {
         self.turns(position as f64, self.magnitude)

@@ -131,8 +131,10 @@ impl EngineOptions {
 
     /// Whether models with an indexer attend to the tokens that it selects.
     fn is_sparse(&self, backend: &dyn Backend, config: &ModelConfig) -> bool {
-        let front = self.offload.as_ref().is_none_or(|offload| offload.front.target().sparse_attention);
-        let runs = front && backend.target().sparse_attention;
+        let naive = self.mla == MlaChoice::Naive;
+        let runs_on = |target: &BackendTarget| target.sparse_attention && (target.masks_tokens || !naive);
+        let front = self.offload.as_ref().is_none_or(|offload| runs_on(offload.front.target()));
+        let runs = front && runs_on(backend.target());
         self.sparse == SparseAttention::On && runs && !self.cuts_shared_tokens(config)
     }
 
@@ -236,9 +238,15 @@ impl EngineOptions {
             Some(circuit) => circuit.clone(),
             None => Arc::new(Circuit::named(&config.circuit)?.clone()),
         };
+        let (target, sparse) = (self.target(backend), self.is_sparse(backend, config));
+        // both sides of a model take the same paths
+        let masks = |target: &BackendTarget| target.masks_tokens;
+        let front = self.offload.as_ref().is_none_or(|offload| masks(offload.front.target()));
+        let indexed = sparse && config.attention.indexer.is_some();
+        let gathers_only = self.mla == MlaChoice::Auto && indexed && !(front && masks(&target));
         let options = ModelOptions {
             stages: StageOptions {
-                mla: self.mla,
+                mla: if gathers_only { MlaChoice::Absorbed } else { self.mla },
                 form: self.form,
                 bind,
                 max_batch_tokens,
@@ -247,7 +255,7 @@ impl EngineOptions {
             threads: self.place().threads(),
             context: config.context_length,
         };
-        let (target, cache_tokens) = (self.target(backend), self.cache_tokens.unwrap_or_default());
+        let cache_tokens = self.cache_tokens.unwrap_or_default();
         Ok(ResolvedOptions {
             backend,
             circuit,
@@ -255,7 +263,7 @@ impl EngineOptions {
             options,
             states: self.states,
             state_cache: self.state_cache,
-            sparse: self.is_sparse(backend, config),
+            sparse,
             side: None,
             cache_tokens,
         })

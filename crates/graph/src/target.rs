@@ -16,6 +16,8 @@ pub struct BackendTarget {
     pub kv_splits: Option<KvSplits>,
     /// Whether it runs the indexer of sparse attention, and attention to selected tokens.
     pub sparse_attention: bool,
+    /// Whether attention to keys and values of heads leaves out tokens that are not selected.
+    pub masks_tokens: bool,
     /// Whether it expands latents, joins keys and stores both in operations of their own, instead of one.
     pub expanded_stores: bool,
     /// Names of optional passes that plans do not go through, as a user asks to see what they are worth.
@@ -106,6 +108,7 @@ impl BackendTarget {
             fusion: Fusion::ALL,
             kv_splits: None,
             sparse_attention: false,
+            masks_tokens: true,
             expanded_stores: false,
             without: Vec::new(),
             adapters: false,
@@ -133,6 +136,7 @@ impl BackendTarget {
             fusion: Fusion::NONE,
             kv_splits: None,
             sparse_attention: false,
+            masks_tokens: true,
             expanded_stores: false,
             without: Vec::new(),
             adapters: false,

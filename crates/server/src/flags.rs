@@ -28,6 +28,7 @@ pub fn flag_of(setting: Setting) -> &'static str {
         Setting::Raw => "--raw",
         Setting::Shift => "--context-shift",
         Setting::SparseAttention => "--sparse-attention",
+        Setting::StateCache => "--state-cache",
         Setting::Threads => "--threads",
         Setting::Tier => "--isa",
         Setting::Tokens => "--tokens",

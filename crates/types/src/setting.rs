@@ -73,6 +73,8 @@ settings! {
     Shift "shift",
     /// Attention to the tokens that an indexer selects.
     SparseAttention "sparse_attention",
+    /// Memory for recurrent states.
+    StateCache "state_cache",
     /// Threads of the processor.
     Threads "threads",
     /// Instruction-set tier of the processor.

@@ -136,7 +136,7 @@ impl GpuLatentJob {
     ) -> Result<GpuLatentJob, BackendError> {
         let LatentCase { heads, latent, rope, rows, .. } = *case;
         let shape = shape(heads, latent, (latent, rope, latent));
-        let shaders = LatentAttention::new(device, &shape, &latents(case), case.cache)?;
+        let shaders = LatentAttention::new(device, &shape, &latents(case), case.cache, None)?;
         let mut words = StepWords(vec![SCALE.to_bits()]);
         let mut tasks = Vec::new();
         for table in operands.tables().chunks(rows.div_ceil(KV_BLOCK)) {
@@ -173,6 +173,7 @@ impl RecordedJob for GpuLatentJob {
     fn record(&self, commands: &mut Commands, copy: usize) -> Result<(), GpuError> {
         let LatentCase { heads, latent, rope, .. } = self.case;
         let buffers = LatentBuffers {
+            selected: None,
             queries: self.buffers.queries(0, heads, [latent + rope, latent]),
             kv: (&self.buffers.cache).into(),
             partials: (&self.partials).into(),

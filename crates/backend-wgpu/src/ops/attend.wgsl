@@ -25,6 +25,7 @@ struct Params {
     q: u32, q_row: u32, q_head: u32,
     y: u32, y_row: u32, y_head: u32,
     heads: u32,
+    selected: u32, selected_row: u32,
 }
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(1) var<storage, read> step: array<u32>;
@@ -59,7 +60,10 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     let blocks = step[task + 3u];
     let past = step[task + 4u];
     let split = group.y;
-    let end = min(past + (first_query + count - 1u) / SHARING + 1u, (split + 1u) * params.split_rows);
+    let seen = past + (first_query + count - 1u) / SHARING + 1u;
+    let end = min(min(seen, MAX_ATTENDED), (split + 1u) * params.split_rows);
+    // of a task of one row
+    let list = params.selected + (span_row + first_query / SHARING) * params.selected_row;
 
     if (thread < QUERIES) {
         running_max[thread] = NONE;
@@ -86,7 +90,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         var slots: array<u32, KV_TURNS>;
         for (var i = 0u; i < KV_TURNS; i++) {
             let j = first + first_row + i * ROW_STEP;
-            slots[i] = slot_of(blocks, min(j, end - 1u));
+            slots[i] = slot_of(blocks, attended(list, seen, min(j, end - 1u)));
         }
         // the next slice is on its way while one is computed with
         var next_q: array<f32, Q_TURNS>;

@@ -19,6 +19,8 @@ struct AttendLatent {
     q: ShaderOperand,
     y: ShaderOperand,
     kv_layer: usize,
+    /// The tokens that rows attend to, of a sparse model.
+    selected: Option<ShaderOperand>,
     /// Bytes that partial results may take.
     scratch: u64,
     /// Operations of a portion of a step.
@@ -66,6 +68,7 @@ impl MultiPass for AttendLatent {
             queries: run.queries(&self.q, &self.y),
             kv: run.kv.layer(run.first_kv_layer + self.kv_layer).into(),
             partials: (&run.memory.scratch[0]).into(),
+            selected: self.selected.map(|of| (run.bind(&of), [of.offset, of.row_stride])),
         };
         let few = run.rows <= SPLIT_ROWS;
         let splits = few.then(|| self.shaders.splits(run.rows, pass.list, self.scratch)).flatten();
@@ -89,10 +92,12 @@ pub(super) fn latent(compiler: &Compiler<'_>, node: &Node) -> Result<Box<dyn Gpu
     if rows.kind != KvLayerKind::Latent {
         return internal("attention to latents over expanded rows".into());
     }
-    let shaders =
-        LatentAttention::new(compiler.device, &compiler.config.attention, rows, compiler.cache_type)?;
+    let selected = compiler.input_at(node, "selected")?;
+    let a = &compiler.config.attention;
+    let most = selected.and(a.indexer).map(|indexer| indexer.topk);
+    let shaders = LatentAttention::new(compiler.device, a, rows, compiler.cache_type, most)?;
     let (q, y) = (compiler.input(node, 0)?, compiler.output(node, 0)?);
     debug_assert_ne!(y.home, ValueBuffer::Scratch(0));
     let [scratch, ..] = scratch(&compiler.sizes());
-    Ok(Box::new(AttendLatent { shaders, q, y, kv_layer, scratch, portion: compiler.portion }))
+    Ok(Box::new(AttendLatent { shaders, q, y, kv_layer, selected, scratch, portion: compiler.portion }))
 }

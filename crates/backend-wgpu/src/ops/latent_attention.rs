@@ -21,6 +21,16 @@ const TEXT: &str = include_str!("attend.wgsl");
 const LATENTS: &str = "
 @group(0) @binding(4) var<storage, read> cache: array<u32>;
 ";
+const ALL_TOKENS: &str = "
+fn attended(list: u32, seen: u32, j: u32) -> u32 { return j; }
+";
+const SELECTED_TOKENS: &str = "
+@group(0) @binding(5) var<storage, read> selected: array<u32>;
+fn attended(list: u32, seen: u32, j: u32) -> u32 {
+    if (seen <= MAX_ATTENDED) { return j; }
+    return selected[list + j];
+}
+";
 const WHOLE: &str = "
 fn keep(row: u32, head: u32, split: u32, d: u32, sum: f32, total: f32) {
     y[params.y + row * params.y_row + head * params.y_head + d] = sum / total;
@@ -47,15 +57,18 @@ const MIN_SPLIT: usize = 32;
 /// Workgroups that keep a device busy, and most splits of a task.
 const BUSY: usize = 256;
 
-/// `results`: [`WHOLE`], or [`PARTIAL`] of splits.
+/// `results`: [`WHOLE`], or [`PARTIAL`] of splits; `most`: tokens that a row attends to, of those that are selected for it.
 fn shader(
     a: &AttentionShape,
     rows: &KvLayer,
     cache: CacheType,
     results: &'static str,
+    most: Option<usize>,
 ) -> Result<Shader, BackendError> {
     let shader = Shader::new("attend", TEXT)
         .after(LATENTS)
+        .after(if most.is_some() { SELECTED_TOKENS } else { ALL_TOKENS })
+        .count("MAX_ATTENDED", most.unwrap_or(usize::MAX))
         .after(reading(cache))
         .after(results)
         .count("QUERIES", QUERIES)
@@ -77,7 +90,8 @@ fn combine(a: &AttentionShape) -> Shader {
 #[cfg(test)]
 pub(super) fn shaders(a: &AttentionShape) -> Vec<Shader> {
     let rows = KvLayer::of_rows(KvLayerKind::Latent, 0, a.latent_width(), a.rope);
-    let of = |cache| [WHOLE, PARTIAL].map(|results| shader(a, &rows, cache, results).unwrap());
+    let kinds = [(WHOLE, None), (PARTIAL, None), (WHOLE, Some(2048)), (PARTIAL, Some(2048))];
+    let of = |cache| kinds.map(|(results, most)| shader(a, &rows, cache, results, most).unwrap());
     crate::cache::CACHE_TYPES.into_iter().flat_map(of).chain([combine(a)]).collect()
 }
 
@@ -98,6 +112,8 @@ pub(crate) struct LatentBuffers {
     pub(crate) queries: AttentionQueries,
     /// The KV layer.
     pub(crate) kv: ShaderBinding,
+    /// The tokens that are selected for each row, and where they are: offset and row stride.
+    pub(crate) selected: Option<(ShaderBinding, [u32; 2])>,
     /// Partial results, where KV ranges are cut.
     pub(crate) partials: ShaderBinding,
 }
@@ -115,8 +131,10 @@ impl LatentAttention {
         a: &AttentionShape,
         rows: &KvLayer,
         cache: CacheType,
+        most: Option<usize>,
     ) -> Result<LatentAttention, BackendError> {
-        let pipeline = |results| Ok::<_, BackendError>(device.pipeline(&shader(a, rows, cache, results)?)?);
+        let pipeline =
+            |results| Ok::<_, BackendError>(device.pipeline(&shader(a, rows, cache, results, most)?)?);
         let (whole, partial) = (pipeline(WHOLE)?, pipeline(PARTIAL)?);
         let combine = device.pipeline(&combine(a))?;
         let (heads, partial_width) = (a.heads, a.kv_lora_rank + 2);
@@ -154,7 +172,13 @@ impl LatentAttention {
         params.extend(q.1);
         params.extend(address);
         params.push(self.heads as u32);
-        let bindings = [step, &q.0, y, &buffers.kv].map(ShaderBinding::clone);
+        let mut bindings = [step, &q.0, y, &buffers.kv].map(ShaderBinding::clone).to_vec();
+        if let Some((selected, address)) = &buffers.selected {
+            bindings.push(selected.clone());
+            params.extend(address);
+        } else {
+            params.extend([0; 2]);
+        }
         commands.call(pipeline, bindings, &params, [tasks.count, count, 1]);
     }
 

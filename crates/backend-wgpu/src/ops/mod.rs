@@ -2,6 +2,7 @@
 
 mod attention;
 mod cache_rows;
+mod delta;
 mod elementwise;
 mod embed;
 mod expansion;
@@ -10,6 +11,7 @@ pub(crate) mod flash;
 mod gather;
 mod head_products;
 mod heads;
+mod indexer;
 pub(crate) mod latent_attention;
 mod linear;
 mod rms_norm;
@@ -36,11 +38,14 @@ use latent_graph::ir::{Node, Op};
 pub(crate) fn shaders(a: &AttentionShape, moe: &MoeShape) -> Vec<Shader> {
     let mut all = vec![gather::shader(), experts::shader(), rms_norm::shader(7168, 1e-6)];
     all.extend(route::shaders(moe));
-    for of_attention in [latent_attention::shaders, flash::shaders, expansion::shaders, cache_rows::shaders] {
+    for of_attention in
+        [latent_attention::shaders, flash::shaders, expansion::shaders, cache_rows::shaders, indexer::shaders]
+    {
         all.extend(of_attention(a));
     }
     all.extend(rope::shaders());
     all.extend(elementwise::shaders());
+    all.extend(delta::shaders());
     all
 }
 
@@ -61,6 +66,7 @@ pub(crate) fn needs(
             (scratch, (0, 0))
         }
         Op::AttendLatent | Op::AttendSeparate => (attention::scratch(sizes), (0, 0)),
+        Op::IndexSelect => (indexer::scratch(sizes), (0, 0)),
         Op::AttendExpanded => {
             let found = kv_layer.map(|layer| expansion::needs(sizes, layer)).unwrap_or_default();
             (found.0, (found.1, 1))
@@ -109,23 +115,20 @@ pub(crate) fn compile(
         Op::AbsorbV => heads::project_value(compiler, node)?,
         Op::AttendLatent | Op::AttendSeparate => attention::latent(compiler, node)?,
         Op::AttendExpanded => expansion::compile(compiler, node)?,
-        Op::IndexStore | Op::IndexSelect => {
-            let problem = format!("{} is not supported on this device", node.op.word());
-            return Err(BackendError::Unsupported(problem));
-        }
+        Op::ShortConv
+        | Op::L2Norm { .. }
+        | Op::SoftplusDecay
+        | Op::BoundedDecay { .. }
+        | Op::DeltaRule
+        | Op::GatedNorm => delta::compile(compiler, node)?,
+        Op::IndexStore => indexer::store(compiler, node)?,
+        Op::IndexSelect => indexer::select(compiler, node)?,
         Op::MlaAttention
         | Op::ExpertGateUp
         | Op::KvLoraDecompress
         | Op::PartialRopeConcat
         | Op::KeyValueStore
-        // a model with recurrent layers is refused before
-        | Op::ShortConv
-        | Op::L2Norm { .. }
-        | Op::SoftplusDecay
-        | Op::BoundedDecay { .. }
-        | Op::DeltaRule
-        | Op::GatedNorm
-        // and one with adapters
+        // a model with adapters is refused before
         | Op::LoraAdd
         | Op::LoraAbsorbK
         | Op::LoraAbsorbV

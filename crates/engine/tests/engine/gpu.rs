@@ -8,12 +8,13 @@ use crate::support::{
     sample_of, shared_and_shifted,
 };
 use latent_backend_wgpu::{GpuBackend, GpuError};
-use latent_engine::cache::Sequence;
+use latent_engine::cache::{Sequence, StateOptions};
 use latent_engine::sampling::SamplingParams;
 use latent_engine::{Draft, Engine, EngineOptions, Listener, LogitsRequest, Request, SeqInput, Session};
 use latent_formats::Checkpoint;
 use latent_graph::passes::{CacheForm, FORMS, MlaChoice, Precision};
 use latent_text::{EncodeOptions, Tokenizer};
+use latent_types::CacheType;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
@@ -178,4 +179,106 @@ fn embeddings_in_place_of_tokens_give_the_bits_of_the_tokens() {
     let looked_up = run(false);
     assert_eq!(looked_up.len(), 17);
     assert!(run(true) == looked_up, "other bits");
+}
+
+/// Layers with a recurrent state and layers with latent attention: prompts in steps, forks, snapshots within a step, drafts, saved states.
+#[test]
+fn layers_with_a_state_agree_with_the_fixtures_and_the_cpu() {
+    let Some(gpu) = gpu() else { return };
+    let often = StateOptions { sequences: 4, snapshots: 4, every: 64 };
+    for case in ["kimi-linear-kda", "ling-3-kda", "kimi-linear-joined", "ling-3-joined"] {
+        let (expected, checkpoint) = (fixture(case), checkpoint(&folder(case)));
+        let options = EngineOptions {
+            states: often,
+            cache_tokens: Some(1024),
+            ..options(MlaChoice::Auto, CacheForm::Latent)
+        };
+        let mut engine = engine(gpu, &checkpoint, &options);
+        for chunk in [usize::MAX, 50, 1] {
+            let tokens = &expected.tokens[..expected.tokens.len().min(if chunk == 1 { 20 } else { 150 })];
+            let mean = expected.mean_error(&all_logits(&mut engine, tokens, chunk));
+            assert!(mean <= EXACT, "{case} in steps of {chunk}: {mean:e}");
+        }
+        let mut cpu = support::engine(&checkpoint, &options);
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("saved");
+        let tokens = &expected.tokens;
+        let (mut last, half) = ([Vec::new(), Vec::new()], tokens.len() / 2);
+        for (engine, last) in [&mut engine, &mut cpu].into_iter().zip(&mut last) {
+            let mut feed = |engine: &mut Engine, sequence: &mut Sequence, tokens: &[u32]| {
+                let hear = &mut |_: usize, l: &[f32]| last.push(l.to_vec());
+                engine.prefill(sequence, tokens, 128, LogitsRequest::Last, hear, &mut |_| true).unwrap();
+            };
+            let mut sequence = Sequence::default();
+            engine.snapshot_at(&mut sequence, 20).unwrap();
+            feed(engine, &mut sequence, &tokens[..half]);
+            let mut fork = engine.share(&sequence, half);
+            let mut inputs = [
+                SeqInput::drafted(&mut sequence, &[5, 9, 31]),
+                SeqInput::tokens(&mut fork, &tokens[half..], LogitsRequest::Last),
+            ];
+            engine.step(&mut inputs, &mut |_, _, _| {}).unwrap().all().unwrap();
+            assert_eq!(engine.truncate(&mut sequence, half + 2), half + 2, "{case}");
+            feed(engine, &mut sequence, &[7]);
+            feed(engine, &mut fork, &[3]);
+            let snapshot = if half > 64 { 64 } else { 20 };
+            assert_eq!(engine.truncate(&mut sequence, half - 1), snapshot, "{case}");
+            feed(engine, &mut sequence, &tokens[snapshot..half]);
+            // what the GPU saved, the CPU continues
+            if !path.exists() {
+                engine.save(&fork, &path).unwrap();
+            }
+            let (mut restored, _) = engine.restore(&path).unwrap();
+            feed(engine, &mut restored, &[11]);
+        }
+        for (step, (a, b)) in last[0].iter().zip(&last[1]).enumerate() {
+            assert!(error(a, b) <= EXACT, "{case} {step}: {:e}", error(a, b));
+        }
+    }
+}
+
+/// Sparse attention: logits, greedy bits, a fork, a shift and a saved cache over both streams, in every type of the cache.
+#[test]
+fn sparse_attention_agrees_with_the_fixtures_and_the_reference() {
+    let Some(gpu) = gpu() else { return };
+    for case in ["deepseek-v32-sparse", "glm-dsa-sparse", "axk2"] {
+        let (expected, checkpoint) = (fixture(case), checkpoint(&folder(case)));
+        for (mla, chunks) in
+            [(MlaChoice::Auto, [usize::MAX, 33].as_slice()), (MlaChoice::SeparateScores, &[7])]
+        {
+            let mut engine = engine(gpu, &checkpoint, &options(mla, CacheForm::Latent));
+            assert!(engine.summary().dense.is_none(), "{case}");
+            for &chunk in chunks {
+                let logits = all_logits(&mut engine, &expected.tokens, chunk);
+                let mean = expected.mean_error(&logits);
+                assert!(mean <= EXACT, "{case} {mla} in steps of {chunk}: {mean:e}");
+                println!("{case} {mla} in steps of {chunk}: {mean:.1e}");
+            }
+        }
+        // naive attention does not leave tokens out here: it is dense, and says so
+        let naive = engine(gpu, &checkpoint, &options(MlaChoice::Naive, CacheForm::Latent));
+        assert!(naive.summary().dense.is_some(), "{case}");
+        let options = options(MlaChoice::Absorbed, CacheForm::Latent);
+        let reference = latent_backends::reference();
+        let reference = Engine::load(&*reference, &checkpoint, &options, &mut |_, _| {}).unwrap();
+        let pairs = shared_and_shifted(engine(gpu, &checkpoint, &options)).into_iter();
+        for (step, (a, b)) in pairs.zip(shared_and_shifted(reference)).enumerate() {
+            assert!(error(&a, &b) <= EXACT, "{case} {step}: {:e}", error(&a, &b));
+        }
+    }
+}
+
+/// The cache types that shaders read select nearly the same tokens.
+#[test]
+fn caches_of_fewer_bits_select_nearly_the_same_tokens() {
+    let Some(gpu) = gpu() else { return };
+    let (expected, checkpoint) = (fixture("glm-dsa-sparse"), checkpoint(&folder("glm-dsa-sparse")));
+    for (cache, bound) in [(CacheType::F16, 1e-3), (CacheType::Bf16, 3e-2), (CacheType::Int8, 0.1)] {
+        let options = EngineOptions { cache: Some(cache), ..options(MlaChoice::Auto, CacheForm::Latent) };
+        let logits = all_logits(&mut engine(gpu, &checkpoint, &options), &expected.tokens, 64);
+        let rows = expected.rows.iter().zip(&expected.logits);
+        let mut errors: Vec<f64> = rows.map(|(&row, truth)| error(&logits[row], truth)).collect();
+        errors.sort_by(f64::total_cmp);
+        assert!(errors[errors.len() / 2] <= bound, "{cache}: {:e}", errors[errors.len() / 2]);
+    }
 }

@@ -3,7 +3,6 @@
 use crate::support::jobs::{HeardEvents, nothing_is_left};
 use crate::support::{all_logits, bits, checkpoint, engine, error, fixture, folder, greedy, tiers};
 use crate::support::{demo, exhaustive, side_by_side};
-use latent_backend::Backend;
 use latent_engine::cache::{DiskCache, Sequence, StateOptions};
 use latent_engine::sampling::SamplingParams;
 use latent_engine::scheduler::{Job, JobChoice, Scheduler, SchedulerOptions};
@@ -358,7 +357,7 @@ fn jobs_that_make_way_for_others_give_the_same_text() {
 }
 
 #[test]
-fn memory_of_states_is_counted_and_what_cannot_run_is_refused() {
+fn memory_of_states_is_counted() {
     for (case, state, rows) in [
         // 3 layers: 3 heads of 18 × 18, and 3 inputs of 3 · 54 channels
         ("kimi-linear-kda", 3 * 4 * (3 * 18 * 18 + 3 * 3 * 54), 1),
@@ -369,13 +368,6 @@ fn memory_of_states_is_counted_and_what_cannot_run_is_refused() {
         assert_eq!((layout.state_bytes(), layout.state_slots), (state, 24), "{case}");
         assert_eq!(layout.layers.iter().filter(|layer| layer.per_token().is_some()).count(), rows, "{case}");
         assert_eq!(engine.needed().state, 24 * state as u64, "{case}");
-    }
-    let file = checkpoint(&folder(CASES[0]));
-    let gpu = latent_backends::hollow("gpu");
-    if let Ok(gpu) = gpu {
-        let gpu: &dyn Backend = &*gpu;
-        let refused = Engine::load(gpu, &file, &EngineOptions::default(), &mut |_, _| {}).err().unwrap();
-        assert!(refused.to_string().contains("recurrent layers"), "{refused}");
     }
 }
 
