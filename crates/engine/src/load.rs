@@ -161,7 +161,7 @@ impl Engine {
             if hosts.rank() > 0 {
                 return Ok(Rank::Follows(Box::new(Follower { model, communicator, summary })));
             }
-            let leader: Box<dyn BackendModel> = Box::new(Leader::new(model, hosts, whole.clone())?);
+            let leader: Box<dyn BackendModel> = Box::new(Leader::new(model, hosts, whole.clone()));
             model = leader;
         }
         let loaded = LoadedEngine { model, resolved, summary, final_norm, needed, largest_context };
@@ -290,7 +290,7 @@ impl<'a> EngineLoader<'a> {
         let own = match config.part {
             None => Arc::clone(checkpoint),
             Some(_) => {
-                rank::check_layers(place.back, &back.stages)?;
+                rank::check_layers(options, place.back, &back.stages)?;
                 Arc::new(rank::own_tensors(checkpoint, &back.stages)?)
             }
         };

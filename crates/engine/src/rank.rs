@@ -4,7 +4,7 @@ use crate::engine::Engine;
 use crate::error::EngineError;
 use crate::options::{EngineOptions, ResolvedOptions};
 use crate::summary::Summary;
-use latent_backend::{Backend, BackendModel, Communicator, LayerState, RankError};
+use latent_backend::{Backend, BackendModel, Communicator, RankError};
 use latent_formats::identity::{FNV_START, fnv};
 use latent_formats::{Checkpoint, CheckpointSource, Outline, TensorPart};
 use latent_graph::circuit::TensorIndex;
@@ -241,10 +241,16 @@ pub fn check_cut(outline: &Outline, tensors: &dyn TensorIndex, stages: &[Stage])
     )))
 }
 
-/// Refuses what has state that no command carries.
-pub(crate) fn check_layers(backend: &dyn Backend, stages: &[Stage]) -> Result<(), EngineError> {
-    if backend.layer_states(stages).iter().any(|layer| matches!(layer, LayerState::Recurrent(_))) {
-        let refused = PartitionError::NotBuilt("recurrent state", "run the model on one host".into());
+/// Refuses heads with recurrent states that several ranks share: a rank has all heads of such layers.
+pub(crate) fn check_layers(
+    options: &EngineOptions,
+    backend: &dyn Backend,
+    stages: &[Stage],
+) -> Result<(), EngineError> {
+    let shared = options.hosts.as_ref().is_some_and(|hosts| hosts.partition.tensor() > 1);
+    if shared && backend.layer_states(stages).iter().any(|layer| layer.recurrent().is_some()) {
+        let advice = "use pipeline=N or experts=N in place of tensor=N".into();
+        let refused = PartitionError::NotBuilt("recurrent state of heads", advice);
         return Err(GraphError::from(refused).into());
     }
     Ok(())

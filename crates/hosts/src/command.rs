@@ -1,22 +1,27 @@
 //! Commands from rank 0 to the other ranks, as bytes.
 
 use crate::wire::{Reader, Writer};
-use latent_backend::{Batch, InputRow, InputRows};
-use latent_graph::ir::AttentionPath;
+use latent_backend::{Batch, InputRow, InputRows, LayerState, RecurrentLayer, SpanState};
+use latent_graph::circuit::StateShape;
+use latent_graph::ir::{AttentionPath, KvLayer, KvLayerKind};
 
 /// What followers do next.
 #[derive(Debug)]
 pub(crate) enum Command {
     /// Run a step.
     Step(Batch),
-    /// Replace the KV store with one of `blocks` blocks.
-    NewStore { blocks: u32 },
+    /// Replace the KV store with one of `blocks` blocks and as many slots of recurrent state, and answer with its layers.
+    NewStore { blocks: u32, state_slots: u32 },
     /// Copy a block of the store.
     CopyBlock { from: u32, to: u32 },
     /// Answer with as many rows, from a slot on.
     ReadRows { layer: usize, first: usize, count: usize },
     /// Write rows, from a slot on.
     WriteRows { layer: usize, first: usize, rows: Vec<u8> },
+    /// Answer with the recurrent state of a layer.
+    ReadState { layer: usize, slot: u32 },
+    /// Write the recurrent state of a layer.
+    WriteState { layer: usize, slot: u32, state: Vec<u8> },
     /// Move a token's rows.
     ShiftToken { from: usize, to: usize, distance: i64 },
     /// Take the times of steps.
@@ -36,6 +41,11 @@ const SHIFT_TOKEN: u8 = 6;
 const END: u8 = 7;
 const START_TIMES: u8 = 8;
 const STOP_TIMES: u8 = 9;
+const READ_STATE: u8 = 10;
+const WRITE_STATE: u8 = 11;
+
+/// Of a slot that a span does not read.
+const NO_SLOT: u64 = u64::MAX;
 
 /// A step as a message, so that its sender need not give the batch away.
 pub(crate) fn step_message(batch: &Batch) -> Vec<u8> {
@@ -49,6 +59,7 @@ pub(crate) fn step_message(batch: &Batch) -> Vec<u8> {
             AttentionPath::Absorbed => 1,
             AttentionPath::Naive => 2,
         });
+        write_state(&mut out, span.state.as_ref());
         out.usize(span.rows.len());
         let mut embeddings = Vec::new();
         let mut tokens = Vec::new();
@@ -65,14 +76,85 @@ pub(crate) fn step_message(batch: &Batch) -> Vec<u8> {
     out.0
 }
 
+fn write_state(out: &mut Writer, state: Option<&SpanState>) {
+    out.0.push(state.is_some().into());
+    let Some(state) = state else { return };
+    out.u64(state.from.map_or(NO_SLOT, u64::from));
+    out.u32(state.to);
+    out.0.push(state.drafted.into());
+    out.usize(state.kept.len());
+    for (rows, slot) in &state.kept {
+        out.usize(*rows);
+        out.u32(*slot);
+    }
+}
+
+/// `None` for malformed bytes.
+fn read_state(from: &mut Reader<'_>) -> Option<Option<SpanState>> {
+    if from.u8()? == 0 {
+        return Some(None);
+    }
+    let slot = match from.u64()? {
+        NO_SLOT => None,
+        slot => Some(u32::try_from(slot).ok()?),
+    };
+    let (to, drafted) = (from.u32()?, from.u8()? == 1);
+    let mut kept = Vec::new();
+    for _ in 0..from.usize()? {
+        kept.push((from.usize()?, from.u32()?));
+    }
+    Some(Some(SpanState { from: slot, to, kept, drafted }))
+}
+
+/// The layers of a rank's cache as an answer.
+pub(crate) fn layers_message(layers: &[LayerState]) -> Vec<u8> {
+    let mut out = Writer::default();
+    out.usize(layers.len());
+    for layer in layers {
+        match layer {
+            LayerState::PerToken(rows) => {
+                let kind = KvLayerKind::ALL.iter().position(|kind| *kind == rows.kind);
+                out.0.push(kind.unwrap_or_default() as u8 + 1);
+                [rows.layer, rows.width, rows.rope].into_iter().for_each(|size| out.usize(size));
+            }
+            LayerState::Recurrent(RecurrentLayer { layer, shape }) => {
+                out.0.push(0);
+                [*layer, shape.heads, shape.rows, shape.columns].into_iter().for_each(|size| out.usize(size));
+            }
+        }
+    }
+    out.0
+}
+
+/// The layers of such an answer; `None` for malformed bytes.
+pub(crate) fn read_layers(message: &[u8]) -> Option<Vec<LayerState>> {
+    let mut from = Reader(message);
+    let mut layers = Vec::new();
+    for _ in 0..from.usize()? {
+        layers.push(match from.u8()?.checked_sub(1) {
+            Some(kind) => {
+                let kind = *KvLayerKind::ALL.get(usize::from(kind))?;
+                LayerState::PerToken(KvLayer::of_rows(kind, from.usize()?, from.usize()?, from.usize()?))
+            }
+            None => {
+                let layer = from.usize()?;
+                let (heads, rows, columns) = (from.usize()?, from.usize()?, from.usize()?);
+                LayerState::Recurrent(RecurrentLayer { layer, shape: StateShape { heads, rows, columns } })
+            }
+        });
+    }
+    from.is_done().then_some(layers)
+}
+
 impl Command {
     pub(crate) fn message(&self) -> Vec<u8> {
         let mut out = Writer::default();
         match self {
             Command::Step(batch) => return step_message(batch),
-            Command::NewStore { blocks } => {
+            Command::NewStore { blocks, state_slots } => {
                 out.0.push(NEW_STORE);
                 out.u32(*blocks);
+                out.u32(*state_slots);
             }
             Command::CopyBlock { from, to } => {
                 out.0.push(COPY_BLOCK);
@@ -90,6 +172,17 @@ impl Command {
                 out.usize(*layer);
                 out.usize(*first);
                 out.bytes(rows);
+            }
+            Command::ReadState { layer, slot } => {
+                out.0.push(READ_STATE);
+                out.usize(*layer);
+                out.u32(*slot);
+            }
+            Command::WriteState { layer, slot, state } => {
+                out.0.push(WRITE_STATE);
+                out.usize(*layer);
+                out.u32(*slot);
+                out.bytes(state);
             }
             Command::ShiftToken { from, to, distance } => {
                 out.0.push(SHIFT_TOKEN);
@@ -109,7 +202,7 @@ impl Command {
         let mut from = Reader(message);
         let command = match from.u8()? {
             STEP => Command::Step(batch(&mut from)?),
-            NEW_STORE => Command::NewStore { blocks: from.u32()? },
+            NEW_STORE => Command::NewStore { blocks: from.u32()?, state_slots: from.u32()? },
             COPY_BLOCK => Command::CopyBlock { from: from.u32()?, to: from.u32()? },
             READ_ROWS => {
                 Command::ReadRows { layer: from.usize()?, first: from.usize()?, count: from.usize()? }
@@ -119,6 +212,10 @@ impl Command {
                 first: from.usize()?,
                 rows: from.bytes()?.to_vec(),
             },
+            READ_STATE => Command::ReadState { layer: from.usize()?, slot: from.u32()? },
+            WRITE_STATE => {
+                Command::WriteState { layer: from.usize()?, slot: from.u32()?, state: from.bytes()?.to_vec() }
+            }
             SHIFT_TOKEN => Command::ShiftToken {
                 from: from.usize()?,
                 to: from.usize()?,
@@ -144,6 +241,7 @@ fn batch(from: &mut Reader<'_>) -> Option<Batch> {
             2 => AttentionPath::Naive,
             _ => return None,
         };
+        let state = read_state(from)?;
         let rows = from.usize()?;
         let tokens = from.u32s()?;
         let embeddings: Vec<f32> = from.u32s()?.into_iter().map(f32::from_bits).collect();
@@ -155,7 +253,7 @@ fn batch(from: &mut Reader<'_>) -> Option<Batch> {
         if inputs.len() != rows {
             return None;
         }
-        batch.push(inputs, first, &table, path);
+        batch.push(inputs, first, &table, path).state = state;
     }
     batch.wanted = from.u32s()?;
     batch.wanted.iter().all(|row| (*row as usize) < batch.rows()).then_some(batch)
@@ -170,7 +268,12 @@ mod tests {
         let mut batch = Batch::default();
         batch.push(InputRows::Tokens(&[7, 9, 11]), 64, &[3, 1], AttentionPath::Absorbed);
         let values = [0.5, -0.0, f32::MIN_POSITIVE, 4.0];
-        batch.push(InputRows::Embeddings { values: &values, width: 2 }, 0, &[0], AttentionPath::Naive);
+        let kept = vec![(1, 7), (5, 0)];
+        batch
+            .push(InputRows::Embeddings { values: &values, width: 2 }, 0, &[0], AttentionPath::Naive)
+            .state = Some(SpanState { from: None, to: 3, kept, drafted: true });
+        let state = SpanState { from: Some(u32::MAX), to: 4, kept: Vec::new(), drafted: false };
+        batch.push(InputRows::Tokens(&[2]), 1, &[5], AttentionPath::Absorbed).state = Some(state);
         batch.wanted = vec![2, 4];
         let message = step_message(&batch);
         let Some(Command::Step(arrived)) = Command::read(&message) else { panic!("no step") };
@@ -190,7 +293,9 @@ mod tests {
     #[test]
     fn commands_arrive_as_they_were_sent() {
         let commands = [
-            Command::NewStore { blocks: 12 },
+            Command::NewStore { blocks: 12, state_slots: 5 },
+            Command::ReadState { layer: 2, slot: 9 },
+            Command::WriteState { layer: 2, slot: 0, state: vec![0, 1, 255, 7] },
             Command::CopyBlock { from: 1, to: 2 },
             Command::ReadRows { layer: 3, first: 400, count: 64 },
             Command::WriteRows { layer: 3, first: 5, rows: vec![1, 2, 255] },
@@ -208,5 +313,23 @@ mod tests {
                 && Command::read(&[99]).is_none()
                 && Command::read(&[END, 0]).is_none()
         );
+    }
+
+    #[test]
+    fn layers_arrive_as_they_were_sent() {
+        let shape = StateShape { heads: 3, rows: 18, columns: 16 };
+        let layers = [
+            LayerState::PerToken(KvLayer::of_rows(KvLayerKind::Index, 4, 128, 0)),
+            LayerState::PerToken(KvLayer::of_rows(KvLayerKind::Latent, 4, 576, 64)),
+            LayerState::Recurrent(RecurrentLayer { layer: 5, shape }),
+        ];
+        let message = layers_message(&layers);
+        assert_eq!(read_layers(&message).unwrap(), layers);
+        for len in 0..message.len() {
+            assert!(read_layers(&message[..len]).is_none(), "{len} bytes of {}", message.len());
+        }
+        let mut wrong = message;
+        wrong[8] = 99;
+        assert!(read_layers(&wrong).is_none());
     }
 }

@@ -1,9 +1,10 @@
 //! Ranks other than 0, which run the commands of rank 0.
 
-use crate::command::Command;
+use crate::command::{Command, layers_message};
 use crate::{times, wrong_message};
 use latent_backend::{
-    BackendError, BackendModel, Batch, CancelToken, Channel, Communicator, KvStore, ModelStep, RankTimes,
+    BackendError, BackendModel, Batch, CancelToken, Channel, Communicator, KvStore, LayerState, ModelStep,
+    RankTimes,
 };
 use latent_types::panic_text;
 use std::ops::ControlFlow;
@@ -67,10 +68,11 @@ impl FollowerSession<'_> {
                 self.model.start_profile();
             }
             Command::StopTimes => self.stop_times()?,
-            Command::NewStore { blocks } => {
+            Command::NewStore { blocks, state_slots } => {
                 // freed first: both together may not fit
                 self.store = None;
-                self.store.replace(self.model.new_kv_store(blocks, 0)?);
+                let store = self.store.insert(self.model.new_kv_store(blocks, state_slots)?);
+                self.communicator.send(0, Channel::Answers, &layers_message(&store.layout().layers))?;
             }
             Command::Step(batch) => self.step(batch)?,
             Command::CopyBlock { from, to } => self.store()?.copy_block(from, to)?,
@@ -81,6 +83,14 @@ impl FollowerSession<'_> {
                 self.communicator.send(0, Channel::Answers, &rows)?;
             }
             Command::WriteRows { layer, first, rows } => self.store()?.write_rows(layer, first, &rows)?,
+            Command::ReadState { layer, slot } => {
+                let store = self.store()?;
+                let shape = store.layout().layers.get(layer).and_then(LayerState::recurrent);
+                let mut state = vec![0; shape.map_or(0, |layer| layer.shape.bytes())];
+                store.read_state(layer, slot, &mut state)?;
+                self.communicator.send(0, Channel::Answers, &state)?;
+            }
+            Command::WriteState { layer, slot, state } => self.store()?.write_state(layer, slot, &state)?,
             Command::ShiftToken { from, to, distance } => self.store()?.shift_token(from, to, distance)?,
         }
         Ok(ControlFlow::Continue(()))

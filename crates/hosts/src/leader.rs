@@ -1,6 +1,6 @@
 //! Rank 0: a model that forwards every step to the other ranks.
 
-use crate::command::{Command, step_message};
+use crate::command::{Command, read_layers, step_message};
 use crate::guard::Guard;
 use crate::store::{RankStretch, SharedStore, tell};
 use crate::{Hosts, times, wrong_message};
@@ -9,8 +9,7 @@ use latent_backend::{
     KvStore, LayerState, ModelStep, PhaseSpan, PlanTimes, ProfileClock, RankTimes,
 };
 use latent_graph::activations::Activations;
-use latent_graph::ir::KvLayer;
-use latent_graph::{GraphError, ModelConfig, Stage};
+use latent_graph::{ModelConfig, Stage};
 use std::sync::Arc;
 
 /// Rank 0's part of a model, which stands for the whole.
@@ -19,27 +18,27 @@ pub struct Leader {
     hosts: Hosts,
     /// Of the whole model.
     config: ModelConfig,
-    stretches: Vec<RankStretch>,
     /// What all that ranks do together goes through.
     guard: Arc<Guard>,
 }
 
 impl Leader {
     /// The model of which `own` is rank 0's part and `config` the whole.
-    pub fn new(
-        own: Box<dyn BackendModel>,
-        hosts: Hosts,
-        config: ModelConfig,
-    ) -> Result<Leader, BackendError> {
-        let (partition, ranks) = (&hosts.partition, hosts.communicator.ranks());
-        let members = partition.members();
-        let stretch = |first: usize| {
-            let part = partition.part(&config, first, ranks).map_err(GraphError::from)?;
-            Ok(RankStretch { layers: part.layers, ranks: part.members })
-        };
-        let stretches = (0..ranks).step_by(members).map(stretch).collect::<Result<_, BackendError>>()?;
+    pub fn new(own: Box<dyn BackendModel>, hosts: Hosts, config: ModelConfig) -> Leader {
         let guard = Arc::new(Guard::new(hosts.communicator.clone()));
-        Ok(Leader { own, hosts, config, stretches, guard })
+        Leader { own, hosts, config, guard }
+    }
+
+    /// The layers of the caches of the others, rank after rank.
+    fn other_layers(&self) -> Result<Vec<Vec<LayerState>>, BackendError> {
+        let communicator = &*self.hosts.communicator;
+        let mut answer = Vec::new();
+        let of = |rank: usize| {
+            communicator.receive(rank, Channel::Answers, &mut answer)?;
+            let wrong = || wrong_message(communicator, rank, "its cache has unknown layers".into()).into();
+            read_layers(&answer).ok_or_else(wrong)
+        };
+        (1..communicator.ranks()).map(of).collect()
     }
 
     fn run(&mut self, step: ModelStep<'_>) -> Result<(), BackendError> {
@@ -85,17 +84,22 @@ impl BackendModel for Leader {
     }
 
     fn new_kv_store(&self, blocks: u32, state_slots: u32) -> Result<Box<dyn KvStore>, BackendError> {
-        let own = self.guard.run(|| {
-            tell(&*self.hosts.communicator, &Command::NewStore { blocks }.message())?;
-            self.own.new_kv_store(blocks, state_slots)
+        let (own, others) = self.guard.run(|| {
+            tell(&*self.hosts.communicator, &Command::NewStore { blocks, state_slots }.message())?;
+            let own = self.own.new_kv_store(blocks, state_slots)?;
+            Ok((own, self.other_layers()?))
         })?;
-        // latents have one width in all layers of a model
-        let row = own.layout().layers.iter().find_map(LayerState::per_token).cloned();
-        let layers = (0..self.config.layers)
-            .filter_map(|layer| row.clone().map(|row| LayerState::PerToken(KvLayer { layer, ..row })));
-        let layout = KvLayout { layers: layers.collect(), ..own.layout().clone() };
-        let (communicator, stretches) = (self.hosts.communicator.clone(), self.stretches.clone());
-        let guard = Arc::clone(&self.guard);
+        // the ranks of a stretch have rows of all its layers
+        let members = self.hosts.partition.members();
+        let (mut layers, mut stretches) = (Vec::new(), Vec::new());
+        for first in (0..=others.len()).step_by(members) {
+            let of_rank = first.checked_sub(1).map_or(&own.layout().layers, |other| &others[other]);
+            let start = layers.len();
+            layers.extend(of_rank.iter().cloned());
+            stretches.push(RankStretch { layers: start..layers.len(), ranks: first..first + members });
+        }
+        let layout = KvLayout { layers, ..own.layout().clone() };
+        let (communicator, guard) = (self.hosts.communicator.clone(), Arc::clone(&self.guard));
         Ok(Box::new(SharedStore { own, communicator, layout, stretches, guard }))
     }
 

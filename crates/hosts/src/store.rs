@@ -8,7 +8,7 @@ use std::any::Any;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Which ranks have which layers.
+/// Which ranks have which layers of the cache.
 #[derive(Clone, Debug)]
 pub(crate) struct RankStretch {
     pub(crate) layers: Range<usize>,
@@ -42,8 +42,49 @@ impl SharedStore {
         found.ok_or_else(|| BackendError::Unsupported(format!("the KV cache has no layer {layer}")))
     }
 
-    fn no_states() -> BackendError {
-        BackendError::Unsupported("a model that several ranks share has no recurrent layers".into())
+    /// Reads bytes of a layer from the first rank that has it: by `command` from another one, by `read` here.
+    fn read(
+        &self,
+        layer: usize,
+        bytes: &mut [u8],
+        command: impl FnOnce(usize) -> Command,
+        read: impl FnOnce(&dyn KvStore, usize, &mut [u8]) -> Result<(), BackendError>,
+    ) -> Result<(), BackendError> {
+        let (ranks, layer) = self.place(layer)?;
+        // no other rank takes part
+        if ranks.contains(&0) {
+            return read(&*self.own, layer, bytes);
+        }
+        self.guard.run(|| {
+            let communicator = &*self.communicator;
+            communicator.send(ranks.start, Channel::Commands, &command(layer).message())?;
+            let mut answer = Vec::new();
+            communicator.receive(ranks.start, Channel::Answers, &mut answer)?;
+            if answer.len() != bytes.len() {
+                let problem = format!("{} bytes of the cache, expected {}", answer.len(), bytes.len());
+                return Err(wrong_message(communicator, ranks.start, problem).into());
+            }
+            bytes.copy_from_slice(&answer);
+            Ok(())
+        })
+    }
+
+    /// Writes bytes of a layer on every rank that has it: by `command` on others, by `write` here.
+    fn write(
+        &mut self,
+        layer: usize,
+        command: impl FnOnce(usize) -> Command,
+        write: impl FnOnce(&mut dyn KvStore, usize) -> Result<(), BackendError>,
+    ) -> Result<(), BackendError> {
+        let (ranks, layer) = self.place(layer)?;
+        let message = command(layer).message();
+        let SharedStore { own, communicator, guard, .. } = self;
+        guard.run(|| {
+            for to in ranks.clone().filter(|rank| *rank > 0) {
+                communicator.send(to, Channel::Commands, &message)?;
+            }
+            if ranks.contains(&0) { write(&mut **own, layer) } else { Ok(()) }
+        })
     }
 }
 
@@ -62,44 +103,23 @@ impl KvStore for SharedStore {
 
     fn read_rows(&self, layer: usize, first: usize, rows: &mut [u8]) -> Result<(), BackendError> {
         let count = rows.len() / self.layout.row(layer).bytes();
-        let (ranks, layer) = self.place(layer)?;
-        // no other rank takes part
-        if ranks.contains(&0) {
-            return self.own.read_rows(layer, first, rows);
-        }
-        self.guard.run(|| {
-            let command = Command::ReadRows { layer, first, count }.message();
-            let communicator = &*self.communicator;
-            communicator.send(ranks.start, Channel::Commands, &command)?;
-            let mut answer = Vec::new();
-            communicator.receive(ranks.start, Channel::Answers, &mut answer)?;
-            if answer.len() != rows.len() {
-                let problem = format!("rows of {} bytes, expected {}", answer.len(), rows.len());
-                return Err(wrong_message(communicator, ranks.start, problem).into());
-            }
-            rows.copy_from_slice(&answer);
-            Ok(())
-        })
+        let command = |layer| Command::ReadRows { layer, first, count };
+        self.read(layer, rows, command, |own, layer, rows| own.read_rows(layer, first, rows))
     }
 
     fn write_rows(&mut self, layer: usize, first: usize, rows: &[u8]) -> Result<(), BackendError> {
-        let (ranks, layer) = self.place(layer)?;
-        let command = Command::WriteRows { layer, first, rows: rows.to_vec() }.message();
-        let SharedStore { own, communicator, guard, .. } = self;
-        guard.run(|| {
-            for to in ranks.clone().filter(|rank| *rank > 0) {
-                communicator.send(to, Channel::Commands, &command)?;
-            }
-            if ranks.contains(&0) { own.write_rows(layer, first, rows) } else { Ok(()) }
-        })
+        let command = |layer| Command::WriteRows { layer, first, rows: rows.to_vec() };
+        self.write(layer, command, |own, layer| own.write_rows(layer, first, rows))
     }
 
-    fn read_state(&self, _layer: usize, _slot: u32, _state: &mut [u8]) -> Result<(), BackendError> {
-        Err(SharedStore::no_states())
+    fn read_state(&self, layer: usize, slot: u32, state: &mut [u8]) -> Result<(), BackendError> {
+        let command = |layer| Command::ReadState { layer, slot };
+        self.read(layer, state, command, |own, layer, state| own.read_state(layer, slot, state))
     }
 
-    fn write_state(&mut self, _layer: usize, _slot: u32, _state: &[u8]) -> Result<(), BackendError> {
-        Err(SharedStore::no_states())
+    fn write_state(&mut self, layer: usize, slot: u32, state: &[u8]) -> Result<(), BackendError> {
+        let command = |layer| Command::WriteState { layer, slot, state: state.to_vec() };
+        self.write(layer, command, |own, layer| own.write_state(layer, slot, state))
     }
 
     fn shift_token(&mut self, from: usize, to: usize, distance: i64) -> Result<(), BackendError> {

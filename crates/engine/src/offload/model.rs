@@ -66,7 +66,8 @@ fn cross(batch: &Batch, rows: &[f32], width: usize, crossing: &mut Batch) {
     crossing.clear();
     for span in &batch.spans {
         let values = &rows[span.rows.start * width..span.rows.end * width];
-        crossing.push(InputRows::Embeddings { values, width }, span.first, &span.block_table, span.path);
+        let rows = InputRows::Embeddings { values, width };
+        crossing.push(rows, span.first, &span.block_table, span.path).state.clone_from(&span.state);
     }
     crossing.wanted.extend_from_slice(&batch.wanted);
 }
@@ -80,8 +81,9 @@ impl BackendModel for OffloadedModel {
         &self.stages
     }
 
-    fn new_kv_store(&self, blocks: u32, _state_slots: u32) -> Result<Box<dyn KvStore>, BackendError> {
-        let (front, back) = (self.front.new_kv_store(blocks, 0)?, self.back.new_kv_store(blocks, 0)?);
+    fn new_kv_store(&self, blocks: u32, state_slots: u32) -> Result<Box<dyn KvStore>, BackendError> {
+        let front = self.front.new_kv_store(blocks, state_slots)?;
+        let back = self.back.new_kv_store(blocks, state_slots)?;
         Ok(Box::new(OffloadedStore::new(front, back)))
     }
 

@@ -78,14 +78,7 @@ impl<'a> BackendPlacement<'a> {
         let options = EngineOptions { cache, draft: Draft::None, ..options.clone() };
         let mut resolved = options.resolve(front, config)?;
         resolved.side = Some(ModelSide::Before(cut));
-        let planned = BackendPlan::new(resolved, config, checkpoint)?;
-        if planned.is_recurrent() || back.is_recurrent() {
-            return Err(EngineError::Options(format!(
-                "a model with recurrent layers runs on one device: omit {}",
-                Setting::Offload
-            )));
-        }
-        Ok(Some(planned))
+        Ok(Some(BackendPlan::new(resolved, config, checkpoint)?))
     }
 }
 

@@ -66,10 +66,4 @@ impl<'a> BackendPlan<'a> {
         let bytes = (values / planned.max(1) as u64).saturating_mul(tokens as u64);
         LargePiece { of: PieceKind::Step { tokens }, bytes, most: self.resolved.backend.largest_piece() }
     }
-
-    /// Whether a layer keeps a state in place of rows.
-    pub(crate) fn is_recurrent(&self) -> bool {
-        let layers = self.resolved.backend.layer_states(&self.stages);
-        layers.iter().any(|layer| matches!(layer, LayerState::Recurrent(_)))
-    }
 }

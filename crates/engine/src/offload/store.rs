@@ -22,10 +22,6 @@ impl OffloadedStore {
     fn cut(&self) -> usize {
         self.front.layout().layers.len()
     }
-
-    fn no_states() -> BackendError {
-        BackendError::Unsupported("a model on two devices has no recurrent layers".into())
-    }
 }
 
 impl KvStore for OffloadedStore {
@@ -52,12 +48,18 @@ impl KvStore for OffloadedStore {
         }
     }
 
-    fn read_state(&self, _layer: usize, _slot: u32, _state: &mut [u8]) -> Result<(), BackendError> {
-        Err(OffloadedStore::no_states())
+    fn read_state(&self, layer: usize, slot: u32, state: &mut [u8]) -> Result<(), BackendError> {
+        match layer.checked_sub(self.cut()) {
+            None => self.front.read_state(layer, slot, state),
+            Some(layer) => self.back.read_state(layer, slot, state),
+        }
     }
 
-    fn write_state(&mut self, _layer: usize, _slot: u32, _state: &[u8]) -> Result<(), BackendError> {
-        Err(OffloadedStore::no_states())
+    fn write_state(&mut self, layer: usize, slot: u32, state: &[u8]) -> Result<(), BackendError> {
+        match layer.checked_sub(self.cut()) {
+            None => self.front.write_state(layer, slot, state),
+            Some(layer) => self.back.write_state(layer, slot, state),
+        }
     }
 
     fn shift_token(&mut self, from: usize, to: usize, distance: i64) -> Result<(), BackendError> {

@@ -6,8 +6,8 @@ use crate::support::{
     sample_of, sure_prompt,
 };
 use latent_backend::{Backend, Channel, Communicator, RankError};
-use latent_engine::cache::Sequence;
-use latent_engine::{Engine, EngineError, EngineOptions, LogitsRequest};
+use latent_engine::cache::{Sequence, StateOptions};
+use latent_engine::{Engine, EngineError, EngineOptions, LogitsRequest, SeqInput};
 use latent_formats::{Checkpoint, FormatError, Outline};
 use latent_graph::config::WireType;
 use latent_graph::passes::{CacheForm, MlaChoice, Precision};
@@ -313,6 +313,83 @@ fn forks_shifts_and_saved_caches_reach_every_rank() {
                 "pipeline=2" => assert!(bits(&led) == bits(&alone)),
                 _ => assert!(led.iter().zip(&alone).all(|(a, b)| error(a, b) <= EXACT)),
             }
+        }
+    }
+}
+
+/// Text, a fork from a snapshot, a step back, rejected drafts, and a file of the cache.
+fn session_with_states(engine: &mut Engine) -> Vec<Vec<f32>> {
+    let tokens: Vec<u32> = (0..150).map(|i| i * 7 % 100).collect();
+    let mut last = Vec::new();
+    let mut feed = |engine: &mut Engine, sequence: &mut Sequence, tokens: &[u32]| {
+        let hear = &mut |_: usize, l: &[f32]| last.push(l.to_vec());
+        engine.prefill(sequence, tokens, 32, LogitsRequest::Last, hear, &mut |_| true).unwrap();
+    };
+    let mut sequence = Sequence::default();
+    feed(engine, &mut sequence, &tokens);
+    let mut shared = engine.share(&sequence, 140);
+    assert_eq!(shared.len(), 128);
+    feed(engine, &mut shared, &tokens[128..140]);
+    let mut inputs = [SeqInput::drafted(&mut shared, &[5, 9, 100, 31])];
+    engine.step(&mut inputs, &mut |_, _, _| {}).unwrap().all().unwrap();
+    assert_eq!(engine.truncate(&mut shared, 142), 142);
+    feed(engine, &mut shared, &[3]);
+    assert_eq!(engine.truncate(&mut sequence, 100), 64);
+    feed(engine, &mut sequence, &tokens[64..70]);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("saved");
+    engine.save(&shared, &path).unwrap();
+    let (mut restored, _) = engine.restore(&path).unwrap();
+    feed(engine, &mut restored, &[9]);
+    feed(engine, &mut shared, &[9]);
+    // a snapshot that the file held
+    assert_eq!(engine.truncate(&mut restored, 90), 64);
+    feed(engine, &mut restored, &tokens[64..70]);
+    last
+}
+
+#[test]
+fn recurrent_states_reach_every_rank() {
+    let often = StateOptions { sequences: 4, snapshots: 4, every: 64 };
+    let options = |_| EngineOptions { states: often, context: Some(256), ..exact(MlaChoice::Auto) };
+    for (case, backend) in
+        ["kimi-linear-kda", "ling-3-kda"].into_iter().flat_map(|c| BACKENDS.map(|b| (c, b)))
+    {
+        let file = checkpoint(&folder(case));
+        let mut alone = Engine::load(&*backend(), &file, &options(0), &mut |_, _| {}).unwrap();
+        let layers = alone.config().layers;
+        let alone = session_with_states(&mut alone);
+        // rank 0 with and without a layer that has a state
+        let one_each = format!("pipeline={layers}");
+        let partitions =
+            ["pipeline=2", "layers=1:R", "layers=R:1", "experts=2", "pipeline=2,experts=2", &one_each];
+        for partition in partitions {
+            let partition = &partition.replace('R', &(layers - 1).to_string());
+            let (led, followed) = on_ranks(partition, &backend, &file, &options, session_with_states);
+            let led = led.unwrap();
+            followed.into_iter().for_each(|result| result.unwrap());
+            match partition.contains("experts") {
+                false => assert!(bits(&led) == bits(&alone), "{case} {partition}"),
+                true => {
+                    assert!(led.iter().zip(&alone).all(|(a, b)| error(a, b) <= EXACT), "{case} {partition}")
+                }
+            }
+        }
+        let refused = on_ranks("tensor=2", &backend, &file, &options, |_| ()).0.err().unwrap().to_string();
+        assert!(refused.contains("recurrent state of heads is not built"), "{refused}");
+    }
+}
+
+/// The cache of a model with indexers has two rows of each token in each layer.
+#[test]
+fn both_streams_of_sparse_attention_reach_every_rank() {
+    let file = checkpoint(&folder(SPARSE));
+    for backend in BACKENDS {
+        let options = exact(MlaChoice::Absorbed);
+        let alone = session(&mut Engine::load(&*backend(), &file, &options, &mut |_, _| {}).unwrap());
+        for partition in ["pipeline=2", "pipeline=3"] {
+            let (led, _) = on_ranks(partition, &backend, &file, &|_| exact(MlaChoice::Absorbed), session);
+            assert!(bits(&led.unwrap()) == bits(&alone), "{partition}");
         }
     }
 }

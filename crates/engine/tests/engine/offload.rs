@@ -72,6 +72,31 @@ fn wherever_a_model_is_cut_its_bits_are_those_of_one_backend() {
 }
 
 #[test]
+fn layers_with_a_state_run_on_both_sides() {
+    for case in ["kimi-linear-kda", "ling-3-kda"] {
+        let (file, tokens) = (checkpoint(&folder(case)), fixture(case).tokens);
+        let options = EngineOptions { context: Some(512), ..options(MlaChoice::Auto, CacheForm::Latent) };
+        let mut alone = support::engine(&file, &options);
+        let layers = alone.config().layers;
+        let expected = [64, 5].map(|chunk| bits(&all_logits(&mut alone, &tokens, chunk)));
+        for count in 0..=layers + 1 {
+            let mut engine = cut(&file, &options, count);
+            let found = [64, 5].map(|chunk| bits(&all_logits(&mut engine, &tokens, chunk)));
+            assert!(found == expected, "{case}, {count} of {layers} layers");
+            assert_eq!(engine.kv_cache().layout(), alone.kv_cache().layout(), "{case} {count}");
+            // the file of a sequence has the states of both sides
+            assert!(saved(&mut engine) == saved(&mut alone), "{case} {count}: another file");
+            let reference = offloaded(options.clone(), latent_backends::reference(), count);
+            let mut mixed = load(&*latent_backends::cpu(), &file, &reference);
+            let found = all_logits(&mut mixed, &tokens, 64);
+            let expected = all_logits(&mut alone, &tokens, 64);
+            let worst = found.iter().zip(&expected).map(|(a, b)| error(a, b)).fold(0.0, f64::max);
+            assert!(worst <= 1e-9, "{case} {count}: {worst:e}");
+        }
+    }
+}
+
+#[test]
 fn two_kinds_of_backends_agree_with_one() {
     let (file, fixture) = (checkpoint(&folder("v3")), fixture("v3"));
     let options = options(MlaChoice::Auto, CacheForm::Latent);
@@ -87,7 +112,7 @@ fn two_kinds_of_backends_agree_with_one() {
 
 /// A prompt's file, as an engine saves it.
 fn saved(engine: &mut Engine) -> Vec<u8> {
-    let (folder, tokens) = (tempfile::tempdir().unwrap(), [5, 9, 200, 31, 7]);
+    let (folder, tokens) = (tempfile::tempdir().unwrap(), [5, 9, 100, 31, 7]);
     let mut sequence = Sequence::default();
     engine.prefill(&mut sequence, &tokens, 64, LogitsRequest::Last, &mut |_, _| {}, &mut |_| true).unwrap();
     engine.save(&sequence, &folder.path().join("saved")).unwrap();

@@ -107,6 +107,15 @@ pub enum KvLayerKind {
 }
 
 impl KvLayerKind {
+    /// All kinds.
+    pub const ALL: [KvLayerKind; 5] = [
+        KvLayerKind::Latent,
+        KvLayerKind::Expanded,
+        KvLayerKind::Index,
+        KvLayerKind::ConvInputs,
+        KvLayerKind::DeltaState,
+    ];
+
     /// Whether it is one state of a sequence, not a row per token.
     pub fn is_recurrent(self) -> bool {
         matches!(self, KvLayerKind::ConvInputs | KvLayerKind::DeltaState)

@@ -201,7 +201,20 @@ pub fn lower_mla(
         }
         ir.nodes.splice(at..at, lowering.made);
     }
+    order_kv_layers(&mut ir);
     Ok(ir)
+}
+
+/// Numbers KV layers by the layers that own them, so that the layers of several parts of a model stand in the order of the whole.
+fn order_kv_layers(ir: &mut Ir) {
+    let mut order: Vec<usize> = (0..ir.kv_layers.len()).collect();
+    order.sort_by_key(|id| ir.kv_layers[*id].layer);
+    let mut numbers = vec![0; order.len()];
+    order.iter().enumerate().for_each(|(number, id)| numbers[*id] = number);
+    ir.kv_layers = order.iter().map(|id| ir.kv_layers[*id].clone()).collect();
+    for id in ir.nodes.iter_mut().filter_map(|node| node.kv_layer.as_mut()) {
+        *id = KvLayerId(numbers[id.0]);
+    }
 }
 
 /// The formulation of one attention. With an adapter of `kv_b` it is absorbed: the adapter's term is added to queries and results, whose rows

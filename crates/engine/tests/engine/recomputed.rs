@@ -1,0 +1,192 @@
+//! How many tokens of a text run again in a model with recurrent states: never those before the nearest snapshot.
+
+use crate::kda::{job, tokenizer};
+use crate::support::jobs::{HeardEvents, nothing_is_left};
+use crate::support::{checkpoint, engine, fixture, folder};
+use latent_engine::cache::{DiskCache, Sequence, StateOptions};
+use latent_engine::scheduler::{JobChoice, JobId, Scheduler, SchedulerOptions};
+use latent_engine::{
+    CancelToken, Draft, DraftInput, Engine, EngineError, EngineOptions, LogitsRequest, SeqInput,
+};
+use latent_graph::passes::MlaChoice;
+use latent_testing::{ModelRecipe, MtpLayer};
+use std::path::Path;
+
+const CASES: [&str; 2] = ["kimi-linear-kda", "ling-3-kda"];
+
+/// A snapshot after each block of 64 tokens.
+const EVERY: usize = 64;
+
+fn options(states: StateOptions) -> EngineOptions {
+    EngineOptions {
+        mla: MlaChoice::Absorbed,
+        threads: Some(1),
+        context: Some(512),
+        cache_tokens: Some(2048),
+        max_batch_tokens: Some(64),
+        states,
+        ..EngineOptions::default()
+    }
+}
+
+const OFTEN: StateOptions = StateOptions { sequences: 4, snapshots: 4, every: EVERY };
+
+/// A scheduler that counts the tokens of prompts that run.
+struct Counted {
+    scheduler: Scheduler,
+    heard: HeardEvents,
+    ran: u64,
+}
+
+impl Counted {
+    fn new(case: &str, states: StateOptions, disk: Option<&Path>) -> Counted {
+        let disk = disk.map(|path| DiskCache { path: path.to_owned(), max_bytes: 1 << 30 });
+        let engine = engine(&checkpoint(&folder(case)), &options(states));
+        let options = SchedulerOptions { disk, ..SchedulerOptions::default() };
+        let scheduler = Scheduler::new(engine, tokenizer(), options);
+        Counted { scheduler, heard: HeardEvents::default(), ran: 0 }
+    }
+
+    /// Tokens of prompts that have run since the last call.
+    fn since(&mut self) -> usize {
+        let before = std::mem::replace(&mut self.ran, self.scheduler.stats().tokens_in);
+        (self.ran - before) as usize
+    }
+
+    /// Tokens of these prompts that ran, submitted together, and their answers.
+    fn ask(&mut self, prompts: &[&[u32]]) -> (usize, Vec<Vec<u32>>) {
+        let submit = |prompt: &&[u32]| self.scheduler.submit(job(prompt, 6)).unwrap();
+        let ids: Vec<JobId> = prompts.iter().map(submit).collect();
+        self.heard.run(&mut self.scheduler);
+        let answers = ids.iter().map(|id| self.heard.tokens(*id)).collect();
+        (self.since(), answers)
+    }
+}
+
+#[test]
+fn conversations_run_what_is_new() {
+    for case in CASES {
+        let disk = tempfile::tempdir().unwrap();
+        let mut talk = Counted::new(case, OFTEN, Some(disk.path()));
+        let text = fixture(case).tokens;
+        let (ran, answers) = talk.ask(&[&text]);
+        assert_eq!(ran, text.len(), "{case}");
+        // regenerated: the last token again, for its logits
+        let (ran, again) = talk.ask(&[&text]);
+        assert_eq!((ran, &again), (1, &answers), "{case}");
+        // the next message: what has run of the answer counts
+        let said = [&text[..], &answers[0], &[21, 22, 23]].concat();
+        let (ran, _) = talk.ask(&[&said]);
+        assert!((1..=4).contains(&ran), "{case}: {ran} tokens for a message of three");
+        // edited at 140: from the snapshot at 128
+        let edited = [&text[..140], &[11, 12, 13]].concat();
+        assert_eq!(talk.ask(&[&edited]).0, 143 - 128, "{case}");
+        // two tabs of one page: a prompt of 128 tokens in common, each with another question
+        let tabs = [[&text[..128], &[31, 32, 33, 34]].concat(), [&text[..128], &[41, 42]].concat()];
+        assert_eq!(talk.ask(&[&tabs[0], &tabs[1]]).0, 4 + 2, "{case}");
+        // back to the first: its own snapshot at its end
+        assert_eq!(talk.ask(&[&tabs[0]]).0, 1, "{case}");
+        // four answers to one prompt: it runs once
+        let choices = (0..4).map(|_| JobChoice::default()).collect();
+        let new = [&text[..70], &[51; 40]].concat();
+        talk.scheduler.submit_choices(job(&new, 6), choices).unwrap();
+        talk.heard.run(&mut talk.scheduler);
+        // and its last token once more for each
+        assert!(talk.since() <= 110 - 64 + 4, "{case}");
+        talk.scheduler.flush_disk();
+        nothing_is_left(&mut talk.scheduler);
+        drop(talk);
+        // another process: from the last block on the disk with a state behind it
+        let mut restarted = Counted::new(case, OFTEN, Some(disk.path()));
+        assert_eq!(restarted.ask(&[&text]), (text.len() - 128, answers), "{case}");
+        nothing_is_left(&mut restarted.scheduler);
+    }
+}
+
+#[test]
+fn cancelled_and_preempted_jobs_run_little_again() {
+    for case in CASES {
+        let text = fixture(case).tokens;
+        // cancelled after two steps of 64 tokens
+        let mut talk = Counted::new(case, OFTEN, None);
+        let id = talk.scheduler.submit(job(&text, 6)).unwrap();
+        while talk.scheduler.stats().tokens_in < 128 {
+            assert!(talk.heard.step(&mut talk.scheduler));
+        }
+        talk.scheduler.cancel(id);
+        talk.heard.run(&mut talk.scheduler);
+        let ran = talk.since();
+        assert!((128..text.len()).contains(&ran), "{case}: {ran}");
+        assert_eq!(talk.ask(&[&text]).0, text.len() - 128, "{case}");
+        // fewer states than jobs: each preemption costs the tokens after a snapshot, which all have at 64
+        let scarce = StateOptions { sequences: 2, snapshots: 2, every: EVERY };
+        let mut talk = Counted::new(case, scarce, None);
+        let prompts: Vec<Vec<u32>> = (0..6).map(|i| text[i * 5..i * 5 + 100].to_vec()).collect();
+        let prompts: Vec<&[u32]> = prompts.iter().map(Vec::as_slice).collect();
+        let (ran, _) = talk.ask(&prompts);
+        let again = talk.scheduler.stats().preemptions as usize * (100 + 6);
+        assert!(ran <= 600 + again, "{case}: {ran} tokens ran, {:?}", talk.scheduler.stats());
+    }
+}
+
+fn feed(engine: &mut Engine, sequence: &mut Sequence, tokens: &[u32]) {
+    engine.prefill(sequence, tokens, 64, LogitsRequest::Last, &mut |_, _| {}, &mut |_| true).unwrap();
+}
+
+#[test]
+fn sequences_go_back_to_the_nearest_snapshot_only() {
+    let made = tempfile::tempdir().unwrap();
+    for case in CASES {
+        let text = fixture(case).tokens;
+        let mut engine = engine(&checkpoint(&folder(case)), &options(OFTEN));
+        let mut sequence = Sequence::default();
+        feed(&mut engine, &mut sequence, &text[..140]);
+        // a saved conversation: nothing runs again, and after an edit what is behind the snapshot
+        let path = made.path().join(case);
+        engine.save(&sequence, &path).unwrap();
+        let (mut restored, _) = engine.restore(&path).unwrap();
+        assert_eq!(restored.len(), 140, "{case}");
+        assert_eq!(engine.truncate(&mut restored, 139), 128, "{case}");
+        assert_eq!(engine.truncate(&mut restored, 100), 64, "{case}");
+        // a cancelled step: the sequence is where it was
+        let cancelled = CancelToken::new();
+        cancelled.cancel();
+        engine.set_cancel_token(cancelled);
+        let mut inputs = [SeqInput::tokens(&mut sequence, &[3; 20], LogitsRequest::Last)];
+        assert!(engine.step(&mut inputs, &mut |_, _, _| {}).is_err(), "{case}");
+        engine.set_cancel_token(CancelToken::new());
+        assert_eq!(sequence.len(), 140, "{case}");
+        // a context shift: refused, and nothing is lost
+        let refused = engine.shift(&mut sequence, 3..40).unwrap_err();
+        assert!(matches!(refused, EngineError::NoContextShift), "{refused}");
+        assert!(refused.to_string().contains("cannot forget tokens"), "{refused}");
+        assert_eq!(sequence.len(), 140, "{case}");
+    }
+}
+
+/// Ling-3.0's layer that drafts a token: a rejected one takes no row back.
+#[test]
+fn rejected_drafts_of_the_mtp_layer_cost_no_row() {
+    let made = tempfile::tempdir().unwrap();
+    let path = made.path().join("ling.gguf");
+    let recipe = ModelRecipe {
+        mtp: MtpLayer::Own,
+        layers: Some(4),
+        ..ModelRecipe::new("small-ling-3", "Q8_0".parse().unwrap())
+    };
+    recipe.write_gguf(&path).unwrap();
+    let options = EngineOptions { draft: Draft::Mtp, ..options(OFTEN) };
+    let mut engine = engine(&checkpoint(&path), &options);
+    let mut sequence = Sequence::default();
+    let text: Vec<u32> = (0..60).map(|i| i * 7 % 190).collect();
+    feed(&mut engine, &mut sequence, &text);
+    // across the snapshot at 64
+    for at in 60..70 {
+        engine.draft(&mut [DraftInput { sequence: &mut sequence, token: 5 }], &mut |_, _| {}).unwrap();
+        let mut inputs = [SeqInput::drafted(&mut sequence, &[5, 9])];
+        engine.step(&mut inputs, &mut |_, _, _| {}).unwrap().all().unwrap();
+        assert_eq!(engine.truncate(&mut sequence, at + 1), at + 1);
+    }
+    let snapshots: Vec<usize> = sequence.snapshots().collect();
+    assert_eq!(snapshots, [64]);
+}
