@@ -541,6 +541,7 @@ impl ModelSizes {
             original,
             beta_fast: 32.0,
             beta_slow: 1.0,
+            ext_factor: 1.0,
             magnitude: 1.0,
         };
         let scaling = self.yarn.map_or(RopeScaling::None, yarn);

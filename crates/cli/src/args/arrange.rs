@@ -61,6 +61,7 @@ const ABSENT: [(&[&str], &[&str]); 16] = [
             "yarn_attn_factor",
             "yarn_beta_fast",
             "yarn_beta_slow",
+            "yarn_ext_factor",
         ],
     ),
     // the weights of the file alone

@@ -37,6 +37,10 @@ pub(crate) struct MetadataArgs {
     #[arg(long, value_name = "FACTOR", allow_negative_numbers = true, value_parser = number, help_heading = DEVELOPER)]
     pub(crate) yarn_attn_factor: Option<f64>,
 
+    /// YaRN: share of the original frequency in pairs with many rotations, from 0 to 1 (-1: the model's)
+    #[arg(long, value_name = "X", allow_negative_numbers = true, value_parser = share, help_heading = DEVELOPER)]
+    pub(crate) yarn_ext_factor: Option<f64>,
+
     /// YaRN: pairs of elements with more rotations than this are not scaled (-1: the model's)
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = number, help_heading = DEVELOPER)]
     pub(crate) yarn_beta_fast: Option<f64>,
@@ -48,6 +52,11 @@ pub(crate) struct MetadataArgs {
 
 fn number(word: &str) -> Result<f64, String> {
     word.parse().ok().filter(|number: &f64| number.is_finite()).ok_or_else(|| "expected a number".into())
+}
+
+fn share(word: &str) -> Result<f64, String> {
+    let share = number(word)?;
+    if share <= 1.0 { Ok(share) } else { Err("expected a number from 0 to 1, or -1".into()) }
 }
 
 fn factor(word: &str) -> Result<f64, String> {
@@ -67,6 +76,7 @@ impl MetadataArgs {
             ("scaling.factor", real(self.rope_scale.or(scale))),
             ("scaling.original_context_length", original.map(|tokens| Value::Unsigned(tokens as u64))),
             ("scaling.attn_factor", real(self.yarn_attn_factor)),
+            ("scaling.yarn_ext_factor", self.yarn_ext_factor.filter(|share| *share >= 0.0).map(Value::Float)),
             ("scaling.yarn_beta_fast", real(self.yarn_beta_fast)),
             ("scaling.yarn_beta_slow", real(self.yarn_beta_slow)),
         ];
@@ -105,8 +115,11 @@ mod tests {
         );
         // llama.cpp's words for the model's own values
         assert_eq!(
-            keys("--rope-freq-base 0 --yarn-attn-factor -1 --yarn-beta-fast -1 --yarn-orig-ctx 0"),
+            keys(
+                "--rope-freq-base 0 --yarn-attn-factor -1 --yarn-ext-factor -1 --yarn-beta-fast -1 --yarn-orig-ctx 0"
+            ),
             ""
         );
+        assert_eq!(keys("--yarn-ext-factor 0"), "a.rope.scaling.yarn_ext_factor=0");
     }
 }

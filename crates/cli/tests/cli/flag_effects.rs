@@ -290,6 +290,7 @@ const TABLE: &[(&[&str], &str, Effect)] = &[
     (ANY, "yarn_attn_factor", Fails("--yarn-attn-factor x", "expected a number")),
     (ANY, "yarn_beta_fast", Fails("--yarn-beta-fast x", "expected a number")),
     (ANY, "yarn_beta_slow", Fails("--yarn-beta-slow x", "expected a number")),
+    (ANY, "yarn_ext_factor", Fails("--yarn-ext-factor 2", "from 0 to 1")),
     // prompts and output
     (&["run", "tokenize"], "prompt", With("-p a", "-p b", "")),
     (&["chat"], "prompt", Shows("-p Hello", "")),

@@ -181,6 +181,9 @@ fn metadata_flags_change_how_positions_are_scaled() {
     assert!(unscaled != own && base != own && base != unscaled);
     assert!(logits(&["--override-kv", "deepseek2.rope.freq_base=float:20"]) == base);
     assert!(logits(&["--rope-freq-scale", "0.5"]) != own);
+    let mixed = |share: &str| logits(&["--yarn-ext-factor", share]);
+    assert!(mixed("1") == own && mixed("-1") == own);
+    assert!(mixed("0") != own && mixed("0.5") != own && mixed("0.5") != mixed("0"));
     for (flags, word) in [
         (&["--override-kv", "deepseek2.rope.freq_base=int:7"][..], "a value of type int cannot replace"),
         (&["--override-kv", "deepseek2.block_count=int:77"], "blk.3.ffn_gate_inp.weight is missing"),

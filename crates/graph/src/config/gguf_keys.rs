@@ -216,17 +216,22 @@ fn rope(config: &ModelConfig, architecture: &Architecture, keys: &mut KeyList) {
             keys.add_size("rope.scaling.original_context_length", *original);
             *magnitude
         }
-        RopeScaling::Yarn { factor, original, beta_fast, beta_slow, magnitude } => {
+        RopeScaling::Yarn { factor, original, beta_fast, beta_slow, ext_factor, magnitude } => {
             keys.add_text("rope.scaling.type", "yarn");
             keys.add_real("rope.scaling.factor", *factor);
             keys.add_size("rope.scaling.original_context_length", *original);
             keys.add_real("rope.scaling.yarn_beta_fast", *beta_fast);
             keys.add_real("rope.scaling.yarn_beta_slow", *beta_slow);
+            if *ext_factor != 1.0 {
+                keys.add_real("rope.scaling.yarn_ext_factor", *ext_factor);
+            }
             let (whole, growth) = (yarn_mscale(*factor, 1.0), config.score_growth());
             let mscale = mscale_of(*factor, growth / magnitude);
             let (attention, log) = match architecture.yarn {
                 // llama.cpp's converter writes a multiplier for Mistral Large 3, which has none
                 YarnKeys::Deepseek2 if a.temperature.is_some() => (*magnitude, 1.0),
+                YarnKeys::Frequencies if *ext_factor == 0.0 => (*magnitude, 0.0),
+                _ if *ext_factor == 0.0 => (*magnitude, mscale),
                 YarnKeys::Deepseek2 if mscale != 0.0 => (*magnitude, mscale),
                 YarnKeys::Deepseek2 | YarnKeys::Frequencies => (magnitude / whole, 0.0),
                 YarnKeys::Mla => (growth / whole, mscale),

@@ -109,6 +109,7 @@ fn yarn(
         let expected = format!("at least {}, which is {beta_slow}", keys.name("rope.scaling.yarn_beta_slow"));
         return Err(keys.wrong("rope.scaling.yarn_beta_fast", beta_fast, expected));
     }
+    let ext_factor = keys.real("rope.scaling.yarn_ext_factor", limits::EXT_FACTOR)?.unwrap_or(1.0);
     let log = keys.real("rope.scaling.yarn_log_multiplier", limits::MSCALE)?.unwrap_or(0.0) / 0.1;
     let scaled = |mscale: f64, all: f64| {
         let magnitude = attn_factor * yarn_mscale(factor, mscale) / yarn_mscale(factor, all);
@@ -120,7 +121,9 @@ fn yarn(
         YarnKeys::Deepseek2 | YarnKeys::Mla => scaled(1.0, log),
         YarnKeys::Frequencies => (attn_factor * yarn_mscale(factor, 1.0), 1.0),
     };
-    Ok((RopeScaling::Yarn { factor, original, beta_fast, beta_slow, magnitude }, score_scale))
+    // as in llama.cpp, cos and sin do not grow where no pair keeps its frequency
+    let magnitude = if ext_factor == 0.0 { attn_factor } else { magnitude };
+    Ok((RopeScaling::Yarn { factor, original, beta_fast, beta_slow, ext_factor, magnitude }, score_scale))
 }
 
 type LongRopeFactors = (Vec<f64>, Vec<f64>);

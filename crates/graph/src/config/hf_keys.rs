@@ -171,7 +171,7 @@ impl ModelConfig {
             RopeScaling::Linear { factor } => {
                 json!({"rope_type": "linear", "type": "linear", "factor": factor})
             }
-            RopeScaling::Yarn { factor, original, beta_fast, beta_slow, magnitude } => {
+            RopeScaling::Yarn { factor, original, beta_fast, beta_slow, magnitude, .. } => {
                 let growth = self.score_growth();
                 json!({
                     "rope_type": "yarn",

@@ -193,7 +193,8 @@ fn yarn(p: &Reader<'_>, context: usize) -> Result<(RopeScaling, f64), ConfigErro
     if let Some(given) = p.real("attention_factor", limits::MAGNITUDE)? {
         magnitude = given;
     }
-    Ok((RopeScaling::Yarn { factor, original, beta_fast, beta_slow, magnitude }, score_scale))
+    let ext_factor = 1.0;
+    Ok((RopeScaling::Yarn { factor, original, beta_fast, beta_slow, ext_factor, magnitude }, score_scale))
 }
 
 fn longrope(p: &Reader<'_>, dims: usize, context: usize) -> Result<RopeScaling, ConfigError> {

@@ -45,6 +45,8 @@ pub(super) const LONG_FACTOR: RangeInclusive<f64> = 1e-6..=1e6;
 /// YaRN's β: rotations over the original context.
 pub(super) const BETA: RangeInclusive<f64> = 1e-6..=1e6;
 /// YaRN's `mscale` and `mscale_all_dim`.
+/// Share of the kept frequency in YaRN.
+pub(super) const EXT_FACTOR: RangeInclusive<f64> = 0.0..=1.0;
 pub(super) const MSCALE: RangeInclusive<f64> = 0.0..=100.0;
 /// Factor on cos and sin.
 pub(super) const MAGNITUDE: RangeInclusive<f64> = 1e-3..=1e3;

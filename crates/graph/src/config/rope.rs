@@ -45,6 +45,8 @@ pub enum RopeScaling {
         beta_fast: f64,
         /// Rotations below which a pair is slow.
         beta_slow: f64,
+        /// Share of the kept frequency in fast pairs, from 0 (all pairs are divided) to 1 (YaRN as published).
+        ext_factor: f64,
         /// Factor on cos and sin.
         magnitude: f64,
     },
@@ -77,13 +79,14 @@ impl RopeSpec {
         match &self.scaling {
             RopeScaling::None => plain.collect(),
             RopeScaling::Linear { factor } => plain.map(|frequency| frequency / factor).collect(),
-            RopeScaling::Yarn { factor, original, beta_fast, beta_slow, .. } => {
+            RopeScaling::Yarn { factor, original, beta_fast, beta_slow, ext_factor, .. } => {
                 let (low, high) = yarn_range(self.base, self.dims, *original, *beta_fast, *beta_slow);
                 // a ramp of no width becomes a step, not a division by zero
                 let width = (high - low).max(0.001);
                 let blend = |(pair, fast): (usize, f64)| {
                     let slow_part = ((pair as f64 - low) / width).clamp(0.0, 1.0);
-                    fast / factor * slow_part + fast * (1.0 - slow_part)
+                    let kept = (1.0 - slow_part) * ext_factor;
+                    fast / factor * (1.0 - kept) + fast * kept
                 };
                 plain.enumerate().map(blend).collect()
             }
@@ -159,7 +162,7 @@ mod tests {
     }
 
     fn yarn(beta_fast: f64, beta_slow: f64) -> RopeSpec {
-        spec(RopeScaling::Yarn { factor: 40.0, original: 4096, beta_fast, beta_slow, magnitude: 1.25 })
+        mixed(beta_fast, beta_slow, 1.0)
     }
 
     #[test]
@@ -175,6 +178,24 @@ mod tests {
         assert_eq!(scaled[10], plain[10]);
         assert!(scaled[11] < plain[11]);
         assert_eq!(scaled[23], plain[23] / 40.0);
+    }
+
+    fn mixed(beta_fast: f64, beta_slow: f64, ext_factor: f64) -> RopeSpec {
+        let (factor, original, magnitude) = (40.0, 4096, 1.25);
+        spec(RopeScaling::Yarn { factor, original, beta_fast, beta_slow, ext_factor, magnitude })
+    }
+
+    #[test]
+    fn an_ext_factor_below_one_divides_fast_pairs_in_part() {
+        let plain = spec(RopeScaling::None).inverse_frequencies(1);
+        let (half, none) =
+            (mixed(32.0, 1.0, 0.5).inverse_frequencies(1), mixed(32.0, 1.0, 0.0).inverse_frequencies(1));
+        for pair in 0..32 {
+            let kept = 0.5 * (1.0 - ((pair as f64 - 10.0) / 13.0).clamp(0.0, 1.0));
+            let expected = plain[pair] * (kept + (1.0 - kept) / 40.0);
+            assert!((half[pair] - expected).abs() <= 1e-15 * expected, "pair {pair}");
+            assert_eq!(none[pair], plain[pair] / 40.0, "pair {pair}");
+        }
     }
 
     #[test]

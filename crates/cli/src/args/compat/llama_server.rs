@@ -132,7 +132,7 @@ pub(super) const FLAGS: &[CompatFlag] = &[
     row("--rope-freq-base", "LLAMA_ARG_ROPE_FREQ_BASE", Value, Own, ""),
     row("--rope-freq-scale", "LLAMA_ARG_ROPE_FREQ_SCALE", Value, Own, ""),
     row("--yarn-orig-ctx", "LLAMA_ARG_YARN_ORIG_CTX", Value, Own, ""),
-    row("--yarn-ext-factor", "LLAMA_ARG_YARN_EXT_FACTOR", Value, Refused, "only the factor 1 is supported: leave the flag out, or give --rope-scaling linear for 0"),
+    row("--yarn-ext-factor", "LLAMA_ARG_YARN_EXT_FACTOR", Value, Own, "from 0 to 1"),
     row("--yarn-attn-factor", "LLAMA_ARG_YARN_ATTN_FACTOR", Value, Own, ""),
     row("--yarn-beta-slow", "LLAMA_ARG_YARN_BETA_SLOW", Value, Own, ""),
     row("--yarn-beta-fast", "LLAMA_ARG_YARN_BETA_FAST", Value, Own, ""),

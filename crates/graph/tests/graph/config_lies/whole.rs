@@ -77,9 +77,12 @@ fn numbers_that_are_not_finite() {
         ] {
             gguf(small().real(key, value), &[&format!("key deepseek2.{key} is {shown}"), "a number from"]);
         }
-        for key in
-            ["rope.scaling.yarn_log_multiplier", "rope.scaling.yarn_beta_fast", "rope.scaling.yarn_beta_slow"]
-        {
+        for key in [
+            "rope.scaling.yarn_log_multiplier",
+            "rope.scaling.yarn_beta_fast",
+            "rope.scaling.yarn_beta_slow",
+            "rope.scaling.yarn_ext_factor",
+        ] {
             let file = small().yarn(4.0, 128, Some(0.1)).real(key, value);
             gguf(file, &[&format!("key deepseek2.{key} is {shown}"), "a number from"]);
         }
