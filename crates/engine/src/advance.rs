@@ -5,7 +5,6 @@ use crate::draft::{DraftInput, DraftedTokens};
 use crate::embedding::Embedding;
 use crate::engine::Engine;
 use crate::error::EngineError;
-use crate::generate::GenerationTaker;
 use crate::generation::{ChosenToken, Generation};
 use crate::in_flight::Ticket;
 use crate::logits_taker::{KeptLogits, LogitsTaker};
@@ -104,6 +103,26 @@ impl AnswerShare {
     /// The drafts behind its tokens.
     fn drafts(&self) -> &[u32] {
         &self.tokens[self.share..]
+    }
+}
+
+/// An answer, which keeps the logits of its last row, and where those of drafts' rows go.
+pub(crate) struct GenerationTaker<'t> {
+    pub(crate) generation: &'t mut Generation,
+    pub(crate) after: &'t mut [KeptLogits],
+}
+
+impl LogitsTaker for GenerationTaker<'_> {
+    fn enough(&self, _input: usize, row: usize) -> usize {
+        // a draft's row is used once the tokens before it are chosen
+        self.generation.enough(row)
+    }
+
+    fn take(&mut self, _input: usize, row: usize, logits: Logits<'_>) {
+        match row.checked_sub(1).and_then(|draft| self.after.get_mut(draft)) {
+            Some(after) => after.keep(logits),
+            None => self.generation.keep_logits(logits),
+        }
     }
 }
 

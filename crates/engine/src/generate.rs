@@ -1,38 +1,17 @@
 //! The loop from a prompt to text.
 
-use crate::advance::{AnswerProgress, RunningAnswer};
+use crate::advance::{AnswerProgress, GenerationTaker, RunningAnswer};
 use crate::context_shift::ContextShift;
 use crate::engine::Engine;
 use crate::error::EngineError;
 use crate::generation::{ChosenToken, Generation, LogitsProcessor};
-use crate::logits_taker::{KeptLogits, LogitsTaker};
 use crate::request::{Answer, Listener, Request, StopReason, TokenEvent};
 use crate::session::Session;
 use crate::step::LogitsRequest;
-use latent_backend::{CancelToken, Instant, Logits};
+use latent_backend::{CancelToken, Instant};
 use latent_text::Tokenizer;
 use latent_types::Setting;
 use std::sync::Arc;
-
-/// An answer, which keeps the logits of its last row, and where those of drafts' rows go.
-pub(crate) struct GenerationTaker<'t> {
-    pub(crate) generation: &'t mut Generation,
-    pub(crate) after: &'t mut [KeptLogits],
-}
-
-impl LogitsTaker for GenerationTaker<'_> {
-    fn enough(&self, _input: usize, row: usize) -> usize {
-        // a draft's row is used once the tokens before it are chosen
-        self.generation.enough(row)
-    }
-
-    fn take(&mut self, _input: usize, row: usize, logits: Logits<'_>) {
-        match row.checked_sub(1).and_then(|draft| self.after.get_mut(draft)) {
-            Some(after) => after.keep(logits),
-            None => self.generation.keep_logits(logits),
-        }
-    }
-}
 
 /// An engine whose steps watch the token of an answer. Dropped, also by a panic of the answer's listener, it watches its own again.
 struct CancellableEngine<'e> {
