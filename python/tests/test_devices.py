@@ -103,7 +103,7 @@ X = random(3, 64)
         (lambda gpu: latent.quantized_linear(X, **(INT4 | {"zeros": INT4["zeros"] + np.uint8(99)}), device=gpu), "must be from 0 to 16"),
         (lambda gpu: latent.quantized_linear(X, **(FP4 | {"quant_type": "int4"}), device=gpu), "int4 weights take zero points"),
         (lambda gpu: latent.quantized_linear(X, **FP4, device=gpu, threads=2), "threads selects instructions|threads"),
-        (lambda gpu: latent.quantized_linear(X, **FP4, device=gpu, isa="portable"), "isa selects instructions of the CPU"),
+        (lambda gpu: latent.quantized_linear(X, **FP4, device=gpu, isa="portable"), "isa selects CPU instructions"),
         (lambda gpu: latent.quantized_linear(X, **FP4, device=gpu, activations="int8"), "no kernel fused on gpu:0 for inputs of int8"),
         (lambda gpu: latent.quantized_linear_striped(X, parallel=9, **FP4, device=gpu), "parallel factor is 9; it must be from 1 to K / 8 = 8"),
         (lambda gpu: latent.quantized_linear(DeviceArray(X, gpu), **FP4, device="cpu"), "x is on gpu:0"),

@@ -108,7 +108,7 @@ int main(void) {
     latent_device_weight *ordered = NULL;
     int right = refused(latent_device_multiply(layers[1], inputs, NULL, NULL, &none, &error), &error, "the input [19, 72] has 1368 elements") &&
                 refused(latent_device_multiply(layers[0], inputs, inputs, NULL, &none, &error), &error, "the bias [1, 72]") &&
-                refused(latent_device_multiply(layers[0], inputs, NULL, &options, &none, &error), &error, "isa selects instructions of the CPU") &&
+                refused(latent_device_multiply(layers[0], inputs, NULL, &options, &none, &error), &error, "isa selects CPU instructions") &&
                 refused(latent_device_multiply(NULL, inputs, NULL, NULL, &none, &error), &error, "resident is NULL") &&
                 refused(latent_device_array_read(results, found, M, &error), &error, "the result [19, 37]") &&
                 refused(latent_device_array_new(device, x, M, LATENT_INPUT_F32, M, K, &none, &error), &error, "the input [19, 136]") &&

@@ -246,7 +246,7 @@ mod tests {
         assert!(alone.check(1.19).is_ok());
         assert_eq!(
             alone.check(1.21).unwrap_err().to_string(),
-            "below 1.21: pp512 has 1.200 of its speed before"
+            "below 1.21: pp512 runs at 1.200 of its earlier speed"
         );
         let mut objects = now.to_vec();
         found.add_to(&mut objects);
@@ -261,7 +261,7 @@ mod tests {
             (found.rows[0].ratio, &found.machine[..]),
             (None, &["cpu: B before, A now".to_owned()][..])
         );
-        assert!(found.check(0.5).unwrap_err().to_string().contains("another machine: cpu: B before"));
+        assert!(found.check(0.5).unwrap_err().to_string().contains("different machines: cpu: B before"));
     }
 
     #[test]
