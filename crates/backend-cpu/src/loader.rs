@@ -62,7 +62,6 @@ fn declared_bytes(stages: &[Stage], tensors: &dyn TensorIndex) -> WeightBytes {
     bytes
 }
 
-/// The tensors of a weight.
 fn infos<'c>(weight: &'c Weight, checkpoint: &'c Checkpoint) -> impl Iterator<Item = &'c TensorInfo> {
     weight.parts.iter().filter_map(|part| checkpoint.info(&part.tensor))
 }

@@ -231,7 +231,6 @@ pub(crate) fn imitation(
     found.into_iter().flatten().next().ok_or(GpuError::NoAdapter)
 }
 
-/// The adapter of this number.
 pub(crate) fn adapter(index: usize) -> Result<(wgpu::Adapter, AdapterDescription), GpuError> {
     let mut found = all();
     match found.len() {

@@ -7,44 +7,29 @@ use latent_types::Setting;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum GpuError {
-    /// No driver offers an adapter.
     #[error(
         "no GPU was found: no driver for Vulkan, Metal or DX12 offers an adapter (on Linux, is the vendor's Vulkan driver installed? `vulkaninfo` lists its adapters); use {}",
         Setting::Device.to("cpu")
     )]
     NoAdapter,
-    /// There are fewer adapters than asked for.
     #[error("no adapter {index}: {count} found, numbered from 0; `latent devices` lists them")]
-    NoSuchAdapter {
-        index: usize,
-        /// The number of adapters.
-        count: usize,
-    },
-    /// The adapter lacks what every shader needs.
+    NoSuchAdapter { index: usize, count: usize },
     #[error("{device}: {problem}; use {}", Setting::Device.to("cpu"))]
     Lacking { device: String, problem: String },
-    /// The driver did not open a device.
     #[error("{device}: the driver did not open the device: {problem}")]
-    NotOpened {
-        device: String,
-        /// What the driver says.
-        problem: String,
-    },
-    /// The device has no memory left.
+    NotOpened { device: String, problem: String },
     #[error(
         "{device}: out of device memory: {what} takes {}, with {} already in use; a smaller {} leaves layers on the CPU",
         more(*bytes), mib(*in_use), Setting::Offload
     )]
     OutOfMemory {
         device: String,
-        /// What the memory was for.
         what: String,
         /// The requested size, if the call names one.
         bytes: Option<u64>,
         /// Bytes that Latent has already allocated there.
         in_use: u64,
     },
-    /// The weights of a model do not fit.
     #[error(
         "{device}: the model's weights take {} of device memory, {} more than available; leave layers on the CPU with a smaller {} \
          ({} finds how many fit), use a smaller model, or {}",
@@ -52,31 +37,18 @@ pub enum GpuError {
     )]
     TooManyWeights {
         device: String,
-        /// Bytes of all weights there.
         needed: u64,
         /// Bytes not yet uploaded when the device refused.
         missing: u64,
     },
-    /// A buffer exceeds the device's limit.
     #[error("{device}: {what} takes {}, and the device allows {} in one piece", mib(*bytes), mib(*most))]
-    TooLarge {
-        device: String,
-        /// What is too large.
-        what: String,
-        bytes: u64,
-        most: u64,
-    },
+    TooLarge { device: String, what: String, bytes: u64, most: u64 },
     /// The device is gone: a driver that was reset, a hung shader, a card that was removed.
     #[error(
         "{device}: the device was lost: {problem}; load the model again, or use {} (`latent serve` can do so automatically: {})",
         Setting::Device.to("cpu"), Setting::GpuFallback.to("cpu")
     )]
-    Lost {
-        device: String,
-        /// What the driver says.
-        problem: String,
-    },
-    /// The device does not answer.
+    Lost { device: String, problem: String },
     #[error("{device}: no answer within {seconds} s: a shader hangs, or the device is overloaded")]
     Hung {
         device: String,

@@ -37,7 +37,6 @@ pub enum KernelVariant {
 }
 
 impl KernelVariant {
-    /// All of them.
     pub const ALL: [KernelVariant; 6] = [
         KernelVariant::Planes,
         KernelVariant::Subgroups,

@@ -156,9 +156,6 @@ impl W4Device {
     }
 
     /// Sends rows. Those of f16 have an even number of columns.
-    ///
-    /// # Errors
-    /// Another number of elements, too little memory.
     pub fn rows(&self, elements: W4Elements<'_>, rows: usize, columns: usize) -> Result<W4Rows, GpuError> {
         let f16 = matches!(elements, W4Elements::F16(_));
         if rows.checked_mul(columns) != Some(elements.len()) || (f16 && !columns.is_multiple_of(2)) {
@@ -210,17 +207,11 @@ impl W4Rows {
     }
 
     /// Its elements, once the device has computed them; those of f16 widened.
-    ///
-    /// # Errors
-    /// A device that fails.
     pub fn read_f32(&self) -> Result<Vec<f32>, GpuError> {
         if self.f16 { self.to_f32()?.read_f32() } else { Ok(floats(&self.read()?)) }
     }
 
     /// Its elements as bits of f16; those of f32 rounded.
-    ///
-    /// # Errors
-    /// A device that fails.
     pub fn read_f16(&self) -> Result<Vec<u16>, GpuError> {
         if !self.f16 {
             return self.to_f16()?.read_f16();
@@ -232,17 +223,11 @@ impl W4Rows {
     }
 
     /// The same elements as f16, rounded to nearest even.
-    ///
-    /// # Errors
-    /// Too little memory, a device that fails.
     pub fn to_f16(&self) -> Result<W4Rows, GpuError> {
         self.mapped(true, W4RowShader::ToF16)
     }
 
     /// The same elements as f32.
-    ///
-    /// # Errors
-    /// Too little memory, a device that fails.
     pub fn to_f32(&self) -> Result<W4Rows, GpuError> {
         self.mapped(false, W4RowShader::ToF32)
     }
@@ -277,7 +262,6 @@ impl W4Resident {
         self.codes
     }
 
-    /// Its device.
     pub fn device(&self) -> W4Device {
         W4Device(Arc::clone(&self.device))
     }
@@ -374,9 +358,6 @@ impl W4Resident {
     }
 
     /// Its values `[K, N]` as it is stored, in f32 or f16 (rounded to nearest even).
-    ///
-    /// # Errors
-    /// Too little memory, a device that fails.
     pub fn dequantize(&self, f16: bool) -> Result<W4Rows, GpuError> {
         let values = self.device().empty("the dequantized weight", self.shape.k, self.shape.n, f16)?;
         if let Some(weight) = &self.weight {

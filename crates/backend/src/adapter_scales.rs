@@ -12,7 +12,6 @@ impl AdapterScales {
         AdapterScales((!scales.is_empty()).then(|| scales.into()))
     }
 
-    /// The scale of an adapter.
     pub fn get(&self, adapter: usize) -> f32 {
         self.as_slice().get(adapter).copied().unwrap_or(0.0)
     }

@@ -8,16 +8,12 @@ use std::sync::Arc;
 pub trait Communicator: Send + Sync {
     fn rank(&self) -> usize;
 
-    /// Number of ranks.
     fn ranks(&self) -> usize;
 
     /// The name of a rank's host in errors.
     fn host(&self, rank: usize) -> String;
 
     /// Sends a message without waiting for its receipt.
-    ///
-    /// # Errors
-    /// [`RankError`] when a rank is lost.
     fn send(&self, to: usize, channel: Channel, message: &[u8]) -> Result<(), RankError>;
 
     /// Waits for the next message of a rank, which replaces the contents of `message`.
@@ -55,43 +51,16 @@ impl Channel {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RankError {
-    /// The rank is lost or does not answer.
     #[error("rank {rank} on host {host} is gone: {cause}")]
-    Lost {
-        rank: usize,
-        /// Where it ran.
-        host: String,
-        /// How the loss was detected.
-        cause: String,
-    },
-    /// The rank has ended regularly.
+    Lost { rank: usize, host: String, cause: String },
     #[error("rank {rank} on host {host} has ended")]
-    Ended {
-        rank: usize,
-        /// Where it ran.
-        host: String,
-    },
-    /// The rank reported a failure.
+    Ended { rank: usize, host: String },
     #[error("rank {rank} on host {host} failed: {cause}")]
-    Failed {
-        rank: usize,
-        /// Where it runs.
-        host: String,
-        /// The reported cause.
-        cause: String,
-    },
-    /// Ranks have different settings or files.
+    Failed { rank: usize, host: String, cause: String },
     #[error(transparent)]
     Differs(Box<RankDifference>),
-    /// An unexpected message: a bug in Latent.
     #[error("rank {rank} on host {host} sent {problem} (please report this)")]
-    Message {
-        rank: usize,
-        /// Where it runs.
-        host: String,
-        /// What is wrong with it.
-        problem: String,
-    },
+    Message { rank: usize, host: String, problem: String },
     /// The transport between ranks cannot be started, or not used as requested.
     #[error("{0}")]
     Setup(String),

@@ -9,10 +9,8 @@ use latent_types::TensorType;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BackendError {
-    /// The file cannot be read, or contains impossible values.
     #[error(transparent)]
     Format(#[from] FormatError),
-    /// Hyper-parameters are missing, contradictory or unsupported.
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// The backend cannot run an operation of the plan: a bug in Latent, not in the file.
@@ -26,21 +24,13 @@ pub enum BackendError {
         "{file}: tensor {tensor} is stored as {ty}, which Latent cannot compute with; convert the model to another type"
     )]
     NotDecodable { file: String, tensor: String, ty: TensorType },
-    /// A tensor's bytes do not decode.
     #[error("{file}: {error}")]
     Decode { file: String, error: latent_quant::QuantError },
     /// A packed file's tensor is not stored as the model needs it.
     #[error("{file}: tensor {tensor} {problem}; pack the model again with `latent pack`")]
     Packed { file: String, tensor: String, problem: String },
-    /// A packed file cannot be written.
     #[error("{}: {error}{hint}", path.display())]
-    PackIo {
-        path: std::path::PathBuf,
-        /// What the operating system says.
-        error: std::io::Error,
-        hint: String,
-    },
-    /// A file is not written.
+    PackIo { path: std::path::PathBuf, error: std::io::Error, hint: String },
     #[error(transparent)]
     Output(#[from] OutputError),
     /// The operating system, or the device's driver, refused memory or a thread.
@@ -50,20 +40,17 @@ pub enum BackendError {
         /// The operating system's or driver's error.
         error: std::io::Error,
     },
-    /// The device failed, or cannot hold the model.
     #[error(transparent)]
     Device(Box<dyn std::error::Error + Send + Sync>),
     /// The device is lost or does not answer. It is unusable until it is opened and the model
     /// loaded again.
     #[error(transparent)]
     Lost(Box<dyn std::error::Error + Send + Sync>),
-    /// Settings that this backend or this machine cannot serve.
     #[error("{0}")]
     Unsupported(String),
     /// A KV store of another backend, or of another model.
     #[error("this KV cache belongs to another backend or model: use a cache that this model created")]
     ForeignStore,
-    /// Another rank of the model failed.
     #[error(transparent)]
     Rank(#[from] RankError),
     /// The step was cancelled. Its rows are not in the KV cache.

@@ -8,7 +8,6 @@ pub struct KernelCalls {
     pub kernel: String,
     /// How many.
     pub calls: usize,
-    /// Workgroups of all of them.
     pub workgroups: u64,
     /// Threads of a workgroup.
     pub threads: u32,

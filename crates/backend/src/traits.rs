@@ -26,7 +26,6 @@ pub struct ModelOptions {
     pub threads: usize,
 }
 
-/// A model to be loaded.
 pub struct LoadRequest<'a> {
     /// The file.
     pub checkpoint: &'a Arc<Checkpoint>,
@@ -99,9 +98,6 @@ pub trait Backend: Send + Sync {
     fn target(&self) -> &BackendTarget;
 
     /// The highest ISA level that this machine and `limit` allow.
-    ///
-    /// # Errors
-    /// [`BackendError::Unsupported`] when `limit` exceeds the machine's ISA.
     fn isa(&self, limit: Option<Tier>) -> Result<Tier, BackendError>;
 
     /// The state that the layers of these stages keep between steps, in the order of
@@ -296,9 +292,6 @@ pub trait BackendModel: Send {
     fn stop_trace(&mut self) -> Option<ActivationTrace>;
 
     /// Starts summing the squares of the inputs of weights, per column, over all steps.
-    ///
-    /// # Errors
-    /// [`BackendError::Unsupported`] if the backend does not support this.
     fn start_input_squares(&mut self) -> Result<(), BackendError> {
         Err(BackendError::Unsupported(format!(
             "this device does not collect input statistics of weights; use {}",

@@ -38,9 +38,6 @@ pub fn reference() -> Box<dyn Backend> {
 }
 
 /// Checks that [`by_name`] accepts the name, without opening a device.
-///
-/// # Errors
-/// [`BackendError::Unsupported`], which lists the names, for any other one.
 pub fn check_name(name: &str) -> Result<(), BackendError> {
     parse(name).map(|_| ()).ok_or_else(|| unknown(name))
 }

@@ -13,7 +13,6 @@ use std::path::PathBuf;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConvertError {
-    /// The model cannot be read.
     #[error("{0}")]
     Format(#[from] FormatError),
     /// Its hyper-parameters make no sense, or its architecture is not supported.
@@ -22,43 +21,31 @@ pub enum ConvertError {
     /// A tensor is missing or has another shape than the hyper-parameters require.
     #[error("{0}")]
     Graph(#[from] GraphError),
-    /// Its tokenizer cannot be read or written.
     #[error("{0}")]
     Text(#[from] TextError),
     /// The other kind of file has no keys for what it does.
     #[error("{0}")]
     Inexpressible(#[from] InexpressibleModel),
-    /// A file cannot be written.
     #[error("{0}")]
     Output(#[from] OutputError),
-    /// Its architecture is not known in GGUF files.
     #[error(
         "{file}: Latent does not support GGUF files of architecture {architecture:?}; llama.cpp's convert_hf_to_gguf.py may convert the model for llama.cpp"
     )]
-    NoGguf {
-        file: String,
-        /// What it calls its architecture.
-        architecture: String,
-    },
+    NoGguf { file: String, architecture: String },
     /// An adapter of another base model, or a matrix that cannot be decoded.
     #[error("{}: tensor {tensor}: {problem}", path.display())]
     Adapter { path: PathBuf, tensor: String, problem: String },
-    /// It is of the wrong kind.
     #[error("{file}: it is {what}; give {expected}")]
     Kind { file: String, what: &'static str, expected: &'static str },
-    /// The target's folder does not exist.
     #[error("{}: its folder {} does not exist; create it first", path.display(), folder.display())]
     NoFolder { path: PathBuf, folder: PathBuf },
-    /// The target is there already.
     #[error("{}: it exists; {} replaces it", path.display(), Setting::Force)]
     Exists { path: PathBuf },
-    /// The target lies in the folder of the model.
     #[error("{}: it is inside the model's own folder {}; choose a path outside it", path.display(), folder.display())]
     Inside { path: PathBuf, folder: PathBuf },
     /// The target's folder holds a file that would count as a part of the new model.
     #[error("{}: it contains {name}, which would become part of the new model; remove it or give another folder", path.display())]
     Leftover { path: PathBuf, name: String },
-    /// Tensors that no circuit knows.
     #[error("{file}: {} unknown to the circuit: {}", counted(tensors), listed(tensors))]
     Unknown { file: String, tensors: Vec<String> },
     /// A tensor is stored in a type that cannot be decoded.
@@ -72,29 +59,21 @@ pub enum ConvertError {
         value: f32,
         ty: TensorType,
     },
-    /// Numbers cannot be encoded.
     #[error("tensor {tensor}: {error}")]
     Encode {
         /// The tensor of the new file.
         tensor: String,
         error: QuantError,
     },
-    /// A type that is not offered.
     #[error("{ty} cannot be written here; supported types: {known}")]
     Type { ty: TensorType, known: String },
-    /// The files would be too small.
     #[error(transparent)]
     TooManyFiles(#[from] TooManyFiles),
     /// Its weights are not written in the types asked for.
     #[error(transparent)]
     Quantize(#[from] QuantizeError),
-    /// The system gives no thread.
     #[error("no thread to encode with: {error}")]
-    Thread {
-        /// The operating system's error.
-        error: std::io::Error,
-    },
-    /// The caller asked to stop.
+    Thread { error: std::io::Error },
     #[error("stopped; nothing was written")]
     Stopped,
 }

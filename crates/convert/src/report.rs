@@ -9,7 +9,6 @@ pub struct ConversionReport {
     /// The files that were written, the one to open first.
     pub files: Vec<PathBuf>,
     pub bytes: u64,
-    /// Tensors in them.
     pub tensors: usize,
     /// What the new files do not have, and what else a user should know: a sentence each.
     pub notes: Vec<String>,

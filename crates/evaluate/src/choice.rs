@@ -85,7 +85,6 @@ fn cleaned(text: &str) -> String {
 pub struct EndingScore {
     /// Sum of ln p over its tokens.
     pub ln_p: f64,
-    /// Tokens that were scored.
     pub tokens: usize,
     pub characters: usize,
 }

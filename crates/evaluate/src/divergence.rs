@@ -16,7 +16,6 @@ const MIN_LN_BASE: f32 = -16.0;
 pub struct Divergence {
     /// Tokens of a chunk.
     pub context: usize,
-    /// Number of chunks.
     pub chunks: usize,
     /// Positions that count, in all chunks.
     pub positions: usize,

@@ -13,7 +13,6 @@ use serde::{Deserialize, Serialize};
 pub struct Perplexity {
     /// Tokens of a chunk.
     pub context: usize,
-    /// Number of chunks.
     pub chunks: usize,
     /// Positions that count, in all chunks.
     pub positions: usize,

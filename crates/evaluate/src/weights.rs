@@ -74,9 +74,6 @@ impl WeightErrorSums {
 
 /// Compares the weights of two files with `threads` threads. `progress` is called with the finished
 /// and the total pieces; if it returns false, the comparison stops.
-///
-/// # Errors
-/// Files without a tensor in common; [`Stopped`](latent_engine::EngineError::Stopped).
 pub fn weight_errors(
     file: &Checkpoint,
     base: &Checkpoint,

@@ -8,30 +8,18 @@ use std::path::{Path, PathBuf};
 /// Why a file is not read.
 #[derive(Debug, thiserror::Error)]
 pub enum InputError {
-    /// The operating system refuses access.
     #[error("{}: {error}", path.display())]
-    Io {
-        path: PathBuf,
-        /// The operating system's error.
-        error: std::io::Error,
-    },
+    Io { path: PathBuf, error: std::io::Error },
     /// It is not a regular file: reading it might block, or never end.
     #[error("{}: it is {what}, but only plain files are read; copy its contents into a file", path.display())]
-    NotAFile {
-        path: PathBuf,
-        /// Its kind.
-        what: &'static str,
-    },
-    /// It is larger than any file of its kind.
+    NotAFile { path: PathBuf, what: &'static str },
     #[error("{}: {bytes} bytes, more than the limit of {limit} for this kind of file", path.display())]
     TooLarge {
         path: PathBuf,
         /// Its bytes, as far as they were read.
         bytes: u64,
-        /// The maximum size in bytes.
         limit: u64,
     },
-    /// It is not UTF-8.
     #[error("{}: not UTF-8 text: {error}", path.display())]
     NotText {
         path: PathBuf,

@@ -18,15 +18,12 @@ pub use crate::unfinished::remove_unfinished;
 /// Why a file is not written.
 #[derive(Debug, thiserror::Error)]
 pub enum OutputError {
-    /// The system refuses it.
     #[error("{}: {error}", path.display())]
     Io {
         /// The file that was to be written.
         path: PathBuf,
-        /// The operating system's error.
         error: io::Error,
     },
-    /// Nothing is written there.
     #[error("{}: {problem}", path.display())]
     Refused {
         /// The file that was to be written.
@@ -172,9 +169,6 @@ pub fn write(target: &Path, bytes: &[u8]) -> Result<(), OutputError> {
 }
 
 /// Writes a whole file that only its owner may read.
-///
-/// # Errors
-/// As for [`OutputFile::create_private`] and [`OutputFile::finish`].
 pub fn write_private(target: &Path, bytes: &[u8]) -> Result<(), OutputError> {
     filled(OutputFile::create_private(target)?, bytes)
 }

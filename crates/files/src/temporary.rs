@@ -48,9 +48,6 @@ fn make_in<T>(
 
 impl TemporaryFile {
     /// Makes a file in `folder` that is readable for its owner only if `private`.
-    ///
-    /// # Errors
-    /// An error of the system.
     pub(crate) fn create_in(folder: &Path, private: bool) -> io::Result<TemporaryFile> {
         let mut options = OpenOptions::new();
         options.read(true).write(true).create_new(true);

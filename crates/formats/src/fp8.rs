@@ -34,9 +34,6 @@ pub(crate) fn scale_names(weight: &str) -> [String; 2] {
 }
 
 /// The scales of an FP8 tensor, where a matrix has a scale for each `block` if it has several.
-///
-/// # Errors
-/// What is missing, or does not fit.
 pub(crate) fn scales_of(
     tensor: &HeaderTensor<'_>,
     block: (usize, usize),

@@ -17,7 +17,6 @@ pub struct MetadataOverride {
 /// What is wrong with values in place of a file's.
 #[derive(Debug, thiserror::Error)]
 pub enum OverrideError {
-    /// Only a GGUF file has metadata.
     #[error("{file}: only metadata of a GGUF file can be overridden; edit config.json")]
     NotGguf { file: String },
     #[error("{key}: a value of type {given} cannot replace the file's {found}")]

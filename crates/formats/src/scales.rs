@@ -126,7 +126,6 @@ fn decode(ty: TensorType, bytes: &[u8]) -> Option<Vec<f32>> {
     })
 }
 
-/// Types of scales.
 pub(crate) const SCALE_TYPES: [TensorType; 3] = [TensorType::F32, TensorType::BF16, TensorType::F16];
 
 #[cfg(test)]

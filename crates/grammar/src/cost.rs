@@ -21,7 +21,6 @@ const COMPARED: u64 = 16;
 /// Literals of a grammar that are read byte by byte; of others all bytes are assumed.
 const LITERALS: usize = 100;
 
-/// Bytes of such a literal.
 const LITERAL_BYTES: usize = 64;
 
 /// The maximum number of expressions that are visited for one grammar.
@@ -50,7 +49,6 @@ mod tag {
 /// The derivatives that an expression can have in one state: pairs of a set of bytes and the expression that follows them.
 #[derive(Clone)]
 pub(crate) struct DerivativeSpread {
-    /// The number of pairs.
     pairs: u64,
     /// For each byte, the number of sets that hold it.
     overlap: [u64; 256],

@@ -34,50 +34,32 @@ impl fmt::Display for SourcePosition {
 #[derive(Clone, Debug, thiserror::Error, PartialEq)]
 #[non_exhaustive]
 pub enum GrammarError {
-    /// Malformed grammar text.
     #[error("the {what} is malformed at {place}: {problem}")]
-    Syntax {
-        /// `GBNF grammar` or `Lark grammar`.
-        what: &'static str,
-        place: SourcePosition,
-        /// What is wrong there.
-        problem: String,
-    },
+    Syntax { what: &'static str, place: SourcePosition, problem: String },
     /// A schema, grammar or pattern that cannot be compiled: it contradicts itself, or uses what is not supported.
     #[error("the {what} cannot be used: {problem}")]
     Invalid {
-        /// `JSON schema`, `regular expression`, …
         what: &'static str,
         /// The keyword, rule or value at fault.
         problem: String,
     },
-    /// Larger than allowed.
     #[error("the {what} has {found} {unit}; the limit is {limit}")]
     TooLarge {
-        /// `JSON schema`, `GBNF grammar`, …
         what: &'static str,
-        /// `bytes`, `levels of nesting`, …
         unit: &'static str,
         /// How many it has, or at how many counting stopped.
         found: usize,
         limit: usize,
     },
-    /// Compiling took too long.
     #[error("the {what} takes more than {:.1} s to compile: simplify it", limit.as_secs_f64())]
     Timeout { what: &'static str, limit: Duration },
-    /// As many grammars as allowed are being compiled already.
     #[error("{0} grammars are being compiled already; try again in a moment")]
     Busy(usize),
-    /// A tokenizer with which no output can be constrained.
     #[error("output cannot be constrained with this tokenizer: {0}")]
     Vocabulary(String),
     /// A step at which the grammar allows no token, or is too ambiguous to say which.
     #[error("the {what} allows no next token: {problem}")]
-    Step {
-        /// The kind of constraint.
-        what: &'static str,
-        problem: String,
-    },
+    Step { what: &'static str, problem: String },
 }
 
 impl GrammarError {

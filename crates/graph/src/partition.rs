@@ -31,63 +31,24 @@ enum Stretches {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PartitionError {
-    /// Malformed text.
     #[error(
         "partition {text:?}: {problem}; a partition is a list like pipeline=2,tensor=2 of pipeline=N or layers=A:B:…, tensor=N, experts=N"
     )]
-    Syntax {
-        /// What was given.
-        text: String,
-        /// What is wrong with it.
-        problem: String,
-    },
+    Syntax { text: String, problem: String },
     /// Ranks of one stretch of layers share both heads and experts, or one of them.
     #[error(
         "tensor={tensor} and experts={experts} differ, but the same ranks share both: use equal numbers, or omit one"
     )]
-    Groups {
-        /// Ranks that share heads.
-        tensor: usize,
-        /// Ranks that share experts.
-        experts: usize,
-    },
-    /// There are more or fewer ranks.
+    Groups { tensor: usize, experts: usize },
     #[error("partition {partition} needs {needs} ranks, but the job has {ranks}: start mpirun -n {needs}")]
-    Ranks {
-        partition: String,
-        /// Ranks that the partition requires.
-        needs: usize,
-        /// Ranks of the job.
-        ranks: usize,
-    },
-    /// Too few layers.
+    Ranks { partition: String, needs: usize, ranks: usize },
     #[error("cannot split {layers} layers into {stretches} stretches: each needs at least one layer")]
-    Layers {
-        /// Stretches asked for.
-        stretches: usize,
-        /// Layers of the model.
-        layers: usize,
-    },
-    /// Lengths of stretches that are not the model's layers.
+    Layers { stretches: usize, layers: usize },
     #[error("layers={given} are {sum} layers, but the model has {layers}")]
-    Counts {
-        /// As they were given.
-        given: String,
-        sum: usize,
-        /// Layers of the model.
-        layers: usize,
-    },
+    Counts { given: String, sum: usize, layers: usize },
     /// What is to be shared cannot be cut so often.
     #[error("cannot split {of} {what} across {members} ranks; use fewer ranks")]
-    TooFew {
-        /// Heads, experts or columns.
-        what: &'static str,
-        /// How many there are.
-        of: usize,
-        /// Ranks.
-        members: usize,
-    },
-    /// Expert parallel of a model without experts.
+    TooFew { what: &'static str, of: usize, members: usize },
     #[error("experts={0} needs a model with experts: use tensor={0} or pipeline={0}")]
     NoExperts(usize),
     /// Gate and up of experts in one tensor, which is not cut by columns.
@@ -106,7 +67,6 @@ pub enum PartitionError {
         /// Rows or columns of a block.
         block: usize,
     },
-    /// What a partitioned model does not run yet.
     #[error("{0} is not built for a model that several ranks share; {1}")]
     NotBuilt(&'static str, String),
 }

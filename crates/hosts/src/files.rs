@@ -10,7 +10,6 @@ use latent_types::TensorType;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
-/// What a rank has.
 struct RankInventory {
     /// What identifies the model, where no file is missing.
     whole: Option<Identity>,

@@ -89,9 +89,6 @@ pub(crate) fn extent(
 }
 
 /// Checks the [`extent`] against memory of `found` elements.
-///
-/// # Errors
-/// [`ShapeError::Overflow`], and [`ShapeError::Length`] where the memory is shorter.
 pub(crate) fn fits(
     what: &'static str,
     (rows, cols, stride): (usize, usize, usize),

@@ -28,9 +28,6 @@ impl<'a> MatrixView<'a> {
     }
 
     /// [`new`](Self::new) for sizes that may be wrong.
-    ///
-    /// # Errors
-    /// When `data` is too short, or the size overflows.
     pub fn try_new(
         data: &'a [f32],
         rows: usize,
@@ -41,7 +38,6 @@ impl<'a> MatrixView<'a> {
         Ok(MatrixView { data, rows, cols, stride })
     }
 
-    /// Number of rows.
     pub fn rows(&self) -> usize {
         self.rows
     }
@@ -125,7 +121,6 @@ impl<'a> MatrixViewMut<'a> {
         MatrixViewMut { start, rows, cols, stride, _borrow: PhantomData }
     }
 
-    /// Number of rows.
     pub fn rows(&self) -> usize {
         self.rows
     }

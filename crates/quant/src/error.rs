@@ -9,18 +9,10 @@ pub enum QuantError {
     /// The type holds no weights, or its bits are not known.
     #[error("{0} cannot be decoded to numbers")]
     NotDecodable(TensorType),
-    /// The type has no encoder.
     #[error("{0} cannot be encoded; supported types: {list}", list = crate::encodable().map(TensorType::name).collect::<Vec<_>>().join(", "))]
     NotEncodable(TensorType),
-    /// Bytes and numbers do not agree.
     #[error("{numbers} numbers of {ty} do not take {bytes} bytes")]
-    Length {
-        ty: TensorType,
-        /// Bytes given.
-        bytes: usize,
-        numbers: usize,
-    },
-    /// Not one importance per number.
+    Length { ty: TensorType, bytes: usize, numbers: usize },
     #[error("{importance} importances for {numbers} numbers; the numbers must be equal")]
     Importance { importance: usize, numbers: usize },
 }

@@ -179,7 +179,6 @@ impl TileLayout {
         Some(TileLayout { ty, blocks, block_bytes, row_bytes, starts, bytes })
     }
 
-    /// Bytes per tile.
     pub fn tile_bytes(&self) -> usize {
         self.bytes
     }
@@ -438,7 +437,6 @@ fn twelve(block: &[u8], from: usize) -> [u8; 12] {
     std::array::from_fn(|i| block[from + i])
 }
 
-/// Formats that have tiles.
 pub const FORMATS: [TensorType; 17] = [
     TensorType::Q4_0,
     TensorType::Q4_1,

@@ -31,7 +31,6 @@ pub trait ModelCatalog: Send + Sync {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DownloadProgress {
-    /// What is downloaded.
     pub source: String,
     /// Bytes that are here.
     pub done: u64,

@@ -134,7 +134,6 @@ pub struct ModelSource {
     pub bytes: u64,
     /// What loads it.
     pub loader: Loader,
-    /// What draws it.
     pub drawing: Option<DrawingSource>,
     /// Everything that it is made from, as text: a model whose definition has changed is loaded anew when the list of models is read again.
     pub definition: String,

@@ -22,7 +22,6 @@ pub(crate) struct AnswerParams {
     pub(crate) stop: Vec<String>,
     /// Report log-probabilities of this many alternatives.
     pub(crate) logprobs: Option<usize>,
-    /// Answers.
     pub(crate) n: usize,
     /// Whether these are the probabilities after all samplers.
     pub(crate) post_sampling_probs: bool,
@@ -367,7 +366,6 @@ pub(crate) fn texts(fields: &ObjectFields<'_>, name: &str) -> Result<Vec<String>
     }
 }
 
-/// Stop strings.
 fn stop(fields: &ObjectFields<'_>, name: &str, limits: &Limits) -> Result<Vec<String>, ApiError> {
     let mut stop = texts(fields, name)?;
     limits.check(&fields.path(name), "stop", stop.len(), limits.stop)?;

@@ -20,7 +20,6 @@ pub struct ChatTemplate {
     adds_functions: bool,
 }
 
-/// The input of a template.
 #[derive(Clone, Debug)]
 pub struct ChatInput {
     /// The conversation: a list of objects with `role` and `content`.

@@ -77,7 +77,6 @@ impl Topology {
 }
 
 impl Node {
-    /// CPUs of the node.
     pub fn cpus(&self) -> usize {
         self.cores.iter().map(Vec::len).sum()
     }

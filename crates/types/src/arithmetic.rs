@@ -13,6 +13,5 @@ pub enum Arithmetic {
 }
 
 impl Arithmetic {
-    /// All of them.
     pub const ALL: [Arithmetic; 4] = [Arithmetic::Int8, Arithmetic::F32, Arithmetic::F16, Arithmetic::Bf16];
 }

@@ -132,7 +132,6 @@ impl CacheRow {
         self.content + self.rope
     }
 
-    /// Bytes per row.
     pub fn bytes(&self) -> usize {
         let scale = if self.ty.has_row_scale() { size_of::<f32>() } else { 0 };
         self.content_bytes() + self.rope * self.ty.float_bytes() + scale
@@ -174,7 +173,6 @@ macro_rules! op_kinds {
         }
 
         impl OpKind {
-            /// All of them.
             pub const ALL: &'static [OpKind] = &[$(OpKind::$kind,)*];
 
             /// The word for it, as the plan writes it.

@@ -13,7 +13,6 @@ macro_rules! settings {
         }
 
         impl Setting {
-            /// All of them.
             pub const ALL: &[Setting] = &[$(Setting::$setting),*];
 
             /// The field that sets it.

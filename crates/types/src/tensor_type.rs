@@ -143,7 +143,6 @@ impl TensorType {
         self.row().3
     }
 
-    /// Bytes per block.
     pub fn block_bytes(self) -> usize {
         self.row().4
     }

@@ -50,7 +50,6 @@ impl ExpandedLayout {
         ExpandedLayout { bytes, block, kv_len, latent, width, nope, v, heads, group }
     }
 
-    /// Number of blocks.
     pub(crate) fn blocks(&self) -> usize {
         self.kv_len / self.block
     }

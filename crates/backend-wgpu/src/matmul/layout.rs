@@ -282,7 +282,6 @@ impl BlockLayout {
         self.ty.block_len().max(OCTET)
     }
 
-    /// Bytes per block.
     pub fn block_bytes(&self) -> usize {
         self.block_len() / self.ty.block_len() * self.ty.block_bytes()
     }

@@ -41,7 +41,6 @@ impl GemvTile {
         if octets.is_multiple_of(self.lanes) && turns <= MAX_TURNS { Some(turns) } else { None }
     }
 
-    /// Outputs per workgroup.
     pub const fn workgroup_outputs(&self) -> usize {
         self.threads / self.lanes * self.outputs
     }

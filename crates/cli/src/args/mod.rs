@@ -181,9 +181,6 @@ impl Cli {
 
 impl ServeArgs {
     /// The arguments with the settings of a file where neither the command line nor the environment says otherwise.
-    ///
-    /// # Errors
-    /// A setting with a value that its flag refuses.
     pub(crate) fn with_config(&self, file: ConfigFile) -> Result<ServeArgs, String> {
         let args = ServeArgs { file: Arc::new(file), ..self.clone() }.with_preset(&[])?;
         Ok(ServeArgs { without_effect: self.without_effect.clone(), ..args })

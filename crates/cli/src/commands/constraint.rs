@@ -79,7 +79,6 @@ impl AnswerConstraint {
     }
 }
 
-/// The processors of one answer.
 pub(super) fn processors(
     constraint: Option<&AnswerConstraint>,
     prompt: &[u32],

@@ -6,7 +6,6 @@ use latent_types::TensorType;
 
 type Importance<'a> = Option<&'a [f32]>;
 
-/// Whether a row was quantized.
 type QuantizeRowFn = fn(&[f32], Importance<'_>, &mut [u8]) -> bool;
 
 /// A function compiled for AVX2, to be called where the CPU has it; else it returns false.

@@ -18,39 +18,20 @@ pub const TOKENS: &str = "tokens";
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DumpError {
-    /// The file cannot be read.
     #[error(transparent)]
     Input(#[from] InputError),
-    /// The file cannot be written.
     #[error(transparent)]
     Output(#[from] OutputError),
-    /// The file is not a valid safetensors file.
     #[error("{}: not a dump of activations: {error}", path.display())]
-    Safetensors {
-        path: PathBuf,
-        /// What is wrong with it.
-        error: SafetensorsError,
-    },
+    Safetensors { path: PathBuf, error: SafetensorsError },
     /// A tensor has a name, shape or type that no point has.
     #[error("{}: tensor {tensor}: {problem}", path.display())]
-    Tensor {
-        path: PathBuf,
-        tensor: String,
-        /// What is wrong with it.
-        problem: String,
-    },
-    /// It does not say which tokens were run.
+    Tensor { path: PathBuf, tensor: String, problem: String },
     #[error("{}: it has no tensor `tokens`: give the token IDs of the dump by {}", path.display(), Setting::Tokens)]
     NoTokens { path: PathBuf },
     /// It was made of other tokens than those asked for.
     #[error("{}: its {found} tokens differ from the {given} of {tokens}: omit {tokens}", path.display(), tokens = Setting::Tokens)]
-    OtherTokens {
-        path: PathBuf,
-        /// Tokens in the file.
-        found: usize,
-        /// Tokens given.
-        given: usize,
-    },
+    OtherTokens { path: PathBuf, found: usize, given: usize },
 }
 
 /// Writes a trace; returns how many points it holds. Activations of which a run kept only some rows are left out.

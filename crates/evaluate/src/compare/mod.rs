@@ -102,7 +102,6 @@ pub struct ComparisonReport {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DiffError {
-    /// A point has rows of different widths.
     #[error(
         "{point} has {a} numbers per row on side A and {b} on side B: these are models of different shapes"
     )]
@@ -110,29 +109,19 @@ pub enum DiffError {
         point: String,
         /// Numbers of a row on side A.
         a: usize,
-        /// On side B.
         b: usize,
     },
-    /// The sides ran different tokens.
     #[error(
         "the two sides ran different tokens: {a} on side A and {b} on side B, the first difference at position {at}"
     )]
     Tokens {
-        /// Tokens of side A.
         a: usize,
-        /// Of side B.
         b: usize,
         /// The first position at which they differ.
         at: usize,
     },
-    /// No point is on both sides.
     #[error("the two sides have no value in common to compare; they have {a} and {b} values")]
-    Nothing {
-        /// Activations of side A.
-        a: usize,
-        /// Activations of side B.
-        b: usize,
-    },
+    Nothing { a: usize, b: usize },
 }
 
 /// A row may choose other experts where the error of its router logits is more than this share of `1 / experts`. At the border of the

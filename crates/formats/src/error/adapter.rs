@@ -23,7 +23,6 @@ pub enum AdapterError {
         "the adapter for {target} has matrices of shapes A {a:?} and B {b:?}: expected A [rank, inputs] and B [outputs, rank] of one rank"
     )]
     Ranks { target: String, a: Vec<usize>, b: Vec<usize> },
-    /// The config says another rank than the matrices have.
     #[error("the adapter for {target} has rank {found}, but adapter_config.json says {stated}")]
     OtherRank { target: String, found: usize, stated: u64 },
     #[error("the adapter has no matrices")]

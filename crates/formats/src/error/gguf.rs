@@ -7,9 +7,7 @@ pub enum GgufError {
     /// The given bytes end inside the header: read more of the file.
     #[error("the first {have} bytes end inside the header, in {what}; at least {need} bytes are needed")]
     NeedMore {
-        /// What was being read.
         what: String,
-        /// Bytes that were given.
         have: u64,
         /// Bytes that are needed to go on; the whole header may be longer.
         need: u64,
@@ -18,61 +16,27 @@ pub enum GgufError {
     #[error(
         "{what} claims {claimed} bytes at byte {at}, but the file has only {len}; it is truncated or damaged: download it again"
     )]
-    Truncated {
-        /// What was being read.
-        what: String,
-        /// Bytes that it claims.
-        claimed: u64,
-        at: u64,
-        /// Bytes of the file.
-        len: u64,
-    },
-    /// The first four bytes are wrong.
+    Truncated { what: String, claimed: u64, at: u64, len: u64 },
     #[error("the first bytes are {found:02x?}, not \"GGUF\": this is not a GGUF file")]
-    Magic {
-        /// The first bytes.
-        found: [u8; 4],
-    },
-    /// A big-endian file.
+    Magic { found: [u8; 4] },
     #[error("the file is big-endian (version {version} with swapped bytes); convert it to little-endian")]
     BigEndian {
         /// The version, read the other way round.
         version: u32,
     },
-    /// An unknown version.
     #[error("GGUF version {version} is not supported; versions 2 and 3 are{}", if *version == 1 { ": convert the file with a current tool" } else { "" })]
     Version { version: u32 },
-    /// A count beyond its limit.
     #[error("{what}: {value} exceeds the limit of {limit}")]
     Limit { what: String, value: u64, limit: u64 },
     /// A key, a name or a value that is wrong in itself.
     #[error("{what}: {problem}")]
-    Invalid {
-        /// The key or tensor.
-        what: String,
-        /// What is wrong with it.
-        problem: String,
-    },
-    /// A duplicate of something that must be unique.
+    Invalid { what: String, problem: String },
     #[error("{what} {name:?} occurs twice")]
-    Duplicate {
-        /// `metadata key` or `tensor`.
-        what: &'static str,
-        name: String,
-    },
-    /// A tensor's data is not inside the file.
+    Duplicate { what: &'static str, name: String },
     #[error(
         "tensor {tensor}: its data (bytes {start} to {end}) passes the end of the file ({len} bytes); the file is truncated: download it again"
     )]
-    PastEnd {
-        tensor: String,
-        start: u64,
-        /// Byte after the last.
-        end: u64,
-        /// Bytes of the file.
-        len: u64,
-    },
-    /// Two tensors share bytes.
+    PastEnd { tensor: String, start: u64, end: u64, len: u64 },
     #[error("the data of tensors {first} and {second} overlap at byte {at}")]
     Overlap { first: String, second: String, at: u64 },
 }

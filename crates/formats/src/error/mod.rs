@@ -19,53 +19,37 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FormatError {
-    /// The file cannot be opened or read.
     #[error("{}: {error}{}", path.display(), hint_for(error))]
-    Io {
-        path: PathBuf,
-        /// The operating system's error.
-        error: std::io::Error,
-    },
+    Io { path: PathBuf, error: std::io::Error },
     /// A file of the folder, other than the weights, is too large or not a regular file.
     #[error(transparent)]
     Input(#[from] InputError),
-    /// It is something else than a model.
     #[error("{}: not a model file: {what}", path.display())]
     NotAModel {
         path: PathBuf,
         /// What it is instead, and what to do.
         what: String,
     },
-    /// A GGUF file is malformed.
     #[error("{}: {error}", path.display())]
     Gguf { path: PathBuf, error: GgufError },
-    /// A safetensors file is malformed.
     #[error("{}: {error}", path.display())]
     Safetensors { path: PathBuf, error: SafetensorsError },
-    /// A packed file is malformed.
     #[error("{}: {error}", path.display())]
     Pack { path: PathBuf, error: PackError },
     /// 4-bit weights of a model folder are malformed, or of a kind that is not supported.
     #[error("{}: {error}", path.display())]
     FourBit { path: PathBuf, error: Box<FourBitError> },
-    /// A JSON file of a model folder is malformed.
     #[error("{}: {problem}", path.display())]
     Json { path: PathBuf, problem: String },
     /// The weights of a model folder are stored in a way that is not read.
     #[error("{}: {problem}", path.display())]
-    WeightFormat {
-        path: PathBuf,
-        /// How they are stored.
-        problem: String,
-    },
-    /// Files of the model are missing.
+    WeightFormat { path: PathBuf, problem: String },
     #[error("{}: {problem}", path.display())]
     Incomplete {
         /// The file that names them, or the folder.
         path: PathBuf,
         problem: String,
     },
-    /// Files that belong together do not agree.
     #[error("{}: {problem}", path.display())]
     Set { path: PathBuf, problem: String },
     /// A tensor cannot be cut where a partition over ranks cuts it.
@@ -88,9 +72,7 @@ pub enum FormatError {
         path: PathBuf,
         /// Names of those files, as far as they are known.
         files: Vec<String>,
-        /// The first of the tensors.
         tensor: String,
-        /// How many tensors they are.
         tensors: usize,
     },
     /// A metadata key has another type or value than asked for.

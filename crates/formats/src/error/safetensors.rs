@@ -9,19 +9,16 @@ pub enum SafetensorsError {
     /// The given bytes end inside the header: read more of the file.
     #[error("the first {have} bytes end inside the header; {need} bytes are needed")]
     NeedMore {
-        /// Bytes that were given.
         have: u64,
         /// Bytes that hold the whole header.
         need: u64,
     },
-    /// The file ends before its header does.
     #[error(
         "the header claims {claimed} bytes, but the file has only {len}; it is truncated: download it again"
     )]
     Truncated {
         /// Bytes that the header needs, its length included.
         claimed: u64,
-        /// Bytes of the file.
         len: u64,
     },
     /// The first eight bytes are not a plausible header length.
@@ -39,17 +36,14 @@ pub enum SafetensorsError {
         /// What is wrong, with line and column.
         problem: String,
     },
-    /// A duplicate name.
     #[error("tensor {name:?} occurs twice")]
     Duplicate { name: String },
-    /// A tensor whose description is wrong in itself.
     #[error("tensor {tensor}: {problem}")]
     Tensor {
         tensor: String,
         /// What is wrong, and what was expected.
         problem: String,
     },
-    /// A tensor of a type that is not read.
     #[error(
         "tensor {tensor}: dtype {dtype:?} is not supported; BF16, F16, F32, F64, F8_E4M3, BOOL, and integers of 8 to 64 bits are"
     )]
@@ -58,7 +52,6 @@ pub enum SafetensorsError {
         /// Its type as the header has it.
         dtype: String,
     },
-    /// A tensor's data is not inside the file.
     #[error(
         "tensor {tensor}: its data (bytes {start} to {end} of {len}) passes the end of the file, which is truncated: download it again"
     )]
@@ -66,12 +59,10 @@ pub enum SafetensorsError {
         tensor: String,
         /// First byte, from the start of the data.
         start: u64,
-        /// Byte after the last.
         end: u64,
         /// Bytes of data in the file.
         len: u64,
     },
-    /// Two tensors share bytes.
     #[error("the data of tensors {first} and {second} overlap at byte {at} of the data")]
     Overlap {
         first: String,
@@ -84,7 +75,6 @@ pub enum SafetensorsError {
     Hole {
         /// First byte, from the start of the data.
         start: u64,
-        /// Byte after the last.
         end: u64,
     },
 }

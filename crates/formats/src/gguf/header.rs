@@ -20,7 +20,6 @@ pub struct Header {
     pub data_start: u64,
 }
 
-/// One tensor of a header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GgufTensorEntry {
     pub name: String,

@@ -63,7 +63,6 @@ impl MetadataType {
     }
 }
 
-/// One metadata value.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
     /// Any unsigned integer type.
@@ -222,7 +221,6 @@ impl Metadata {
         }
     }
 
-    /// A string.
     pub fn str(&self, key: &str) -> Result<Option<&str>, FormatError> {
         match self.get(key) {
             None => Ok(None),

@@ -152,9 +152,6 @@ impl Writer {
     }
 
     /// Bytes of the tensors that follow the header, each with its padding.
-    ///
-    /// # Errors
-    /// As for [`write_header`](Self::write_header), but those of `out`.
     pub fn data_bytes(&self) -> io::Result<u64> {
         let alignment = self.check()?;
         Ok(self.tensors.iter().map(|(_, _, _, bytes)| bytes.next_multiple_of(alignment)).sum())

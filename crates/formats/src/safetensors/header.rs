@@ -16,7 +16,6 @@ pub struct Header {
     pub data_start: u64,
 }
 
-/// One tensor of a header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SafetensorsTensorEntry {
     pub name: String,

@@ -131,9 +131,6 @@ fn options(all: Vec<SchemaShape>) -> SchemaShape {
 }
 
 /// Refuses a schema whose combinations cost too much.
-///
-/// # Errors
-/// [`GrammarError::TooLarge`], [`GrammarError::Invalid`], [`GrammarError::Timeout`].
 pub(super) fn check(schema: &Value, budget: &Budget) -> Result<(), GrammarError> {
     let mut builder = Builder {
         root: schema,

@@ -69,9 +69,6 @@ impl Circuit {
     }
 
     /// The matrices of all adapters for a slot of a layer, whose whole shape is `[outputs, inputs]`.
-    ///
-    /// # Errors
-    /// [`GraphError::Adapter`] for matrices of another shape.
     pub(crate) fn adapters_of(
         &self,
         (block, slot): (&str, &str),
@@ -115,9 +112,6 @@ impl Circuit {
 }
 
 /// Checks that the stages with these weights use every matrix of the adapters.
-///
-/// # Errors
-/// [`GraphError::Adapter`] naming the first tensor that no matmul reads.
 pub(crate) fn check_all_used<'w>(
     weights: impl Iterator<Item = &'w Weight>,
     tensors: &dyn TensorIndex,

@@ -61,7 +61,6 @@ impl Circuit {
         ALL.get_or_init(|| FILES.iter().filter_map(read).collect())
     }
 
-    /// The circuit of this name.
     pub fn named(name: &str) -> Result<&'static Circuit, GraphError> {
         Self::all().iter().find(|circuit| circuit.name == name).ok_or_else(|| GraphError::NoCircuit {
             name: name.to_owned(),

@@ -38,12 +38,10 @@ pub struct StateShape {
 }
 
 impl StateShape {
-    /// Elements of the state.
     pub fn elements(&self) -> usize {
         self.heads.saturating_mul(self.rows).saturating_mul(self.columns)
     }
 
-    /// Bytes of the state.
     pub fn bytes(&self) -> usize {
         size_of::<f32>().saturating_mul(self.elements())
     }

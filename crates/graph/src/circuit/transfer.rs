@@ -72,9 +72,6 @@ pub struct Transfers {
 impl Circuit {
     /// The tensors that make up, in a file of the other kind, the model whose file `index` is. `source` is its config, and `target` the same
     /// as the other file says it, which may store W_UK and W_UV in the other form.
-    ///
-    /// # Errors
-    /// [`GraphError::MissingTensor`], [`GraphError::Shape`], [`GraphError::MixedTypes`].
     pub fn transfers(
         &self,
         source: &ModelConfig,

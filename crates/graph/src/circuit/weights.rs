@@ -66,7 +66,6 @@ pub struct AdapterWeight {
 pub struct DerivedWeight {
     /// The weight of the file: a joined `kv_b` of shape `[heads · (nope + v), kv_lora]`.
     pub from: Weight,
-    /// Which half of it.
     pub half: KvHalf,
     /// Rows of a head that belong to W_UK.
     pub nope: usize,
@@ -163,9 +162,6 @@ impl Weight {
     }
 
     /// Its tensors, and those of their scales, as far as they are read. `scale_block` is what an FP8 matrix has one scale for: rows and columns.
-    ///
-    /// # Errors
-    /// [`PartitionError::ScaleBlock`] for a cut within such a block.
     pub fn tensor_parts(
         &self,
         index: &dyn TensorIndex,
@@ -239,9 +235,6 @@ impl Weight {
 impl Circuit {
     /// Fills a slot, by the name that operations of `block` use, from the file; none where its conditions do not hold, or an optional one is
     /// absent.
-    ///
-    /// # Errors
-    /// [`GraphError::MissingTensor`], [`GraphError::Shape`], [`GraphError::MixedTypes`].
     pub fn fill(
         &self,
         (block, slot): (&str, &str),

@@ -8,41 +8,24 @@ use super::families::lacks;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
-    /// The architecture has no circuit.
     #[error("{file}: architecture {architecture:?} is not supported{}; supported: {}", lacks(architecture), known.join(", "))]
     Unsupported {
         file: String,
-        /// `general.architecture`, or `model_type` of config.json.
         architecture: String,
         /// The architectures that this reader knows, spelled as this kind of file spells them.
         known: Vec<String>,
     },
     /// A key or tensor that the model needs is not in the file.
     #[error("{file}: {what} is missing: {hint}")]
-    Missing {
-        file: String,
-        /// `key NAME` or `tensor NAME`.
-        what: String,
-        /// What it is needed for.
-        hint: String,
-    },
-    /// A key asks for something that no circuit computes.
+    Missing { file: String, what: String, hint: String },
     #[error("{file}: {what} is {value}, expected {expected}")]
-    NotComputed {
-        file: String,
-        /// `key NAME`.
-        what: String,
-        /// What the file says.
-        value: String,
-        expected: String,
-    },
+    NotComputed { file: String, what: String, value: String, expected: String },
     /// A key has an impossible value, or two places of the file contradict each other.
     #[error("{file}: {what} is {value}, expected {expected}")]
     Wrong {
         file: String,
         /// `key NAME` or `shape of tensor NAME`.
         what: String,
-        /// What the file says.
         value: String,
         /// What it should say, and why.
         expected: String,
@@ -60,7 +43,6 @@ impl ConfigError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{file} cannot hold this model: {what}")]
 pub struct InexpressibleModel {
-    /// The kind of file.
     pub file: String,
     /// What it cannot say.
     pub what: String,

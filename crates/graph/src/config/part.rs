@@ -16,7 +16,6 @@ pub struct RankShare {
 }
 
 impl RankShare {
-    /// All of them.
     pub fn all(of: usize) -> RankShare {
         RankShare { from: 0, len: of, of }
     }
@@ -86,7 +85,6 @@ impl FromStr for WireType {
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct RankPart {
     pub rank: usize,
-    /// How many ranks there are.
     pub ranks: usize,
     pub layers: Range<usize>,
     /// The ranks that share these layers, itself among them: they add up the terms that each of them has.

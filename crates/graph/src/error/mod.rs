@@ -11,20 +11,11 @@ use latent_types::{CacheType, Setting, TensorType};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum GraphError {
-    /// No circuit has this name.
     #[error("unknown circuit {name:?}; expected one of {}", known.join(", "))]
-    NoCircuit {
-        name: String,
-        /// The names that exist.
-        known: Vec<String>,
-    },
+    NoCircuit { name: String, known: Vec<String> },
     /// A circuit is wrong in itself, or under the config.
     #[error("circuit {circuit}: {problem}")]
-    Circuit {
-        circuit: String,
-        /// What is wrong with it.
-        problem: Box<CircuitError>,
-    },
+    Circuit { circuit: String, problem: Box<CircuitError> },
     /// A tensor that the config requires is not in the file.
     #[error("{file}: tensor {tensor} is missing: {hint}")]
     MissingTensor { file: String, tensor: String, hint: String },
@@ -40,18 +31,13 @@ pub enum GraphError {
     },
     /// The MTP layer is to draft tokens, and there is none.
     #[error("the model cannot draft tokens by itself: {what}; omit {}", Setting::Draft.to("mtp"))]
-    NoMtp {
-        /// What is not there.
-        what: String,
-    },
-    /// A tensor has another shape than the config requires.
+    NoMtp { what: String },
     #[error(
         "{file}: tensor {tensor} has shape {found:?}, but the model's hyper-parameters require {expected:?} (outermost first)"
     )]
     Shape {
         file: String,
         tensor: String,
-        /// Its shape, outermost first.
         found: Vec<usize>,
         /// The shape that it must have.
         expected: Vec<usize>,
@@ -76,29 +62,12 @@ pub enum GraphError {
     /// A plan for more rows per step than sizes are computed for.
     #[error("a step of {rows} rows is more than Latent plans for: at most {most}")]
     Rows { rows: usize, most: usize },
-    /// No pass has this name.
     #[error("unknown pass {name:?}; the passes are, in order, {}", known.join(", "))]
-    NoPass {
-        name: String,
-        /// The names that exist.
-        known: Vec<String>,
-    },
-    /// No kernel matches.
+    NoPass { name: String, known: Vec<String> },
     #[error("no kernel for {asked}; {there}")]
-    NoKernel {
-        /// Operation, format and activation.
-        asked: String,
-        /// The kernels for the operation.
-        there: String,
-    },
-    /// Two kernels of one ISA level match equally.
+    NoKernel { asked: String, there: String },
     #[error("kernels {first} and {second} both match {asked}")]
-    AmbiguousKernel {
-        /// Operation, format and activation.
-        asked: String,
-        first: String,
-        second: String,
-    },
+    AmbiguousKernel { asked: String, first: String, second: String },
     /// The cache is to hold expanded keys and values in a type that is for latents.
     #[error(
         "a cache of {cache} holds latents, not expanded keys and values: store those as f32, f16 or bf16"

@@ -58,7 +58,6 @@ pub struct Value {
     /// The type of its elements.
     #[serde(serialize_with = "dtype_name")]
     pub dtype: ValueType,
-    /// How many rows it has.
     pub rows: RowCount,
     /// Heads in a row (1: not cut into heads).
     pub heads: usize,

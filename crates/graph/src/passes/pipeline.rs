@@ -34,7 +34,6 @@ pub struct PassInput<'a> {
 pub struct Pass {
     /// Its name: the function's.
     pub name: &'static str,
-    /// Whether the target wants it.
     wanted: fn(&BackendTarget) -> bool,
     run: fn(Ir, &PassInput<'_>) -> Result<Ir, GraphError>,
 }
@@ -154,9 +153,6 @@ pub fn pipeline() -> &'static [Pass] {
 }
 
 /// The IR after the pass of this name, from the IR that a circuit gives.
-///
-/// # Errors
-/// [`GraphError::NoPass`] with the known names, and errors of passes.
 pub fn after(name: &str, mut ir: Ir, input: &PassInput<'_>) -> Result<Ir, GraphError> {
     let Some(last) = PIPELINE.iter().position(|pass| pass.name == name) else {
         let known = PIPELINE.iter().map(|pass| pass.name.to_owned()).collect();

@@ -9,9 +9,6 @@ use latent_formats::Outline;
 
 /// The circuit of the most similar known model under the name of an unknown one. Its notes say for every weight slot, tensor and key whether it
 /// is certain, or what is left to be found out.
-///
-/// # Errors
-/// [`GraphError::Circuit`] for an architecture that is known.
 pub fn draft_circuit(outline: &Outline) -> Result<Circuit, GraphError> {
     let naming = naming_of(outline.source());
     let (config, ranked) = read(outline, naming);

@@ -11,14 +11,8 @@ use std::ops::Range;
 /// Hosts that cannot run the model so.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum PredictError {
-    /// Each rank needs a layer.
     #[error("cannot split {layers} layers into {stretches} stretches: each needs at least one layer")]
-    TooMany {
-        /// Stretches of layers.
-        stretches: usize,
-        layers: usize,
-    },
-    /// Too little memory.
+    TooMany { stretches: usize, layers: usize },
     #[error(
         "the model does not fit: weights, a cache of {context} tokens and scratch memory need {needed:.1} GB, the hosts have {memory:.1} GB, and layers are not split; \
          use more hosts, a smaller {}, or a smaller quantization",
@@ -27,12 +21,9 @@ pub enum PredictError {
     Memory {
         /// Tokens of context, of all sequences.
         context: usize,
-        /// Gigabytes that it takes.
         needed: f64,
-        /// Gigabytes of all hosts.
         memory: f64,
     },
-    /// The model cannot be cut like this.
     #[error("{0}")]
     Cut(String),
 }

@@ -50,7 +50,6 @@ pub enum QuantizedInput<'a> {
 }
 
 impl QuantizedInput<'_> {
-    /// How many rows.
     pub fn rows(&self) -> usize {
         match self {
             QuantizedInput::F32(rows) => rows.rows(),
@@ -81,7 +80,6 @@ impl<'a> Bf16Rows<'a> {
         Ok(Bf16Rows { bits, rows, cols, stride })
     }
 
-    /// How many rows.
     pub fn rows(&self) -> usize {
         self.rows
     }
@@ -157,7 +155,6 @@ impl<'a> Q8Rows<'a> {
         Ok(Q8Rows { blocks, rows, cols })
     }
 
-    /// How many rows.
     pub fn rows(&self) -> usize {
         self.rows
     }

@@ -83,9 +83,6 @@ impl<'a, N: KvElement> ExpandedKv<'a, N> {
 }
 
 /// Elements of a block of keys or values.
-///
-/// # Errors
-/// On overflow.
 fn block_len<N: KvElement>(width: usize) -> Result<usize, ShapeError> {
     // padding adds less than the width itself, or less than a k-step
     if width > usize::MAX / 4 {

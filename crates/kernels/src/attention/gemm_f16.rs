@@ -26,7 +26,6 @@ pub(super) struct LeftFactor {
 /// How a product joins the sums in memory.
 #[derive(Clone, Copy)]
 pub(super) enum Accumulation<'a> {
-    /// It replaces them.
     Replace,
     Add,
     /// It replaces them, row i times its factor. For at most [`F16_CHAIN`] columns of the left factor.

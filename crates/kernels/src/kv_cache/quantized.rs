@@ -136,7 +136,6 @@ fn fp8_half(code: u8) -> u16 {
     u16::from(code & 0x80) << 8 | u16::from(code & 0x7f) << 7
 }
 
-/// The scale of a block.
 #[inline(always)]
 fn scale_at(block: &[u8]) -> f32 {
     crate::widen::f16(u16::from_le_bytes([block[0], block[1]]))

@@ -72,9 +72,6 @@ const BLOCK_COLS: usize = 256;
 
 /// Decodes inputs `k` (from and to multiples of 8) of `columns` to f16, rounded to nearest even: rows of `stride` elements in `out`.
 ///
-/// # Errors
-/// When `out` is shorter.
-///
 /// # Panics
 /// When the ranges are not inside of the weight.
 pub fn w4_dequant_f16(

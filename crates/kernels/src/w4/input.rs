@@ -77,9 +77,6 @@ impl W4Form {
     }
 
     /// Words of a panel of some of `rows` rows of `k` inputs; `k` is a multiple of 8.
-    ///
-    /// # Errors
-    /// When the size overflows.
     pub fn panel_len(self, rows: usize, k: usize) -> Result<usize, ShapeError> {
         times("panels of inputs", self.panel_rows(rows), self.row_words(k))
     }

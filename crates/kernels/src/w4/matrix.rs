@@ -36,7 +36,6 @@ impl W4Codes<'_> {
 /// Largest zero point. GPTQ files store zero points minus one, so that 16 occurs.
 const MAX_ZERO: u8 = 16;
 
-/// Codes per word.
 pub(super) const WORD: usize = 8;
 
 /// Sizes of a matrix of 4-bit weights.

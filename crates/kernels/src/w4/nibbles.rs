@@ -16,7 +16,6 @@ pub(super) const LANES: usize = 16;
 /// # Safety
 /// As for [`Simd`].
 pub(super) trait Nibbles: Simd {
-    /// The table of values.
     type Table: Copy;
     /// Sixteen words.
     type Words: Copy;

@@ -16,7 +16,6 @@ use crate::simd::avx512::Avx512;
 use std::arch::x86_64::*;
 use std::ops::Range;
 
-/// Pairs per word.
 pub(super) const PAIRS: usize = WORD / 2;
 
 /// The same bits as bf16.

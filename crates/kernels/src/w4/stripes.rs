@@ -32,7 +32,6 @@ pub struct W4Unit {
 }
 
 impl W4Stripes {
-    /// Number of units.
     pub fn units(&self) -> usize {
         self.rows.div_ceil(self.tile.0) * self.columns.div_ceil(self.tile.1) * self.slices
     }

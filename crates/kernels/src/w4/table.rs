@@ -25,7 +25,6 @@ pub enum W4Entry {
 }
 
 impl W4Entry {
-    /// All of them.
     pub const ALL: [W4Entry; 6] =
         [W4Entry::Gemm, W4Entry::Fused, W4Entry::Striped, W4Entry::Reduce, W4Entry::Zero, W4Entry::Dequant];
 

@@ -75,7 +75,6 @@ struct ChoiceState {
 }
 
 impl RequestAnswers {
-    /// How many answers there are.
     pub(crate) fn choices(&self) -> usize {
         self.choices.len()
     }

@@ -93,7 +93,6 @@ impl EndReason {
     }
 }
 
-/// The end of an answer.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct AnswerFinish {
     pub(crate) reason: EndReason,

@@ -50,7 +50,6 @@ pub(crate) struct ReceivedBody {
 }
 
 impl ReceivedBody {
-    /// The number of its model.
     pub(crate) fn model(&self) -> usize {
         self.index
     }

@@ -42,10 +42,8 @@ pub struct CheckedRequest {
 /// Why the server cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum CheckError {
-    /// The model's chat template is malformed.
     #[error(transparent)]
     Template(#[from] TextError),
-    /// A thread cannot be started.
     #[error("cannot start a thread: {0}")]
     Thread(#[from] io::Error),
 }

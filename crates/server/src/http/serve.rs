@@ -37,7 +37,6 @@ use tokio::sync::watch;
 /// Why the server does not start.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// Others could reach it without a key.
     #[error(
         "{0} is not a loopback address, so other machines could use this server without a key: give --api-key-file FILE (or LATENT_API_KEY), or \
          --allow-unauthenticated if that is intended"
@@ -46,23 +45,14 @@ pub enum ServeError {
     /// The setting `cors` has a word that matches no browser's origin.
     #[error("--cors {0}: expected an origin such as https://chat.example.org, localhost, or *")]
     Cors(String),
-    /// The address cannot be listened at.
     #[error("cannot listen at {address}: {error}{}", listen_advice(.error))]
-    Listen {
-        address: String,
-        /// Why.
-        error: io::Error,
-    },
-    /// The certificate.
+    Listen { address: String, error: io::Error },
     #[error(transparent)]
     Tls(#[from] TlsError),
-    /// There is nothing to serve.
     #[error("no model is given")]
     NoModel,
-    /// Spans cannot be sent.
     #[error(transparent)]
     Otlp(#[from] OtlpError),
-    /// A thread cannot be started.
     #[error("cannot start a thread: {0}")]
     Thread(io::Error),
 }

@@ -10,20 +10,12 @@ const MAX_BYTES: u64 = 1 << 20;
 /// Why a certificate cannot be served.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// This build has no TLS.
     #[error("this build has no TLS: build it with the feature `tls`, or put a reverse proxy before it")]
     Missing,
-    /// A file cannot be read, or holds something else.
     #[error("{}: {problem}", path.display())]
-    File {
-        path: PathBuf,
-        /// What is wrong.
-        problem: String,
-    },
-    /// A file is not read.
+    File { path: PathBuf, problem: String },
     #[error(transparent)]
     Input(#[from] InputError),
-    /// Certificate and key do not go together.
     #[error("the certificate cannot be used: {0}")]
     Certificate(String),
 }

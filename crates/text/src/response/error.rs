@@ -4,27 +4,14 @@
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ResponseFormatError {
-    /// It is not of the documented form.
     #[error("the response template is malformed: {place}: {problem}")]
-    Malformed {
-        /// Where, such as `fields.tool_calls.open`.
-        place: String,
-        /// What is wrong there.
-        problem: String,
-    },
-    /// A version that is not known.
+    Malformed { place: String, problem: String },
     #[error("response template version {0} is not supported; expected 1")]
     Version(String),
-    /// A regular expression that cannot be matched incrementally.
     #[error("the response template's {place} {pattern:?} is not supported: {problem}")]
     Pattern { place: String, pattern: String, problem: String },
-    /// No template of ours has this name.
     #[error("unknown response format {name:?}; known formats: {known}")]
-    Unknown {
-        /// The name asked for.
-        name: String,
-        known: String,
-    },
+    Unknown { name: String, known: String },
 }
 
 impl ResponseFormatError {

@@ -15,7 +15,6 @@ pub(super) enum TextOrigin {
     Message,
 }
 
-/// How an output ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OutputEnd {
     /// By the model, or by a stop string.

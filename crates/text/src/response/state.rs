@@ -8,7 +8,6 @@ use std::collections::HashMap;
 /// Bytes of a region that is parsed as a whole, or of a call before its name is known. What is longer is content.
 pub(super) const MAX_REGION_BYTES: usize = 4 << 20;
 
-/// Where the parser is.
 pub(super) enum ParserState {
     /// Outside all fields. `first`: nothing but white space has come since the last of them.
     Outside { first: bool },

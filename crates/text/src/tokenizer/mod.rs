@@ -311,7 +311,6 @@ impl Token {
     }
 }
 
-/// Kinds of tokens.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 enum TokenClass {
     #[default]

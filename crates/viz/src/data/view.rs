@@ -65,7 +65,6 @@ pub struct ArenaChart {
     pub buffers: Vec<Buffer>,
 }
 
-/// A buffer of the arena.
 #[derive(Clone, Debug, Serialize)]
 pub struct Buffer {
     /// The value.

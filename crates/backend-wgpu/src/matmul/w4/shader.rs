@@ -156,7 +156,6 @@ pub(crate) enum W4RowShader {
 }
 
 impl W4RowShader {
-    /// All of them.
     #[cfg(test)]
     pub(crate) const ALL: [W4RowShader; 5] = [
         W4RowShader::Bias,

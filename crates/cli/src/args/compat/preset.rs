@@ -180,9 +180,6 @@ impl Preset {
     }
 
     /// The settings of sections, of which later ones have priority.
-    ///
-    /// # Errors
-    /// As for [`new`](Self::new).
     pub(crate) fn of_sections<'a>(
         sections: impl IntoIterator<Item = &'a PresetSection>,
         scope: PresetScope,

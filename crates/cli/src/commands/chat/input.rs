@@ -84,7 +84,6 @@ impl LineSource {
         matches!(self, LineSource::Terminal(_))
     }
 
-    /// The next line.
     pub(super) fn next(&mut self) -> Result<InputEvent> {
         // there is nothing to clean up meanwhile; in the line editor Ctrl-C is a key, not a signal
         let _at_once = interrupt::at_once();

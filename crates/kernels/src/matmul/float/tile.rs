@@ -32,7 +32,6 @@ enum TileScales<'a> {
     None,
     /// A scale per group of inputs.
     Groups(&'a [f32]),
-    /// A scale per row.
     Rows(&'a [f32; ROWS]),
 }
 

@@ -15,7 +15,6 @@ pub(crate) enum ReadProgress {
     Stuck(usize),
 }
 
-/// Where the arguments are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ArgumentsPlace {
     /// Nothing but white space yet.

@@ -27,7 +27,6 @@ pub(crate) struct PlaneAddresses {
 /// more than `b` blocks, `S` is below `UNROLL`, and `g` below `SUB_BLOCKS / UNROLL`.
 pub(crate) trait QuantFormat {
     const TY: TensorType;
-    /// Sub-blocks per block.
     const SUB_BLOCKS: usize;
     /// Sub-blocks that kernels unroll; the `SUB_BLOCKS / UNROLL` groups of a block are a loop at run time. Unrolling all eight sub-blocks of a
     /// K-quant took half of this crate's compile time and gained nothing (docs/notes/build-time.md).
