@@ -26,9 +26,8 @@ impl InputRecorder {
     pub(crate) fn record(&self, steps: &[ProgramStep], ctx: &WorkerContext<'_>, experts: &ExpertRows) {
         if ctx.worker.index == 0 {
             let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
-            for step in steps {
-                add(&mut found, step, ctx, experts);
-            }
+            let mut sink = SquaresSink { found: &mut found, weight: 0 };
+            steps.iter().for_each(|step| visit(step, ctx, experts, &mut sink));
         }
         ctx.barrier();
     }
@@ -48,84 +47,99 @@ impl InputRecorder {
     }
 }
 
-type SquaresByWeight = BTreeMap<usize, RecordedSquares>;
+/// What takes the inputs of weights.
+pub(crate) trait InputSink {
+    /// Announces rows for the matrices of several weights of one input; whether they are wanted.
+    fn begin(&mut self, products: &[WeightKernel], matrices: usize, columns: usize) -> bool;
 
-fn add(found: &mut SquaresByWeight, step: &ProgramStep, ctx: &WorkerContext<'_>, experts: &ExpertRows) {
+    /// Takes a row that a matrix of these weights is multiplied by.
+    fn row(&mut self, matrix: usize, row: &[f32]);
+}
+
+/// The sums of a phase's inputs.
+struct SquaresSink<'a> {
+    found: &'a mut BTreeMap<usize, RecordedSquares>,
+    /// The weight that rows are of.
+    weight: usize,
+}
+
+impl InputSink for SquaresSink<'_> {
+    /// Rows count for the first of several products; the others are noted to have the same.
+    fn begin(&mut self, products: &[WeightKernel], matrices: usize, columns: usize) -> bool {
+        let Some((first, others)) = products.split_first() else { return false };
+        let new = || RecordedSquares::Own(InputSquares::new(matrices, columns));
+        self.weight = first.weight;
+        let own = matches!(self.found.entry(first.weight).or_insert_with(new), RecordedSquares::Own(_));
+        for other in others {
+            self.found.entry(other.weight).or_insert(RecordedSquares::As(first.weight));
+        }
+        own
+    }
+
+    fn row(&mut self, matrix: usize, row: &[f32]) {
+        if let Some(RecordedSquares::Own(squares)) = self.found.get_mut(&self.weight) {
+            squares.add(matrix, row);
+        }
+    }
+}
+
+/// Gives a sink the inputs of a step. `experts` are the rows as the first worker has sorted them in this phase.
+pub(crate) fn visit(
+    step: &ProgramStep,
+    ctx: &WorkerContext<'_>,
+    experts: &ExpertRows,
+    sink: &mut dyn InputSink,
+) {
+    let count = ctx.model.config.moe.map_or(0, |moe| moe.experts);
     match &step.instruction {
         Instruction::Linear(op) => {
-            let rows = normed(ctx, &op.input, op.norm);
-            of_products(found, &op.products, 1, rows.width, &mut |squares| {
-                rows.each(|row| squares.add(0, row));
-            });
+            if sink.begin(&op.products, 1, op.input.heads * op.input.width) {
+                normed(ctx, &op.input, op.norm).each(|row| sink.row(0, row));
+            }
         }
         Instruction::ExpertGateUp(op) => {
-            let rows = normed(ctx, &op.input, op.norm);
-            let count = ctx.model.config.moe.map_or(0, |moe| moe.experts);
-            of_products(found, &op.products, count, rows.width, &mut |squares| {
+            if sink.begin(&op.products, count, op.input.heads * op.input.width) {
+                let rows = normed(ctx, &op.input, op.norm);
                 for (expert, pairs) in experts.active() {
-                    experts.rows(pairs).iter().for_each(|row| squares.add(expert, rows.row(*row as usize)));
+                    experts.rows(pairs).iter().for_each(|row| sink.row(expert, rows.row(*row as usize)));
                 }
-            });
+            }
         }
         Instruction::ExpertDown(op) => {
-            let count = ctx.model.config.moe.map_or(0, |moe| moe.experts);
-            let x = ctx.read(&op.input, 0..experts.len(), 0, op.input.width);
-            of_products(found, std::slice::from_ref(&op.product), count, op.input.width, &mut |squares| {
+            if sink.begin(std::slice::from_ref(&op.product), count, op.input.width) {
+                let x = ctx.read(&op.input, 0..experts.len(), 0, op.input.width);
                 for (expert, pairs) in experts.active() {
-                    pairs.for_each(|pair| squares.add(expert, x.row(pair)));
+                    pairs.for_each(|pair| sink.row(expert, x.row(pair)));
                 }
-            });
+            }
         }
         Instruction::AbsorbK(op) => {
             let KvWeights::Separate(Some(product), _) = op.kv else { return };
-            of_heads(found, product, &op.q_nope, &mut |head, squares| {
-                for row in ctx.batch.ranges_in(step.path).flatten() {
-                    squares.add(head, ctx.head(&op.q_nope, row, head));
-                }
-            });
+            of_heads(ctx, step, product, &op.q_nope, sink);
         }
         Instruction::AbsorbV(op) => {
             let KvWeights::Separate(_, Some(product)) = op.kv else { return };
             // attention leaves no partial results where values are recorded
-            of_heads(found, product, &op.input, &mut |head, squares| {
-                for row in ctx.batch.ranges_in(step.path).flatten() {
-                    squares.add(head, ctx.head(&op.input, row, head));
-                }
-            });
+            of_heads(ctx, step, product, &op.input, sink);
         }
         _ => {}
     }
 }
 
-/// Adds to the first of several products of one input, and notes that the others have the same.
-fn of_products(
-    found: &mut SquaresByWeight,
-    products: &[WeightKernel],
-    matrices: usize,
-    columns: usize,
-    add: &mut dyn FnMut(&mut InputSquares),
-) {
-    let Some((first, others)) = products.split_first() else { return };
-    let at = found
-        .entry(first.weight)
-        .or_insert_with(|| RecordedSquares::Own(InputSquares::new(matrices, columns)));
-    if let RecordedSquares::Own(squares) = at {
-        add(squares);
-    }
-    for other in others {
-        found.entry(other.weight).or_insert(RecordedSquares::As(first.weight));
-    }
-}
-
 fn of_heads(
-    found: &mut SquaresByWeight,
+    ctx: &WorkerContext<'_>,
+    step: &ProgramStep,
     product: WeightKernel,
     input: &OperandView,
-    add: &mut dyn FnMut(usize, &mut InputSquares),
+    sink: &mut dyn InputSink,
 ) {
-    of_products(found, &[product], input.heads, input.width, &mut |squares| {
-        (0..input.heads).for_each(|head| add(head, squares));
-    });
+    if sink.begin(&[product], input.heads, input.width) {
+        for head in 0..input.heads {
+            for row in ctx.batch.ranges_in(step.path).flatten() {
+                sink.row(head, ctx.head(input, row, head));
+            }
+        }
+    }
 }
 
 /// Rows of a value, normalized where the product that reads them does so.

@@ -1,6 +1,7 @@
 //! Running a program: one worker's part of one step. This file alone names all operations.
 
 use crate::context::WorkerContext;
+use crate::input_products::ProductRecorder;
 use crate::input_recorder::InputRecorder;
 use crate::program::{Instruction, Program, ProgramStep};
 use crate::scratch::WorkerScratch;
@@ -43,6 +44,8 @@ pub(crate) struct ProgramRun<'a> {
     pub recording: Option<ProgramProbes<'a>>,
     /// What adds up the inputs of each phase, where they are wanted.
     pub inputs: Option<&'a InputRecorder>,
+    /// What multiplies the inputs of each phase, where their products are wanted.
+    pub products: Option<&'a ProductRecorder>,
     /// The first worker looks at it after each phase.
     pub cancel: &'a CancelToken,
     /// The phase after which a cancelled step ends. Only the first worker writes it, before the barrier that
@@ -92,6 +95,9 @@ impl ProgramRun<'_> {
             }
             if let Some(inputs) = self.inputs {
                 inputs.record(phase, ctx, &scratch.experts);
+            }
+            if let Some(products) = self.products {
+                products.record(phase, ctx, &scratch.experts);
             }
             if let (Some(clock), Some(start)) = (clock, &mut start) {
                 add_since(&clock.phases[number], start);

@@ -25,6 +25,7 @@ mod context;
 mod disjoint;
 mod expert_rows;
 mod gathered_rows;
+mod input_products;
 mod input_recorder;
 mod interpret;
 mod kv_memory;

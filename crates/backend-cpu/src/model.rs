@@ -3,6 +3,7 @@
 use crate::compile;
 use crate::context::{ModelData, SharedMemory, WorkerContext};
 use crate::disjoint::{DisjointBuffer, ElementUses};
+use crate::input_products::ProductRecorder;
 use crate::input_recorder::InputRecorder;
 use crate::interpret::{PhaseClock, ProgramRun};
 use crate::kv_store::{CpuKvStore, ShiftRotation};
@@ -14,8 +15,9 @@ use crate::scratch::WorkerScratch;
 use crate::timeline::TimelineRecorder;
 use crate::trace::TraceRecorder;
 use latent_backend::{
-    ActivationTrace, BackendError, BackendModel, Batch, CancelToken, DraftStep, InputSquares, KvLayout,
-    KvStore, LayerState, LoadRequest, ModelOptions, ModelStep, PhaseSpan, PlanTimes, RankLinks,
+    ActivationTrace, BackendError, BackendModel, Batch, CancelToken, DraftStep, InputProducts,
+    InputSelection, InputSquares, KvLayout, KvStore, LayerState, LoadRequest, ModelOptions, ModelStep,
+    PhaseSpan, PlanTimes, RankLinks,
 };
 use latent_graph::activations::Activations;
 use latent_graph::config::{Gating, GroupMask, GroupScore, IndexerShape, ModelConfig, RopePairs};
@@ -64,6 +66,7 @@ pub(crate) struct CpuModel {
     recorder: Option<TraceRecorder>,
     /// Adds up the inputs of weights, while they are wanted.
     inputs: Option<InputRecorder>,
+    products: Option<ProductRecorder>,
     /// Reads the weights of a packed file before they are needed.
     read_ahead: Option<ReadAhead>,
     /// The ranks that it shares the model with.
@@ -138,6 +141,7 @@ impl CpuModel {
             clocks: None,
             timeline: None,
             recorder: None,
+            products: None,
             inputs: None,
             read_ahead,
             links,
@@ -255,7 +259,7 @@ impl CpuModel {
         let (model, scratch, rotations) = (&self.model, &self.scratch, &self.rotations[..]);
         let (links, failure) = (self.links.as_ref(), Mutex::default());
         let plan = stage * BatchBucket::ALL.len() + bucket;
-        let traced = self.recorder.is_some() || self.inputs.is_some();
+        let traced = self.recorder.is_some() || self.inputs.is_some() || self.products.is_some();
         let last_phase = AtomicUsize::new(usize::MAX);
         let program = &self.programs[stage][bucket];
         let run = ProgramRun {
@@ -264,6 +268,7 @@ impl CpuModel {
             timeline: self.timeline.as_mut().and_then(|own| own.begin(plan, program.phases.len())),
             recording: self.recorder.as_ref().map(|recorder| recorder.of(plan)),
             inputs: self.inputs.as_ref(),
+            products: self.products.as_ref(),
             cancel,
             last_phase: &last_phase,
         };
@@ -410,6 +415,23 @@ impl BackendModel for CpuModel {
         let names: Vec<&str> =
             distinct_weights(&self.stages).map(|weight| weight.parts[0].tensor.as_str()).collect();
         sums.into_iter().map(|(weight, squares)| (names[weight].to_owned(), squares)).collect()
+    }
+
+    fn start_input_products(&mut self, selections: &[InputSelection]) -> Result<(), BackendError> {
+        let names: Vec<&str> =
+            distinct_weights(&self.stages).map(|weight| weight.parts[0].tensor.as_str()).collect();
+        let index = |selection: &InputSelection| {
+            names.iter().position(|name| *name == selection.tensor).ok_or_else(|| {
+                BackendError::Unsupported(format!("the model multiplies by no weight {}", selection.tensor))
+            })
+        };
+        let weights = selections.iter().map(index).collect::<Result<Vec<_>, _>>()?;
+        self.products = Some(ProductRecorder::new(weights.into_iter().zip(selections.iter().cloned())));
+        Ok(())
+    }
+
+    fn stop_input_products(&mut self) -> Vec<InputProducts> {
+        self.products.take().map(ProductRecorder::finish).unwrap_or_default()
     }
 }
 

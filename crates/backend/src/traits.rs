@@ -4,9 +4,9 @@ use crate::arithmetic::of_kernels;
 use crate::clock::Instant;
 use crate::kernel_calls::NodeCalls;
 use crate::{
-    ActivationTrace, BackendError, Batch, CancelToken, Communicator, InputSquares, KvStore, LargestLogits,
-    LayerState, MemoryEstimate, PeakRates, PhaseSpan, PlanTimes, ProfileClock, RankTimes, WeightBytes,
-    WeightSource,
+    ActivationTrace, BackendError, Batch, CancelToken, Communicator, InputProducts, InputSelection,
+    InputSquares, KvStore, LargestLogits, LayerState, MemoryEstimate, PeakRates, PhaseSpan, PlanTimes,
+    ProfileClock, RankTimes, WeightBytes, WeightSource,
 };
 use latent_formats::Checkpoint;
 use latent_graph::activations::Activations;
@@ -302,6 +302,20 @@ pub trait BackendModel: Send {
     /// Stops summing and returns the sums by the name of each weight's first tensor. Unused weights
     /// are omitted.
     fn stop_input_squares(&mut self) -> Vec<(String, InputSquares)> {
+        Vec::new()
+    }
+
+    /// Starts summing the products of the inputs of some weights, over all steps. Only a backend that
+    /// sums squares does so.
+    ///
+    /// # Errors
+    /// [`BackendError::Unsupported`] if the backend does not support this, or has no such weight.
+    fn start_input_products(&mut self, _selections: &[InputSelection]) -> Result<(), BackendError> {
+        self.start_input_squares()
+    }
+
+    /// Stops summing and returns the products in the order of the selections.
+    fn stop_input_products(&mut self) -> Vec<InputProducts> {
         Vec::new()
     }
 }

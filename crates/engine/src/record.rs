@@ -5,7 +5,7 @@ use crate::engine::Engine;
 use crate::error::EngineError;
 use crate::memory::available;
 use crate::step::{LogitsRequest, SeqInput};
-use latent_backend::{ActivationTrace, InputSquares};
+use latent_backend::{ActivationTrace, InputProducts, InputSelection, InputSquares};
 use latent_graph::activations::Activations;
 use latent_types::{Setting, format_bytes};
 use std::collections::HashSet;
@@ -97,6 +97,33 @@ impl Engine {
         progress: &mut dyn FnMut(usize) -> bool,
     ) -> Result<Vec<(String, InputSquares)>, EngineError> {
         self.model.start_input_squares()?;
+        let done = self.run_texts(texts, progress);
+        let sums = self.model.stop_input_squares();
+        done.map(|()| sums)
+    }
+
+    /// Runs the texts as [`input_squares`](Self::input_squares) does, and sums the products of what the selected matrices of weights are multiplied by.
+    ///
+    /// # Errors
+    /// As for [`input_squares`](Self::input_squares).
+    pub fn input_products(
+        &mut self,
+        texts: &[&[u32]],
+        selections: &[InputSelection],
+        progress: &mut dyn FnMut(usize) -> bool,
+    ) -> Result<Vec<InputProducts>, EngineError> {
+        self.model.start_input_products(selections)?;
+        let done = self.run_texts(texts, progress);
+        let products = self.model.stop_input_products();
+        done.map(|()| products)
+    }
+
+    /// Runs each text as a sequence of its own.
+    fn run_texts(
+        &mut self,
+        texts: &[&[u32]],
+        progress: &mut dyn FnMut(usize) -> bool,
+    ) -> Result<(), EngineError> {
         self.all_draft_logits = true;
         let mut done = Ok(());
         for (number, tokens) in texts.iter().enumerate() {
@@ -109,8 +136,7 @@ impl Engine {
             }
         }
         self.all_draft_logits = false;
-        let sums = self.model.stop_input_squares();
-        done.map(|()| sums)
+        done
     }
 }
 

@@ -74,6 +74,14 @@ pub enum Error {
         /// The weight.
         value: f32,
     },
+    /// A Hessian that cannot be used.
+    #[error("the Hessian of a weight with K = {k}: {problem}")]
+    Hessian {
+        /// Input features.
+        k: usize,
+        /// What is wrong with it.
+        problem: latent_quant::gptq::GptqError,
+    },
     /// A group needs a scale beyond f16.
     #[error(
         "group {group} of column {col} needs the scale {scale}, beyond the largest f16 (65504): scale the weight down"

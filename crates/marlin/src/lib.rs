@@ -12,7 +12,7 @@
 //! # Ok::<(), latent_marlin::Error>(())
 //! ```
 //!
-//! * [`Weight`]: the layout that callers have, checked: [`QuantType`], [`Scales`], [`Shape`]. [`pack_fp4`], [`pack_u4`] and [`pack_u4_sym`] make one.
+//! * [`Weight`]: the layout that callers have, checked: [`QuantType`], [`Scales`], [`Shape`]. [`pack_fp4`], [`pack_u4`] and [`pack_u4_sym`] make one, and [`pack_gptq`] by the Hessian of its inputs.
 //! * [`Marlin`]: products and dequantization by a pool of threads. [`Plan`] is the kernel that a shape gets; [`Options`] force another.
 //! * [`GemmDevice`]: the same on a GPU, where a [`ResidentWeight`] and each [`DeviceArray`] stay (feature `gpu`).
 //!
@@ -25,6 +25,7 @@ mod error;
 mod input;
 mod multiply;
 mod pack;
+mod pack_gptq;
 mod plan;
 mod weight;
 mod workers;
@@ -33,8 +34,10 @@ pub use device::{DeviceArray, DevicePlan, GemmDevice, ResidentWeight};
 pub use error::Error;
 pub use half;
 pub use input::Input;
+pub use latent_quant::gptq::{GptqError, GptqOptions};
 pub use multiply::Marlin;
 pub use pack::{Packed, pack_fp4, pack_u4, pack_u4_sym};
+pub use pack_gptq::{add_inputs, pack_gptq};
 pub use plan::{Activations, Kernel, Options, Plan};
 pub use weight::{QuantType, Scales, Shape, Weight};
 

@@ -14,6 +14,17 @@ pub(crate) fn nearest(v: f32, scale: f32) -> u8 {
     if v < 0.0 && code > 0 { code as u8 + 8 } else { code as u8 }
 }
 
+/// The code of a doubled value; never that of −0.
+#[inline(always)]
+pub(crate) fn code_of(doubled: f32) -> u8 {
+    let size = doubled.abs();
+    let mut code = 0;
+    for (above, value) in DOUBLED[1..8].iter().enumerate() {
+        code = if size >= f32::from(*value) { above as u8 + 1 } else { code };
+    }
+    code + if doubled < 0.0 { 8 } else { 0 }
+}
+
 /// The numbers halfway between the doubled values of neighbouring codes.
 const HALFWAY: [f32; 7] = [0.5, 1.5, 2.5, 3.5, 5.0, 7.0, 10.0];
 

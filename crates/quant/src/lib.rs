@@ -2,6 +2,7 @@
 //!
 //! * [`decode`], [`encode`]: dequantize and quantize whole blocks. [`decoder`]: the function itself, unchecked, for hot loops.
 //! * [`quantize`]: quantizes with the best search there is, weighted by importances, for files that are kept; also IQ1 to IQ3 and TQ.
+//! * [`gptq`]: rounds rows so that errors of earlier columns are made up for by later ones.
 //! * [`Statistics`]: ranges, moments and outlier scales of a tensor.
 //! * [`not_finite`]: counts NaN and infinities without dequantizing; [`overflow`]: finds numbers that are too large for a format.
 //! * [`can_decode`], [`can_encode`], [`can_quantize`]: which formats are supported.
@@ -31,6 +32,7 @@ pub mod e2m1;
 mod error;
 pub mod f8_e4m3;
 mod finite;
+pub mod gptq;
 pub mod grids;
 mod iq1_m;
 pub mod iq1_s;

@@ -28,7 +28,7 @@ pub(crate) fn decode(block: &[u8; 17], out: &mut [f32; 32]) {
 
 /// The scale that OCP's specification asks for: the exponent of the largest number, less E2M1's own largest exponent of 2.
 /// From the bits, since a logarithm in f32 rounds values just below a power of two up to it.
-fn scale_code(largest: f32) -> u8 {
+pub(crate) fn scale_code(largest: f32) -> u8 {
     let exponent = ((largest.abs().to_bits() >> 23) & 0xff) as u8; // biased by 127; 0 for subnormals, 255 for infinity
     exponent.saturating_sub(2)
 }

@@ -37,7 +37,7 @@ pub(crate) fn decode(block: &[u8; 36], out: &mut [f32; 64]) {
 /// Codes around the one that maps the largest magnitude to E2M1's largest, 6. Lower ones clip it, higher ones round it; either can suit the other
 /// fifteen weights better.
 #[inline(always)]
-fn candidates(x: &[f32; 16]) -> [u8; LANES] {
+pub(crate) fn candidates(x: &[f32; 16]) -> [u8; LANES] {
     let middle = f8_e4m3::code(extreme(x).abs() / 6.0);
     let mut codes = [0; LANES];
     for l in 0..LANES {

@@ -5,23 +5,41 @@ use crate::json::ObjectFields;
 use latent_engine::{AdapterScales, Engine};
 use latent_formats::AttachedAdapter;
 use serde_json::{Value, json};
-use std::sync::{PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+
+/// The scales that a client has set for the adapters of a model, by their files: they outlive the model, which may be unloaded and loaded again.
+#[derive(Debug, Default)]
+pub(crate) struct SetScales(Mutex<Option<(Vec<String>, AdapterScales)>>);
+
+impl SetScales {
+    fn lock(&self) -> MutexGuard<'_, Option<(Vec<String>, AdapterScales)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The scales, if they were set for these files.
+    fn of(&self, paths: &[String]) -> Option<AdapterScales> {
+        self.lock().as_ref().filter(|(of, _)| of == paths).map(|(_, scales)| scales.clone())
+    }
+}
 
 /// The adapters of a model, and their scales in requests that say no other.
 #[derive(Debug, Default)]
 pub(crate) struct ServedAdapters {
     paths: Vec<String>,
     scales: RwLock<AdapterScales>,
+    set: Arc<SetScales>,
 }
 
 impl ServedAdapters {
-    pub(crate) fn of(engine: &Engine) -> ServedAdapters {
+    pub(crate) fn of(engine: &Engine, set: &Arc<SetScales>) -> ServedAdapters {
         let path = |adapter: &AttachedAdapter| adapter.path.display().to_string();
-        let scales: Vec<f32> = engine.adapters().iter().map(|adapter| adapter.scale).collect();
-        ServedAdapters {
-            paths: engine.adapters().iter().map(path).collect(),
-            scales: RwLock::new(AdapterScales::new(&scales)),
-        }
+        let paths: Vec<String> = engine.adapters().iter().map(path).collect();
+        let own = || {
+            let scales: Vec<f32> = engine.adapters().iter().map(|adapter| adapter.scale).collect();
+            AdapterScales::new(&scales)
+        };
+        let scales = RwLock::new(set.of(&paths).unwrap_or_else(own));
+        ServedAdapters { paths, scales, set: Arc::clone(set) }
     }
 
     /// The scales of requests that say no other; none of a model without adapters.
@@ -31,6 +49,7 @@ impl ServedAdapters {
     }
 
     pub(crate) fn set(&self, scales: AdapterScales) {
+        *self.set.lock() = Some((self.paths.clone(), scales.clone()));
         *self.scales.write().unwrap_or_else(PoisonError::into_inner) = scales;
     }
 

@@ -17,6 +17,7 @@ pub fn flag_of(setting: Setting) -> &'static str {
         Setting::Force => "--force",
         Setting::GpuFallback => "--gpu-fallback",
         Setting::Hosts => "--partition",
+        Setting::Hessians => "--hessians",
         Setting::Imatrix => "--imatrix",
         Setting::Keep => "--keep",
         Setting::Layers => "--layers",

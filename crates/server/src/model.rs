@@ -1,6 +1,6 @@
 //! A loaded model as requests see it: its name, tokenizer, chat template and limits.
 
-use crate::adapters::ServedAdapters;
+use crate::adapters::{ServedAdapters, SetScales};
 use crate::error::{ApiError, ContextOverflow};
 use crate::ids;
 use crate::items::{
@@ -212,7 +212,7 @@ pub(crate) struct PreparedPrompt {
 }
 
 impl ServedModel {
-    pub(crate) fn new(loaded: &LoadedModel) -> Result<ServedModel, TextError> {
+    pub(crate) fn new(loaded: &LoadedModel, set: &Arc<SetScales>) -> Result<ServedModel, TextError> {
         let LoadedModel { engine, tokenizer, about } = loaded;
         let config = engine.config();
         let figures = ModelFigures {
@@ -226,7 +226,7 @@ impl ServedModel {
             state_bytes: engine.summary().state_bytes,
         };
         let served = ServedModel::without_engine(tokenizer, about, figures)?;
-        Ok(ServedModel { adapters: ServedAdapters::of(engine), ..served })
+        Ok(ServedModel { adapters: ServedAdapters::of(engine, set), ..served })
     }
 
     pub(crate) fn without_engine(

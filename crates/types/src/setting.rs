@@ -48,6 +48,8 @@ settings! {
     Force "force",
     /// Where a server runs its model after a GPU was lost.
     GpuFallback "gpu_fallback",
+    /// The file of Hessians.
+    Hessians "hessians",
     /// The ranks that share the model.
     Hosts "hosts",
     /// The importance matrix.

@@ -48,7 +48,7 @@ pub(crate) use measure::{
 };
 pub(crate) use model::{EngineArgs, LoraFile, ModelArgs, isa};
 pub(crate) use plan_hosts::PlanHostsArgs;
-pub(crate) use quantize::{IMATRIX_HELP, ImatrixArgs, QUANTIZE_HELP, QuantizeArgs, TypeArgs};
+pub(crate) use quantize::{IMATRIX_HELP, ImatrixArgs, QUANTIZE_HELP, QuantizeArgs, QuantizeMethod, TypeArgs};
 pub(crate) use row_counts::RowCounts;
 pub(crate) use sampling::SamplingArgs;
 pub(crate) use serve::{AnswerArgs, ReasoningPlace, ReasoningSwitch, SERVE_HELP, ServeArgs, ServerArgs};

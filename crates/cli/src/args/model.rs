@@ -170,7 +170,7 @@ pub(crate) struct LoraFile {
 }
 
 /// `FILE` or `FILE:SCALE`. What follows the last colon is a scale if it is a number.
-fn lora(word: &str) -> Result<LoraFile, String> {
+pub(super) fn lora(word: &str) -> Result<LoraFile, String> {
     let scaled = word.rsplit_once(':').and_then(|(file, scale)| Some((file, scale.parse::<f32>().ok()?)));
     let (file, scale) = scaled.unwrap_or((word, 1.0));
     if file.is_empty() || !scale.is_finite() {

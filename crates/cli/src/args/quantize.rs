@@ -14,6 +14,8 @@ pub(crate) const QUANTIZE_HELP: &str = "Examples:
   latent quantize -m model-BF16.gguf Q4_K_M --dry-run
   latent quantize -m model-BF16.gguf --target-size 16GB
   latent quantize -m model-BF16.gguf IQ3_XXS --imatrix imatrix.gguf
+  latent quantize -m model-BF16.gguf Q4_0 --method gptq --hessians h.gguf
+  latent quantize -m model-BF16.gguf BF16 --merge-lora adapter.gguf:0.5
   latent quantize -m model-BF16.gguf Q4_K_M --tensor-type attn_kv=Q8_0
 
 After an interruption, the same command resumes from OUT.….part.
@@ -86,6 +88,29 @@ pub(crate) struct QuantizeArgs {
     #[command(flatten)]
     pub(crate) types: TypeArgs,
 
+    /// How weights are rounded: search finds the scales with the lowest error per block; gptq
+    /// lets later columns make up for the errors of earlier ones, by the Hessians of a text
+    /// (Q4_0, Q4_K, MXFP4, NVFP4; the search for other types)
+    #[arg(long, default_value = "search", value_name = "NAME")]
+    pub(crate) method: QuantizeMethod,
+
+    /// Hessians for --method gptq, a file of `latent imatrix --hessians`
+    #[arg(long, value_name = "FILE")]
+    pub(crate) hessians: Option<PathBuf>,
+
+    /// What is added to the diagonal of a Hessian, as a fraction of its mean [default: 0.01]
+    #[arg(long, value_name = "X", value_parser = damping, requires = "hessians")]
+    pub(crate) damping: Option<f64>,
+
+    /// Round the columns of a block in the order of the Hessian's diagonal, the largest first
+    #[arg(long, requires = "hessians")]
+    pub(crate) act_order: bool,
+
+    /// Merge a LoRA adapter into the weights: a GGUF file or a folder of PEFT, with a scale
+    /// [default: 1]; may be given several times
+    #[arg(long, value_name = "FILE[:SCALE]", value_parser = super::model::lora, conflicts_with = "file")]
+    pub(crate) merge_lora: Vec<super::model::LoraFile>,
+
     /// Find the smallest file whose mean KL divergence from the model on --file is at most this
     /// (nats), by writing and running several files
     #[arg(long, value_name = "X", value_parser = nearness, requires = "file", conflicts_with_all = ["pure", "target_size"])]
@@ -107,6 +132,13 @@ pub(crate) struct QuantizeArgs {
     /// Replace an existing file
     #[arg(long)]
     pub(crate) force: bool,
+}
+
+/// How weights are rounded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum QuantizeMethod {
+    Search,
+    Gptq,
 }
 
 /// What a command line of `latent quantize` names.
@@ -177,7 +209,9 @@ fn is_model(word: &str) -> bool {
 
 pub(crate) const IMATRIX_HELP: &str = "Example:
   latent imatrix -m model-BF16.gguf -f calibration.txt -o imatrix.gguf
-  latent quantize -m model-BF16.gguf IQ3_XXS --imatrix imatrix.gguf";
+  latent quantize -m model-BF16.gguf IQ3_XXS --imatrix imatrix.gguf
+  latent imatrix -m model-BF16.gguf -f calibration.txt --hessians hessians.gguf
+  latent quantize -m model-BF16.gguf Q4_0 --method gptq --hessians hessians.gguf";
 
 #[derive(Args, Debug)]
 pub(crate) struct ImatrixArgs {
@@ -203,6 +237,11 @@ pub(crate) struct ImatrixArgs {
     /// Maximum number of chunks [default: the whole text]
     #[arg(long, value_name = "N", value_parser = up_to(1 << 20))]
     pub(crate) chunks: Option<usize>,
+
+    /// Also write the Hessians for `latent quantize --method gptq`; the text is run once more
+    /// for each part of them that fits into half of the free memory
+    #[arg(long, value_name = "FILE")]
+    pub(crate) hessians: Option<PathBuf>,
 
     /// Also record the output matrix
     #[arg(long)]
@@ -237,6 +276,13 @@ fn nearness(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(kl) if kl > 0.0 && kl.is_finite() => Ok(kl),
         _ => Err("expected a number of nats above 0, such as 0.02".into()),
+    }
+}
+
+fn damping(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(part) if part > 0.0 && part <= 1000.0 => Ok(part),
+        _ => Err("expected a number above 0 and of 1000 at most, such as 0.01".into()),
     }
 }
 

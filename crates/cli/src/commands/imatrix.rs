@@ -6,11 +6,15 @@ use crate::exit::ReportedProblems;
 use crate::progress::LateBar;
 use crate::{interrupt, model, output, target};
 use anyhow::{Result, bail};
-use latent_convert::quantize::{Calibration, CollectedSums, write_importances};
-use latent_engine::Draft;
+use latent_backend::InputSelection;
+use latent_convert::quantize::{Calibration, CollectedSums, HessianGroup, write_hessians, write_importances};
+use latent_engine::{Draft, Engine, memory};
 use latent_formats::CheckpointSource;
 use latent_graph::passes::MlaChoice;
 use latent_types::format_bytes;
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::path::Path;
 
 /// The output matrix, whose importances llama.cpp leaves out unless it is asked for them.
 const OUTPUT: &str = "output.weight";
@@ -21,6 +25,9 @@ const MTP: &str = ".nextn.eh_proj.weight";
 pub(super) fn run(args: &ImatrixArgs) -> Result<()> {
     let checkpoint = model::open_alone(&args.model)?;
     target::check(&args.out, args.model.engine.force)?;
+    if let Some(path) = &args.hessians {
+        target::check(path, args.model.engine.force)?;
+    }
     if !matches!(checkpoint.source(), CheckpointSource::Gguf(_)) {
         bail!(
             "{}: importances go by the names of tensors in GGUF files: convert it first, for instance to BF16",
@@ -64,6 +71,9 @@ pub(super) fn run(args: &ImatrixArgs) -> Result<()> {
     };
     let bytes = write_importances(&args.out, &collected, &calibration)?;
     unseen(&collected);
+    if let Some(path) = &args.hessians {
+        collect_hessians(&mut engine, &texts, &collected, &calibration, path)?;
+    }
     output::line(&format!(
         "{}: {} tensors, {} chunks of {} tokens, {}",
         args.out.display(),
@@ -72,6 +82,104 @@ pub(super) fn run(args: &ImatrixArgs) -> Result<()> {
         args.chunk_size,
         format_bytes(bytes)
     ))
+}
+
+/// Runs the text again for each part of the Hessians that fits into memory, and writes them.
+fn collect_hessians(
+    engine: &mut Engine,
+    texts: &[&[u32]],
+    collected: &[CollectedSums],
+    calibration: &Calibration,
+    path: &Path,
+) -> Result<()> {
+    let groups = HessianGroup::of(collected);
+    let free = memory::available().map_or(u64::MAX, |free| free.bytes / 2);
+    let parts = parts(&groups, free)?;
+    let total: u64 = groups.iter().map(HessianGroup::bytes).sum();
+    let most = parts.iter().map(|part| part_bytes(part, &groups)).max().unwrap_or(0);
+    output::note(&format!(
+        "{}: {} of Hessians; {} runs of the text with up to {} of memory",
+        path.display(),
+        format_bytes(total),
+        parts.len(),
+        format_bytes(most)
+    ));
+    let steps = parts.len() * texts.len();
+    let mut bar = LateBar::new(true, "multiplying", steps);
+    let mut parts = parts.into_iter().enumerate();
+    let mut ready: VecDeque<Vec<f32>> = VecDeque::new();
+    let mut stopped = None;
+    let mut triangle = |_group: usize, _matrix: usize| {
+        while ready.is_empty() {
+            let Some((number, part)) = parts.next() else { break };
+            let selections: Vec<InputSelection> = part
+                .into_iter()
+                .map(|(group, matrices)| InputSelection {
+                    tensor: groups[group].weights[0].clone(),
+                    matrices,
+                })
+                .collect();
+            let products = engine.input_products(texts, &selections, &mut |done| {
+                bar.set((number * texts.len() + done) as u64, steps as u64);
+                !interrupt::asked()
+            });
+            match products {
+                Ok(products) => ready.extend(products.into_iter().flat_map(|one| one.triangles)),
+                Err(error) => {
+                    let message = error.to_string();
+                    stopped = Some(error);
+                    return Err(std::io::Error::other(message));
+                }
+            }
+        }
+        ready.pop_front().ok_or_else(|| std::io::Error::other("a weight has no inputs"))
+    };
+    let written = write_hessians(path, collected, &groups, calibration, &mut triangle);
+    bar.finish();
+    if let Some(error) = stopped {
+        return Err(error.into());
+    }
+    written?;
+    Ok(())
+}
+
+/// Matrices of groups that one run of the text multiplies.
+type HessianRun = Vec<(usize, Range<usize>)>;
+
+fn part_bytes(part: &HessianRun, groups: &[HessianGroup]) -> u64 {
+    part.iter().map(|(group, matrices)| groups[*group].matrix_bytes() * matrices.len() as u64).sum()
+}
+
+/// All matrices in order, cut into runs of at most `most` bytes.
+fn parts(groups: &[HessianGroup], most: u64) -> Result<Vec<HessianRun>> {
+    let mut parts: Vec<HessianRun> = vec![Vec::new()];
+    let mut left = most;
+    for (number, group) in groups.iter().enumerate() {
+        let bytes = group.matrix_bytes();
+        if bytes > most {
+            bail!(
+                "the Hessian of {} takes {}, more than half of the memory that is free ({})",
+                group.weights[0],
+                format_bytes(bytes),
+                format_bytes(most)
+            );
+        }
+        let mut first = 0;
+        while first < group.matrices {
+            let count = ((left / bytes.max(1)) as usize).min(group.matrices - first);
+            if count == 0 {
+                parts.push(Vec::new());
+                left = most;
+                continue;
+            }
+            if let Some(part) = parts.last_mut() {
+                part.push((number, first..first + count));
+            }
+            left -= bytes * count as u64;
+            first += count;
+        }
+    }
+    Ok(parts)
 }
 
 /// Warns of experts that no token chose: nothing is known of their columns.
@@ -83,5 +191,24 @@ fn unseen(collected: &[CollectedSums]) {
         output::note(&format!(
             "warning: {never} of {of} matrices of experts met no token, so that all of their columns count alike: more text helps"
         ));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_hold_what_fits_and_all_matrices_in_order() {
+        let group =
+            |name: &str, matrices, columns| HessianGroup { weights: vec![name.into()], matrices, columns };
+        // 40 and 12 bytes per matrix
+        let groups = [group("a", 3, 4), group("b", 2, 2), group("c", 1, 4)];
+        let runs = parts(&groups, 100).unwrap();
+        assert_eq!(runs, [vec![(0, 0..2),], vec![(0, 2..3), (1, 0..2)], vec![(2, 0..1)]]);
+        assert!(runs.iter().all(|run| part_bytes(run, &groups) <= 100));
+        assert_eq!(parts(&groups, 1000).unwrap().len(), 1);
+        let refused = parts(&groups, 39).unwrap_err().to_string();
+        assert!(refused.contains("the Hessian of a takes 40"), "{refused}");
     }
 }

@@ -2,14 +2,18 @@
 
 use super::quantize_kl::Trials;
 use super::types::{self, Costs, USUAL};
-use crate::args::{QuantizeArgs, TypeArgs};
+use crate::args::{LoraFile, QuantizeArgs, QuantizeMethod, TypeArgs};
 use crate::exit::UsageError;
 use crate::model;
 use crate::progress::LateBar;
 use crate::{hub, interrupt, output, target};
-use anyhow::{Context, Result};
-use latent_convert::quantize::{Assignment, Mix, QuantizeError, write};
-use latent_formats::Checkpoint;
+use anyhow::{Context, Result, bail};
+use latent_convert::quantize::{
+    AdapterNames, Assignment, DEFAULT_DAMPING, GptqOptions, Hessians, MergedWeights, Mix, QuantizeError,
+    Weights, write,
+};
+use latent_engine::memory;
+use latent_formats::{AdapterFile, AdapterNaming, Checkpoint, FormatError};
 use latent_types::format_bytes;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -20,9 +24,17 @@ pub(super) fn run(args: &QuantizeArgs) -> Result<()> {
     let args =
         &QuantizeArgs { types: TypeArgs { threads: task.threads, ..args.types.clone() }, ..args.clone() };
     let checkpoint = model::open(Some(&task.model))?;
-    let importances = args.types.importances()?;
+    let hessians = hessians(args)?;
+    let of_imatrix = args.types.importances()?;
+    let importances = of_imatrix.as_ref().or(hessians.as_ref().map(Hessians::importances));
     let mix = task.mix.or_else(|| Mix::from_name(USUAL)).context("no TYPE")?;
-    let mut assignment = Assignment::new(&*checkpoint, &args.types.options(mix), importances.as_ref())?;
+    let merged = merged(&checkpoint, &task.model, args)?;
+    let weights: &dyn Weights = merged.as_ref().map_or(&*checkpoint, |merged| merged);
+    let mut assignment = Assignment::new(weights, &args.types.options(mix), importances)?;
+    if let Some(hessians) = &hessians {
+        let damping = args.damping.unwrap_or(DEFAULT_DAMPING);
+        assignment.use_hessians(hessians, GptqOptions { damping, act_order: args.act_order })?;
+    }
     let name = match (args.types.target_size, args.target_kl) {
         (Some(size), _) => format_bytes(size).replace(' ', ""),
         (None, Some(kl)) => format!("kl{kl}"),
@@ -34,6 +46,9 @@ pub(super) fn run(args: &QuantizeArgs) -> Result<()> {
         return types::dry_run(&assignment, fit.as_ref(), &args.types, &[]);
     }
     target::check(&out, args.force)?;
+    if hessians.is_some() {
+        check_memory(&assignment, args.types.threads())?;
+    }
     let mut bar = LateBar::bytes(true, "quantizing");
     let written = write(&assignment, &out, args.types.threads(), &mut |done, total| {
         bar.set(done, total);
@@ -53,6 +68,59 @@ pub(super) fn run(args: &QuantizeArgs) -> Result<()> {
     } else {
         output::now(&types::table(&written, fit.as_ref(), mix))
     }
+}
+
+/// The weights with the adapters of `--merge-lora`.
+fn merged<'a>(
+    checkpoint: &'a Checkpoint,
+    model: &Path,
+    args: &QuantizeArgs,
+) -> Result<Option<MergedWeights<'a>>> {
+    if args.merge_lora.is_empty() {
+        return Ok(None);
+    }
+    let open = |lora: &LoraFile| Ok((AdapterFile::open(&lora.path)?, lora.scale));
+    let adapters = args.merge_lora.iter().map(open).collect::<Result<Vec<_>, FormatError>>()?;
+    // only the names of PEFT need the model's circuit
+    let names = match adapters.iter().any(|(adapter, _)| adapter.naming == AdapterNaming::HuggingFace) {
+        true => {
+            let model = model::describe(Some(model), None)?;
+            AdapterNames::new(&model.circuit, &model.config)
+        }
+        false => AdapterNames::default(),
+    };
+    let merged = MergedWeights::new(checkpoint, &adapters, &names, args.types.allow_requantize)?;
+    output::note(&format!("adapters change {} tensors", merged.changed()));
+    Ok(Some(merged))
+}
+
+/// The Hessians of the method.
+fn hessians(args: &QuantizeArgs) -> Result<Option<Hessians>> {
+    match (args.method, &args.hessians) {
+        (QuantizeMethod::Gptq, Some(path)) => Ok(Some(Hessians::open(path)?)),
+        (QuantizeMethod::Gptq, None) => {
+            let problem = "--method gptq needs --hessians FILE: `latent imatrix --hessians FILE` writes it";
+            Err(UsageError(problem.into()).into())
+        }
+        (QuantizeMethod::Search, Some(_)) => {
+            Err(UsageError("--hessians are for --method gptq".into()).into())
+        }
+        (QuantizeMethod::Search, None) => Ok(None),
+    }
+}
+
+/// Says what the factors of Hessians take, and refuses if that is not free.
+fn check_memory(assignment: &Assignment<'_>, threads: usize) -> Result<()> {
+    let bytes = assignment.gptq_bytes(threads);
+    output::note(&format!("Hessians take up to {} of memory with {threads} threads", format_bytes(bytes)));
+    if let Some(free) = memory::available().filter(|free| bytes > free.bytes) {
+        bail!(
+            "the Hessians of {threads} threads take {}, more than the {} of memory that is free: use fewer --threads",
+            format_bytes(bytes),
+            format_bytes(free.bytes)
+        );
+    }
+    Ok(())
 }
 
 /// Types for the size, or for the nearness, that is asked for.

@@ -147,6 +147,7 @@ pub(super) fn table(written: &QuantizedModel, fit: Option<&Costs>, mix: Mix) -> 
     if written.tensors.iter().any(|tensor| tensor.weighted) {
         lines.push("* weighted by importances".into());
     }
+    lines.extend(rounded(written));
     let count = weights(written.tensors.iter().map(|tensor| &tensor.assigned));
     let resumed = match written.resumed {
         0 => String::new(),
@@ -158,6 +159,19 @@ pub(super) fn table(written: &QuantizedModel, fit: Option<&Costs>, mix: Mix) -> 
     lines.push(format!("{}: {bytes}{resumed}, {bits:.2} bits per weight", names(written)));
     lines.push(String::new());
     lines.join("\n")
+}
+
+/// How many matrices were rounded by GPTQ, if any.
+fn rounded(written: &QuantizedModel) -> Option<String> {
+    let all = || written.tensors.iter().filter_map(|tensor| tensor.rounded);
+    all().next()?;
+    let (rounded, searched): (usize, usize) =
+        (all().map(|one| one.rounded).sum(), all().map(|one| one.searched).sum());
+    let searched = match searched {
+        0 => String::new(),
+        few => format!("; {few} met too few rows, and were quantized by the search with importances"),
+    };
+    Some(format!("GPTQ     {rounded} matrices of {} tensors{searched}", all().count()))
 }
 
 fn of_tensor(tensor: &AssignedTensor) -> Value {
@@ -176,6 +190,9 @@ pub(super) fn report(written: &QuantizedModel, fit: Option<&Costs>, notes: &[Str
         let mut value = of_tensor(&tensor.assigned);
         value["error"] = json!(tensor.error);
         value["weighted"] = json!(tensor.weighted);
+        if let Some(rounded) = tensor.rounded {
+            value["gptq"] = json!({ "rounded": rounded.rounded, "searched": rounded.searched });
+        }
         value
     });
     json!({

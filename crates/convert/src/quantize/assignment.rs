@@ -1,6 +1,7 @@
 //! The target type of each tensor.
 
 use crate::quantize::error::QuantizeError;
+use crate::quantize::gptq::Gptq;
 use crate::quantize::importance::Importances;
 use crate::quantize::mix::Mix;
 use crate::quantize::pattern::TensorPattern;
@@ -76,6 +77,7 @@ pub struct AssignedTensor {
 pub struct Assignment<'a> {
     pub(crate) weights: &'a dyn Weights,
     pub(crate) importances: Option<&'a Importances>,
+    pub(crate) gptq: Option<Gptq<'a>>,
     pub(crate) tensors: Vec<AssignedTensor>,
     pub(crate) files: Vec<NewFile>,
     mix: Mix,
@@ -121,6 +123,7 @@ impl<'a> Assignment<'a> {
         let mut assignment = Assignment {
             weights,
             importances,
+            gptq: None,
             files: Vec::new(),
             tensors,
             mix: options.mix,
@@ -196,11 +199,16 @@ impl<'a> Assignment<'a> {
         OutputError::Io { path: self.weights.path().to_owned(), error }.into()
     }
 
-    /// Checks the types, counts bytes and declares the files.
+    /// Checks the types and counts bytes, and declares the files.
     fn finish(&mut self) -> Result<(), QuantizeError> {
         for tensor in &mut self.tensors {
             tensor.bytes_to = check(tensor, self.mix, self.importances, self.allow_requantize)?;
         }
+        self.declare()
+    }
+
+    /// Declares the files.
+    pub(crate) fn declare(&mut self) -> Result<(), QuantizeError> {
         let bytes: Vec<u64> = self.tensors.iter().map(|tensor| tensor.bytes_to).collect();
         let parts = cut(&bytes, self.split.unwrap_or(u64::MAX))?;
         let mut first = Some(self.keys(self.weights.metadata()?));
@@ -233,6 +241,9 @@ impl<'a> Assignment<'a> {
         writer.set_key("general.file_type", WriterValue::U32(self.mix.id()));
         if let Some(importances) = self.importances {
             importances.describe(&mut writer);
+        }
+        if let Some(gptq) = &self.gptq {
+            gptq.describe(&mut writer);
         }
         writer
     }

@@ -4,6 +4,7 @@ use crate::quantize::error::QuantizeError;
 use latent_formats::gguf::{Writer, WriterValue};
 use latent_formats::{OutputError, OutputFile};
 use latent_types::TensorType;
+use std::io::Write;
 use std::path::Path;
 
 /// Sums of one tensor.
@@ -48,26 +49,44 @@ fn write(
     collected: &[&CollectedSums],
     calibration: &Calibration,
 ) -> std::io::Result<()> {
-    let mut writer = Writer::new();
-    writer.key("general.type", WriterValue::String("imatrix".into()));
-    writer.key("imatrix.datasets", WriterValue::Strings(vec![calibration.dataset.clone().into_bytes()]));
-    writer.key("imatrix.chunk_count", WriterValue::U32(calibration.chunks));
-    writer.key("imatrix.chunk_size", WriterValue::U32(calibration.chunk_size));
+    let mut writer = calibration.writer("imatrix");
     for one in collected {
-        let matrices = one.counts.len();
-        let columns = one.sums.len() / matrices.max(1);
-        writer.tensor(format!("{}.in_sum2", one.tensor), TensorType::F32, &[matrices, columns])?;
-        writer.tensor(format!("{}.counts", one.tensor), TensorType::F32, &[matrices, 1])?;
+        one.declare(&mut writer)?;
     }
-    writer.write(file, |index, out| {
-        let one = collected[index / 2];
+    writer.write(file, |index, out| collected[index / 2].write(index % 2 == 1, out))
+}
+
+impl Calibration {
+    /// A file of a type, with the keys of llama.cpp's importances.
+    pub(crate) fn writer(&self, ty: &str) -> Writer {
+        let mut writer = Writer::new();
+        writer.key("general.type", WriterValue::String(ty.into()));
+        writer.key("imatrix.datasets", WriterValue::Strings(vec![self.dataset.clone().into_bytes()]));
+        writer.key("imatrix.chunk_count", WriterValue::U32(self.chunks));
+        writer.key("imatrix.chunk_size", WriterValue::U32(self.chunk_size));
+        writer
+    }
+}
+
+impl CollectedSums {
+    /// Declares the tensors of sums and of counts.
+    pub(crate) fn declare(&self, writer: &mut Writer) -> std::io::Result<()> {
+        let matrices = self.counts.len();
+        let columns = self.sums.len() / matrices.max(1);
+        writer.tensor(format!("{}.in_sum2", self.tensor), TensorType::F32, &[matrices, columns])?;
+        writer.tensor(format!("{}.counts", self.tensor), TensorType::F32, &[matrices, 1])?;
+        Ok(())
+    }
+
+    /// Writes one of the two tensors.
+    pub(crate) fn write(&self, counts: bool, out: &mut dyn Write) -> std::io::Result<()> {
         let mut put = |value: f32| out.write_all(&value.to_le_bytes());
-        if index % 2 == 0 {
-            one.sums.iter().try_for_each(|sum| put(*sum as f32))
+        if counts {
+            self.counts.iter().try_for_each(|count| put(*count as f32))
         } else {
-            one.counts.iter().try_for_each(|count| put(*count as f32))
+            self.sums.iter().try_for_each(|sum| put(*sum as f32))
         }
-    })
+    }
 }
 
 #[cfg(test)]

@@ -58,6 +58,14 @@ pub enum QuantizeError {
     #[error("{}: it has one row of importances for all {matrices} matrices of {tensor}, but each matrix needs its own; \
          create the file again with `latent imatrix` or a newer llama-imatrix", path.display())]
     SharedImportance { path: PathBuf, tensor: String, matrices: usize },
+    #[error("{}: no Hessians to quantize by: {problem}", path.display())]
+    Hessian { path: PathBuf, problem: String },
+    #[error("{0} has no GPTQ; choose one of {list}", list = crate::quantize::gptq::gptq_type_names())]
+    NoGptq(TensorType),
+    #[error("the damping is {0}; it must be a number above 0, such as 0.01")]
+    Damping(f64),
+    #[error("{}: tensor {tensor}: {problem}", path.display())]
+    Merge { path: PathBuf, tensor: String, problem: String },
     #[error("{}: it is of another model: {problem}", path.display())]
     OtherModel { path: PathBuf, problem: String },
     #[error(

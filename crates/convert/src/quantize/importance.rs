@@ -2,7 +2,7 @@
 
 use crate::quantize::error::QuantizeError;
 use crate::quantize::weights::SourceTensor;
-use latent_formats::gguf::{Header, MAGIC, Writer, WriterValue};
+use latent_formats::gguf::{Header, MAGIC, Metadata, Writer, WriterValue};
 use latent_formats::identity::{FNV_START, fnv};
 use latent_formats::input_file;
 use latent_types::TensorType;
@@ -36,16 +36,21 @@ impl Importances {
     /// A file that cannot be read, or is malformed, or has values that are negative or not finite.
     pub fn read(path: &Path) -> Result<Importances, QuantizeError> {
         let bytes = input_file::read(path, MAX_BYTES)?;
-        let mut read = if bytes.starts_with(MAGIC) { from_gguf(&bytes) } else { from_dat(&bytes) }
-            .map_err(|problem| QuantizeError::Importance { path: path.to_owned(), problem })?;
-        read.path = path.to_owned();
+        let read = if bytes.starts_with(MAGIC) { from_gguf(&bytes) } else { from_dat(&bytes) };
+        let read = read.map_err(|problem| QuantizeError::Importance { path: path.to_owned(), problem })?;
+        read.of_file(path)
+    }
+
+    /// The importances as those of a file, with their values checked.
+    pub(crate) fn of_file(mut self, path: &Path) -> Result<Importances, QuantizeError> {
+        self.path = path.to_owned();
         if let Some((name, _)) =
-            read.entries.iter().find(|(_, values)| values.iter().any(|v| !(v.is_finite() && *v >= 0.0)))
+            self.entries.iter().find(|(_, values)| values.iter().any(|v| !(v.is_finite() && *v >= 0.0)))
         {
             let problem = format!("{name} has values that are negative or not finite");
             return Err(QuantizeError::Importance { path: path.to_owned(), problem });
         }
-        Ok(read)
+        Ok(self)
     }
 
     /// The file that they were read from.
@@ -137,17 +142,30 @@ pub(crate) fn normalized(values: &[f32]) -> Vec<f32> {
 
 fn from_gguf(bytes: &[u8]) -> Result<Importances, String> {
     let header = Header::parse(bytes, bytes.len() as u64).map_err(|error| error.to_string())?;
-    let metadata = &header.metadata;
     let values = |name: &str| {
         let tensor = header.tensors.iter().find(|tensor| tensor.name == name)?;
         let data = &bytes[tensor.start as usize..(tensor.start + tensor.bytes) as usize];
-        let number = |b: &[u8]| f32::from_le_bytes([b[0], b[1], b[2], b[3]]);
-        (tensor.ty == TensorType::F32).then(|| data.chunks_exact(4).map(number).collect::<Vec<f32>>())
+        (tensor.ty == TensorType::F32).then(|| numbers(data))
     };
+    let names: Vec<&str> = header.tensors.iter().map(|tensor| tensor.name.as_str()).collect();
+    from_tensors(&names, &header.metadata, &values)
+}
+
+/// The F32 values of a tensor.
+pub(crate) fn numbers(data: &[u8]) -> Vec<f32> {
+    data.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
+}
+
+/// Reads the sums and counts among the tensors of a GGUF file; `values` has those of a tensor that is F32.
+pub(crate) fn from_tensors(
+    names: &[&str],
+    metadata: &Metadata,
+    values: &dyn Fn(&str) -> Option<Vec<f32>>,
+) -> Result<Importances, String> {
     let mut out = Importances::default();
-    for tensor in &header.tensors {
-        let Some(name) = tensor.name.strip_suffix(".in_sum2") else { continue };
-        let sums = values(&tensor.name).ok_or_else(|| format!("{} is not F32", tensor.name))?;
+    for tensor in names {
+        let Some(name) = tensor.strip_suffix(".in_sum2") else { continue };
+        let sums = values(tensor).ok_or_else(|| format!("{tensor} is not F32"))?;
         let counts = values(&format!("{name}.counts"))
             .ok_or_else(|| format!("{name}.counts is missing, or not F32"))?;
         if counts.is_empty() || sums.is_empty() || sums.len() % counts.len() != 0 {

@@ -3,9 +3,10 @@
 use crate::quantize::assignment::{Assignment, NewFile};
 use crate::quantize::error::QuantizeError;
 use crate::quantize::importance::normalized;
-use crate::quantize::rows::quantize_row;
+use crate::quantize::rows::{quantize_row, round_rows};
 use crate::quantize::shape::columns_rows_matrices;
 use crate::quantize::weights::WeightRowReader;
+use latent_quant::gptq::GptqRows;
 use latent_types::TensorType;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
@@ -17,6 +18,9 @@ pub(crate) const JOB_WEIGHTS: usize = 1 << 20;
 
 /// Weights that are read at a time, as far as whole rows allow: they stay in the cache of a core.
 const READ_TOGETHER: usize = 1 << 14;
+
+/// Rows that are read at a time where Hessians round them: each part of a factor is then read once for all.
+const ROUNDED_TOGETHER: usize = 64;
 
 /// Rows of a tensor.
 pub(crate) struct QuantizeJob {
@@ -72,6 +76,7 @@ pub(crate) struct QuantizeWorker<'a> {
     numbers: Vec<f32>,
     back: Vec<f32>,
     importance: (Option<(usize, usize)>, Vec<f32>),
+    rounding: GptqRows,
     part: Option<(PathBuf, File)>,
 }
 
@@ -167,11 +172,26 @@ impl<'a> QuantizeWorker<'a> {
                 first += bytes.len() / row_bytes;
                 continue;
             }
-            let count = most.min(job.rows.end - first);
+            let matrix = first / rows;
+            let gptq = assignment.gptq.as_ref().filter(|_| !there);
+            let factor = gptq.map(|gptq| gptq.factor(tensor, matrix)).transpose()?.flatten();
+            let last = job.rows.end.min((matrix + 1) * rows);
+            let count = match &factor {
+                // rows that are made together may be of two matrices
+                Some(_) if unit == 1 => most.max(ROUNDED_TOGETHER).min(last - first),
+                _ => most.min(job.rows.end - first),
+            };
             numbers.resize(count * columns, 0.0);
-            source.read(first, &mut numbers)?;
+            self.rows(assignment, job.tensor)?.read(first, &mut numbers)?;
+            let mut rounded = 0;
+            if let Some(factor) = &factor {
+                rounded = count.min(last - first);
+                let (numbers, out) = (&numbers[..rounded * columns], &mut out[..rounded * row_bytes]);
+                round_rows(tensor.to, factor, numbers, &mut self.rounding, out)?;
+            }
             let of_rows = numbers.chunks_exact(columns).zip(out.chunks_exact_mut(row_bytes));
             for (row, (numbers, out)) in (first..).zip(of_rows) {
+                let there = there || row < first + rounded;
                 let of_row = self.row(assignment, (job.tensor, row), (numbers, tensor.to), out, there)?;
                 sums.get_or_insert_default().add(of_row);
             }

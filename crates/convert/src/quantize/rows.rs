@@ -1,6 +1,7 @@
 //! Quantizing rows by the instructions of this CPU: the searches of `latent_quant`, compiled for AVX2. The compiler never contracts a multiplication and an
 //! addition, so the bytes are the same.
 
+use latent_quant::gptq::{self, GptqRows, HessianFactor};
 use latent_quant::{QuantError, quantizers};
 use latent_types::TensorType;
 
@@ -52,9 +53,75 @@ pub fn quantize_row(
     if run(numbers, importance, out) { Ok(()) } else { latent_quant::quantize(ty, numbers, importance, out) }
 }
 
+/// A function that rounds rows, compiled for AVX2 and called where the CPU has it.
+macro_rules! rounding_avx2 {
+    ($format:ident) => {{
+        #[cfg(target_arch = "x86_64")]
+        #[target_feature(enable = "avx2,fma")]
+        fn avx2(factor: &HessianFactor, rows: &[f32], memory: &mut GptqRows, out: &mut [u8]) {
+            gptq::$format(factor, rows, memory, out);
+        }
+
+        #[allow(unsafe_code, reason = "a call of a function for an ISA that the CPU has")]
+        fn run(factor: &HessianFactor, rows: &[f32], memory: &mut GptqRows, out: &mut [u8]) {
+            #[cfg(target_arch = "x86_64")]
+            if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
+                // SAFETY: the CPU has every feature that the function is compiled for.
+                unsafe { avx2(factor, rows, memory, out) };
+                return;
+            }
+            gptq::$format(factor, rows, memory, out);
+        }
+        run
+    }};
+}
+
+/// Rounds rows of one matrix to a type by the factor of its Hessian, by the instructions of this CPU.
+///
+/// # Errors
+/// A type without GPTQ; lengths that do not agree with the factor.
+pub(crate) fn round_rows(
+    ty: TensorType,
+    factor: &HessianFactor,
+    rows: &[f32],
+    memory: &mut GptqRows,
+    out: &mut [u8],
+) -> Result<(), QuantError> {
+    let run: gptq::GptqFormat = match ty {
+        TensorType::Q4_0 => rounding_avx2!(q4_0),
+        TensorType::Q4_K => rounding_avx2!(q4_k),
+        TensorType::MXFP4 => rounding_avx2!(mxfp4),
+        TensorType::NVFP4 => rounding_avx2!(nvfp4),
+        _ => return Err(QuantError::NotEncodable(ty)),
+    };
+    gptq::check_rows(ty, factor, rows, out)?;
+    run(factor, rows, memory, out);
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn instructions_do_not_change_a_rounded_byte() {
+        let columns = 512;
+        let number = |i: usize| ((i as u32).wrapping_mul(2_654_435_761) >> 8) as f32 / 8_388_608.0 - 1.0;
+        let triangle: Vec<f32> = (0..columns)
+            .flat_map(|i| (0..=i).map(move |j| if i == j { 3.0 } else { 0.1 * number(i * 7 + j) }))
+            .collect();
+        let rows: Vec<f32> = (0..3 * columns).map(|i| number(i * 3)).collect();
+        for ty in gptq::gptq_types() {
+            let group = gptq::group_len(ty).unwrap();
+            let options = gptq::GptqOptions { damping: 0.5, act_order: true };
+            let factor = HessianFactor::new(&triangle, columns, group, options).unwrap();
+            let bytes = 3 * ty.row_bytes(columns).unwrap();
+            let (mut here, mut portable) = (vec![0; bytes], vec![1; bytes]);
+            round_rows(ty, &factor, &rows, &mut GptqRows::default(), &mut here).unwrap();
+            gptq::quantize_rows(ty, &factor, &rows, &mut portable).unwrap();
+            assert!(here == portable, "{ty}");
+        }
+    }
 
     #[test]
     fn instructions_do_not_change_a_byte() {

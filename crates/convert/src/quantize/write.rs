@@ -2,6 +2,7 @@
 
 use crate::quantize::assignment::{AssignedTensor, Assignment};
 use crate::quantize::error::QuantizeError;
+use crate::quantize::gptq::{Gptq, RoundedMatrices};
 use crate::quantize::importance::Importances;
 use crate::quantize::jobs::{QuantErrorSums, QuantizeJob, QuantizeWorker, jobs};
 use latent_formats::identity::{FNV_START, fnv};
@@ -28,6 +29,8 @@ pub struct WrittenTensor {
     pub error: Option<f64>,
     /// Whether there were importances for it.
     pub weighted: bool,
+    /// How its matrices were quantized, where Hessians were used.
+    pub rounded: Option<RoundedMatrices>,
 }
 
 /// A file that was written, or a set of files.
@@ -93,6 +96,7 @@ pub fn write(
         assigned: assigned.clone(),
         error: sums.map(|sums| if sums.squares > 0.0 { (sums.errors / sums.squares).sqrt() } else { 0.0 }),
         weighted: assignment.importances.is_some_and(|all| all.has(&assigned.name)),
+        rounded: assignment.rounded(assigned),
     });
     Ok(QuantizedModel { tensors: tensors.collect(), files: targets, bytes, resumed })
 }
@@ -243,11 +247,13 @@ impl WriteContext<'_> {
 /// Stands for every byte of the file.
 fn fingerprint(assignment: &Assignment<'_>, header: &[u8]) -> u64 {
     let identity = assignment.weights.identity();
+    let gptq = assignment.gptq.as_ref().map(Gptq::fingerprint);
     let numbers = [
         identity.header,
         identity.sample,
         u64::from(REVISION),
         assignment.importances.map_or(0, Importances::fingerprint),
     ];
-    numbers.iter().fold(fnv(FNV_START, header), |hash, number| fnv(hash, &number.to_le_bytes()))
+    let numbers = numbers.iter().chain(gptq.iter().flatten());
+    numbers.fold(fnv(FNV_START, header), |hash, number| fnv(hash, &number.to_le_bytes()))
 }

@@ -51,6 +51,11 @@ impl AdapterFile {
         &self.path
     }
 
+    /// Stands for all of its bytes.
+    pub fn fingerprint(&self) -> u64 {
+        self.hash
+    }
+
     /// The bytes of one of its matrices.
     pub fn data(&self, info: &TensorInfo) -> &[u8] {
         match info.place {

@@ -51,6 +51,16 @@ impl TensorIndex for AdapterTargets<'_> {
 impl Circuit {
     /// The names in GGUF and in safetensors of every weight of a model that a LoRA adapter may change, layer by layer.
     pub fn adapter_names(&self, config: &ModelConfig) -> Vec<(String, String)> {
+        self.names_by_rank(config, 2)
+    }
+
+    /// The same of the tensors of routed experts. Those in safetensors have the placeholder `{expert}`, or hold all experts.
+    pub fn expert_adapter_names(&self, config: &ModelConfig) -> Vec<(String, String)> {
+        self.names_by_rank(config, 3)
+    }
+
+    /// The names of weights with so many dimensions.
+    fn names_by_rank(&self, config: &ModelConfig, dimensions: usize) -> Vec<(String, String)> {
         let mut names = Vec::new();
         for block in self.blocks.values() {
             let layers = if block.kind.of_layer() { 0..config.all_layers() } else { 0..1 };
@@ -58,7 +68,7 @@ impl Circuit {
                 layers.flat_map(|layer| block.weights.values().map(move |slot| (layer, slot)))
             {
                 if let (Some(gguf), Some(hf)) = (&slot.gguf, &slot.hf)
-                    && slot.shape.len() == 2
+                    && slot.shape.len() == dimensions
                 {
                     let of_layer = |name: &str| name.replace("{layer}", &layer.to_string());
                     names.push((of_layer(gguf), of_layer(hf)));

@@ -5,6 +5,7 @@
 mod codes;
 mod devices;
 mod errors;
+mod gptq;
 mod packing;
 mod products;
 mod truth;

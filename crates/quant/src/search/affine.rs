@@ -48,7 +48,7 @@ impl AffineSums {
 
 /// Scale and offset of a sub-block for quants from 0 to `levels`. With `below_zero` the offset is 0 or less, as K-quants store it.
 #[inline(always)]
-fn fit<const N: usize>(x: &[f32; N], w: &[f32; N], levels: f32, below_zero: bool) -> (f32, f32) {
+pub(crate) fn fit<const N: usize>(x: &[f32; N], w: &[f32; N], levels: f32, below_zero: bool) -> (f32, f32) {
     let (low, high) = range(x, if below_zero { 0.0 } else { x[0] });
     if !(high > low && (high - low).is_finite()) {
         return (0.0, if low.is_finite() { low } else { 0.0 });
@@ -238,9 +238,20 @@ pub(crate) fn super_block<const SUB: usize, const N: usize>(
     levels: f32,
     top: f32,
 ) -> AffineSuperBlock<SUB> {
-    let mut search =
-        AffineSearch::<SUB, N> { x, w: [0.0; 256], levels, top, scales: [0.0; SUB], mins: [0.0; SUB] };
-    error_weights(x, importance, &mut search.w);
+    let mut w = [0.0; 256];
+    error_weights(x, importance, &mut w);
+    super_block_by::<SUB, N>(x, w, levels, top)
+}
+
+/// Quantizes 256 weights as `SUB` sub-blocks of `N`, whose squared errors count by `w`.
+#[inline(always)]
+pub(crate) fn super_block_by<const SUB: usize, const N: usize>(
+    x: &[f32],
+    w: [f32; 256],
+    levels: f32,
+    top: f32,
+) -> AffineSuperBlock<SUB> {
+    let mut search = AffineSearch::<SUB, N> { x, w, levels, top, scales: [0.0; SUB], mins: [0.0; SUB] };
     let (mut scales, mut mins) = ([0.0; SUB], [0.0; SUB]);
     let (mut largest, mut lowest) = (0.0f32, 0.0f32);
     for g in 0..SUB {

@@ -2,5 +2,6 @@
 #![allow(missing_docs, reason = "tests")]
 
 mod golden;
+mod gptq;
 mod properties;
 mod quantize;

@@ -2,6 +2,7 @@
 
 use super::entry::{ModelEntry, ModelPhase};
 use super::table::ModelTable;
+use crate::adapters::SetScales;
 use crate::model::{LoadError, Loader, ModelSettings};
 use crate::worker::{StartedWorker, StepHook};
 use latent_engine::EngineError;
@@ -13,8 +14,7 @@ use std::time::{Duration, Instant};
 /// What loads the models.
 pub(super) struct ModelLoader {
     pub(super) table: Arc<ModelTable>,
-    /// Of each model its loader and how its jobs are scheduled.
-    loaders: Mutex<Vec<(Arc<Mutex<Loader>>, SchedulerOptions)>>,
+    loaders: Mutex<Vec<LoadableModel>>,
     options: SchedulerOptions,
     before_step: Option<StepHook>,
     /// Most models that are loaded at once; 0: as many as fit.
@@ -22,6 +22,16 @@ pub(super) struct ModelLoader {
     draining: AtomicBool,
     /// Whose turn it is: what one load takes of memory, the next one must see.
     turn: tokio::sync::Mutex<()>,
+}
+
+/// What a model keeps while it is not loaded.
+#[derive(Clone)]
+struct LoadableModel {
+    loader: Arc<Mutex<Loader>>,
+    /// Of adapters, as clients have set them.
+    scales: Arc<SetScales>,
+    /// How its jobs are scheduled.
+    options: SchedulerOptions,
 }
 
 impl ModelLoader {
@@ -48,10 +58,11 @@ impl ModelLoader {
         if let Some(parallel) = settings.parallel {
             options.max_running = parallel.max(1);
         }
-        self.lock().push((Arc::new(Mutex::new(loader)), options));
+        let loader = Arc::new(Mutex::new(loader));
+        self.lock().push(LoadableModel { loader, scales: Arc::default(), options });
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<(Arc<Mutex<Loader>>, SchedulerOptions)>> {
+    fn lock(&self) -> MutexGuard<'_, Vec<LoadableModel>> {
         self.loaders.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -90,8 +101,9 @@ impl ModelLoader {
                 return Err("the server is shutting down".into());
             }
             let (start, others) = (Instant::now(), self.table.others(index));
-            let (loader, options) = self.lock()[index].clone();
-            let started = StartedWorker::new(&loader, others == 0, options, self.before_step.clone())?;
+            let LoadableModel { loader, scales, options } = self.lock()[index].clone();
+            let (from, hook) = ((&loader, &scales), self.before_step.clone());
+            let started = StartedWorker::new(from, others == 0, options, hook)?;
             let StartedWorker { worker_handle, loaded, ended, thread } = started;
             self.table.keep_thread(thread);
             self.table.change(index, |entry| entry.phase = ModelPhase::Loading(Some(worker_handle)));

@@ -2,6 +2,7 @@
 
 use super::profile::Clocks;
 use super::{ModelState, WorkerHandle};
+use crate::adapters::SetScales;
 use crate::model::{LoadAttempt, LoadError, LoadedModel, Loader, ServedModel};
 use latent_engine::scheduler::{Scheduler, SchedulerOptions};
 use latent_engine::worker::{WorkerHooks, WorkerModel};
@@ -27,7 +28,7 @@ pub(crate) struct StartedWorker {
 impl StartedWorker {
     /// Starts the thread, which loads the model and runs it.
     pub(crate) fn new(
-        loader: &Arc<Mutex<Loader>>,
+        (loader, scales): (&Arc<Mutex<Loader>>, &Arc<SetScales>),
         alone: bool,
         options: SchedulerOptions,
         before_step: Option<StepHook>,
@@ -39,6 +40,7 @@ impl StartedWorker {
         let hooks = ServerHooks {
             worker_handle: Arc::clone(&worker_handle),
             loader: Arc::clone(loader),
+            scales: Arc::clone(scales),
             alone,
             options,
             before_step,
@@ -55,6 +57,8 @@ impl StartedWorker {
 struct ServerHooks {
     worker_handle: Arc<WorkerHandle>,
     loader: Arc<Mutex<Loader>>,
+    /// Of adapters, as clients have set them.
+    scales: Arc<SetScales>,
     /// See [`LoadAttempt::alone`].
     alone: bool,
     options: SchedulerOptions,
@@ -76,7 +80,7 @@ impl ServerHooks {
         let mut loader = self.loader.lock().unwrap_or_else(PoisonError::into_inner);
         let loaded = catch_unwind(AssertUnwindSafe(|| (*loader)(&mut attempt)))
             .unwrap_or_else(|panic| Err(panic_text(&*panic).into()))?;
-        self.served = Some(Arc::new(ServedModel::new(&loaded)?));
+        self.served = Some(Arc::new(ServedModel::new(&loaded, &self.scales)?));
         let LoadedModel { engine, tokenizer, about } = loaded;
         let options = SchedulerOptions { outlives_device: about.falls_back, ..self.options.clone() };
         Ok(WorkerModel { engine, tokenizer, options })

@@ -1,6 +1,6 @@
 //! LoRA adapters: scales of the server and of requests.
 
-use crate::support::{config, demo, loader_of, open_demo, source, wrap};
+use crate::support::{config, demo, loader_of, open_demo, source, until, wrap};
 use latent_formats::{AdapterFile, Checkpoint, CheckpointSource};
 use latent_server::{Extras, Server};
 use latent_testing::{random_pairs, write_gguf_adapter};
@@ -84,6 +84,11 @@ fn adapters_have_scales_of_the_server_and_of_requests() {
     let (message, _) = server.post("/lora-adapters", &json!([{"id": 3, "scale": 1}])).error(400);
     assert!(message.contains("[0].id"), "{message}");
     assert_eq!(server.get("/lora-adapters").ok()[0]["scale"], 0.0, "a refused list changes nothing");
+    // they outlive the model
+    server.post("/models/unload", &json!({"model": "demo"})).ok();
+    until("unloaded", || server.get("/lora-adapters").ok() == json!([]));
+    assert_eq!(text(json!({})), plain, "the scales are lost when the model is loaded again");
+    assert_eq!(server.get("/lora-adapters").ok()[0]["scale"], 0.0);
     assert_eq!(plain_server.get("/lora-adapters").ok(), json!([]));
     let (message, _) = plain_server.post("/completion", &completion(off)).error(400);
     assert!(message.contains("--lora"), "{message}");

@@ -1,0 +1,236 @@
+//! Hessians of a model: for each weight Σ x·xᵀ over its inputs x, per matrix of experts or heads, in a GGUF file that holds the importances too.
+//!
+//! A tensor `NAME.hessian` has a lower triangle per matrix, row by row. Weights of one input have one tensor: the keys `hessian.weights` and `hessian.sources`
+//! are the names of weights and, for each, the NAME.
+
+use crate::quantize::collected::{Calibration, CollectedSums};
+use crate::quantize::error::QuantizeError;
+use crate::quantize::importance::{Importances, from_tensors, numbers};
+use crate::quantize::weights::SourceTensor;
+use latent_formats::gguf::{Writer, WriterValue};
+use latent_formats::identity::Identity;
+use latent_formats::{Checkpoint, CheckpointSource, OutputError, OutputFile};
+use latent_quant::gptq::triangle_len;
+use latent_types::TensorType;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// Hessians in a file, which are read when they are needed.
+pub struct Hessians {
+    path: PathBuf,
+    file: Checkpoint,
+    entries: BTreeMap<String, HessianEntry>,
+    importances: Importances,
+}
+
+/// Where the Hessians of a weight are.
+pub(crate) struct HessianEntry {
+    /// The weight that they are stored for: the first of those with this input.
+    pub source: String,
+    pub columns: usize,
+    /// Input rows of each matrix.
+    pub counts: Vec<f32>,
+}
+
+impl Hessians {
+    /// Opens a file of [`write_hessians`], and checks it but for the values.
+    ///
+    /// # Errors
+    /// A file that cannot be read, or holds no Hessians, or whose tensors do not fit together.
+    pub fn open(path: &Path) -> Result<Hessians, QuantizeError> {
+        let file = Checkpoint::open(path)?;
+        let refused = |problem: String| QuantizeError::Hessian { path: path.to_owned(), problem };
+        let CheckpointSource::Gguf(source) = file.source() else {
+            return Err(refused("it is a folder; give the file that `latent imatrix` wrote".into()));
+        };
+        let names = |key: &str| -> Result<Vec<String>, QuantizeError> {
+            let names = source.metadata.strings(key)?.unwrap_or_default();
+            Ok(names.into_iter().map(|name| String::from_utf8_lossy(name).into_owned()).collect())
+        };
+        let (weights, sources) = (names("hessian.weights")?, names("hessian.sources")?);
+        if weights.is_empty() {
+            let importances = file.tensors().iter().any(|tensor| tensor.name.ends_with(".in_sum2"));
+            let found = if importances { "importances, but no Hessians" } else { "no Hessians" };
+            return Err(refused(format!(
+                "it holds {found}: `latent imatrix` with {} writes them",
+                latent_types::Setting::Hessians
+            )));
+        }
+        if weights.len() != sources.len() {
+            let (weights, sources) = (weights.len(), sources.len());
+            return Err(refused(format!("it names {weights} weights and {sources} Hessians")));
+        }
+        let values = |name: &str| {
+            let tensor = file.tensor(name).filter(|tensor| tensor.info.ty == TensorType::F32)?;
+            Some(numbers(tensor.data))
+        };
+        let all: Vec<&str> = file.tensors().iter().map(|tensor| tensor.name.as_str()).collect();
+        let importances = from_tensors(&all, &source.metadata, &values).map_err(refused)?;
+        let importances = importances.of_file(path)?;
+        let mut entries = BTreeMap::new();
+        for (weight, source) in weights.into_iter().zip(sources) {
+            let entry = entry(&file, &weight, source).map_err(refused)?;
+            if entries.insert(weight.clone(), entry).is_some() {
+                return Err(refused(format!("it names {weight} twice")));
+            }
+        }
+        Ok(Hessians { path: path.to_owned(), file, entries, importances })
+    }
+
+    /// The file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The importances of columns: the mean of each diagonal.
+    pub fn importances(&self) -> &Importances {
+        &self.importances
+    }
+
+    /// Stands for the file.
+    pub(crate) fn identity(&self) -> Identity {
+        self.file.identity()
+    }
+
+    pub(crate) fn entry(&self, weight: &str) -> Option<&HessianEntry> {
+        self.entries.get(weight)
+    }
+
+    /// Whether they can be those of this model: at least half of the weights are in it.
+    pub(crate) fn check(&self, model: &str, tensors: &[SourceTensor]) -> Result<(), QuantizeError> {
+        let there = tensors.iter().filter(|tensor| self.entries.contains_key(&tensor.name)).count();
+        if there * 2 >= self.entries.len() {
+            return Ok(());
+        }
+        let problem = format!("{there} of its {} weights are in {model}", self.entries.len());
+        Err(self.other_model(problem))
+    }
+
+    pub(crate) fn other_model(&self, problem: String) -> QuantizeError {
+        QuantizeError::OtherModel { path: self.path.clone(), problem }
+    }
+
+    /// The lower triangle of a matrix of a weight.
+    pub(crate) fn triangle(&self, entry: &HessianEntry, matrix: usize) -> Vec<f32> {
+        let values = triangle_len(entry.columns).unwrap_or(0);
+        let name = format!("{}.hessian", entry.source);
+        let data = self.file.tensor(&name).map_or(&[][..], |tensor| tensor.data);
+        let bytes = data.get(matrix * values * 4..(matrix + 1) * values * 4).unwrap_or_default();
+        let triangle = numbers(bytes);
+        self.file.drop_pages(&name, matrix * values * 4..(matrix + 1) * values * 4);
+        triangle
+    }
+}
+
+fn entry(file: &Checkpoint, weight: &str, source: String) -> Result<HessianEntry, String> {
+    let find = |name: String| file.info(&name).ok_or(format!("{name} is missing"));
+    let hessian = find(format!("{source}.hessian"))?;
+    let counts = file.tensor(&format!("{source}.counts"));
+    let counts = counts.ok_or_else(|| format!("{source}.counts is missing"))?;
+    let sums = find(format!("{weight}.in_sum2"))?;
+    let columns = sums.shape.last().copied().unwrap_or(0);
+    let matrices = counts.info.shape.iter().product::<usize>();
+    if hessian.ty != TensorType::F32 || counts.info.ty != TensorType::F32 || sums.ty != TensorType::F32 {
+        return Err(format!("the tensors of {weight} are not F32"));
+    }
+    let wanted = triangle_len(columns).and_then(|values| values.checked_mul(matrices));
+    let found = hessian.shape.iter().product::<usize>();
+    if wanted != Some(found) || found == 0 {
+        return Err(format!(
+            "{}.hessian has {found} values for {matrices} matrices of {columns} columns",
+            source
+        ));
+    }
+    Ok(HessianEntry { source, columns, counts: numbers(counts.data) })
+}
+
+/// Weights of one input, whose Hessians are written once.
+#[derive(Clone, Debug)]
+pub struct HessianGroup {
+    /// The weights, the one that names the tensor first.
+    pub weights: Vec<String>,
+    pub matrices: usize,
+    pub columns: usize,
+}
+
+impl HessianGroup {
+    /// Groups the weights whose sums are the same, bit for bit: they have one input.
+    pub fn of(collected: &[CollectedSums]) -> Vec<HessianGroup> {
+        let mut sorted: Vec<&CollectedSums> = collected.iter().filter(|one| !one.counts.is_empty()).collect();
+        sorted.sort_by(|a, b| a.tensor.cmp(&b.tensor));
+        let mut groups: Vec<(&CollectedSums, HessianGroup)> = Vec::new();
+        for one in sorted {
+            let same = groups.iter_mut().find(|(of, _)| of.counts == one.counts && of.sums == one.sums);
+            match same {
+                Some((_, group)) => group.weights.push(one.tensor.clone()),
+                None => {
+                    let matrices = one.counts.len();
+                    let (weights, columns) = (vec![one.tensor.clone()], one.sums.len() / matrices);
+                    groups.push((one, HessianGroup { weights, matrices, columns }));
+                }
+            }
+        }
+        groups.into_iter().map(|(_, group)| group).collect()
+    }
+
+    /// Bytes of the Hessian of one of its matrices.
+    pub fn matrix_bytes(&self) -> u64 {
+        triangle_len(self.columns).unwrap_or(usize::MAX) as u64 * 4
+    }
+
+    /// Bytes of those of all.
+    pub fn bytes(&self) -> u64 {
+        self.matrix_bytes().saturating_mul(self.matrices as u64)
+    }
+}
+
+/// Writes a file that [`Hessians::open`] reads, and [`Importances::read`] too; its bytes. `triangle` is asked for each matrix of each group in order.
+///
+/// # Errors
+/// A target that cannot be written; what `triangle` says.
+pub fn write_hessians(
+    path: &Path,
+    collected: &[CollectedSums],
+    groups: &[HessianGroup],
+    calibration: &Calibration,
+    triangle: &mut dyn FnMut(usize, usize) -> std::io::Result<Vec<f32>>,
+) -> Result<u64, QuantizeError> {
+    let mut file = OutputFile::create(path)?;
+    let failed = |error| QuantizeError::Output(OutputError::Io { path: path.to_owned(), error });
+    let mut sorted: Vec<&CollectedSums> = collected.iter().collect();
+    sorted.sort_by(|a, b| a.tensor.cmp(&b.tensor));
+    let mut writer = calibration.writer("hessian");
+    let names = |of: &dyn Fn(&HessianGroup, &String) -> String| {
+        let names = groups.iter().flat_map(|group| group.weights.iter().map(move |name| of(group, name)));
+        WriterValue::Strings(names.map(String::into_bytes).collect())
+    };
+    writer.key("hessian.weights", names(&|_, name| name.clone()));
+    writer.key("hessian.sources", names(&|group, _| group.weights[0].clone()));
+    let declared = declare(&mut writer, &sorted, groups);
+    declared.map_err(failed)?;
+    let written = writer.write(&mut file, |index, out| {
+        let Some(group) = index.checked_sub(2 * sorted.len()) else {
+            return sorted[index / 2].write(index % 2 == 1, out);
+        };
+        for matrix in 0..groups[group].matrices {
+            let values = triangle(group, matrix)?;
+            let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+            out.write_all(&bytes)?;
+        }
+        Ok(())
+    });
+    written.map_err(failed)?;
+    Ok(file.finish()?)
+}
+
+fn declare(writer: &mut Writer, sorted: &[&CollectedSums], groups: &[HessianGroup]) -> std::io::Result<()> {
+    for one in sorted {
+        one.declare(writer)?;
+    }
+    for group in groups {
+        let values = triangle_len(group.columns).unwrap_or(usize::MAX);
+        let name = format!("{}.hessian", group.weights[0]);
+        writer.tensor(name, TensorType::F32, &[group.matrices, values])?;
+    }
+    Ok(())
+}

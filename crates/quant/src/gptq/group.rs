@@ -1,0 +1,75 @@
+//! Rounding the columns of one group for candidates side by side.
+
+use crate::search::levels::QuantLevels;
+use crate::search::{Candidates, LANES, safe_inverse};
+
+/// What the columns of a group have in common for all rows.
+pub(crate) struct GroupFactor<const G: usize> {
+    /// `[i][k]`: what an error at column k adds to the target of a later column i.
+    pub ratios: [[f32; G]; G],
+    pub costs: [f32; G],
+}
+
+/// A row's weights of a group, and its targets as the errors of earlier groups have moved them.
+pub(crate) struct GroupTargets<const G: usize> {
+    pub weights: [f32; G],
+    pub targets: [f32; G],
+}
+
+/// A rounded group.
+pub(crate) struct RoundedGroup<const G: usize> {
+    pub levels: [f32; G],
+    /// Weight less stored value.
+    pub errors: [f32; G],
+}
+
+/// The error that each candidate leaves: a value is scale · level + offset.
+#[inline(always)]
+pub(crate) fn losses<L: QuantLevels, const G: usize>(
+    factor: &GroupFactor<G>,
+    row: &GroupTargets<G>,
+    scales: &Candidates,
+    offsets: &Candidates,
+) -> Candidates {
+    let (mut inverse, mut losses) = ([0.0; LANES], [0.0; LANES]);
+    for l in 0..LANES {
+        inverse[l] = if scales[l] == 0.0 { 0.0 } else { 1.0 / scales[l] };
+    }
+    let mut errors = [[0.0; LANES]; G];
+    for i in 0..G {
+        let mut target = [row.targets[i]; LANES];
+        for k in 0..i {
+            let ratio = factor.ratios[i][k];
+            for l in 0..LANES {
+                target[l] += errors[k][l] * ratio;
+            }
+        }
+        for l in 0..LANES {
+            let value = scales[l] * L::nearest((target[l] - offsets[l]) * inverse[l]) + offsets[l];
+            let off = target[l] - value;
+            losses[l] += factor.costs[i] * off * off;
+            errors[i][l] = row.weights[i] - value;
+        }
+    }
+    losses
+}
+
+/// Rounds a group with one scale and offset.
+#[inline(always)]
+pub(crate) fn round_group<L: QuantLevels, const G: usize>(
+    factor: &GroupFactor<G>,
+    row: &GroupTargets<G>,
+    (scale, offset): (f32, f32),
+) -> RoundedGroup<G> {
+    let inverse = safe_inverse(scale);
+    let mut out = RoundedGroup { levels: [0.0; G], errors: [0.0; G] };
+    for i in 0..G {
+        let mut target = row.targets[i];
+        for k in 0..i {
+            target += out.errors[k] * factor.ratios[i][k];
+        }
+        out.levels[i] = L::nearest((target - offset) * inverse);
+        out.errors[i] = row.weights[i] - (scale * out.levels[i] + offset);
+    }
+    out
+}
