@@ -108,3 +108,44 @@ fn adapters_are_converted_between_gguf_and_peft() {
     let refused = latent(&["convert", &adapter, "--base-model", &model, "-o", &peft]).output().unwrap();
     assert!(!refused.status.success() && String::from_utf8_lossy(&refused.stderr).contains("exists"));
 }
+
+/// A model with an adapter merged into F32 weights says what the model and the adapter say.
+#[test]
+fn merged_adapters_leave_the_logits_of_unmerged_ones() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let (model, adapter, peft, merged) =
+        (path("model.gguf"), path("a.gguf"), path("peft"), path("merged.gguf"));
+    let kind = RandomWeightTypes::from(TensorType::F32);
+    ModelRecipe { layers: Some(2), ..ModelRecipe::new("tiny-v3", kind) }.write_gguf(model.as_ref()).unwrap();
+    let base = Checkpoint::open(model.as_ref()).unwrap();
+    let wanted = |name: &str| name.contains("attn_") && !name.contains("norm") || name == "output.weight";
+    let pairs = random_pairs(&base, 5, None, |name| name.ends_with(".weight") && wanted(name)).unwrap();
+    write_gguf_adapter(adapter.as_ref(), "deepseek2", 8.0, TensorType::F32, &pairs).unwrap();
+    let run = |words: &[&str]| {
+        let out = latent(words).output().unwrap();
+        assert!(out.status.success(), "{words:?}: {}", String::from_utf8_lossy(&out.stderr));
+        out.stdout
+    };
+    run(&["convert", &adapter, "--base-model", &model, "-o", &peft]);
+    let logits = |model: &str, more: &[&str]| -> Vec<f64> {
+        let words = ["logits", model, "-t", "1", "--tokens", "1,2,3,4", "--precision", "exact"];
+        let text = String::from_utf8(run(&[&words[..], more].concat())).unwrap();
+        let words = text.split(|c: char| !(c.is_ascii_digit() || "+-.e".contains(c)));
+        words.filter_map(|word| word.parse().ok()).collect()
+    };
+    let near = |a: &[f64], b: &[f64]| {
+        a.len() == b.len() && a.iter().zip(b).all(|(a, b)| (a - b).abs() <= 1e-3 * (1.0 + a.abs()))
+    };
+    let unmerged = logits(&model, &["--lora", &format!("{adapter}:0.5")]);
+    assert!(unmerged.len() > 4 && !near(&unmerged, &logits(&model, &[])), "the adapter has no effect");
+    for lora in [&adapter, &peft] {
+        let scaled = format!("{lora}:0.5");
+        run(&["quantize", "-m", &model, "F32", "--merge-lora", &scaled, "-o", &merged, "--force"]);
+        assert!(near(&logits(&merged, &[]), &unmerged), "{lora}");
+    }
+    let words = ["quantize", "-m", &merged, "F32", "--merge-lora", &merged, "-o", &path("x.gguf")];
+    let refused = latent(&words).output().unwrap();
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && said.contains("not a LoRA adapter"), "{said}");
+}

@@ -379,6 +379,68 @@ fn importances_are_collected_from_a_text_and_used() {
     assert!(refused.status.code() == Some(64) && stderr(&refused).contains("less than one chunk"));
 }
 
+/// Hessians and what is rounded by them do not depend on the number of threads; other files are refused.
+#[test]
+fn hessians_are_collected_from_a_text_and_used() {
+    let (folder, model) = folder();
+    let at = |name: &str| folder.path().join(name);
+    let text = "The fox carried a lantern through the wood, and the owl asked it where the light came from. ";
+    std::fs::write(at("text"), text.repeat(20)).unwrap();
+    let ok = |line: &str, out: &str| {
+        let output = run(&words(line, &model, &at(out)));
+        assert!(output.status.success(), "{line}: {}", stderr(&output));
+        output.stdout
+    };
+    for threads in [1, 2] {
+        let (text, hessians) = (at("text"), at(&format!("h{threads}.gguf")));
+        let line = format!(
+            "imatrix -t {threads} -m {{m}} --chunk-size 64 --chunks 2 -f {} --hessians {} -o {{}}",
+            text.display(),
+            hessians.display()
+        );
+        ok(&line, &format!("i{threads}.gguf"));
+    }
+    let bytes = |name: &str| std::fs::read(at(name)).unwrap();
+    assert!(bytes("h1.gguf") == bytes("h2.gguf"), "Hessians depend on the number of threads");
+    let gptq = format!(
+        "quantize --allow-requantize --json -m {{m}} Q4_0 --method gptq --hessians {} -o {{}}",
+        at("h1.gguf").display()
+    );
+    let said = ok(&format!("{gptq} -t 1"), "one.gguf");
+    ok(&format!("{gptq} -t 2"), "two.gguf");
+    ok(&format!("{gptq} --act-order"), "order.gguf");
+    ok(&format!("{gptq} --damping 1"), "damped.gguf");
+    ok("quantize --allow-requantize -m {m} Q4_0 -o {}", "search.gguf");
+    assert!(bytes("one.gguf") == bytes("two.gguf"));
+    for other in ["order.gguf", "damped.gguf", "search.gguf"] {
+        assert!(bytes(other) != bytes("one.gguf"), "{other}");
+    }
+    let said: serde_json::Value = serde_json::from_slice(&said).unwrap();
+    let rounded = |tensor: &serde_json::Value| tensor["gptq"]["rounded"].as_u64().unwrap_or(0);
+    assert!(said["tensors"].as_array().unwrap().iter().map(rounded).sum::<u64>() > 20, "{said}");
+    // damaged: the last values are missing; foreign: of another model
+    let whole = bytes("h1.gguf");
+    std::fs::write(at("short.gguf"), &whole[..whole.len() / 2]).unwrap();
+    ok("make-model tiny-v3 F32 {}", "other.gguf");
+    for (source, ty, hessians, problem) in [
+        ("{m}", "Q4_0", "short.gguf", "short.gguf"),
+        ("{m}", "Q4_0", "i1.gguf", "no Hessians"),
+        ("{m}", "Q4_0", "text", "text"),
+        ("{m}", "Q8_0", "h1.gguf", "has no GPTQ"),
+        ("other.gguf", "Q4_0", "h1.gguf", "another model"),
+    ] {
+        let source = if source == "{m}" { source.to_owned() } else { at(source).display().to_string() };
+        let line = format!(
+            "quantize --allow-requantize -m {source} {ty} --method gptq --hessians {} -o {{}}",
+            at(hessians).display()
+        );
+        let output = run(&words(&line, &model, &at("refused.gguf")));
+        let said = stderr(&output);
+        assert!(output.status.code() == Some(1) && said.contains(problem), "{hessians} {ty}: {said}");
+        assert!(!at("refused.gguf").exists());
+    }
+}
+
 /// The file is smaller than the model, and as near to it as was asked for.
 #[test]
 fn types_are_chosen_for_a_nearness() {

@@ -2,6 +2,7 @@
 #![allow(missing_docs, reason = "tests")]
 
 mod conversions;
+mod merges;
 mod mixes;
 mod quantize;
 mod refusals;

@@ -149,9 +149,9 @@ pub(crate) fn check_all_used<'w>(
 fn why_unused(target: &str, tensors: &dyn TensorIndex) -> String {
     let has = |words: &[&str]| words.iter().any(|word| target.contains(word));
     if has(&["_exps", ".experts."]) {
-        "adapters of experts are not supported; merge the adapter into the model".into()
+        "adapters of experts are not applied while a model runs; merge it with `latent quantize --merge-lora`".into()
     } else if has(&["token_embd", "embed_tokens", "word_embeddings"]) {
-        "adapters of the embedding are not supported; merge the adapter into the model".into()
+        "adapters of the embedding are not applied while a model runs; merge it with `latent quantize --merge-lora`".into()
     } else if has(&["attn_k_b", "attn_v_b"]) {
         "adapters of the halves of kv_b are not supported; convert the adapter from PEFT with `latent convert`, which keeps kv_b whole"
             .into()
