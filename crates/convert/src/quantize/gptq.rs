@@ -1,9 +1,8 @@
 //! GPTQ for the tensors of an assignment: which matrices are rounded by their Hessians, and the factors of these.
 
-use crate::quantize::assignment::{AssignedTensor, Assignment};
+use crate::quantize::assigned_tensor::AssignedTensor;
 use crate::quantize::error::QuantizeError;
 use crate::quantize::hessians::Hessians;
-use crate::quantize::shape::columns_rows_matrices;
 use latent_formats::gguf::{Writer, WriterValue};
 use latent_quant::gptq::{GptqError, GptqOptions, HessianFactor, gptq_types, group_len, has_gptq};
 use latent_types::TensorType;
@@ -11,7 +10,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// Factors that are kept in addition to those in use.
-const FACTORS_KEPT: usize = 4;
+pub(crate) const FACTORS_KEPT: usize = 4;
 
 /// A matrix with fewer input rows than this part of its columns is quantized by the search with importances: its Hessian says little of other inputs.
 const FEWEST_ROWS: f32 = 1.0 / 16.0;
@@ -31,74 +30,15 @@ struct CachedFactor {
     factor: Arc<OnceLock<Result<Arc<HessianFactor>, GptqError>>>,
 }
 
-/// Matrices of a tensor by how they are quantized.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct RoundedMatrices {
-    /// By GPTQ.
-    pub rounded: usize,
-    /// By the search with importances, since too few input rows were seen.
-    pub searched: usize,
-}
-
-impl<'a> Assignment<'a> {
-    /// Rounds the tensors whose types allow it by the Hessians of their inputs. Other tensors keep to the search with importances.
-    ///
-    /// # Errors
-    /// A mix whose type has no GPTQ; Hessians of another model.
-    pub fn use_hessians(
-        &mut self,
-        hessians: &'a Hessians,
-        options: GptqOptions,
-    ) -> Result<(), QuantizeError> {
-        let base = self.mix().base();
-        if !has_gptq(base) {
-            return Err(QuantizeError::NoGptq(base));
-        }
-        if !(options.damping > 0.0 && options.damping.is_finite()) {
-            return Err(QuantizeError::Damping(options.damping));
-        }
-        hessians.check(&self.weights.display_name(), &self.weights.tensors())?;
-        for tensor in &self.tensors {
-            let (columns, _, matrices) = columns_rows_matrices(&tensor.shape);
-            match hessians.entry(&tensor.name) {
-                // the rows of the embedding are looked up
-                Some(_) if tensor.name == "token_embd.weight" => {}
-                Some(entry) if (entry.columns, entry.counts.len()) != (columns, matrices) => {
-                    return Err(hessians.other_model(format!(
-                        "its Hessians for {} have {} columns in {} matrices, the tensor has {columns} in {matrices}",
-                        tensor.name,
-                        entry.columns,
-                        entry.counts.len()
-                    )));
-                }
-                _ => {}
-            }
-        }
-        self.gptq = Some(Gptq { hessians, options, factors: Mutex::default() });
-        self.declare()
-    }
-
-    /// How the matrices of a tensor are quantized; none if no Hessian is used for it.
-    pub fn rounded(&self, tensor: &AssignedTensor) -> Option<RoundedMatrices> {
-        let gptq = self.gptq.as_ref()?;
-        let (_, _, matrices) = columns_rows_matrices(&tensor.shape);
-        let rounded = (0..matrices).filter(|matrix| gptq.rounds(tensor, *matrix)).count();
-        gptq.applies(tensor).then_some(RoundedMatrices { rounded, searched: matrices - rounded })
-    }
-
-    /// Bytes of Hessians and factors that writing takes with so many threads.
-    pub fn gptq_bytes(&self, threads: usize) -> u64 {
-        let widths =
-            self.tensors.iter().filter(|tensor| self.rounded(tensor).is_some_and(|all| all.rounded > 0));
-        let widest = widths.map(|tensor| columns_rows_matrices(&tensor.shape).0).max().unwrap_or(0);
-        let factor = widest as u64 * (widest as u64 + 1) / 2 * 4;
-        HessianFactor::working_bytes(widest).saturating_mul(threads as u64) + factor * FACTORS_KEPT as u64
+impl<'a> Gptq<'a> {
+    pub(crate) fn new(hessians: &'a Hessians, options: GptqOptions) -> Gptq<'a> {
+        Gptq { hessians, options, factors: Mutex::default() }
     }
 }
 
 impl Gptq<'_> {
     /// Whether there are Hessians for a tensor, and its new type is rounded by them.
-    fn applies(&self, tensor: &AssignedTensor) -> bool {
+    pub(crate) fn applies(&self, tensor: &AssignedTensor) -> bool {
         tensor.from != tensor.to
             && has_gptq(tensor.to)
             && tensor.name != "token_embd.weight"
@@ -106,7 +46,7 @@ impl Gptq<'_> {
     }
 
     /// Whether enough inputs of a matrix were seen.
-    fn rounds(&self, tensor: &AssignedTensor, matrix: usize) -> bool {
+    pub(crate) fn rounds(&self, tensor: &AssignedTensor, matrix: usize) -> bool {
         self.applies(tensor)
             && self.hessians.entry(&tensor.name).is_some_and(|entry| {
                 entry.counts.get(matrix).is_some_and(|rows| *rows >= entry.columns as f32 * FEWEST_ROWS)

@@ -6,6 +6,7 @@
 //! * [`MergedWeights`]: the weights of another source with LoRA adapters merged into them.
 //! * [`write()`]: writes the file, or the files of a set, on all cores; an interrupted run can be resumed.
 //! * [`quantize_row`]: a row of weights in a type, by the instructions of this CPU.
+mod assigned_tensor;
 mod assignment;
 mod collected;
 mod error;
@@ -16,6 +17,7 @@ mod jobs;
 mod merged;
 mod mix;
 mod pattern;
+mod rounded;
 mod rows;
 mod rules;
 mod search;
@@ -24,16 +26,17 @@ mod shape;
 mod weights;
 mod write;
 
-pub use assignment::{AssignedTensor, Assignment, Options};
+pub use assigned_tensor::AssignedTensor;
+pub use assignment::{Assignment, Options};
 pub use collected::{Calibration, CollectedSums, write_importances};
 pub use error::QuantizeError;
-pub use gptq::RoundedMatrices;
 pub use hessians::{HessianGroup, Hessians, write_hessians};
 pub use importance::Importances;
 pub use latent_quant::gptq::{DEFAULT_DAMPING, GptqOptions, has_gptq};
 pub use merged::{AdapterNames, MergedWeights};
 pub use mix::Mix;
 pub use pattern::TensorPattern;
+pub use rounded::RoundedMatrices;
 pub use rows::quantize_row;
 pub use search::{SizeFit, TypeMeasurements};
 pub use sensitivity::TensorGroup;

@@ -1,6 +1,7 @@
 //! Search of tensor types for a file of a given size: spends bits where they reduce the error most.
 
-use crate::quantize::assignment::{AssignedTensor, Assignment};
+use crate::quantize::assigned_tensor::AssignedTensor;
+use crate::quantize::assignment::Assignment;
 use crate::quantize::error::QuantizeError;
 use crate::quantize::jobs::{QuantErrorSums, QuantizeWorker};
 use crate::quantize::shape::columns_rows_matrices;

@@ -1,6 +1,7 @@
 //! Sensitivity: the effect of an error in a group of tensors on the model's output.
 
-use crate::quantize::assignment::{AssignedTensor, Assignment};
+use crate::quantize::assigned_tensor::AssignedTensor;
+use crate::quantize::assignment::Assignment;
 use crate::quantize::error::QuantizeError;
 use crate::quantize::search::{TypeChoice, TypeMeasurements};
 use latent_types::TensorType;

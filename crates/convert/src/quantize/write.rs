@@ -1,10 +1,12 @@
 //! Writing an assignment: all cores quantize, one thread puts the pieces one behind the other.
 
-use crate::quantize::assignment::{AssignedTensor, Assignment};
+use crate::quantize::assigned_tensor::AssignedTensor;
+use crate::quantize::assignment::Assignment;
 use crate::quantize::error::QuantizeError;
-use crate::quantize::gptq::{Gptq, RoundedMatrices};
+use crate::quantize::gptq::Gptq;
 use crate::quantize::importance::Importances;
 use crate::quantize::jobs::{QuantErrorSums, QuantizeJob, QuantizeWorker, jobs};
+use crate::quantize::rounded::RoundedMatrices;
 use latent_formats::identity::{FNV_START, fnv};
 use latent_formats::{OutputError, OutputFile, ResumableFile};
 use std::path::{Path, PathBuf};

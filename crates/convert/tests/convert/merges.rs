@@ -59,8 +59,8 @@ fn adapters_of_experts_change_their_experts() {
     let config = serde_json::json!({"peft_type": "LORA", "r": RANK, "lora_alpha": 4.0});
     write_peft_adapter(&at("peft"), &config, &pairs).unwrap();
     let model = ModelConfig::from_checkpoint(&base).unwrap();
-    let circuit = Circuit::of(&model).unwrap();
-    let names = AdapterNames::new(&circuit, &model);
+    let circuit = Circuit::named(&model.circuit).unwrap();
+    let names = AdapterNames::new(circuit, &model);
     let mut files = Vec::new();
     for adapter in ["a.gguf", "peft"] {
         let adapters = [(AdapterFile::open(&at(adapter)).unwrap(), 0.5)];
@@ -80,13 +80,16 @@ fn adapters_of_experts_change_their_experts() {
     // 0.5 · alpha / rank
     for (i, (before, after)) in before.iter().zip(&after).enumerate() {
         let (expert, row, column) = (i / (outputs * inputs), i / inputs % outputs, i % inputs);
-        let product = (0..RANK).map(|k| {
-            b[(expert * outputs + row) * RANK + k] * a[(expert * RANK + k) * inputs + column]
-        });
+        let product = (0..RANK)
+            .map(|k| b[(expert * outputs + row) * RANK + k] * a[(expert * RANK + k) * inputs + column]);
         let wanted = before + 0.5 * 4.0 / RANK as f32 * product.sum::<f32>();
         assert!((wanted - after).abs() <= 1e-5 * (1.0 + wanted.abs()), "[{expert}, {row}, {column}]");
     }
     for info in base.tensors().iter().filter(|info| info.name != TENSOR) {
-        assert!(base.tensor(&info.name).unwrap().data == out.tensor(&info.name).unwrap().data, "{}", info.name);
+        assert!(
+            base.tensor(&info.name).unwrap().data == out.tensor(&info.name).unwrap().data,
+            "{}",
+            info.name
+        );
     }
 }

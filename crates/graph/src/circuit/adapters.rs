@@ -149,7 +149,8 @@ pub(crate) fn check_all_used<'w>(
 fn why_unused(target: &str, tensors: &dyn TensorIndex) -> String {
     let has = |words: &[&str]| words.iter().any(|word| target.contains(word));
     if has(&["_exps", ".experts."]) {
-        "adapters of experts are not applied while a model runs; merge it with `latent quantize --merge-lora`".into()
+        "adapters of experts are not applied while a model runs; merge it with `latent quantize --merge-lora`"
+            .into()
     } else if has(&["token_embd", "embed_tokens", "word_embeddings"]) {
         "adapters of the embedding are not applied while a model runs; merge it with `latent quantize --merge-lora`".into()
     } else if has(&["attn_k_b", "attn_v_b"]) {

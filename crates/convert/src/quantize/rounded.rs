@@ -1,0 +1,74 @@
+//! Rounding of an assignment's tensors by Hessians.
+
+use crate::quantize::assigned_tensor::AssignedTensor;
+use crate::quantize::assignment::Assignment;
+use crate::quantize::error::QuantizeError;
+use crate::quantize::gptq::{FACTORS_KEPT, Gptq};
+use crate::quantize::hessians::Hessians;
+use crate::quantize::shape::columns_rows_matrices;
+use latent_quant::gptq::{GptqOptions, HessianFactor, has_gptq};
+
+/// Matrices of a tensor by how they are quantized.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RoundedMatrices {
+    /// By GPTQ.
+    pub rounded: usize,
+    /// By the search with importances, since too few input rows were seen.
+    pub searched: usize,
+}
+
+impl<'a> Assignment<'a> {
+    /// Rounds the tensors whose types allow it by the Hessians of their inputs. Other tensors keep to the search with importances.
+    ///
+    /// # Errors
+    /// A mix whose type has no GPTQ; Hessians of another model.
+    pub fn use_hessians(
+        &mut self,
+        hessians: &'a Hessians,
+        options: GptqOptions,
+    ) -> Result<(), QuantizeError> {
+        let base = self.mix().base();
+        if !has_gptq(base) {
+            return Err(QuantizeError::NoGptq(base));
+        }
+        if !(options.damping > 0.0 && options.damping.is_finite()) {
+            return Err(QuantizeError::Damping(options.damping));
+        }
+        hessians.check(&self.weights.display_name(), &self.weights.tensors())?;
+        for tensor in &self.tensors {
+            let (columns, _, matrices) = columns_rows_matrices(&tensor.shape);
+            match hessians.entry(&tensor.name) {
+                // the rows of the embedding are looked up
+                Some(_) if tensor.name == "token_embd.weight" => {}
+                Some(entry) if (entry.columns, entry.counts.len()) != (columns, matrices) => {
+                    return Err(hessians.other_model(format!(
+                        "its Hessians for {} have {} columns in {} matrices, the tensor has {columns} in {matrices}",
+                        tensor.name,
+                        entry.columns,
+                        entry.counts.len()
+                    )));
+                }
+                _ => {}
+            }
+        }
+        self.gptq = Some(Gptq::new(hessians, options));
+        self.declare()
+    }
+
+    /// How the matrices of a tensor are quantized; none if no Hessian is used for it.
+    pub fn rounded(&self, tensor: &AssignedTensor) -> Option<RoundedMatrices> {
+        let gptq = self.gptq.as_ref()?;
+        let (_, _, matrices) = columns_rows_matrices(&tensor.shape);
+        let rounded = (0..matrices).filter(|matrix| gptq.rounds(tensor, *matrix)).count();
+        gptq.applies(tensor).then_some(RoundedMatrices { rounded, searched: matrices - rounded })
+    }
+
+    /// Bytes of Hessians and factors that writing takes with so many threads.
+    pub fn gptq_bytes(&self, threads: usize) -> u64 {
+        let widths =
+            self.tensors.iter().filter(|tensor| self.rounded(tensor).is_some_and(|all| all.rounded > 0));
+        let widest = widths.map(|tensor| columns_rows_matrices(&tensor.shape).0).max().unwrap_or(0);
+        let factor = widest as u64 * (widest as u64 + 1) / 2 * 4;
+        HessianFactor::working_bytes(widest).saturating_mul(threads as u64) + factor * FACTORS_KEPT as u64
+    }
+}
