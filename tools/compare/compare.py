@@ -7,11 +7,13 @@ and what counts is the median over rounds of the ratio within a round.
 """
 import argparse
 import json
+import os
 import re
 import shlex
 import statistics
 import subprocess
 import sys
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -71,7 +73,7 @@ class Program:
     kind: str
     rounds: list[Results] = field(default_factory=list)
 
-    def run(self) -> None:
+    def run(self) -> Results:
         done = subprocess.run(self.command, capture_output=True, text=True)
         if done.returncode != 0:
             sys.exit(f"{shlex.join(self.command)}\nfailed ({done.returncode}): {done.stderr.strip()[-2000:]}")
@@ -81,11 +83,64 @@ class Program:
             rows = json.loads(done.stdout[start.start() if start else 0 :])
         except json.JSONDecodeError as error:
             sys.exit(f"{shlex.join(self.command)}\nprinted no JSON: {error}; it began with {done.stdout[:200]!r}")
-        self.rounds.append({test_of(row): row for row in rows})
+        return {test_of(row): row for row in rows}
 
     def speeds(self, test: Test) -> list[float | None]:
         """Tokens per second of each round; None where it did not run the test."""
         return [results[test]["avg_ts"] if test in results else None for results in self.rounds]
+
+
+class CpuClock:
+    """CPU time that other processes use, in cores: that of the machine without that of the finished children."""
+
+    def __init__(self, stat: Path = Path("/proc/stat")) -> None:
+        self.stat = stat
+        self.start = self.read()
+
+    def read(self) -> tuple[float, float, float]:
+        """Wall time, the machine's busy time, and this process's and its children's, in seconds."""
+        fields = self.stat.read_text().split("\n", 1)[0].split()[1:]
+        # user, nice, system, irq, softirq, steal: what other guests take counts, waiting for a disk does not
+        busy = sum(int(fields[index]) for index in (0, 1, 2, 5, 6, 7)) / os.sysconf("SC_CLK_TCK")
+        return time.monotonic(), busy, sum(os.times()[:4])
+
+    def others(self) -> float:
+        """Cores that other processes kept busy since the start."""
+        wall, busy, own = (now - before for now, before in zip(self.read(), self.start))
+        return max(0.0, busy - own) / max(wall, 1e-9)
+
+
+def clock() -> CpuClock | None:
+    """None where the system does not tell CPU times."""
+    try:
+        return CpuClock()
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def measure(programs: list[Program], rounds: int, limit: float) -> list[float | None]:
+    """Keeps `rounds` rounds without disturbance, of at most three times as many. Returns what others used in every round, in cores."""
+    others: list[float | None] = []
+    kept = 0
+    while kept < rounds and len(others) < 3 * rounds:
+        print(f"round {kept + 1} of {rounds}", file=sys.stderr)
+        first = kept % len(programs)
+        started = clock()
+        results = [(program, program.run()) for program in programs[first:] + programs[:first]]
+        others.append(started.others() if started else None)
+        if others[-1] is not None and others[-1] > limit:
+            print(f"discarded: other processes used {others[-1]:.2f} cores, more than {limit}", file=sys.stderr)
+            continue
+        kept += 1
+        for program, result in results:
+            program.rounds.append(result)
+    if not kept:
+        sys.exit(f"all {len(others)} rounds were disturbed: end other programs, or raise --others (now {limit} cores)")
+    return others
+
+
+def interval(values: list[float]) -> str:
+    return f"{min(values):.2f} to {max(values):.2f}"
 
 
 def test_of(row: dict) -> Test:
@@ -132,6 +187,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("-d", "--depth", default="0", type=numbers, help="tokens in the cache beforehand, with commas")
     parser.add_argument("-t", "--threads", type=int, default=2, help="threads of each program")
     parser.add_argument("-r", "--rounds", type=int, default=5, help="how often all run")
+    parser.add_argument(
+        "--others", type=float, default=0.1, help="cores that other processes may use in a round before it is discarded"
+    )
     parser.add_argument("--json", type=Path, help="also write every figure of every round to this file")
     args = parser.parse_args()
     if not args.model.exists():
@@ -151,26 +209,28 @@ def ours(text: str, tests: Tests, common: list[str]) -> Program:
 
 
 def table(latent: Program, peers: list[Program], tests: list[Test]) -> None:
-    print("| test | program | t/s | of the limit | latent ÷ it | lowest to highest | GB/s read |")
-    print("| --- | --- | ---: | ---: | ---: | ---: | ---: |")
+    print("| test | program | t/s | of the limit | latent ÷ it | lowest to highest | limit t/s | GB/s read |")
+    print("| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |")
     for test in tests:
         own = [results[test] for results in latent.rounds]
         read = statistics.median(row["read_bandwidth_gb_per_s"] for row in own)
         speed = statistics.median(row["avg_ts"] for row in own)
         share = statistics.median(row["of_roofline"] for row in own)
-        print(f"| {name(test)} | latent | {speed:.2f} | {share:.0%} | | | {read:.1f} |")
+        limit = statistics.median(row["roofline_ts"] for row in own)
+        spread = interval([row["avg_ts"] for row in own])
+        print(f"| {name(test)} | latent | {speed:.2f} ({spread}) | {share:.0%} | | | {limit:.2f} | {read:.1f} |")
         for program in peers:
             pairs = [(row, theirs) for row, theirs in zip(own, program.speeds(test)) if theirs]
             if not pairs:
-                print(f"| {name(test)} | {program.name} | cannot | | | | |")
+                print(f"| {name(test)} | {program.name} | cannot | | | | | |")
                 continue
             ratios = [row["avg_ts"] / theirs for row, theirs in pairs]
             # the limit is of the machine and the file, and was measured in the same round
             share = statistics.median(theirs / row["roofline_ts"] for row, theirs in pairs)
             speed = statistics.median(theirs for _, theirs in pairs)
             print(
-                f"| {name(test)} | {program.name} | {speed:.2f} | {share:.0%} | {statistics.median(ratios):.2f} "
-                f"| {min(ratios):.2f} to {max(ratios):.2f} | |"
+                f"| {name(test)} | {program.name} | {speed:.2f} ({interval([theirs for _, theirs in pairs])}) | {share:.0%} | {statistics.median(ratios):.2f} "
+                f"| {interval(ratios)} | | |"
             )
 
 
@@ -180,12 +240,20 @@ def main() -> None:
     common = ["-t", str(args.threads), "-r", "1", "-o", "json", "-m", str(args.model)]
     latent = ours(args.latent, tests, common)
     programs = [latent, *(peer(text, tests, common) for text in args.peer)]
-    for number in range(args.rounds):
-        print(f"round {number + 1} of {args.rounds}", file=sys.stderr)
-        first = number % len(programs)
-        for program in programs[first:] + programs[:first]:
-            program.run()
+    print("warm-up", file=sys.stderr)
+    for program in programs:
+        program.run()
+    others = measure(programs, args.rounds, args.others)
     table(latent, programs[1:], tests.all())
+    kept = len(latent.rounds)
+    known = [cores for cores in others if cores is not None]
+    print(f"\n{kept} of {len(others)} rounds kept, after a warm-up; {len(others) - kept} discarded as disturbed")
+    if known:
+        print(f"other processes used {interval(known)} cores; more than {args.others} discards a round")
+    else:
+        print("CPU time of other processes is not known on this system: no round was discarded")
+    if kept < args.rounds:
+        print(f"fewer rounds than the {args.rounds} asked for: run it again on a quiet machine")
     if args.json:
         figures = [{"name": p.name, "command": p.command, "rounds": [list(r.values()) for r in p.rounds]} for p in programs]
         args.json.write_text(json.dumps(figures, indent=1))

@@ -14,3 +14,30 @@ pub(crate) fn of_kernels(node: &Node) -> Arithmetic {
     let mut found = known.filter(|(activation, _)| any(activation));
     found.next().map_or(Arithmetic::F32, |(_, found)| found)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use latent_graph::ir::BoundKernel;
+
+    fn node(op: Op, activations: &[&str]) -> Node {
+        let kernel = |(index, activation): (usize, &&str)| BoundKernel {
+            index,
+            name: String::new(),
+            activation: (*activation).to_owned(),
+            small_batch: None,
+        };
+        let kernels = activations.iter().enumerate().map(kernel).collect();
+        Node { kernels, ..Node::new(op, None, Vec::new(), Vec::new()) }
+    }
+
+    #[test]
+    fn expanded_attention_is_compared_with_the_arithmetic_of_its_scores() {
+        let of = |op, activations: &[&str]| of_kernels(&node(op, activations));
+        assert_eq!(of(Op::AttendExpanded, &["f32", "a8", "f32"]), Arithmetic::F32);
+        assert_eq!(of(Op::AttendExpanded, &["bf16", "a8", "bf16"]), Arithmetic::Bf16);
+        assert_eq!(of(Op::AttendExpanded, &["f32", "a8", "f16"]), Arithmetic::F16);
+        assert_eq!(of(Op::Linear, &["a8"]), Arithmetic::Int8);
+        assert_eq!(of(Op::Linear, &[]), Arithmetic::F32);
+    }
+}

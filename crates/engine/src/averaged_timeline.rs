@@ -73,6 +73,8 @@ mod tests {
             gflop_per_s: 0.0,
             bound: "memory",
             of_limit: 1.0,
+            arithmetic_micros: 0.0,
+            product_columns: 0,
         }
     }
 

@@ -39,6 +39,10 @@ pub struct PhaseProfile {
     pub bound: &'static str,
     /// How near to that limit: the time that the limit allows ÷ the time taken.
     pub of_limit: f64,
+    /// The least microseconds that arithmetic allows for one phase.
+    pub arithmetic_micros: f64,
+    /// Columns per row of the widest result of its products; 0 without products.
+    pub product_columns: usize,
 }
 
 /// The size of a step: `sequences` sequences with `rows` new rows each, after `cached` ones.
@@ -295,8 +299,10 @@ pub(crate) fn report(
                 }
                 None => {
                     let rows = timed.steps.iter().map(|step| step.rows).max().unwrap_or(0);
-                    let profile =
-                        PhaseProfile { operation_micros: own, ..new_phase(nodes(), layer, rows, micros) };
+                    let profile = PhaseProfile {
+                        operation_micros: own,
+                        ..new_phase(timed.plan, nodes(), layer, rows, micros)
+                    };
                     phases.push((form, profile, cost, &timed.limits));
                 }
             }
@@ -360,13 +366,19 @@ fn form<'n>(plan: &Plan, nodes: impl Iterator<Item = &'n Node>) -> Vec<String> {
 }
 
 fn new_phase<'n>(
+    plan: &Plan,
     nodes: impl Iterator<Item = &'n Node>,
     layer: Option<usize>,
     rows: usize,
     micros: f64,
 ) -> PhaseProfile {
     let (mut operations, mut kernels) = (Vec::new(), Vec::new());
+    let mut product_columns = 0;
     for node in nodes {
+        if !node.weights.is_empty() && !node.kernels.is_empty() {
+            let widths = node.outputs.iter().map(|id| plan.ir.value(*id).row_width());
+            product_columns = widths.fold(product_columns, usize::max);
+        }
         let slots: Vec<&str> = node.weights.iter().map(|(slot, _)| slot.as_str()).collect();
         let word = node.op.word();
         operations.push(if slots.is_empty() {
@@ -394,6 +406,8 @@ fn new_phase<'n>(
         gflop_per_s: 0.0,
         bound: "memory",
         of_limit: 0.0,
+        arithmetic_micros: 0.0,
+        product_columns,
     }
 }
 
@@ -408,6 +422,7 @@ fn finish(mut profile: PhaseProfile, cost: PhaseCost, millis: f64, limits: &Peak
     profile.bound = if memory >= arithmetic { "memory" } else { "arithmetic" };
     profile.of_limit = memory.max(arithmetic) / seconds;
     let count = profile.count as f64;
+    profile.arithmetic_micros = arithmetic * 1e6 / count;
     profile.micros /= count;
     profile.operation_micros.iter_mut().for_each(|micros| *micros /= count);
     profile

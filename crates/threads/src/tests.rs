@@ -339,3 +339,46 @@ fn each_list_is_taken_once_whoever_comes_late() {
     work_queues.reset();
     assert_eq!(count(0, 1), chunk_count(3));
 }
+
+/// Many more threads than CPUs, in one node and in several, with barriers between queues and late workers.
+#[test]
+fn barriers_and_queues_of_64_threads_run_on_few_cpus() {
+    for nodes in [&[64][..], &[32, 32], &[7, 57]] {
+        let mut thread_pool = ThreadPool::placed(&Placement::simulated(nodes)).unwrap();
+        const ROUNDS: usize = 6;
+        let work = 1003;
+        let done: Vec<Vec<AtomicUsize>> =
+            (0..ROUNDS).map(|_| (0..work).map(|_| AtomicUsize::new(0)).collect()).collect();
+        for run in 1..=3 {
+            thread_pool.run(&|worker| {
+                for (round, list) in done.iter().enumerate() {
+                    // a different worker is late each time
+                    if worker.index == (17 * round + run) % 64 {
+                        std::thread::yield_now();
+                    }
+                    worker.for_each_range(work, 16, |range| {
+                        list[range].iter().for_each(|times| {
+                            times.fetch_add(1, Ordering::Relaxed);
+                        });
+                    });
+                    worker.barrier();
+                    assert!(list.iter().all(|times| times.load(Ordering::Relaxed) == run));
+                }
+            });
+        }
+        // a worker that fails while 63 wait at the barrier lets them out
+        let failed = catch_unwind(AssertUnwindSafe(|| {
+            thread_pool.run(&|worker| {
+                assert!(worker.index != 63, "the last one fails");
+                worker.barrier();
+            });
+        }));
+        assert!(failed.is_err());
+        let ran = AtomicUsize::new(0);
+        thread_pool.run(&|worker| {
+            ran.fetch_add(1, Ordering::Relaxed);
+            worker.barrier();
+            assert_eq!(ran.load(Ordering::Relaxed), 64);
+        });
+    }
+}

@@ -3,6 +3,7 @@
 use super::limits::tokens;
 use super::model::ModelArgs;
 use super::row_counts::RowCounts;
+use super::simulated_machine::SimulatedMachine;
 use clap::{Args, Subcommand, ValueEnum};
 use latent_types::Tier;
 use std::ffi::OsString;
@@ -101,6 +102,12 @@ pub(crate) struct ProfileArgs {
     /// Concurrent sequences
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=512))]
     pub(crate) sequences: u16,
+
+    /// Predict the times on another machine: cores=N,gbs=N (GB/s of all its memory), and
+    /// optionally nodes=N (memory nodes), speed=RATIO (of a core to one here), line_ns=N (time
+    /// of a cache line between cores)
+    #[arg(long, value_name = "KEY=N,…")]
+    pub(crate) simulate: Option<SimulatedMachine>,
 
     /// Write a timeline of a step's threads for Perfetto (ui.perfetto.dev)
     #[arg(long, value_name = "FILE")]

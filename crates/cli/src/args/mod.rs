@@ -21,6 +21,7 @@ mod sampling;
 mod sampling_numbers;
 mod serve;
 mod settle;
+mod simulated_machine;
 mod suggest;
 #[cfg(test)]
 mod tests;
@@ -52,6 +53,7 @@ pub(crate) use quantize::{IMATRIX_HELP, ImatrixArgs, QUANTIZE_HELP, QuantizeArgs
 pub(crate) use row_counts::RowCounts;
 pub(crate) use sampling::SamplingArgs;
 pub(crate) use serve::{AnswerArgs, ReasoningPlace, ReasoningSwitch, SERVE_HELP, ServeArgs, ServerArgs};
+pub(crate) use simulated_machine::SimulatedMachine;
 pub(crate) use top::{TOP_HELP, TopArgs};
 pub(crate) use values::{DiffArgs, DumpArgs, LogitsArgs};
 pub(crate) use words::hub_model;
@@ -343,7 +345,7 @@ pub(crate) enum Command {
     Eval(Box<EvalArgs>),
     /// Measure each phase of a step, next to the machine's limit
     #[command(
-        after_help = "Examples:\n  latent profile -m model.gguf\n  latent profile -m model.gguf -p 0 -n 32 -d 4096"
+        after_help = "Examples:\n  latent profile -m model.gguf\n  latent profile -m model.gguf -p 0 -n 32 -d 4096\n  latent profile -m model.gguf --simulate cores=64,nodes=2,gbs=400"
     )]
     Profile(ProfileArgs),
     /// Test and measure single kernels, without a model

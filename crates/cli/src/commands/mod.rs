@@ -49,6 +49,7 @@ mod sampling;
 mod self_test;
 mod serve;
 mod shell;
+mod simulation;
 mod stage;
 mod timeline;
 mod tokenize;

@@ -2,6 +2,7 @@
 
 use super::batched::{BatchedSequences, context, fit};
 use super::limit_samples::LimitSamples;
+use super::simulation;
 use super::timeline::timeline;
 use crate::args::ProfileArgs;
 use crate::{model, output, target};
@@ -61,9 +62,18 @@ pub(super) fn run(args: &ProfileArgs) -> Result<()> {
         output_file::write(out, timeline(&profiles).to_string().as_bytes())?;
         output::note(&format!("{}: open it in ui.perfetto.dev", out.display()));
     }
+    let simulated = match &args.simulate {
+        Some(machine) => simulation::of_profiles(&profiles, machine, &limits)?,
+        None => Vec::new(),
+    };
     if args.json {
         let noisy = samples.are_noisy();
-        return output::json(&json!({ "limits": limits, "too_noisy": noisy, "steps": profiles }));
+        let mut result = json!({ "limits": limits, "too_noisy": noisy, "steps": profiles });
+        if let Some(machine) = &args.simulate {
+            result["simulation"] =
+                json!({ "machine": machine, "method": simulation::METHOD, "steps": simulated });
+        }
+        return output::json(&result);
     }
     output::line(&samples.text_of(&model::measured(engine.summary()), "before the steps", &limits))?;
     match profiles.first().map(|profile| profile.clock) {
@@ -75,7 +85,11 @@ pub(super) fn run(args: &ProfileArgs) -> Result<()> {
             "the device has no timestamps: it gets one operation at a time, and times hold the way there and back",
         )?,
     }
-    profiles.iter().try_for_each(print)
+    profiles.iter().try_for_each(print)?;
+    match &args.simulate {
+        Some(machine) => simulation::print(machine, &profiles, &simulated),
+        None => Ok(()),
+    }
 }
 
 /// Runs steps of these sizes, after `depth` tokens, once to warm up and once to measure.

@@ -454,6 +454,7 @@ const TABLE: &[(&[&str], &str, Effect)] = &[
     (&["profile"], "n_gen", With("-n 1 --json", "-n 0 --json", "")),
     (&["profile"], "n_depth", With("--json", "--json -d 5", "\"cached\": 5")),
     (&["profile"], "trace", Writes("--trace out.json", "out.json")),
+    (&["profile"], "simulate", Fails("--simulate cores=64,discs=2", "unknown key `discs`")),
     (&["profile"], "sequences", With("--json", "--json --sequences 2", "\"sequences\": 2")),
     (
         &["kernels test", "kernels perf", "kernels count", "kernels support"],
