@@ -63,7 +63,7 @@ impl<'a> Assignment<'a> {
         gptq.applies(tensor).then_some(RoundedMatrices { rounded, searched: matrices - rounded })
     }
 
-    /// Bytes of Hessians and factors that writing takes with so many threads.
+    /// Bytes of Hessians and factors that writing takes with `threads` threads.
     pub fn gptq_bytes(&self, threads: usize) -> u64 {
         let widths =
             self.tensors.iter().filter(|tensor| self.rounded(tensor).is_some_and(|all| all.rounded > 0));

@@ -59,7 +59,7 @@ impl Circuit {
         self.names_by_rank(config, 3)
     }
 
-    /// The names of weights with so many dimensions.
+    /// The names of weights with `dimensions` dimensions.
     fn names_by_rank(&self, config: &ModelConfig, dimensions: usize) -> Vec<(String, String)> {
         let mut names = Vec::new();
         for block in self.blocks.values() {
