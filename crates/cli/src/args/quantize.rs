@@ -88,9 +88,8 @@ pub(crate) struct QuantizeArgs {
     #[command(flatten)]
     pub(crate) types: TypeArgs,
 
-    /// How weights are rounded: search finds the scales with the lowest error per block; gptq
-    /// lets later columns make up for the errors of earlier ones, by the Hessians of a text
-    /// (Q4_0, Q4_K, MXFP4, NVFP4; the search for other types)
+    /// Rounding: search (the scales with the lowest error per block) or gptq (later columns
+    /// compensate for errors of earlier ones, by the Hessians of a text; Q4_0, Q4_K, MXFP4, NVFP4)
     #[arg(long, default_value = "search", value_name = "NAME")]
     pub(crate) method: QuantizeMethod,
 
@@ -99,11 +98,11 @@ pub(crate) struct QuantizeArgs {
     pub(crate) hessians: Option<PathBuf>,
 
     /// What is added to the diagonal of a Hessian, as a fraction of its mean [default: 0.01]
-    #[arg(long, value_name = "X", value_parser = damping, requires = "hessians")]
+    #[arg(long, value_name = "X", value_parser = damping, requires = "hessians", hide_short_help = true)]
     pub(crate) damping: Option<f64>,
 
     /// Round the columns of a block in the order of the Hessian's diagonal, the largest first
-    #[arg(long, requires = "hessians")]
+    #[arg(long, requires = "hessians", hide_short_help = true)]
     pub(crate) act_order: bool,
 
     /// Merge a LoRA adapter into the weights: a GGUF file or a folder of PEFT, with a scale
@@ -122,11 +121,11 @@ pub(crate) struct QuantizeArgs {
     pub(crate) file: Option<PathBuf>,
 
     /// Tokens per chunk of the text; the second half of each chunk counts
-    #[arg(long, default_value_t = 512, value_name = "N", value_parser = tokens(4), requires = "file")]
+    #[arg(long, default_value_t = 512, value_name = "N", value_parser = tokens(4), requires = "file", hide_short_help = true)]
     pub(crate) chunk_size: usize,
 
     /// Maximum number of chunks
-    #[arg(long, default_value_t = 4, value_name = "N", value_parser = up_to(4096), requires = "file")]
+    #[arg(long, default_value_t = 4, value_name = "N", value_parser = up_to(4096), requires = "file", hide_short_help = true)]
     pub(crate) chunks: usize,
 
     /// Replace an existing file

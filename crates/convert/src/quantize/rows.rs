@@ -108,7 +108,7 @@ mod tests {
         let columns = 512;
         let number = |i: usize| ((i as u32).wrapping_mul(2_654_435_761) >> 8) as f32 / 8_388_608.0 - 1.0;
         let triangle: Vec<f32> = (0..columns)
-            .flat_map(|i| (0..=i).map(move |j| if i == j { 3.0 } else { 0.1 * number(i * 7 + j) }))
+            .flat_map(|i| (0..=i).map(move |j| if i == j { 60.0 } else { 0.1 * number(i * 7 + j) }))
             .collect();
         let rows: Vec<f32> = (0..3 * columns).map(|i| number(i * 3)).collect();
         for ty in gptq::gptq_types() {
