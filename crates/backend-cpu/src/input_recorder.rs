@@ -93,24 +93,27 @@ pub(crate) fn visit(
     let count = ctx.model.config.moe.map_or(0, |moe| moe.experts);
     match &step.instruction {
         Instruction::Linear(op) => {
-            if sink.begin(&op.products, 1, op.input.heads * op.input.width) {
-                normed(ctx, &op.input, op.norm).each(|row| sink.row(0, row));
+            if !sink.begin(&op.products, 1, op.input.heads * op.input.width) {
+                return;
             }
+            normed(ctx, &op.input, op.norm).each(|row| sink.row(0, row));
         }
         Instruction::ExpertGateUp(op) => {
-            if sink.begin(&op.products, count, op.input.heads * op.input.width) {
-                let rows = normed(ctx, &op.input, op.norm);
-                for (expert, pairs) in experts.active() {
-                    experts.rows(pairs).iter().for_each(|row| sink.row(expert, rows.row(*row as usize)));
-                }
+            if !sink.begin(&op.products, count, op.input.heads * op.input.width) {
+                return;
+            }
+            let rows = normed(ctx, &op.input, op.norm);
+            for (expert, pairs) in experts.active() {
+                experts.rows(pairs).iter().for_each(|row| sink.row(expert, rows.row(*row as usize)));
             }
         }
         Instruction::ExpertDown(op) => {
-            if sink.begin(std::slice::from_ref(&op.product), count, op.input.width) {
-                let x = ctx.read(&op.input, 0..experts.len(), 0, op.input.width);
-                for (expert, pairs) in experts.active() {
-                    pairs.for_each(|pair| sink.row(expert, x.row(pair)));
-                }
+            if !sink.begin(std::slice::from_ref(&op.product), count, op.input.width) {
+                return;
+            }
+            let x = ctx.read(&op.input, 0..experts.len(), 0, op.input.width);
+            for (expert, pairs) in experts.active() {
+                pairs.for_each(|pair| sink.row(expert, x.row(pair)));
             }
         }
         Instruction::AbsorbK(op) => {

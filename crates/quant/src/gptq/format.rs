@@ -49,7 +49,7 @@ pub fn check_rows(
         return Err(QuantError::NotEncodable(ty));
     }
     let bytes = ty.row_bytes(columns).and_then(|bytes| bytes.checked_mul(rows.len() / columns));
-    if rows.len() % columns != 0 || bytes != Some(out.len()) {
+    if !rows.len().is_multiple_of(columns) || bytes != Some(out.len()) {
         return Err(QuantError::Length { ty, bytes: out.len(), numbers: rows.len() });
     }
     Ok(())
