@@ -69,6 +69,7 @@ PYTHON
     (cd "$work/release" && sha256sum --quiet --check SHA256SUMS) || fail "SHA256SUMS does not hold"
 
     # install.sh, from a server on loopback
+    : >"$work/http"
     (cd "$work/release" && exec python3 -u -m http.server 0 --bind 127.0.0.1 >"$work/http" 2>&1) &
     http=$!
     port=''
@@ -144,6 +145,7 @@ else
         mkdir -p "$merged/tmp/cache"
         # with the environment of the unit, on any port
         sed -i 's/^port = .*/port = 0/' "$merged/etc/latent/latent.toml"
+        : >"$work/service"
         chroot "$merged" env LATENT_API_KEY_FILE=/etc/latent/api-keys LATENT_CACHE=/tmp/cache sh -c "exec $start" >"$work/service" 2>&1 &
         http=$!
         address=''
