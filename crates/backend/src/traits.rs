@@ -293,10 +293,7 @@ pub trait BackendModel: Send {
 
     /// Starts summing the squares of the inputs of weights, per column, over all steps.
     fn start_input_squares(&mut self) -> Result<(), BackendError> {
-        Err(BackendError::Unsupported(format!(
-            "this device does not collect input statistics of weights; use {}",
-            Setting::Device.to("cpu")
-        )))
+        Err(no_input_statistics())
     }
 
     /// Stops summing and returns the sums by the name of each weight's first tensor. Unused weights
@@ -305,17 +302,23 @@ pub trait BackendModel: Send {
         Vec::new()
     }
 
-    /// Starts summing the products of the inputs of some weights, over all steps. Only a backend that
-    /// sums squares does so.
+    /// Starts summing the products of the inputs of some weights, over all steps.
     ///
     /// # Errors
     /// [`BackendError::Unsupported`] if the backend does not support this, or has no such weight.
     fn start_input_products(&mut self, _selections: &[InputSelection]) -> Result<(), BackendError> {
-        self.start_input_squares()
+        Err(no_input_statistics())
     }
 
     /// Stops summing and returns the products in the order of the selections.
     fn stop_input_products(&mut self) -> Vec<InputProducts> {
         Vec::new()
     }
+}
+
+fn no_input_statistics() -> BackendError {
+    BackendError::Unsupported(format!(
+        "this device does not collect input statistics of weights; use {}",
+        Setting::Device.to("cpu")
+    ))
 }

@@ -44,10 +44,7 @@ pub fn convert_adapter(
         .map(|(gguf, hf)| if adapter.naming == AdapterNaming::Gguf { (gguf, hf) } else { (hf, gguf) })
         .collect();
     let renamed = |pair: &LowRankPair| {
-        // prefixes of models that also see
-        let plain =
-            ["language_model.", "language."].iter().find_map(|prefix| pair.target.strip_prefix(prefix));
-        names.get(plain.unwrap_or(&pair.target)).cloned().ok_or_else(|| ConvertError::Adapter {
+        names.get(pair.plain_target()).cloned().ok_or_else(|| ConvertError::Adapter {
             path: adapter.path().to_owned(),
             tensor: pair.target.clone(),
             problem: "the base model has no tensor of this name that has one in the other form too".into(),

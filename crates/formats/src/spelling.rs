@@ -5,38 +5,18 @@
 
 use crate::builder::by_name;
 use crate::checkpoint::{Checkpoint, CheckpointSource};
+use crate::family_names::{BAILING_NAMES, KIMI_LINEAR_NAMES, NameReplacements};
 use crate::tensor::{TensorInfo, TensorLocation};
 use latent_types::TensorType;
 use serde_json::{Map, Value};
 use std::collections::HashSet;
 
-/// Replaced parts of names, in this order.
-type Replacements = &'static [(&'static str, &'static str)];
+/// Of a `model_type` and the beginning of its class: the names of published files.
+const FAMILIES: [(&str, &str, NameReplacements); 2] =
+    [("bailing_hybrid", "Bailing", BAILING_NAMES), ("kimi_linear", "KimiLinear", KIMI_LINEAR_NAMES)];
 
-/// Of a `model_type` and the beginning of its class: the names that Transformers' modules have, and those of published files.
-const FAMILIES: [(&str, &str, Replacements); 2] = [
-    (
-        "bailing_hybrid",
-        "Bailing",
-        &[
-            ("model.embed_tokens.", "model.word_embeddings."),
-            (".self_attn.", ".attention."),
-            (".attention.forget_gate.", ".attention."),
-            // published files call it so in layers with a recurrent state, and `dense` in those with latent attention
-            (".attention.o_proj.", ".attention.dense."),
-            (".mlp.gate.e_score_correction_bias", ".mlp.gate.expert_bias"),
-        ],
-    ),
-    (
-        "kimi_linear",
-        "KimiLinear",
-        &[
-            (".self_attn.forget_gate.", ".self_attn."),
-            (".mlp.gate.", ".block_sparse_moe.gate."),
-            (".mlp.shared_experts.", ".block_sparse_moe.shared_experts."),
-        ],
-    ),
-];
+/// A module of Transformers that published files do not have.
+const FORGET_GATE: &str = ".forget_gate.";
 
 /// Joined tensors, and the three that follow one another in each.
 const JOINED: [(&str, [&str; 3]); 4] = [
@@ -47,7 +27,7 @@ const JOINED: [(&str, [&str; 3]); 4] = [
 ];
 
 /// Names of a family's tensors.
-pub(crate) struct Spelling(Replacements);
+pub(crate) struct Spelling(NameReplacements);
 
 /// What a tensor is called in published files.
 pub(crate) enum PublishedName {
@@ -69,7 +49,8 @@ impl Spelling {
     }
 
     pub(crate) fn published(&self, name: &str, ty: TensorType, shape: &[usize]) -> PublishedName {
-        let name = self.0.iter().fold(name.to_owned(), |name, (from, to)| name.replace(from, to));
+        let name =
+            self.0.iter().fold(name.replace(FORGET_GATE, "."), |name, (from, to)| name.replace(from, to));
         let splits = matches!(ty, TensorType::F32 | TensorType::F16 | TensorType::BF16)
             && shape.first().is_some_and(|rows| *rows > 0 && rows.is_multiple_of(3));
         let joined = JOINED.iter().find_map(|(end, ends)| Some((name.strip_suffix(end)?, ends)));

@@ -3,6 +3,7 @@
 use crate::commands::{ShaderBinding, grid};
 use crate::compile::Compiler;
 use crate::error::GpuError;
+use crate::ops::rms_norm::with_norm;
 use crate::pipeline::ShaderPipeline;
 use crate::run::{GpuOperation, StageRun};
 use crate::shader::{Shader, ShaderConstant};
@@ -65,16 +66,16 @@ fn delta_shader(width: usize) -> Shader {
 
 /// The shader of an L2 norm, or of an RMSNorm with this epsilon and a gate.
 fn norm_shader(in_place: bool, width: usize, gated: Option<f64>) -> Shader {
+    // the L2 norm is a root of the sum, not of the mean
     let (name, scale, divisor, eps) = match gated {
-        Some(eps) => ("gated_norm", GATED, width as f32, eps),
-        None => ("l2_norm", PLAIN, 1.0, L2_EPS),
+        Some(eps) => ("gated_norm", GATED, width, eps),
+        None => ("l2_norm", PLAIN, 1, L2_EPS),
     };
-    Shader::new(name, include_str!("head_norm.wgsl"))
+    let shader = Shader::new(name, include_str!("head_norm.wgsl"))
         .after(scale)
         .after(if in_place { IN_PLACE } else { COPY })
-        .count("WIDTH", width)
-        .with("DIVISOR", ShaderConstant::Number(divisor))
-        .with("EPS", ShaderConstant::Number(eps as f32))
+        .count("WIDTH", width);
+    with_norm(shader, divisor, eps)
 }
 
 fn decay_shader(in_place: bool, width: usize, log_rate: bool, bound: Option<f64>) -> Shader {
@@ -119,6 +120,12 @@ fn in_place(node: &Node, x: &ShaderOperand, y: &ShaderOperand) -> Result<bool, B
         return internal(format!("{} reads and writes different parts of one buffer", node.op.word()));
     }
     Ok(x.home == y.home)
+}
+
+/// The bindings of [`IN_PLACE`] or [`COPY`].
+fn result_and_input(run: &StageRun<'_>, y: &ShaderOperand, x: &ShaderOperand) -> Vec<(u32, ShaderBinding)> {
+    let copied = (x.home != y.home).then(|| (2, run.bind(x)));
+    [(1, run.bind(y))].into_iter().chain(copied).collect()
 }
 
 /// A value whose rows are not cut into heads.
@@ -263,10 +270,7 @@ impl GpuOperation for HeadNorm {
     fn record(&self, run: &mut StageRun<'_>, path: AttentionPath) -> Result<(), GpuError> {
         let (x, y) = (&self.x, &self.y);
         for rows in run.ranges(path) {
-            let mut bindings = vec![(1, run.bind(y))];
-            if x.home != y.home {
-                bindings.push((2, run.bind(x)));
-            }
+            let mut bindings = result_and_input(run, y, x);
             let mut params = vec![rows.start as u32, rows.len() as u32, y.heads];
             params.extend([y.address(), x.address()].concat());
             match &self.gate {
@@ -312,10 +316,7 @@ impl GpuOperation for LogDecayShader {
     fn record(&self, run: &mut StageRun<'_>, path: AttentionPath) -> Result<(), GpuError> {
         let (x, y) = (&self.x, &self.y);
         for rows in run.ranges(path) {
-            let mut bindings = vec![(1, run.bind(y))];
-            if x.home != y.home {
-                bindings.push((2, run.bind(x)));
-            }
+            let mut bindings = result_and_input(run, y, x);
             bindings.extend([(3, (&self.rates.buffer).into()), (4, (&self.bias.buffer).into())]);
             let params = [rows.start, rows.len()].map(|n| n as u32).into_iter();
             let params = params.chain([y.width, y.offset, y.row_stride, x.offset, x.row_stride]);

@@ -12,7 +12,6 @@ struct Params {
 @group(0) @binding(0) var<uniform> params: Params;
 
 const THREADS: u32 = 64u;
-var<workgroup> squares: array<f32, THREADS>;
 
 @compute @workgroup_size(THREADS)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
@@ -28,13 +27,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         let own = element(source + i, to + i);
         sum += own * own;
     }
-    squares[thread] = sum;
-    for (var half = THREADS / 2u; half > 0u; half /= 2u) {
-        workgroupBarrier();
-        if (thread < half) { squares[thread] += squares[thread + half]; }
-    }
-    workgroupBarrier();
-    let factor = params.factor / sqrt(squares[0] / DIVISOR + EPS);
+    let factor = params.factor * norm_factor(sum, thread);
     for (var i = thread; i < WIDTH; i += THREADS) {
         y[to + i] = element(source + i, to + i) * factor * scale(gate + i, i);
     }

@@ -109,7 +109,7 @@ fn collect_hessians(
     let mut parts = parts.into_iter().enumerate();
     let mut ready: VecDeque<Vec<f32>> = VecDeque::new();
     let mut stopped = None;
-    let mut triangle = |_group: usize, _matrix: usize| {
+    let mut next = || {
         while ready.is_empty() {
             let Some((number, part)) = parts.next() else { break };
             let selections: Vec<InputSelection> = part
@@ -134,7 +134,7 @@ fn collect_hessians(
         }
         ready.pop_front().ok_or_else(|| std::io::Error::other("a weight has no inputs"))
     };
-    let written = write_hessians(path, collected, &groups, calibration, &mut triangle);
+    let written = write_hessians(path, collected, &groups, calibration, &mut next);
     bar.finish();
     if let Some(error) = stopped {
         return Err(error.into());

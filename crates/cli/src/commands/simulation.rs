@@ -82,10 +82,11 @@ pub(super) fn of_profiles(
 
 fn of_step(step: &StepProfile, machine: &SimulatedMachine, limits: &PeakRates) -> SimulatedStep {
     let slices = &step.timeline.slices;
+    let runs = runs(slices);
     let threads = slices.iter().map(|slice| slice.thread + 1).max().unwrap_or(1);
-    let line = machine.line_ns.unwrap_or_else(|| measured_line(slices, threads).max(MIN_LINE_NS));
+    let line = machine.line_ns.unwrap_or_else(|| measured_line(&runs, threads).max(MIN_LINE_NS));
     let barrier = transfers(machine.cores, machine.nodes) * line / 1e3;
-    let times: Vec<ThreadTimes> = (0..step.phases.len()).map(|phase| thread_times(slices, phase)).collect();
+    let times: Vec<ThreadTimes> = (0..step.phases.len()).map(|phase| thread_times(&runs, phase)).collect();
     let works = step.phases.iter().zip(&times).map(|(phase, times)| phase.micros * times.busy);
     let fixed = works.fold(f64::INFINITY, f64::min);
     let of = |(phase, times)| of_phase(phase, times, threads, fixed, machine, limits);
@@ -161,24 +162,23 @@ fn of_phase(
     }
 }
 
-/// The slices of each run of a phase in the step.
-fn runs(slices: &[TimelineSlice]) -> BTreeMap<(usize, Option<usize>), Vec<&TimelineSlice>> {
-    let mut runs: BTreeMap<_, Vec<_>> = BTreeMap::new();
+/// The slices of each run of a phase in a step, by phase and layer.
+type PhaseRuns<'a> = BTreeMap<(usize, Option<usize>), Vec<&'a TimelineSlice>>;
+
+fn runs(slices: &[TimelineSlice]) -> PhaseRuns<'_> {
+    let mut runs = PhaseRuns::new();
     for slice in slices {
         runs.entry((slice.phase, slice.layer)).or_default().push(slice);
     }
     runs
 }
 
-fn thread_times(slices: &[TimelineSlice], phase: usize) -> ThreadTimes {
+fn thread_times(runs: &PhaseRuns<'_>, phase: usize) -> ThreadTimes {
     let (mut work, mut all, mut longest) = (0.0, 0.0, 0.0);
-    for ((of, _), run) in runs(slices) {
-        if of == phase {
-            let own: f64 = run.iter().map(|slice| slice.work).sum();
-            all += run.iter().map(|slice| slice.work + slice.wait).sum::<f64>();
-            longest += run.iter().map(|slice| slice.work).fold(0.0, f64::max) * run.len() as f64;
-            work += own;
-        }
+    for run in runs.range((phase, None)..(phase + 1, None)).map(|(_, run)| run) {
+        work += run.iter().map(|slice| slice.work).sum::<f64>();
+        all += run.iter().map(|slice| slice.work + slice.wait).sum::<f64>();
+        longest += run.iter().map(|slice| slice.work).fold(0.0, f64::max) * run.len() as f64;
     }
     // a phase that the recorded step does not run counts as fully busy
     let ratio = |above: f64, below: f64| if below > 0.0 { above / below } else { 1.0 };
@@ -186,12 +186,12 @@ fn thread_times(slices: &[TimelineSlice], phase: usize) -> ThreadTimes {
 }
 
 /// Nanoseconds of a cache line between threads of this machine: the median over phases of what the last to arrive waits, per transfer.
-fn measured_line(slices: &[TimelineSlice], threads: usize) -> f64 {
+fn measured_line(runs: &PhaseRuns<'_>, threads: usize) -> f64 {
     if threads < 2 {
         return 0.0;
     }
-    let last = |run: Vec<&TimelineSlice>| run.iter().map(|slice| slice.wait).fold(f64::INFINITY, f64::min);
-    let mut waits: Vec<f64> = runs(slices).into_values().map(last).filter(|wait| wait.is_finite()).collect();
+    let last = |run: &Vec<&TimelineSlice>| run.iter().map(|slice| slice.wait).fold(f64::INFINITY, f64::min);
+    let mut waits: Vec<f64> = runs.values().map(last).filter(|wait| wait.is_finite()).collect();
     waits.sort_by(f64::total_cmp);
     waits.get(waits.len() / 2).map_or(0.0, |wait| wait * 1e3 / transfers(threads, 1))
 }
@@ -321,8 +321,8 @@ mod tests {
             operations: Vec::new(),
         };
         let slices = [slice(0, 8.0, 2.3), slice(1, 10.0, 0.3)];
-        assert!((measured_line(&slices, 2) - 100.0).abs() < 1e-9);
-        let times = thread_times(&slices, 0);
+        assert!((measured_line(&runs(&slices), 2) - 100.0).abs() < 1e-9);
+        let times = thread_times(&runs(&slices), 0);
         assert!((times.imbalance - 10.0 / 9.0).abs() < 1e-9 && (times.busy - 18.0 / 20.6).abs() < 1e-9);
     }
 }

@@ -66,22 +66,39 @@ fn adapters_change_what_a_model_says() {
     assert!(bench.status.success(), "{}", String::from_utf8_lossy(&bench.stderr));
 }
 
-#[test]
-fn adapters_are_converted_between_gguf_and_peft() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = |name: &str| folder.path().join(name).display().to_string();
-    let (model, adapter, peft, back) = (path("model.gguf"), path("a.gguf"), path("peft"), path("back.gguf"));
+/// A random model of two layers, and an adapter of its attention and its output.
+fn write_model_with_adapter(model: &str, adapter: &str, ty: TensorType) {
     let kind = RandomWeightTypes::from(TensorType::F32);
     ModelRecipe { layers: Some(2), ..ModelRecipe::new("tiny-v3", kind) }.write_gguf(model.as_ref()).unwrap();
     let base = Checkpoint::open(model.as_ref()).unwrap();
     let wanted = |name: &str| name.contains("attn_") && !name.contains("norm") || name == "output.weight";
     let pairs = random_pairs(&base, 5, None, |name| name.ends_with(".weight") && wanted(name)).unwrap();
-    write_gguf_adapter(adapter.as_ref(), "deepseek2", 8.0, TensorType::F16, &pairs).unwrap();
-    let run = |words: &[&str]| {
-        let out = latent(words).output().unwrap();
-        assert!(out.status.success(), "{words:?}: {}", String::from_utf8_lossy(&out.stderr));
-        out.stdout
-    };
+    write_gguf_adapter(adapter.as_ref(), "deepseek2", 8.0, ty, &pairs).unwrap();
+}
+
+/// The output of a command that must succeed.
+fn run(words: &[&str]) -> Vec<u8> {
+    let out = latent(words).output().unwrap();
+    assert!(out.status.success(), "{words:?}: {}", String::from_utf8_lossy(&out.stderr));
+    out.stdout
+}
+
+fn numbers(bytes: &[u8]) -> Vec<f64> {
+    let text = String::from_utf8_lossy(bytes).into_owned();
+    let words = text.split(|c: char| !(c.is_ascii_digit() || "+-.e".contains(c)));
+    words.filter_map(|word| word.parse().ok()).collect()
+}
+
+fn near(a: &[f64], b: &[f64]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| (a - b).abs() <= 1e-3 * (1.0 + a.abs()))
+}
+
+#[test]
+fn adapters_are_converted_between_gguf_and_peft() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let (model, adapter, peft, back) = (path("model.gguf"), path("a.gguf"), path("peft"), path("back.gguf"));
+    write_model_with_adapter(&model, &adapter, TensorType::F16);
     run(&["convert", &adapter, "--base-model", &model, "-o", &peft]);
     run(&["convert", &peft, "--base-model", &model, "-o", &back]);
     let logits = |lora: &str| {
@@ -97,14 +114,8 @@ fn adapters_are_converted_between_gguf_and_peft() {
     run(&["convert", &peft, "--base-model", &model, "-o", &back, "--force"]);
     assert!(logits(&peft) != own);
     let (a, b) = (logits(&peft), logits(&back));
-    let numbers = |bytes: &[u8]| -> Vec<f64> {
-        let text = String::from_utf8_lossy(bytes).into_owned();
-        let words = text.split(|c: char| !(c.is_ascii_digit() || "+-.e".contains(c)));
-        words.filter_map(|word| word.parse().ok()).collect()
-    };
     let (a, b) = (numbers(&a), numbers(&b));
-    assert!(a.len() == b.len() && a.len() > 4);
-    assert!(a.iter().zip(&b).all(|(a, b)| (a - b).abs() <= 1e-3 * (1.0 + a.abs())), "{a:?} {b:?}");
+    assert!(near(&a, &b) && a.len() > 4, "{a:?} {b:?}");
     let refused = latent(&["convert", &adapter, "--base-model", &model, "-o", &peft]).output().unwrap();
     assert!(!refused.status.success() && String::from_utf8_lossy(&refused.stderr).contains("exists"));
 }
@@ -116,26 +127,11 @@ fn merged_adapters_leave_the_logits_of_unmerged_ones() {
     let path = |name: &str| folder.path().join(name).display().to_string();
     let (model, adapter, peft, merged) =
         (path("model.gguf"), path("a.gguf"), path("peft"), path("merged.gguf"));
-    let kind = RandomWeightTypes::from(TensorType::F32);
-    ModelRecipe { layers: Some(2), ..ModelRecipe::new("tiny-v3", kind) }.write_gguf(model.as_ref()).unwrap();
-    let base = Checkpoint::open(model.as_ref()).unwrap();
-    let wanted = |name: &str| name.contains("attn_") && !name.contains("norm") || name == "output.weight";
-    let pairs = random_pairs(&base, 5, None, |name| name.ends_with(".weight") && wanted(name)).unwrap();
-    write_gguf_adapter(adapter.as_ref(), "deepseek2", 8.0, TensorType::F32, &pairs).unwrap();
-    let run = |words: &[&str]| {
-        let out = latent(words).output().unwrap();
-        assert!(out.status.success(), "{words:?}: {}", String::from_utf8_lossy(&out.stderr));
-        out.stdout
-    };
+    write_model_with_adapter(&model, &adapter, TensorType::F32);
     run(&["convert", &adapter, "--base-model", &model, "-o", &peft]);
     let logits = |model: &str, more: &[&str]| -> Vec<f64> {
         let words = ["logits", model, "-t", "1", "--tokens", "1,2,3,4", "--precision", "exact"];
-        let text = String::from_utf8(run(&[&words[..], more].concat())).unwrap();
-        let words = text.split(|c: char| !(c.is_ascii_digit() || "+-.e".contains(c)));
-        words.filter_map(|word| word.parse().ok()).collect()
-    };
-    let near = |a: &[f64], b: &[f64]| {
-        a.len() == b.len() && a.iter().zip(b).all(|(a, b)| (a - b).abs() <= 1e-3 * (1.0 + a.abs()))
+        numbers(&run(&[&words[..], more].concat()))
     };
     let unmerged = logits(&model, &["--lora", &format!("{adapter}:0.5")]);
     assert!(unmerged.len() > 4 && !near(&unmerged, &logits(&model, &[])), "the adapter has no effect");

@@ -184,16 +184,16 @@ impl HessianGroup {
     }
 }
 
-/// Writes a file that [`Hessians::open`] reads, and [`Importances::read`] too; its bytes. `triangle` is asked for each matrix of each group in order.
+/// Writes a file that [`Hessians::open`] reads, and [`Importances::read`] too; its bytes. `next` makes the triangles of the matrices of all groups, in order.
 ///
 /// # Errors
-/// A target that cannot be written; what `triangle` says.
+/// A target that cannot be written; what `next` says.
 pub fn write_hessians(
     path: &Path,
     collected: &[CollectedSums],
     groups: &[HessianGroup],
     calibration: &Calibration,
-    triangle: &mut dyn FnMut(usize, usize) -> std::io::Result<Vec<f32>>,
+    next: &mut dyn FnMut() -> std::io::Result<Vec<f32>>,
 ) -> Result<u64, QuantizeError> {
     let mut file = OutputFile::create(path)?;
     let failed = |error| QuantizeError::Output(OutputError::Io { path: path.to_owned(), error });
@@ -212,9 +212,8 @@ pub fn write_hessians(
         let Some(group) = index.checked_sub(2 * sorted.len()) else {
             return sorted[index / 2].write(index % 2 == 1, out);
         };
-        for matrix in 0..groups[group].matrices {
-            let values = triangle(group, matrix)?;
-            let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        for _ in 0..groups[group].matrices {
+            let bytes: Vec<u8> = next()?.iter().flat_map(|value| value.to_le_bytes()).collect();
             out.write_all(&bytes)?;
         }
         Ok(())

@@ -74,7 +74,7 @@ impl<'a> MergedWeights<'a> {
                     tensor: pair.target.clone(),
                     problem,
                 };
-                let (name, expert) = names.gguf(adapter.naming, &pair.target);
+                let (name, expert) = names.gguf(adapter.naming, pair);
                 let places = places(&tensors, &index, &name, expert).map_err(refused)?;
                 for (at, rows) in places {
                     let tensor = &tensors[at];
@@ -129,17 +129,15 @@ impl AdapterNames {
     }
 
     /// The tensor in GGUF, and the expert if it is of one.
-    fn gguf(&self, naming: AdapterNaming, target: &str) -> (String, Option<usize>) {
+    fn gguf(&self, naming: AdapterNaming, pair: &LowRankPair) -> (String, Option<usize>) {
         if naming == AdapterNaming::Gguf {
-            return (target.to_owned(), None);
+            return (pair.target.clone(), None);
         }
-        // prefixes of models that also see
-        let plain = ["language_model.", "language."].iter().find_map(|prefix| target.strip_prefix(prefix));
-        let plain = plain.unwrap_or(target);
+        let plain = pair.plain_target();
         match (self.whole.get(plain), self.experts.get(plain)) {
             (Some(name), _) => (name.clone(), None),
             (_, Some((name, expert))) => (name.clone(), Some(*expert)),
-            _ => (target.to_owned(), None),
+            _ => (pair.target.clone(), None),
         }
     }
 }

@@ -87,13 +87,15 @@ pub(crate) fn round_rows(
     memory: &mut GptqRows,
     out: &mut [u8],
 ) -> Result<(), QuantError> {
-    let run: gptq::GptqFormat = match ty {
-        TensorType::Q4_0 => rounding_avx2!(q4_0),
-        TensorType::Q4_K => rounding_avx2!(q4_k),
-        TensorType::MXFP4 => rounding_avx2!(mxfp4),
-        TensorType::NVFP4 => rounding_avx2!(nvfp4),
-        _ => return Err(QuantError::NotEncodable(ty)),
-    };
+    macro_rules! of_type {
+        ($($format_type:ident $format:ident $group:literal),*) => {
+            match ty {
+                $(TensorType::$format_type => rounding_avx2!($format),)*
+                _ => return Err(QuantError::NotEncodable(ty)),
+            }
+        };
+    }
+    let run: gptq::GptqFormat = latent_quant::gptq_formats!(of_type);
     gptq::check_rows(ty, factor, rows, out)?;
     run(factor, rows, memory, out);
     Ok(())

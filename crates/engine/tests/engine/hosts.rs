@@ -275,13 +275,20 @@ fn packed_files_and_scales_are_cut_by_plans_as_by_loading() {
     assert_eq!(refused, [("packed", "tensor=2"), ("packed", "tensor=4"), ("fp8", "tensor=4")]);
 }
 
+/// Runs tokens in chunks of 32; the logits of the last one.
+fn last_logits(engine: &mut Engine, sequence: &mut Sequence, tokens: &[u32]) -> Vec<f32> {
+    let mut last = Vec::new();
+    let hear = &mut |_: usize, logits: &[f32]| last = logits.to_vec();
+    engine.prefill(sequence, tokens, 32, LogitsRequest::Last, hear, &mut |_| true).unwrap();
+    last
+}
+
 /// Text, a fork, a shifted context, and a file of the cache.
 fn session(engine: &mut Engine) -> Vec<Vec<f32>> {
     let tokens: Vec<u32> = (0..70).map(|i| i * 7 % 100).collect();
     let mut last = Vec::new();
     let mut feed = |engine: &mut Engine, sequence: &mut Sequence, tokens: &[u32]| {
-        let hear = &mut |_: usize, l: &[f32]| last.push(l.to_vec());
-        engine.prefill(sequence, tokens, 32, LogitsRequest::Last, hear, &mut |_| true).unwrap();
+        last.push(last_logits(engine, sequence, tokens));
     };
     let mut sequence = Sequence::default();
     feed(engine, &mut sequence, &tokens);
@@ -322,8 +329,7 @@ fn session_with_states(engine: &mut Engine) -> Vec<Vec<f32>> {
     let tokens: Vec<u32> = (0..150).map(|i| i * 7 % 100).collect();
     let mut last = Vec::new();
     let mut feed = |engine: &mut Engine, sequence: &mut Sequence, tokens: &[u32]| {
-        let hear = &mut |_: usize, l: &[f32]| last.push(l.to_vec());
-        engine.prefill(sequence, tokens, 32, LogitsRequest::Last, hear, &mut |_| true).unwrap();
+        last.push(last_logits(engine, sequence, tokens));
     };
     let mut sequence = Sequence::default();
     feed(engine, &mut sequence, &tokens);

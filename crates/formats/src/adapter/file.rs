@@ -3,6 +3,7 @@
 use crate::attached::AdapterNaming;
 use crate::builder::PlacedTensor;
 use crate::error::{AdapterError, FormatError};
+use crate::family_names::HF_PREFIXES;
 use crate::identity::{FNV_START, fnv};
 use crate::map::FileBytes;
 use crate::tensor::{TensorInfo, TensorLocation};
@@ -24,6 +25,12 @@ pub struct LowRankPair {
 }
 
 impl LowRankPair {
+    /// The name of the tensor without the prefix of models that also see.
+    pub fn plain_target(&self) -> &str {
+        let plain = HF_PREFIXES.iter().rev().find_map(|prefix| self.target.strip_prefix(prefix));
+        plain.unwrap_or(&self.target)
+    }
+
     pub fn rank(&self) -> usize {
         self.b.shape.last().copied().unwrap_or(0)
     }

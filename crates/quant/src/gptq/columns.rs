@@ -1,8 +1,9 @@
 //! Rounding to levels with f16 scales that the caller stores: layouts of other libraries, whose groups have any length.
 
 use super::factor::HessianFactor;
+use super::group::{UnsignedLevels, inverses};
 use crate::search::levels::{E2m1Levels, IntegerLevels, QuantLevels};
-use crate::search::{Candidates, LANES, clamp, lowest, round};
+use crate::search::{Candidates, LANES, clamp, lowest, round, safe_inverse};
 use half::f16;
 
 /// Longest group whose candidates are compared with the feedback within it; in longer ones each error counts alone.
@@ -25,23 +26,6 @@ pub struct LevelGroup {
     pub scale: f16,
     /// The zero point; 8 for symmetric levels, 0 for E2M1.
     pub zero: u8,
-}
-
-/// Integers from 0 to 15 with the zero point subtracted by the offset of a candidate.
-struct ShiftedLevels;
-
-impl QuantLevels for ShiftedLevels {
-    const ENDS: [f32; 2] = [0.0, 15.0];
-
-    #[inline(always)]
-    fn end(candidate: usize) -> f32 {
-        14.0 + 0.1 * candidate as f32
-    }
-
-    #[inline(always)]
-    fn nearest(v: f32) -> f32 {
-        round(clamp(v, 0.0, 15.0))
-    }
 }
 
 /// Rounds one row of weights to codes of four bits, by column, with a scale per group of the factor. If lengths disagree with the factor, nothing is
@@ -70,7 +54,7 @@ pub fn round_levels(
         };
         groups[number] = found;
         let scale = found.scale.to_f32() * doubled;
-        let inverse = if scale == 0.0 { 0.0 } else { 1.0 / scale };
+        let inverse = safe_inverse(scale);
         let zero = f32::from(found.zero);
         for k in first..last {
             let (level, code) = match kind {
@@ -79,7 +63,7 @@ pub fn round_levels(
                     (level, crate::e2m1::code_of(level))
                 }
                 _ => {
-                    let code = ShiftedLevels::nearest(targets[k] * inverse + zero);
+                    let code = UnsignedLevels::nearest(targets[k] * inverse + zero);
                     (code - zero, code as u8)
                 }
             };
@@ -139,7 +123,7 @@ impl GroupSpan<'_> {
                 let near = l as f32 - 7.0;
                 // halves, since the difference of finite numbers may overflow
                 let wanted = match attempt {
-                    0 => high / ShiftedLevels::end(l) - low / ShiftedLevels::end(l),
+                    0 => high / UnsignedLevels::end(l) - low / UnsignedLevels::end(l),
                     1 => (high / 15.0 - low / 15.0) * (0.6 + 0.025 * l as f32),
                     2 => found.scale.to_f32() * (1.0 + near * 0.006),
                     _ => found.scale.to_f32(),
@@ -154,7 +138,7 @@ impl GroupSpan<'_> {
                 stored[l].zero = zero as u8;
                 (scales[l], offsets[l]) = (scale, -(zero * scale));
             }
-            let losses = self.losses::<ShiftedLevels>(&scales, &offsets);
+            let losses = self.losses::<UnsignedLevels>(&scales, &offsets);
             let lane = lowest(&losses);
             if losses[lane] < best || attempt == 0 {
                 (best, found) = (losses[lane], stored[lane]);
@@ -166,10 +150,7 @@ impl GroupSpan<'_> {
     /// The error that each candidate leaves.
     fn losses<L: QuantLevels>(&self, scales: &Candidates, offsets: &Candidates) -> Candidates {
         let len = self.targets.len();
-        let (mut inverse, mut losses) = ([0.0; LANES], [0.0; LANES]);
-        for l in 0..LANES {
-            inverse[l] = if scales[l] == 0.0 { 0.0 } else { 1.0 / scales[l] };
-        }
+        let (inverse, mut losses) = (inverses(scales), [0.0; LANES]);
         let mut targets: Vec<Candidates> = self.targets.iter().map(|target| [*target; LANES]).collect();
         for i in 0..len {
             let mut errors = [0.0; LANES];

@@ -1,7 +1,7 @@
 //! The block formats that rows are rounded to.
 
 use super::factor::HessianFactor;
-use super::group::{GroupFactor, GroupTargets, RoundedGroup, losses, round_group};
+use super::group::{GroupFactor, GroupTargets, RoundedGroup, UnsignedLevels, losses, round_group};
 use super::rows::{GptqRows, ROWS_TOGETHER, group_factor};
 use crate::blocks::put_nibbles;
 use crate::error::QuantError;
@@ -12,13 +12,24 @@ use crate::{e2m1, mxfp4, nvfp4};
 use half::f16;
 use latent_types::TensorType;
 
-/// Types with a [`GptqFormat`].
-const TYPES: [(TensorType, usize); 4] =
-    [(TensorType::Q4_0, 32), (TensorType::Q4_K, 32), (TensorType::MXFP4, 32), (TensorType::NVFP4, 16)];
+/// Calls a macro with the list of formats that rows are rounded to: each type, its [`GptqFormat`], and the columns that share a scale.
+#[macro_export]
+macro_rules! gptq_formats {
+    ($then:ident) => {
+        $then! { Q4_0 q4_0 32, Q4_K q4_k 32, MXFP4 mxfp4 32, NVFP4 nvfp4 16 }
+    };
+}
+
+macro_rules! types {
+    ($($format_type:ident $format:ident $group:literal),*) => { &[$((TensorType::$format_type, $group)),*] };
+}
+
+/// Types with a [`GptqFormat`], and the columns that share a scale.
+const TYPES: &[(TensorType, usize)] = gptq_formats!(types);
 
 /// The types that rows can be rounded to.
 pub fn gptq_types() -> impl Iterator<Item = TensorType> {
-    TYPES.into_iter().map(|(ty, _)| ty)
+    TYPES.iter().map(|(ty, _)| *ty)
 }
 
 /// Whether rows can be rounded to a type.
@@ -67,32 +78,17 @@ pub fn quantize_rows(
     out: &mut [u8],
 ) -> Result<(), QuantError> {
     check_rows(ty, factor, rows, out)?;
-    let run: GptqFormat = match ty {
-        TensorType::Q4_0 => q4_0,
-        TensorType::Q4_K => q4_k,
-        TensorType::MXFP4 => mxfp4,
-        TensorType::NVFP4 => nvfp4,
-        _ => return Err(QuantError::NotEncodable(ty)),
-    };
+    macro_rules! of_type {
+        ($($format_type:ident $format:ident $group:literal),*) => {
+            match ty {
+                $(TensorType::$format_type => $format,)*
+                _ => return Err(QuantError::NotEncodable(ty)),
+            }
+        };
+    }
+    let run: GptqFormat = gptq_formats!(of_type);
     run(factor, rows, &mut GptqRows::default(), out);
     Ok(())
-}
-
-/// Integers from 0 to 15.
-struct UnsignedLevels;
-
-impl QuantLevels for UnsignedLevels {
-    const ENDS: [f32; 2] = [0.0, 15.0];
-
-    #[inline(always)]
-    fn end(candidate: usize) -> f32 {
-        15.0 + 0.06 * candidate as f32
-    }
-
-    #[inline(always)]
-    fn nearest(v: f32) -> f32 {
-        round(clamp(v, 0.0, 15.0))
-    }
 }
 
 /// The values of a group by column instead of by position.

@@ -1,7 +1,24 @@
 //! Rounding the columns of one group for candidates side by side.
 
 use crate::search::levels::QuantLevels;
-use crate::search::{Candidates, LANES, safe_inverse};
+use crate::search::{Candidates, LANES, clamp, round, safe_inverse};
+
+/// Integers from 0 to 15. A minimum or a zero point is the offset of a candidate.
+pub(crate) struct UnsignedLevels;
+
+impl QuantLevels for UnsignedLevels {
+    const ENDS: [f32; 2] = [0.0, 15.0];
+
+    #[inline(always)]
+    fn end(candidate: usize) -> f32 {
+        14.0 + 0.1 * candidate as f32
+    }
+
+    #[inline(always)]
+    fn nearest(v: f32) -> f32 {
+        round(clamp(v, 0.0, 15.0))
+    }
+}
 
 /// What the columns of a group have in common for all rows.
 pub(crate) struct GroupFactor<const G: usize> {
@@ -23,6 +40,15 @@ pub(crate) struct RoundedGroup<const G: usize> {
     pub errors: [f32; G],
 }
 
+#[inline(always)]
+pub(crate) fn inverses(scales: &Candidates) -> Candidates {
+    let mut inverse = [0.0; LANES];
+    for l in 0..LANES {
+        inverse[l] = safe_inverse(scales[l]);
+    }
+    inverse
+}
+
 /// The error that each candidate leaves: a value is scale · level + offset.
 #[inline(always)]
 pub(crate) fn losses<L: QuantLevels, const G: usize>(
@@ -31,10 +57,7 @@ pub(crate) fn losses<L: QuantLevels, const G: usize>(
     scales: &Candidates,
     offsets: &Candidates,
 ) -> Candidates {
-    let (mut inverse, mut losses) = ([0.0; LANES], [0.0; LANES]);
-    for l in 0..LANES {
-        inverse[l] = if scales[l] == 0.0 { 0.0 } else { 1.0 / scales[l] };
-    }
+    let (inverse, mut losses) = (inverses(scales), [0.0; LANES]);
     let mut errors = [[0.0; LANES]; G];
     for i in 0..G {
         let mut target = [row.targets[i]; LANES];
