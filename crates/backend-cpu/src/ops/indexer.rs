@@ -7,6 +7,10 @@ use crate::scratch::{WorkerScratch, resize_scratch};
 use latent_backend::{KV_BLOCK, SeqSpan};
 use latent_graph::config::INDEX_NORM_EPS;
 use latent_kernels::IndexArgs;
+use std::ops::Range;
+
+/// Rows that are scored together: a cached key is loaded once for all of them.
+const TILE_ROWS: usize = 8;
 
 impl IndexStore {
     pub(crate) fn run(&self, ctx: &WorkerContext<'_>, scratch: &mut WorkerScratch) {
@@ -29,25 +33,36 @@ impl IndexStore {
 }
 
 impl IndexSelect {
-    /// Scores all cached tokens of each row that sees more than are selected, and selects the largest. Rows are dealt to the workers; if there
-    /// are fewer rows than workers, the workers share the cached tokens of each. A score depends on its row and token alone, so both give
+    /// Scores all cached tokens of each row that sees more than are selected, and selects the largest. Tiles of rows are dealt to the workers; if
+    /// there are fewer rows than workers, the workers share the cached tokens of each. A score depends on its row and token alone, so both give
     /// the same positions.
     pub(crate) fn run(&self, ctx: &WorkerContext<'_>, scratch: &mut WorkerScratch) {
         let topk = self.out.width;
-        let sparse = |(_, row): &(&SeqSpan, usize)| ctx.batch.positions[*row] >= topk;
-        let rows = || {
-            let all = ctx.batch.spans.iter();
-            all.flat_map(|span| span.rows.clone().map(move |row| (span, row))).filter(sparse)
+        // positions ascend in a span, so its sparse rows are the last ones
+        let sparse = || {
+            ctx.batch.spans.iter().map(move |span| {
+                let dense = topk.saturating_sub(span.first).min(span.rows.len());
+                (span, span.rows.start + dense..span.rows.end)
+            })
         };
-        let count = rows().count();
+        let count: usize = sparse().map(|(_, rows)| rows.len()).sum();
         if count >= ctx.worker.count {
-            for (_, (span, row)) in
-                rows().enumerate().filter(|(at, _)| at % ctx.worker.count == ctx.worker.index)
+            let size = (count / ctx.worker.count).min(TILE_ROWS);
+            let tiles = sparse().flat_map(|(span, rows)| {
+                let end = rows.end;
+                rows.step_by(size).map(move |row| (span, row..end.min(row + size)))
+            });
+            for (_, (span, rows)) in
+                tiles.enumerate().filter(|(at, _)| at % ctx.worker.count == ctx.worker.index)
             {
-                let kv_len = ctx.batch.positions[row] + 1;
+                // the last row sees most tokens; what the others do not see is scored and not read
+                let most = ctx.batch.positions[rows.end - 1] + 1;
                 let mut scores = std::mem::take(&mut scratch.more);
-                self.score(ctx, span, row, 0..kv_len, resize_scratch(&mut scores, kv_len), scratch);
-                self.select(ctx, row, &scores[..kv_len], &mut scratch.order);
+                let all = resize_scratch(&mut scores, most * rows.len());
+                self.score(ctx, span, rows.clone(), 0..most, all, scratch);
+                for (scores, row) in all.chunks_exact(most).zip(rows) {
+                    self.select(ctx, row, &scores[..ctx.batch.positions[row] + 1], &mut scratch.order);
+                }
                 scratch.more = scores;
                 ctx.beat();
             }
@@ -56,6 +71,7 @@ impl IndexSelect {
         if count == 0 {
             return;
         }
+        let rows = || sparse().flat_map(|(span, rows)| rows.map(move |row| (span, row)));
         let mut at = 0;
         for (span, row) in rows() {
             let kv_len = ctx.batch.positions[row] + 1;
@@ -63,7 +79,7 @@ impl IndexSelect {
             if !own.is_empty() {
                 // SAFETY: shares of the tokens are disjoint, and each row has its own scores.
                 let scores = unsafe { ctx.scores_mut(at + own.start, own.len()) };
-                self.score(ctx, span, row, own, scores, scratch);
+                self.score(ctx, span, row..row + 1, own, scores, scratch);
                 ctx.beat();
             }
             at += kv_len;
@@ -79,23 +95,29 @@ impl IndexSelect {
         }
     }
 
-    /// Scores of some cached tokens of a row.
+    /// Scores of some cached tokens, [rows, tokens].
     fn score(
         &self,
         ctx: &WorkerContext<'_>,
         span: &SeqSpan,
-        row: usize,
-        tokens: std::ops::Range<usize>,
+        rows: Range<usize>,
+        tokens: Range<usize>,
         out: &mut [f32],
         scratch: &mut WorkerScratch,
     ) {
         let cache = ctx.kv_view(span, self.kv_layer);
-        let query = resize_scratch(&mut scratch.results, self.query.heads * self.query.width);
-        query.copy_from_slice(ctx.row(&self.query, row));
-        query.chunks_exact_mut(cache.width()).for_each(|head| ctx.rotate_index(head, row));
-        let weights = ctx.row(&self.weights, row);
+        let heads = self.query.heads;
+        let numbers = heads * (self.query.width + 1) * rows.len();
+        let (queries, weights) =
+            resize_scratch(&mut scratch.results, numbers).split_at_mut(heads * self.query.width * rows.len());
+        let lines = queries.chunks_exact_mut(heads * self.query.width).zip(weights.chunks_exact_mut(heads));
+        for ((query, weights), row) in lines.zip(rows) {
+            query.copy_from_slice(ctx.row(&self.query, row));
+            query.chunks_exact_mut(cache.width()).for_each(|head| ctx.rotate_index(head, row));
+            weights.copy_from_slice(ctx.row(&self.weights, row));
+        }
         let (exact, bf16) = (ctx.model.exact, ctx.model.index_bf16);
-        let args = IndexArgs { q: query, weights, cache: &cache, rows: tokens, exact, bf16 };
+        let args = IndexArgs { q: queries, weights, heads, cache: &cache, rows: tokens, exact, bf16 };
         latent_kernels::index_scores(&args, out, &mut scratch.attention);
     }
 

@@ -6,20 +6,41 @@ use std::ops::Range;
 /// Heads per vector.
 pub(super) const LANES: usize = 16;
 
-/// Operands of the scores of one query.
+/// Operands of the scores of queries that see the same cached keys.
 pub struct IndexArgs<'a> {
-    /// The query, one head after the other, each as wide as a key.
+    /// The queries: [queries, heads, width of a key].
     pub q: &'a [f32],
-    /// The weight of each head.
+    /// The weight of each head: [queries, heads].
     pub weights: &'a [f32],
+    /// Heads of a query.
+    pub heads: usize,
     /// Cached keys of the sequence.
     pub cache: &'a CacheView<'a>,
     /// The keys that are scored.
     pub rows: Range<usize>,
     /// Whether products with keys of int8 are in f32: else the query is quantized too.
     pub exact: bool,
-    /// Whether queries, and keys of f16, may be rounded to bf16, where the CPU has AVX512-BF16.
+    /// Whether queries and keys may be rounded to bf16, where the CPU has AVX512-BF16. Keys of f32 are not.
     pub bf16: bool,
+}
+
+impl IndexArgs<'_> {
+    /// The width of a key, the number of heads, and the number of queries.
+    ///
+    /// # Panics
+    /// When shapes differ.
+    pub(super) fn check(&self, out: &[f32]) -> (usize, usize, usize) {
+        let (width, heads) = (self.cache.width(), self.heads);
+        assert!(heads > 0, "an indexer without heads");
+        let queries = self.weights.len() / heads;
+        assert!(
+            self.weights.len() == queries * heads
+                && self.q.len() == queries * heads * width
+                && out.len() == queries * self.rows.len(),
+            "{queries} queries of {heads} heads, {width} wide"
+        );
+        (width, heads, queries)
+    }
 }
 
 /// Σ w · max(0, product) over groups of `width` heads, the line of each at the front of a slice: in lanes that are added up in order.

@@ -2,7 +2,7 @@
 
 mod args;
 #[cfg(target_arch = "x86_64")]
-mod bf16;
+mod avx512;
 mod scores;
 mod select;
 

@@ -1,4 +1,4 @@
-//! Scores of an indexer: Σₕ wₕ · max(0, qₕ · k) of one query with cached keys.
+//! Scores of an indexer: Σₕ wₕ · max(0, qₕ · k) of queries with cached keys.
 #![allow(unsafe_code, reason = "generic over instruction sets: see `Simd`")]
 
 use super::args::{IndexArgs, LANES, weighted};
@@ -13,8 +13,8 @@ use latent_types::{CacheRow, CacheType};
 /// Keys that are widened and scored together.
 const KEY_BLOCK: usize = 64;
 
-/// Writes the score of each key: Σₕ wₕ · max(0, qₕ · k). A score depends on query and key alone, not on the others. `scratch` is memory of any
-/// length.
+/// Writes the score of each query with each key: Σₕ wₕ · max(0, qₕ · k), as [queries, keys]. A score depends on query and key alone, not on
+/// the others. `scratch` is memory of any length.
 ///
 /// # Panics
 /// When shapes differ, or a key is not in the block table.
@@ -34,8 +34,9 @@ pub fn index_scores(args: &IndexArgs<'_>, out: &mut [f32], scratch: &mut Vec<f32
         }
     }
     #[cfg(target_arch = "x86_64")]
-    if args.bf16 && super::bf16::reads(args.cache.ty()) && crate::isa::Avx512Bf16::detect().is_some() {
-        return super::bf16::scores(args, out, scratch);
+    if matches!(crate::tiers::active_isa(), crate::tiers::RowwiseIsa::Avx512(_)) && super::avx512::reads(args)
+    {
+        return super::avx512::scores(args, out, scratch);
     }
     #[cfg(target_arch = "x86_64")]
     match crate::tiers::active_isa() {
@@ -53,8 +54,29 @@ pub fn index_scores(args: &IndexArgs<'_>, out: &mut [f32], scratch: &mut Vec<f32
 /// As for [`Simd`].
 #[inline(always)]
 unsafe fn scores<S: Simd>(args: &IndexArgs<'_>, out: &mut [f32], scratch: &mut Vec<f32>) {
-    let (width, heads) = (args.cache.width(), args.weights.len());
-    assert!(args.q.len() == heads * width && out.len() == args.rows.len(), "{heads} heads of {width}");
+    let (width, heads, queries) = args.check(out);
+    if args.rows.is_empty() {
+        return;
+    }
+    for (query, out) in out.chunks_exact_mut(args.rows.len()).enumerate().take(queries) {
+        let args = IndexArgs {
+            q: &args.q[query * heads * width..][..heads * width],
+            weights: &args.weights[query * heads..][..heads],
+            rows: args.rows.clone(),
+            ..*args
+        };
+        // SAFETY: the caller is compiled for `S`.
+        unsafe { query_scores::<S>(&args, out, scratch) }
+    }
+}
+
+/// Scores of one query, whose shapes have been checked.
+///
+/// # Safety
+/// As for [`Simd`].
+#[inline(always)]
+unsafe fn query_scores<S: Simd>(args: &IndexArgs<'_>, out: &mut [f32], scratch: &mut Vec<f32>) {
+    let (width, heads) = (args.cache.width(), args.heads);
     if args.cache.ty() == CacheType::Int8 && !args.exact {
         // SAFETY: the caller is compiled for `S`, and shapes are checked.
         return unsafe { quantized::<S>(args, out, scratch) };
@@ -99,7 +121,7 @@ unsafe fn scores<S: Simd>(args: &IndexArgs<'_>, out: &mut [f32], scratch: &mut V
 /// As for [`Simd`]; the shapes of `args` and `out` have been checked.
 #[inline(always)]
 unsafe fn quantized<S: Simd>(args: &IndexArgs<'_>, out: &mut [f32], scratch: &mut Vec<f32>) {
-    let (width, heads) = (args.cache.width(), args.weights.len());
+    let (width, heads) = (args.cache.width(), args.heads);
     let (groups, len) = (heads.div_ceil(LANES), queries_len(width));
     let needed = groups * (len + LANES + KEY_BLOCK * LANES);
     if scratch.len() < needed {
@@ -142,70 +164,77 @@ mod tests {
     use crate::store_row;
 
     #[test]
-    fn scores_are_weighted_sums_of_positive_products_whatever_the_range() {
-        let (heads, width, keys) = (5, 24, 150);
-        let number = |i: usize| ((i * 37 % 101) as f32 - 50.0) / 32.0;
-        let q: Vec<f32> = (0..heads * width).map(number).collect();
-        let weights: Vec<f32> = (0..heads).map(|h| number(h * 13 + 2)).collect();
-        for ty in CacheType::ALL {
-            let row = CacheRow { ty, content: width, rope: 0 };
-            let mut bytes = vec![0; 192 * row.bytes()];
-            let table = [2, 0, 1];
-            let key = |at: usize| -> Vec<f32> { (0..width).map(|i| number(at * 7 + i * i)).collect() };
-            for at in 0..keys {
-                let slot = table[at / 64] as usize * 64 + at % 64;
-                store_row(row, &key(at), &mut bytes[slot * row.bytes()..(slot + 1) * row.bytes()]);
-            }
-            let cache = CacheView::new(row, &bytes, 64, &table).unwrap();
-            for exact in [true, false] {
-                let mut all = vec![0.0; keys];
-                index_scores(
-                    &IndexArgs {
-                        q: &q,
-                        weights: &weights,
-                        cache: &cache,
-                        rows: 0..keys,
-                        exact,
-                        bf16: !exact,
-                    },
-                    &mut all,
-                    &mut Vec::new(),
-                );
-                for (at, found) in all.iter().enumerate() {
-                    // what the cache holds of the key
-                    let mut held = vec![0.0; width];
-                    crate::load_row(row, cache.row(at), &mut held);
-                    let dot = |h: usize| -> f64 {
-                        let q = &q[h * width..(h + 1) * width];
-                        q.iter().zip(held.iter().copied()).map(|(q, k)| f64::from(*q) * f64::from(k)).sum()
-                    };
-                    let truth: f64 = (0..heads).map(|h| f64::from(weights[h]) * dot(h).max(0.0)).sum();
-                    let size: f64 = (0..heads).map(|h| f64::from(weights[h]).abs() * dot(h).abs()).sum();
-                    let bound = match ty {
-                        CacheType::Int8 => 0.05,
-                        CacheType::F16 | CacheType::Bf16 if !exact => 0.01,
-                        _ => 1e-5,
-                    };
-                    assert!(
-                        (f64::from(*found) - truth).abs() <= bound * size + 1e-4,
-                        "{ty} key {at}: {found}, not {truth}"
-                    );
+    fn scores_are_weighted_sums_of_positive_products_whatever_the_range_and_the_other_queries() {
+        for (heads, width) in [(5, 24), (1, 8), (33, 128), (40, 72)] {
+            for ty in CacheType::ALL {
+                for exact in [true, false] {
+                    check_scores(heads, width, ty, exact);
                 }
-                let mut part = vec![0.0; 70];
-                index_scores(
-                    &IndexArgs {
-                        q: &q,
-                        weights: &weights,
-                        cache: &cache,
-                        rows: 33..103,
-                        exact,
-                        bf16: !exact,
-                    },
-                    &mut part,
-                    &mut Vec::new(),
-                );
-                assert_eq!(part, all[33..103], "{ty}: a part of the keys");
             }
         }
+    }
+
+    fn check_scores(heads: usize, width: usize, ty: CacheType, exact: bool) {
+        let (queries, keys) = (3, 150);
+        let number = |i: usize| ((i * 37 % 101) as f32 - 50.0) / 32.0;
+        let q: Vec<f32> = (0..queries * heads * width).map(number).collect();
+        let weights: Vec<f32> = (0..queries * heads).map(|h| number(h * 13 + 2)).collect();
+        let row = CacheRow { ty, content: width, rope: 0 };
+        let mut bytes = vec![0; 192 * row.bytes()];
+        let table = [2, 0, 1];
+        let key = |at: usize| -> Vec<f32> { (0..width).map(|i| number(at * 7 + i * i)).collect() };
+        for at in 0..keys {
+            let slot = table[at / 64] as usize * 64 + at % 64;
+            store_row(row, &key(at), &mut bytes[slot * row.bytes()..(slot + 1) * row.bytes()]);
+        }
+        let cache = CacheView::new(row, &bytes, 64, &table).unwrap();
+        let scores = |query: std::ops::Range<usize>, rows: std::ops::Range<usize>| {
+            let mut out = vec![f32::NAN; query.len() * rows.len()];
+            let args = IndexArgs {
+                q: &q[query.start * heads * width..query.end * heads * width],
+                weights: &weights[query.start * heads..query.end * heads],
+                heads,
+                cache: &cache,
+                rows,
+                exact,
+                bf16: !exact,
+            };
+            index_scores(&args, &mut out, &mut vec![7.0; 3]);
+            out
+        };
+        let all = scores(0..queries, 0..keys);
+        for (at, found) in all.iter().enumerate() {
+            let (query, at) = (at / keys, at % keys);
+            // what the cache holds of the key
+            let mut held = vec![0.0; width];
+            crate::load_row(row, cache.row(at), &mut held);
+            let dot = |h: usize| -> f64 {
+                let q = &q[(query * heads + h) * width..][..width];
+                q.iter().zip(held.iter().copied()).map(|(q, k)| f64::from(*q) * f64::from(k)).sum()
+            };
+            let weight = |h: usize| f64::from(weights[query * heads + h]);
+            let truth: f64 = (0..heads).map(|h| weight(h) * dot(h).max(0.0)).sum();
+            let magnitude = |h: usize| -> f64 {
+                let q = &q[(query * heads + h) * width..][..width];
+                q.iter().zip(&held).map(|(q, k)| f64::from((q * k).abs())).sum()
+            };
+            let size: f64 = (0..heads).map(|h| weight(h).abs() * magnitude(h)).sum();
+            let bound = match ty {
+                CacheType::Int8 if !exact => 0.01,
+                CacheType::F32 => 1e-6,
+                // both operands are rounded to nine bits
+                _ if !exact => 0.004,
+                _ => 1e-6,
+            };
+            assert!(
+                (f64::from(*found) - truth).abs() <= bound * size + 1e-6,
+                "{ty}, {heads} heads of {width}, query {query}, key {at}: {found}, not {truth}"
+            );
+        }
+        for query in 0..queries {
+            let part = scores(query..query + 1, 33..103);
+            assert_eq!(part, all[query * keys..][33..103], "{ty}: some of the keys");
+        }
+        assert_eq!(scores(1..1, 0..keys), []);
     }
 }

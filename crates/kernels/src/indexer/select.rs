@@ -14,16 +14,33 @@ pub fn select_largest(scores: &[f32], out: &mut [u32], scratch: &mut Vec<u32>) {
     if out.is_empty() {
         return;
     }
-    let (threshold, mut equal) = threshold(scores, out.len(), scratch);
-    let mut next = out.iter_mut();
-    for (position, score) in (0u32..).zip(scores) {
-        let key = order_of(*score);
-        if key > threshold || (key == threshold && equal > 0) {
-            equal -= usize::from(key == threshold);
-            let Some(slot) = next.next() else { break };
-            *slot = position;
-        }
+    if scratch.len() < scores.len() {
+        scratch.resize(scores.len(), 0);
     }
+    let threshold = threshold(scores, out.len(), scratch);
+    let keys = scores.iter().map(|score| order_of(*score));
+    let found = collect((0u32..).zip(keys).map(|(position, key)| (position, key >= threshold)), scratch);
+    // of the scores that equal the threshold the last ones are left out
+    let mut surplus = found.len() - out.len();
+    let selected = found.iter().rev().filter(|position| {
+        let left_out = surplus > 0 && order_of(scores[**position as usize]) == threshold;
+        surplus -= usize::from(left_out);
+        !left_out
+    });
+    for (slot, position) in out.iter_mut().rev().zip(selected) {
+        *slot = *position;
+    }
+}
+
+/// Writes the values that are taken, in their order, and returns them. Without branches: which are taken cannot be predicted.
+#[inline(always)]
+fn collect(values: impl Iterator<Item = (u32, bool)>, out: &mut [u32]) -> &mut [u32] {
+    let mut count = 0;
+    for (value, taken) in values {
+        out[count] = value;
+        count += usize::from(taken);
+    }
+    &mut out[..count]
 }
 
 /// An integer for each float that compares as the floats do.
@@ -34,36 +51,42 @@ fn order_of(score: f32) -> u32 {
     if bits >> 31 == 0 { bits | 1 << 31 } else { !bits }
 }
 
-/// The key of the `count`-th largest score, and how many scores of this key are among the `count` largest.
-fn threshold(scores: &[f32], count: usize, candidates: &mut Vec<u32>) -> (u32, usize) {
+/// The key of the `count`-th largest score. `candidates` has room for all keys.
+fn threshold(scores: &[f32], count: usize, candidates: &mut [u32]) -> u32 {
     let mut left = count;
     // the upper bits of all scores, then the bits below among those whose upper bits are the threshold's
-    let first = 32 - BITS;
-    let mut prefix = digit_of(scores.iter().map(|score| order_of(*score)), first, &mut left);
-    candidates.clear();
-    candidates.extend(scores.iter().map(|score| order_of(*score)).filter(|key| key >> first == prefix));
-    let mut shift = first;
+    let mut shift = 32 - BITS;
+    let keys = || scores.iter().map(|score| order_of(*score));
+    let mut prefix = largest_digit(keys().map(|key| key >> shift), &mut left);
+    let mut found = collect(keys().map(|key| (key, key >> shift == prefix)), candidates);
     while shift > 0 {
         let bits = BITS.min(shift);
         shift -= bits;
-        let digit =
-            digit_of(candidates.iter().map(|key| key & ((1 << (shift + bits)) - 1)), shift, &mut left);
+        let mask = (1 << bits) - 1;
+        let digit = largest_digit(found.iter().map(|key| key >> shift & mask), &mut left);
         prefix = prefix << bits | digit;
-        candidates.retain(|key| key >> shift == prefix);
+        let mut kept = 0;
+        for at in 0..found.len() {
+            found[kept] = found[at];
+            kept += usize::from(found[at] >> shift == prefix);
+        }
+        found = &mut found[..kept];
     }
-    (prefix, left)
+    prefix
 }
 
-/// The digit from bit `shift` on of the `left`-th largest key; `left` becomes its rank among the keys with this digit. Keys have no bits above
-/// the digit's.
-fn digit_of(keys: impl Iterator<Item = u32>, shift: u32, left: &mut usize) -> u32 {
-    let mut counts = [0usize; 1 << BITS];
-    for key in keys {
-        counts[(key >> shift) as usize & ((1 << BITS) - 1)] += 1;
+/// The `left`-th largest of digits below 2^[`BITS`]; `left` becomes its rank among the digits that equal it.
+fn largest_digit(digits: impl Iterator<Item = u32>, left: &mut usize) -> u32 {
+    // counts in turn: neighbours are often equal, and an addition waits for the one before to the same count
+    let mut counts = [[0u32; 1 << BITS]; 4];
+    for (at, digit) in digits.enumerate() {
+        counts[at % 4][digit as usize & ((1 << BITS) - 1)] += 1;
     }
-    let mut digit = counts.len() - 1;
-    while digit > 0 && counts[digit] < *left {
-        *left -= counts[digit];
+    let [a, b, c, d] = &counts;
+    let count = |digit: usize| (a[digit] + b[digit] + c[digit] + d[digit]) as usize;
+    let mut digit = (1 << BITS) - 1;
+    while digit > 0 && count(digit) < *left {
+        *left -= count(digit);
         digit -= 1;
     }
     digit as u32

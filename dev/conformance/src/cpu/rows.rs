@@ -84,13 +84,14 @@ impl KernelJob for RowJob<'_> {
             RowOp::DeltaChunks => return self.delta_chunks(),
             _ => {}
         }
-        if let RowOp::IndexScores { cache, exact, .. } = op {
+        if let RowOp::IndexScores { cache, exact, heads } = op {
             let row = index_row(cache, width);
             let table: Vec<u32> = (0..(bytes.len() / row.bytes() / INDEX_BLOCK) as u32).collect();
             let cache = CacheView::new(row, bytes, INDEX_BLOCK, &table).expect("whole blocks");
             let args = IndexArgs {
                 q: x,
                 weights: y,
+                heads,
                 cache: &cache,
                 rows: 0..rows,
                 exact,
