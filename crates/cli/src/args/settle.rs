@@ -44,7 +44,10 @@ impl Cli {
 fn one_text(flag: &mut Option<String>, word: Option<String>, others: bool) -> Result<(), String> {
     let Some(word) = word else { return Ok(()) };
     if flag.is_some() || others {
-        return Err(format!("the text {word:?} cannot be used with --prompt, --file or --tokens"));
+        return Err(format!(
+            "the text {word:?} cannot be used with --prompt, --file or --tokens; if it should name a model: no file and no short name \
+             is called that (`latent ls --short-names` lists the names)"
+        ));
     }
     *flag = Some(word);
     Ok(())

@@ -106,28 +106,53 @@ impl IndexDot for Bf16Index {
         if !matches!(row.ty, CacheType::F16 | CacheType::Bf16) {
             unsafe { widen::<Avx512>(row, key, &mut wide[..width]) };
         }
-        for (step, first) in (0..width).step_by(K_STEP).enumerate() {
-            let masks = [below(width - first), below((width - first).saturating_sub(LANES))];
-            let mask = u32::from(masks[0]) | u32::from(masks[1]) << LANES;
-            unsafe {
-                let from = key.as_ptr().wrapping_add(2 * first);
-                let line = match row.ty {
-                    CacheType::Bf16 => _mm512_maskz_loadu_epi16(mask, from.cast()),
-                    CacheType::F16 => {
-                        let low = _mm256_maskz_loadu_epi16(masks[0], from.cast());
-                        let high = _mm256_maskz_loadu_epi16(masks[1], from.wrapping_add(32).cast());
-                        pair(_mm512_cvtph_ps(low), _mm512_cvtph_ps(high))
-                    }
-                    _ => {
-                        let from = wide.as_ptr().wrapping_add(first);
-                        let low = _mm512_maskz_loadu_ps(masks[0], from);
-                        pair(low, _mm512_maskz_loadu_ps(masks[1], from.wrapping_add(LANES)))
-                    }
-                };
-                _mm512_storeu_si512(to.add(step * 2 * K_STEP).cast(), line);
+        let whole = width / K_STEP * K_STEP;
+        unsafe {
+            for first in (0..whole).step_by(K_STEP) {
+                let line = bf16_terms::<true>(row.ty, key, wide, first, K_STEP);
+                _mm512_storeu_si512(to.add(2 * first).cast(), line);
+            }
+            if whole < width {
+                let line = bf16_terms::<false>(row.ty, key, wide, whole, width - whole);
+                _mm512_storeu_si512(to.add(2 * whole).cast(), line);
             }
         }
         1.0
+    }
+}
+
+/// The terms of a key from `first` on in bf16: `count` of them, 32 if `FULL`. Keys of other types than f16 and bf16 are in `wide`.
+///
+/// # Safety
+/// The caller is compiled for AVX512-BF16; the key has these terms.
+#[inline(always)]
+unsafe fn bf16_terms<const FULL: bool>(
+    ty: CacheType,
+    key: &[u8],
+    wide: &[f32],
+    first: usize,
+    count: usize,
+) -> __m512i {
+    let masks = if FULL { [u16::MAX; 2] } else { [below(count), below(count.saturating_sub(LANES))] };
+    let from = key.as_ptr().wrapping_add(2 * first);
+    // SAFETY: terms of the key by the caller's promise; masked lanes are not read.
+    unsafe {
+        match ty {
+            CacheType::Bf16 => {
+                let mask = u32::from(masks[0]) | u32::from(masks[1]) << LANES;
+                _mm512_maskz_loadu_epi16(mask, from.cast())
+            }
+            CacheType::F16 => {
+                let low = _mm256_maskz_loadu_epi16(masks[0], from.cast());
+                let high = _mm256_maskz_loadu_epi16(masks[1], from.wrapping_add(32).cast());
+                pair(_mm512_cvtph_ps(low), _mm512_cvtph_ps(high))
+            }
+            _ => {
+                let from = wide.as_ptr().wrapping_add(first);
+                let low = _mm512_maskz_loadu_ps(masks[0], from);
+                pair(low, _mm512_maskz_loadu_ps(masks[1], from.wrapping_add(LANES)))
+            }
+        }
     }
 }
 
@@ -209,11 +234,16 @@ impl IndexDot for Int8Index {
 
     #[inline(always)]
     unsafe fn load_key(row: CacheRow, key: &[u8], _wide: &mut [f32], to: *mut u8) -> f32 {
-        for first in (0..row.content).step_by(64) {
-            let mask = u64::MAX >> (64 - (row.content - first).min(64));
-            unsafe {
-                let quants = _mm512_maskz_loadu_epi8(mask, key.as_ptr().wrapping_add(first).cast());
+        let whole = row.content / 64 * 64;
+        unsafe {
+            for first in (0..whole).step_by(64) {
+                let quants = _mm512_loadu_si512(key.as_ptr().add(first).cast());
                 _mm512_storeu_si512(to.add(first).cast(), quants);
+            }
+            if whole < row.content {
+                let mask = u64::MAX >> (64 - (row.content - whole));
+                let quants = _mm512_maskz_loadu_epi8(mask, key.as_ptr().add(whole).cast());
+                _mm512_storeu_si512(to.add(whole).cast(), quants);
             }
         }
         scale_of(key)
@@ -289,6 +319,7 @@ unsafe fn scores_of<D: IndexDot>(args: &IndexArgs<'_>, out: &mut [f32], scratch:
         }
     }
     let row = CacheRow { ty: args.cache.ty(), content: width, rope: 0 };
+    let row_bytes = row.bytes();
     let keys_len = args.rows.len();
     let mut factors = [1.0f32; KEY_BLOCK];
     let mut first = 0;
@@ -296,12 +327,12 @@ unsafe fn scores_of<D: IndexDot>(args: &IndexArgs<'_>, out: &mut [f32], scratch:
         let start = args.rows.start + first;
         let (loaded, mut prefetch) = args.cache.block(start, args.rows.end, KEY_BLOCK);
         let (rows, stored) = (args.cache.row(start).as_ptr(), args.cache.row_bytes());
-        assert!(stored >= row.bytes(), "a key");
+        assert!(stored >= row_bytes, "a key");
         for (i, factor) in factors.iter_mut().enumerate().take(loaded) {
             // SAFETY: the rows of a block follow one another in the cache, and there is room for each key.
             unsafe {
                 prefetch.prefetch::<Avx512>(stored.div_ceil(CACHE_LINE));
-                let key = std::slice::from_raw_parts(rows.add(i * stored), row.bytes());
+                let key = std::slice::from_raw_parts(rows.add(i * stored), row_bytes);
                 *factor = D::load_key(row, key, wide, keys.add(i * key_bytes));
             }
         }
