@@ -233,6 +233,19 @@ impl<const VNNI: bool> Simd for Avx2<VNNI> {
         }
     }
     #[inline(always)]
+    unsafe fn load_fp8_row(from: *const u8) -> [__m256; 2] {
+        unsafe {
+            let mask = _mm_set1_epi16(super::E4M3_IN_F16);
+            both!(
+                |at| {
+                    let wide = _mm_cvtepi8_epi16(_mm_loadl_epi64(from.add(at).cast()));
+                    _mm256_cvtph_ps(_mm_and_si128(_mm_slli_epi16::<7>(wide), mask))
+                },
+                [0, 8]
+            )
+        }
+    }
+    #[inline(always)]
     unsafe fn load_u8(from: *const u8, shift: u32, mask: u8) -> [__m256; 2] {
         unsafe {
             both!(

@@ -142,6 +142,13 @@ impl Simd for Avx512 {
         }
     }
     #[inline(always)]
+    unsafe fn load_fp8_row(from: *const u8) -> __m512 {
+        unsafe {
+            let wide = _mm256_slli_epi16::<7>(_mm256_cvtepi8_epi16(_mm_loadu_si128(from.cast())));
+            _mm512_cvtph_ps(_mm256_and_si256(wide, _mm256_set1_epi16(super::E4M3_IN_F16)))
+        }
+    }
+    #[inline(always)]
     unsafe fn load_u8(from: *const u8, shift: u32, mask: u8) -> __m512 {
         unsafe {
             let wide = _mm512_cvtepu8_epi32(_mm_loadu_si128(from.cast()));

@@ -13,7 +13,8 @@ pub(crate) mod avx2;
 pub(crate) mod avx512;
 pub(crate) mod portable;
 
-/// The bits of an f16 that an F8_E4M3 provides: sign, the lower four exponent bits, the upper three mantissa bits.
+/// The bits of an f16 that an F8_E4M3 provides: sign, the lower four exponent bits, the upper three mantissa bits. A code with its sign extended
+/// has them after a shift by 7; the f16 is a 256th of the code's value, subnormals included.
 const E4M3_IN_F16: i16 = 0xbf80_u16 as i16;
 
 /// The sign bit of an f32.
@@ -122,6 +123,8 @@ pub(crate) trait Simd {
         let ([a, b], [c, d]) = unsafe { (Self::load_fp8_pairs(from), Self::load_fp8_pairs(from.add(32))) };
         [a, b, c, d]
     }
+    /// Loads sixteen F8_E4M3, divided by 256. NaN codes give finite values.
+    unsafe fn load_fp8_row(from: *const u8) -> Self::F32x16;
     /// Loads sixteen u8 as `(byte >> shift) & mask`.
     unsafe fn load_u8(from: *const u8, shift: u32, mask: u8) -> Self::F32x16;
     /// Loads sixteen i8.

@@ -130,6 +130,12 @@ impl Simd for PortableSimd {
         [each(|r| half(pairs[r][0])), each(|r| half(pairs[r][1]))]
     }
     #[inline(always)]
+    unsafe fn load_fp8_row(from: *const u8) -> [f32; 16] {
+        // SAFETY: the address holds as many bytes by the contract of `Simd`.
+        let codes = unsafe { from.cast::<[i8; 16]>().read_unaligned() };
+        each(|i| widen::f16((i16::from(codes[i]) << 7 & super::E4M3_IN_F16) as u16))
+    }
+    #[inline(always)]
     unsafe fn load_u8(from: *const u8, shift: u32, mask: u8) -> [f32; 16] {
         // SAFETY: the address holds as many bytes by the contract of `Simd`.
         let bytes = unsafe { from.cast::<[u8; 16]>().read_unaligned() };

@@ -3,5 +3,6 @@
 
 mod extremes;
 mod fp8;
+mod fp8_cache;
 mod sound;
 mod sound_w4;

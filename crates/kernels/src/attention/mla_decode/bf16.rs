@@ -16,7 +16,9 @@ use crate::attention::args::{AttendArgs, HEADS};
 use crate::attention::scratch;
 use crate::attention::softmax::bf16::{MASKED, ScoreRows, SoftmaxWeights, softmax_block};
 use crate::attention::split_kv::PartialSoftmax;
-use crate::bf16::dot::{Bf16Dot, CachedRows, KV_BLOCK, LoadedKv, TILE_ACC_LEN, TILE_LEN, queries_len};
+use crate::bf16::dot::{
+    Bf16Dot, CachedRows, KV_BLOCK, LoadedKv, TILE_ACC_LEN, TILE_LEN, leaves_scale_out, queries_len,
+};
 use crate::bf16::layout::{F32Matrix, aligned, below, transpose};
 use crate::bf16_layout::K_STEP;
 use crate::kv_cache::KvPrefetch;
@@ -90,9 +92,10 @@ impl<'a, D: Bf16Dot> Bf16Decode<'a, D> {
             groups * HEADS,
             groups * HEADS,
             groups * HEADS * columns,
+            KV_BLOCK,
         ];
         let memory = aligned(memory, lengths.iter().sum());
-        let [queries, rows, scores, weights, pairs, max, sum, sums] = scratch::cut(memory, lengths);
+        let [queries, rows, scores, weights, pairs, max, sum, sums, scales] = scratch::cut(memory, lengths);
         max.fill(MASKED);
         sum.fill(0.0);
         sums.fill(0.0);
@@ -106,7 +109,7 @@ impl<'a, D: Bf16Dot> Bf16Decode<'a, D> {
         }
         let [queries, rows, weights, pairs] =
             [queries, rows, weights, pairs].map(|part| part.as_mut_ptr().cast::<bf16>());
-        let loaded = LoadedKv { rows, pairs, latent };
+        let loaded = LoadedKv { rows, pairs, latent, scales: scales.as_mut_ptr() };
         let mut dot = D::new();
         let (start, stride) = args.q.raw();
         let content = F32Matrix { start, stride, rows: heads, cols: width };
@@ -138,7 +141,8 @@ impl<D: Bf16Dot> DecodeKernel for Bf16Decode<'_, D> {
             let weights = self.weights.wrapping_add(group * steps * TILE_LEN);
             let (max, sum) = (&mut self.max[lanes.clone()], &mut self.sum[lanes]);
             scores[block.count * HEADS..].fill(MASKED);
-            let rows = ScoreRows { start: scores.as_ptr(), stride: HEADS, count: steps * K_STEP };
+            let scales = leaves_scale_out(&self.stored).then_some(self.loaded.scales.cast_const());
+            let rows = ScoreRows { start: scores.as_ptr(), stride: HEADS, count: steps * K_STEP, scales };
             // SAFETY: the CPU has the instructions of `D`, AVX512-BF16 among them; a block of scores has at
             // least `steps` · 32 rows, and `weights` has a tile per step for each group.
             unsafe {

@@ -181,7 +181,7 @@ unsafe fn softmax_both(scores: &[f32], max: &mut [f32], sum: &mut [f32], weights
     let halves = max.chunks_exact_mut(16).zip(sum.chunks_exact_mut(16));
     for (half, ((max, sum), factors)) in halves.zip(factors.chunks_exact_mut(16)).enumerate() {
         let start = scores[half * 16..].as_ptr();
-        let rows = ScoreRows { start, stride: PANEL, count: scores.len() / PANEL };
+        let rows = ScoreRows { start, stride: PANEL, count: scores.len() / PANEL, scales: None };
         let weights = SoftmaxWeights { start: weights.wrapping_add(half * STEP_LEN / 2), step: STEP_LEN };
         // SAFETY: half of each row of 32 scores, and one of the two tiles of each k-step of weights.
         factors.copy_from_slice(&unsafe { softmax_block(&rows, max, sum, weights) });

@@ -18,6 +18,8 @@ pub(in crate::attention) struct ScoreRows {
     pub stride: usize,
     /// Rows, a multiple of 4.
     pub count: usize,
+    /// What the weights of each row are multiplied by where they are stored, but not in the running sum.
+    pub scales: Option<*const f32>,
 }
 
 /// Where weights are stored as a right factor: two rows per line of bf16 pairs, sixteen lines per k-step.
@@ -32,7 +34,7 @@ crate::isa::isa_fn! { Avx512Bf16;
 /// Returns the factors that rescale earlier sums.
 ///
 /// # Safety
-/// The addresses are valid for `rows.count` rows; the CPU has AVX512-BF16.
+/// The addresses, that of scales too, are valid for `rows.count` rows; the CPU has AVX512-BF16.
 pub(in crate::attention) unsafe fn softmax_block(
     rows: &ScoreRows,
     max: &mut [f32],
@@ -64,8 +66,15 @@ pub(in crate::attention) unsafe fn softmax_block(
             let first = exp2_bf16(_mm512_sub_ps(row!(i), largest));
             let second = exp2_bf16(_mm512_sub_ps(row!(i + 1), largest));
             totals = [_mm512_add_ps(totals[0], first), _mm512_add_ps(totals[1], second)];
+            let stored = match rows.scales {
+                None => alternate(first, second),
+                Some(scales) => {
+                    let (a, b) = (_mm512_set1_ps(*scales.add(i)), _mm512_set1_ps(*scales.add(i + 1)));
+                    alternate(_mm512_mul_ps(first, a), _mm512_mul_ps(second, b))
+                }
+            };
             let at = i / K_STEP * weights.step + i % K_STEP * 16;
-            _mm512_storeu_si512(weights.start.add(at).cast(), alternate(first, second));
+            _mm512_storeu_si512(weights.start.add(at).cast(), stored);
         }
         let factor = exp2_bf16(_mm512_sub_ps(before, largest));
         let total = _mm512_add_ps(totals[0], totals[1]);

@@ -92,6 +92,9 @@ pub(super) trait KvFormat {
     /// Bytes of a k-step of a row.
     const BYTES: usize;
 
+    /// Whether the content is loaded without the scale of its row.
+    const LEAVES_SCALE_OUT: bool = false;
+
     /// Number of k-steps of a row that [`whole`](KvFormat::whole) can load.
     fn whole_steps(stored: &CacheRow) -> usize {
         stored.width() / K_STEP
@@ -202,7 +205,80 @@ macro_rules! quantized_kv {
 quantized_kv!(Int8Kv, CacheType::Int8);
 quantized_kv!(Q8Kv, CacheType::Q8_0);
 quantized_kv!(Q4Kv, CacheType::Q4_0);
-quantized_kv!(Fp8Kv, CacheType::Fp8);
+quantized_kv!(ScaledFp8Kv, CacheType::Fp8);
+
+/// Rows of F8_E4M3 whose content is whole k-steps: see [`leaves_scale_out`](super::leaves_scale_out).
+pub(super) struct Fp8Kv;
+
+impl KvFormat for Fp8Kv {
+    const BYTES: usize = K_STEP;
+
+    const LEAVES_SCALE_OUT: bool = true;
+
+    #[inline(always)]
+    unsafe fn part(stored: &CacheRow, row: *const u8, step: usize, mask: __mmask32) -> __m512i {
+        let first = step * K_STEP;
+        // SAFETY: a whole k-step of codes, or elements of f16 of the mask, by the caller's promise.
+        unsafe {
+            match first.checked_sub(stored.content) {
+                Some(rope) => load_f16(row.wrapping_add(stored.content + 2 * rope), mask),
+                None => load_fp8(row.add(first)),
+            }
+        }
+    }
+}
+
+/// The bf16 of codes of F8_E4M3 without their sign: the lower byte of each, and the upper one.
+static FP8_BYTES: [[u8; 128]; 2] = {
+    let mut bytes = [[0; 128]; 2];
+    let mut code = 0;
+    while code < 128 {
+        let (exponent, mantissa) = (code as u32 >> 3, code as u32 & 7);
+        let value = match exponent {
+            0 => mantissa as f32 / 512.0,
+            _ => f32::from_bits((exponent + 120) << 23 | mantissa << 20),
+        };
+        let [_, _, low, high] = value.to_bits().to_le_bytes();
+        (bytes[0][code], bytes[1][code]) = (low, high);
+        code += 1;
+    }
+    bytes
+};
+
+/// Each of 32 bytes, twice.
+static TWICE: [u8; 64] = {
+    let mut twice = [0; 64];
+    let mut lane = 0;
+    while lane < 64 {
+        twice[lane] = lane as u8 / 2;
+        lane += 1;
+    }
+    twice
+};
+
+/// 32 codes of F8_E4M3 as bf16, exactly. NaN codes give ±480.
+///
+/// # Safety
+/// They are at `from`; the CPU has AVX-512 with VBMI.
+#[inline(always)]
+unsafe fn load_fp8(from: *const u8) -> __m512i {
+    const LOWER_BYTES: __mmask64 = 0x5555_5555_5555_5555;
+    macro_rules! table {
+        ($byte:literal, $half:literal) => {
+            _mm512_loadu_si512(FP8_BYTES[$byte].as_ptr().add(64 * $half).cast())
+        };
+    }
+    // SAFETY: 32 bytes at `from` by the caller's promise, and vectors of 64 bytes in tables.
+    unsafe {
+        let codes = _mm512_castsi256_si512(_mm256_loadu_si256(from.cast()));
+        let codes = _mm512_permutexvar_epi8(_mm512_loadu_si512(TWICE.as_ptr().cast()), codes);
+        // bytes outside a mask stay codes, then lower bytes
+        let lower = _mm512_mask2_permutex2var_epi8(table!(0, 0), codes, LOWER_BYTES, table!(0, 1));
+        let bits = _mm512_mask2_permutex2var_epi8(table!(1, 0), lower, !LOWER_BYTES, table!(1, 1));
+        // bits | (codes & sign)
+        _mm512_ternarylogic_epi64::<0xf8>(bits, codes, _mm512_set1_epi16(i16::MIN))
+    }
+}
 
 crate::isa::isa_fn! { Avx512Bf16;
 /// A k-step of a row of any type, decoded to f32 first.

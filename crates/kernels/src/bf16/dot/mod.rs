@@ -15,7 +15,7 @@ pub(crate) use crate::bf16_layout::K_STEP;
 
 use super::layout::F32Matrix;
 use crate::bf16_layout::PANEL;
-use crate::kv_cache::KvPrefetch;
+use crate::kv_cache::{KvPrefetch, scale_of};
 use half::bf16;
 use latent_types::{CacheRow, CacheType};
 use std::arch::x86_64::*;
@@ -52,6 +52,16 @@ impl CachedRows {
     fn row(&self, row: usize) -> *const u8 {
         self.start.wrapping_add(row * self.stored.bytes())
     }
+
+    /// Scale of a row that has one.
+    ///
+    /// # Safety
+    /// The row is one of the block.
+    #[inline(always)]
+    unsafe fn scale(&self, row: usize) -> f32 {
+        // SAFETY: the bytes of a row by the caller's promise.
+        unsafe { scale_of(std::slice::from_raw_parts(self.row(row), self.stored.bytes())) }
+    }
 }
 
 /// Where the rows of a block are stored as bf16 while they are scored.
@@ -65,6 +75,14 @@ pub(crate) struct LoadedKv {
     pub pairs: *mut bf16,
     /// Elements of a row that are values too, and are stored in `pairs`.
     pub latent: usize,
+    /// Room for the scales of [`KV_BLOCK`] rows, for those that [leave theirs out](leaves_scale_out).
+    pub scales: *mut f32,
+}
+
+/// Whether rows are loaded without the scale of their content: codes of F8_E4M3 are numbers of bf16, so that scores and
+/// weights are multiplied by the scale instead of every element.
+pub(crate) fn leaves_scale_out(stored: &CacheRow) -> bool {
+    stored.ty == CacheType::Fp8 && stored.content.is_multiple_of(K_STEP)
 }
 
 impl LoadedKv {

@@ -5,9 +5,11 @@
 //! multiple of four only.
 #![allow(unsafe_code, reason = "vector instructions over addresses that callers keep in bounds")]
 
-use super::load_kv::{Bf16Kv, F16Kv, Fp8Kv, Int8Kv, KvFormat, Q4Kv, Q8Kv, load_block, load_block_whole};
+use super::load_kv::{
+    Bf16Kv, F16Kv, Fp8Kv, Int8Kv, KvFormat, Q4Kv, Q8Kv, ScaledFp8Kv, load_block, load_block_whole,
+};
 use super::vectors::{as_bf16, line};
-use super::{CachedRows, K_STEP, KV_BLOCK, LANES, LoadedKv};
+use super::{CachedRows, K_STEP, KV_BLOCK, LANES, LoadedKv, leaves_scale_out};
 use crate::bf16::layout::{F32Matrix, below, pair};
 use crate::bf16_layout::steps;
 use crate::kv_cache::{CACHE_LINE, KvPrefetch};
@@ -99,7 +101,8 @@ pub(super) unsafe fn qk(
             CacheType::Int8 => qk.begin::<Int8Kv>(ahead, to),
             CacheType::Q8_0 => qk.begin::<Q8Kv>(ahead, to),
             CacheType::Q4_0 => qk.begin::<Q4Kv>(ahead, to),
-            CacheType::Fp8 => qk.begin::<Fp8Kv>(ahead, to),
+            CacheType::Fp8 if leaves_scale_out(&block.stored) => qk.begin::<Fp8Kv>(ahead, to),
+            CacheType::Fp8 => qk.begin::<ScaledFp8Kv>(ahead, to),
             // not read: see `Bf16Dot::reads`
             CacheType::F32 => {}
         }
@@ -132,8 +135,14 @@ impl BlockScores<'_> {
     /// As for [`qk`].
     #[inline(always)]
     unsafe fn begin<N: KvFormat>(&self, ahead: &mut KvPrefetch, to: *mut f32) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's promise; there is room for the scales of a block.
         unsafe {
+            if N::LEAVES_SCALE_OUT {
+                for row in 0..KV_BLOCK {
+                    *self.loaded.scales.add(row) =
+                        if row < self.block.count { self.block.scale(row) } else { 1.0 };
+                }
+            }
             if tiling(self.right.1.div_ceil(FOUR)).0 == 4 {
                 self.run::<N, 4>(ahead, to);
             } else {
@@ -226,7 +235,7 @@ impl BlockScores<'_> {
         // first and spills them
         let length = black_box(K_STEP);
         // SAFETY: `R` rows of `steps` k-steps at `left`, as many packed vectors at `right`, and rows of
-        // scores at `to`, as `run` passes them.
+        // scores at `to`, as `run` passes them; the rows are those before the next.
         unsafe {
             let mut acc = [[_mm512_setzero_ps(); V]; R];
             for step in 0..steps {
@@ -241,6 +250,15 @@ impl BlockScores<'_> {
                         let pairs = as_bf16(_mm512_broadcast_i32x4(pairs));
                         for (lane_acc, line) in acc.iter_mut().zip(lines) {
                             *lane_acc = _mm512_dpbf16_ps(*lane_acc, pairs, line);
+                        }
+                    }
+                }
+                if N::LEAVES_SCALE_OUT && (step + 1) * K_STEP == self.block.stored.content {
+                    let scales = self.loaded.scales.add(next.row - R);
+                    for (i, acc) in acc.iter_mut().enumerate() {
+                        let scale = _mm512_set1_ps(*scales.add(i));
+                        for lane_acc in acc {
+                            *lane_acc = _mm512_mul_ps(*lane_acc, scale);
                         }
                     }
                 }
