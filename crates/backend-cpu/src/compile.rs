@@ -2,14 +2,15 @@
 
 use crate::program::{
     AbsorbK, AbsorbV, AdapterHeads, AdapterSide, AdapterSum, AttendExpanded, AttendLatent, Bias, Buffer,
-    CollectiveKind, Concat, DeltaRule, Elementwise, Embed, ExpandedKernels, ExpandedStore, ExpertDown,
-    ExpertGateUp, GatedNorm, GatherRows, IndexSelect, IndexStore, Instruction, KvWeights, L2Norm,
+    CollectiveKind, Concat, DeltaRule, Elementwise, Embed, ExpandedKernels, ExpandedStore, ExpertAdapter,
+    ExpertDown, ExpertGateUp, GatedNorm, GatherRows, IndexSelect, IndexStore, Instruction, KvWeights, L2Norm,
     LatentStore, Linear, LogDecay, NaiveMlaKernels, OperandView, Program, ProgramStep, RankCollective,
     RmsNorm, Rope, Route, ShortConv, SmallBatchKernel, WeightKernel,
 };
 use latent_backend::BackendError;
 use latent_graph::Plan;
 use latent_graph::ir::{BoundKernel, Epilogue, KvLayerKind, Node, Op, ValueId, ValueStorage, WeightId};
+use latent_graph::ops::adapted_slot;
 use latent_kernels::{AttendFn, KernelFn, MatmulFn};
 use latent_types::KernelContract;
 
@@ -346,7 +347,7 @@ impl Compiler<'_> {
     }
 
     fn experts(&self, node: &Node, index: usize) -> Result<Instruction, BackendError> {
-        let products = self.products(node)?;
+        let (products, adapters) = self.expert_products(node)?;
         if node.op == Op::ExpertGateUp {
             let made = node.inputs.get(1).and_then(|ids| self.plan.ir.maker(*ids));
             let routed_here = made.is_some_and(|maker| self.same_phase(maker, index));
@@ -355,6 +356,7 @@ impl Compiler<'_> {
                 norm: self.norm(node),
                 topk_ids: if routed_here { None } else { Some(self.input(node, 1)?) },
                 products,
+                adapters,
                 out: self.out(node, 0)?,
             }));
         }
@@ -366,11 +368,41 @@ impl Compiler<'_> {
             input: self.input(node, 0)?,
             topk_ids: self.input(node, 1)?,
             topk_weights: self.input(node, 2)?,
-            product: products[0],
+            products,
+            adapters,
             scale,
             add,
             out: self.out(node, 0)?,
         }))
+    }
+
+    /// The products of experts that read the operation's input: those of their weights, then those with A of each
+    /// adapter; and the terms of these.
+    fn expert_products(&self, node: &Node) -> Result<(Vec<WeightKernel>, Vec<ExpertAdapter>), BackendError> {
+        let all = self.products(node)?;
+        let slots = || node.weights.iter().map(|(slot, _)| slot.as_str());
+        let is_own = |slot: &str| adapted_slot(slot).is_none();
+        let own: Vec<&str> = slots().filter(|slot| is_own(slot)).collect();
+        let mut products: Vec<WeightKernel> =
+            slots().zip(&all).filter(|(slot, _)| is_own(slot)).map(|(_, product)| *product).collect();
+        let matrices: Vec<_> = node.weights.iter().zip(all).filter(|((slot, _), _)| !is_own(slot)).collect();
+        let mut adapters = Vec::new();
+        for pair in matrices.chunks(2) {
+            let [((slot, a_id), a), ((_, b_id), b)] = pair else {
+                return internal("an adapter of experts without A or B".into());
+            };
+            let target = own.iter().position(|own| Some(*own) == adapted_slot(slot));
+            let (Some(target), Some(of)) = (target, self.plan.ir.weight(*b_id).adapter) else {
+                return internal(format!("{slot} is for a weight that the node does not have"));
+            };
+            let rank = self.plan.ir.weight(*a_id).outputs();
+            adapters.push(ExpertAdapter { target, a: products.len(), b: *b, rank, of });
+            products.push(*a);
+        }
+        if own.is_empty() {
+            return internal("experts without weights".into());
+        }
+        Ok((products, adapters))
     }
 
     fn attention(&self, node: &Node) -> Result<Instruction, BackendError> {

@@ -108,7 +108,7 @@ pub(crate) fn visit(
             }
         }
         Instruction::ExpertDown(op) => {
-            if !sink.begin(std::slice::from_ref(&op.product), count, op.input.width) {
+            if !sink.begin(&op.products, count, op.input.width) {
                 return;
             }
             let x = ctx.read(&op.input, 0..experts.len(), 0, op.input.width);

@@ -228,8 +228,21 @@ pub(crate) struct ExpertGateUp {
     pub norm: Option<usize>,
     /// None where each worker has routed all rows in this phase.
     pub topk_ids: Option<OperandView>,
+    /// Gate and up, or one for both, and behind them those with A of each adapter.
     pub products: Vec<WeightKernel>,
+    pub adapters: Vec<ExpertAdapter>,
     pub out: OperandView,
+}
+
+/// The low-rank term of an adapter in the results of an experts' weight.
+pub(crate) struct ExpertAdapter {
+    /// The place of the weight among the products of the instruction.
+    pub target: usize,
+    /// That of A.
+    pub a: usize,
+    pub b: WeightKernel,
+    pub rank: usize,
+    pub of: AdapterWeight,
 }
 
 /// Weighted sum over the chosen experts of their down projections.
@@ -237,7 +250,9 @@ pub(crate) struct ExpertDown {
     pub input: OperandView,
     pub topk_ids: OperandView,
     pub topk_weights: OperandView,
-    pub product: WeightKernel,
+    /// Down, and behind it those with A of each adapter.
+    pub products: Vec<WeightKernel>,
+    pub adapters: Vec<ExpertAdapter>,
     pub scale: f32,
     /// Whether the sum is added to `out`.
     pub add: bool,
@@ -403,9 +418,7 @@ impl Instruction {
             Instruction::Linear(linear) => (&linear.products, 1),
             Instruction::AdapterSum(add) => (std::slice::from_ref(&add.product), 1),
             Instruction::ExpertGateUp(experts) => (&experts.products, 1),
-            Instruction::ExpertDown(experts) => {
-                (std::slice::from_ref(&experts.product), experts.topk_ids.width)
-            }
+            Instruction::ExpertDown(experts) => (&experts.products, experts.topk_ids.width),
             _ => (&[], 0),
         }
     }

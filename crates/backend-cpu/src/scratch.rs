@@ -40,6 +40,19 @@ pub(crate) struct WorkerScratch {
     pub order: Vec<u32>,
     /// A weight row gathered from a tile.
     pub bytes: Vec<u8>,
+    /// Low-rank terms of experts.
+    pub lora: LowRankScratch,
+}
+
+/// Buffers for the low-rank terms of adapters within another product.
+#[derive(Default)]
+pub(crate) struct LowRankScratch {
+    /// A x.
+    pub low: Vec<f32>,
+    /// The same, prepared for B.
+    pub acts: ActBuffers,
+    /// B (A x).
+    pub terms: Vec<f32>,
 }
 
 /// Grows `buffer` to at least `len` elements and returns that many.

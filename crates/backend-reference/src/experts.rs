@@ -43,7 +43,11 @@ impl Interpreter<'_> {
             let row = place / moe.num_experts_per_tok;
             let x = &x[row * hidden..(row + 1) * hidden];
             let of = |slot: &str, from: usize| match weight(slot) {
-                Some(weight) => product(self.weights, weight, expert, from..from + ffn, x),
+                Some(weight) => {
+                    let mut sums = product(self.weights, weight, expert, from..from + ffn, x)?;
+                    self.add_expert_terms(node, slot, (expert, row), from, x, &mut sums)?;
+                    Ok(sums)
+                }
                 None => internal(format!("no weight {slot}")),
             };
             // one tensor with the gate's outputs and then those of up, or two
@@ -55,7 +59,8 @@ impl Interpreter<'_> {
             };
             let activated: Vec<f32> = gate.iter().zip(&up).map(|(gate, up)| silu(*gate) * up).collect();
             let Some(down) = weight("expert_down") else { return internal("no weight expert_down".into()) };
-            let term = product(self.weights, down, expert, 0..hidden, &activated)?;
+            let mut term = product(self.weights, down, expert, 0..hidden, &activated)?;
+            self.add_expert_terms(node, "expert_down", (expert, row), 0, &activated, &mut term)?;
             let sums = &mut sums[row * hidden..(row + 1) * hidden];
             sums.iter_mut().zip(term).for_each(|(sum, term)| *sum += f64::from(*mix) * f64::from(term));
         }

@@ -5,6 +5,7 @@ use crate::products::{dot, product};
 use latent_backend::BackendError;
 use latent_graph::circuit::Weight;
 use latent_graph::ir::Node;
+use latent_graph::ops::adapted_slot;
 
 impl Interpreter<'_> {
     fn matrix(&self, node: &Node, slot: &str) -> Result<&Weight, BackendError> {
@@ -32,6 +33,30 @@ impl Interpreter<'_> {
             }
         }
         self.set(node, 0, made);
+        Ok(())
+    }
+
+    /// Adds s · f · Bₑ (Aₑ x) of each adapter of an experts' weight to some of its outputs, from `from` on.
+    pub(super) fn add_expert_terms(
+        &self,
+        node: &Node,
+        slot: &str,
+        (expert, row): (usize, usize),
+        from: usize,
+        x: &[f32],
+        sums: &mut [f32],
+    ) -> Result<(), BackendError> {
+        let matrices = node.weights.iter().filter(|(name, _)| adapted_slot(name) == Some(slot));
+        let matrices: Vec<&Weight> = matrices.map(|(_, id)| self.ir().weight(*id)).collect();
+        for pair in matrices.chunks_exact(2) {
+            let (a, b) = (pair[0], pair[1]);
+            let factor = self.factor(b, row) as f32;
+            if factor != 0.0 {
+                let low = product(self.weights, a, expert, 0..a.outputs(), x)?;
+                let terms = product(self.weights, b, expert, from..from + sums.len(), &low)?;
+                sums.iter_mut().zip(terms).for_each(|(sum, term)| *sum += factor * term);
+            }
+        }
         Ok(())
     }
 

@@ -7,9 +7,11 @@ use latent_types::TensorType;
 use std::io;
 use std::path::Path;
 
-/// A and B for one tensor: `[rank, inputs]` and `[outputs, rank]`.
+/// A and B for one tensor: `[rank, inputs]` and `[outputs, rank]`, of each expert in turn.
 pub struct RandomPair {
     pub target: String,
+    /// Experts of the tensor; 1: a plain matrix.
+    pub experts: usize,
     pub rank: usize,
     pub outputs: usize,
     pub inputs: usize,
@@ -44,16 +46,20 @@ pub fn random_pairs(
             target = target.replace("attn_k_b", "attn_kv_b");
             shape = vec![attention.heads * (attention.nope + attention.v), attention.kv_lora_rank];
         }
-        let [outputs, inputs] = shape[..] else { continue };
+        let (experts, outputs, inputs) = match shape[..] {
+            [outputs, inputs] => (1, outputs, inputs),
+            [experts, outputs, inputs] if target.contains("_exps.") => (experts, outputs, inputs),
+            _ => continue,
+        };
         if outputs == 1 || !select(&target) {
             continue;
         }
         let rank = rank.unwrap_or([1, 3, 8, 16][number % 4]);
         let mut numbers =
             |count: usize, size: f32| -> Vec<f32> { (0..count).map(|_| random(&mut seed) * size).collect() };
-        let a = numbers(rank * inputs, 1.0 / 16.0);
-        let b = numbers(outputs * rank, 1.0 / 4.0);
-        pairs.push(RandomPair { target, rank, outputs, inputs, a, b });
+        let a = numbers(experts * rank * inputs, 1.0 / 16.0);
+        let b = numbers(experts * outputs * rank, 1.0 / 4.0);
+        pairs.push(RandomPair { target, experts, rank, outputs, inputs, a, b });
     }
     Ok(pairs)
 }
@@ -83,8 +89,10 @@ pub fn write_gguf_adapter(
     writer.key("adapter.lora.alpha", WriterValue::F32(alpha));
     let mut data = Vec::new();
     for pair in pairs {
-        writer.tensor(format!("{}.lora_a", pair.target), ty, &[pair.rank, pair.inputs])?;
-        writer.tensor(format!("{}.lora_b", pair.target), ty, &[pair.outputs, pair.rank])?;
+        let stacked = if pair.experts > 1 { &[pair.experts][..] } else { &[] };
+        for (side, shape) in [("a", [pair.rank, pair.inputs]), ("b", [pair.outputs, pair.rank])] {
+            writer.tensor(format!("{}.lora_{side}", pair.target), ty, &[stacked, &shape].concat())?;
+        }
         data.extend([bytes_of(ty, &pair.a)?, bytes_of(ty, &pair.b)?]);
     }
     let mut file = Vec::new();

@@ -1,11 +1,12 @@
 //! The mixture of experts: batch rows sorted by expert, so that each expert's weights are read once (a
 //! grouped GEMM).
 
+use super::lora::{ExpertOperands, add_expert_terms};
 use super::matmul::{self, MatmulOperands, OUTPUT_UNIT};
 use crate::context::WorkerContext;
 use crate::expert_rows::ExpertRows;
 use crate::program::{ExpertDown, ExpertGateUp, OperandView};
-use crate::scratch::{InputFormats, PreparedInput, WorkerScratch, resize_scratch};
+use crate::scratch::{InputFormats, LowRankScratch, PreparedInput, WorkerScratch, resize_scratch};
 use latent_kernels::{MatmulScratch, MatrixViewMut};
 use std::ops::Range;
 
@@ -26,7 +27,7 @@ impl ExpertGateUp {
     /// chunks of equal work, taken from a work queue: chunks of the worker's own memory node first.
     // measured: docs/notes/threads-and-placement.md "Work queue for experts"
     pub(crate) fn run(&self, ctx: &WorkerContext<'_>, scratch: &mut WorkerScratch) {
-        let WorkerScratch { acts, scratch, results, experts, .. } = scratch;
+        let WorkerScratch { acts, scratch, results, experts, lora, .. } = scratch;
         if let Some(topk_ids) = &self.topk_ids {
             sort(ctx, topk_ids, experts);
         }
@@ -43,7 +44,7 @@ impl ExpertGateUp {
                     &x,
                     rows,
                     ExpertStrip { expert, pairs, outputs: from..to },
-                    (results, scratch),
+                    (results, scratch, lora),
                 );
             });
             ctx.beat();
@@ -56,12 +57,13 @@ impl ExpertGateUp {
         x: &PreparedInput<'_>,
         rows: &[u32],
         ExpertStrip { expert, pairs, outputs }: ExpertStrip,
-        (results, scratch): (&mut Vec<f32>, &mut MatmulScratch),
+        (results, scratch, lora): (&mut Vec<f32>, &mut MatmulScratch, &mut LowRankScratch),
     ) {
-        // one tensor with the outputs of gate and then those of up, or two tensors
-        let (gate, up, up_from) = match &self.products[..] {
-            [both] => (both, both, self.out.width),
-            products => (&products[0], &products[1], 0),
+        // one tensor with the outputs of gate and then those of up, or two tensors; A of adapters is behind them
+        let (gate, up, up_target, up_from) = match &self.products[..self.products.len() - self.adapters.len()]
+        {
+            [both] => (both, both, 0, self.out.width),
+            products => (&products[0], &products[1], 1, 0),
         };
         let up_outputs = up_from + outputs.start..up_from + outputs.end;
         let cols = outputs.len();
@@ -69,9 +71,16 @@ impl ExpertGateUp {
         let gated = resize_scratch(results, rows.len() * cols);
         let mut y = MatrixViewMut::new(gated, rows.len(), cols, cols);
         gate.multiply(ctx, operands(outputs.clone()), &mut y, scratch);
+        let adapters = (&self.adapters[..], &self.products[..]);
+        let adapted = |target, outputs| ExpertOperands { expert, x, index: Some(rows), outputs, target };
+        let row_of = |row: usize| rows[row] as usize;
+        let of_gate = adapted(0, outputs.clone());
+        add_expert_terms(ctx, adapters, &of_gate, row_of, &mut y, (lora, scratch));
         // SAFETY: one worker takes a chunk from the queue, and the tiles of chunks are disjoint.
         let mut y = unsafe { ctx.write(&self.out, pairs, outputs.start, cols) };
-        up.multiply(ctx, operands(up_outputs), &mut y, scratch);
+        up.multiply(ctx, operands(up_outputs.clone()), &mut y, scratch);
+        let of_up = adapted(up_target, up_outputs);
+        add_expert_terms(ctx, adapters, &of_up, row_of, &mut y, (lora, scratch));
         for (row, gated) in gated.chunks_exact(cols).enumerate() {
             latent_kernels::silu_mul(gated, y.row_mut(row));
         }
@@ -82,14 +91,17 @@ impl ExpertDown {
     /// A worker computes ranges of outputs and adds the experts of a row in ascending order. In small batches there is one range per worker, and the
     /// dense sum that the same phase may add has the same.
     pub(crate) fn run(&self, ctx: &WorkerContext<'_>, scratch: &mut WorkerScratch) {
-        let ExpertDown { input, topk_ids, topk_weights, product, scale, add, out } = self;
-        let WorkerScratch { acts, scratch, results, experts, .. } = scratch;
+        let ExpertDown { input, topk_ids, topk_weights, products, adapters, scale, add, out } = self;
+        let WorkerScratch { acts, scratch, results, experts, lora, .. } = scratch;
+        let product = &products[0];
         sort(ctx, topk_ids, experts);
-        let formats = InputFormats::of_products([product]);
+        let formats = InputFormats::of_products(products);
         let all = ctx.read(input, 0..experts.len(), 0, input.width);
         // the number of rows of a pair's expert decides which kernel reads it
-        let kernel_format = |pair| product.for_rows(experts.rows_of_expert(pair)).1;
-        let formats_of_pair = |pair| InputFormats::of(std::iter::once(kernel_format(pair)));
+        let formats_of_pair = |pair| {
+            let rows = experts.rows_of_expert(pair);
+            InputFormats::of(products.iter().map(|product| product.for_rows(rows).1))
+        };
         let x = matmul::prepare_some(ctx, all, None, formats, formats_of_pair, acts);
         ctx.for_each_range(out.width, OUTPUT_UNIT, |outputs| {
             let cols = outputs.len();
@@ -105,6 +117,10 @@ impl ExpertDown {
                 let operands =
                     MatmulOperands { matrix: expert, x: &x, index: None, outputs: outputs.clone() };
                 product.multiply(ctx, operands, &mut y, scratch);
+                let adapted =
+                    ExpertOperands { expert, x: &x, index: None, outputs: outputs.clone(), target: 0 };
+                let row_of = |row: usize| experts.row_and_rank(pairs.start + row).0;
+                add_expert_terms(ctx, (adapters, products), &adapted, row_of, &mut y, (lora, scratch));
                 for (pair, term) in pairs.zip(terms.chunks_exact(cols)) {
                     let (row, rank) = experts.row_and_rank(pair);
                     let weight = ctx.row(topk_weights, row)[rank];

@@ -2,14 +2,60 @@
 
 use super::matmul::{self, MatmulOperands, OUTPUT_UNIT};
 use crate::context::WorkerContext;
-use crate::program::{AdapterHeads, AdapterSide, AdapterSum};
-use crate::scratch::{InputFormats, WorkerScratch, resize_scratch};
+use crate::program::{AdapterHeads, AdapterSide, AdapterSum, ExpertAdapter, WeightKernel};
+use crate::scratch::{InputFormats, LowRankScratch, PreparedInput, WorkerScratch, resize_scratch};
 use latent_graph::circuit::AdapterWeight;
-use latent_kernels::{MatrixView, MatrixViewMut};
+use latent_kernels::{MatmulScratch, MatrixView, MatrixViewMut};
+use std::ops::Range;
 
 /// The factor of an adapter's term in a row.
 fn factor(ctx: &WorkerContext<'_>, of: AdapterWeight, row: usize) -> f32 {
     (f64::from(ctx.batch.adapter_scale(row, of.adapter)) * of.factor) as f32
+}
+
+/// Rows of an expert that adapters add their terms to.
+pub(super) struct ExpertOperands<'a> {
+    pub expert: usize,
+    /// The input of the experts' products, and which rows of it are this expert's: the listed ones, or all.
+    pub x: &'a PreparedInput<'a>,
+    pub index: Option<&'a [u32]>,
+    /// The outputs, and the place of their weight among the products.
+    pub outputs: Range<usize>,
+    pub target: usize,
+}
+
+/// Adds the terms of all adapters of an experts' weight; `row_of` gives the batch row of each row of `y`.
+pub(super) fn add_expert_terms(
+    ctx: &WorkerContext<'_>,
+    (adapters, products): (&[ExpertAdapter], &[WeightKernel]),
+    operands: &ExpertOperands<'_>,
+    row_of: impl Fn(usize) -> usize,
+    y: &mut MatrixViewMut<'_>,
+    (lora, scratch): (&mut LowRankScratch, &mut MatmulScratch),
+) {
+    let (rows, cols) = (y.rows(), operands.outputs.len());
+    for adapter in adapters.iter().filter(|adapter| adapter.target == operands.target) {
+        let factor = |row: usize| factor(ctx, adapter.of, row_of(row));
+        if (0..rows).all(|row| factor(row) == 0.0) {
+            continue;
+        }
+        let ExpertOperands { expert: matrix, x, index, .. } = *operands;
+        let low = resize_scratch(&mut lora.low, rows * adapter.rank);
+        let of_a = MatmulOperands { matrix, x, index, outputs: 0..adapter.rank };
+        let mut low_rows = MatrixViewMut::new(low, rows, adapter.rank, adapter.rank);
+        products[adapter.a].multiply(ctx, of_a, &mut low_rows, scratch);
+        let low = MatrixView::new(low, rows, adapter.rank, adapter.rank);
+        let low = lora.acts.prepare(low, None, InputFormats::of_products([&adapter.b]));
+        let terms = resize_scratch(&mut lora.terms, rows * cols);
+        let of_b = MatmulOperands { matrix, x: &low, index: None, outputs: operands.outputs.clone() };
+        adapter.b.multiply(ctx, of_b, &mut MatrixViewMut::new(terms, rows, cols, cols), scratch);
+        for (row, terms) in terms.chunks_exact(cols).enumerate() {
+            let factor = factor(row);
+            if factor != 0.0 {
+                latent_kernels::axpy(y.row_mut(row), factor, terms);
+            }
+        }
+    }
 }
 
 impl AdapterSum {

@@ -13,8 +13,8 @@ fn adapters_change_what_a_model_says() {
     let kind = RandomWeightTypes::from(TensorType::F32);
     ModelRecipe { layers: Some(2), ..ModelRecipe::new("tiny-v3", kind) }.write_gguf(model.as_ref()).unwrap();
     let base = Checkpoint::open(model.as_ref()).unwrap();
-    let pairs =
-        random_pairs(&base, 5, Some(4), |name| name.contains("attn_") && name.contains(".weight")).unwrap();
+    let adapted = |name: &str| name.contains("attn_") || name.contains("_exps");
+    let pairs = random_pairs(&base, 5, Some(4), |name| adapted(name) && name.contains(".weight")).unwrap();
     let pairs: Vec<_> = pairs.into_iter().filter(|pair| !pair.target.contains("norm")).collect();
     write_gguf_adapter(adapter.as_ref(), "deepseek2", 8.0, TensorType::F32, &pairs).unwrap();
     let run = |words: &[&str]| latent(words).output().unwrap();
@@ -39,7 +39,7 @@ fn adapters_change_what_a_model_says() {
         assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
         String::from_utf8(out.stdout).unwrap()
     };
-    let ops = ["lora_add", "lora_absorb_k", "lora_absorb_v"];
+    let ops = ["lora_add", "lora_absorb_k", "lora_absorb_v", "expert_up_lora_b", "expert_down_lora_a"];
     let text = plan(&["--lora", &adapter]);
     assert!(ops.iter().all(|op| text.contains(op)), "{text}");
     let drawn = plan(&["--lora", &adapter, "--format", "svg"]);

@@ -49,6 +49,7 @@ fn adapters_of_experts_change_their_experts() {
     let pairs: Vec<RandomPair> = (0..experts)
         .map(|expert| RandomPair {
             target: format!("model.layers.1.mlp.experts.{expert}.up_proj.weight"),
+            experts: 1,
             rank: RANK,
             outputs,
             inputs,

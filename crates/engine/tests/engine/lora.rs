@@ -111,6 +111,8 @@ fn unmerged_adapters_give_the_logits_of_merged_weights() {
         let base = Base::new(shape, legacy);
         let pairs = base.pairs(7, |_| true);
         assert!(pairs.iter().any(|pair| pair.target.contains("attn_kv_b")), "{what}");
+        let experts = base.checkpoint.tensors().iter().filter(|tensor| tensor.name.contains("_exps.weight"));
+        assert_eq!(pairs.iter().filter(|pair| pair.experts > 1).count(), experts.count(), "{what}");
         let adapter = base.write("adapter.gguf", &pairs);
         let adapted = base.with(&[(&adapter, 0.75)]);
         let merged = base.merged("merged.gguf", &[(&pairs, ALPHA, 0.75)]);
@@ -227,6 +229,7 @@ fn adapters_that_do_not_fit_are_refused_with_the_tensor() {
     let base = Base::new("tiny-v3", false);
     let pair = |target: &str, outputs: usize, inputs: usize| RandomPair {
         target: target.into(),
+        experts: 1,
         rank: 2,
         outputs,
         inputs,
@@ -249,7 +252,8 @@ fn adapters_that_do_not_fit_are_refused_with_the_tensor() {
     for (pair, words) in [
         (pair("blk.0.attn_q_b.weight", 7, 5), &["blk.0.attn_q_b.weight", "base model"][..]),
         (pair("blk.9.attn_q_a.weight", 7, 5), &["blk.9.attn_q_a.weight", "base model"]),
-        (pair("blk.1.ffn_gate_exps.weight", 7, 5), &["blk.1.ffn_gate_exps.weight", "experts"]),
+        (pair("blk.1.ffn_gate_exps.weight", 7, 5), &["blk.1.ffn_gate_exps.weight", "[2, 5]", "base model"]),
+        (pair("blk.0.ffn_gate_exps.weight", 7, 5), &["blk.0.ffn_gate_exps.weight", "base model"]),
         (pair("token_embd.weight", vocab, hidden), &["token_embd.weight", "embedding"]),
         (pair("output_norm.weight", 1, hidden), &["output_norm.weight", "no matmul"]),
         (pair("blk.0.attn_k_b.weight", 4, 5), &["blk.0.attn_k_b.weight", "halves"]),
@@ -278,6 +282,62 @@ fn adapters_that_do_not_fit_are_refused_with_the_tensor() {
     let with = base.with(&[(&good, 1.0)]).fingerprint();
     assert_ne!(with, base.checkpoint.fingerprint());
     assert_ne!(with, base.with(&[(&good, 0.5)]).fingerprint());
+}
+
+#[test]
+fn adapters_of_single_experts_give_what_stacked_ones_give() {
+    let folder = tempfile::tempdir().unwrap();
+    let (base, peft) = (folder.path().join("base"), folder.path().join("peft"));
+    let kind = RandomWeightTypes::from(TensorType::F32);
+    ModelRecipe { layers: Some(2), ..ModelRecipe::new("tiny-v3", kind) }.write_folder(&base).unwrap();
+    let opened = || Checkpoint::open(&base).unwrap();
+    let mut pairs = random_pairs(&opened(), 3, Some(4), |name| name.contains(".mlp.experts.")).unwrap();
+    let config = serde_json::json!({"peft_type": "LORA", "r": 4, "lora_alpha": 8.0, "bias": "none"});
+    let engine_of = |pairs: &[RandomPair]| {
+        write_peft_adapter(&peft, &config, pairs).unwrap();
+        let model = opened().with_adapters(vec![(AdapterFile::open(&peft).unwrap(), 0.5)]).unwrap();
+        let options = options(tiers()[0], MlaChoice::Auto);
+        Engine::load(&*latent_backends::cpu(), &Arc::new(model), &options, &mut |_, _| {})
+    };
+    let found = all_logits(&mut engine_of(&pairs).unwrap(), &TOKENS, 4);
+    // by layer and projection, and of each the experts in order
+    let experts = ModelConfig::from_checkpoint(&opened()).unwrap().moe.unwrap().experts;
+    let mut stacked: Vec<RandomPair> = Vec::new();
+    for (theirs, ours) in [("gate", "ffn_gate_exps"), ("up", "ffn_up_exps"), ("down", "ffn_down_exps")] {
+        let of = |expert: usize| {
+            let name = format!("model.layers.1.mlp.experts.{expert}.{theirs}_proj.weight");
+            pairs.iter().find(|pair| pair.target == name).unwrap()
+        };
+        let joined =
+            |side: fn(&RandomPair) -> &Vec<f32>| (0..experts).flat_map(|e| side(of(e)).clone()).collect();
+        let (a, b) = (joined(|pair| &pair.a), joined(|pair| &pair.b));
+        let RandomPair { rank, outputs, inputs, .. } = *of(0);
+        let target = format!("blk.1.{ours}.weight");
+        stacked.push(RandomPair { target, experts, rank, outputs, inputs, a, b });
+    }
+    assert_eq!(stacked.len() * experts, pairs.len());
+    let gguf = folder.path().join("adapter.gguf");
+    write_gguf_adapter(&gguf, "deepseek2", 8.0, TensorType::F32, &stacked).unwrap();
+    let model = opened().with_adapters(vec![(AdapterFile::open(&gguf).unwrap(), 0.5)]).unwrap();
+    let expected = logits(&Arc::new(model), tiers()[0], MlaChoice::Auto, 4);
+    let plain = logits(&Arc::new(opened()), tiers()[0], MlaChoice::Auto, 4);
+    assert!(mean(&plain, &expected) > 1e-4, "the adapter changes little");
+    assert_eq!(bits(&found), bits(&expected));
+    // one expert without matrices, and one with others
+    let last = pairs.pop().unwrap();
+    let error = engine_of(&pairs).err().unwrap().to_string();
+    assert!(error.contains(&last.target) && error.contains("--merge-lora"), "{error}");
+    let rank = 2;
+    let (a, b) = (last.a[..rank * last.inputs].to_vec(), last.b[..rank * last.outputs].to_vec());
+    pairs.push(RandomPair { rank, a, b, ..last });
+    let ranks = serde_json::json!({"peft_type": "LORA", "r": 4, "lora_alpha": 8.0, "bias": "none",
+        "rank_pattern": {pairs.last().unwrap().target.strip_suffix(".weight").unwrap(): 2}});
+    write_peft_adapter(&peft, &ranks, &pairs).unwrap();
+    let model = opened().with_adapters(vec![(AdapterFile::open(&peft).unwrap(), 0.5)]).unwrap();
+    let options = options(tiers()[0], MlaChoice::Auto);
+    let error = Engine::load(&*latent_backends::cpu(), &Arc::new(model), &options, &mut |_, _| {});
+    let error = error.err().unwrap().to_string();
+    assert!(error.contains(&pairs.last().unwrap().target), "{error}");
 }
 
 #[test]

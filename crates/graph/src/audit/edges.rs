@@ -4,7 +4,7 @@ use super::findings::Findings;
 use super::rules::Code;
 use super::trace::{ResolvedIr, rows};
 use crate::ir::{Epilogue, Node, Op, ValueId, ValueStorage};
-use crate::ops::{NodeWeights, NormFold, PARTIALS, SplitFold};
+use crate::ops::{NodeWeights, NormFold, PARTIALS, SplitFold, adapted_slot};
 
 pub(super) fn check(trace: &ResolvedIr<'_>, found: &mut Findings<'_>) {
     for n in 0..trace.ir.nodes.len() {
@@ -73,7 +73,9 @@ fn kv_splits(trace: &ResolvedIr<'_>, n: usize, found: &mut Findings<'_>) {
 /// What a node's weights should be, where they are something else. (The slots of attention are a matter of A49.)
 fn wrong_weights(trace: &ResolvedIr<'_>, node: &Node) -> Option<&'static str> {
     let kv = node.kv_layer.map(|id| trace.ir.kv_layers[id.0].kind);
-    let weights = NodeWeights { count: node.weights.len(), epilogue: node.epilogue, kv };
+    // the low-rank terms of experts are a part of their operations
+    let count = node.weights.iter().filter(|(slot, _)| adapted_slot(slot).is_none()).count();
+    let weights = NodeWeights { count, epilogue: node.epilogue, kv };
     (node.op.spec().weights_fit)(&weights).err()
 }
 

@@ -9,7 +9,7 @@ use super::trace::ResolvedIr;
 use crate::circuit::{ConfigVars, expression};
 use crate::config::ModelConfig;
 use crate::ir::{KvLayerKind, Node, Op, RowCount, Value, ValueId, ValueStorage};
-use crate::ops::{NodeShapes, Outputs, Port, ShapeRule, ValueShape, WeightShape};
+use crate::ops::{NodeShapes, Outputs, Port, ShapeRule, ValueShape, WeightShape, adapted_slot};
 use std::collections::HashMap;
 
 pub(super) fn check(trace: &ResolvedIr<'_>, config: &ModelConfig, found: &mut Findings<'_>) {
@@ -159,6 +159,9 @@ impl StatedShapes {
     /// Weights against the slots of their names, or if there is none of this name, against every slot.
     fn weights(&self, node: &Node, shapes: &mut NodeShapes<'_>) {
         for weight in shapes.weights.clone() {
+            if adapted_slot(weight.slot).is_some() {
+                continue; // compared with the weight that it is for
+            }
             let named = self.slots.iter().find(|(name, _)| *name == weight.slot);
             let alike = || self.slots.iter().find(|(_, shape)| shape == weight.shape);
             let Some((_, expected)) = named.or_else(alike).or(self.slots.first()) else { continue };

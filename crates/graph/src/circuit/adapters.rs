@@ -18,6 +18,12 @@ pub(crate) struct AdapterMatrices {
 pub(crate) const LORA_A: &str = "lora_a";
 pub(crate) const LORA_B: &str = "lora_b";
 
+/// Slots of the matrices for a weight of the routed experts, in the operations that read the weight: see
+/// [`adapted_slot`](crate::ops::adapted_slot).
+fn expert_slots(slot: &str) -> [String; 2] {
+    [LORA_A, LORA_B].map(|side| format!("{slot}_{side}"))
+}
+
 /// An adapter, seen as the tensors that it changes.
 struct AdapterTargets<'a>(&'a AttachedAdapter);
 
@@ -78,12 +84,12 @@ impl Circuit {
         names
     }
 
-    /// The matrices of all adapters for a slot of a layer, whose whole shape is `[outputs, inputs]`.
+    /// The matrices of all adapters for a slot of a layer, whose whole shape is `[outputs, inputs]`, or `[experts, outputs, inputs]`.
     pub(crate) fn adapters_of(
         &self,
         (block, slot): (&str, &str),
         layer: Option<usize>,
-        [outputs, inputs]: [usize; 2],
+        shape: &[usize],
         tensors: &dyn TensorIndex,
     ) -> Result<Vec<AdapterMatrices>, GraphError> {
         let Some((spec, of_layer)) = self.slot(block, slot) else { return Ok(Vec::new()) };
@@ -91,33 +97,77 @@ impl Circuit {
         let mut found = Vec::new();
         for (number, adapter) in tensors.adapters().iter().enumerate() {
             let targets = AdapterTargets(adapter);
-            let Ok(names) = self.names(spec, slot, layer, &[outputs, inputs], &targets) else { continue };
-            let [name] = &names[..] else { continue };
-            let Some(pair) = targets.pair(name) else { continue };
-            let weight = |slot: &str, tensor: &str, expected: [Option<usize>; 2]| {
-                let (ty, shape) = tensors.find(tensor).unwrap_or((TensorType::F32, Vec::new()));
-                let fits = shape.len() == 2
-                    && shape
-                        .iter()
-                        .zip(expected)
-                        .all(|(found, expected)| expected.is_none_or(|n| n == *found));
-                if !fits {
-                    let problem = format!(
-                        "matrix {} has shape {shape:?}, but the model's tensor is [{outputs}, {inputs}]: is this adapter of another base model?",
-                        if slot == LORA_A { "A" } else { "B" }
-                    );
-                    return Err(refused(adapter, &pair.target, problem));
-                }
-                let parts = vec![WeightPart { tensor: tensor.to_owned(), scale: None }];
-                let of = AdapterWeight { adapter: number, factor: pair.factor };
-                let (slot, adapter) = (slot.to_owned(), Some(of));
-                Ok(Weight { slot, layer, ty, shape, parts, cut: None, derived: None, adapter })
-            };
-            let a = weight(LORA_A, &pair.a, [None, Some(inputs)])?;
-            let b = weight(LORA_B, &pair.b, [Some(outputs), None])?;
+            let Ok(names) = self.names(spec, slot, layer, shape, &targets) else { continue };
+            let pairs: Vec<Option<&AttachedPair>> = names.iter().map(|name| targets.pair(name)).collect();
+            if pairs.iter().all(Option::is_none) {
+                continue;
+            }
+            let pairs = pairs.into_iter().zip(&names).map(|(pair, name)| {
+                let problem = "the adapter changes other experts of the layer, but not this one; merge it with `latent quantize --merge-lora`";
+                pair.ok_or_else(|| refused(adapter, name, problem.into()))
+            });
+            let pairs = pairs.collect::<Result<Vec<_>, _>>()?;
+            let [a, b] = AdapterPairs { adapter, number, pairs }.matrices(slot, layer, shape, tensors)?;
             found.push(AdapterMatrices { a, b });
         }
         Ok(found)
+    }
+}
+
+/// What an adapter has for one weight: a pair, or one for each expert.
+struct AdapterPairs<'a> {
+    adapter: &'a AttachedAdapter,
+    /// Its place among the model's.
+    number: usize,
+    pairs: Vec<&'a AttachedPair>,
+}
+
+impl AdapterPairs<'_> {
+    /// A and B for a weight of this shape.
+    fn matrices(
+        &self,
+        slot: &str,
+        layer: Option<usize>,
+        shape: &[usize],
+        tensors: &dyn TensorIndex,
+    ) -> Result<[Weight; 2], GraphError> {
+        let Some((experts, [outputs, inputs])) = shape.split_last_chunk::<2>() else {
+            let problem = format!("an adapter of a weight of shape {shape:?}");
+            return Err(GraphError::Internal { pass: "build", problem });
+        };
+        let first = self.pairs[0];
+        // one tensor with a matrix per expert, or a tensor for each
+        let stacked: &[usize] = if self.pairs.len() > 1 { &[] } else { experts };
+        let slots = if experts.is_empty() { [LORA_A, LORA_B].map(str::to_owned) } else { expert_slots(slot) };
+        let rank = tensors.find(&first.b).and_then(|(_, shape)| shape.last().copied()).unwrap_or(0);
+        let weight = |is_a: bool, slot: String| {
+            let sizes = if is_a { [rank, *inputs] } else { [*outputs, rank] };
+            let expected = [stacked, &sizes].concat();
+            let mut parts = Vec::with_capacity(self.pairs.len());
+            let mut ty = None;
+            for pair in &self.pairs {
+                let tensor = if is_a { &pair.a } else { &pair.b };
+                let (found, shape) = tensors.find(tensor).unwrap_or((TensorType::F32, Vec::new()));
+                if shape != expected {
+                    let problem = format!(
+                        "matrix {} has shape {shape:?}, but the model's tensor needs {expected:?}: is this adapter of another base model?",
+                        if is_a { "A" } else { "B" }
+                    );
+                    return Err(refused(self.adapter, &pair.target, problem));
+                }
+                if *ty.get_or_insert(found) != found || pair.factor != first.factor {
+                    let problem = "its matrices have another type, rank or alpha than those of the layer's first expert; merge it with `latent quantize --merge-lora`";
+                    return Err(refused(self.adapter, &pair.target, problem.into()));
+                }
+                parts.push(WeightPart { tensor: tensor.clone(), scale: None });
+            }
+            let ty = ty.unwrap_or(TensorType::F32);
+            let shape = [experts, &sizes].concat();
+            let adapter = Some(AdapterWeight { adapter: self.number, factor: first.factor });
+            Ok(Weight { slot, layer, ty, shape, parts, cut: None, derived: None, adapter })
+        };
+        let [slot_a, slot_b] = slots;
+        Ok([weight(true, slot_a)?, weight(false, slot_b)?])
     }
 }
 
@@ -130,8 +180,11 @@ pub(crate) fn check_all_used<'w>(
     if tensors.adapters().is_empty() {
         return Ok(());
     }
-    let used: std::collections::HashSet<&str> =
-        weights.filter(|weight| weight.adapter.is_some()).map(Weight::key).collect();
+    let used: std::collections::HashSet<&str> = weights
+        .filter(|weight| weight.adapter.is_some())
+        .flat_map(|weight| &weight.parts)
+        .map(|part| part.tensor.as_str())
+        .collect();
     // layers behind the last one draft tokens, if they are loaded
     let drafts = |target: &str| {
         let layer = target.split('.').find_map(|word| word.parse::<usize>().ok());
@@ -148,10 +201,7 @@ pub(crate) fn check_all_used<'w>(
 
 fn why_unused(target: &str, tensors: &dyn TensorIndex) -> String {
     let has = |words: &[&str]| words.iter().any(|word| target.contains(word));
-    if has(&["_exps", ".experts."]) {
-        "adapters of experts are not applied while a model runs; merge it with `latent quantize --merge-lora`"
-            .into()
-    } else if has(&["token_embd", "embed_tokens", "word_embeddings"]) {
+    if has(&["token_embd", "embed_tokens", "word_embeddings"]) {
         "adapters of the embedding are not applied while a model runs; merge it with `latent quantize --merge-lora`".into()
     } else if has(&["attn_k_b", "attn_v_b"]) {
         "adapters of the halves of kv_b are not supported; convert the adapter from PEFT with `latent convert`, which keeps kv_b whole"

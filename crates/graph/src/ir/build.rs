@@ -313,6 +313,7 @@ impl Builder<'_> {
                 let inputs = vec![input, self.input(spec, 1)?, self.input(spec, 2)?];
                 let width = self.ir.value(input).width;
                 let out = self.define(self.output(spec, 0)?, ValueType::F32, 1, width, ValueStorage::Own);
+                let weights = self.with_expert_adapters(weights)?;
                 self.push(Op::ExpertMlp, inputs, vec![out], weights);
             }
             "mlp" => self.mlp(spec, input, &weights)?,
@@ -387,7 +388,7 @@ impl Builder<'_> {
         shape: [usize; 2],
     ) -> Result<ValueId, GraphError> {
         for AdapterMatrices { a, b } in
-            self.circuit.adapters_of((self.block, slot), self.layer, shape, self.tensors)?
+            self.circuit.adapters_of((self.block, slot), self.layer, &shape, self.tensors)?
         {
             let value = |name: String, width, storage| Value {
                 name,
@@ -477,11 +478,29 @@ impl Builder<'_> {
         }
         let size = |name: &str| self.vars.size(name, format_args!("mla_attention"), &self.circuit.name);
         let shape = [heads * (size("nope")? + v), size("kv_lora")?];
-        let found = self.circuit.adapters_of((self.block, "kv_b"), self.layer, shape, self.tensors)?;
+        let found = self.circuit.adapters_of((self.block, "kv_b"), self.layer, &shape, self.tensors)?;
         let mut weights = Vec::new();
         for AdapterMatrices { a, b } in found {
             weights.push((LORA_A.to_owned(), self.add_weight(a)));
             weights.push((LORA_B.to_owned(), self.add_weight(b)));
+        }
+        Ok(weights)
+    }
+
+    /// Weights of routed experts, and behind them the matrices of all adapters of each: its A, then its B.
+    fn with_expert_adapters(
+        &mut self,
+        mut weights: Vec<(String, WeightId)>,
+    ) -> Result<Vec<(String, WeightId)>, GraphError> {
+        if self.tensors.adapters().is_empty() {
+            return Ok(weights);
+        }
+        for (slot, id) in weights.clone() {
+            let shape = self.ir.weight(id).shape.clone();
+            let found = self.circuit.adapters_of((self.block, &slot), self.layer, &shape, self.tensors)?;
+            for matrix in found.into_iter().flat_map(|AdapterMatrices { a, b }| [a, b]) {
+                weights.push((matrix.slot.clone(), self.add_weight(matrix)));
+            }
         }
         Ok(weights)
     }

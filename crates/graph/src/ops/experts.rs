@@ -2,7 +2,7 @@
 
 use super::operation::*;
 use super::port::*;
-use super::shapes::ShapeRule;
+use super::shapes::{NodeShapes, ShapeRule, WeightShape};
 use super::shared::*;
 use latent_types::OpKind;
 
@@ -11,6 +11,11 @@ const W_UP: WeightSlot = WeightSlot::new("expert_up", "own_experts × moe_ffn ×
 const W_GATE_UP: WeightSlot = WeightSlot::new("expert_gate_up", "own_experts × 2 * moe_ffn × hidden")
     .with_note("both in one, instead of them");
 const W_DOWN: WeightSlot = WeightSlot::new("expert_down", "own_experts × hidden × moe_ffn");
+
+/// Matrices of adapters, in slots with the names of their weights before these.
+const W_LORA_A: WeightSlot = WeightSlot::new("lora_a", "own_experts × lora_rank × inputs")
+    .with_note("of each adapter of a weight, named after it: expert_up_lora_a");
+const W_LORA_B: WeightSlot = WeightSlot::new("lora_b", "own_experts × outputs × lora_rank");
 
 pub(super) const ROUTE: Operation = Operation {
     name: "route",
@@ -35,11 +40,12 @@ pub(super) const EXPERT_MLP: Operation = Operation {
     lowered_by: Some("group_experts"),
     inputs: &[Port::f32("x", "rows × hidden"), TOPK_IDS, TOPK_WEIGHTS],
     outputs: Outputs::Ports(&[Port::f32("y", "rows × hidden")]),
-    slots: &[W_GATE, W_UP, W_GATE_UP, W_DOWN],
+    slots: &[W_GATE, W_UP, W_GATE_UP, W_DOWN, W_LORA_A, W_LORA_B],
     weights_fit: |weights| {
         if matches!(weights.count, 2 | 3) { Ok(()) } else { Err("gate, up and down") }
     },
     shape_rule: ShapeRule::Experts,
+    check: adapters_fit,
     reference: OpReference::new(
         "The routed experts as the circuit says it. `group_experts` makes `expert_gate_up` and `expert_down` of it.",
         "y = Σₑ topk_weightsₑ · W_down,ₑ (silu(W_gate,ₑ x) ⊙ W_up,ₑ x)",
@@ -53,7 +59,7 @@ pub(super) const EXPERT_GATE_UP: Operation = Operation {
     made_by: NodeMaker::Pass("group_experts"),
     inputs: &[Port::f32("x", "rows × hidden"), TOPK_IDS],
     outputs: Outputs::Ports(&[SORTED]),
-    slots: &[W_GATE, W_UP, W_GATE_UP],
+    slots: &[W_GATE, W_UP, W_GATE_UP, W_LORA_A, W_LORA_B],
     weights_fit: |weights| {
         if matches!(weights.count, 1 | 2) { Ok(()) } else { Err("gate and up, or both in one") }
     },
@@ -63,8 +69,10 @@ pub(super) const EXPERT_GATE_UP: Operation = Operation {
     shape_rule: ShapeRule::Experts,
     // One weight is gate and up in one, two are one of each.
     check: |node| {
-        let (out, fused) = (node.outputs[0].row_width(), node.weights.len() == 1);
-        for weight in node.weights.clone() {
+        let own = |weight: &&WeightShape<'_>| adapted_slot(weight.slot).is_none();
+        let own: Vec<_> = node.weights.iter().filter(own).copied().collect();
+        let (out, fused) = (node.outputs[0].row_width(), own.len() == 1);
+        for weight in own {
             let gives = weight.outputs();
             if (fused && gives == out) || (!fused && gives == 2 * out) {
                 let expected = if fused { 2 * out } else { out };
@@ -72,6 +80,7 @@ pub(super) const EXPERT_GATE_UP: Operation = Operation {
                 node.wrong(ShapeRule::Gives, weight.slot.to_owned(), text);
             }
         }
+        adapters_fit(node);
     },
     cost: experts_cost,
     reference: OpReference {
@@ -91,12 +100,13 @@ pub(super) const EXPERT_DOWN: Operation = Operation {
     made_by: NodeMaker::Pass("group_experts"),
     inputs: &[SORTED, TOPK_IDS, TOPK_WEIGHTS],
     outputs: Outputs::Ports(&[Port::f32("y", "rows × hidden")]),
-    slots: &[W_DOWN],
+    slots: &[W_DOWN, W_LORA_A, W_LORA_B],
     weights_fit: one_weight,
     kernels: RequiredKernels::PerWeight(|_| OpKind::Linear, &[]),
     kernel_rows: KernelRows::PartOfBucket,
     folds: Folds { sum: true, ..Folds::NONE },
     shape_rule: ShapeRule::Experts,
+    check: adapters_fit,
     cost: experts_cost,
     reference: OpReference {
         weight_bytes: "reached*expert_bytes",
@@ -109,6 +119,29 @@ pub(super) const EXPERT_DOWN: Operation = Operation {
     },
     ..Operation::DEFAULT
 };
+
+/// Checks that A and B of each adapter are for the weight that their slots name.
+fn adapters_fit(node: &mut NodeShapes<'_>) {
+    let matrices = node.weights.iter().filter(|weight| adapted_slot(weight.slot).is_some());
+    let matrices: Vec<WeightShape<'_>> = matrices.copied().collect();
+    for pair in matrices.chunks(2) {
+        let of = adapted_slot(pair[0].slot);
+        let weight = node.weights.iter().find(|weight| Some(weight.slot) == of).map(|weight| weight.shape);
+        let fits = match (pair, weight) {
+            ([a, b], Some([experts, outputs, inputs])) => {
+                adapted_slot(b.slot) == of
+                    && a.shape == [*experts, b.inputs(), *inputs]
+                    && b.shape == [*experts, *outputs, a.outputs()]
+            }
+            _ => false,
+        };
+        if !fits {
+            let shapes: Vec<_> = pair.iter().map(|matrix| matrix.shape).collect();
+            let text = format!("A and B of shapes {shapes:?} are for a weight of shape {weight:?}");
+            node.wrong(ShapeRule::Experts, pair[0].slot.to_owned(), text);
+        }
+    }
+}
 
 /// Products of grouped experts: bytes of the experts that the rows reach if routing is uniform. `topk_ids` is the second input.
 fn experts_cost(at: &CostInput<'_>) -> NodeCost {

@@ -27,7 +27,7 @@ pub use operation::{
     CostInput, Folds, KernelRows, KvUse, NodeConstruction, NodeCost, NodeMaker, NodeWeights, NormFold,
     OpReference, Operation, Outputs, RequiredKernels, SplitFold, WeightCost,
 };
-pub use port::{Epilogue, KvLayerKind, Port, RowCount, WeightSlot};
+pub use port::{Epilogue, KvLayerKind, Port, RowCount, WeightSlot, adapted_slot};
 pub use reference::reference_markdown;
 pub(crate) use shapes::{NodeShapes, ShapeRule, ValueShape, WeightShape};
 pub(crate) use shared::{K_ROPE, PARTIALS, SOFTMAX_STATE};

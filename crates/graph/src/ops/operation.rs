@@ -97,7 +97,7 @@ pub enum Outputs {
 /// The weights of a node, for [`Operation::weights_fit`](Operation).
 #[derive(Clone, Copy, Debug)]
 pub struct NodeWeights {
-    /// How many it has.
+    /// How many it has, without matrices of adapters that are added within the operation.
     pub count: usize,
     /// What happens to its results.
     pub epilogue: Epilogue,

@@ -67,6 +67,11 @@ impl WeightSlot {
     }
 }
 
+/// The slot of the experts' weight that a matrix in this slot changes, if it is one of an adapter.
+pub fn adapted_slot(slot: &str) -> Option<&str> {
+    slot.strip_suffix("_lora_a").or_else(|| slot.strip_suffix("_lora_b"))
+}
+
 /// How many rows a value has, as a function of the batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]

@@ -1,6 +1,7 @@
 //! Grouping of experts: the sum over a row's experts becomes two operations over rows sorted by expert.
 
 use crate::ir::{Ir, Node, Op, RowCount, Value, ValueStorage};
+use crate::ops::adapted_slot;
 use latent_types::ValueType;
 
 /// Lowers every `expert_mlp` into gate·up and down, with the activations of each (row, expert) between.
@@ -8,7 +9,8 @@ pub fn group_experts(mut ir: Ir) -> Ir {
     while let Some(at) = ir.nodes.iter().position(|node| node.op == Op::ExpertMlp) {
         let expert = ir.nodes.remove(at);
         let (x, topk_ids, topk_weights) = (expert.inputs[0], expert.inputs[1], expert.inputs[2]);
-        let is_down = |slot: &str| slot == "expert_down";
+        // with the matrices of its adapters
+        let is_down = |slot: &str| adapted_slot(slot).unwrap_or(slot) == "expert_down";
         let (down, gate_up): (Vec<_>, Vec<_>) =
             expert.weights.into_iter().partition(|(slot, _)| is_down(slot));
         let width = down.first().map_or(0, |(_, id)| ir.weight(*id).inputs());

@@ -15,10 +15,13 @@ pub struct KvSizes {
     pub kv_lora: usize,
 }
 
-/// B · A at one element.
+/// B · A at one element; outputs are counted through the experts.
 fn product(pair: &RandomPair, output: usize, input: usize) -> f64 {
-    let of =
-        |r: usize| f64::from(pair.b[output * pair.rank + r]) * f64::from(pair.a[r * pair.inputs + input]);
+    let expert = output / pair.outputs;
+    let of = |r: usize| {
+        let a = pair.a[(expert * pair.rank + r) * pair.inputs + input];
+        f64::from(pair.b[output * pair.rank + r]) * f64::from(a)
+    };
     (0..pair.rank).map(of).sum()
 }
 
