@@ -64,16 +64,19 @@ impl CacheType {
     ];
 
     /// Bytes per float element; of a quantized type, of the rope part.
+    #[inline]
     pub fn float_bytes(self) -> usize {
         if self == CacheType::F32 { 4 } else { 2 }
     }
 
     /// Whether it can store any rows, not only latents.
+    #[inline]
     pub fn is_float(self) -> bool {
         self.block().is_none()
     }
 
     /// Elements of the content that are stored together, with their bytes; none of a type that stores floats.
+    #[inline]
     pub const fn block(self) -> Option<(usize, usize)> {
         match self {
             CacheType::F32 | CacheType::F16 | CacheType::Bf16 => None,
@@ -84,6 +87,7 @@ impl CacheType {
     }
 
     /// Whether a row ends with an f32, the scale of its content.
+    #[inline]
     pub fn has_row_scale(self) -> bool {
         matches!(self, CacheType::Int8 | CacheType::Fp8)
     }
@@ -126,18 +130,22 @@ pub struct CacheRow {
     pub rope: usize,
 }
 
+// inlined into kernels, in whose loops a call would spill every vector register
 impl CacheRow {
     /// Elements per row.
+    #[inline]
     pub fn width(&self) -> usize {
         self.content + self.rope
     }
 
+    #[inline]
     pub fn bytes(&self) -> usize {
         let scale = if self.ty.has_row_scale() { size_of::<f32>() } else { 0 };
         self.content_bytes() + self.rope * self.ty.float_bytes() + scale
     }
 
     /// Bytes of the elements without position, which come first.
+    #[inline]
     pub fn content_bytes(&self) -> usize {
         match self.ty.block() {
             None => self.content * self.ty.float_bytes(),

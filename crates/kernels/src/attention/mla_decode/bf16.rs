@@ -126,7 +126,8 @@ impl<D: Bf16Dot> DecodeKernel for Bf16Decode<'_, D> {
     // rows are loaded while they are scored
     #[inline(always)]
     unsafe fn qk(&mut self, block: &KvBlock<'_>, prefetch: &mut KvPrefetch) {
-        let block = CachedRows { start: block.address(), stored: self.stored, count: block.count };
+        let (start, stride, count) = (block.address(), block.stride(), block.count);
+        let block = CachedRows { start, stored: self.stored, stride, count };
         let queries = (self.queries.cast_const(), self.heads);
         // SAFETY: the block's rows are contiguous, of a type that `D` reads; scratch has room for a
         // block.

@@ -52,7 +52,7 @@ pub(super) unsafe fn load_block_whole<N: KvFormat, const R: usize>(
     loaded: LoadedKv,
     step: usize,
 ) {
-    let (stored, bytes) = (&block.stored, block.stored.bytes());
+    let (stored, bytes) = (&block.stored, block.stride);
     let mut row = block.row(first);
     for two in (0..R).step_by(2) {
         // SAFETY: two of the `R` rows, and room in `loaded`, by the caller's promise.

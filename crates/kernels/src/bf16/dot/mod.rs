@@ -43,6 +43,8 @@ pub(crate) struct CachedRows {
     pub start: *const u8,
     /// Their format.
     pub stored: CacheRow,
+    /// Bytes of a row.
+    pub stride: usize,
     pub count: usize,
 }
 
@@ -50,7 +52,7 @@ impl CachedRows {
     /// Address of a row.
     #[inline(always)]
     fn row(&self, row: usize) -> *const u8 {
-        self.start.wrapping_add(row * self.stored.bytes())
+        self.start.wrapping_add(row * self.stride)
     }
 
     /// Scale of a row that has one.
@@ -60,7 +62,7 @@ impl CachedRows {
     #[inline(always)]
     unsafe fn scale(&self, row: usize) -> f32 {
         // SAFETY: the bytes of a row by the caller's promise.
-        unsafe { scale_of(std::slice::from_raw_parts(self.row(row), self.stored.bytes())) }
+        unsafe { scale_of(std::slice::from_raw_parts(self.row(row), self.stride)) }
     }
 }
 
