@@ -18,6 +18,7 @@
 #![forbid(unsafe_code)]
 
 mod base64;
+mod date;
 mod detokenizer;
 mod error;
 mod response;
@@ -25,6 +26,7 @@ mod sources;
 mod template;
 mod tokenizer;
 
+pub use date::Moment;
 pub use detokenizer::Detokenizer;
 pub use error::TextError;
 pub use latent_jinja::RenderedText;

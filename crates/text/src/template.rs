@@ -1,5 +1,6 @@
 //! Chat templates: Jinja as Hugging Face transformers configures it.
 
+use crate::date::Moment;
 use crate::error::TextError;
 use crate::tokenizer::Tokenizer;
 use latent_jinja::{RenderRequest, RenderedText, StringTrust, Template, TemplateLimits};
@@ -52,6 +53,10 @@ impl ChatInput {
         }
     }
 
+    fn moment(&self) -> Moment {
+        self.now.map_or_else(Moment::now, |seconds| Moment::utc(seconds, 0))
+    }
+
     /// The same with the names of the tokens that begin and end a text of a tokenizer, which many templates print.
     pub fn of_tokenizer(messages: Value, tokenizer: &Tokenizer) -> ChatInput {
         let name =
@@ -87,7 +92,7 @@ impl ChatTemplate {
     pub fn define_llama_cpp_variables(&self, input: &mut ChatInput) -> Result<(), TextError> {
         for (name, format) in [("date_string", "%d %b %Y"), ("datetime", "%b %d %Y")] {
             if !input.extra.contains_key(name) {
-                let date = strftime(input.now, format).map_err(TextError::Template)?;
+                let date = input.moment().format(format).map_err(TextError::Template)?;
                 input.extra.insert(name.into(), date.into());
             }
         }
@@ -110,7 +115,7 @@ impl ChatTemplate {
             Value::from(input.bos_token.as_str()),
             Value::from(input.eos_token.as_str()),
         );
-        let clock = |format: &str| strftime(input.now, format);
+        let clock = |format: &str| input.moment().format(format);
         let role = |key: &str, value: &str| key == "role" && ROLES.contains(&value);
         let mut render = RenderRequest::new(&self.template, LIMITS);
         render.clock(&clock);
@@ -146,16 +151,4 @@ fn plain_messages(messages: &Value, calls_need_null: bool) -> Value {
         }
     }
     messages
-}
-
-/// Python's datetime.now().strftime, in UTC in builds without time zones.
-fn strftime(now: Option<i64>, format: &str) -> Result<String, String> {
-    let time = match now {
-        Some(seconds) => jiff::Timestamp::from_second(seconds)
-            .map_err(|e| e.to_string())?
-            .to_zoned(jiff::tz::TimeZone::UTC),
-        None if cfg!(feature = "time-zones") => jiff::Zoned::now(),
-        None => jiff::Timestamp::now().to_zoned(jiff::tz::TimeZone::UTC),
-    };
-    jiff::fmt::strtime::format(format, &time).map_err(|e| e.to_string())
 }

@@ -3,6 +3,7 @@
 
 mod components;
 mod control;
+mod dates;
 mod demo;
 mod exported;
 mod response;
