@@ -2,11 +2,10 @@
 
 use crate::arithmetic::of_kernels;
 use crate::clock::Instant;
-use crate::kernel_calls::NodeCalls;
 use crate::{
     ActivationTrace, BackendError, Batch, CancelToken, Communicator, InputProducts, InputSelection,
-    InputSquares, KvStore, LargestLogits, LayerState, MemoryEstimate, PeakRates, PhaseSpan, PlanTimes,
-    ProfileClock, RankTimes, WeightBytes, WeightSource,
+    InputSquares, KvStore, LargestLogits, LayerState, MemoryEstimate, NodeCalls, PeakRates, PhaseSpan,
+    PlanTimes, ProfileClock, RankTimes, WeightBytes, WeightSource,
 };
 use latent_formats::Checkpoint;
 use latent_graph::activations::Activations;

@@ -1,6 +1,7 @@
 //! Kernel calls of operations on a device.
 
-use crate::data::{KernelCall, OperationRun};
+use crate::data::OperationRun;
+use latent_graph::KernelCalls;
 use latent_graph::ir::{Ir, Node};
 use latent_graph::passes::BatchBucket;
 use std::collections::HashMap;
@@ -9,7 +10,7 @@ use std::collections::HashMap;
 #[derive(Clone, Debug, Default)]
 pub struct DeviceRuns {
     device: String,
-    calls: HashMap<(BatchBucket, Option<usize>, String), Vec<KernelCall>>,
+    calls: HashMap<(BatchBucket, Option<usize>, String), Vec<KernelCalls>>,
 }
 
 impl DeviceRuns {
@@ -24,7 +25,7 @@ impl DeviceRuns {
     }
 
     /// Adds the calls of a node in steps of a bucket. Plans of other formulations that have the same node share them.
-    pub fn add(&mut self, bucket: BatchBucket, ir: &Ir, node: &Node, calls: Vec<KernelCall>) {
+    pub fn add(&mut self, bucket: BatchBucket, ir: &Ir, node: &Node, calls: Vec<KernelCalls>) {
         self.calls.insert((bucket, node.layer, ir.line(node)), calls);
     }
 

@@ -20,7 +20,7 @@ mod svg;
 
 pub use data::{
     ArenaChart, BucketInfo, Buffer, Drawing, DrawingBlock, DrawingOperation, DrawingView, FORMAT, FileInfo,
-    FormatInfo, Formula, FormulationInfo, KernelBinding, KernelCall, KvAccess, ModelSummary, OperationCost,
+    FormatInfo, Formula, FormulationInfo, KernelBinding, KvAccess, ModelSummary, OperationCost,
     OperationPort, OperationRun, OperationWeight, PassInfo, PlacedBlock, RejectedKernel, SpecialToken,
     TargetInfo, VERSION, WeightInfo,
 };

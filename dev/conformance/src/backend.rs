@@ -1,8 +1,8 @@
 //! Backends: a backend lists its kernels and prepares jobs.
 
 use crate::case::{CaseOperands, KernelCase};
-use crate::counted_call::CountedCall;
 use crate::table::real_sizes;
+use latent_graph::KernelCalls;
 use latent_types::Arithmetic;
 use serde::Serialize;
 use std::ops::Range;
@@ -85,7 +85,7 @@ pub trait CaseBackend: Sync {
     ///
     /// # Errors
     /// The problem. A backend whose kernels are functions always returns an error.
-    fn count(&self, _: &CaseKernel, _: &KernelCase, _: &CaseOperands) -> Result<Vec<CountedCall>, String> {
+    fn count(&self, _: &CaseKernel, _: &KernelCase, _: &CaseOperands) -> Result<Vec<KernelCalls>, String> {
         Err("kernels of this device are functions, which have no workgroups".into())
     }
 

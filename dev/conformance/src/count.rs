@@ -2,8 +2,8 @@
 
 use crate::backend::CaseBackend;
 use crate::case::KernelCase;
-use crate::counted_call::CountedCall;
 use crate::filter::KernelFilter;
+use latent_graph::KernelCalls;
 use serde::Serialize;
 
 /// One case with one kernel.
@@ -16,7 +16,7 @@ pub struct CaseCount {
     /// Multiplications and additions.
     pub flops: f64,
     /// Its calls on the device.
-    pub calls: Vec<CountedCall>,
+    pub calls: Vec<KernelCalls>,
 }
 
 /// Counts all cases that `filter` lets through. `sink` receives each count, or why there is none, and returns whether to go on.
@@ -50,7 +50,7 @@ pub fn count(
     }
 }
 
-fn counted(case: &KernelCase, name: &str, kernel: &str, calls: Vec<CountedCall>) -> CaseCount {
+fn counted(case: &KernelCase, name: &str, kernel: &str, calls: Vec<KernelCalls>) -> CaseCount {
     let work = case.work();
     CaseCount {
         case: name.to_owned(),

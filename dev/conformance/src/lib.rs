@@ -21,7 +21,6 @@ mod attention;
 mod backend;
 mod case;
 mod count;
-mod counted_call;
 mod cpu;
 mod filter;
 mod float16;
@@ -46,7 +45,6 @@ pub use attention::{
 pub use backend::{CaseBackend, CaseKernel, KernelJob, KernelLevel};
 pub use case::{CaseOperands, KernelCase, OperationFamily};
 pub use count::{CaseCount, count};
-pub use counted_call::CountedCall;
 pub use cpu::CpuCaseBackend;
 pub use filter::KernelFilter;
 pub use fused::{FusedSpeedup, fused_speedups};

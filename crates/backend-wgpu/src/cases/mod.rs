@@ -19,8 +19,8 @@ use crate::variants::{KernelVariant, KernelVariants};
 use job::{GpuJob, RecordedJob};
 use latent_backend::KernelCalls;
 use latent_conformance::{
-    CaseBackend, CaseKernel, CaseOperands, CountedCall, KernelCase, KernelJob, KernelLevel, LatentCase,
-    ProductCase, RowOp, W4Op, real_sizes,
+    CaseBackend, CaseKernel, CaseOperands, KernelCase, KernelJob, KernelLevel, LatentCase, ProductCase,
+    RowOp, W4Op, real_sizes,
 };
 use latent_graph::passes::Precision;
 use latent_types::{ActivationType, Arithmetic, CacheType, TensorType, WeightLayout};
@@ -301,26 +301,11 @@ impl CaseBackend for GpuCaseBackend {
         kernel: &CaseKernel,
         case: &KernelCase,
         operands: &CaseOperands,
-    ) -> Result<Vec<CountedCall>, String> {
+    ) -> Result<Vec<KernelCalls>, String> {
         let recorded = self.recorded(kernel, case, operands)?;
         let mut commands = Commands::new(&self.device);
         recorded.record(&mut commands, 0).map_err(|error| error.to_string())?;
-        let counted = |calls: KernelCalls| CountedCall {
-            shader: calls.kernel,
-            calls: calls.calls,
-            workgroups: calls.workgroups,
-            threads: calls.threads,
-            memory: calls.memory,
-            accesses: calls.conflicts.accesses,
-            conflicting: calls.conflicts.conflicting,
-            worst_conflict: calls.conflicts.worst,
-            instructions: calls.compiled.instructions,
-            registers: calls.compiled.registers,
-            spilled: calls.compiled.spilled,
-            cycles: calls.compiled.cycles,
-            subgroups: calls.compiled.subgroups,
-        };
-        Ok(commands.kernels(0).into_iter().map(counted).collect())
+        Ok(commands.kernels(0))
     }
 
     /// Runs the job once, so that what the device refuses is an error here.

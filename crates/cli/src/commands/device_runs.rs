@@ -3,10 +3,10 @@
 use crate::args::EngineArgs;
 use crate::{model, output};
 use anyhow::Result;
-use latent_engine::{Engine, EngineOptions, KernelCalls};
+use latent_engine::{Engine, EngineOptions};
 use latent_formats::Outline;
 use latent_graph::passes::BatchBucket;
-use latent_viz::{DeviceRuns, KernelCall};
+use latent_viz::DeviceRuns;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -47,25 +47,8 @@ fn add(mut runs: DeviceRuns, engine: &mut Engine, rows: &[usize]) -> Result<Devi
             let head = node.stage == latent_graph::stage_index::LM_HEAD;
             // the head works on the row whose logits are wanted
             let plan = engine.stages()[node.stage].plan(if head { 1 } else { rows });
-            let kernels = node.kernels.into_iter().map(call).collect();
-            runs.add(bucket, &plan.ir, &plan.ir.nodes[node.node], kernels);
+            runs.add(bucket, &plan.ir, &plan.ir.nodes[node.node], node.kernels);
         }
     }
     Ok(runs)
-}
-
-fn call(calls: KernelCalls) -> KernelCall {
-    KernelCall {
-        kernel: calls.kernel,
-        calls: calls.calls,
-        workgroups: calls.workgroups,
-        threads: calls.threads,
-        memory: calls.memory,
-        accesses: calls.conflicts.accesses,
-        conflicting: calls.conflicts.conflicting,
-        worst_conflict: calls.conflicts.worst,
-        instructions: calls.compiled.instructions,
-        registers: calls.compiled.registers,
-        spilled: calls.compiled.spilled,
-    }
 }

@@ -12,8 +12,8 @@ use crate::{model, output};
 use anyhow::Result;
 use latent_graph::ir::{Ir, ModelSpan};
 use latent_graph::passes::{self, BatchBucket};
-use latent_graph::{CheckpointTensors, Plan, PlanOptions};
-use latent_viz::{DeviceRuns, KernelCall};
+use latent_graph::{BankConflicts, CheckpointTensors, KernelCalls, Plan, PlanOptions};
+use latent_viz::DeviceRuns;
 use std::path::PathBuf;
 
 pub(super) fn run(args: &GraphArgs) -> Result<()> {
@@ -107,10 +107,8 @@ fn with_runs(plan: &Plan, runs: &DeviceRuns) -> Result<(String, serde_json::Valu
 }
 
 /// `gpu: gemv1_Q4_K ×1, 64 workgroups of 64 threads, 512 bytes of workgroup memory`.
-fn called(device: &str, call: &KernelCall) -> String {
-    let KernelCall {
-        kernel, calls, workgroups, threads, memory, accesses, conflicting, worst_conflict, ..
-    } = call;
+fn called(device: &str, call: &KernelCalls) -> String {
+    let KernelCalls { kernel, calls, workgroups, threads, memory, conflicts, compiled } = call;
     let mut text = format!("      {device}: {kernel} ×{calls}");
     if *threads > 0 {
         let plural = if *workgroups == 1 { "" } else { "s" };
@@ -119,16 +117,17 @@ fn called(device: &str, call: &KernelCall) -> String {
     if *memory > 0 {
         text += &format!(", {memory} bytes of workgroup memory");
     }
+    let BankConflicts { accesses, conflicting, worst } = conflicts;
     if *conflicting > 0 {
-        text += &format!(", bank conflicts ({worst_conflict}-fold) in {conflicting} of {accesses} accesses");
+        text += &format!(", bank conflicts ({worst}-fold) in {conflicting} of {accesses} accesses");
     }
-    if let Some(instructions) = call.instructions {
+    if let Some(instructions) = compiled.instructions {
         text += &format!(", {instructions} instructions");
     }
-    if let Some(registers) = call.registers {
+    if let Some(registers) = compiled.registers {
         text += &format!(", {registers} registers");
     }
-    if let Some(spilled) = call.spilled.filter(|spilled| *spilled > 0) {
+    if let Some(spilled) = compiled.spilled.filter(|spilled| *spilled > 0) {
         text += &format!(" and {spilled} in memory");
     }
     text + "\n"

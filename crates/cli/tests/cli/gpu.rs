@@ -173,7 +173,7 @@ fn what_a_driver_compiles_is_counted_without_a_gpu() {
         assert!(call["instructions"].as_u64() > Some(10) && call["registers"].as_u64() > Some(0), "{call}");
         assert_eq!(call["spilled"].as_u64(), Some(0), "registers go to memory: {call}");
     }
-    let uses = |word: &str| calls.iter().any(|call| call["shader"].as_str().unwrap().contains(word));
+    let uses = |word: &str| calls.iter().any(|call| call["kernel"].as_str().unwrap().contains(word));
     assert!(["subgroups", "int8", "f16", "gemm64"].into_iter().all(uses));
     let text = counted(&[&args[..], &["linear(q4_k, rows"]].concat());
     assert!(text.contains("instr.") && text.contains("registers of a thread"), "{text}");

@@ -7,8 +7,7 @@ mod weight;
 
 pub use file_info::{FileInfo, SpecialToken};
 pub use operation::{
-    DrawingBlock, DrawingOperation, KernelCall, KvAccess, OperationCost, OperationPort, OperationRun,
-    OperationWeight,
+    DrawingBlock, DrawingOperation, KvAccess, OperationCost, OperationPort, OperationRun, OperationWeight,
 };
 pub use view::{ArenaChart, Buffer, DrawingView, PlacedBlock};
 pub use weight::{FormatInfo, KernelBinding, RejectedKernel, WeightInfo};

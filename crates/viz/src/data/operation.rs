@@ -1,6 +1,7 @@
 //! Blocks and their operations.
 
 use crate::scene::Primitive;
+use latent_graph::KernelCalls;
 use serde::Serialize;
 
 /// A run of layers of equal structure, or the part before or after the layers.
@@ -78,35 +79,7 @@ pub struct DrawingOperation {
 pub struct OperationRun {
     pub device: String,
     /// Its kernels, in order.
-    pub kernels: Vec<KernelCall>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct KernelCall {
-    /// Its name.
-    pub kernel: String,
-    /// How many.
-    pub calls: usize,
-    pub workgroups: u64,
-    /// Threads of a workgroup.
-    pub threads: u32,
-    /// Bytes of workgroup memory.
-    pub memory: u32,
-    /// Accesses to it in the kernel's text.
-    pub accesses: usize,
-    /// Those with more than one address in a bank.
-    pub conflicting: usize,
-    /// Most addresses of one access in one bank.
-    pub worst_conflict: usize,
-    /// Instructions, as far as the driver says.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub instructions: Option<u64>,
-    /// Registers of a thread, the same.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub registers: Option<u64>,
-    /// Registers that were moved to memory, the same.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub spilled: Option<u64>,
+    pub kernels: Vec<KernelCalls>,
 }
 
 /// A value that an operation reads or writes.

@@ -6,7 +6,8 @@ use crate::exit::UsageError;
 use crate::{interrupt, output};
 use anyhow::{Result, bail};
 use latent_backends::DeviceKernels;
-use latent_conformance::{CaseCount, CountedCall};
+use latent_conformance::CaseCount;
+use latent_graph::KernelCalls;
 use serde_json::json;
 
 /// What a multiprocessor of a GPU holds at a time: the tables of NVIDIA's CUDA programming guide.
@@ -26,7 +27,7 @@ const MULTIPROCESSORS: [Multiprocessor; 2] = [
 
 impl Multiprocessor {
     /// Share of its threads that workgroups like these occupy, if registers are enough.
-    fn occupancy(&self, call: &CountedCall) -> f64 {
+    fn occupancy(&self, call: &KernelCalls) -> f64 {
         let threads = call.threads.max(1);
         let by_memory = self.memory / (call.memory + self.reserved);
         let workgroups = self.workgroups.min(self.threads / threads).min(by_memory);
@@ -60,7 +61,7 @@ pub(super) fn run(device: &DeviceKernels, args: &KernelsCountArgs) -> Result<()>
     if args.json {
         output::json(&json!({ "device": device_name(device), "counts": found }))?;
     } else {
-        if found.iter().flat_map(|count| &count.calls).any(|call| call.instructions.is_some()) {
+        if found.iter().flat_map(|count| &count.calls).any(|call| call.compiled.instructions.is_some()) {
             output::line(
                 "instr. to fit: what the driver has compiled: instructions, cycles of a subgroup as it estimates them (some turns for each loop), registers of a thread, those moved to memory, subgroups of a processor",
             )?;
@@ -103,15 +104,16 @@ fn print(count: &CaseCount, first: bool) -> Result<()> {
         };
         let occupancy =
             MULTIPROCESSORS.map(|unit| format!("{:>4.0} %", 100.0 * unit.occupancy(call))).concat();
-        let banks = match call.accesses {
+        let banks = match call.conflicts.accesses {
             0 => "–".to_owned(),
-            all => format!("{} of {all}, {}", call.conflicting, call.worst_conflict),
+            all => format!("{} of {all}, {}", call.conflicts.conflicting, call.conflicts.worst),
         };
-        let stated = [call.instructions, call.cycles, call.registers, call.spilled, call.subgroups];
+        let found = &call.compiled;
+        let stated = [found.instructions, found.cycles, found.registers, found.spilled, found.subgroups];
         let driver = driver(stated.map(|n| n.map_or_else(|| "–".to_owned(), |n| n.to_string())));
         output::line(&format!(
             "{case} {:<26}{:>7}{:>5}{:>7}{driver}{occupancy}  {banks}",
-            call.shader, call.workgroups, call.threads, call.memory
+            call.kernel, call.workgroups, call.threads, call.memory
         ))?;
     }
     Ok(())

@@ -14,8 +14,10 @@ pub struct KernelCalls {
     /// Bytes of memory that the threads of a workgroup share.
     pub memory: u32,
     /// How evenly its threads spread over the banks of that memory.
+    #[serde(flatten)]
     pub conflicts: BankConflicts,
     /// What the driver makes of it.
+    #[serde(flatten)]
     pub compiled: CompiledKernel,
 }
 
@@ -47,6 +49,7 @@ pub struct BankConflicts {
     /// Those with more than one address in a bank.
     pub conflicting: usize,
     /// Most addresses of one access in one bank, which are served one after the other: 1 without conflicts, 0 without accesses.
+    #[serde(rename = "worst_conflict")]
     pub worst: usize,
 }
 
