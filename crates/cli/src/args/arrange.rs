@@ -16,117 +16,48 @@ const HEADINGS: [&str; 7] = [
 ];
 
 /// Arguments of a command itself, which have no heading: clap gives them the one of the group before them.
-const OWN: [&str; 11] = [
-    "words",
-    "prompt",
-    "file",
-    "files",
-    "messages",
-    "tokens",
-    "json",
-    "html",
-    "quiet",
-    "plain",
-    "no_history",
-];
+const OWN: &str = "words prompt file files messages tokens json html quiet plain no_history";
 
 /// Flags under a heading that `-h` shows too: what most users need.
-const ESSENTIAL: [&str; 12] = [
-    "parallel",
-    "system_prompt",
-    "prompt_cache",
-    "context_shift",
-    "json_schema",
-    "n_predict",
-    "temp",
-    "seed",
-    "url",
-    "host",
-    "port",
-    "api_key_file",
-];
+const ESSENTIAL: &str = "parallel system_prompt prompt_cache context_shift json_schema n_predict temp seed url host port api_key_file";
 
-/// Flags of the groups that commands share, and commands on which they have no effect: these commands do not have them.
-const ABSENT: [(&[&str], &[&str]); 16] = [
+/// Flags of the groups that commands share, and commands on which they have no effect: these commands do not have them. `eval` is every command
+/// under it.
+const ABSENT: [(&str, &str); 15] = [
     // the file as it is, or two files
     (
-        &["inspect", "check", "graph", "verify", "diff", "plan-hosts"],
-        &[
-            "override_kv",
-            "rope_scaling",
-            "rope_scale",
-            "rope_freq_base",
-            "rope_freq_scale",
-            "yarn_orig_ctx",
-            "yarn_attn_factor",
-            "yarn_beta_fast",
-            "yarn_beta_slow",
-            "yarn_ext_factor",
-        ],
+        "inspect check graph verify diff plan-hosts",
+        "override_kv rope_scaling rope_scale rope_freq_base rope_freq_scale yarn_orig_ctx yarn_attn_factor yarn_beta_fast yarn_beta_slow yarn_ext_factor",
     ),
     // the weights of the file alone
-    (&["inspect", "check", "verify", "diff", "plan-hosts", "imatrix"], &["lora"]),
-    (&["inspect", "check", "graph", "verify", "dump", "diff", "plan-hosts", "imatrix"], &["pack_cache"]),
+    ("inspect check verify diff plan-hosts imatrix", "lora"),
+    ("inspect check graph verify dump diff plan-hosts imatrix", "pack_cache"),
     // only speed and plans depend on them
-    (
-        &[
-            "chat",
-            "serve",
-            "logits",
-            "inspect",
-            "check",
-            "verify",
-            "dump",
-            "diff",
-            "imatrix",
-            "plan-hosts",
-            "eval perplexity",
-            "eval kl",
-            "eval choice",
-            "eval questions",
-            "eval retrieval",
-            "eval routing",
-        ],
-        &["without"],
-    ),
+    ("chat serve logits inspect check verify dump diff imatrix plan-hosts eval", "without"),
     // nothing runs
-    (&["inspect", "check", "graph", "verify"], &["hosts_file", "wire", "hung_after", "pin", "verbose"]),
-    (&["inspect", "check", "verify"], &["force"]),
-    (&["inspect", "check", "graph", "verify"], &["n_gpu_layers"]),
-    (&["check", "graph", "verify"], &["ctx_size", "state_cache"]),
-    (&["check"], &["threads", "batch_size", "draft"]),
+    ("inspect check graph verify", "hosts_file wire hung_after pin verbose n_gpu_layers"),
+    ("inspect check verify", "force"),
+    ("check graph verify", "ctx_size state_cache"),
+    ("check", "threads batch_size draft"),
     // every form is audited
-    (&["verify"], &["mla", "precision", "expanded_cache"]),
+    ("verify", "mla precision expanded_cache"),
     // one process runs the model
-    (&["diff", "dump", "imatrix"], &["wire", "hung_after"]),
+    ("diff dump imatrix", "wire hung_after"),
     // nothing is predicted
-    (
-        &[
-            "chat",
-            "serve",
-            "logits",
-            "profile",
-            "diff",
-            "dump",
-            "imatrix",
-            "plan-hosts",
-            "eval perplexity",
-            "eval kl",
-            "eval choice",
-            "eval questions",
-            "eval retrieval",
-            "eval routing",
-        ],
-        &["hosts_file"],
-    ),
+    ("chat serve logits profile diff dump imatrix plan-hosts eval", "hosts_file"),
     // nothing is generated
-    (&["logits", "imatrix", "eval perplexity", "eval kl", "eval choice", "eval routing"], &["draft"]),
-    (&["diff", "dump", "plan-hosts"], &["verbose"]),
+    ("logits imatrix eval-perplexity eval-kl eval-choice eval-routing", "draft"),
+    ("diff dump plan-hosts", "verbose"),
     // nothing of a chat has a place for them
-    (&["chat"], &["logprobs"]),
+    ("chat", "logprobs"),
     // the command chooses them
-    (&["imatrix"], &["ctx_size", "mla"]),
+    ("imatrix", "ctx_size mla"),
 ];
+
+/// Whether a word is one of a list.
+fn has_word(list: &str, word: &str) -> bool {
+    list.split(' ').any(|other| other == word)
+}
 
 /// The command tree with every subcommand arranged.
 pub(super) fn tree(command: Command) -> Command {
@@ -141,7 +72,7 @@ fn arranged(mut command: Command, path: &str) -> Command {
         command = command.mut_subcommand(name, |inner| arranged(inner, &path));
     }
     let rank = |arg: &Arg| match arg.get_help_heading() {
-        Some(heading) if !OWN.contains(&arg.get_id().as_str()) => {
+        Some(heading) if !has_word(OWN, arg.get_id().as_str()) => {
             1 + HEADINGS.iter().position(|own| *own == heading).unwrap_or(HEADINGS.len())
         }
         _ => 0,
@@ -153,7 +84,7 @@ fn arranged(mut command: Command, path: &str) -> Command {
     for (order, (rank, id)) in ids.iter().enumerate() {
         // a flag that is changed becomes the last one
         command = command.mut_arg(id, |arg| {
-            let short = *rank == 0 || ESSENTIAL.contains(&id.as_str());
+            let short = *rank == 0 || has_word(ESSENTIAL, id);
             hidden |= !short;
             let arg = if *rank == 0 { arg.help_heading(Resettable::Reset) } else { arg };
             let arg = if arg.is_positional() { arg } else { arg.display_order(order) };
@@ -175,5 +106,9 @@ fn arranged(mut command: Command, path: &str) -> Command {
 
 /// Whether a command lacks a flag of a shared group.
 pub(crate) fn is_absent(path: &str, id: &str) -> bool {
-    ABSENT.iter().any(|(commands, ids)| commands.contains(&path) && ids.contains(&id))
+    let (group, name) = (path.split(' ').next(), path.replace(' ', "-"));
+    ABSENT.iter().any(|(commands, ids)| {
+        has_word(ids, id)
+            && (has_word(commands, &name) || group.is_some_and(|group| has_word(commands, group)))
+    })
 }
