@@ -174,6 +174,13 @@ macro_rules! two {
     };
 }
 
+/// The low nibbles of bytes, or their high ones.
+macro_rules! nibble {
+    ($bytes:expr, $low:expr) => {
+        if $low { L::shift_right_mask::<0>($bytes, 15) } else { L::shift_right_mask::<4>($bytes, 15) }
+    };
+}
+
 /// Low nibbles of four vectors from vector `$first` on, then their high nibbles.
 macro_rules! nibbles {
     ($p:expr, $b:expr, $count:expr, $first:expr) => {
@@ -274,5 +281,6 @@ macro_rules! second_scale_is_min {
 }
 pub(crate) use two;
 pub(super) use {
-    constant_min, eight, nibbles, nibbles_shifted, no_min, one_scale, second_scale_is_min, signed_scales,
+    constant_min, eight, nibble, nibbles, nibbles_shifted, no_min, one_scale, second_scale_is_min,
+    signed_scales,
 };

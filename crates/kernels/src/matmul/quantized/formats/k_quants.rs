@@ -1,4 +1,8 @@
 //! Q2_K to Q6_K: super-blocks of 256 with eight sub-blocks of 32.
+#![allow(
+    clippy::undocumented_unsafe_blocks,
+    reason = "addresses lie inside block `b`, which the tile has by the contract of `QuantFormat`"
+)]
 
 use super::format::*;
 use crate::simd::Simd;
@@ -34,10 +38,6 @@ macro_rules! k_scales {
 }
 
 pub(crate) struct Q4K;
-#[allow(
-    clippy::undocumented_unsafe_blocks,
-    reason = "addresses lie inside block `b`, which the tile has by the contract of `Format`"
-)]
 impl QuantFormat for Q4K {
     const TY: TensorType = TensorType::Q4_K;
     const SUB_BLOCKS: usize = 8;
@@ -50,11 +50,7 @@ impl QuantFormat for Q4K {
         unsafe {
             eight!(|j| {
                 let bytes = L::load(quants_at(p, b, 32, g * 8 + j));
-                if S.is_multiple_of(2) {
-                    L::shift_right_mask::<0>(bytes, 15)
-                } else {
-                    L::shift_right_mask::<4>(bytes, 15)
-                }
+                nibble!(bytes, S.is_multiple_of(2))
             })
         }
     }
@@ -74,10 +70,6 @@ macro_rules! bit_pair {
 }
 
 pub(crate) struct Q5K;
-#[allow(
-    clippy::undocumented_unsafe_blocks,
-    reason = "addresses lie inside block `b`, which the tile has by the contract of `Format`"
-)]
 impl QuantFormat for Q5K {
     const TY: TensorType = TensorType::Q5_K;
     const SUB_BLOCKS: usize = 8;
@@ -89,11 +81,7 @@ impl QuantFormat for Q5K {
         unsafe {
             eight!(|j| {
                 let bytes = L::load(quants_at(p, b, 32, (2 * g + S / 2) * 8 + j));
-                let low = if S.is_multiple_of(2) {
-                    L::shift_right_mask::<0>(bytes, 15)
-                } else {
-                    L::shift_right_mask::<4>(bytes, 15)
-                };
+                let low = nibble!(bytes, S.is_multiple_of(2));
                 L::or(low, L::bit::<4>(L::load(high_at(p, b, 8, j)), 4 * g + S))
             })
         }
@@ -102,10 +90,6 @@ impl QuantFormat for Q5K {
 }
 
 pub(crate) struct Q6K;
-#[allow(
-    clippy::undocumented_unsafe_blocks,
-    reason = "addresses lie inside block `b`, which the tile has by the contract of `Format`"
-)]
 impl QuantFormat for Q6K {
     const TY: TensorType = TensorType::Q6_K;
     const SUB_BLOCKS: usize = 8;
@@ -127,11 +111,7 @@ impl QuantFormat for Q6K {
                     };
                     L::or(low, bit_pair!(upper, S, 6))
                 } else {
-                    let low = if S % 4 < 2 {
-                        L::shift_right_mask::<0>(bytes, 15)
-                    } else {
-                        L::shift_right_mask::<4>(bytes, 15)
-                    };
+                    let low = nibble!(bytes, S % 4 < 2);
                     L::or(low, bit_pair!(upper, S, 4))
                 }
             })
@@ -142,10 +122,6 @@ impl QuantFormat for Q6K {
 }
 
 pub(crate) struct Q2K;
-#[allow(
-    clippy::undocumented_unsafe_blocks,
-    reason = "addresses lie inside block `b`, which the tile has by the contract of `Format`"
-)]
 impl QuantFormat for Q2K {
     const TY: TensorType = TensorType::Q2_K;
     const SUB_BLOCKS: usize = 8;
@@ -179,10 +155,6 @@ impl QuantFormat for Q2K {
 }
 
 pub(crate) struct Q3K;
-#[allow(
-    clippy::undocumented_unsafe_blocks,
-    reason = "addresses lie inside block `b`, which the tile has by the contract of `Format`"
-)]
 impl QuantFormat for Q3K {
     const TY: TensorType = TensorType::Q3_K;
     const SUB_BLOCKS: usize = 8;

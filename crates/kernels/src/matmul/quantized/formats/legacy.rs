@@ -1,14 +1,14 @@
 //! Q4_0 to Q8_0: blocks of 32 with one f16 scale, and a min in Q4_1 and Q5_1.
+#![allow(
+    clippy::undocumented_unsafe_blocks,
+    reason = "addresses lie inside block `b`, which the tile has by the contract of `QuantFormat`"
+)]
 
 use super::format::*;
 use crate::simd::Simd;
 use latent_types::TensorType;
 
 pub(crate) struct Q4_0;
-#[allow(
-    clippy::undocumented_unsafe_blocks,
-    reason = "addresses lie inside block `b`, which the tile has by the contract of `Format`"
-)]
 impl QuantFormat for Q4_0 {
     const TY: TensorType = TensorType::Q4_0;
     const SUB_BLOCKS: usize = 1;
@@ -24,10 +24,6 @@ impl QuantFormat for Q4_0 {
 }
 
 pub(crate) struct Q4_1;
-#[allow(
-    clippy::undocumented_unsafe_blocks,
-    reason = "addresses lie inside block `b`, which the tile has by the contract of `Format`"
-)]
 impl QuantFormat for Q4_1 {
     const TY: TensorType = TensorType::Q4_1;
     const SUB_BLOCKS: usize = 1;
@@ -51,10 +47,6 @@ macro_rules! fifth_bits {
 }
 
 pub(crate) struct Q5_0;
-#[allow(
-    clippy::undocumented_unsafe_blocks,
-    reason = "addresses lie inside block `b`, which the tile has by the contract of `Format`"
-)]
 impl QuantFormat for Q5_0 {
     const TY: TensorType = TensorType::Q5_0;
     const SUB_BLOCKS: usize = 1;
@@ -70,10 +62,6 @@ impl QuantFormat for Q5_0 {
 }
 
 pub(crate) struct Q5_1;
-#[allow(
-    clippy::undocumented_unsafe_blocks,
-    reason = "addresses lie inside block `b`, which the tile has by the contract of `Format`"
-)]
 impl QuantFormat for Q5_1 {
     const TY: TensorType = TensorType::Q5_1;
     const SUB_BLOCKS: usize = 1;
@@ -89,10 +77,6 @@ impl QuantFormat for Q5_1 {
 }
 
 pub(crate) struct Q8_0;
-#[allow(
-    clippy::undocumented_unsafe_blocks,
-    reason = "addresses lie inside block `b`, which the tile has by the contract of `Format`"
-)]
 impl QuantFormat for Q8_0 {
     const TY: TensorType = TensorType::Q8_0;
     const SUB_BLOCKS: usize = 1;

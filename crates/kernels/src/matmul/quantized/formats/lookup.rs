@@ -1,4 +1,8 @@
 //! Formats whose 4-bit quants index a table of values: IQ4_NL, IQ4_XS, MXFP4 and NVFP4.
+#![allow(
+    clippy::undocumented_unsafe_blocks,
+    reason = "addresses lie inside block `b`, which the tile has by the contract of `QuantFormat`"
+)]
 
 use super::format::*;
 use crate::simd::Simd;
@@ -6,10 +10,6 @@ use latent_quant::{e2m1, iq4_nl, mxfp4, nvfp4};
 use latent_types::TensorType;
 
 pub(crate) struct Iq4Nl;
-#[allow(
-    clippy::undocumented_unsafe_blocks,
-    reason = "addresses lie inside block `b`, which the tile has by the contract of `Format`"
-)]
 impl QuantFormat for Iq4Nl {
     const TY: TensorType = TensorType::IQ4_NL;
     const SUB_BLOCKS: usize = 1;
@@ -29,10 +29,6 @@ impl QuantFormat for Iq4Nl {
 }
 
 pub(crate) struct Iq4Xs;
-#[allow(
-    clippy::undocumented_unsafe_blocks,
-    reason = "addresses lie inside block `b`, which the tile has by the contract of `Format`"
-)]
 impl QuantFormat for Iq4Xs {
     const TY: TensorType = TensorType::IQ4_XS;
     const SUB_BLOCKS: usize = 8;
@@ -75,10 +71,6 @@ unsafe fn table_scales<L: Simd>(from: *const u8, scale: fn(u8) -> f32) -> L::F32
 }
 
 pub(crate) struct Mxfp4;
-#[allow(
-    clippy::undocumented_unsafe_blocks,
-    reason = "addresses lie inside block `b`, which the tile has by the contract of `Format`"
-)]
 impl QuantFormat for Mxfp4 {
     const TY: TensorType = TensorType::MXFP4;
     const SUB_BLOCKS: usize = 1;
@@ -101,10 +93,6 @@ impl QuantFormat for Mxfp4 {
 }
 
 pub(crate) struct Nvfp4;
-#[allow(
-    clippy::undocumented_unsafe_blocks,
-    reason = "addresses lie inside block `b`, which the tile has by the contract of `Format`"
-)]
 impl QuantFormat for Nvfp4 {
     const TY: TensorType = TensorType::NVFP4;
     const SUB_BLOCKS: usize = 2;
@@ -119,11 +107,7 @@ impl QuantFormat for Nvfp4 {
             // 16 inputs are two vectors: their low nibbles, then their high nibbles
             eight!(|j| {
                 let bytes = L::load(quants_at(p, b, 8, S * 4 + j / 4 * 2 + j % 2));
-                let quants = if j % 4 < 2 {
-                    L::shift_right_mask::<0>(bytes, 15)
-                } else {
-                    L::shift_right_mask::<4>(bytes, 15)
-                };
+                let quants = nibble!(bytes, j % 4 < 2);
                 L::shuffle(&e2m1::DOUBLED, quants)
             })
         }
