@@ -169,26 +169,43 @@ pub(crate) fn read_kwargs(
     Ok(())
 }
 
-/// `tool_choice`: a word, or an object, which `named` reads.
+/// `tool_choice`: a word, or an object, where `name` reads the name of a function, and `allowed_tools` is a list or, if `nested`, an object of
+/// its own.
 pub(crate) fn read_tool_choice(
     fields: &ObjectFields<'_>,
-    named: impl FnOnce(&ObjectFields<'_>) -> Result<ToolChoice, ApiError>,
-) -> Result<ToolChoice, ApiError> {
-    match fields.get("tool_choice") {
-        None => Ok(ToolChoice::Auto),
+    nested: bool,
+    name: fn(&ObjectFields<'_>) -> Result<String, ApiError>,
+    conversation: &mut Conversation,
+) -> Result<(), ApiError> {
+    let wrong = |problem: String| Err(fields.error("tool_choice", problem));
+    conversation.tool_choice = match fields.get("tool_choice") {
+        None => ToolChoice::Auto,
         Some(Value::String(word)) => match word.as_str() {
-            "auto" => Ok(ToolChoice::Auto),
-            "none" => Ok(ToolChoice::None),
-            "required" | "any" => Ok(ToolChoice::Required),
-            other => {
-                Err(fields.error("tool_choice", format!("{other:?} is none of auto, none and required")))
-            }
+            "auto" => ToolChoice::Auto,
+            "none" => ToolChoice::None,
+            "required" | "any" => ToolChoice::Required,
+            other => return wrong(format!("{other:?} is none of auto, none and required")),
         },
-        Some(choice @ Value::Object(_)) => named(&ObjectFields::of(choice, fields.path("tool_choice"))?),
-        Some(other) => {
-            Err(fields.error("tool_choice", format!("expected a string or an object, found {}", kind(other))))
+        Some(choice @ Value::Object(_)) => {
+            let choice = ObjectFields::of(choice, fields.path("tool_choice"))?;
+            match choice.require_str("type")? {
+                "function" => ToolChoice::Named(name(&choice)?),
+                word @ "allowed_tools" if nested => {
+                    let tools = choice.object(word)?.ok_or_else(|| choice.missing(word))?;
+                    AllowedTools::read(&tools, name)?.apply(&mut conversation.allowed)
+                }
+                "allowed_tools" => AllowedTools::read(&choice, name)?.apply(&mut conversation.allowed),
+                other => {
+                    let problem = format!("{other:?} is neither \"function\" nor \"allowed_tools\"");
+                    return Err(choice.error("type", problem));
+                }
+            }
         }
-    }
+        Some(other) => return wrong(format!("expected a string or an object, found {}", kind(other))),
+    };
+    let given = fields.array("tools")?.map_or(0, Vec::len);
+    let (tools, allowed) = (&conversation.tools, conversation.allowed.as_deref());
+    conversation.tool_choice.check("tool_choice", tools, allowed, given)
 }
 
 /// Whether the assistant's last message is continued: as llama.cpp does it, unless vLLM's fields say otherwise.
@@ -299,24 +316,7 @@ fn read_tools(
             Some(other) => left_out("a tool", other),
         }
     }
-    let mut allowed = None;
-    conversation.tool_choice = read_tool_choice(fields, |choice| match choice.require_str("type")? {
-        "function" => Ok(ToolChoice::Named(function_name(choice)?)),
-        "allowed_tools" => {
-            let tools = choice.object("allowed_tools")?.ok_or_else(|| choice.missing("allowed_tools"))?;
-            Ok(AllowedTools::read(&tools, function_name)?.apply(&mut allowed))
-        }
-        other => {
-            Err(choice.error("type", format!("{other:?} is neither \"function\" nor \"allowed_tools\"")))
-        }
-    })?;
-    conversation.allowed = allowed;
-    conversation.tool_choice.check(
-        "tool_choice",
-        &conversation.tools,
-        conversation.allowed.as_deref(),
-        tools.len(),
-    )
+    read_tool_choice(fields, true, function_name, conversation)
 }
 
 #[cfg(test)]

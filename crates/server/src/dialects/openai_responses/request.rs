@@ -5,8 +5,8 @@ use crate::dialects::openai_chat::{left_out, read_switches, read_tool_choice};
 use crate::dialects::prepare::ChatRequest;
 use crate::error::{ApiError, ErrorKind};
 use crate::items::{
-    AllowedTools, Conversation, ConversationItem, MAX_TOOL_NAME, MessageText, NamespacedTool, Role, Tool,
-    ToolChoice, qualified_name, read_function_tool, refuse_custom_tool,
+    Conversation, ConversationItem, MAX_TOOL_NAME, MessageText, NamespacedTool, Role, Tool,
+    qualified_name, read_function_tool, refuse_custom_tool,
 };
 use crate::json::{ObjectFields, kind};
 use crate::limits::Limits;
@@ -311,21 +311,7 @@ fn read_tools(
             other => left_out("a tool", other),
         }
     }
-    let mut allowed = None;
-    conversation.tool_choice = read_tool_choice(fields, |choice| match choice.require_str("type")? {
-        "function" => Ok(ToolChoice::Named(tool_name(choice)?)),
-        "allowed_tools" => Ok(AllowedTools::read(choice, tool_name)?.apply(&mut allowed)),
-        other => {
-            Err(choice.error("type", format!("{other:?} is neither \"function\" nor \"allowed_tools\"")))
-        }
-    })?;
-    conversation.allowed = allowed;
-    conversation.tool_choice.check(
-        "tool_choice",
-        &conversation.tools,
-        conversation.allowed.as_deref(),
-        tools.len(),
-    )
+    read_tool_choice(fields, false, tool_name, conversation)
 }
 
 /// The functions in a namespace, as Codex groups those of an MCP server. The model knows each by a name made of both.
