@@ -23,7 +23,6 @@ mod in_flight;
 mod job;
 mod options;
 mod pace;
-mod phases;
 mod prefix_file;
 mod resume;
 mod room;
@@ -31,16 +30,16 @@ mod run;
 mod shift;
 mod stats;
 mod submit;
-mod suspended;
 mod task;
 
 pub use cancel::Canceller;
 pub use event::{JobError, JobEvent, JobListener, JobUsage, Refusal};
 pub use job::{FairnessKey, Job, JobChoice, JobId};
 pub use options::{SchedulerClock, SchedulerOptions};
+pub use resume::SuspendedJobs;
 pub use stats::SchedulerStats;
-pub use suspended::SuspendedJobs;
 
+use super::phase_times::PhaseTime;
 use crate::cache::{Disk, PrefixChange, PrefixIndex};
 use crate::engine::Engine;
 use crate::error::EngineError;
@@ -240,5 +239,17 @@ impl Scheduler {
     /// Ends all jobs without further events, and gives the engine back.
     pub fn into_engine(self) -> Engine {
         self.engine
+    }
+}
+
+impl Scheduler {
+    /// Starts to take the time of each phase of the steps to come.
+    pub fn start_phase_times(&mut self) {
+        self.engine.start_phase_times();
+    }
+
+    /// Stops, and returns the times since the start.
+    pub fn take_phase_times(&mut self) -> Vec<PhaseTime> {
+        self.engine.take_phase_times()
     }
 }

@@ -2,8 +2,11 @@
 //! jobs run their tokens again.
 
 use super::Scheduler;
+use super::cancel::Canceller;
+use super::fairness::Fairness;
+use super::job::JobId;
 use super::options::SchedulerOptions;
-use super::suspended::SuspendedJobs;
+use super::stats::SchedulerStats;
 use super::task::ScheduledJob;
 use crate::cache::HashChain;
 use crate::engine::Engine;
@@ -41,5 +44,22 @@ impl Scheduler {
             task.chain = HashChain::new(scheduler.cache_id, task.salt);
         }
         Scheduler { waiting, canceller, next_id, fairness, counts, closed, ..scheduler }
+    }
+}
+
+/// The jobs of a scheduler without an engine. Those that ran wait, and run their tokens again; what they have answered stays answered.
+pub struct SuspendedJobs {
+    pub(super) waiting: Vec<ScheduledJob>,
+    pub(super) canceller: Canceller,
+    pub(super) next_id: u64,
+    pub(super) fairness: Fairness,
+    pub(super) counts: SchedulerStats,
+    pub(super) closed: bool,
+}
+
+impl SuspendedJobs {
+    /// Their ids.
+    pub fn ids(&self) -> impl Iterator<Item = JobId> {
+        self.waiting.iter().map(|task| task.id)
     }
 }
