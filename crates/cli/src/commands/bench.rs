@@ -1,20 +1,21 @@
 //! `latent bench`: speed of prefill and decode, compared with the roofline, measured in the same run.
 
 use super::batched::{BatchedSequences, context, fit};
-use super::bench_busy::BusyThreads;
 use super::bench_draft;
 use super::bench_memory::{self, EarlierRun};
-use super::bench_predicted::{self, BenchPrediction};
 use super::cpu_info::cpu_info;
 use super::limit_samples::LimitSamples;
-use crate::args::{BenchArgs, BenchFormat};
-use crate::{model, output};
-use anyhow::Result;
+use crate::args::{BenchArgs, BenchFormat, ModelArgs};
+use crate::{model, output, prediction};
+use anyhow::{Context, Result};
 use latent_engine::{Engine, PeakRates, Roofline, StepSize, Summary};
 use latent_graph::config::WireType;
 use latent_hosts::predict::PredictionCase;
 use latent_types::format_bytes;
 use serde_json::{Value, json};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 /// One row of the table.
@@ -175,7 +176,7 @@ pub(super) fn run(args: &BenchArgs) -> Result<()> {
         BenchFormat::Csv => csv(&objects),
         BenchFormat::Md => {
             markdown(&rows, &engine, &limits)?;
-            bench_predicted::print(&rows.iter().map(predicted_and_measured).collect::<Vec<_>>())?;
+            print_predicted(&rows.iter().map(predicted_and_measured).collect::<Vec<_>>())?;
             drafting.map_or(Ok(()), |drafting| drafting.print())?;
             comparison.map_or(Ok(()), |comparison| comparison.print())
         }
@@ -238,7 +239,7 @@ fn measure(
         seconds,
         step_bytes: cost.weight_bytes + cost.cache_bytes,
         roofline: roofline(engine, size, limits),
-        predicted: bench_predicted::of_test(&args.model, engine, &size.case(engine, args.model.engine.wire))?,
+        predicted: predicted(&args.model, engine, &size.case(engine, args.model.engine.wire))?,
     })
 }
 
@@ -366,4 +367,72 @@ fn markdown(rows: &[BenchMeasurement], engine: &Engine, limits: &LimitSamples) -
     output::line("")?;
     let limits = limits.text(&model::measured(s));
     output::line(&format!("{limits}; loaded in {:.2} s", s.load_time.as_secs_f64()))
+}
+
+/// Threads that compute nothing until this is dropped.
+struct BusyThreads {
+    stop: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl BusyThreads {
+    fn start(count: usize) -> Result<BusyThreads> {
+        let mut busy = BusyThreads { stop: Arc::default(), threads: Vec::new() };
+        for _ in 0..count {
+            let stop = Arc::clone(&busy.stop);
+            let spin = move || while !stop.load(Ordering::Relaxed) {};
+            let thread = std::thread::Builder::new().name("busy".into()).spawn(spin);
+            busy.threads.push(thread.context("starting a busy thread")?);
+        }
+        Ok(busy)
+    }
+}
+
+impl Drop for BusyThreads {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        for thread in self.threads.drain(..) {
+            // a thread that only spins cannot have panicked
+            let _ = thread.join();
+        }
+    }
+}
+
+/// What is predicted of a test.
+#[derive(Clone, Copy)]
+struct BenchPrediction {
+    /// Tokens per second.
+    speed: f64,
+    /// Seconds of a decode step that values are on their way between ranks.
+    links: f64,
+}
+
+/// What is predicted of a test; none without a file of hosts, or on one host.
+fn predicted(args: &ModelArgs, engine: &Engine, case: &PredictionCase) -> Result<Option<BenchPrediction>> {
+    let found = prediction::of_engine(args, engine, case)?;
+    Ok(found.and_then(|found| {
+        let speed = match (case.prompt, found.first_token) {
+            (0, _) => found.tokens_per_second,
+            (prompt, Some(seconds)) => prompt as f64 / seconds,
+            (_, None) => return None,
+        };
+        Some(BenchPrediction { speed, links: found.links })
+    }))
+}
+
+/// A line for each test that something is predicted of.
+fn print_predicted(rows: &[(&str, f64, Option<BenchPrediction>)]) -> Result<()> {
+    if rows.iter().all(|(_, _, predicted)| predicted.is_none()) {
+        return Ok(());
+    }
+    output::line("")?;
+    output::line("| test | predicted t/s | measured t/s | measured / predicted |")?;
+    output::line("| --- | ---: | ---: | ---: |")?;
+    for (test, measured, predicted) in rows {
+        if let Some(BenchPrediction { speed, .. }) = predicted {
+            let part = measured / speed;
+            output::line(&format!("| {test} | {speed:.2} | {measured:.2} | {part:.2} |"))?;
+        }
+    }
+    Ok(())
 }

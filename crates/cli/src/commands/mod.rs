@@ -2,10 +2,8 @@
 
 mod batched;
 mod bench;
-mod bench_busy;
 mod bench_draft;
 mod bench_memory;
-mod bench_predicted;
 mod bench_verify;
 mod chat;
 mod chat_options;
@@ -51,7 +49,6 @@ mod serve;
 mod shell;
 mod simulation;
 mod stage;
-mod timeline;
 mod tokenize;
 mod top;
 mod types;

@@ -2,7 +2,6 @@
 
 mod chunks;
 mod commands;
-mod editor;
 mod file;
 mod history;
 mod input;
@@ -20,16 +19,18 @@ use crate::args::ChatArgs;
 use crate::exit::{ReportedProblems, UsageError};
 use crate::interrupt;
 use crate::output::say;
-use anyhow::{Result, anyhow};
+use anyhow::{Context, Result, anyhow, bail};
 use commands::{COMMANDS, GREETING, LineRequest};
 use input::{InputEvent, LineSource};
-use latent_formats::OutputFile;
+use latent_formats::{OutputFile, input_file};
 use latent_types::printable_lines;
 use partner::{AnswerAttempt, ChatAnswer, ChatQuestion, Partner, ReplyEnding, ReplyFigures};
 use screen::ChatScreen;
 use stats::Stats;
 use std::borrow::Cow;
+use std::io::Write;
 use std::path::Path;
+use std::process::Command;
 
 /// Longest question that /edit puts into the line editor, in bytes; longer ones go to the user's own.
 const LINE: usize = 600;
@@ -293,8 +294,8 @@ impl Chat<'_> {
         // the line editor shows a text as it is, and that of a loaded conversation may be anyone's
         let unsafe_text = matches!(printable_lines(question), Cow::Owned(_));
         let long = unsafe_text || question.len() > LINE || question.lines().count() > 10;
-        let edited = match editor::name().filter(|_| long && input.is_terminal()) {
-            Some(editor) => Some(editor::edit(&editor, question)?),
+        let edited = match editor_name().filter(|_| long && input.is_terminal()) {
+            Some(editor) => Some(edit_in_editor(&editor, question)?),
             None => input.edit(&printable_lines(question))?,
         };
         Ok(edited.map(|text| text.trim().to_owned()).filter(|text| !text.is_empty()))
@@ -363,4 +364,41 @@ impl Chat<'_> {
         self.unanswered = None;
         Ok(said)
     }
+}
+
+/// Longest text that is read back, in bytes.
+const MAX_EDITED_BYTES: u64 = 16 << 20;
+
+/// The editor that the environment names.
+fn editor_name() -> Option<String> {
+    ["VISUAL", "EDITOR"]
+        .iter()
+        .find_map(|name| std::env::var(name).ok().filter(|value| !value.trim().is_empty()))
+}
+
+/// Lets the user edit a text with the editor of this name, which may have arguments.
+fn edit_in_editor(editor: &str, text: &str) -> Result<String> {
+    let mut file = tempfile::Builder::new().prefix("latent-").suffix(".md").tempfile()?;
+    file.write_all(text.as_bytes())?;
+    file.flush()?;
+    let path = file.path();
+    let mut command = if cfg!(unix) {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &format!("{editor} \"$1\""), "sh"]);
+        shell
+    } else {
+        let mut words = editor.split_whitespace();
+        let mut command = Command::new(words.next().unwrap_or(editor));
+        command.args(words);
+        command
+    };
+    let status = interrupt::lend_terminal(command.arg(path))
+        .with_context(|| format!("cannot start the editor {editor:?}"))?;
+    if !status.success() {
+        bail!("the editor {editor:?} failed ({status}); the question is unchanged");
+    }
+    // editors may write a new file in the old one's place
+    let text = input_file::read_text(path, MAX_EDITED_BYTES)
+        .context("the edited text cannot be read: nothing is changed")?;
+    Ok(text.trim_end_matches(['\n', '\r']).to_owned())
 }

@@ -1,7 +1,6 @@
 //! `latent verify`: the rules that circuit, plans and tensors must keep, checked for every formulation; with `--weights` the weights too.
 
 mod deep;
-mod rules;
 mod table;
 
 use crate::args::VerifyArgs;
@@ -12,7 +11,7 @@ use anyhow::Result;
 use latent_backend::Backend;
 use latent_engine::{EngineOptions, ResolvedOptions};
 use latent_formats::Outline;
-use latent_graph::audit::{self, Finding, UnusedTensor};
+use latent_graph::audit::{self, Code, Finding, UnusedTensor};
 use latent_graph::circuit::TensorIndex;
 use latent_graph::ir::Ir;
 use latent_graph::passes::{CacheForm, FORMS, Precision};
@@ -26,7 +25,7 @@ const SHOWN: usize = 20;
 
 pub(super) fn run(args: &VerifyArgs) -> Result<()> {
     if args.rules {
-        return rules::print(args.json);
+        return print_rules(args.json);
     }
     let path = args.path.as_deref().or(args.model.model.as_deref());
     let outline = model::outline(path)?;
@@ -266,4 +265,21 @@ fn edges(subject: &Subject<'_>, args: &VerifyArgs) -> Result<()> {
         text.push_str(&format!("{producer:<26} {value:<16} -> {} [{}]\n", name(edge.consumer), edge.slot));
     }
     output::now(&text)
+}
+
+/// Prints every rule: code, what must hold, what to look at.
+fn print_rules(json: bool) -> Result<()> {
+    let rules: Vec<_> = Code::ALL.iter().map(|code| code.rule()).collect();
+    if json {
+        return output::json(&serde_json::to_value(rules)?);
+    }
+    let (mut family, mut text) = ("", String::new());
+    for rule in rules {
+        if rule.family != family {
+            family = rule.family;
+            text.push_str(&format!("{family}\n"));
+        }
+        text.push_str(&format!("  {}  {}\n", rule.code, rule.holds));
+    }
+    output::lines(&text)
 }
