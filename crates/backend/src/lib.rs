@@ -17,7 +17,6 @@
 #![forbid(unsafe_code)]
 
 mod adapter_scales;
-mod arithmetic;
 mod batch;
 mod cancel;
 mod clock;

@@ -1,6 +1,5 @@
 //! The backend traits: devices, loaded models and their steps.
 
-use crate::arithmetic::of_kernels;
 use crate::clock::Instant;
 use crate::{
     ActivationTrace, BackendError, Batch, CancelToken, Communicator, InputProducts, InputSelection,
@@ -9,6 +8,7 @@ use crate::{
 };
 use latent_formats::Checkpoint;
 use latent_graph::activations::Activations;
+use latent_graph::ir::{Node, Op};
 use latent_graph::{BackendTarget, ModelConfig, Stage, StageOptions};
 use latent_threads::Placement;
 use latent_types::{Arithmetic, CacheType, Setting, Tier};
@@ -251,7 +251,7 @@ pub trait BackendModel: Send {
     fn arithmetic(&self, (stage, bucket): (usize, usize), node: usize, _rows: usize) -> Arithmetic {
         let plan = self.stages().get(stage).and_then(|stage| stage.plans.get(bucket));
         let node = plan.and_then(|plan| plan.ir.nodes.get(node));
-        node.map_or(Arithmetic::F32, of_kernels)
+        node.map_or(Arithmetic::F32, arithmetic_of_kernels)
     }
 
     fn profile_clock(&self) -> ProfileClock {
@@ -320,4 +320,43 @@ fn no_input_statistics() -> BackendError {
         "this device does not collect input statistics of weights; use {}",
         Setting::Device.to("cpu")
     ))
+}
+
+/// The arithmetic of a node from the target's kernels; f32 if it has none.
+fn arithmetic_of_kernels(node: &Node) -> Arithmetic {
+    let any = |activation: &str| node.kernels.iter().any(|kernel| kernel.activation == activation);
+    // few rows of experts may go by another kernel: most rows tell
+    let known = [("f16", Arithmetic::F16), ("bf16", Arithmetic::Bf16), ("a8", Arithmetic::Int8)];
+    // attention over expanded keys: an integer product expands its values, but its scores and sums are more
+    let expands = node.op == Op::AttendExpanded;
+    let known = known.into_iter().filter(|(_, found)| !(expands && *found == Arithmetic::Int8));
+    let mut found = known.filter(|(activation, _)| any(activation));
+    found.next().map_or(Arithmetic::F32, |(_, found)| found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use latent_graph::ir::BoundKernel;
+
+    fn node(op: Op, activations: &[&str]) -> Node {
+        let kernel = |(index, activation): (usize, &&str)| BoundKernel {
+            index,
+            name: String::new(),
+            activation: (*activation).to_owned(),
+            small_batch: None,
+        };
+        let kernels = activations.iter().enumerate().map(kernel).collect();
+        Node { kernels, ..Node::new(op, None, Vec::new(), Vec::new()) }
+    }
+
+    #[test]
+    fn expanded_attention_is_compared_with_the_arithmetic_of_its_scores() {
+        let of = |op, activations: &[&str]| arithmetic_of_kernels(&node(op, activations));
+        assert_eq!(of(Op::AttendExpanded, &["f32", "a8", "f32"]), Arithmetic::F32);
+        assert_eq!(of(Op::AttendExpanded, &["bf16", "a8", "bf16"]), Arithmetic::Bf16);
+        assert_eq!(of(Op::AttendExpanded, &["f32", "a8", "f16"]), Arithmetic::F16);
+        assert_eq!(of(Op::Linear, &["a8"]), Arithmetic::Int8);
+        assert_eq!(of(Op::Linear, &[]), Arithmetic::F32);
+    }
 }
