@@ -11,7 +11,6 @@
 //!
 //! Shaders read the blocks of the file as they are, at any byte, or repacked into planes of whole words where a device gains from fewer loads.
 
-mod codebook;
 mod gemm;
 mod gemv;
 mod items;

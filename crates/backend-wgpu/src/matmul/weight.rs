@@ -1,8 +1,7 @@
 //! A weight in the device's memory: the blocks of its file.
 
-use super::codebook::codebook;
 use super::gemm::GemmForm;
-use super::layout::{BlockLayout, BlockStorage, layout};
+use super::layout::{BlockLayout, BlockQuants, BlockStorage, GridCodebook, layout};
 use super::products::ProductContext;
 use super::repack;
 use super::shader::ProductShader;
@@ -12,6 +11,7 @@ use crate::device::Device;
 use crate::error::GpuError;
 use crate::f16_values::F16Values;
 use crate::pipeline::ShaderPipeline;
+use latent_quant::grids;
 use latent_types::{Arithmetic, TensorType};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -248,4 +248,23 @@ fn no_shader(device: &Device, what: &str, format: TensorType) -> GpuError {
             "no shader multiplies {format}; `latent quantize` writes formats that are multiplied, such as Q8_0"
         ),
     }
+}
+
+fn codebook_words<const W: usize, const N: usize>(rows: &[[i8; W]; N]) -> Vec<u32> {
+    let bytes: Vec<u8> = rows.iter().flatten().map(|value| *value as u8).collect();
+    bytes.chunks_exact(4).map(|four| u32::from_le_bytes([four[0], four[1], four[2], four[3]])).collect()
+}
+
+/// The codebook of a format, four values per word: rows of two words, of IQ3 one. Shaders read it from a buffer: a constant array of that size
+/// would be copied into the memory of every thread.
+pub fn codebook(layout: &BlockLayout) -> Option<Vec<u32>> {
+    let BlockQuants::Grid(grid) = layout.quants else { return None };
+    Some(match grid {
+        GridCodebook::Iq1S | GridCodebook::Iq1M => codebook_words(&grids::IQ1),
+        GridCodebook::Iq2Xxs => codebook_words(&grids::IQ2_XXS),
+        GridCodebook::Iq2Xs => codebook_words(&grids::IQ2_XS),
+        GridCodebook::Iq2S => codebook_words(&grids::IQ2_S),
+        GridCodebook::Iq3Xxs => codebook_words(&grids::IQ3_XXS),
+        GridCodebook::Iq3S => codebook_words(&grids::IQ3_S),
+    })
 }
