@@ -5,13 +5,13 @@ use crate::quantize::error::QuantizeError;
 use crate::quantize::gptq::Gptq;
 use crate::quantize::importance::Importances;
 use crate::quantize::mix::Mix;
-use crate::quantize::pattern::TensorPattern;
 use crate::quantize::rules::{self, MixRules};
 use crate::quantize::shape::{ModelShape, TensorRole, columns_rows_matrices, layer_of};
 use crate::quantize::weights::{SourceTensor, Weights};
 use latent_formats::gguf::{DEFAULT_ALIGNMENT, Metadata, Writer, WriterValue, shard_name};
 use latent_formats::{OutputError, cut, output_file};
 use latent_types::TensorType;
+use regex_automata::meta::Regex;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -330,4 +330,26 @@ fn check(
         return Err(QuantizeError::NeedsImportance { tensor: name(), ty: to });
     }
     Ok(bytes_of(&tensor.shape, to))
+}
+
+/// A regular expression that is looked for anywhere in a name.
+#[derive(Clone, Debug)]
+pub struct TensorPattern(Regex);
+
+impl TensorPattern {
+    /// Compiles a pattern.
+    pub fn new(pattern: &str) -> Result<TensorPattern, QuantizeError> {
+        let problem = |error: &dyn std::fmt::Display| QuantizeError::Pattern {
+            pattern: pattern.to_owned(),
+            problem: error.to_string(),
+        };
+        Regex::new(pattern).map(TensorPattern).map_err(|error| match error.syntax_error() {
+            Some(syntax) => problem(syntax),
+            None => problem(&error),
+        })
+    }
+
+    pub(crate) fn is_found_in(&self, name: &str) -> bool {
+        self.0.is_match(name)
+    }
 }
