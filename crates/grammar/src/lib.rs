@@ -33,16 +33,15 @@ mod grammar;
 mod lark;
 mod limits;
 mod schema;
-mod source;
 mod tools;
 mod vocabulary;
 mod watch;
 mod workers;
 
 pub use compile::Grammars;
+pub use compile::{GrammarSource, Reasoning};
 pub use constraint::Constraint;
 pub use error::{GrammarError, SourcePosition};
 pub use grammar::Grammar;
 pub use limits::GrammarLimits;
-pub use source::{GrammarSource, Reasoning};
 pub use tools::{CallableTool, ToolCalls, ToolRequirement};
