@@ -3,7 +3,6 @@
 //! [`Activations::of`] lists them from the circuit, with what each is computed from; [`Activations::probes`] finds where a plan keeps them.
 //! A plan does not keep all: a norm that is folded into the products after it leaves no value behind.
 
-mod names;
 mod probes;
 #[cfg(test)]
 mod tests;
@@ -113,7 +112,7 @@ impl Activations {
 
     /// What is wrong with a name that no activation has.
     pub fn unknown(&self, name: &str) -> String {
-        names::unknown(name, self.layers, self.list.iter().map(|activation| activation.name.as_str()))
+        unknown(name, self.layers, self.list.iter().map(|activation| activation.name.as_str()))
     }
 
     /// Adds the activations that a node of the circuit makes. `known` holds the activations that stand for each value.
@@ -164,7 +163,7 @@ impl Activations {
                         later.layer == node.layer
                             && later.outputs.iter().any(|o| ir.value(*o).name == ir.value(*id).name)
                     });
-                    let name = names::public(&ir.value(*id).name, node.op, node.layer, last);
+                    let name = public_name(&ir.value(*id).name, node.op, node.layer, last);
                     let activation = self.push(ir, node, *id, name, inputs.clone());
                     let one = |id: &ValueId| {
                         known.get(id).filter(|activations| activations.len() == 1).map(|p| p[0])
@@ -220,5 +219,56 @@ impl Activations {
             residual: ir.value(ir.root(id)).storage == ValueStorage::Hidden,
         });
         self.list.len() - 1
+    }
+}
+
+/// Names of circuit values in the words of other programs; a value that is not here keeps its own.
+const NAMES: [(&str, &str); 11] = [
+    ("x", "attn_norm"),
+    ("q_low_raw", "q_a"),
+    ("q_low", "q_a_norm"),
+    ("kv", "kv_a"),
+    ("attn_delta", "attn_out"),
+    ("h_mid", "attn_residual"),
+    ("y", "ffn_norm"),
+    ("gate", "ffn_gate"),
+    ("up", "ffn_up"),
+    ("activated", "ffn_act"),
+    ("shared_delta", "shared_out"),
+];
+
+/// The public name of a circuit's value. `last` says whether no later operation of the layer makes one of the same name.
+fn public_name(value: &str, op: Op, layer: Option<usize>, last: bool) -> String {
+    let name = match (value, layer) {
+        ("h", None) => "embed",
+        ("h", Some(_)) => "residual",
+        ("ffn_delta", _) if last => "ffn_out",
+        ("ffn_delta", _) => "experts_out",
+        ("final", _) if matches!(op, Op::Scale { .. }) => "final_scaled",
+        ("final", _) => "final_norm",
+        // a bias is added to it, and the sum has the name
+        _ if !last => return format!("{}_unbiased", public_name(value, op, layer, true)),
+        _ => NAMES.iter().find(|(circuit, _)| *circuit == value).map_or(value, |(_, public)| public),
+    };
+    name.to_owned()
+}
+
+/// The error for a name that no activation has, with those of `names` that come close.
+fn unknown<'n>(name: &str, layers: usize, names: impl Iterator<Item = &'n str>) -> String {
+    let part = name.strip_prefix("layers.").and_then(|rest| rest.split_once('.'));
+    let Some((layer, rest)) = part else {
+        let outside: Vec<&str> = names.filter(|name| !name.starts_with("layers.")).collect();
+        return format!(
+            "unknown activation {name}; expected one of {}, or one of a layer, such as layers.0.latent",
+            outside.join(", ")
+        );
+    };
+    match layer.parse::<usize>() {
+        Ok(number) if number < layers => {
+            let prefix = format!("layers.{number}.");
+            let names: Vec<&str> = names.filter_map(|name| name.strip_prefix(&prefix)).collect();
+            format!("layer {number} has no activation {rest:?}; it has {}", names.join(", "))
+        }
+        _ => format!("layer {layer} does not exist; the model has layers 0 to {}", layers.saturating_sub(1)),
     }
 }
