@@ -2,18 +2,19 @@
 
 use crate::address::ServerOrigin;
 use crate::answer::{AttemptError, HubResponse, bad, fault, message, retry_after, shown, unreachable};
-use crate::deadline::AttemptDeadline;
 use crate::error::HubError;
 use crate::paths::escaped;
 use crate::settings::{HubSettings, Token};
-use crate::tls::tls;
+use latent_files::input_file;
 use std::cell::Cell;
 use std::io::{ErrorKind, Read};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use ureq::config::Config;
 use ureq::http::Response;
+use ureq::tls::{Certificate, RootCerts, TlsConfig};
 use ureq::{Agent, Body};
 
 /// Most redirects of one request.
@@ -342,6 +343,72 @@ fn exhausted(error: HubError, failures: u32) -> HubError {
     }
 }
 
+/// The file of certificates that takes the place of the system's.
+const CERTIFICATES: &str = "SSL_CERT_FILE";
+
+/// TLS with the certificates that the system trusts; `SSL_CERT_FILE` and `SSL_CERT_DIR` name others. Reading them takes a few milliseconds.
+/// Without any, TLS refuses every host and says why.
+///
+/// # Errors
+/// A file in `SSL_CERT_FILE` that cannot be read, or that is not a plain file.
+pub fn tls() -> Result<TlsConfig, HubError> {
+    if let Some(path) = std::env::var_os(CERTIFICATES) {
+        // what reads it would wait for a pipe
+        let unusable = |error: latent_files::InputError| HubError::Setting {
+            name: CERTIFICATES.into(),
+            problem: error.to_string(),
+        };
+        input_file::open(Path::new(&path)).map_err(unusable)?;
+    }
+    let found = rustls_native_certs::load_native_certs();
+    let certificates: Vec<_> = found.certs.iter().map(|der| Certificate::from_der(der).to_owned()).collect();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let roots = RootCerts::Specific(Arc::new(certificates));
+    Ok(TlsConfig::builder().unversioned_rustls_crypto_provider(provider).root_certs(roots).build())
+}
+
+/// When an attempt is given up. Another thread enforces it: a server can hold this one inside of a read, for example by TLS records or chunks
+/// without content.
+struct AttemptDeadline {
+    agent: Agent,
+    /// None where that is later than the clock counts.
+    at: Mutex<Option<Instant>>,
+    missed: AtomicBool,
+}
+
+impl AttemptDeadline {
+    fn new(agent: Agent, time: Duration) -> AttemptDeadline {
+        AttemptDeadline {
+            agent,
+            at: Mutex::new(Instant::now().checked_add(time)),
+            missed: AtomicBool::new(false),
+        }
+    }
+
+    /// Begins anew.
+    fn extend(&self, time: Duration) {
+        *self.at.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now().checked_add(time);
+    }
+
+    /// Closes the connections of an attempt that is overdue.
+    fn enforce(&self) {
+        let at = *self.at.lock().unwrap_or_else(PoisonError::into_inner);
+        let overdue = at.is_some_and(|at| at < Instant::now());
+        if overdue && !self.missed.swap(true, Ordering::SeqCst) {
+            self.end();
+        }
+    }
+
+    /// Closes the connections; the agent makes no others.
+    fn end(&self) {
+        self.agent.clone().shutdown();
+    }
+
+    fn missed(&self) -> bool {
+        self.missed.load(Ordering::SeqCst)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -361,7 +428,7 @@ mod tests {
         (settings.idle, settings.backoff, settings.attempts) = (Duration::MAX, Duration::MAX, 1);
         drop(HubClient::new(&settings).unwrap());
         let agent = ureq::Agent::new_with_defaults();
-        let deadline = crate::deadline::AttemptDeadline::new(agent, Duration::MAX);
+        let deadline = AttemptDeadline::new(agent, Duration::MAX);
         deadline.extend(Duration::MAX);
         deadline.enforce();
         assert!(!deadline.missed());
