@@ -70,7 +70,6 @@ mod codec;
 #[cfg(feature = "grammar")]
 mod constraint;
 mod conversation;
-mod custom_sampler;
 mod description;
 #[cfg(feature = "hub")]
 mod download;
@@ -78,7 +77,6 @@ mod embed;
 mod error;
 #[cfg(feature = "gemm")]
 mod gemm;
-mod generate;
 mod listening;
 mod logits;
 mod message;
@@ -97,12 +95,10 @@ pub use answer::{AnswerPiece, AnswerStream, GeneratedAnswer, GenerationUpdate, T
 pub use builder::ModelBuilder;
 pub use codec::{ChatPrompt, TextCodec};
 pub use conversation::{Chat, ChatOptions};
-pub use custom_sampler::TokenSampler;
 pub use description::{Description, LoadedAdapter};
 pub use error::{Error, ErrorKind};
 #[cfg(feature = "gemm")]
 pub use gemm::{GemmHandle, GemmOptions, pack, quant_type};
-pub use generate::GenerateOptions;
 pub use listening::AnswerCanceller;
 pub use message::{Message, ToolCall};
 pub use model::Model;
@@ -111,6 +107,8 @@ pub use open::open_demo;
 pub use open::{open, open_with_adapters};
 pub use options::LoadOptions;
 pub use plan::{PlanView, PlannedOperation};
+pub use request::GenerateOptions;
+pub use request::TokenSampler;
 pub use request::{AnswerRequest, Prompt, finish_all};
 pub use session::SavedSession;
 pub use waiting::WaitCheck;

@@ -3,9 +3,7 @@
 use crate::answer::{AnswerStream, GeneratedAnswer};
 use crate::codec::ChatPrompt;
 use crate::conversation::Chat;
-use crate::custom_sampler::{SamplerProcessor, TokenSampler};
 use crate::error::Error;
-use crate::generate::{GenerateOptions, fresh_seed};
 use crate::message::MessageParser;
 use crate::model::Model;
 use latent_engine::cache::CacheSalt;
@@ -14,6 +12,7 @@ use latent_engine::scheduler::{FairnessKey, Job};
 use latent_engine::{AdapterScales, ContextShift, LogitsProcessor, Request};
 #[cfg(feature = "grammar")]
 use latent_grammar::GrammarSource;
+use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -341,4 +340,63 @@ impl AnswerRequest {
 pub fn finish_all(requests: impl IntoIterator<Item = AnswerRequest>) -> Vec<Result<GeneratedAnswer, Error>> {
     let running: Vec<_> = requests.into_iter().map(AnswerRequest::start).collect();
     running.into_iter().map(|answer| answer.and_then(AnswerStream::finish)).collect()
+}
+
+/// Samples tokens in place of Latent's samplers: see [`AnswerRequest::sampler`](crate::AnswerRequest::sampler). Closures implement it.
+pub trait TokenSampler: Send {
+    /// The next token. `tokens` are the prompt and what was sampled so far; `logits` has one element per token of the vocabulary, −∞ for those
+    /// that a grammar or a processor forbids. The answer fails if the returned token is forbidden or not in the vocabulary.
+    fn sample(&mut self, tokens: &[u32], logits: &[f32]) -> u32;
+}
+
+impl<F: FnMut(&[u32], &[f32]) -> u32 + Send> TokenSampler for F {
+    fn sample(&mut self, tokens: &[u32], logits: &[f32]) -> u32 {
+        self(tokens, logits)
+    }
+}
+
+/// A sampler of the caller as the engine calls it.
+pub(crate) struct SamplerProcessor<S>(S);
+
+impl<S: TokenSampler> SamplerProcessor<S> {
+    pub(crate) fn new(sampler: S) -> SamplerProcessor<S> {
+        SamplerProcessor(sampler)
+    }
+}
+
+impl<S: TokenSampler> LogitsProcessor for SamplerProcessor<S> {
+    fn process(&mut self, _tokens: &[u32], _logits: &mut [f32]) {}
+
+    fn sample(&mut self, tokens: &[u32], logits: &[f32]) -> Option<u32> {
+        Some(self.0.sample(tokens, logits))
+    }
+}
+
+/// How an answer is generated: see [`AnswerRequest::options`](crate::AnswerRequest::options).
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct GenerateOptions {
+    /// Most tokens; none: until the model ends or the context is full.
+    pub max_tokens: Option<usize>,
+    /// Texts before which the answer ends.
+    pub stop: Vec<String>,
+    /// Report log-probabilities of this many alternatives; none: of none.
+    pub logprobs: Option<usize>,
+    /// How tokens are sampled.
+    pub sampling: SamplingParams,
+    /// A scale for each LoRA adapter of the model; none: those that it was loaded with.
+    pub adapter_scales: Option<Vec<f32>>,
+}
+
+impl Model {
+    /// The options of a request that sets nothing: what the model recommends, else Latent's own, with a fresh seed.
+    pub fn generate_options(&self) -> GenerateOptions {
+        let sampling = SamplingParams { seed: fresh_seed(), ..self.inner.sampling.clone() };
+        GenerateOptions { sampling, ..GenerateOptions::default() }
+    }
+}
+
+/// A seed from the system's randomness.
+pub(crate) fn fresh_seed() -> u64 {
+    RandomState::new().hash_one(std::time::SystemTime::now())
 }
