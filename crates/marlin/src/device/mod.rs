@@ -8,7 +8,6 @@ mod absent;
 #[cfg(feature = "gpu")]
 mod adapter;
 mod device_plan;
-mod process;
 mod resident;
 
 #[cfg(not(feature = "gpu"))]

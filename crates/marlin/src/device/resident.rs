@@ -2,7 +2,6 @@
 
 use super::build;
 use super::device_plan::DevicePlan;
-use super::process::OwnedByProcess;
 use crate::error::{Error, exactly};
 use crate::input::Input;
 use crate::plan::Options;
@@ -304,5 +303,34 @@ impl DeviceArray {
     pub fn converted(&self, halves: bool) -> Result<DeviceArray, Error> {
         let own = OwnedByProcess::new(build::converted(self.own.get()?, halves)?);
         Ok(DeviceArray { device: self.device.clone(), own })
+    }
+}
+
+/// A value that only the process that made it uses. A child that is forked from it neither uses nor drops it.
+struct OwnedByProcess<T> {
+    process: u32,
+    /// None while it is dropped.
+    value: Option<T>,
+}
+
+impl<T> OwnedByProcess<T> {
+    fn new(value: T) -> OwnedByProcess<T> {
+        OwnedByProcess { process: std::process::id(), value: Some(value) }
+    }
+
+    /// # Errors
+    /// In a forked child.
+    fn get(&self) -> Result<&T, Error> {
+        let forked = || Error::Forked { child: std::process::id(), parent: self.process };
+        self.value.as_ref().filter(|_| self.process == std::process::id()).ok_or_else(forked)
+    }
+}
+
+impl<T> Drop for OwnedByProcess<T> {
+    fn drop(&mut self) {
+        if self.process != std::process::id() {
+            // threads of the driver are not here: waiting for them would never end
+            std::mem::forget(self.value.take());
+        }
     }
 }
