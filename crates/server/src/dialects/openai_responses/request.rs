@@ -5,8 +5,8 @@ use crate::dialects::openai_chat::{left_out, read_switches, read_tool_choice};
 use crate::dialects::prepare::ChatRequest;
 use crate::error::{ApiError, ErrorKind};
 use crate::items::{
-    Conversation, ConversationItem, MAX_TOOL_NAME, MessageText, NamespacedTool, Role, Tool,
-    qualified_name, read_function_tool, refuse_custom_tool,
+    Conversation, ConversationItem, MAX_TOOL_NAME, MessageText, NamespacedTool, Role, Tool, qualified_name,
+    read_function_tool, refuse_custom_tool,
 };
 use crate::json::{ObjectFields, kind};
 use crate::limits::Limits;
