@@ -31,7 +31,7 @@ impl<'a> ConversionProgress<'a> {
 
     fn advance(&mut self, bytes: usize) -> Result<(), ConvertError> {
         self.done += bytes as u64;
-        if (self.tell)(self.done, self.total) { Ok(()) } else { Err(ConvertError::Stopped) }
+        if (self.tell)(self.done, self.total) { Ok(()) } else { Err(ConvertError::Interrupted) }
     }
 }
 

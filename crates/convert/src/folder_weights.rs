@@ -7,7 +7,7 @@ use crate::gguf_options::GgufOptions;
 use crate::metadata;
 use crate::peers;
 use crate::quantize::{
-    Assignment, Mix, Options, QuantizeError, QuantizedModel, SourceTensor, WeightRowReader, Weights, write,
+    Assignment, Mix, Options, QuantizedModel, SourceTensor, WeightRowReader, Weights, write,
 };
 use crate::report::ConversionReport;
 use crate::rows::{NewTensorRows, OldFile};
@@ -114,7 +114,7 @@ impl<'a> FolderWeights<'a> {
         target::check_files(self.checkpoint, &assignment.targets(file), options.force)?;
         let threads =
             options.threads.unwrap_or_else(|| thread::available_parallelism().map_or(1, usize::from));
-        Ok(write(assignment, file, threads, tell)?)
+        write(assignment, file, threads, tell)
     }
 }
 
@@ -127,7 +127,7 @@ impl Weights for FolderWeights<'_> {
         self.checkpoint.path()
     }
 
-    fn metadata(&self) -> Result<&Metadata, QuantizeError> {
+    fn metadata(&self) -> Result<&Metadata, ConvertError> {
         Ok(&self.metadata)
     }
 
@@ -150,16 +150,13 @@ impl Weights for FolderWeights<'_> {
         self.old.unit(&self.tensors[tensor])
     }
 
-    fn rows(&self, tensor: usize) -> Result<Box<dyn WeightRowReader + '_>, QuantizeError> {
-        match self.old.rows(&self.tensors[tensor]) {
-            Ok(rows) => Ok(Box::new(rows)),
-            Err(error) => Err(QuantizeError::Weights(Box::new(error))),
-        }
+    fn rows(&self, tensor: usize) -> Result<Box<dyn WeightRowReader + '_>, ConvertError> {
+        Ok(Box::new(self.old.rows(&self.tensors[tensor])?))
     }
 }
 
 impl WeightRowReader for NewTensorRows<'_> {
-    fn read(&self, first: usize, out: &mut [f32]) -> Result<(), QuantizeError> {
+    fn read(&self, first: usize, out: &mut [f32]) -> Result<(), ConvertError> {
         NewTensorRows::read(self, first, out);
         Ok(())
     }

@@ -3,7 +3,8 @@
 use super::limits::{tokens, up_to};
 use super::model::ModelArgs;
 use clap::Args;
-use latent_convert::quantize::{Mix, QuantizeError, TensorPattern};
+use latent_convert::ConvertError;
+use latent_convert::quantize::{Mix, TensorPattern};
 use latent_types::TensorType;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -173,7 +174,7 @@ impl QuantizeArgs {
             _ if mix.is_some() => drop(words.pop()),
             _ if chosen => {}
             Some(last) if words.len() > 1 || self.model.is_some() || !is_model(last) => {
-                return Err(QuantizeError::UnknownMix((*last).to_owned()).to_string());
+                return Err(ConvertError::UnknownMix((*last).to_owned()).to_string());
             }
             _ => return Err("give the TYPE to quantize to, such as Q4_K_M, as the last word".into()),
         }

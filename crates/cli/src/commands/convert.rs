@@ -7,7 +7,7 @@ use crate::exit::{UnsupportedModel, UsageError};
 use crate::progress::LateBar;
 use crate::{hub, interrupt, model, output};
 use anyhow::Result;
-use latent_convert::quantize::{Mix, QuantizeError};
+use latent_convert::quantize::Mix;
 use latent_convert::{
     AdapterBase, ConvertError, FolderOptions, FolderWeights, GgufOptions, matrix_type, to_folder,
 };
@@ -50,7 +50,7 @@ fn into_gguf(args: &ConvertArgs, checkpoint: &Checkpoint, given: &Path) -> Resul
     let stored = matrix_type(checkpoint).name();
     let usual = if args.types.target_size.is_some() { USUAL } else { stored };
     let name = args.ty.as_deref().unwrap_or(usual);
-    let unknown = || UsageError(QuantizeError::UnknownMix(name.to_owned()).to_string());
+    let unknown = || UsageError(ConvertError::UnknownMix(name.to_owned()).to_string());
     let mix = Mix::from_name(name).ok_or_else(unknown)?;
     let (types, importances) = (args.types.options(mix), args.types.importances()?);
     let id = hub::repository(given);
@@ -83,7 +83,7 @@ fn into_gguf(args: &ConvertArgs, checkpoint: &Checkpoint, given: &Path) -> Resul
     bar.finish();
     let written = match written {
         // an interrupted program says no more than its exit code otherwise
-        Err(ConvertError::Quantize(stopped @ QuantizeError::Stopped { .. })) => {
+        Err(stopped @ ConvertError::Stopped { .. }) => {
             output::note(&stopped.to_string());
             return Ok(());
         }

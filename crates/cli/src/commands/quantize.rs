@@ -8,9 +8,9 @@ use crate::model;
 use crate::progress::LateBar;
 use crate::{hub, interrupt, output, target};
 use anyhow::{Context, Result, bail};
+use latent_convert::ConvertError;
 use latent_convert::quantize::{
-    AdapterNames, Assignment, DEFAULT_DAMPING, GptqOptions, Hessians, MergedWeights, Mix, QuantizeError,
-    Weights, write,
+    AdapterNames, Assignment, DEFAULT_DAMPING, GptqOptions, Hessians, MergedWeights, Mix, Weights, write,
 };
 use latent_engine::memory;
 use latent_formats::{AdapterFile, AdapterNaming, Checkpoint, FormatError};
@@ -57,7 +57,7 @@ pub(super) fn run(args: &QuantizeArgs) -> Result<()> {
     bar.finish();
     let written = match written {
         // an interrupted program says no more than its exit code otherwise
-        Err(stopped @ QuantizeError::Stopped { .. }) => {
+        Err(stopped @ ConvertError::Stopped { .. }) => {
             output::note(&stopped.to_string());
             return Ok(());
         }

@@ -1,7 +1,7 @@
 //! The target type of each tensor.
 
+use crate::error::ConvertError;
 use crate::quantize::assigned_tensor::AssignedTensor;
-use crate::quantize::error::QuantizeError;
 use crate::quantize::gptq::Gptq;
 use crate::quantize::importance::Importances;
 use crate::quantize::mix::Mix;
@@ -78,12 +78,12 @@ impl<'a> Assignment<'a> {
         weights: &'a dyn Weights,
         options: &Options,
         importances: Option<&'a Importances>,
-    ) -> Result<Assignment<'a>, QuantizeError> {
+    ) -> Result<Assignment<'a>, ConvertError> {
         let metadata = weights.metadata()?;
         let sources = weights.tensors();
         if sources.is_empty() {
             let problem = "it holds no tensors to quantize; give a file with the model's weights".into();
-            return Err(QuantizeError::Source { file: weights.display_name(), problem });
+            return Err(ConvertError::Source { file: weights.display_name(), problem });
         }
         if let Some(importances) = importances {
             importances.check(&weights.display_name(), &sources)?;
@@ -92,7 +92,7 @@ impl<'a> Assignment<'a> {
             options.tensor_types.iter().map(|(_, ty)| *ty).chain(options.output).chain(options.embedding)
         {
             if !latent_quant::can_quantize(ty) || ty.ggml_id().is_none() {
-                return Err(QuantizeError::NotWritable(ty));
+                return Err(ConvertError::NotWritable(ty));
             }
         }
         let shape = ModelShape::read(metadata, &sources)?;
@@ -112,7 +112,7 @@ impl<'a> Assignment<'a> {
     }
 
     /// Cuts the model into files of at most `most` bytes of tensors each; a larger tensor has a file of its own.
-    pub fn split(&mut self, most: u64) -> Result<(), QuantizeError> {
+    pub fn split(&mut self, most: u64) -> Result<(), ConvertError> {
         self.split = Some(most);
         self.finish()
     }
@@ -138,7 +138,7 @@ impl<'a> Assignment<'a> {
     }
 
     /// Bytes of the written files.
-    pub fn bytes(&self) -> Result<u64, QuantizeError> {
+    pub fn bytes(&self) -> Result<u64, ConvertError> {
         let of_file = |file: usize| {
             let tensors = self.files[file].writer.offsets().map_err(|error| self.unwritable(error))?.1;
             Ok(self.header(file)?.len() as u64 + tensors)
@@ -147,20 +147,20 @@ impl<'a> Assignment<'a> {
     }
 
     /// The header of the file at an index.
-    pub(crate) fn header(&self, file: usize) -> Result<Vec<u8>, QuantizeError> {
+    pub(crate) fn header(&self, file: usize) -> Result<Vec<u8>, ConvertError> {
         let mut header = Vec::new();
         self.files[file].writer.write_header(&mut header).map_err(|error| self.unwritable(error))?;
         Ok(header)
     }
 
     /// Writes the header of the first file alone, which [`Outline`](latent_formats::Outline) reads: what the file would be.
-    pub fn write_header(&self, path: &Path) -> Result<(), QuantizeError> {
+    pub fn write_header(&self, path: &Path) -> Result<(), ConvertError> {
         let header = self.header(0)?;
         Ok(output_file::write(path, &header)?)
     }
 
     /// Gives tensors other types.
-    pub fn retype(&mut self, types: &[(usize, TensorType)]) -> Result<(), QuantizeError> {
+    pub fn retype(&mut self, types: &[(usize, TensorType)]) -> Result<(), ConvertError> {
         for (index, to) in types {
             (self.tensors[*index].to, self.tensors[*index].meant) = (*to, None);
         }
@@ -168,16 +168,16 @@ impl<'a> Assignment<'a> {
     }
 
     /// What the first byte of every tensor is a multiple of.
-    pub(crate) fn alignment(&self) -> Result<u64, QuantizeError> {
+    pub(crate) fn alignment(&self) -> Result<u64, ConvertError> {
         Ok(self.weights.metadata()?.u64("general.alignment")?.unwrap_or(u64::from(DEFAULT_ALIGNMENT)))
     }
 
-    pub(crate) fn unwritable(&self, error: std::io::Error) -> QuantizeError {
+    pub(crate) fn unwritable(&self, error: std::io::Error) -> ConvertError {
         OutputError::Io { path: self.weights.path().to_owned(), error }.into()
     }
 
     /// Checks the types and counts bytes, and declares the files.
-    fn finish(&mut self) -> Result<(), QuantizeError> {
+    fn finish(&mut self) -> Result<(), ConvertError> {
         for tensor in &mut self.tensors {
             tensor.bytes_to = check(tensor, self.mix, self.importances, self.allow_requantize)?;
         }
@@ -185,7 +185,7 @@ impl<'a> Assignment<'a> {
     }
 
     /// Declares the files.
-    pub(crate) fn declare(&mut self) -> Result<(), QuantizeError> {
+    pub(crate) fn declare(&mut self) -> Result<(), ConvertError> {
         let bytes: Vec<u64> = self.tensors.iter().map(|tensor| tensor.bytes_to).collect();
         let parts = cut(&bytes, self.split.unwrap_or(u64::MAX))?;
         let mut first = Some(self.keys(self.weights.metadata()?));
@@ -231,7 +231,7 @@ fn choose(
     options: &Options,
     shape: &ModelShape,
     has_importance: bool,
-) -> Result<Vec<AssignedTensor>, QuantizeError> {
+) -> Result<Vec<AssignedTensor>, ConvertError> {
     let base = options.mix.base();
     let wide: Vec<bool> = sources.iter().map(|source| source.wide).collect();
     let mut tensors: Vec<AssignedTensor> = sources.into_iter().map(unassigned).collect();
@@ -259,7 +259,7 @@ fn choose(
         };
         if let Some(ty) = by_role.or(named.map(|(_, ty)| *ty)) {
             if !columns.is_multiple_of(ty.block_len()) {
-                return Err(QuantizeError::Width { tensor: tensor.name.clone(), columns, ty });
+                return Err(ConvertError::Width { tensor: tensor.name.clone(), columns, ty });
             }
             (tensor.to, tensor.named) = (ty, true);
             continue;
@@ -310,24 +310,24 @@ fn check(
     mix: Mix,
     importances: Option<&Importances>,
     allow_requantize: bool,
-) -> Result<u64, QuantizeError> {
+) -> Result<u64, ConvertError> {
     let (from, to, name) = (tensor.from, tensor.to, || tensor.name.clone());
     if from == to {
         return Ok(bytes_of(&tensor.shape, to));
     }
     let (columns, _, matrices) = columns_rows_matrices(&tensor.shape);
     if to.row_bytes(columns).is_none() {
-        return Err(QuantizeError::Width { tensor: name(), columns, ty: to });
+        return Err(ConvertError::Width { tensor: name(), columns, ty: to });
     }
     if !latent_quant::can_decode(from) {
-        return Err(QuantizeError::NotReadable { tensor: name(), ty: from });
+        return Err(ConvertError::NotDecodable { tensor: name(), ty: from });
     }
     if from.is_quantized() && to != tensor.kept && !allow_requantize {
-        return Err(QuantizeError::Requantize { tensor: name(), from, to });
+        return Err(ConvertError::Requantize { tensor: name(), from, to });
     }
     let of = importances.map(|all| all.of(&tensor.name, columns, matrices)).transpose()?.flatten();
     if of.is_none() && rules::needs_importance(&tensor.name, to, mix) {
-        return Err(QuantizeError::NeedsImportance { tensor: name(), ty: to });
+        return Err(ConvertError::NeedsImportance { tensor: name(), ty: to });
     }
     Ok(bytes_of(&tensor.shape, to))
 }
@@ -338,8 +338,8 @@ pub struct TensorPattern(Regex);
 
 impl TensorPattern {
     /// Compiles a pattern.
-    pub fn new(pattern: &str) -> Result<TensorPattern, QuantizeError> {
-        let problem = |error: &dyn std::fmt::Display| QuantizeError::Pattern {
+    pub fn new(pattern: &str) -> Result<TensorPattern, ConvertError> {
+        let problem = |error: &dyn std::fmt::Display| ConvertError::Pattern {
             pattern: pattern.to_owned(),
             problem: error.to_string(),
         };

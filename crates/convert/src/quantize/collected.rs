@@ -1,6 +1,6 @@
 //! Writing importances as llama.cpp does: per tensor, the sums of squares and how many rows they are of.
 
-use crate::quantize::error::QuantizeError;
+use crate::error::ConvertError;
 use latent_formats::gguf::{Writer, WriterValue};
 use latent_formats::{OutputError, OutputFile};
 use latent_types::TensorType;
@@ -34,7 +34,7 @@ pub fn write_importances(
     path: &Path,
     collected: &[CollectedSums],
     calibration: &Calibration,
-) -> Result<u64, QuantizeError> {
+) -> Result<u64, ConvertError> {
     let mut sorted: Vec<&CollectedSums> = collected.iter().collect();
     sorted.sort_by(|a, b| a.tensor.cmp(&b.tensor));
     let mut file = OutputFile::create(path)?;

@@ -1,7 +1,7 @@
 //! GPTQ for the tensors of an assignment: which matrices are rounded by their Hessians, and the factors of these.
 
+use crate::error::ConvertError;
 use crate::quantize::assigned_tensor::AssignedTensor;
-use crate::quantize::error::QuantizeError;
 use crate::quantize::hessians::Hessians;
 use latent_formats::gguf::{Writer, WriterValue};
 use latent_quant::gptq::{GptqError, GptqOptions, HessianFactor, gptq_types, group_len, has_gptq};
@@ -58,7 +58,7 @@ impl Gptq<'_> {
         &self,
         tensor: &AssignedTensor,
         matrix: usize,
-    ) -> Result<Option<Arc<HessianFactor>>, QuantizeError> {
+    ) -> Result<Option<Arc<HessianFactor>>, ConvertError> {
         let (Some(group), Some(entry)) = (group_len(tensor.to), self.hessians.entry(&tensor.name)) else {
             return Ok(None);
         };
@@ -72,7 +72,7 @@ impl Gptq<'_> {
         });
         match factor {
             Ok(factor) => Ok(Some(factor.clone())),
-            Err(error) => Err(QuantizeError::Hessian {
+            Err(error) => Err(ConvertError::Hessian {
                 path: self.hessians.path().to_owned(),
                 problem: format!("matrix {matrix} of {}: {error}", tensor.name),
             }),

@@ -3,8 +3,8 @@
 //! A tensor `NAME.hessian` has a lower triangle per matrix, row by row. Weights of one input have one tensor: the keys `hessian.weights` and `hessian.sources`
 //! are the names of weights and, for each, the NAME.
 
+use crate::error::ConvertError;
 use crate::quantize::collected::{Calibration, CollectedSums};
-use crate::quantize::error::QuantizeError;
 use crate::quantize::importance::{Importances, from_tensors, numbers};
 use crate::quantize::weights::SourceTensor;
 use latent_formats::gguf::{Writer, WriterValue};
@@ -37,13 +37,13 @@ impl Hessians {
     ///
     /// # Errors
     /// A file that cannot be read, or holds no Hessians, or whose tensors do not fit together.
-    pub fn open(path: &Path) -> Result<Hessians, QuantizeError> {
+    pub fn open(path: &Path) -> Result<Hessians, ConvertError> {
         let file = Checkpoint::open(path)?;
-        let refused = |problem: String| QuantizeError::Hessian { path: path.to_owned(), problem };
+        let refused = |problem: String| ConvertError::Hessian { path: path.to_owned(), problem };
         let CheckpointSource::Gguf(source) = file.source() else {
             return Err(refused("it is a folder; give the file that `latent imatrix` wrote".into()));
         };
-        let names = |key: &str| -> Result<Vec<String>, QuantizeError> {
+        let names = |key: &str| -> Result<Vec<String>, ConvertError> {
             let names = source.metadata.strings(key)?.unwrap_or_default();
             Ok(names.into_iter().map(|name| String::from_utf8_lossy(name).into_owned()).collect())
         };
@@ -97,7 +97,7 @@ impl Hessians {
     }
 
     /// Whether they can be those of this model: at least half of the weights are in it.
-    pub(crate) fn check(&self, model: &str, tensors: &[SourceTensor]) -> Result<(), QuantizeError> {
+    pub(crate) fn check(&self, model: &str, tensors: &[SourceTensor]) -> Result<(), ConvertError> {
         let there = tensors.iter().filter(|tensor| self.entries.contains_key(&tensor.name)).count();
         if there * 2 >= self.entries.len() {
             return Ok(());
@@ -106,8 +106,8 @@ impl Hessians {
         Err(self.other_model(problem))
     }
 
-    pub(crate) fn other_model(&self, problem: String) -> QuantizeError {
-        QuantizeError::OtherModel { path: self.path.clone(), problem }
+    pub(crate) fn other_model(&self, problem: String) -> ConvertError {
+        ConvertError::OtherModel { path: self.path.clone(), problem }
     }
 
     /// The lower triangle of a matrix of a weight.
@@ -194,9 +194,9 @@ pub fn write_hessians(
     groups: &[HessianGroup],
     calibration: &Calibration,
     next: &mut dyn FnMut() -> std::io::Result<Vec<f32>>,
-) -> Result<u64, QuantizeError> {
+) -> Result<u64, ConvertError> {
     let mut file = OutputFile::create(path)?;
-    let failed = |error| QuantizeError::Output(OutputError::Io { path: path.to_owned(), error });
+    let failed = |error| ConvertError::Output(OutputError::Io { path: path.to_owned(), error });
     let mut sorted: Vec<&CollectedSums> = collected.iter().collect();
     sorted.sort_by(|a, b| a.tensor.cmp(&b.tensor));
     let mut writer = calibration.writer("hessian");

@@ -1,6 +1,6 @@
 //! Importance matrices: for each tensor, the mean square of the activations that each of its columns is multiplied by, per matrix of experts or heads.
 
-use crate::quantize::error::QuantizeError;
+use crate::error::ConvertError;
 use crate::quantize::weights::SourceTensor;
 use latent_formats::gguf::{Header, MAGIC, Metadata, Writer, WriterValue};
 use latent_formats::identity::{FNV_START, fnv};
@@ -34,21 +34,21 @@ impl Importances {
     ///
     /// # Errors
     /// A file that cannot be read, or is malformed, or has values that are negative or not finite.
-    pub fn read(path: &Path) -> Result<Importances, QuantizeError> {
+    pub fn read(path: &Path) -> Result<Importances, ConvertError> {
         let bytes = input_file::read(path, MAX_BYTES)?;
         let read = if bytes.starts_with(MAGIC) { from_gguf(&bytes) } else { from_dat(&bytes) };
-        let read = read.map_err(|problem| QuantizeError::Importance { path: path.to_owned(), problem })?;
+        let read = read.map_err(|problem| ConvertError::Importance { path: path.to_owned(), problem })?;
         read.of_file(path)
     }
 
     /// The importances as those of a file, with their values checked.
-    pub(crate) fn of_file(mut self, path: &Path) -> Result<Importances, QuantizeError> {
+    pub(crate) fn of_file(mut self, path: &Path) -> Result<Importances, ConvertError> {
         self.path = path.to_owned();
         if let Some((name, _)) =
             self.entries.iter().find(|(_, values)| values.iter().any(|v| !(v.is_finite() && *v >= 0.0)))
         {
             let problem = format!("{name} has values that are negative or not finite");
-            return Err(QuantizeError::Importance { path: path.to_owned(), problem });
+            return Err(ConvertError::Importance { path: path.to_owned(), problem });
         }
         Ok(self)
     }
@@ -81,13 +81,13 @@ impl Importances {
     }
 
     /// Whether they can be those of this model: at least half of the tensors are in it.
-    pub(crate) fn check(&self, model: &str, tensors: &[SourceTensor]) -> Result<(), QuantizeError> {
+    pub(crate) fn check(&self, model: &str, tensors: &[SourceTensor]) -> Result<(), ConvertError> {
         let there = tensors.iter().filter(|tensor| self.has(&tensor.name)).count();
         if there * 2 >= self.entries.len() {
             return Ok(());
         }
         let problem = format!("{there} of its {} tensors are in {model}", self.entries.len());
-        Err(QuantizeError::OtherModel { path: self.path.clone(), problem })
+        Err(ConvertError::OtherModel { path: self.path.clone(), problem })
     }
 
     /// Says in a model's metadata what it was quantized with.
@@ -109,13 +109,13 @@ impl Importances {
         name: &str,
         columns: usize,
         matrices: usize,
-    ) -> Result<Option<&[f32]>, QuantizeError> {
+    ) -> Result<Option<&[f32]>, ConvertError> {
         match self.entries.get(name) {
             None => Ok(None),
             Some(values) if values.len() == columns * matrices => Ok(Some(values)),
             // llama.cpp collects none for the embedding, whose rows are looked up
             Some(_) if name == "token_embd.weight" => Ok(None),
-            Some(values) if values.len() == columns => Err(QuantizeError::SharedImportance {
+            Some(values) if values.len() == columns => Err(ConvertError::SharedImportance {
                 path: self.path.clone(),
                 tensor: name.to_owned(),
                 matrices,
@@ -125,7 +125,7 @@ impl Importances {
                     "it has {} importances for {name}, which has {columns} columns in {matrices} matrices",
                     values.len()
                 );
-                Err(QuantizeError::OtherModel { path: self.path.clone(), problem })
+                Err(ConvertError::OtherModel { path: self.path.clone(), problem })
             }
         }
     }

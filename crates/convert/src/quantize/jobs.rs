@@ -1,7 +1,7 @@
 //! The pieces of a file, in its order, and what they hold.
 
+use crate::error::ConvertError;
 use crate::quantize::assignment::{Assignment, NewFile};
-use crate::quantize::error::QuantizeError;
 use crate::quantize::importance::normalized;
 use crate::quantize::rows::{quantize_row, round_rows};
 use crate::quantize::shape::columns_rows_matrices;
@@ -41,7 +41,7 @@ pub(crate) struct QuantErrorSums {
 }
 
 /// All jobs of the file at an index.
-pub(crate) fn jobs(assignment: &Assignment<'_>, file: usize) -> Result<Vec<QuantizeJob>, QuantizeError> {
+pub(crate) fn jobs(assignment: &Assignment<'_>, file: usize) -> Result<Vec<QuantizeJob>, ConvertError> {
     let NewFile { writer, tensors } = &assignment.files[file];
     let data = assignment.header(file)?.len() as u64;
     let (offsets, end) = writer.offsets().map_err(|error| assignment.unwritable(error))?;
@@ -86,7 +86,7 @@ impl<'a> QuantizeWorker<'a> {
         &mut self,
         assignment: &Assignment<'a>,
         job: &QuantizeJob,
-    ) -> Result<(Vec<u8>, Option<QuantErrorSums>), QuantizeError> {
+    ) -> Result<(Vec<u8>, Option<QuantErrorSums>), ConvertError> {
         let mut out = vec![0; job.bytes];
         let sums = self.run(assignment, job, &mut out, false)?;
         Ok((out, sums))
@@ -98,7 +98,7 @@ impl<'a> QuantizeWorker<'a> {
         assignment: &Assignment<'a>,
         job: &QuantizeJob,
         part: &Path,
-    ) -> Result<Option<QuantErrorSums>, QuantizeError> {
+    ) -> Result<Option<QuantErrorSums>, ConvertError> {
         let mut out = vec![0; job.bytes];
         let known = self.part.take_if(|(path, _)| path == part);
         let (_, mut file) = match known {
@@ -118,7 +118,7 @@ impl<'a> QuantizeWorker<'a> {
         assignment: &Assignment<'a>,
         (tensor, row): (usize, usize),
         types: &[TensorType],
-    ) -> Result<Vec<QuantErrorSums>, QuantizeError> {
+    ) -> Result<Vec<QuantErrorSums>, ConvertError> {
         let (columns, rows, matrices) = columns_rows_matrices(&assignment.tensors[tensor].shape);
         let unit = assignment.weights.rows_together(tensor);
         let first = row - row % unit;
@@ -140,7 +140,7 @@ impl<'a> QuantizeWorker<'a> {
         &mut self,
         assignment: &Assignment<'a>,
         tensor: usize,
-    ) -> Result<&(dyn WeightRowReader + 'a), QuantizeError> {
+    ) -> Result<&(dyn WeightRowReader + 'a), ConvertError> {
         let rows = match self.rows.take_if(|(of, _)| *of == tensor) {
             Some((_, rows)) => rows,
             None => assignment.weights.rows(tensor)?,
@@ -155,7 +155,7 @@ impl<'a> QuantizeWorker<'a> {
         job: &QuantizeJob,
         out: &mut [u8],
         there: bool,
-    ) -> Result<Option<QuantErrorSums>, QuantizeError> {
+    ) -> Result<Option<QuantErrorSums>, ConvertError> {
         let tensor = &assignment.tensors[job.tensor];
         let (columns, rows, matrices) = columns_rows_matrices(&tensor.shape);
         let row_bytes = (tensor.bytes_to as usize) / (rows * matrices);
@@ -210,7 +210,7 @@ impl<'a> QuantizeWorker<'a> {
         (numbers, to): (&[f32], TensorType),
         out: &mut [u8],
         there: bool,
-    ) -> Result<QuantErrorSums, QuantizeError> {
+    ) -> Result<QuantErrorSums, ConvertError> {
         let assigned = &assignment.tensors[tensor];
         let (columns, rows, _) = columns_rows_matrices(&assigned.shape);
         self.back.resize(columns, 0.0);
@@ -223,7 +223,7 @@ impl<'a> QuantizeWorker<'a> {
         let sums = errors(numbers, &self.back, importance);
         let tensor = || assigned.name.clone();
         if let Some((column, value)) = latent_quant::overflow(to, numbers, &self.back) {
-            return Err(QuantizeError::Overflow { tensor: tensor(), row, column, value, ty: to });
+            return Err(ConvertError::RowOverflow { tensor: tensor(), row, column, value, ty: to });
         }
         if sums.errors.is_finite() && sums.squares.is_finite() {
             return Ok(sums);
@@ -232,7 +232,7 @@ impl<'a> QuantizeWorker<'a> {
         if !to.is_quantized() && numbers.iter().any(|v| !v.is_finite()) {
             return Ok(QuantErrorSums::default());
         }
-        Err(QuantizeError::NotFinite { tensor: tensor(), row })
+        Err(ConvertError::NotFinite { tensor: tensor(), row })
     }
 
     /// Whether there are importances for a matrix; they are kept until the next one.
@@ -241,7 +241,7 @@ impl<'a> QuantizeWorker<'a> {
         assignment: &Assignment<'_>,
         tensor: usize,
         matrix: usize,
-    ) -> Result<bool, QuantizeError> {
+    ) -> Result<bool, ConvertError> {
         if self.importance.0 == Some((tensor, matrix)) {
             return Ok(!self.importance.1.is_empty());
         }
@@ -258,7 +258,7 @@ impl<'a> QuantizeWorker<'a> {
     }
 }
 
-fn of_part(part: &Path, error: std::io::Error) -> QuantizeError {
+fn of_part(part: &Path, error: std::io::Error) -> ConvertError {
     latent_formats::OutputError::Io { path: part.to_owned(), error }.into()
 }
 

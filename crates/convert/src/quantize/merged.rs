@@ -3,7 +3,7 @@
 //! An adapter changes a matrix; all experts of a tensor (llama.cpp's `…_exps.weight` with matrices per expert); one expert (PEFT's names); or `kv_b`, whose halves
 //! the model may store apart.
 
-use crate::quantize::error::QuantizeError;
+use crate::error::ConvertError;
 use crate::quantize::shape::columns_rows_matrices;
 use crate::quantize::weights::{SourceTensor, WeightRowReader, Weights};
 use latent_formats::gguf::Metadata;
@@ -59,7 +59,7 @@ impl<'a> MergedWeights<'a> {
         adapters: &[(AdapterFile, f32)],
         names: &AdapterNames,
         allow_requantize: bool,
-    ) -> Result<MergedWeights<'a>, QuantizeError> {
+    ) -> Result<MergedWeights<'a>, ConvertError> {
         let tensors = base.tensors();
         let index: BTreeMap<&str, usize> =
             tensors.iter().enumerate().map(|(i, tensor)| (tensor.name.as_str(), i)).collect();
@@ -69,7 +69,7 @@ impl<'a> MergedWeights<'a> {
             let of_adapter = [adapter.fingerprint().to_le_bytes().as_slice(), &scale.to_le_bytes()].concat();
             identity.sample = fnv(fnv(FNV_START, &identity.sample.to_le_bytes()), &of_adapter);
             for pair in &adapter.pairs {
-                let refused = |problem: String| QuantizeError::Merge {
+                let refused = |problem: String| ConvertError::Adapter {
                     path: adapter.path().to_owned(),
                     tensor: pair.target.clone(),
                     problem,
@@ -81,12 +81,12 @@ impl<'a> MergedWeights<'a> {
                     fits(tensor, rows, pair).map_err(refused)?;
                     if tensor.ty.is_quantized() && !allow_requantize {
                         let (from, to) = (tensor.ty, tensor.kept);
-                        return Err(QuantizeError::Requantize { tensor: tensor.name.clone(), from, to });
+                        return Err(ConvertError::Requantize { tensor: tensor.name.clone(), from, to });
                     }
                     let matrix = |info: &TensorInfo| {
                         let mut numbers = vec![0.0; info.shape.iter().product()];
                         latent_quant::decode(info.ty, adapter.data(info), &mut numbers)?;
-                        Ok::<_, QuantizeError>(numbers)
+                        Ok::<_, ConvertError>(numbers)
                     };
                     terms.entry(at).or_default().push(MergedTerm {
                         rows,
@@ -229,7 +229,7 @@ impl Weights for MergedWeights<'_> {
         self.base.path()
     }
 
-    fn metadata(&self) -> Result<&Metadata, QuantizeError> {
+    fn metadata(&self) -> Result<&Metadata, ConvertError> {
         self.base.metadata()
     }
 
@@ -245,7 +245,7 @@ impl Weights for MergedWeights<'_> {
         self.base.rows_together(tensor)
     }
 
-    fn rows(&self, tensor: usize) -> Result<Box<dyn WeightRowReader + '_>, QuantizeError> {
+    fn rows(&self, tensor: usize) -> Result<Box<dyn WeightRowReader + '_>, ConvertError> {
         let base = self.base.rows(tensor)?;
         let Some(terms) = self.terms.get(&tensor) else { return Ok(base) };
         let (columns, rows, _) = columns_rows_matrices(&self.tensors[tensor].shape);
@@ -262,7 +262,7 @@ struct MergedRows<'a> {
 }
 
 impl WeightRowReader for MergedRows<'_> {
-    fn read(&self, first: usize, out: &mut [f32]) -> Result<(), QuantizeError> {
+    fn read(&self, first: usize, out: &mut [f32]) -> Result<(), ConvertError> {
         self.base.read(first, out)?;
         let mut sums = vec![0.0; self.columns];
         for (row, out) in (first..).zip(out.chunks_exact_mut(self.columns.max(1))) {

@@ -9,7 +9,6 @@
 mod assigned_tensor;
 mod assignment;
 mod collected;
-mod error;
 mod gptq;
 mod hessians;
 mod importance;
@@ -26,10 +25,9 @@ mod weights;
 mod write;
 
 pub use assigned_tensor::AssignedTensor;
-pub use assignment::TensorPattern;
-pub use assignment::{Assignment, Options};
+pub use assignment::{Assignment, Options, TensorPattern};
 pub use collected::{Calibration, CollectedSums, write_importances};
-pub use error::QuantizeError;
+pub(crate) use gptq::gptq_type_names;
 pub use hessians::{HessianGroup, Hessians, write_hessians};
 pub use importance::Importances;
 pub use latent_quant::gptq::{DEFAULT_DAMPING, GptqOptions, has_gptq};

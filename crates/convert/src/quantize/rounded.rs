@@ -1,8 +1,8 @@
 //! Rounding of an assignment's tensors by Hessians.
 
+use crate::error::ConvertError;
 use crate::quantize::assigned_tensor::AssignedTensor;
 use crate::quantize::assignment::Assignment;
-use crate::quantize::error::QuantizeError;
 use crate::quantize::gptq::{FACTORS_KEPT, Gptq};
 use crate::quantize::hessians::Hessians;
 use crate::quantize::shape::columns_rows_matrices;
@@ -22,17 +22,13 @@ impl<'a> Assignment<'a> {
     ///
     /// # Errors
     /// A mix whose type has no GPTQ; Hessians of another model.
-    pub fn use_hessians(
-        &mut self,
-        hessians: &'a Hessians,
-        options: GptqOptions,
-    ) -> Result<(), QuantizeError> {
+    pub fn use_hessians(&mut self, hessians: &'a Hessians, options: GptqOptions) -> Result<(), ConvertError> {
         let base = self.mix().base();
         if !has_gptq(base) {
-            return Err(QuantizeError::NoGptq(base));
+            return Err(ConvertError::NoGptq(base));
         }
         if !(options.damping > 0.0 && options.damping.is_finite()) {
-            return Err(QuantizeError::Damping(options.damping));
+            return Err(ConvertError::Damping(options.damping));
         }
         hessians.check(&self.weights.display_name(), &self.weights.tensors())?;
         for tensor in &self.tensors {

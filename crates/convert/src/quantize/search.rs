@@ -1,8 +1,8 @@
 //! Search of tensor types for a file of a given size: spends bits where they reduce the error most.
 
+use crate::error::ConvertError;
 use crate::quantize::assigned_tensor::AssignedTensor;
 use crate::quantize::assignment::Assignment;
-use crate::quantize::error::QuantizeError;
 use crate::quantize::jobs::{QuantErrorSums, QuantizeWorker};
 use crate::quantize::shape::columns_rows_matrices;
 use latent_types::TensorType::{self, *};
@@ -85,7 +85,7 @@ impl<'a> Assignment<'a> {
         &self,
         threads: usize,
         progress: &(dyn Fn(usize, usize) -> bool + Sync),
-    ) -> Result<TypeMeasurements, QuantizeError> {
+    ) -> Result<TypeMeasurements, ConvertError> {
         let open = |i: &usize| self.tensors[*i].free && !self.tensors[*i].named;
         let tensors: Vec<usize> = (0..self.tensors.len()).filter(open).collect();
         let choices = self.all_choices(&tensors, threads, progress)?;
@@ -110,12 +110,12 @@ impl<'a> Assignment<'a> {
 
     /// Gives the tensors types with which the file has at most `target` bytes, so that the sum of their relative squared errors, each times
     /// what it tells, is as low as it can be.
-    pub fn fit(&mut self, measured: &TypeMeasurements, target: u64) -> Result<SizeFit, QuantizeError> {
+    pub fn fit(&mut self, measured: &TypeMeasurements, target: u64) -> Result<SizeFit, ConvertError> {
         let hulls = &measured.choices;
         let chosen = target
             .checked_sub(measured.fixed)
             .and_then(|room| choose(hulls, measured.weights.as_deref(), room));
-        let chosen = chosen.ok_or(QuantizeError::TooSmall { target, least: measured.range().0 })?;
+        let chosen = chosen.ok_or(ConvertError::TooSmall { target, least: measured.range().0 })?;
         let chosen: Vec<TypeChoice> = hulls.iter().zip(chosen).map(|(hull, at)| hull[at]).collect();
         let types: Vec<(usize, TensorType)> =
             measured.tensors.iter().zip(&chosen).map(|(tensor, choice)| (*tensor, choice.ty)).collect();
@@ -134,9 +134,9 @@ impl<'a> Assignment<'a> {
         tensors: &[usize],
         threads: usize,
         progress: &(dyn Fn(usize, usize) -> bool + Sync),
-    ) -> Result<Vec<Vec<TypeChoice>>, QuantizeError> {
+    ) -> Result<Vec<Vec<TypeChoice>>, ConvertError> {
         let (next, done, stopped) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicBool::new(false));
-        let found: Mutex<Vec<Result<Vec<TypeChoice>, QuantizeError>>> =
+        let found: Mutex<Vec<Result<Vec<TypeChoice>, ConvertError>>> =
             Mutex::new(tensors.iter().map(|_| Ok(Vec::new())).collect());
         let work = || {
             let mut worker = QuantizeWorker::default();
@@ -158,7 +158,7 @@ impl<'a> Assignment<'a> {
             work();
         });
         if stopped.into_inner() {
-            return Err(QuantizeError::Interrupted);
+            return Err(ConvertError::Interrupted);
         }
         found.into_inner().unwrap_or_else(PoisonError::into_inner).into_iter().collect()
     }
@@ -167,7 +167,7 @@ impl<'a> Assignment<'a> {
         &self,
         tensor: usize,
         worker: &mut QuantizeWorker<'a>,
-    ) -> Result<Vec<TypeChoice>, QuantizeError> {
+    ) -> Result<Vec<TypeChoice>, ConvertError> {
         let assigned = &self.tensors[tensor];
         let (columns, rows, matrices) = columns_rows_matrices(&assigned.shape);
         let weighted = self.importances.is_some_and(|all| all.has(&assigned.name));

@@ -1,8 +1,8 @@
 //! Sensitivity: the effect of an error in a group of tensors on the model's output.
 
+use crate::error::ConvertError;
 use crate::quantize::assigned_tensor::AssignedTensor;
 use crate::quantize::assignment::Assignment;
-use crate::quantize::error::QuantizeError;
 use crate::quantize::search::{TypeChoice, TypeMeasurements};
 use latent_types::TensorType;
 
@@ -51,7 +51,7 @@ impl Assignment<'_> {
         &mut self,
         measured: &TypeMeasurements,
         group: &TensorGroup,
-    ) -> Result<(), QuantizeError> {
+    ) -> Result<(), ConvertError> {
         let kept = measured.tensors.iter().map(|tensor| (*tensor, self.tensors[*tensor].kept));
         let mut types: Vec<(usize, TensorType)> = kept.collect();
         for place in &group.members {

@@ -1,6 +1,6 @@
 //! The source of the weights to quantize: a file or a conversion.
 
-use crate::quantize::error::QuantizeError;
+use crate::error::ConvertError;
 use latent_formats::gguf::Metadata;
 use latent_formats::identity::Identity;
 use latent_formats::{Checkpoint, CheckpointSource};
@@ -32,7 +32,7 @@ pub trait Weights: Sync {
     fn path(&self) -> &Path;
 
     /// The metadata of the written file, but for the keys that types and importances change.
-    fn metadata(&self) -> Result<&Metadata, QuantizeError>;
+    fn metadata(&self) -> Result<&Metadata, ConvertError>;
 
     /// Its tensors, in the order of the written file.
     fn tensors(&self) -> Vec<SourceTensor>;
@@ -44,13 +44,13 @@ pub trait Weights: Sync {
     fn rows_together(&self, tensor: usize) -> usize;
 
     /// Reads the tensor at an index.
-    fn rows(&self, tensor: usize) -> Result<Box<dyn WeightRowReader + '_>, QuantizeError>;
+    fn rows(&self, tensor: usize) -> Result<Box<dyn WeightRowReader + '_>, ConvertError>;
 }
 
 /// The rows of one tensor, counted through all its matrices.
 pub trait WeightRowReader {
     /// The weights of consecutive rows, whole [`Weights::rows_together`] or up to the end.
-    fn read(&self, first: usize, out: &mut [f32]) -> Result<(), QuantizeError>;
+    fn read(&self, first: usize, out: &mut [f32]) -> Result<(), ConvertError>;
 
     /// The bytes of the first ones of these rows, as many as are stored one after another in `ty`; none where the first must be encoded.
     fn stored(&self, ty: TensorType, rows: Range<usize>) -> Option<Cow<'_, [u8]>>;
@@ -68,10 +68,10 @@ impl Weights for Checkpoint {
         Checkpoint::path(self)
     }
 
-    fn metadata(&self) -> Result<&Metadata, QuantizeError> {
+    fn metadata(&self) -> Result<&Metadata, ConvertError> {
         let refused = |problem: &str| {
             let file = Checkpoint::display_name(self);
-            Err(QuantizeError::Source { file, problem: problem.to_owned() })
+            Err(ConvertError::Source { file, problem: problem.to_owned() })
         };
         if self.packed_from().is_some() {
             return refused(
@@ -105,7 +105,7 @@ impl Weights for Checkpoint {
         1
     }
 
-    fn rows(&self, tensor: usize) -> Result<Box<dyn WeightRowReader + '_>, QuantizeError> {
+    fn rows(&self, tensor: usize) -> Result<Box<dyn WeightRowReader + '_>, ConvertError> {
         let info = &Checkpoint::tensors(self)[tensor];
         let data = self.tensor(&info.name).map_or(&[][..], |tensor| tensor.data);
         let row_bytes = data.len().checked_div(info.rows()).unwrap_or(0);
@@ -129,7 +129,7 @@ impl StoredRows<'_> {
 }
 
 impl WeightRowReader for StoredRows<'_> {
-    fn read(&self, first: usize, out: &mut [f32]) -> Result<(), QuantizeError> {
+    fn read(&self, first: usize, out: &mut [f32]) -> Result<(), ConvertError> {
         let bytes = out.len() / self.ty.block_len() * self.ty.block_bytes();
         let start = first * self.row_bytes;
         Ok(latent_quant::decode(self.ty, &self.data[start..start + bytes], out)?)

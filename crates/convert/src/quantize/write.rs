@@ -1,8 +1,8 @@
 //! Writing an assignment: all cores quantize, one thread puts the pieces one behind the other.
 
+use crate::error::ConvertError;
 use crate::quantize::assigned_tensor::AssignedTensor;
 use crate::quantize::assignment::Assignment;
-use crate::quantize::error::QuantizeError;
 use crate::quantize::gptq::Gptq;
 use crate::quantize::importance::Importances;
 use crate::quantize::jobs::{QuantErrorSums, QuantizeJob, QuantizeWorker, jobs};
@@ -48,7 +48,7 @@ pub struct QuantizedModel {
 }
 
 /// What a thread hands to the file: bytes, unless they are there already.
-type QuantizeJobOutput = Result<(Option<Vec<u8>>, Option<QuantErrorSums>), QuantizeError>;
+type QuantizeJobOutput = Result<(Option<Vec<u8>>, Option<QuantErrorSums>), ConvertError>;
 
 /// Writes the files of an assignment with `threads` threads: `target`, or
 /// [those of a set](Assignment::targets). After an interruption the same call resumes from the
@@ -62,7 +62,7 @@ pub fn write(
     target: &Path,
     threads: usize,
     progress: &mut dyn FnMut(u64, u64) -> bool,
-) -> Result<QuantizedModel, QuantizeError> {
+) -> Result<QuantizedModel, ConvertError> {
     let targets = assignment.targets(target);
     for target in &targets {
         OutputFile::check(target)?;
@@ -80,9 +80,7 @@ pub fn write(
                 // no run can go on after other errors
                 if !matches!(
                     error,
-                    QuantizeError::Unfinished { .. }
-                        | QuantizeError::Stopped { .. }
-                        | QuantizeError::Output(_)
+                    ConvertError::Unfinished { .. } | ConvertError::Stopped { .. } | ConvertError::Output(_)
                 ) {
                     whole.into_iter().for_each(|(file, _)| file.discard());
                 }
@@ -113,7 +111,7 @@ fn write_part(
     threads: usize,
     sums: &mut [Option<QuantErrorSums>],
     progress: &mut dyn FnMut(u64) -> bool,
-) -> Result<(HeadlessFile, u64), QuantizeError> {
+) -> Result<(HeadlessFile, u64), ConvertError> {
     let header = assignment.header(number)?;
     let jobs = jobs(assignment, number)?;
     let total = jobs.last().map_or(header.len() as u64, |job| job.at + job.bytes as u64);
@@ -149,10 +147,10 @@ fn write_part(
 enum WriteInterruption {
     Io(std::io::Error),
     Asked,
-    Failed(QuantizeError),
+    Failed(ConvertError),
 }
 
-fn unfinished(ended: WriteInterruption, mut file: ResumableFile, target: &Path) -> QuantizeError {
+fn unfinished(ended: WriteInterruption, mut file: ResumableFile, target: &Path) -> ConvertError {
     // what cannot be counted is written again
     let _ = file.count();
     let (part, written) = (file.part().to_owned(), file.counted());
@@ -164,9 +162,9 @@ fn unfinished(ended: WriteInterruption, mut file: ResumableFile, target: &Path) 
             OutputError::Io { path: target.to_owned(), error }.into()
         }
         WriteInterruption::Io(error) => {
-            QuantizeError::Unfinished { target: target.to_owned(), part, written, error }
+            ConvertError::Unfinished { target: target.to_owned(), part, written, error }
         }
-        WriteInterruption::Asked => QuantizeError::Stopped { part, written },
+        WriteInterruption::Asked => ConvertError::Stopped { part, written },
         WriteInterruption::Failed(error) => error,
     }
 }

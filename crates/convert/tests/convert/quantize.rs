@@ -1,8 +1,7 @@
 //! Whole files: which types tensors get, what is refused, and runs that are interrupted.
 
-use latent_convert::quantize::{
-    Assignment, Importances, Mix, Options, QuantizeError, QuantizedModel, TensorPattern, write,
-};
+use latent_convert::ConvertError;
+use latent_convert::quantize::{Assignment, Importances, Mix, Options, QuantizedModel, TensorPattern, write};
 use latent_formats::gguf::{Writer, WriterValue};
 use latent_formats::{Checkpoint, CheckpointSource};
 use latent_testing::ModelRecipe;
@@ -202,7 +201,7 @@ fn an_interrupted_run_goes_on_and_gives_the_same_bytes() {
     for quarter in 1..4 {
         let stop = straight.bytes * quarter / 4;
         let stopped = write(&assignment, &out, 2, &mut |done, _| done < stop);
-        let Err(QuantizeError::Stopped { part, written }) = stopped else { panic!("{stopped:?}") };
+        let Err(ConvertError::Stopped { part, written }) = stopped else { panic!("{stopped:?}") };
         assert!(written >= stop && part.exists() && !out.exists());
     }
     let resumed = whole(&assignment, &out, 4);
@@ -215,7 +214,7 @@ fn an_interrupted_run_goes_on_and_gives_the_same_bytes() {
 
     // a partial file of other options is not resumed
     let stopped = write(&assignment, &model.at("other.gguf"), 1, &mut |_, _| false);
-    assert!(matches!(stopped, Err(QuantizeError::Stopped { .. })));
+    assert!(matches!(stopped, Err(ConvertError::Stopped { .. })));
     let other = Assignment::new(&model.checkpoint, &options("Q4_0"), None).unwrap();
     assert_eq!(whole(&other, &model.at("other.gguf"), 1).resumed, 0);
 }
@@ -376,7 +375,7 @@ fn a_size_is_met_and_more_room_means_lower_errors() {
     assert!(assignment.fit(&measured, least).is_ok() && most > 12_000_000);
     let error = assignment.fit(&measured, least - 1).unwrap_err();
     assert!(error.to_string().contains("smallest file"), "{error}");
-    assert!(matches!(assignment.measure(2, &|_, _| false), Err(QuantizeError::Interrupted)));
+    assert!(matches!(assignment.measure(2, &|_, _| false), Err(ConvertError::Interrupted)));
 }
 
 #[test]
