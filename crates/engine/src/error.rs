@@ -10,6 +10,7 @@ use latent_types::Setting;
 /// An error of loading or running a model.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "the messages name the fields")]
 pub enum EngineError {
     /// The file cannot be opened or is malformed.
     #[error(transparent)]
@@ -19,19 +20,13 @@ pub enum EngineError {
     ModelConfig(#[from] ConfigError),
     /// Its tensors or hyper-parameters are incomplete, and so are its files on the ranks that share it.
     #[error("{error}; no rank has {files}: copy to each rank the files with its own tensors")]
-    FilesOfNobody {
-        /// What is incomplete.
-        error: Box<EngineError>,
-        /// Files that no rank has, and how many tensors they hold.
-        files: String,
-    },
+    FilesOfNobody { error: Box<EngineError>, files: String },
     /// Its tensors do not fill the circuit, or no kernel fits.
     #[error(transparent)]
     Graph(#[from] GraphError),
     /// The circuit, the plans or the file's tensors break a rule of the audit.
     #[error("{file}: {}", found(findings))]
     Audit {
-        /// The file.
         file: String,
         /// What was found: at least one.
         findings: Vec<latent_graph::audit::Finding>,
@@ -47,20 +42,10 @@ pub enum EngineError {
     Backend(BackendError),
     /// A step without rows, or with more than the engine was made for.
     #[error("a step of {rows} rows is outside 1 to {max_batch_tokens}")]
-    Rows {
-        /// Rows asked for.
-        rows: usize,
-        /// Most rows of a step.
-        max_batch_tokens: usize,
-    },
+    Rows { rows: usize, max_batch_tokens: usize },
     /// One sequence of a step cannot run.
     #[error("{}{error}", place(*index))]
-    Sequence {
-        /// Its index among the inputs, if the step has several.
-        index: Option<usize>,
-        /// Why.
-        error: SeqError,
-    },
+    Sequence { index: Option<usize>, error: SeqError },
     /// The KV cache has no room.
     #[error(transparent)]
     CacheFull(#[from] CacheFull),
@@ -76,12 +61,7 @@ pub enum EngineError {
     NoContextShift,
     /// A stretch of rows that a sequence does not have.
     #[error("rows {}..{} are not a stretch of the sequence, which has {rows} rows", stretch.start, stretch.end)]
-    Stretch {
-        /// The stretch.
-        stretch: std::ops::Range<usize>,
-        /// Rows of the sequence.
-        rows: usize,
-    },
+    Stretch { stretch: std::ops::Range<usize>, rows: usize },
     /// A processor of the answer's logits cannot go on: see [`LogitsProcessor::failure`](crate::LogitsProcessor::failure).
     #[error("{0}")]
     Constraint(String),

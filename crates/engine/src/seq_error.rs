@@ -5,70 +5,37 @@ use crate::cache::{CacheFull, StatesFull};
 /// Why one sequence takes no part in a step, while the others run.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "the messages name the fields")]
 pub enum SeqError {
     /// Neither tokens nor embeddings.
     #[error("the input has neither new tokens nor embeddings")]
     NoRows,
     /// A token id that the vocabulary does not have.
     #[error("token id {token} at position {position} is out of range: the vocabulary has {vocab} tokens")]
-    Token {
-        /// The id.
-        token: u32,
-        /// Where it stands.
-        position: usize,
-        /// Tokens in the vocabulary.
-        vocab: usize,
-    },
+    Token { token: u32, position: usize, vocab: usize },
     /// Embeddings whose rows do not have the model's hidden size.
     #[error(
         "{elements} elements of embeddings in rows of {width} do not match the model's hidden size ({hidden})"
     )]
-    EmbeddingWidth {
-        /// Elements of all rows.
-        elements: usize,
-        /// Elements of a row, as the caller says.
-        width: usize,
-        /// The model's hidden size.
-        hidden: usize,
-    },
+    EmbeddingWidth { elements: usize, width: usize, hidden: usize },
     /// An embedding with an element that is not finite.
     #[error("element {element} of the embedding at position {position} is not finite")]
-    EmbeddingNotFinite {
-        /// Where the row stands.
-        position: usize,
-        /// The element of the row.
-        element: usize,
-    },
+    EmbeddingNotFinite { position: usize, element: usize },
     /// Logits of a row that does not exist.
     #[error("logits of row {row} requested, but the input has {rows} rows")]
-    Wanted {
-        /// The row.
-        row: usize,
-        /// New rows of the sequence.
-        rows: usize,
-    },
+    Wanted { row: usize, rows: usize },
     /// Rows of the sequence that its MTP layer has not run and cannot run any more.
     #[error(
         "no token can be drafted after the {rows} rows of this sequence: some of them were restored, embeddings, or run without drafts; run them \
          again"
     )]
-    NoDraft {
-        /// Rows of the sequence.
-        rows: usize,
-    },
+    NoDraft { rows: usize },
     /// The rows of the sequence are not those of the tokens that its answer has run.
     #[error(
         "the sequence has {rows} rows and its answer has run {ran} tokens, which differ from position {position} on: give an answer the same \
          sequence at every step"
     )]
-    OtherTokens {
-        /// The first position at which they differ.
-        position: usize,
-        /// Rows of the sequence.
-        rows: usize,
-        /// Tokens that the answer has run.
-        ran: usize,
-    },
+    OtherTokens { position: usize, rows: usize, ran: usize },
     /// Another engine has run the sequence.
     #[error("another engine has run this sequence and keeps its cache: use it with that one")]
     Foreign,

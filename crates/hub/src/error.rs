@@ -41,68 +41,39 @@ fn listed(choices: &[ModelChoice], more: usize) -> String {
 /// Why a reference is not understood, or a model not found, downloaded, listed or removed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "the messages name the fields")]
 pub enum HubError {
     /// A reference that names no model.
     #[error(
         "{text}: {problem}; a model of the hub is a short name, hf:OWNER/NAME, hf:OWNER/NAME:Q4_K_M, hf:OWNER/NAME@REVISION or hf:OWNER/NAME/FILE.gguf"
     )]
-    Reference {
-        /// What was given.
-        text: String,
-        /// What is wrong with it.
-        problem: String,
-    },
+    Reference { text: String, problem: String },
     /// A short name of a model that cannot run.
     #[error("{name}: the model is not supported: {reason}")]
-    Unsupported {
-        /// The name.
-        name: String,
-        /// Why.
-        reason: String,
-    },
+    Unsupported { name: String, reason: String },
     /// An environment variable that cannot be used. Its value is not shown: it may be a secret.
     #[error("{name}: {problem}")]
-    Setting {
-        /// The variable, or the file that it names.
-        name: String,
-        /// What is wrong, and what is expected.
-        problem: String,
-    },
+    Setting { name: String, problem: String },
     /// The network is switched off, and the model is not on this machine.
     #[error(
         "{what} is not on this machine, and HF_HUB_OFFLINE or {} disables downloads: leave it out, or run `latent pull` on a machine with network access and copy the cache folder",
         Setting::Offline
     )]
-    Offline {
-        /// The reference.
-        what: String,
-    },
+    Offline { what: String },
     /// A host that does not answer or brings no progress, also not after several attempts.
     #[error(
         "{host}: {problem}; check the network (HTTPS_PROXY names a proxy, HF_ENDPOINT another hub); the same command continues where this one stopped"
     )]
-    Unreachable {
-        /// Scheme, host and port.
-        host: String,
-        /// What happened last.
-        problem: String,
-    },
+    Unreachable { host: String, problem: String },
     /// The certificate of a host is not accepted.
     #[error(
         "{host}: {problem}; install the system's CA certificates (package ca-certificates), or name a file of certificates in SSL_CERT_FILE"
     )]
-    Tls {
-        /// Scheme, host and port.
-        host: String,
-        /// What TLS says.
-        problem: String,
-    },
+    Tls { host: String, problem: String },
     /// 401 or 403.
     #[error("{repo}: access denied ({status}{message}); {}", access_advice(.repo, .page, *.token, *.gated))]
     Access {
-        /// The repository.
         repo: Repo,
-        /// Its page.
         page: String,
         /// 401 or 403.
         status: u16,
@@ -115,26 +86,14 @@ pub enum HubError {
     },
     /// No such repository.
     #[error("{repo}: repository not found; check the spelling at {page}")]
-    NoRepo {
-        /// The repository.
-        repo: Repo,
-        /// Its page.
-        page: String,
-    },
+    NoRepo { repo: Repo, page: String },
     /// No such branch, tag or commit.
     #[error("{repo}: no revision {revision:?}; omit @{revision} to use the newest one")]
-    NoRevision {
-        /// The repository.
-        repo: Repo,
-        /// What was asked for.
-        revision: String,
-    },
+    NoRevision { repo: Repo, revision: String },
     /// No such file.
     #[error("{repo}: no file {file}; {there}")]
     NoFile {
-        /// The repository.
         repo: Repo,
-        /// What was asked for.
         file: String,
         /// What to do, or nothing.
         there: String,
@@ -142,29 +101,19 @@ pub enum HubError {
     /// No model of this quant, or several and none is preferred.
     #[error("{repo}: {problem}{}", listed(.choices, *.more))]
     Choose {
-        /// The repository.
         repo: Repo,
-        /// Why none was chosen.
         problem: String,
-        /// Models to choose from.
         choices: Box<[ModelChoice]>,
         /// Number of further models.
         more: usize,
     },
     /// A repository without a model in a format that is read.
     #[error("{repo}: {problem}")]
-    NoModel {
-        /// The repository.
-        repo: Repo,
-        /// What is missing.
-        problem: String,
-    },
+    NoModel { repo: Repo, problem: String },
     /// 429, and the wait is longer than this waits.
     #[error("{host} limits the rate of requests{}; try again later{advice}", wait_of(.wait))]
     RateLimited {
-        /// Scheme, host and port.
         host: String,
-        /// How long it asks to wait.
         wait: Option<Duration>,
         /// Advice for those without a token.
         advice: &'static str,
@@ -174,97 +123,41 @@ pub enum HubError {
     Response {
         /// The address, without its query.
         url: String,
-        /// What is wrong with the answer.
         problem: String,
     },
     /// A name that would lead out of the folder, or that not every system can hold.
     #[error(
         "{path:?}: {problem}; nothing of this model was written: report it to the owner of the repository"
     )]
-    UnsafePath {
-        /// The path that the hub gave.
-        path: String,
-        /// Why it is refused.
-        problem: &'static str,
-    },
+    UnsafePath { path: String, problem: &'static str },
     /// A file whose bytes are not the ones announced.
     #[error(
         "{file}: its checksum is {got}, expected {expected}; it was removed: run the command again, and tell the owner of the repository if this repeats"
     )]
-    Checksum {
-        /// The file.
-        file: String,
-        /// What the hub lists.
-        expected: String,
-        /// What came.
-        got: String,
-    },
+    Checksum { file: String, expected: String, got: String },
     /// A file that is longer or shorter than announced.
     #[error(
         "{file}: the server sends {got}, expected {expected} bytes; run the command again, and tell the owner of the repository if this repeats"
     )]
-    Size {
-        /// The file.
-        file: String,
-        /// What the hub lists.
-        expected: u64,
-        /// What comes.
-        got: String,
-    },
+    Size { file: String, expected: u64, got: String },
     /// Not enough room, found before anything is downloaded.
     #[error("{}: {} are needed and {} are free; make room (`latent ls` and `latent rm` help), or name another folder in LATENT_CACHE", folder.display(), format_bytes(*.needed), format_bytes(*.free))]
-    Space {
-        /// The cache folder.
-        folder: PathBuf,
-        /// Bytes that are still to come.
-        needed: u64,
-        /// Bytes that are free.
-        free: u64,
-    },
+    Space { folder: PathBuf, needed: u64, free: u64 },
     /// The disk became full.
     #[error("{}: {error} after {} of {}; the partial file is kept: make room, then run the same command again to resume", path.display(), format_bytes(*.kept), format_bytes(*.size))]
-    DiskFull {
-        /// The file that was written.
-        path: PathBuf,
-        /// The operating system's error.
-        error: io::Error,
-        /// Bytes that are kept.
-        kept: u64,
-        /// Bytes that the whole has.
-        size: u64,
-    },
+    DiskFull { path: PathBuf, error: io::Error, kept: u64, size: u64 },
     /// The operating system refuses something.
     #[error("{}: {error}", path.display())]
-    Io {
-        /// The file or folder.
-        path: PathBuf,
-        /// The operating system's error.
-        error: io::Error,
-    },
+    Io { path: PathBuf, error: io::Error },
     /// Something in the cache folder that Latent did not put there.
     #[error("{}: {problem}", path.display())]
-    Cache {
-        /// The file or folder.
-        path: PathBuf,
-        /// What is wrong, and what to do.
-        problem: String,
-    },
+    Cache { path: PathBuf, problem: String },
     /// The caller stopped the download.
     #[error("stopped; {} of {what} are kept; run the same command again to resume", format_bytes(*.kept))]
-    Stopped {
-        /// The reference.
-        what: String,
-        /// Bytes that are kept.
-        kept: u64,
-    },
+    Stopped { what: String, kept: u64 },
     /// Nothing like it was pulled.
     #[error("{what}: not found in {}; `latent ls` lists the downloaded models", cache.display())]
-    NotPulled {
-        /// What was asked for.
-        what: String,
-        /// The cache folder.
-        cache: PathBuf,
-    },
+    NotPulled { what: String, cache: PathBuf },
 }
 
 impl HubError {

@@ -5,185 +5,86 @@ use latent_types::Tier;
 /// An error of this library.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "the messages name the fields")]
 pub enum Error {
     /// K does not fill words.
     #[error(
         "K is {k}, which is not a multiple of 8: a word holds eight codes along K; pad the weight with zeros"
     )]
-    WordSize {
-        /// Input features.
-        k: usize,
-    },
+    WordSize { k: usize },
     /// The group does not divide K.
     #[error("K is {k}, which is not a multiple of the group size {group}; use a divisor of K, or K itself")]
-    Group {
-        /// Input features.
-        k: usize,
-        /// Inputs per scale.
-        group: usize,
-    },
+    Group { k: usize, group: usize },
     /// A slice has another length than its shape.
     #[error("{what} [{rows}, {cols}] has {expected} elements, but {found} were given")]
-    Length {
-        /// Which operand.
-        what: &'static str,
-        /// Its rows.
-        rows: usize,
-        /// Its columns.
-        cols: usize,
-        /// Elements of that shape.
-        expected: usize,
-        /// Elements that are there.
-        found: usize,
-    },
+    Length { what: &'static str, rows: usize, cols: usize, expected: usize, found: usize },
     /// A shape has more elements than can be counted.
     #[error("{what} [{rows}, {cols}] has more elements than fit into memory")]
-    Overflow {
-        /// Which operand.
-        what: &'static str,
-        /// Its rows.
-        rows: usize,
-        /// Its columns.
-        cols: usize,
-    },
+    Overflow { what: &'static str, rows: usize, cols: usize },
     /// A zero point is out of range.
     #[error("the zero point of group {group} and column {col} is {value}; it must be from 0 to 16")]
-    ZeroPoint {
-        /// The group.
-        group: usize,
-        /// The column.
-        col: usize,
-        /// The zero point.
-        value: u8,
-    },
+    ZeroPoint { group: usize, col: usize, value: u8 },
     /// Unsigned integers without zero points, or another type with some.
     #[error("{quant} weights take {}zero points", if *.needed { "" } else { "no " })]
     Zeros {
-        /// The type of the weight.
         quant: &'static str,
         /// Whether it takes zero points.
         needed: bool,
     },
     /// A weight that is to be packed is infinite or NaN.
     #[error("the weight at [{row}, {col}] is {value}: only finite weights can be packed")]
-    NotFinite {
-        /// Its row, along K.
-        row: usize,
-        /// Its column.
-        col: usize,
-        /// The weight.
-        value: f32,
-    },
+    NotFinite { row: usize, col: usize, value: f32 },
     /// A Hessian that cannot be used.
     #[error("the Hessian of a weight with K = {k}: {problem}")]
-    Hessian {
-        /// Input features.
-        k: usize,
-        /// What is wrong with it.
-        problem: latent_quant::gptq::GptqError,
-    },
+    Hessian { k: usize, problem: latent_quant::gptq::GptqError },
     /// A group needs a scale beyond f16.
     #[error(
         "group {group} of column {col} needs the scale {scale}, beyond the largest f16 (65504): scale the weight down"
     )]
-    ScaleRange {
-        /// The group.
-        group: usize,
-        /// The column.
-        col: usize,
-        /// The scale.
-        scale: f32,
-    },
+    ScaleRange { group: usize, col: usize, scale: f32 },
     /// No kernel does what was asked for.
     #[error("no kernel {kernel} on {tier} for groups of {group} and inputs of {inputs}")]
     NoKernel {
-        /// The kernel.
         kernel: &'static str,
-        /// The instruction set that was asked for, or the machine's best.
         tier: Tier,
-        /// Inputs per scale.
         group: usize,
         /// Precision of the inputs: f32, bf16 or int8.
         inputs: &'static str,
     },
     /// A parallel factor of 0, or of more than K has words.
     #[error("the parallel factor is {slices}; it must be from 1 to K / 8 = {words}")]
-    Slices {
-        /// The factor.
-        slices: usize,
-        /// Words of K.
-        words: usize,
-    },
+    Slices { slices: usize, words: usize },
     /// A kernel refused a shape that was checked.
     #[error(transparent)]
     Shape(#[from] latent_kernels::ShapeError),
     /// A device's name without a device.
     #[error("unknown device {name:?}: expected cpu, auto, gpu or gpu:N; {devices}")]
-    UnknownDevice {
-        /// The name.
-        name: String,
-        /// The devices, in words.
-        devices: String,
-    },
+    UnknownDevice { name: String, devices: String },
     /// A build without GPUs.
     #[error("device gpu:{index}: this build has no GPUs: build Latent with the feature gpu, or use cpu")]
-    NoGpu {
-        /// The number of the adapter.
-        index: usize,
-    },
+    NoGpu { index: usize },
     /// An option of the CPU.
     #[error("{option} selects CPU instructions and cannot be used on {device}: omit it")]
-    CpuOption {
-        /// The option.
-        option: &'static str,
-        /// The device.
-        device: String,
-    },
+    CpuOption { option: &'static str, device: String },
     /// No kernel of a device does what was asked for.
     #[error(
         "no kernel {kernel} on {device} for inputs of {inputs}: f32 and f16 inputs are multiplied as given"
     )]
-    NoDeviceKernel {
-        /// The kernel.
-        kernel: &'static str,
-        /// The device.
-        device: String,
-        /// Precision of the inputs.
-        inputs: &'static str,
-    },
+    NoDeviceKernel { kernel: &'static str, device: String, inputs: &'static str },
     /// An operand is in the memory of another device, or of one that was opened again.
     #[error(
         "{what} is in the memory of {found}, and the weight in that of {expected} (each opening of a device has its own memory)"
     )]
-    OtherDevice {
-        /// Which operand.
-        what: &'static str,
-        /// Its device.
-        found: String,
-        /// That of the weight.
-        expected: String,
-    },
+    OtherDevice { what: &'static str, found: String, expected: String },
     /// An order of inputs names one that does not exist.
     #[error("the order of inputs names {input} at {at}, but K is {k}")]
-    Order {
-        /// Where.
-        at: usize,
-        /// The input.
-        input: u32,
-        /// Input features.
-        k: usize,
-    },
+    Order { at: usize, input: u32, k: usize },
     /// A forked child has no device.
     #[error(
         "process {child} was forked from process {parent}, which opened the GPU: its device is not here; open it in the child (with Python's \
          multiprocessing, start processes by \"spawn\")"
     )]
-    Forked {
-        /// This process.
-        child: u32,
-        /// That of the device.
-        parent: u32,
-    },
+    Forked { child: u32, parent: u32 },
     /// A device has too little memory.
     #[error("{0}")]
     DeviceMemory(String),

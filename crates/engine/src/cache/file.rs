@@ -53,6 +53,7 @@ pub const MAX_ATTACHMENT: usize = 64 << 20;
 /// Why a saved sequence cannot be written or read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "the messages name the fields")]
 pub enum CacheFileError {
     /// The file cannot be written.
     #[error(transparent)]
@@ -62,75 +63,36 @@ pub enum CacheFileError {
     Input(#[from] InputError),
     /// The file cannot be read.
     #[error("{}: {error}", path.display())]
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// What the operating system says.
-        error: io::Error,
-    },
+    Io { path: PathBuf, error: io::Error },
     /// The file is not a saved sequence, or is damaged.
     #[error("{}: not a saved Latent sequence: {problem}; save it again", path.display())]
-    Damaged {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong.
-        problem: String,
-    },
+    Damaged { path: PathBuf, problem: String },
     /// It belongs to another model or another kind of cache.
     #[error("{}: saved with another {what}: {found}, but this session has {expected}", path.display())]
-    Mismatch {
-        /// The file.
-        path: PathBuf,
-        /// What differs.
-        what: &'static str,
-        /// What the file has.
-        found: String,
-        /// What the session has.
-        expected: String,
-    },
+    Mismatch { path: PathBuf, what: &'static str, found: String, expected: String },
     /// Some of its rows were embeddings, for which the file has no place.
     #[error(
         "{}: not saved: the sequence has embeddings from position {position} on, and the file holds tokens only; save it before they run, or \
          truncate it",
         path.display()
     )]
-    Embeddings {
-        /// The file.
-        path: PathBuf,
-        /// The first such row.
-        position: usize,
-    },
+    Embeddings { path: PathBuf, position: usize },
     /// Some of its rows were moved by a context shift, so that no tokens stand for them.
     #[error(
         "{}: not saved: a context shift has moved the rows from position {position} on, and no tokens stand for them; truncate the sequence \
          to {position} rows",
         path.display()
     )]
-    Shifted {
-        /// The file.
-        path: PathBuf,
-        /// The first such row.
-        position: usize,
-    },
+    Shifted { path: PathBuf, position: usize },
     /// The backend's memory failed.
     #[error(transparent)]
     Backend(BackendError),
     /// It does not fit.
     #[error("{}: {full}; start with {} or more", path.display(), Setting::Context.to(full.rows))]
-    Full {
-        /// The file.
-        path: PathBuf,
-        /// How full the cache is.
-        full: CacheFull,
-    },
+    Full { path: PathBuf, full: CacheFull },
     /// Its recurrent state finds no room.
     #[error("{}: {full}", path.display())]
-    StatesFull {
-        /// The file.
-        path: PathBuf,
-        /// How many slots there are.
-        full: StatesFull,
-    },
+    StatesFull { path: PathBuf, full: StatesFull },
 }
 
 /// Checks that every row of a sequence stands for a token.

@@ -91,15 +91,13 @@ pub struct JobUsage {
 /// Why a job has no answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "the messages name the fields")]
 pub enum JobError {
     /// Its deadline has passed.
     #[error(
         "the deadline passed after {completion} tokens of the answer; ask for fewer tokens or allow more time"
     )]
-    Deadline {
-        /// Chosen tokens.
-        completion: usize,
-    },
+    Deadline { completion: usize },
     /// A processor of its logits cannot go on, such as a grammar that is too ambiguous: the request is at fault.
     #[error("{0}")]
     Constraint(String),
@@ -123,6 +121,7 @@ impl From<EngineError> for JobError {
 /// Why a job is not taken.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "the messages name the fields")]
 pub enum Refusal {
     /// Too many jobs wait.
     #[error(
@@ -130,9 +129,7 @@ pub enum Refusal {
         retry_after.as_secs()
     )]
     Full {
-        /// Jobs that wait.
         waiting: usize,
-        /// Tokens of their prompts.
         waiting_tokens: usize,
         /// When there will be room, as far as the speed until now tells: whole seconds, at least one.
         retry_after: Duration,
@@ -141,12 +138,7 @@ pub enum Refusal {
     #[error(
         "the prompt has {tokens} tokens, but the context holds {context}, and at least one token of the answer must fit; shorten the prompt"
     )]
-    TooLong {
-        /// Tokens of the prompt.
-        tokens: usize,
-        /// Tokens of context.
-        context: usize,
-    },
+    TooLong { tokens: usize, context: usize },
     /// A parameter of the request is out of its range.
     #[error(transparent)]
     Parameter(#[from] ParamError),
