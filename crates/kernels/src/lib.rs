@@ -73,6 +73,7 @@ mod simd;
 mod table;
 mod tiers;
 mod view;
+#[cfg(feature = "w4")]
 mod w4;
 mod weights;
 mod widen;
@@ -106,6 +107,7 @@ pub use shape::ShapeError;
 pub use table::table;
 pub use tiers::{limit_tier, tier_limit};
 pub use view::{MatrixView, MatrixViewMut};
+#[cfg(feature = "w4")]
 pub use w4::{
     W4Args, W4Codes, W4DequantFn, W4Entry, W4Fn, W4Form, W4Input, W4Kernel, W4MatmulFn, W4Matrix, W4Scales,
     W4Scratch, W4Shape, W4Stripes, W4Unit, w4_dequant_f16, w4_reduce, w4_table, w4_zero,
