@@ -32,6 +32,9 @@ const RUNTIME: [(&str, &str); 8] = [
     ("model.h", include_str!("runtime/model.h")),
     ("kernels.c", include_str!("runtime/kernels.c")),
     ("kernels.h", include_str!("runtime/kernels.h")),
+    ("tiles.c", include_str!("runtime/tiles.c")),
+    ("tiles.h", include_str!("runtime/tiles.h")),
+    ("types.h", include_str!("runtime/types.h")),
     ("gguf.c", include_str!("runtime/gguf.c")),
     ("gguf.h", include_str!("runtime/gguf.h")),
 ];

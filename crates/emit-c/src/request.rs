@@ -41,16 +41,11 @@ fn target() -> BackendTarget {
 }
 
 impl EmitRequest<'_> {
-    /// What the C library cannot open: it maps one GGUF file.
+    /// What the C library cannot open: it maps one GGUF or packed file.
     pub(crate) fn refused_files(&self) -> Vec<String> {
         let mut refused = Vec::new();
         if matches!(self.checkpoint.source(), CheckpointSource::HuggingFace(_)) {
             refused.push("safetensors (make a GGUF file with `latent convert`)".to_owned());
-        }
-        if self.checkpoint.packed_from().is_some() {
-            refused.push(
-                "a packed file, whose tiles have no C code (give the file that it was packed from)".into(),
-            );
         }
         if self.checkpoint.files() > 1 && refused.is_empty() {
             let files = self.checkpoint.files();

@@ -100,7 +100,7 @@ fn entry(checkpoint: &Checkpoint, weight: &Weight) -> Result<(WeightRows, Tensor
     if weight.derived.is_some() || weight.cut.is_some() {
         return Err(format!("{name}: a part of a tensor"));
     }
-    let info = checkpoint.info(&part.tensor).filter(|info| info.is_stored() && info.tile_rows.is_none());
+    let info = checkpoint.info(&part.tensor).filter(|info| info.is_stored());
     let Some(info) = info else { return Err(format!("{name}: not stored as it is read")) };
     let elements = info.shape.iter().try_fold(1usize, |product, n| product.checked_mul(*n));
     let shape = &info.shape;
@@ -109,7 +109,8 @@ fn entry(checkpoint: &Checkpoint, weight: &Weight) -> Result<(WeightRows, Tensor
     }
     // a vector may be stored as a matrix of one column
     let (inputs, width) = (weight.inputs(), shape.last().copied().unwrap_or(1));
-    if inputs == 0 || (weight.ty.block_len() > 1 && inputs != width) {
+    let whole_rows = weight.ty.block_len() > 1 || info.tile_rows.is_some();
+    if inputs == 0 || (whole_rows && inputs != width) {
         return Err(format!("{name}: rows of {inputs} elements, stored as {width}"));
     }
     let mut dimensions = [1; MAX_DIMENSIONS];

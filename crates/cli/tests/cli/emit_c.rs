@@ -55,7 +55,7 @@ impl Compiler {
 
     /// The program of an emitted folder.
     fn program(&self, folder: &Path) -> PathBuf {
-        let shared = ["kernels", "gguf"].map(|name| {
+        let shared = ["kernels", "tiles", "gguf"].map(|name| {
             let object = self.objects.path().join(format!("{name}.o")).display().to_string();
             if !Path::new(&object).exists() {
                 self.compile(&["-c", "-o", &object, &format!("{name}.c")], folder);
@@ -64,10 +64,9 @@ impl Compiler {
         });
         let program = folder.join("program");
         let program_name = program.display().to_string();
-        self.compile(
-            &["-o", &program_name, "main.c", "libmodel.c", "plan.c", &shared[0], &shared[1], "-lm"],
-            folder,
-        );
+        let sources = ["-o", &program_name, "main.c", "libmodel.c", "plan.c"];
+        let shared = shared.each_ref().map(String::as_str);
+        self.compile(&[&sources[..], &shared, &["-lm"]].concat(), folder);
         program
     }
 }
@@ -75,6 +74,15 @@ impl Compiler {
 fn emit(model: &Path, folder: &Path, more: &[&str]) -> Output {
     let (model, folder) = (model.display().to_string(), folder.display().to_string());
     latent(&[&["graph", "-m", &model, "--emit-c", &folder][..], more].concat()).output().unwrap()
+}
+
+/// The packed file of a model.
+fn packed(model: &Path) -> PathBuf {
+    let packed = model.with_extension("latent");
+    let (from, to) = (model.display().to_string(), packed.display().to_string());
+    let made = latent(&["pack", &from, "-t", "1", "-o", &to]).output().unwrap();
+    assert!(made.status.success(), "{from}: {}", String::from_utf8_lossy(&made.stderr));
+    packed
 }
 
 fn emitted(model: &Path, folder: &Path, more: &[&str]) {
@@ -174,11 +182,35 @@ fn every_weight_format_agrees() {
         emitted(&model, &out, &["--rows", "3"]);
         let text = std::fs::read_to_string(out.join("plan.c")).unwrap();
         assert!(text.contains(&format!("/* {ty} */")), "no tensor is {ty}");
-        let found = logits_of(&compiler.program(&out), &model, &tokens);
+        let program = compiler.program(&out);
+        let found = logits_of(&program, &model, &tokens);
         let (mla, form) = FORMS[0];
         let mean = mean_error(&found, &reference(&model, &tokens, mla, form));
         assert!(mean <= EXACT, "{ty}: {mean:e}");
+        // tiles hold the same numbers, whichever file the library was written from
+        let packed = packed(&model);
+        assert_eq!(logits_of(&program, &packed, &tokens), found, "{ty} in tiles");
+        emitted(&packed, &folder.path().join(format!("{ty}-packed")), &["--rows", "3"]);
+        let plan = |folder: &str| std::fs::read_to_string(out.with_file_name(folder).join("plan.c")).unwrap();
+        let tables = |text: String| text.lines().filter(|line| line.starts_with("    {")).count();
+        assert_eq!(tables(plan(&format!("{ty}-packed"))), tables(plan(ty.name())), "{ty}");
     }
+}
+
+#[test]
+fn a_packed_demo_agrees_under_sanitizers() {
+    let Some(compiler) = Compiler::new(SANITIZED) else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let model = folder.path().join("demo.gguf");
+    std::fs::copy(demo(), &model).unwrap();
+    let (packed, out) = (packed(&model), folder.path().join("out"));
+    emitted(&packed, &out, &[]);
+    let program = compiler.program(&out);
+    let tokens = prompt(7);
+    let found = logits_of(&program, &packed, &tokens);
+    assert_eq!(found, logits_of(&program, &model, &tokens));
+    let mean = mean_error(&found, &reference(&packed, &tokens, MlaChoice::Auto, CacheForm::Latent));
+    assert!(mean <= EXACT, "{mean:e}");
 }
 
 #[test]
@@ -270,7 +302,6 @@ fn broken_files_are_refused_and_nothing_past_them_is_read() {
     let out = folder.path().join("out");
     emitted(&model, &out, &[]);
     let program = compiler.program(&out);
-    let whole = std::fs::read(&model).unwrap();
     let broken = folder.path().join("broken.gguf");
     let refused = |bytes: &[u8], what: &str| {
         std::fs::write(&broken, bytes).unwrap();
@@ -280,22 +311,26 @@ fn broken_files_are_refused_and_nothing_past_them_is_read() {
         assert!(stderr.starts_with("model: ") && stderr.contains("broken.gguf: "), "{what}: {stderr}");
         stderr
     };
-    // cut anywhere in the header, and in the last tensor
-    let lengths = (0..64).chain((64..whole.len()).step_by(whole.len() / 24)).chain([whole.len() - 40]);
-    for length in lengths {
-        refused(&whole[..length], &format!("cut at {length}"));
-    }
-    // other numbers in the header: refused, or harmless, but never read past the end
-    let header = 4096.min(whole.len());
-    for at in (4..header).step_by(61) {
-        for byte in [0xff, 0x00] {
-            let mut bytes = whole.clone();
-            bytes[at..(at + 4).min(header)].fill(byte);
-            std::fs::write(&broken, bytes).unwrap();
-            let out = run(&program, &broken, &["1"]);
-            let code = out.status.code();
-            let text = String::from_utf8_lossy(&out.stderr);
-            assert!(matches!(code, Some(0 | 1)), "byte {at} = {byte}: {code:?} {text}");
+    for (path, start) in [(model.clone(), 0), (packed(&model), 4096)] {
+        let whole = std::fs::read(&path).unwrap();
+        // cut anywhere in the header, and in the last tensor
+        let header = start..(start + 4096).min(whole.len());
+        let lengths =
+            (0..64).chain(header.clone().step_by(97)).chain((64..whole.len()).step_by(whole.len() / 24));
+        for length in lengths.chain([whole.len() - 40]) {
+            refused(&whole[..length], &format!("cut at {length}"));
+        }
+        // other numbers in the header: refused, or harmless, but never read past the end
+        for at in (4..64).step_by(3).chain(header.clone().step_by(61)) {
+            for byte in [0xff, 0x00] {
+                let mut bytes = whole.clone();
+                bytes[at..(at + 4).min(header.end)].fill(byte);
+                std::fs::write(&broken, bytes).unwrap();
+                let out = run(&program, &broken, &["1"]);
+                let code = out.status.code();
+                let text = String::from_utf8_lossy(&out.stderr);
+                assert!(matches!(code, Some(0 | 1)), "byte {at} = {byte}: {code:?} {text}");
+            }
         }
     }
     let other = random(folder.path(), "tiny-v3", TensorType::Q8_0, false);
@@ -337,9 +372,6 @@ fn what_has_no_c_code_is_refused_before_anything_is_written() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
     let model = random(folder.path(), "tiny-v2", TensorType::Q4_0, false);
-    let packed = path("packed.latent");
-    let (model_name, packed_name) = (model.display().to_string(), packed.display().to_string());
-    assert!(latent(&["pack", &model_name, "-t", "1", "-o", &packed_name]).output().unwrap().status.success());
     let shards = ModelRecipe {
         shards: Some(2),
         ..ModelRecipe::new("tiny-v2", RandomWeightTypes::from(TensorType::F32))
@@ -349,8 +381,7 @@ fn what_has_no_c_code_is_refused_before_anything_is_written() {
     let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("../engine/tests/fixtures/v3-bias");
     let out = path("out");
     for (model, flags, problem) in [
-        (&packed, &[][..], "packed file"),
-        (&shards, &[], "2 files"),
+        (&shards, &[][..], "2 files"),
         (&nvfp4, &[], "format NVFP4"),
         (&fixture, &[], "latent convert"),
         (&model, &["--cache-type", "int8"], "int8"),

@@ -109,7 +109,8 @@ static int read_string(struct cursor *c, const uint8_t **text, uint64_t *bytes)
     return skip(c, *bytes);
 }
 
-enum { GGUF_U32 = 4, GGUF_STRING = 8, GGUF_ARRAY = 9, GGUF_TYPES = 13, MAX_NESTING = 4 };
+enum { GGUF_U8 = 0, GGUF_U32 = 4, GGUF_STRING = 8, GGUF_U64 = 10, GGUF_I8_TENSOR = 24, GGUF_ARRAY = 9,
+       GGUF_TYPES = 13, MAX_NESTING = 4 };
 
 /* Skips a metadata value of this type. */
 static int skip_value(struct cursor *c, uint64_t type, int depth)
@@ -167,11 +168,95 @@ static int fail(char *error, size_t bytes, const char *problem)
     return -1;
 }
 
-int gguf_find(const struct file *file, const struct tensor *tensors, size_t count, const uint8_t **data,
+/* The arrays of a packed file with type, shape and layout of each tensor, and the order of their keys. */
+enum form_array { FORM_TYPES, FORM_DIMENSIONS, FORM_SHAPES, FORM_TILE_ROWS, FORM_ARRAYS };
+struct forms {
+    struct cursor at[FORM_ARRAYS];
+    int found[FORM_ARRAYS];
+};
+
+/* Remembers an array of forms; `value` is behind its type. Returns 0 if it is not what it should be. */
+static int note_form(struct forms *forms, const uint8_t *name, uint64_t bytes, uint64_t type, struct cursor value,
+                     uint64_t tensors)
+{
+    static const char *const keys[FORM_ARRAYS] = {"latent.tensor.types", "latent.tensor.dimensions",
+                                                  "latent.tensor.shapes", "latent.tensor.tile_rows"};
+    static const uint64_t elements[FORM_ARRAYS] = {GGUF_STRING, GGUF_U8, GGUF_U64, GGUF_U64};
+    for (int i = 0; i < FORM_ARRAYS; i++) {
+        uint64_t element, count;
+        if (compare(name, bytes, keys[i], strlen(keys[i])) != 0) continue;
+        if (type != GGUF_ARRAY || !read_number(&value, 4, &element) || !read_number(&value, 8, &count)) return 0;
+        if (element != elements[i] || (i != FORM_SHAPES && count != tensors)) return 0;
+        if (i == FORM_SHAPES && count > value.left / 8) return 0;
+        if (i == FORM_SHAPES) value.left = (size_t)count * 8;
+        forms->at[i] = value;
+        forms->found[i] = 1;
+    }
+    return 1;
+}
+
+/* Type, dimensions (innermost first) and rows in tiles of the next tensor. */
+static int next_form(struct forms *forms, const uint8_t **type, uint64_t *type_bytes,
+                     uint64_t dimensions[MAX_DIMENSIONS], int *known, uint64_t *tile_rows)
+{
+    uint64_t count, dimension;
+    if (!read_string(&forms->at[FORM_TYPES], type, type_bytes)) return 0;
+    if (!read_number(&forms->at[FORM_DIMENSIONS], 1, &count)) return 0;
+    for (int d = 0; d < MAX_DIMENSIONS; d++) dimensions[d] = 1;
+    *known = count <= MAX_DIMENSIONS;
+    for (uint64_t d = count; d > 0; d--) {
+        if (!read_number(&forms->at[FORM_SHAPES], 8, &dimension)) return 0;
+        if (d <= MAX_DIMENSIONS) dimensions[d - 1] = dimension;
+    }
+    return read_number(&forms->at[FORM_TILE_ROWS], 8, tile_rows);
+}
+
+/* The GGUF part of a file: all of it, or what follows the first page of a packed one. */
+static const char *gguf_part(const struct file *file, struct cursor *part, int *packed)
+{
+    enum { PAGE = 4096, VERSION = 2 };
+    struct cursor c = {file->data, file->bytes};
+    uint64_t version, bytes;
+    *part = c;
+    *packed = c.left >= 8 && memcmp(c.at, "LATENTPK", 8) == 0;
+    if (!*packed) return NULL;
+    if (!skip(&c, 8) || !read_number(&c, 8, &version) || !read_number(&c, 8, &bytes)) return "the packed file ends early";
+    if (version != VERSION) return "a packed file of another version: pack the model again";
+    if (bytes != file->bytes || !skip(part, PAGE)) return "the packed file is not whole";
+    return NULL;
+}
+
+/* What is wrong with a tensor's type, for its id in a GGUF file or its name in a packed one. */
+static int same_type(const struct tensor *t, int packed, uint64_t id, const uint8_t *name, uint64_t bytes)
+{
+    if (!packed) return id == t->type;
+    const char *expected = type_name((enum tensor_type)t->type);
+    return id == GGUF_I8_TENSOR && compare(name, bytes, expected, strlen(expected)) == 0;
+}
+
+/* Bytes of a tensor in tiles; 0 if they have no size. */
+static uint64_t tiled_bytes(const struct tensor *t, uint64_t tile_rows)
+{
+    uint64_t rows = 1;
+    for (int i = 1; i < MAX_DIMENSIONS; i++) {
+        if (t->dimensions[i] == 0 || rows > UINT64_MAX / t->dimensions[i]) return 0;
+        rows *= t->dimensions[i];
+    }
+    if (t->dimensions[0] > SIZE_MAX || tile_rows > SIZE_MAX) return 0;
+    const struct tiles tiles = tiles_layout((enum tensor_type)t->type, (size_t)t->dimensions[0]);
+    return tiles_bytes(&tiles, rows, tile_rows);
+}
+
+int gguf_find(const struct file *file, const struct tensor *tensors, size_t count, struct tensor_place *places,
               char *error, size_t error_bytes)
 {
-    struct cursor c = {file->data, file->bytes};
+    struct cursor c, whole;
+    struct forms forms = {{{NULL, 0}}, {0}};
+    int packed;
     uint64_t version, tensor_count, key_count, alignment = 32;
+    const char *broken = gguf_part(file, &whole, &packed);
+    if (broken) return fail(error, error_bytes, broken);
+    c = whole;
     if (c.left < 4 || memcmp(c.at, "GGUF", 4) != 0 || !skip(&c, 4)) return fail(error, error_bytes, "not a GGUF file");
     if (!read_number(&c, 4, &version) || !read_number(&c, 8, &tensor_count) || !read_number(&c, 8, &key_count))
         return fail(error, error_bytes, "the GGUF header ends early");
@@ -184,13 +269,17 @@ int gguf_find(const struct file *file, const struct tensor *tensors, size_t coun
             return fail(error, error_bytes, "the GGUF metadata ends early");
         const struct cursor value = c;
         if (!skip_value(&c, type, 0)) return fail(error, error_bytes, "the GGUF metadata is broken");
+        if (packed && !note_form(&forms, name, bytes, type, value, tensor_count))
+            return fail(error, error_bytes, "the packed file's forms of tensors are broken");
         if (type == GGUF_U32 && compare(name, bytes, key, sizeof key - 1) == 0) {
             struct cursor at = value;
             if (!read_number(&at, 4, &alignment) || alignment == 0)
                 return fail(error, error_bytes, "general.alignment is 0");
         }
     }
-    for (size_t i = 0; i < count; i++) data[i] = NULL;
+    for (int i = 0; packed && i < FORM_ARRAYS; i++)
+        if (!forms.found[i]) return fail(error, error_bytes, "the packed file has no forms of tensors");
+    for (size_t i = 0; i < count; i++) places[i] = (struct tensor_place){NULL, 0};
     /* offsets count from behind the list of tensors: it is read twice */
     struct cursor list = c;
     uint64_t start = 0;
@@ -211,28 +300,33 @@ int gguf_find(const struct file *file, const struct tensor *tensors, size_t coun
             if (!read_number(&c, 4, &type) || !read_number(&c, 8, &offset))
                 return fail(error, error_bytes, "the list of tensors ends early");
             if (pass == 0) continue;
+            const uint8_t *type_text = NULL;
+            uint64_t type_bytes = 0, tile_rows = 0;
+            const uint64_t stored = dimensions[0];
+            if (packed && !next_form(&forms, &type_text, &type_bytes, dimensions, &known, &tile_rows))
+                return fail(error, error_bytes, "the packed file's forms of tensors end early");
             const size_t index = find(tensors, count, name, bytes);
             if (index == count) continue;
             const struct tensor *t = &tensors[index];
             const char *problem = NULL;
-            const uint64_t size = tensor_bytes(t);
-            if (type != t->type) problem = "has another type";
+            const uint64_t size = tile_rows ? tiled_bytes(t, tile_rows) : tensor_bytes(t);
+            if (!same_type(t, packed, type, type_text, type_bytes)) problem = "has another type";
             else if (!known || memcmp(dimensions, t->dimensions, sizeof dimensions) != 0) problem = "has another shape";
-            else if (data[index]) problem = "is there twice";
-            else if (size == 0) problem = "has no size";
-            else if (offset > file->bytes - start || size > file->bytes - start - offset) problem = "is not in the file whole";
+            else if (places[index].data) problem = "is there twice";
+            else if (size == 0 || (packed && size != stored)) problem = "has another size";
+            else if (offset > whole.left - start || size > whole.left - start - offset) problem = "is not in the file whole";
             if (problem) {
                 snprintf(error, error_bytes, "tensor %s %s", t->name, problem);
                 return -1;
             }
-            data[index] = file->data + start + offset;
+            places[index] = (struct tensor_place){whole.at + start + offset, (size_t)tile_rows};
         }
-        const uint64_t header = file->bytes - c.left, rest = header % alignment;
+        const uint64_t header = whole.left - c.left, rest = header % alignment;
         start = rest ? header + (alignment - rest) : header;
-        if (start < header || start > file->bytes) start = file->bytes;
+        if (start < header || start > whole.left) start = whole.left;
     }
     for (size_t i = 0; i < count; i++)
-        if (!data[i]) {
+        if (!places[i].data) {
             snprintf(error, error_bytes, "tensor %s is missing", tensors[i].name);
             return -1;
         }

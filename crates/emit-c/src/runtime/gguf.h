@@ -1,4 +1,4 @@
-/* Reading of a GGUF file: every count, length and offset is checked before it is used. */
+/* Reading of a GGUF or packed file: every count, length and offset is checked before it is used. */
 #ifndef MODEL_GGUF_H
 #define MODEL_GGUF_H
 
@@ -15,6 +15,12 @@ struct tensor {
     uint64_t dimensions[MAX_DIMENSIONS]; /* 1 where a tensor has fewer */
 };
 
+/* Where a tensor begins, and the rows of each of its matrices if they are in tiles, otherwise 0. */
+struct tensor_place {
+    const uint8_t *data;
+    size_t tile_rows;
+};
+
 /* A file in memory, mapped where the system can. */
 struct file {
     const uint8_t *data;
@@ -26,9 +32,9 @@ struct file {
 const char *file_open(struct file *file, const char *path);
 void file_close(struct file *file);
 
-/* Finds `count` tensors, sorted by name, in a GGUF file and checks type, dimensions and that their
- * bytes are in the file; data[i] is where tensor i begins. Returns 0, or writes what is wrong. */
-int gguf_find(const struct file *file, const struct tensor *tensors, size_t count, const uint8_t **data,
+/* Finds `count` tensors, sorted by name, in a GGUF file or in a file of `latent pack`, and checks type,
+ * dimensions and that their bytes are in the file. Returns 0, or writes what is wrong. */
+int gguf_find(const struct file *file, const struct tensor *tensors, size_t count, struct tensor_place *places,
               char *error, size_t error_bytes);
 
 #endif

@@ -66,6 +66,29 @@ static struct type_block type_block(enum tensor_type type)
     return (struct type_block){0, 0};
 }
 
+const char *type_name(enum tensor_type type)
+{
+    switch (type) {
+    case TYPE_F32: return "F32";
+    case TYPE_F16: return "F16";
+    case TYPE_BF16: return "BF16";
+    case TYPE_Q4_0: return "Q4_0";
+    case TYPE_Q4_1: return "Q4_1";
+    case TYPE_Q5_0: return "Q5_0";
+    case TYPE_Q5_1: return "Q5_1";
+    case TYPE_Q8_0: return "Q8_0";
+    case TYPE_Q2_K: return "Q2_K";
+    case TYPE_Q3_K: return "Q3_K";
+    case TYPE_Q4_K: return "Q4_K";
+    case TYPE_Q5_K: return "Q5_K";
+    case TYPE_Q6_K: return "Q6_K";
+    case TYPE_IQ4_NL: return "IQ4_NL";
+    case TYPE_IQ4_XS: return "IQ4_XS";
+    case TYPE_MXFP4: return "MXFP4";
+    }
+    return "";
+}
+
 size_t type_row_bytes(enum tensor_type type, size_t inputs)
 {
     const struct type_block block = type_block(type);
@@ -266,8 +289,29 @@ static void decode_block(enum tensor_type type, const uint8_t *restrict b, float
     }
 }
 
+/* A row of a weight in tiles. */
+static const float *tiled_row(const struct weight *w, size_t row, float *line)
+{
+    const size_t matrix = row / w->tile_rows, r = row % w->tile_rows;
+    const size_t tiles = (w->tile_rows + TILE_ROWS - 1) / TILE_ROWS, elements = w->tiles.elements;
+    const uint8_t *tile = w->data + (matrix * tiles + r / TILE_ROWS) * w->tiles.bytes;
+    for (size_t b = 0; b < w->tiles.blocks; b++) {
+        uint8_t block[MAX_BLOCK_BYTES];
+        float *out = line + b * elements;
+        tile_block(&w->tiles, w->type, tile, r % TILE_ROWS, b, block);
+        const size_t left = w->inputs - b * elements, count = left < elements ? left : elements;
+        if (w->type == TYPE_F16)
+            for (size_t i = 0; i < count; i++) out[i] = half_at(block + 2 * i);
+        else if (w->type == TYPE_BF16)
+            for (size_t i = 0; i < count; i++) out[i] = bits_to_float((uint32_t)u16_at(block + 2 * i) << 16);
+        else decode_block(w->type, block, out);
+    }
+    return line;
+}
+
 const float *weight_row(const struct weight *w, size_t row, float *line)
 {
+    if (w->tile_rows) return tiled_row(w, row, line);
     const uint8_t *data = w->data + row * w->row_bytes;
     switch (w->type) {
     case TYPE_F32:

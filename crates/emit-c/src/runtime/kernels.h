@@ -6,39 +6,24 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "tiles.h"
+
 #ifdef MODEL_REFERENCE
 typedef double real;
 #else
 typedef float real;
 #endif
 
-/* Formats of weights, by their ids in GGUF files. */
-enum tensor_type {
-    TYPE_F32 = 0,
-    TYPE_F16 = 1,
-    TYPE_Q4_0 = 2,
-    TYPE_Q4_1 = 3,
-    TYPE_Q5_0 = 6,
-    TYPE_Q5_1 = 7,
-    TYPE_Q8_0 = 8,
-    TYPE_Q2_K = 10,
-    TYPE_Q3_K = 11,
-    TYPE_Q4_K = 12,
-    TYPE_Q5_K = 13,
-    TYPE_Q6_K = 14,
-    TYPE_IQ4_NL = 20,
-    TYPE_IQ4_XS = 23,
-    TYPE_BF16 = 30,
-    TYPE_MXFP4 = 39
-};
-
-/* A weight of the mapped file: rows of `inputs` elements, all matrices one after the other. */
+/* A weight of the mapped file: rows of `inputs` elements, all matrices one after the other; in tiles if
+ * `tile_rows` is not 0, the rows of each matrix. */
 struct weight {
     const uint8_t *data;
     enum tensor_type type;
     size_t rows;
     size_t inputs;
     size_t row_bytes;
+    size_t tile_rows;
+    struct tiles tiles;
 };
 
 /* A value: rows × heads × width elements of f32, with the distances of rows and heads in elements. */

@@ -41,13 +41,13 @@ static size_t times(struct layout *l, size_t a, size_t b)
     return a * b;
 }
 
-static void place_all(struct layout *l, struct model *m, const uint8_t ***data)
+static void place_all(struct layout *l, struct model *m, struct tensor_place **tensors)
 {
     struct scratch *s = &m->scratch;
     const size_t context = m->context;
     m->weights = place(l, plan.weight_count, sizeof *m->weights);
     m->cache = place(l, plan.cache_layers, sizeof *m->cache);
-    *data = place(l, plan.tensor_count, sizeof **data);
+    *tensors = place(l, plan.tensor_count, sizeof **tensors);
     m->arena = place(l, plan.arena_bytes, 1);
     m->hidden = place(l, times(l, plan.rows, plan.hidden), sizeof(float));
     m->logits = place(l, times(l, plan.head_rows, plan.vocab), sizeof(float));
@@ -81,7 +81,7 @@ struct model *model_open(const char *path, size_t context, char *error, size_t e
 {
     char problem[256];
     struct layout layout = {NULL, 0, 0};
-    const uint8_t **data;
+    struct tensor_place *tensors;
     if (context == 0) context = plan.context < 4096 ? plan.context : 4096;
     if (context > plan.context)
         return refuse(NULL, error, error_bytes, path, "the context is longer than the model's");
@@ -90,21 +90,26 @@ struct model *model_open(const char *path, size_t context, char *error, size_t e
     const char *failed = file_open(&m->file, path);
     if (failed) return refuse(m, error, error_bytes, path, failed);
     m->context = context;
-    place_all(&layout, m, &data);
+    place_all(&layout, m, &tensors);
     if (layout.overflow)
         return refuse(m, error, error_bytes, path, "the context needs more memory than can be addressed");
     m->memory = calloc(1, layout.bytes + ALIGN);
     if (!m->memory) return refuse(m, error, error_bytes, path, "the context does not fit in memory");
     layout = (struct layout){m->memory, 0, 0};
     layout.memory += (ALIGN - (uintptr_t)m->memory % ALIGN) % ALIGN;
-    place_all(&layout, m, &data);
-    if (gguf_find(&m->file, plan.tensors, plan.tensor_count, data, problem, sizeof problem) != 0)
+    place_all(&layout, m, &tensors);
+    if (gguf_find(&m->file, plan.tensors, plan.tensor_count, tensors, problem, sizeof problem) != 0)
         return refuse(m, error, error_bytes, path, problem);
     for (size_t i = 0; i < plan.weight_count; i++) {
         const struct weight_place *of = &plan.weights[i];
+        const struct tensor_place at = tensors[of->tensor];
         const enum tensor_type type = (enum tensor_type)plan.tensors[of->tensor].type;
-        m->weights[i] =
-            (struct weight){data[of->tensor], type, of->rows, of->inputs, type_row_bytes(type, of->inputs)};
+        if (at.tile_rows && of->inputs != plan.tensors[of->tensor].dimensions[0])
+            return refuse(m, error, error_bytes, path, "a weight in tiles has rows of another length");
+        m->weights[i] = (struct weight){at.data,    type,
+                                        of->rows,   of->inputs,
+                                        type_row_bytes(type, of->inputs), at.tile_rows,
+                                        tiles_layout(type, of->inputs)};
     }
     m->rotation = context > plan.rotation_context ? &plan.rotation_long : &plan.rotation;
     model_reset(m);
