@@ -25,7 +25,7 @@ pub struct CLibrary {
 }
 
 /// Files that are the same for every model.
-const RUNTIME: [(&str, &str); 8] = [
+const RUNTIME: [(&str, &str); 11] = [
     ("Makefile", include_str!("runtime/Makefile")),
     ("main.c", include_str!("runtime/main.c")),
     ("libmodel.c", include_str!("runtime/libmodel.c")),
