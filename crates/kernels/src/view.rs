@@ -54,6 +54,7 @@ impl<'a> MatrixView<'a> {
     }
 
     /// The elements from the first row on, and the stride.
+    #[cfg(feature = "w4")]
     pub(crate) fn parts(&self) -> (&'a [f32], usize) {
         (self.data, self.stride)
     }
