@@ -37,31 +37,124 @@ pub fn convert_adapter(
     base: &AdapterBase<'_>,
     out: &Path,
 ) -> Result<usize, ConvertError> {
-    let names: BTreeMap<String, String> = base
-        .circuit
-        .adapter_names(base.config)
-        .into_iter()
-        .map(|(gguf, hf)| if adapter.naming == AdapterNaming::Gguf { (gguf, hf) } else { (hf, gguf) })
-        .collect();
-    let renamed = |pair: &LowRankPair| {
-        names.get(pair.plain_target()).cloned().ok_or_else(|| ConvertError::Adapter {
-            path: adapter.path().to_owned(),
-            tensor: pair.target.clone(),
-            problem: "the base model has no tensor of this name that has one in the other form too".into(),
-        })
-    };
-    let targets = adapter.pairs.iter().map(renamed).collect::<Result<Vec<_>, _>>()?;
+    let pairs = renamed(adapter, base)?;
     match adapter.naming {
-        AdapterNaming::HuggingFace => into_gguf(adapter, base, &targets, out)?,
-        AdapterNaming::Gguf => into_peft(adapter, base, &targets, out)?,
+        AdapterNaming::HuggingFace => into_gguf(adapter, base, &pairs, out)?,
+        AdapterNaming::Gguf => into_peft(adapter, base, &pairs, out)?,
     }
-    Ok(targets.len())
+    Ok(pairs.len())
+}
+
+/// A and B for a tensor of the other form.
+struct RenamedPair {
+    target: String,
+    rank: usize,
+    factor: f64,
+    a: StoredMatrix,
+    b: StoredMatrix,
+}
+
+/// A matrix as the adapter stores it, or one per expert.
+struct StoredMatrix {
+    ty: TensorType,
+    shape: Vec<usize>,
+    bytes: Vec<u8>,
+}
+
+impl StoredMatrix {
+    fn new(adapter: &AdapterFile, info: &TensorInfo) -> StoredMatrix {
+        StoredMatrix { ty: info.ty, shape: info.shape.clone(), bytes: adapter.data(info).to_vec() }
+    }
+
+    /// The matrix of each expert.
+    fn split(&self) -> Vec<StoredMatrix> {
+        let each = self.bytes.len() / self.shape[0].max(1);
+        let of = |bytes: &[u8]| StoredMatrix {
+            ty: self.ty,
+            shape: self.shape[1..].to_vec(),
+            bytes: bytes.to_vec(),
+        };
+        self.bytes.chunks_exact(each.max(1)).map(of).collect()
+    }
+}
+
+/// The pairs by their names in the other form: GGUF has the experts of a layer in one tensor, PEFT has a tensor for each.
+fn renamed(adapter: &AdapterFile, base: &AdapterBase<'_>) -> Result<Vec<RenamedPair>, ConvertError> {
+    let from_gguf = adapter.naming == AdapterNaming::Gguf;
+    let swapped = |names: Vec<(String, String)>| -> BTreeMap<String, String> {
+        names.into_iter().map(|(gguf, hf)| if from_gguf { (gguf, hf) } else { (hf, gguf) }).collect()
+    };
+    let plain = swapped(base.circuit.adapter_names(base.config));
+    let experts = swapped(base.circuit.expert_adapter_names(base.config));
+    let count = base.config.moe.map_or(0, |moe| moe.experts);
+    let refused = |tensor: &str, problem: &str| ConvertError::Adapter {
+        path: adapter.path().to_owned(),
+        tensor: tensor.to_owned(),
+        problem: problem.to_owned(),
+    };
+    let single: BTreeMap<String, (&String, usize)> = experts
+        .iter()
+        .filter(|_| !from_gguf)
+        .flat_map(|(hf, gguf)| {
+            (0..count).map(move |expert| (hf.replace("{expert}", &expert.to_string()), (gguf, expert)))
+        })
+        .collect();
+    let mut pairs: Vec<RenamedPair> = Vec::new();
+    let mut stacks: BTreeMap<&String, Vec<Option<&LowRankPair>>> = BTreeMap::new();
+    for pair in &adapter.pairs {
+        let name = pair.plain_target();
+        let (a, b) = (StoredMatrix::new(adapter, &pair.a), StoredMatrix::new(adapter, &pair.b));
+        let (rank, factor) = (pair.rank(), pair.factor);
+        if let Some(target) = plain.get(name) {
+            pairs.push(RenamedPair { target: target.clone(), rank, factor, a, b });
+        } else if let Some((target, expert)) = single.get(name) {
+            stacks.entry(target).or_insert_with(|| vec![None; count])[*expert] = Some(pair);
+        } else if let Some(target) = experts.get(name).filter(|target| target.contains("{expert}")) {
+            if pair.a.shape.len() != 3 || pair.a.shape[0] != count {
+                return Err(refused(&pair.target, &format!("it does not have matrices of {count} experts")));
+            }
+            for (expert, (a, b)) in a.split().into_iter().zip(b.split()).enumerate() {
+                let target = target.replace("{expert}", &expert.to_string());
+                pairs.push(RenamedPair { target, rank, factor, a, b });
+            }
+        } else {
+            let problem = "the base model has no tensor of this name that has one in the other form too";
+            return Err(refused(&pair.target, problem));
+        }
+    }
+    for (target, of_experts) in stacks {
+        let Some(first) = of_experts.iter().flatten().next() else { continue };
+        let mut stack = RenamedPair {
+            target: target.clone(),
+            rank: first.rank(),
+            factor: first.factor,
+            a: StoredMatrix { ty: first.a.ty, shape: vec![count], bytes: Vec::new() },
+            b: StoredMatrix { ty: first.b.ty, shape: vec![count], bytes: Vec::new() },
+        };
+        stack.a.shape.extend(&first.a.shape);
+        stack.b.shape.extend(&first.b.shape);
+        for pair in &of_experts {
+            let alike = |pair: &&&LowRankPair| {
+                (pair.factor, pair.a.ty, pair.b.ty) == (first.factor, first.a.ty, first.b.ty)
+                    && (&pair.a.shape, &pair.b.shape) == (&first.a.shape, &first.b.shape)
+            };
+            let Some(pair) = pair.as_ref().filter(alike) else {
+                let problem =
+                    "a GGUF adapter has matrices of all experts of a layer, of one rank, alpha and type";
+                return Err(refused(&first.target, problem));
+            };
+            stack.a.bytes.extend_from_slice(adapter.data(&pair.a));
+            stack.b.bytes.extend_from_slice(adapter.data(&pair.b));
+        }
+        pairs.push(stack);
+    }
+    Ok(pairs)
 }
 
 fn into_gguf(
     adapter: &AdapterFile,
     base: &AdapterBase<'_>,
-    targets: &[String],
+    pairs: &[RenamedPair],
     out: &Path,
 ) -> Result<(), ConvertError> {
     // an alpha of 0 leaves B · A as it is
@@ -72,10 +165,10 @@ fn into_gguf(
     writer.key("adapter.type", WriterValue::String("lora".into()));
     writer.key("adapter.lora.alpha", WriterValue::F32(alpha));
     let mut matrices = Vec::new();
-    for (pair, target) in adapter.pairs.iter().zip(targets) {
-        let rest = pair.factor * pair.rank() as f64 / f64::from(alpha);
-        matrices.push(matrix(adapter, &pair.a, format!("{target}.lora_a"), 1.0, true)?);
-        matrices.push(matrix(adapter, &pair.b, format!("{target}.lora_b"), rest, true)?);
+    for RenamedPair { target, rank, factor, a, b } in pairs {
+        let rest = factor * *rank as f64 / f64::from(alpha);
+        matrices.push(matrix(adapter, a, format!("{target}.lora_a"), 1.0, true)?);
+        matrices.push(matrix(adapter, b, format!("{target}.lora_b"), rest, true)?);
     }
     let mut file = OutputFile::create(out)?;
     for matrix in &matrices {
@@ -91,28 +184,28 @@ fn into_gguf(
 fn into_peft(
     adapter: &AdapterFile,
     base: &AdapterBase<'_>,
-    targets: &[String],
+    pairs: &[RenamedPair],
     out: &Path,
 ) -> Result<(), ConvertError> {
     let module = |target: &str| target.strip_suffix(".weight").unwrap_or(target).to_owned();
-    let rank = adapter.pairs.first().map_or(1, LowRankPair::rank);
+    let rank = pairs.first().map_or(1, |pair| pair.rank);
     let (mut ranks, mut alphas, mut modules) = (Map::new(), Map::new(), BTreeSet::new());
     let mut writer = safetensors::Writer::new();
     let mut matrices = Vec::new();
     let folder = OutputFolder::create(out)?;
     let mut file = OutputFile::create(&out.join("adapter_model.safetensors"))?;
-    for (pair, target) in adapter.pairs.iter().zip(targets) {
-        let module = module(target);
+    for pair in pairs {
+        let module = module(&pair.target);
         modules.insert(module.rsplit('.').next().unwrap_or_default().to_owned());
-        let alpha = pair.factor * pair.rank() as f64;
-        if pair.rank() != rank {
-            ranks.insert(module.clone(), pair.rank().into());
+        let alpha = pair.factor * pair.rank as f64;
+        if pair.rank != rank {
+            ranks.insert(module.clone(), pair.rank.into());
         }
         if alpha != adapter.alpha {
             alphas.insert(module, alpha.into());
         }
-        for (is_a, info) in [(true, &pair.a), (false, &pair.b)] {
-            let matrix = matrix(adapter, info, peft_module(target, is_a), 1.0, false)?;
+        for (is_a, stored) in [(true, &pair.a), (false, &pair.b)] {
+            let matrix = matrix(adapter, stored, peft_module(&pair.target, is_a), 1.0, false)?;
             let declared = writer.tensor(matrix.name.clone(), matrix.ty, &matrix.shape);
             declared.map_err(|error| file.failed(error))?;
             matrices.push(matrix);
@@ -150,21 +243,21 @@ fn into_peft(
 /// A matrix times a factor: as it is stored if nothing has to be computed.
 fn matrix(
     adapter: &AdapterFile,
-    info: &TensorInfo,
+    stored: &StoredMatrix,
     name: String,
     factor: f64,
     quantized: bool,
 ) -> Result<NewMatrix, ConvertError> {
-    let bytes = adapter.data(info);
-    let shape = info.shape.clone();
+    let StoredMatrix { ty, shape, bytes } = stored;
+    let (ty, shape) = (*ty, shape.clone());
     // alpha / rank is rounded
-    if (factor - 1.0).abs() < 1e-6 && (quantized || !info.ty.is_quantized()) {
-        return Ok(NewMatrix { name, ty: info.ty, shape, bytes: bytes.to_vec() });
+    if (factor - 1.0).abs() < 1e-6 && (quantized || !ty.is_quantized()) {
+        return Ok(NewMatrix { name, ty, shape, bytes: bytes.clone() });
     }
-    let mut numbers = vec![0.0f32; info.shape.iter().product()];
-    latent_quant::decode(info.ty, bytes, &mut numbers).map_err(|error| ConvertError::Adapter {
+    let mut numbers = vec![0.0f32; shape.iter().product()];
+    latent_quant::decode(ty, bytes, &mut numbers).map_err(|error| ConvertError::Adapter {
         path: adapter.path().to_owned(),
-        tensor: info.name.clone(),
+        tensor: name.clone(),
         problem: error.to_string(),
     })?;
     let scaled = numbers.iter().map(|number| (f64::from(*number) * factor) as f32);

@@ -1,8 +1,9 @@
 //! Adapters of routed experts are merged from both forms, into the experts that they are of.
 
 use latent_convert::quantize::{AdapterNames, Assignment, MergedWeights, Mix, Options, Weights, write};
+use latent_convert::{AdapterBase, convert_adapter};
 use latent_formats::gguf::{Writer, WriterValue};
-use latent_formats::{AdapterFile, Checkpoint};
+use latent_formats::{AdapterFile, Checkpoint, LowRankPair};
 use latent_graph::{Circuit, ModelConfig};
 use latent_testing::{ModelRecipe, RandomPair, write_peft_adapter};
 use latent_types::TensorType;
@@ -93,4 +94,24 @@ fn adapters_of_experts_change_their_experts() {
             info.name
         );
     }
+    // each form becomes the other
+    let form = AdapterBase { circuit, config: &model, name: "base" };
+    let open = |name: &str| AdapterFile::open(&at(name)).unwrap();
+    assert_eq!(convert_adapter(&open("a.gguf"), &form, &at("peft-of-gguf")).unwrap(), experts);
+    assert_eq!(convert_adapter(&open("peft"), &form, &at("gguf-of-peft.gguf")).unwrap(), 1);
+    let contents = |name: &str| {
+        let adapter = open(name);
+        let pair = |pair: &LowRankPair| {
+            let [a, b] =
+                [&pair.a, &pair.b].map(|matrix| (matrix.shape.clone(), adapter.data(matrix).to_vec()));
+            (pair.target.clone(), pair.factor.to_bits(), a, b)
+        };
+        adapter.pairs.iter().map(pair).collect::<std::collections::BTreeSet<_>>()
+    };
+    assert!(contents("peft-of-gguf") == contents("peft"), "GGUF to PEFT");
+    assert!(contents("gguf-of-peft.gguf") == contents("a.gguf"), "PEFT to GGUF");
+    write_peft_adapter(&at("some"), &config, &pairs[1..]).unwrap();
+    let error = convert_adapter(&open("some"), &form, &at("some.gguf")).unwrap_err().to_string();
+    assert!(error.contains("all experts"), "{error}");
+    assert!(!at("some.gguf").exists());
 }
