@@ -106,11 +106,12 @@ impl IndexSelect {
         scratch: &mut WorkerScratch,
     ) {
         let cache = ctx.kv_view(span, self.kv_layer);
-        let heads = self.query.heads;
-        let numbers = heads * (self.query.width + 1) * rows.len();
+        let elements = self.query.heads * self.query.width;
+        let heads = elements / cache.width();
+        let numbers = (elements + heads) * rows.len();
         let (queries, weights) =
-            resize_scratch(&mut scratch.results, numbers).split_at_mut(heads * self.query.width * rows.len());
-        let lines = queries.chunks_exact_mut(heads * self.query.width).zip(weights.chunks_exact_mut(heads));
+            resize_scratch(&mut scratch.results, numbers).split_at_mut(elements * rows.len());
+        let lines = queries.chunks_exact_mut(elements).zip(weights.chunks_exact_mut(heads));
         for ((query, weights), row) in lines.zip(rows) {
             query.copy_from_slice(ctx.row(&self.query, row));
             query.chunks_exact_mut(cache.width()).for_each(|head| ctx.rotate_index(head, row));
