@@ -1,6 +1,6 @@
 //! `latent eval` and the memory of `latent bench`, as a user meets them.
 
-use crate::support::{demo, latent};
+use crate::support::{demo, latent, lookup_model};
 use serde_json::Value;
 use std::path::Path;
 
@@ -128,6 +128,43 @@ fn short_facts_are_found_wherever_they_stand() {
         assert!(tokens <= length && tokens > 0.7 * length, "{cell}");
     }
     assert!(found["found"]["value"].as_f64().unwrap() >= 0.5, "{found}");
+}
+
+/// A prompt of 900 tokens, of which each row attends to 32: the indexer has to find the fact.
+#[test]
+fn sparse_attention_finds_facts_as_attention_to_all_tokens_does() {
+    let folder = EvalFolder::new();
+    let found = |model: &str, how: &str| -> Vec<f64> {
+        let model = folder.path(model);
+        let found = json(&[
+            "eval",
+            "retrieval",
+            "-m",
+            &model,
+            "-n",
+            "1",
+            "--lengths",
+            "300,900",
+            "--depths",
+            "0,50,100",
+            "--trials",
+            "3",
+            "--sparse-attention",
+            how,
+        ]);
+        let cells = found["cells"].as_array().unwrap();
+        assert!(cells[3]["tokens"].as_f64().unwrap() > 800.0, "{found}");
+        cells.iter().map(|cell| cell["found"].as_f64().unwrap()).collect()
+    };
+    lookup_model::write(&folder.0.path().join("model"), 32, false);
+    lookup_model::write(&folder.0.path().join("blind"), 32, true);
+    for how in ["on", "off"] {
+        assert_eq!(found("model", how), [1.0; 6], "--sparse-attention {how}");
+    }
+    // the same facts behind an indexer that does not look for them
+    assert_eq!(found("blind", "off"), [1.0; 6]);
+    let blind = found("blind", "on");
+    assert!(blind.iter().sum::<f64>() <= 3.0, "{blind:?}");
 }
 
 #[test]

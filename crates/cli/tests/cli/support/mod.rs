@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 #[path = "../../../../hub/tests/support/mod.rs"]
 pub mod hub;
+pub mod lookup_model;
 #[cfg(feature = "mpi")]
 pub mod mpirun;
 pub mod server;
