@@ -7,7 +7,7 @@ use crate::support::demo;
 use crate::support::jobs;
 use crate::support::{CASES, all_logits, bits, checkpoint, error, fixture, folder};
 use latent_backend_wgpu::{GpuBackend, GpuError};
-use latent_engine::cache::Sequence;
+use latent_engine::cache::{Sequence, StateOptions};
 use latent_engine::memory::FittingLayers;
 use latent_engine::scheduler::{Job, Scheduler, SchedulerOptions};
 use latent_engine::{DeviceLayers, Engine, EngineError, EngineOptions, LogitsRequest, Offload};
@@ -71,6 +71,40 @@ fn wherever_a_fixture_is_cut_its_logits_are_hugging_faces() {
             let mean = expected.mean_error(&all_logits(&mut engine, tokens, 20));
             assert!(mean <= EXACT, "{case} {mla} {form:?}, {count} of {layers} layers: {mean:e}");
             println!("{case} {mla} {form:?}, {count} of {layers} layers and the output: {mean:.1e}");
+        }
+    }
+}
+
+/// Layers with a recurrent state on both devices: logits, and texts that go back to a snapshot.
+#[test]
+fn layers_with_a_state_are_cut_between_devices() {
+    let Some(gpu) = gpu() else { return };
+    let states = StateOptions { sequences: 4, snapshots: 4, every: 64 };
+    for case in ["kimi-linear-kda", "ling-3-kda"] {
+        let (expected, file) = (fixture(case), checkpoint(&folder(case)));
+        let layers = latent_graph::ModelConfig::from_checkpoint(&file).unwrap().layers;
+        let tokens = &expected.tokens[..expected.tokens.len().min(80)];
+        for count in [2, layers] {
+            let options = EngineOptions { states, ..options(DeviceLayers::Count(count)) };
+            let mut engine = load(gpu, &file, &options).unwrap();
+            let front = engine.summary().front.clone().unwrap();
+            assert_eq!((front.backend, front.layers, front.of), ("cpu", layers + 1 - count, layers));
+            let logits = all_logits(&mut engine, tokens, 20);
+            let mean = expected.mean_error(&logits);
+            assert!(mean <= EXACT, "{case}, {count} of {layers} layers: {mean:e}");
+            // the states of both devices go back to the same row
+            let mut sequence = Sequence::default();
+            let mut feed = |engine: &mut Engine, sequence: &mut Sequence, tokens: &[u32]| {
+                let mut last = Vec::new();
+                let hear = &mut |_: usize, row: &[f32]| last = row.to_vec();
+                engine.prefill(sequence, tokens, 128, LogitsRequest::Last, hear, &mut |_| true).unwrap();
+                last
+            };
+            feed(&mut engine, &mut sequence, tokens);
+            assert_eq!(engine.truncate(&mut sequence, 70), 64, "{case}");
+            let again = feed(&mut engine, &mut sequence, &tokens[64..]);
+            let worst = error(&again, &logits[tokens.len() - 1]);
+            assert!(worst <= EXACT, "{case}, {count} of {layers} layers: {worst:e}");
         }
     }
 }

@@ -190,3 +190,56 @@ fn rejected_drafts_of_the_mtp_layer_cost_no_row() {
     let snapshots: Vec<usize> = sequence.snapshots().collect();
     assert_eq!(snapshots, [64]);
 }
+
+/// With room for few states, texts share them: each resumes from the nearest snapshot that is left, and its answer stays the same.
+#[test]
+fn with_few_states_texts_resume_from_what_is_left() {
+    for case in CASES {
+        let text = fixture(case).tokens;
+        let others: Vec<Vec<u32>> =
+            (1..4).map(|i| text.iter().map(|token| (token + 7 * i) % 150).collect()).collect();
+        let mut costs = Vec::new();
+        for states in [2, 3, 4, 6, 9, 16] {
+            let options = EngineOptions { state_cache: None, ..options(OFTEN) };
+            let file = checkpoint(&folder(case));
+            let bytes = engine(&file, &options).summary().state_bytes as u64;
+            let options = EngineOptions { state_cache: Some(states * bytes), ..options };
+            let scheduler = Scheduler::new(engine(&file, &options), tokenizer(), SchedulerOptions::default());
+            let mut talk = Counted { scheduler, heard: HeardEvents::default(), ran: 0 };
+            let (ran, first) = talk.ask(&[&text]);
+            assert_eq!(ran, text.len(), "{case}, {states} states");
+            for other in &others {
+                talk.ask(&[other]);
+            }
+            let (ran, again) = talk.ask(&[&text]);
+            assert_eq!(again, first, "{case}, {states} states");
+            // from the start, a block's end or the prompt's end
+            let from = [0, EVERY, 2 * EVERY, text.len() - 1];
+            assert!(from.contains(&(text.len() - ran)), "{case}, {states} states: {ran} tokens ran");
+            nothing_is_left(&mut talk.scheduler);
+            costs.push(ran);
+        }
+        assert!(costs.is_sorted_by(|few, many| few >= many), "{case}: {costs:?}");
+        assert_eq!(costs.last(), Some(&1), "{case}: {costs:?}");
+    }
+}
+
+/// A long text with two snapshots goes back to the nearest of those that are left, not to its start.
+#[test]
+fn of_dropped_snapshots_the_nearest_that_is_left_is_taken() {
+    for case in CASES {
+        let states = StateOptions { snapshots: 2, ..OFTEN };
+        let mut engine = engine(&checkpoint(&folder(case)), &options(states));
+        let text: Vec<u32> = (0..400).map(|i| i * 11 % 150).collect();
+        let mut sequence = Sequence::default();
+        feed(&mut engine, &mut sequence, &text);
+        let left: Vec<usize> = sequence.snapshots().collect();
+        assert!(left.len() == 2 && left.iter().all(|at| at % EVERY == 0), "{case}: {left:?}");
+        for to in [399, left[1] + 1, left[1], left[1] - 1, left[0]] {
+            let nearest = left.iter().rev().find(|at| **at <= to).unwrap();
+            let mut fork = engine.share(&sequence, 400);
+            assert_eq!(engine.truncate(&mut fork, to), *nearest, "{case}: to {to} of {left:?}");
+        }
+        assert_eq!(engine.truncate(&mut sequence, left[0] - 1), 0, "{case}");
+    }
+}

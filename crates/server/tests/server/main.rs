@@ -27,6 +27,7 @@ mod overflow;
 mod parts;
 mod plain;
 mod reasoning;
+mod recurrent;
 mod responses;
 mod router;
 mod slots;
