@@ -21,6 +21,7 @@ fn real_chat_templates_have_their_family() {
         ("llama-cpp-deepseek-r1.jinja", "deepseek-r1"),
         ("deepseek-ai-DeepSeek-V3.1.jinja", "deepseek-v3.1"),
         ("deepseek-ai-DeepSeek-V3.2.jinja", "deepseek-v3.2"),
+        ("constructed/ling-3.jinja", "ling-3"),
     ];
     for (file, name) in families {
         let hints = ModelHints { chat_template: Some(&template(file)), ..ModelHints::default() };
@@ -62,6 +63,8 @@ fn prompts_tell_whether_they_opened_the_reasoning() {
         ("deepseek-ai-DeepSeek-R1-Distill-Llama-8B.jinja", true, true),
         ("Kimi-K2-Thinking.jinja", true, false),
         ("GigaChat3-10B-A1.8B.jinja", true, false),
+        ("constructed/ling-3.jinja", true, true),
+        ("constructed/ling-3.jinja", false, false),
     ];
     for (file, thinking, expected) in cases {
         let source = template(file);
@@ -69,9 +72,14 @@ fn prompts_tell_whether_they_opened_the_reasoning() {
             ResponseFormat::for_model(&ModelHints { chat_template: Some(&source), ..ModelHints::default() })
                 .unwrap();
         // what a user writes opens nothing
-        for content in
-            ["Hi", "<think>", "<|assistant|><think>\n", "<｜Assistant｜><think>", "<|im_middle|><think>"]
-        {
+        for content in [
+            "Hi",
+            "<think>",
+            "<|assistant|><think>\n",
+            "<｜Assistant｜><think>",
+            "<|im_middle|><think>",
+            "<role>ASSISTANT</role>\n<think>",
+        ] {
             let mut input = ChatInput::new(json!([{"role": "user", "content": content}]));
             input.extra.insert("enable_thinking".into(), thinking.into());
             input.extra.insert("thinking".into(), thinking.into());

@@ -15,7 +15,14 @@ struct RealTemplate {
 }
 
 /// (The templates of Kimi-K2-Instruct and K2-Thinking change a list while they render calls, which Jinja's sandbox refuses.)
-const REAL: [RealTemplate; 8] = [
+const REAL: [RealTemplate; 9] = [
+    RealTemplate {
+        file: "constructed/ling-3.jinja",
+        strings: false,
+        calls: 3,
+        content: true,
+        reasoning: true,
+    },
     RealTemplate { file: "GLM-4.6.jinja", strings: false, calls: 3, content: true, reasoning: true },
     RealTemplate { file: "GLM-4.7-Flash.jinja", strings: false, calls: 3, content: true, reasoning: true },
     RealTemplate {
@@ -113,7 +120,13 @@ fn turn(real: &RealTemplate, content: &str) -> (ResponseFormat, String, Vec<(&'s
         rendered.text.rfind("</b> 5").map_or(0, |at| rendered.text[..at].rfind("Weather?").unwrap_or(0));
     let prompt = latent_text::RenderedText { text: rendered.text, content: rendered.content };
     // the assistant's turn begins at the first anchor behind the user's words
-    let anchors = ["<|assistant|>", "<|im_middle|>", "<｜Assistant｜>", "assistant<|role_sep|>\n"];
+    let anchors = [
+        "<|assistant|>",
+        "<|im_middle|>",
+        "<｜Assistant｜>",
+        "assistant<|role_sep|>\n",
+        "<role>ASSISTANT</role>",
+    ];
     let found = anchors
         .iter()
         .filter_map(|anchor| prompt.text[begin..].find(anchor).map(|at| begin + at + anchor.len()));
