@@ -233,6 +233,7 @@ pub(super) static FAMILIES: [ModelFamily; 16] = [
             ..V3_ROUTER
         }),
         keys: SARVAM_KEYS,
+        latent_eps: LATENT_EPS,
         ..DEEPSEEK
     },
     ModelFamily {
