@@ -131,7 +131,7 @@ impl CpuModel {
                 index_pairs,
                 tier: options.stages.bind.tier,
                 exact: options.stages.bind.precision == Precision::Exact,
-                index_bf16: options.stages.bind.precision != Precision::Exact
+                index_avx512: options.stages.bind.precision != Precision::Exact
                     && options.stages.bind.tier >= Tier::Avx512,
             },
             stages,

@@ -117,8 +117,8 @@ impl IndexSelect {
             query.chunks_exact_mut(cache.width()).for_each(|head| ctx.rotate_index(head, row));
             weights.copy_from_slice(ctx.row(&self.weights, row));
         }
-        let (exact, bf16) = (ctx.model.exact, ctx.model.index_bf16);
-        let args = IndexArgs { q: queries, weights, heads, cache: &cache, rows: tokens, exact, bf16 };
+        let (exact, avx512) = (ctx.model.exact, ctx.model.index_avx512);
+        let args = IndexArgs { q: queries, weights, heads, cache: &cache, rows: tokens, exact, avx512 };
         latent_kernels::index_scores(&args, out, &mut scratch.attention);
     }
 

@@ -94,7 +94,7 @@ fn layers_with_a_state_are_cut_between_devices() {
             assert!(mean <= EXACT, "{case}, {count} of {layers} layers: {mean:e}");
             // the states of both devices go back to the same row
             let mut sequence = Sequence::default();
-            let mut feed = |engine: &mut Engine, sequence: &mut Sequence, tokens: &[u32]| {
+            let feed = |engine: &mut Engine, sequence: &mut Sequence, tokens: &[u32]| {
                 let mut last = Vec::new();
                 let hear = &mut |_: usize, row: &[f32]| last = row.to_vec();
                 engine.prefill(sequence, tokens, 128, LogitsRequest::Last, hear, &mut |_| true).unwrap();

@@ -20,8 +20,9 @@ pub struct IndexArgs<'a> {
     pub rows: Range<usize>,
     /// Whether products with keys of int8 are in f32: else the query is quantized too.
     pub exact: bool,
-    /// Whether queries and keys may be rounded to bf16, where the CPU has AVX512-BF16. Keys of f32 are not.
-    pub bf16: bool,
+    /// Whether the kernels of AVX-512 may be used, which round queries and keys to bf16, and queries to int8 for keys of int8. Not for keys of f32,
+    /// and only if the CPU has the instructions.
+    pub avx512: bool,
 }
 
 impl IndexArgs<'_> {

@@ -250,13 +250,13 @@ impl IndexDot for Int8Index {
     }
 }
 
-/// Whether keys of this type are scored here. Without `bf16`, only keys of int8 are.
+/// Whether the scores are computed here. It depends on the arguments and the CPU alone, not on a limit that other callers set.
 pub(super) fn reads(args: &IndexArgs<'_>) -> bool {
     match args.cache.ty() {
-        _ if args.exact => false,
-        CacheType::Int8 => crate::isa::Avx512::detect().is_some(),
+        _ if args.exact || !args.avx512 => false,
         CacheType::F32 => false,
-        _ => args.bf16 && crate::isa::Avx512Bf16::detect().is_some(),
+        CacheType::Int8 => crate::isa::Avx512::detect().is_some(),
+        _ => crate::isa::Avx512Bf16::detect().is_some(),
     }
 }
 

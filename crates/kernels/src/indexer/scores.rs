@@ -197,7 +197,7 @@ mod tests {
                 cache: &cache,
                 rows,
                 exact,
-                bf16: !exact,
+                avx512: !exact,
             };
             index_scores(&args, &mut out, &mut vec![7.0; 3]);
             out

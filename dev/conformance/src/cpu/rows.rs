@@ -95,7 +95,7 @@ impl KernelJob for RowJob<'_> {
                 cache: &cache,
                 rows: 0..rows,
                 exact,
-                bf16: !exact && self.tier >= Tier::Avx512,
+                avx512: !exact && self.tier >= Tier::Avx512,
             };
             return latent_kernels::index_scores(&args, &mut self.out, &mut self.scratch);
         }

@@ -163,7 +163,8 @@ fn calls_written_by_real_templates_are_parsed_back() {
 /// What constrains a model's calls is what its template writes.
 #[test]
 fn grammars_write_calls_as_real_templates_do() {
-    for real in &REAL {
+    // the line breaks of a constructed template show nothing
+    for real in REAL.iter().filter(|real| !real.file.starts_with("constructed/")) {
         let (format, output, calls) = turn(real, "");
         let calls: Vec<_> = calls
             .into_iter()
