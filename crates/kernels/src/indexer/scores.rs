@@ -34,8 +34,7 @@ pub fn index_scores(args: &IndexArgs<'_>, out: &mut [f32], scratch: &mut Vec<f32
         }
     }
     #[cfg(target_arch = "x86_64")]
-    if matches!(crate::tiers::active_isa(), crate::tiers::RowwiseIsa::Avx512(_)) && super::avx512::reads(args)
-    {
+    if super::avx512::reads(args) {
         return super::avx512::scores(args, out, scratch);
     }
     #[cfg(target_arch = "x86_64")]
