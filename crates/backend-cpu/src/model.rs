@@ -17,17 +17,17 @@ use crate::trace::TraceRecorder;
 use latent_backend::{
     ActivationTrace, BackendError, BackendModel, Batch, CancelToken, DraftStep, InputProducts,
     InputSelection, InputSquares, KvLayout, KvStore, LayerState, LoadRequest, ModelOptions, ModelStep,
-    PhaseSpan, PlanTimes, RankLinks,
+    PhaseSpan, PlanTimes, RankLinks, arithmetic_of_kernels,
 };
 use latent_graph::activations::Activations;
 use latent_graph::config::{Gating, GroupMask, GroupScore, IndexerShape, ModelConfig, RopePairs};
-use latent_graph::ir::AttentionPath;
+use latent_graph::ir::{AttentionPath, Op};
 use latent_graph::passes::{BatchBucket, Precision};
 use latent_graph::stage_index::{LAYERS, LM_HEAD, MTP, MTP_HEAD};
 use latent_graph::{LM_HEAD_ROWS, Plan, Stage, distinct_weights};
 use latent_kernels::{Bf16x32, Q8Block, RopeTable, RouteSpec};
 use latent_threads::ThreadPool;
-use latent_types::{ActivationType, Tier};
+use latent_types::{ActivationType, Arithmetic, Tier};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -375,6 +375,18 @@ impl BackendModel for CpuModel {
             return (0..tasks).for_each(job);
         }
         self.thread_pool.run(&|worker| (worker.index..tasks).step_by(worker.count).for_each(job));
+    }
+
+    fn arithmetic(&self, (stage, bucket): (usize, usize), node: usize, _rows: usize) -> Arithmetic {
+        let plan = self.stages.get(stage).and_then(|stage| stage.plans.get(bucket));
+        match plan.and_then(|plan| plan.ir.nodes.get(node)) {
+            // no plan selects its kernel
+            Some(node) if node.op == Op::IndexSelect => {
+                let (exact, avx512) = (self.model.exact, self.model.index_avx512);
+                latent_kernels::index_arithmetic(self.options.stages.bind.cache, exact, avx512)
+            }
+            node => node.map_or(Arithmetic::F32, arithmetic_of_kernels),
+        }
     }
 
     fn start_profile(&mut self) {

@@ -61,5 +61,7 @@ pub use pulse::{HUNG_AFTER, PulseGuard, PulseWatch, ThreadPulse};
 pub use rotation::Rotation;
 pub use times::{PhaseSpan, PlanTimes, ProfileClock, RankTimes};
 pub use trace::{ActivationTrace, TraceValues};
-pub use traits::{Backend, BackendModel, DraftStep, HiddenSink, LoadRequest, ModelOptions, ModelStep};
+pub use traits::{
+    Backend, BackendModel, DraftStep, HiddenSink, LoadRequest, ModelOptions, ModelStep, arithmetic_of_kernels,
+};
 pub use weight_rows::{BlockFactors, CheckpointRows};

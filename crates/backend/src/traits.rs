@@ -323,7 +323,7 @@ fn no_input_statistics() -> BackendError {
 }
 
 /// The arithmetic of a node from the target's kernels; f32 if it has none.
-fn arithmetic_of_kernels(node: &Node) -> Arithmetic {
+pub fn arithmetic_of_kernels(node: &Node) -> Arithmetic {
     let any = |activation: &str| node.kernels.iter().any(|kernel| kernel.activation == activation);
     // few rows of experts may go by another kernel: most rows tell
     let known = [("f16", Arithmetic::F16), ("bf16", Arithmetic::Bf16), ("a8", Arithmetic::Int8)];

@@ -94,7 +94,7 @@ pub use elementwise::{ElementwiseFn, add, axpy, relu2, scale, sigmoid_mul, silu,
 pub use features::assume_amx;
 pub use features::{features, native_tier};
 pub use half;
-pub use indexer::{IndexArgs, index_scores, select_largest};
+pub use indexer::{IndexArgs, index_arithmetic, index_scores, select_largest};
 pub use kernel_fn::KernelFn;
 pub use kv_cache::{CacheView, load_part, load_row, store_part, store_row};
 pub use math::exp;

@@ -7,5 +7,5 @@ mod scores;
 mod select;
 
 pub use args::IndexArgs;
-pub use scores::index_scores;
+pub use scores::{index_arithmetic, index_scores};
 pub use select::select_largest;

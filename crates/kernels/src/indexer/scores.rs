@@ -8,7 +8,7 @@ use crate::kv_cache::{scale_of, widen};
 use crate::simd::Simd;
 use crate::simd::portable::PortableSimd;
 use crate::{MatrixView, MatrixViewMut};
-use latent_types::{CacheRow, CacheType};
+use latent_types::{Arithmetic, CacheRow, CacheType};
 
 /// Keys that are widened and scored together.
 const KEY_BLOCK: usize = 64;
@@ -47,6 +47,18 @@ pub fn index_scores(args: &IndexArgs<'_>, out: &mut [f32], scratch: &mut Vec<f32
     }
     // SAFETY: the portable lanes are plain Rust, which every CPU runs.
     unsafe { scores::<PortableSimd>(args, out, scratch) }
+}
+
+/// The arithmetic of [`index_scores`] with keys of a type.
+pub fn index_arithmetic(keys: CacheType, exact: bool, avx512: bool) -> Arithmetic {
+    let has = crate::features::features();
+    match keys {
+        _ if exact => Arithmetic::F32,
+        CacheType::Int8 => Arithmetic::Int8,
+        CacheType::F32 => Arithmetic::F32,
+        _ if avx512 && has.avx512 && has.avx512_bf16 => Arithmetic::Bf16,
+        _ => Arithmetic::F32,
+    }
 }
 
 /// # Safety
