@@ -37,8 +37,6 @@ pub(crate) struct ModelData {
     pub tier: Tier,
     /// Whether an indexer's scores are in f32, whatever the cache's type.
     pub exact: bool,
-    /// Whether the scores of indexers may be computed by the kernels of AVX-512, which round queries and keys.
-    pub index_avx512: bool,
     /// The router's rules, without the bias, which is a weight.
     pub route: Option<RouteSpec<'static>>,
 }

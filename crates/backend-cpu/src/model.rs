@@ -131,8 +131,6 @@ impl CpuModel {
                 index_pairs,
                 tier: options.stages.bind.tier,
                 exact: options.stages.bind.precision == Precision::Exact,
-                index_avx512: options.stages.bind.precision != Precision::Exact
-                    && options.stages.bind.tier >= Tier::Avx512,
             },
             stages,
             programs,
@@ -382,8 +380,8 @@ impl BackendModel for CpuModel {
         match plan.and_then(|plan| plan.ir.nodes.get(node)) {
             // no plan selects its kernel
             Some(node) if node.op == Op::IndexSelect => {
-                let (exact, avx512) = (self.model.exact, self.model.index_avx512);
-                latent_kernels::index_arithmetic(self.options.stages.bind.cache, exact, avx512)
+                let avx512 = self.model.tier >= Tier::Avx512;
+                latent_kernels::index_arithmetic(self.options.stages.bind.cache, self.model.exact, avx512)
             }
             node => node.map_or(Arithmetic::F32, arithmetic_of_kernels),
         }

@@ -7,6 +7,7 @@ use crate::scratch::{WorkerScratch, resize_scratch};
 use latent_backend::{KV_BLOCK, SeqSpan};
 use latent_graph::config::INDEX_NORM_EPS;
 use latent_kernels::IndexArgs;
+use latent_types::Tier;
 use std::ops::Range;
 
 /// Rows that are scored together: a cached key is loaded once for all of them.
@@ -117,7 +118,7 @@ impl IndexSelect {
             query.chunks_exact_mut(cache.width()).for_each(|head| ctx.rotate_index(head, row));
             weights.copy_from_slice(ctx.row(&self.weights, row));
         }
-        let (exact, avx512) = (ctx.model.exact, ctx.model.index_avx512);
+        let (exact, avx512) = (ctx.model.exact, ctx.model.tier >= Tier::Avx512);
         let args = IndexArgs { q: queries, weights, heads, cache: &cache, rows: tokens, exact, avx512 };
         latent_kernels::index_scores(&args, out, &mut scratch.attention);
     }
