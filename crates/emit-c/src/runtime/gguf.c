@@ -226,7 +226,7 @@ static const char *gguf_part(const struct file *file, struct cursor *part, int *
     return NULL;
 }
 
-/* What is wrong with a tensor's type, for its id in a GGUF file or its name in a packed one. */
+/* Whether a tensor has the type that the plan expects: an id in a GGUF file, a name in a packed one. */
 static int same_type(const struct tensor *t, int packed, uint64_t id, const uint8_t *name, uint64_t bytes)
 {
     if (!packed) return id == t->type;

@@ -16,33 +16,33 @@ struct field {
 };
 
 struct format {
-    size_t elements, bytes; /* of a block */
+    size_t elements; /* of a block */
     struct field fields[MAX_FIELDS];
 };
 
 static const struct format *format_of(enum tensor_type type)
 {
     static const struct format
-        q4_0 = {32, 18, {{UNITS, BLOCK_SCALES, 0, 2, 1}, {UNITS, QUANTS, 2, 4, 4}}},
-        q4_1 = {32, 20, {{UNITS, BLOCK_SCALES, 0, 2, 2}, {UNITS, QUANTS, 4, 4, 4}}},
-        q5_0 = {32, 22, {{UNITS, BLOCK_SCALES, 0, 2, 1}, {BITS, UPPER, 2, 4, 1}, {UNITS, QUANTS, 6, 4, 4}}},
-        q5_1 = {32, 24, {{UNITS, BLOCK_SCALES, 0, 2, 2}, {BITS, UPPER, 4, 4, 1}, {UNITS, QUANTS, 8, 4, 4}}},
-        q8_0 = {32, 34, {{UNITS, BLOCK_SCALES, 0, 2, 1}, {UNITS, QUANTS, 2, 4, 8}}},
-        q2_k = {256, 84, {{UNITS, SCALES, 0, 1, 16}, {UNITS, QUANTS, 16, 4, 16}, {UNITS, BLOCK_SCALES, 80, 2, 2}}},
-        q3_k = {256, 110,
+        q4_0 = {32, {{UNITS, BLOCK_SCALES, 0, 2, 1}, {UNITS, QUANTS, 2, 4, 4}}},
+        q4_1 = {32, {{UNITS, BLOCK_SCALES, 0, 2, 2}, {UNITS, QUANTS, 4, 4, 4}}},
+        q5_0 = {32, {{UNITS, BLOCK_SCALES, 0, 2, 1}, {BITS, UPPER, 2, 4, 1}, {UNITS, QUANTS, 6, 4, 4}}},
+        q5_1 = {32, {{UNITS, BLOCK_SCALES, 0, 2, 2}, {BITS, UPPER, 4, 4, 1}, {UNITS, QUANTS, 8, 4, 4}}},
+        q8_0 = {32, {{UNITS, BLOCK_SCALES, 0, 2, 1}, {UNITS, QUANTS, 2, 4, 8}}},
+        q2_k = {256, {{UNITS, SCALES, 0, 1, 16}, {UNITS, QUANTS, 16, 4, 16}, {UNITS, BLOCK_SCALES, 80, 2, 2}}},
+        q3_k = {256,
                 {{UNITS, UPPER, 0, 4, 8}, {UNITS, QUANTS, 32, 4, 16}, {Q3_SCALES, SCALES, 96, 1, 16},
                  {UNITS, BLOCK_SCALES, 108, 2, 1}}},
-        q4_k = {256, 144, {{UNITS, BLOCK_SCALES, 0, 2, 2}, {K_SCALES, SCALES, 4, 1, 16}, {UNITS, QUANTS, 16, 4, 32}}},
-        q5_k = {256, 176,
+        q4_k = {256, {{UNITS, BLOCK_SCALES, 0, 2, 2}, {K_SCALES, SCALES, 4, 1, 16}, {UNITS, QUANTS, 16, 4, 32}}},
+        q5_k = {256,
                 {{UNITS, BLOCK_SCALES, 0, 2, 2}, {K_SCALES, SCALES, 4, 1, 16}, {UNITS, UPPER, 16, 4, 8},
                  {UNITS, QUANTS, 48, 4, 32}}},
-        q6_k = {256, 210,
+        q6_k = {256,
                 {{UNITS, QUANTS, 0, 4, 32}, {UNITS, UPPER, 128, 4, 16}, {UNITS, SCALES, 192, 1, 16},
                  {UNITS, BLOCK_SCALES, 208, 2, 1}}},
-        iq4_xs = {256, 136, {{UNITS, BLOCK_SCALES, 0, 2, 1}, {IQ4_SCALES, SCALES, 2, 1, 8}, {UNITS, QUANTS, 8, 4, 32}}},
-        mxfp4 = {32, 17, {{UNITS, BLOCK_SCALES, 0, 1, 1}, {UNITS, QUANTS, 1, 4, 4}}},
-        bf16 = {UNBLOCKED, 2 * UNBLOCKED, {{UNITS, QUANTS, 0, 4, UNBLOCKED / 2}}},
-        f16 = {UNBLOCKED, 2 * UNBLOCKED, {{UNITS, QUANTS, 0, 2, UNBLOCKED}}};
+        iq4_xs = {256, {{UNITS, BLOCK_SCALES, 0, 2, 1}, {IQ4_SCALES, SCALES, 2, 1, 8}, {UNITS, QUANTS, 8, 4, 32}}},
+        mxfp4 = {32, {{UNITS, BLOCK_SCALES, 0, 1, 1}, {UNITS, QUANTS, 1, 4, 4}}},
+        bf16 = {UNBLOCKED, {{UNITS, QUANTS, 0, 4, UNBLOCKED / 2}}},
+        f16 = {UNBLOCKED, {{UNITS, QUANTS, 0, 2, UNBLOCKED}}};
     switch (type) {
     case TYPE_F32: return NULL;
     case TYPE_F16: return &f16;
