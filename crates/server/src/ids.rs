@@ -53,7 +53,9 @@ mod tests {
     #[test]
     fn names_differ_and_dates_are_right() {
         assert_ne!(unique("a"), unique("a"));
+        assert_eq!(rfc3339(0, 0), "1970-01-01T00:00:00.000000Z");
         assert_eq!(rfc3339(951_782_399, 5), "2000-02-28T23:59:59.000005Z");
+        assert_eq!(rfc3339(951_782_400, 0), "2000-02-29T00:00:00.000000Z");
         assert_eq!(rfc3339(u64::MAX, 0), "9999-12-31T23:59:59.999999Z");
         assert_eq!(rfc3339(1_795_397_028, 0), "2026-11-23T01:23:48.000000Z");
     }
