@@ -25,6 +25,8 @@ struct WorkerLoop<'h> {
     /// Commands that wait, in order.
     queue: VecDeque<WorkerCommand>,
     routes: HashMap<JobId, (Rc<dyn JobReceiver>, usize)>,
+    /// Last events of the jobs that the running step has ended.
+    last_events: Vec<(Rc<dyn JobReceiver>, usize, JobEvent)>,
     /// No more jobs come.
     closed: bool,
     /// Not even those that run go on.
@@ -84,6 +86,7 @@ fn run(channel: WorkerQueue, hooks: &mut dyn WorkerHooks) {
         hooks,
         queue: VecDeque::new(),
         routes: HashMap::new(),
+        last_events: Vec::new(),
         closed: false,
         ended: false,
         outlives_device: false,
@@ -189,6 +192,7 @@ impl WorkerLoop<'_> {
             }
             self.hooks.after_step(scheduler, !busy);
             self.hooks.observe(scheduler);
+            self.send_last_events();
         }
     }
 
@@ -259,13 +263,13 @@ impl WorkerLoop<'_> {
 
     fn step(&mut self, scheduler: &mut Scheduler) -> Result<bool, StepFault> {
         let (routes, hooks) = (&mut self.routes, &mut *self.hooks);
+        let last_events = &mut self.last_events;
         let mut listener = |id: JobId, event: JobEvent| {
-            let last = event.is_last();
-            if let Some((receiver, choice)) = routes.get(&id) {
+            if event.is_last() {
+                let route = routes.remove(&id);
+                last_events.extend(route.map(|(receiver, choice)| (receiver, choice, event)));
+            } else if let Some((receiver, choice)) = routes.get(&id) {
                 receiver.event(*choice, event);
-            }
-            if last {
-                routes.remove(&id);
             }
         };
         let stepped = catch_unwind(AssertUnwindSafe(|| {
@@ -282,9 +286,18 @@ impl WorkerLoop<'_> {
         }
     }
 
-    /// Ends all jobs but those that outlive their device. Who hears of it must not find the model ready.
+    /// Sends the last events of a step. Its statistics were observed before: a client that has its answer must not find the job among those
+    /// that run.
+    fn send_last_events(&mut self) {
+        for (receiver, choice, event) in self.last_events.drain(..) {
+            receiver.event(choice, event);
+        }
+    }
+
+    /// Ends all jobs but those that outlive their device. Receivers must not find the model ready when they learn of it.
     fn fault(&mut self, kind: StepFaultKind, problem: String) -> WorkerEnd {
         let again = self.hooks.faulted(&problem);
+        self.send_last_events();
         let lost = kind == StepFaultKind::Lost;
         if !(lost && self.outlives_device) {
             let what = if kind == StepFaultKind::Panic { "the engine panicked" } else { "a step failed" };

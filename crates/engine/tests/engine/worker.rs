@@ -62,6 +62,8 @@ struct Hooks {
     /// Loads that succeed; the others fail.
     good_loads: usize,
     faulted: bool,
+    /// Jobs that ran when the statistics were last observed.
+    running: Arc<Mutex<usize>>,
 }
 
 impl WorkerHooks for Hooks {
@@ -77,6 +79,10 @@ impl WorkerHooks for Hooks {
 
     fn ready(&mut self, _scheduler: &mut Scheduler) {
         self.faulted = false;
+    }
+
+    fn observe(&mut self, scheduler: &mut Scheduler) {
+        *self.running.lock().unwrap() = scheduler.stats().running;
     }
 
     fn before_step(&mut self, _scheduler: &mut Scheduler) {
@@ -103,6 +109,7 @@ struct TestWorker {
     heard: Receiver<Heard>,
     panics: Arc<Mutex<usize>>,
     loads: Arc<Mutex<usize>>,
+    running: Arc<Mutex<usize>>,
 }
 
 impl TestWorker {
@@ -110,9 +117,10 @@ impl TestWorker {
         let (commands, queue) = WorkerCommands::channel();
         let hooks = Hooks { good_loads, ..Hooks::default() };
         let (panics, loads) = (Arc::clone(&hooks.panics), Arc::clone(&hooks.loads));
+        let running = Arc::clone(&hooks.running);
         let thread = queue.start("test-model", hooks).unwrap();
         let (tell, heard) = channel();
-        TestWorker { commands, thread, tell, heard, panics, loads }
+        TestWorker { commands, thread, tell, heard, panics, loads, running }
     }
 
     /// Submits a job of `tokens` tokens.
@@ -182,6 +190,39 @@ fn a_closed_worker_runs_its_jobs_to_their_ends_and_refuses_others() {
     heard.sort();
     let expected = [(1, "30 tokens"), (1, "started"), (2, "the server is shutting down")];
     assert_eq!(heard, expected.map(|(job, what)| (job, what.to_owned())));
+    worker.ends();
+}
+
+/// Reports how many jobs the statistics show as running when the last event of a job arrives.
+struct RunningAtEnd {
+    running: Arc<Mutex<usize>>,
+    tell: Sender<Heard>,
+}
+
+impl JobReceiver for RunningAtEnd {
+    fn accepted(&self, _canceller: Canceller, _jobs: Vec<JobId>) {}
+
+    fn refused(&self, refusal: Refusal) {
+        self.tell.send((0, refusal.to_string())).unwrap();
+    }
+
+    fn event(&self, _choice: usize, event: JobEvent) {
+        if event.is_last() {
+            let running = *self.running.lock().unwrap();
+            self.tell.send((0, format!("{running} running"))).unwrap();
+        }
+    }
+}
+
+#[test]
+fn statistics_do_not_show_a_job_whose_last_event_was_sent() {
+    let worker = TestWorker::start(1);
+    let (_, tokenizer) = engine(64, 64);
+    let receiver = Box::new(RunningAtEnd { running: Arc::clone(&worker.running), tell: worker.tell.clone() });
+    let job = job(&tokenizer, prompt(1, 20), 5);
+    worker.commands.submit(JobSubmission { job, choices: Vec::new(), receiver }).unwrap();
+    worker.hears(0, "0 running");
+    worker.commands.send(WorkerCommand::Close).unwrap();
     worker.ends();
 }
 
