@@ -22,7 +22,7 @@
 //! * `cache`, `kv_store`: the KV cache.
 //! * `compile`, `ops`, `program`: operations become calls. Each operation has a file and its
 //!   shaders.
-//! * `step_data`, `run`: the data of a step for the shaders. `portions`: the size of submissions.
+//! * `step_data`, `run`: the data of a step for the shaders; `state_runs`: of spans with a recurrent state. `portions`: the size of submissions.
 //! * `largest`: the largest logits of a row, where these are enough.
 //! * `observe`, `limits`: timing, recording and listing of calls; what the device can do at best.
 //! * `kernel_facts`, `bank_conflicts`: what texts of shaders say of their workgroups, and of accesses to their memory; `executables`: what a driver makes of them.
@@ -72,6 +72,7 @@ mod ready;
 mod run;
 mod shader;
 mod shader_binding;
+mod state_runs;
 mod step_data;
 #[cfg(test)]
 mod testing;

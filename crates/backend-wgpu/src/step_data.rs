@@ -4,6 +4,7 @@
 use crate::buffers::{Buffer, word_bytes};
 use crate::commands::GRID_WIDTH;
 use crate::device::Device;
+use crate::state_runs::{DeltaRound, MAX_ROW_WORDS, WordList, add_rounds, add_spans};
 use latent_backend::{BackendError, Batch, InputRow, KV_BLOCK, Rotation, SeqSpan, slot};
 use latent_graph::config::AttentionShape;
 use latent_graph::ir::AttentionPath;
@@ -18,12 +19,6 @@ pub(crate) const TILE_QUERIES: usize = 64;
 /// Words of a task: first row of the span, first query in it, queries, block table, and rows that the sequence had before.
 pub(crate) const TASK_WORDS: u32 = 5;
 
-/// Words of a span in a model with recurrent layers: first row, rows, slots of the state before and after, snapshots and where they are.
-pub(crate) const SPAN_WORDS: usize = 6;
-
-/// Marks a span without a state before it.
-pub(crate) const NO_SLOT: u32 = u32::MAX;
-
 /// Marks a row without a token.
 const NO_TOKEN: u32 = u32::MAX;
 
@@ -35,8 +30,7 @@ pub(crate) fn max_bytes(rows: usize, shape: &AttentionShape, context: usize) -> 
     let tables = context.div_ceil(KV_BLOCK) + rows;
     // of both kinds; those of a span that are not full are at most its rows
     let tasks = rows * (shape.heads.div_ceil(QUERIES) + 1);
-    // of spans with a state, and their snapshots, of which each is after another row
-    let states = rows * (SPAN_WORDS + 2);
+    let states = rows * MAX_ROW_WORDS;
     4 * (of_rows + tables + TASK_WORDS as usize * tasks + states) as u64
 }
 
@@ -96,8 +90,10 @@ pub(crate) struct StepData {
     pub(crate) angles: u32,
     /// The rows whose logits are wanted.
     pub(crate) wanted: u32,
-    /// The words of spans with a recurrent state, and how many spans.
-    pub(crate) states: (u32, u32),
+    /// The spans with a recurrent state.
+    pub(crate) states: WordList,
+    /// Their rows as the delta rule takes them, one round after the other.
+    pub(crate) rounds: Vec<DeltaRound>,
     /// The block table of each span.
     pub(crate) tables: Vec<u32>,
     spans: Vec<SpanTasks>,
@@ -117,6 +113,7 @@ impl StepData {
             angles: 0,
             wanted: 0,
             states: (0, 0),
+            rounds: Vec::new(),
             tables: Vec::new(),
             spans: Vec::new(),
             shared: Vec::new(),
@@ -145,7 +142,8 @@ impl StepData {
         }
         data.wanted = data.at();
         data.words.extend(&batch.wanted);
-        data.states = data.states_of(batch);
+        data.states = add_spans(&mut data.words, batch.spans.iter());
+        data.rounds = add_rounds(&mut data.words, batch.spans.iter());
         let tables: Vec<u32> = batch.spans.iter().map(|span| data.extend(&span.block_table)).collect();
         for path in [AttentionPath::Absorbed, AttentionPath::Naive] {
             let spans = || batch.spans.iter().zip(&tables).filter(|(span, _)| span.path == path);
@@ -181,26 +179,6 @@ impl StepData {
         let at = self.at();
         self.words.extend(words);
         at
-    }
-
-    /// Adds the spans with a recurrent state.
-    fn states_of(&mut self, batch: &Batch) -> (u32, u32) {
-        let spans = || batch.spans.iter().filter_map(|span| Some((span, span.state.as_ref()?)));
-        let kept: Vec<u32> = spans()
-            .map(|(_, state)| {
-                let at = self.at();
-                self.words.extend(state.kept.iter().flat_map(|(rows, slot)| [*rows as u32, *slot]));
-                at
-            })
-            .collect();
-        let at = self.at();
-        for ((span, state), kept) in spans().zip(&kept) {
-            let (rows, snapshots) = (&span.rows, state.kept.len() as u32);
-            let before = state.from.unwrap_or(NO_SLOT);
-            let words = [rows.start as u32, rows.len() as u32, before, state.to, snapshots, *kept];
-            self.words.extend(words);
-        }
-        (at, kept.len() as u32)
     }
 
     /// Adds the tasks of a span whose rows attend to `most` tokens at most, each to its own: heads of one row.

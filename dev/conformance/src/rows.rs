@@ -485,7 +485,7 @@ impl RowCase {
     }
 
     /// What a row of [`RowOp::DeltaRule`] gives: the log decays, and the logit of β.
-    pub(crate) fn decays(q: &[f32], k: &[f32]) -> (Vec<f32>, f32) {
+    pub fn decays(q: &[f32], k: &[f32]) -> (Vec<f32>, f32) {
         (q.iter().map(|q| 2.0 * q - 2.0).collect(), 4.0 * k[0])
     }
 

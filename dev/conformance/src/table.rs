@@ -264,6 +264,9 @@ fn rows() -> Vec<KernelCase> {
         add(RowOp::DeltaChunks, 5, width);
         add(RowOp::DeltaChunks, 75, width);
     }
+    for (rows, width) in [(4, 18), (16, 130), (31, 36), (33, 200), (49, 7)] {
+        add(RowOp::DeltaChunks, rows, width);
+    }
     for width in [2, 6, 32, 64] {
         for pairs in [RopePairing::Interleaved, RopePairing::NeoX] {
             add(RowOp::Rope(pairs), 3, width);

@@ -1,6 +1,7 @@
-//! A device as a backend of the table of cases: matmuls from the blocks of a file, attention, rows of embeddings, and the entries for 4-bit weights.
+//! A device as a backend of the table of cases: matmuls from the blocks of a file, attention, rows of embeddings, the delta rule, and the entries for 4-bit weights.
 
 mod attention;
+mod delta;
 mod embed;
 mod job;
 mod product;
@@ -90,12 +91,20 @@ fn exact_variants(adapter: &AdapterDescription) -> KernelVariants {
     KernelVariants { matrices: None, ..KernelVariants::of(adapter, Precision::Exact) }
 }
 
-const KERNELS: [KernelCases; 11] = [
+/// The name of the kernel that takes chunks of rows.
+const DELTA_CHUNKS: &str = "gpu_delta_chunks";
+
+const KERNELS: [KernelCases; 13] = [
     ("gpu_gemv", |case| product(case).is_some_and(|case| !case.across && case.rows <= MAX_GEMV_ROWS)),
     ("gpu_gemm", |case| product(case).is_some_and(|case| !case.across && case.rows > MAX_GEMV_ROWS)),
     ("gpu_transposed", |case| product(case).is_some_and(|case| case.across)),
     ("gpu_gather", |case| match case {
         KernelCase::Row(case) => matches!(case.op, RowOp::Embed(ty, layout) if embed::serves(ty, layout)),
+        _ => false,
+    }),
+    ("gpu_delta_rows", |case| matches!(case, KernelCase::Row(case) if delta::serves(case))),
+    (DELTA_CHUNKS, |case| match case {
+        KernelCase::Row(case) => case.op == RowOp::DeltaChunks && delta::serves(case),
         _ => false,
     }),
     ("gpu_attend_latent", |case| matches!(case, KernelCase::Latent(case) if attention::serves_latent(case))),
@@ -210,6 +219,9 @@ impl GpuCaseBackend {
             }
             (KernelCase::Expanded(case), CaseOperands::Expanded(operands)) => {
                 boxed(attention::GpuExpandedJob::new(device, case, operands))
+            }
+            (KernelCase::Row(case), CaseOperands::Row(operands)) if delta::serves(case) => {
+                boxed(delta::DeltaJob::new(device, case, operands, kernel.name == DELTA_CHUNKS))
             }
             (KernelCase::Row(case), CaseOperands::Row(operands)) => {
                 boxed(embed::EmbedJob::new(device, case, operands))

@@ -60,3 +60,8 @@ fn attention_is_that_of_the_reference() {
     run("attend_latent", 80);
     run("attend_expanded", 17);
 }
+
+#[test]
+fn the_delta_rule_is_that_of_the_reference_in_rows_and_in_chunks() {
+    run("delta_", 30);
+}

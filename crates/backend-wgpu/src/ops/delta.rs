@@ -1,13 +1,14 @@
-//! Kimi Delta Attention: short convolutions, norms of heads, decays, and the delta rule over recurrent states.
+//! Kimi Delta Attention: short convolutions, norms of heads, decays, and the delta rule over recurrent states (`delta_rule`).
 
 use crate::commands::{ShaderBinding, grid};
-use crate::compile::Compiler;
+use crate::compile::{Compiler, ScratchLimits};
 use crate::error::GpuError;
+use crate::memory::SCRATCHES;
+use crate::ops::delta_rule::{DeltaCall, DeltaShaders, MAX_WIDTH, with_spans};
 use crate::ops::rms_norm::with_norm;
 use crate::pipeline::ShaderPipeline;
 use crate::run::{GpuOperation, StageRun};
 use crate::shader::{Shader, ShaderConstant};
-use crate::step_data::{NO_SLOT, SPAN_WORDS};
 use crate::values::{ShaderOperand, internal};
 use crate::weights::DeviceVector;
 use latent_backend::BackendError;
@@ -16,15 +17,6 @@ use std::sync::Arc;
 
 /// Under the root of the length of a head.
 const L2_EPS: f64 = 1e-6;
-
-/// Widest head whose rows fit a workgroup's memory next to some columns of its matrix.
-const MAX_WIDTH: usize = 512;
-
-/// Elements of a matrix that a workgroup has.
-const MATRIX_ELEMENTS: usize = 2048;
-
-/// Threads that share the sums of a column.
-const SHARES: usize = 8;
 
 const IN_PLACE: &str = "
 @group(0) @binding(1) var<storage, read_write> y: array<f32>;
@@ -44,24 +36,8 @@ const GATED: &str = "
 fn scale(gate: u32, i: u32) -> f32 { return weight[i] / (1.0 + exp(-z[gate])); }
 ";
 
-/// Columns of a matrix that a workgroup has.
-fn columns(width: usize) -> usize {
-    (MATRIX_ELEMENTS / width).clamp(1, 16)
-}
-
-fn with_spans(shader: Shader) -> Shader {
-    shader.count("SPAN_WORDS", SPAN_WORDS).with("NO_SLOT", ShaderConstant::Count(NO_SLOT))
-}
-
 fn conv_shader(taps: usize) -> Shader {
     with_spans(Shader::new("short_conv", include_str!("short_conv.wgsl"))).count("TAPS", taps)
-}
-
-fn delta_shader(width: usize) -> Shader {
-    with_spans(Shader::new("delta_rule", include_str!("delta_rule.wgsl")))
-        .count("WIDTH", width)
-        .count("COLUMNS", columns(width))
-        .count("SHARES", SHARES)
 }
 
 /// The shader of an L2 norm, or of an RMSNorm with this epsilon and a gate.
@@ -91,7 +67,6 @@ fn decay_shader(in_place: bool, width: usize, log_rate: bool, bound: Option<f64>
 #[cfg(test)]
 pub(super) fn shaders() -> Vec<Shader> {
     let mut all = vec![conv_shader(4), conv_shader(2)];
-    all.extend([18, 128, MAX_WIDTH].map(delta_shader));
     for in_place in [false, true] {
         all.extend([None, Some(1e-5)].map(|gated| norm_shader(in_place, 128, gated)));
         for log_rate in [false, true] {
@@ -181,8 +156,8 @@ impl GpuOperation for ShortConvShader {
     }
 }
 
-struct DeltaRuleShader {
-    pipeline: Arc<ShaderPipeline>,
+struct DeltaRule {
+    shaders: DeltaShaders,
     /// Queries, keys, values and decays.
     inputs: [ShaderOperand; 4],
     beta: ShaderOperand,
@@ -205,31 +180,29 @@ fn delta_rule(compiler: &Compiler<'_>, node: &Node) -> Result<Box<dyn GpuOperati
         return internal("the delta rule reads and writes one buffer".into());
     }
     let (kv_layer, _) = compiler.kv_layer(node)?;
-    let pipeline = compiler.device.pipeline(&delta_shader(width))?;
-    Ok(Box::new(DeltaRuleShader { pipeline, inputs, beta, y, kv_layer }))
+    let shaders = DeltaShaders::new(compiler.device, width)?;
+    Ok(Box::new(DeltaRule { shaders, inputs, beta, y, kv_layer }))
 }
 
-impl GpuOperation for DeltaRuleShader {
+/// Bytes of scratch buffers: scores of chunks.
+pub(super) fn scratch(sizes: &ScratchLimits<'_>, node: &Node) -> [u64; SCRATCHES] {
+    let heads = node.outputs.first().map_or(0, |id| sizes.plan.ir.value(*id).heads);
+    [DeltaShaders::score_bytes(sizes.rows(), heads), 0, 0, 0]
+}
+
+impl GpuOperation for DeltaRule {
     fn record(&self, run: &mut StageRun<'_>, _path: AttentionPath) -> Result<(), GpuError> {
-        let (spans, count) = run.step.states;
-        let (y, [q, k, v, g]) = (&self.y, &self.inputs);
-        let parts = (y.width as usize).div_ceil(columns(y.width as usize));
-        let groups = count as usize * y.heads as usize * parts;
-        let mut params = vec![spans, y.heads, parts as u32, groups as u32];
-        params.extend(self.inputs.iter().flat_map(ShaderOperand::address));
-        params.extend([self.beta.offset, self.beta.row_stride]);
-        params.extend(y.address());
-        let bindings: [ShaderBinding; 8] = [
-            run.step_buffer.into(),
-            run.bind(q),
-            run.bind(k),
-            run.bind(v),
-            run.bind(g),
-            run.bind(&self.beta),
-            run.bind(y),
-            run.kv.layer(run.first_kv_layer + self.kv_layer).into(),
-        ];
-        run.commands.call(&self.pipeline, bindings, &params, grid(groups, 1));
+        let bound = |x: &ShaderOperand| (run.bind(x), x.address());
+        let call = DeltaCall {
+            step: run.step_buffer.into(),
+            inputs: self.inputs.each_ref().map(bound),
+            beta: (run.bind(&self.beta), [self.beta.offset, self.beta.row_stride]),
+            y: bound(&self.y),
+            heads: self.y.heads,
+            states: run.kv.layer(run.first_kv_layer + self.kv_layer).into(),
+            scores: (&run.memory.scratch[0]).into(),
+        };
+        self.shaders.record(run.commands, &call, &run.step.rounds);
         Ok(())
     }
 }

@@ -3,6 +3,7 @@
 mod attention;
 mod cache_rows;
 mod delta;
+pub(crate) mod delta_rule;
 mod elementwise;
 mod embed;
 mod expansion;
@@ -46,6 +47,7 @@ pub(crate) fn shaders(a: &AttentionShape, moe: &MoeShape) -> Vec<Shader> {
     all.extend(rope::shaders());
     all.extend(elementwise::shaders());
     all.extend(delta::shaders());
+    all.extend(delta_rule::shaders());
     all
 }
 
@@ -67,6 +69,7 @@ pub(crate) fn needs(
         }
         Op::AttendLatent | Op::AttendSeparate => (attention::scratch(sizes), (0, 0)),
         Op::IndexSelect => (indexer::scratch(sizes), (0, 0)),
+        Op::DeltaRule => (delta::scratch(sizes, node), (0, 0)),
         Op::AttendExpanded => {
             let found = kv_layer.map(|layer| expansion::needs(sizes, layer)).unwrap_or_default();
             (found.0, (found.1, 1))

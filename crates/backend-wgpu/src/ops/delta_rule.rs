@@ -1,0 +1,153 @@
+//! Calls of the delta rule: row after row, or in chunks as products of matrices.
+//!
+//! In both forms a workgroup has some columns of a head's state in its own memory for all rows of a run. Chunks take a barrier for each tile of the
+//! state's rows rather than three for each row of the text, and read an element of the state from workgroup memory once for four rows.
+
+use crate::commands::{Commands, ShaderBinding, grid};
+use crate::device::Device;
+use crate::error::GpuError;
+use crate::pipeline::ShaderPipeline;
+use crate::shader::{Shader, ShaderConstant};
+use crate::state_runs::{CHUNK_WORDS, DELTA_CHUNK, DeltaRound, NO_SLOT, RUN_WORDS, SPAN_WORDS};
+use std::sync::Arc;
+
+/// Widest head whose rows fit a workgroup's memory next to some columns of its state.
+pub(crate) const MAX_WIDTH: usize = 512;
+
+/// Elements of a state that a workgroup has.
+const STATE_ELEMENTS: usize = 2048;
+
+/// Threads that share the sums of a column, where rows run one after the other.
+const SHARES: usize = 8;
+
+/// Columns of a state that a workgroup has, where rows run one after the other.
+fn columns(width: usize) -> usize {
+    (STATE_ELEMENTS / width).clamp(1, 16)
+}
+
+/// The same for chunks, as vectors of four columns: 1, 2 or 4.
+fn vectors(width: usize) -> usize {
+    let most = match width {
+        0..=128 => 4,
+        129..=256 => 2,
+        _ => 1,
+    };
+    width.div_ceil(4).next_power_of_two().min(most)
+}
+
+pub(super) fn with_spans(shader: Shader) -> Shader {
+    shader.count("SPAN_WORDS", SPAN_WORDS).with("NO_SLOT", ShaderConstant::Count(NO_SLOT))
+}
+
+fn row_shader(width: usize) -> Shader {
+    with_spans(Shader::new("delta_rule", include_str!("delta_rule.wgsl")))
+        .count("WIDTH", width)
+        .count("COLUMNS", columns(width))
+        .count("SHARES", SHARES)
+}
+
+fn with_chunks(shader: Shader, width: usize) -> Shader {
+    shader.count("WIDTH", width).count("CHUNK", DELTA_CHUNK).count("CHUNK_WORDS", CHUNK_WORDS)
+}
+
+fn score_shader(width: usize) -> Shader {
+    with_chunks(Shader::new("delta_scores", include_str!("delta_scores.wgsl")), width)
+}
+
+fn chunk_shader(width: usize) -> Shader {
+    with_chunks(Shader::new("delta_chunks", include_str!("delta_chunks.wgsl")), width)
+        .count("VECTORS", vectors(width))
+        .count("RUN_WORDS", RUN_WORDS)
+        .with("NO_SLOT", ShaderConstant::Count(NO_SLOT))
+}
+
+/// Every text.
+#[cfg(test)]
+pub(super) fn shaders() -> Vec<Shader> {
+    let of_width = |width| [row_shader(width), score_shader(width), chunk_shader(width)];
+    [18, 128, 200, MAX_WIDTH].into_iter().flat_map(of_width).collect()
+}
+
+/// A value, and where the heads of a row are: offset, row stride, head stride.
+type BoundValue = (ShaderBinding, [u32; 3]);
+
+/// Operands of the delta rule.
+pub(crate) struct DeltaCall {
+    /// The words of a step.
+    pub(crate) step: ShaderBinding,
+    /// Queries, keys, values and decays.
+    pub(crate) inputs: [BoundValue; 4],
+    /// The logits of β: offset and row stride.
+    pub(crate) beta: (ShaderBinding, [u32; 2]),
+    pub(crate) y: BoundValue,
+    pub(crate) heads: u32,
+    /// The states of all slots.
+    pub(crate) states: ShaderBinding,
+    /// [`DeltaShaders::score_bytes`] of scratch memory.
+    pub(crate) scores: ShaderBinding,
+}
+
+/// Shaders of the delta rule for heads of one width.
+pub(crate) struct DeltaShaders {
+    width: usize,
+    rows: Arc<ShaderPipeline>,
+    scores: Arc<ShaderPipeline>,
+    chunks: Arc<ShaderPipeline>,
+}
+
+impl DeltaShaders {
+    /// Of a width up to [`MAX_WIDTH`].
+    pub(crate) fn new(device: &Device, width: usize) -> Result<DeltaShaders, GpuError> {
+        Ok(DeltaShaders {
+            width,
+            rows: device.pipeline(&row_shader(width))?,
+            scores: device.pipeline(&score_shader(width))?,
+            chunks: device.pipeline(&chunk_shader(width))?,
+        })
+    }
+
+    /// Bytes of the scores of a step: for each row and head, its rows of two matrices.
+    pub(crate) fn score_bytes(rows: usize, heads: usize) -> u64 {
+        // what does not fit is refused when buffers are made
+        4 * (2 * DELTA_CHUNK as u64).saturating_mul(rows as u64).saturating_mul(heads as u64)
+    }
+
+    /// Adds the calls of all rounds: a later one continues from the states of those before it.
+    pub(crate) fn record(&self, commands: &mut Commands, call: &DeltaCall, rounds: &[DeltaRound]) {
+        for round in rounds {
+            self.record_chunks(commands, call, round);
+            self.record_rows(commands, call, round);
+        }
+    }
+
+    fn record_rows(&self, commands: &mut Commands, call: &DeltaCall, round: &DeltaRound) {
+        let (at, count) = round.rows;
+        let parts = self.width.div_ceil(columns(self.width));
+        let groups = count as usize * call.heads as usize * parts;
+        let [q, k, v, g] = &call.inputs;
+        let mut params = vec![at, call.heads, parts as u32, groups as u32];
+        params.extend([q.1, k.1, v.1, g.1].concat());
+        params.extend(call.beta.1);
+        params.extend(call.y.1);
+        let bindings = [&call.step, &q.0, &k.0, &v.0, &g.0, &call.beta.0, &call.y.0, &call.states];
+        commands.call(&self.rows, bindings.map(ShaderBinding::clone), &params, grid(groups, 1));
+    }
+
+    fn record_chunks(&self, commands: &mut Commands, call: &DeltaCall, round: &DeltaRound) {
+        let [q, k, v, g] = &call.inputs;
+        let (at, count) = round.chunks;
+        let groups = count as usize * call.heads as usize;
+        let mut params = vec![at, call.heads, groups as u32];
+        params.extend([q.1, k.1, g.1].concat());
+        params.extend(call.beta.1);
+        let bindings = [&call.step, &q.0, &k.0, &g.0, &call.beta.0, &call.scores];
+        commands.call(&self.scores, bindings.map(ShaderBinding::clone), &params, grid(groups, 1));
+        let (at, count) = round.runs;
+        let parts = self.width.div_ceil(4 * vectors(self.width));
+        let groups = count as usize * call.heads as usize * parts;
+        let mut params = vec![at, call.heads, parts as u32, groups as u32];
+        params.extend([q.1, k.1, v.1, g.1, call.y.1].concat());
+        let bindings = [&call.step, &q.0, &k.0, &v.0, &g.0, &call.scores, &call.y.0, &call.states];
+        commands.call(&self.chunks, bindings.map(ShaderBinding::clone), &params, grid(groups, 1));
+    }
+}
