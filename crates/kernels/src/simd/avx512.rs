@@ -41,6 +41,15 @@ impl Simd for Avx512 {
             _mm512_and_si512(shifted, _mm512_set1_epi8(mask as i8))
         }
     }
+    // by a count in a register: a match of the count would be a jump per vector. A rotation of 32 bits leaves the bit in its byte, and the
+    // compiler joins the mask with the `or` that follows
+    #[inline(always)]
+    unsafe fn bit<const UP: u32>(bytes: __m512i, bit: usize) -> __m512i {
+        unsafe {
+            let up = _mm512_set1_epi32(UP as i32 - bit as i32);
+            _mm512_and_si512(_mm512_rolv_epi32(bytes, up), _mm512_set1_epi8((1u8 << UP) as i8))
+        }
+    }
     #[inline(always)]
     unsafe fn or(a: __m512i, b: __m512i) -> __m512i {
         unsafe { _mm512_or_si512(a, b) }
