@@ -1,7 +1,7 @@
 //! The GEMM microkernel: a block of input rows × unpacked tiles in registers, compiled once for all formats of one [`QuantKind`](super::formats::QuantKind).
 
 use super::dots::dots;
-use super::formats::QuantFormat;
+use super::formats::{QuantFormat, QuantKind};
 use super::operands::TileOperands;
 use super::prefetch_queue::PrefetchQueue;
 use super::stretch::{AFFINE, MR, MicrokernelBlock, SYMMETRIC};
@@ -339,10 +339,13 @@ impl QuantGemm for avx512::Avx512 {
     const TILES: usize = 3;
 
     fn min_rows<F: QuantFormat>() -> usize {
-        // small batches are fast on AMD, which prefetches in address order: there 16 rows take 72 to 88 % of the time that GEMM takes
-        match CpuVendor::detect() {
-            CpuVendor::AmdZen5 | CpuVendor::Amd => 24,
-            CpuVendor::Other => 16,
+        let amd = matches!(CpuVendor::detect(), CpuVendor::AmdZen5 | CpuVendor::Amd);
+        match F::KIND {
+            // two scales and high bits of their own: unpacking for each eight rows costs more than GEMM does
+            QuantKind::ConstZero(_) if F::SPLIT_SCALE && amd => 8,
+            // small batches are fast on AMD, which prefetches in address order: there 16 rows take 72 to 88 % of the time that GEMM takes
+            _ if amd => 24,
+            _ => 16,
         }
     }
 
