@@ -1,4 +1,7 @@
 //! Reductions over f32 in an order that no ISA changes: 16 accumulators, folded in pairs.
+#![allow(unsafe_code, reason = "generic over instruction sets: see `Simd`")]
+
+use crate::simd::Simd;
 
 /// Folds sixteen lanes in pairs: lane i with lane i + 8, then + 4, + 2, + 1.
 macro_rules! fold_lanes {
@@ -24,7 +27,7 @@ pub(crate) fn sum_lanes(lanes: [f32; 16]) -> f32 {
 }
 
 /// A dot product with 16 accumulators, of as many elements as the shorter slice has.
-#[inline(always)]
+#[cfg(test)]
 pub(crate) fn dot(a: &[f32], b: &[f32]) -> f32 {
     let mut sums = [0.0f32; 16];
     let n = a.len().min(b.len());
@@ -39,4 +42,55 @@ pub(crate) fn dot(a: &[f32], b: &[f32]) -> f32 {
         }
     }
     sum_lanes(sums)
+}
+
+/// The dot products of `R` rows with `C` others, of `len` elements each, with the bits of [`dot`]. They run side by side: a row is loaded once for
+/// several, and no sum waits for the one before it.
+///
+/// # Safety
+/// As for [`Simd`]. Each address has `len` f32, at any alignment.
+#[inline(always)]
+pub(crate) unsafe fn dots<L: Simd, const R: usize, const C: usize>(
+    a: [*const f32; R],
+    b: [*const f32; C],
+    len: usize,
+) -> [[f32; C]; R] {
+    const LANES: usize = 16;
+    let whole = len - len % LANES;
+    let mut out = [[0.0; C]; R];
+    // SAFETY: all offsets are below `len`; the ISA by this function's contract.
+    unsafe {
+        let mut sums = [[L::splat_f32(0.0); C]; R];
+        if whole < len {
+            for (r, sums) in sums.iter_mut().enumerate() {
+                for (c, sum) in sums.iter_mut().enumerate() {
+                    let mut lanes = [0.0f32; LANES];
+                    for (lane, at) in lanes.iter_mut().zip(whole..len) {
+                        *lane += a[r].add(at).read_unaligned() * b[c].add(at).read_unaligned();
+                    }
+                    *sum = L::load_f32(lanes.as_ptr());
+                }
+            }
+        }
+        let mut at = 0;
+        while at < whole {
+            let mut right = [L::splat_f32(0.0); C];
+            for c in 0..C {
+                right[c] = L::load_f32(b[c].add(at));
+            }
+            for r in 0..R {
+                let left = L::load_f32(a[r].add(at));
+                for c in 0..C {
+                    sums[r][c] = L::add(sums[r][c], L::mul(left, right[c]));
+                }
+            }
+            at += LANES;
+        }
+        for r in 0..R {
+            for c in 0..C {
+                out[r][c] = sum_lanes(L::store(sums[r][c]));
+            }
+        }
+    }
+    out
 }

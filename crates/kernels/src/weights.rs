@@ -205,6 +205,15 @@ impl<'a> WeightMatrix<'a> {
         }
     }
 
+    /// The bytes of a row whose elements are f32 as this machine stores them, at any alignment.
+    pub(crate) fn f32_row(&self, i: usize) -> Option<&'a [u8]> {
+        assert!(i < self.rows, "row {i} of {}", self.rows);
+        let plain = self.ty == TensorType::F32 && self.tiles.is_none() && self.scales.is_none();
+        let row = self.first + i;
+        (plain && cfg!(target_endian = "little"))
+            .then(|| &self.bytes[row * self.row_bytes..(row + 1) * self.row_bytes])
+    }
+
     pub fn slice_rows(&self, range: Range<usize>) -> WeightMatrix<'a> {
         assert!(range.start <= range.end && range.end <= self.rows, "rows {range:?} of {}", self.rows);
         WeightMatrix { first: self.first + range.start, rows: range.len(), ..*self }

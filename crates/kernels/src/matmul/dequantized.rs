@@ -1,23 +1,81 @@
-//! Matmuls that dequantize one weight row at a time to f32: the fallback for any format and layout.
+//! Matmuls that dequantize a few weight rows at a time to f32: the fallback for any format and layout.
+#![allow(unsafe_code, reason = "generic over instruction sets: see `Simd`")]
 
 use super::args::{MatmulArgs, input_row};
 use super::scratch::{MatmulScratch, grow};
-use crate::QuantizedInput;
-use crate::reduce::dot;
+use crate::reduce::dots;
+use crate::simd::Simd;
+use crate::{MatrixViewMut, QuantizedInput};
 
 /// y = x · Wᵀ with f32 inputs.
+///
+/// # Safety
+/// The caller is compiled for the ISA of `L`, and the CPU has it.
 #[inline(always)]
-pub(super) fn decoded(args: MatmulArgs<'_, '_>, scratch: &mut MatmulScratch) {
+pub(super) unsafe fn decoded<L: Simd>(args: MatmulArgs<'_, '_>, scratch: &mut MatmulScratch) {
+    // SAFETY: the ISA by this function's contract.
+    unsafe {
+        // as many sums as there are registers for
+        if L::TWO_TILES { multiply::<L, 4>(args, scratch) } else { multiply::<L, 2>(args, scratch) }
+    }
+}
+
+/// The same in blocks of `N` input rows × `N` outputs.
+///
+/// # Safety
+/// As for [`decoded`].
+#[inline(always)]
+unsafe fn multiply<L: Simd, const N: usize>(args: MatmulArgs<'_, '_>, scratch: &mut MatmulScratch) {
     let MatmulArgs { weight, input, row_ids, outputs, y } = args;
     let QuantizedInput::F32(x) = input else { return };
     let MatmulScratch { floats, bytes, .. } = scratch;
-    let row_floats = grow(floats, weight.cols());
-    for (column, out) in outputs.enumerate() {
-        weight.decode(out, 0..weight.cols(), row_floats, bytes);
-        for i in 0..y.rows() {
-            y.set(i, column, dot(row_floats, x.row(input_row(row_ids, i))));
+    let width = weight.cols();
+    assert!(x.cols() == width, "{} inputs of weights for {width}", x.cols());
+    let row_floats = grow(floats, N * width);
+    let mut first = outputs.start;
+    while first < outputs.end {
+        let count = N.min(outputs.end - first);
+        for (output, floats) in (first..first + count).zip(row_floats.chunks_exact_mut(width.max(1))) {
+            if weight.f32_row(output).is_none() {
+                weight.decode(output, 0..width, floats, bytes);
+            }
+        }
+        // where fewer are left, the last one is repeated, and its repetitions are discarded
+        let rows: [*const f32; N] = std::array::from_fn(|c| {
+            let c = c.min(count - 1);
+            weight.f32_row(first + c).map_or(row_floats[c * width..].as_ptr(), |bytes| bytes.as_ptr().cast())
+        });
+        let mut row = 0;
+        while row < y.rows() {
+            let input = |i: usize| x.row(input_row(row_ids, i)).as_ptr();
+            // SAFETY: rows of the weights and inputs have `width` elements; the ISA by this function's contract.
+            row += unsafe {
+                if row + 1 == y.rows() {
+                    store(&dots::<L, 1, N>([input(row)], rows, width), (row, first - outputs.start), count, y)
+                } else {
+                    let inputs = std::array::from_fn(|i| input((row + i).min(y.rows() - 1)));
+                    store(&dots::<L, N, N>(inputs, rows, width), (row, first - outputs.start), count, y)
+                }
+            };
+        }
+        first += count;
+    }
+}
+
+/// Stores a block whose first element is at `at` of `y`, of which it has `count` columns, and the rows that `y` has. Returns the rows of the block.
+#[inline(always)]
+fn store<const R: usize, const C: usize>(
+    sums: &[[f32; C]; R],
+    at: (usize, usize),
+    count: usize,
+    y: &mut MatrixViewMut<'_>,
+) -> usize {
+    for (row, sums) in (at.0..y.rows()).zip(sums) {
+        for (column, sum) in (at.1..).zip(&sums[..count]) {
+            y.set(row, column, *sum);
         }
     }
+    R
 }
 
 /// The transposed product y = x · W: `y[i][o] = Σ_r w[r][o] · x[i][r]`.
@@ -45,5 +103,66 @@ pub(super) fn transposed(args: MatmulArgs<'_, '_>, scratch: &mut MatmulScratch) 
                 *y += factor * w;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::reduce::dot;
+    use crate::{MatmulScratch, MatrixView, MatrixViewMut, QuantizedInput, WeightMatrix};
+    use latent_types::{ActivationType, OpKind, TensorType, WeightLayout};
+
+    fn numbers(seed: u32, count: usize) -> Vec<f32> {
+        let mut state = seed;
+        let mut next = || {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (state >> 8) as f32 / (1 << 23) as f32 - 1.0
+        };
+        (0..count).map(|_| next()).collect()
+    }
+
+    #[test]
+    fn products_of_f32_rows_have_the_same_bits_in_any_batch_and_on_every_isa() {
+        let best = crate::native_tier();
+        let table = crate::matmul::tiers::kernels();
+        let kernels = table.iter().filter(|(contract, _)| {
+            let of = (contract.op, contract.weight, contract.layout, contract.activation);
+            contract.tier <= best
+                && of == (OpKind::Linear, Some(TensorType::F32), WeightLayout::Rows, ActivationType::F32)
+        });
+        let mut tiers = 0;
+        for (_, kernel) in kernels {
+            tiers += 1;
+            for (cols, all) in [(1, 3), (16, 9), (37, 8), (200, 5)] {
+                let (weight, inputs) = (numbers(1, all * cols), numbers(2, 11 * cols));
+                // a byte off, as in a file whose tensors are not aligned
+                let bytes: Vec<u8> =
+                    [0].into_iter().chain(weight.iter().flat_map(|w| w.to_le_bytes())).collect();
+                let matrix = WeightMatrix::from_rows(TensorType::F32, &bytes[1..], all, cols).unwrap();
+                let row_ids = [10, 0, 3, 3, 7, 1, 9];
+                for (rows, outputs) in [(1, 0..all), (2, 1..all), (4, 2..3), (5, 0..all), (7, 1..2)] {
+                    let input = QuantizedInput::F32(MatrixView::new(&inputs, 11, cols, cols));
+                    let mut y = vec![f32::NAN; rows * outputs.len()];
+                    let mut view = MatrixViewMut::new(&mut y, rows, outputs.len(), outputs.len());
+                    let args = crate::MatmulArgs {
+                        weight: &matrix,
+                        input: &input,
+                        row_ids: Some(&row_ids[..rows]),
+                        outputs: outputs.clone(),
+                        y: &mut view,
+                    };
+                    kernel(args, &mut MatmulScratch::default());
+                    let row = |of: &[f32], i: usize| of[i * cols..(i + 1) * cols].to_vec();
+                    let expected = row_ids[..rows].iter().flat_map(|id| {
+                        let input = row(&inputs, *id as usize);
+                        outputs.clone().map(move |o| (input.clone(), o))
+                    });
+                    let expected: Vec<f32> =
+                        expected.map(|(input, o)| dot(&row(&weight, o), &input)).collect();
+                    assert_eq!(y, expected, "{rows} rows, {cols} columns, outputs {outputs:?}");
+                }
+            }
+        }
+        assert!(tiers > 0);
     }
 }

@@ -4,15 +4,18 @@
 use super::args::MatmulFn;
 use super::compiled::compiled;
 use super::{dequantized, float, quantized};
+use crate::simd::portable;
+#[cfg(target_arch = "x86_64")]
+use crate::simd::{avx2, avx512};
 use latent_types::{ActivationType, KernelContract, OpKind, TensorType, Tier, WeightLayout};
 
 /// y = x · Wᵀ with dequantized rows.
 const DECODED: &[(Tier, MatmulFn)] = &[
-    (Tier::Portable, compiled!(dequantized::decoded)),
+    (Tier::Portable, compiled!(dequantized::decoded::<portable::PortableSimd>)),
     #[cfg(target_arch = "x86_64")]
-    (Tier::Avx2, compiled!(Avx2: dequantized::decoded)),
+    (Tier::Avx2, compiled!(Avx2: dequantized::decoded::<avx2::Avx2<false>>)),
     #[cfg(target_arch = "x86_64")]
-    (Tier::Avx512, compiled!(Avx512: dequantized::decoded)),
+    (Tier::Avx512, compiled!(Avx512: dequantized::decoded::<avx512::Avx512>)),
 ];
 
 /// y = x · W with dequantized rows.

@@ -265,6 +265,10 @@ impl<const VNNI: bool> Simd for Avx2<VNNI> {
         }
     }
     #[inline(always)]
+    unsafe fn add(a: [__m256; 2], b: [__m256; 2]) -> [__m256; 2] {
+        unsafe { both!(|x, y| _mm256_add_ps(x, y), a, b) }
+    }
+    #[inline(always)]
     unsafe fn mul(a: [__m256; 2], b: [__m256; 2]) -> [__m256; 2] {
         unsafe { both!(|x, y| _mm256_mul_ps(x, y), a, b) }
     }

@@ -129,6 +129,7 @@ pub(crate) trait Simd {
     unsafe fn load_u8(from: *const u8, shift: u32, mask: u8) -> Self::F32x16;
     /// Loads sixteen i8.
     unsafe fn load_i8(from: *const u8) -> Self::F32x16;
+    unsafe fn add(a: Self::F32x16, b: Self::F32x16) -> Self::F32x16;
     unsafe fn mul(a: Self::F32x16, b: Self::F32x16) -> Self::F32x16;
     /// a · b + c, rounded once.
     unsafe fn fma(a: Self::F32x16, b: Self::F32x16, c: Self::F32x16) -> Self::F32x16;

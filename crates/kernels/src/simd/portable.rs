@@ -148,6 +148,10 @@ impl Simd for PortableSimd {
         each(|i| f32::from(bytes[i] as i8))
     }
     #[inline(always)]
+    unsafe fn add(a: [f32; 16], b: [f32; 16]) -> [f32; 16] {
+        each(|i| a[i] + b[i])
+    }
+    #[inline(always)]
     unsafe fn mul(a: [f32; 16], b: [f32; 16]) -> [f32; 16] {
         each(|i| a[i] * b[i])
     }
