@@ -345,6 +345,7 @@ mod tests {
             name: String::new(),
             activation: (*activation).to_owned(),
             small_batch: None,
+            decided_by: None,
         };
         let kernels = activations.iter().enumerate().map(kernel).collect();
         Node { kernels, ..Node::new(op, None, Vec::new(), Vec::new()) }

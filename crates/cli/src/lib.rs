@@ -4,6 +4,7 @@
 
 mod args;
 mod commands;
+mod cpu_info;
 mod exit;
 mod flags;
 mod hosts_file;

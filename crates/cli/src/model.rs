@@ -5,7 +5,7 @@ use crate::exit::UsageError;
 use crate::progress::LateBar;
 use crate::{hub, interrupt, output, pack_cache, ranks};
 use anyhow::{Context, Result, anyhow};
-use latent_backend::{Backend, BackendError};
+use latent_backend::Backend;
 use latent_engine::{Engine, EngineOptions, PeakRates, Summary};
 use latent_formats::{
     AdapterFile, Checkpoint, CheckpointSource, FormatError, Outline, OutlineData, input_file, limits,
@@ -204,6 +204,9 @@ pub(crate) fn load(checkpoint: &Arc<Checkpoint>, args: &EngineArgs, quiet: bool)
     if !args.without.is_empty() {
         output::note(&format!("plans are made without {}", args.without.join(", ")));
     }
+    if args.tuned.is_some() {
+        output::note("kernels are chosen by measured times");
+    }
     if !quiet {
         describe_load(&engine, checkpoint, args.verbose);
     }
@@ -211,8 +214,9 @@ pub(crate) fn load(checkpoint: &Arc<Checkpoint>, args: &EngineArgs, quiet: bool)
 }
 
 /// The backend. A wish for layers on a GPU yields to a machine without one, as in llama.cpp.
-pub(crate) fn backend(args: &EngineArgs) -> Result<Box<dyn Backend>, BackendError> {
+pub(crate) fn backend(args: &EngineArgs) -> Result<Box<dyn Backend>> {
     let backend = args.backend()?;
+    args.check_tuned(&*backend)?;
     if let Some(layers) = args.n_gpu_layers
         && args.asks_for_layers()
         && latent_backends::NAMES.contains(&backend.name())

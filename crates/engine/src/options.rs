@@ -12,7 +12,7 @@ use latent_graph::circuit::TensorIndex;
 use latent_graph::config::WireType;
 use latent_graph::ir::ModelSide;
 use latent_graph::passes::{BindOptions, CacheForm, MlaChoice, Precision};
-use latent_graph::{BackendTarget, Circuit, ModelConfig, Stage, StageOptions};
+use latent_graph::{BackendTarget, Circuit, KernelTimings, ModelConfig, Stage, StageOptions};
 use latent_hosts::Hosts;
 use latent_threads::{MAX_THREADS, PinPolicy, Placement, Topology};
 use latent_types::{CacheType, Setting, Tier};
@@ -117,6 +117,8 @@ pub struct EngineOptions {
     pub wire: WireType,
     /// Optional passes that plans are made without: see [`passes::optional`](latent_graph::passes::optional).
     pub without: Vec<&'static str>,
+    /// Measured times of this machine's kernels, which choose between instruction sets that compute the same bits; none: the highest one.
+    pub tuned: Option<Arc<KernelTimings>>,
     /// How long a rank may be in a step without progress before it counts as hung; zero disables
     /// the check. None: [`HUNG_AFTER`](latent_backend::HUNG_AFTER).
     pub hung_after: Option<Duration>,
@@ -199,7 +201,7 @@ impl EngineOptions {
 
     /// What plans are made for: the backend's target with as many workers as the options ask for.
     pub fn target(&self, backend: &dyn Backend) -> BackendTarget {
-        backend.target().with_workers(self.place().threads()).without(&self.without)
+        backend.target().with_workers(self.place().threads()).without(&self.without).tuned(self.tuned.clone())
     }
 
     /// Checks the numbers that would take more memory or threads than any machine has.

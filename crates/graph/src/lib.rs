@@ -25,6 +25,7 @@ pub mod config;
 mod error;
 pub mod ir;
 mod kernel_calls;
+mod kernel_timings;
 mod naming;
 pub mod ops;
 mod partition;
@@ -39,6 +40,10 @@ pub use circuit::Circuit;
 pub use config::{ConfigError, ModelConfig};
 pub use error::{CacheError, CircuitError, GraphError};
 pub use kernel_calls::{BankConflicts, CompiledKernel, KernelCalls, NodeCalls};
+pub use kernel_timings::{
+    KernelTiming, KernelTimings, KernelTimingsError, MAX_TIMINGS_BYTES, NearestTimings, ProductShape,
+    TIMINGS_FORMAT,
+};
 pub use partition::{MAX_RANKS, Partition, PartitionError};
 pub use plan::{MAX_STEP_ROWS, Plan, PlanOptions};
 pub use stage::{LM_HEAD_ROWS, Stage, StageOptions, distinct_weights, stage_index};

@@ -1,6 +1,8 @@
 //! The target of a plan: the kernels of a backend, and the rewrites that pay off there.
 
+use crate::kernel_timings::KernelTimings;
 use latent_types::KernelContract;
+use std::sync::Arc;
 
 /// A backend, as the passes see it. Passes ask the target; nothing in this crate knows threads, registers or a GPU.
 #[derive(Clone, Debug)]
@@ -22,6 +24,8 @@ pub struct BackendTarget {
     pub expanded_stores: bool,
     /// Names of optional passes that plans do not go through, as a user asks to see what they are worth.
     pub without: Vec<&'static str>,
+    /// Measured times of its kernels, which choose between instruction sets; without them the highest one is chosen.
+    pub tuned: Option<Arc<KernelTimings>>,
     /// Whether it runs LoRA adapters.
     pub adapters: bool,
     /// How many workers (threads of a CPU) share the operations of a phase.
@@ -111,6 +115,7 @@ impl BackendTarget {
             masks_tokens: true,
             expanded_stores: false,
             without: Vec::new(),
+            tuned: None,
             adapters: false,
             workers: 1,
         }
@@ -128,6 +133,12 @@ impl BackendTarget {
         BackendTarget { without: passes.to_vec(), ..self }
     }
 
+    /// The same backend with measured times of its kernels.
+    #[must_use]
+    pub fn tuned(self, tuned: Option<Arc<KernelTimings>>) -> BackendTarget {
+        BackendTarget { tuned, ..self }
+    }
+
     /// A backend without kernels of its own, which runs the operations as the circuit states them.
     pub fn unfused(name: &'static str) -> BackendTarget {
         BackendTarget {
@@ -139,6 +150,7 @@ impl BackendTarget {
             masks_tokens: true,
             expanded_stores: false,
             without: Vec::new(),
+            tuned: None,
             adapters: false,
             workers: 1,
         }

@@ -106,7 +106,7 @@ impl Drawing {
             false => ModelSpan { embed, layers: options.layers.clone(), head: whole, mtp: false },
         };
         let ir = Ir::build_with(circuit, config, &span, tensors)?;
-        let mut builder = Builder::new(circuit, config, target.contracts(), (options, runs))?;
+        let mut builder = Builder::new(circuit, config, target, (options, runs))?;
         let mut views = vec![circuit_view(&mut builder, tensors.naming())?, ir_view(&mut builder, &ir)];
         for (mla, form, info) in formulations(options, &ir) {
             for (bucket, _) in BUCKETS {

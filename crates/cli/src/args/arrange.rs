@@ -23,7 +23,7 @@ const ESSENTIAL: &str = "parallel system_prompt prompt_cache context_shift json_
 
 /// Flags of the groups that commands share, and commands on which they have no effect: these commands do not have them. `eval` is every command
 /// under it.
-const ABSENT: [(&str, &str); 15] = [
+const ABSENT: [(&str, &str); 16] = [
     // the file as it is, or two files
     (
         "inspect check graph verify diff plan-hosts",
@@ -34,6 +34,7 @@ const ABSENT: [(&str, &str); 15] = [
     ("inspect check graph verify dump diff plan-hosts imatrix", "pack_cache"),
     // only speed and plans depend on them
     ("chat serve logits inspect check verify dump diff imatrix plan-hosts eval", "without"),
+    ("inspect check verify dump diff imatrix plan-hosts", "tuned"),
     // nothing runs
     ("inspect check graph verify", "hosts_file wire hung_after pin verbose n_gpu_layers"),
     ("inspect check verify", "force"),

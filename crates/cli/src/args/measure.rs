@@ -188,6 +188,15 @@ pub(crate) struct KernelsPerfArgs {
     #[arg(long, default_value_t = 200, value_name = "MS", value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) millis: u16,
 
+    /// Save the times of products to a file for `--tuned`, on all instruction sets; other
+    /// operations are not measured
+    #[arg(long, value_name = "FILE", conflicts_with = "isa")]
+    pub(crate) save: Option<PathBuf>,
+
+    /// Replace an existing file of --save
+    #[arg(long, requires = "save")]
+    pub(crate) force: bool,
+
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,

@@ -2,15 +2,18 @@
 
 use super::limits::{DEVELOPER, HOSTS, PERFORMANCE, step_tokens, threads, tokens};
 use super::metadata::MetadataArgs;
+use crate::cpu_info::cpu_info;
+use crate::exit::UsageError;
 use clap::Args;
 use latent_backend::{Backend, BackendError, HUNG_AFTER};
 use latent_engine::{DeviceLayers, Draft, Offload, SparseAttention};
-use latent_graph::Partition;
 use latent_graph::config::WireType;
 use latent_graph::passes::{CacheForm, MlaChoice, Precision};
+use latent_graph::{KernelTimings, Partition};
 use latent_threads::PinPolicy;
 use latent_types::{CacheType, Tier};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Which model, and how it is run.
@@ -154,6 +157,12 @@ pub(crate) struct EngineArgs {
     #[arg(long, value_name = "PASS", value_parser = latent_graph::passes::optional, help_heading = DEVELOPER)]
     pub(crate) without: Vec<&'static str>,
 
+    /// Choose between instruction sets by the times that `latent kernels perf --save FILE` has
+    /// measured on this machine, instead of using the highest one; results stay the same. Products
+    /// without times, and attention, use the highest one
+    #[arg(long, value_name = "FILE", value_parser = tuned, value_hint = clap::ValueHint::FilePath, help_heading = PERFORMANCE)]
+    pub(crate) tuned: Option<Arc<KernelTimings>>,
+
     /// Circuit file that replaces the model's own (`latent graph circuit` prints one)
     #[arg(long, value_name = "FILE", help_heading = DEVELOPER)]
     pub(crate) circuit: Option<PathBuf>,
@@ -190,6 +199,13 @@ pub(crate) fn isa(word: &str) -> Result<IsaLimit, String> {
     word.parse()
         .map(|tier| IsaLimit(Some(tier)))
         .map_err(|_| "expected auto, portable, avx2, avx512 or amx".into())
+}
+
+/// Times of kernels that were measured on this machine.
+fn tuned(file: &str) -> Result<Arc<KernelTimings>, String> {
+    let tier = latent_backends::cpu().isa(None).map_err(|error| error.to_string())?;
+    let timings = KernelTimings::read(Path::new(file), &cpu_info(), tier);
+    timings.map(Arc::new).map_err(|error| error.to_string())
 }
 
 /// A type of the KV cache, or llama.cpp's name of one.
@@ -241,6 +257,15 @@ impl EngineArgs {
         latent_backends::hollow(self.device_name())
     }
 
+    /// Refuses times of kernels where the CPU runs none.
+    pub(crate) fn check_tuned(&self, backend: &dyn Backend) -> Result<(), UsageError> {
+        if self.tuned.is_none() || backend.name() == "cpu" || self.offload(backend).is_some() {
+            return Ok(());
+        }
+        let problem = "--tuned is for kernels of the CPU: leave it out, or use --device cpu";
+        Err(UsageError(format!("--device {}: {problem}", self.device_name())))
+    }
+
     /// Which layers the CPU runs of a model on this backend; none for other devices.
     pub(crate) fn offload(&self, backend: &dyn Backend) -> Option<Offload> {
         let layers = self.n_gpu_layers.filter(|_| !latent_backends::NAMES.contains(&backend.name()))?;
@@ -287,6 +312,7 @@ impl EngineArgs {
             first_layers: None,
             wire: self.wire,
             without: self.without.clone(),
+            tuned: self.tuned.clone(),
             hung_after: Some(Duration::from_secs(self.hung_after)),
         }
     }

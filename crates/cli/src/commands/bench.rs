@@ -3,9 +3,9 @@
 use super::batched::{BatchedSequences, context, fit};
 use super::bench_draft;
 use super::bench_memory::{self, EarlierRun};
-use super::cpu_info::cpu_info;
 use super::limit_samples::LimitSamples;
 use crate::args::{BenchArgs, BenchFormat, ModelArgs};
+use crate::cpu_info::cpu_info;
 use crate::{model, output, prediction};
 use anyhow::{Context, Result};
 use latent_engine::{Engine, PeakRates, Roofline, StepSize, Summary};

@@ -1,6 +1,6 @@
 //! `latent bench --save` and `--compare`: measurements that are kept, and what became faster or slower since.
 
-use super::cpu_info::cpu_info;
+use crate::cpu_info::cpu_info;
 use crate::exit::UsageError;
 use crate::output;
 use anyhow::{Result, bail};

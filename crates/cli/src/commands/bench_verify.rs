@@ -240,7 +240,7 @@ fn object(row: &VerifyMeasurement, engine: &Engine, checkpoint: &Checkpoint) -> 
     json!({
         "build_commit": option_env!("LATENT_COMMIT").unwrap_or("unknown"),
         "version": env!("CARGO_PKG_VERSION"),
-        "cpu_info": super::cpu_info::cpu_info(),
+        "cpu_info": crate::cpu_info::cpu_info(),
         "model_filename": checkpoint.display_name(),
         "model_type": s.name,
         "n_threads": s.placement.threads(),

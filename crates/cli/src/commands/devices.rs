@@ -12,7 +12,7 @@ pub(super) fn run(args: &DevicesArgs) -> Result<()> {
         return output::json(&Value::Array(gpus.iter().enumerate().map(described).collect()));
     }
     let mut lines = vec![
-        format!("cpu        {}", super::cpu_info::cpu_info()),
+        format!("cpu        {}", crate::cpu_info::cpu_info()),
         "reference  every operation in plain f32, slowly, for comparing".to_owned(),
     ];
     for (number, gpu) in gpus.iter().enumerate() {

@@ -66,6 +66,9 @@ fn check(args: &GraphArgs, stage: PrintedStage) -> Result<()> {
             "--emit-c without --lora: merge the adapter first (latent quantize --merge-lora)".into(),
         );
     }
+    if engine.tuned.is_some() {
+        return usage("--emit-c without --tuned: the C library has one kernel per operation".into());
+    }
     if engine.draft.has_mtp() {
         return usage("--emit-c without --draft mtp: the C library has no layers that draft tokens".into());
     }

@@ -12,7 +12,6 @@ mod chunks;
 mod constraint;
 mod conversation;
 mod convert;
-mod cpu_info;
 mod device_runs;
 mod devices;
 mod diff;

@@ -27,5 +27,7 @@ impl PrintedStage {
 
 /// Options of kernel selection.
 pub(super) fn bind(args: &GraphArgs) -> Result<BindOptions> {
-    args.model.engine.options().bind(&*args.model.engine.hollow_backend()?).map_err(usage_of)
+    let backend = args.model.engine.hollow_backend()?;
+    args.model.engine.check_tuned(&*backend)?;
+    args.model.engine.options().bind(&*backend).map_err(usage_of)
 }

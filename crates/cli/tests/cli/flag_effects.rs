@@ -279,6 +279,8 @@ const TABLE: &[(&[&str], &str, Effect)] = &[
     (ANY, "override_kv", Fails("--override-kv x", "KEY=TYPE:VALUE")),
     (&["run"], "without", Shows("--without fold_norms", "plans are made without fold_norms")),
     (ANY, "without", Fails("--without lower_mla", "no plan can be made without lower_mla; the passes that")),
+    (&["run", "graph"], "tuned", Tested("cli/tests/cli/tuned.rs", "--tuned")),
+    (ANY, "tuned", Fails("--tuned /nowhere.json", "/nowhere.json")),
     (ANY, "pack_cache", Fails("--pack-cache --device gpu:9", "--pack-cache cannot be used with a GPU")),
     (ANY, "lora", Fails("--lora /nowhere.gguf", "/nowhere.gguf")),
     (&["serve"], "lora_init_without_apply", Fails("--lora-init-without-apply", "--lora")),
@@ -467,6 +469,8 @@ const TABLE: &[(&[&str], &str, Effect)] = &[
     (&["kernels perf"], "all", Shows("--all", "portable")),
     (&["kernels perf"], "memory", Fails("--memory 0", "--memory")),
     (&["kernels perf"], "millis", Speed("--millis 0")),
+    (&["kernels perf"], "save", Fails("--save out.json", "--save keeps times of products")),
+    (&["kernels perf"], "force", Clashes("--force")),
     (
         &["plan-hosts"],
         "measure at_once n_prompt sequences in_flight past json",

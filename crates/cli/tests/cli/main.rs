@@ -52,6 +52,7 @@ mod switching;
 mod terminal;
 mod top;
 mod truth;
+mod tuned;
 mod verify;
 #[cfg(unix)]
 mod written;

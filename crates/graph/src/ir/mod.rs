@@ -184,6 +184,9 @@ pub struct BoundKernel {
     /// The kernel for calls with fewer rows than this one's minimum, where the node may see such calls.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub small_batch: Option<Box<BoundKernel>>,
+    /// The measured times that decided between kernels; none if no times are known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub decided_by: Option<String>,
 }
 
 /// What happens to a node's first input before the operation.

@@ -1,6 +1,6 @@
 //! The IR as text: one line per node.
 
-use super::{AttentionPath, Epilogue, Ir, Node, RowCount, ValueId, ValueStorage};
+use super::{AttentionPath, BoundKernel, Epilogue, Ir, Node, RowCount, ValueId, ValueStorage};
 use latent_types::ValueType;
 use std::fmt::Write;
 
@@ -93,14 +93,14 @@ impl Ir {
                 let _ = write!(line, " from {} {}", derived.from.slot, derived.from.ty);
             }
             if let Some(kernel) = node.kernels.get(i) {
-                let _ = write!(line, " by {}", kernel.name);
+                let _ = write!(line, " by {}", named(kernel));
                 if let Some(small) = &kernel.small_batch {
-                    let _ = write!(line, ", small batches by {}", small.name);
+                    let _ = write!(line, ", small batches by {}", named(small));
                 }
             }
         }
         for kernel in node.kernels.iter().skip(node.weights.len()) {
-            let _ = write!(line, "  by {}", kernel.name);
+            let _ = write!(line, "  by {}", named(kernel));
         }
         line
     }
@@ -120,5 +120,13 @@ impl Ir {
         // f32 goes without saying
         let dtype = if value.dtype == ValueType::F32 { String::new() } else { format!(" {}", value.dtype) };
         format!("[{rows}×{heads}{}{dtype}{view}]", value.width)
+    }
+}
+
+/// A kernel's name, and the times that decided.
+fn named(kernel: &BoundKernel) -> String {
+    match &kernel.decided_by {
+        None => kernel.name.clone(),
+        Some(times) => format!("{} ({times})", kernel.name),
     }
 }

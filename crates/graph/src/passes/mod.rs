@@ -33,7 +33,8 @@ pub use ropes::fold_ropes;
 pub use schedule::schedule;
 pub(crate) use schedule::{heads_of_each_thread, routed_by_each_thread};
 pub use select_kernels::{
-    BindOptions, KernelRequest, Precision, binding_bucket, choose, required_kernels, select_kernels,
+    BindOptions, KernelRequest, MeasuredProduct, Precision, binding_bucket, choose, measured_product,
+    required_kernels, select_kernels,
 };
 pub use split_kv_b::split_kv_b;
 

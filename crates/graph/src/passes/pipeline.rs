@@ -116,7 +116,7 @@ const PIPELINE: &[Pass] = &[
     Pass {
         name: "select_kernels",
         wanted: |target| target.kernels.is_some(),
-        run: |ir, input| select_kernels(ir, input.target.contracts(), input.bind, input.bucket),
+        run: |ir, input| select_kernels(ir, input.target, input.bind, input.bucket),
     },
 ];
 

@@ -3,7 +3,9 @@
 use super::BatchBucket;
 use crate::error::GraphError;
 use crate::ir::{BoundKernel, Ir, Node, Op};
+use crate::kernel_timings::{KernelTimings, ProductShape};
 use crate::ops::{KernelRows, RequiredKernels};
+use crate::target::BackendTarget;
 use latent_types::{ActivationType, CacheType, KernelContract, OpKind, TensorType, Tier, WeightLayout};
 use std::fmt;
 use std::str::FromStr;
@@ -58,9 +60,17 @@ pub struct BindOptions {
     pub cache: CacheType,
 }
 
-/// Binds every node of `ir` to kernels of `table`, for steps of one batch bucket.
+/// Measured times, and the product that they are looked up for.
+#[derive(Clone, Copy, Debug)]
+pub struct MeasuredProduct<'t> {
+    pub timings: &'t KernelTimings,
+    pub shape: ProductShape,
+}
+
+/// Binds every node of `ir` to kernels of `target`, for steps of one batch bucket.
 ///
-/// Among the kernels that match at an allowed ISA level the highest level wins; a kernel for one weight format wins over one that
+/// Among the kernels that match at an allowed ISA level the highest level wins, or the fastest one where the target has measured times of
+/// the highest and another one that computes the same bits; a kernel for one weight format wins over one that
 /// reads any. An expert sees only some of a step's rows, so where its kernel has a minimum number of rows, a kernel for small
 /// batches is bound too.
 ///
@@ -68,20 +78,26 @@ pub struct BindOptions {
 /// [`GraphError::NoKernel`] and [`GraphError::AmbiguousKernel`], which say what was required and which kernels there are.
 pub fn select_kernels(
     mut ir: Ir,
-    table: &[KernelContract],
+    target: &BackendTarget,
     options: &BindOptions,
     bucket: BatchBucket,
 ) -> Result<Ir, GraphError> {
+    let table = target.contracts();
     for n in 0..ir.nodes.len() {
         let node = &ir.nodes[n];
         let bucket = binding_bucket(&node.op, bucket);
         let part = node.op.spec().kernel_rows == KernelRows::PartOfBucket;
         let kernels = required_kernels(&ir, node)
             .into_iter()
-            .map(|(op, ty)| {
-                let mut kernel = choose(table, op, ty, options, bucket)?;
+            .enumerate()
+            .map(|(w, required)| {
+                let choose = |bucket| {
+                    let measured = measured_product(&ir, (node, w), target, required.0, bucket);
+                    choose(table, required, options, bucket, measured)
+                };
+                let mut kernel = choose(bucket)?;
                 if part && table[kernel.index].min_rows > 1 {
-                    kernel.small_batch = Some(Box::new(choose(table, op, ty, options, BatchBucket::Decode)?));
+                    kernel.small_batch = Some(Box::new(choose(BatchBucket::Decode)?));
                 }
                 Ok(kernel)
             })
@@ -98,6 +114,43 @@ pub fn binding_bucket(op: &Op, bucket: BatchBucket) -> BatchBucket {
         KernelRows::Any => BatchBucket::Decode,
         KernelRows::Bucket | KernelRows::PartOfBucket => bucket,
     }
+}
+
+/// The measured times of `target` and the product that weight `w` of a node takes part in; none without times, and for other operations.
+pub fn measured_product<'t>(
+    ir: &Ir,
+    (node, w): (&Node, usize),
+    target: &'t BackendTarget,
+    op: OpKind,
+    bucket: BatchBucket,
+) -> Option<MeasuredProduct<'t>> {
+    let (timings, (_, id)) = (target.tuned.as_deref()?, node.weights.get(w)?);
+    let [.., first, last] = ir.weight(*id).shape[..] else { return None };
+    let (inputs, outputs) = match op {
+        OpKind::Linear => (last, first),
+        OpKind::LinearT => (first, last),
+        _ => return None,
+    };
+    // an expert's share of a step is small
+    let part = node.op.spec().kernel_rows == KernelRows::PartOfBucket;
+    let rows = match bucket {
+        BatchBucket::Decode => 1,
+        BatchBucket::SmallBatch => {
+            if part {
+                2
+            } else {
+                8
+            }
+        }
+        BatchBucket::Prefill => {
+            if part {
+                32
+            } else {
+                512
+            }
+        }
+    };
+    Some(MeasuredProduct { timings, shape: ProductShape { rows, inputs, outputs } })
 }
 
 /// The kernels that a node requires: one for each of its weights, or one for itself.
@@ -261,13 +314,51 @@ impl<'a> KernelRequest<'a> {
         self.mismatch(kernel).is_none()
     }
 
-    /// The best kernel that matches.
-    pub fn best<'t>(&self, table: &'t [KernelContract]) -> Option<&'t KernelContract> {
-        table.iter().filter(|k| self.matches(k)).max_by_key(|k| rank(k))
+    /// The index of the best kernel that matches, and the times that decided between it and others.
+    pub fn best(
+        &self,
+        table: &[KernelContract],
+        measured: Option<MeasuredProduct<'_>>,
+    ) -> Option<(usize, Option<String>)> {
+        let matching = table.iter().enumerate().filter(|(_, k)| self.matches(k));
+        let (highest, _) = matching.max_by_key(|(_, k)| rank(k))?;
+        let fastest = measured.and_then(|measured| self.fastest(table, highest, measured));
+        Some(fastest.map_or((highest, None), |(index, times)| (index, Some(times))))
     }
 
-    /// Why the request is as it is, and why `bound` answers it: a sentence each for input, layout and ISA.
-    pub fn why(&self, bound: &KernelContract) -> Vec<String> {
+    /// The fastest kernel that computes the bits of the highest one, and its times; none if they are not known.
+    fn fastest(
+        &self,
+        table: &[KernelContract],
+        highest: usize,
+        measured: MeasuredProduct<'_>,
+    ) -> Option<(usize, String)> {
+        let ty = self.ty?;
+        // sums of floats in tiles are rounded otherwise without fused multiply-add
+        let fused_only = self.layout == Some(WeightLayout::Tiles) && !ty.is_quantized();
+        let rivals = table.iter().enumerate().filter(|(i, k)| {
+            *i != highest
+                && self.matches(k)
+                && k.weight == table[highest].weight
+                && !(fused_only && k.tier == Tier::Portable)
+        });
+        let mut rivals: Vec<usize> = rivals.map(|(i, _)| i).collect();
+        // of equal times the higher tier wins
+        rivals.sort_by_key(|i| std::cmp::Reverse(table[*i].tier));
+        rivals.insert(0, highest);
+        let names: Vec<&str> = rivals.iter().map(|i| table[*i].name).collect();
+        let found = measured.timings.nearest(ty, measured.shape, &names)?;
+        let times = || rivals.iter().zip(&found.micros).filter_map(|(i, micros)| Some((*i, (*micros)?)));
+        let (fastest, micros) = times().min_by(|(_, a), (_, b)| a.total_cmp(b))?;
+        let mut text = format!("measured {micros:.1} µs");
+        for (i, micros) in times().filter(|(i, _)| *i != fastest) {
+            text += &format!(", {} {micros:.1} µs", table[i].name);
+        }
+        Some((fastest, text + &format!(" at {}", found.shape)))
+    }
+
+    /// Why the request is as it is, and why `bound` answers it: a sentence each for input, layout and ISA. `times` decided between kernels.
+    pub fn why(&self, bound: &KernelContract, times: Option<&str>) -> Vec<String> {
         let mut why = Vec::new();
         if let Some(ty) = self.ty {
             let (input, precision) = (self.activation.name(), self.options.precision);
@@ -313,10 +404,15 @@ impl<'a> KernelRequest<'a> {
                 "input a8: the cache stores 8-bit quants, which are multiplied with 8-bit queries".to_owned(),
             );
         }
-        why.push(if bound.tier == self.options.tier {
-            format!("tier {}: the highest allowed", bound.tier)
-        } else {
-            format!("tier {}: no kernel of a higher one does this, up to {}", bound.tier, self.options.tier)
+        why.push(match times {
+            Some(times) => format!("tier {}: {times}", bound.tier),
+            None if bound.tier == self.options.tier => format!("tier {}: the highest allowed", bound.tier),
+            None => {
+                format!(
+                    "tier {}: no kernel of a higher one does this, up to {}",
+                    bound.tier, self.options.tier
+                )
+            }
         });
         why
     }
@@ -333,13 +429,13 @@ fn rank(k: &KernelContract) -> (Tier, bool, bool) {
     (k.tier, k.weight.is_some(), k.cache.is_some())
 }
 
-/// The kernel for one operation on one weight format, for steps of one batch bucket.
+/// The kernel for one operation on one weight format, for steps of one batch bucket. Measured times choose between instruction sets.
 pub fn choose(
     table: &[KernelContract],
-    op: OpKind,
-    ty: Option<TensorType>,
+    (op, ty): (OpKind, Option<TensorType>),
     options: &BindOptions,
     bucket: BatchBucket,
+    measured: Option<MeasuredProduct<'_>>,
 ) -> Result<BoundKernel, GraphError> {
     let request = KernelRequest::new(table, (op, ty), options, bucket);
     let best = table.iter().filter(|k| request.matches(k)).map(rank).max();
@@ -351,9 +447,10 @@ pub fn choose(
             first: first.name.to_owned(),
             second: second.name.to_owned(),
         }),
-        (Some((index, kernel)), None) => {
-            let activation = request.activation.name().to_owned();
-            Ok(BoundKernel { index, name: kernel.name.to_owned(), activation, small_batch: None })
+        (Some((highest, _)), None) => {
+            let (index, decided_by) = request.best(table, measured).unwrap_or((highest, None));
+            let (name, activation) = (table[index].name.to_owned(), request.activation.name().to_owned());
+            Ok(BoundKernel { index, name, activation, small_batch: None, decided_by })
         }
     }
 }
@@ -370,6 +467,7 @@ fn there(table: &[KernelContract], op: OpKind) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kernel_timings::KernelTiming;
     use latent_types::WeightLayout;
 
     fn contract(
@@ -404,7 +502,9 @@ mod tests {
             contract(q4, ActivationType::F32, Tier::Avx512, "avx512_f32"),
         ];
         let name = |precision, tier, ty| {
-            choose(&table, OpKind::Linear, ty, &options(precision, tier), BatchBucket::Prefill).unwrap().name
+            choose(&table, (OpKind::Linear, ty), &options(precision, tier), BatchBucket::Prefill, None)
+                .unwrap()
+                .name
         };
         assert_eq!(name(Precision::Default, Tier::Avx512, q4), "avx2_a8");
         assert_eq!(name(Precision::Default, Tier::Portable, q4), "portable_a8");
@@ -426,7 +526,7 @@ mod tests {
             }),
         ];
         let chosen = |precision, tier, bucket| {
-            choose(&table, OpKind::Linear, q4, &options(precision, tier), bucket).unwrap()
+            choose(&table, (OpKind::Linear, q4), &options(precision, tier), bucket, None).unwrap()
         };
         let many = chosen(Precision::Default, Tier::Amx, BatchBucket::Prefill);
         assert_eq!((many.name.as_str(), many.activation.as_str()), ("amx_bf16", "bf16"));
@@ -438,6 +538,81 @@ mod tests {
     }
 
     #[test]
+    fn measured_times_choose_between_tiers_that_compute_the_same_bits() {
+        let (q4, bf16) = (TensorType::Q4_K, TensorType::BF16);
+        let tiles = |kernel: KernelContract| KernelContract { layout: WeightLayout::Tiles, ..kernel };
+        let table = [
+            contract(None, ActivationType::F32, Tier::Portable, "strip"),
+            tiles(contract(Some(q4), ActivationType::A8, Tier::Portable, "portable_a8")),
+            tiles(contract(Some(q4), ActivationType::A8, Tier::Avx2, "avx2_a8")),
+            tiles(contract(Some(q4), ActivationType::A8, Tier::Avx512, "avx512_a8")),
+            tiles(contract(Some(bf16), ActivationType::F32, Tier::Portable, "portable_bf16")),
+            tiles(contract(Some(bf16), ActivationType::F32, Tier::Avx2, "avx2_bf16")),
+            tiles(contract(Some(bf16), ActivationType::F32, Tier::Avx512, "avx512_bf16")),
+        ];
+        let timings = |rows: &[(&str, TensorType, usize, f64)]| {
+            let timing = |(kernel, ty, inputs, micros): &(&str, TensorType, usize, f64)| KernelTiming {
+                op: "linear".into(),
+                weight: ty.name().into(),
+                layout: "tiles".into(),
+                kernel: (*kernel).into(),
+                shape: ProductShape { rows: 1, inputs: *inputs, outputs: 2048 },
+                micros: *micros,
+            };
+            KernelTimings::new("cpu".into(), Tier::Avx512, 1, rows.iter().map(timing).collect())
+        };
+        let chosen = |timings: &KernelTimings, ty, tier, rows, inputs| {
+            let shape = ProductShape { rows, inputs, outputs: 2048 };
+            let options = options(Precision::Default, tier);
+            let measured = Some(MeasuredProduct { timings, shape });
+            let bound = choose(&table, (OpKind::Linear, Some(ty)), &options, BatchBucket::of(rows), measured);
+            let bound = bound.unwrap();
+            assert_eq!(table[bound.index].name, bound.name);
+            (bound.name, bound.decided_by.unwrap_or_default())
+        };
+        let lower = timings(&[
+            ("avx512_a8", q4, 1024, 47.0),
+            ("avx2_a8", q4, 1024, 41.2),
+            ("portable_a8", q4, 1024, 300.0),
+            ("avx512_a8", q4, 8192, 100.0),
+            ("avx2_a8", q4, 8192, 100.0),
+            ("strip", q4, 1024, 0.1),
+        ]);
+        let (name, why) = chosen(&lower, q4, Tier::Avx512, 1, 1500);
+        let expected = "measured 41.2 µs, avx512_a8 47.0 µs, portable_a8 300.0 µs at m=1, k=1024, n=2048";
+        assert_eq!((&*name, &*why), ("avx2_a8", expected));
+        // another shape is nearer, and equal times leave the highest tier
+        let (name, why) = chosen(&lower, q4, Tier::Avx512, 1, 6000);
+        assert_eq!(
+            (&*name, &*why),
+            ("avx512_a8", "measured 100.0 µs, avx2_a8 100.0 µs at m=1, k=8192, n=2048")
+        );
+        // the limit holds, and nothing is known of other batches
+        assert_eq!(chosen(&lower, q4, Tier::Portable, 1, 1024), ("portable_a8".into(), String::new()));
+        assert_eq!(chosen(&lower, q4, Tier::Avx512, 512, 1024), ("avx512_a8".into(), String::new()));
+        // the highest tier is not given up for times that do not include it
+        let others = timings(&[("avx2_a8", q4, 1024, 1.0), ("portable_a8", q4, 1024, 2.0)]);
+        assert_eq!(chosen(&others, q4, Tier::Avx512, 1, 1024), ("avx512_a8".into(), String::new()));
+        let alone = timings(&[("avx512_a8", q4, 1024, 1.0)]);
+        assert_eq!(chosen(&alone, q4, Tier::Avx512, 1, 1024), ("avx512_a8".into(), String::new()));
+        // the portable kernel of floats in tiles has other bits
+        let floats = timings(&[
+            ("avx512_bf16", bf16, 1024, 3.0),
+            ("avx2_bf16", bf16, 1024, 2.0),
+            ("portable_bf16", bf16, 1024, 1.0),
+        ]);
+        assert_eq!(chosen(&floats, bf16, Tier::Avx512, 1, 1024).0, "avx2_bf16");
+        let request = KernelRequest::new(
+            &table,
+            (OpKind::Linear, Some(q4)),
+            &options(Precision::Default, Tier::Avx512),
+            BatchBucket::Decode,
+        )
+        .why(&table[2], Some("measured 1.0 µs"));
+        assert_eq!(request.last().unwrap(), "tier avx2: measured 1.0 µs");
+    }
+
+    #[test]
     fn none_and_a_tie_are_errors_that_name_the_kernels() {
         let q8 = Some(TensorType::Q8_0);
         let table = [
@@ -446,7 +621,7 @@ mod tests {
         ];
         let error = |tier| {
             let options = options(Precision::Exact, tier);
-            choose(&table, OpKind::Linear, q8, &options, BatchBucket::Decode).unwrap_err().to_string()
+            choose(&table, (OpKind::Linear, q8), &options, BatchBucket::Decode, None).unwrap_err().to_string()
         };
         assert!(error(Tier::Avx2).contains("one and two"));
         assert!(

@@ -1,6 +1,7 @@
 //! Each pass on a small model, as text: what it changes can be read in the differences between the snapshots.
 
 use super::*;
+use crate::BackendTarget;
 use crate::circuit::{Circuit, DeclaredTensors, TensorIndex, TensorNaming};
 use crate::config::*;
 use crate::ir::ModelSpan;
@@ -376,7 +377,11 @@ fn table() -> Vec<KernelContract> {
 fn kernels_selected_and_memory_planned() {
     let mut table = table();
     let options = BindOptions { precision: Precision::Default, tier: Tier::Avx512, cache: CacheType::F16 };
-    let ir = select_kernels(folded(BatchBucket::Decode), &table, &options, BatchBucket::Decode).unwrap();
+    let decode = |table: &[KernelContract]| {
+        let target = BackendTarget::new("cpu", table.to_vec());
+        select_kernels(folded(BatchBucket::Decode), &target, &options, BatchBucket::Decode)
+    };
+    let ir = decode(&table).unwrap();
     let phases = schedule(&ir, BatchBucket::Decode);
     let arena = plan_memory(&ir, &phases, 4);
     let mut text = ir.to_text(Some(&phases));
@@ -388,16 +393,15 @@ fn kernels_selected_and_memory_planned() {
     }
     insta::assert_snapshot!(format!("{text}arena {} bytes", arena.bytes));
     table.retain(|kernel| kernel.op != OpKind::Route);
-    let missing = select_kernels(folded(BatchBucket::Decode), &table, &options, BatchBucket::Decode)
-        .unwrap_err()
-        .to_string();
+    let missing = decode(&table).unwrap_err().to_string();
     assert!(missing.contains("route") && missing.contains("there is none"), "{missing}");
 }
 
 #[test]
 fn kernels_selected_on_a_machine_with_amx() {
     let options = BindOptions { precision: Precision::Default, tier: Tier::Amx, cache: CacheType::F16 };
-    let bound = |bucket| select_kernels(folded(bucket), &table(), &options, bucket).unwrap();
+    let target = BackendTarget::new("cpu", table());
+    let bound = |bucket| select_kernels(folded(bucket), &target, &options, bucket).unwrap();
     insta::assert_snapshot!(bound(BatchBucket::Prefill).to_text(None));
     for bucket in [BatchBucket::Decode, BatchBucket::SmallBatch] {
         assert!(!bound(bucket).to_text(None).contains("amx"), "{bucket:?}");

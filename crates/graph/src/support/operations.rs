@@ -144,7 +144,7 @@ fn bind(
         missing.push(MissingItem::new(MissingKind::Format, ty.name(), problem));
         return;
     }
-    match choose(table, op, ty, options, BatchBucket::Decode) {
+    match choose(table, (op, ty), options, BatchBucket::Decode, None) {
         Ok(kernel) => {
             operation.binds = Some(choice(kernel.index));
             // row-wise operations have one entry in the table, which takes the best instructions by itself

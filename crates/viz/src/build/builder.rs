@@ -3,11 +3,11 @@
 use crate::data::{DrawingBlock, KernelBinding, RejectedKernel, WeightInfo};
 use crate::device::DeviceRuns;
 use crate::options::Options;
-use latent_graph::GraphError;
 use latent_graph::circuit::{Circuit, LayerSpec};
 use latent_graph::config::ModelConfig;
 use latent_graph::ir::{Ir, Node, StepWorkload};
-use latent_graph::passes::{BatchBucket, KernelRequest, binding_bucket};
+use latent_graph::passes::{BatchBucket, KernelRequest, MeasuredProduct, binding_bucket};
+use latent_graph::{BackendTarget, GraphError, ProductShape};
 use latent_types::{KernelContract, OpKind, TensorType, WeightLayout};
 use std::collections::HashMap;
 
@@ -17,15 +17,18 @@ pub(crate) struct Builder<'a> {
     pub(crate) config: &'a ModelConfig,
     /// What each layer is made of.
     pub(crate) layers: Vec<LayerSpec>,
-    pub(crate) kernels: &'a [KernelContract],
+    pub(crate) target: &'a BackendTarget,
     pub(crate) options: &'a Options,
     /// What operations become on a device.
     pub(crate) runs: &'a DeviceRuns,
     pub(crate) weights: Vec<WeightInfo>,
     pub(crate) bindings: Vec<KernelBinding>,
-    requests: HashMap<(OpKind, Option<TensorType>, BatchBucket), usize>,
+    requests: HashMap<KernelKey, usize>,
     pub(crate) blocks: Vec<DrawingBlock>,
 }
+
+/// What a kernel is chosen for: the operation, the format and the bucket, and with measured times the shape of the product.
+type KernelKey = (OpKind, Option<TensorType>, BatchBucket, Option<ProductShape>);
 
 /// The input of one view: an IR, and for a plan its phases, step and bucket.
 pub(crate) struct ViewInput<'a> {
@@ -48,14 +51,14 @@ impl<'a> Builder<'a> {
     pub(crate) fn new(
         circuit: &'a Circuit,
         config: &'a ModelConfig,
-        kernels: &'a [KernelContract],
+        target: &'a BackendTarget,
         (options, runs): (&'a Options, &'a DeviceRuns),
     ) -> Result<Builder<'a>, GraphError> {
         Ok(Builder {
             circuit,
             config,
             layers: circuit.layer_specs(config)?,
-            kernels,
+            target,
             options,
             runs,
             weights: Vec::new(),
@@ -80,19 +83,24 @@ impl<'a> Builder<'a> {
         &mut self,
         (op, ty): (OpKind, Option<TensorType>),
         bucket: BatchBucket,
+        measured: Option<MeasuredProduct<'_>>,
     ) -> Option<usize> {
-        if let Some(found) = self.requests.get(&(op, ty, bucket)) {
+        let key = (op, ty, bucket, measured.map(|measured| measured.shape));
+        if let Some(found) = self.requests.get(&key) {
             return Some(*found);
         }
-        let bind = &self.options.bind;
-        let request = KernelRequest::new(self.kernels, (op, ty), bind, bucket);
-        let chosen = request.best(self.kernels)?;
+        let (bind, kernels) = (&self.options.bind, self.target.contracts());
+        let request = KernelRequest::new(kernels, (op, ty), bind, bucket);
+        let (chosen, times) = request.best(kernels, measured)?;
+        let chosen = &kernels[chosen];
         let of_this = |k: &&KernelContract| k.op == op && k.weight.is_none_or(|w| Some(w) == ty);
-        let others = self.kernels.iter().filter(of_this).filter(|k| k.name != chosen.name).map(|k| {
+        let others = kernels.iter().filter(of_this).filter(|k| k.name != chosen.name).map(|k| {
             let refusal = request.refusal(k);
             let matches = refusal.is_none();
             let why = refusal.unwrap_or_else(|| {
-                if k.tier < chosen.tier {
+                if times.is_some() {
+                    "it matches, but took longer or was not measured".to_owned()
+                } else if k.tier < chosen.tier {
                     format!("it matches, but {} is higher than {}", chosen.tier, k.tier)
                 } else {
                     "it matches, but reads any format; the one bound is written for this one".to_owned()
@@ -107,11 +115,11 @@ impl<'a> Builder<'a> {
             tier: chosen.tier.name(),
             activation: request.activation.name(),
             layout: request.layout.map(WeightLayout::name),
-            why: request.why(chosen),
+            why: request.why(chosen, times.as_deref()),
             others: others.collect(),
         };
         self.bindings.push(binding);
-        self.requests.insert((op, ty, bucket), self.bindings.len() - 1);
+        self.requests.insert(key, self.bindings.len() - 1);
         Some(self.bindings.len() - 1)
     }
 }

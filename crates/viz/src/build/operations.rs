@@ -5,7 +5,7 @@ use crate::build::fold::{DrawnLayers, list};
 use crate::build::labels::{epilogue_lines, family, kv_layer_word, path_word, port, prologue_lines};
 use crate::data::{DrawingOperation, FormatInfo, KvAccess, OperationCost, OperationWeight, WeightInfo};
 use latent_graph::ir::{Epilogue, Ir, StepWorkload};
-use latent_graph::passes::required_kernels;
+use latent_graph::passes::{measured_product, required_kernels};
 use latent_types::TensorType;
 
 /// Operation `at` of a run of layers, as its first layer has it.
@@ -24,7 +24,7 @@ pub(crate) fn operation(
     let mut kernels = Vec::new();
     if let Some(bucket) = input.bucket_of(node) {
         let free = required_kernels(ir, node).into_iter().filter(|(_, ty)| ty.is_none());
-        kernels = free.filter_map(|request| builder.binding(request, bucket)).collect();
+        kernels = free.filter_map(|request| builder.binding(request, bucket, None)).collect();
     }
     let weights = (0..node.weights.len()).map(|w| weight_use(builder, input, run, at, w)).collect();
     let slots: Vec<&str> = node.weights.iter().map(|(slot, _)| slot.as_str()).collect();
@@ -103,7 +103,10 @@ fn weight_use(
     if let Some(bucket) = input.bucket_of(first) {
         for (ty, ..) in &formats {
             let request = required_kernels(ir, first).into_iter().filter(|(_, ty)| ty.is_some()).nth(w);
-            kernels.extend(request.and_then(|(op, _)| builder.binding((op, Some(*ty)), bucket)));
+            kernels.extend(request.and_then(|(op, _)| {
+                let measured = measured_product(ir, (first, w), builder.target, op, bucket);
+                builder.binding((op, Some(*ty)), bucket, measured)
+            }));
         }
     }
     OperationWeight { weight: index, kernels }

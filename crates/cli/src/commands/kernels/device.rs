@@ -31,7 +31,7 @@ pub(super) fn nothing(words: &[String]) -> Result<()> {
 /// What runs the kernels.
 pub(super) fn device_name(device: &DeviceKernels) -> String {
     match &device.gpu {
-        None => crate::commands::cpu_info::cpu_info(),
+        None => crate::cpu_info::cpu_info(),
         Some(gpu) => format!("{}: {}", gpu.name, gpu.kind),
     }
 }

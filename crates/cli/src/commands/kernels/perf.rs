@@ -2,11 +2,14 @@
 
 use super::device::{device_name, filter, nothing};
 use crate::args::KernelsPerfArgs;
+use crate::cpu_info::cpu_info;
 use crate::exit::UsageError;
-use crate::{interrupt, output};
+use crate::{interrupt, output, target};
 use anyhow::{Context, Result, bail};
 use latent_backends::DeviceKernels;
-use latent_conformance::{FusedSpeedup, MachinePeaks, Measurement, PerfOptions};
+use latent_conformance::{FusedSpeedup, KernelCase, MachinePeaks, Measurement, PerfOptions};
+use latent_formats::output_file;
+use latent_graph::{KernelTiming, KernelTimings, ProductShape};
 use latent_threads::Placement;
 use latent_types::{Tier, format_bytes};
 use serde_json::json;
@@ -24,6 +27,14 @@ pub(super) fn run(device: &DeviceKernels, args: &KernelsPerfArgs) -> Result<()> 
         let problem =
             format!("--threads {} is for the CPU: a GPU runs one kernel after the other", args.threads);
         return Err(UsageError(problem).into());
+    }
+    if let Some(path) = &args.save {
+        if device.gpu.is_some() {
+            let problem =
+                "--save keeps times of CPU kernels, which --tuned chooses between: leave out --device";
+            return Err(UsageError(problem.into()).into());
+        }
+        target::check(path, args.force)?;
     }
     // a software adapter keeps copies in addition to the buffers
     let copies = 1 + u64::from(device.gpu.as_ref().is_some_and(|gpu| gpu.software));
@@ -43,13 +54,17 @@ pub(super) fn run(device: &DeviceKernels, args: &KernelsPerfArgs) -> Result<()> 
         threads: usize::from(args.threads),
         memory: usize::from(args.memory) << 20,
         time: Duration::from_millis(u64::from(args.millis)),
-        all: args.all,
+        all: args.all || args.save.is_some(),
     };
     let mut limits = MeasuredLimits { device, known: Vec::new(), failure: None };
     let (mut found, mut problems, mut printed, mut header) = (Vec::new(), Vec::new(), Ok(()), None);
+    let mut cases = device.kernels.real_sizes();
+    if args.save.is_some() {
+        cases.retain(|case| matches!(case, KernelCase::Product(_)));
+    }
     latent_conformance::perf(
         &*device.kernels,
-        &device.kernels.real_sizes(),
+        &cases,
         &filter,
         &options,
         &mut |level, threads| limits.of(level, threads),
@@ -71,7 +86,15 @@ pub(super) fn run(device: &DeviceKernels, args: &KernelsPerfArgs) -> Result<()> 
         return Err(error).context("measuring what the machine can do");
     }
     if found.is_empty() && problems.is_empty() && !interrupt::asked() {
-        return nothing(&args.filter);
+        return match args.save {
+            Some(_) => nothing_to_save(&args.filter),
+            None => nothing(&args.filter),
+        };
+    }
+    if let Some(path) = args.save.as_deref().filter(|_| !interrupt::asked() && !found.is_empty()) {
+        let timings = timings(device, usize::from(args.threads), &found)?;
+        output_file::write(path, timings.to_json()?.as_bytes())?;
+        output::note(&format!("{}: {} times of kernels, for --tuned", path.display(), timings.len()));
     }
     let fused = latent_conformance::fused_speedups(&found);
     if args.json {
@@ -90,6 +113,35 @@ pub(super) fn run(device: &DeviceKernels, args: &KernelsPerfArgs) -> Result<()> 
         bail!("not measured: {}", problems.join("; "));
     }
     Ok(())
+}
+
+/// The measured times of kernels that plans choose between.
+fn timings(device: &DeviceKernels, threads: usize, found: &[Measurement]) -> Result<KernelTimings> {
+    let target = device.backend.target();
+    // kernels are also measured without some instructions, which no plan asks for
+    let bound = |m: &Measurement| target.contracts().iter().any(|contract| contract.name == m.kernel);
+    let timing = |m: &Measurement| {
+        let case = m.product?;
+        Some(KernelTiming {
+            op: m.operation.to_owned(),
+            weight: case.weight.name().to_owned(),
+            layout: case.layout.name().to_owned(),
+            kernel: m.kernel.clone(),
+            shape: ProductShape { rows: case.rows, inputs: case.inputs, outputs: case.outputs },
+            micros: m.micros,
+        })
+    };
+    let timings = found.iter().filter(|m| bound(m)).filter_map(timing).collect();
+    Ok(KernelTimings::new(cpu_info(), device.backend.isa(None)?, threads, timings))
+}
+
+/// The error of a filter that matches no product.
+fn nothing_to_save(words: &[String]) -> Result<()> {
+    let problem = format!(
+        "--save keeps times of products, and no product has all of {:?} in its name: give other words, such as q4_k, or none",
+        words.join(" ")
+    );
+    Err(UsageError(problem).into())
 }
 
 /// The machine's limits, measured again when they are old.

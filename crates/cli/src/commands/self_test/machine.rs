@@ -1,7 +1,7 @@
 //! What a machine has, and the measured limits of its CPU.
 
-use super::super::cpu_info::cpu_info;
 use super::super::devices::described;
+use crate::cpu_info::cpu_info;
 use anyhow::{Context, Result};
 use latent_backend::PeakRates;
 use latent_backends::GpuDevice;
