@@ -161,7 +161,7 @@ pub(crate) struct EngineArgs {
     /// measured on this machine, instead of using the highest one; results stay the same. Products
     /// without times, and attention, use the highest one
     #[arg(long, value_name = "FILE", value_parser = tuned, value_hint = clap::ValueHint::FilePath, help_heading = PERFORMANCE)]
-    pub(crate) tuned: Option<Arc<KernelTimings>>,
+    pub(crate) tuned: Option<TunedFile>,
 
     /// Circuit file that replaces the model's own (`latent graph circuit` prints one)
     #[arg(long, value_name = "FILE", help_heading = DEVELOPER)]
@@ -201,11 +201,19 @@ pub(crate) fn isa(word: &str) -> Result<IsaLimit, String> {
         .map_err(|_| "expected auto, portable, avx2, avx512 or amx".into())
 }
 
-/// Times of kernels that were measured on this machine.
-fn tuned(file: &str) -> Result<Arc<KernelTimings>, String> {
-    let tier = latent_backends::cpu().isa(None).map_err(|error| error.to_string())?;
-    let timings = KernelTimings::read(Path::new(file), &cpu_info(), tier);
-    timings.map(Arc::new).map_err(|error| error.to_string())
+/// Times of kernels that were measured on this machine, or the problem of the file. It is an error only if the command has the flag,
+/// which `Cli::settle` decides.
+#[derive(Clone, Debug)]
+pub(crate) struct TunedFile(pub(crate) Result<Arc<KernelTimings>, String>);
+
+#[expect(clippy::unnecessary_wraps, reason = "clap expects a result")]
+fn tuned(file: &str) -> Result<TunedFile, String> {
+    let read = || {
+        let tier = latent_backends::cpu().isa(None).map_err(|error| error.to_string())?;
+        let timings = KernelTimings::read(Path::new(file), &cpu_info(), tier);
+        timings.map(Arc::new).map_err(|error| error.to_string())
+    };
+    Ok(TunedFile(read()))
 }
 
 /// A type of the KV cache, or llama.cpp's name of one.
@@ -312,7 +320,7 @@ impl EngineArgs {
             first_layers: None,
             wire: self.wire,
             without: self.without.clone(),
-            tuned: self.tuned.clone(),
+            tuned: self.tuned.as_ref().and_then(|file| file.0.clone().ok()),
             hung_after: Some(Duration::from_secs(self.hung_after)),
         }
     }

@@ -1,6 +1,7 @@
 //! Puts positional arguments where the commands read them.
 
 use super::arrange::is_absent;
+use super::model::TunedFile;
 use super::words::ModelFlag;
 use super::{Cli, Command, EvalCommand};
 use clap::ArgMatches;
@@ -32,6 +33,10 @@ impl Cli {
         if let Some(flag) = absent.and_then(clap::Arg::get_long) {
             let problem = format!("--{flag} has no effect on `latent {path}`: leave it out");
             return Err(used.clone().error(ErrorKind::UnknownArgument, problem));
+        }
+        if let Ok(Some(TunedFile(Err(problem)))) = matches.try_get_one("tuned") {
+            let problem = format!("--tuned: {problem}");
+            return Err(used.clone().error(ErrorKind::ValueValidation, problem));
         }
         // a name that the command lacks is an error of the program
         let has = |id: &str| used.get_arguments().any(|arg| arg.get_id() == id);

@@ -65,7 +65,7 @@ fn saved_times_choose_kernels_and_the_text_stays_the_same() {
     assert!(tuned.contains(&format!("by {lowest} (measured 1.0 µs, ")), "{tuned}");
     let data: Value = serde_json::from_str(&plan(&["--tuned", &edited, "--json"])).unwrap();
     assert!(data.to_string().contains("\"decided_by\":\"measured 1.0 µs, "), "{data}");
-    let drawn = plan(&["--tuned", &edited, "--format", "data"]);
+    let drawn = plan(&["--tuned", &edited, "--format", "drawing-json"]);
     assert!(drawn.contains("tier portable: measured 1.0 µs, "), "the drawing does not say why");
     let run = |more: &[&str]| {
         let words = ["run", "-m", &model, "-t", "2", "--temp", "0", "-n", "24", "--draft", "none", "A fox"];
