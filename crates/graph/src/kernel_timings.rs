@@ -1,10 +1,10 @@
 //! Measured times of kernels: a file that `latent kernels perf --save` writes, and that kernel selection reads.
 
-use crate::passes::BatchBucket;
 use latent_formats::{InputError, input_file};
 use latent_types::{TensorType, Tier};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
 /// Version of the file format.
@@ -28,7 +28,7 @@ pub struct ProductShape {
 }
 
 impl ProductShape {
-    /// How far another shape of the same bucket is: the factors between the weights' sizes, then between the rows.
+    /// How far another shape is: the factors between the weights' sizes, then between the rows.
     fn distance(self, other: ProductShape) -> (f64, f64) {
         let factor = |a: usize, b: usize| (a.max(1) as f64 / b.max(1) as f64).ln().abs();
         let sizes = factor(self.inputs, other.inputs) + factor(self.outputs, other.outputs);
@@ -181,13 +181,18 @@ impl KernelTimings {
     }
 
     /// The times of `kernels` with weights of format `ty`, at the shape nearest to `shape` at which the first of them and another one were
-    /// measured with as many rows as the same batch bucket has; none if no shape is.
-    pub fn nearest(&self, ty: TensorType, shape: ProductShape, kernels: &[&str]) -> Option<NearestTimings> {
-        let bucket = BatchBucket::of(shape.rows);
+    /// measured with a number of rows in `rows`; none if no shape is.
+    pub fn nearest(
+        &self,
+        ty: TensorType,
+        shape: ProductShape,
+        rows: RangeInclusive<usize>,
+        kernels: &[&str],
+    ) -> Option<NearestTimings> {
         let of_kernel = |kernel: &&str| self.micros.get(*kernel)?.get(ty.name());
         let known: Vec<_> = kernels.iter().map(of_kernel).collect();
         let shapes = known.first().copied().flatten()?.keys();
-        let compared = shapes.filter(|shape| BatchBucket::of(shape.rows) == bucket).map(|shape| {
+        let compared = shapes.filter(|shape| rows.contains(&shape.rows)).map(|shape| {
             let micros = known.iter().map(|times| times.and_then(|times| times.get(shape).copied()));
             NearestTimings { shape: *shape, micros: micros.collect() }
         });
@@ -214,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn the_nearest_shape_of_the_same_bucket_with_two_times_counts() {
+    fn the_nearest_shape_with_two_times_counts() {
         let timings = KernelTimings::new(
             "cpu".into(),
             Tier::Avx512,
@@ -232,7 +237,8 @@ mod tests {
         );
         let at = |rows, inputs, outputs| {
             let shape = ProductShape { rows, inputs, outputs };
-            timings.nearest(TensorType::Q4_K, shape, &["high", "low", "other"])
+            let range = if rows > 16 { 17..=usize::MAX } else { rows..=16 };
+            timings.nearest(TensorType::Q4_K, shape, range, &["high", "low", "other"])
         };
         let near = |rows, inputs, outputs| {
             let found = at(rows, inputs, outputs).unwrap();
@@ -246,9 +252,9 @@ mod tests {
         // no time for small batches; none of another format; none with the first kernel unknown
         assert_eq!(at(8, 7168, 2048), None);
         let shape = ProductShape { rows: 1, inputs: 512, outputs: 512 };
-        assert_eq!(timings.nearest(TensorType::Q6_K, shape, &["high", "low"]), None);
-        assert_eq!(timings.nearest(TensorType::Q4_K, shape, &["other", "high", "low"]), None);
-        assert_eq!(timings.nearest(TensorType::Q4_K, shape, &[]), None);
+        assert_eq!(timings.nearest(TensorType::Q6_K, shape, 1..=1, &["high", "low"]), None);
+        assert_eq!(timings.nearest(TensorType::Q4_K, shape, 1..=1, &["other", "high", "low"]), None);
+        assert_eq!(timings.nearest(TensorType::Q4_K, shape, 1..=1, &[]), None);
     }
 
     #[test]

@@ -346,8 +346,11 @@ impl<'a> KernelRequest<'a> {
         // of equal times the higher tier wins
         rivals.sort_by_key(|i| std::cmp::Reverse(table[*i].tier));
         rivals.insert(0, highest);
+        // times of other buckets say nothing about this one
+        let bucket = BatchBucket::of(measured.shape.rows);
+        let rows = bucket.min_rows()..=bucket.max_rows(usize::MAX);
         let names: Vec<&str> = rivals.iter().map(|i| table[*i].name).collect();
-        let found = measured.timings.nearest(ty, measured.shape, &names)?;
+        let found = measured.timings.nearest(ty, measured.shape, rows, &names)?;
         let times = || rivals.iter().zip(&found.micros).filter_map(|(i, micros)| Some((*i, (*micros)?)));
         let (fastest, micros) = times().min_by(|(_, a), (_, b)| a.total_cmp(b))?;
         let mut text = format!("measured {micros:.1} µs");
