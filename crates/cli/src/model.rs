@@ -204,9 +204,6 @@ pub(crate) fn load(checkpoint: &Arc<Checkpoint>, args: &EngineArgs, quiet: bool)
     if !args.without.is_empty() {
         output::note(&format!("plans are made without {}", args.without.join(", ")));
     }
-    if args.tuned.is_some() {
-        output::note("kernels are chosen by measured times");
-    }
     if !quiet {
         describe_load(&engine, checkpoint, args.verbose);
     }
@@ -356,6 +353,13 @@ fn warn_of_limits(engine: &Engine) {
     }
     if let Some(dense) = &s.dense {
         output::note(&format!("warning: {dense}"));
+    }
+    match s.timed {
+        None => {}
+        Some(0) => output::note(
+            "warning: the file of --tuned has no times that decide between kernels of this model",
+        ),
+        Some(count) => output::note(&format!("{count} kernels of the plans are chosen by measured times")),
     }
     if !s.portable.is_empty() {
         output::note(&format!("portable code for: {}", s.portable.join(", ")));

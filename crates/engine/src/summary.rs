@@ -82,6 +82,8 @@ pub struct Summary {
     pub kernels: Vec<String>,
     /// Operations that run in portable code although the tier is higher.
     pub portable: Vec<String>,
+    /// How many kernels of the plans measured times have decided on; none without times.
+    pub timed: Option<usize>,
     /// Where a sequence may grow so long that attention to all tokens is not what the model was trained with.
     pub dense: Option<DenseAttention>,
     /// What config.json says that something else in the folder overrides.
@@ -120,6 +122,7 @@ impl Summary {
             context: resolved.options.context,
             kernels,
             portable,
+            timed: resolved.target.tuned.as_ref().map(|_| timed(stages)),
             dense: dense(config, resolved.options.context),
             warnings: Vec::new(),
             doubts: Vec::new(),
@@ -134,6 +137,7 @@ impl Summary {
         let tier = resolved.options.stages.bind.tier;
         let (kernels, portable) = products(stages, resolved.target.contracts(), tier);
         self.portable.extend(portable);
+        self.timed = self.timed.map(|count| count + timed(stages));
         self.parameters = distinct_weights(all).map(|w| w.elements() as u64).sum();
         self.weight_bytes += weights.owned + weights.mapped;
         self.token_bytes += resolved.token_bytes(stages);
@@ -149,6 +153,13 @@ fn dense(config: &ModelConfig, context: usize) -> Option<DenseAttention> {
         .filter(|_| config.attention.indexer.is_none())
         .filter(|index_topk| context > *index_topk)
         .map(|index_topk| DenseAttention { index_topk, context })
+}
+
+/// How many kernels measured times have decided on.
+fn timed(stages: &[Stage]) -> usize {
+    let plans = stages.iter().flat_map(|stage| &stage.plans);
+    let kernels = plans.flat_map(|plan| &plan.ir.nodes).flat_map(|node| &node.kernels);
+    kernels.filter(|kernel| kernel.decided_by.is_some()).count()
 }
 
 /// The kernels of matrix products and naive attention, and the operations that run portable code although `tier` has more.
@@ -168,7 +179,8 @@ fn products(stages: &[Stage], contracts: &[KernelContract], tier: Tier) -> (Vec<
             for (kernel, (_, weight)) in node.kernels.iter().zip(&node.weights) {
                 add(&mut kernels, kernel.name.clone());
                 let needs = contracts.get(kernel.index).map_or(tier, |contract| contract.tier);
-                if needs == Tier::Portable && tier > Tier::Portable {
+                let slow = kernel.decided_by.is_none() && tier > Tier::Portable;
+                if needs == Tier::Portable && slow {
                     add(&mut portable, format!("{} of {}", node.op.word(), plan.ir.weight(*weight).ty));
                 }
             }

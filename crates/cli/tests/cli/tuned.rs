@@ -72,9 +72,27 @@ fn saved_times_choose_kernels_and_the_text_stays_the_same() {
         ran(&[&words, more].concat())
     };
     assert_eq!(run(&["--tuned", &edited]), run(&[]));
+    let notes = |more: &[&str]| {
+        let words = ["run", "-m", &model, "-n", "1", "A fox"];
+        let output = latent(&[&words, more].concat()).output().unwrap();
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    let said = notes(&["--tuned", &edited]);
+    assert!(said.contains(" kernels of the plans are chosen by measured times"), "{said}");
+    // a portable kernel that was measured to be the fastest is not warned of
+    assert_eq!(said.contains("portable code"), notes(&[]).contains("portable code"), "{said}");
     let logits =
         |more: &[&str]| ran(&[&["logits", "-m", &model, "--tokens", "1,2,3", "-b", "1"], more].concat());
     assert_eq!(logits(&["--tuned", &edited]), logits(&[]));
+
+    // times of another format decide nothing, which is said
+    let mut other = file.clone();
+    for timing in other["timings"].as_array_mut().unwrap() {
+        timing["weight"] = json!("Q2_K");
+    }
+    write(&other);
+    let said = notes(&["--tuned", &edited]);
+    assert!(said.contains("has no times that decide between kernels of this model"), "{said}");
 
     // nothing is chosen on other devices and by the C library; other machines have other times
     let reference = refused(&["run", "-m", &model, "--tuned", &edited, "--device", "reference", "x"]);
