@@ -5,7 +5,7 @@ use crate::exit::UsageError;
 use crate::progress::LateBar;
 use crate::{hub, interrupt, output, pack_cache, ranks};
 use anyhow::{Context, Result, anyhow};
-use latent_backend::Backend;
+use latent_backend::{Backend, BackendError};
 use latent_engine::{Engine, EngineOptions, PeakRates, Summary};
 use latent_formats::{
     AdapterFile, Checkpoint, CheckpointSource, FormatError, Outline, OutlineData, input_file, limits,
@@ -187,6 +187,7 @@ pub(crate) fn load(checkpoint: &Arc<Checkpoint>, args: &EngineArgs, quiet: bool)
         return Err(UsageError(problem.into()).into());
     }
     let backend = backend(args)?;
+    args.check_tuned(&*backend)?;
     // what is wrong with a configuration is said by the engine
     let limit = ModelConfig::before_loading(checkpoint).map(|config| config.context_length);
     let args = &*limit.map_or(Cow::Borrowed(args), |limit| with_context(args, limit));
@@ -211,9 +212,8 @@ pub(crate) fn load(checkpoint: &Arc<Checkpoint>, args: &EngineArgs, quiet: bool)
 }
 
 /// The backend. A wish for layers on a GPU yields to a machine without one, as in llama.cpp.
-pub(crate) fn backend(args: &EngineArgs) -> Result<Box<dyn Backend>> {
+pub(crate) fn backend(args: &EngineArgs) -> Result<Box<dyn Backend>, BackendError> {
     let backend = args.backend()?;
-    args.check_tuned(&*backend)?;
     if let Some(layers) = args.n_gpu_layers
         && args.asks_for_layers()
         && latent_backends::NAMES.contains(&backend.name())

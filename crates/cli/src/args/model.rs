@@ -157,9 +157,9 @@ pub(crate) struct EngineArgs {
     #[arg(long, value_name = "PASS", value_parser = latent_graph::passes::optional, help_heading = DEVELOPER)]
     pub(crate) without: Vec<&'static str>,
 
-    /// Choose between instruction sets by the times that `latent kernels perf --save FILE` has
-    /// measured on this machine, instead of using the highest one; results stay the same. Products
-    /// without times, and attention, use the highest one
+    /// Choose between instruction sets by the times that `latent kernels perf` has measured on this
+    /// machine and saved in this file, instead of using the highest one; results stay the same.
+    /// Products without times, and attention, use the highest one
     #[arg(long, value_name = "FILE", value_parser = tuned, value_hint = clap::ValueHint::FilePath, help_heading = PERFORMANCE)]
     pub(crate) tuned: Option<TunedFile>,
 

@@ -252,6 +252,7 @@ fn load(
     let args = &*model::with_context(&args, limit);
     let circuit = model::circuit(args.circuit.as_deref())?.map(Arc::new);
     let backend = model::backend(args)?;
+    args.check_tuned(&*backend)?;
     let hosts = ranks::hosts(args.partition.as_ref())?;
     if hosts.is_some() {
         // ranks that have failed cannot try again
