@@ -2,8 +2,23 @@
 
 /// Name of the CPU.
 pub(crate) fn cpu_info() -> String {
-    let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let line = text.lines().find(|line| line.starts_with("model name"));
-    line.and_then(|line| Some(line.split_once(':')?.1.trim().to_owned()))
-        .unwrap_or_else(|| std::env::consts::ARCH.into())
+    field(&cpu_text(), "model name").unwrap_or_else(|| std::env::consts::ARCH.into())
+}
+
+/// The CPU's name with family, model and stepping, where the system states them: virtual machines give one name to several generations.
+pub(crate) fn cpu_generation() -> String {
+    let text = cpu_text();
+    let numbers = [("family", "cpu family"), ("model", "model"), ("stepping", "stepping")];
+    let numbers = numbers.iter().filter_map(|(name, key)| Some(format!(", {name} {}", field(&text, key)?)));
+    cpu_info() + &numbers.collect::<String>()
+}
+
+fn cpu_text() -> String {
+    std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default()
+}
+
+/// A field of the first core.
+fn field(text: &str, key: &str) -> Option<String> {
+    let fields = text.lines().filter_map(|line| line.split_once(':'));
+    fields.into_iter().find(|(name, _)| name.trim() == key).map(|(_, value)| value.trim().to_owned())
 }

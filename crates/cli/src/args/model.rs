@@ -2,7 +2,7 @@
 
 use super::limits::{DEVELOPER, HOSTS, PERFORMANCE, step_tokens, threads, tokens};
 use super::metadata::MetadataArgs;
-use crate::cpu_info::cpu_info;
+use crate::cpu_info::cpu_generation;
 use crate::exit::UsageError;
 use clap::Args;
 use latent_backend::{Backend, BackendError, HUNG_AFTER};
@@ -210,7 +210,7 @@ pub(crate) struct TunedFile(pub(crate) Result<Arc<KernelTimings>, String>);
 fn tuned(file: &str) -> Result<TunedFile, String> {
     let read = || {
         let tier = latent_backends::cpu().isa(None).map_err(|error| error.to_string())?;
-        let timings = KernelTimings::read(Path::new(file), &cpu_info(), tier);
+        let timings = KernelTimings::read(Path::new(file), &cpu_generation(), tier);
         timings.map(Arc::new).map_err(|error| error.to_string())
     };
     Ok(TunedFile(read()))

@@ -2,7 +2,7 @@
 
 use super::device::{device_name, filter, nothing};
 use crate::args::KernelsPerfArgs;
-use crate::cpu_info::cpu_info;
+use crate::cpu_info::cpu_generation;
 use crate::exit::UsageError;
 use crate::{interrupt, output, target};
 use anyhow::{Context, Result, bail};
@@ -132,7 +132,7 @@ fn timings(device: &DeviceKernels, threads: usize, found: &[Measurement]) -> Res
         })
     };
     let timings = found.iter().filter(|m| bound(m)).filter_map(timing).collect();
-    Ok(KernelTimings::new(cpu_info(), device.backend.isa(None)?, threads, timings))
+    Ok(KernelTimings::new(cpu_generation(), device.backend.isa(None)?, threads, timings))
 }
 
 /// The error of a filter that matches no product.
