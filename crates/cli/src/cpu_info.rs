@@ -2,7 +2,7 @@
 
 /// Name of the CPU.
 pub(crate) fn cpu_info() -> String {
-    field(&cpu_text(), "model name").unwrap_or_else(|| std::env::consts::ARCH.into())
+    name(&cpu_text())
 }
 
 /// The CPU's name with family, model and stepping, where the system states them: virtual machines give one name to several generations.
@@ -10,7 +10,11 @@ pub(crate) fn cpu_generation() -> String {
     let text = cpu_text();
     let numbers = [("family", "cpu family"), ("model", "model"), ("stepping", "stepping")];
     let numbers = numbers.iter().filter_map(|(name, key)| Some(format!(", {name} {}", field(&text, key)?)));
-    cpu_info() + &numbers.collect::<String>()
+    name(&text) + &numbers.collect::<String>()
+}
+
+fn name(text: &str) -> String {
+    field(text, "model name").unwrap_or_else(|| std::env::consts::ARCH.into())
 }
 
 fn cpu_text() -> String {
@@ -19,6 +23,6 @@ fn cpu_text() -> String {
 
 /// A field of the first core.
 fn field(text: &str, key: &str) -> Option<String> {
-    let fields = text.lines().filter_map(|line| line.split_once(':'));
-    fields.into_iter().find(|(name, _)| name.trim() == key).map(|(_, value)| value.trim().to_owned())
+    let mut fields = text.lines().filter_map(|line| line.split_once(':'));
+    fields.find(|(name, _)| name.trim() == key).map(|(_, value)| value.trim().to_owned())
 }

@@ -71,6 +71,8 @@ mod rope;
 mod shape;
 mod simd;
 mod table;
+#[cfg(test)]
+mod testing;
 mod tiers;
 mod view;
 #[cfg(feature = "w4")]

@@ -174,7 +174,7 @@ impl<'a> WeightMatrix<'a> {
         assert!(i < self.rows, "row {i} of {}", self.rows);
         let row = self.first + i;
         match self.tiles {
-            None => &self.bytes[row * self.row_bytes..(row + 1) * self.row_bytes],
+            None => self.stored_row(row),
             Some(tiles) => {
                 memory.resize(self.row_bytes, 0);
                 let len = tiles.tile_bytes();
@@ -182,6 +182,12 @@ impl<'a> WeightMatrix<'a> {
                 memory
             }
         }
+    }
+
+    /// Row `row` of all that `bytes` has in the row layout.
+    #[inline]
+    fn stored_row(&self, row: usize) -> &'a [u8] {
+        &self.bytes[row * self.row_bytes..(row + 1) * self.row_bytes]
     }
 
     /// Dequantizes some columns of a row, block scales included. The columns must be whole blocks of the format. Leaves `out` as it is where the format
@@ -209,9 +215,7 @@ impl<'a> WeightMatrix<'a> {
     pub(crate) fn f32_row(&self, i: usize) -> Option<&'a [u8]> {
         assert!(i < self.rows, "row {i} of {}", self.rows);
         let plain = self.ty == TensorType::F32 && self.tiles.is_none() && self.scales.is_none();
-        let row = self.first + i;
-        (plain && cfg!(target_endian = "little"))
-            .then(|| &self.bytes[row * self.row_bytes..(row + 1) * self.row_bytes])
+        (plain && cfg!(target_endian = "little")).then(|| self.stored_row(self.first + i))
     }
 
     pub fn slice_rows(&self, range: Range<usize>) -> WeightMatrix<'a> {

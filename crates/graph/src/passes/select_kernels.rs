@@ -229,7 +229,8 @@ fn layout(table: &[KernelContract], ty: TensorType, precision: Precision) -> Wei
     }
 }
 
-/// A kernel of a lower tier is chosen if its time is less than this part of the highest tier's: medians of one kernel differ by up to 3 %.
+/// A kernel of a lower tier is chosen if its time is less than this part of the highest tier's. A smaller lead may be noise: medians of one kernel
+/// from the CPU's cache differ by 1 to 4 % between runs.
 const FASTER: f64 = 0.97;
 
 /// What is required of one kernel.

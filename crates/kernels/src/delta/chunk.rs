@@ -371,8 +371,9 @@ unsafe fn dots<L: Simd, const R: usize, const C: usize>(a: [&[f32]; R], b: [&[f3
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::delta::tests::{delta, numbers};
+    use crate::delta::tests::delta;
     use crate::delta::{DeltaRow, delta_row, l2_norm};
+    use crate::testing::numbers;
 
     fn isas() -> Vec<RowwiseIsa> {
         let mut isas = vec![RowwiseIsa::Portable];

@@ -303,15 +303,7 @@ fn update_in_place(state: &mut [f32], decay: &[f32], k: &[f32], u: &[f32]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    pub(super) fn numbers(seed: u32, count: usize) -> Vec<f32> {
-        let mut state = seed;
-        let mut next = || {
-            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            (state >> 8) as f32 / (1 << 23) as f32 - 1.0
-        };
-        (0..count).map(|_| next()).collect()
-    }
+    use crate::testing::numbers;
 
     #[test]
     fn softplus_is_exact_to_f32_everywhere() {

@@ -35,16 +35,20 @@ unsafe fn multiply<L: Simd, const N: usize>(args: MatmulArgs<'_, '_>, scratch: &
     let mut first = outputs.start;
     while first < outputs.end {
         let count = N.min(outputs.end - first);
-        for (output, floats) in (first..first + count).zip(row_floats.chunks_exact_mut(width.max(1))) {
-            if weight.f32_row(output).is_none() {
-                weight.decode(output, 0..width, floats, bytes);
-            }
+        let mut rows: [*const f32; N] = [std::ptr::null(); N];
+        let memory = row_floats.chunks_exact_mut(width.max(1));
+        for ((output, row), floats) in (first..first + count).zip(&mut rows).zip(memory) {
+            *row = match weight.f32_row(output) {
+                Some(bytes) => bytes.as_ptr().cast(),
+                None => {
+                    weight.decode(output, 0..width, floats, bytes);
+                    floats.as_ptr()
+                }
+            };
         }
         // where fewer are left, the last one is repeated, and its repetitions are discarded
-        let rows: [*const f32; N] = std::array::from_fn(|c| {
-            let c = c.min(count - 1);
-            weight.f32_row(first + c).map_or(row_floats[c * width..].as_ptr(), |bytes| bytes.as_ptr().cast())
-        });
+        let last = rows[count - 1];
+        rows[count..].fill(last);
         let mut row = 0;
         while row < y.rows() {
             let input = |i: usize| x.row(input_row(row_ids, i)).as_ptr();
@@ -109,17 +113,9 @@ pub(super) fn transposed(args: MatmulArgs<'_, '_>, scratch: &mut MatmulScratch) 
 #[cfg(test)]
 mod tests {
     use crate::reduce::dot;
+    use crate::testing::numbers;
     use crate::{MatmulScratch, MatrixView, MatrixViewMut, QuantizedInput, WeightMatrix};
     use latent_types::{ActivationType, OpKind, TensorType, WeightLayout};
-
-    fn numbers(seed: u32, count: usize) -> Vec<f32> {
-        let mut state = seed;
-        let mut next = || {
-            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            (state >> 8) as f32 / (1 << 23) as f32 - 1.0
-        };
-        (0..count).map(|_| next()).collect()
-    }
 
     #[test]
     fn products_of_f32_rows_have_the_same_bits_in_any_batch_and_on_every_isa() {

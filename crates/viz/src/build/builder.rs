@@ -99,7 +99,7 @@ impl<'a> Builder<'a> {
             let matches = refusal.is_none();
             let why = refusal.unwrap_or_else(|| {
                 if times.is_some() {
-                    "it matches, but took longer or was not measured".to_owned()
+                    "it matches, but was not measured to be clearly faster".to_owned()
                 } else if k.tier < chosen.tier {
                     format!("it matches, but {} is higher than {}", chosen.tier, k.tier)
                 } else {
