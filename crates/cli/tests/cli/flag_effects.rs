@@ -145,7 +145,7 @@ const TABLE: &[(&[&str], &str, Effect)] = &[
     (ANY, "model", Fails("-m /nowhere.gguf", "/nowhere.gguf")),
     (ANY, "models", Fails("-m /nowhere.gguf", "/nowhere.gguf")),
     (&["serve"], "ctx_size", With("-c 32", "-c 33", "context 33")),
-    (&["inspect"], "ctx_size", With("-c 32", "-c 33", "33")),
+    (&["inspect"], "ctx_size", With("-c 32", "-c 33", "for 33 tokens")),
     (&["plan-hosts"], "ctx_size", Fails("-c 9999999", "9999999")),
     (&["eval kl"], "ctx_size", With("-c 32", "-c 9999999", "above the model's limit")),
     (ANY, "ctx_size", Shows("-c 9999999", "above the model's limit")),

@@ -14,9 +14,6 @@ use crate::tiers::tiers;
 /// Under the root of [`l2_norm`], as in all published models.
 const L2_EPS: f64 = 1e-6;
 
-/// Columns of a state whose sums are in registers at once.
-const COLUMNS: usize = 32;
-
 tiers! {
 /// `out = silu(Σⱼ taps[j] · inputs[j])` for each channel: a causal convolution at one row. `inputs` are the rows that it sees, the oldest
 /// first; `taps` has as many weights for each channel, one channel after the other.
@@ -223,46 +220,40 @@ fn dot(a: &[f32], b: &[f32]) -> f32 {
 }
 }
 
-/// One chunk of `N` columns from `first` on: sums over the rows of the state, in their order.
+/// one = Stateᵀ · a and other = Stateᵀ · b for columns from `first` on, `N` at a time: sums over the rows of the state, in their order.
+/// Returns the first column that is left.
 #[inline(always)]
-fn columns<const N: usize>(
+fn read_columns<const N: usize>(
     state: &[f32],
-    (width, first): (usize, usize),
     weights: (&[f32], &[f32]),
-) -> [[f32; N]; 2] {
-    let mut sums = [[0.0f32; N]; 2];
-    for (row, (a, b)) in state.chunks_exact(width).zip(weights.0.iter().zip(weights.1)) {
-        let row = &row[first..first + N];
-        for (j, s) in row.iter().enumerate() {
-            sums[0][j] += a * s;
-            sums[1][j] += b * s;
+    mut first: usize,
+    out: (&mut [f32], &mut [f32]),
+) -> usize {
+    let width = out.0.len();
+    while first + N <= width {
+        let mut sums = [[0.0f32; N]; 2];
+        for (row, (a, b)) in state.chunks_exact(width).zip(weights.0.iter().zip(weights.1)) {
+            for (j, s) in row[first..first + N].iter().enumerate() {
+                sums[0][j] += a * s;
+                sums[1][j] += b * s;
+            }
         }
+        out.0[first..first + N].copy_from_slice(&sums[0]);
+        out.1[first..first + N].copy_from_slice(&sums[1]);
+        first += N;
     }
-    sums
+    first
 }
 
 tiers! {
 /// one = Stateᵀ · a and other = Stateᵀ · b.
 fn read_twice(state: &[f32], a: &[f32], b: &[f32], one: &mut [f32], other: &mut [f32]) {
-    let width = one.len();
-    let mut first = 0;
-    while first + COLUMNS <= width {
-        let sums = columns::<COLUMNS>(state, (width, first), (a, b));
-        one[first..first + COLUMNS].copy_from_slice(&sums[0]);
-        other[first..first + COLUMNS].copy_from_slice(&sums[1]);
-        first += COLUMNS;
-    }
-    while first + 8 <= width {
-        let sums = columns::<8>(state, (width, first), (a, b));
-        one[first..first + 8].copy_from_slice(&sums[0]);
-        other[first..first + 8].copy_from_slice(&sums[1]);
-        first += 8;
-    }
-    while first < width {
-        let sums = columns::<1>(state, (width, first), (a, b));
-        (one[first], other[first]) = (sums[0][0], sums[1][0]);
-        first += 1;
-    }
+    // A state of 64 KiB comes from memory, and CPUs prefetch best what is read in order of addresses. Whole rows of 128 columns are read twice
+    // as fast as 32 columns of all rows and then the next 32, also on AVX2, where half of the sums are in the L1 cache and not in registers.
+    let first = read_columns::<128>(state, (a, b), 0, (one, other));
+    let first = read_columns::<32>(state, (a, b), first, (one, other));
+    let first = read_columns::<8>(state, (a, b), first, (one, other));
+    read_columns::<1>(state, (a, b), first, (one, other));
 }
 }
 
@@ -360,7 +351,7 @@ mod tests {
 
     #[test]
     fn rows_of_the_delta_rule_follow_its_formula_in_place_and_elsewhere() {
-        for (keys, columns) in [(1, 1), (24, 24), (16, 75), (128, 128)] {
+        for (keys, columns) in [(1, 1), (24, 24), (16, 75), (128, 128), (20, 300)] {
             let mut truth: Vec<f64> = numbers(1, keys * columns).into_iter().map(f64::from).collect();
             let mut state: Vec<f32> = truth.iter().map(|s| *s as f32).collect();
             let mut scratch = DeltaScratch::default();
