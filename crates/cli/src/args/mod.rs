@@ -142,7 +142,7 @@ impl Cli {
         words: &[OsString],
         variable: &dyn Fn(&str) -> Option<OsString>,
     ) -> Result<Cli, clap::Error> {
-        let mut command = command();
+        let mut command = arrange::tree_of_words(<Cli as CommandFactory>::command(), words);
         if words.get(1).is_some_and(|word| word == "serve") {
             return Cli::read_serve(words, variable, &mut command);
         }

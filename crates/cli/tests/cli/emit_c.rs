@@ -7,7 +7,7 @@ use latent_engine::cache::Sequence;
 use latent_engine::{Engine, EngineOptions, LogitsRequest};
 use latent_formats::Checkpoint;
 use latent_graph::passes::{CacheForm, FORMS, MlaChoice};
-use latent_testing::{ModelRecipe, RandomWeightTypes, exhaustive};
+use latent_testing::{ModelRecipe, RandomWeightTypes, exhaustive, sample_of};
 use latent_types::TensorType;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -315,14 +315,15 @@ fn broken_files_are_refused_and_nothing_past_them_is_read() {
         let whole = std::fs::read(&path).unwrap();
         // cut anywhere in the header, and in the last tensor
         let header = start..(start + 4096).min(whole.len());
-        let lengths =
-            (0..64).chain(header.clone().step_by(397)).chain((64..whole.len()).step_by(whole.len() / 24));
+        let lengths = sample_of(0..64, 0, 3)
+            .chain(header.clone().step_by(397))
+            .chain((64..whole.len()).step_by(whole.len() / 24));
         for length in lengths.chain([whole.len() - 40]) {
             refused(&whole[..length], &format!("cut at {length}"));
         }
         // other numbers in the header: refused, or harmless, but never read past the end
-        for at in (4..64).step_by(7).chain(header.clone().step_by(61)) {
-            for byte in [0xff, 0x00] {
+        for (turn, at) in (4..64).step_by(7).chain(header.clone().step_by(61)).enumerate() {
+            for byte in sample_of([0xff, 0x00], turn, 2) {
                 let mut bytes = whole.clone();
                 bytes[at..(at + 4).min(header.end)].fill(byte);
                 std::fs::write(&broken, bytes).unwrap();

@@ -159,17 +159,18 @@ fn sums_over_ranks_are_those_of_one_host_and_equal_between_runs() {
 fn every_weight_type_is_cut_between_its_blocks() {
     let folder = tempfile::tempdir().unwrap();
     let (mut ran, mut refused) = ([0; 4], 0);
-    for (model, file) in model_of_each_weight_type(folder.path()) {
+    let precisions = [Precision::Exact, Precision::Default];
+    for (number, (model, file)) in model_of_each_weight_type(folder.path()).into_iter().enumerate() {
         let tokens = sure_prompt(&model, &file, 17);
-        for precision in [Precision::Exact, Precision::Default] {
+        for (turn, precision) in precisions.into_iter().enumerate() {
             let options = || EngineOptions { precision, ..exact(MlaChoice::Auto) };
             let cpu = latent_backends::cpu;
             let alone = Engine::load(&*cpu(), &file, &options(), &mut |_, _| {})
                 .map(|mut engine| all_logits(&mut engine, &tokens, 64))
                 .unwrap();
-            for (i, partition) in
-                ["pipeline=2", "experts=2", "tensor=2", "tensor=2,experts=2"].into_iter().enumerate()
-            {
+            // each type with every partition, half of them in each precision
+            let partitions = ["pipeline=2", "experts=2", "tensor=2", "tensor=2,experts=2"];
+            for (i, partition) in sample_of(partitions.into_iter().enumerate(), number + turn, 2) {
                 let planned = plan(&file, partition, &options());
                 let (led, _) = on_ranks(partition, &cpu, &file, &|_| options(), |engine| {
                     all_logits(engine, &tokens, 64)
