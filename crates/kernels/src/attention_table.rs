@@ -1,25 +1,25 @@
-//! The rows of the kernel table that attention fills.
+//! The attention kernels' rows of the kernel table.
 
 use crate::attention::tiers;
 use crate::kernel_fn::KernelFn;
 use latent_types::{ActivationType, CacheType, OpKind, Tier};
 
-/// A row of the table. The kernel's name is made of the tier, `form` and the operation.
+/// A row of the table. The kernel's name consists of the tier, `form` and the operation.
 pub(crate) struct AttentionRow {
     pub op: OpKind,
     pub tier: Tier,
     pub form: String,
-    /// What it computes in.
+    /// Arithmetic type.
     pub activation: ActivationType,
-    /// The cache's type, where it reads one only.
+    /// The cache type that it reads; `None` for any.
     pub cache: Option<CacheType>,
-    /// Fewest tokens of a step.
+    /// Minimum number of tokens of a step.
     pub min_rows: usize,
     pub kernel: KernelFn,
 }
 
-/// Every attention kernel. Those that need more than their tier (arithmetic in f16 or bf16) are there only
-/// where the CPU has it.
+/// Every attention kernel. Kernels that need features beyond their tier (f16 or bf16 arithmetic) are included only
+/// if the CPU has them.
 pub(crate) fn rows() -> Vec<AttentionRow> {
     let mut rows = generic_rows();
     #[cfg(target_arch = "x86_64")]
@@ -87,7 +87,7 @@ fn f16_rows() -> Vec<AttentionRow> {
     rows
 }
 
-/// Kernels of AVX512-BF16. None for a cache of f32, which asks for more precision than bf16 has.
+/// Kernels of AVX512-BF16. An f32 cache has none: it is selected for more precision than bf16 has.
 #[cfg(target_arch = "x86_64")]
 fn bf16_rows() -> Vec<AttentionRow> {
     use crate::bf16::dot::Avx512Bf16Dot;
@@ -115,7 +115,7 @@ fn bf16_rows() -> Vec<AttentionRow> {
 fn amx_rows() -> Vec<AttentionRow> {
     use crate::bf16::{MIN_ROWS, dot::AmxTiles};
     let (prefill, expand) = tiers::prefill_bf16::<AmxTiles>();
-    // a cache of f16 would lose three bits, and every CPU with AMX has AVX512-FP16
+    // Decode reads a bf16 cache only. bf16 has three mantissa bits fewer than f16, and every CPU with AMX has AVX512-FP16 for an f16 cache.
     let decode = KernelFn::AttendLatent(tiers::decode_bf16::<AmxTiles>());
     let rows = [
         (OpKind::AttendExpanded, None, MIN_ROWS, KernelFn::PrefillAttnBf16(prefill)),

@@ -1,12 +1,13 @@
-//! The CPU vendor: the best prefetch order and blocking depend on the memory system, which no feature flag describes.
+//! CPU vendor detection. The best prefetch order and blocking depend on the memory system, which no feature flag describes.
 
 use std::sync::OnceLock;
 
-/// CPU vendors that are told apart.
+/// CPUs whose memory systems need different kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CpuVendor {
+    // Zen 5 keeps enough requests to L1 in flight to prefetch there, Zen 4 does not: see `PrefetchOrder`.
     AmdZen5,
-    /// AMD before, and Hygon with the same cores.
+    /// AMD before Zen 5, and Hygon, whose cores are derived from Zen 1.
     Amd,
     /// Intel and all others.
     Other,
@@ -29,6 +30,7 @@ impl CpuVendor {
 fn name() -> [u8; 12] {
     let found = std::arch::x86_64::__cpuid(0);
     let mut name = [0; 12];
+    // The string is in EBX, EDX, ECX, in this order.
     for (part, register) in name.chunks_exact_mut(4).zip([found.ebx, found.edx, found.ecx]) {
         part.copy_from_slice(&register.to_le_bytes());
     }
@@ -48,6 +50,7 @@ const ZEN5_FAMILY: u32 = 0x1A;
 #[cfg(target_arch = "x86_64")]
 fn family() -> u32 {
     let version = std::arch::x86_64::__cpuid(1).eax;
+    // The extended family counts only if the base family is 15 (AMD64 Architecture Programmer's Manual, CPUID Fn0000_0001).
     let (base, extended) = (version >> 8 & 0xF, version >> 20 & 0xFF);
     if base == 0xF { base + extended } else { base }
 }

@@ -1,4 +1,4 @@
-//! Instruction sets: functions compiled for one, and a zero-sized token of each that proves the CPU has it.
+//! Instruction sets: functions compiled for an ISA, and zero-sized tokens that prove that the CPU has it.
 //!
 //! [`isa_fn`] compiles a function for an ISA. A token such as [`Avx2`] is created only after
 //! detection of that ISA, so a caller that holds one may call functions compiled for it.
@@ -30,7 +30,8 @@ pub(crate) struct Avx2<const VNNI: bool = false>(());
 /// Proof of AVX2 with AVX-VNNI.
 pub(crate) type Avx2Vnni = Avx2<true>;
 
-/// Proof of AVX-512 with BW, VL, DQ, VBMI and VNNI, and of what [`Avx2`] has.
+// VBMI and VNNI are required, which excludes Skylake-X: the dequantizer of AMX permutes bytes, and every integer dot product is `vpdpbusd`.
+/// Proof of AVX-512 with BW, VL, DQ, VBMI and VNNI, and of the features of [`Avx2`].
 #[derive(Clone, Copy)]
 pub(crate) struct Avx512(());
 
@@ -45,12 +46,12 @@ pub(crate) struct Avx512Fp16(());
 macro_rules! token {
     ($isa:ty, $proof:expr, |$has:ident| $condition:expr) => {
         impl $isa {
-            /// The token, where the CPU has the ISA.
+            /// The token, if the CPU has the ISA.
             pub(crate) fn detect() -> Option<$isa> {
                 Self::among(features())
             }
 
-            /// The token, where the ISA is among what [`features`] has found.
+            /// The token, if `has` (from [`features`]) includes the ISA. Saves a second detection to callers that try several ISAs.
             pub(crate) fn among($has: CpuFeatures) -> Option<$isa> {
                 $condition.then_some($proof)
             }

@@ -7,7 +7,7 @@
 //! # Where a kernel is
 //!
 //! A folder per family. Portable, AVX2 and AVX-512 kernels are one body over the trait `simd::Simd`, compiled for each ISA; kernels on f16 or bf16 arithmetic
-//! are written in intrinsics. `isa` lists the CPU features of each ISA and has its proof token.
+//! are written in intrinsics. `isa` compiles functions for an ISA and has its proof token; `features` lists the CPU features.
 //!
 //! | family | portable, AVX2, AVX-512 | AVX512-FP16 | AVX512-BF16 | AMX |
 //! |---|---|---|---|---|
@@ -24,7 +24,7 @@
 //!
 //! # Reproducible sums
 //!
-//! The order of every sum depends on shapes alone: not on batch size, nor on where a share of the work ends.
+//! The order of every sum depends on shapes alone: not on the batch size, nor on how rows and outputs are divided among threads.
 //!
 //! ```
 //! let mut out = [0.0; 2];
@@ -41,7 +41,7 @@
     )
 )]
 
-/// Whether the compiler optimizes this crate: unoptimized kernels run some three hundred times slower.
+/// Whether the compiler optimizes this crate. Unoptimized kernels are about three hundred times slower.
 pub const OPTIMIZED: bool = !matches!(env!("LATENT_KERNELS_OPT_LEVEL").as_bytes(), b"0");
 
 mod activation;

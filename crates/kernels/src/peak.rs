@@ -1,4 +1,4 @@
-//! Peak multiply-add rate in registers: the compute limit that GEMM speeds are compared with.
+//! Peak multiply-add rate in registers: the compute roofline for GEMM speeds.
 #![allow(unsafe_code, reason = "generic over instruction sets: see `Simd`")]
 
 #[cfg(target_arch = "x86_64")]
@@ -45,7 +45,7 @@ unsafe fn measure<L: Simd, const N: usize>() -> CorePeak {
         let mut sums = [L::zero(); N];
         let start = Instant::now();
         for _ in 0..ROUNDS {
-            // opaque to the compiler, which could otherwise fold all rounds into one
+            // Opaque to the compiler, which could otherwise fold all rounds into one.
             let input = std::hint::black_box(input.as_ptr());
             for sum in &mut sums {
                 *sum = L::dot(*sum, quants, input);
@@ -58,6 +58,7 @@ unsafe fn measure<L: Simd, const N: usize>() -> CorePeak {
         let mut sums = [L::splat_f32(0.0); N];
         let start = Instant::now();
         for _ in 0..ROUNDS {
+            // x → x · 0.5 + 0.25 converges to 0.5, so no operand becomes subnormal, which would be slower.
             let term = L::splat_f32(std::hint::black_box(0.25));
             for sum in &mut sums {
                 *sum = L::mul_add_relaxed(*sum, factor, term);
@@ -86,7 +87,7 @@ macro_rules! measure_on {
     };
 }
 
-/// Measures the multiply-add rates of a tier on this core: the best of eight short runs.
+/// Measures the multiply-add rates of a tier on this core: the best of eight short runs, since interrupts and other tenants only slow a run down.
 ///
 /// # Panics
 /// When the CPU lacks the tier.
@@ -123,14 +124,14 @@ pub fn peak(tier: Tier) -> CorePeak {
 /// Multiply-adds of int8 without VNNI, on registers only: products of pairs (`vpmaddubsw`) are added in 16 bits, and every fourth sum is widened to
 /// 32 bits, as kernels do for quants of up to five bits.
 ///
-/// Written by hand, since the compiler shares products between accumulators of a loop like [`measure`]'s and so finds twice what is possible.
+/// Written by hand: in a loop like [`measure`]'s the compiler shares products between accumulators, which doubled the reported rate.
 #[cfg(target_arch = "x86_64")]
 fn avx2_int8(_proof: Avx2) -> f64 {
     const ROWS: usize = 4;
     isa_fn! { Avx2;
         fn inner() -> f64 {
             use std::arch::x86_64::*;
-            /// The same register, of which the compiler knows nothing afterwards.
+            /// The same register, with a value that the compiler can no longer deduce.
             macro_rules! opaque {
                 ($register:expr) => {{
                     let mut register = $register;
@@ -200,13 +201,13 @@ macro_rules! vector_peak {
     }};
 }
 
-/// Multiply-adds of f16, where a tier's kernels have them.
+/// Multiply-adds of f16; 0 if the tier's kernels do not use f16 arithmetic.
 fn f16(tier: Tier) -> f64 {
     #[cfg(target_arch = "x86_64")]
     if tier >= Tier::Avx512
         && let Some(isa) = Avx512Fp16::detect()
     {
-        // sum = sum · 0.5 + 0.25
+        // sum = sum · 0.5 + 0.25, which converges as in `measure`.
         return vector_peak!(
             12,
             Avx512Fp16 = isa,
@@ -224,7 +225,7 @@ fn f16(tier: Tier) -> f64 {
 /// Multiply-adds of bf16 pairs.
 #[cfg(target_arch = "x86_64")]
 fn avx512_bf16(isa: Avx512Bf16) -> f64 {
-    // sum + 0.5 · 0.25 twice
+    // Each lane adds 0.5 · 0.25 twice. The instruction has a longer latency than an FMA, so 24 accumulators instead of 12.
     vector_peak!(
         24,
         Avx512Bf16 = isa,
@@ -237,7 +238,7 @@ fn avx512_bf16(isa: Avx512Bf16) -> f64 {
     )
 }
 
-/// Multiply-adds of bf16, and of int8 on AMX, where a tier's kernels have them.
+/// Multiply-adds of bf16, and of int8 on AMX; 0 if the tier's kernels do not use them.
 fn bf16(tier: Tier) -> (f64, f64) {
     #[cfg(target_arch = "x86_64")]
     match Avx512Bf16::detect() {
@@ -253,12 +254,15 @@ fn bf16(tier: Tier) -> (f64, f64) {
 
 crate::tiers::tiers! {
 /// The sum of the elements, modulo 2^64, read as kernels read weights: whole vectors, with prefetch.
+// On the Xeon, a plain loop over small pages reads 14 to 24 GB/s; full vectors with prefetch over huge pages reach 28 to 32.
+// measured: docs/notes/memory-and-prefetch.md "Measure the limit as carefully as the kernel"
 pub fn read_all(numbers: &[u64]) -> u64 {
     let mut sums = [0u64; 64];
     for chunk in numbers.chunks_exact(64) {
         #[cfg(target_arch = "x86_64")]
         for line in 0..8 {
             use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+            // 256 elements are 2 kB, the prefetch distance of the kernels.
             // SAFETY: a prefetch never faults, whatever the address.
             unsafe { _mm_prefetch::<_MM_HINT_T0>(chunk.as_ptr().wrapping_add(256 + 8 * line).cast()) };
         }

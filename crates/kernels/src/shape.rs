@@ -1,27 +1,27 @@
-//! Shape errors. Shapes that safe code hands to kernels are checked once, when a view is made, so that kernels may rely on them.
+//! Shape errors. The shapes of operands are checked once, when a view is made, so that unsafe kernels may rely on them.
 
 use latent_types::TensorType;
 use std::fmt;
 
-/// What is wrong with the shape of a view.
+/// An invalid shape of a view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ShapeError {
     /// The number of elements does not fit into `usize`.
     Overflow {
-        /// What was to be viewed.
+        /// Description of the view.
         what: &'static str,
     },
-    /// The memory has another length than the shape needs.
+    /// The length of the memory does not match the shape.
     Length {
-        /// What was to be viewed.
+        /// Description of the view.
         what: &'static str,
         /// Elements that the shape needs (bytes for weights and the KV cache).
         needed: usize,
-        /// Elements that are there.
+        /// Elements of the memory.
         found: usize,
     },
-    /// Rows overlap that are written, or copied with their stride.
+    /// Rows overlap although they are written, or copied with their stride.
     Overlap {
         /// Elements per row.
         cols: usize,
@@ -38,10 +38,10 @@ pub enum ShapeError {
     },
     /// A value is out of range.
     Range {
-        /// What it says.
+        /// Description of the value.
         what: &'static str,
         value: usize,
-        /// What it must be.
+        /// Description of the valid range.
         expected: &'static str,
     },
     /// A block table names a block that the KV cache does not have.
@@ -76,7 +76,8 @@ impl fmt::Display for ShapeError {
 
 impl std::error::Error for ShapeError {}
 
-/// Elements from the start of the first row to the end of the last.
+/// Elements from the start of the first row to the end of the last. The gap after the last row does not count, since a view of the last columns of
+/// a buffer ends without it.
 pub(crate) fn extent(
     what: &'static str,
     rows: usize,

@@ -22,7 +22,7 @@ const ROW_WISE: [OpKind; 11] = [
     OpKind::GatedNorm,
 ];
 
-/// Every kernel with its contract, for all tiers. Kernels that need more than their tier (f16 or bf16 arithmetic) are listed only where the CPU has it.
+/// Every kernel with its contract, for all tiers. Kernels that need features beyond their tier (f16 or bf16 arithmetic) are listed only if the CPU has them.
 pub fn table() -> &'static [(KernelContract, KernelFn)] {
     static TABLE: OnceLock<Vec<(KernelContract, KernelFn)>> = OnceLock::new();
     TABLE.get_or_init(|| {
@@ -31,6 +31,7 @@ pub fn table() -> &'static [(KernelContract, KernelFn)] {
             _ => (contract, KernelFn::Matmul(kernel)),
         };
         let mut table: Vec<_> = matmul::kernels().into_iter().map(matmul).collect();
+        // Row-wise operations are listed once, as portable: they dispatch by ISA inside, and no plan selects their tier.
         let plain = |op, name, kernel| {
             let contract = KernelContract {
                 op,
@@ -46,6 +47,7 @@ pub fn table() -> &'static [(KernelContract, KernelFn)] {
         };
         for row in attention_table::rows() {
             let AttentionRow { op, tier, form, activation, cache, min_rows, kernel } = row;
+            // Leaked names are `&'static str` in the contract; the table is built once per process.
             let name = format!("{tier}{form}_{}", op.name()).leak();
             let contract = KernelContract { activation, cache, min_rows, tier, ..plain(op, name, kernel).0 };
             table.push((contract, kernel));

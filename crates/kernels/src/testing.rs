@@ -1,4 +1,4 @@
-//! What tests of several kernels use.
+//! Helpers of unit tests.
 
 /// Numbers between −1 and 1.
 pub(crate) fn numbers(seed: u32, count: usize) -> Vec<f32> {

@@ -9,6 +9,7 @@ macro_rules! tiers {
         $(#[$doc])*
         #[allow(unsafe_code, reason = "the token of an ISA proves its instructions")]
         $vis fn $name($($arg: $ty),*) $(-> $ret)? {
+            // Inlined into each of the functions below, so that it is compiled with the features of its caller.
             #[inline(always)]
             fn body($($arg: $ty),*) $(-> $ret)? $body
 
@@ -46,17 +47,19 @@ use latent_types::Tier;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 /// Index into [`Tier::ALL`] of the limit.
+// Relaxed accesses suffice: the limit protects no other memory, and every tier is correct.
 static LIMIT: AtomicU8 = AtomicU8::new(Tier::ALL.len() as u8 - 1);
 
-/// Limits the ISA of row-wise operations (norms, activation functions, RoPE, conversions, indexers), which no plan selects. Applies to the whole process. It
-/// never changes a result of those, since every ISA gives the same bits. The scores of an indexer are
-/// rounded differently on the portable tier.
+/// Limits the ISA of operations that no plan selects: norms, activation functions, RoPE, conversions and indexers. Applies to the whole process.
+///
+/// Results do not change, since every ISA gives the same bits. The only exception: the portable tier rounds the scores of an indexer
+/// differently, because it has no FMA.
 pub fn limit_tier(tier: Tier) {
     let index = Tier::ALL.iter().position(|t| *t == tier).unwrap_or(0);
     LIMIT.store(index as u8, Ordering::Relaxed);
 }
 
-/// The limit that [`limit_tier`] has set.
+/// The limit set by [`limit_tier`].
 pub fn tier_limit() -> Tier {
     Tier::ALL[usize::from(LIMIT.load(Ordering::Relaxed))]
 }
@@ -71,7 +74,7 @@ pub(crate) enum RowwiseIsa {
     Avx512(Avx512),
 }
 
-/// The portable one, on CPUs that have no other.
+/// Other architectures have portable kernels only.
 #[cfg(not(target_arch = "x86_64"))]
 pub(crate) fn best_isa(_limit: Tier) -> RowwiseIsa {
     RowwiseIsa::Portable

@@ -27,7 +27,7 @@ impl<'a> MatrixView<'a> {
         }
     }
 
-    /// [`new`](Self::new) for sizes that may be wrong.
+    /// As [`new`](Self::new), but returns an error instead of panicking.
     pub fn try_new(
         data: &'a [f32],
         rows: usize,
@@ -74,6 +74,7 @@ impl<'a> MatrixView<'a> {
 
 /// A matrix to write.
 pub struct MatrixViewMut<'a> {
+    // A pointer instead of a slice: threads hold views of interleaved columns of one buffer, and `&mut` slices of those would overlap.
     start: *mut f32,
     rows: usize,
     cols: usize,
@@ -97,7 +98,7 @@ impl<'a> MatrixViewMut<'a> {
         }
     }
 
-    /// [`new`](Self::new) for sizes that may be wrong.
+    /// As [`new`](Self::new), but returns an error instead of panicking.
     ///
     /// # Errors
     /// When `data` is too short, rows would overlap, or the size overflows.
@@ -108,6 +109,7 @@ impl<'a> MatrixViewMut<'a> {
         stride: usize,
     ) -> Result<MatrixViewMut<'a>, ShapeError> {
         fits("a matrix of rows", (rows, cols, stride), data.len())?;
+        // Two `&mut` rows would alias. A single row is exempt: its stride is never used.
         if rows > 1 && stride < cols {
             return Err(ShapeError::Overlap { cols, stride });
         }
@@ -141,14 +143,14 @@ impl<'a> MatrixViewMut<'a> {
     /// Reborrows some of the rows.
     pub(crate) fn slice_rows(&mut self, range: Range<usize>) -> MatrixViewMut<'_> {
         assert!(range.start <= range.end && range.end <= self.rows, "rows {range:?} of {}", self.rows);
-        // an empty range may start beyond the last row, whose address may be outside the memory
+        // An empty range may start after the last row. Computing that address could leave the allocation, which is undefined behavior.
         let first = if range.is_empty() { 0 } else { range.start };
         // SAFETY: `first` is a row of this matrix, or 0.
         let start = unsafe { self.start.add(first * self.stride) };
         MatrixViewMut { start, rows: range.len(), cols: self.cols, stride: self.stride, _borrow: PhantomData }
     }
 
-    /// Address of the first row, and the stride. Elements between two rows may belong to others: never write those.
+    /// Address of the first row, and the stride. Never write the elements between two rows: they may belong to another thread's view.
     pub(crate) fn raw_mut(&mut self) -> (*mut f32, usize) {
         (self.start, self.stride)
     }
@@ -159,20 +161,20 @@ impl<'a> MatrixViewMut<'a> {
         self.row_mut(row)[col] = value;
     }
 
-    /// The first `at` columns, and the others, for another thread to write.
+    /// Splits into the first `at` columns and the remaining ones, so that two threads can write them.
     pub fn split_columns(self, at: usize) -> (MatrixViewMut<'a>, MatrixViewMut<'a>) {
         assert!(at <= self.cols, "column {at} of {}", self.cols);
-        // without rows, a column's address may be outside the memory
+        // A matrix without rows may have no memory, so the column's address could be outside the allocation.
         let first = if self.rows == 0 { 0 } else { at };
         // SAFETY: a column of the first row or its end, which is in the memory; 0 without rows. No column is in both.
         let start = unsafe { self.start.add(first) };
         (MatrixViewMut { cols: at, ..self }, MatrixViewMut { start, cols: self.cols - at, ..self })
     }
 
-    /// The first `at` rows, and the others, for another thread to write.
+    /// Splits into the first `at` rows and the remaining ones, so that two threads can write them.
     pub fn split_rows(self, at: usize) -> (MatrixViewMut<'a>, MatrixViewMut<'a>) {
         assert!(at <= self.rows, "row {at} of {}", self.rows);
-        // behind the last row there may be no address
+        // As in `slice_rows`: the address after the last row may be outside the allocation.
         let first = if at == self.rows { 0 } else { at };
         // SAFETY: a row of this matrix, or 0. No row is in both.
         let start = unsafe { self.start.add(first * self.stride) };
@@ -182,7 +184,7 @@ impl<'a> MatrixViewMut<'a> {
     /// Reborrows some of the columns.
     pub fn columns(&mut self, range: Range<usize>) -> MatrixViewMut<'_> {
         assert!(range.start <= range.end && range.end <= self.cols, "columns {range:?} of {}", self.cols);
-        // without rows, a column's address may be outside the memory
+        // As in `split_columns`.
         let first = if self.rows == 0 { 0 } else { range.start };
         // SAFETY: a column of the first row or its end, which is in the memory; 0 without rows.
         let start = unsafe { self.start.add(first) };
@@ -196,7 +198,7 @@ mod tests {
 
     #[test]
     fn a_size_that_overflows_is_refused() {
-        // (2 − 1) · stride + 64 wraps to 0: the second row would lie 256 bytes before the first
+        // (2 − 1) · stride + 64 wraps to 0: the second row would lie 256 bytes before the first.
         let stride = usize::MAX - 63;
         let overflow = ShapeError::Overflow { what: "a matrix of rows" };
         assert_eq!(MatrixViewMut::try_new(&mut [0.0; 64], 2, 64, stride).err(), Some(overflow));
@@ -207,14 +209,14 @@ mod tests {
     }
 
     #[test]
-    fn rows_lie_in_the_memory_and_apart() {
+    fn rows_must_fit_the_memory_and_not_overlap() {
         let short = ShapeError::Length { what: "a matrix of rows", needed: 9, found: 8 };
         assert_eq!(MatrixView::try_new(&[0.0; 8], 2, 4, 5).err(), Some(short));
         assert_eq!(
             MatrixViewMut::try_new(&mut [0.0; 8], 2, 4, 3).err(),
             Some(ShapeError::Overlap { cols: 4, stride: 3 })
         );
-        // a share of no columns
+        // A thread's share may have no columns.
         assert_eq!(MatrixViewMut::new(&mut [], 7, 0, 0).row_mut(6).len(), 0);
         assert_eq!(MatrixView::new(&[0.0; 8], 2, 4, 4).row(1).len(), 4);
         assert_eq!(MatrixView::new(&[], 0, 4, usize::MAX).rows(), 0);
@@ -232,7 +234,7 @@ mod tests {
             (0..2).for_each(|i| right.row_mut(i).fill(2.0));
         });
         assert_eq!(memory, [1.0, 2.0, 2.0, 2.0, 1.0, 2.0, 2.0, 2.0, 3.0, 3.0, 3.0, 3.0]);
-        // ends, and none at all
+        // Splits at the end, and of a matrix without rows.
         let (all, none) = MatrixViewMut::new(&mut memory, 3, 4, 4).split_rows(3);
         assert_eq!((all.rows(), none.rows()), (3, 0));
         let (none, all) = MatrixViewMut::new(&mut [], 0, 4, 4).split_columns(3);
@@ -240,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_part_has_an_address_inside_of_the_memory() {
+    fn an_empty_range_has_an_address_inside_the_memory() {
         let mut memory = [0.0; 9];
         let start = memory.as_mut_ptr();
         let mut rows = MatrixViewMut::new(&mut memory, 2, 4, 5);

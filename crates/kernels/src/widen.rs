@@ -1,11 +1,12 @@
 //! Branch-free conversion of f16 and bf16 to f32, so that loops over it vectorize on every ISA.
 
-/// f16 to f32: exact, with subnormals, infinities and NaN.
+/// f16 to f32: exact for normal and subnormal numbers and infinities; NaN stays NaN.
 #[inline(always)]
 pub(crate) fn f16(bits: u16) -> f32 {
     let size = u32::from(bits & 0x7fff);
     let sign = u32::from(bits & 0x8000) << 16;
-    // the exponent is 112 too small after the shift; the product is exact, also for subnormals
+    // The shifted exponent is 112 too small, since the biases of f16 and f32 are 15 and 127: multiply by 2^112. A subnormal f16 becomes a subnormal
+    // f32, which the same exact product normalizes.
     let value = f32::from_bits(size << 13) * f32::from_bits(0x7780_0000);
     let special = f32::from_bits(0x7f80_0000 | (size << 13));
     let magnitude = if size >= 0x7c00 { special } else { value };

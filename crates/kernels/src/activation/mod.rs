@@ -99,7 +99,7 @@ impl<'a> Bf16Rows<'a> {
     }
 }
 
-/// 32 elements quantized to int8, with what kernels need of their sums: one cache line.
+/// 32 elements quantized to int8, with the sums that kernels need: one cache line.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[repr(C, align(64))]
 pub struct Q8Block {
@@ -107,13 +107,13 @@ pub struct Q8Block {
     pub quants: [i8; Q8_BLOCK],
     /// Largest magnitude / 127.
     pub scale: f32,
-    /// scale · Σ quants: what the min of a weight sub-block is multiplied by.
+    /// scale · Σ quants: factor of the min of a weight sub-block.
     pub total: f32,
-    /// The same for each half.
+    /// `total` of each half, for formats with a scale per 16 inputs.
     pub halves: [f32; 2],
     /// −128 · Σ quants: correction for weights stored as u8 = i8 + 128 (VNNI `vpdpbusd`).
     pub bias: i32,
-    /// The same for each half.
+    /// `bias` of each half.
     pub half_biases: [i32; 2],
 }
 
@@ -139,14 +139,16 @@ pub struct Q8Rows<'a> {
 
 impl<'a> Q8Rows<'a> {
     /// Row stride in blocks for rows of `cols` elements: odd, so that the same block of adjacent rows does not map to the same cache set.
+    // At a stride of 4096 bytes, eight rows of 2048 inputs evicted each other from one set of L1: prefill 96 instead of 132 t/s.
+    // measured: docs/notes/memory-and-prefetch.md "Rows 4096 bytes apart evict each other"
     pub fn row_blocks(cols: usize) -> usize {
         cols.div_ceil(Q8_BLOCK) | 1
     }
 
-    /// Rows stored one after the other in `blocks`.
+    /// Consecutive rows in `blocks`.
     ///
     /// # Errors
-    /// When there are not as many blocks, or their number overflows.
+    /// When the number of blocks does not match, or overflows.
     pub fn new(blocks: &'a [Q8Block], rows: usize, cols: usize) -> Result<Q8Rows<'a>, ShapeError> {
         let needed = times("rows of 8-bit blocks", rows, Self::row_blocks(cols))?;
         if blocks.len() != needed {
@@ -200,10 +202,10 @@ pub fn quantize_q8(x: &[f32], blocks: &mut [Q8Block]) {
     unsafe { quantize::<crate::simd::portable::PortableSimd>(x, blocks) }
 }
 
-/// Scale and inverse scale for quants from −127 to 127, given the largest magnitude; none where that is not finite. The inverse is 0 where it would
-/// overflow.
+/// Scale and inverse scale for quants from −127 to 127, given the largest magnitude; `None` unless it is finite.
 #[inline(always)]
 pub(crate) fn code_scale(largest: f32) -> Option<(f32, f32)> {
+    // The inverse overflows for blocks of zeros or tiny subnormals, and 0 · ∞ is NaN. With an inverse of 0 all quants are 0.
     let inverse = 127.0 / largest;
     largest.is_finite().then(|| (largest / 127.0, if inverse.is_finite() { inverse } else { 0.0 }))
 }
@@ -215,15 +217,16 @@ pub(crate) fn code_scale(largest: f32) -> Option<(f32, f32)> {
 #[inline(always)]
 #[allow(unsafe_code, reason = "generic over instruction sets: see `Simd`")]
 unsafe fn quantize<L: Simd>(x: &[f32], blocks: &mut [Q8Block]) {
-    let (whole, rest) = x.as_chunks();
+    let (whole, tail) = x.as_chunks();
     let mut blocks = blocks.iter_mut();
     for (numbers, block) in whole.iter().zip(blocks.by_ref()) {
         // SAFETY: the ISA by this function's contract.
         unsafe { quantize_block::<L>(numbers, block) }
     }
-    if let (false, Some(block)) = (rest.is_empty(), blocks.next()) {
+    // Zeros change neither the scale nor the sums, and kernels need no special case for the last block.
+    if let (false, Some(block)) = (tail.is_empty(), blocks.next()) {
         let mut padded = [0.0; Q8_BLOCK];
-        padded[..rest.len()].copy_from_slice(rest);
+        padded[..tail.len()].copy_from_slice(tail);
         // SAFETY: the ISA by this function's contract.
         unsafe { quantize_block::<L>(&padded, block) }
     }
@@ -237,6 +240,7 @@ unsafe fn quantize_block<L: Simd>(x: &[f32; Q8_BLOCK], block: &mut Q8Block) {
     // SAFETY: the ISA by this function's contract; the array has 32 elements.
     let largest = f32::from_bits(unsafe { L::max_abs_bits(x) });
     let Some((scale, inverse)) = code_scale(largest) else {
+        // Every term that a kernel adds has one of these factors, so the outputs become NaN instead of plausible numbers.
         *block = Q8Block { scale: f32::NAN, total: f32::NAN, halves: [f32::NAN; 2], ..Q8Block::ZERO };
         return;
     };
@@ -257,7 +261,7 @@ tiers! {
         for (out, v) in out.iter_mut().zip(x) {
             let bits = v.to_bits();
             let rounded = bits.wrapping_add(0x7fff + ((bits >> 16) & 1)) >> 16;
-            // a NaN keeps its upper bits and becomes quiet: rounding could carry it over to infinity or a number
+            // A NaN keeps its upper bits and becomes quiet: rounding could carry it into infinity or a number.
             *out = if v.is_nan() { (bits >> 16) | 0x40 } else { rounded } as u16;
         }
     }
@@ -271,14 +275,14 @@ mod tests {
     fn rows_of_another_size_than_their_memory_are_refused() {
         let bits = [0; 64];
         assert!(Bf16Rows::new(&bits, 2, 32, 32).is_ok());
-        // copies of such rows, `stride` apart, would end beyond their memory
+        // Copies of such rows, `stride` apart, would end beyond their memory.
         assert_eq!(Bf16Rows::new(&bits, 1, 32, 8).err(), Some(ShapeError::Overlap { cols: 32, stride: 8 }));
         assert!(Bf16Rows::new(&bits, 2, 32, 33).is_err());
         assert!(Bf16Rows::new(&bits, 3, 32, usize::MAX / 2 + 1 - 16).is_err());
         let blocks = [Q8Block::ZERO; 3];
         assert!(Q8Rows::new(&blocks, 1, 96).is_ok());
         assert!(Q8Rows::new(&blocks, 1, 97).is_err());
-        // rows · blocks of a row wraps to 3
+        // The product of rows and blocks per row wraps to 3.
         assert_eq!(
             Q8Rows::new(&blocks, usize::MAX / 3 + 2, 96).err(),
             Some(ShapeError::Overflow { what: "rows of 8-bit blocks" })

@@ -4,13 +4,14 @@ use crate::math::exp;
 use crate::tiers::tiers;
 use latent_types::OpKind;
 
-/// An elementwise operation: overwrites a row, with the row of the other input (empty for operations of one) and a factor, which operations
-/// without one ignore.
+/// An elementwise operation: overwrites a row, given the row of the second input (empty for unary operations) and a factor, which most operations
+/// ignore.
 pub type ElementwiseFn = fn(&mut [f32], &[f32], f32);
 
-/// The elementwise kernel of an operation, and the input, counted from 0, that it overwrites; none for other operations.
+/// The kernel of an elementwise operation, and the index of the input that it overwrites; `None` for other operations.
 pub(crate) fn kernel(op: OpKind) -> Option<(ElementwiseFn, usize)> {
     Some(match op {
+        // The inputs are `gate` and `up`, of which `silu_mul` overwrites `up`.
         OpKind::SiluMul => (of_rows::silu_mul, 1),
         OpKind::SigmoidMul => (of_rows::sigmoid_mul, 0),
         OpKind::Silu => (of_rows::silu, 0),
@@ -86,6 +87,7 @@ tiers! {
 pub fn sigmoid_mul(gate: &[f32], x: &mut [f32]) {
     assert!(!gate.is_empty() && x.len().is_multiple_of(gate.len()), "{} gates for {}", gate.len(), x.len());
     let width = x.len() / gate.len();
+    // This loop vectorizes over gates; the loop below vectorizes over the elements of a head.
     if width == 1 {
         for (x, gate) in x.iter_mut().zip(gate) {
             *x *= sigmoid(*gate);
@@ -138,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_gate_is_for_one_element_or_for_its_neighbours_too() {
+    fn a_gate_scales_one_element_or_a_whole_head() {
         let mut x = [1.0, -2.0, 3.0, 4.0];
         sigmoid_mul(&[200.0, -200.0], &mut x);
         assert_eq!(x, [1.0, -2.0, 0.0, 0.0]);

@@ -1,4 +1,4 @@
-//! The features of this CPU. The lists in `features_of` are the only place that spells the names of those that kernels are compiled for.
+//! CPU feature detection. The lists in `features_of` are the single source of the features that each ISA's kernels are compiled for and detected by.
 
 #[cfg(target_arch = "x86_64")]
 mod amx;
@@ -10,16 +10,17 @@ use latent_types::{CpuFeatures, Tier};
 #[cfg(target_arch = "x86_64")]
 use std::sync::OnceLock;
 
-/// The variable that names the highest tier whose instructions count as present. It applies to the whole process, so the test suite runs as it
-/// would on a CPU of that tier. Values that name no tier have no effect; the program refuses them.
+/// Environment variable with the highest tier whose instructions count as present. It applies to the whole process, so the test suite runs as it
+/// would on a CPU of that tier. Invalid values have no effect here; the program rejects them at start.
 #[cfg(target_arch = "x86_64")]
 const ISA: &str = "LATENT_ISA";
 
-/// If this variable is set, AVX-VNNI counts as absent: for tuning the kernels of processors without it elsewhere.
+/// If this variable is set, AVX-VNNI counts as absent: for tuning the kernels of older CPUs on a newer one.
 #[cfg(target_arch = "x86_64")]
 const NO_AVX_VNNI: &str = "LATENT_NO_AVX_VNNI";
 
-/// Hands the features of an ISA to the macro whose path stands in brackets, followed by its arguments.
+/// Calls the macro whose path is in brackets with the features of an ISA, followed by the macro's own arguments.
+// Lists repeat the features of lower ISAs, since a function compiled for an ISA inlines code of the lower ones.
 #[cfg(target_arch = "x86_64")]
 macro_rules! features_of {
     (Avx2, [$($then:tt)*] $($args:tt)*) => {
@@ -67,6 +68,7 @@ features_of!(Avx512, [detected] has_avx512);
 #[cfg(target_arch = "x86_64")]
 pub fn features() -> CpuFeatures {
     let found = native_features();
+    // Outside the `OnceLock`: a test may call `assume_amx` after the first detection.
     CpuFeatures { amx: found.amx || amx::assumed(), ..found }
 }
 
@@ -112,7 +114,7 @@ fn native_features() -> CpuFeatures {
     features()
 }
 
-/// The best tier of this CPU, without instructions that are emulated in it (`assume_amx`). What runs without a choice of tier uses this one.
+/// The best tier of this CPU, not counting emulated instructions (`assume_amx`). The default wherever the user selects no tier.
 pub fn native_tier() -> Tier {
     native_features().tier()
 }

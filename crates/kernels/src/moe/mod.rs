@@ -49,6 +49,7 @@ pub struct RouteSpec<'a> {
 /// Selects the `topk_ids.len()` best experts, best first. Ties go to the lower index; experts of masked
 /// groups count as `masked_score`, and NaN logits as −∞. `scratch` grows to twice the number of experts plus the number of
 /// groups.
+// Repeated scans instead of a sort: k is small (6 to 8 in most models), and ties go to the lower index without a stable sort.
 ///
 /// # Panics
 /// When `topk_ids` is longer than `logits`, or `topk_weights` is not as long as `topk_ids`.
@@ -73,6 +74,7 @@ pub fn route(
     score(logits, spec.gating, scores);
     for (e, c) in choice.iter_mut().enumerate() {
         let biased = scores[e] + spec.bias.map_or(0.0, |bias| bias[e]);
+        // −∞ rather than NaN, which marks selected experts: k may be the number of all experts, so this one must remain selectable.
         *c = if biased.is_nan() || logits[e].is_nan() { f32::NEG_INFINITY } else { biased };
     }
     if spec.groups > 1 && spec.groups_used < spec.groups {
@@ -82,7 +84,8 @@ pub fn route(
         let best = best_of(choice);
         *id = best as u32;
         topk_weights[place] = scores[best];
-        choice[best] = f32::NAN; // selected: never the best again
+        // Every comparison with NaN is false, so this expert is never selected again.
+        choice[best] = f32::NAN;
     }
     if spec.gating == RouteGating::SoftmaxOfSelected {
         softmax(topk_weights);
@@ -103,11 +106,13 @@ fn score(logits: &[f32], gating: RouteGating, scores: &mut [f32]) {
         RouteGating::Sigmoid => scores.iter_mut().for_each(|s| *s = 1.0 / (1.0 + exp(-*s))),
         RouteGating::SoftmaxOfSelected => {}
         RouteGating::SqrtSoftplus => {
+            // softplus(x) = max(x, 0) + ln(1 + e^-|x|): the exponent is never positive, so nothing overflows.
             scores
                 .iter_mut()
                 .for_each(|s| *s = (s.max(0.0) + (f64::from(-s.abs()).exp().ln_1p()) as f32).sqrt());
         }
     }
+    // A NaN weight would spread to the whole output row.
     for s in scores {
         if s.is_nan() {
             *s = 0.0;
@@ -116,6 +121,7 @@ fn score(logits: &[f32], gating: RouteGating, scores: &mut [f32]) {
 }
 
 fn softmax(x: &mut [f32]) {
+    // Subtracting the maximum keeps every exponential at most 1. If all are −∞, −∞ − −∞ would be NaN: all become 0.
     let max = x.iter().copied().filter(|v| !v.is_nan()).fold(f32::NEG_INFINITY, f32::max);
     let mut sum = 0.0;
     for v in x.iter_mut() {
@@ -129,6 +135,7 @@ fn softmax(x: &mut [f32]) {
 
 /// Index of the first maximum; selected ones are NaN.
 fn best_of(choice: &[f32]) -> usize {
+    // Start at a number: nothing is larger than NaN, and −∞ is not larger than −∞.
     let mut best = choice.iter().position(|c| !c.is_nan()).unwrap_or(0);
     for (e, &c) in choice.iter().enumerate() {
         if c > choice[best] {
@@ -157,7 +164,8 @@ fn mask_groups(choice: &mut [f32], groups: &mut [f32], spec: &RouteSpec<'_>) {
     }
     for _ in 0..spec.groups_used {
         let best = best_of(groups);
-        groups[best] = f32::NAN; // kept
+        // NaN marks a group whose experts may be selected.
+        groups[best] = f32::NAN;
     }
     for (group, members) in groups.iter().zip(choice.chunks_exact_mut(size)) {
         if !group.is_nan() {
@@ -189,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn ties_go_to_the_lower_index_and_all_experts_may_be_chosen() {
+    fn ties_go_to_the_lower_index_and_all_experts_may_be_selected() {
         assert_eq!(run(&[1.0, 2.0, 2.0, 0.0], 2, PLAIN).0, [1, 2]);
         let (chosen, weights) = run(&[0.0, 3.0, 1.0], 3, PLAIN);
         assert_eq!(chosen, [1, 2, 0]);
@@ -197,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn the_bias_chooses_but_does_not_weigh() {
+    fn the_bias_affects_selection_but_not_weights() {
         let bias = [0.0, 0.0, 10.0];
         let spec =
             RouteSpec { gating: RouteGating::Sigmoid, bias: Some(&bias), norm: true, scale: 2.5, ..PLAIN };
@@ -208,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_are_judged_by_two_or_by_one_and_masked_ones_are_never_chosen() {
+    fn groups_are_scored_by_top_two_or_max_and_masked_groups_are_not_selected() {
         let logits = [5.0, -9.0, 3.0, 3.0, 1.0, 1.0];
         let two = RouteSpec {
             groups: 3,
@@ -223,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn negative_biased_scores_still_beat_masked_groups() {
+    fn negative_biased_scores_rank_above_masked_groups() {
         let bias = [-5.0; 4];
         let spec = RouteSpec {
             gating: RouteGating::Sigmoid,
@@ -237,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn not_a_number_never_panics() {
+    fn nan_logits_do_not_panic() {
         for gating in [
             RouteGating::Softmax,
             RouteGating::Sigmoid,

@@ -10,9 +10,11 @@ pub(crate) use crate::isa::Avx512;
     reason = "each is an intrinsic of the ISA, which callers have by the contract of `Simd`"
 )]
 impl Simd for Avx512 {
+    // 32 registers: eight rows are eight accumulators, and the quants of a sub-block eight more.
     const MR: usize = 8;
     const FULL_BYTES: bool = true;
     const TWO_TILES: bool = true;
+    // Eight rows × two vectors are sixteen accumulators, more than two FMA units with a latency of four cycles need.
     const F32_ROWS: usize = 8;
     const NR_VECTORS: usize = 2;
 
@@ -31,6 +33,7 @@ impl Simd for Avx512 {
     }
     #[inline(always)]
     unsafe fn shift_mask<const SHIFT: u32, const UP: u32>(bytes: __m512i, mask: u8) -> __m512i {
+        // One shift of 16-bit lanes by the difference; the mask drops the bits of the neighboring byte.
         let mask = mask << UP;
         unsafe {
             let shifted = if SHIFT >= UP {
@@ -41,8 +44,9 @@ impl Simd for Avx512 {
             _mm512_and_si512(shifted, _mm512_set1_epi8(mask as i8))
         }
     }
-    // by a count in a register: a match of the count would be a jump per vector. A rotation of 32 bits leaves the bit in its byte, and the
-    // compiler joins the mask with the `or` that follows
+    // Rotates by a count in a register: a `match` on the count is a jump per vector, and halved the decode speed of Q3_K. The rotation of 32-bit
+    // lanes moves the bit within its byte, and the compiler merges the mask with the `or` that follows into one `vpternlog`.
+    // measured: docs/notes/gemv-and-gemm.md "Rows per kernel"
     #[inline(always)]
     unsafe fn bit<const UP: u32>(bytes: __m512i, bit: usize) -> __m512i {
         unsafe {
@@ -128,7 +132,7 @@ impl Simd for Avx512 {
     unsafe fn load_fp8_pairs(from: *const u8) -> [__m512; 2] {
         unsafe {
             let pairs = _mm256_loadu_si256(from.cast());
-            // shifted right by one, F8_E4M3 has the fields of an f16 whose exponent is 8 too small, subnormals included
+            // Each 16-bit lane has a pair of codes. The code in the upper byte, shifted right by one, has the fields of an f16 (`E4M3_IN_F16`).
             let mask = _mm256_set1_epi16(super::E4M3_IN_F16);
             let first = _mm256_and_si256(_mm256_srai_epi16::<1>(_mm256_slli_epi16::<8>(pairs)), mask);
             let second = _mm256_and_si256(_mm256_srai_epi16::<1>(pairs), mask);
@@ -219,7 +223,7 @@ impl Simd for Avx512 {
     }
     #[inline(always)]
     unsafe fn quantize(numbers: &[f32; 32], inverse_scale: f32, quants: &mut [i8; 32]) -> [i32; 2] {
-        // packing and summing take fewer steps at half the width
+        // 32 elements are two vectors of this ISA, and packing and summing across lanes take fewer instructions at half the width.
         unsafe { super::avx2::Avx2::<false>::quantize(numbers, inverse_scale, quants) }
     }
     #[inline(always)]

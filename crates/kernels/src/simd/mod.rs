@@ -1,4 +1,4 @@
-//! Vectors of sixteen f32 or i32 lanes: the operations that matmul and attention are made of, implemented for each ISA.
+//! Vectors of sixteen f32 or i32 lanes: the operations that matmul and attention kernels consist of, implemented for each ISA.
 //!
 //! Every operation but [`mul_add_relaxed`](Simd::mul_add_relaxed) gives the same bits on every ISA: integers are exact, and each f32 operation
 //! rounds once.
@@ -13,8 +13,11 @@ pub(crate) mod avx2;
 pub(crate) mod avx512;
 pub(crate) mod portable;
 
-/// The bits of an f16 that an F8_E4M3 provides: sign, the lower four exponent bits, the upper three mantissa bits. A code with its sign extended
-/// has them after a shift by 7; the f16 is a 256th of the code's value, subnormals included.
+/// The bits of an f16 that an F8_E4M3 provides: sign, the lower four exponent bits, the upper three mantissa bits. A sign-extended code
+/// has them after a shift by 7. The f16 is the code's value / 256, subnormals included.
+// The exponent biases are 15 and 7, hence 2^-8. The detour over f16 costs a shift, a mask and `vcvtph2ps`. Expanding to f32 instead would need a
+// multiplication to normalize subnormals, and that takes 45 ns for a subnormal operand.
+// measured: docs/notes/quant-formats.md "Formats and their accuracy"
 const E4M3_IN_F16: i16 = 0xbf80_u16 as i16;
 
 /// The sign bit of an f32.
@@ -27,29 +30,29 @@ const SIGN: u32 = 1 << 31;
 /// ([`isa_fn`](crate::isa::isa_fn), or inlined into such a function) and run on a CPU that has it, which the token proves. And those that take an
 /// address read or write as many bytes there as their name says, at any alignment.
 pub(crate) trait Simd {
-    /// Input rows that are multiplied with a tile at a time: 8, 4, 2 or 1, as registers allow.
+    /// Maximum number of input rows that share a tile in registers: 8, 4, 2 or 1, limited by the number of registers.
     const MR: usize;
 
-    /// Whether quants of [`dot`](Self::dot) may be full bytes, from 0 to 255. Not where pairs of products are summed in 16 bits.
+    /// Whether quants of [`dot`](Self::dot) may be full bytes, from 0 to 255. False if the ISA sums pairs of products in 16 bits, which would saturate.
     const FULL_BYTES: bool;
 
     /// Whether GEMV has registers for two tiles.
     const TWO_TILES: bool;
 
-    /// Rows per block of the f32 GEMM: 8, 6, 4 or 1, as registers allow.
+    /// Maximum number of rows per block of the f32 GEMM: 8, 6, 4 or 1, limited by the number of registers.
     const F32_ROWS: usize;
 
     /// Vectors of columns per block of the f32 GEMM.
     const NR_VECTORS: usize;
 
-    /// Whether prefetches do anything. Where they do not, kernels for several prefetch orders would be equal, and one is compiled.
+    /// Whether prefetches have an effect. If not, kernels for different prefetch orders would be identical, so only one is compiled.
     const PREFETCHES: bool = true;
 
     /// 64 × i8 or u8: four per lane.
     type I8x64: Copy;
     type I32x16: Copy;
     type F32x16: Copy;
-    /// 8 × f32, for what has at most eight columns.
+    /// 8 × f32, for matrices of at most eight columns.
     type F32x8: Copy;
 
     /// Loads 64 bytes.
@@ -160,15 +163,15 @@ pub(crate) trait Simd {
     /// The bits of the largest magnitude among 32 floats. NaN counts as larger than infinity.
     #[inline(always)]
     unsafe fn max_abs_bits(numbers: &[f32; 32]) -> u32 {
-        // the bits of magnitudes sort like integers
+        // The bits of magnitudes sort like integers.
         numbers.iter().fold(0, |largest, number| largest.max(number.to_bits() & !SIGN))
     }
-    /// Quantizes 32 floats: times `inverse_scale`, at most 127 then, rounded to nearest even. Returns the sum of each half's quants.
+    /// Quantizes 32 floats: number · `inverse_scale`, of magnitude at most 127, rounded to nearest even. Returns the sum of each half's quants.
     #[inline(always)]
     unsafe fn quantize(numbers: &[f32; 32], inverse_scale: f32, quants: &mut [i8; 32]) -> [i32; 2] {
         let mut sums = [0; 2];
         for (i, (quant, number)) in quants.iter_mut().zip(numbers).enumerate() {
-            // adding 1.5 · 2^23 rounds to the nearest integer, even, and leaves it in the low bits
+            // Adding 1.5 · 2^23 rounds to the nearest integer, ties to even, and leaves it in the low bits.
             *quant = (number * inverse_scale + 12_582_912.0).to_bits() as i8;
             sums[i / 16] += i32::from(*quant);
         }

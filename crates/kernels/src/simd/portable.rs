@@ -1,4 +1,4 @@
-//! Sixteen lanes in plain Rust: the reference for the other ISAs, and the baseline.
+//! Sixteen lanes in plain Rust: the baseline tier, and the reference for the other ISAs.
 
 use super::Simd;
 use crate::widen;
@@ -17,6 +17,7 @@ fn each<T: Copy + Default, const N: usize>(f: impl Fn(usize) -> T) -> [T; N] {
 }
 
 impl Simd for PortableSimd {
+    // Baseline x86-64 has sixteen registers of four lanes: one accumulator takes four of them, so every block has one row and one vector.
     const MR: usize = 1;
     const FULL_BYTES: bool = false;
     const TWO_TILES: bool = false;
@@ -161,7 +162,7 @@ impl Simd for PortableSimd {
     }
     #[inline(always)]
     unsafe fn mul_add_relaxed(a: [f32; 16], b: [f32; 16], c: [f32; 16]) -> [f32; 16] {
-        // without FMA instructions `mul_add` is a library call
+        // Without FMA instructions, `mul_add` is a call of the math library per lane.
         each(|i| a[i] * b[i] + c[i])
     }
     #[inline(always)]

@@ -10,7 +10,7 @@ use super::microkernel::{QuantGemm, TileGroup, lines_per_sub_block};
 use super::narrow;
 use super::operands::TileOperands;
 use super::prefetch_queue::PrefetchQueue;
-use super::stretch::{AFFINE, CONST_ZERO, MR, SYMMETRIC};
+use super::microkernel_block::{AFFINE, CONST_ZERO, MR, SYMMETRIC};
 use crate::activation::Q8Block;
 use crate::cpu_vendor::CpuVendor;
 use crate::matmul::scratch::{CacheLine, grow};
@@ -52,8 +52,8 @@ pub(super) unsafe fn multiply<L: QuantGemm, F: QuantFormat>(
     let unpacked = K_SUB_BLOCKS * L::TILES * per_sub_block;
     let (unpacked, sums) = grow(memory, unpacked + part * L::TILES).split_at_mut(unpacked);
     let step = K_SUB_BLOCKS / F::SUB_BLOCKS;
-    let moved = const { L::NARROW && narrow::moves::<F>() };
-    let shift = if moved { narrow::MOVED_SHIFT } else { F::KIND.shift() };
+    let biased16 = const { L::NARROW && narrow::uses_bias16::<F>() };
+    let shift = if biased16 { narrow::BIAS16_SHIFT } else { F::KIND.shift() };
     let mut row = 0;
     while row < rows {
         let rows = row..(row + part).min(rows);
@@ -104,10 +104,10 @@ pub(super) unsafe fn multiply<L: QuantGemm, F: QuantFormat>(
                     match (F::KIND, F::SPLIT_SCALE) {
                         (QuantKind::Affine, false) => L::multiply_group::<AFFINE, false>(&mut group),
                         (QuantKind::Affine, true) => L::multiply_group::<AFFINE, true>(&mut group),
-                        (QuantKind::Symmetric, false) if moved => {
+                        (QuantKind::Symmetric, false) if biased16 => {
                             L::multiply_group::<CONST_ZERO, false>(&mut group)
                         }
-                        (QuantKind::Symmetric, true) if moved => {
+                        (QuantKind::Symmetric, true) if biased16 => {
                             L::multiply_group::<CONST_ZERO, true>(&mut group)
                         }
                         (QuantKind::Symmetric, false) => L::multiply_group::<SYMMETRIC, false>(&mut group),
@@ -162,7 +162,7 @@ unsafe fn unpack<L: QuantGemm, F: QuantFormat>(
                         let quants = F::quants::<L, $s>(planes, b, g);
                         for j in 0..8 {
                             let quants = match F::SIGNED {
-                                true if const { L::NARROW && narrow::moves::<F>() } => L::move_quants(quants[j]),
+                                true if const { L::NARROW && narrow::uses_bias16::<F>() } => L::bias16(quants[j]),
                                 true => L::bias128(quants[j]),
                                 false => quants[j],
                             };

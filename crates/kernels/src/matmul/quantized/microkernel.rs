@@ -4,7 +4,7 @@ use super::dots::dots;
 use super::formats::{QuantFormat, QuantKind};
 use super::operands::TileOperands;
 use super::prefetch_queue::PrefetchQueue;
-use super::stretch::{AFFINE, MR, MicrokernelBlock, SYMMETRIC};
+use super::microkernel_block::{AFFINE, MR, MicrokernelBlock, SYMMETRIC};
 #[cfg(target_arch = "x86_64")]
 use super::{narrow, narrow_avx2};
 use crate::activation::{Q8_BLOCK, Q8Block};
@@ -34,7 +34,7 @@ pub(super) trait QuantGemm: Simd + Sized {
     /// # Safety
     /// The CPU has the ISA, and the caller is compiled for it.
     #[inline(always)]
-    unsafe fn move_quants(quants: Self::I8x64) -> Self::I8x64 {
+    unsafe fn bias16(quants: Self::I8x64) -> Self::I8x64 {
         quants
     }
 
@@ -125,7 +125,7 @@ unsafe fn multiply_tiles<
         let sums = &mut group.sums[i * MR * T..][..MR * T];
         // SAFETY: the lines are as many as just asserted, `sums` was cut to a line per row and tile, and `blocks` checks the input rows.
         unsafe {
-            let stretch = MicrokernelBlock {
+            let tile_block = MicrokernelBlock {
                 lines: lines.as_ptr(),
                 lines_per_sub_block: per_sub_block,
                 sub_blocks: group.sub_blocks.len(),
@@ -136,8 +136,8 @@ unsafe fn multiply_tiles<
             };
             match L::NARROW {
                 #[cfg(target_arch = "x86_64")]
-                true => narrow_avx2::multiply_block::<KIND, SPLIT_SCALE, DEPTH>(&stretch),
-                _ => multiply_block::<L, T, KIND, SPLIT_SCALE>(&stretch),
+                true => narrow_avx2::multiply_block::<KIND, SPLIT_SCALE, DEPTH>(&tile_block),
+                _ => multiply_block::<L, T, KIND, SPLIT_SCALE>(&tile_block),
             }
             group.prefetch.prefetch::<L>(each);
         }
@@ -172,10 +172,10 @@ impl TileGroup<'_, '_> {
 /// accumulator per row and tile. `next` is only prefetched.
 #[inline(always)]
 unsafe fn multiply_block<L: Simd, const T: usize, const KIND: u8, const SPLIT_SCALE: bool>(
-    stretch: &MicrokernelBlock<'_>,
+    tile_block: &MicrokernelBlock<'_>,
 ) {
     let &MicrokernelBlock { lines, lines_per_sub_block: per_sub_block, sub_blocks, shift, x, next, sums } =
-        stretch;
+        tile_block;
     let halves = 1 + usize::from(SPLIT_SCALE);
     // SAFETY: all indices stay below the sizes in this function's contract, which also promises the ISA.
     unsafe {
@@ -265,9 +265,9 @@ impl QuantGemm for avx2::Avx2<false> {
     }
 
     #[inline(always)]
-    unsafe fn move_quants(quants: Self::I8x64) -> Self::I8x64 {
+    unsafe fn bias16(quants: Self::I8x64) -> Self::I8x64 {
         // SAFETY: the ISA by this function's contract.
-        unsafe { narrow_avx2::move_quants(quants) }
+        unsafe { narrow_avx2::bias16(quants) }
     }
 
     #[inline(always)]

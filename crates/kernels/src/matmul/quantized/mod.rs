@@ -19,7 +19,7 @@ pub(super) mod operands;
 mod prefetch;
 mod prefetch_queue;
 mod small_batch;
-mod stretch;
+mod microkernel_block;
 mod sub_block;
 
 #[cfg(target_arch = "x86_64")]

@@ -24,21 +24,21 @@ pub(super) const fn depth(most: i32) -> usize {
 pub(super) const SMALL_ZERO_POINT: i32 = 16;
 
 /// Whether a format's signed quants are moved to [`SMALL_ZERO_POINT`]: where at least four sums of the results fit 16 bits.
-pub(super) const fn moves<F: QuantFormat>() -> bool {
-    F::SIGNED && F::MOST < SMALL_ZERO_POINT
+pub(super) const fn uses_bias16<F: QuantFormat>() -> bool {
+    F::SIGNED && F::MAX_QUANT < SMALL_ZERO_POINT
 }
 
 /// [`depth`] of a format's quants as they are unpacked.
 pub(super) const fn depth_of<F: QuantFormat>() -> usize {
-    if moves::<F>() { depth(SMALL_ZERO_POINT + F::MOST) } else { depth(F::MOST) }
+    if uses_bias16::<F>() { depth(SMALL_ZERO_POINT + F::MAX_QUANT) } else { depth(F::MAX_QUANT) }
 }
 
 /// How far −128 · Σ inputs is shifted right to become −[`SMALL_ZERO_POINT`] · Σ inputs.
-pub(super) const MOVED_SHIFT: u32 = 128u32.ilog2() - SMALL_ZERO_POINT.ilog2();
+pub(super) const BIAS16_SHIFT: u32 = 128u32.ilog2() - SMALL_ZERO_POINT.ilog2();
 
 /// Whether a format's signed quants are full bytes, of which not even two sums fit 16 bits.
 pub(super) const fn full_bytes<F: QuantFormat>() -> bool {
-    F::SIGNED && !moves::<F>()
+    F::SIGNED && !uses_bias16::<F>()
 }
 
 #[cfg(test)]

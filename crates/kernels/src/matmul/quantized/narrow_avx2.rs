@@ -2,8 +2,8 @@
 
 use super::dots::zero_point_term;
 use super::formats::{QuantFormat, QuantKind};
-use super::narrow::{MOVED_SHIFT, SMALL_ZERO_POINT, depth_of, moves};
-use super::stretch::{AFFINE, CONST_ZERO, MR, MicrokernelBlock};
+use super::narrow::{BIAS16_SHIFT, SMALL_ZERO_POINT, depth_of, uses_bias16};
+use super::microkernel_block::{AFFINE, CONST_ZERO, MR, MicrokernelBlock};
 use crate::activation::{Q8_BLOCK, Q8Block};
 use crate::matmul::scratch::CacheLine;
 use std::arch::asm;
@@ -15,7 +15,7 @@ use std::mem::MaybeUninit;
 /// # Safety
 /// The CPU has AVX2, and the caller is compiled for it.
 #[inline(always)]
-pub(super) unsafe fn move_quants(quants: [__m256i; 2]) -> [__m256i; 2] {
+pub(super) unsafe fn bias16(quants: [__m256i; 2]) -> [__m256i; 2] {
     // SAFETY: register operations of an ISA that the CPU has by this function's contract.
     unsafe {
         let zero_point = _mm256_set1_epi8(SMALL_ZERO_POINT as i8);
@@ -38,7 +38,7 @@ pub(super) unsafe fn dots<F: QuantFormat, const N: usize>(
     unsafe {
         let ones = _mm256_set1_epi16(1);
         let mut ints = match F::KIND {
-            QuantKind::Symmetric => [_mm256_set1_epi32(zero_point_term(bias, MOVED_SHIFT)); 2],
+            QuantKind::Symmetric => [_mm256_set1_epi32(zero_point_term(bias, BIAS16_SHIFT)); 2],
             QuantKind::ConstZero(_) => [_mm256_set1_epi32(zero_point_term(bias, F::KIND.shift())); 2],
             QuantKind::Affine => [_mm256_setzero_si256(); 2],
         };
@@ -47,7 +47,7 @@ pub(super) unsafe fn dots<F: QuantFormat, const N: usize>(
             let mut pairs = [_mm256_setzero_si256(); 2];
             for j in first..first + depth {
                 let x = _mm256_set1_epi32(x.as_ptr().add(4 * j).cast::<i32>().read_unaligned());
-                let quants = if const { moves::<F>() } { move_quants(quants[j]) } else { quants[j] };
+                let quants = if const { uses_bias16::<F>() } { bias16(quants[j]) } else { quants[j] };
                 for t in 0..2 {
                     let products = _mm256_maddubs_epi16(quants[t], x);
                     pairs[t] = if j == first { products } else { _mm256_add_epi16(pairs[t], products) };
@@ -220,25 +220,25 @@ crate::isa::isa_fn! { Avx2;
     /// [`multiply_block`](super::microkernel) otherwise.
     ///
     /// # Safety
-    /// The CPU has AVX2. The stretch is of one tile, and has what its fields say.
+    /// The CPU has AVX2. The tile_block is of one tile, and has what its fields say.
     pub(super) unsafe fn multiply_block<const KIND: u8, const SPLIT_SCALE: bool, const DEPTH: usize>(
-        stretch: &MicrokernelBlock<'_>,
+        tile_block: &MicrokernelBlock<'_>,
     ) {
         let halves = 1 + usize::from(SPLIT_SCALE);
         let vectors = 8 / halves;
-        // SAFETY: indices stay below the sizes that a stretch has by this function's contract, which also promises the ISA.
+        // SAFETY: indices stay below the sizes that a tile_block has by this function's contract, which also promises the ISA.
         unsafe {
             // Where a vector has a place on the stack, the stack is aligned, and vectors that are spilled cross no cache line. For these alone
             // the compiler does not align it: by chance they crossed a page for Q5_K, and a product took 1.6 times as long.
             let place = MaybeUninit::<AlignedVector>::uninit();
             asm!("/* {0} */", in(reg) place.as_ptr(), options(readonly, nostack, preserves_flags));
-            for sub_block in 0..stretch.sub_blocks {
-                let lines = stretch.lines.add(sub_block * stretch.lines_per_sub_block);
-                let mut x = *stretch.x;
+            for sub_block in 0..tile_block.sub_blocks {
+                let lines = tile_block.lines.add(sub_block * tile_block.lines_per_sub_block);
+                let mut x = *tile_block.x;
                 for x in &mut x {
                     *x = x.add(sub_block);
                 }
-                for next in stretch.next {
+                for next in tile_block.next {
                     _mm_prefetch::<_MM_HINT_T0>(next.wrapping_add(sub_block).cast());
                 }
                 for half in 0..halves {
@@ -252,10 +252,10 @@ crate::isa::isa_fn! { Avx2;
                         let scale = _mm256_set1_ps(block.scale);
                         let bias = if SPLIT_SCALE { block.half_biases[half] } else { block.bias };
                         let bias =
-                            _mm256_sra_epi32(_mm256_set1_epi32(bias), _mm_cvtsi32_si128(stretch.shift as i32));
+                            _mm256_sra_epi32(_mm256_set1_epi32(bias), _mm_cvtsi32_si128(tile_block.shift as i32));
                         let total = _mm256_set1_ps(if SPLIT_SCALE { block.halves[half] } else { block.total });
                         for t in 0..2 {
-                            let sum = stretch.sums.add(r).cast::<f32>().add(8 * t);
+                            let sum = tile_block.sums.add(r).cast::<f32>().add(8 * t);
                             let scales = _mm256_load_ps(lines.add(8 + half).cast::<f32>().add(8 * t));
                             let exact =
                                 if KIND == CONST_ZERO { _mm256_add_epi32(ints[r][t], bias) } else { ints[r][t] };

@@ -36,7 +36,7 @@ pub(crate) trait QuantFormat {
     /// Bytes of a tile's block besides quants: upper bits, scales, super-block scales.
     const REST_BYTES: usize;
     /// Largest magnitude of a quant, before [shifting](QuantKind::left_shift).
-    const MOST: i32;
+    const MAX_QUANT: i32;
     /// How quants become weights.
     const KIND: QuantKind = QuantKind::Affine;
     /// Quants are signed bytes; otherwise they are unsigned, at most 63 before [shifting](QuantKind::left_shift).

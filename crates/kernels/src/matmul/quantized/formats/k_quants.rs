@@ -44,7 +44,7 @@ impl QuantFormat for Q4K {
     const UNROLL: usize = 2;
     const QUANT_VECTORS: usize = 32;
     const REST_BYTES: usize = 320;
-    const MOST: i32 = 15;
+    const MAX_QUANT: i32 = 15;
     #[inline(always)]
     unsafe fn quants<L: Simd, const S: usize>(p: &PlaneAddresses, b: usize, g: usize) -> [L::I8x64; 8] {
         unsafe {
@@ -75,7 +75,7 @@ impl QuantFormat for Q5K {
     const SUB_BLOCKS: usize = 8;
     const QUANT_VECTORS: usize = 32;
     const REST_BYTES: usize = 832;
-    const MOST: i32 = 31;
+    const MAX_QUANT: i32 = 31;
     #[inline(always)]
     unsafe fn quants<L: Simd, const S: usize>(p: &PlaneAddresses, b: usize, g: usize) -> [L::I8x64; 8] {
         unsafe {
@@ -95,7 +95,7 @@ impl QuantFormat for Q6K {
     const SUB_BLOCKS: usize = 8;
     const QUANT_VECTORS: usize = 32;
     const REST_BYTES: usize = 1312;
-    const MOST: i32 = 63;
+    const MAX_QUANT: i32 = 63;
     const SPLIT_SCALE: bool = true;
     #[inline(always)]
     unsafe fn quants<L: Simd, const S: usize>(p: &PlaneAddresses, b: usize, g: usize) -> [L::I8x64; 8] {
@@ -127,7 +127,7 @@ impl QuantFormat for Q2K {
     const SUB_BLOCKS: usize = 8;
     const QUANT_VECTORS: usize = 16;
     const REST_BYTES: usize = 320;
-    const MOST: i32 = 3;
+    const MAX_QUANT: i32 = 3;
     const SPLIT_SCALE: bool = true;
     #[inline(always)]
     unsafe fn quants<L: Simd, const S: usize>(p: &PlaneAddresses, b: usize, g: usize) -> [L::I8x64; 8] {
@@ -160,7 +160,7 @@ impl QuantFormat for Q3K {
     const SUB_BLOCKS: usize = 8;
     const QUANT_VECTORS: usize = 16;
     const REST_BYTES: usize = 800;
-    const MOST: i32 = 7;
+    const MAX_QUANT: i32 = 7;
     const SPLIT_SCALE: bool = true;
     #[inline(always)]
     unsafe fn quants<L: Simd, const S: usize>(p: &PlaneAddresses, b: usize, g: usize) -> [L::I8x64; 8] {

@@ -14,7 +14,7 @@ impl QuantFormat for Q4_0 {
     const SUB_BLOCKS: usize = 1;
     const QUANT_VECTORS: usize = 4;
     const REST_BYTES: usize = 32;
-    const MOST: i32 = 15;
+    const MAX_QUANT: i32 = 15;
     #[inline(always)]
     unsafe fn quants<L: Simd, const S: usize>(p: &PlaneAddresses, b: usize, _g: usize) -> [L::I8x64; 8] {
         unsafe { nibbles_shifted!(p, b, 4, 4) }
@@ -29,7 +29,7 @@ impl QuantFormat for Q4_1 {
     const SUB_BLOCKS: usize = 1;
     const QUANT_VECTORS: usize = 4;
     const REST_BYTES: usize = 64;
-    const MOST: i32 = 15;
+    const MAX_QUANT: i32 = 15;
     #[inline(always)]
     unsafe fn quants<L: Simd, const S: usize>(p: &PlaneAddresses, b: usize, _g: usize) -> [L::I8x64; 8] {
         unsafe { nibbles!(p, b, 4, 0) }
@@ -52,7 +52,7 @@ impl QuantFormat for Q5_0 {
     const SUB_BLOCKS: usize = 1;
     const QUANT_VECTORS: usize = 4;
     const REST_BYTES: usize = 96;
-    const MOST: i32 = 31;
+    const MAX_QUANT: i32 = 31;
     #[inline(always)]
     unsafe fn quants<L: Simd, const S: usize>(p: &PlaneAddresses, b: usize, _g: usize) -> [L::I8x64; 8] {
         unsafe { fifth_bits!(p, b, nibbles_shifted!(p, b, 4, 3), 16 << Self::KIND.left_shift::<L>()) }
@@ -67,7 +67,7 @@ impl QuantFormat for Q5_1 {
     const SUB_BLOCKS: usize = 1;
     const QUANT_VECTORS: usize = 4;
     const REST_BYTES: usize = 128;
-    const MOST: i32 = 31;
+    const MAX_QUANT: i32 = 31;
     #[inline(always)]
     unsafe fn quants<L: Simd, const S: usize>(p: &PlaneAddresses, b: usize, _g: usize) -> [L::I8x64; 8] {
         unsafe { fifth_bits!(p, b, nibbles!(p, b, 4, 0), 16) }
@@ -82,7 +82,7 @@ impl QuantFormat for Q8_0 {
     const SUB_BLOCKS: usize = 1;
     const QUANT_VECTORS: usize = 8;
     const REST_BYTES: usize = 32;
-    const MOST: i32 = 128;
+    const MAX_QUANT: i32 = 128;
     const KIND: QuantKind = QuantKind::Symmetric;
     #[inline(always)]
     unsafe fn quants<L: Simd, const S: usize>(p: &PlaneAddresses, b: usize, _g: usize) -> [L::I8x64; 8] {

@@ -15,7 +15,7 @@ impl QuantFormat for Iq4Nl {
     const SUB_BLOCKS: usize = 1;
     const QUANT_VECTORS: usize = 4;
     const REST_BYTES: usize = 32;
-    const MOST: i32 = 127;
+    const MAX_QUANT: i32 = 127;
     const KIND: QuantKind = QuantKind::Symmetric;
     #[inline(always)]
     unsafe fn quants<L: Simd, const S: usize>(p: &PlaneAddresses, b: usize, _g: usize) -> [L::I8x64; 8] {
@@ -35,7 +35,7 @@ impl QuantFormat for Iq4Xs {
     const UNROLL: usize = 2;
     const QUANT_VECTORS: usize = 32;
     const REST_BYTES: usize = 160;
-    const MOST: i32 = 127;
+    const MAX_QUANT: i32 = 127;
     const KIND: QuantKind = QuantKind::Symmetric;
     #[inline(always)]
     unsafe fn quants<L: Simd, const S: usize>(p: &PlaneAddresses, b: usize, g: usize) -> [L::I8x64; 8] {
@@ -76,7 +76,7 @@ impl QuantFormat for Mxfp4 {
     const SUB_BLOCKS: usize = 1;
     const QUANT_VECTORS: usize = 4;
     const REST_BYTES: usize = 16;
-    const MOST: i32 = 12;
+    const MAX_QUANT: i32 = 12;
     const KIND: QuantKind = QuantKind::Symmetric;
     #[inline(always)]
     unsafe fn quants<L: Simd, const S: usize>(p: &PlaneAddresses, b: usize, _g: usize) -> [L::I8x64; 8] {
@@ -98,7 +98,7 @@ impl QuantFormat for Nvfp4 {
     const SUB_BLOCKS: usize = 2;
     const QUANT_VECTORS: usize = 8;
     const REST_BYTES: usize = 64;
-    const MOST: i32 = 12;
+    const MAX_QUANT: i32 = 12;
     const KIND: QuantKind = QuantKind::Symmetric;
     const SPLIT_SCALE: bool = true;
     #[inline(always)]
