@@ -1,4 +1,6 @@
 //! f32 GEMM: blocks of rows × vectors of columns in registers, summed over k in order.
+//!
+//! Attention uses it for scores, weighted values and keys.
 #![allow(
     unsafe_code,
     reason = "vector instructions over addresses that the assertions on entry keep in bounds"
@@ -7,10 +9,10 @@
 use crate::MatrixViewMut;
 use crate::simd::Simd;
 
-/// Width of a latent KV cache row in nearly every published model: 512 + 64.
+/// Width of a latent KV cache row in nearly every published MLA model: 512 + 64.
 const LATENT_ROW: usize = 576;
 
-/// The left operand, in one of two orders.
+/// The left operand, row-major or column-major.
 #[derive(Clone, Copy)]
 pub(crate) enum LeftOperand<'a> {
     /// Row-major, with the row stride in elements.
@@ -48,8 +50,9 @@ pub(crate) unsafe fn gemm<L: Simd>(
     unsafe { gemm_prefetch::<L, 0>(k, a, b, c, add, &mut std::ptr::null()) }
 }
 
-/// c = a · b, or c = c + a · b with `add`. `a` has a row per row of `c`; `b` is `k` rows with stride `b_row`. Prefetches from `ahead` on: one cache line
-/// per `PREFETCH_EVERY` k-steps of a block (4 or 8; 0: none).
+/// c = a · b, or c = c + a · b with `add`. `a` has a row per row of `c`; `b` is `k` rows with stride `b_row`.
+///
+/// Prefetches from `ahead` on: one cache line per `PREFETCH_EVERY` k-steps of a block (4 or 8; 0: none).
 ///
 /// # Panics
 /// When a matrix is shorter than its shape.
@@ -74,6 +77,7 @@ pub(crate) unsafe fn gemm_prefetch<L: Simd, const PREFETCH_EVERY: usize>(
     assert!(k == 0 || b.len() >= (k - 1) * b_row + n, "right factor");
     let (start, c_row) = c.raw_mut();
     let wide = n / 16 * 16;
+    // Columns outside, rows inside: the vectors of `b` for a block of columns stay in a near cache while all rows read them.
     let mut column = 0;
     while column < wide {
         let vectors = ((wide - column) / 16).min(L::NR_VECTORS);
@@ -86,6 +90,7 @@ pub(crate) unsafe fn gemm_prefetch<L: Simd, const PREFETCH_EVERY: usize>(
                         let left = elements.as_ptr().add(row * a_row);
                         let right = (b.as_ptr().add(column), b_row);
                         let out = (start.add(row * c_row + column), c_row);
+                        // The two strides that occur most are compile-time constants: see `A_STRIDE`.
                         match a {
                             LeftOperand::Rows(_, LATENT_ROW) => {
                                 block::<L, $rows, $vectors, true, LATENT_ROW, PREFETCH_EVERY>(
@@ -132,6 +137,7 @@ pub(crate) unsafe fn gemm_prefetch<L: Simd, const PREFETCH_EVERY: usize>(
                     row += $rows;
                 }};
             }
+            // Few forms, since each is compiled for every ISA, stride and prefetch distance. The last rows run in blocks of four and one.
             match ((m - row).min(L::F32_ROWS), vectors) {
                 (8.., 2..) => block!(8, 2),
                 (8.., _) => block!(8, 1),
@@ -144,6 +150,7 @@ pub(crate) unsafe fn gemm_prefetch<L: Simd, const PREFETCH_EVERY: usize>(
         }
         column += vectors * 16;
     }
+    // The last columns, in the same order of k. A column's arithmetic depends on `n` alone, so its bits do not depend on the number of rows.
     for i in 0..m {
         let row = c.row_mut(i);
         for j in wide..n {
@@ -156,7 +163,7 @@ pub(crate) unsafe fn gemm_prefetch<L: Simd, const PREFETCH_EVERY: usize>(
     }
 }
 
-/// As [`gemm_prefetch`] with a row-major left operand and the first eight columns: sixteen lanes would be half empty. Sums have the same bits.
+/// As [`gemm_prefetch`] with a row-major left operand, for the first eight columns, which would leave half of sixteen lanes unused. Sums have the same bits.
 ///
 /// # Panics
 /// When a matrix is shorter than its shape.
@@ -244,8 +251,10 @@ unsafe fn block_eight<L: Simd, const R: usize, const PREFETCH_EVERY: usize>(
     }
 }
 
-/// The microkernel: `R` rows × `V` vectors. `ROW_MAJOR` is the order of the left operand, and `a_step` its stride. `A_STRIDE` is that stride where it is a
-/// constant, else 0: a constant stride needs one address register in place of eight, more than there are.
+/// The microkernel: `R` rows × `V` vectors. `ROW_MAJOR` is the order of the left operand, and `a_step` its stride. `A_STRIDE` is that stride if it is a
+/// compile-time constant, else 0.
+// With a constant stride, all eight rows of the left operand are one address register with constant offsets. With a variable stride they are eight
+// addresses, more than the general-purpose registers can hold in addition to the others.
 ///
 /// # Safety
 /// The caller is compiled for the ISA of `L`, and the CPU has it. All elements of the block are in valid memory, `c` for writing.
@@ -276,7 +285,8 @@ unsafe fn block<
                 }
             }
         }
-        // a macro, since a closure that is called often may not be inlined, and then lacks the ISA's instructions
+        // A macro: a closure that is called in several places may not be inlined, and is then compiled without the ISA's instructions.
+        // measured: docs/notes/gemv-and-gemm.md "Closures and array map lose the ISA"
         macro_rules! k_step {
             ($l:expr) => {{
                 let l: usize = $l;
@@ -292,6 +302,7 @@ unsafe fn block<
                 }
             }};
         }
+        // Unrolled by hand, so that the check for a prefetch runs once per four k-steps.
         let mut l = 0;
         while l + 4 <= k {
             k_step!(l);

@@ -30,7 +30,7 @@ pub(crate) struct Avx2<const VNNI: bool = false>(());
 /// Proof of AVX2 with AVX-VNNI.
 pub(crate) type Avx2Vnni = Avx2<true>;
 
-// VBMI and VNNI are required, which excludes Skylake-X: the dequantizer of AMX permutes bytes, and every integer dot product is `vpdpbusd`.
+// VBMI and VNNI are required, which excludes Skylake-X: kernels permute bytes (`vpermb`), and every integer dot product is `vpdpbusd`.
 /// Proof of AVX-512 with BW, VL, DQ, VBMI and VNNI, and of the features of [`Avx2`].
 #[derive(Clone, Copy)]
 pub(crate) struct Avx512(());

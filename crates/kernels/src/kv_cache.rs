@@ -1,5 +1,4 @@
-//! The KV cache as kernels see it: rows are quantized, dequantized, and found through a sequence's block
-//! table.
+//! KV cache rows: quantization, dequantization, and lookup through a sequence's block table.
 
 mod quantized;
 
@@ -10,20 +9,22 @@ use crate::shape::{ShapeError, times};
 use crate::simd::Simd;
 use latent_types::{CacheRow, CacheType};
 
-/// Bytes of a line of the CPU's caches.
+/// Bytes of a CPU cache line.
 pub(crate) const CACHE_LINE: usize = 64;
 
-/// What is left to prefetch of the rows that follow a block.
+/// Prefetch of the rows that follow a block.
+// Kernels spread it evenly over QK and PV of the current block: 260 instead of 330 ns per row (Xeon).
+// measured: docs/notes/memory-and-prefetch.md "Layout and prefetch"
 #[derive(Clone, Copy)]
 pub(crate) struct KvPrefetch {
     /// Address of the next cache line. Kernels that spread prefetches evenly advance it themselves.
     pub next: *const u8,
-    /// Cache lines that are left: as many bytes as the block has.
+    /// Remaining cache lines. They cover as many bytes as the block has.
     pub lines: usize,
 }
 
 impl KvPrefetch {
-    /// Prefetches up to `lines` lines, as far as some are left.
+    /// Prefetches up to `lines` of the remaining lines.
     ///
     /// # Safety
     /// As for [`Simd`].
@@ -50,9 +51,8 @@ impl KvPrefetch {
     }
 }
 
-/// The cached rows of one sequence in one layer. Rows of a page follow one another, and all pages of the
-/// block table are inside the memory: kernels read them by address, so the parts cannot be changed once they
-/// were checked:
+/// The cached rows of one sequence in one layer. Rows of a page are consecutive, and all pages of the block table
+/// are inside the memory. Kernels read rows by address, so fields are private and cannot change after the check:
 ///
 /// ```compile_fail
 /// let row = latent_types::CacheRow { ty: latent_types::CacheType::F32, content: 4, rope: 2 };
@@ -83,16 +83,17 @@ impl<'a> CacheView<'a> {
         page_rows: usize,
         table: &'a [u32],
     ) -> Result<CacheView<'a>, ShapeError> {
-        // below this, width and bytes of a row do not overflow
-        const MOST: usize = usize::MAX >> 4;
+        // Up to this size, neither the width (content + RoPE part) nor the bytes of a row (at most 4 per element) overflow.
+        const MAX_SIDE: usize = usize::MAX >> 4;
         let (what, expected) =
             ("a side of the cache", "one element or more, and less than a sixteenth of the memory");
         for value in [page_rows, row.content.max(row.rope)] {
-            if value == 0 || value > MOST {
+            if value == 0 || value > MAX_SIDE {
                 return Err(ShapeError::Range { what, value, expected });
             }
         }
         let (width, row_bytes) = (row.width(), row.bytes());
+        // Rounded down: a last page that is cut off does not count, since kernels read whole pages.
         let pages = bytes.len() / times("a page of the cache", page_rows, row_bytes)?;
         if let Some(&page) = table.iter().max()
             && page as usize >= pages
@@ -123,14 +124,15 @@ impl<'a> CacheView<'a> {
         &self.bytes[at..at + self.row_bytes]
     }
 
-    /// The block of rows that begins with `start`: its number of rows, at most `most` and none beyond the
-    /// page or `end`, and the prefetch of what follows, which is most often this thread's next block.
+    /// The block of rows that begins with `start`: its number of rows, and the prefetch of the rows after it, which usually
+    /// are this thread's next block. A block has at most `max_rows` rows and ends with the page or at `end`.
     ///
-    /// All of them are in one page: where the block table has one for the first row, which [`row`](Self::row)
-    /// asserts, all are inside the memory.
+    /// All rows of a block are in one page. [`row`](Self::row) asserts that the block table has a page for the first one, so
+    /// all of them are inside the memory.
     #[inline(always)]
-    pub(crate) fn block(&self, start: usize, end: usize, most: usize) -> (usize, KvPrefetch) {
-        let count = most.min(end - start).min(self.page_rows - start % self.page_rows);
+    pub(crate) fn block(&self, start: usize, end: usize, max_rows: usize) -> (usize, KvPrefetch) {
+        let count = max_rows.min(end - start).min(self.page_rows - start % self.page_rows);
+        // After the last block there is nothing to prefetch; its last row keeps `row` in bounds.
         let next = (start + count).min(self.table.len() * self.page_rows - 1);
         let lines = (count * self.row_bytes).div_ceil(CACHE_LINE);
         (count, KvPrefetch { next: self.row(next).as_ptr(), lines })
@@ -139,11 +141,11 @@ impl<'a> CacheView<'a> {
 
 /// Quantizes a row to the cache's format, rounded to nearest even.
 ///
-/// A scale is the largest magnitude of its elements / the largest quant; elements that share one with an infinite
+/// scale = largest magnitude of the elements that share it / largest quant. Elements that share a scale with an infinite
 /// or NaN element become NaN.
 ///
 /// # Panics
-/// When there are other than `row.width()` elements or `row.bytes()` bytes.
+/// Unless there are `row.width()` elements and `row.bytes()` bytes.
 #[inline(always)]
 pub fn store_row(row: CacheRow, elements: &[f32], out: &mut [u8]) {
     check_row(row, elements.len(), out.len());
@@ -156,10 +158,10 @@ pub fn store_row(row: CacheRow, elements: &[f32], out: &mut [u8]) {
     store_floats(row.ty, &elements[row.content..], rope);
 }
 
-/// Writes some elements of a row, from `first` on; of a quantized row, elements of its RoPE part only.
+/// Writes some elements of a row, from `first` on. In a quantized row only the RoPE part can be written, since quants share a scale.
 ///
 /// # Panics
-/// When they are beyond the row, or among quants.
+/// When elements are beyond the row or in its quantized part.
 pub fn store_part(row: CacheRow, first: usize, elements: &[f32], out: &mut [u8]) {
     check_row(row, row.width(), out.len());
     let at = if row.ty.is_float() {
@@ -175,7 +177,7 @@ pub fn store_part(row: CacheRow, first: usize, elements: &[f32], out: &mut [u8])
 /// Dequantizes a row.
 ///
 /// # Panics
-/// When there are other than `row.width()` elements or `row.bytes()` bytes.
+/// Unless there are `row.width()` elements and `row.bytes()` bytes.
 #[inline(always)]
 pub fn load_row(row: CacheRow, bytes: &[u8], out: &mut [f32]) {
     check_row(row, out.len(), bytes.len());
@@ -185,7 +187,7 @@ pub fn load_row(row: CacheRow, bytes: &[u8], out: &mut [f32]) {
 /// Dequantizes some elements of a row, from `first` on.
 ///
 /// # Panics
-/// When they are beyond the row.
+/// When elements are beyond the row.
 #[inline(always)]
 pub fn load_part(row: CacheRow, bytes: &[u8], first: usize, out: &mut [f32]) {
     let size = row.ty.float_bytes();
@@ -213,7 +215,9 @@ fn check_row(row: CacheRow, elements: usize, bytes: usize) {
     );
 }
 
-/// The content of a quantized row, its RoPE part, and the scale of the row, where it has one.
+/// The content of a quantized row, its RoPE part, and the scale of the row, if it has one.
+// The RoPE part is f16 in every quantized type, and shares no scale with the content, so that moving a row to another position rewrites it alone
+// (`store_part`).
 #[inline(always)]
 fn parts(row: CacheRow, bytes: &[u8]) -> (&[u8], &[u8], f32) {
     let (content, rest) = bytes.split_at(row.content_bytes());
@@ -221,7 +225,7 @@ fn parts(row: CacheRow, bytes: &[u8]) -> (&[u8], &[u8], f32) {
     (content, rope, scale_of(scale))
 }
 
-/// The scale of a row that has one: its last four bytes.
+/// The scale of a row, in its last four bytes, for types with a scale per row.
 #[inline(always)]
 pub(crate) fn scale_of(row: &[u8]) -> f32 {
     row.last_chunk().map_or(f32::NAN, |bytes| f32::from_le_bytes(*bytes))
@@ -240,7 +244,7 @@ fn store_floats(ty: CacheType, elements: &[f32], out: &mut [u8]) {
                 out.copy_from_slice(&half::bf16::from_f32(*v).to_le_bytes());
             }
         }
-        // the rope part of quantized rows too
+        // f16, including the RoPE part of quantized rows.
         _ => {
             for (out, v) in out.chunks_exact_mut(2).zip(elements) {
                 out.copy_from_slice(&half::f16::from_f32(*v).to_le_bytes());
@@ -270,10 +274,10 @@ fn load_floats(ty: CacheType, bytes: &[u8], out: &mut [f32]) {
     }
 }
 
-/// [`load_row`] in the vectors of an instruction set.
+/// [`load_row`] in the vectors of an ISA.
 ///
 /// # Panics
-/// When there are other than `row.width()` elements or `row.bytes()` bytes.
+/// Unless there are `row.width()` elements and `row.bytes()` bytes.
 ///
 /// # Safety
 /// As for [`Simd`].
@@ -324,14 +328,14 @@ mod tests {
     const ROW: CacheRow = CacheRow { ty: CacheType::F16, content: 4, rope: 2 };
 
     #[test]
-    fn a_table_names_pages_of_the_memory() {
+    fn a_block_table_must_refer_to_whole_pages_of_the_memory() {
         let bytes = vec![0; 2 * 64 * 12];
         assert!(CacheView::new(ROW, &bytes, 64, &[1, 0, 1]).is_ok());
         assert_eq!(
             CacheView::new(ROW, &bytes, 64, &[0, 2]).err(),
             Some(ShapeError::Page { page: 2, pages: 2 })
         );
-        // the last row of the second page is missing
+        // The last row of the second page is missing.
         assert!(CacheView::new(ROW, &bytes[12..], 64, &[1]).is_err());
         let view = CacheView::new(ROW, &bytes, 64, &[1]).unwrap();
         assert_eq!(view.block(0, 128, 64).0, 64);
@@ -340,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_that_are_nothing_or_overflow_are_refused() {
+    fn sizes_of_zero_or_that_overflow_are_refused() {
         assert!(CacheView::new(ROW, &[0; 12], 0, &[]).is_err());
         assert!(CacheView::new(ROW, &[0; 12], 1 << 62, &[0]).is_err());
         for (content, rope) in [(0, 0), (usize::MAX, 2), (1 << 62, 1 << 62)] {

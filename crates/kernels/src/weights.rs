@@ -1,22 +1,22 @@
-//! Weight matrices as kernels read them: rows of blocks as in the file, or tiles of sixteen rows.
+//! Weight matrices as kernels read them: rows of blocks as in the file, or tiles of sixteen interleaved rows.
 
 use crate::shape::{ShapeError, times};
 use latent_quant::tiles::{ROWS, TileLayout};
 use latent_types::{TensorType, WeightLayout};
 use std::ops::Range;
 
-/// A scale per rectangle of a matrix, or per row, as FP8 checkpoints have them.
+/// A scale per rectangle of a matrix, or per row, as in FP8 checkpoints.
 #[derive(Clone, Copy, Debug)]
 pub struct BlockScales<'a> {
-    /// The scales, row-major. Of one scale per row there are as many as whole tiles have rows.
+    /// The scales, row-major. If each row has one scale, they are padded to whole tiles of sixteen rows.
     pub numbers: &'a [f32],
     /// Rows per rectangle; 1 for a scale per row.
     pub rows: usize,
-    /// Columns per rectangle; of a scale per row all columns of the matrix.
+    /// Columns per rectangle; for a scale per row, all columns of the matrix.
     pub cols: usize,
 }
 
-/// Maximum side of a rectangle. Kernels keep scratch memory for the inputs of one side.
+/// Maximum side of a rectangle. Kernels allocate scratch memory for the inputs of one side, so a side from a file must not be unbounded.
 const MAX_SIDE: usize = 1 << 16;
 
 impl<'a> BlockScales<'a> {
@@ -49,7 +49,7 @@ fn exactly(needed: usize, found: usize) -> Result<(), ShapeError> {
 #[derive(Clone, Copy)]
 pub struct WeightMatrix<'a> {
     ty: TensorType,
-    /// Rows or tiles, one after the other.
+    /// Consecutive rows or tiles.
     bytes: &'a [u8],
     rows: usize,
     cols: usize,
@@ -67,7 +67,7 @@ impl<'a> WeightMatrix<'a> {
     /// Wraps rows as stored in the file.
     ///
     /// # Errors
-    /// When `bytes` is not `rows` rows of `cols` elements of `ty`, or the format has no such rows.
+    /// When the length of `bytes` does not match, or `cols` is not a multiple of the format's block length.
     pub fn from_rows(
         ty: TensorType,
         bytes: &'a [u8],
@@ -84,7 +84,7 @@ impl<'a> WeightMatrix<'a> {
     /// Wraps tiles of sixteen rows.
     ///
     /// # Errors
-    /// When the format has no tiles of such rows, or `bytes` is not what `rows` rows of `cols` elements take.
+    /// When the format has no tiles of rows of this length, or the length of `bytes` does not match.
     pub fn from_tiles(
         ty: TensorType,
         bytes: &'a [u8],
@@ -106,6 +106,7 @@ impl<'a> WeightMatrix<'a> {
     /// allowed too: kernels load sixteen of them at a time, so that the last tile's have to be padded.
     pub fn with_scales(self, scales: BlockScales<'a>) -> Result<WeightMatrix<'a>, ShapeError> {
         if scales.is_per_row(self.cols) {
+            // Kernels load sixteen scales at a time, including those of a last tile that is not full.
             let (needed, found) = ((self.first + self.rows).next_multiple_of(ROWS), scales.numbers.len());
             let error = ShapeError::Length { what: "the factors of a matrix's rows", needed, found };
             return if found < needed {
@@ -114,6 +115,7 @@ impl<'a> WeightMatrix<'a> {
                 Ok(WeightMatrix { scales: Some(scales), ..self })
             };
         }
+        // Multiples of sixteen: a tile of sixteen rows has one scale per group of columns, and a group is whole vectors of every format.
         for value in [scales.rows, scales.cols] {
             if value == 0 || !value.is_multiple_of(ROWS) || value > MAX_SIDE {
                 let what = "a side of the rectangles that share a factor";
@@ -135,7 +137,7 @@ impl<'a> WeightMatrix<'a> {
         self.ty
     }
 
-    /// All rows or tiles that the matrix is a part of.
+    /// The whole memory, of which the matrix may be a [slice](Self::slice_rows).
     pub fn bytes(&self) -> &'a [u8] {
         self.bytes
     }
@@ -190,7 +192,7 @@ impl<'a> WeightMatrix<'a> {
         &self.bytes[row * self.row_bytes..(row + 1) * self.row_bytes]
     }
 
-    /// Dequantizes some columns of a row, block scales included. The columns must be whole blocks of the format. Leaves `out` as it is where the format
+    /// Dequantizes some columns of a row, block scales included. The columns must be whole blocks of the format. Leaves `out` unchanged if the format
     /// cannot be decoded. `memory` holds a row that is unpacked from a tile.
     #[inline]
     pub(crate) fn decode(&self, i: usize, columns: Range<usize>, out: &mut [f32], memory: &mut Vec<u8>) {
@@ -211,7 +213,7 @@ impl<'a> WeightMatrix<'a> {
         }
     }
 
-    /// The bytes of a row whose elements are f32 as this machine stores them, at any alignment.
+    /// The bytes of a row of plain f32 in this machine's byte order, at any alignment. Kernels read such a row in place instead of decoding it.
     pub(crate) fn f32_row(&self, i: usize) -> Option<&'a [u8]> {
         assert!(i < self.rows, "row {i} of {}", self.rows);
         let plain = self.ty == TensorType::F32 && self.tiles.is_none() && self.scales.is_none();
@@ -236,7 +238,7 @@ mod tests {
             assert!(make(TensorType::Q8_0, &bytes, 16, 96).is_err());
             assert!(make(TensorType::Q8_0, &bytes, 16, 65).is_err());
             assert!(make(TensorType::Q8_0, &bytes, 17, 64).is_err());
-            // sizes that wrap to 0 bytes
+            // Sizes that wrap to 0 bytes.
             for (rows, cols) in [(1 << 60, 512), (16, 1 << 59), (1 << 63, 32)] {
                 assert!(make(TensorType::Q8_0, &[], rows, cols).is_err(), "{rows} × {cols}");
             }
@@ -250,7 +252,7 @@ mod tests {
         let matrix = WeightMatrix::from_tiles(TensorType::F8_E4M3, &bytes, 16, 256).unwrap();
         let with = |rows, cols| matrix.with_scales(BlockScales { numbers: &[1.0; 2], rows, cols });
         assert!(with(128, 128).is_ok());
-        // four runs of 2^62 inputs are none, which every row has
+        // 4 · 2^62 inputs wrap to 0, and every row has at least 0 inputs.
         for side in [0, 8, 1 << 17, 1 << 62] {
             assert!(with(128, side).is_err() && with(side, 128).is_err(), "{side}");
         }

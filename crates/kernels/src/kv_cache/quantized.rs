@@ -1,4 +1,4 @@
-//! The quantized content of cached rows: a match for each type, in scalar code and in vectors.
+//! The quantized content of cached rows, per type, in scalar code and in vectors.
 
 use crate::activation::code_scale;
 use crate::simd::Simd;
@@ -6,22 +6,22 @@ use half::f16;
 use latent_quant::f8_e4m3;
 use latent_types::{CACHE_BLOCK, CacheType};
 
-/// Quants of `int8` are stored biased by 128 (offset binary): VNNI multiplies unsigned by signed bytes.
+/// Quants of `int8` are stored biased by 128 (offset binary): VNNI multiplies unsigned by signed bytes, and the queries are the signed operand.
 const QUANT_BIAS: f32 = 128.0;
 
-/// Zero of `q4_0`.
+/// Zero point of `q4_0`.
 const MIDDLE: f32 = 8.0;
 
-/// The largest number of F8_E4M3.
+/// The largest finite F8_E4M3.
 const FP8_MAX: f32 = 448.0;
 
-/// What [`Simd::load_fp8_row`] divides by: a power of two, so that a row's scale can be multiplied with it first.
+/// [`Simd::load_fp8_row`] divides by this. It is a power of two, so multiplying a row's scale with it first changes no bits of the result.
 const FP8_SCALE: f32 = 256.0;
 
-/// Adding it rounds to the nearest even integer, which is then in the low bits.
+/// 1.5 · 2^23: adding it rounds to the nearest integer, ties to even, and leaves the integer in the low bits.
 const ROUNDING: f32 = 12_582_912.0;
 
-/// Quantizes the content of a row; `scale` is the row's, where it has one.
+/// Quantizes the content of a row; `scale` receives the row's scale in types that have one.
 pub(super) fn store(ty: CacheType, elements: &[f32], out: &mut [u8], scale: &mut [u8]) {
     let row_scale = match ty {
         CacheType::Q8_0 => return blocks(elements, out, quantize_q8),
@@ -35,7 +35,8 @@ pub(super) fn store(ty: CacheType, elements: &[f32], out: &mut [u8], scale: &mut
 /// The largest magnitude; NaN if an element is NaN.
 #[inline(always)]
 fn largest(elements: &[f32]) -> f32 {
-    // bits of magnitudes compare like integers, and NaN is above all of them
+    // Bits of magnitudes compare like integers, and those of NaN are the largest.
+    // As signed integers, since baseline x86-64 (SSE2) compares no unsigned ones.
     let largest = elements.iter().map(|v| (v.to_bits() & 0x7fff_ffff).cast_signed()).fold(0, i32::max);
     f32::from_bits(largest.cast_unsigned())
 }
@@ -48,13 +49,13 @@ fn quantize_int8(elements: &[f32], quants: &mut [u8]) -> f32 {
         return f32::NAN;
     };
     for (quant, v) in quants.iter_mut().zip(elements) {
-        // flipping bit 7 adds the bias
+        // Flipping bit 7 adds the bias.
         *quant = ((v * inverse + ROUNDING).to_bits() as u8) ^ 0x80;
     }
     scale
 }
 
-/// Codes of F8_E4M3 whose largest magnitude is the largest number. Returns the scale.
+/// Quantizes to F8_E4M3 such that the largest magnitude becomes [`FP8_MAX`]. Returns the scale.
 #[inline(always)]
 fn quantize_fp8(elements: &[f32], codes: &mut [u8]) -> f32 {
     let largest = largest(elements);
@@ -70,20 +71,21 @@ fn quantize_fp8(elements: &[f32], codes: &mut [u8]) -> f32 {
     largest / FP8_MAX
 }
 
-/// The code nearest to a number of at most about 448, ties to even.
+/// The code nearest to a number of at most about 448, ties to even. Branch-free, so that the loop over a row vectorizes.
 #[inline(always)]
 fn fp8_code(number: f32) -> u8 {
     let bits = number.to_bits();
     let size = f32::from_bits(bits & 0x7fff_ffff);
-    // below 2^-6 a code counts eighths of it; above, three bits of the mantissa are kept
+    // Below 2^-6, the smallest normal number, a code is a multiple of 2^-9.
     let small = (size * 512.0 + ROUNDING).to_bits() & 0xff;
+    // Above, round the mantissa to three bits, and replace f32's exponent bias of 127 by 7. 0x7e is 448; the next code, 0x7f, is NaN.
     let rounded = (size.to_bits() + 0x7_ffff + (size.to_bits() >> 20 & 1)) >> 20;
     let normal = rounded.wrapping_sub(120 << 3).min(0x7e);
     let code = if size < 0.015_625 { small } else { normal };
     code as u8 | (bits >> 24) as u8 & 0x80
 }
 
-/// Quantizes blocks of 32 elements; the last one is filled up with zeros.
+/// Quantizes blocks of 32 elements; the last one is padded with zeros.
 #[inline(always)]
 fn blocks(elements: &[f32], out: &mut [u8], quantize: impl Fn(&[f32; CACHE_BLOCK], &mut [u8]) -> f16) {
     let bytes = out.len() / elements.len().div_ceil(CACHE_BLOCK).max(1);
@@ -95,9 +97,10 @@ fn blocks(elements: &[f32], out: &mut [u8], quantize: impl Fn(&[f32; CACHE_BLOCK
     }
 }
 
-/// The scale as f16, and what elements are multiplied with; NaN and 0 for a block that is not finite.
+/// The scale as f16, and its inverse; NaN and 0 for a block that is not finite.
 #[inline(always)]
 fn block_scale(scale: f32) -> (f16, f32) {
+    // The inverse of the rounded scale: dequantization multiplies by the rounded one. It is infinite for a scale that rounds to 0.
     let stored = f16::from_f32(scale);
     let inverse = stored.to_f32().recip();
     match stored.is_finite() {
@@ -110,13 +113,13 @@ fn block_scale(scale: f32) -> (f16, f32) {
 fn quantize_q8(elements: &[f32; CACHE_BLOCK], quants: &mut [u8]) -> f16 {
     let (scale, inverse) = block_scale(largest(elements) / 127.0);
     for (quant, v) in quants.iter_mut().zip(elements) {
-        // a scale that was rounded down may make 128 of the largest element; a product with NaN is 0
+        // A scale that was rounded down to f16 may map the largest element to 128, which wraps to −128.
         *quant = ((v * inverse).clamp(-127.0, 127.0) + ROUNDING).to_bits() as u8;
     }
     scale
 }
 
-/// The element of the largest magnitude becomes −8, as in GGUF files.
+/// The element of the largest magnitude becomes −8, as in GGUF files: the range is −8 to 7, so this sign uses all of it.
 #[inline(always)]
 fn quantize_q4(elements: &[f32; CACHE_BLOCK], quants: &mut [u8]) -> f16 {
     let all = largest(elements);
@@ -135,7 +138,7 @@ fn scale_at(block: &[u8]) -> f32 {
     crate::widen::f16(u16::from_le_bytes([block[0], block[1]]))
 }
 
-/// Dequantizes elements of the content from `first` on; `scale` is the row's, where it has one.
+/// Dequantizes elements of the content from `first` on; `scale` is the row's, in types that have one.
 #[inline(always)]
 pub(super) fn load(ty: CacheType, content: &[u8], scale: f32, first: usize, out: &mut [f32]) {
     let len = out.len();
@@ -190,16 +193,16 @@ fn in_blocks(
 unsafe fn scaled<S: Simd>(quants: S::F32x16, zero: f32, scale: f32) -> S::F32x16 {
     // SAFETY: the caller is compiled for `S`.
     unsafe {
-        // exact, fused or not
+        // Quants are small integers, so the difference is exact with and without FMA, and the bits are the same on every ISA.
         let centered = S::mul_add_relaxed(quants, S::splat_f32(1.0), S::splat_f32(-zero));
         S::mul(centered, S::splat_f32(scale))
     }
 }
 
-/// Dequantizes 32 elements of the content from `at` on, a multiple of 32; `scale` is the row's, where it has one.
+/// Dequantizes 32 elements of the content from `at` on, a multiple of 32; `scale` is the row's, in types that have one.
 ///
 /// # Safety
-/// As for [`Simd`]; the content has them.
+/// As for [`Simd`]; the content has these elements.
 #[inline(always)]
 #[allow(unsafe_code, reason = "generic over instruction sets: see `Simd`")]
 pub(crate) unsafe fn dequantize32<S: Simd>(
@@ -210,8 +213,8 @@ pub(crate) unsafe fn dequantize32<S: Simd>(
 ) -> [S::F32x16; 2] {
     let (elements, bytes) = ty.block().unwrap_or((1, 1));
     let from = content.wrapping_add(at / elements * bytes);
-    // SAFETY: the bytes of 32 elements, with their scale where they have one, by the caller's promise, who is
-    // compiled for `S`.
+    // SAFETY: the content has the bytes of 32 elements and their scale, and the caller is compiled for `S`, by this function's
+    // contract.
     unsafe {
         match ty {
             CacheType::Q8_0 => {
@@ -263,6 +266,7 @@ pub(super) unsafe fn widen<S: Simd>(ty: CacheType, content: &[u8], scale: f32, o
             }
         };
     }
+    // A constant type for each loop, so that the `match` in `dequantize32` is resolved at compile time.
     match ty {
         CacheType::Q8_0 => each!(CacheType::Q8_0),
         CacheType::Q4_0 => each!(CacheType::Q4_0),

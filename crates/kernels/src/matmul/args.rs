@@ -13,7 +13,7 @@ pub struct MatmulArgs<'a, 'y> {
     pub row_ids: Option<&'a [u32]>,
     /// Which output features to compute: one per column of `y`.
     pub outputs: Range<usize>,
-    /// Where results go. Every element is overwritten.
+    /// Results. Every element is overwritten.
     pub y: &'a mut MatrixViewMut<'y>,
 }
 

@@ -3,8 +3,8 @@
 /// A [`MatmulFn`](super::MatmulFn) from a body with the same arguments: `compiled!(body)` for the baseline, `compiled!(Avx2: body)` and so on
 /// for an [ISA](crate::isa). Without that ISA the function panics.
 ///
-/// Bodies are `#[inline(always)]`; one that is not inlined would be compiled without the ISA's instructions. An unsafe body may only
-/// demand to be compiled for the ISA and run on a CPU that has it.
+/// Bodies are `#[inline(always)]`; one that is not inlined would be compiled without the ISA's instructions. The contract of an unsafe body may
+/// only require that it is compiled for the ISA and runs on a CPU that has it.
 macro_rules! compiled {
     ($isa:ident: $body:expr) => {{
         fn kernel(args: $crate::MatmulArgs<'_, '_>, scratch: &mut $crate::MatmulScratch) {

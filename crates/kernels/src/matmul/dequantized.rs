@@ -15,7 +15,7 @@ use crate::{MatrixViewMut, QuantizedInput};
 pub(super) unsafe fn decoded<L: Simd>(args: MatmulArgs<'_, '_>, scratch: &mut MatmulScratch) {
     // SAFETY: the ISA by this function's contract.
     unsafe {
-        // as many sums as there are registers for
+        // 4 × 4 sums fill half of AVX-512's 32 registers, 2 × 2 sums of two registers each half of AVX2's sixteen.
         if L::TWO_TILES { multiply::<L, 4>(args, scratch) } else { multiply::<L, 2>(args, scratch) }
     }
 }
@@ -46,7 +46,7 @@ unsafe fn multiply<L: Simd, const N: usize>(args: MatmulArgs<'_, '_>, scratch: &
                 }
             };
         }
-        // where fewer are left, the last one is repeated, and its repetitions are discarded
+        // If fewer rows remain, the last one is repeated and its results are discarded: one form of the kernel instead of `N`.
         let last = rows[count - 1];
         rows[count..].fill(last);
         let mut row = 0;
@@ -54,6 +54,7 @@ unsafe fn multiply<L: Simd, const N: usize>(args: MatmulArgs<'_, '_>, scratch: &
             let input = |i: usize| x.row(input_row(row_ids, i)).as_ptr();
             // SAFETY: rows of the weights and inputs have `width` elements; the ISA by this function's contract.
             row += unsafe {
+                // A separate form for one row: decode has no other.
                 if row + 1 == y.rows() {
                     store(&dots::<L, 1, N>([input(row)], rows, width), (row, first - outputs.start), count, y)
                 } else {
@@ -66,7 +67,7 @@ unsafe fn multiply<L: Simd, const N: usize>(args: MatmulArgs<'_, '_>, scratch: &
     }
 }
 
-/// Stores a block whose first element is at `at` of `y`, of which it has `count` columns, and the rows that `y` has. Returns the rows of the block.
+/// Stores the first `count` columns of a block at `at`, without rows beyond the end of `y`. Returns the rows of the block.
 #[inline(always)]
 fn store<const R: usize, const C: usize>(
     sums: &[[f32; C]; R],
@@ -99,6 +100,7 @@ pub(super) fn transposed(args: MatmulArgs<'_, '_>, scratch: &mut MatmulScratch) 
     let MatmulScratch { floats, bytes, .. } = scratch;
     let row_floats = grow(floats, outputs.len());
     (0..y.rows()).for_each(|i| y.row_mut(i).fill(0.0));
+    // Weight rows outside: each is dequantized once, and sums are in the order of weight rows for any batch size.
     for r in 0..weight.rows() {
         weight.decode(r, outputs.clone(), row_floats, bytes);
         for i in 0..y.rows() {

@@ -7,8 +7,8 @@
 //! * `float`: BF16, F16 and F8_E4M3 weights in tiles × f32 inputs.
 //! * `amx`: quantized weights in tiles, dequantized to bf16 blocks × bf16 inputs, for prefill on AMX.
 //!
-//! Bodies are written once over [`Simd`](crate::simd::Simd) and compiled for each ISA (`compiled`), with the same sixteen lanes everywhere, so that
-//! all ISAs compute the same bits; in `float`, all ISAs that have FMA do.
+//! Bodies are written once over [`Simd`](crate::simd::Simd) and compiled for each ISA (`compiled`). All ISAs use the same sixteen lanes, so they
+//! compute the same bits. `float` is the exception: it uses FMA, which the portable tier lacks.
 
 #[cfg(target_arch = "x86_64")]
 mod amx;

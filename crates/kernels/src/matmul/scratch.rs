@@ -1,6 +1,6 @@
-//! Memory that matmul kernels reuse from call to call.
+//! Scratch memory that matmul kernels reuse between calls.
 
-/// Memory for dequantized weights and partial sums. It grows to the largest size a call needs and is never shrunk.
+/// Memory for dequantized weights and partial sums. It grows to the largest size of a call and never shrinks, so that steps do not allocate.
 #[derive(Default)]
 pub struct MatmulScratch {
     pub(super) floats: Vec<f32>,
@@ -16,7 +16,7 @@ pub struct MatmulScratch {
 pub(super) struct AmxBuffers {
     /// The dequantized block.
     pub(super) weights: Vec<CacheLine>,
-    /// Input rows that cannot be read in place.
+    /// Copies of input rows that cannot be read in place.
     pub(super) inputs: Vec<CacheLine>,
     /// Accumulators between blocks: 32 rows × 32 outputs each.
     pub(super) sums: Vec<CacheLine>,
@@ -27,7 +27,7 @@ pub(super) struct AmxBuffers {
 #[repr(align(64))]
 pub(crate) struct CacheLine(pub [f32; 16]);
 
-/// The first `len` elements of a buffer, which grows where it is shorter.
+/// The first `len` elements of a buffer, which grows if it is shorter.
 pub(super) fn grow<T: Clone + Default>(buffer: &mut Vec<T>, len: usize) -> &mut [T] {
     if buffer.len() < len {
         buffer.resize(len, T::default());

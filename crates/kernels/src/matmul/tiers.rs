@@ -27,7 +27,7 @@ const TRANSPOSED: &[(Tier, MatmulFn)] = &[
     (Tier::Avx512, compiled!(Avx512: dequantized::transposed)),
 ];
 
-/// Formats whose dequantization is fast on every ISA. Others use the portable kernel for any format, which the start-up message mentions.
+/// Formats whose dequantization is fast on every ISA. Others use the portable kernel for any format, which a message at start-up reports.
 const FAST: [TensorType; 14] = [
     TensorType::F32,
     TensorType::F16,
@@ -80,12 +80,13 @@ pub(crate) fn kernels() -> Vec<(KernelContract, MatmulFn)> {
     for (op, ty, tier, kernel) in float::kernels() {
         add(op, Some(ty), WeightLayout::Tiles, ActivationType::F32, tier, kernel);
     }
+    // The fallback for every other format, without a weight type in its contract.
     add(OpKind::Linear, None, rows, ActivationType::F32, Tier::Portable, DECODED[0].1);
     add(OpKind::LinearT, None, rows, ActivationType::F32, Tier::Portable, TRANSPOSED[0].1);
     table
 }
 
-/// Smallest batch of a tier's kernels.
+/// Minimum batch size of a tier's kernels.
 fn min_rows(tier: Tier) -> usize {
     #[cfg(target_arch = "x86_64")]
     if tier == Tier::Amx {

@@ -1,8 +1,8 @@
-//! Dequantizes weight tiles to bf16, in the layout of AMX tiles.
+//! Dequantization of weight tiles to bf16, in the layout of AMX tiles.
 //!
-//! A vector of a weight tile has four inputs of each of sixteen outputs; an AMX tile has two inputs of sixteen outputs per row. A byte permutation picks these
-//! and widens them to 32 bits, in the order in which two f32 vectors are converted to one of bf16. 64 weights take four permutations,
-//! conversions and FMAs, and two roundings.
+//! A vector of a weight tile has four inputs of each of sixteen outputs; a row of an AMX tile has two inputs of each of sixteen outputs. A byte
+//! permutation selects these and widens them to 32 bits, in the order in which two f32 vectors are converted to one of bf16. 64 weights take four
+//! permutations, conversions and FMAs, and two roundings.
 #![allow(unsafe_code, reason = "vector instructions, and addresses that the caller keeps in bounds")]
 
 use crate::bf16::dot::{K_STEP, TILE_BYTES};
@@ -13,7 +13,7 @@ use crate::simd::avx512::Avx512;
 use std::arch::x86_64::*;
 use std::ops::Range;
 
-/// Bytes from one k-step to the next: each has the tiles of two groups of sixteen outputs.
+/// Bytes from one k-step to the next: a k-step has the tiles of two groups of sixteen outputs.
 const NEXT: usize = 2 * TILE_BYTES;
 
 /// Source byte of each 32-bit lane: inputs 2·`pair` and 2·`pair` + 1 of the eight outputs from 8·`half` on, out of a vector of four inputs of sixteen
@@ -58,7 +58,7 @@ pub(super) unsafe fn dequantize<F: QuantFormat>(planes: &PlaneAddresses, blocks:
                 }
                 sub_blocks!(0 1 2 3);
             }
-            // the next block of inputs of this tile, needed after this one is multiplied
+            // The next block of inputs of this tile is dequantized after this one is multiplied. It is prefetched to L2 meanwhile.
             for line in 0..F::QUANT_VECTORS {
                 Avx512::prefetch_far(planes.quants.wrapping_add(ahead + (b * F::QUANT_VECTORS + line) * 64));
             }
@@ -67,8 +67,7 @@ pub(super) unsafe fn dequantize<F: QuantFormat>(planes: &PlaneAddresses, blocks:
 }
 }
 
-/// One sub-block, which is one k-step. weight = scale · quant − min. Signed quants are biased by 128, which a min of 128 · scale undoes exactly, since
-/// the FMA rounds once.
+/// One sub-block, which is one k-step: weight = scale · quant − min.
 ///
 /// # Safety
 /// As for [`dequantize`], of sub-block `g · UNROLL + S` of block `b`.
@@ -84,6 +83,8 @@ unsafe fn sub_block<F: QuantFormat, const S: usize>(
     unsafe {
         let quants = F::quants::<Avx512, S>(planes, b, g);
         let scales = F::scales::<Avx512, S>(planes, b, g);
+        // The permutation zero-extends bytes, so signed quants are biased by 128. A min of 128 · scale undoes that exactly: the power of two does not
+        // round, and the FMA rounds once.
         let mins = if F::SIGNED {
             two!(|half| _mm512_mul_ps(scales[half], _mm512_set1_ps(128.0)))
         } else {
@@ -91,7 +92,7 @@ unsafe fn sub_block<F: QuantFormat, const S: usize>(
         };
         let twice = two!(|half| _mm512_loadu_si512(TWICE[half].as_ptr().cast()));
         let picked = two!(|pair| two!(|half| _mm512_loadu_si512(PICKED[pair][half].as_ptr().cast())));
-        // per half of the sub-block, and per eight outputs
+        // Two lanes per output, for its pair of inputs: per half of the sub-block, and per eight outputs.
         let scales = two!(|half| two!(|lanes| _mm512_permutexvar_ps(twice[lanes], scales[half])));
         let mins = two!(|half| two!(|lanes| _mm512_permutexvar_ps(twice[lanes], mins[half])));
         for j in 0..8 {
@@ -101,11 +102,13 @@ unsafe fn sub_block<F: QuantFormat, const S: usize>(
             for pair in 0..2 {
                 macro_rules! eight {
                     ($half:literal) => {{
+                        // Keeps the lowest byte of each 32-bit lane.
                         let lowest = 0x1111_1111_1111_1111;
                         let wide = _mm512_maskz_permutexvar_epi8(lowest, picked[pair][$half], bytes);
                         _mm512_fmsub_ps(_mm512_cvtepi32_ps(wide), scales[part][$half], mins[part][$half])
                     }};
                 }
+                // The second operand becomes the lower half.
                 let rounded = _mm512_cvtne2ps_pbh(eight!(1), eight!(0));
                 _mm512_storeu_si512(
                     out.add((2 * j + pair) * 64).cast(),

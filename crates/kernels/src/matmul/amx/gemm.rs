@@ -1,8 +1,9 @@
-//! Blocking: which weights, rows and inputs are multiplied in which order.
+//! GEMM on AMX: blocking of rows, outputs and inputs.
 //!
 //! For each 1024 input rows, 256 outputs and 512 inputs, the weights are dequantized to a bf16 block (256 KB). Then each 32 input rows (32 KB) are
-//! multiplied with the whole block, 32 outputs at a time. A k-step reads 4 KB for 32 768 multiply-adds, half of it from L1; accumulators leave
+//! multiplied with the whole block, 32 outputs at a time. A k-step reads 4 KB for 32 768 multiply-adds, half of it from L1. Accumulators leave
 //! the tile registers once per sixteen k-steps. The accumulators between two blocks of the same outputs (1 MB) and the block itself stay in an L2 of 2 MB.
+//! The sizes are counted, not tuned (`docs/notes/amx-and-bf16.md`, "Block sizes").
 #![allow(unsafe_code, reason = "tiles are loaded from and stored to addresses that are checked on entry")]
 
 use super::dequant_block;
@@ -14,7 +15,7 @@ use crate::matmul::scratch::{CacheLine, MatmulScratch, grow};
 use crate::{Bf16Rows, MatrixViewMut, QuantizedInput};
 use std::ops::Range;
 
-/// Input rows that are multiplied with all weights before the next ones.
+/// Input rows that are multiplied with all weights before the next rows. Dequantizing a block takes as long as multiplying 64 rows.
 const BLOCK_ROWS: usize = 1024;
 
 /// Weight tiles per dequantized block: sixteen outputs each.
@@ -94,12 +95,12 @@ fn dequantize<F: QuantFormat>(
 
 /// Input rows as AMX tiles of sixteen rows.
 struct AmxInputs {
-    /// How many tiles are read in place.
+    /// Number of tiles that are read in place.
     direct: usize,
     start: *const u8,
-    /// Copies of the other rows: those that `row_ids` picks, or a last tile of fewer than sixteen rows, padded with zeros.
+    /// Copies of the other rows: rows selected by `row_ids`, or a last tile of fewer than sixteen rows, padded with zeros.
     gathered: *const u8,
-    /// Bytes from one row to the next, in both.
+    /// Bytes from one row to the next, both in place and in the copies.
     stride: usize,
 }
 
@@ -108,7 +109,7 @@ impl AmxInputs {
         let (bits, cols, stride) = (x.bits(), x.cols(), x.stride());
         let direct = if row_ids.is_none() { rows / TILE_ROWS } else { 0 };
         let row = |i: usize| &bits[input_row(row_ids, i) * stride..][..cols];
-        // rows that are read in place exist
+        // Tiles are loaded from raw addresses, so the rows read in place must exist.
         assert!(direct * TILE_ROWS <= x.rows(), "rows of inputs");
         let rest = rows - direct * TILE_ROWS;
         let row_bytes = 2 * stride;
@@ -178,13 +179,15 @@ unsafe fn multiply_block(
         for pair in 0..block.tile_pairs {
             let right = block.weights.wrapping_add(pair * block.steps * 2 * TILE_BYTES);
             let acc = sums.wrapping_add((i * block.tile_pairs + pair) * ACC_LEN);
-            let kept = (acc, NR * size_of::<f32>());
+            let scratch = (acc, NR * size_of::<f32>());
             let columns = block.first_output + pair * NR..block.first_output + (pair + 1) * NR;
             let wanted = block.outputs.start.max(columns.start)..block.outputs.end.min(columns.end);
             let whole = wanted == columns && height == if two { 2 * TILE_ROWS } else { TILE_ROWS };
             let out = start.wrapping_add(tile * TILE_ROWS * stride + wanted.start - block.outputs.start);
-            let to = if block.last && whole { (out, stride * size_of::<f32>()) } else { kept };
-            let from = (block.first_input > 0).then_some((acc.cast_const(), kept.1));
+            // Complete sums of whole tiles are stored to `y` directly. AMX stores whole tiles only, so that tiles with padding rows or unwanted outputs go
+            // through scratch memory.
+            let to = if block.last && whole { (out, stride * size_of::<f32>()) } else { scratch };
+            let from = (block.first_input > 0).then_some((acc.cast_const(), scratch.1));
             let high = inputs.tile(tile, block.first_input);
             // SAFETY: rows and weights exist by this function's contract; `acc` has room for 32 × 32 sums, and `y` has all of them where `to` is in `y`.
             unsafe {

@@ -19,6 +19,7 @@ pub(super) unsafe fn unpack<L: Simd, F: FloatFormat, const V: usize>(
 ) {
     for at in group.clone().step_by(F::INPUTS) {
         for v in 0..V {
+            // The last vector may have fewer inputs; the padding is not stored.
             // SAFETY: tiles are padded to whole vectors, and `out` has room for the group; the ISA by this function's contract.
             unsafe {
                 let quants = tiles[v].quants.add(at / F::INPUTS * 64);

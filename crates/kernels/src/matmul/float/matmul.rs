@@ -1,8 +1,8 @@
 //! GEMV and GEMM of f32 inputs with float weights in tiles.
 //!
-//! An output is y = Σ over groups of inputs (those that share a scale, else 128), in order, of scale · (Σ over the group, in order, of weight · input).
-//! Each multiply-add is one FMA where the ISA has it, so AVX2 and AVX-512 give the same bits, for any batch size and any range of outputs. Inputs are
-//! not rounded.
+//! An output is y = Σ over groups, in order, of scale · (Σ over the group, in order, of weight · input). A group is the inputs that share a scale, or
+//! 128 inputs. Each multiply-add is one FMA if the ISA has it, so AVX2 and AVX-512 give the same bits, for any batch size and any range of outputs.
+//! Inputs are not rounded.
 
 use super::formats::FloatFormat;
 use super::groups::{packed_group, unpack, unpacked_group};
@@ -15,7 +15,7 @@ use crate::{MatrixView, MatrixViewMut};
 use latent_quant::tiles::ROWS;
 use std::ops::Range;
 
-/// Groups of one input row that are accumulated together, so that no FMA waits for its predecessor.
+/// Groups of one input row that are accumulated concurrently: one group is a chain of dependent FMAs.
 const ACCUMULATORS: usize = 4;
 
 /// y = x · Wᵀ, where `x` is the input of `args`.
@@ -35,6 +35,7 @@ pub(super) unsafe fn multiply<L: Simd, F: FloatFormat>(
     assert!(range && y.cols() == outs.len(), "outputs {outs:?} of {}", w.rows());
     let outs = first + outs.start..first + outs.end;
     let tiles = outs.start / ROWS..outs.end.div_ceil(ROWS);
+    // One row: packing it would only cost time. The portable tier has no registers for blocks of rows.
     if y.rows() == 1 || L::MR == 1 {
         for t in tiles {
             for row in 0..y.rows() {
@@ -49,6 +50,7 @@ pub(super) unsafe fn multiply<L: Simd, F: FloatFormat>(
     let (block_rows, block_cols) = block_size(y.rows(), w.cols(), matrix.group);
     for top in (0..y.rows()).step_by(block_rows) {
         let rows = top..(top + block_rows).min(y.rows());
+        // Blocks of columns begin with a group, so that the order of sums is the same as without blocks.
         for left in (0..w.cols()).step_by(block_cols) {
             let block =
                 InputBlock { rows: rows.clone(), cols: left..(left + block_cols).min(w.cols()), outs: &outs };
@@ -75,7 +77,7 @@ pub(super) unsafe fn multiply<L: Simd, F: FloatFormat>(
     }
 }
 
-/// Writes those sums of tile `t` that are among the outputs to a row of `y`.
+/// Writes the sums of tile `t` that are among the outputs to a row of `y`.
 #[inline(always)]
 fn store_outputs(sums: &[f32], t: usize, outs: &Range<usize>, row: &mut [f32]) {
     let lanes = outs.start.max(t * ROWS)..outs.end.min((t + 1) * ROWS);
@@ -117,7 +119,7 @@ unsafe fn gemv_tile<L: Simd, F: FloatFormat>(
                     for i in 0..group / F::INPUTS {
                         for (s, sum) in sums.iter_mut().enumerate() {
                             let from = quants.add(offset(s * group) + i * 64);
-                            // the same vector of the next tile
+                            // The same vector of the next tile.
                             L::prefetch_far(from.wrapping_add(next));
                             let weights = F::load::<L>(from);
                             for k in 0..F::INPUTS {
@@ -133,6 +135,7 @@ unsafe fn gemv_tile<L: Simd, F: FloatFormat>(
                 }
             };
         }
+        // Groups are summed separately and added in order, so the number of accumulators does not change the bits.
         groups!(ACCUMULATORS);
         groups!(1);
         if at < x.len() {
@@ -150,9 +153,8 @@ struct InputBlock<'a> {
     outs: &'a Range<usize>,
 }
 
-/// Outputs of `V` tiles from tile `t` on, for all rows of the panels. Accumulators continue from `y` unless the block has the first columns. A
-/// single panel is multiplied with weights as they are unpacked; for several panels each group is unpacked to memory once. `memory` has room for sixteen
-/// sums per row and tile, and for one group of the tiles.
+/// Outputs of `V` tiles from tile `t` on, for all rows of the panels. Accumulators continue from `y` unless the block has the first columns.
+/// `memory` has room for sixteen sums per row and tile, and for one group of the tiles.
 ///
 /// # Safety
 /// The caller is compiled for the ISA of `L`, and the CPU has it. The matrix has the tiles; the panels hold the block, whose columns begin with a group.
@@ -178,6 +180,7 @@ unsafe fn gemm_tiles<L: Simd, F: FloatFormat, const V: usize>(
             }
         }
     }
+    // A single panel is multiplied with weights as they are unpacked. For several panels, each group is unpacked to memory once.
     let several = rows.len() > panels.height();
     for from in cols.clone().step_by(matrix.group) {
         let group = from..(from + matrix.group).min(cols.end);

@@ -1,4 +1,4 @@
-//! Input rows packed for GEMM: panels of eight rows (or four), column by column.
+//! Input rows packed for GEMM into panels of eight (or four) rows, column by column.
 
 use crate::MatrixView;
 use crate::matmul::args::input_row;
@@ -6,7 +6,7 @@ use crate::matmul::scratch::grow;
 use crate::simd::Simd;
 use std::ops::Range;
 
-/// Bytes of panels that are multiplied with all tiles before the next panels: a part of L2.
+/// Bytes of panels that are multiplied with all tiles before the next panels: half of an L2 of 1 MB.
 const BLOCK_BYTES: usize = 512 << 10;
 
 /// Columns packed at a time for large batches, rounded up to whole groups.
@@ -14,6 +14,7 @@ const BLOCK_COLS: usize = 2048;
 
 /// Rows and columns to pack at a time; the columns are whole groups of `group` inputs.
 pub(super) fn block_size(rows: usize, cols: usize, group: usize) -> (usize, usize) {
+    // A single panel is not blocked: weights are read once either way, and blocking would store and load the sums in between.
     if rows <= 8 {
         return (8, cols);
     }
@@ -26,7 +27,7 @@ pub(super) struct Panels<'a> {
     packed: &'a [f32],
     rows: Range<usize>,
     cols: usize,
-    /// Most rows per panel.
+    /// Maximum number of rows per panel.
     height: usize,
 }
 
@@ -42,7 +43,7 @@ pub(super) struct Panel<'a> {
 }
 
 impl<'a> Panels<'a> {
-    /// Packs columns `cols` of rows `rows`, in panels as high as the ISA has registers for. Also returns `extra` more floats of the same memory.
+    /// Packs columns `cols` of rows `rows` into panels whose height fits the ISA's registers. Also returns `extra` more floats of the same memory.
     #[inline(always)]
     pub(super) fn new<L: Simd>(
         (x, row_ids): (&MatrixView<'_>, Option<&[u32]>),
@@ -51,12 +52,12 @@ impl<'a> Panels<'a> {
         extra: usize,
         memory: &'a mut Vec<f32>,
     ) -> (Panels<'a>, &'a mut [f32]) {
-        let most = if L::MR >= 8 { 8 } else { 4 };
-        let len = rows.len().next_multiple_of(most) * cols.len();
+        let max_height = if L::MR >= 8 { 8 } else { 4 };
+        let len = rows.len().next_multiple_of(max_height) * cols.len();
         let (packed, extra) = grow(memory, len + extra).split_at_mut(len);
         let mut rest = &mut packed[..];
-        for top in rows.clone().step_by(most) {
-            let count = (rows.end - top).min(most);
+        for top in rows.clone().step_by(max_height) {
+            let count = (rows.end - top).min(max_height);
             let (panel, left) = rest.split_at_mut(height(count) * cols.len());
             panel.fill(0.0);
             for r in 0..count {
@@ -65,18 +66,18 @@ impl<'a> Panels<'a> {
             }
             rest = left;
         }
-        (Panels { packed, rows, cols: cols.len(), height: most }, extra)
+        (Panels { packed, rows, cols: cols.len(), height: max_height }, extra)
     }
 
-    /// Most rows per panel.
+    /// Maximum number of rows per panel.
     pub(super) fn height(&self) -> usize {
         self.height
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = Panel<'a>> + use<'a> {
-        let (mut rest, cols, most, end) = (self.packed, self.cols, self.height, self.rows.end);
-        self.rows.clone().step_by(most).map(move |top| {
-            let height = height((end - top).min(most));
+        let (mut rest, cols, max_height, end) = (self.packed, self.cols, self.height, self.rows.end);
+        self.rows.clone().step_by(max_height).map(move |top| {
+            let height = height((end - top).min(max_height));
             let (packed, left) = rest.split_at(height * cols);
             rest = left;
             Panel { packed, top, height }

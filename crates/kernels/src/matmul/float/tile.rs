@@ -5,28 +5,28 @@ use crate::WeightMatrix;
 use crate::simd::Simd;
 use latent_quant::tiles::{ROWS, TileLayout, TilePlane};
 
-/// Inputs per group where the weight has no block scales.
+/// Inputs per group if the weight has no block scales.
 const GROUP: usize = 128;
 
 /// A weight in tiles of a float format.
 pub(super) struct FloatMatrix<'a, 'w> {
     w: &'a WeightMatrix<'w>,
     pub layout: TileLayout,
-    /// Inputs per group: those that share a scale.
+    /// Inputs per group, which share a scale.
     pub group: usize,
 }
 
 /// Sixteen weight rows.
 #[derive(Clone, Copy)]
 pub(super) struct FloatTile<'a> {
-    /// Their vectors, of 64 bytes.
+    /// The rows' vectors, of 64 bytes.
     pub quants: *const u8,
-    /// Initial value of each row's accumulator, where the format has NaN flags.
+    /// Initial value of each row's accumulator, if the format has NaN flags.
     nan_flags: *const f32,
     scales: TileScales<'a>,
 }
 
-/// What the sums of a tile are multiplied with.
+/// Factors of a tile's sums.
 #[derive(Clone, Copy)]
 enum TileScales<'a> {
     None,
@@ -36,7 +36,7 @@ enum TileScales<'a> {
 }
 
 impl<'a, 'w> FloatMatrix<'a, 'w> {
-    /// The weight, and the index of its first row within the tiles; none where it has no tiles.
+    /// The weight, and the index of its first row within the tiles; `None` if it is not in tiles.
     #[inline(always)]
     pub(super) fn new<F: FloatFormat>(w: &'a WeightMatrix<'w>) -> Option<(FloatMatrix<'a, 'w>, usize)> {
         let (layout, first) = w.tile_layout()?;
@@ -55,7 +55,7 @@ impl<'a, 'w> FloatMatrix<'a, 'w> {
             scales: match self.w.scales() {
                 None => TileScales::None,
                 Some(scales) if scales.is_per_row(self.w.cols()) => {
-                    // as many as whole tiles have rows, as was checked when they were added
+                    // `with_scales` has checked that scales are padded to whole tiles.
                     TileScales::Rows(&scales.numbers.as_chunks().0[index])
                 }
                 Some(scales) => TileScales::Groups(scales.of_row(index * ROWS, self.w.cols())),
@@ -65,7 +65,7 @@ impl<'a, 'w> FloatMatrix<'a, 'w> {
 }
 
 impl FloatTile<'_> {
-    /// What sums over group `g` are multiplied with, for each of the sixteen rows.
+    /// Factor of sums over group `g`, for each of the sixteen rows.
     ///
     /// # Safety
     /// The caller is compiled for the ISA of `L`, and the CPU has it.

@@ -1,5 +1,5 @@
-//! The transposed product: `y[i][o] = Σ_r w[r][o] · x[i][r]`. The sixteen weight rows of a tile are the lanes of an accumulator: each lane sums its
-//! row of all tiles in order, then lanes are folded in pairs.
+//! The transposed product: `y[i][o] = Σ_r w[r][o] · x[i][r]`. The sixteen weight rows of a tile are the lanes of an accumulator. Each lane sums its
+//! row of all tiles in order, then the lanes are folded in pairs.
 
 use super::formats::FloatFormat;
 use super::tile::FloatMatrix;
@@ -10,7 +10,7 @@ use crate::{MatrixView, MatrixViewMut, WeightMatrix};
 use latent_quant::tiles::ROWS;
 use std::ops::Range;
 
-/// Columns that are accumulated together: whole vectors of every format, and part of one group.
+/// Columns that are accumulated together: whole vectors of every format, inside one group.
 const COLUMNS: usize = 8;
 
 /// All rows of `y`; false, with nothing written, unless the weight is whole tiles without NaN.
@@ -27,6 +27,8 @@ pub(super) unsafe fn transposed<L: Simd, F: FloatFormat>(
 ) -> bool {
     let Some((matrix, first)) = FloatMatrix::new::<F>(w) else { return false };
     let tiles = first / ROWS..(first + w.rows()) / ROWS;
+    // Rows of a tile outside the weight, and rows of padding, would be added to every output. A NaN flag does not tell in which column the NaN is, and
+    // columns are the outputs here.
     let whole = first.is_multiple_of(ROWS) && w.rows().is_multiple_of(ROWS);
     if !whole || (F::NAN_FLAGS && tiles.clone().any(|t| matrix.tile(t).holds_nan())) {
         return false;
@@ -66,6 +68,7 @@ unsafe fn columns<L: Simd, F: FloatFormat>(
         let mut sums = [L::splat_f32(0.0); COLUMNS];
         for (t, x) in tiles.clone().zip(x.chunks_exact(ROWS)) {
             let tile = matrix.tile(t);
+            // Scales differ between rows, which are summed here, so they multiply the inputs instead of the sums.
             let x = L::mul(L::load_f32(x.as_ptr()), tile.scale::<L, F>(column / matrix.group));
             for i in 0..COLUMNS / F::INPUTS {
                 let weights = F::load::<L>(tile.quants.add((column / F::INPUTS + i) * 64));

@@ -1,8 +1,8 @@
 //! GEMM for large batches: tiles are unpacked to L1 once, then multiplied with all input rows.
 //!
 //! A group of adjacent tiles is unpacked for [`K_SUB_BLOCKS`] sub-blocks of 32 inputs at a time: quants as the dot product takes them, scales
-//! and mins as f32. The microkernel then accumulates blocks of rows × tiles in registers, enough of them to hide the latency of a dot product;
-//! between two such stretches of inputs the accumulators are kept in memory. Input rows are blocked for L2 or L3. Terms and their order are those
+//! and mins as f32. The microkernel then accumulates blocks of rows × tiles in registers, enough to hide the latency of a dot product.
+//! Between two such ranges of inputs the accumulators are in memory. Input rows are blocked for L2 or L3. Terms and their order are those
 //! of small batches, so the bits are the same.
 
 use super::formats::{PlaneAddresses, QuantFormat, QuantKind};
@@ -18,15 +18,18 @@ use crate::{MatrixViewMut, Q8Rows};
 use std::ops::Range;
 
 /// Sub-blocks of 32 inputs that are unpacked at a time: whole blocks of every format.
+// With three tiles and nine to twelve lines per sub-block, 27 to 36 kB: most of an L1 of 32 or 48 kB. Fewer sub-blocks would load and store the
+// accumulators more often.
 const K_SUB_BLOCKS: usize = 16;
 
-/// Bytes of input rows per row block. Each row block unpacks the weights again, and rereads its rows for every tile group, so they should
-/// come from a near cache.
+/// Bytes of input rows per row block. Each row block unpacks the weights again, so it should be large. Its rows are read again for every group of
+/// tiles, so it should fit a near cache.
+// measured: docs/notes/memory-and-prefetch.md "Layout and prefetch"
 fn row_block_bytes() -> usize {
     match CpuVendor::detect() {
-        // L3, shared by eight cores: its prefetchers deliver the next four rows long before they are needed
+        // L3: 32 MB shared by eight cores. The next four rows are prefetched while four are multiplied, which hides its latency.
         CpuVendor::AmdZen5 | CpuVendor::Amd => 4 << 20,
-        // half of L2
+        // Half of an L2 of 2 MB.
         CpuVendor::Other => 1 << 20,
     }
 }
@@ -44,8 +47,10 @@ pub(super) unsafe fn multiply<L: QuantGemm, F: QuantFormat>(
 ) {
     let (tiles, blocks) = (operands.tiles(), operands.layout.blocks());
     let rows = y.rows();
-    let most = row_block_bytes() / (Q8Rows::row_blocks(x.cols()) * size_of::<Q8Block>());
-    let parts = rows.div_ceil(most.max(4 * MR));
+    let max_rows = row_block_bytes() / (Q8Rows::row_blocks(x.cols()) * size_of::<Q8Block>());
+    // At least sixteen rows amortize the unpacking, however long rows are. Row blocks of equal size avoid a short last one, which would unpack all
+    // weights for few rows.
+    let parts = rows.div_ceil(max_rows.max(4 * MR));
     let part = rows.div_ceil(parts).next_multiple_of(MR);
     let offsets = F::HAS_MIN || const { L::NARROW && narrow::full_bytes::<F>() };
     let per_sub_block = lines_per_sub_block(offsets, F::SPLIT_SCALE);
@@ -67,6 +72,7 @@ pub(super) unsafe fn multiply<L: QuantGemm, F: QuantFormat>(
                 let end = (block + step).min(blocks);
                 let unpacked = &mut unpacked[..(end - block) * F::SUB_BLOCKS * size * per_sub_block];
                 for i in 0..size {
+                    // The last tile is repeated if the group has fewer: see `next_group_size`.
                     let planes = operands.planes((tile + i).min(tiles.end - 1));
                     // SAFETY: the tile has the blocks; the ISA by this function's contract.
                     unsafe {
@@ -112,7 +118,7 @@ pub(super) unsafe fn multiply<L: QuantGemm, F: QuantFormat>(
                         }
                         (QuantKind::Symmetric, false) => L::multiply_group::<SYMMETRIC, false>(&mut group),
                         (QuantKind::Symmetric, true) => L::multiply_group::<SYMMETRIC, true>(&mut group),
-                        // shifted to a zero point of 128, which is how biased signed quants look
+                        // Quants are shifted left to a zero point of 128, as biased signed quants have.
                         (QuantKind::ConstZero(_), false) if L::FULL_BYTES => {
                             L::multiply_group::<SYMMETRIC, false>(&mut group)
                         }
@@ -133,12 +139,14 @@ pub(super) unsafe fn multiply<L: QuantGemm, F: QuantFormat>(
     }
 }
 
-/// Size of the next tile group. A trailing single tile reuses the 2-tile kernel, unpacked twice; four tiles are split 2 + 2.
+/// Size of the next group of tiles. A last single tile uses the kernel for two tiles, unpacked twice. Four tiles are split 2 + 2, since 3 + 1 would
+/// compute five.
 fn next_group_size<L: QuantGemm>(left: usize) -> usize {
     if left < L::TILES || left == L::TILES + 1 { L::TILES.min(2) } else { L::TILES }
 }
 
-/// Unpacks some blocks of a tile, each sub-block to the front of the next `step` lines of `to`.
+/// Unpacks some blocks of a tile, each sub-block to the start of the next `step` lines of `to`. So the sub-blocks of a group's tiles are interleaved,
+/// and the microkernel reads them in address order.
 ///
 /// # Safety
 /// The caller is compiled for the ISA of `L`, and the CPU has it. The tile at `planes` has the blocks.
@@ -152,6 +160,7 @@ unsafe fn unpack<L: QuantGemm, F: QuantFormat>(
     const { assert!(K_SUB_BLOCKS.is_multiple_of(F::SUB_BLOCKS)) }
     let halves = 1 + usize::from(F::SPLIT_SCALE);
     let mut sub_blocks = to.chunks_mut(step);
+    // Loops at run time over groups, unrolled within a group, as in GEMV.
     let groups = blocks.flat_map(|b| (0..F::SUB_BLOCKS / F::UNROLL).map(move |g| (b, g)));
     for (b, g) in groups {
         macro_rules! sub_blocks {

@@ -1,7 +1,7 @@
-//! GEMV: one input row, as in decode. Bound by memory bandwidth, so prefetching decides its speed.
+//! GEMV: one input row, as in decode. Bound by memory bandwidth, so prefetching determines its speed.
 //!
-//! Two tiles are processed together: they share the loads of the input, and give two address streams to CPUs that read faster with several
-//! (see [`PrefetchOrder`]).
+//! With AVX-512, two tiles are processed together: they share the loads of the input, and are two address streams for CPUs that read faster with
+//! several (see [`PrefetchOrder`]).
 
 use super::formats::{PlaneAddresses, QuantFormat};
 use super::microkernel::QuantGemm;
@@ -37,8 +37,7 @@ pub(super) unsafe fn multiply<L: QuantGemm, F: QuantFormat>(
     }
 }
 
-/// The outputs of the first `T` of some tiles; returns `T`. Where fewer are left, the last one is computed twice and discarded: that reads nothing new
-/// from memory, and compiling for a single tile too would cost a ninth of the compile time of all matmuls.
+/// Computes the outputs of the first `T` of some tiles; returns `T`.
 ///
 /// # Safety
 /// As for [`multiply`]; there is at least one tile.
@@ -50,6 +49,8 @@ unsafe fn group<L: QuantGemm, F: QuantFormat, const T: usize>(
     x: *const Q8Block,
     y: &mut [f32],
 ) -> usize {
+    // If fewer tiles remain, the last one is computed twice, and one result is discarded. The second time it comes from the cache, and a form for a
+    // single tile would add a ninth to the compile time of all matmuls.
     let planes: [PlaneAddresses; T] =
         std::array::from_fn(|i| operands.planes((tiles.start + i).min(tiles.end - 1)));
     // SAFETY: the planes are those of tiles of the operands, whose rows have as many blocks as `x`.
@@ -73,8 +74,10 @@ const STREAMS: u8 = 0;
 const TO_L1: u8 = 1;
 const TO_L2: u8 = 2;
 
-/// Sixteen outputs of each of `T` adjacent tiles. The order of prefetches is a constant: as a variable, Q8_0 was read a fifth more slowly, and a branch
-/// at each prefetch made the compiler spill Q6_K.
+/// Sixteen outputs of each of `T` adjacent tiles.
+// The order of prefetches is a compile-time constant. As a variable, Q8_0 was read a fifth more slowly, and a branch at each prefetch made the
+// compiler spill Q6_K (40 → 10 GB/s in cache).
+// measured: docs/notes/memory-and-prefetch.md "Layout and prefetch"
 ///
 /// # Safety
 /// The caller is compiled for the ISA of `L`, and the CPU has it. The planes are those of tiles of `blocks` blocks, and `x` is as long.
@@ -100,7 +103,9 @@ unsafe fn interleaved_tiles<L: QuantGemm, F: QuantFormat, const T: usize, const 
                         $(if $s < F::UNROLL {
                             for (tile, (planes, sum)) in planes.iter().zip(&mut sums).enumerate() {
                                 sub_block::<L, F, 1, $s>(planes, b, g, &[x], std::array::from_mut(sum));
-                                // else the compiler hoists the loads of many sub-blocks and spills them to the stack
+                                // No instruction: it stops the compiler from hoisting the loads of many sub-blocks, which it then spills (Q4_K:
+                                // 24 instead of 40 GB/s in cache).
+                                // measured: docs/notes/gemv-and-gemm.md "Unrolled groups spill"
                                 compiler_fence(Ordering::SeqCst);
                                 match ORDER {
                                     STREAMS => prefetch.prefetch::<L, F, false, true>($s, tile),

@@ -23,13 +23,13 @@ pub(super) trait QuantGemm: Simd + Sized {
     /// Tiles per group: at most [`MAX_TILES`](super::prefetch_queue::MAX_TILES).
     const TILES: usize;
 
-    /// Whether products of pairs are added in 16 bits where the quants' range allows it.
+    /// Whether products of pairs are added in 16 bits if the range of the quants allows it (`narrow`).
     const NARROW: bool = false;
 
-    /// Smallest batch for which unpacking to memory pays.
+    /// Minimum batch size for which unpacking to memory pays off.
     fn min_rows<F: QuantFormat>() -> usize;
 
-    /// Signed quants of a small range with the constant zero point of the [`NARROW`](Self::NARROW) kernel.
+    /// Biases signed quants of a small range by the constant zero point of the [`NARROW`](Self::NARROW) kernel.
     ///
     /// # Safety
     /// The CPU has the ISA, and the caller is compiled for it.
@@ -38,15 +38,15 @@ pub(super) trait QuantGemm: Simd + Sized {
         quants
     }
 
-    /// Stores of each output the sum of the magnitudes of a sub-block's negative quants, which the [`NARROW`](Self::NARROW) kernel for full bytes
-    /// adds; other kernels need none.
+    /// Stores for each output the sum of the magnitudes of a sub-block's negative quants. The [`NARROW`](Self::NARROW) kernel for full bytes
+    /// adds it; other kernels do not need it.
     ///
     /// # Safety
     /// The CPU has the ISA, and the caller is compiled for it.
     #[inline(always)]
     unsafe fn store_negatives(_quants: &[Self::I8x64; 8], _to: &mut CacheLine) {}
 
-    /// Integer sums of `N` of a sub-block's vectors of quants, the `part`th `N` of them, with the inputs `x`; `bias` is −128 · Σ of these inputs.
+    /// Integer dot products of `N` of a sub-block's vectors of quants, from vector `part · N` on, with the inputs `x`; `bias` is −128 · Σ of these inputs.
     ///
     /// # Safety
     /// The CPU has the ISA, and the caller is compiled for it.
@@ -65,21 +65,23 @@ pub(super) trait QuantGemm: Simd + Sized {
     ///
     /// # Safety
     /// The CPU has the ISA; the group has one to `TILES` tiles.
+    // Each ISA implements it as a function of its own, compiled with its features. Inlined like the other methods, every format would have a copy.
     unsafe fn multiply_group<const KIND: u8, const SPLIT_SCALE: bool>(group: &mut TileGroup<'_, '_>);
 }
 
-/// Some unpacked sub-blocks of adjacent tiles, and the input rows to multiply them with.
+/// Unpacked sub-blocks of adjacent tiles, and the input rows to multiply them with.
 pub(super) struct TileGroup<'a, 'y> {
     pub operands: &'a TileOperands<'a>,
     pub tiles: Range<usize>,
     /// The unpacked sub-blocks: for each, the lines of `size` tiles.
     pub lines: &'a [CacheLine],
+    /// Tiles of the group. `tiles` is shorter if the last one is repeated.
     pub size: usize,
     /// [`QuantKind::shift`](super::formats::QuantKind::shift) of the quants.
     pub shift: u32,
     /// Products of pairs that can be added in 16 bits.
     pub depth: usize,
-    /// Their indices within a row.
+    /// Indices of the sub-blocks within a row.
     pub sub_blocks: Range<usize>,
     pub x: &'a Q8Rows<'a>,
     pub row_ids: Option<&'a [u32]>,
@@ -87,9 +89,9 @@ pub(super) struct TileGroup<'a, 'y> {
     pub rows: Range<usize>,
     /// Accumulators: a line per row and tile.
     pub sums: &'a mut [CacheLine],
-    /// Where results go; set with the last sub-blocks.
+    /// The output, set with the last sub-blocks, after which the sums are complete.
     pub y: Option<&'a mut MatrixViewMut<'y>>,
-    /// What is unpacked next.
+    /// The memory that is unpacked next.
     pub prefetch: PrefetchQueue,
 }
 
@@ -117,6 +119,7 @@ unsafe fn multiply_tiles<
     let offsets = KIND == AFFINE || L::NARROW && KIND == SYMMETRIC;
     let per_sub_block = lines_per_sub_block(offsets, SPLIT_SCALE);
     assert!(lines.len() == group.sub_blocks.len() * T * per_sub_block, "unpacked lines");
+    // Spread evenly over the blocks of rows: a core keeps a limited number of requests in flight.
     let each = group.prefetch.lines.div_ceil(group.rows.len().div_ceil(MR));
     let mut next = group.blocks(group.rows.start);
     for (i, first) in group.rows.clone().step_by(MR).enumerate() {
@@ -141,7 +144,7 @@ unsafe fn multiply_tiles<
             }
             group.prefetch.prefetch::<L>(each);
         }
-        // right away: rows of `y` are far apart, and the next block hides stores that wait for memory
+        // Store now rather than after the last block: rows of `y` are far apart, so the stores miss the caches, and the next block hides that.
         if let Some(y) = &mut group.y {
             for (row, sums) in (first..group.rows.end).zip(sums.chunks_exact(T)) {
                 for (tile, sums) in group.tiles.clone().zip(sums) {
@@ -165,7 +168,7 @@ impl TileGroup<'_, '_> {
     }
 }
 
-/// One microkernel block. Dot products of the same inputs are issued for all rows and tiles in turn, so that none waits for its predecessor.
+/// One microkernel block.
 ///
 /// # Safety
 /// The caller is compiled for the ISA of `L`, and the CPU has it. For each of `sub_blocks` there are the lines of `T` tiles and a block of each row of `x`; `sums` is an
@@ -179,6 +182,7 @@ unsafe fn multiply_block<L: Simd, const T: usize, const KIND: u8, const SPLIT_SC
     let halves = 1 + usize::from(SPLIT_SCALE);
     // SAFETY: all indices stay below the sizes in this function's contract, which also promises the ISA.
     unsafe {
+        // `MR × T` accumulators in f32 and as many in int32: 24 of 32 registers with three tiles.
         let mut totals = [[L::splat_f32(0.0); T]; MR];
         for r in 0..MR {
             for t in 0..T {
@@ -187,6 +191,7 @@ unsafe fn multiply_block<L: Simd, const T: usize, const KIND: u8, const SPLIT_SC
         }
         for sub_block in 0..sub_blocks {
             let line = |t: usize, i: usize| lines.add((sub_block * T + t) * per_sub_block + i);
+            // A `Q8Block` is one cache line. The next rows come from L2 or L3.
             for r in 0..MR {
                 L::prefetch(next[r].wrapping_add(sub_block).cast());
             }
@@ -206,6 +211,7 @@ unsafe fn multiply_block<L: Simd, const T: usize, const KIND: u8, const SPLIT_SC
                     for t in 1..T {
                         quants[t] = L::load(line(t, j).cast());
                     }
+                    // Rows and tiles inside: consecutive dot products have different accumulators, so none waits for its predecessor.
                     for r in 0..MR {
                         let x = (*x[r].add(sub_block)).quants.as_ptr().add(4 * j);
                         for t in 0..T {
@@ -242,6 +248,7 @@ unsafe fn multiply_block<L: Simd, const T: usize, const KIND: u8, const SPLIT_SC
 }
 
 impl QuantGemm for portable::PortableSimd {
+    // One vector of sixteen lanes already takes four of the baseline's registers.
     const TILES: usize = 1;
 
     fn min_rows<F: QuantFormat>() -> usize {
@@ -256,11 +263,12 @@ impl QuantGemm for portable::PortableSimd {
 
 #[cfg(target_arch = "x86_64")]
 impl QuantGemm for avx2::Avx2<false> {
+    // A tile is two registers, so four rows × one tile are eight accumulators of sixteen registers.
     const TILES: usize = 1;
     const NARROW: bool = true;
 
     fn min_rows<F: QuantFormat>() -> usize {
-        // the kernel for full bytes gains less over the one that unpacks in registers
+        // Full bytes cannot be summed in 16 bits, so their GEMM gains less over the small-batch kernel.
         if narrow::full_bytes::<F>() { 16 } else { 8 }
     }
 
@@ -304,7 +312,7 @@ impl QuantGemm for avx2::Avx2<false> {
         unsafe {
             match (KIND == SYMMETRIC, SPLIT_SCALE, group.depth) {
                 (true, ..) => inner::<KIND, SPLIT_SCALE, 1>(group),
-                // four products make up a half
+                // With a scale per half, a sum has four vectors, so a depth of 8 cannot be used.
                 (_, true, 4..) => inner::<KIND, SPLIT_SCALE, 4>(group),
                 (_, true, _) => inner::<KIND, SPLIT_SCALE, 2>(group),
                 (_, false, 8..) => inner::<KIND, SPLIT_SCALE, 8>(group),
@@ -341,9 +349,12 @@ impl QuantGemm for avx512::Avx512 {
     fn min_rows<F: QuantFormat>() -> usize {
         let amd = matches!(CpuVendor::detect(), CpuVendor::AmdZen5 | CpuVendor::Amd);
         match F::KIND {
-            // two scales and high bits of their own: unpacking for each eight rows costs more than GEMM does
+            // Q3_K and Q6_K have separate upper bits and two scales per sub-block: the small-batch kernel, which unpacks again for each eight rows, is
+            // slower than GEMM from eight rows on.
+            // measured: docs/notes/gemv-and-gemm.md "Rows per kernel"
             QuantKind::ConstZero(_) if F::SPLIT_SCALE && amd => 8,
-            // small batches are fast on AMD, which prefetches in address order: there 16 rows take 72 to 88 % of the time that GEMM takes
+            // The small-batch kernel is fast on AMD, where it prefetches in address order: 16 rows take 72 to 88 % of GEMM's time.
+            // measured: docs/notes/memory-and-prefetch.md "Layout and prefetch"
             _ if amd => 24,
             _ => 16,
         }

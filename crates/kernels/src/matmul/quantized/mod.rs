@@ -12,6 +12,7 @@ pub(super) mod formats;
 mod gemm;
 mod gemv;
 mod microkernel;
+mod microkernel_block;
 mod narrow;
 #[cfg(target_arch = "x86_64")]
 mod narrow_avx2;
@@ -19,7 +20,6 @@ pub(super) mod operands;
 mod prefetch;
 mod prefetch_queue;
 mod small_batch;
-mod microkernel_block;
 mod sub_block;
 
 #[cfg(target_arch = "x86_64")]
@@ -39,6 +39,7 @@ macro_rules! format {
     ($format:ident) => {{
         #[cfg(target_arch = "x86_64")]
         fn avx2(args: MatmulArgs<'_, '_>, scratch: &mut MatmulScratch) {
+            // Chosen per call: `allow_avx_vnni` may change it after the table was built.
             let kernel = if crate::isa::Avx2Vnni::detect().is_some() && crate::matmul::vnni::avx_vnni_allowed() {
                 compiled!(Avx2Vnni: small_batch::multiply::<avx2::Avx2<true>, $format>)
             } else {

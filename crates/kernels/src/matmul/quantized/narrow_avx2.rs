@@ -1,4 +1,4 @@
-//! The code of AVX2 without VNNI: see `narrow` for what is added in 16 bits.
+//! Kernels of AVX2 without VNNI, which sum products in 16 bits: `narrow` has the bounds.
 
 use super::dots::zero_point_term;
 use super::formats::{QuantFormat, QuantKind};
@@ -10,7 +10,7 @@ use std::arch::asm;
 use std::arch::x86_64::*;
 use std::mem::MaybeUninit;
 
-/// Moves 64 signed quants to [`SMALL_ZERO_POINT`].
+/// Biases 64 signed quants by [`SMALL_ZERO_POINT`].
 ///
 /// # Safety
 /// The CPU has AVX2, and the caller is compiled for it.
@@ -23,7 +23,7 @@ pub(super) unsafe fn bias16(quants: [__m256i; 2]) -> [__m256i; 2] {
     }
 }
 
-/// Integer sums as [`QuantGemm::dots`](super::microkernel::QuantGemm::dots) gives them, of quants that are not full bytes.
+/// [`QuantGemm::dots`](super::microkernel::QuantGemm::dots) of quants that are not full bytes.
 ///
 /// # Safety
 /// The CPU has AVX2, and the caller is compiled for it.
@@ -43,6 +43,7 @@ pub(super) unsafe fn dots<F: QuantFormat, const N: usize>(
             QuantKind::Affine => [_mm256_setzero_si256(); 2],
         };
         let depth = const { if depth_of::<F>() < N { depth_of::<F>() } else { N } };
+        // `depth` results of `vpmaddubsw` are added in 16 bits, which cannot overflow, and then widened by `vpmaddwd` with ones.
         for first in (part * N..part * N + N).step_by(depth) {
             let mut pairs = [_mm256_setzero_si256(); 2];
             for j in first..first + depth {
@@ -61,14 +62,14 @@ pub(super) unsafe fn dots<F: QuantFormat, const N: usize>(
     }
 }
 
-/// Integer sums of a microkernel block: a row's sixteen outputs are two vectors.
+/// Integer sums of a microkernel block: the sixteen outputs of a row are two vectors.
 type BlockSums = [[__m256i; 2]; MR];
 
 /// A vector on the stack.
 #[repr(align(32))]
-struct AlignedVector(#[expect(dead_code, reason = "only its place counts")] [u8; 32]);
+struct AlignedVector(#[expect(dead_code, reason = "only its address is used")] [u8; 32]);
 
-/// The `j`th vectors of a sub-block's quants: four inputs of each of sixteen outputs.
+/// Vector pair `j` of a sub-block's quants: four inputs of each of sixteen outputs.
 ///
 /// # Safety
 /// The CPU has AVX2, and the caller is compiled for it. `lines` are those of a sub-block, and `j` is below 8.
@@ -81,7 +82,7 @@ unsafe fn quants_of(lines: *const CacheLine, j: usize) -> [__m256i; 2] {
     }
 }
 
-/// The four inputs that the `j`th vectors of quants multiply, for each of eight outputs.
+/// The four inputs that belong to vector pair `j` of the quants, repeated for each of eight outputs.
 ///
 /// # Safety
 /// The CPU has AVX2, and the caller is compiled for it; `j` is below 8.
@@ -91,8 +92,10 @@ unsafe fn inputs_of(block: *const Q8Block, j: usize) -> __m256i {
     unsafe { _mm256_set1_epi32((*block).quants.as_ptr().add(4 * j).cast::<i32>().read_unaligned()) }
 }
 
-/// Computes the sums here, before anything else is loaded. Left alone, the compiler regroups the additions, for which it loads the quants of all
-/// products at once, and spills them. A macro, since an `asm!` needs its function to be compiled for its registers.
+/// Makes the compiler compute the sums here, before it loads anything else.
+// Otherwise it regroups the additions, loads the quants of all products first, and spills them.
+// measured: docs/notes/gemv-and-gemm.md "Sums in 16 bits on AVX2"
+// A macro, since a function with `asm!` operands in these registers must be compiled for the ISA.
 macro_rules! compute_now {
     ($sums:expr) => {
         for [a, b] in &mut $sums {
@@ -102,7 +105,7 @@ macro_rules! compute_now {
 }
 
 crate::isa::isa_fn! { Avx2;
-    /// Sums of `n` vectors of quants from the `first`th, `DEPTH` products of pairs added in 16 bits.
+    /// Integer sums over `n` vector pairs of quants from `first` on, with `DEPTH` products of pairs added in 16 bits.
     ///
     /// # Safety
     /// The CPU has AVX2, and the caller is compiled for it. `lines` are those of a sub-block, and `x` its inputs.
@@ -143,11 +146,13 @@ crate::isa::isa_fn! { Avx2;
 }
 
 crate::isa::isa_fn! { Avx2;
-    /// The same of signed quants that are full bytes: no two sums of pairs fit 16 bits.
+    /// Integer sums over `n` vector pairs of signed quants that are full bytes: two sums of pairs would not fit 16 bits.
     ///
-    /// w · x is |w| · x, and where w is negative |w| · !x + |w|, the sum of whose last terms is unpacked as a line of its own
-    /// ([`store_negatives`]). `vpxor` runs on every vector port, `vpsignb` on Zen 4 on those of the products alone. The extremes of pairs, twice
-    /// 128 · −128 and 128 · 127, fit 16 bits.
+    /// w · x is |w| · x, or |w| · !x + |w| if w is negative, since −x = !x + 1. The sum of the last terms does not depend on x and is unpacked
+    /// as a line of its own ([`store_negatives`]).
+    // `vpsignb` would negate in one instruction, but on Zen 4 it shares two ports with the products, while `vpxor` runs on all four vector ports:
+    // Q8_0 121 → 145 GFLOP/s. A pair of products is at most 2 · 128 · 127 and at least −2 · 128 · 128 = i16::MIN, so it does not saturate.
+    // measured: docs/notes/gemv-and-gemm.md "Sums in 16 bits on AVX2"
     ///
     /// # Safety
     /// As `narrow_sums`, with the line of sums.
@@ -189,10 +194,10 @@ unsafe fn negatives(quants: __m256i) -> __m256i {
     unsafe { _mm256_cmpgt_epi8(_mm256_setzero_si256(), quants) }
 }
 
-/// The line after those of eight vectors of quants and the scales: of each output Σ |w| over the negative quants of a sub-block.
+/// Index of the line after eight lines of quants and one of scales: for each output, Σ |w| over the negative quants of a sub-block.
 const NEGATIVES: usize = 9;
 
-/// Stores what the line [`NEGATIVES`] holds.
+/// Stores the line [`NEGATIVES`] of a sub-block.
 ///
 /// # Safety
 /// The CPU has AVX2, and the caller is compiled for it.
@@ -204,7 +209,7 @@ pub(super) unsafe fn store_negatives(quants: &[[__m256i; 2]; 8], to: &mut CacheL
         for quants in quants {
             for t in 0..2 {
                 let magnitudes = _mm256_and_si256(_mm256_abs_epi8(quants[t]), negatives(quants[t]));
-                // at most 8 · 2 · 128
+                // At most 8 · 2 · 128, which fits 16 bits.
                 pairs[t] = _mm256_add_epi16(pairs[t], _mm256_maddubs_epi16(magnitudes, _mm256_set1_epi8(1)));
             }
         }
@@ -216,22 +221,23 @@ pub(super) unsafe fn store_negatives(quants: &[[__m256i; 2]; 8], to: &mut CacheL
 }
 
 crate::isa::isa_fn! { Avx2;
-    /// One microkernel block of one tile, `DEPTH` products of pairs added in 16 bits; as
-    /// [`multiply_block`](super::microkernel) otherwise.
+    /// One microkernel block of one tile, with `DEPTH` products of pairs added in 16 bits. Otherwise as
+    /// [`multiply_block`](super::microkernel).
     ///
     /// # Safety
-    /// The CPU has AVX2. The tile_block is of one tile, and has what its fields say.
+    /// The CPU has AVX2. The block is of one tile, and its pointers are valid for the sizes in its fields.
     pub(super) unsafe fn multiply_block<const KIND: u8, const SPLIT_SCALE: bool, const DEPTH: usize>(
         tile_block: &MicrokernelBlock<'_>,
     ) {
         let halves = 1 + usize::from(SPLIT_SCALE);
         let vectors = 8 / halves;
-        // SAFETY: indices stay below the sizes that a tile_block has by this function's contract, which also promises the ISA.
+        // SAFETY: indices stay below the sizes in the block's fields by this function's contract, which also promises the ISA.
         unsafe {
-            // Where a vector has a place on the stack, the stack is aligned, and vectors that are spilled cross no cache line. For these alone
-            // the compiler does not align it: by chance they crossed a page for Q5_K, and a product took 1.6 times as long.
-            let place = MaybeUninit::<AlignedVector>::uninit();
-            asm!("/* {0} */", in(reg) place.as_ptr(), options(readonly, nostack, preserves_flags));
+            // A local variable with the alignment of a vector makes the compiler align the stack, so that spilled vectors cross no cache line. It
+            // does not align the stack for spills alone: for Q5_K they happened to cross a page, and products took 1.7 times as long (Zen 4).
+            // measured: docs/notes/gemv-and-gemm.md "Sums in 16 bits on AVX2"
+            let aligned = MaybeUninit::<AlignedVector>::uninit();
+            asm!("/* {0} */", in(reg) aligned.as_ptr(), options(readonly, nostack, preserves_flags));
             for sub_block in 0..tile_block.sub_blocks {
                 let lines = tile_block.lines.add(sub_block * tile_block.lines_per_sub_block);
                 let mut x = *tile_block.x;
@@ -241,6 +247,7 @@ crate::isa::isa_fn! { Avx2;
                 for next in tile_block.next {
                     _mm_prefetch::<_MM_HINT_T0>(next.wrapping_add(sub_block).cast());
                 }
+                // Accumulators are loaded and stored per sub-block: the integer sums of four rows already fill eight of sixteen registers.
                 for half in 0..halves {
                     let of_half = (half * vectors, vectors);
                     let ints = match DEPTH {

@@ -1,15 +1,15 @@
-//! The memory that GEMM unpacks next, prefetched while the current sub-blocks are multiplied.
+//! Prefetch of the memory that GEMM unpacks next, while the current sub-blocks are multiplied.
 
 use super::operands::TileOperands;
 use crate::simd::Simd;
 use std::ops::Range;
 
-/// Most tiles that are unpacked together.
+/// Maximum number of tiles that are unpacked together.
 pub(super) const MAX_TILES: usize = 3;
 
 /// Cache lines to prefetch, plane by plane.
 pub(super) struct PrefetchQueue {
-    /// Address and length of what is read of each plane of each tile.
+    /// Address and length of the next blocks in each of the four planes of each tile.
     ranges: [(*const u8, usize); 4 * MAX_TILES],
     /// Cache lines of all ranges.
     pub lines: usize,
@@ -18,7 +18,7 @@ pub(super) struct PrefetchQueue {
 }
 
 impl PrefetchQueue {
-    /// Blocks `blocks` of some tiles, of which there are at most [`MAX_TILES`].
+    /// Blocks `blocks` of at most [`MAX_TILES`] tiles.
     pub fn new(operands: &TileOperands<'_>, tiles: Range<usize>, blocks: Range<usize>) -> PrefetchQueue {
         let mut queue =
             PrefetchQueue { ranges: [(std::ptr::null(), 0); 4 * MAX_TILES], lines: 0, range: 0, offset: 0 };
@@ -40,6 +40,7 @@ impl PrefetchQueue {
                 (self.range, self.offset) = (self.range + 1, 0);
             }
             let Some((start, _)) = self.ranges.get(self.range) else { return };
+            // To L2: L1 holds the unpacked tiles and the input rows.
             // SAFETY: a prefetch never faults, whatever the address; the ISA by this function's contract.
             unsafe { L::prefetch_far(start.wrapping_add(self.offset)) };
             self.offset += 64;

@@ -1,4 +1,4 @@
-//! Dispatch by batch size, and small batches: up to eight input rows share each tile, dequantized in registers.
+//! Dispatch by batch size, and small batches: up to eight input rows share each tile, unpacked in registers.
 //!
 //! An output is y = Σ over sub-blocks of 32 inputs, in order, of scale · (input scale · Σ quant · input quant) − min · (input scale · Σ input quants).
 //! The inner sum is exact in int32. One FMA adds each term. With a constant zero point the integer
@@ -18,7 +18,8 @@ use crate::matmul::args::{MatmulArgs, input_row};
 use crate::{MatmulScratch, QuantizedInput};
 use std::sync::atomic::{Ordering, compiler_fence};
 
-/// Bytes of tiles that are multiplied with all rows before the next tiles: a part of L2.
+/// Bytes of tiles that are multiplied with all rows before the next tiles: a part of an L2 of 1 or 2 MB, so that only the first pass over up to eight
+/// rows reads them from memory.
 const TILE_BLOCK_BYTES: usize = 384 << 10;
 
 /// A [`MatmulFn`](crate::MatmulFn) for int8 inputs.
@@ -38,7 +39,7 @@ pub(super) unsafe fn multiply<L: QuantGemm, F: QuantFormat>(
         return unsafe { gemm::multiply::<L, F>(&operands, (x, row_ids), y, &mut scratch.lines) };
     }
     let (layout, tiles) = (operands.layout, operands.tiles());
-    // even, since tiles are processed in pairs that prefetch the next pair
+    // Even, since GEMV processes pairs of tiles that prefetch the next pair.
     let block_tiles = (TILE_BLOCK_BYTES / layout.tile_bytes()).max(1).next_multiple_of(2);
     let rows = y.rows();
     let order = PrefetchOrder::for_cpu();
@@ -49,7 +50,7 @@ pub(super) unsafe fn multiply<L: QuantGemm, F: QuantFormat>(
         while row < rows {
             macro_rules! rows {
                 ($m:literal) => {{
-                    // where fewer are left, the last one is repeated, and its repetitions are discarded
+                    // If fewer rows remain, the last one is repeated and the results of its repetitions are discarded.
                     let blocks: [*const Q8Block; $m] =
                         std::array::from_fn(|i| x.row(input_row(row_ids, (row + i).min(rows - 1))).as_ptr());
                     for tile in from..to {
@@ -64,7 +65,7 @@ pub(super) unsafe fn multiply<L: QuantGemm, F: QuantFormat>(
                     row += $m;
                 }};
             }
-            // a product too many costs less than another pass over the tiles
+            // A repeated row is 20 % faster than another pass over the tiles.
             // measured: docs/notes/gemv-and-gemm.md "Rows per kernel"
             match (rows - row).min(L::MR) {
                 7.. => rows!(8),
@@ -104,7 +105,7 @@ unsafe fn tile_rows<L: QuantGemm, F: QuantFormat, const M: usize>(
                     ($($s:literal)*) => {
                         $(if $s < F::UNROLL {
                             sub_block::<L, F, M, $s>(planes, b, g, x, &mut sums);
-                            // as in GEMV: else the compiler hoists loads and spills them
+                            // As in GEMV: stops the compiler from hoisting loads and spilling them.
                             compiler_fence(Ordering::SeqCst);
                             prefetch.prefetch::<L, F, false, false>($s, 0);
                         })*

@@ -1,11 +1,11 @@
-//! The dot product of one sub-block of 32 inputs, dequantized in registers.
+//! The products of one sub-block of 32 inputs, unpacked in registers.
 
 use super::formats::{PlaneAddresses, QuantFormat};
 use super::microkernel::QuantGemm;
 use crate::activation::Q8Block;
 use crate::simd::Simd;
 
-/// Adds the terms of a sub-block to the accumulators of `M` input rows: sub-block `S` of unrolled group `g` of block `b`.
+/// Adds the terms of sub-block `S` of unrolled group `g` of block `b` to the accumulators of `M` input rows.
 ///
 /// # Safety
 /// The caller is compiled for the ISA of `L`, and the CPU has it. The tile at `planes` and each row of `x` have the sub-block.
@@ -23,6 +23,8 @@ pub(super) unsafe fn sub_block<L: QuantGemm, F: QuantFormat, const M: usize, con
         let scales = F::scales::<L, S>(planes, b, g);
         let mins = F::mins::<L, S>(planes, b, g, scales);
         for m in 0..M {
+            // Products are exact in int32. Scale and min terms are added by one FMA each, in the order of the microkernel, so that the bits
+            // do not depend on the batch size.
             let block = &*x[m].add(b * F::SUB_BLOCKS + g * F::UNROLL + S);
             let mut sum = sums[m];
             if F::SPLIT_SCALE {
@@ -45,7 +47,7 @@ pub(super) unsafe fn sub_block<L: QuantGemm, F: QuantFormat, const M: usize, con
     }
 }
 
-/// Vectors as arrays. Not `map`, whose closure would not always be inlined and then lack the ISA's instructions.
+/// Vectors as arrays. Not `map`: its closure is not always inlined, and is then compiled without the ISA's instructions.
 ///
 /// # Safety
 /// The caller is compiled for the ISA of `L`, and the CPU has it.

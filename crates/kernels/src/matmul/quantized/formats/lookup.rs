@@ -56,7 +56,7 @@ impl QuantFormat for Iq4Xs {
 /// Sixteen 8-bit floating-point scales, decoded by `scale`.
 ///
 /// # Safety
-/// There are sixteen bytes at `from`; the ISA as for [`Format`].
+/// There are sixteen bytes at `from`; the ISA as for [`QuantFormat`].
 #[inline(always)]
 unsafe fn table_scales<L: Simd>(from: *const u8, scale: fn(u8) -> f32) -> L::F32x16 {
     // SAFETY: sixteen bytes at `from` by this function's contract, and sixteen floats on the stack.
@@ -76,6 +76,7 @@ impl QuantFormat for Mxfp4 {
     const SUB_BLOCKS: usize = 1;
     const QUANT_VECTORS: usize = 4;
     const REST_BYTES: usize = 16;
+    // E2M1 values are multiples of 1/2 up to 6. Doubled they are integers, and scales are halved.
     const MAX_QUANT: i32 = 12;
     const KIND: QuantKind = QuantKind::Symmetric;
     #[inline(always)]
@@ -104,7 +105,7 @@ impl QuantFormat for Nvfp4 {
     #[inline(always)]
     unsafe fn quants<L: Simd, const S: usize>(p: &PlaneAddresses, b: usize, _g: usize) -> [L::I8x64; 8] {
         unsafe {
-            // 16 inputs are two vectors: their low nibbles, then their high nibbles
+            // 16 inputs are two vectors: their low nibbles, then their high nibbles.
             eight!(|j| {
                 let bytes = L::load(quants_at(p, b, 8, S * 4 + j / 4 * 2 + j % 2));
                 let quants = nibble!(bytes, j % 4 < 2);
