@@ -42,7 +42,7 @@ pub struct AttendExpandedArgs<'a, N = f32> {
     pub position: usize,
     /// Factor on the scores of each query.
     pub scales: &'a [f32],
-    /// Which of these rows each query attends to; none: all.
+    /// The rows that each query attends to, if an indexer has selected them; `None` for all.
     pub mask: Option<&'a KeyMask>,
 }
 
@@ -64,14 +64,13 @@ pub struct ExpandArgs<'a, N = f32> {
     pub blocks: &'a KeyBlocks<'a, N>,
 }
 
-/// Keys = W_UK · latents: overwrites whole blocks of keys, one after the other; the last argument is scratch
-/// of any length.
+/// Keys = W_UK · latents: overwrites consecutive whole blocks of keys; the last argument is scratch of any length.
 ///
 /// # Panics
 /// When shapes differ.
 pub type ExpandKeysFn<N = f32> = fn(&ExpandArgs<'_, N>, &mut [N], &mut Vec<f32>);
 
-/// Heads that one call of most decode kernels attends with: the lanes of a vector.
+/// Maximum number of heads per call of most decode kernels: the lanes of a vector.
 pub(super) const HEADS: usize = 16;
 
 impl AttendArgs<'_> {
@@ -93,7 +92,7 @@ impl AttendArgs<'_> {
         );
     }
 
-    /// [`check`](Self::check), for a kernel that has heads as lanes.
+    /// [`check`](Self::check) for a kernel with heads as lanes.
     #[inline(always)]
     pub(super) fn check_group(&self, part: &PartialSoftmax<'_>) {
         assert!(self.q.rows() <= HEADS, "{} heads", self.q.rows());

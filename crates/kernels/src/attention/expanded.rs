@@ -5,8 +5,8 @@ use crate::shape::{ShapeError, times};
 use crate::{MatrixView, MatrixViewMut};
 
 /// Keys and values of one head for a range of cached rows, in the blocks of [`KvElement`]. Padding rows of
-/// the last block may hold arbitrary finite values. Kernels read by address, so the parts cannot be changed
-/// once their sizes were checked:
+/// the last block may hold arbitrary finite values. Kernels read by address, so fields are private and cannot change after
+/// their sizes were checked:
 ///
 /// ```compile_fail
 /// let widths = latent_kernels::HeadWidths { nope: 4, rope: 0, value: 4 };
@@ -60,7 +60,7 @@ impl<'a, N: KvElement> ExpandedKv<'a, N> {
         Ok(ExpandedKv { keys, rope_keys, rope_stride, values, widths, rows })
     }
 
-    /// Cached rows that all three parts have.
+    /// Number of cached rows that are in keys, RoPE keys and values.
     pub fn rows(&self) -> usize {
         self.rows
     }
@@ -84,7 +84,7 @@ impl<'a, N: KvElement> ExpandedKv<'a, N> {
 
 /// Elements of a block of keys or values.
 fn block_len<N: KvElement>(width: usize) -> Result<usize, ShapeError> {
-    // padding adds less than the width itself, or less than a k-step
+    // Padding adds less than the width itself, or less than a k-step, so `padded` does not overflow.
     if width > usize::MAX / 4 {
         return Err(ShapeError::Overflow { what: "a block of cached rows" });
     }
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn expanded_keys_serve_as_many_rows_as_all_parts_have() {
+    fn rows_are_the_minimum_over_keys_rope_keys_and_values() {
         let widths = HeadWidths { nope: 4, rope: 2, value: 3 };
         assert_eq!(expanded::<f32>(512, 257, 384, widths), Some(128));
         assert_eq!(expanded::<f32>(512, 256, 384, widths), Some(64));
@@ -173,7 +173,7 @@ mod tests {
         assert_eq!(expanded::<f32>(512, 257, 383, widths), Some(64));
         assert_eq!(expanded::<bf16>(32 * 128, 32 * 128, 32 * 128, widths), Some(128));
         assert_eq!(expanded::<bf16>(32 * 128 - 1, 32 * 128, 32 * 128, widths), Some(0));
-        // widths whose block size would wrap around to 0
+        // Widths whose block size would wrap to 0.
         for nope in [0, 1 << 58, usize::MAX - 63] {
             assert_eq!(expanded::<f32>(512, 257, 384, HeadWidths { nope, ..widths }), None, "{nope}");
             assert_eq!(expanded::<bf16>(512, 257, 384, HeadWidths { nope, ..widths }), None, "{nope}");
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_of_latents_are_counted_once() {
+    fn blocks_of_latents_are_counted_with_their_stride() {
         let keys = |latents: &[f32], stride, latent, nope| {
             KeyBlocks::new(latents, stride, latent, nope).ok().map(|keys| keys.blocks)
         };

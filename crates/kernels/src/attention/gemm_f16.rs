@@ -7,10 +7,11 @@ use std::arch::x86_64::*;
 /// Elements of a vector.
 pub(super) const F16_LANES: usize = 32;
 
-/// Largest magnitude of a scaled query: the 4 · 18 products of an f16 accumulator with any f16 stay finite.
+/// Largest magnitude of a scaled query. An f16 accumulator of decode sums 18 products (a row of 576 elements in 32 lanes), and
+/// four accumulators are added in f16: 4 · 18 · 65504 / 128 is finite.
 const MAX_QUERY: f32 = 1.0 / 128.0;
 
-/// Products that are summed in f16 before the sum is widened to f32.
+/// Products that are summed in f16 before the sum is widened to f32: bounds both overflow and rounding errors.
 pub(super) const F16_CHAIN: usize = 64;
 
 /// The left factor: each element twice as f16, so that one 32-bit broadcast fills a vector with it.
@@ -23,12 +24,12 @@ pub(super) struct LeftFactor {
     pub column: usize,
 }
 
-/// How a product joins the sums in memory.
+/// How a product is combined with the sums in memory.
 #[derive(Clone, Copy)]
 pub(super) enum Accumulation<'a> {
     Replace,
     Add,
-    /// It replaces them, row i times its factor. For at most [`F16_CHAIN`] columns of the left factor.
+    /// Row i of the product times its factor replaces the sums. For at most [`F16_CHAIN`] columns of the left factor.
     First(&'a [f32]),
     /// Row i is rescaled by the first factor, and the product's row times the second is added. For at most
     /// [`F16_CHAIN`] columns of the left factor.
@@ -40,22 +41,21 @@ pub(super) enum Accumulation<'a> {
 pub(super) struct F16Gemm {
     /// Rows of the left factor.
     pub rows: usize,
-    /// Its columns.
+    /// Columns of the left factor.
     pub k: usize,
     /// Columns of the right factor; rows of the result have room for whole vectors.
     pub columns: usize,
-    /// Rows of f16.
+    /// Right factor: rows of f16.
     pub right: *const u16,
-    /// Elements from one to the next.
+    /// Elements from one row of `right` to the next.
     pub right_row: usize,
-    /// Rows of f32.
+    /// Result: rows of f32.
     pub out: *mut f32,
-    /// Elements from one to the next.
+    /// Elements from one row of `out` to the next.
     pub out_row: usize,
 }
 
-/// left · right. Prefetches one cache line from `ahead` on per two rows of the right factor, each time they
-/// are read.
+/// left · right. Prefetches one cache line from `ahead` on per two rows of the right factor, in every pass over them.
 ///
 /// # Safety
 /// The addresses are valid for the shape; the caller is compiled for AVX512-FP16.
@@ -86,6 +86,7 @@ pub(super) unsafe fn multiply(
                 row += $rows;
             }};
         }
+        // 8 rows × 2 vectors are sixteen accumulators.
         match product.rows - row {
             8.. => strips!(8),
             4.. => strips!(4),
@@ -138,7 +139,7 @@ unsafe fn strip<const R: usize, const V: usize, const MASKED: bool>(
                 factor = factor.wrapping_add(left.column);
                 k += 1;
             }
-            // unrolled: with an index that the compiler does not know, accumulators would be kept in memory
+            // Unrolled, since indices at run time would keep the accumulators in memory (`unrolled!`).
             macro_rules! rows {
                 ($($r:literal)*) => {$(
                     if $r < R {
@@ -155,7 +156,7 @@ unsafe fn strip<const R: usize, const V: usize, const MASKED: bool>(
     }
 }
 
-/// Joins the accumulator of a row with the sums in memory.
+/// Combines the accumulator of a row with the sums in memory.
 ///
 /// # Safety
 /// 32 elements at `out`, and factors for the row; the caller is compiled for AVX512-FP16.
@@ -268,6 +269,7 @@ pub(super) unsafe fn factor_row(row: &[f32], out: &mut [u32]) -> f32 {
     // SAFETY: sixteen elements per line and place, in a caller compiled for AVX512-FP16.
     unsafe {
         let largest = largest(row);
+        // A row of zeros has the factor 0: `MAX_QUERY` / 0 is infinite, and 0 · ∞ is NaN.
         let factor = if largest > 0.0 { MAX_QUERY / largest } else { 0.0 };
         let mut places = out.chunks_exact_mut(16);
         for_vectors!(row, line => {

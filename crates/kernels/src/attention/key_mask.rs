@@ -1,12 +1,12 @@
-//! Which keys the queries of a prefill call attend to, where an indexer has selected them.
+//! Mask of the keys that an indexer has selected for the queries of a prefill call.
 
-/// Queries whose bits are in one word.
+/// Queries per word: the width of a panel of queries in bf16 kernels, which apply a word as two vector masks.
 const LANES: usize = 32;
 
-/// Keys are in words for a multiple of this, so that kernels read whole blocks.
+/// The number of words per set is a multiple of this, the largest block of keys, so that kernels read whole blocks.
 const KEY_STEP: usize = 128;
 
-/// The score of a key that is not selected: far below any other, and yet finite, since a query may attend to no key of a block.
+/// The score of a key that is not selected: far below any other, but finite. No key of a block may be selected, and −∞ − −∞ is NaN.
 pub(super) const MASKED: f32 = -1e30;
 
 /// A bit for each query and key: whether the query attends to the key. Queries are in sets of 32, each with a word per key.
@@ -17,14 +17,14 @@ pub struct KeyMask {
 }
 
 impl KeyMask {
-    /// A mask of `queries` queries, each of which attends to no key.
+    /// Resets to `queries` queries that attend to no key.
     pub fn reset(&mut self, queries: usize, keys: usize) {
         self.keys = keys.next_multiple_of(KEY_STEP);
         self.words.clear();
         self.words.resize(queries.div_ceil(LANES) * self.keys, 0);
     }
 
-    /// Lets a query attend to these keys too.
+    /// Adds keys that a query attends to.
     ///
     /// # Panics
     /// When the query or a key is not one of the mask's.
@@ -33,7 +33,7 @@ impl KeyMask {
         keys.for_each(|key| words[key] |= 1 << (query % LANES));
     }
 
-    /// Asserts that it has these queries and keys.
+    /// Asserts that the mask covers these queries and keys.
     pub(super) fn check(&self, queries: usize, keys: usize) {
         let sets = self.words.len().checked_div(self.keys).unwrap_or(0);
         assert!(
@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_of_each_query_are_kept_and_others_masked() {
+    fn keys_that_are_not_selected_are_masked() {
         let mut mask = KeyMask::default();
         for queries in [1, 33, 70] {
             mask.reset(queries, 200);

@@ -1,13 +1,13 @@
-//! Scratch of a kernel call, cut into its parts.
+//! Scratch memory of a kernel call, divided into buffers.
 
-/// Resizes `memory` and cuts it into parts of the given lengths. Their contents are left over from earlier
-/// calls.
+/// Resizes `memory` and divides it into buffers of the given lengths. Their contents are unspecified: they may be left over
+/// from earlier calls.
 pub(super) fn resize<const N: usize>(memory: &mut Vec<f32>, lengths: [usize; N]) -> [&mut [f32]; N] {
     memory.resize(lengths.iter().sum(), 0.0);
     cut(memory, lengths)
 }
 
-/// Cuts memory into parts of the given lengths.
+/// Divides memory into buffers of the given lengths.
 pub(super) fn cut<const N: usize>(memory: &mut [f32], lengths: [usize; N]) -> [&mut [f32]; N] {
     let mut rest = memory;
     lengths.map(|len| {

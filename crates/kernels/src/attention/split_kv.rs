@@ -26,7 +26,7 @@ impl<'a> PartialSoftmax<'a> {
         PartialSoftmax { max, sum, o: MatrixViewMut::new(o, heads, width, width) }
     }
 
-    /// The part of some heads.
+    /// The results of some heads.
     pub fn heads(&mut self, heads: Range<usize>) -> PartialSoftmax<'_> {
         let o = self.o.slice_rows(heads.clone());
         PartialSoftmax { max: &mut self.max[heads.clone()], sum: &mut self.sum[heads], o }
@@ -40,7 +40,8 @@ pub fn partial_softmax_len(heads: usize, width: usize) -> usize {
 
 crate::tiers::tiers! {
 /// Combines the splits of a token, in order, for the heads `wanted`, which are the rows of `out`. `memory`
-/// has a [`PartialSoftmax`] of `heads` heads per split, one after the other.
+/// has consecutive [`PartialSoftmax`]es of `heads` heads, one per split.
+// In order of the splits, and the splits depend on the KV length alone: the bits do not depend on which thread finished first.
 pub fn combine_splits(
     memory: &[f32],
     splits: usize,

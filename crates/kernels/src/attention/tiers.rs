@@ -27,7 +27,7 @@ macro_rules! by_groups {
     }};
 }
 
-/// The function itself.
+/// Wraps nothing, for kernels of any number of heads.
 macro_rules! unchanged {
     ($kernel:expr) => {
         $kernel
@@ -90,7 +90,7 @@ pub(crate) fn decode_f32() -> Vec<(Tier, AttendFn)> {
     decode!(mla_decode::f32::attend, false)
 }
 
-/// The same with separate scores of content and RoPE.
+/// MLA decode in f32 with separate scores of content and RoPE.
 pub(crate) fn decode_separate() -> Vec<(Tier, AttendFn)> {
     decode!(mla_decode::f32::attend, true)
 }

@@ -11,6 +11,7 @@ use std::arch::x86_64::*;
 /// Scratch of `len` elements, aligned to a cache line.
 pub(crate) fn aligned(memory: &mut Vec<f32>, len: usize) -> &mut [f32] {
     memory.resize(len + 16, 0.0);
+    // `align_offset` may return `usize::MAX`. Kernels accept any alignment; aligned lines are only faster.
     let from = memory.as_ptr().align_offset(64).min(16);
     &mut memory[from..from + len]
 }
@@ -26,7 +27,7 @@ pub(crate) struct F32Matrix {
 }
 
 impl F32Matrix {
-    /// The part from a row and column on, at most 32 of each.
+    /// The submatrix from a row and column on, of at most 32 rows and columns.
     fn part(self, row: usize, col: usize) -> F32Matrix {
         let (rows, cols) = (self.rows - row, self.cols - col);
         let start = self.start.wrapping_add(row * self.stride + col);
@@ -50,6 +51,7 @@ pub(crate) unsafe fn pair(low: __m512, high: __m512) -> __m512i {
     unsafe { std::mem::transmute::<__m512bh, __m512i>(_mm512_cvtne2ps_pbh(high, low)) }
 }
 
+/// Elements of two halves in turn: 0, 16, 1, 17, …
 static ALTERNATING: [u16; 32] = {
     let mut indices = [0; 32];
     let mut lane = 0;
@@ -74,7 +76,7 @@ pub(crate) unsafe fn alternate(first: __m512, second: __m512) -> __m512i {
     }
 }
 
-/// Transposes sixteen vectors of sixteen words.
+/// Transposes sixteen vectors of sixteen 32-bit words. A word may be an f32 or a pair of bf16, which stays together.
 ///
 /// # Safety
 /// The CPU has AVX-512.
@@ -83,7 +85,7 @@ pub(crate) unsafe fn transpose(v: [__m512i; 16]) -> [__m512i; 16] {
     // SAFETY: registers only, with the caller's instructions.
     unsafe {
         let mut a = v;
-        // within 128-bit quarters: words of rows i and i + 1, then pairs of words of rows i and i + 2
+        // Within 128-bit quarters: words of rows i and i + 1, then pairs of words of rows i and i + 2.
         for i in (0..16).step_by(2) {
             (a[i], a[i + 1]) = (_mm512_unpacklo_epi32(v[i], v[i + 1]), _mm512_unpackhi_epi32(v[i], v[i + 1]));
         }
@@ -94,7 +96,7 @@ pub(crate) unsafe fn transpose(v: [__m512i; 16]) -> [__m512i; 16] {
             b[i + 2] = _mm512_unpacklo_epi64(a[i + 1], a[i + 3]);
             b[i + 3] = _mm512_unpackhi_epi64(a[i + 1], a[i + 3]);
         }
-        // quarter q of vector 4 g + c: words 4 q + c of rows 4 g to 4 g + 3
+        // Now quarter q of vector 4 g + c has words 4 q + c of rows 4 g to 4 g + 3. The remaining shuffles transpose quarters.
         let mut c = b;
         for i in 0..4 {
             c[i] = _mm512_shuffle_i32x4::<0x88>(b[i], b[4 + i]);

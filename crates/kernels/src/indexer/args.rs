@@ -1,4 +1,4 @@
-//! Operands of the scores of an indexer, and the sum over its heads.
+//! Operands of an indexer's scores, and the sum over its heads.
 
 use crate::kv_cache::CacheView;
 use std::ops::Range;
@@ -6,7 +6,7 @@ use std::ops::Range;
 /// Heads per vector.
 pub(super) const LANES: usize = 16;
 
-/// Operands of the scores of queries that see the same cached keys.
+/// Operands of the scores of queries over the same cached keys.
 pub struct IndexArgs<'a> {
     /// The queries: [queries, heads, width of a key].
     pub q: &'a [f32],
@@ -18,7 +18,7 @@ pub struct IndexArgs<'a> {
     pub cache: &'a CacheView<'a>,
     /// The keys that are scored.
     pub rows: Range<usize>,
-    /// Whether products with keys of int8 are in f32: else the query is quantized too.
+    /// Whether products with int8 keys are in f32. Otherwise the query is quantized too.
     pub exact: bool,
     /// Whether the kernels of AVX-512 may be used, which round queries and keys to bf16, and queries to int8 for keys of int8. Not for keys of f32,
     /// and only if the CPU has the instructions.
@@ -44,7 +44,8 @@ impl IndexArgs<'_> {
     }
 }
 
-/// Σ w · max(0, product) over groups of `width` heads, the line of each at the front of a slice: in lanes that are added up in order.
+/// Σ w · max(0, product) over groups of `width` heads. Each slice starts with the products of a group. Sums are in sixteen lanes, which are added in a
+/// fixed order.
 #[inline(always)]
 pub(super) fn weighted<'a>(lines: impl Iterator<Item = &'a [f32]>, weights: &[f32], width: usize) -> f32 {
     let mut lanes = [0.0f32; LANES];

@@ -1,4 +1,7 @@
 //! Scores of an indexer with AVX-512: heads are in the lanes and keys are broadcast. Terms are bf16 pairs or groups of four bytes.
+//!
+//! Sums and weights so stay in registers. With keys in the rows of a product, and a sum across lanes per key, the scan was 20 to 30 % slower
+//! (`docs/notes/attention-kernels.md`, "Sparse attention").
 #![allow(
     unsafe_code,
     reason = "vector instructions over addresses that the assertions on entry keep in bounds"
@@ -12,10 +15,11 @@ use crate::simd::avx512::Avx512;
 use latent_types::{CacheRow, CacheType};
 use std::arch::x86_64::*;
 
-/// Keys that are loaded together: 16 KB of bf16 at a width of 128, which stay in the first cache next to the panel of a query.
+/// Keys that are loaded together: 16 KB of bf16 at a width of 128, which stay in L1 with the panel of a query. All queries of a call are scored
+/// with a block before the next one is loaded.
 const KEY_BLOCK: usize = 64;
 
-/// Keys of a register tile.
+/// Keys of a register tile: with two vectors of heads, sixteen accumulators.
 const STRIP: usize = 8;
 
 /// Words of 32 bits of a key in a step of a panel.
@@ -30,7 +34,7 @@ trait IndexDot {
     const TERMS: usize;
     type Acc: Copy;
 
-    /// Products before the first word, from the bias of sixteen heads.
+    /// Initial accumulator of sixteen heads, given their biases.
     ///
     /// # Safety
     /// The caller is compiled for the dot product's ISA; sixteen elements are at `bias`.
@@ -54,7 +58,7 @@ trait IndexDot {
     /// The caller is compiled for the dot product's ISA; there is room for a panel and for 32 biases and weights.
     unsafe fn pack_group(heads: F32Matrix, panel: *mut u8, bias: *mut i32, weights: &mut [f32]);
 
-    /// Loads a key of the cache, and zeros behind it up to a whole step. Returns the factor of its score.
+    /// Loads a key of the cache, padded with zeros to a whole step. Returns the factor of its score.
     ///
     /// # Safety
     /// The caller is compiled for the dot product's ISA; there is room for whole steps.
@@ -79,7 +83,7 @@ impl IndexDot for Bf16Index {
 
     #[inline(always)]
     unsafe fn dot(acc: __m512, line: __m512i, key: *const i32) -> __m512 {
-        // all three types have 512 bits
+        // All three types have 512 bits.
         unsafe {
             let key = _mm512_set1_epi32(key.read_unaligned());
             _mm512_dpbf16_ps(
@@ -121,7 +125,9 @@ impl IndexDot for Bf16Index {
     }
 }
 
-/// The terms of a key from `first` on in bf16: `count` of them, 32 if `FULL`. Keys of other types than f16 and bf16 are in `wide`.
+/// `count` terms of a key from `first` on in bf16; 32 if `FULL`. Keys of other types than f16 and bf16 are in `wide`.
+// Masks for each 32 terms of a key cost a tenth of the time, hence the form without.
+// measured: docs/notes/attention-kernels.md "Sparse attention"
 ///
 /// # Safety
 /// The caller is compiled for AVX512-BF16; the key has these terms.
@@ -224,7 +230,7 @@ impl IndexDot for Int8Index {
                     }
                 }
             }
-            // the offset of the keys: -128 times the sum of a head's terms
+            // Correction for keys biased by 128: −128 · the sum of a head's quants.
             unsafe {
                 let offset = _mm512_mullo_epi32(sums, _mm512_set1_epi32(-128));
                 _mm512_storeu_si512(bias.add(LANES * tile).cast(), offset);
@@ -250,7 +256,8 @@ impl IndexDot for Int8Index {
     }
 }
 
-/// Whether the scores are computed here. It depends on the arguments and the CPU alone, not on a limit that other callers set.
+/// Whether this module computes the scores.
+// Independent of `limit_tier`, since these scores are rounded differently: a limit set by another user of the process must not change results.
 pub(super) fn reads(args: &IndexArgs<'_>) -> bool {
     match args.cache.ty() {
         _ if args.exact || !args.avx512 => false,
@@ -329,7 +336,7 @@ unsafe fn scores_of<D: IndexDot>(args: &IndexArgs<'_>, out: &mut [f32], scratch:
         let (rows, stored) = (args.cache.row(start).as_ptr(), args.cache.row_bytes());
         assert!(stored >= row_bytes, "a key");
         for (i, factor) in factors.iter_mut().enumerate().take(loaded) {
-            // SAFETY: the rows of a block follow one another in the cache, and there is room for each key.
+            // SAFETY: the rows of a block are contiguous in the cache, and there is room for each key.
             unsafe {
                 prefetch.prefetch::<Avx512>(stored.div_ceil(CACHE_LINE));
                 let key = std::slice::from_raw_parts(rows.add(i * stored), row_bytes);
@@ -339,7 +346,7 @@ unsafe fn scores_of<D: IndexDot>(args: &IndexArgs<'_>, out: &mut [f32], scratch:
         for query in 0..count {
             let out = &mut out[query * keys_len + first..][..loaded];
             for (strip, out) in out.chunks_mut(STRIP).enumerate() {
-                // SAFETY: a strip of the block, the panels, biases and weights of the query. Keys behind the last one
+                // SAFETY: a strip of the block, the panels, biases and weights of the query. Keys after the last one
                 // are of an earlier block or zeros; their scores are not read.
                 let scores = unsafe {
                     strip_scores::<D>(
@@ -398,7 +405,7 @@ unsafe fn strip_scores<D: IndexDot>(
             sums.map(|sum| _mm256_add_ps(_mm512_castps512_ps256(sum), _mm512_extractf32x8_ps::<1>(sum)));
         let pairs: [__m256; 4] = std::array::from_fn(|i| _mm256_hadd_ps(halves[2 * i], halves[2 * i + 1]));
         let fours: [__m256; 2] = std::array::from_fn(|i| _mm256_hadd_ps(pairs[2 * i], pairs[2 * i + 1]));
-        // the lower half of `fours[i]` has sums of four lanes of keys 4 i to 4 i + 3, the upper half those of the other four
+        // The lower half of `fours[i]` has sums of four lanes of keys 4 i to 4 i + 3, the upper half the sums of the other four lanes.
         let lower = _mm256_permute2f128_ps::<0x20>(fours[0], fours[1]);
         let upper = _mm256_permute2f128_ps::<0x31>(fours[0], fours[1]);
         let mut scores = [0.0; STRIP];

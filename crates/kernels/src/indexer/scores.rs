@@ -10,11 +10,11 @@ use crate::simd::portable::PortableSimd;
 use crate::{MatrixView, MatrixViewMut};
 use latent_types::{Arithmetic, CacheRow, CacheType};
 
-/// Keys that are widened and scored together.
+/// Keys that are widened and scored in one pass.
 const KEY_BLOCK: usize = 64;
 
-/// Writes the score of each query with each key: Σₕ wₕ · max(0, qₕ · k), as [queries, keys]. A score depends on query and key alone, not on
-/// the others. `scratch` is memory of any length.
+/// Writes the score of each query with each key: Σₕ wₕ · max(0, qₕ · k), as [queries, keys]. A score depends on its query and key alone, not on
+/// other queries or keys of the call. `scratch` is memory of any length.
 ///
 /// # Panics
 /// When shapes differ, or a key is not in the block table.
@@ -101,7 +101,7 @@ unsafe fn query_scores<S: Simd>(args: &IndexArgs<'_>, out: &mut [f32], scratch: 
     let (query, rest) = scratch.split_at_mut(lengths[0]);
     let (weights, rest) = rest.split_at_mut(lengths[1]);
     let (keys, products) = rest.split_at_mut(lengths[2]);
-    // heads as columns: the padding scores 0
+    // Heads as columns. Padding columns are 0, so their products do not count.
     for (k, row) in query.chunks_exact_mut(columns).enumerate() {
         row.fill(0.0);
         row.iter_mut().zip(args.q[k..].iter().step_by(width)).for_each(|(to, from)| *to = *from);
@@ -156,8 +156,8 @@ unsafe fn quantized<S: Simd>(args: &IndexArgs<'_>, out: &mut [f32], scratch: &mu
         let out = &mut out[start - args.rows.start..][..count];
         let keys = (args.cache.row(start).as_ptr(), args.cache.row_bytes());
         for (queries, products) in queries.iter().zip(products.chunks_exact_mut(KEY_BLOCK * LANES)) {
-            // SAFETY: the caller is compiled for `S`. The block's keys are contiguous, and behind the quants of
-            // each come the four bytes of its scale.
+            // SAFETY: the caller is compiled for `S`. The block's keys are contiguous, and the quants of each are followed by
+            // the four bytes of its scale.
             unsafe { queries.qk::<S, 4>(keys, count, products, &mut prefetch.next) };
         }
         for (i, score) in out.iter_mut().enumerate() {
@@ -175,7 +175,7 @@ mod tests {
     use crate::store_row;
 
     #[test]
-    fn scores_are_weighted_sums_of_positive_products_whatever_the_range_and_the_other_queries() {
+    fn scores_are_weighted_sums_of_positive_products_for_any_range_and_batch() {
         for (heads, width) in [(5, 24), (1, 8), (33, 128), (40, 72)] {
             for ty in CacheType::ALL {
                 for exact in [true, false] {
@@ -216,24 +216,24 @@ mod tests {
         let all = scores(0..queries, 0..keys);
         for (at, found) in all.iter().enumerate() {
             let (query, at) = (at / keys, at % keys);
-            // what the cache holds of the key
-            let mut held = vec![0.0; width];
-            crate::load_row(row, cache.row(at), &mut held);
+            // The key as the cache has rounded it.
+            let mut stored = vec![0.0; width];
+            crate::load_row(row, cache.row(at), &mut stored);
             let dot = |h: usize| -> f64 {
                 let q = &q[(query * heads + h) * width..][..width];
-                q.iter().zip(held.iter().copied()).map(|(q, k)| f64::from(*q) * f64::from(k)).sum()
+                q.iter().zip(stored.iter().copied()).map(|(q, k)| f64::from(*q) * f64::from(k)).sum()
             };
             let weight = |h: usize| f64::from(weights[query * heads + h]);
             let truth: f64 = (0..heads).map(|h| weight(h) * dot(h).max(0.0)).sum();
             let magnitude = |h: usize| -> f64 {
                 let q = &q[(query * heads + h) * width..][..width];
-                q.iter().zip(&held).map(|(q, k)| f64::from((q * k).abs())).sum()
+                q.iter().zip(&stored).map(|(q, k)| f64::from((q * k).abs())).sum()
             };
             let size: f64 = (0..heads).map(|h| weight(h).abs() * magnitude(h)).sum();
             let bound = match ty {
                 CacheType::Int8 if !exact => 0.01,
                 CacheType::F32 => 1e-6,
-                // both operands are rounded to nine bits
+                // Both operands are rounded to nine bits.
                 _ if !exact => 0.004,
                 _ => 1e-6,
             };

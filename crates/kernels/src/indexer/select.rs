@@ -1,10 +1,10 @@
 //! Partial selection in linear time: the positions of the largest scores.
 
-/// Bits of a score's key that one pass counts.
+/// Bits of a score's key that one pass counts: three passes cover 32 bits, and the counters of a pass (four sets of 2048) are 32 KB.
 const BITS: u32 = 11;
 
-/// Writes the positions of the `out.len()` largest scores, ascending: of equal scores the earliest ones, and −0 equals 0. NaN is larger than
-/// every number, or smaller if its sign is set. The result depends on the scores alone. `scratch` is memory of any length.
+/// Writes the positions of the `out.len()` largest scores in ascending order. Of equal scores the earliest are selected, and −0 equals 0. NaN is larger
+/// than every number, or smaller if its sign is set. The result depends on the scores alone. `scratch` is memory of any length.
 ///
 /// # Panics
 /// When there are fewer scores than positions, or more than a `u32` counts.
@@ -20,19 +20,19 @@ pub fn select_largest(scores: &[f32], out: &mut [u32], scratch: &mut Vec<u32>) {
     let threshold = threshold(scores, out.len(), scratch);
     let keys = scores.iter().map(|score| order_of(*score));
     let found = collect((0u32..).zip(keys).map(|(position, key)| (position, key >= threshold)), scratch);
-    // of the scores that equal the threshold the last ones are left out
+    // Of the scores that equal the threshold, the last ones are dropped.
     let mut surplus = found.len() - out.len();
     let selected = found.iter().rev().filter(|position| {
-        let left_out = surplus > 0 && order_of(scores[**position as usize]) == threshold;
-        surplus -= usize::from(left_out);
-        !left_out
+        let dropped = surplus > 0 && order_of(scores[**position as usize]) == threshold;
+        surplus -= usize::from(dropped);
+        !dropped
     });
     for (slot, position) in out.iter_mut().rev().zip(selected) {
         *slot = *position;
     }
 }
 
-/// Writes the values that are taken, in their order, and returns them. Without branches: which are taken cannot be predicted.
+/// Compacts the values whose flag is set into `out`, in order, and returns them. Branch-free: the flags are unpredictable.
 #[inline(always)]
 fn collect(values: impl Iterator<Item = (u32, bool)>, out: &mut [u32]) -> &mut [u32] {
     let mut count = 0;
@@ -46,15 +46,16 @@ fn collect(values: impl Iterator<Item = (u32, bool)>, out: &mut [u32]) -> &mut [
 /// An integer for each float that compares as the floats do.
 #[inline(always)]
 fn order_of(score: f32) -> u32 {
-    // −0 becomes 0
+    // Adding 0 turns −0 into 0.
     let bits = (score + 0.0).to_bits();
+    // Positive numbers sort above negative ones, and negative ones in the reverse order of their magnitudes.
     if bits >> 31 == 0 { bits | 1 << 31 } else { !bits }
 }
 
 /// The key of the `count`-th largest score. `candidates` has room for all keys.
 fn threshold(scores: &[f32], count: usize, candidates: &mut [u32]) -> u32 {
     let mut left = count;
-    // the upper bits of all scores, then the bits below among those whose upper bits are the threshold's
+    // Radix selection: the upper digit of all scores, then the next digit of the scores whose upper digits equal the threshold's.
     let mut shift = 32 - BITS;
     let keys = || scores.iter().map(|score| order_of(*score));
     let mut prefix = largest_digit(keys().map(|key| key >> shift), &mut left);
@@ -77,7 +78,7 @@ fn threshold(scores: &[f32], count: usize, candidates: &mut [u32]) -> u32 {
 
 /// The `left`-th largest of digits below 2^[`BITS`]; `left` becomes its rank among the digits that equal it.
 fn largest_digit(digits: impl Iterator<Item = u32>, left: &mut usize) -> u32 {
-    // counts in turn: neighbours are often equal, and an addition waits for the one before to the same count
+    // Four sets of counters in turn. Neighboring digits are often equal, and an increment of a counter waits for the previous store to it.
     let mut counts = [[0u32; 1 << BITS]; 4];
     for (at, digit) in digits.enumerate() {
         counts[at % 4][digit as usize & ((1 << BITS) - 1)] += 1;
@@ -111,14 +112,14 @@ mod tests {
     }
 
     #[test]
-    fn the_largest_are_those_of_a_stable_sort() {
+    fn selection_equals_a_stable_sort() {
         let mut state = 1u64;
         let mut next = || {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             (state >> 40) as f32 / (1 << 23) as f32 - 1.0
         };
         for (n, round) in [(1, 1.0), (7, 1.0), (100, 8.0), (3000, 1e6), (3000, 3.0)] {
-            // rounded coarsely, many are equal
+            // Coarse rounding makes many scores equal.
             let scores: Vec<f32> = (0..n).map(|_| (next() * round).round() / round).collect();
             for count in [0, 1, n / 3, n / 2, n - 1, n] {
                 assert_eq!(
@@ -131,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn of_equal_scores_the_earliest_are_chosen() {
+    fn of_equal_scores_the_earliest_are_selected() {
         assert_eq!(selected(&[0.0, -0.0, 0.0, -0.0, 0.0], 3), [0, 1, 2]);
         assert_eq!(selected(&[-1.0, 0.5, 0.5, 2.0, 0.5], 3), [1, 2, 3]);
         assert_eq!(selected(&[f32::NEG_INFINITY, f32::MIN, f32::INFINITY, f32::NAN], 2), [2, 3]);

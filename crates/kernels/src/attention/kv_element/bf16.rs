@@ -60,6 +60,7 @@ impl KvElement for bf16 {
             }
             end = i + 1;
         }
+        // Missing rows of the last panel must be finite: their weights are 0, and 0 · NaN is NaN. Later panels are not read.
         for row in end..end.next_multiple_of(PANEL) {
             for n in (0..width).step_by(K_STEP) {
                 out[Self::key_offset(width, row, n)..][..K_STEP].fill(bf16::ZERO);
@@ -90,7 +91,7 @@ mod tests {
     use super::*;
     use half::f16;
 
-    /// Checks that blocks are packed as the offsets say.
+    /// Checks that elements are packed at their offsets.
     fn check_layout<N: KvElement + Into<f32>>(width: usize, rows: usize) {
         let elements: Vec<f32> = (0..rows * width).map(|i| (i % 251) as f32 - 125.0).collect();
         let bytes: Vec<u8> = elements.iter().flat_map(|v| v.to_le_bytes()).collect();

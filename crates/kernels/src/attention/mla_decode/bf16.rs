@@ -1,11 +1,10 @@
 //! MLA decode in bf16, by AMX tiles or AVX512-BF16.
 //!
-//! Cached rows are left factors and queries right ones, so that scores have sixteen heads as the lanes of
+//! Cached rows are left factors and queries right factors, so that scores have sixteen heads as the lanes of
 //! vectors. For the weighted sum, weights are transposed, so that 32 cached rows of a head are a line, and
 //! cached rows are interleaved in pairs (VNNI), once for all heads.
 //!
-//! Queries and weights are rounded to bf16 (2⁻⁹ of each), cached rows only where they are not bf16, and sums
-//! are f32.
+//! Queries and weights are rounded to bf16 (2⁻⁹ of each), as are cached rows of other types. Sums are f32.
 #![allow(
     unsafe_code,
     reason = "vector instructions over addresses that the assertions on entry keep in bounds"
@@ -17,7 +16,7 @@ use crate::attention::scratch;
 use crate::attention::softmax::bf16::{MASKED, ScoreRows, SoftmaxWeights, softmax_block};
 use crate::attention::split_kv::PartialSoftmax;
 use crate::bf16::dot::{
-    Bf16Dot, CachedRows, KV_BLOCK, LoadedKv, TILE_ACC_LEN, TILE_LEN, leaves_scale_out, queries_len,
+    Bf16Dot, CachedRows, KV_BLOCK, LoadedKv, TILE_ACC_LEN, TILE_LEN, defers_scale, queries_len,
 };
 use crate::bf16::layout::{F32Matrix, aligned, below, transpose};
 use crate::bf16_layout::K_STEP;
@@ -100,11 +99,11 @@ impl<'a, D: Bf16Dot> Bf16Decode<'a, D> {
         sum.fill(0.0);
         sums.fill(0.0);
         if !heads.is_multiple_of(HEADS) {
-            // lanes of missing heads must hold finite scores
+            // Lanes of missing heads are computed too, and must hold finite scores.
             scores[(groups - 1) * KV_BLOCK * HEADS..].fill(0.0);
         }
         if columns > latent {
-            // and padding columns finite values
+            // Padding columns must hold finite values: bit patterns left in scratch may be NaN.
             pairs.fill(0.0);
         }
         let [queries, rows, weights, pairs] =
@@ -113,8 +112,8 @@ impl<'a, D: Bf16Dot> Bf16Decode<'a, D> {
         let mut dot = D::new();
         let (start, stride) = args.q.raw();
         let content = F32Matrix { start, stride, rows: heads, cols: width };
-        // SAFETY: `heads` rows of `width` elements, and room for `queries_len`. Scores are then exponents of
-        // 2.
+        // The factor log₂ e makes scores exponents of 2.
+        // SAFETY: `heads` rows of `width` elements, and room for `queries_len`.
         unsafe { dot.pack_queries(content, args.scale * std::f32::consts::LOG2_E, queries) }
         Bf16Decode { dot, stored, heads, columns, queries, loaded, scores, weights, max, sum, sums }
     }
@@ -123,7 +122,7 @@ impl<'a, D: Bf16Dot> Bf16Decode<'a, D> {
 impl<D: Bf16Dot> DecodeKernel for Bf16Decode<'_, D> {
     const KV_BLOCK: usize = KV_BLOCK;
 
-    // rows are loaded while they are scored
+    // Without `load`: the dot product loads rows while it scores others.
     #[inline(always)]
     unsafe fn qk(&mut self, block: &KvBlock<'_>, prefetch: &mut KvPrefetch) {
         let (start, stride, count) = (block.address(), block.stride(), block.count);
@@ -141,8 +140,9 @@ impl<D: Bf16Dot> DecodeKernel for Bf16Decode<'_, D> {
             let lanes = group * HEADS..(group + 1) * HEADS;
             let weights = self.weights.wrapping_add(group * steps * TILE_LEN);
             let (max, sum) = (&mut self.max[lanes.clone()], &mut self.sum[lanes]);
+            // Padding rows of the last k-step get the weight 0.
             scores[block.count * HEADS..].fill(MASKED);
-            let scales = leaves_scale_out(&self.stored).then_some(self.loaded.scales.cast_const());
+            let scales = defers_scale(&self.stored).then_some(self.loaded.scales.cast_const());
             let rows = ScoreRows { start: scores.as_ptr(), stride: HEADS, count: steps * K_STEP, scales };
             // SAFETY: the CPU has the instructions of `D`, AVX512-BF16 among them; a block of scores has at
             // least `steps` · 32 rows, and `weights` has a tile per step for each group.
@@ -215,7 +215,7 @@ static ORDER: [[i32; 16]; 2] = {
     let mut order = [[0; 16]; 2];
     let mut column = 0;
     while column < 32 {
-        // quarters of eight columns: four of the first tile, four of the second
+        // Eight columns are in the same quarter of both tiles: four in the first tile, four in the second.
         let lane = column / 8 * 4 + column % 4;
         order[column / 16][column % 16] = (lane + column % 8 / 4 * 16) as i32;
         column += 1;

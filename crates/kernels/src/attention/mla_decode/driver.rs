@@ -8,7 +8,7 @@
 use crate::kv_cache::{CacheView, KvPrefetch};
 use std::ops::Range;
 
-/// Consecutive cached rows, all in one page: the row `start` and those after it follow one another in memory.
+/// Consecutive cached rows, all in one page, so that they are contiguous in memory.
 #[derive(Clone, Copy)]
 pub(super) struct KvBlock<'a> {
     pub cache: &'a CacheView<'a>,
@@ -16,7 +16,7 @@ pub(super) struct KvBlock<'a> {
     pub start: usize,
     /// Number of rows, at least 1 and at most the kernel's [`KV_BLOCK`](DecodeKernel::KV_BLOCK).
     pub count: usize,
-    /// Whether no block came before it in this call.
+    /// Whether this is the first block of the call.
     pub is_first: bool,
 }
 
@@ -33,7 +33,7 @@ impl KvBlock<'_> {
         self.cache.row_bytes()
     }
 
-    /// Bytes of the row `index` of the block.
+    /// The bytes of row `index` of the block.
     #[inline(always)]
     pub fn row(&self, index: usize) -> &[u8] {
         self.cache.row(self.start + index)
@@ -42,8 +42,8 @@ impl KvBlock<'_> {
 
 /// One arithmetic of MLA decode: its operands, scratch, running softmax and sums.
 ///
-/// Prefetching is spread over [`qk`](Self::qk) and [`pv`](Self::pv): issued all at once, it would outrun
-/// memory.
+/// Prefetching is spread over [`qk`](Self::qk) and [`pv`](Self::pv): in one burst, more requests would be issued than a core
+/// keeps in flight.
 ///
 /// # Safety
 /// Callers of each method are compiled for the kernel's instruction set, on a CPU that has it; methods are
@@ -53,7 +53,7 @@ pub(super) trait DecodeKernel {
     /// Cached rows of a block.
     const KV_BLOCK: usize;
 
-    /// Converts the rows of a block, where scores or sums do not read the cache itself.
+    /// Converts the rows of a block, if scores or sums do not read the cache itself.
     #[inline(always)]
     unsafe fn load(&mut self, block: &KvBlock<'_>) {
         let _ = block;

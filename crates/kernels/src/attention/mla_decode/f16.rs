@@ -1,11 +1,11 @@
 //! MLA decode in half precision: AVX512-FP16 multiplies cached f16 rows as they are stored, 32 elements per
 //! instruction.
 //!
-//! Queries are scaled to at most 1/128 and rounded to f16; a score has 32 f16 accumulators, which are summed
-//! in f32. Weights are relative to the max of their block and divided by 64; at most 64 weighted rows are
-//! summed in f16, blocks in f32. Nothing can overflow, whatever finite values the cache holds. Each rounding
-//! is 2⁻¹² of a partial sum, so that a score s is within about 2⁻¹⁰ · |s| and the result within about 2⁻¹⁰ of
-//! the largest value, much less on average.
+//! Queries are scaled to at most 1/128 and rounded to f16. A score has 32 f16 accumulators, which are summed
+//! in f32. Weights are relative to the max of their block and divided by 64. At most 64 weighted rows are
+//! summed in f16, blocks in f32. Nothing can overflow for any finite values in the cache. Each rounding
+//! is 2⁻¹² of a partial sum, so a score s is within about 2⁻¹⁰ · |s| and the result within about 2⁻¹⁰ of
+//! the largest value; errors are much smaller on average.
 #![allow(
     unsafe_code,
     reason = "vector instructions over addresses that the assertions on entry keep in bounds"
@@ -24,7 +24,7 @@ use crate::kv_cache::KvPrefetch;
 use latent_types::CacheType;
 use std::arch::x86_64::*;
 
-/// Rows and heads of a register tile of scores.
+/// Rows and heads of a register tile of scores: sixteen accumulators.
 const MR: usize = 4;
 
 /// As [`AttendFn`](crate::AttendFn), for up to [`HEADS`] heads over a cache of f16.
@@ -58,9 +58,9 @@ unsafe fn attend_checked(args: &AttendArgs<'_>, part: &mut PartialSoftmax<'_>, m
     let (heads, width, latent) = (args.q.rows(), args.cache.width(), args.latent);
     let (padded, columns) = (width.next_multiple_of(F16_LANES), latent.next_multiple_of(F16_LANES));
     let tiled = heads.next_multiple_of(MR);
-    // sums are made in place if whole vectors fit there
-    let apart = if latent == columns { 0 } else { HEADS * columns };
-    let lengths = [HEADS * padded / 2, F16_CHAIN * HEADS, F16_CHAIN * HEADS, apart];
+    // Sums are computed in the result if whole vectors fit there, else in scratch.
+    let separate_len = if latent == columns { 0 } else { HEADS * columns };
+    let lengths = [HEADS * padded / 2, F16_CHAIN * HEADS, F16_CHAIN * HEADS, separate_len];
     let [queries, scores, weights, sums] = scratch::resize(memory, lengths);
     let (queries, weights) = (words(queries), words(weights));
     let mut factors = [0.0; HEADS];
@@ -70,7 +70,7 @@ unsafe fn attend_checked(args: &AttendArgs<'_>, part: &mut PartialSoftmax<'_>, m
         // SAFETY: the caller is compiled for AVX512-FP16.
         *factor = args.scale * std::f32::consts::LOG2_E * unsafe { scale_to_f16(args.q.row(head), out) };
     }
-    let (out, out_row) = if apart == 0 { part.o.raw_mut() } else { (sums.as_mut_ptr(), columns) };
+    let (out, out_row) = if separate_len == 0 { part.o.raw_mut() } else { (sums.as_mut_ptr(), columns) };
     // SAFETY: the caller is compiled for AVX512-FP16.
     let running = unsafe { F16Softmax::new() };
     let mut kernel =
@@ -94,11 +94,11 @@ struct F16Decode<'a> {
     latent: usize,
     /// Scaled queries, a line of f16 pairs per head, padded to whole vectors.
     queries: &'a [u32],
-    /// What undoes the scaling of each head, times the factor on scores, for exponents of 2.
+    /// Per head: inverse of the query's scaling · factor on scores · log₂ e. Scores are then exponents of 2.
     factors: [f32; HEADS],
     /// A line of heads per row.
     scores: &'a mut [f32],
-    /// The same: weights, each twice as f16.
+    /// A line of weights per row, each twice as f16.
     weights: &'a mut [u32],
     /// Sums: whole vectors per head, `out_row` elements apart.
     out: *mut f32,
@@ -170,7 +170,7 @@ impl F16Decode<'_> {
         );
         let tail: __mmask32 = (1u64 << (width - whole)).wrapping_sub(1) as u32;
         for row in (0..count).step_by(MR) {
-            // the last tile reads its last row several times
+            // A last tile with fewer rows repeats its last one.
             let lines: [*const u8; MR] =
                 std::array::from_fn(|r| from.wrapping_add((row + r).min(count - 1) * 2 * width));
             for head in (0..heads).step_by(MR) {
@@ -190,6 +190,8 @@ impl F16Decode<'_> {
                                     acc[h * MR + r] = _mm512_fmadd_ph(q, keys[r], acc[h * MR + r]);
                                 }
                             }
+                            // In every other tile: a step reads four lines of the block, and two of the four tiles of sixteen heads prefetch one
+                            // each. `pv` prefetches the other half.
                             if head % (2 * MR) == 0 {
                                 prefetch(ahead);
                             }
@@ -250,12 +252,12 @@ unsafe fn sum_accumulators(v: [__m512h; 16]) -> __m512 {
                 _mm512_add_ph(low, _mm512_castps_ph(_mm512_shuffle_f32x4::<$high>(a, b)))
             }};
         }
-        // quarters: two of one vector and two of the next; then one of each of four
+        // Quarters: two of one vector and two of the next; then one of each of four. Two additions are in f16, which `MAX_QUERY` keeps finite.
         macro_rules! four {
             ($i:expr) => {{
                 let (ab, cd) = (fold!(v[$i], v[$i + 1], 0x44, 0xee), fold!(v[$i + 2], v[$i + 3], 0x44, 0xee));
                 let abcd = _mm512_castph_si512(fold!(ab, cd, 0x88, 0xdd));
-                // eight f16 of each in f32, as four sums
+                // Eight f16 of each vector in f32, added to four sums.
                 let low = _mm512_cvtxph_ps(_mm256_castsi256_ph(_mm512_castsi512_si256(abcd)));
                 let high = _mm512_cvtxph_ps(_mm256_castsi256_ph(_mm512_extracti64x4_epi64::<1>(abcd)));
                 let (x, y) =
@@ -266,7 +268,7 @@ unsafe fn sum_accumulators(v: [__m512h; 16]) -> __m512 {
         let (a, b, c, d) = (four!(0), four!(4), four!(8), four!(12));
         let ac = _mm512_add_ps(_mm512_unpacklo_ps(a, c), _mm512_unpackhi_ps(a, c));
         let bd = _mm512_add_ps(_mm512_unpacklo_ps(b, d), _mm512_unpackhi_ps(b, d));
-        // a c a c and b d b d, to be summed over their halves: a b c d
+        // a c a c and b d b d, whose halves are added to a b c d.
         let (low, high) = (_mm512_unpacklo_ps(ac, bd), _mm512_unpackhi_ps(ac, bd));
         _mm512_add_ps(low, high)
     }

@@ -3,8 +3,8 @@
 //!
 //! A query's RoPE part is scaled to at most 1/128 and rounded to f16; its products have two f16 accumulators.
 //! Weights are relative to the max of their block and are multiplied by the scale of their row, relative to
-//! the largest scale of the block; at most 64 weighted rows of quants are summed in f16, blocks in f32.
-//! Nothing can overflow, and roundings are as in [`f16`](super::f16).
+//! the largest scale of the block. At most 64 weighted rows of quants are summed in f16, blocks in f32.
+//! Nothing can overflow, and rounding errors are as in [`f16`](super::f16).
 #![allow(
     unsafe_code,
     reason = "vector instructions over addresses that the assertions on entry keep in bounds"
@@ -29,14 +29,13 @@ const KV_BLOCK: usize = F16_CHAIN;
 /// Columns that are summed together: quants of a vector.
 const COLUMNS: usize = 64;
 
-/// Largest weight times scale: [`KV_BLOCK`] products with quants stay finite.
+/// Largest weight times scale: [`KV_BLOCK`] products with quants, 64 · 4 · 128 = 32 768, stay finite.
 const MAX_WEIGHT: f32 = 4.0;
 
-/// Block scales below this count as zero.
+/// Block scales up to this count as zero, since [`MAX_WEIGHT`] / scale could overflow.
 const MIN_SCALE: f32 = 1e-30;
 
-/// The bits of 1024 + 128 in f16: a quant biased by 128, with 0x64 as its upper byte, is this where the quant
-/// is 0.
+/// The bits of 1024 + 128 in f16, the value of quant 0: a biased byte below the upper byte 0x64 is the f16 1024 + byte.
 const ZERO_QUANT: i16 = 0x6480;
 
 /// Rows of a register tile of RoPE scores.
@@ -74,7 +73,7 @@ unsafe fn attend_checked(args: &AttendArgs<'_>, part: &mut PartialSoftmax<'_>, m
     let (heads, latent) = (args.q.rows(), args.latent);
     let rope = args.cache.width() - latent;
     let columns = latent.next_multiple_of(COLUMNS);
-    // pairs of a RoPE query, in whole vectors
+    // Pairs of a RoPE query, in whole vectors.
     let pairs = rope.next_multiple_of(16) / 2;
     let lengths = [
         queries_len(latent),
@@ -130,17 +129,17 @@ struct Int8F16Decode<'a> {
     rope: usize,
     /// The content of queries, quantized.
     queries: QuantizedQueries<'a>,
-    /// Their RoPE parts, a line of heads per pair of f16.
+    /// The RoPE parts of queries, a line of heads per pair of f16.
     rope_queries: &'a [u32],
-    /// What undoes the scaling of each head's RoPE part, times the factor on scores, for exponents of 2.
+    /// Per head: inverse of the RoPE part's scaling · factor on scores · log₂ e. Scores are then exponents of 2.
     factors: [f32; HEADS],
     /// Scales of the block's rows.
     scales: [f32; KV_BLOCK],
     /// A line of heads per row.
     scores: &'a mut [f32],
-    /// The same: weights, each twice as f16.
+    /// A line of weights per row, each twice as f16.
     weights: &'a mut [u32],
-    /// Sums, a line per head; its columns are permuted, see [`unpermute`].
+    /// Sums, a line per head, with permuted columns: see [`unpermute`].
     sums: &'a mut [f32],
     running: F16Softmax,
 }
@@ -172,6 +171,7 @@ impl DecodeKernel for Int8F16Decode<'_> {
     unsafe fn softmax(&mut self, block: &KvBlock<'_>) {
         let scales = &self.scales[..block.count];
         let max_scale = scales.iter().fold(0.0f32, |m, s| m.max(*s));
+        // Weights include the scales of the rows, so that quants are summed without them.
         let to_weight = if max_scale > MIN_SCALE { MAX_WEIGHT / max_scale } else { 0.0 };
         let (scores, weights) =
             (&self.scores[..block.count * HEADS], &mut self.weights[..block.count * HEADS]);
@@ -229,7 +229,7 @@ impl Int8F16Decode<'_> {
                         }
                         let factors = _mm512_loadu_ps(factors.as_ptr());
                         unrolled!(ROWS, r => {
-                            // the two accumulators of each head
+                            // The two accumulators of each head: the f16 halves of a 32-bit lane.
                             let all = _mm512_castph_si512(acc[r]);
                             let all = _mm512_add_ph(acc[r], _mm512_castsi512_ph(_mm512_srli_epi32::<16>(all)));
                             let halves = _mm512_cvtepi32_epi16(_mm512_castph_si512(all));
@@ -251,13 +251,13 @@ impl Int8F16Decode<'_> {
     }
 }
 
-/// Rows of a block with their weights, and the factors of earlier sums and of the block's sums per head.
+/// Rows of a block with their weights, and per head the factors of earlier sums and of the block's sums.
 struct WeightedRows<'a> {
     from: *const u8,
     stride: usize,
     count: usize,
     weights: *const u32,
-    /// Whether this is the first pass, without earlier sums to rescale.
+    /// Whether this is the first block, without earlier sums to rescale.
     first: bool,
     alpha: &'a [f32; HEADS],
     beta: &'a [f32; HEADS],
@@ -277,7 +277,7 @@ unsafe fn pv(block: &WeightedRows<'_>, heads: usize, latent: usize, sums: &mut [
         macro_rules! strips {
             ($heads:literal) => {{
                 for column in (0..latent).step_by(COLUMNS) {
-                    // quants beyond the last are not read
+                    // Elements beyond the quants are the RoPE part, or beyond the cache: they are not read.
                     let mask = u64::MAX >> (COLUMNS - (latent - column).min(COLUMNS));
                     for half in 0..2 {
                         // SAFETY: heads and columns of `sums`, as asserted; rows by the caller's promise.
@@ -327,7 +327,7 @@ unsafe fn strip<const H: usize, const UPPER: bool>(
 ) {
     // SAFETY: rows below `count`, heads and columns by the caller's promise; masked lanes are not read.
     unsafe {
-        // 0x64 as the upper byte makes an f16 of 1024 + quant
+        // An unpack and a subtraction convert quants: with 0x64 as upper byte, the f16 is 1024 + biased quant, exactly.
         let (upper, zero_point) =
             (_mm512_set1_epi8(0x64), _mm512_castsi512_ph(_mm512_set1_epi16(ZERO_QUANT)));
         let mut acc = [_mm512_setzero_ph(); H];
@@ -362,12 +362,12 @@ unsafe fn strip<const H: usize, const UPPER: bool>(
     }
 }
 
-/// Puts the columns of a line of sums in order. Of each 64, the lower eights of each sixteen come first, as
-/// byte unpacking leaves them.
+/// Restores the order of the columns of a line of sums. Byte unpacking within 128-bit quarters leaves, of each 64 columns, the
+/// lower eight of each sixteen first.
 #[inline(always)]
 fn unpermute(sums: &[f32], out: &mut [f32]) {
     for (i, eight) in out.chunks_mut(8).enumerate() {
-        // the i-th eight: its vector, its sixteen, and whether it is the upper half
+        // Of the i-th eight columns: its vector, its sixteen, and whether it is the upper half.
         let (vector, pair, upper) = (i / 8, i % 8 / 2, i % 2);
         let at = vector * COLUMNS + upper * COLUMNS / 2 + pair * 8;
         eight.copy_from_slice(&sums[at..at + eight.len()]);

@@ -1,8 +1,7 @@
 //! Queries quantized to 8 bits, and their integer dot products with quantized cached latents.
 //!
-//! Heads are lanes: one instruction multiplies four quants of a cached row with those of sixteen heads, so
-//! that nothing is summed across a register. A head's query has a scale per [`GROUP`] elements, its largest
-//! magnitude / 127.
+//! Heads are lanes: one instruction multiplies four quants of a cached row with four quants of each of sixteen heads, so
+//! nothing is summed across a register. A head's query has a scale per [`GROUP`] elements: their largest magnitude / 127.
 #![allow(unsafe_code, reason = "generic over instruction sets: see `Simd`")]
 
 use crate::MatrixView;
@@ -15,8 +14,8 @@ use crate::simd::Simd;
 /// Elements of a query with one scale.
 const GROUP: usize = 128;
 
-/// Bytes of a cached int8 row of nearly every published model: 512 + 2 · 64 + 4. A constant stride takes one
-/// address register instead of sixteen.
+/// Bytes of a cached int8 row of nearly every published MLA model: 512 + 2 · 64 + 4. With a constant stride, the addresses
+/// of sixteen rows are one register and constant offsets.
 pub(super) const LATENT_ROW: usize = 644;
 
 /// Quantized queries of all heads.
@@ -98,6 +97,7 @@ impl<'a> QuantizedQueries<'a> {
                     row += $rows;
                 }};
             }
+            // Up to twice as many rows as in matmul, where the quants of a sub-block take registers too.
             match (count - row).min(2 * S::MR) {
                 16.. => tile!(16),
                 4.. => tile!(4),
@@ -106,7 +106,7 @@ impl<'a> QuantizedQueries<'a> {
         }
     }
 
-    /// A register tile of `R` rows. `STRIDE` is the stride where it is a constant, else 0.
+    /// A register tile of `R` rows. `STRIDE` is the stride if it is a compile-time constant, else 0.
     ///
     /// # Safety
     /// As for [`qk`](Self::qk), of `R` rows; `out` has a line for each.
@@ -147,10 +147,10 @@ impl<'a> QuantizedQueries<'a> {
 }
 
 /// Quantizes a group to 8 bits, four elements per word. Returns the scale and −128 · Σ quants; the scale is
-/// NaN where an element is not finite.
+/// NaN if an element is not finite.
 #[inline(always)]
 fn quantize(elements: &[f32; GROUP], out: &mut [u32]) -> (f32, i32) {
-    // bits of magnitudes compare like integers, and NaN is above all of them
+    // Bits of magnitudes compare like integers, and those of NaN are the largest.
     let mut largest = 0;
     for v in elements {
         largest = largest.max(v.to_bits() & 0x7fff_ffff);
@@ -161,7 +161,7 @@ fn quantize(elements: &[f32; GROUP], out: &mut [u32]) -> (f32, i32) {
     };
     let (mut quants, mut sum) = ([0u8; GROUP], 0);
     for (quant, v) in quants.iter_mut().zip(elements) {
-        // adding 1.5 · 2^23 rounds to the nearest integer, even, and leaves it in the low bits
+        // Adding 1.5 · 2^23 (bits 0x4b40_0000) rounds to the nearest integer, ties to even, and leaves it in the low bits.
         let rounded = ((v * inverse + 12_582_912.0).to_bits() as i32).wrapping_sub(0x4b40_0000);
         sum += rounded;
         *quant = rounded as u8;
@@ -178,7 +178,7 @@ pub(super) fn transpose_words(lines: &[u32], width: usize, out: &mut [u32]) {
     assert!(lines.len() == HEADS * width && out.len() >= HEADS * width, "words of all heads");
     for from in (0..width).step_by(HEADS) {
         let count = HEADS.min(width - from);
-        // 16 × 16 squares, which the compiler transposes in registers
+        // Squares of 16 × 16, which the compiler transposes in registers.
         let mut square = [[0; HEADS]; HEADS];
         for (head, line) in square.iter_mut().enumerate() {
             line[..count].copy_from_slice(&lines[head * width + from..][..count]);

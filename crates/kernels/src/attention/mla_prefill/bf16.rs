@@ -1,8 +1,8 @@
-//! Prefill attention in bf16, by AMX tiles or AVX512-BF16, and its keys.
+//! Prefill attention in bf16, by AMX tiles or AVX512-BF16, and the expansion of its keys.
 //!
 //! Scores are keys · queries: a row per cached row, with queries as the lanes of vectors, so that nothing is
-//! summed or compared across a register. Weights become a right factor as they are made, two cached rows per
-//! line, and results are values · weights, with queries as lanes again until all is summed.
+//! summed or compared across a register. The softmax writes weights as a right factor, two cached rows per
+//! line. Results are values · weights, with queries as lanes again; they are transposed once at the end.
 //!
 //! Factors are rounded to bf16 (2⁻⁹ of each), sums are f32.
 #![allow(
@@ -64,7 +64,7 @@ impl PrefillShape {
     }
 }
 
-/// Queries are in sets of 32, the last one padded.
+/// Queries are in sets of 32, the width of a panel; the last set is padded.
 struct Bf16Prefill<'a, D> {
     dot: D,
     expanded: &'a ExpandedKv<'a, bf16>,
@@ -76,7 +76,7 @@ struct Bf16Prefill<'a, D> {
     scores: &'a mut [f32],
     /// Weights of one set: a right panel.
     weights: *mut bf16,
-    /// Per set and panel of values a square of sums.
+    /// Per set and panel of values, a square of 32 × 32 sums.
     sums: &'a mut [f32],
     /// Running max and sum of each query.
     max: &'a mut [f32],
@@ -144,6 +144,7 @@ impl<D: Bf16Dot> PrefillKernel for Bf16Prefill<'_, D> {
         // SAFETY: the CPU has the instructions of `D`, AVX512-BF16 among them; `weights` has room for a
         // k-step per panel of keys.
         unsafe {
+            // Masks are needed only if the first query does not attend to the last key: in the blocks at the diagonal.
             if tile.position_of(first) + 1 < tile.start + panels * PANEL {
                 mask_future(scores, tile.position_of(first), tile.start);
             }
@@ -165,8 +166,9 @@ impl<D: Bf16Dot> PrefillKernel for Bf16Prefill<'_, D> {
         for (panel, square) in sums.chunks_exact_mut(SQUARE).enumerate() {
             let left =
                 [(values.wrapping_add(panel * KV_BLOCK / K_STEP * STEP_LEN), panels), (std::ptr::null(), 0)];
+            // The first block replaces the sums, which were not initialized.
             // SAFETY: the block has `panels` k-steps of each panel of values, as checked on entry, and there
-            // are as many of weights. The sums of the first block are new.
+            // are as many of weights.
             unsafe { self.dot.panels(left, self.weights, tile.block > 0, square.as_mut_ptr()) }
         }
     }
@@ -189,8 +191,8 @@ unsafe fn softmax_both(scores: &[f32], max: &mut [f32], sum: &mut [f32], weights
     factors
 }
 
-/// Packs right panels of at most 32 queries, content and RoPE part, times their factors on scores. Scores are
-/// then exponents of 2.
+/// Packs right panels of at most 32 queries, content and RoPE part, multiplied by their factors on scores and by log₂ e:
+/// scores are then exponents of 2, and the softmax needs no multiplication.
 ///
 /// # Safety
 /// There is room for as many k-steps; the CPU has AVX512-BF16.
@@ -211,7 +213,7 @@ unsafe fn pack_queries(rows: MatrixView<'_>, nope: usize, scales: &[f32], out: *
 
 crate::isa::isa_fn! { Avx512;
 /// Causal mask: scores of keys after a query's position become [`MASKED`]. `query` and `key` are the
-/// positions of the first of both.
+/// positions of the first query and the first key.
 ///
 /// # Safety
 /// The CPU has AVX-512.
@@ -219,7 +221,7 @@ unsafe fn mask_future(scores: &mut [f32], query: usize, key: usize) {
     let lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     for (i, line) in scores.chunks_exact_mut(PANEL).enumerate() {
         for (half, scores) in line.chunks_exact_mut(16).enumerate() {
-            // the last key that each query sees, counted from the first of the block
+            // The last key that each query attends to, counted from the first of the block; negative for none.
             let last = _mm512_set1_epi32((query + 16 * half) as i32 - key as i32);
             let hidden = _mm512_cmplt_epi32_mask(_mm512_add_epi32(last, lanes), _mm512_set1_epi32(i as i32));
             // SAFETY: sixteen elements.
@@ -253,6 +255,7 @@ crate::isa::isa_fn! { Avx512;
 /// # Safety
 /// The CPU has AVX-512.
 unsafe fn rescale(sums: &mut [f32], factors: &[f32; PANEL]) {
+    // The running max rarely changes after the first blocks.
     if *factors == [1.0; PANEL] {
         return;
     }

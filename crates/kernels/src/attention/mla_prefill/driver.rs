@@ -14,9 +14,9 @@ pub(super) struct PrefillTile {
     pub block: usize,
     /// Position of its first key.
     pub start: usize,
-    /// Queries of the call; the last of them sees the first key at least.
+    /// Queries of the call. The last one attends at least to the first key.
     pub queries: Range<usize>,
-    /// Keys of the block that the last query sees.
+    /// Keys of the block that the last query attends to.
     pub keys: usize,
     /// Position of the first query of the call.
     pub position: usize,
@@ -28,7 +28,7 @@ impl PrefillTile {
         self.position + query
     }
 
-    /// Keys of the block, of `keys_per_block`, that a query sees. It must see the first.
+    /// Keys of the block, of `keys_per_block`, that a query attends to. The first one must be among them.
     #[inline(always)]
     pub fn visible(&self, query: usize, keys_per_block: usize) -> usize {
         (self.position_of(query) + 1 - self.start).min(keys_per_block)
@@ -45,20 +45,20 @@ pub(super) trait PrefillKernel {
     /// Keys of a block.
     const KV_BLOCK: usize;
 
-    /// Queries of a tile: tiles begin with multiples of this. 1: a tile has all queries that see the block.
+    /// Queries of a tile: tiles begin with multiples of this. 1: a tile has all queries that attend to the block.
     const Q_TILE: usize;
 
     /// Scores of the tile's queries with its keys.
     unsafe fn qk(&mut self, tile: &PrefillTile);
 
-    /// Masks keys that a query does not see, turns scores into weights, and updates the running max and sum.
+    /// Masks keys that a query does not attend to, turns scores into weights, and updates the running max and sum.
     unsafe fn softmax(&mut self, tile: &PrefillTile);
 
     /// Rescales earlier sums and adds the weighted values.
     unsafe fn pv(&mut self, tile: &PrefillTile);
 }
 
-/// Runs a kernel for queries, the first at `position`, over all blocks that any of them sees.
+/// Runs a kernel for queries, the first at `position`, over all blocks that any of them attends to.
 ///
 /// # Safety
 /// As for [`PrefillKernel`]; the kernel has these queries, and keys and values up to the position of the last
@@ -67,7 +67,7 @@ pub(super) trait PrefillKernel {
 pub(super) unsafe fn run<K: PrefillKernel>(kernel: &mut K, position: usize, queries: usize) {
     let length = position + queries;
     for (block, start) in (0..length).step_by(K::KV_BLOCK).enumerate() {
-        // queries before the block see nothing of it
+        // Causal: earlier queries do not attend to this block. Rounded down to a whole tile, whose scores are masked.
         let mut first = start.saturating_sub(position) / K::Q_TILE * K::Q_TILE;
         while first < queries {
             let end = if K::Q_TILE > 1 { queries.min(first + K::Q_TILE) } else { queries };

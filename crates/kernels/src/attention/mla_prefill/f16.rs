@@ -62,6 +62,7 @@ unsafe fn attend_checked(
     );
     let [max, sum, block_max, block_sum, alpha, beta] = scratch::cut(rest, [queries; 6]);
     let (scaled, weights) = (words(scaled), words(weights));
+    // Queries are scaled to a fixed magnitude so that sums of products cannot overflow in f16. The scores, in f32, undo it.
     for (i, line) in scaled.chunks_exact_mut(line).enumerate() {
         // SAFETY: the caller is compiled for AVX512-FP16; `factor_row` asserts that the line has room.
         let undo = unsafe { factor_row(args.q.row(i), line) };
@@ -91,11 +92,11 @@ struct F16Prefill<'a> {
     /// Scaled queries as left factors, `line` elements each.
     scaled: &'a [u32],
     line: usize,
-    /// What undoes the scaling of each query, times its factor on scores, for exponents of 2.
+    /// Per query: inverse of its scaling · factor on scores · log₂ e. Scores are then exponents of 2.
     factors: &'a [f32],
     /// Per query a line of keys.
     scores: &'a mut [f32],
-    /// The same: weights, each twice as f16.
+    /// Per query a line of weights, each twice as f16.
     weights: &'a mut [u32],
     /// Weighted sums, `columns` elements per query.
     sums: &'a mut [f32],
@@ -219,6 +220,7 @@ unsafe fn expand_checked(args: &ExpandArgs<'_, f16>, keys: &mut [f16], memory: &
         // elements per chunk; the caller is compiled for AVX512-FP16.
         unsafe {
             multiply(left, &product, Accumulation::Replace, &mut None);
+            // Clamped to the finite range, as latents and values are (`KvElement::load`).
             let max = _mm512_set1_ps(f16::MAX.to_f32_const());
             let min = _mm512_sub_ps(_mm512_setzero_ps(), max);
             for (out, line) in keys.chunks_exact_mut(16).zip(products.chunks_exact(16)) {

@@ -1,4 +1,4 @@
-//! Prefill attention in f32, and its keys.
+//! Prefill attention in f32, and the expansion of its keys.
 #![allow(unsafe_code, reason = "generic over instruction sets: see `Simd`")]
 
 use super::driver::{self, PrefillKernel, PrefillTile};
@@ -28,6 +28,7 @@ pub(in crate::attention) unsafe fn attend<S: Simd>(
     let (queries, width) = (args.q.rows(), nope + rope);
     let lengths = [queries * width, queries * KEYS, queries, queries];
     let [scaled, scores, max, sum] = scratch::resize(memory, lengths);
+    // The factor on scores multiplies the queries, once per call instead of once per block of keys.
     for (i, line) in scaled.chunks_exact_mut(width).enumerate() {
         line.iter_mut().zip(args.q.row(i)).for_each(|(s, q)| *s = q * args.scales[i]);
         out.row_mut(i).fill(0.0);
@@ -56,7 +57,7 @@ pub(in crate::attention) unsafe fn attend<S: Simd>(
 struct F32Prefill<'a, 'o, S> {
     expanded: &'a ExpandedKv<'a>,
     mask: Option<&'a KeyMask>,
-    /// Queries times their factor on scores.
+    /// Queries, multiplied by their factor on scores.
     scaled: &'a [f32],
     /// Per query a line of keys: scores, then weights.
     scores: &'a mut [f32],

@@ -8,7 +8,8 @@ use crate::math::exp2_bf16;
 use half::bf16;
 use std::arch::x86_64::*;
 
-/// The score of a masked key: far below any other, and yet finite.
+/// The score of a masked key: far below any other, but finite. If all keys of a block are masked, −∞ − −∞ would be NaN.
+/// With finite scores their weights are 1, and the first visible key rescales the sums by 2^(−1e30) = 0.
 pub(in crate::attention) const MASKED: f32 = -1e30;
 
 /// Rows of sixteen scores, in exponents of 2.
@@ -18,11 +19,11 @@ pub(in crate::attention) struct ScoreRows {
     pub stride: usize,
     /// Rows, a multiple of 4.
     pub count: usize,
-    /// What the weights of each row are multiplied by where they are stored, but not in the running sum.
+    /// Factor of each row's stored weights: the deferred scale of its values. It does not apply to the running sum.
     pub scales: Option<*const f32>,
 }
 
-/// Where weights are stored as a right factor: two rows per line of bf16 pairs, sixteen lines per k-step.
+/// Output for weights as a right factor: two rows per line of bf16 pairs, sixteen lines per k-step.
 pub(in crate::attention) struct SoftmaxWeights {
     pub start: *mut bf16,
     /// Elements from one k-step to the next.
@@ -52,7 +53,7 @@ pub(in crate::attention) unsafe fn softmax_block(
             };
         }
         let before = _mm512_loadu_ps(max.as_ptr());
-        // four accumulators, to hide the latency of a maximum
+        // Four accumulators hide the latency of a maximum.
         let mut lanes = [before; 4];
         for i in (0..count).step_by(4) {
             for (k, largest) in lanes.iter_mut().enumerate() {
@@ -61,6 +62,7 @@ pub(in crate::attention) unsafe fn softmax_block(
         }
         let [a, b, c, d] = lanes;
         let largest = _mm512_max_ps(_mm512_max_ps(a, b), _mm512_max_ps(c, d));
+        // The running sum adds weights in f32, before they are rounded to bf16.
         let mut totals = [_mm512_setzero_ps(); 2];
         for i in (0..count).step_by(2) {
             let first = exp2_bf16(_mm512_sub_ps(row!(i), largest));

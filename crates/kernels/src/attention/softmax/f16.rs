@@ -1,7 +1,8 @@
 //! Online softmax whose weights are rounded to f16, relative to the max of their block, in powers of two.
 //!
-//! A block's weighted sum is kept in f16, so that weights are scaled down (see [`MAX_WEIGHT`]); blocks are
-//! joined in f32: new sum = `alpha` · earlier sum + `beta` · block sum.
+//! A block's weighted sum is in f16, so weights are scaled down (see [`MAX_WEIGHT`]). Blocks are combined in f32: new
+//! sum = `alpha` · earlier sum + `beta` · block sum. Relative to the running max, the weights of a block with low scores
+//! would be subnormal in f16.
 #![allow(unsafe_code, reason = "vector instructions over slices whose lengths are asserted")]
 
 use crate::attention::args::HEADS;
@@ -36,7 +37,7 @@ impl F16Softmax {
         F16Softmax { max, sum, alpha: [0.0; HEADS], beta: [0.0; HEADS] }
     }
 
-    /// Joins the max of a block and the sum of its weights relative to it. `undo` is the factor that turns
+    /// Adds a block: its max, and the sum of its weights relative to that max. `undo` is the factor that turns
     /// the block's scaled weights into plain ones.
     ///
     /// # Safety
@@ -46,7 +47,7 @@ impl F16Softmax {
         // SAFETY: stores of sixteen elements to arrays of sixteen, in a caller compiled for AVX512-FP16.
         unsafe {
             let max = _mm512_max_ps(block_max, self.max);
-            // −∞ − max before the first block: 0
+            // Before the first block: 2^(−∞ − max) = 0.
             let alpha = exp2_f16(_mm512_sub_ps(self.max, max));
             let own = exp2_f16(_mm512_sub_ps(block_max, max));
             self.sum = _mm512_fmadd_ps(self.sum, alpha, _mm512_mul_ps(block_sum, own));
@@ -73,9 +74,8 @@ impl F16Softmax {
         part.sum[..heads].copy_from_slice(&sum[..heads]);
     }
 
-    /// Turns the scores of a block, a line of heads per cached row, into weights, each twice as f16. With
-    /// `row_factors` the weight of row i is multiplied by the i-th of them too; `undo` as in
-    /// [`update_running_max`](Self::update_running_max).
+    /// Turns the scores of a block, a line of heads per cached row, into weights, each twice as f16. Stored weights are
+    /// multiplied by `weight_factors`; `undo` as in [`update_running_max`](Self::update_running_max).
     ///
     /// # Safety
     /// As for [`new`](Self::new).
@@ -107,7 +107,7 @@ impl F16Softmax {
     }
 }
 
-/// What weights of a block are multiplied by before they are rounded to f16.
+/// Factors of a block's weights, applied before they are rounded to f16.
 pub(in crate::attention) trait WeightFactors {
     /// Factor of the weights of a row.
     fn of_row(&self, row: usize) -> f32;
@@ -129,7 +129,7 @@ impl WeightFactors for (&[f32], f32) {
     }
 }
 
-/// Turns the scores of one query of prefill, keys as lanes, times `factor`, into weights; those from
+/// Turns the scores of one query of prefill, keys as lanes, times `factor`, into weights; keys from
 /// `visible` on are masked. Returns the max of the block and the sum of the weights relative to it.
 ///
 /// # Safety
@@ -168,7 +168,7 @@ pub(in crate::attention) unsafe fn softmax_row(
     }
 }
 
-/// Per query of prefill: the running max and sum, and the factors that join a block.
+/// Per query of prefill: the running max and sum, and the factors that combine a block with earlier ones.
 pub(in crate::attention) struct QueryState<'a> {
     pub max: &'a mut [f32],
     pub sum: &'a mut [f32],
@@ -182,7 +182,7 @@ pub(in crate::attention) struct QueryState<'a> {
 }
 
 impl QueryState<'_> {
-    /// Joins a block for the queries from `first` on, sixteen at a time.
+    /// Adds a block for the queries from `first` on, sixteen at a time: one exponential per query would be scalar.
     ///
     /// # Safety
     /// The caller is compiled for AVX512-FP16, and the CPU has it.
@@ -208,7 +208,7 @@ impl QueryState<'_> {
                 }
                 let (block_max, old) = (load!(self.block_max), load!(self.max));
                 let new = _mm512_max_ps(block_max, old);
-                // −∞ − max before the first block: 0
+                // Before the first block: 2^(−∞ − max) = 0.
                 let earlier = exp2_f16(_mm512_sub_ps(old, new));
                 let block = exp2_f16(_mm512_sub_ps(block_max, new));
                 let block_sum = _mm512_mul_ps(load!(self.block_sum), block);

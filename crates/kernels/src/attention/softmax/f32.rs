@@ -25,12 +25,13 @@ impl F32Softmax {
         let mut max = self.max;
         for line in scores.chunks_exact(HEADS) {
             for l in 0..HEADS {
+                // One `maxps`. `f32::max` also handles NaN, which takes several instructions.
                 max[l] = if line[l] > max[l] { line[l] } else { max[l] };
             }
         }
         let mut factors = [0.0; HEADS];
         for l in 0..HEADS {
-            // no rescaling where the max stays, also where both are −∞ and the difference would be NaN
+            // An unchanged max needs no rescaling. It may be −∞, so that the difference would be NaN.
             factors[l] = if self.max[l] == max[l] { 1.0 } else { exp(self.max[l] - max[l]) };
             self.sum[l] *= factors[l];
         }
@@ -52,8 +53,8 @@ impl F32Softmax {
     }
 }
 
-/// The same for one query of prefill, keys as lanes: scores from `visible` on are masked. Returns the factor
-/// that rescales earlier sums.
+/// Turns the scores of one query of prefill, keys as lanes, into weights, and updates its max and sum. Scores from
+/// `visible` on are masked. Returns the factor that rescales earlier sums.
 #[inline(always)]
 pub(in crate::attention) fn softmax_row(
     scores: &mut [f32],

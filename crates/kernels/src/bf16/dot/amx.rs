@@ -1,5 +1,5 @@
-//! AMX tile instructions. Their intrinsics are unstable, so they are inline assembly; a whole register tile
-//! of products is one `asm!`, since the compiler does not know what tile registers hold between two.
+//! AMX tile instructions. Their intrinsics are unstable, so they are inline assembly. A whole register tile
+//! of products is one `asm!`, since the compiler does not preserve tile registers between two.
 #![allow(unsafe_code, reason = "inline assembly")]
 
 use super::{Bf16Dot, CachedRows, KV_BLOCK, LANES, LoadedKv, TILE_ACC_LEN, TILE_LEN, TILE_ROWS, store_pairs};
@@ -17,13 +17,15 @@ use std::time::Instant;
 /// Outputs of a register tile: two AMX tiles.
 pub(crate) const NR: usize = 32;
 
-/// Eight tiles of sixteen rows of 64 bytes.
+/// Operand of `ldtilecfg` (Intel SDM): the palette, the bytes per row of each tile from byte 16 on, the rows of each
+/// tile from byte 48 on. Eight tiles of sixteen rows of 64 bytes.
 #[repr(C, align(64))]
 struct AmxTileConfig([u8; 64]);
 
 static CONFIG: AmxTileConfig = {
     let mut config = [0; 64];
-    config[0] = 1; // the palette of eight tiles
+    // Palette 1: eight tiles of at most 1 KB.
+    config[0] = 1;
     let mut tile = 0;
     while tile < 8 {
         config[16 + 2 * tile] = 64;
@@ -33,8 +35,9 @@ static CONFIG: AmxTileConfig = {
     AmxTileConfig(config)
 };
 
-/// The configured tiles of this thread. Dropping it releases them, so that the OS need not save their state
-/// for a thread that does other things.
+/// The configured tiles of this thread. Dropping it releases them, so that the OS need not save 8 KB of tile state at
+/// each later context switch.
+// The raw pointer makes it neither `Send` nor `Sync`: the configuration belongs to a thread.
 pub(crate) struct AmxTiles(PhantomData<*mut ()>);
 
 impl AmxTiles {
@@ -56,11 +59,13 @@ impl AmxTiles {
         (to, to_stride): (*mut f32, usize),
     ) {
         let (from, from_stride) = from.unwrap_or((std::ptr::null(), 0));
+        // The loop below decrements before it tests, so that 0 steps would be 2^64.
         if steps == 0 {
             return;
         }
-        // SAFETY: addresses by the caller's promise; the tiles stay configured while `self` lives. Tiles 0 to
-        // 3 are accumulators, 4 and 5 rows, 6 and 7 weights: each loaded tile is used in two products.
+        // Tiles 0 to 3 are accumulators, 4 and 5 rows, 6 and 7 weights: each loaded tile is used in two products. Loads are
+        // placed between products so that they overlap.
+        // SAFETY: addresses by the caller's promise; the tiles stay configured while `self` lives.
         unsafe {
             if T == 2 {
                 asm!(
@@ -175,7 +180,10 @@ impl Bf16Dot for AmxTiles {
         add: bool,
         to: *mut f32,
     ) {
+        // As in `multiply`, the loop runs at least once.
         assert!(first.1 > 0, "steps of a panel");
+        // At the end of a part, `xchg` fetches the second part's steps and leaves 0 in their place, which ends the loop the
+        // next time.
         // SAFETY: addresses by the caller's promise; the tiles stay configured while `self` lives, and are
         // used as in `multiply`.
         unsafe {
@@ -252,6 +260,7 @@ impl Bf16Dot for AmxTiles {
     ) {
         let steps = steps(block.stored.width());
         assert!(steps > 0, "steps of a panel");
+        // Half of the prefetches here and half in `pv`, before the tile loops, which are assembly without prefetches.
         // SAFETY: rows and room by the caller's promise; every CPU with AMX has AVX-512.
         let (left, stride) = unsafe {
             ahead.prefetch::<Avx512>(ahead.lines / 2);
@@ -405,8 +414,8 @@ impl AmxTiles {
     }
 }
 
-/// Addresses of four times sixteen rows of whole k-steps, and their stride in bytes: in the cache, or, where
-/// rows or elements of a row are missing, in `copied`, padded with zeros.
+/// Addresses of four times sixteen rows of whole k-steps, and their stride in bytes. Rows are read in the cache if they
+/// are whole k-steps; a last tile with missing rows, or rows of another width, are copied to `copied`, padded with zeros.
 ///
 /// # Safety
 /// The block's rows are bf16, and `copied` has room for a block of whole k-steps.
@@ -427,7 +436,7 @@ unsafe fn left(
         }
     }
     let tile = |tile: usize| {
-        // tiles beyond the last are computed in vain, from the last one
+        // Tiles beyond the last repeat it, and their results are discarded: one assembly loop for four tiles.
         let tile = tile.min(block.count.div_ceil(TILE_ROWS) - 1);
         let from = if tile < whole { block.start.cast() } else { copied.cast_const() };
         from.wrapping_add(tile * TILE_ROWS * line)
@@ -467,7 +476,7 @@ impl Drop for AmxTiles {
     }
 }
 
-/// Rounds of a measurement, of four tile products each.
+/// Rounds of a measurement, with four tile products each. Four accumulators hide the latency of a product.
 const PEAK_ROUNDS: usize = 20_000;
 
 /// Multiply-adds per second of the instruction `$dot` on one core.
@@ -505,12 +514,12 @@ macro_rules! peak {
     }};
 }
 
-/// Multiply-adds of bf16 per second of one core's tiles, from registers.
+/// bf16 multiply-adds per second of one core's tiles, without loads.
 pub(crate) fn bf16_peak() -> f64 {
     peak!("tdpbf16ps", 32)
 }
 
-/// The same for 8-bit integers.
+/// int8 multiply-adds per second of one core's tiles, without loads.
 pub(crate) fn integer_peak() -> f64 {
     peak!("tdpbssd", 64)
 }

@@ -2,9 +2,8 @@
 //! times a pair of a left row in all lanes.
 //!
 //! Zen 5 does two such products per cycle: half of its rate in 8-bit integers, twice its rate in f32. Their
-//! latency is six cycles, so that at least twelve accumulators are kept in registers. It broadcasts less than
-//! two elements per cycle from different cache lines, so that each broadcast should serve at least two
-//! products.
+//! latency is six cycles, so at least twelve accumulators are kept in registers. Zen 5 broadcasts fewer than
+//! two elements per cycle from different cache lines, so each broadcast should serve at least two products.
 #![allow(unsafe_code, reason = "vector instructions over addresses that callers keep in bounds")]
 
 use super::vectors::{as_bf16, line};
@@ -68,7 +67,7 @@ impl Bf16Dot for Avx512Bf16Dot {
     ) {
         let share = ahead.lines.div_ceil(groups * heads.div_ceil(PV_HEADS) * steps);
         for group in 0..groups {
-            // all heads are multiplied with the columns of a group while these are in the L1 cache
+            // Groups of columns outside, heads inside: the columns of a group stay in L1 for all heads.
             for head in (0..heads).step_by(PV_HEADS) {
                 let (lanes, lane) = (head / LANES, head % LANES);
                 // SAFETY: addresses inside those of the caller's promise, since tiles have sixteen rows; the
@@ -100,7 +99,7 @@ crate::isa::isa_fn! { Avx512Bf16;
 /// # Safety
 /// As there; the CPU has AVX512-BF16.
 unsafe fn panels(left: [(*const bf16, usize); 2], right: *const bf16, add: bool, to: *mut f32) {
-    /// Rows of a register tile.
+    /// Rows of a register tile: 8 × 2 accumulators, and each broadcast serves two products.
     const MR: usize = 8;
     for row in (0..PANEL).step_by(MR) {
         // SAFETY: rows of 32 in `left` and `to`, and k-steps of the parts, by the caller's promise.
@@ -137,7 +136,7 @@ unsafe fn panels(left: [(*const bf16, usize); 2], right: *const bf16, add: bool,
 }
 }
 
-/// Heads of a register tile, of 64 columns.
+/// Heads of a register tile of 64 columns: 4 × 4 accumulators, and each broadcast serves four products.
 const PV_HEADS: usize = 4;
 
 crate::isa::isa_fn! { Avx512Bf16;

@@ -1,5 +1,5 @@
-//! Loads cached rows for AVX512-BF16: converts them to bf16, some rows × one k-step at a time, and
-//! interleaves them in pairs in the same pass.
+//! Loading of cached rows for AVX512-BF16: converts some rows × one k-step at a time to bf16, and interleaves
+//! them in pairs in the same pass.
 #![allow(unsafe_code, reason = "vector instructions over addresses that callers keep in bounds")]
 
 use super::{CachedRows, K_STEP, LoadedKv, store_pairs};
@@ -40,11 +40,11 @@ pub(super) unsafe fn load_block<N: KvFormat, const R: usize>(
     }
 }
 
-/// [`load_block`] of `R` rows that are all inside the block, and of a whole k-step: few instructions, to run
-/// during products.
+/// [`load_block`] of `R` rows that are all inside the block, and of a whole k-step. Without masks it is few instructions, which
+/// run during products.
 ///
 /// # Safety
-/// As for [`Bf16Dot::qk`](super::Bf16Dot::qk); rows and k-step are such.
+/// As for [`Bf16Dot::qk`](super::Bf16Dot::qk); the rows are inside the block, and the k-step is whole.
 #[inline(always)]
 pub(super) unsafe fn load_block_whole<N: KvFormat, const R: usize>(
     block: &CachedRows,
@@ -93,14 +93,14 @@ pub(super) trait KvFormat {
     const BYTES: usize;
 
     /// Whether the content is loaded without the scale of its row.
-    const LEAVES_SCALE_OUT: bool = false;
+    const DEFERS_SCALE: bool = false;
 
     /// Number of k-steps of a row that [`whole`](KvFormat::whole) can load.
     fn whole_steps(stored: &CacheRow) -> usize {
         stored.width() / K_STEP
     }
 
-    /// One of these k-steps: few instructions.
+    /// Loads one of these k-steps in few instructions.
     ///
     /// # Safety
     /// `row` is the address of a row; the CPU has AVX512-BF16.
@@ -110,14 +110,14 @@ pub(super) trait KvFormat {
         unsafe { Self::part(stored, row, step, !0) }
     }
 
-    /// The elements of the mask of any k-step, and zeros.
+    /// Loads the elements of any k-step that are in the mask, and zeros for the others.
     ///
     /// # Safety
     /// `row` is the address of a row that has the elements of the mask; the CPU has AVX512-BF16.
     unsafe fn part(stored: &CacheRow, row: *const u8, step: usize, mask: __mmask32) -> __m512i;
 }
 
-/// 32 elements of f16, where the mask has them, as bf16.
+/// Up to 32 elements of f16, selected by the mask, as bf16.
 ///
 /// # Safety
 /// They are at `from`; the CPU has AVX512-BF16.
@@ -157,8 +157,7 @@ impl KvFormat for Bf16Kv {
     }
 }
 
-/// Rows of a quantized type: the latent, then a RoPE part of f16. A k-step of the latent is a block of those types
-/// that have blocks.
+/// Rows of a quantized type: the latent, then a RoPE part of f16. In types with blocks, a k-step of the latent is a block.
 macro_rules! quantized_kv {
     ($name:ident, $ty:expr) => {
         pub(super) struct $name;
@@ -171,6 +170,7 @@ macro_rules! quantized_kv {
 
             fn whole_steps(stored: &CacheRow) -> usize {
                 let content = stored.content;
+                // If quants end inside a k-step, only the k-steps before it are handled here; `part` decodes the others.
                 if content.is_multiple_of(K_STEP) { stored.width() / K_STEP } else { content / K_STEP }
             }
 
@@ -207,13 +207,13 @@ quantized_kv!(Q8Kv, CacheType::Q8_0);
 quantized_kv!(Q4Kv, CacheType::Q4_0);
 quantized_kv!(ScaledFp8Kv, CacheType::Fp8);
 
-/// Rows of F8_E4M3 whose content is whole k-steps: see [`leaves_scale_out`](super::leaves_scale_out).
+/// Rows of F8_E4M3 whose content is whole k-steps: see [`defers_scale`](super::defers_scale).
 pub(super) struct Fp8Kv;
 
 impl KvFormat for Fp8Kv {
     const BYTES: usize = K_STEP;
 
-    const LEAVES_SCALE_OUT: bool = true;
+    const DEFERS_SCALE: bool = true;
 
     #[inline(always)]
     unsafe fn part(stored: &CacheRow, row: *const u8, step: usize, mask: __mmask32) -> __m512i {
@@ -228,7 +228,8 @@ impl KvFormat for Fp8Kv {
     }
 }
 
-/// The bf16 of codes of F8_E4M3 without their sign: the lower byte of each, and the upper one.
+/// The bf16 of the F8_E4M3 codes without sign: the lower bytes, and the upper bytes. Two look-ups convert 32 codes, subnormals
+/// included.
 static FP8_BYTES: [[u8; 128]; 2] = {
     let mut bytes = [[0; 128]; 2];
     let mut code = 0;
@@ -272,16 +273,17 @@ unsafe fn load_fp8(from: *const u8) -> __m512i {
     unsafe {
         let codes = _mm512_castsi256_si512(_mm256_loadu_si256(from.cast()));
         let codes = _mm512_permutexvar_epi8(_mm512_loadu_si512(TWICE.as_ptr().cast()), codes);
-        // bytes outside a mask stay codes, then lower bytes
+        // Bytes outside the mask stay unchanged: codes after the first look-up, lower bytes after the second.
         let lower = _mm512_mask2_permutex2var_epi8(table!(0, 0), codes, LOWER_BYTES, table!(0, 1));
         let bits = _mm512_mask2_permutex2var_epi8(table!(1, 0), lower, !LOWER_BYTES, table!(1, 1));
-        // bits | (codes & sign)
+        // bits | (codes & sign): the upper byte of each pair of equal bytes has the sign.
         _mm512_ternarylogic_epi64::<0xf8>(bits, codes, _mm512_set1_epi16(i16::MIN))
     }
 }
 
 crate::isa::isa_fn! { Avx512Bf16;
 /// A k-step of a row of any type, decoded to f32 first.
+// Not inlined: it runs only for the last k-step of a row and for last rows, and its code would bloat the loops of every format.
 ///
 /// # Safety
 /// `row` is the address of a row that has the elements of the mask; the CPU has AVX512-BF16.

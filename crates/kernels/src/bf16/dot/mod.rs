@@ -20,7 +20,7 @@ use half::bf16;
 use latent_types::{CacheRow, CacheType};
 use std::arch::x86_64::*;
 
-/// Cached rows of a block of MLA decode: those of a page, which follow one another in memory.
+/// Cached rows of a block of MLA decode: the rows of a page, which are contiguous.
 pub(crate) const KV_BLOCK: usize = 64;
 
 /// Heads (or queries) whose scores are the lanes of a vector.
@@ -36,12 +36,12 @@ pub(crate) const TILE_LEN: usize = TILE_ROWS * K_STEP;
 /// Elements of an f32 tile: accumulators.
 pub(crate) const TILE_ACC_LEN: usize = TILE_ROWS * LANES;
 
-/// Cached rows that follow one another in memory, at most [`KV_BLOCK`].
+/// At most [`KV_BLOCK`] contiguous cached rows.
 #[derive(Clone, Copy)]
 pub(crate) struct CachedRows {
-    /// Address of the first.
+    /// Address of the first row.
     pub start: *const u8,
-    /// Their format.
+    /// Format of a row.
     pub stored: CacheRow,
     /// Bytes of a row.
     pub stride: usize,
@@ -55,7 +55,7 @@ impl CachedRows {
         self.start.wrapping_add(row * self.stride)
     }
 
-    /// Scale of a row that has one.
+    /// Scale of a row, in formats that have one.
     ///
     /// # Safety
     /// The row is one of the block.
@@ -66,24 +66,25 @@ impl CachedRows {
     }
 }
 
-/// Where the rows of a block are stored as bf16 while they are scored.
+/// Scratch for the rows of a block as bf16, written while they are scored.
 #[derive(Clone, Copy)]
 pub(crate) struct LoadedKv {
     /// Room for [`KV_BLOCK`] rows of whole k-steps.
     pub rows: *mut bf16,
     /// The first `latent` elements as right factors: per 64 columns and 32 rows four tiles, two rows per
-    /// line. Of 32 columns the first tile has 0 to 3, 8 to 11, 16 to 19 and 24 to 27, as unpacking within
-    /// 128-bit quarters leaves them.
+    /// line. Of 32 columns the first tile has 0 to 3, 8 to 11, 16 to 19 and 24 to 27: unpacking works within
+    /// 128-bit quarters. Restoring the order of the sums once costs less than permuting every row.
     pub pairs: *mut bf16,
     /// Elements of a row that are values too, and are stored in `pairs`.
     pub latent: usize,
-    /// Room for the scales of [`KV_BLOCK`] rows, for those that [leave theirs out](leaves_scale_out).
+    /// Room for the scales of [`KV_BLOCK`] rows, if they are [deferred](defers_scale).
     pub scales: *mut f32,
 }
 
-/// Whether rows are loaded without the scale of their content: codes of F8_E4M3 are numbers of bf16, so that scores and
-/// weights are multiplied by the scale instead of every element.
-pub(crate) fn leaves_scale_out(stored: &CacheRow) -> bool {
+/// Whether rows are loaded without the scale of their content. Every F8_E4M3 number is exact in bf16, so the scale
+/// multiplies a row's scores and weights instead of each element. The scale must not apply to the RoPE part, so the content
+/// must be whole k-steps.
+pub(crate) fn defers_scale(stored: &CacheRow) -> bool {
     stored.ty == CacheType::Fp8 && stored.content.is_multiple_of(K_STEP)
 }
 
@@ -113,8 +114,8 @@ unsafe fn store_pairs(first: __m512i, second: __m512i, out: *mut bf16) {
 /// Products of bf16 in the shapes that attention has. Panels are those of
 /// [`bf16_layout`](crate::bf16_layout).
 ///
-/// A value of such a type proves that the CPU has the instructions. Memory at output addresses must not be
-/// accessed by anyone else during a call.
+/// A value of such a type proves that the CPU has the instructions. No other thread may access the memory at
+/// output addresses during a call.
 pub(crate) trait Bf16Dot {
     /// Prepares this thread.
     ///
@@ -141,11 +142,11 @@ pub(crate) trait Bf16Dot {
     unsafe fn pack_queries(&mut self, queries: F32Matrix, factor: f32, to: *mut bf16);
 
     /// Scores of the rows of a block with `right` = (queries, heads): per sixteen heads [`KV_BLOCK`] rows of
-    /// sixteen. The rows are loaded too, up to a multiple of 32 with zeros for missing ones. Lanes of missing
-    /// heads get finite values or keep what they had. Prefetches about half of `ahead`.
+    /// sixteen. The rows are loaded too, padded with zeros to a multiple of 32 rows. Lanes of missing
+    /// heads get finite values or stay unchanged. Prefetches about half of `ahead`.
     ///
     /// # Safety
-    /// * the rows are there in a type that [`reads`](Bf16Dot::reads) accepts, and `loaded` has room for a
+    /// * the block's rows are of a type that [`reads`](Bf16Dot::reads) accepts, and `loaded` has room for a
     ///   block;
     /// * `right` is the address of [packed](Bf16Dot::pack_queries) queries of the rows' width, of at least
     ///   one head;

@@ -1,15 +1,16 @@
 //! Scores of MLA decode by AVX512-BF16: a vector holds four heads × four pairs of terms, one head per 128-bit
 //! quarter, and four pairs of a cached row are broadcast to all quarters.
 //!
-//! So 16 bytes of a row serve as many products as there are vectors of heads, and heads are padded to a
-//! multiple of four only.
+//! So 16 bytes of a row serve one product per vector of heads, and heads are padded to a multiple of four
+//! only. With sixteen heads × one pair per vector, 16 heads took 107 instead of 95 ns per cached row, and 20 heads 226
+//! instead of 143 (Zen 5; measured: docs/notes/attention-kernels.md).
 #![allow(unsafe_code, reason = "vector instructions over addresses that callers keep in bounds")]
 
 use super::load_kv::{
     Bf16Kv, F16Kv, Fp8Kv, Int8Kv, KvFormat, Q4Kv, Q8Kv, ScaledFp8Kv, load_block, load_block_whole,
 };
 use super::vectors::{as_bf16, line};
-use super::{CachedRows, K_STEP, KV_BLOCK, LANES, LoadedKv, leaves_scale_out};
+use super::{CachedRows, K_STEP, KV_BLOCK, LANES, LoadedKv, defers_scale};
 use crate::bf16::layout::{F32Matrix, below, pair};
 use crate::bf16_layout::steps;
 use crate::kv_cache::{CACHE_LINE, KvPrefetch};
@@ -41,8 +42,8 @@ fn pass_sizes(vectors: usize) -> impl Iterator<Item = usize> {
 }
 
 crate::isa::isa_fn! { Avx512Bf16;
-/// As [`Bf16Dot::pack_queries`](super::Bf16Dot::pack_queries): pass by pass, and per eight terms the vectors
-/// of the pass.
+/// As [`Bf16Dot::pack_queries`](super::Bf16Dot::pack_queries). The order is that of reading: pass by pass, and per eight
+/// terms the vectors of the pass.
 ///
 /// # Safety
 /// As there; the CPU has AVX512-BF16.
@@ -101,9 +102,9 @@ pub(super) unsafe fn qk(
             CacheType::Int8 => qk.begin::<Int8Kv>(ahead, to),
             CacheType::Q8_0 => qk.begin::<Q8Kv>(ahead, to),
             CacheType::Q4_0 => qk.begin::<Q4Kv>(ahead, to),
-            CacheType::Fp8 if leaves_scale_out(&block.stored) => qk.begin::<Fp8Kv>(ahead, to),
+            CacheType::Fp8 if defers_scale(&block.stored) => qk.begin::<Fp8Kv>(ahead, to),
             CacheType::Fp8 => qk.begin::<ScaledFp8Kv>(ahead, to),
-            // not read: see `Bf16Dot::reads`
+            // Excluded by `Bf16Dot::reads`.
             CacheType::F32 => {}
         }
     }
@@ -119,17 +120,16 @@ struct BlockScores<'a> {
 
 /// Rows to load while others are multiplied.
 struct NextKvRows {
-    /// The first.
+    /// Index of the first row.
     row: usize,
     loaded: LoadedKv,
-    /// K-steps of them to load.
+    /// K-steps to load.
     steps: usize,
     /// Whether to prefetch the rows after them.
     prefetch: bool,
 }
 
-// No closures here: they would not be compiled with the target features of the function that this is inlined
-// into.
+// No closures here: one that is not inlined is compiled without the target features of the caller.
 impl BlockScores<'_> {
     /// # Safety
     /// As for [`qk`].
@@ -137,7 +137,8 @@ impl BlockScores<'_> {
     unsafe fn begin<N: KvFormat>(&self, ahead: &mut KvPrefetch, to: *mut f32) {
         // SAFETY: the caller's promise; there is room for the scales of a block.
         unsafe {
-            if N::LEAVES_SCALE_OUT {
+            if N::DEFERS_SCALE {
+                // Padding rows get 1: their scores must stay finite.
                 for row in 0..KV_BLOCK {
                     *self.loaded.scales.add(row) =
                         if row < self.block.count { self.block.scale(row) } else { 1.0 };
@@ -151,9 +152,10 @@ impl BlockScores<'_> {
         }
     }
 
-    /// A few rows at a time, so that they and the queries stay in the L1 cache. While they are multiplied the
-    /// next are loaded, k-step by k-step: rounding and interleaving use the execution ports that the products
-    /// leave idle.
+    /// Scores `R` rows at a time, so that they and the queries stay in L1. The next rows are loaded meanwhile, k-step by
+    /// k-step: rounding and interleaving use execution ports that the products leave idle.
+    // Three passes over 64 rows, through L2, took 291 instead of 116 ns per cached row (Zen 5).
+    // measured: docs/notes/attention-kernels.md
     ///
     /// # Safety
     /// As for [`qk`].
@@ -165,13 +167,13 @@ impl BlockScores<'_> {
         // SAFETY: rows below the block's padded count, k-steps below `steps`, and vectors of heads below
         // those packed.
         unsafe {
-            self.load_rest::<N, R>(0, steps, 0);
+            self.load_remaining::<N, R>(0, steps, 0);
             for first in (0..count).step_by(R) {
                 let row = first + R;
                 let whole = if row + R <= count { N::whole_steps(&self.block.stored) } else { 0 };
                 let mut next =
-                    NextKvRows { row, loaded: self.place::<R>(row, steps), steps: whole, prefetch: true };
-                let left = self.place::<R>(first, steps).rows.cast_const();
+                    NextKvRows { row, loaded: self.row_buffer::<R>(row, steps), steps: whole, prefetch: true };
+                let left = self.row_buffer::<R>(first, steps).rows.cast_const();
                 let (mut right, mut vector) = (self.right.0, 0);
                 for vectors in pass_sizes(vectors) {
                     let to = to.add(first * LANES);
@@ -187,17 +189,19 @@ impl BlockScores<'_> {
                     vector += vectors;
                     right = right.add(vectors * FOUR * steps * K_STEP);
                 }
-                self.load_rest::<N, R>(row, steps, whole);
+                self.load_remaining::<N, R>(row, steps, whole);
             }
+            // `pv` multiplies whole k-steps of 32 rows, so padding rows are stored too, as zeros. The loop above has loaded the first
+            // `R` rows after the last.
             for first in (count.next_multiple_of(R)..count.next_multiple_of(K_STEP)).step_by(R).skip(1) {
-                self.load_rest::<N, R>(first, steps, 0);
+                self.load_remaining::<N, R>(first, steps, 0);
             }
         }
     }
 
-    /// Where rows are loaded to: double buffering, so that the rows before them stay.
+    /// The buffer of `R` rows: one of two, so that the next rows do not overwrite the current ones.
     #[inline(always)]
-    fn place<const R: usize>(&self, row: usize, steps: usize) -> LoadedKv {
+    fn row_buffer<const R: usize>(&self, row: usize, steps: usize) -> LoadedKv {
         let rows = self.loaded.rows.wrapping_add(row / R % 2 * R * steps * K_STEP);
         LoadedKv { rows, ..self.loaded }
     }
@@ -207,12 +211,12 @@ impl BlockScores<'_> {
     /// # Safety
     /// As for [`qk`].
     #[inline(always)]
-    unsafe fn load_rest<N: KvFormat, const R: usize>(&self, first: usize, steps: usize, done: usize) {
+    unsafe fn load_remaining<N: KvFormat, const R: usize>(&self, first: usize, steps: usize, done: usize) {
         if first < self.block.count.next_multiple_of(K_STEP) {
             for step in done..steps {
                 // SAFETY: rows below the block's padded count, and k-steps of their width.
                 unsafe {
-                    load_block::<N, R>(self.block, first, self.place::<R>(first, steps), step);
+                    load_block::<N, R>(self.block, first, self.row_buffer::<R>(first, steps), step);
                 }
             }
         }
@@ -231,8 +235,9 @@ impl BlockScores<'_> {
         ahead: &mut KvPrefetch,
         (to, vector): (*mut f32, usize),
     ) {
-        // a length that the compiler does not know: unrolled, the loop loads the pairs of a whole k-step
-        // first and spills them
+        // A trip count that the compiler cannot deduce. It would unroll the loop, load the pairs of a whole k-step first and
+        // spill them (150 instead of 106 ns per cached row).
+        // measured: docs/notes/attention-kernels.md
         let length = black_box(K_STEP);
         // SAFETY: `R` rows of `steps` k-steps at `left`, as many packed vectors at `right`, and rows of
         // scores at `to`, as `run` passes them; the rows are those before the next.
@@ -253,7 +258,8 @@ impl BlockScores<'_> {
                         }
                     }
                 }
-                if N::LEAVES_SCALE_OUT && (step + 1) * K_STEP == self.block.stored.content {
+                // After the last k-step of the content and before the RoPE part, which has no scale.
+                if N::DEFERS_SCALE && (step + 1) * K_STEP == self.block.stored.content {
                     let scales = self.loaded.scales.add(next.row - R);
                     for (i, acc) in acc.iter_mut().enumerate() {
                         let scale = _mm512_set1_ps(*scales.add(i));
@@ -266,7 +272,7 @@ impl BlockScores<'_> {
                     load_block_whole::<N, R>(self.block, next.row, next.loaded, step);
                 }
                 if next.prefetch {
-                    // half of the bytes of the next rows
+                    // Half of the bytes of the next rows; `pv` prefetches the other half.
                     ahead.prefetch_all::<Avx512>(R * N::BYTES / CACHE_LINE / 2);
                 }
                 left = left.add(R * K_STEP);
@@ -292,7 +298,7 @@ unsafe fn store_four_rows([a, b, c, d]: [__m512; 4], to: *mut f32) {
     unsafe {
         let ab = _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
         let cd = _mm512_add_ps(_mm512_unpacklo_ps(c, d), _mm512_unpackhi_ps(c, d));
-        // one head per quarter, with its four rows
+        // One head per quarter, with its four rows.
         let by_head = _mm512_add_ps(_mm512_shuffle_ps::<0x44>(ab, cd), _mm512_shuffle_ps::<0xee>(ab, cd));
         let order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
         let by_row = _mm512_permutexvar_ps(order, by_head);
