@@ -18,8 +18,8 @@ pub(crate) struct AttentionRow {
     pub kernel: KernelFn,
 }
 
-/// Every attention kernel. Kernels that need features beyond their tier (f16 or bf16 arithmetic) are included only
-/// if the CPU has them.
+/// Every attention kernel. Kernels that need features beyond their tier (f16 or bf16 arithmetic)
+/// are included only if the CPU has them.
 pub(crate) fn rows() -> Vec<AttentionRow> {
     let mut rows = generic_rows();
     #[cfg(target_arch = "x86_64")]
@@ -115,7 +115,8 @@ fn bf16_rows() -> Vec<AttentionRow> {
 fn amx_rows() -> Vec<AttentionRow> {
     use crate::bf16::{MIN_ROWS, dot::AmxTiles};
     let (prefill, expand) = tiers::prefill_bf16::<AmxTiles>();
-    // Decode reads a bf16 cache only. bf16 has three mantissa bits fewer than f16, and every CPU with AMX has AVX512-FP16 for an f16 cache.
+    // Decode reads a bf16 cache only. bf16 has three mantissa bits fewer than f16, and every CPU
+    // with AMX has AVX512-FP16 for an f16 cache.
     let decode = KernelFn::AttendLatent(tiers::decode_bf16::<AmxTiles>());
     let rows = [
         (OpKind::AttendExpanded, None, MIN_ROWS, KernelFn::PrefillAttnBf16(prefill)),

@@ -1,12 +1,13 @@
 //! The bf16 layout that AMX tiles read, and where expanded keys and values are stored in it.
 //!
-//! A *k-step* is 32 rows (or columns) × 32 terms: two tiles of 1 KB. A *left* panel stores a k-step as 32
-//! rows of 32 elements, row-major. A *right* panel stores it in VNNI order: each tile has sixteen lines, and
-//! a line has two neighbouring terms of sixteen columns. A panel is its k-steps one after the other, the last
-//! padded with zeros.
+//! A *k-step* is 32 rows (or columns) × 32 terms: two tiles of 1 KB. A *left* panel stores a k-step
+//! as 32 rows of 32 elements, row-major. A *right* panel stores it in VNNI order: each tile has
+//! sixteen lines, and a line has two neighbouring terms of sixteen columns. A panel is its k-steps
+//! one after the other, the last padded with zeros.
 //!
-//! Expanded keys: 32 cached rows are a left panel. Expanded values: 32 columns are the rows of a left panel
-//! and the cached rows are its terms, so that results have queries in the lanes of a vector, as scores do.
+//! Expanded keys: 32 cached rows are a left panel. Expanded values: 32 columns are the rows of a
+//! left panel and the cached rows are its terms, so that results have queries in the lanes of a
+//! vector, as scores do.
 
 /// Rows (or columns) of a panel.
 pub(crate) const PANEL: usize = 32;

@@ -1,11 +1,13 @@
-//! CPU vendor detection. The best prefetch order and blocking depend on the memory system, which no feature flag describes.
+//! CPU vendor detection. The best prefetch order and blocking depend on the memory system, which no
+//! feature flag describes.
 
 use std::sync::OnceLock;
 
 /// CPUs whose memory systems need different kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CpuVendor {
-    // Zen 5 keeps enough requests to L1 in flight to prefetch there, Zen 4 does not: see `PrefetchOrder`.
+    // Zen 5 keeps enough requests to L1 in flight to prefetch there, Zen 4 does not: see
+    // `PrefetchOrder`.
     AmdZen5,
     /// AMD before Zen 5, and Hygon, whose cores are derived from Zen 1.
     Amd,
@@ -50,7 +52,8 @@ const ZEN5_FAMILY: u32 = 0x1A;
 #[cfg(target_arch = "x86_64")]
 fn family() -> u32 {
     let version = std::arch::x86_64::__cpuid(1).eax;
-    // The extended family counts only if the base family is 15 (AMD64 Architecture Programmer's Manual, CPUID Fn0000_0001).
+    // The extended family counts only if the base family is 15 (AMD64 Architecture Programmer's
+    // Manual, CPUID Fn0000_0001).
     let (base, extended) = (version >> 8 & 0xF, version >> 20 & 0xFF);
     if base == 0xF { base + extended } else { base }
 }

@@ -1,4 +1,5 @@
-//! Dequantization of single weight rows: for the embedding, and for weights that are read in another order than stored.
+//! Dequantization of single weight rows: for the embedding, and for weights that are read in
+//! another order than stored.
 
 use crate::WeightMatrix;
 

@@ -50,9 +50,11 @@ pub(crate) unsafe fn gemm<L: Simd>(
     unsafe { gemm_prefetch::<L, 0>(k, a, b, c, add, &mut std::ptr::null()) }
 }
 
-/// c = a · b, or c = c + a · b with `add`. `a` has a row per row of `c`; `b` is `k` rows with stride `b_row`.
+/// c = a · b, or c = c + a · b with `add`. `a` has a row per row of `c`; `b` is `k` rows with
+/// stride `b_row`.
 ///
-/// Prefetches from `ahead` on: one cache line per `PREFETCH_EVERY` k-steps of a block (4 or 8; 0: none).
+/// Prefetches from `ahead` on: one cache line per `PREFETCH_EVERY` k-steps of a block (4 or 8; 0:
+/// none).
 ///
 /// # Panics
 /// When a matrix is shorter than its shape.
@@ -77,7 +79,8 @@ pub(crate) unsafe fn gemm_prefetch<L: Simd, const PREFETCH_EVERY: usize>(
     assert!(k == 0 || b.len() >= (k - 1) * b_row + n, "right factor");
     let (start, c_row) = c.raw_mut();
     let wide = n / 16 * 16;
-    // Columns outside, rows inside: the vectors of `b` for a block of columns stay in a near cache while all rows read them.
+    // Columns outside, rows inside: the vectors of `b` for a block of columns stay in a near cache
+    // while all rows read them.
     let mut column = 0;
     while column < wide {
         let vectors = ((wide - column) / 16).min(L::NR_VECTORS);
@@ -85,12 +88,14 @@ pub(crate) unsafe fn gemm_prefetch<L: Simd, const PREFETCH_EVERY: usize>(
         while row < m {
             macro_rules! block {
                 ($rows:literal, $vectors:literal) => {{
-                    // SAFETY: the block is inside the three matrices, as asserted above; the ISA by this function's contract.
+                    // SAFETY: the block is inside the three matrices, as asserted above; the ISA by
+                    // this function's contract.
                     unsafe {
                         let left = elements.as_ptr().add(row * a_row);
                         let right = (b.as_ptr().add(column), b_row);
                         let out = (start.add(row * c_row + column), c_row);
-                        // The two strides that occur most are compile-time constants: see `A_STRIDE`.
+                        // The two strides that occur most are compile-time constants: see
+                        // `A_STRIDE`.
                         match a {
                             LeftOperand::Rows(_, LATENT_ROW) => {
                                 block::<L, $rows, $vectors, true, LATENT_ROW, PREFETCH_EVERY>(
@@ -137,7 +142,8 @@ pub(crate) unsafe fn gemm_prefetch<L: Simd, const PREFETCH_EVERY: usize>(
                     row += $rows;
                 }};
             }
-            // Few forms, since each is compiled for every ISA, stride and prefetch distance. The last rows run in blocks of four and one.
+            // Few forms, since each is compiled for every ISA, stride and prefetch distance. The
+            // last rows run in blocks of four and one.
             match ((m - row).min(L::F32_ROWS), vectors) {
                 (8.., 2..) => block!(8, 2),
                 (8.., _) => block!(8, 1),
@@ -150,7 +156,8 @@ pub(crate) unsafe fn gemm_prefetch<L: Simd, const PREFETCH_EVERY: usize>(
         }
         column += vectors * 16;
     }
-    // The last columns, in the same order of k. A column's arithmetic depends on `n` alone, so its bits do not depend on the number of rows.
+    // The last columns, in the same order of k. A column's arithmetic depends on `n` alone, so its
+    // bits do not depend on the number of rows.
     for i in 0..m {
         let row = c.row_mut(i);
         for j in wide..n {
@@ -163,7 +170,8 @@ pub(crate) unsafe fn gemm_prefetch<L: Simd, const PREFETCH_EVERY: usize>(
     }
 }
 
-/// As [`gemm_prefetch`] with a row-major left operand, for the first eight columns, which would leave half of sixteen lanes unused. Sums have the same bits.
+/// As [`gemm_prefetch`] with a row-major left operand, for the first eight columns, which would
+/// leave half of sixteen lanes unused. Sums have the same bits.
 ///
 /// # Panics
 /// When a matrix is shorter than its shape.
@@ -191,7 +199,8 @@ pub(crate) unsafe fn gemm_eight<L: Simd, const PREFETCH_EVERY: usize>(
     while row < m {
         macro_rules! block {
             ($rows:literal) => {{
-                // SAFETY: the block is inside the three matrices, as asserted above; the ISA by this function's contract.
+                // SAFETY: the block is inside the three matrices, as asserted above; the ISA by
+                // this function's contract.
                 unsafe {
                     let (left, out) = (a.as_ptr().add(row * a_row), (start.add(row * c_row), c_row));
                     let right = (b.as_ptr(), b_row);
@@ -200,7 +209,9 @@ pub(crate) unsafe fn gemm_eight<L: Simd, const PREFETCH_EVERY: usize>(
                             let left = (left, LATENT_ROW);
                             block_eight::<L, $rows, PREFETCH_EVERY>(k, left, right, out, add, ahead)
                         }
-                        _ => block_eight::<L, $rows, PREFETCH_EVERY>(k, (left, a_row), right, out, add, ahead),
+                        _ => {
+                            block_eight::<L, $rows, PREFETCH_EVERY>(k, (left, a_row), right, out, add, ahead)
+                        }
                     }
                 }
                 row += $rows;
@@ -227,7 +238,8 @@ unsafe fn block_eight<L: Simd, const R: usize, const PREFETCH_EVERY: usize>(
     add: bool,
     ahead: &mut *const u8,
 ) {
-    // SAFETY: every access is to an element of the block, which is valid by this function's contract, as is the ISA; a prefetch never faults.
+    // SAFETY: every access is to an element of the block, which is valid by this function's
+    // contract, as is the ISA; a prefetch never faults.
     unsafe {
         let mut sums = [L::zero_f32x8(); R];
         if add {
@@ -251,13 +263,15 @@ unsafe fn block_eight<L: Simd, const R: usize, const PREFETCH_EVERY: usize>(
     }
 }
 
-/// The microkernel: `R` rows × `V` vectors. `ROW_MAJOR` is the order of the left operand, and `a_step` its stride. `A_STRIDE` is that stride if it is a
-/// compile-time constant, else 0.
-// With a constant stride, all eight rows of the left operand are one address register with constant offsets. With a variable stride they are eight
-// addresses, more than the general-purpose registers can hold in addition to the others.
+/// The microkernel: `R` rows × `V` vectors. `ROW_MAJOR` is the order of the left operand, and
+/// `a_step` its stride. `A_STRIDE` is that stride if it is a compile-time constant, else 0.
+// With a constant stride, all eight rows of the left operand are one address register with constant
+// offsets. With a variable stride they are eight addresses, more than the general-purpose registers
+// can hold in addition to the others.
 ///
 /// # Safety
-/// The caller is compiled for the ISA of `L`, and the CPU has it. All elements of the block are in valid memory, `c` for writing.
+/// The caller is compiled for the ISA of `L`, and the CPU has it. All elements of the block are in
+/// valid memory, `c` for writing.
 #[inline(always)]
 unsafe fn block<
     L: Simd,
@@ -275,7 +289,8 @@ unsafe fn block<
     ahead: &mut *const u8,
 ) {
     let a_step = if A_STRIDE > 0 { A_STRIDE } else { a_step };
-    // SAFETY: every access is to an element of the block, which is valid by this function's contract, as is the ISA; a prefetch never faults.
+    // SAFETY: every access is to an element of the block, which is valid by this function's
+    // contract, as is the ISA; a prefetch never faults.
     unsafe {
         let mut sums = [[L::splat_f32(0.0); V]; R];
         if add {
@@ -285,7 +300,8 @@ unsafe fn block<
                 }
             }
         }
-        // A macro: a closure that is called in several places may not be inlined, and is then compiled without the ISA's instructions.
+        // A macro: a closure that is called in several places may not be inlined, and is then
+        // compiled without the ISA's instructions.
         // measured: docs/notes/gemv-and-gemm.md "Closures and array map lose the ISA"
         macro_rules! k_step {
             ($l:expr) => {{

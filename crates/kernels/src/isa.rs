@@ -1,4 +1,5 @@
-//! Instruction sets: functions compiled for an ISA, and zero-sized tokens that prove that the CPU has it.
+//! Instruction sets: functions compiled for an ISA, and zero-sized tokens that prove that the CPU
+//! has it.
 //!
 //! [`isa_fn`] compiles a function for an ISA. A token such as [`Avx2`] is created only after
 //! detection of that ISA, so a caller that holds one may call functions compiled for it.
@@ -7,7 +8,8 @@
 use crate::features::features;
 use latent_types::CpuFeatures;
 
-/// A function compiled for an ISA: `isa_fn! { Avx2; fn name(..) { .. } }`, with its attributes after the semicolon.
+/// A function compiled for an ISA: `isa_fn! { Avx2; fn name(..) { .. } }`, with its attributes
+/// after the semicolon.
 macro_rules! isa_fn {
     ($isa:ident; $($function:tt)*) => {
         $crate::features::features_of!($isa, [$crate::isa::enable] $($function)*);
@@ -30,7 +32,8 @@ pub(crate) struct Avx2<const VNNI: bool = false>(());
 /// Proof of AVX2 with AVX-VNNI.
 pub(crate) type Avx2Vnni = Avx2<true>;
 
-// VBMI and VNNI are required, which excludes Skylake-X: kernels permute bytes (`vpermb`), and every integer dot product is `vpdpbusd`.
+// VBMI and VNNI are required, which excludes Skylake-X: kernels permute bytes (`vpermb`), and every
+// integer dot product is `vpdpbusd`.
 /// Proof of AVX-512 with BW, VL, DQ, VBMI and VNNI, and of the features of [`Avx2`].
 #[derive(Clone, Copy)]
 pub(crate) struct Avx512(());
@@ -51,7 +54,8 @@ macro_rules! token {
                 Self::among(features())
             }
 
-            /// The token, if `has` (from [`features`]) includes the ISA. Saves a second detection to callers that try several ISAs.
+            /// The token, if `has` (from [`features`]) includes the ISA. Saves a second detection
+            /// to callers that try several ISAs.
             pub(crate) fn among($has: CpuFeatures) -> Option<$isa> {
                 $condition.then_some($proof)
             }

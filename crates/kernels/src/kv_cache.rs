@@ -13,7 +13,8 @@ use latent_types::{CacheRow, CacheType};
 pub(crate) const CACHE_LINE: usize = 64;
 
 /// Prefetch of the rows that follow a block.
-// Kernels spread it evenly over QK and PV of the current block: 260 instead of 330 ns per row (Xeon).
+// Kernels spread it evenly over QK and PV of the current block: 260 instead of 330 ns per row
+// (Xeon).
 // measured: docs/notes/memory-and-prefetch.md "Layout and prefetch"
 #[derive(Clone, Copy)]
 pub(crate) struct KvPrefetch {
@@ -51,8 +52,9 @@ impl KvPrefetch {
     }
 }
 
-/// The cached rows of one sequence in one layer. Rows of a page are consecutive, and all pages of the block table
-/// are inside the memory. Kernels read rows by address, so fields are private and cannot change after the check:
+/// The cached rows of one sequence in one layer. Rows of a page are consecutive, and all pages of
+/// the block table are inside the memory. Kernels read rows by address, so fields are private and
+/// cannot change after the check:
 ///
 /// ```compile_fail
 /// let row = latent_types::CacheRow { ty: latent_types::CacheType::F32, content: 4, rope: 2 };
@@ -72,8 +74,8 @@ pub struct CacheView<'a> {
 }
 
 impl<'a> CacheView<'a> {
-    /// Rows of the format `row` in the memory of a layer, in pages of `page_rows` rows; `table` has the page
-    /// of each `page_rows` rows of the sequence.
+    /// Rows of the format `row` in the memory of a layer, in pages of `page_rows` rows; `table` has
+    /// the page of each `page_rows` rows of the sequence.
     ///
     /// # Errors
     /// When `page_rows` is 0, a size overflows, or a page is outside the memory.
@@ -83,7 +85,8 @@ impl<'a> CacheView<'a> {
         page_rows: usize,
         table: &'a [u32],
     ) -> Result<CacheView<'a>, ShapeError> {
-        // Up to this size, neither the width (content + RoPE part) nor the bytes of a row (at most 4 per element) overflow.
+        // Up to this size, neither the width (content + RoPE part) nor the bytes of a row (at most
+        // 4 per element) overflow.
         const MAX_SIDE: usize = usize::MAX >> 4;
         let (what, expected) =
             ("a side of the cache", "one element or more, and less than a sixteenth of the memory");
@@ -124,11 +127,12 @@ impl<'a> CacheView<'a> {
         &self.bytes[at..at + self.row_bytes]
     }
 
-    /// The block of rows that begins with `start`: its number of rows, and the prefetch of the rows after it, which usually
-    /// are this thread's next block. A block has at most `max_rows` rows and ends with the page or at `end`.
+    /// The block of rows that begins with `start`: its number of rows, and the prefetch of the rows
+    /// after it, which usually are this thread's next block. A block has at most `max_rows` rows
+    /// and ends with the page or at `end`.
     ///
-    /// All rows of a block are in one page. [`row`](Self::row) asserts that the block table has a page for the first one, so
-    /// all of them are inside the memory.
+    /// All rows of a block are in one page. [`row`](Self::row) asserts that the block table has a
+    /// page for the first one, so all of them are inside the memory.
     #[inline(always)]
     pub(crate) fn block(&self, start: usize, end: usize, max_rows: usize) -> (usize, KvPrefetch) {
         let count = max_rows.min(end - start).min(self.page_rows - start % self.page_rows);
@@ -141,8 +145,8 @@ impl<'a> CacheView<'a> {
 
 /// Quantizes a row to the cache's format, rounded to nearest even.
 ///
-/// scale = largest magnitude of the elements that share it / largest quant. Elements that share a scale with an infinite
-/// or NaN element become NaN.
+/// scale = largest magnitude of the elements that share it / largest quant. Elements that share a
+/// scale with an infinite or NaN element become NaN.
 ///
 /// # Panics
 /// Unless there are `row.width()` elements and `row.bytes()` bytes.
@@ -158,7 +162,8 @@ pub fn store_row(row: CacheRow, elements: &[f32], out: &mut [u8]) {
     store_floats(row.ty, &elements[row.content..], rope);
 }
 
-/// Writes some elements of a row, from `first` on. In a quantized row only the RoPE part can be written, since quants share a scale.
+/// Writes some elements of a row, from `first` on. In a quantized row only the RoPE part can be
+/// written, since quants share a scale.
 ///
 /// # Panics
 /// When elements are beyond the row or in its quantized part.
@@ -216,8 +221,8 @@ fn check_row(row: CacheRow, elements: usize, bytes: usize) {
 }
 
 /// The content of a quantized row, its RoPE part, and the scale of the row, if it has one.
-// The RoPE part is f16 in every quantized type, and shares no scale with the content, so that moving a row to another position rewrites it alone
-// (`store_part`).
+// The RoPE part is f16 in every quantized type, and shares no scale with the content, so that
+// moving a row to another position rewrites it alone (`store_part`).
 #[inline(always)]
 fn parts(row: CacheRow, bytes: &[u8]) -> (&[u8], &[u8], f32) {
     let (content, rest) = bytes.split_at(row.content_bytes());

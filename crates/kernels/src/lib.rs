@@ -2,12 +2,15 @@
 //!
 //! * [`table`]: every kernel with its contract; [`features`]: what this CPU has.
 //! * [`MatrixView`], [`MatrixViewMut`], [`WeightMatrix`], [`QuantizedInput`]: operands.
-//! * [`MatmulFn`], [`AttendFn`]: signatures of matmul and attention kernels, which plans select; the rest are row-wise functions.
+//! * [`MatmulFn`], [`AttendFn`]: signatures of matmul and attention kernels, which plans select;
+//!   the rest are row-wise functions.
 //!
 //! # Where a kernel is
 //!
-//! A folder per family. Portable, AVX2 and AVX-512 kernels are one body over the trait `simd::Simd`, compiled for each ISA; kernels on f16 or bf16 arithmetic
-//! are written in intrinsics. `isa` compiles functions for an ISA and has its proof token; `features` lists the CPU features.
+//! A folder per family. Portable, AVX2 and AVX-512 kernels are one body over the trait
+//! `simd::Simd`, compiled for each ISA; kernels on f16 or bf16 arithmetic are written in
+//! intrinsics. `isa` compiles functions for an ISA and has its proof token; `features` lists the
+//! CPU features.
 //!
 //! | family | portable, AVX2, AVX-512 | AVX512-FP16 | AVX512-BF16 | AMX |
 //! |---|---|---|---|---|
@@ -20,11 +23,13 @@
 //! | recurrence of Kimi Delta Attention | `delta` | | | |
 //! | norm, RoPE, activation functions, routing | `norm`, `rope`, `elementwise`, `moe` | | | |
 //!
-//! So decode attention on AVX2 is `attention/mla_decode/f32.rs` (or `int8.rs`) with `simd/avx2.rs`, compiled in `attention/tiers.rs`.
+//! So decode attention on AVX2 is `attention/mla_decode/f32.rs` (or `int8.rs`) with `simd/avx2.rs`,
+//! compiled in `attention/tiers.rs`.
 //!
 //! # Reproducible sums
 //!
-//! The order of every sum depends on shapes alone: not on the batch size, nor on how rows and outputs are divided among threads.
+//! The order of every sum depends on shapes alone: not on the batch size, nor on how rows and
+//! outputs are divided among threads.
 //!
 //! ```
 //! let mut out = [0.0; 2];
@@ -41,7 +46,8 @@
     )
 )]
 
-/// Whether the compiler optimizes this crate. Unoptimized kernels are about three hundred times slower.
+/// Whether the compiler optimizes this crate. Unoptimized kernels are about three hundred times
+/// slower.
 pub const OPTIMIZED: bool = !matches!(env!("LATENT_KERNELS_OPT_LEVEL").as_bytes(), b"0");
 
 mod activation;

@@ -7,19 +7,21 @@
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
 
-/// e^x without branches, so that loops over it vectorize: relative error below 2.5e-7 for finite results.
-/// e^-∞ is 0, as are results below f32's normal range.
+/// e^x without branches, so that loops over it vectorize: relative error below 2.5e-7 for finite
+/// results. e^-∞ is 0, as are results below f32's normal range.
 #[inline(always)]
 pub fn exp(x: f32) -> f32 {
-    // x = n ln 2 + r, |r| ≤ ln 2 / 2; e^r by a polynomial of degree 6, scaled by 2^n. Adding SHIFT, which is 1.5 · 2^23, rounds to
-    // an integer and leaves it in the low bits. `as i32` saturates, which the compiler does element by element: SiLU took three times as long.
+    // x = n ln 2 + r, |r| ≤ ln 2 / 2; e^r by a polynomial of degree 6, scaled by 2^n. Adding SHIFT,
+    // which is 1.5 · 2^23, rounds to an integer and leaves it in the low bits. `as i32` saturates,
+    // which the compiler does element by element: SiLU took three times as long.
     // measured: docs/notes/gemv-and-gemm.md "Registers and accumulators"
     const SHIFT: f32 = 12_582_912.0;
     // The range whose results are normal numbers: ln 2^-126 = −87.34, ln f32::MAX = 88.72.
     let clamped = x.clamp(-87.3, 88.7);
     let shifted = clamped * std::f32::consts::LOG2_E + SHIFT;
     let n = shifted - SHIFT;
-    // ln 2 in two parts (Cody and Waite): the first has few bits, so that its product with n is exact.
+    // ln 2 in two parts (Cody and Waite): the first has few bits, so that its product with n is
+    // exact.
     let r = (clamped - n * 0.693_359_4) - n * -2.121_944_4e-4;
     let mut p = 1.388_889e-3;
     p = p * r + 8.333_333e-3;
@@ -74,7 +76,8 @@ pub(crate) unsafe fn exp2_bf16(x: __m512) -> __m512 {
     unsafe {
         let n = _mm512_roundscale_ps::<0>(x);
         let r = _mm512_sub_ps(x, n);
-        // 2^r for |r| ≤ 1/2: the Taylor series of e^(r ln 2) to degree 4, since bf16 has eight significant bits.
+        // 2^r for |r| ≤ 1/2: the Taylor series of e^(r ln 2) to degree 4, since bf16 has eight
+        // significant bits.
         let mut p = _mm512_set1_ps(9.618_129e-3);
         for term in [5.550_411e-2, 0.240_226_5, std::f32::consts::LN_2, 1.0] {
             p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(term));

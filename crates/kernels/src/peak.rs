@@ -26,7 +26,8 @@ impl CorePeak {
     const NONE: CorePeak = CorePeak { int8: 0.0, f32: 0.0, f16: 0.0, bf16: 0.0, amx_int8: 0.0 };
 }
 
-/// Independent accumulators of sixteen lanes: enough to hide an instruction's latency. On AVX2 each takes two of the sixteen registers.
+/// Independent accumulators of sixteen lanes: enough to hide an instruction's latency. On AVX2 each
+/// takes two of the sixteen registers.
 const ACCUMULATORS: usize = 12;
 #[cfg(target_arch = "x86_64")]
 const ACCUMULATORS_AVX2: usize = 6;
@@ -58,7 +59,8 @@ unsafe fn measure<L: Simd, const N: usize>() -> CorePeak {
         let mut sums = [L::splat_f32(0.0); N];
         let start = Instant::now();
         for _ in 0..ROUNDS {
-            // x → x · 0.5 + 0.25 converges to 0.5, so no operand becomes subnormal, which would be slower.
+            // x → x · 0.5 + 0.25 converges to 0.5, so no operand becomes subnormal, which would be
+            // slower.
             let term = L::splat_f32(std::hint::black_box(0.25));
             for sum in &mut sums {
                 *sum = L::mul_add_relaxed(*sum, factor, term);
@@ -77,7 +79,8 @@ macro_rules! measure_on {
         |_proof: $isa| {
             isa_fn! { $isa;
                 fn inner() -> CorePeak {
-                    // SAFETY: this function is compiled for the ISA, and its caller holds the ISA's token.
+                    // SAFETY: this function is compiled for the ISA, and its caller holds the ISA's
+                    // token.
                     unsafe { measure::<$isa, { $accumulators }>() }
                 }
             }
@@ -87,7 +90,8 @@ macro_rules! measure_on {
     };
 }
 
-/// Measures the multiply-add rates of a tier on this core: the best of eight short runs, since interrupts and other tenants only slow a run down.
+/// Measures the multiply-add rates of a tier on this core: the best of eight short runs, since
+/// interrupts and other tenants only slow a run down.
 ///
 /// # Panics
 /// When the CPU lacks the tier.
@@ -121,10 +125,12 @@ pub fn peak(tier: Tier) -> CorePeak {
     best
 }
 
-/// Multiply-adds of int8 without VNNI, on registers only: products of pairs (`vpmaddubsw`) are added in 16 bits, and every fourth sum is widened to
-/// 32 bits, as kernels do for quants of up to five bits.
+/// Multiply-adds of int8 without VNNI, on registers only: products of pairs (`vpmaddubsw`) are
+/// added in 16 bits, and every fourth sum is widened to 32 bits, as kernels do for quants of up to
+/// five bits.
 ///
-/// Written by hand: in a loop like [`measure`]'s the compiler shares products between accumulators, which doubled the reported rate.
+/// Written by hand: in a loop like [`measure`]'s the compiler shares products between accumulators,
+/// which doubled the reported rate.
 #[cfg(target_arch = "x86_64")]
 fn avx2_int8(_proof: Avx2) -> f64 {
     const ROWS: usize = 4;
@@ -169,8 +175,9 @@ fn avx2_int8(_proof: Avx2) -> f64 {
     unsafe { inner() }
 }
 
-/// Multiply-adds per second of an instruction that does 32, on registers only: the accumulators that hide its latency, its ISA's token, and
-/// sum = dot(sum, factor, term) with every lane set to the same 16 or 32 bits.
+/// Multiply-adds per second of an instruction that does 32, on registers only: the accumulators
+/// that hide its latency, its ISA's token, and sum = dot(sum, factor, term) with every lane set to
+/// the same 16 or 32 bits.
 #[cfg(target_arch = "x86_64")]
 macro_rules! vector_peak {
     ($sums:literal, $isa:ident = $proof:expr, $factor:literal, $term:literal, |$bits:ident| $splat:expr, $zeros:expr, $dot:expr) => {{
@@ -225,7 +232,8 @@ fn f16(tier: Tier) -> f64 {
 /// Multiply-adds of bf16 pairs.
 #[cfg(target_arch = "x86_64")]
 fn avx512_bf16(isa: Avx512Bf16) -> f64 {
-    // Each lane adds 0.5 · 0.25 twice. The instruction has a longer latency than an FMA, so 24 accumulators instead of 12.
+    // Each lane adds 0.5 · 0.25 twice. The instruction has a longer latency than an FMA, so 24
+    // accumulators instead of 12.
     vector_peak!(
         24,
         Avx512Bf16 = isa,
@@ -253,8 +261,10 @@ fn bf16(tier: Tier) -> (f64, f64) {
 }
 
 crate::tiers::tiers! {
-/// The sum of the elements, modulo 2^64, read as kernels read weights: whole vectors, with prefetch.
-// On the Xeon, a plain loop over small pages reads 14 to 24 GB/s; full vectors with prefetch over huge pages reach 28 to 32.
+/// The sum of the elements, modulo 2^64, read as kernels read weights: whole vectors, with
+/// prefetch.
+// On the Xeon, a plain loop over small pages reads 14 to 24 GB/s; full vectors with prefetch over
+// huge pages reach 28 to 32.
 // measured: docs/notes/memory-and-prefetch.md "Measure the limit as carefully as the kernel"
 pub fn read_all(numbers: &[u64]) -> u64 {
     let mut sums = [0u64; 64];

@@ -44,8 +44,9 @@ pub(crate) fn dot(a: &[f32], b: &[f32]) -> f32 {
     sum_lanes(sums)
 }
 
-/// The dot products of each of `R` rows with each of `C` rows, of `len` elements, with the bits of [`dot`]. The `R × C` sums are independent, which
-/// hides the latency of an addition, and each loaded vector serves several of them.
+/// The dot products of each of `R` rows with each of `C` rows, of `len` elements, with the bits of
+/// [`dot`]. The `R × C` sums are independent, which hides the latency of an addition, and each
+/// loaded vector serves several of them.
 ///
 /// # Safety
 /// As for [`Simd`]. Each address has `len` f32, at any alignment.
@@ -61,8 +62,8 @@ pub(crate) unsafe fn dots<L: Simd, const R: usize, const C: usize>(
     // SAFETY: all offsets are below `len`; the ISA by this function's contract.
     unsafe {
         let mut sums = [[L::splat_f32(0.0); C]; R];
-        // The tail goes first, as the initial value of the accumulators: a masked load at the end is not available on every ISA, and `dot`
-        // adds in the same order.
+        // The tail goes first, as the initial value of the accumulators: a masked load at the end
+        // is not available on every ISA, and `dot` adds in the same order.
         if whole < len {
             for (r, sums) in sums.iter_mut().enumerate() {
                 for (c, sum) in sums.iter_mut().enumerate() {
@@ -83,7 +84,8 @@ pub(crate) unsafe fn dots<L: Simd, const R: usize, const C: usize>(
             for r in 0..R {
                 let left = L::load_f32(a[r].add(at));
                 for c in 0..C {
-                    // Not an FMA: the portable tier has none, and the bits must be the same on every ISA.
+                    // Not an FMA: the portable tier has none, and the bits must be the same on
+                    // every ISA.
                     sums[r][c] = L::add(sums[r][c], L::mul(left, right[c]));
                 }
             }

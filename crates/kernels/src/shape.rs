@@ -1,4 +1,5 @@
-//! Shape errors. The shapes of operands are checked once, when a view is made, so that unsafe kernels may rely on them.
+//! Shape errors. The shapes of operands are checked once, when a view is made, so that unsafe
+//! kernels may rely on them.
 
 use latent_types::TensorType;
 use std::fmt;
@@ -76,8 +77,8 @@ impl fmt::Display for ShapeError {
 
 impl std::error::Error for ShapeError {}
 
-/// Elements from the start of the first row to the end of the last. The gap after the last row does not count, since a view of the last columns of
-/// a buffer ends without it.
+/// Elements from the start of the first row to the end of the last. The gap after the last row does
+/// not count, since a view of the last columns of a buffer ends without it.
 pub(crate) fn extent(
     what: &'static str,
     rows: usize,

@@ -22,7 +22,8 @@ const ROW_WISE: [OpKind; 11] = [
     OpKind::GatedNorm,
 ];
 
-/// Every kernel with its contract, for all tiers. Kernels that need features beyond their tier (f16 or bf16 arithmetic) are listed only if the CPU has them.
+/// Every kernel with its contract, for all tiers. Kernels that need features beyond their tier (f16
+/// or bf16 arithmetic) are listed only if the CPU has them.
 pub fn table() -> &'static [(KernelContract, KernelFn)] {
     static TABLE: OnceLock<Vec<(KernelContract, KernelFn)>> = OnceLock::new();
     TABLE.get_or_init(|| {
@@ -31,7 +32,8 @@ pub fn table() -> &'static [(KernelContract, KernelFn)] {
             _ => (contract, KernelFn::Matmul(kernel)),
         };
         let mut table: Vec<_> = matmul::kernels().into_iter().map(matmul).collect();
-        // Row-wise operations are listed once, as portable: they dispatch by ISA inside, and no plan selects their tier.
+        // Row-wise operations are listed once, as portable: they dispatch by ISA inside, and no
+        // plan selects their tier.
         let plain = |op, name, kernel| {
             let contract = KernelContract {
                 op,

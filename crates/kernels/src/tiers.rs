@@ -1,15 +1,17 @@
 //! Row-wise functions compiled for every ISA and dispatched at run time.
 
-/// Defines a function whose body is compiled for the baseline, AVX2 and AVX-512. A call runs the best of them that the CPU has and
-/// [`limit_tier`](crate::limit_tier) allows.
+/// Defines a function whose body is compiled for the baseline, AVX2 and AVX-512. A call runs the
+/// best of them that the CPU has and [`limit_tier`](crate::limit_tier) allows.
 ///
-/// The compiler never contracts a multiplication and an addition into an FMA, so every ISA gives the same bits.
+/// The compiler never contracts a multiplication and an addition into an FMA, so every ISA gives
+/// the same bits.
 macro_rules! tiers {
     ($(#[$doc:meta])* $vis:vis fn $name:ident($($arg:ident : $ty:ty),* $(,)?) $(-> $ret:ty)? $body:block) => {
         $(#[$doc])*
         #[allow(unsafe_code, reason = "the token of an ISA proves its instructions")]
         $vis fn $name($($arg: $ty),*) $(-> $ret)? {
-            // Inlined into each of the functions below, so that it is compiled with the features of its caller.
+            // Inlined into each of the functions below, so that it is compiled with the features of
+            // its caller.
             #[inline(always)]
             fn body($($arg: $ty),*) $(-> $ret)? $body
 
@@ -50,10 +52,11 @@ use std::sync::atomic::{AtomicU8, Ordering};
 // Relaxed accesses suffice: the limit protects no other memory, and every tier is correct.
 static LIMIT: AtomicU8 = AtomicU8::new(Tier::ALL.len() as u8 - 1);
 
-/// Limits the ISA of operations that no plan selects: norms, activation functions, RoPE, conversions and indexers. Applies to the whole process.
+/// Limits the ISA of operations that no plan selects: norms, activation functions, RoPE,
+/// conversions and indexers. Applies to the whole process.
 ///
-/// Results do not change, since every ISA gives the same bits. The only exception: the portable tier rounds the scores of an indexer
-/// differently, because it has no FMA.
+/// Results do not change, since every ISA gives the same bits. The only exception: the portable
+/// tier rounds the scores of an indexer differently, because it has no FMA.
 pub fn limit_tier(tier: Tier) {
     let index = Tier::ALL.iter().position(|t| *t == tier).unwrap_or(0);
     LIMIT.store(index as u8, Ordering::Relaxed);

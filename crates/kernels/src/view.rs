@@ -74,7 +74,8 @@ impl<'a> MatrixView<'a> {
 
 /// A matrix to write.
 pub struct MatrixViewMut<'a> {
-    // A pointer instead of a slice: threads hold views of interleaved columns of one buffer, and `&mut` slices of those would overlap.
+    // A pointer instead of a slice: threads hold views of interleaved columns of one buffer, and
+    // `&mut` slices of those would overlap.
     start: *mut f32,
     rows: usize,
     cols: usize,
@@ -119,7 +120,8 @@ impl<'a> MatrixViewMut<'a> {
     /// A matrix at an address.
     ///
     /// # Safety
-    /// For `'a`, all rows are in valid memory, and nothing else reads or writes their `cols` elements.
+    /// For `'a`, all rows are in valid memory, and nothing else reads or writes their `cols`
+    /// elements.
     pub unsafe fn from_raw(start: *mut f32, rows: usize, cols: usize, stride: usize) -> MatrixViewMut<'a> {
         MatrixViewMut { start, rows, cols, stride, _borrow: PhantomData }
     }
@@ -136,21 +138,24 @@ impl<'a> MatrixViewMut<'a> {
     #[inline]
     pub fn row_mut(&mut self, i: usize) -> &mut [f32] {
         assert!(i < self.rows, "row {i} of {}", self.rows);
-        // SAFETY: row `i` is in the memory that the constructor checked or was promised, for us alone; `&mut self` keeps it so for the result's lifetime.
+        // SAFETY: row `i` is in the memory that the constructor checked or was promised, for us
+        // alone; `&mut self` keeps it so for the result's lifetime.
         unsafe { std::slice::from_raw_parts_mut(self.start.add(i * self.stride), self.cols) }
     }
 
     /// Reborrows some of the rows.
     pub(crate) fn slice_rows(&mut self, range: Range<usize>) -> MatrixViewMut<'_> {
         assert!(range.start <= range.end && range.end <= self.rows, "rows {range:?} of {}", self.rows);
-        // An empty range may start after the last row. Computing that address could leave the allocation, which is undefined behavior.
+        // An empty range may start after the last row. Computing that address could leave the
+        // allocation, which is undefined behavior.
         let first = if range.is_empty() { 0 } else { range.start };
         // SAFETY: `first` is a row of this matrix, or 0.
         let start = unsafe { self.start.add(first * self.stride) };
         MatrixViewMut { start, rows: range.len(), cols: self.cols, stride: self.stride, _borrow: PhantomData }
     }
 
-    /// Address of the first row, and the stride. Never write the elements between two rows: they may belong to another thread's view.
+    /// Address of the first row, and the stride. Never write the elements between two rows: they
+    /// may belong to another thread's view.
     pub(crate) fn raw_mut(&mut self) -> (*mut f32, usize) {
         (self.start, self.stride)
     }
@@ -161,12 +166,15 @@ impl<'a> MatrixViewMut<'a> {
         self.row_mut(row)[col] = value;
     }
 
-    /// Splits into the first `at` columns and the remaining ones, so that two threads can write them.
+    /// Splits into the first `at` columns and the remaining ones, so that two threads can write
+    /// them.
     pub fn split_columns(self, at: usize) -> (MatrixViewMut<'a>, MatrixViewMut<'a>) {
         assert!(at <= self.cols, "column {at} of {}", self.cols);
-        // A matrix without rows may have no memory, so the column's address could be outside the allocation.
+        // A matrix without rows may have no memory, so the column's address could be outside the
+        // allocation.
         let first = if self.rows == 0 { 0 } else { at };
-        // SAFETY: a column of the first row or its end, which is in the memory; 0 without rows. No column is in both.
+        // SAFETY: a column of the first row or its end, which is in the memory; 0 without rows. No
+        // column is in both.
         let start = unsafe { self.start.add(first) };
         (MatrixViewMut { cols: at, ..self }, MatrixViewMut { start, cols: self.cols - at, ..self })
     }

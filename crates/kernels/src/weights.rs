@@ -1,4 +1,5 @@
-//! Weight matrices as kernels read them: rows of blocks as in the file, or tiles of sixteen interleaved rows.
+//! Weight matrices as kernels read them: rows of blocks as in the file, or tiles of sixteen
+//! interleaved rows.
 
 use crate::shape::{ShapeError, times};
 use latent_quant::tiles::{ROWS, TileLayout};
@@ -8,7 +9,8 @@ use std::ops::Range;
 /// A scale per rectangle of a matrix, or per row, as in FP8 checkpoints.
 #[derive(Clone, Copy, Debug)]
 pub struct BlockScales<'a> {
-    /// The scales, row-major. If each row has one scale, they are padded to whole tiles of sixteen rows.
+    /// The scales, row-major. If each row has one scale, they are padded to whole tiles of sixteen
+    /// rows.
     pub numbers: &'a [f32],
     /// Rows per rectangle; 1 for a scale per row.
     pub rows: usize,
@@ -16,7 +18,8 @@ pub struct BlockScales<'a> {
     pub cols: usize,
 }
 
-/// Maximum side of a rectangle. Kernels allocate scratch memory for the inputs of one side, so a side from a file must not be unbounded.
+/// Maximum side of a rectangle. Kernels allocate scratch memory for the inputs of one side, so a
+/// side from a file must not be unbounded.
 const MAX_SIDE: usize = 1 << 16;
 
 impl<'a> BlockScales<'a> {
@@ -38,8 +41,8 @@ fn exactly(needed: usize, found: usize) -> Result<(), ShapeError> {
     if needed == found { Ok(()) } else { Err(error) }
 }
 
-/// A weight matrix: `rows` output features × `cols` input features. Fields are private, since unsafe kernels rely on the shape that was checked
-/// against the bytes:
+/// A weight matrix: `rows` output features × `cols` input features. Fields are private, since
+/// unsafe kernels rely on the shape that was checked against the bytes:
 ///
 /// ```compile_fail
 /// let bytes = vec![0; 68 * 16];
@@ -67,7 +70,8 @@ impl<'a> WeightMatrix<'a> {
     /// Wraps rows as stored in the file.
     ///
     /// # Errors
-    /// When the length of `bytes` does not match, or `cols` is not a multiple of the format's block length.
+    /// When the length of `bytes` does not match, or `cols` is not a multiple of the format's block
+    /// length.
     pub fn from_rows(
         ty: TensorType,
         bytes: &'a [u8],
@@ -84,7 +88,8 @@ impl<'a> WeightMatrix<'a> {
     /// Wraps tiles of sixteen rows.
     ///
     /// # Errors
-    /// When the format has no tiles of rows of this length, or the length of `bytes` does not match.
+    /// When the format has no tiles of rows of this length, or the length of `bytes` does not
+    /// match.
     pub fn from_tiles(
         ty: TensorType,
         bytes: &'a [u8],
@@ -102,11 +107,13 @@ impl<'a> WeightMatrix<'a> {
     /// Adds block scales.
     ///
     /// # Errors
-    /// When the sides of a rectangle are not multiples of sixteen from 16 to 65536, or there are fewer scales than rectangles. One scale per row is
-    /// allowed too: kernels load sixteen of them at a time, so that the last tile's have to be padded.
+    /// When the sides of a rectangle are not multiples of sixteen from 16 to 65536, or there are
+    /// fewer scales than rectangles. One scale per row is allowed too: kernels load sixteen of them
+    /// at a time, so that the last tile's have to be padded.
     pub fn with_scales(self, scales: BlockScales<'a>) -> Result<WeightMatrix<'a>, ShapeError> {
         if scales.is_per_row(self.cols) {
-            // Kernels load sixteen scales at a time, including those of a last tile that is not full.
+            // Kernels load sixteen scales at a time, including those of a last tile that is not
+            // full.
             let (needed, found) = ((self.first + self.rows).next_multiple_of(ROWS), scales.numbers.len());
             let error = ShapeError::Length { what: "the factors of a matrix's rows", needed, found };
             return if found < needed {
@@ -115,7 +122,8 @@ impl<'a> WeightMatrix<'a> {
                 Ok(WeightMatrix { scales: Some(scales), ..self })
             };
         }
-        // Multiples of sixteen: a tile of sixteen rows has one scale per group of columns, and a group is whole vectors of every format.
+        // Multiples of sixteen: a tile of sixteen rows has one scale per group of columns, and a
+        // group is whole vectors of every format.
         for value in [scales.rows, scales.cols] {
             if value == 0 || !value.is_multiple_of(ROWS) || value > MAX_SIDE {
                 let what = "a side of the rectangles that share a factor";
@@ -192,8 +200,9 @@ impl<'a> WeightMatrix<'a> {
         &self.bytes[row * self.row_bytes..(row + 1) * self.row_bytes]
     }
 
-    /// Dequantizes some columns of a row, block scales included. The columns must be whole blocks of the format. Leaves `out` unchanged if the format
-    /// cannot be decoded. `memory` holds a row that is unpacked from a tile.
+    /// Dequantizes some columns of a row, block scales included. The columns must be whole blocks
+    /// of the format. Leaves `out` unchanged if the format cannot be decoded. `memory` holds a row
+    /// that is unpacked from a tile.
     #[inline]
     pub(crate) fn decode(&self, i: usize, columns: Range<usize>, out: &mut [f32], memory: &mut Vec<u8>) {
         let Some(decode) = latent_quant::decoder(self.ty) else { return };
@@ -213,7 +222,8 @@ impl<'a> WeightMatrix<'a> {
         }
     }
 
-    /// The bytes of a row of plain f32 in this machine's byte order, at any alignment. Kernels read such a row in place instead of decoding it.
+    /// The bytes of a row of plain f32 in this machine's byte order, at any alignment. Kernels read
+    /// such a row in place instead of decoding it.
     pub(crate) fn f32_row(&self, i: usize) -> Option<&'a [u8]> {
         assert!(i < self.rows, "row {i} of {}", self.rows);
         let plain = self.ty == TensorType::F32 && self.tiles.is_none() && self.scales.is_none();

@@ -5,8 +5,9 @@
 pub(crate) fn f16(bits: u16) -> f32 {
     let size = u32::from(bits & 0x7fff);
     let sign = u32::from(bits & 0x8000) << 16;
-    // The shifted exponent is 112 too small, since the biases of f16 and f32 are 15 and 127: multiply by 2^112. A subnormal f16 becomes a subnormal
-    // f32, which the same exact product normalizes.
+    // The shifted exponent is 112 too small, since the biases of f16 and f32 are 15 and 127:
+    // multiply by 2^112. A subnormal f16 becomes a subnormal f32, which the same exact product
+    // normalizes.
     let value = f32::from_bits(size << 13) * f32::from_bits(0x7780_0000);
     let special = f32::from_bits(0x7f80_0000 | (size << 13));
     let magnitude = if size >= 0x7c00 { special } else { value };

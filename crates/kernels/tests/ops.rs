@@ -1,11 +1,12 @@
-//! The table of cases on every kernel and tier: the same that `latent kernels test` runs.
+//! The table of cases on every kernel and tier, as run by `latent kernels test`.
 #![allow(missing_docs, reason = "tests")]
 
 use latent_conformance::{CaseBackend, CaseVerdict, CpuCaseBackend, KernelFilter, cases, test};
 use std::collections::{BTreeMap, HashSet};
 
-/// Where the processor has all of the highest tier but tiles, their instructions are computed by a signal handler.
-#[allow(unsafe_code, reason = "tiles are computed by a signal handler")]
+/// If the CPU has all features of the highest tier except AMX, a signal handler emulates the AMX
+/// instructions.
+#[allow(unsafe_code, reason = "AMX instructions are emulated by a signal handler")]
 fn with_tiles() {
     #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
     if !latent_kernels::features().amx && latent_emulator::install_amx() {
@@ -39,7 +40,7 @@ fn every_kernel_passes_its_cases() {
 }
 
 #[test]
-fn no_kernel_of_the_table_lacks_a_case_and_no_name_stands_twice() {
+fn every_kernel_has_a_case_and_names_are_unique() {
     let (cpu, cases) = (CpuCaseBackend::new(), cases());
     let kernels = cpu.kernels();
     for kernel in &kernels {

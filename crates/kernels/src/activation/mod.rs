@@ -18,7 +18,8 @@ pub struct Bf16x32(pub [u16; 32]);
 impl Bf16x32 {
     pub const ZERO: Bf16x32 = Bf16x32([0; 32]);
 
-    /// Row stride in cache lines for rows of `cols` elements: odd, for the same reason as [`Q8Rows::row_blocks`].
+    /// Row stride in cache lines for rows of `cols` elements: odd, for the same reason as
+    /// [`Q8Rows::row_blocks`].
     pub fn row_lines(cols: usize) -> usize {
         Q8Rows::row_blocks(cols)
     }
@@ -26,7 +27,8 @@ impl Bf16x32 {
     /// The bits of all elements.
     #[allow(unsafe_code, reason = "a slice of arrays is a slice of their elements")]
     pub fn bits(lines: &[Bf16x32]) -> &[u16] {
-        // SAFETY: a `Bf16x32` is 32 `u16` without padding, so `lines` is as many valid `u16`, borrowed as long.
+        // SAFETY: a `Bf16x32` is 32 `u16` without padding, so `lines` is as many valid `u16`,
+        // borrowed as long.
         unsafe { std::slice::from_raw_parts(lines.as_ptr().cast(), lines.len() * 32) }
     }
 
@@ -71,7 +73,8 @@ impl<'a> Bf16Rows<'a> {
     /// `rows` rows of `cols` elements, `stride` elements apart.
     ///
     /// # Errors
-    /// When `bits` is too short, the stride is less than a row (copies of rows keep the stride), or the size overflows.
+    /// When `bits` is too short, the stride is less than a row (copies of rows keep the stride), or
+    /// the size overflows.
     pub fn new(bits: &'a [u16], rows: usize, cols: usize, stride: usize) -> Result<Bf16Rows<'a>, ShapeError> {
         fits("rows of bf16", (rows, cols, stride), bits.len())?;
         if stride < cols {
@@ -138,8 +141,10 @@ pub struct Q8Rows<'a> {
 }
 
 impl<'a> Q8Rows<'a> {
-    /// Row stride in blocks for rows of `cols` elements: odd, so that the same block of adjacent rows does not map to the same cache set.
-    // At a stride of 4096 bytes, eight rows of 2048 inputs evicted each other from one set of L1: prefill 96 instead of 132 t/s.
+    /// Row stride in blocks for rows of `cols` elements: odd, so that the same block of adjacent
+    /// rows does not map to the same cache set.
+    // At a stride of 4096 bytes, eight rows of 2048 inputs evicted each other from one set of L1:
+    // prefill 96 instead of 132 t/s.
     // measured: docs/notes/memory-and-prefetch.md "Rows 4096 bytes apart evict each other"
     pub fn row_blocks(cols: usize) -> usize {
         cols.div_ceil(Q8_BLOCK) | 1
@@ -173,7 +178,8 @@ impl<'a> Q8Rows<'a> {
     }
 }
 
-/// Quantizes one row to int8 blocks: scale = largest magnitude / 127, quants rounded to nearest even. A block with an infinity or NaN gets the scale NaN.
+/// Quantizes one row to int8 blocks: scale = largest magnitude / 127, quants rounded to nearest
+/// even. A block with an infinity or NaN gets the scale NaN.
 #[allow(unsafe_code, reason = "the token of an ISA proves its instructions")]
 pub fn quantize_q8(x: &[f32], blocks: &mut [Q8Block]) {
     #[cfg(target_arch = "x86_64")]
@@ -202,10 +208,12 @@ pub fn quantize_q8(x: &[f32], blocks: &mut [Q8Block]) {
     unsafe { quantize::<crate::simd::portable::PortableSimd>(x, blocks) }
 }
 
-/// Scale and inverse scale for quants from −127 to 127, given the largest magnitude; `None` unless it is finite.
+/// Scale and inverse scale for quants from −127 to 127, given the largest magnitude; `None` unless
+/// it is finite.
 #[inline(always)]
 pub(crate) fn code_scale(largest: f32) -> Option<(f32, f32)> {
-    // The inverse overflows for blocks of zeros or tiny subnormals, and 0 · ∞ is NaN. With an inverse of 0 all quants are 0.
+    // The inverse overflows for blocks of zeros or tiny subnormals, and 0 · ∞ is NaN. With an
+    // inverse of 0 all quants are 0.
     let inverse = 127.0 / largest;
     largest.is_finite().then(|| (largest / 127.0, if inverse.is_finite() { inverse } else { 0.0 }))
 }
@@ -223,7 +231,8 @@ unsafe fn quantize<L: Simd>(x: &[f32], blocks: &mut [Q8Block]) {
         // SAFETY: the ISA by this function's contract.
         unsafe { quantize_block::<L>(numbers, block) }
     }
-    // Zeros change neither the scale nor the sums, and kernels need no special case for the last block.
+    // Zeros change neither the scale nor the sums, and kernels need no special case for the last
+    // block.
     if let (false, Some(block)) = (tail.is_empty(), blocks.next()) {
         let mut padded = [0.0; Q8_BLOCK];
         padded[..tail.len()].copy_from_slice(tail);
@@ -240,7 +249,8 @@ unsafe fn quantize_block<L: Simd>(x: &[f32; Q8_BLOCK], block: &mut Q8Block) {
     // SAFETY: the ISA by this function's contract; the array has 32 elements.
     let largest = f32::from_bits(unsafe { L::max_abs_bits(x) });
     let Some((scale, inverse)) = code_scale(largest) else {
-        // Every term that a kernel adds has one of these factors, so the outputs become NaN instead of plausible numbers.
+        // Every term that a kernel adds has one of these factors, so the outputs become NaN instead
+        // of plausible numbers.
         *block = Q8Block { scale: f32::NAN, total: f32::NAN, halves: [f32::NAN; 2], ..Q8Block::ZERO };
         return;
     };
@@ -261,7 +271,8 @@ tiers! {
         for (out, v) in out.iter_mut().zip(x) {
             let bits = v.to_bits();
             let rounded = bits.wrapping_add(0x7fff + ((bits >> 16) & 1)) >> 16;
-            // A NaN keeps its upper bits and becomes quiet: rounding could carry it into infinity or a number.
+            // A NaN keeps its upper bits and becomes quiet: rounding could carry it into infinity
+            // or a number.
             *out = if v.is_nan() { (bits >> 16) | 0x40 } else { rounded } as u16;
         }
     }

@@ -24,8 +24,8 @@ pub struct AttendArgs<'a> {
     pub latent: usize,
 }
 
-/// MLA decode of one KV split: overwrites the partial result, of `q.rows()` heads × `latent`; the last
-/// argument is scratch of any length.
+/// MLA decode of one KV split: overwrites the partial result, of `q.rows()` heads × `latent`; the
+/// last argument is scratch of any length.
 ///
 /// # Panics
 /// When shapes differ, or a row of the split is not in the block table.
@@ -46,8 +46,8 @@ pub struct AttendExpandedArgs<'a, N = f32> {
     pub mask: Option<&'a KeyMask>,
 }
 
-/// Causal attention of one head: overwrites the results, tokens × width of a value; the last argument is
-/// scratch of any length.
+/// Causal attention of one head: overwrites the results, tokens × width of a value; the last
+/// argument is scratch of any length.
 ///
 /// # Panics
 /// When shapes differ, or keys of a position are missing.
@@ -64,7 +64,8 @@ pub struct ExpandArgs<'a, N = f32> {
     pub blocks: &'a KeyBlocks<'a, N>,
 }
 
-/// Keys = W_UK · latents: overwrites consecutive whole blocks of keys; the last argument is scratch of any length.
+/// Keys = W_UK · latents: overwrites consecutive whole blocks of keys; the last argument is scratch
+/// of any length.
 ///
 /// # Panics
 /// When shapes differ.

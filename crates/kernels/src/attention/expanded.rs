@@ -4,9 +4,9 @@ use super::kv_element::KvElement;
 use crate::shape::{ShapeError, times};
 use crate::{MatrixView, MatrixViewMut};
 
-/// Keys and values of one head for a range of cached rows, in the blocks of [`KvElement`]. Padding rows of
-/// the last block may hold arbitrary finite values. Kernels read by address, so fields are private and cannot change after
-/// their sizes were checked:
+/// Keys and values of one head for a range of cached rows, in the blocks of [`KvElement`]. Padding
+/// rows of the last block may hold arbitrary finite values. Kernels read by address, so fields are
+/// private and cannot change after their sizes were checked:
 ///
 /// ```compile_fail
 /// let widths = latent_kernels::HeadWidths { nope: 4, rope: 0, value: 4 };
@@ -35,8 +35,8 @@ pub struct HeadWidths {
 }
 
 impl<'a, N: KvElement> ExpandedKv<'a, N> {
-    /// From blocks of keys (the part without RoPE), blocks of RoPE keys with the stride between them in
-    /// elements, and blocks of values.
+    /// From blocks of keys (the part without RoPE), blocks of RoPE keys with the stride between
+    /// them in elements, and blocks of values.
     ///
     /// # Errors
     /// When a key or a value has no elements, RoPE blocks overlap, or a size overflows.
@@ -84,7 +84,8 @@ impl<'a, N: KvElement> ExpandedKv<'a, N> {
 
 /// Elements of a block of keys or values.
 fn block_len<N: KvElement>(width: usize) -> Result<usize, ShapeError> {
-    // Padding adds less than the width itself, or less than a k-step, so `padded` does not overflow.
+    // Padding adds less than the width itself, or less than a k-step, so `padded` does not
+    // overflow.
     if width > usize::MAX / 4 {
         return Err(ShapeError::Overflow { what: "a block of cached rows" });
     }
@@ -122,7 +123,8 @@ pub struct KeyBlocks<'a, N = f32> {
 }
 
 impl<'a, N: KvElement> KeyBlocks<'a, N> {
-    /// Blocks of latents of `latent` elements, `stride` elements apart, for keys of `nope` elements.
+    /// Blocks of latents of `latent` elements, `stride` elements apart, for keys of `nope`
+    /// elements.
     ///
     /// # Errors
     /// When a latent or a key has no elements, blocks overlap, or a size overflows.

@@ -1,5 +1,5 @@
-//! GEMM of f16 matrices with AVX512-FP16: chains of at most [`F16_CHAIN`] products are summed in f16, the
-//! chains in f32.
+//! GEMM of f16 matrices with AVX512-FP16: chains of at most [`F16_CHAIN`] products are summed in
+//! f16, the chains in f32.
 #![allow(unsafe_code, reason = "vector instructions over addresses that callers keep in bounds")]
 
 use std::arch::x86_64::*;
@@ -7,11 +7,12 @@ use std::arch::x86_64::*;
 /// Elements of a vector.
 pub(super) const F16_LANES: usize = 32;
 
-/// Largest magnitude of a scaled query. An f16 accumulator of decode sums 18 products (a row of 576 elements in 32 lanes), and
-/// four accumulators are added in f16: 4 · 18 · 65504 / 128 is finite.
+/// Largest magnitude of a scaled query. An f16 accumulator of decode sums 18 products (a row of 576
+/// elements in 32 lanes), and four accumulators are added in f16: 4 · 18 · 65504 / 128 is finite.
 const MAX_QUERY: f32 = 1.0 / 128.0;
 
-/// Products that are summed in f16 before the sum is widened to f32: bounds both overflow and rounding errors.
+/// Products that are summed in f16 before the sum is widened to f32: bounds both overflow and
+/// rounding errors.
 pub(super) const F16_CHAIN: usize = 64;
 
 /// The left factor: each element twice as f16, so that one 32-bit broadcast fills a vector with it.
@@ -29,10 +30,11 @@ pub(super) struct LeftFactor {
 pub(super) enum Accumulation<'a> {
     Replace,
     Add,
-    /// Row i of the product times its factor replaces the sums. For at most [`F16_CHAIN`] columns of the left factor.
+    /// Row i of the product times its factor replaces the sums. For at most [`F16_CHAIN`] columns
+    /// of the left factor.
     First(&'a [f32]),
-    /// Row i is rescaled by the first factor, and the product's row times the second is added. For at most
-    /// [`F16_CHAIN`] columns of the left factor.
+    /// Row i is rescaled by the first factor, and the product's row times the second is added. For
+    /// at most [`F16_CHAIN`] columns of the left factor.
     Scale(&'a [f32], &'a [f32]),
 }
 
@@ -55,7 +57,8 @@ pub(super) struct F16Gemm {
     pub out_row: usize,
 }
 
-/// left · right. Prefetches one cache line from `ahead` on per two rows of the right factor, in every pass over them.
+/// left · right. Prefetches one cache line from `ahead` on per two rows of the right factor, in
+/// every pass over them.
 ///
 /// # Safety
 /// The addresses are valid for the shape; the caller is compiled for AVX512-FP16.
@@ -71,8 +74,8 @@ pub(super) unsafe fn multiply(
         let mut column = 0;
         macro_rules! strips {
             ($rows:literal) => {{
-                // SAFETY: the tile's rows and columns are inside the shape, whose addresses the caller keeps
-                // valid.
+                // SAFETY: the tile's rows and columns are inside the shape, whose addresses the
+                // caller keeps valid.
                 unsafe {
                     while column + 2 * F16_LANES <= product.columns {
                         strip::<$rows, 2, false>(left, product, old, (row, column), ahead);
@@ -139,7 +142,8 @@ unsafe fn strip<const R: usize, const V: usize, const MASKED: bool>(
                 factor = factor.wrapping_add(left.column);
                 k += 1;
             }
-            // Unrolled, since indices at run time would keep the accumulators in memory (`unrolled!`).
+            // Unrolled, since indices at run time would keep the accumulators in memory
+            // (`unrolled!`).
             macro_rules! rows {
                 ($($r:literal)*) => {$(
                     if $r < R {
@@ -162,7 +166,8 @@ unsafe fn strip<const R: usize, const V: usize, const MASKED: bool>(
 /// 32 elements at `out`, and factors for the row; the caller is compiled for AVX512-FP16.
 #[inline(always)]
 unsafe fn join(acc: __m512h, out: *mut f32, old: Accumulation<'_>, row: usize, first: bool) {
-    // SAFETY: two halves of 16 of the 32 elements at `out`, and a factor of the row, by the caller's promise.
+    // SAFETY: two halves of 16 of the 32 elements at `out`, and a factor of the row, by the
+    // caller's promise.
     unsafe {
         let all = _mm512_castph_si512(acc);
         let halves = [_mm512_castsi512_si256(all), _mm512_extracti64x4_epi64::<1>(all)];
@@ -258,8 +263,8 @@ unsafe fn largest(row: &[f32]) -> f32 {
     }
 }
 
-/// Scales a row to at most [`MAX_QUERY`], as a left factor: each element twice as f16. Returns the factor
-/// that undoes the scaling.
+/// Scales a row to at most [`MAX_QUERY`], as a left factor: each element twice as f16. Returns the
+/// factor that undoes the scaling.
 ///
 /// # Safety
 /// The caller is compiled for AVX512-FP16.
@@ -282,7 +287,8 @@ pub(super) unsafe fn factor_row(row: &[f32], out: &mut [u32]) -> f32 {
     }
 }
 
-/// Scales a row to at most [`MAX_QUERY`] and rounds it to f16. Returns the factor that undoes the scaling.
+/// Scales a row to at most [`MAX_QUERY`] and rounds it to f16. Returns the factor that undoes the
+/// scaling.
 ///
 /// # Safety
 /// The caller is compiled for AVX512-FP16.

@@ -1,15 +1,19 @@
 //! Mask of the keys that an indexer has selected for the queries of a prefill call.
 
-/// Queries per word: the width of a panel of queries in bf16 kernels, which apply a word as two vector masks.
+/// Queries per word: the width of a panel of queries in bf16 kernels, which apply a word as two
+/// vector masks.
 const LANES: usize = 32;
 
-/// The number of words per set is a multiple of this, the largest block of keys, so that kernels read whole blocks.
+/// The number of words per set is a multiple of this, the largest block of keys, so that kernels
+/// read whole blocks.
 const KEY_STEP: usize = 128;
 
-/// The score of a key that is not selected: far below any other, but finite. No key of a block may be selected, and −∞ − −∞ is NaN.
+/// The score of a key that is not selected: far below any other, but finite. No key of a block may
+/// be selected, and −∞ − −∞ is NaN.
 pub(super) const MASKED: f32 = -1e30;
 
-/// A bit for each query and key: whether the query attends to the key. Queries are in sets of 32, each with a word per key.
+/// A bit for each query and key: whether the query attends to the key. Queries are in sets of 32,
+/// each with a word per key.
 #[derive(Debug, Default)]
 pub struct KeyMask {
     words: Vec<u32>,

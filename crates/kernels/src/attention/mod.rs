@@ -1,9 +1,10 @@
 //! MLA attention over the KV cache.
 //!
-//! * `mla_decode`: the absorbed path. Queries are in latent space, and a cached latent is both key and value.
-//!   The KV range of a token may be split (flash decoding): a call computes the [`PartialSoftmax`] of one
-//!   split, and [`combine_splits`] combines them in order.
-//! * `mla_prefill`: the naive path, over keys and values expanded to full heads in blocks of [`KvElement`]s.
+//! * `mla_decode`: the absorbed path. Queries are in latent space, and a cached latent is both key
+//!   and value. The KV range of a token may be split (flash decoding): a call computes the
+//!   [`PartialSoftmax`] of one split, and [`combine_splits`] combines them in order.
+//! * `mla_prefill`: the naive path, over keys and values expanded to full heads in blocks of
+//!   [`KvElement`]s.
 //! * `softmax`: online softmax, one per arithmetic (f32, f16, bf16).
 //! * `tiers`: every kernel compiled for every ISA.
 

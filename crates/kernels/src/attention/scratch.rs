@@ -1,7 +1,7 @@
 //! Scratch memory of a kernel call, divided into buffers.
 
-/// Resizes `memory` and divides it into buffers of the given lengths. Their contents are unspecified: they may be left over
-/// from earlier calls.
+/// Resizes `memory` and divides it into buffers of the given lengths. Their contents are
+/// unspecified: they may be left over from earlier calls.
 pub(super) fn resize<const N: usize>(memory: &mut Vec<f32>, lengths: [usize; N]) -> [&mut [f32]; N] {
     memory.resize(lengths.iter().sum(), 0.0);
     cut(memory, lengths)
@@ -21,6 +21,7 @@ pub(super) fn cut<const N: usize>(memory: &mut [f32], lengths: [usize; N]) -> [&
 #[inline(always)]
 #[allow(unsafe_code, reason = "a view of the same bits")]
 pub(super) fn words(elements: &mut [f32]) -> &mut [u32] {
-    // SAFETY: f32 and u32 have the same size and alignment, and every bit pattern is valid for both.
+    // SAFETY: f32 and u32 have the same size and alignment, and every bit pattern is valid for
+    // both.
     unsafe { std::slice::from_raw_parts_mut(elements.as_mut_ptr().cast(), elements.len()) }
 }

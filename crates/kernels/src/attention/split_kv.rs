@@ -1,11 +1,12 @@
-//! KV splits (flash decoding): the partial softmax of a split, and the combination of all splits of a token.
+//! KV splits (flash decoding): the partial softmax of a split, and the combination of all splits of
+//! a token.
 
 use crate::MatrixViewMut;
 use crate::math::exp;
 use std::ops::Range;
 
-/// Attention over one KV split, not yet normalized: per head m = max score, l = Σ e^(score − m), and o = Σ
-/// e^(score − m) · value.
+/// Attention over one KV split, not yet normalized: per head m = max score, l = Σ e^(score − m),
+/// and o = Σ e^(score − m) · value.
 pub struct PartialSoftmax<'a> {
     /// m, per head.
     pub max: &'a mut [f32],
@@ -16,7 +17,8 @@ pub struct PartialSoftmax<'a> {
 }
 
 impl<'a> PartialSoftmax<'a> {
-    /// A view of memory of [`partial_softmax_len`] elements: m of all heads, l of all heads, then o.
+    /// A view of memory of [`partial_softmax_len`] elements: m of all heads, l of all heads, then
+    /// o.
     ///
     /// # Panics
     /// When `memory` is too short.
@@ -39,9 +41,10 @@ pub fn partial_softmax_len(heads: usize, width: usize) -> usize {
 }
 
 crate::tiers::tiers! {
-/// Combines the splits of a token, in order, for the heads `wanted`, which are the rows of `out`. `memory`
-/// has consecutive [`PartialSoftmax`]es of `heads` heads, one per split.
-// In order of the splits, and the splits depend on the KV length alone: the bits do not depend on which thread finished first.
+/// Combines the splits of a token, in order, for the heads `wanted`, which are the rows of `out`.
+/// `memory` has consecutive [`PartialSoftmax`]es of `heads` heads, one per split.
+// In order of the splits, and the splits depend on the KV length alone: the bits do not depend on
+// which thread finished first.
 pub fn combine_splits(
     memory: &[f32],
     splits: usize,

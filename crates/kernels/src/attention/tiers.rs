@@ -34,8 +34,8 @@ macro_rules! unchanged {
     };
 }
 
-/// Compiles a body that is generic over [`Simd`](crate::simd::Simd) for every ISA, and wraps each function by
-/// the macro `$wrap`.
+/// Compiles a body that is generic over [`Simd`](crate::simd::Simd) for every ISA, and wraps each
+/// function by the macro `$wrap`.
 macro_rules! for_each_isa {
     ($wrap:ident, $ty:ty, $($body:ident)::+ $(, $parameter:literal)?; $($arg:ident : $arg_ty:ty),*) => {{
         fn portable($($arg: $arg_ty),*) {
@@ -58,7 +58,8 @@ macro_rules! for_each_isa {
         fn avx512($($arg: $arg_ty),*) {
             crate::isa::isa_fn! { Avx512;
                 fn inner($($arg: $arg_ty),*) {
-                    // SAFETY: this function is compiled for AVX-512, and the body is inlined into it.
+                    // SAFETY: this function is compiled for AVX-512, and the body is inlined into
+                    // it.
                     unsafe { $($body)::+::<crate::simd::avx512::Avx512 $(, $parameter)?>($($arg),*) }
                 }
             }

@@ -1,8 +1,8 @@
 //! Unrolled loops over register tiles.
 
 /// Unrolls a loop up to a constant of at most sixteen.
-// With an index that is not a constant, the compiler keeps an array of accumulators in memory and stores them after each
-// multiply-add: 47 instead of 74 % of the f16 limit (Xeon).
+// With an index that is not a constant, the compiler keeps an array of accumulators in memory and
+// stores them after each multiply-add: 47 instead of 74 % of the f16 limit (Xeon).
 // measured: docs/notes/attention-kernels.md
 macro_rules! unrolled {
     ($count:ident, $i:ident => $body:expr) => {

@@ -11,7 +11,8 @@ use std::arch::x86_64::*;
 /// Scratch of `len` elements, aligned to a cache line.
 pub(crate) fn aligned(memory: &mut Vec<f32>, len: usize) -> &mut [f32] {
     memory.resize(len + 16, 0.0);
-    // `align_offset` may return `usize::MAX`. Kernels accept any alignment; aligned lines are only faster.
+    // `align_offset` may return `usize::MAX`. Kernels accept any alignment; aligned lines are only
+    // faster.
     let from = memory.as_ptr().align_offset(64).min(16);
     &mut memory[from..from + len]
 }
@@ -62,8 +63,8 @@ static ALTERNATING: [u16; 32] = {
     indices
 };
 
-/// Rounds two vectors to bf16 and interleaves them: a line of a right panel from two terms of sixteen
-/// columns.
+/// Rounds two vectors to bf16 and interleaves them: a line of a right panel from two terms of
+/// sixteen columns.
 ///
 /// # Safety
 /// The CPU has AVX512-BF16.
@@ -76,7 +77,8 @@ pub(crate) unsafe fn alternate(first: __m512, second: __m512) -> __m512i {
     }
 }
 
-/// Transposes sixteen vectors of sixteen 32-bit words. A word may be an f32 or a pair of bf16, which stays together.
+/// Transposes sixteen vectors of sixteen 32-bit words. A word may be an f32 or a pair of bf16,
+/// which stays together.
 ///
 /// # Safety
 /// The CPU has AVX-512.
@@ -85,7 +87,8 @@ pub(crate) unsafe fn transpose(v: [__m512i; 16]) -> [__m512i; 16] {
     // SAFETY: registers only, with the caller's instructions.
     unsafe {
         let mut a = v;
-        // Within 128-bit quarters: words of rows i and i + 1, then pairs of words of rows i and i + 2.
+        // Within 128-bit quarters: words of rows i and i + 1, then pairs of words of rows i and i +
+        // 2.
         for i in (0..16).step_by(2) {
             (a[i], a[i + 1]) = (_mm512_unpacklo_epi32(v[i], v[i + 1]), _mm512_unpackhi_epi32(v[i], v[i + 1]));
         }
@@ -96,7 +99,8 @@ pub(crate) unsafe fn transpose(v: [__m512i; 16]) -> [__m512i; 16] {
             b[i + 2] = _mm512_unpacklo_epi64(a[i + 1], a[i + 3]);
             b[i + 3] = _mm512_unpackhi_epi64(a[i + 1], a[i + 3]);
         }
-        // Now quarter q of vector 4 g + c has words 4 q + c of rows 4 g to 4 g + 3. The remaining shuffles transpose quarters.
+        // Now quarter q of vector 4 g + c has words 4 q + c of rows 4 g to 4 g + 3. The remaining
+        // shuffles transpose quarters.
         let mut c = b;
         for i in 0..4 {
             c[i] = _mm512_shuffle_i32x4::<0x88>(b[i], b[4 + i]);
@@ -116,14 +120,15 @@ pub(crate) unsafe fn transpose(v: [__m512i; 16]) -> [__m512i; 16] {
 }
 
 crate::isa::isa_fn! { Avx512Bf16;
-/// Packs one k-step of a right panel from rows of terms, each row times its factor: at most 32 rows, which
-/// become columns, and 32 terms.
+/// Packs one k-step of a right panel from rows of terms, each row times its factor: at most 32
+/// rows, which become columns, and 32 terms.
 ///
 /// # Safety
-/// The matrix is valid, `factors` has an element per row, and there is room for a k-step; the CPU has
-/// AVX512-BF16.
+/// The matrix is valid, `factors` has an element per row, and there is room for a k-step; the CPU
+/// has AVX512-BF16.
 unsafe fn right_step(rows: F32Matrix, factors: &[f32], out: *mut bf16) {
-    // SAFETY: rows of the matrix and lines of the k-step by the caller's promise; masked lanes are not read.
+    // SAFETY: rows of the matrix and lines of the k-step by the caller's promise; masked lanes are
+    // not read.
     unsafe {
         let masks = [below(rows.cols), below(rows.cols.saturating_sub(16))];
         for tile in 0..2 {
@@ -144,7 +149,8 @@ unsafe fn right_step(rows: F32Matrix, factors: &[f32], out: *mut bf16) {
 }
 
 crate::isa::isa_fn! { Avx512Bf16;
-/// Packs a right panel from rows of terms, each row times its factor: at most 32 rows, which become columns.
+/// Packs a right panel from rows of terms, each row times its factor: at most 32 rows, which become
+/// columns.
 ///
 /// # Safety
 /// As for [`right_step`], with room for all k-steps.
@@ -162,8 +168,8 @@ crate::isa::isa_fn! { Avx512Bf16;
 /// # Safety
 /// As for [`right_panel`].
 pub(crate) unsafe fn right_panel_of_columns(columns: F32Matrix, out: *mut bf16) {
-    // SAFETY: rows of the matrix and lines of the panel by the caller's promise; masked lanes, and rows
-    // beyond the last, are not read.
+    // SAFETY: rows of the matrix and lines of the panel by the caller's promise; masked lanes, and
+    // rows beyond the last, are not read.
     unsafe {
         for term in (0..columns.rows.next_multiple_of(K_STEP)).step_by(2) {
             for tile in 0..2 {
@@ -182,14 +188,14 @@ pub(crate) unsafe fn right_panel_of_columns(columns: F32Matrix, out: *mut bf16) 
 }
 
 crate::isa::isa_fn! { Avx512Bf16;
-/// Packs one k-step of a left panel from the transposed matrix: at most 32 rows, which become terms, and 32
-/// columns, which become rows.
+/// Packs one k-step of a left panel from the transposed matrix: at most 32 rows, which become
+/// terms, and 32 columns, which become rows.
 ///
 /// # Safety
 /// As for [`right_step`].
 unsafe fn transpose_step(across: F32Matrix, out: *mut bf16) {
-    // SAFETY: rows of the matrix and lines of the k-step by the caller's promise; masked lanes, and rows
-    // beyond the last, are not read.
+    // SAFETY: rows of the matrix and lines of the k-step by the caller's promise; masked lanes, and
+    // rows beyond the last, are not read.
     unsafe {
         for tile in 0..2 {
             let mask = below(across.cols.saturating_sub(16 * tile));
@@ -223,8 +229,8 @@ pub(crate) fn pack_values(values: &[f32], width: usize, out: &mut [bf16]) {
             let first = &values[from * width + n..];
             let across = F32Matrix { start: first.as_ptr(), stride: width, rows, cols: PANEL.min(width - n) };
             let out = &mut out[value_offset(width, from, n)..][..STEP_LEN];
-            // SAFETY: the rows and columns are inside `values`, `out` has the length of a k-step, and the
-            // token proves the instructions.
+            // SAFETY: the rows and columns are inside `values`, `out` has the length of a k-step,
+            // and the token proves the instructions.
             unsafe { transpose_step(across, out.as_mut_ptr()) }
         }
     }

@@ -4,11 +4,12 @@ use crate::math::exp;
 use crate::tiers::tiers;
 use latent_types::OpKind;
 
-/// An elementwise operation: overwrites a row, given the row of the second input (empty for unary operations) and a factor, which most operations
-/// ignore.
+/// An elementwise operation: overwrites a row, given the row of the second input (empty for unary
+/// operations) and a factor, which most operations ignore.
 pub type ElementwiseFn = fn(&mut [f32], &[f32], f32);
 
-/// The kernel of an elementwise operation, and the index of the input that it overwrites; `None` for other operations.
+/// The kernel of an elementwise operation, and the index of the input that it overwrites; `None`
+/// for other operations.
 pub(crate) fn kernel(op: OpKind) -> Option<(ElementwiseFn, usize)> {
     Some(match op {
         // The inputs are `gate` and `up`, of which `silu_mul` overwrites `up`.

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// Whether AMX counts as present regardless of detection.
 static ASSUMED: AtomicBool = AtomicBool::new(false);
 
-/// Makes AMX count as present from now on. The CPU must have the other features of the tier. For tests that
-/// emulate AMX instructions in a signal handler; call it before plans are made.
+/// Makes AMX count as present from now on. The CPU must have the other features of the tier. For
+/// tests that emulate AMX instructions in a signal handler; call it before plans are made.
 ///
 /// # Safety
 /// AMX instructions are emulated in every thread of this process, as by the handler of the crate
@@ -21,8 +21,8 @@ pub(super) fn assumed() -> bool {
     ASSUMED.load(Ordering::Relaxed)
 }
 
-/// Whether this process may use AMX with bf16 and int8 products. Requests Linux's permission, which holds for
-/// all threads; the kernel allocates a thread's tile state on first use.
+/// Whether this process may use AMX with bf16 and int8 products. Requests Linux's permission, which
+/// holds for all threads; the kernel allocates a thread's tile state on first use.
 pub(super) fn found() -> bool {
     cpu_has_amx() && os_saves_tile_state() && request_permission()
 }
@@ -33,11 +33,13 @@ fn cpu_has_amx() -> bool {
     const TILE: u32 = 1 << 24;
     const INT8: u32 = 1 << 25;
     let all = BF16 | TILE | INT8;
-    // Leaf 0 returns the highest leaf. Reading leaf 7 of an older CPU returns the data of another leaf.
+    // Leaf 0 returns the highest leaf. Reading leaf 7 of an older CPU returns the data of another
+    // leaf.
     __cpuid_count(0, 0).eax >= 7 && __cpuid_count(7, 0).edx & all == all
 }
 
-/// Whether the operating system saves tile configuration (bit 17) and tile data (bit 18) on a context switch.
+/// Whether the operating system saves tile configuration (bit 17) and tile data (bit 18) on a
+/// context switch.
 fn os_saves_tile_state() -> bool {
     const TILES: u64 = 3 << 17;
     // Without OSXSAVE (leaf 1, ECX bit 27), `xgetbv` faults.
@@ -48,8 +50,9 @@ fn os_saves_tile_state() -> bool {
     unsafe { std::arch::x86_64::_xgetbv(0) & TILES == TILES }
 }
 
-/// Linux lets a process use tile data only after a request: arch_prctl(ARCH_REQ_XCOMP_PERM, 18). Without it the first tile
-/// instruction raises SIGILL. Kernels before 5.16 lack the call, so it fails there.
+/// Linux lets a process use tile data only after a request: arch_prctl(ARCH_REQ_XCOMP_PERM, 18).
+/// Without it the first tile instruction raises SIGILL. Kernels before 5.16 lack the call, so it
+/// fails there.
 #[cfg(target_os = "linux")]
 fn request_permission() -> bool {
     const REQUEST: i64 = 0x1023;

@@ -1,4 +1,5 @@
-//! CPU feature detection. The lists in `features_of` are the single source of the features that each ISA's kernels are compiled for and detected by.
+//! CPU feature detection. The lists in `features_of` are the single source of the features that
+//! each ISA's kernels are compiled for and detected by.
 
 #[cfg(target_arch = "x86_64")]
 mod amx;
@@ -10,17 +11,21 @@ use latent_types::{CpuFeatures, Tier};
 #[cfg(target_arch = "x86_64")]
 use std::sync::OnceLock;
 
-/// Environment variable with the highest tier whose instructions count as present. It applies to the whole process, so the test suite runs as it
-/// would on a CPU of that tier. Invalid values have no effect here; the program rejects them at start.
+/// Environment variable with the highest tier whose instructions count as present. It applies to
+/// the whole process, so the test suite runs as it would on a CPU of that tier. Invalid values have
+/// no effect here; the program rejects them at start.
 #[cfg(target_arch = "x86_64")]
 const ISA: &str = "LATENT_ISA";
 
-/// If this variable is set, AVX-VNNI counts as absent: for tuning the kernels of older CPUs on a newer one.
+/// If this variable is set, AVX-VNNI counts as absent: for tuning the kernels of older CPUs on a
+/// newer one.
 #[cfg(target_arch = "x86_64")]
 const NO_AVX_VNNI: &str = "LATENT_NO_AVX_VNNI";
 
-/// Calls the macro whose path is in brackets with the features of an ISA, followed by the macro's own arguments.
-// Lists repeat the features of lower ISAs, since a function compiled for an ISA inlines code of the lower ones.
+/// Calls the macro whose path is in brackets with the features of an ISA, followed by the macro's
+/// own arguments.
+// Lists repeat the features of lower ISAs, since a function compiled for an ISA inlines code of the
+// lower ones.
 #[cfg(target_arch = "x86_64")]
 macro_rules! features_of {
     (Avx2, [$($then:tt)*] $($args:tt)*) => {
@@ -114,7 +119,8 @@ fn native_features() -> CpuFeatures {
     features()
 }
 
-/// The best tier of this CPU, not counting emulated instructions (`assume_amx`). The default wherever the user selects no tier.
+/// The best tier of this CPU, not counting emulated instructions (`assume_amx`). The default
+/// wherever the user selects no tier.
 pub fn native_tier() -> Tier {
     native_features().tier()
 }

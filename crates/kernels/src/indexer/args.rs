@@ -20,8 +20,9 @@ pub struct IndexArgs<'a> {
     pub rows: Range<usize>,
     /// Whether products with int8 keys are in f32. Otherwise the query is quantized too.
     pub exact: bool,
-    /// Whether the kernels of AVX-512 may be used, which round queries and keys to bf16, and queries to int8 for keys of int8. Not for keys of f32,
-    /// and only if the CPU has the instructions.
+    /// Whether the kernels of AVX-512 may be used, which round queries and keys to bf16, and
+    /// queries to int8 for keys of int8. Not for keys of f32, and only if the CPU has the
+    /// instructions.
     pub avx512: bool,
 }
 
@@ -44,8 +45,8 @@ impl IndexArgs<'_> {
     }
 }
 
-/// Σ w · max(0, product) over groups of `width` heads. Each slice starts with the products of a group. Sums are in sixteen lanes, which are added in a
-/// fixed order.
+/// Σ w · max(0, product) over groups of `width` heads. Each slice starts with the products of a
+/// group. Sums are in sixteen lanes, which are added in a fixed order.
 #[inline(always)]
 pub(super) fn weighted<'a>(lines: impl Iterator<Item = &'a [f32]>, weights: &[f32], width: usize) -> f32 {
     let mut lanes = [0.0f32; LANES];

@@ -1,7 +1,9 @@
-//! Scores of an indexer with AVX-512: heads are in the lanes and keys are broadcast. Terms are bf16 pairs or groups of four bytes.
+//! Scores of an indexer with AVX-512: heads are in the lanes and keys are broadcast. Terms are bf16
+//! pairs or groups of four bytes.
 //!
-//! Sums and weights so stay in registers. With keys in the rows of a product, and a sum across lanes per key, the scan was 20 to 30 % slower
-//! (`docs/notes/attention-kernels.md`, "Sparse attention").
+//! Sums and weights so stay in registers. With keys in the rows of a product, and a sum across
+//! lanes per key, the scan was 20 to 30 % slower (`docs/notes/attention-kernels.md`, "Sparse
+//! attention").
 #![allow(
     unsafe_code,
     reason = "vector instructions over addresses that the assertions on entry keep in bounds"
@@ -15,8 +17,8 @@ use crate::simd::avx512::Avx512;
 use latent_types::{CacheRow, CacheType};
 use std::arch::x86_64::*;
 
-/// Keys that are loaded together: 16 KB of bf16 at a width of 128, which stay in L1 with the panel of a query. All queries of a call are scored
-/// with a block before the next one is loaded.
+/// Keys that are loaded together: 16 KB of bf16 at a width of 128, which stay in L1 with the panel
+/// of a query. All queries of a call are scored with a block before the next one is loaded.
 const KEY_BLOCK: usize = 64;
 
 /// Keys of a register tile: with two vectors of heads, sixteen accumulators.
@@ -52,13 +54,16 @@ trait IndexDot {
     /// The caller is compiled for the dot product's ISA.
     unsafe fn products(acc: Self::Acc) -> __m512;
 
-    /// Packs the heads of a group, at most 32, as a panel, and writes their biases. The weights are multiplied by the scales of the heads.
+    /// Packs the heads of a group, at most 32, as a panel, and writes their biases. The weights are
+    /// multiplied by the scales of the heads.
     ///
     /// # Safety
-    /// The caller is compiled for the dot product's ISA; there is room for a panel and for 32 biases and weights.
+    /// The caller is compiled for the dot product's ISA; there is room for a panel and for 32
+    /// biases and weights.
     unsafe fn pack_group(heads: F32Matrix, panel: *mut u8, bias: *mut i32, weights: &mut [f32]);
 
-    /// Loads a key of the cache, padded with zeros to a whole step. Returns the factor of its score.
+    /// Loads a key of the cache, padded with zeros to a whole step. Returns the factor of its
+    /// score.
     ///
     /// # Safety
     /// The caller is compiled for the dot product's ISA; there is room for whole steps.
@@ -125,7 +130,8 @@ impl IndexDot for Bf16Index {
     }
 }
 
-/// `count` terms of a key from `first` on in bf16; 32 if `FULL`. Keys of other types than f16 and bf16 are in `wide`.
+/// `count` terms of a key from `first` on in bf16; 32 if `FULL`. Keys of other types than f16 and
+/// bf16 are in `wide`.
 // Masks for each 32 terms of a key cost a tenth of the time, hence the form without.
 // measured: docs/notes/attention-kernels.md "Sparse attention"
 ///
@@ -162,7 +168,8 @@ unsafe fn bf16_terms<const FULL: bool>(
     }
 }
 
-/// Keys of int8, which the cache stores with an offset of 128, and queries in int8 with a scale per head.
+/// Keys of int8, which the cache stores with an offset of 128, and queries in int8 with a scale per
+/// head.
 struct Int8Index;
 
 #[allow(
@@ -257,7 +264,8 @@ impl IndexDot for Int8Index {
 }
 
 /// Whether this module computes the scores.
-// Independent of `limit_tier`, since these scores are rounded differently: a limit set by another user of the process must not change results.
+// Independent of `limit_tier`, since these scores are rounded differently: a limit set by another
+// user of the process must not change results.
 pub(super) fn reads(args: &IndexArgs<'_>) -> bool {
     match args.cache.ty() {
         _ if args.exact || !args.avx512 => false,
@@ -267,7 +275,8 @@ pub(super) fn reads(args: &IndexArgs<'_>) -> bool {
     }
 }
 
-/// As [`index_scores`](super::index_scores): queries and keys are rounded to bf16, or queries to int8 if keys are int8.
+/// As [`index_scores`](super::index_scores): queries and keys are rounded to bf16, or queries to
+/// int8 if keys are int8.
 ///
 /// # Panics
 /// As `index_scores`, and when [`reads`] is false.
@@ -336,7 +345,8 @@ unsafe fn scores_of<D: IndexDot>(args: &IndexArgs<'_>, out: &mut [f32], scratch:
         let (rows, stored) = (args.cache.row(start).as_ptr(), args.cache.row_bytes());
         assert!(stored >= row_bytes, "a key");
         for (i, factor) in factors.iter_mut().enumerate().take(loaded) {
-            // SAFETY: the rows of a block are contiguous in the cache, and there is room for each key.
+            // SAFETY: the rows of a block are contiguous in the cache, and there is room for each
+            // key.
             unsafe {
                 prefetch.prefetch::<Avx512>(stored.div_ceil(CACHE_LINE));
                 let key = std::slice::from_raw_parts(rows.add(i * stored), row_bytes);
@@ -346,8 +356,8 @@ unsafe fn scores_of<D: IndexDot>(args: &IndexArgs<'_>, out: &mut [f32], scratch:
         for query in 0..count {
             let out = &mut out[query * keys_len + first..][..loaded];
             for (strip, out) in out.chunks_mut(STRIP).enumerate() {
-                // SAFETY: a strip of the block, the panels, biases and weights of the query. Keys after the last one
-                // are of an earlier block or zeros; their scores are not read.
+                // SAFETY: a strip of the block, the panels, biases and weights of the query. Keys
+                // after the last one are of an earlier block or zeros; their scores are not read.
                 let scores = unsafe {
                     strip_scores::<D>(
                         (keys.add(strip * STRIP * key_bytes), key_bytes),
@@ -368,7 +378,8 @@ unsafe fn scores_of<D: IndexDot>(args: &IndexArgs<'_>, out: &mut [f32], scratch:
 /// Scores of the keys of a strip, without their factors.
 ///
 /// # Safety
-/// The caller is compiled for the dot product's ISA. There are [`STRIP`] keys, a panel per 32 weights, and as many biases as weights.
+/// The caller is compiled for the dot product's ISA. There are [`STRIP`] keys, a panel per 32
+/// weights, and as many biases as weights.
 #[inline(always)]
 unsafe fn strip_scores<D: IndexDot>(
     (keys, key_bytes): (*const u8, usize),
@@ -405,7 +416,8 @@ unsafe fn strip_scores<D: IndexDot>(
             sums.map(|sum| _mm256_add_ps(_mm512_castps512_ps256(sum), _mm512_extractf32x8_ps::<1>(sum)));
         let pairs: [__m256; 4] = std::array::from_fn(|i| _mm256_hadd_ps(halves[2 * i], halves[2 * i + 1]));
         let fours: [__m256; 2] = std::array::from_fn(|i| _mm256_hadd_ps(pairs[2 * i], pairs[2 * i + 1]));
-        // The lower half of `fours[i]` has sums of four lanes of keys 4 i to 4 i + 3, the upper half the sums of the other four lanes.
+        // The lower half of `fours[i]` has sums of four lanes of keys 4 i to 4 i + 3, the upper
+        // half the sums of the other four lanes.
         let lower = _mm256_permute2f128_ps::<0x20>(fours[0], fours[1]);
         let upper = _mm256_permute2f128_ps::<0x31>(fours[0], fours[1]);
         let mut scores = [0.0; STRIP];

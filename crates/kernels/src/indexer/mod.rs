@@ -1,4 +1,5 @@
-//! The lightning indexer of sparse attention: scores of cached keys, and the positions of the largest.
+//! The lightning indexer of sparse attention: scores of cached keys, and the positions of the
+//! largest.
 
 mod args;
 #[cfg(target_arch = "x86_64")]

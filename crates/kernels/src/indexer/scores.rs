@@ -13,8 +13,9 @@ use latent_types::{Arithmetic, CacheRow, CacheType};
 /// Keys that are widened and scored in one pass.
 const KEY_BLOCK: usize = 64;
 
-/// Writes the score of each query with each key: Σₕ wₕ · max(0, qₕ · k), as [queries, keys]. A score depends on its query and key alone, not on
-/// other queries or keys of the call. `scratch` is memory of any length.
+/// Writes the score of each query with each key: Σₕ wₕ · max(0, qₕ · k), as [queries, keys]. A
+/// score depends on its query and key alone, not on other queries or keys of the call. `scratch` is
+/// memory of any length.
 ///
 /// # Panics
 /// When shapes differ, or a key is not in the block table.
@@ -156,8 +157,8 @@ unsafe fn quantized<S: Simd>(args: &IndexArgs<'_>, out: &mut [f32], scratch: &mu
         let out = &mut out[start - args.rows.start..][..count];
         let keys = (args.cache.row(start).as_ptr(), args.cache.row_bytes());
         for (queries, products) in queries.iter().zip(products.chunks_exact_mut(KEY_BLOCK * LANES)) {
-            // SAFETY: the caller is compiled for `S`. The block's keys are contiguous, and the quants of each are followed by
-            // the four bytes of its scale.
+            // SAFETY: the caller is compiled for `S`. The block's keys are contiguous, and the
+            // quants of each are followed by the four bytes of its scale.
             unsafe { queries.qk::<S, 4>(keys, count, products, &mut prefetch.next) };
         }
         for (i, score) in out.iter_mut().enumerate() {

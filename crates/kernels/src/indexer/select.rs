@@ -1,10 +1,12 @@
 //! Partial selection in linear time: the positions of the largest scores.
 
-/// Bits of a score's key that one pass counts: three passes cover 32 bits, and the counters of a pass (four sets of 2048) are 32 KB.
+/// Bits of a score's key that one pass counts: three passes cover 32 bits, and the counters of a
+/// pass (four sets of 2048) are 32 KB.
 const BITS: u32 = 11;
 
-/// Writes the positions of the `out.len()` largest scores in ascending order. Of equal scores the earliest are selected, and −0 equals 0. NaN is larger
-/// than every number, or smaller if its sign is set. The result depends on the scores alone. `scratch` is memory of any length.
+/// Writes the positions of the `out.len()` largest scores in ascending order. Of equal scores the
+/// earliest are selected, and −0 equals 0. NaN is larger than every number, or smaller if its sign
+/// is set. The result depends on the scores alone. `scratch` is memory of any length.
 ///
 /// # Panics
 /// When there are fewer scores than positions, or more than a `u32` counts.
@@ -32,7 +34,8 @@ pub fn select_largest(scores: &[f32], out: &mut [u32], scratch: &mut Vec<u32>) {
     }
 }
 
-/// Compacts the values whose flag is set into `out`, in order, and returns them. Branch-free: the flags are unpredictable.
+/// Compacts the values whose flag is set into `out`, in order, and returns them. Branch-free: the
+/// flags are unpredictable.
 #[inline(always)]
 fn collect(values: impl Iterator<Item = (u32, bool)>, out: &mut [u32]) -> &mut [u32] {
     let mut count = 0;
@@ -48,14 +51,16 @@ fn collect(values: impl Iterator<Item = (u32, bool)>, out: &mut [u32]) -> &mut [
 fn order_of(score: f32) -> u32 {
     // Adding 0 turns −0 into 0.
     let bits = (score + 0.0).to_bits();
-    // Positive numbers sort above negative ones, and negative ones in the reverse order of their magnitudes.
+    // Positive numbers sort above negative ones, and negative ones in the reverse order of their
+    // magnitudes.
     if bits >> 31 == 0 { bits | 1 << 31 } else { !bits }
 }
 
 /// The key of the `count`-th largest score. `candidates` has room for all keys.
 fn threshold(scores: &[f32], count: usize, candidates: &mut [u32]) -> u32 {
     let mut left = count;
-    // Radix selection: the upper digit of all scores, then the next digit of the scores whose upper digits equal the threshold's.
+    // Radix selection: the upper digit of all scores, then the next digit of the scores whose upper
+    // digits equal the threshold's.
     let mut shift = 32 - BITS;
     let keys = || scores.iter().map(|score| order_of(*score));
     let mut prefix = largest_digit(keys().map(|key| key >> shift), &mut left);
@@ -76,9 +81,11 @@ fn threshold(scores: &[f32], count: usize, candidates: &mut [u32]) -> u32 {
     prefix
 }
 
-/// The `left`-th largest of digits below 2^[`BITS`]; `left` becomes its rank among the digits that equal it.
+/// The `left`-th largest of digits below 2^[`BITS`]; `left` becomes its rank among the digits that
+/// equal it.
 fn largest_digit(digits: impl Iterator<Item = u32>, left: &mut usize) -> u32 {
-    // Four sets of counters in turn. Neighboring digits are often equal, and an increment of a counter waits for the previous store to it.
+    // Four sets of counters in turn. Neighboring digits are often equal, and an increment of a
+    // counter waits for the previous store to it.
     let mut counts = [[0u32; 1 << BITS]; 4];
     for (at, digit) in digits.enumerate() {
         counts[at % 4][digit as usize & ((1 << BITS) - 1)] += 1;

@@ -6,7 +6,8 @@ use half::f16;
 use latent_quant::f8_e4m3;
 use latent_types::{CACHE_BLOCK, CacheType};
 
-/// Quants of `int8` are stored biased by 128 (offset binary): VNNI multiplies unsigned by signed bytes, and the queries are the signed operand.
+/// Quants of `int8` are stored biased by 128 (offset binary): VNNI multiplies unsigned by signed
+/// bytes, and the queries are the signed operand.
 const QUANT_BIAS: f32 = 128.0;
 
 /// Zero point of `q4_0`.
@@ -15,10 +16,12 @@ const MIDDLE: f32 = 8.0;
 /// The largest finite F8_E4M3.
 const FP8_MAX: f32 = 448.0;
 
-/// [`Simd::load_fp8_row`] divides by this. It is a power of two, so multiplying a row's scale with it first changes no bits of the result.
+/// [`Simd::load_fp8_row`] divides by this. It is a power of two, so multiplying a row's scale with
+/// it first changes no bits of the result.
 const FP8_SCALE: f32 = 256.0;
 
-/// 1.5 · 2^23: adding it rounds to the nearest integer, ties to even, and leaves the integer in the low bits.
+/// 1.5 · 2^23: adding it rounds to the nearest integer, ties to even, and leaves the integer in the
+/// low bits.
 const ROUNDING: f32 = 12_582_912.0;
 
 /// Quantizes the content of a row; `scale` receives the row's scale in types that have one.
@@ -71,14 +74,16 @@ fn quantize_fp8(elements: &[f32], codes: &mut [u8]) -> f32 {
     largest / FP8_MAX
 }
 
-/// The code nearest to a number of at most about 448, ties to even. Branch-free, so that the loop over a row vectorizes.
+/// The code nearest to a number of at most about 448, ties to even. Branch-free, so that the loop
+/// over a row vectorizes.
 #[inline(always)]
 fn fp8_code(number: f32) -> u8 {
     let bits = number.to_bits();
     let size = f32::from_bits(bits & 0x7fff_ffff);
     // Below 2^-6, the smallest normal number, a code is a multiple of 2^-9.
     let small = (size * 512.0 + ROUNDING).to_bits() & 0xff;
-    // Above, round the mantissa to three bits, and replace f32's exponent bias of 127 by 7. 0x7e is 448; the next code, 0x7f, is NaN.
+    // Above, round the mantissa to three bits, and replace f32's exponent bias of 127 by 7. 0x7e is
+    // 448; the next code, 0x7f, is NaN.
     let rounded = (size.to_bits() + 0x7_ffff + (size.to_bits() >> 20 & 1)) >> 20;
     let normal = rounded.wrapping_sub(120 << 3).min(0x7e);
     let code = if size < 0.015_625 { small } else { normal };
@@ -100,7 +105,8 @@ fn blocks(elements: &[f32], out: &mut [u8], quantize: impl Fn(&[f32; CACHE_BLOCK
 /// The scale as f16, and its inverse; NaN and 0 for a block that is not finite.
 #[inline(always)]
 fn block_scale(scale: f32) -> (f16, f32) {
-    // The inverse of the rounded scale: dequantization multiplies by the rounded one. It is infinite for a scale that rounds to 0.
+    // The inverse of the rounded scale: dequantization multiplies by the rounded one. It is
+    // infinite for a scale that rounds to 0.
     let stored = f16::from_f32(scale);
     let inverse = stored.to_f32().recip();
     match stored.is_finite() {
@@ -113,13 +119,15 @@ fn block_scale(scale: f32) -> (f16, f32) {
 fn quantize_q8(elements: &[f32; CACHE_BLOCK], quants: &mut [u8]) -> f16 {
     let (scale, inverse) = block_scale(largest(elements) / 127.0);
     for (quant, v) in quants.iter_mut().zip(elements) {
-        // A scale that was rounded down to f16 may map the largest element to 128, which wraps to −128.
+        // A scale that was rounded down to f16 may map the largest element to 128, which wraps to
+        // −128.
         *quant = ((v * inverse).clamp(-127.0, 127.0) + ROUNDING).to_bits() as u8;
     }
     scale
 }
 
-/// The element of the largest magnitude becomes −8, as in GGUF files: the range is −8 to 7, so this sign uses all of it.
+/// The element of the largest magnitude becomes −8, as in GGUF files: the range is −8 to 7, so this
+/// sign uses all of it.
 #[inline(always)]
 fn quantize_q4(elements: &[f32; CACHE_BLOCK], quants: &mut [u8]) -> f16 {
     let all = largest(elements);
@@ -138,7 +146,8 @@ fn scale_at(block: &[u8]) -> f32 {
     crate::widen::f16(u16::from_le_bytes([block[0], block[1]]))
 }
 
-/// Dequantizes elements of the content from `first` on; `scale` is the row's, in types that have one.
+/// Dequantizes elements of the content from `first` on; `scale` is the row's, in types that have
+/// one.
 #[inline(always)]
 pub(super) fn load(ty: CacheType, content: &[u8], scale: f32, first: usize, out: &mut [f32]) {
     let len = out.len();
@@ -193,13 +202,15 @@ fn in_blocks(
 unsafe fn scaled<S: Simd>(quants: S::F32x16, zero: f32, scale: f32) -> S::F32x16 {
     // SAFETY: the caller is compiled for `S`.
     unsafe {
-        // Quants are small integers, so the difference is exact with and without FMA, and the bits are the same on every ISA.
+        // Quants are small integers, so the difference is exact with and without FMA, and the bits
+        // are the same on every ISA.
         let centered = S::mul_add_relaxed(quants, S::splat_f32(1.0), S::splat_f32(-zero));
         S::mul(centered, S::splat_f32(scale))
     }
 }
 
-/// Dequantizes 32 elements of the content from `at` on, a multiple of 32; `scale` is the row's, in types that have one.
+/// Dequantizes 32 elements of the content from `at` on, a multiple of 32; `scale` is the row's, in
+/// types that have one.
 ///
 /// # Safety
 /// As for [`Simd`]; the content has these elements.
@@ -213,8 +224,8 @@ pub(crate) unsafe fn dequantize32<S: Simd>(
 ) -> [S::F32x16; 2] {
     let (elements, bytes) = ty.block().unwrap_or((1, 1));
     let from = content.wrapping_add(at / elements * bytes);
-    // SAFETY: the content has the bytes of 32 elements and their scale, and the caller is compiled for `S`, by this function's
-    // contract.
+    // SAFETY: the content has the bytes of 32 elements and their scale, and the caller is compiled
+    // for `S`, by this function's contract.
     unsafe {
         match ty {
             CacheType::Q8_0 => {
@@ -256,8 +267,8 @@ pub(super) unsafe fn widen<S: Simd>(ty: CacheType, content: &[u8], scale: f32, o
     macro_rules! each {
         ($ty:expr) => {
             for (i, out) in vectors.chunks_exact_mut(CACHE_BLOCK).enumerate() {
-                // SAFETY: 32 elements at `out`, whose quants the content has, as asserted; the caller is compiled
-                // for `S`.
+                // SAFETY: 32 elements at `out`, whose quants the content has, as asserted; the
+                // caller is compiled for `S`.
                 unsafe {
                     let [low, high] = dequantize32::<S>($ty, content.as_ptr(), i * CACHE_BLOCK, scale);
                     S::store_f32(out.as_mut_ptr(), low);
@@ -266,7 +277,8 @@ pub(super) unsafe fn widen<S: Simd>(ty: CacheType, content: &[u8], scale: f32, o
             }
         };
     }
-    // A constant type for each loop, so that the `match` in `dequantize32` is resolved at compile time.
+    // A constant type for each loop, so that the `match` in `dequantize32` is resolved at compile
+    // time.
     match ty {
         CacheType::Q8_0 => each!(CacheType::Q8_0),
         CacheType::Q4_0 => each!(CacheType::Q4_0),

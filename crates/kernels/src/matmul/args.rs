@@ -17,7 +17,8 @@ pub struct MatmulArgs<'a, 'y> {
     pub y: &'a mut MatrixViewMut<'y>,
 }
 
-/// A matmul kernel. Panics when shapes do not fit, or when the CPU lacks the instructions of its ISA.
+/// A matmul kernel. Panics when shapes do not fit, or when the CPU lacks the instructions of its
+/// ISA.
 pub type MatmulFn = fn(MatmulArgs<'_, '_>, &mut MatmulScratch);
 
 /// The input row that output row `i` reads.

@@ -1,17 +1,20 @@
 //! Matmul bodies compiled for an ISA.
 
-/// A [`MatmulFn`](super::MatmulFn) from a body with the same arguments: `compiled!(body)` for the baseline, `compiled!(Avx2: body)` and so on
-/// for an [ISA](crate::isa). Without that ISA the function panics.
+/// A [`MatmulFn`](super::MatmulFn) from a body with the same arguments: `compiled!(body)` for the
+/// baseline, `compiled!(Avx2: body)` and so on for an [ISA](crate::isa). Without that ISA the
+/// function panics.
 ///
-/// Bodies are `#[inline(always)]`; one that is not inlined would be compiled without the ISA's instructions. The contract of an unsafe body may
-/// only require that it is compiled for the ISA and runs on a CPU that has it.
+/// Bodies are `#[inline(always)]`; one that is not inlined would be compiled without the ISA's
+/// instructions. The contract of an unsafe body may only require that it is compiled for the ISA
+/// and runs on a CPU that has it.
 macro_rules! compiled {
     ($isa:ident: $body:expr) => {{
         fn kernel(args: $crate::MatmulArgs<'_, '_>, scratch: &mut $crate::MatmulScratch) {
             $crate::isa::isa_fn! { $isa;
                 fn inner(args: $crate::MatmulArgs<'_, '_>, scratch: &mut $crate::MatmulScratch) {
                     #[allow(unused_unsafe, reason = "some bodies are safe to call")]
-                    // SAFETY: this function is compiled for the ISA, and its caller holds the ISA's token.
+                    // SAFETY: this function is compiled for the ISA, and its caller holds the ISA's
+                    // token.
                     unsafe {
                         $body(args, scratch)
                     }
@@ -26,7 +29,8 @@ macro_rules! compiled {
     ($body:expr) => {{
         fn kernel(args: $crate::MatmulArgs<'_, '_>, scratch: &mut $crate::MatmulScratch) {
             #[allow(unused_unsafe, reason = "some bodies are safe to call")]
-            // SAFETY: the baseline needs no instructions beyond those that this crate is compiled for.
+            // SAFETY: the baseline needs no instructions beyond those that this crate is compiled
+            // for.
             unsafe {
                 $body(args, scratch)
             }

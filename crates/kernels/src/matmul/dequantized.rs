@@ -1,4 +1,5 @@
-//! Matmuls that dequantize a few weight rows at a time to f32: the fallback for any format and layout.
+//! Matmuls that dequantize a few weight rows at a time to f32: the fallback for any format and
+//! layout.
 #![allow(unsafe_code, reason = "generic over instruction sets: see `Simd`")]
 
 use super::args::{MatmulArgs, input_row};
@@ -15,7 +16,8 @@ use crate::{MatrixViewMut, QuantizedInput};
 pub(super) unsafe fn decoded<L: Simd>(args: MatmulArgs<'_, '_>, scratch: &mut MatmulScratch) {
     // SAFETY: the ISA by this function's contract.
     unsafe {
-        // 4 × 4 sums fill half of AVX-512's 32 registers, 2 × 2 sums of two registers each half of AVX2's sixteen.
+        // 4 × 4 sums fill half of AVX-512's 32 registers, 2 × 2 sums of two registers each half of
+        // AVX2's sixteen.
         if L::TWO_TILES { multiply::<L, 4>(args, scratch) } else { multiply::<L, 2>(args, scratch) }
     }
 }
@@ -46,13 +48,15 @@ unsafe fn multiply<L: Simd, const N: usize>(args: MatmulArgs<'_, '_>, scratch: &
                 }
             };
         }
-        // If fewer rows remain, the last one is repeated and its results are discarded: one form of the kernel instead of `N`.
+        // If fewer rows remain, the last one is repeated and its results are discarded: one form of
+        // the kernel instead of `N`.
         let last = rows[count - 1];
         rows[count..].fill(last);
         let mut row = 0;
         while row < y.rows() {
             let input = |i: usize| x.row(input_row(row_ids, i)).as_ptr();
-            // SAFETY: rows of the weights and inputs have `width` elements; the ISA by this function's contract.
+            // SAFETY: rows of the weights and inputs have `width` elements; the ISA by this
+            // function's contract.
             row += unsafe {
                 // A separate form for one row: decode has no other.
                 if row + 1 == y.rows() {
@@ -67,7 +71,8 @@ unsafe fn multiply<L: Simd, const N: usize>(args: MatmulArgs<'_, '_>, scratch: &
     }
 }
 
-/// Stores the first `count` columns of a block at `at`, without rows beyond the end of `y`. Returns the rows of the block.
+/// Stores the first `count` columns of a block at `at`, without rows beyond the end of `y`. Returns
+/// the rows of the block.
 #[inline(always)]
 fn store<const R: usize, const C: usize>(
     sums: &[[f32; C]; R],
@@ -100,7 +105,8 @@ pub(super) fn transposed(args: MatmulArgs<'_, '_>, scratch: &mut MatmulScratch) 
     let MatmulScratch { floats, bytes, .. } = scratch;
     let row_floats = grow(floats, outputs.len());
     (0..y.rows()).for_each(|i| y.row_mut(i).fill(0.0));
-    // Weight rows outside: each is dequantized once, and sums are in the order of weight rows for any batch size.
+    // Weight rows outside: each is dequantized once, and sums are in the order of weight rows for
+    // any batch size.
     for r in 0..weight.rows() {
         weight.decode(r, outputs.clone(), row_floats, bytes);
         for i in 0..y.rows() {
@@ -133,7 +139,7 @@ mod tests {
             tiers += 1;
             for (cols, all) in [(1, 3), (16, 9), (37, 8), (200, 5)] {
                 let (weight, inputs) = (numbers(1, all * cols), numbers(2, 11 * cols));
-                // a byte off, as in a file whose tensors are not aligned
+                // A byte off, as in a file whose tensors are not aligned.
                 let bytes: Vec<u8> =
                     [0].into_iter().chain(weight.iter().flat_map(|w| w.to_le_bytes())).collect();
                 let matrix = WeightMatrix::from_rows(TensorType::F32, &bytes[1..], all, cols).unwrap();

@@ -1,6 +1,7 @@
 //! Scratch memory that matmul kernels reuse between calls.
 
-/// Memory for dequantized weights and partial sums. It grows to the largest size of a call and never shrinks, so that steps do not allocate.
+/// Memory for dequantized weights and partial sums. It grows to the largest size of a call and
+/// never shrinks, so that steps do not allocate.
 #[derive(Default)]
 pub struct MatmulScratch {
     pub(super) floats: Vec<f32>,

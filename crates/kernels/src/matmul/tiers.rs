@@ -27,7 +27,8 @@ const TRANSPOSED: &[(Tier, MatmulFn)] = &[
     (Tier::Avx512, compiled!(Avx512: dequantized::transposed)),
 ];
 
-/// Formats whose dequantization is fast on every ISA. Others use the portable kernel for any format, which a message at start-up reports.
+/// Formats whose dequantization is fast on every ISA. Others use the portable kernel for any
+/// format, which a message at start-up reports.
 const FAST: [TensorType; 14] = [
     TensorType::F32,
     TensorType::F16,

@@ -4,8 +4,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 static AVX_VNNI: AtomicBool = AtomicBool::new(true);
 
-/// Allows or forbids AVX-VNNI in AVX2 matmuls, for the whole process; it is allowed by default. Both forms give the same bits. For tests and
-/// measurements of the form without it on a CPU that has it.
+/// Allows or forbids AVX-VNNI in AVX2 matmuls, for the whole process; it is allowed by default.
+/// Both forms give the same bits. For tests and measurements of the form without it on a CPU that
+/// has it.
 pub fn allow_avx_vnni(allowed: bool) {
     AVX_VNNI.store(allowed, Ordering::Relaxed);
 }

@@ -46,10 +46,11 @@ pub struct RouteSpec<'a> {
     pub scale: f32,
 }
 
-/// Selects the `topk_ids.len()` best experts, best first. Ties go to the lower index; experts of masked
-/// groups count as `masked_score`, and NaN logits as −∞. `scratch` grows to twice the number of experts plus the number of
-/// groups.
-// Repeated scans instead of a sort: k is small (6 to 8 in most models), and ties go to the lower index without a stable sort.
+/// Selects the `topk_ids.len()` best experts, best first. Ties go to the lower index; experts of
+/// masked groups count as `masked_score`, and NaN logits as −∞. `scratch` grows to twice the number
+/// of experts plus the number of groups.
+// Repeated scans instead of a sort: k is small (6 to 8 in most models), and ties go to the lower
+// index without a stable sort.
 ///
 /// # Panics
 /// When `topk_ids` is longer than `logits`, or `topk_weights` is not as long as `topk_ids`.
@@ -74,7 +75,8 @@ pub fn route(
     score(logits, spec.gating, scores);
     for (e, c) in choice.iter_mut().enumerate() {
         let biased = scores[e] + spec.bias.map_or(0.0, |bias| bias[e]);
-        // −∞ rather than NaN, which marks selected experts: k may be the number of all experts, so this one must remain selectable.
+        // −∞ rather than NaN, which marks selected experts: k may be the number of all experts, so
+        // this one must remain selectable.
         *c = if biased.is_nan() || logits[e].is_nan() { f32::NEG_INFINITY } else { biased };
     }
     if spec.groups > 1 && spec.groups_used < spec.groups {
@@ -106,7 +108,8 @@ fn score(logits: &[f32], gating: RouteGating, scores: &mut [f32]) {
         RouteGating::Sigmoid => scores.iter_mut().for_each(|s| *s = 1.0 / (1.0 + exp(-*s))),
         RouteGating::SoftmaxOfSelected => {}
         RouteGating::SqrtSoftplus => {
-            // softplus(x) = max(x, 0) + ln(1 + e^-|x|): the exponent is never positive, so nothing overflows.
+            // softplus(x) = max(x, 0) + ln(1 + e^-|x|): the exponent is never positive, so nothing
+            // overflows.
             scores
                 .iter_mut()
                 .for_each(|s| *s = (s.max(0.0) + (f64::from(-s.abs()).exp().ln_1p()) as f32).sqrt());
@@ -121,7 +124,8 @@ fn score(logits: &[f32], gating: RouteGating, scores: &mut [f32]) {
 }
 
 fn softmax(x: &mut [f32]) {
-    // Subtracting the maximum keeps every exponential at most 1. If all are −∞, −∞ − −∞ would be NaN: all become 0.
+    // Subtracting the maximum keeps every exponential at most 1. If all are −∞, −∞ − −∞ would be
+    // NaN: all become 0.
     let max = x.iter().copied().filter(|v| !v.is_nan()).fold(f32::NEG_INFINITY, f32::max);
     let mut sum = 0.0;
     for v in x.iter_mut() {

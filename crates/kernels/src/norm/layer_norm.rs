@@ -3,8 +3,10 @@
 use crate::tiers::tiers;
 
 tiers! {
-/// out = (x − mean x) / √(var x + eps) · weight + bias. Sums are in f64, in the order of the elements.
-// The variance needs a second pass: mean x² − (mean x)² cancels if the mean is large compared with the deviation.
+/// out = (x − mean x) / √(var x + eps) · weight + bias. Sums are in f64, in the order of the
+/// elements.
+// The variance needs a second pass: mean x² − (mean x)² cancels if the mean is large compared with
+// the deviation.
 pub fn layer_norm(x: &[f32], weight: &[f32], bias: &[f32], eps: f64, out: &mut [f32]) {
     let count = x.len().max(1) as f64;
     let mean = x.iter().map(|v| f64::from(*v)).sum::<f64>() / count;

@@ -9,8 +9,9 @@ use crate::tiers::tiers;
 tiers! {
 /// out = x / √(mean x² + eps) · weight.
 pub fn rms_norm(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
-    // Eight accumulators written out, since the compiler does not reorder float sums: on every ISA they give the same bits and fill whole vectors.
-    // f64 holds the square of any f32 without overflow, so that rows of large outliers have a finite mean.
+    // Eight accumulators written out, since the compiler does not reorder float sums: on every ISA
+    // they give the same bits and fill whole vectors. f64 holds the square of any f32 without
+    // overflow, so that rows of large outliers have a finite mean.
     let mut acc = [0.0f64; 8];
     let chunks = x.chunks_exact(8);
     for (lane, v) in acc.iter_mut().zip(chunks.remainder()) {

@@ -9,8 +9,8 @@ pub enum RopePairing {
     NeoX,
 }
 
-/// Inverse frequencies, and the factor on cosine and sine (YaRN's attention factor). Angles are computed in f64: an f32 near
-/// 100 000 is off by up to 0.004 radians.
+/// Inverse frequencies, and the factor on cosine and sine (YaRN's attention factor). Angles are
+/// computed in f64: an f32 near 100 000 is off by up to 0.004 radians.
 #[derive(Clone, Debug)]
 pub struct RopeTable {
     inverse_frequencies: Vec<f64>,
@@ -33,8 +33,8 @@ impl RopeTable {
         self.fill(position, self.magnitude, out);
     }
 
-    /// Moves one head, already rotated, by `distance` positions, which may be negative. The magnitude is not
-    /// applied again.
+    /// Moves one head, already rotated, by `distance` positions, which may be negative. The
+    /// magnitude is not applied again.
     pub fn shift(&self, x: &mut [f32], distance: i64, pairs: RopePairing) {
         let mut rotation = vec![0.0; self.rotation_len()];
         self.fill(distance, 1.0, &mut rotation);
@@ -50,7 +50,8 @@ impl RopeTable {
     }
 }
 
-/// Rotates one head in place by a [rotation](RopeTable::rotation). Elements beyond the pairs of the rotation stay unchanged (partial RoPE).
+/// Rotates one head in place by a [rotation](RopeTable::rotation). Elements beyond the pairs of the
+/// rotation stay unchanged (partial RoPE).
 pub fn rotate(x: &mut [f32], rotation: &[f32], pairs: RopePairing) {
     let half = x.len() / 2;
     for (i, pair) in rotation.chunks_exact(2).take(half).enumerate() {

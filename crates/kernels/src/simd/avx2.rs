@@ -5,8 +5,8 @@ use std::arch::x86_64::*;
 
 pub(crate) use crate::isa::Avx2;
 
-/// Applies an operation to both halves. The body is written out twice, since a closure that is not inlined would be compiled without the ISA's
-/// instructions.
+/// Applies an operation to both halves. The body is written out twice, since a closure that is not
+/// inlined would be compiled without the ISA's instructions.
 macro_rules! both {
     (|$a:ident| $body:expr, $x:expr) => {{
         let [low, high] = $x;
@@ -36,8 +36,8 @@ macro_rules! both {
     }};
 }
 
-/// Adds to each 32-bit lane of `sum` four products of unsigned `a` and signed `b`. Without VNNI no pair of products may exceed 32 767, since
-/// `vpmaddubsw` saturates their sum to 16 bits.
+/// Adds to each 32-bit lane of `sum` four products of unsigned `a` and signed `b`. Without VNNI no
+/// pair of products may exceed 32 767, since `vpmaddubsw` saturates their sum to 16 bits.
 #[inline(always)]
 unsafe fn dot_quads<const VNNI: bool>(sum: __m256i, a: __m256i, b: __m256i) -> __m256i {
     // SAFETY: intrinsics of the ISA, which callers have by the contract of `Simd`.
@@ -55,12 +55,13 @@ unsafe fn dot_quads<const VNNI: bool>(sum: __m256i, a: __m256i, b: __m256i) -> _
     reason = "each is an intrinsic of the ISA, which callers have by the contract of `Simd`"
 )]
 impl<const VNNI: bool> Simd for Avx2<VNNI> {
-    // Four rows are eight accumulators, half of the sixteen registers. The others hold integer sums, inputs and quants.
+    // Four rows are eight accumulators, half of the sixteen registers. The others hold integer
+    // sums, inputs and quants.
     const MR: usize = 4;
     const FULL_BYTES: bool = VNNI;
     const TWO_TILES: bool = false;
-    // Six rows are twelve accumulators. With two vectors of columns and a factor, fifteen of sixteen registers are in use. Blocks of four rows
-    // took 7 to 20 % longer (Zen 4).
+    // Six rows are twelve accumulators. With two vectors of columns and a factor, fifteen of
+    // sixteen registers are in use. Blocks of four rows took 7 to 20 % longer (Zen 4).
     // measured: docs/notes/attention-kernels.md
     const F32_ROWS: usize = 6;
     const NR_VECTORS: usize = 1;
@@ -83,7 +84,8 @@ impl<const VNNI: bool> Simd for Avx2<VNNI> {
     }
     #[inline(always)]
     unsafe fn shift_mask<const SHIFT: u32, const UP: u32>(bytes: [__m256i; 2], mask: u8) -> [__m256i; 2] {
-        // x86 has no shift of bytes: 16-bit lanes are shifted, and the mask drops the bits of the neighboring byte. One shift, by the difference.
+        // x86 has no shift of bytes: 16-bit lanes are shifted, and the mask drops the bits of the
+        // neighboring byte. One shift, by the difference.
         let mask = mask << UP;
         unsafe {
             let mask = _mm256_set1_epi8(mask as i8);
@@ -92,7 +94,8 @@ impl<const VNNI: bool> Simd for Avx2<VNNI> {
             both!(|x| _mm256_and_si256(_mm256_sll_epi16(_mm256_srl_epi16(x, down), up), mask), bytes)
         }
     }
-    // Shifts by a count in a register. For a `match` on the count, the compiler makes two copies of the following code and spills.
+    // Shifts by a count in a register. For a `match` on the count, the compiler makes two copies of
+    // the following code and spills.
     #[inline(always)]
     unsafe fn bit<const UP: u32>(bytes: [__m256i; 2], bit: usize) -> [__m256i; 2] {
         unsafe {
@@ -158,7 +161,8 @@ impl<const VNNI: bool> Simd for Avx2<VNNI> {
             if VNNI {
                 return Self::dot(sum, biased, x);
             }
-            // Both operands signed: |w| · (sign(w) · x). A pair of products is at most 2 · 128 · 127, which fits 16 bits.
+            // Both operands signed: |w| · (sign(w) · x). A pair of products is at most 2 · 128 ·
+            // 127, which fits 16 bits.
             let x = _mm256_set1_epi32(x.cast::<i32>().read_unaligned());
             both!(|s, n| dot_quads::<false>(s, _mm256_abs_epi8(n), _mm256_sign_epi8(x, n)), sum, biased)
         }
@@ -225,7 +229,8 @@ impl<const VNNI: bool> Simd for Avx2<VNNI> {
     unsafe fn load_fp8_pairs(from: *const u8) -> [[__m256; 2]; 2] {
         unsafe {
             let pairs = _mm256_loadu_si256(from.cast());
-            // Each 16-bit lane has a pair of codes. The code in the upper byte, shifted right by one, has the fields of an f16 (`E4M3_IN_F16`).
+            // Each 16-bit lane has a pair of codes. The code in the upper byte, shifted right by
+            // one, has the fields of an f16 (`E4M3_IN_F16`).
             let mask = _mm256_set1_epi16(super::E4M3_IN_F16);
             both!(
                 |pairs| {
@@ -342,7 +347,8 @@ impl<const VNNI: bool> Simd for Avx2<VNNI> {
                 };
             }
             let [a, b, c, d] = [quarter!(0), quarter!(8), quarter!(16), quarter!(24)];
-            // `vcvtps2dq` rounds to nearest even, as the scalar code does. The packs work within 128-bit halves: restore the order.
+            // `vcvtps2dq` rounds to nearest even, as the scalar code does. The packs work within
+            // 128-bit halves: restore the order.
             let bytes = _mm256_packs_epi16(_mm256_packs_epi32(a, b), _mm256_packs_epi32(c, d));
             let order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
             let bytes = _mm256_permutevar8x32_epi32(bytes, order);

@@ -14,7 +14,8 @@ impl Simd for Avx512 {
     const MR: usize = 8;
     const FULL_BYTES: bool = true;
     const TWO_TILES: bool = true;
-    // Eight rows × two vectors are sixteen accumulators, more than two FMA units with a latency of four cycles need.
+    // Eight rows × two vectors are sixteen accumulators, more than two FMA units with a latency of
+    // four cycles need.
     const F32_ROWS: usize = 8;
     const NR_VECTORS: usize = 2;
 
@@ -33,7 +34,8 @@ impl Simd for Avx512 {
     }
     #[inline(always)]
     unsafe fn shift_mask<const SHIFT: u32, const UP: u32>(bytes: __m512i, mask: u8) -> __m512i {
-        // One shift of 16-bit lanes by the difference; the mask drops the bits of the neighboring byte.
+        // One shift of 16-bit lanes by the difference; the mask drops the bits of the neighboring
+        // byte.
         let mask = mask << UP;
         unsafe {
             let shifted = if SHIFT >= UP {
@@ -44,8 +46,9 @@ impl Simd for Avx512 {
             _mm512_and_si512(shifted, _mm512_set1_epi8(mask as i8))
         }
     }
-    // Rotates by a count in a register: a `match` on the count is a jump per vector, and halved the decode speed of Q3_K. The rotation of 32-bit
-    // lanes moves the bit within its byte, and the compiler merges the mask with the `or` that follows into one `vpternlog`.
+    // Rotates by a count in a register: a `match` on the count is a jump per vector, and halved the
+    // decode speed of Q3_K. The rotation of 32-bit lanes moves the bit within its byte, and the
+    // compiler merges the mask with the `or` that follows into one `vpternlog`.
     // measured: docs/notes/gemv-and-gemm.md "Rows per kernel"
     #[inline(always)]
     unsafe fn bit<const UP: u32>(bytes: __m512i, bit: usize) -> __m512i {
@@ -132,7 +135,8 @@ impl Simd for Avx512 {
     unsafe fn load_fp8_pairs(from: *const u8) -> [__m512; 2] {
         unsafe {
             let pairs = _mm256_loadu_si256(from.cast());
-            // Each 16-bit lane has a pair of codes. The code in the upper byte, shifted right by one, has the fields of an f16 (`E4M3_IN_F16`).
+            // Each 16-bit lane has a pair of codes. The code in the upper byte, shifted right by
+            // one, has the fields of an f16 (`E4M3_IN_F16`).
             let mask = _mm256_set1_epi16(super::E4M3_IN_F16);
             let first = _mm256_and_si256(_mm256_srai_epi16::<1>(_mm256_slli_epi16::<8>(pairs)), mask);
             let second = _mm256_and_si256(_mm256_srai_epi16::<1>(pairs), mask);
@@ -223,7 +227,8 @@ impl Simd for Avx512 {
     }
     #[inline(always)]
     unsafe fn quantize(numbers: &[f32; 32], inverse_scale: f32, quants: &mut [i8; 32]) -> [i32; 2] {
-        // 32 elements are two vectors of this ISA, and packing and summing across lanes take fewer instructions at half the width.
+        // 32 elements are two vectors of this ISA, and packing and summing across lanes take fewer
+        // instructions at half the width.
         unsafe { super::avx2::Avx2::<false>::quantize(numbers, inverse_scale, quants) }
     }
     #[inline(always)]

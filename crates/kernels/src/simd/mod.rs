@@ -1,7 +1,8 @@
-//! Vectors of sixteen f32 or i32 lanes: the operations that matmul and attention kernels consist of, implemented for each ISA.
+//! Vectors of sixteen f32 or i32 lanes: the operations that matmul and attention kernels consist
+//! of, implemented for each ISA.
 //!
-//! Every operation but [`mul_add_relaxed`](Simd::mul_add_relaxed) gives the same bits on every ISA: integers are exact, and each f32 operation
-//! rounds once.
+//! Every operation but [`mul_add_relaxed`](Simd::mul_add_relaxed) gives the same bits on every ISA:
+//! integers are exact, and each f32 operation rounds once.
 #![allow(
     unsafe_code,
     reason = "vector instructions, and addresses that the shapes checked by callers keep in bounds"
@@ -13,39 +14,47 @@ pub(crate) mod avx2;
 pub(crate) mod avx512;
 pub(crate) mod portable;
 
-/// The bits of an f16 that an F8_E4M3 provides: sign, the lower four exponent bits, the upper three mantissa bits. A sign-extended code
-/// has them after a shift by 7. The f16 is the code's value / 256, subnormals included.
-// The exponent biases are 15 and 7, hence 2^-8. The detour over f16 costs a shift, a mask and `vcvtph2ps`. Expanding to f32 instead would need a
-// multiplication to normalize subnormals, and that takes 45 ns for a subnormal operand.
+/// The bits of an f16 that an F8_E4M3 provides: sign, the lower four exponent bits, the upper three
+/// mantissa bits. A sign-extended code has them after a shift by 7. The f16 is the code's value /
+/// 256, subnormals included.
+// The exponent biases are 15 and 7, hence 2^-8. The detour over f16 costs a shift, a mask and
+// `vcvtph2ps`. Expanding to f32 instead would need a multiplication to normalize subnormals, and
+// that takes 45 ns for a subnormal operand.
 // measured: docs/notes/quant-formats.md "Formats and their accuracy"
 const E4M3_IN_F16: i16 = 0xbf80_u16 as i16;
 
 /// The sign bit of an f32.
 const SIGN: u32 = 1 << 31;
 
-/// Sixteen-lane vectors of one ISA. Implementors are the ISA's zero-sized token, used as a type argument.
+/// Sixteen-lane vectors of one ISA. Implementors are the ISA's zero-sized token, used as a type
+/// argument.
 ///
 /// # Safety
-/// All methods are `unsafe` for two reasons. They use the ISA's instructions, so the caller must be compiled for the ISA
-/// ([`isa_fn`](crate::isa::isa_fn), or inlined into such a function) and run on a CPU that has it, which the token proves. And those that take an
-/// address read or write as many bytes there as their name says, at any alignment.
+/// All methods are `unsafe` for two reasons. They use the ISA's instructions, so the caller must be
+/// compiled for the ISA ([`isa_fn`](crate::isa::isa_fn), or inlined into such a function) and run
+/// on a CPU that has it, which the token proves. And those that take an address read or write as
+/// many bytes there as their name says, at any alignment.
 pub(crate) trait Simd {
-    /// Maximum number of input rows that share a tile in registers: 8, 4, 2 or 1, limited by the number of registers.
+    /// Maximum number of input rows that share a tile in registers: 8, 4, 2 or 1, limited by the
+    /// number of registers.
     const MR: usize;
 
-    /// Whether quants of [`dot`](Self::dot) may be full bytes, from 0 to 255. False if the ISA sums pairs of products in 16 bits, which would saturate.
+    /// Whether quants of [`dot`](Self::dot) may be full bytes, from 0 to 255. False if the ISA sums
+    /// pairs of products in 16 bits, which would saturate.
     const FULL_BYTES: bool;
 
     /// Whether GEMV has registers for two tiles.
     const TWO_TILES: bool;
 
-    /// Maximum number of rows per block of the f32 GEMM: 8, 6, 4 or 1, limited by the number of registers.
+    /// Maximum number of rows per block of the f32 GEMM: 8, 6, 4 or 1, limited by the number of
+    /// registers.
     const F32_ROWS: usize;
 
     /// Vectors of columns per block of the f32 GEMM.
     const NR_VECTORS: usize;
 
-    /// Whether prefetches have an effect. If not, kernels for different prefetch orders would be identical, so only one is compiled.
+    /// Whether prefetches have an effect. If not, kernels for different prefetch orders would be
+    /// identical, so only one is compiled.
     const PREFETCHES: bool = true;
 
     /// 64 × i8 or u8: four per lane.
@@ -58,7 +67,8 @@ pub(crate) trait Simd {
     /// Loads 64 bytes.
     unsafe fn load(from: *const u8) -> Self::I8x64;
     unsafe fn store_bytes(to: *mut u8, bytes: Self::I8x64);
-    /// `(byte >> SHIFT) & mask` of each byte, for masks that drop the bits shifted in from the neighboring byte.
+    /// `(byte >> SHIFT) & mask` of each byte, for masks that drop the bits shifted in from the
+    /// neighboring byte.
     #[inline(always)]
     unsafe fn shift_right_mask<const SHIFT: u32>(bytes: Self::I8x64, mask: u8) -> Self::I8x64 {
         // SAFETY: a register operation; the ISA by the trait's contract.
@@ -93,16 +103,20 @@ pub(crate) trait Simd {
     unsafe fn zero() -> Self::I32x16;
     /// One integer in all lanes.
     unsafe fn splat_i32(value: i32) -> Self::I32x16;
-    /// sum + Σ of each lane's four unsigned quants (at most 63, or [full bytes](Self::FULL_BYTES)) · the four inputs at `x`.
+    /// sum + Σ of each lane's four unsigned quants (at most 63, or [full bytes](Self::FULL_BYTES))
+    /// · the four inputs at `x`.
     unsafe fn dot(sum: Self::I32x16, quants: Self::I8x64, x: *const i8) -> Self::I32x16;
-    /// Signed quants in the form that [`dot_biased`](Self::dot_biased) takes: biased by 128 where the dot product needs unsigned bytes.
+    /// Signed quants in the form that [`dot_biased`](Self::dot_biased) takes: biased by 128 where
+    /// the dot product needs unsigned bytes.
     unsafe fn bias128(quants: Self::I8x64) -> Self::I8x64;
-    /// As [`dot`](Self::dot), with biased quants and an accumulator that starts as [`init_acc`](Self::init_acc).
+    /// As [`dot`](Self::dot), with biased quants and an accumulator that starts as
+    /// [`init_acc`](Self::init_acc).
     unsafe fn dot_biased(sum: Self::I32x16, biased: Self::I8x64, x: *const i8) -> Self::I32x16;
     /// Initial accumulator for biased quants, given −128 · Σ inputs.
     unsafe fn init_acc(bias: i32) -> Self::I32x16;
-    /// sum + Σ of each lane's four signed quants (magnitude at most 127) · the four inputs at `x`, which are biased by 128 (1 to 255). An
-    /// accumulator starts as [`load_init_acc`](Self::load_init_acc).
+    /// sum + Σ of each lane's four signed quants (magnitude at most 127) · the four inputs at `x`,
+    /// which are biased by 128 (1 to 255). An accumulator starts as
+    /// [`load_init_acc`](Self::load_init_acc).
     unsafe fn dot_x_biased(sum: Self::I32x16, quants: Self::I8x64, x: *const u8) -> Self::I32x16;
     /// Initial accumulator for biased inputs, given −128 · Σ quants of each lane.
     unsafe fn load_init_acc(bias: *const i32) -> Self::I32x16;
@@ -117,7 +131,8 @@ pub(crate) trait Simd {
     unsafe fn load_bf16(from: *const u8) -> Self::F32x16;
     /// Loads sixteen pairs of bf16: the first of each pair, then the second.
     unsafe fn load_bf16_pairs(from: *const u8) -> [Self::F32x16; 2];
-    /// Loads sixteen pairs of F8_E4M3, divided by 256: the first of each pair, then the second. NaN codes give finite values.
+    /// Loads sixteen pairs of F8_E4M3, divided by 256: the first of each pair, then the second. NaN
+    /// codes give finite values.
     unsafe fn load_fp8_pairs(from: *const u8) -> [Self::F32x16; 2];
     /// The same for 64: twice sixteen pairs.
     #[inline(always)]
@@ -166,12 +181,14 @@ pub(crate) trait Simd {
         // The bits of magnitudes sort like integers.
         numbers.iter().fold(0, |largest, number| largest.max(number.to_bits() & !SIGN))
     }
-    /// Quantizes 32 floats: number · `inverse_scale`, of magnitude at most 127, rounded to nearest even. Returns the sum of each half's quants.
+    /// Quantizes 32 floats: number · `inverse_scale`, of magnitude at most 127, rounded to nearest
+    /// even. Returns the sum of each half's quants.
     #[inline(always)]
     unsafe fn quantize(numbers: &[f32; 32], inverse_scale: f32, quants: &mut [i8; 32]) -> [i32; 2] {
         let mut sums = [0; 2];
         for (i, (quant, number)) in quants.iter_mut().zip(numbers).enumerate() {
-            // Adding 1.5 · 2^23 rounds to the nearest integer, ties to even, and leaves it in the low bits.
+            // Adding 1.5 · 2^23 rounds to the nearest integer, ties to even, and leaves it in the
+            // low bits.
             *quant = (number * inverse_scale + 12_582_912.0).to_bits() as i8;
             sums[i / 16] += i32::from(*quant);
         }

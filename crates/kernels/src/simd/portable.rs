@@ -17,7 +17,8 @@ fn each<T: Copy + Default, const N: usize>(f: impl Fn(usize) -> T) -> [T; N] {
 }
 
 impl Simd for PortableSimd {
-    // Baseline x86-64 has sixteen registers of four lanes: one accumulator takes four of them, so every block has one row and one vector.
+    // Baseline x86-64 has sixteen registers of four lanes: one accumulator takes four of them, so
+    // every block has one row and one vector.
     const MR: usize = 1;
     const FULL_BYTES: bool = false;
     const TWO_TILES: bool = false;

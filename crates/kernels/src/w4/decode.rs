@@ -20,11 +20,12 @@ macro_rules! codes {
 }
 pub(super) use codes;
 
-/// Decodes the inputs `k` (from and to multiples of 8) of `cols` (whole vectors, counted from the part's first column) to rows of `stride` f32. A row
-/// is an input.
+/// Decodes the inputs `k` (from and to multiples of 8) of `cols` (whole vectors, counted from the
+/// part's first column) to rows of `stride` f32. A row is an input.
 ///
 /// # Safety
-/// The part has the inputs and columns, and there is room for the rows at `out`. The caller is compiled for the ISA of `L`, and the CPU has it.
+/// The part has the inputs and columns, and there is room for the rows at `out`. The caller is
+/// compiled for the ISA of `L`, and the CPU has it.
 #[inline(always)]
 pub(super) unsafe fn decode<L: Nibbles>(
     part: &W4ColumnBlock<'_>,
@@ -32,7 +33,8 @@ pub(super) unsafe fn decode<L: Nibbles>(
     cols: Range<usize>,
     (out, stride): (*mut f32, usize),
 ) {
-    // SAFETY: words, scales and zero points of the part, and rows of `out`, by this function's contract, as is the ISA.
+    // SAFETY: words, scales and zero points of the part, and rows of `out`, by this function's
+    // contract, as is the ISA.
     unsafe {
         let table = L::table(part.values);
         let minus_one = L::splat_f32(-1.0);

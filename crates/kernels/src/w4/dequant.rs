@@ -1,4 +1,4 @@
-//! Weights decoded on their own, to f32 or f16.
+//! Decoding of weights to f32 or f16, without a product.
 
 use super::decode::decode;
 use super::matmul::W4Scratch;
@@ -34,7 +34,8 @@ pub(super) unsafe fn decode_rows<L: Nibbles>(
     unsafe { decode::<L>(part, k, 0..part.cols, out.raw_mut()) }
 }
 
-/// Decodes inputs `k` (from and to multiples of 8) of `columns` with a kernel for whole vectors. A row of `out` is an input.
+/// Decodes inputs `k` (from and to multiples of 8) of `columns` with a kernel for whole vectors. A
+/// row of `out` is an input.
 ///
 /// # Panics
 /// When the ranges are not inside of the weight, or `out` has another shape.
@@ -49,12 +50,12 @@ pub(super) fn dequantize(
     assert!(k.start <= k.end && k.end <= shape.k && whole_words, "inputs {k:?} of {}", shape.k);
     assert!(columns.start <= columns.end && columns.end <= shape.n, "columns {columns:?} of {}", shape.n);
     assert!((out.rows(), out.cols()) == (k.len(), columns.len()), "rows of weights");
-    let whole = part::whole(w, &columns);
+    let whole = part::whole_vectors(w, &columns);
     if whole.cols > 0 {
         kernel(&whole, k.clone(), &mut out.columns(0..whole.cols));
     }
     if whole.cols < columns.len() {
-        let part = part::rest(w, &columns, &mut scratch.padded);
+        let part = part::last_columns(w, &columns, &mut scratch.padded);
         let mut padded = [0.0; WORD * LANES];
         for word in k.clone().step_by(WORD) {
             let mut eight = MatrixViewMut::new(&mut padded, WORD, LANES, LANES);
@@ -70,7 +71,8 @@ pub(super) fn dequantize(
 /// Columns that are decoded to f32 before they are rounded.
 const BLOCK_COLS: usize = 256;
 
-/// Decodes inputs `k` (from and to multiples of 8) of `columns` to f16, rounded to nearest even: rows of `stride` elements in `out`.
+/// Decodes inputs `k` (from and to multiples of 8) of `columns` to f16, rounded to nearest even:
+/// rows of `stride` elements in `out`.
 ///
 /// # Panics
 /// When the ranges are not inside of the weight.

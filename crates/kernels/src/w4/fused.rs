@@ -1,7 +1,8 @@
-//! Few input rows: codes are decoded in registers and multiplied at once.
+//! Products of few f32 input rows: codes are decoded in registers and multiplied immediately.
 //!
-//! The inputs of a group are the outer loop and columns the inner one, so that words are read as they are stored: a whole row of columns, then the next.
-//! The sums of a block of columns stay in L1 meanwhile.
+//! The inputs of a group are the outer loop and columns the inner one, so that words are read in
+//! the order of memory: a whole row of columns, then the next. The sums of a block of columns stay
+//! in L1 meanwhile.
 #![allow(
     unsafe_code,
     reason = "vector instructions over addresses that the assertions on entry keep in bounds"
@@ -49,13 +50,14 @@ pub(super) unsafe fn fused<L: Nibbles>(
                 for r in 0..$r {
                     inputs[r] = x.row(row + r);
                 }
-                let most = block_cols($r);
-                for from in (0..part.cols).step_by(most) {
-                    let cols = from..(from + most).min(part.cols);
+                let block = block_cols($r);
+                for from in (0..part.cols).step_by(block) {
+                    let cols = from..(from + block).min(part.cols);
                     sums.clear();
                     sums.resize(cols.len() * $r, 0.0);
                     for run in part.runs(k.clone(), MAX_INPUTS) {
-                        // SAFETY: rows of `x` have the inputs, `sums` has room for the columns; the rest by this function's contract.
+                        // SAFETY: rows of `x` have the inputs, `sums` has room for the columns; the
+                        // rest by this function's contract.
                         unsafe { add_run::<L, $r>(part, &inputs, run, cols.clone(), sums.as_mut_ptr()) }
                     }
                     for (vector, sums) in sums.chunks_exact($r * LANES).enumerate() {
@@ -68,7 +70,7 @@ pub(super) unsafe fn fused<L: Nibbles>(
             }};
         }
         match y.rows() - row {
-            // as many rows at a time as there are registers for
+            // As many rows per pass as there are registers for two accumulators of each.
             4.. if L::TWO_TILES => rows!(4),
             2.. => rows!(2),
             _ => rows!(1),
@@ -79,7 +81,8 @@ pub(super) unsafe fn fused<L: Nibbles>(
 /// Adds the products of a run: `sums` has sixteen sums per row for each vector of columns.
 ///
 /// # Safety
-/// The part has the run and the columns, rows of `x` its inputs, and `sums` room. The caller is compiled for the ISA of `L`, and the CPU has it.
+/// The part has the run and the columns, rows of `x` its inputs, and `sums` room. The caller is
+/// compiled for the ISA of `L`, and the CPU has it.
 #[inline(always)]
 unsafe fn add_run<L: Nibbles, const R: usize>(
     part: &W4ColumnBlock<'_>,
@@ -88,7 +91,8 @@ unsafe fn add_run<L: Nibbles, const R: usize>(
     cols: Range<usize>,
     sums: *mut f32,
 ) {
-    // SAFETY: everything is inside of the part, the rows and `sums` by this function's contract, as is the ISA.
+    // SAFETY: everything is inside of the part, the rows and `sums` by this function's contract, as
+    // is the ISA.
     unsafe {
         let table = L::table(part.values);
         let mut totals = [0.0f32; R];
@@ -98,7 +102,8 @@ unsafe fn add_run<L: Nibbles, const R: usize>(
             }
         }
         for (vector, col) in cols.step_by(LANES).enumerate() {
-            // two accumulators per row, since one addition waits for the one before; for any number of rows, so that a row has the same bits alone
+            // Two accumulators per row halve the chain of dependent additions. For any number of
+            // rows, so that a row has the same bits alone and in a batch.
             let mut acc = [[L::splat_f32(0.0); 2]; R];
             for word in run.start / WORD..run.end.div_ceil(WORD) {
                 let words = part.words.as_ptr().add(word * part.stride + part.first + col);
@@ -141,5 +146,5 @@ unsafe fn add_run<L: Nibbles, const R: usize>(
     }
 }
 
-/// How many words ahead of its present column a kernel prefetches.
+/// Prefetch distance in words: 1 KB along the row of columns.
 const PREFETCH_WORDS: usize = 256;

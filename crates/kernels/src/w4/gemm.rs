@@ -1,4 +1,5 @@
-//! Many input rows: a strip of weights is decoded to f32 once, and multiplied with all rows while it is in the cache.
+//! GEMM for many input rows: a strip of weights is decoded to f32 once, and multiplied with all
+//! rows while it is in the cache.
 #![allow(
     unsafe_code,
     reason = "vector instructions over addresses that the assertions on entry keep in bounds"
@@ -14,6 +15,7 @@ use std::ops::Range;
 /// Columns of a strip.
 const STRIP_COLS: usize = 4 * LANES;
 
+/// Inputs of a strip: 64 × 64 f32 are 16 KB, half of the smallest L1.
 const STRIP_INPUTS: usize = 64;
 
 /// y = x · W for the columns of `part`, over the inputs `k` (from and to multiples of 8).
@@ -39,7 +41,8 @@ pub(super) unsafe fn strips<L: Nibbles>(
         let mut y = y.columns(cols.clone());
         for first in k.clone().step_by(STRIP_INPUTS) {
             let inputs = first..(first + STRIP_INPUTS).min(k.end);
-            // SAFETY: the strip has room for the inputs and columns, which the part has by this function's contract, as is the ISA.
+            // SAFETY: the strip has room for the inputs and columns, which the part has by this
+            // function's contract, as is the ISA.
             unsafe {
                 decode::<L>(part, inputs.clone(), cols.clone(), (strip.as_mut_ptr(), STRIP_COLS));
                 prefetch_below::<L>(part, inputs.end, cols.clone());
@@ -50,7 +53,7 @@ pub(super) unsafe fn strips<L: Nibbles>(
     }
 }
 
-/// Prefetches the words of the strip below: they arrive while the present strip is multiplied.
+/// Prefetches the words of the strip below, which arrive while the current strip is multiplied.
 ///
 /// # Safety
 /// The caller is compiled for the ISA of `L`, and the CPU has it.

@@ -5,12 +5,13 @@ use crate::MatrixView;
 use crate::shape::{ShapeError, times};
 use std::ops::Range;
 
-/// The form in which a kernel reads its input rows.
+/// The layout in which a kernel reads its input rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum W4Form {
-    /// f32 rows as they are.
+    /// Plain f32 rows.
     F32,
-    /// Panels of eight rows of bf16 pairs: elements j and j + 4 of each eight, the order in which codes come out of a word.
+    /// Panels of eight rows of bf16 pairs: elements j and j + 4 of each eight, the order in which a
+    /// shift and a mask extract codes from a word.
     Pairs,
     /// bf16 pairs in the same order, row by row, for tiles: panels of 32 rows, or of 16 for at most
     /// 16 rows.
@@ -18,16 +19,17 @@ pub enum W4Form {
     /// Panels of 16-bit integers with a scale per 32 elements. A panel has 8 rows, or 1, 2 or 4 if
     /// only that many remain.
     Int16,
-    /// The same of 8-bit integers.
+    /// Panels of 8-bit integers with a scale per 32 elements, of the same heights.
     Int8,
 }
 
-/// Most rows per panel.
+/// Maximum number of rows per panel.
 pub(super) const HEIGHT: usize = 8;
 
 pub(super) const TILE_ROWS: usize = 16;
 
-/// Padding of a row of [`W4Form::TileRows`]: a tile that begins at any word is inside, and rows are not a multiple of 4096 bytes apart.
+/// Padding of a row of [`W4Form::TileRows`], in words. A tile that begins at any word is inside the
+/// row, and rows are not a multiple of 4096 bytes apart, which would map them to one cache set.
 const ROW_PADDING: usize = 16;
 
 /// Words from one row of [`W4Form::TileRows`] to the next.
@@ -35,26 +37,27 @@ pub(super) fn tile_row(k: usize) -> usize {
     k / 2 + ROW_PADDING
 }
 
-/// Inputs that share a scale as integers.
+/// Inputs that share a scale in the integer forms.
 pub(super) const INTEGER_BLOCK: usize = 32;
 
-/// What a panel of integers of `P` bytes holds of eight inputs of a row: first the bytes of elements 0, 2, 4, 6, the uppermost first; all but the lowest
-/// count 256 times the next, and all are signed.
+/// The words that a panel of integers of `P` bytes has per eight inputs of a row. First come the
+/// bytes of elements 0, 2, 4, 6: their upper bytes if `P` is 2, then their lower bytes. All bytes
+/// are signed; integer = 256 · upper + lower.
 pub(super) struct PanelWords<const P: usize>;
 
 impl<const P: usize> PanelWords<P> {
     /// The bytes of elements 1, 3, 5, 7.
     pub const ODD: usize = P;
-    /// The sum of the eight.
+    /// The sum of the eight integers.
     pub const TOTAL: usize = 2 * P;
     /// The scale of their block, in f32.
     pub const SCALE: usize = 2 * P + 1;
-    /// How many there are.
+    /// Number of words.
     pub const COUNT: usize = 2 * P + 2;
 }
 
 impl W4Form {
-    /// Words of a panel that a row of `k` inputs takes.
+    /// Words per row of `k` inputs in a panel.
     fn row_words(self, k: usize) -> usize {
         match self {
             W4Form::F32 => 0,
@@ -65,7 +68,7 @@ impl W4Form {
         }
     }
 
-    /// Rows that each panel of some of `rows` rows has, the last one padded.
+    /// Rows per panel, padding included, for `rows` rows in total.
     pub fn panel_rows(self, rows: usize) -> usize {
         match self {
             W4Form::F32 => 1,
@@ -76,15 +79,15 @@ impl W4Form {
         }
     }
 
-    /// Words of a panel of some of `rows` rows of `k` inputs; `k` is a multiple of 8.
+    /// Words per panel for `rows` rows of `k` inputs; `k` is a multiple of 8.
     pub fn panel_len(self, rows: usize, k: usize) -> Result<usize, ShapeError> {
         times("panels of inputs", self.panel_rows(rows), self.row_words(k))
     }
 
-    /// Writes a panel of `x`; rows that are missing are zeros.
+    /// Writes a panel of `x`; missing rows are zeros.
     ///
     /// # Panics
-    /// When the panel is not one of at least as many rows.
+    /// When the panel has fewer rows than `x`, or not whole rows.
     pub fn pack(self, x: &MatrixView<'_>, panel: &mut [u32]) {
         let per_row = self.row_words(x.cols());
         let height = panel.len() / per_row.max(1);
@@ -122,31 +125,34 @@ fn pack_tile_row(x: &[f32], row: &mut [u32]) {
     }
 }
 
-/// Largest magnitude of integers of `P` bytes: with two, the upper byte of 256 · upper + lower stays in range.
-const fn most<const P: usize>() -> f32 {
+/// Largest magnitude of integers of `P` bytes. With two it is 127 · 256 + 127: beyond it, the
+/// signed upper byte of 256 · upper + lower would overflow.
+const fn max_integer<const P: usize>() -> f32 {
     if P == 1 { 127.0 } else { 32_639.0 }
 }
 
-/// Writes row `r` of a panel of integers of `P` bytes. A block with an infinity or NaN has the scale NaN; one below 1e-34, where the inverse of the scale overflows,
-/// is zero.
+/// Writes row `r` of a panel of integers of `P` bytes. A block with an infinity or NaN gets the
+/// scale NaN. A block below about 1e-34, for which the inverse of the scale overflows, becomes
+/// zero.
 fn pack_integers<const P: usize>(x: &[f32], (panel, height): (&mut [u32], usize), r: usize) {
     let mut eights = panel.chunks_exact_mut(PanelWords::<P>::COUNT * height);
     for block in x.chunks(INTEGER_BLOCK) {
-        // magnitudes sort like their bits, NaN above infinity
+        // Bits of magnitudes sort like integers, and those of NaN are the largest.
         let largest = block.iter().fold(0, |largest, v| largest.max(v.to_bits() & 0x7fff_ffff));
         let largest = f32::from_bits(largest);
-        let inverse = most::<P>() / largest;
+        let inverse = max_integer::<P>() / largest;
         let (scale, inverse) = match (largest.is_finite(), inverse.is_finite()) {
             (false, _) => (f32::NAN, 0.0),
             (true, false) => (0.0, 0.0),
-            (true, true) => (largest / most::<P>(), inverse),
+            (true, true) => (largest / max_integer::<P>(), inverse),
         };
         for eight in block.chunks_exact(WORD) {
             let Some(out) = eights.next() else { return };
             let mut lanes = [0u32; PanelWords::<2>::COUNT];
             let mut total = 0;
             for (i, v) in eight.iter().enumerate() {
-                // adding 1.5 · 2^23 rounds to the nearest integer, even, and leaves it in the low bits; of NaN, nothing is used
+                // Adding 1.5 · 2^23 rounds to the nearest integer, ties to even, and leaves it in
+                // the low bits. NaN gives some integer, which the scale NaN hides.
                 let value = i32::from((v * inverse + 12_582_912.0).to_bits() as i16);
                 let lower = value as i8;
                 let (lane, shift) = (i % 2 * PanelWords::<P>::ODD, i / 2 * 8);
@@ -171,7 +177,8 @@ fn pack_integers<const P: usize>(x: &[f32], (panel, height): (&mut [u32], usize)
 fn round(v: f32) -> u16 {
     let bits = v.to_bits();
     let rounded = bits.wrapping_add(0x7fff + ((bits >> 16) & 1)) >> 16;
-    // a NaN keeps its upper bits and becomes quiet
+    // A NaN keeps its upper bits and becomes quiet: rounding could carry it into infinity or a
+    // number.
     (if v.is_nan() { (bits >> 16) | 0x40 } else { rounded }) as u16
 }
 
@@ -191,10 +198,10 @@ impl<'a> W4Input<'a> {
         W4Input { form: W4Form::F32, rows: x.rows(), k: x.cols(), floats: x, panels: &[] }
     }
 
-    /// [Packed](W4Form::pack) panels of `rows` rows of `k` inputs, one after the other.
+    /// Consecutive [packed](W4Form::pack) panels of `rows` rows of `k` inputs.
     ///
     /// # Errors
-    /// When `k` is not a multiple of 8, the form has no panels, or there are not as many.
+    /// When `k` is not a multiple of 8, the form has no panels, or their number does not match.
     pub fn from_panels(
         form: W4Form,
         panels: &'a [u32],
@@ -233,7 +240,8 @@ impl<'a> W4Input<'a> {
     /// The panels of the rows `range`, with their height.
     ///
     /// # Panics
-    /// When the kernel reads another form, there are fewer rows, or the range begins inside a panel.
+    /// When the kernel reads another form, there are fewer rows, or the range begins inside a
+    /// panel.
     pub(super) fn panels(&self, form: W4Form, range: &Range<usize>) -> (&'a [u32], usize) {
         assert!(
             self.form == form && range.start <= range.end && range.end <= self.rows,

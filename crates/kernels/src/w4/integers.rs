@@ -1,8 +1,11 @@
-//! Input rows as integers of `P` bytes with a scale per 32 inputs: codes are looked up as bytes in registers and multiplied with each byte of an input by
-//! the instructions for 8-bit integers. With two bytes for few rows; with one, where that is asked for, for any number.
+//! Products with input rows as integers of `P` bytes with a scale per 32 inputs. Codes are looked
+//! up as bytes in registers and multiplied with each byte of an input by the instructions for 8-bit
+//! integers. Two bytes are the default for few rows; one byte is used on request, for any number of
+//! rows.
 //!
-//! So a look-up gives 64 weights at a time where floats would get sixteen or 32, and one row of inputs is read at the speed of memory. Sums of a run of
-//! inputs are exact; the rounding of an input is at most 2^-16 of the largest of its 32, or 2^-8 with one byte.
+//! A look-up so gives 64 weights instead of sixteen or 32 floats, and the product of one input row
+//! runs at the speed of memory. Sums of a run of inputs are exact. The rounding error of an input
+//! is at most 2^-16 of the largest of its 32, or 2^-8 with one byte.
 #![allow(
     unsafe_code,
     reason = "vector instructions over addresses that the assertions on entry keep in bounds"
@@ -17,7 +20,8 @@ use crate::MatrixViewMut;
 use crate::cpu_vendor::CpuVendor;
 use std::ops::Range;
 
-/// y = x · W for the columns of `part` and the rows `rows` of the input, over the inputs `k` (from and to multiples of 8).
+/// y = x · W for the columns of `part` and the rows `rows` of the input, over the inputs `k` (from
+/// and to multiples of 8).
 ///
 /// # Panics
 /// When the shapes differ, or groups are not of whole words.
@@ -39,24 +43,31 @@ pub(super) unsafe fn fused<L: Nibbles, const P: usize>(
     for (index, panel) in panels.chunks_exact(len.max(1)).enumerate() {
         let top = index * height;
         let mut row = 0;
-        // as many rows at a time as there are registers for
+        // As many rows per pass as there are registers for their accumulators.
         while row < height.min(rows.len() - top) {
             macro_rules! rows {
                 ($r:literal) => {{
-                    let most = block_cols($r);
-                    for from in (0..part.cols).step_by(most) {
-                        let cols = from..(from + most).min(part.cols);
+                    let block = block_cols($r);
+                    for from in (0..part.cols).step_by(block) {
+                        let cols = from..(from + block).min(part.cols);
                         sums.clear();
                         sums.resize(cols.len() * $r, 0.0);
                         for run in part.runs(k.clone(), INTEGER_BLOCK) {
-                            // SAFETY: the panel has the rows and inputs, `sums` room for the columns; the rest by this function's contract.
+                            // SAFETY: the panel has the rows and inputs, `sums` room for the
+                            // columns; the rest by this function's contract.
                             unsafe {
-                                add_run::<L, P, $r>(part, (&panel[row..], height), run, cols.clone(), sums.as_mut_ptr());
+                                add_run::<L, P, $r>(
+                                    part,
+                                    (&panel[row..], height),
+                                    run,
+                                    cols.clone(),
+                                    sums.as_mut_ptr(),
+                                );
                             }
                         }
                         for (vector, sums) in sums.chunks_exact($r * LANES).enumerate() {
                             for (r, sums) in sums.chunks_exact(LANES).enumerate() {
-                                // rows of zeros fill the last panel
+                                // The last panel is padded with rows of zeros.
                                 if top + row + r < rows.len() {
                                     let at = from + vector * LANES;
                                     y.row_mut(top + row + r)[at..at + LANES].copy_from_slice(sums);
@@ -80,8 +91,8 @@ pub(super) unsafe fn fused<L: Nibbles, const P: usize>(
 /// Adds the products of a run to `sums`: sixteen per row for each vector of columns.
 ///
 /// # Safety
-/// The part has the run, in whole words, and the columns; `R` rows from the panel's start its inputs; `sums` room. The caller is compiled for the ISA of `L`,
-/// and the CPU has it.
+/// The part has the run, in whole words, and the columns; `R` rows from the panel's start its
+/// inputs; `sums` room. The caller is compiled for the ISA of `L`, and the CPU has it.
 #[inline(always)]
 unsafe fn add_run<L: Nibbles, const P: usize, const R: usize>(
     part: &W4ColumnBlock<'_>,
@@ -98,6 +109,10 @@ unsafe fn add_run<L: Nibbles, const P: usize, const R: usize>(
                 totals[r] += lane::<P>(panel, word, PanelWords::<P>::TOTAL, r).read() as i32;
             }
         }
+        // A constant for the loops below, as in GEMV. Zen 4 keeps few requests to L1 in flight: one
+        // row takes 432 instead of 511 µs. With more rows, compute hides the latency, and L1 is
+        // better.
+        // measured: docs/notes/memory-and-prefetch.md "Zen 4: the same stream, to L2"
         if R == 1 && CpuVendor::detect() == CpuVendor::Amd {
             add_columns::<L, P, R, true>(part, panel, run, cols, &totals, sums);
         } else {
@@ -106,9 +121,8 @@ unsafe fn add_run<L: Nibbles, const P: usize, const R: usize>(
     }
 }
 
-/// Adds the products of a run and all columns, whose next words are prefetched to L2 if `TO_L2`, else to L1.
-///
-/// Measured: docs/notes/memory-and-prefetch.md "Zen 4: the same stream, to L2".
+/// Adds the products of a run and all columns. Prefetches the words of the next run, to L2 if
+/// `TO_L2`, else to L1.
 ///
 /// # Safety
 /// As for [`add_run`].
@@ -158,10 +172,12 @@ unsafe fn add_vectors<L: Nibbles, const P: usize, const R: usize, const V: usize
     totals: &[i32; R],
     sums: *mut f32,
 ) {
-    // SAFETY: everything is inside of the part, the panel and `sums` by this function's contract, as is the ISA.
+    // SAFETY: everything is inside of the part, the panel and `sums` by this function's contract,
+    // as is the ISA.
     unsafe {
         let table = L::byte_table(&part.bytes);
-        // of each byte, the lowest last
+        // One accumulator per byte of the inputs; the lowest byte's is the last. It starts with the
+        // correction for codes that are biased to be unsigned.
         let mut acc = [[[L::zero(); V]; P]; R];
         for r in 0..R {
             acc[r][P - 1] = [L::splat_i32(-i32::from(part.bias) * totals[r]); V];
@@ -202,7 +218,7 @@ unsafe fn add_vectors<L: Nibbles, const P: usize, const R: usize, const V: usize
             for r in 0..R {
                 let mut sum = L::to_f32(acc[r][P - 1][v]);
                 if P == 2 {
-                    // 256 · upper + lower
+                    // 256 · upper + lower.
                     sum = L::mul_add_relaxed(L::to_f32(acc[r][0][v]), L::splat_f32(256.0), sum);
                 }
                 if let Some(zeros) = part.zeros {

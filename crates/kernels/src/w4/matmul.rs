@@ -1,5 +1,8 @@
 //! Shared code of 4-bit products: arguments, their checks, scratch memory, and the columns after
 //! the last whole vector.
+//!
+//! Kernels handle whole vectors of columns only. The remaining columns of weights are copied to a
+//! padded vector.
 
 use super::input::W4Input;
 use super::matrix::{W4Matrix, WORD};
@@ -23,7 +26,7 @@ pub struct W4Args<'a, 'w> {
     pub columns: Range<usize>,
 }
 
-/// Memory that kernels reuse from call to call.
+/// Scratch memory that kernels reuse between calls.
 #[derive(Default)]
 pub struct W4Scratch {
     pub(super) padded: PaddedColumns,
@@ -47,10 +50,10 @@ pub(super) struct W4Buffers {
 /// When the ranges are not inside of weight, input and results, or the input has another form.
 pub type W4MatmulFn = fn(&W4Args<'_, '_>, &mut MatrixViewMut<'_>, &mut W4Scratch);
 
-/// A product with the columns of a part.
+/// A product with the columns of a block.
 pub(super) type W4ProductFn = fn(&W4ColumnBlock<'_>, &W4Args<'_, '_>, &mut MatrixViewMut<'_>, &mut W4Buffers);
 
-/// Calls `kernel` for the whole vectors of columns, and for the rest.
+/// Calls `kernel` for the whole vectors of columns, and for the remaining columns.
 pub(super) fn multiply(
     args: &W4Args<'_, '_>,
     y: &mut MatrixViewMut<'_>,
@@ -72,12 +75,12 @@ pub(super) fn multiply(
     if rows.is_empty() {
         return;
     }
-    let whole = part::whole(weight, columns);
+    let whole = part::whole_vectors(weight, columns);
     if whole.cols > 0 {
         kernel(&whole, args, &mut y.columns(0..whole.cols), &mut scratch.buffers);
     }
     if whole.cols < columns.len() {
-        let part = part::rest(weight, columns, &mut scratch.padded);
+        let part = part::last_columns(weight, columns, &mut scratch.padded);
         scratch.out.resize(rows.len() * LANES, 0.0);
         let mut out = MatrixViewMut::new(&mut scratch.out, rows.len(), LANES, LANES);
         kernel(&part, args, &mut out, &mut scratch.buffers);

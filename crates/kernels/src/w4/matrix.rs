@@ -1,9 +1,9 @@
-//! 4-bit weights as Marlin's callers have them: words of eight codes along K, and a scale per group.
+//! 4-bit weights in the layout of Marlin: words of eight codes along K, and a scale per group.
 
 use super::scales::W4Scales;
 use crate::shape::{ShapeError, times};
 
-/// What the sixteen codes mean.
+/// The values of the sixteen codes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum W4Codes<'a> {
     /// E2M1 floats: 0, 0.5, 1, 1.5, 2, 3, 4, 6, then their negatives.
@@ -23,7 +23,7 @@ const FROM_ZERO: [i8; 16] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 1
 const FROM_MINUS_EIGHT: [i8; 16] = [-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7];
 
 impl W4Codes<'_> {
-    /// An integer per code, and what it is multiplied by to give the code's value.
+    /// An integer per code, and the factor that turns it into the code's value.
     pub(super) fn values(&self) -> (&'static [i8; 16], f32) {
         match self {
             W4Codes::E2m1 => (&E2M1_DOUBLED, 0.5),
@@ -33,7 +33,7 @@ impl W4Codes<'_> {
     }
 }
 
-/// Largest zero point. GPTQ files store zero points minus one, so that 16 occurs.
+/// Largest zero point. GPTQ files store zero points minus one, so 16 occurs.
 const MAX_ZERO: u8 = 16;
 
 pub(super) const WORD: usize = 8;
@@ -59,10 +59,12 @@ pub struct W4Matrix<'a> {
 }
 
 impl<'a> W4Matrix<'a> {
-    /// Wraps words `[K/8, N]`, whose lowest bits are the first of eight codes along K, and scales `[K/group, N]`.
+    /// Wraps words `[K/8, N]`, whose lowest bits are the first of eight codes along K, and scales
+    /// `[K/group, N]`.
     ///
     /// # Errors
-    /// When K is not a multiple of 8 or of the group, a slice has another length than its shape, or a zero point is above 16.
+    /// When K is not a multiple of 8 or of the group, the length of a slice does not match its
+    /// shape, or a zero point is above 16.
     pub fn new(
         shape: W4Shape,
         words: &'a [u32],
@@ -81,13 +83,14 @@ impl<'a> W4Matrix<'a> {
             true => Ok(()),
             false => Err(ShapeError::Length { what, needed, found }),
         };
-        // all elements, so that no index of a kernel wraps
+        // The number of elements must not overflow, so that no index of a kernel does.
         times("a matrix of 4-bit weights", k, n)?;
         exactly("a matrix of 4-bit weights", k / WORD * n, words.len())?;
         exactly("a matrix of group scales", k / group * n, scales.len())?;
         if let W4Codes::Int4 { zeros } = codes {
             exactly("a matrix of zero points", k / group * n, zeros.len())?;
-            // a maximum is found in vectors, which matters where a view is made for every product
+            // A fold without early exit, which vectorizes. Callers may create a view for every
+            // product.
             let largest = zeros.iter().fold(0, |largest, zero| largest.max(*zero));
             if largest > MAX_ZERO {
                 return range("a zero point", usize::from(largest), "0 to 16");
@@ -96,7 +99,6 @@ impl<'a> W4Matrix<'a> {
         Ok(W4Matrix { shape, words, scales, codes })
     }
 
-    /// Its sizes.
     pub fn shape(&self) -> W4Shape {
         self.shape
     }
@@ -105,12 +107,12 @@ impl<'a> W4Matrix<'a> {
         self.words
     }
 
-    /// Its group scales.
+    /// The group scales.
     pub fn scales(&self) -> W4Scales<'a> {
         self.scales
     }
 
-    /// What its codes mean.
+    /// The values of the codes.
     pub fn codes(&self) -> W4Codes<'a> {
         self.codes
     }

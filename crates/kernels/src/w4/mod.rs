@@ -1,15 +1,19 @@
-//! GEMM with 4-bit weights `[K, N]` and group scales (W4A16), as Marlin's callers have them: y = x · W.
+//! GEMM with 4-bit weights `[K, N]` and group scales (W4A16), in the layout of Marlin: y = x · W.
 //!
-//! Weights are words of eight codes along K ([`W4Matrix`]). A kernel reads f32 rows, panels of integers, or bf16 pairs ([`W4Form`]); sums are f32, and scales are
-//! applied to the sum of a group, so that no weight is rounded.
+//! Weights are words of eight codes along K ([`W4Matrix`]). A kernel reads f32 rows, panels of
+//! integers, or bf16 pairs ([`W4Form`]). Sums are f32, and scales are applied to the sum of a
+//! group, so that no weight is rounded.
 //!
-//! * `integers`, `fused` (for groups that cut words): codes are decoded in registers. For few rows; integers for many too, where their instructions are faster than those for f32.
-//! * `gemm`: many rows. A strip of weights is decoded once into the cache; the words of the strip below are prefetched while it is multiplied.
-//! * striped: [`W4Stripes`] makes a line of work units of output tiles and slices of K; `reduce` adds the partial sums in order.
+//! * `integers`, `fused` (for groups that cut words): codes are decoded in registers. For few rows.
+//!   Integers are used for many rows too if their instructions are faster than f32's.
+//! * `gemm`: many rows. A strip of weights is decoded once into the cache; the words of the strip
+//!   below are prefetched while it is multiplied.
+//! * striped: [`W4Stripes`] orders work units of output tiles and slices of K; `reduce` adds the
+//!   partial sums in order.
 //! * `decode`: weights as f32 or f16.
 //!
-//! The portable, AVX2 and AVX-512 forms are one body over `nibbles::Nibbles`; `pairs` is AVX512-BF16, `tiles`
-//! AMX.
+//! The portable, AVX2 and AVX-512 kernels are one body over `nibbles::Nibbles`; `pairs` is
+//! AVX512-BF16, `tiles` AMX.
 
 mod decode;
 mod dequant;

@@ -1,4 +1,8 @@
-//! Eight codes of sixteen words, looked up in a table of sixteen integers.
+//! Look-up of the eight 4-bit codes of sixteen words in a table of sixteen integers.
+//!
+//! A look-up serves E2M1 and integers alike. Decoding integers by a bias in the mantissa, as Marlin
+//! does on GPUs, is as fast with AVX-512 in f32, faster with AVX2 and slower in f16 (measured:
+//! docs/notes/gemv-and-gemm.md "4-bit weights with group scales").
 #![allow(unsafe_code, reason = "vector instructions, and addresses that callers keep in bounds")]
 
 use crate::simd::Simd;
@@ -21,13 +25,14 @@ pub(super) trait Nibbles: Simd {
     type Words: Copy;
 
     unsafe fn table(values: &[i8; 16]) -> Self::Table;
-    /// Loads sixteen words, and looks up what is looked up for several codes at once.
+    /// Loads sixteen words. ISAs that look up several codes per instruction do so here.
     unsafe fn load_words(from: *const u32, table: Self::Table) -> Self::Words;
     /// The values of code `J` (0 to 7) of each word.
     unsafe fn value<const J: u32>(words: Self::Words, table: Self::Table) -> Self::F32x16;
     type ByteTable: Copy;
     unsafe fn byte_table(values: &[u8; 16]) -> Self::ByteTable;
-    /// Of sixteen words, the bytes of codes 0, 2, 4, 6 of each, and of codes 1, 3, 5, 7.
+    /// Looks up all codes of sixteen words: bytes of codes 0, 2, 4, 6 of each word, and of codes 1,
+    /// 3, 5, 7.
     unsafe fn shuffle_codes(words: Self::I8x64, table: Self::ByteTable) -> [Self::I8x64; 2];
     /// Sixteen zero points, which are at most 16.
     #[inline(always)]
@@ -102,7 +107,8 @@ impl Nibbles for Avx2<false> {
         macro_rules! half {
             ($half:literal) => {
                 unsafe {
-                    // the byte of the code, sign-extended
+                    // The byte of the code, sign-extended: shifted to the top of its lane, then
+                    // down arithmetically.
                     let up = _mm_cvtsi32_si128(24 - 8 * (J / 2) as i32);
                     let high = _mm256_sll_epi32(words[$half][(J % 2) as usize], up);
                     _mm256_cvtepi32_ps(_mm256_srai_epi32::<24>(high))
@@ -153,13 +159,14 @@ impl Nibbles for Avx512 {
     #[inline(always)]
     unsafe fn value<const J: u32>(words: __m512i, table: __m512) -> __m512 {
         unsafe {
-            // the look-up reads the lowest four bits of each lane
+            // No mask: the look-up ignores all but the lowest four bits of each lane.
             let codes = _mm512_srl_epi32(words, _mm_cvtsi32_si128(4 * J as i32));
             _mm512_permutexvar_ps(codes, table)
         }
     }
 
-    /// Four times the sixteen values, since a look-up reads six bits of each byte, of which two are those of the next code.
+    /// The sixteen values four times. The look-up reads six bits of each byte, of which the upper
+    /// two belong to the next code, so codes need no mask.
     type ByteTable = __m512i;
 
     #[inline(always)]

@@ -1,5 +1,6 @@
-//! Products of bf16 pairs (AVX512-BF16): a look-up of sixteen-bit lanes turns a shifted word into elements j and j + 4 of its eight, a pair as
-//! `vdpbf16ps` takes it. All codes are exact in bf16, and scales are applied to f32 sums.
+//! Products of bf16 pairs (AVX512-BF16): a look-up of sixteen-bit lanes turns a shifted word into
+//! elements j and j + 4 of its eight, a pair as `vdpbf16ps` takes it. All codes are exact in bf16,
+//! and scales are applied to f32 sums, so only inputs are rounded.
 #![allow(
     unsafe_code,
     reason = "vector instructions over addresses that the assertions on entry keep in bounds"
@@ -25,11 +26,12 @@ fn as_bf16(bits: __m512i) -> __m512bh {
     unsafe { std::mem::transmute::<__m512i, __m512bh>(bits) }
 }
 
-/// A table of 32 bf16, of which a look-up of 16-bit lanes reads the one that their lowest five bits name.
+/// A table of 32 bf16. A look-up of 16-bit lanes uses their lowest five bits.
 #[derive(Clone, Copy)]
 struct PairTable {
     values: __m512i,
-    /// Whether index = code + 16 − zero point. Otherwise bit 4 is that of the next code, and the table has each value twice.
+    /// Whether index = code + 16 − zero point. Otherwise bit 4 is that of the next code, and the
+    /// table has each value twice.
     shifted: bool,
 }
 
@@ -39,7 +41,8 @@ impl PairTable {
         let mut bits = [0; 32];
         for i in 0..32 {
             let value = if shifted { i as f32 - 16.0 } else { f32::from(part.values[i % 16]) };
-            // of small integers, the lower half of the f32 bits is 0
+            // The lower half of the f32 bits of a small integer is 0, so the upper half is its
+            // bf16.
             bits[i] = (value.to_bits() >> 16) as u16;
         }
         // SAFETY: both have 512 bits, of which every pattern is valid.
@@ -47,14 +50,16 @@ impl PairTable {
     }
 }
 
-/// Vectors of columns of a strip.
+/// Vectors of columns of a strip: with eight rows 24 accumulators, and with three vectors of
+/// weights 27 of 32 registers.
 const STRIP_VECTORS: usize = 3;
 
 /// Words of K of a strip: 24 KB of pairs, a part of L1.
 const STRIP_WORDS: usize = 32;
 
-/// `y = x · W` for the columns of `part` and the rows `rows` of the input, over the inputs `k` (from and to multiples of 8): a strip of weights is
-/// decoded to pairs once and multiplied with all rows.
+/// `y = x · W` for the columns of `part` and the rows `rows` of the input, over the inputs `k`
+/// (from and to multiples of 8): a strip of weights is decoded to pairs once and multiplied with
+/// all rows.
 ///
 /// # Panics
 /// When the shapes differ, or groups are not of whole words.
@@ -76,7 +81,7 @@ pub(super) unsafe fn strips(
     let mut from = 0;
     while from < part.cols {
         let vectors = ((part.cols - from) / LANES).min(STRIP_VECTORS);
-        // one kernel for three vectors, one for a single one
+        // One kernel for three vectors, and one for a single vector.
         let vectors = if vectors == STRIP_VECTORS { vectors } else { 1 };
         let tile = HEIGHT * vectors * LANES;
         let strides = PairStrides { word: PAIRS * vectors * LANES, pair: vectors * LANES, vector: LANES };
@@ -84,7 +89,8 @@ pub(super) unsafe fn strips(
         sums.resize(rows.len().div_ceil(HEIGHT) * tile, 0.0);
         for first in k.clone().step_by(STRIP_WORDS * WORD) {
             let inputs = first..(first + STRIP_WORDS * WORD).min(k.end);
-            // SAFETY: the strip has room for the words and vectors, which the part has, as is the ISA, by this function's contract; panels have `k`.
+            // SAFETY: the strip has room for the words and vectors, which the part has, as is the
+            // ISA, by this function's contract; panels have `k`.
             unsafe {
                 decode(part, inputs.clone(), (from, vectors), (strip.as_mut_ptr(), strides));
                 prefetch_below::<Avx512>(part, inputs.end, from..from + vectors * LANES);
@@ -106,7 +112,8 @@ pub(super) unsafe fn strips(
     }
 }
 
-/// Words between decoded pairs: those of the next word of K, of its next pair, and of the next vector of columns.
+/// Distances in words between decoded pairs: to the next word of K, the next pair of a word, and
+/// the next vector of columns.
 #[derive(Clone, Copy)]
 pub(super) struct PairStrides {
     pub word: usize,
@@ -125,7 +132,8 @@ pub(super) unsafe fn decode(
     (col, vectors): (usize, usize),
     (out, strides): (*mut u32, PairStrides),
 ) {
-    // SAFETY: everything is inside of the part and `out` by this function's contract, as is the ISA.
+    // SAFETY: everything is inside of the part and `out` by this function's contract, as is the
+    // ISA.
     unsafe {
         let table = PairTable::new(part, part.zeros.is_some());
         let mask = _mm512_set1_epi16(15);
@@ -137,7 +145,8 @@ pub(super) unsafe fn decode(
                     Some(zeros) if table.shifted => {
                         let zeros = zeros.as_ptr().add(word * WORD / part.group * part.stride + col);
                         let zeros = _mm512_cvtepu8_epi32(_mm_loadu_si128(zeros.cast()));
-                        // 16 − zero point in both halves of a lane
+                        // 16 − zero point in both halves of a lane: index = code + 16 − zero point,
+                        // from 0 to 31.
                         let both = _mm512_or_si512(zeros, _mm512_slli_epi32::<16>(zeros));
                         _mm512_sub_epi16(_mm512_set1_epi16(16), both)
                     }
@@ -165,8 +174,8 @@ isa_fn! { Avx512Bf16;
 /// Adds the products of a panel's inputs `k` and a strip to the panel's sums: rows of `V` vectors.
 ///
 /// # Safety
-/// The panel of [`HEIGHT`] rows has the inputs, the strip holds them decoded for `V` vectors from column `col`, and there are as many `sums`. The CPU has
-/// AVX512-BF16.
+/// The panel of [`HEIGHT`] rows has the inputs, the strip holds them decoded for `V` vectors from
+/// column `col`, and there are as many `sums`. The CPU has AVX512-BF16.
 unsafe fn multiply<const V: usize>(
     part: &W4ColumnBlock<'_>,
     panel: &[u32],
@@ -175,7 +184,8 @@ unsafe fn multiply<const V: usize>(
     strip: &[u32],
     sums: *mut f32,
 ) {
-    // SAFETY: everything is inside of the panel, the strip, the part and `sums` by this function's contract, as is the ISA.
+    // SAFETY: everything is inside of the panel, the strip, the part and `sums` by this function's
+    // contract, as is the ISA.
     unsafe {
         let mut weights = strip.as_ptr();
         for run in part.runs(k, usize::MAX) {

@@ -1,4 +1,5 @@
-//! Columns of a matrix as kernels read them: whole vectors. The columns of a last, partial vector are copied, padded with zeros.
+//! Columns of a matrix in whole vectors, as kernels read them. The columns of a last, partial
+//! vector are copied and padded with zeros.
 #![allow(unsafe_code, reason = "prefetches, which are generic over instruction sets")]
 
 use super::matrix::{W4Codes, W4Matrix, WORD};
@@ -21,7 +22,7 @@ pub(super) struct W4ColumnBlock<'a> {
     pub group: usize,
     /// An integer per code.
     pub values: &'static [i8; 16],
-    /// The same plus `bias`.
+    /// `values` plus `bias`: unsigned, as the integer dot product takes them.
     pub bytes: [u8; 16],
     pub bias: u8,
     /// Factor on the integers in addition to the scale.
@@ -41,7 +42,7 @@ pub(super) struct GroupRanges {
     group: usize,
     at: usize,
     end: usize,
-    most: usize,
+    step: usize,
 }
 
 impl Iterator for GroupRanges {
@@ -54,7 +55,7 @@ impl Iterator for GroupRanges {
         }
         let index = self.at / self.group;
         let end =
-            ((index + 1) * self.group).min(self.end).min((self.at / self.most + 1).saturating_mul(self.most));
+            ((index + 1) * self.group).min(self.end).min((self.at / self.step + 1).saturating_mul(self.step));
         let run = GroupRange { group: index, start: self.at, end };
         self.at = end;
         Some(run)
@@ -81,10 +82,11 @@ impl W4ColumnBlock<'_> {
         }
     }
 
-    /// The ranges of inputs with one scale inside of `k`, cut at multiples of `most` inputs (a multiple of 8) too.
+    /// The ranges of inputs with one scale inside of `k`, also divided at multiples of `step`
+    /// inputs (a multiple of 8).
     #[inline(always)]
-    pub(super) fn runs(&self, k: Range<usize>, most: usize) -> GroupRanges {
-        GroupRanges { group: self.group, at: k.start, end: k.end, most }
+    pub(super) fn runs(&self, k: Range<usize>, step: usize) -> GroupRanges {
+        GroupRanges { group: self.group, at: k.start, end: k.end, step }
     }
 }
 
@@ -107,7 +109,7 @@ fn pad<T: Copy + Default>(from: &[T], stride: usize, cols: &Range<usize>, to: &m
 }
 
 /// The whole vectors of `columns`, if any.
-pub(super) fn whole<'a>(w: &W4Matrix<'a>, columns: &Range<usize>) -> W4ColumnBlock<'a> {
+pub(super) fn whole_vectors<'a>(w: &W4Matrix<'a>, columns: &Range<usize>) -> W4ColumnBlock<'a> {
     let (values, factor) = w.codes().values();
     let bias = values.iter().map(|value| value.unsigned_abs() * u8::from(*value < 0)).max().unwrap_or(0);
     let shape = w.shape();
@@ -126,8 +128,8 @@ pub(super) fn whole<'a>(w: &W4Matrix<'a>, columns: &Range<usize>) -> W4ColumnBlo
     }
 }
 
-/// The columns of `columns` behind its whole vectors, copied for the inputs `k`, whose groups keep their indices.
-pub(super) fn rest<'p>(
+/// The columns of `columns` after its whole vectors, copied and padded, for all inputs.
+pub(super) fn last_columns<'p>(
     w: &W4Matrix<'_>,
     columns: &Range<usize>,
     memory: &'p mut PaddedColumns,
@@ -163,6 +165,6 @@ pub(super) fn rest<'p>(
         stride: LANES,
         first: 0,
         cols: LANES,
-        ..whole(w, &(0..0))
+        ..whole_vectors(w, &(0..0))
     }
 }

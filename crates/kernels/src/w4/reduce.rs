@@ -1,11 +1,11 @@
-//! Partial sums of slices of K: added in the order of the slices, and set to zero before.
+//! Partial sums of slices of K: addition in the order of the slices, and initialization.
 
 use crate::MatrixViewMut;
 use crate::tiers::tiers;
 use std::ops::Range;
 
 tiers! {
-    /// Sets partial sums to zero, for slices of K that are empty.
+    /// Sets partial sums to zero. Empty slices of K, which no kernel computes, need it.
     pub fn w4_zero(partials: &mut [f32]) {
         partials.fill(0.0);
     }
@@ -13,6 +13,7 @@ tiers! {
 
 tiers! {
     /// Adds `to.len()` partial sums of each slice, in the order of the slices.
+    // The order is fixed, so the bits do not depend on which thread computed a slice, or when.
     fn add_slices(partials: &[f32], slice: usize, from: usize, to: &mut [f32]) {
         to.copy_from_slice(&partials[from..][..to.len()]);
         for partial in partials.chunks_exact(slice).skip(1) {
@@ -24,8 +25,8 @@ tiers! {
     }
 }
 
-/// The sums over all slices of the columns `columns` of rows of `n` results. `partials` has all rows of the first slice, then all of the next. `y` has all
-/// rows of those columns.
+/// The sums over all slices of the columns `columns` of rows of `n` results. `partials` has all
+/// rows of the first slice, then all of the next. `y` has all rows of those columns.
 ///
 /// # Panics
 /// When `y` has other columns, or `partials` is not one or more whole slices of `y`'s rows.

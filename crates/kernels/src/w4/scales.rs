@@ -29,7 +29,8 @@ impl W4Scales<'_> {
     /// Sixteen scales from index `at`, times `factor`.
     ///
     /// # Safety
-    /// There are sixteen scales from `at`; the caller is compiled for the ISA of `L`, and the CPU has it.
+    /// There are sixteen scales from `at`; the caller is compiled for the ISA of `L`, and the CPU
+    /// has it.
     #[inline(always)]
     pub(super) unsafe fn load<L: Nibbles>(&self, at: usize, factor: f32) -> L::F32x16 {
         // SAFETY: sixteen scales from `at` by this function's contract, as is the ISA.
@@ -50,7 +51,8 @@ impl W4Scales<'_> {
     }
 }
 
-/// A function of sixteen codes. It has no branches, so that the loop is vectorized.
+/// Applies a function to sixteen codes. The functions have no branches, so that the loop is
+/// vectorized.
 #[inline(always)]
 fn each(codes: [u8; LANES], value: fn(u8) -> f32) -> [f32; LANES] {
     let mut out = [0.0; LANES];
@@ -73,7 +75,7 @@ fn e8m0(code: u8) -> f32 {
 fn e4m3(code: u8) -> f32 {
     let (sign, size) = (u32::from(code & 0x80) << 24, u32::from(code & 0x7f));
     let normal = f32::from_bits((size << 20) + ((127 - 7) << 23));
-    // eighths of the smallest normal value, 2^-6
+    // Subnormals are eighths of the smallest normal value, 2^-6.
     let magnitude = if size < 8 { size as f32 * (1.0 / 512.0) } else { normal };
     let magnitude = if size == 0x7f { f32::NAN } else { magnitude };
     f32::from_bits(magnitude.to_bits() | sign)

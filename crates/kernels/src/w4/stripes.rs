@@ -1,9 +1,11 @@
-//! The grid of output tiles as one line of work units, with K split into slices.
+//! Striped partitioning: the grid of output tiles, with K split into slices, as a sequence of work
+//! units.
 
 use super::matrix::WORD;
 use std::ops::Range;
 
-/// A line of work units: unit = (row of tiles · tiles per row + column of tiles) · slices + slice.
+/// A sequence of work units: unit = (row of tiles · tiles per row + column of tiles) · slices +
+/// slice. Slices give all threads work if the result has few tiles and K is long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct W4Stripes {
     /// Rows of the result.
@@ -12,20 +14,20 @@ pub struct W4Stripes {
     pub columns: usize,
     /// Inputs: a multiple of 8.
     pub k: usize,
-    /// Rows and columns of a tile; those at the edges may have fewer.
+    /// Rows and columns of a tile; tiles at the edges may have fewer.
     pub tile: (usize, usize),
-    /// Slices of K, the parallel factor. At least 1; with more than K has words, some are empty.
+    /// Slices of K, at least 1. If there are more slices than words of K, some are empty.
     pub slices: usize,
 }
 
 /// One unit of work.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct W4Unit {
-    /// Rows of its tile.
+    /// Rows of the output tile.
     pub rows: Range<usize>,
-    /// Columns of its tile.
+    /// Columns of the output tile.
     pub columns: Range<usize>,
-    /// Its slice of K.
+    /// Index of the slice of K.
     pub slice: usize,
     /// The inputs of the slice.
     pub k: Range<usize>,
@@ -36,10 +38,10 @@ impl W4Stripes {
         self.rows.div_ceil(self.tile.0) * self.columns.div_ceil(self.tile.1) * self.slices
     }
 
-    /// A unit of the line.
+    /// The unit at an index.
     ///
     /// # Panics
-    /// When the line is shorter.
+    /// When the index is not below [`units`](Self::units).
     pub fn unit(&self, index: usize) -> W4Unit {
         assert!(index < self.units(), "unit {index} of {}", self.units());
         let (tile, slice) = (index / self.slices, index % self.slices);
@@ -85,10 +87,10 @@ mod tests {
     }
 
     #[test]
-    fn the_slices_of_a_tile_follow_one_another() {
+    fn the_slices_of_a_tile_are_consecutive() {
         let stripes = W4Stripes { rows: 70, columns: 130, k: 264, tile: (64, 64), slices: 3 };
         assert_eq!(stripes.units(), 2 * 3 * 3);
-        // 33 words in three slices of eleven
+        // 33 words in three slices of eleven.
         let unit = W4Unit { rows: 64..70, columns: 0..64, slice: 1, k: 88..176 };
         assert_eq!(stripes.unit(3 * 3 + 1), unit);
     }

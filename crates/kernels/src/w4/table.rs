@@ -40,7 +40,8 @@ impl W4Entry {
     }
 }
 
-/// Decodes inputs (from and to multiples of 8) and columns of a weight to f32. A row of the result is an input.
+/// Decodes inputs (from and to multiples of 8) and columns of a weight to f32. A row of the result
+/// is an input.
 ///
 /// # Panics
 /// When the ranges are not inside of the weight, or the result has another shape.
@@ -54,22 +55,22 @@ pub enum W4Fn {
     Matmul(W4MatmulFn),
     /// Weights as f32; [`w4_dequant_f16`](super::w4_dequant_f16) takes it too.
     Dequant(W4DequantFn),
-    /// [`w4_reduce`](super::w4_reduce) or [`w4_zero`](super::w4_zero), which select their ISA themselves.
+    /// [`w4_reduce`](super::w4_reduce) or [`w4_zero`](super::w4_zero), which select their ISA
+    /// themselves.
     Plain,
 }
 
-/// A kernel with what it takes.
+/// A kernel and its contract.
 #[derive(Clone, Copy)]
 pub struct W4Kernel {
-    /// Its name: `avx2_w4_fused_f32`.
+    /// The name, such as `avx2_w4_fused_f32`.
     pub name: &'static str,
-    /// What it computes.
     pub entry: W4Entry,
     /// The ISA that it is compiled for.
     pub tier: Tier,
     /// Precision of the inputs: f32 (or sixteen-bit integers), bf16, or 8-bit integers.
     pub activation: ActivationType,
-    /// The form of its input rows.
+    /// The layout of its input rows.
     pub form: W4Form,
     /// Whether groups must be multiples of 8.
     pub whole_words: bool,

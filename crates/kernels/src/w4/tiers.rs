@@ -12,7 +12,7 @@ use latent_types::{ActivationType, Tier};
 use std::ops::Range;
 use std::sync::OnceLock;
 
-/// Most rows for which a striped unit decodes in registers.
+/// Maximum number of rows for which a striped unit decodes in registers.
 const FEW_ROWS: usize = 4;
 
 /// # Safety
@@ -59,13 +59,15 @@ unsafe fn gemm_part<L: Nibbles>(
     }
 }
 
-/// A function that calls a body compiled for an ISA, and panics where the CPU lacks it; without an ISA, for the baseline.
+/// Defines a function that calls a body compiled for an ISA, and panics if the CPU lacks it.
+/// Without an ISA, the body is compiled for the baseline.
 macro_rules! compiled {
     (fn $name:ident = $body:expr, ($($arg:ident : $ty:ty),*), $isa:ident) => {
         pub(super) fn $name($($arg: $ty),*) {
             crate::isa::isa_fn! { $isa;
                 fn inner($($arg: $ty),*) {
-                    // SAFETY: this function is compiled for the ISA, and its caller holds the ISA's token. Callers have checked the inputs of the part.
+                    // SAFETY: this function is compiled for the ISA, and its caller holds the ISA's
+                    // token. Callers have checked the inputs of the part.
                     unsafe { $body($($arg),*) }
                 }
             }
@@ -76,7 +78,8 @@ macro_rules! compiled {
     };
     (fn $name:ident = $body:expr, ($($arg:ident : $ty:ty),*),) => {
         pub(super) fn $name($($arg: $ty),*) {
-            // SAFETY: the baseline needs no instructions beyond those that this crate is compiled for. Callers have checked the inputs of the part.
+            // SAFETY: the baseline needs no instructions beyond those that this crate is compiled
+            // for. Callers have checked the inputs of the part.
             unsafe { $body($($arg),*) }
         }
     };
@@ -209,7 +212,7 @@ fn tiles() -> [W4Kernel; 2] {
     [row(W4Entry::Gemm), row(W4Entry::Striped)]
 }
 
-/// All kernels, those of the lowest ISA first.
+/// All kernels, beginning with the lowest ISA.
 fn kernels() -> Vec<W4Kernel> {
     let mut kernels = portable::rows(Tier::Portable);
     #[cfg(target_arch = "x86_64")]
@@ -222,8 +225,8 @@ fn kernels() -> Vec<W4Kernel> {
     kernels
 }
 
-/// Every kernel for 4-bit weights. Those that need more than their tier (bf16 arithmetic) are listed only where the CPU has it, and before the others of
-/// their tier.
+/// Every kernel for 4-bit weights. Kernels that need features beyond their tier (bf16 arithmetic)
+/// are listed only if the CPU has them, and before the other kernels of their tier.
 pub fn w4_table() -> &'static [W4Kernel] {
     static TABLE: OnceLock<Vec<W4Kernel>> = OnceLock::new();
     TABLE.get_or_init(kernels)

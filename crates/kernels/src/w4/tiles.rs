@@ -1,5 +1,5 @@
-//! Products of bf16 pairs in AMX tiles: a step is four words of K, sixteen pairs. All codes are exact in bf16; the sums of a group leave the tiles to be
-//! scaled in f32.
+//! Products of bf16 pairs in AMX tiles: a step is four words of K, sixteen pairs. All codes are
+//! exact in bf16. The sums of a group are stored from the tiles and scaled in f32.
 #![allow(
     unsafe_code,
     reason = "tile and vector instructions over addresses that the assertions on entry keep in bounds"
@@ -27,14 +27,16 @@ const TILE: usize = TILE_ROWS * LANES;
 /// Vectors of columns of a strip: two tiles.
 const VECTORS: usize = NR / LANES;
 
-/// Words of K of a strip. Where groups are whole steps it has 16 KB of pairs; a group of one word takes a step of its own.
+/// Words of K of a strip. If groups are whole steps, it has 16 KB of pairs; a group of one word
+/// takes a step of its own.
 const STRIP_WORDS: usize = 32;
 
-/// Where decoded words go: a step has a tile per vector.
+/// Layout of decoded words: a step has a tile per vector.
 const STRIDES: PairStrides = PairStrides { word: PAIRS * LANES, pair: LANES, vector: TILE };
 
-/// y = x · W for the columns of `part` and the rows `rows` of the input, over the inputs `k` (from and to multiples of 8): a strip of weights is
-/// decoded to tiles once and multiplied with all rows.
+/// y = x · W for the columns of `part` and the rows `rows` of the input, over the inputs `k` (from
+/// and to multiples of 8): a strip of weights is decoded to tiles once and multiplied with all
+/// rows.
 ///
 /// # Panics
 /// When the shapes differ, groups are not of whole words, or the CPU has no tiles.
@@ -62,7 +64,8 @@ pub(super) unsafe fn strips(
         for first in k.clone().step_by(STRIP_WORDS * WORD) {
             let inputs = first..(first + STRIP_WORDS * WORD).min(k.end);
             let panels = panels.chunks_exact(height * stride).zip(sums.chunks_exact_mut(height * NR));
-            // SAFETY: the strip has room for a step per word, and the part has the words and vectors by this function's contract, as is the ISA.
+            // SAFETY: the strip has room for a step per word, and the part has the words and
+            // vectors by this function's contract, as is the ISA.
             unsafe {
                 load(part, inputs.clone(), (from, vectors), strip);
                 prefetch_below::<Avx512>(part, inputs.end, from..from + vectors * LANES);
@@ -104,7 +107,8 @@ fn steps(run: Range<usize>) -> impl Iterator<Item = Range<usize>> {
 /// Decodes a strip, step by step. Words that are missing in a run's last step are zeros.
 ///
 /// # Safety
-/// The part has the inputs and vectors, and the strip room for a step per word. The CPU has AVX512-BF16.
+/// The part has the inputs and vectors, and the strip room for a step per word. The CPU has
+/// AVX512-BF16.
 unsafe fn load(part: &W4ColumnBlock<'_>, k: Range<usize>, columns: (usize, usize), strip: &mut [u32]) {
     let mut out = strip.chunks_exact_mut(VECTORS * TILE);
     for run in part.runs(k, usize::MAX) {
@@ -112,7 +116,8 @@ unsafe fn load(part: &W4ColumnBlock<'_>, k: Range<usize>, columns: (usize, usize
             if step.len() < STEP * WORD {
                 out.fill(0);
             }
-            // SAFETY: a step of at most four words, for which `out` has tiles; the rest by this function's contract.
+            // SAFETY: a step of at most four words, for which `out` has tiles; the rest by this
+            // function's contract.
             unsafe { decode(part, step, columns, (out.as_mut_ptr(), STRIDES)) }
         }
     }
@@ -121,8 +126,9 @@ unsafe fn load(part: &W4ColumnBlock<'_>, k: Range<usize>, columns: (usize, usize
 /// Adds the products of a panel's inputs `k` and a strip to the panel's sums.
 ///
 /// # Safety
-/// The panel has `T` times sixteen rows with the inputs, `stride` words apart, the strip holds these decoded for the vectors from column `col`, and there are
-/// as many rows of sums. The CPU has AVX-512.
+/// The panel has `T` times sixteen rows with the inputs, `stride` words apart, the strip holds
+/// these decoded for the vectors from column `col`, and there are as many rows of sums. The CPU has
+/// AVX-512.
 unsafe fn multiply<const T: usize>(
     tiles: &mut AmxTiles,
     part: &W4ColumnBlock<'_>,
@@ -140,7 +146,8 @@ unsafe fn multiply<const T: usize>(
             left[T - 1] = left[0].wrapping_byte_add(TILE_ROWS * stride * size_of::<u32>());
         }
         let to = (products.as_mut_ptr().cast(), size_of::<[f32; NR]>());
-        // SAFETY: rows of the panel, whose padding covers a last step; tiles of the strip; as many rows of products.
+        // SAFETY: rows of the panel, whose padding covers a last step; tiles of the strip; as many
+        // rows of products.
         unsafe {
             tiles.multiply::<T>((left, stride * size_of::<u32>()), weights.cast(), steps, None, to);
             weights = weights.add(steps * VECTORS * TILE);
@@ -154,7 +161,8 @@ isa_fn! { Avx512;
 /// Adds rows of products times the scales from index `at` to rows of sums.
 ///
 /// # Safety
-/// The part has the scales of the vectors from there, and there are as many rows at `sums`; the CPU has AVX-512.
+/// The part has the scales of the vectors from there, and there are as many rows at `sums`; the CPU
+/// has AVX-512.
 unsafe fn scale(part: &W4ColumnBlock<'_>, (at, vectors): (usize, usize), products: &[[f32; NR]], sums: *mut f32) {
     // SAFETY: scales, products and sums by this function's contract, as is the ISA.
     unsafe {

@@ -1,4 +1,4 @@
-//! The largest quants that each format has, times the largest inputs: sums that are kept in few bits must hold them.
+//! The largest quants of each format times the largest inputs: 16-bit sums must not overflow.
 #![forbid(unsafe_code)]
 
 use latent_kernels::{
@@ -23,7 +23,7 @@ fn tiles(ty: TensorType, layout: &TileLayout, quant: u8) -> Vec<u8> {
     tile
 }
 
-/// Input rows of which each has quants ±127: the same everywhere, or signs that change by pair, or by element.
+/// Input rows with quants ±127: of one sign, or with signs that alternate by pair or by element.
 fn inputs(rows: usize) -> Vec<Q8Block> {
     let blocks = Q8Rows::row_blocks(COLS);
     let sign = |row: usize, i: usize| match row % 4 {

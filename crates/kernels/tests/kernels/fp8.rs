@@ -1,4 +1,4 @@
-//! Every code of FP8 through every kernel that reads it in tiles.
+//! Every FP8 code in every kernel that reads FP8 tiles.
 
 use latent_kernels::{
     BlockScales, KernelFn, MatmulArgs, MatmulFn, MatmulScratch, MatrixView, MatrixViewMut, QuantizedInput,
@@ -8,7 +8,7 @@ use latent_quant::f8_e4m3::value;
 use latent_quant::tiles::{ROWS, TileLayout};
 use latent_types::{TensorType, WeightLayout};
 
-/// Numbers of a weight row: not whole vectors of codes.
+/// Elements per weight row: not a multiple of a vector's codes.
 const COLS: usize = 131;
 
 fn tiles(codes: &[u8], cols: usize) -> Vec<u8> {
@@ -20,7 +20,7 @@ fn tiles(codes: &[u8], cols: usize) -> Vec<u8> {
     tiles
 }
 
-/// The kernels that this machine can run: those that read rows of the weight, or those that read across them.
+/// The kernels that this machine can run, for x · Wᵀ or for x · W.
 fn kernels(across: bool) -> impl Iterator<Item = (&'static str, MatmulFn)> {
     let table = latent_kernels::table().iter();
     let best = latent_kernels::features().tier();
@@ -48,11 +48,11 @@ fn same(found: f32, truth: f32) -> bool {
 }
 
 #[test]
-fn each_code_is_its_number_at_every_place_of_a_row() {
+fn each_code_has_its_value_at_every_position_of_a_row() {
     let names: Vec<&str> = kernels(false).map(|(name, _)| name).collect();
     assert!(names.contains(&"portable_f8_e4m3_tiles_f32"), "{names:?}");
     for place in [0, 1, 2, 3, 127, 128, COLS - 1] {
-        // row c has code c at the place, else ones
+        // Row c has code c at the position, and ones elsewhere.
         let mut codes = vec![0x38; 256 * COLS];
         (0..256).for_each(|c| codes[c * COLS + place] = c as u8);
         let bytes = tiles(&codes, COLS);
@@ -75,8 +75,9 @@ fn each_code_is_its_number_at_every_place_of_a_row() {
 }
 
 #[test]
-fn each_code_is_its_number_across_rows() {
-    // one row with all codes, in a tile with others; then the same without NaN, which is read in another way
+fn each_code_has_its_value_in_transposed_products() {
+    // One row with all codes, in a tile with other rows. Then the same without NaN codes, which
+    // takes another path.
     for nan in [true, false] {
         let mut codes = vec![0x38; ROWS * 256];
         let numbers = (0..=255u8).map(|c| if value(c).is_nan() && !nan { 0 } else { c });
@@ -117,7 +118,7 @@ fn a_scale_per_row_multiplies_its_row() {
             let number = |i: usize| ((i * 5) % 7) as f32 - 3.0;
             let x: Vec<f32> = (0..count * cols).map(number).collect();
             for (name, kernel) in kernels(false) {
-                // all outputs, and some that begin and end within tiles
+                // All outputs, and ranges that begin and end inside tiles.
                 for outputs in [0..rows, rows / 3..rows - rows / 4] {
                     let width = outputs.len();
                     let mut y = vec![0.5; count * width];

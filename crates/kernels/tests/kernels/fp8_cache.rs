@@ -1,11 +1,11 @@
-//! MLA decode over a cache of F8_E4M3, whose rows have scales of very different sizes.
+//! MLA decode over an F8_E4M3 cache whose rows have scales of very different magnitudes.
 
 use latent_kernels::{AttendArgs, AttendFn, CacheView, KernelFn, MatrixView, PartialSoftmax, store_row};
 use latent_types::{ActivationType, CacheRow, CacheType, OpKind, Tier};
 
 const HEADS: usize = 5;
 
-/// The kernels that this machine can run over such a cache, and what they compute in.
+/// The kernels for an F8_E4M3 cache that this machine can run, and their arithmetic.
 fn kernels() -> Vec<(&'static str, ActivationType, AttendFn)> {
     let best = latent_kernels::features().tier();
     let reads = latent_kernels::table().iter().filter(|(contract, _)| {
@@ -20,7 +20,8 @@ fn kernels() -> Vec<(&'static str, ActivationType, AttendFn)> {
     kernel.collect()
 }
 
-/// Element `n` of the cached row at `index`: rows 0, 5, 10 … are zeros, and others differ by up to 2^24 in size.
+/// Element `n` of the cached row at `index`: rows 0, 5, 10 … are zeros, and magnitudes of the other
+/// rows differ by up to 2^24.
 fn element(index: usize, n: usize) -> f32 {
     let size = [0.0, 1.0, 1e-4, 30.0, 1e3][index % 5] / (1.0 + (index / 5) as f32);
     size * ((index * 31 + n * 7) % 23) as f32 / 11.0 - size
@@ -36,13 +37,13 @@ fn attend(kernel: AttendFn, row: CacheRow, bytes: &[u8], count: usize) -> Vec<f3
     let mut part = PartialSoftmax::in_memory(&mut memory, HEADS, row.content);
     let args = AttendArgs { q, cache: &cache, rows: 0..count, scale: 1e-3, latent: row.content };
     kernel(&args, &mut part, &mut Vec::new());
-    // maxima and sums of the heads, then their weighted sums
+    // Maxima and sums of the heads, then their weighted sums.
     let (sums, weighted) = memory[HEADS..].split_at(HEADS);
     weighted.iter().enumerate().map(|(i, o)| o / sums[i / row.content]).collect()
 }
 
 #[test]
-fn every_number_of_rows_gives_what_the_portable_kernel_gives() {
+fn any_number_of_rows_agrees_with_the_portable_kernel() {
     let all = kernels();
     let portable = all.iter().find(|(name, ..)| name.starts_with("portable")).unwrap().2;
     assert!(latent_kernels::features().tier() < Tier::Avx2 || all.len() > 1, "{} kernels", all.len());
@@ -62,7 +63,8 @@ fn every_number_of_rows_gives_what_the_portable_kernel_gives() {
                 assert!(near, "{name}, {content}+{rope}, {count} rows: {found:?} {expected:?}");
             }
         }
-        // a row with an element that is not finite is NaN, and with it whatever attends to it
+        // A row with an element that is not finite is NaN, and so are the results of all queries
+        // that attend to it.
         let mut wide = vec![1.0; row.width()];
         wide[3] = f32::INFINITY;
         store_row(row, &wide, &mut bytes[2 * row.bytes()..3 * row.bytes()]);

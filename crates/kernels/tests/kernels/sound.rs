@@ -14,7 +14,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 #[test]
 fn rows_whose_extent_wraps_are_refused() {
     let mut memory = vec![0.0f32; 64];
-    // once the second row lay 256 bytes before the vector
+    // Regression: the second row lay 256 bytes before the vector.
     let refused = MatrixViewMut::try_new(&mut memory, 2, 64, usize::MAX - 63).err();
     assert_eq!(refused, Some(ShapeError::Overflow { what: "a matrix of rows" }));
     let refused = MatrixView::try_new(&memory, 2, 64, usize::MAX - 63).err();
@@ -22,7 +22,7 @@ fn rows_whose_extent_wraps_are_refused() {
 }
 
 #[test]
-fn no_product_takes_outputs_or_inputs_that_its_weight_does_not_have() {
+fn products_refuse_outputs_and_inputs_beyond_their_weight() {
     let (rows, cols) = (64, 64);
     let x = vec![0.5; 32 * cols];
     let bits = vec![0; 32 * cols];
@@ -34,14 +34,15 @@ fn no_product_takes_outputs_or_inputs_that_its_weight_does_not_have() {
         let Some(ty) = contract.weight.filter(|_| contract.layout == WeightLayout::Tiles) else { continue };
         let Some(layout) = TileLayout::new(ty, cols) else { continue };
         let bytes = vec![0; layout.matrix_bytes(rows)];
-        // a part, so that its first row is not the first of the tiles
+        // A slice, whose first row is not the first row of a tile.
         let weight = WeightMatrix::from_tiles(ty, &bytes, rows, cols).unwrap().slice_rows(32..64);
         let acts = [
             QuantizedInput::F32(MatrixView::new(&x, 32, cols, cols)),
             QuantizedInput::Bf16(Bf16Rows::new(&bits, 32, cols, cols).unwrap()),
             QuantizedInput::A8(Q8Rows::new(&blocks, 32, cols).unwrap()),
         ];
-        // outputs beyond the last, and a range that ends before it begins: its start wraps to a row of the tiles
+        // Outputs beyond the last, and a range that ends before it begins, whose start wraps to a
+        // row of the tiles.
         let wraps = usize::MAX - 15;
         for outs in [0..33, 33..40, wraps..32] {
             let mut y = vec![0.0; 32 * outs.len().max(1)];
@@ -57,17 +58,17 @@ fn no_product_takes_outputs_or_inputs_that_its_weight_does_not_have() {
         }
         types.insert(ty.name());
     }
-    // the portable tier has tiles for the fewest
+    // The portable tier has the fewest kernels for tiles.
     assert!(types.len() > 10, "only {types:?}");
 }
 
 #[test]
-fn no_attention_reads_beyond_the_pages_of_its_table() {
+fn attention_refuses_rows_beyond_its_block_table() {
     let best = latent_kernels::features().tier();
     let q = vec![0.5; 4 * 96];
     for ty in CacheType::ALL {
         let row = CacheRow { ty, content: 64, rope: 32 };
-        // two pages, of which the sequence has the second
+        // Two pages; the sequence has the second.
         let bytes = vec![0; 128 * row.bytes()];
         let table = [1];
         let cache = CacheView::new(row, &bytes, 64, &table).unwrap();
@@ -88,7 +89,7 @@ fn no_attention_reads_beyond_the_pages_of_its_table() {
             for rows in [0..65, 64..70, 1 << 40..(1 << 40) + 1] {
                 assert!(attend(rows.clone()).is_err(), "{} {ty} {rows:?}", contract.name);
             }
-            // kernels for this type read the last row of the last page
+            // Kernels for this type read the last row of the last page.
             let reads = contract.cache.is_none_or(|cache| cache == ty);
             assert!(!reads || attend(0..64).is_ok(), "{} {ty}", contract.name);
         }

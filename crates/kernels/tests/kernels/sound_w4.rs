@@ -17,7 +17,7 @@ fn panics(call: impl FnOnce()) -> bool {
 }
 
 #[test]
-fn a_weight_has_its_shape_or_is_refused() {
+fn a_weight_of_another_shape_is_refused() {
     let (words, scales) = (vec![0; 8 * 48], vec![0; 2 * 48]);
     let of = |shape, words: usize, scales_len: usize, zeros: Option<&[u8]>| {
         let words = vec![0; words];
@@ -41,13 +41,14 @@ fn a_weight_has_its_shape_or_is_refused() {
 }
 
 #[test]
-fn no_kernel_leaves_its_weight_its_inputs_or_its_results() {
+fn kernels_refuse_ranges_beyond_weight_inputs_and_results() {
     let (words, scales) = (vec![0x7654_3210; 8 * 48], vec![0x3c00; 2 * 48]);
     let weight = W4Matrix::new(SHAPE, &words, W4Scales::F16(&scales), W4Codes::E2m1).unwrap();
     let x = vec![1.0; ROWS * SHAPE.k];
     let best = latent_kernels::features().tier();
     let mut tried = 0;
-    // rows, inputs, columns: beyond the end, inside a word or a panel, or with an end before the start
+    // Rows, inputs, columns: beyond the end, inside a word or a panel, or with an end before the
+    // start.
     let bad: [(Range<usize>, Range<usize>, Range<usize>); 7] = [
         (0..33, 0..64, 0..48),
         (0..32, 0..72, 0..48),
@@ -79,7 +80,7 @@ fn no_kernel_leaves_its_weight_its_inputs_or_its_results() {
             assert!(run(&own, share.clone()), "{} {share:?}", kernel.name);
             tried += 1;
         }
-        // inputs in the form of another kernel, and of another length
+        // Inputs in the form of another kernel, and of another length.
         let other = match kernel.form {
             W4Form::F32 => W4Input::from_panels(W4Form::Pairs, &[0; 32 * 32], ROWS, 64).unwrap(),
             _ => W4Input::from_rows(MatrixView::new(&x, ROWS, 64, 64)),
@@ -92,7 +93,7 @@ fn no_kernel_leaves_its_weight_its_inputs_or_its_results() {
 }
 
 #[test]
-fn panels_decoded_weights_and_units_have_their_sizes() {
+fn panels_decoded_weights_and_units_of_wrong_sizes_are_refused() {
     for form in [W4Form::Pairs, W4Form::TileRows, W4Form::Int16, W4Form::Int8] {
         let len = form.panel_len(3, 64).unwrap();
         assert!(W4Input::from_panels(form, &vec![0; len + 1], 3, 64).is_err(), "{form:?}");

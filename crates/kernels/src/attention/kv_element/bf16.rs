@@ -8,7 +8,8 @@ use half::slice::HalfFloatSliceExt;
 use latent_types::{CacheRow, CacheType};
 use std::ops::Range;
 
-/// Blocks of 128 cached rows: four panels of keys; values as panels of 32 elements, of four k-steps each.
+/// Blocks of 128 cached rows: four panels of keys; values as panels of 32 elements, of four k-steps
+/// each.
 impl KvElement for bf16 {
     const KV_BLOCK: usize = KV_BLOCK;
     const Q_TILE: usize = 256;
@@ -60,7 +61,8 @@ impl KvElement for bf16 {
             }
             end = i + 1;
         }
-        // Missing rows of the last panel must be finite: their weights are 0, and 0 · NaN is NaN. Later panels are not read.
+        // Missing rows of the last panel must be finite: their weights are 0, and 0 · NaN is NaN.
+        // Later panels are not read.
         for row in end..end.next_multiple_of(PANEL) {
             for n in (0..width).step_by(K_STEP) {
                 out[Self::key_offset(width, row, n)..][..K_STEP].fill(bf16::ZERO);

@@ -7,20 +7,22 @@ use half::f16;
 use latent_types::{CacheRow, CacheType};
 use std::ops::Range;
 
-/// Cached rows of a block of f32 or f16 keys. Blocks are stored transposed, element by element, so that keys
-/// are lanes.
+/// Cached rows of a block of f32 or f16 keys. Blocks are stored transposed, element by element, so
+/// that keys are lanes.
 pub const KEYS: usize = 64;
 
-/// An element of expanded keys and values: f32; f16 if the CPU has f16 arithmetic; bf16 if it has AMX or
-/// AVX512-BF16.
+/// An element of expanded keys and values: f32; f16 if the CPU has f16 arithmetic; bf16 if it has
+/// AMX or AVX512-BF16.
 ///
-/// Cached rows are in blocks. A block of keys or values of `width` elements takes `padded(width) · KV_BLOCK`
-/// elements of memory. The trait is sealed, since kernels read memory by addresses that its implementations define.
+/// Cached rows are in blocks. A block of keys or values of `width` elements takes `padded(width) ·
+/// KV_BLOCK` elements of memory. The trait is sealed, since kernels read memory by addresses that
+/// its implementations define.
 pub trait KvElement: sealed::Sealed + Copy + Send + Sync + 'static {
     /// Cached rows of a block.
     const KV_BLOCK: usize;
 
-    /// Queries per call that amortize reading keys and values. Callers use fewer if this gives too few tasks for all workers.
+    /// Queries per call that amortize reading keys and values. Callers use fewer if this gives too
+    /// few tasks for all workers.
     const Q_TILE: usize;
 
     const ZERO: Self;
@@ -34,7 +36,8 @@ pub trait KvElement: sealed::Sealed + Copy + Send + Sync + 'static {
     /// Index of element `n` of the value of a cached row.
     fn value_offset(width: usize, row: usize, n: usize) -> usize;
 
-    /// Reads elements of a cached row, from `first` on, rounded to nearest and clamped to the finite range.
+    /// Reads elements of a cached row, from `first` on, rounded to nearest and clamped to the
+    /// finite range.
     ///
     /// # Panics
     /// When elements are beyond the row.
@@ -67,7 +70,8 @@ mod sealed {
     impl Sealed for half::bf16 {}
 }
 
-/// Elements of a cached row that are transposed at a time. A square of 64 × 64 f32 is 16 KB, so that it stays in L1.
+/// Elements of a cached row that are transposed at a time. A square of 64 × 64 f32 is 16 KB, so
+/// that it stays in L1.
 const TRANSPOSE_WIDTH: usize = 64;
 
 /// Packs keys transposed: a line of [`KEYS`] rows per element, padded with zeros.
@@ -165,7 +169,8 @@ impl KvElement for f16 {
     }
 }
 
-/// Rounds to nearest f16, clamped to the finite range: one infinity would make a whole row of scores NaN.
+/// Rounds to nearest f16, clamped to the finite range: one infinity would make a whole row of
+/// scores NaN.
 fn round(from: &[f32], out: &mut [f16]) {
     use half::slice::HalfFloatSliceExt;
     let largest = f16::MAX.to_f32();

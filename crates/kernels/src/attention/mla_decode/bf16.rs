@@ -1,10 +1,11 @@
 //! MLA decode in bf16, by AMX tiles or AVX512-BF16.
 //!
-//! Cached rows are left factors and queries right factors, so that scores have sixteen heads as the lanes of
-//! vectors. For the weighted sum, weights are transposed, so that 32 cached rows of a head are a line, and
-//! cached rows are interleaved in pairs (VNNI), once for all heads.
+//! Cached rows are left factors and queries right factors, so that scores have sixteen heads as the
+//! lanes of vectors. For the weighted sum, weights are transposed, so that 32 cached rows of a head
+//! are a line, and cached rows are interleaved in pairs (VNNI), once for all heads.
 //!
-//! Queries and weights are rounded to bf16 (2⁻⁹ of each), as are cached rows of other types. Sums are f32.
+//! Queries and weights are rounded to bf16 (2⁻⁹ of each), as are cached rows of other types. Sums
+//! are f32.
 #![allow(
     unsafe_code,
     reason = "vector instructions over addresses that the assertions on entry keep in bounds"
@@ -41,15 +42,15 @@ pub(in crate::attention) fn attend<D: Bf16Dot>(
     let (heads, cache, stored) = (args.q.rows(), args.cache, args.row());
     assert!(D::reads(cache.ty()) && cache.row_bytes() == stored.bytes(), "a cache of {}", cache.ty());
     let mut kernel = Bf16Decode::<D>::new(args, stored, memory);
-    // SAFETY: a `D` exists only where the CPU has its instructions; the kernel was made for this cache, whose
-    // type `D` reads.
+    // SAFETY: a `D` exists only where the CPU has its instructions; the kernel was made for this
+    // cache, whose type `D` reads.
     unsafe { driver::run(&mut kernel, cache, args.rows.clone()) }
     let Bf16Decode { dot, max, sum, sums, columns, .. } = kernel;
     drop(dot);
     for head in 0..heads {
         let sums = &sums[head / HEADS * HEADS * columns..][..HEADS * columns];
-        // SAFETY: the CPU has the instructions of `D`, AVX-512 among them; a group of sixteen heads has
-        // `columns` sums each.
+        // SAFETY: the CPU has the instructions of `D`, AVX-512 among them; a group of sixteen heads
+        // has `columns` sums each.
         unsafe { unpermute(sums, head % HEADS, part.o.row_mut(head)) }
         part.max[head] = max[head] * std::f32::consts::LN_2;
         part.sum[head] = sum[head];
@@ -144,8 +145,9 @@ impl<D: Bf16Dot> DecodeKernel for Bf16Decode<'_, D> {
             scores[block.count * HEADS..].fill(MASKED);
             let scales = defers_scale(&self.stored).then_some(self.loaded.scales.cast_const());
             let rows = ScoreRows { start: scores.as_ptr(), stride: HEADS, count: steps * K_STEP, scales };
-            // SAFETY: the CPU has the instructions of `D`, AVX512-BF16 among them; a block of scores has at
-            // least `steps` · 32 rows, and `weights` has a tile per step for each group.
+            // SAFETY: the CPU has the instructions of `D`, AVX512-BF16 among them; a block of
+            // scores has at least `steps` · 32 rows, and `weights` has a tile per step for each
+            // group.
             unsafe {
                 let factors =
                     softmax_block(&rows, max, sum, SoftmaxWeights { start: weights, step: TILE_LEN });
@@ -163,15 +165,15 @@ impl<D: Bf16Dot> DecodeKernel for Bf16Decode<'_, D> {
     unsafe fn pv(&mut self, block: &KvBlock<'_>, prefetch: &mut KvPrefetch) {
         let weights = (self.weights.cast_const(), self.heads, block.count.div_ceil(K_STEP));
         let values = (self.loaded.pairs.cast_const(), self.columns / COLUMNS);
-        // SAFETY: `qk` has loaded the block's rows in pairs and `softmax` has made a tile of weights per
-        // step; `sums` has four tiles per 64 columns for each sixteen heads.
+        // SAFETY: `qk` has loaded the block's rows in pairs and `softmax` has made a tile of
+        // weights per step; `sums` has four tiles per 64 columns for each sixteen heads.
         unsafe { self.dot.pv(weights, values, prefetch, self.sums.as_mut_ptr()) }
     }
 }
 
 crate::isa::isa_fn! { Avx512;
-/// Transposes a tile of weights: from lines of sixteen heads, two cached rows each, to a line of 32 rows per
-/// head.
+/// Transposes a tile of weights: from lines of sixteen heads, two cached rows each, to a line of 32
+/// rows per head.
 ///
 /// # Safety
 /// `tile` is the address of a tile; the CPU has AVX-512.
@@ -215,7 +217,8 @@ static ORDER: [[i32; 16]; 2] = {
     let mut order = [[0; 16]; 2];
     let mut column = 0;
     while column < 32 {
-        // Eight columns are in the same quarter of both tiles: four in the first tile, four in the second.
+        // Eight columns are in the same quarter of both tiles: four in the first tile, four in the
+        // second.
         let lane = column / 8 * 4 + column % 4;
         order[column / 16][column % 16] = (lane + column % 8 / 4 * 16) as i32;
         column += 1;

@@ -1,5 +1,5 @@
-//! The loop of MLA decode: blocks of cached rows are scored (QKᵀ), weighted by an online softmax and summed
-//! (PV), while the next block is prefetched.
+//! The loop of MLA decode: blocks of cached rows are scored (QKᵀ), weighted by an online softmax
+//! and summed (PV), while the next block is prefetched.
 #![allow(
     unsafe_code,
     reason = "kernels are compiled for an instruction set, and read the KV cache by address"
@@ -42,13 +42,13 @@ impl KvBlock<'_> {
 
 /// One arithmetic of MLA decode: its operands, scratch, running softmax and sums.
 ///
-/// Prefetching is spread over [`qk`](Self::qk) and [`pv`](Self::pv): in one burst, more requests would be issued than a core
-/// keeps in flight.
+/// Prefetching is spread over [`qk`](Self::qk) and [`pv`](Self::pv): in one burst, more requests
+/// would be issued than a core keeps in flight.
 ///
 /// # Safety
-/// Callers of each method are compiled for the kernel's instruction set, on a CPU that has it; methods are
-/// `#[inline(always)]` for that, or call functions that are compiled for it themselves. Blocks are of the
-/// cache that the kernel was made for.
+/// Callers of each method are compiled for the kernel's instruction set, on a CPU that has it;
+/// methods are `#[inline(always)]` for that, or call functions that are compiled for it themselves.
+/// Blocks are of the cache that the kernel was made for.
 pub(super) trait DecodeKernel {
     /// Cached rows of a block.
     const KV_BLOCK: usize;
@@ -79,8 +79,8 @@ pub(super) unsafe fn run<K: DecodeKernel>(kernel: &mut K, cache: &CacheView<'_>,
     while start < rows.end {
         let (count, mut prefetch) = cache.block(start, rows.end, K::KV_BLOCK);
         let block = KvBlock { cache, start, count, is_first: start == rows.start };
-        // SAFETY: the caller is compiled for the kernel's instruction set, and the block is in one page of
-        // its cache.
+        // SAFETY: the caller is compiled for the kernel's instruction set, and the block is in one
+        // page of its cache.
         unsafe {
             kernel.load(&block);
             kernel.qk(&block, &mut prefetch);

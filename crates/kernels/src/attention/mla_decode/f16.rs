@@ -1,11 +1,11 @@
-//! MLA decode in half precision: AVX512-FP16 multiplies cached f16 rows as they are stored, 32 elements per
-//! instruction.
+//! MLA decode in half precision: AVX512-FP16 multiplies cached f16 rows as they are stored, 32
+//! elements per instruction.
 //!
-//! Queries are scaled to at most 1/128 and rounded to f16. A score has 32 f16 accumulators, which are summed
-//! in f32. Weights are relative to the max of their block and divided by 64. At most 64 weighted rows are
-//! summed in f16, blocks in f32. Nothing can overflow for any finite values in the cache. Each rounding
-//! is 2⁻¹² of a partial sum, so a score s is within about 2⁻¹⁰ · |s| and the result within about 2⁻¹⁰ of
-//! the largest value; errors are much smaller on average.
+//! Queries are scaled to at most 1/128 and rounded to f16. A score has 32 f16 accumulators, which
+//! are summed in f32. Weights are relative to the max of their block and divided by 64. At most 64
+//! weighted rows are summed in f16, blocks in f32. Nothing can overflow for any finite values in
+//! the cache. Each rounding is 2⁻¹² of a partial sum, so a score s is within about 2⁻¹⁰ · |s| and
+//! the result within about 2⁻¹⁰ of the largest value; errors are much smaller on average.
 #![allow(
     unsafe_code,
     reason = "vector instructions over addresses that the assertions on entry keep in bounds"
@@ -40,7 +40,8 @@ pub(in crate::attention) fn attend(
     let cache = args.cache;
     assert!(cache.ty() == CacheType::F16 && cache.row_bytes() == 2 * cache.width(), "a cache of f16");
     let _proof = crate::isa::Avx512Fp16::expect();
-    // SAFETY: the token proves the features that `inner` is compiled for; shapes and type are checked.
+    // SAFETY: the token proves the features that `inner` is compiled for; shapes and type are
+    // checked.
     unsafe { inner(args, part, memory) }
 }
 
@@ -75,8 +76,8 @@ unsafe fn attend_checked(args: &AttendArgs<'_>, part: &mut PartialSoftmax<'_>, m
     let running = unsafe { F16Softmax::new() };
     let mut kernel =
         F16Decode { heads, tiled, width, latent, queries, factors, scores, weights, out, out_row, running };
-    // SAFETY: the caller is compiled for AVX512-FP16; the kernel was made for this cache, which is f16 as the
-    // caller has checked.
+    // SAFETY: the caller is compiled for AVX512-FP16; the kernel was made for this cache, which is
+    // f16 as the caller has checked.
     unsafe { driver::run(&mut kernel, args.cache, args.rows.clone()) }
     let running = kernel.running;
     for (head, line) in sums.chunks_exact(columns).enumerate().take(heads) {
@@ -94,7 +95,8 @@ struct F16Decode<'a> {
     latent: usize,
     /// Scaled queries, a line of f16 pairs per head, padded to whole vectors.
     queries: &'a [u32],
-    /// Per head: inverse of the query's scaling · factor on scores · log₂ e. Scores are then exponents of 2.
+    /// Per head: inverse of the query's scaling · factor on scores · log₂ e. Scores are then
+    /// exponents of 2.
     factors: [f32; HEADS],
     /// A line of heads per row.
     scores: &'a mut [f32],
@@ -146,15 +148,15 @@ impl DecodeKernel for F16Decode<'_> {
         };
         let F16Softmax { alpha, beta, .. } = &self.running;
         let old = if block.is_first { Accumulation::First(beta) } else { Accumulation::Scale(alpha, beta) };
-        // SAFETY: the block has `count` rows of `width` ≥ `latent` f16, `weights` a line per row, and `out`
-        // whole vectors per head; the caller is compiled for AVX512-FP16.
+        // SAFETY: the block has `count` rows of `width` ≥ `latent` f16, `weights` a line per row,
+        // and `out` whole vectors per head; the caller is compiled for AVX512-FP16.
         unsafe { multiply(left, &product, old, &mut Some(prefetch.next)) };
     }
 }
 
 impl F16Decode<'_> {
-    /// Dot products of `count` rows with all heads, a line of heads per row; prefetches one cache line from
-    /// `ahead` on per step of every other tile.
+    /// Dot products of `count` rows with all heads, a line of heads per row; prefetches one cache
+    /// line from `ahead` on per step of every other tile.
     ///
     /// # Safety
     /// `count` rows of `width` f16 are at `from`; the caller is compiled for AVX512-FP16.
@@ -174,9 +176,9 @@ impl F16Decode<'_> {
             let lines: [*const u8; MR] =
                 std::array::from_fn(|r| from.wrapping_add((row + r).min(count - 1) * 2 * width));
             for head in (0..heads).step_by(MR) {
-                // SAFETY: elements below `width` of rows below `count`, and heads below `heads`, for which
-                // there are queries and scores as asserted; masked lanes are not read. The caller is compiled
-                // for AVX512-FP16.
+                // SAFETY: elements below `width` of rows below `count`, and heads below `heads`,
+                // for which there are queries and scores as asserted; masked lanes are not read.
+                // The caller is compiled for AVX512-FP16.
                 unsafe {
                     let query = queries.as_ptr().cast::<u16>().add(head * padded);
                     let mut acc = [_mm512_setzero_ph(); MR * MR];
@@ -190,8 +192,9 @@ impl F16Decode<'_> {
                                     acc[h * MR + r] = _mm512_fmadd_ph(q, keys[r], acc[h * MR + r]);
                                 }
                             }
-                            // In every other tile: a step reads four lines of the block, and two of the four tiles of sixteen heads prefetch one
-                            // each. `pv` prefetches the other half.
+                            // In every other tile: a step reads four lines of the block, and two of
+                            // the four tiles of sixteen heads prefetch one each. `pv` prefetches
+                            // the other half.
                             if head % (2 * MR) == 0 {
                                 prefetch(ahead);
                             }
@@ -252,7 +255,8 @@ unsafe fn sum_accumulators(v: [__m512h; 16]) -> __m512 {
                 _mm512_add_ph(low, _mm512_castps_ph(_mm512_shuffle_f32x4::<$high>(a, b)))
             }};
         }
-        // Quarters: two of one vector and two of the next; then one of each of four. Two additions are in f16, which `MAX_QUERY` keeps finite.
+        // Quarters: two of one vector and two of the next; then one of each of four. Two additions
+        // are in f16, which `MAX_QUERY` keeps finite.
         macro_rules! four {
             ($i:expr) => {{
                 let (ab, cd) = (fold!(v[$i], v[$i + 1], 0x44, 0xee), fold!(v[$i + 2], v[$i + 3], 0x44, 0xee));

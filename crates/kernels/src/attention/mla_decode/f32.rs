@@ -1,5 +1,5 @@
-//! MLA decode in f32, over any cache type: heads are the batch, and each cached row is read and dequantized
-//! once for all of them.
+//! MLA decode in f32, over any cache type: heads are the batch, and each cached row is read and
+//! dequantized once for all of them.
 #![allow(unsafe_code, reason = "generic over instruction sets: see `Simd`")]
 
 use super::driver::{self, DecodeKernel, KvBlock};
@@ -14,14 +14,16 @@ use crate::{MatrixView, MatrixViewMut};
 use latent_types::CacheRow;
 use std::marker::PhantomData;
 
-/// Cached rows of a block. Dequantized to f32 they are 147 KB (64 · 576 elements), which stay in L2 until they are summed.
+/// Cached rows of a block. Dequantized to f32 they are 147 KB (64 · 576 elements), which stay in L2
+/// until they are summed.
 pub(super) const KV_BLOCK: usize = 64;
 
-/// Elements of a row that are scored at a time. Their queries, a line of sixteen heads each, are 18 KB, which stay in L1 for all rows of a block.
+/// Elements of a row that are scored at a time. Their queries, a line of sixteen heads each, are 18
+/// KB, which stay in L1 for all rows of a block.
 const K_PART: usize = 288;
 
-/// As [`AttendFn`](crate::AttendFn), for up to [`HEADS`] heads. `SEPARATE`: content and RoPE are scored separately
-/// and then added.
+/// As [`AttendFn`](crate::AttendFn), for up to [`HEADS`] heads. `SEPARATE`: content and RoPE are
+/// scored separately and then added.
 ///
 /// # Safety
 /// As for [`Simd`].
@@ -37,7 +39,8 @@ pub(in crate::attention) unsafe fn attend<S: Simd, const SEPARATE: bool>(
     let [queries, lines, scores, rope_scores] = scratch::resize(memory, lengths);
     transpose_queries(&args.q, 0, args.scale, queries);
     (0..heads).for_each(|head| part.o.row_mut(head).fill(0.0));
-    // With at most eight heads, `gemm_eight` leaves half of the lanes unscored, but the softmax computes all of them.
+    // With at most eight heads, `gemm_eight` leaves half of the lanes unscored, but the softmax
+    // computes all of them.
     scores.fill(0.0);
     let mut kernel = F32Decode::<S, SEPARATE> {
         stored: args.row(),

@@ -1,5 +1,5 @@
-//! MLA decode over an int8 cache: content scores are integer dot products with quantized queries. Scores of the RoPE
-//! part, which is f16 in the cache, and weighted sums are f32.
+//! MLA decode over an int8 cache: content scores are integer dot products with quantized queries.
+//! Scores of the RoPE part, which is f16 in the cache, and weighted sums are f32.
 #![allow(unsafe_code, reason = "generic over instruction sets: see `Simd`")]
 
 use super::driver::{self, DecodeKernel, KvBlock};
@@ -63,8 +63,8 @@ pub(in crate::attention) unsafe fn attend<S: Simd>(
         factors: [1.0; HEADS],
         isa: PhantomData,
     };
-    // SAFETY: the caller is compiled for `S`; the kernel was made for this cache, which is int8 as `row_of`
-    // has asserted.
+    // SAFETY: the caller is compiled for `S`; the kernel was made for this cache, which is int8 as
+    // `row_of` has asserted.
     unsafe { driver::run(&mut kernel, args.cache, args.rows.clone()) }
     kernel.running.finish(part, heads);
 }
@@ -104,13 +104,15 @@ impl<S: Simd> DecodeKernel for Int8Decode<'_, '_, S> {
         let scores = &mut self.scores[..count * HEADS];
         let mut rope = MatrixViewMut::new(self.rope_scores, count, HEADS, HEADS);
         let keys = LeftOperand::Rows(&self.lines[self.stored.content..], width);
-        // SAFETY: the caller is compiled for `S`. The block's rows are contiguous, and the quants of each row are followed by
-        // at least the four bytes of its scale, so whole groups of four may be read.
+        // SAFETY: the caller is compiled for `S`. The block's rows are contiguous, and the quants
+        // of each row are followed by at least the four bytes of its scale, so whole groups of four
+        // may be read.
         unsafe {
             self.queries.qk::<S, 1>((block.address(), block.stride()), count, scores, &mut prefetch.next);
             gemm::<S>(self.stored.rope, keys, (self.rope_queries, HEADS), &mut rope, false);
         }
-        // The scale of a row multiplies its content score, not the RoPE score, whose part of the row has no scale.
+        // The scale of a row multiplies its content score, not the RoPE score, whose part of the
+        // row has no scale.
         for (i, line) in scores.chunks_exact_mut(HEADS).enumerate() {
             let scale = scale_of(block.row(i));
             line.iter_mut().zip(&self.rope_scores[i * HEADS..]).for_each(|(s, r)| *s = *s * scale + r);

@@ -1,10 +1,11 @@
 //! MLA decode over an int8 cache with AVX512-FP16: content scores are integer dot products
 //! ([`int8_queries`](super::int8_queries)), RoPE scores and weighted sums are f16.
 //!
-//! A query's RoPE part is scaled to at most 1/128 and rounded to f16; its products have two f16 accumulators.
-//! Weights are relative to the max of their block and are multiplied by the scale of their row, relative to
-//! the largest scale of the block. At most 64 weighted rows of quants are summed in f16, blocks in f32.
-//! Nothing can overflow, and rounding errors are as in [`f16`](super::f16).
+//! A query's RoPE part is scaled to at most 1/128 and rounded to f16; its products have two f16
+//! accumulators. Weights are relative to the max of their block and are multiplied by the scale of
+//! their row, relative to the largest scale of the block. At most 64 weighted rows of quants are
+//! summed in f16, blocks in f32. Nothing can overflow, and rounding errors are as in
+//! [`f16`](super::f16).
 #![allow(
     unsafe_code,
     reason = "vector instructions over addresses that the assertions on entry keep in bounds"
@@ -29,13 +30,15 @@ const KV_BLOCK: usize = F16_CHAIN;
 /// Columns that are summed together: quants of a vector.
 const COLUMNS: usize = 64;
 
-/// Largest weight times scale: [`KV_BLOCK`] products with quants, 64 · 4 · 128 = 32 768, stay finite.
+/// Largest weight times scale: [`KV_BLOCK`] products with quants, 64 · 4 · 128 = 32 768, stay
+/// finite.
 const MAX_WEIGHT: f32 = 4.0;
 
 /// Block scales up to this count as zero, since [`MAX_WEIGHT`] / scale could overflow.
 const MIN_SCALE: f32 = 1e-30;
 
-/// The bits of 1024 + 128 in f16, the value of quant 0: a biased byte below the upper byte 0x64 is the f16 1024 + byte.
+/// The bits of 1024 + 128 in f16, the value of quant 0: a biased byte below the upper byte 0x64 is
+/// the f16 1024 + byte.
 const ZERO_QUANT: i16 = 0x6480;
 
 /// Rows of a register tile of RoPE scores.
@@ -44,8 +47,8 @@ const MR: usize = 16;
 /// As [`AttendFn`](crate::AttendFn), for up to [`HEADS`] heads over a cache of int8.
 ///
 /// # Panics
-/// When shapes differ, the RoPE part has an odd width or more than 128 elements, the cache holds another
-/// type, or the CPU has no AVX512-FP16.
+/// When shapes differ, the RoPE part has an odd width or more than 128 elements, the cache holds
+/// another type, or the CPU has no AVX512-FP16.
 pub(in crate::attention) fn attend(
     args: &AttendArgs<'_>,
     part: &mut PartialSoftmax<'_>,
@@ -55,7 +58,8 @@ pub(in crate::attention) fn attend(
     let stored = row_of(args);
     assert!(stored.rope.is_multiple_of(2) && stored.rope <= 2 * F16_CHAIN, "a rope part of {}", stored.rope);
     let _proof = crate::isa::Avx512Fp16::expect();
-    // SAFETY: the token proves the features that `inner` is compiled for; shapes and type are checked.
+    // SAFETY: the token proves the features that `inner` is compiled for; shapes and type are
+    // checked.
     unsafe { inner(args, part, memory) }
 }
 
@@ -111,8 +115,8 @@ unsafe fn attend_checked(args: &AttendArgs<'_>, part: &mut PartialSoftmax<'_>, m
         sums: &mut *sums,
         running,
     };
-    // SAFETY: the caller is compiled for AVX512-FP16; the kernel was made for this cache, which is int8 as
-    // the caller has checked.
+    // SAFETY: the caller is compiled for AVX512-FP16; the kernel was made for this cache, which is
+    // int8 as the caller has checked.
     unsafe { driver::run(&mut kernel, args.cache, args.rows.clone()) }
     let running = kernel.running;
     for (head, line) in sums.chunks_exact(columns).enumerate().take(heads) {
@@ -131,7 +135,8 @@ struct Int8F16Decode<'a> {
     queries: QuantizedQueries<'a>,
     /// The RoPE parts of queries, a line of heads per pair of f16.
     rope_queries: &'a [u32],
-    /// Per head: inverse of the RoPE part's scaling · factor on scores · log₂ e. Scores are then exponents of 2.
+    /// Per head: inverse of the RoPE part's scaling · factor on scores · log₂ e. Scores are then
+    /// exponents of 2.
     factors: [f32; HEADS],
     /// Scales of the block's rows.
     scales: [f32; KV_BLOCK],
@@ -159,8 +164,8 @@ impl DecodeKernel for Int8F16Decode<'_> {
     unsafe fn qk(&mut self, block: &KvBlock<'_>, prefetch: &mut KvPrefetch) {
         let rows = (block.address(), block.stride());
         let scores = &mut self.scores[..block.count * HEADS];
-        // SAFETY: the block's rows, each of `latent` quants, `rope` f16 and a scale, are contiguous;
-        // the caller is compiled for AVX512-FP16, and so for AVX-512.
+        // SAFETY: the block's rows, each of `latent` quants, `rope` f16 and a scale, are
+        // contiguous; the caller is compiled for AVX512-FP16, and so for AVX-512.
         unsafe {
             self.queries.qk::<Avx512, 2>(rows, block.count, scores, &mut prefetch.next);
             self.add_rope_scores(block.address().add(self.latent), block);
@@ -186,15 +191,15 @@ impl DecodeKernel for Int8F16Decode<'_> {
         let weights = self.weights.as_ptr();
         let weighted =
             WeightedRows { from, stride, count: block.count, weights, first: block.is_first, alpha, beta };
-        // SAFETY: the block's rows have `latent` quants each and `weights` a line per row; the caller is
-        // compiled for AVX512-FP16.
+        // SAFETY: the block's rows have `latent` quants each and `weights` a line per row; the
+        // caller is compiled for AVX512-FP16.
         unsafe { pv(&weighted, self.heads, self.latent, self.sums, &mut prefetch.next) }
     }
 }
 
 impl Int8F16Decode<'_> {
-    /// Multiplies the content scores by the scale of their row, and adds the scores of the RoPE parts, the
-    /// first of which is at `from`.
+    /// Multiplies the content scores by the scale of their row, and adds the scores of the RoPE
+    /// parts, the first of which is at `from`.
     ///
     /// # Safety
     /// The block's rows have `rope` f16 each from there on; the caller is compiled for AVX512-FP16.
@@ -213,8 +218,8 @@ impl Int8F16Decode<'_> {
                 ($rows:expr, $stride:literal) => {{
                     const ROWS: usize = $rows;
                     let stride = if $stride > 0 { $stride } else { stride };
-                    // SAFETY: rows below `count`, pairs of each by the caller's promise, and lines of queries
-                    // and scores as asserted.
+                    // SAFETY: rows below `count`, pairs of each by the caller's promise, and lines
+                    // of queries and scores as asserted.
                     unsafe {
                         let from = from.add(row * stride);
                         let mut acc = [_mm512_setzero_ph(); ROWS];
@@ -251,7 +256,8 @@ impl Int8F16Decode<'_> {
     }
 }
 
-/// Rows of a block with their weights, and per head the factors of earlier sums and of the block's sums.
+/// Rows of a block with their weights, and per head the factors of earlier sums and of the block's
+/// sums.
 struct WeightedRows<'a> {
     from: *const u8,
     stride: usize,
@@ -263,11 +269,12 @@ struct WeightedRows<'a> {
     beta: &'a [f32; HEADS],
 }
 
-/// Adds the weighted quants of a block to `sums`, a line per head, with columns permuted as in [`unpermute`].
+/// Adds the weighted quants of a block to `sums`, a line per head, with columns permuted as in
+/// [`unpermute`].
 ///
 /// # Safety
-/// The block has `count` rows of `latent` quants and a line of weights per row; the caller is compiled for
-/// AVX512-FP16.
+/// The block has `count` rows of `latent` quants and a line of weights per row; the caller is
+/// compiled for AVX512-FP16.
 #[inline(always)]
 unsafe fn pv(block: &WeightedRows<'_>, heads: usize, latent: usize, sums: &mut [f32], ahead: &mut *const u8) {
     let columns = latent.next_multiple_of(COLUMNS);
@@ -277,10 +284,12 @@ unsafe fn pv(block: &WeightedRows<'_>, heads: usize, latent: usize, sums: &mut [
         macro_rules! strips {
             ($heads:literal) => {{
                 for column in (0..latent).step_by(COLUMNS) {
-                    // Elements beyond the quants are the RoPE part, or beyond the cache: they are not read.
+                    // Elements beyond the quants are the RoPE part, or beyond the cache: they are
+                    // not read.
                     let mask = u64::MAX >> (COLUMNS - (latent - column).min(COLUMNS));
                     for half in 0..2 {
-                        // SAFETY: heads and columns of `sums`, as asserted; rows by the caller's promise.
+                        // SAFETY: heads and columns of `sums`, as asserted; rows by the caller's
+                        // promise.
                         unsafe {
                             let out = sums.as_mut_ptr().add(head * columns + column + half * COLUMNS / 2);
                             let tile = StripTile { head, column, mask, columns };
@@ -304,8 +313,8 @@ unsafe fn pv(block: &WeightedRows<'_>, heads: usize, latent: usize, sums: &mut [
     }
 }
 
-/// The register tile of [`strip`]: its first head, its first column, the mask of its quants, and the elements
-/// of a line of sums.
+/// The register tile of [`strip`]: its first head, its first column, the mask of its quants, and
+/// the elements of a line of sums.
 struct StripTile {
     head: usize,
     column: usize,
@@ -313,8 +322,8 @@ struct StripTile {
     columns: usize,
 }
 
-/// Weighted sums of `H` heads over half of the quants of a vector: the `UPPER` or lower eight of each
-/// sixteen.
+/// Weighted sums of `H` heads over half of the quants of a vector: the `UPPER` or lower eight of
+/// each sixteen.
 ///
 /// # Safety
 /// As for [`pv`]; heads and columns of the tile are inside, with sums at `out`.
@@ -325,9 +334,11 @@ unsafe fn strip<const H: usize, const UPPER: bool>(
     out: *mut f32,
     ahead: &mut *const u8,
 ) {
-    // SAFETY: rows below `count`, heads and columns by the caller's promise; masked lanes are not read.
+    // SAFETY: rows below `count`, heads and columns by the caller's promise; masked lanes are not
+    // read.
     unsafe {
-        // An unpack and a subtraction convert quants: with 0x64 as upper byte, the f16 is 1024 + biased quant, exactly.
+        // An unpack and a subtraction convert quants: with 0x64 as upper byte, the f16 is 1024 +
+        // biased quant, exactly.
         let (upper, zero_point) =
             (_mm512_set1_epi8(0x64), _mm512_castsi512_ph(_mm512_set1_epi16(ZERO_QUANT)));
         let mut acc = [_mm512_setzero_ph(); H];
@@ -362,8 +373,8 @@ unsafe fn strip<const H: usize, const UPPER: bool>(
     }
 }
 
-/// Restores the order of the columns of a line of sums. Byte unpacking within 128-bit quarters leaves, of each 64 columns, the
-/// lower eight of each sixteen first.
+/// Restores the order of the columns of a line of sums. Byte unpacking within 128-bit quarters
+/// leaves, of each 64 columns, the lower eight of each sixteen first.
 #[inline(always)]
 fn unpermute(sums: &[f32], out: &mut [f32]) {
     for (i, eight) in out.chunks_mut(8).enumerate() {

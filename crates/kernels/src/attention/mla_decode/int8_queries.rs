@@ -1,7 +1,8 @@
 //! Queries quantized to 8 bits, and their integer dot products with quantized cached latents.
 //!
-//! Heads are lanes: one instruction multiplies four quants of a cached row with four quants of each of sixteen heads, so
-//! nothing is summed across a register. A head's query has a scale per [`GROUP`] elements: their largest magnitude / 127.
+//! Heads are lanes: one instruction multiplies four quants of a cached row with four quants of each
+//! of sixteen heads, so nothing is summed across a register. A head's query has a scale per
+//! [`GROUP`] elements: their largest magnitude / 127.
 #![allow(unsafe_code, reason = "generic over instruction sets: see `Simd`")]
 
 use crate::MatrixView;
@@ -14,8 +15,8 @@ use crate::simd::Simd;
 /// Elements of a query with one scale.
 const GROUP: usize = 128;
 
-/// Bytes of a cached int8 row of nearly every published MLA model: 512 + 2 · 64 + 4. With a constant stride, the addresses
-/// of sixteen rows are one register and constant offsets.
+/// Bytes of a cached int8 row of nearly every published MLA model: 512 + 2 · 64 + 4. With a
+/// constant stride, the addresses of sixteen rows are one register and constant offsets.
 pub(super) const LATENT_ROW: usize = 644;
 
 /// Quantized queries of all heads.
@@ -36,8 +37,8 @@ pub(crate) fn queries_len(width: usize) -> usize {
 }
 
 impl<'a> QuantizedQueries<'a> {
-    /// Quantizes the first `width` elements of each query, times `scale`, into `memory` of [`queries_len`]
-    /// elements.
+    /// Quantizes the first `width` elements of each query, times `scale`, into `memory` of
+    /// [`queries_len`] elements.
     #[inline(always)]
     pub(crate) fn new(
         q: &MatrixView<'_>,
@@ -64,12 +65,13 @@ impl<'a> QuantizedQueries<'a> {
         QuantizedQueries { quants, biases: signed(biases), scales, width }
     }
 
-    /// Dot products of `count` rows, `stride` bytes apart, with all heads, a line of heads per row; the
-    /// scales of the rows are left out. Prefetches one cache line from `ahead` on per `PREFETCH_EVERY` steps
-    /// of four elements.
+    /// Dot products of `count` rows, `stride` bytes apart, with all heads, a line of heads per row;
+    /// the scales of the rows are left out. Prefetches one cache line from `ahead` on per
+    /// `PREFETCH_EVERY` steps of four elements.
     ///
     /// # Safety
-    /// As for [`Simd`]. Each row has the queries' width in readable bytes, rounded up to a multiple of four.
+    /// As for [`Simd`]. Each row has the queries' width in readable bytes, rounded up to a multiple
+    /// of four.
     #[inline(always)]
     pub(crate) unsafe fn qk<S: Simd, const PREFETCH_EVERY: usize>(
         &self,
@@ -83,8 +85,8 @@ impl<'a> QuantizedQueries<'a> {
         while row < count {
             macro_rules! tile {
                 ($rows:literal) => {{
-                    // SAFETY: `row + $rows` is at most `count`, and `scores` has a line for each, as asserted
-                    // above.
+                    // SAFETY: `row + $rows` is at most `count`, and `scores` has a line for each,
+                    // as asserted above.
                     unsafe {
                         let (from, out) = (from.add(row * stride), scores.as_mut_ptr().add(row * HEADS));
                         match stride {
@@ -97,7 +99,8 @@ impl<'a> QuantizedQueries<'a> {
                     row += $rows;
                 }};
             }
-            // Up to twice as many rows as in matmul, where the quants of a sub-block take registers too.
+            // Up to twice as many rows as in matmul, where the quants of a sub-block take registers
+            // too.
             match (count - row).min(2 * S::MR) {
                 16.. => tile!(16),
                 4.. => tile!(4),
@@ -106,7 +109,8 @@ impl<'a> QuantizedQueries<'a> {
         }
     }
 
-    /// A register tile of `R` rows. `STRIDE` is the stride if it is a compile-time constant, else 0.
+    /// A register tile of `R` rows. `STRIDE` is the stride if it is a compile-time constant, else
+    /// 0.
     ///
     /// # Safety
     /// As for [`qk`](Self::qk), of `R` rows; `out` has a line for each.
@@ -120,8 +124,8 @@ impl<'a> QuantizedQueries<'a> {
     ) {
         let stride = if STRIDE > 0 { STRIDE } else { stride };
         for (group, first) in (0..self.width).step_by(GROUP).enumerate() {
-            // SAFETY: quants, biases and scales have a line per four elements or per group, as `new` made
-            // them; rows and `out` by the caller's promise.
+            // SAFETY: quants, biases and scales have a line per four elements or per group, as
+            // `new` made them; rows and `out` by the caller's promise.
             unsafe {
                 let mut acc = [S::load_init_acc(self.biases.as_ptr().add(group * HEADS)); R];
                 let quants = self.quants.as_ptr().add(first / 4 * HEADS);
@@ -146,8 +150,8 @@ impl<'a> QuantizedQueries<'a> {
     }
 }
 
-/// Quantizes a group to 8 bits, four elements per word. Returns the scale and −128 · Σ quants; the scale is
-/// NaN if an element is not finite.
+/// Quantizes a group to 8 bits, four elements per word. Returns the scale and −128 · Σ quants; the
+/// scale is NaN if an element is not finite.
 #[inline(always)]
 fn quantize(elements: &[f32; GROUP], out: &mut [u32]) -> (f32, i32) {
     // Bits of magnitudes compare like integers, and those of NaN are the largest.
@@ -161,7 +165,8 @@ fn quantize(elements: &[f32; GROUP], out: &mut [u32]) -> (f32, i32) {
     };
     let (mut quants, mut sum) = ([0u8; GROUP], 0);
     for (quant, v) in quants.iter_mut().zip(elements) {
-        // Adding 1.5 · 2^23 (bits 0x4b40_0000) rounds to the nearest integer, ties to even, and leaves it in the low bits.
+        // Adding 1.5 · 2^23 (bits 0x4b40_0000) rounds to the nearest integer, ties to even, and
+        // leaves it in the low bits.
         let rounded = ((v * inverse + 12_582_912.0).to_bits() as i32).wrapping_sub(0x4b40_0000);
         sum += rounded;
         *quant = rounded as u8;
@@ -194,6 +199,7 @@ pub(super) fn transpose_words(lines: &[u32], width: usize, out: &mut [u32]) {
 /// The same memory as signed words.
 #[inline(always)]
 fn signed(words: &[u32]) -> &[i32] {
-    // SAFETY: u32 and i32 have the same size and alignment, and every bit pattern is valid for both.
+    // SAFETY: u32 and i32 have the same size and alignment, and every bit pattern is valid for
+    // both.
     unsafe { std::slice::from_raw_parts(words.as_ptr().cast(), words.len()) }
 }

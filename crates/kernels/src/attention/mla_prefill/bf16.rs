@@ -1,8 +1,9 @@
 //! Prefill attention in bf16, by AMX tiles or AVX512-BF16, and the expansion of its keys.
 //!
-//! Scores are keys · queries: a row per cached row, with queries as the lanes of vectors, so that nothing is
-//! summed or compared across a register. The softmax writes weights as a right factor, two cached rows per
-//! line. Results are values · weights, with queries as lanes again; they are transposed once at the end.
+//! Scores are keys · queries: a row per cached row, with queries as the lanes of vectors, so that
+//! nothing is summed or compared across a register. The softmax writes weights as a right factor,
+//! two cached rows per line. Results are values · weights, with queries as lanes again; they are
+//! transposed once at the end.
 //!
 //! Factors are rounded to bf16 (2⁻⁹ of each), sums are f32.
 #![allow(
@@ -38,8 +39,8 @@ pub(in crate::attention) fn attend<D: Bf16Dot>(
     args.check(out);
     let queries = args.q.rows();
     let mut kernel = Bf16Prefill::<D>::new(args, memory);
-    // SAFETY: a `D` exists only where the CPU has its instructions; the kernel has these queries, and keys
-    // and values up to the last, as just checked.
+    // SAFETY: a `D` exists only where the CPU has its instructions; the kernel has these queries,
+    // and keys and values up to the last, as just checked.
     unsafe { driver::run(&mut kernel, args.position, queries) }
     let Bf16Prefill { dot, shape, sums, sum, .. } = kernel;
     drop(dot);
@@ -104,8 +105,8 @@ impl<'a, D: Bf16Dot> Bf16Prefill<'a, D> {
         let dot = D::new();
         for set in 0..sets {
             let rows = args.q.slice_rows(set * PANEL..args.q.rows().min((set + 1) * PANEL));
-            // SAFETY: there is room for the panels of each set; the CPU has the instructions of `D`,
-            // AVX512-BF16 among them.
+            // SAFETY: there is room for the panels of each set; the CPU has the instructions of
+            // `D`, AVX512-BF16 among them.
             unsafe { pack_queries(rows, nope, &args.scales[set * PANEL..], queries.add(set * shape.query())) }
         }
         let (expanded, mask) = (args.expanded, args.mask);
@@ -129,8 +130,8 @@ impl<D: Bf16Dot> PrefillKernel for Bf16Prefill<'_, D> {
                 (keys.wrapping_add(panel * nope * STEP_LEN), nope),
                 (rope_keys.wrapping_add(panel * rope * STEP_LEN), rope),
             ];
-            // SAFETY: the block has a panel of keys per 32 of its rows, as checked on entry, and the set's
-            // queries have as many k-steps.
+            // SAFETY: the block has a panel of keys per 32 of its rows, as checked on entry, and
+            // the set's queries have as many k-steps.
             unsafe { self.dot.panels(parts, queries, false, square.as_mut_ptr()) }
         }
     }
@@ -141,10 +142,11 @@ impl<D: Bf16Dot> PrefillKernel for Bf16Prefill<'_, D> {
         let panels = tile.keys.div_ceil(PANEL);
         let scores = &mut self.scores[..panels * SQUARE];
         let (max, sum) = (&mut self.max[first..][..PANEL], &mut self.sum[first..][..PANEL]);
-        // SAFETY: the CPU has the instructions of `D`, AVX512-BF16 among them; `weights` has room for a
-        // k-step per panel of keys.
+        // SAFETY: the CPU has the instructions of `D`, AVX512-BF16 among them; `weights` has room
+        // for a k-step per panel of keys.
         unsafe {
-            // Masks are needed only if the first query does not attend to the last key: in the blocks at the diagonal.
+            // Masks are needed only if the first query does not attend to the last key: in the
+            // blocks at the diagonal.
             if tile.position_of(first) + 1 < tile.start + panels * PANEL {
                 mask_future(scores, tile.position_of(first), tile.start);
             }
@@ -167,8 +169,8 @@ impl<D: Bf16Dot> PrefillKernel for Bf16Prefill<'_, D> {
             let left =
                 [(values.wrapping_add(panel * KV_BLOCK / K_STEP * STEP_LEN), panels), (std::ptr::null(), 0)];
             // The first block replaces the sums, which were not initialized.
-            // SAFETY: the block has `panels` k-steps of each panel of values, as checked on entry, and there
-            // are as many of weights.
+            // SAFETY: the block has `panels` k-steps of each panel of values, as checked on entry,
+            // and there are as many of weights.
             unsafe { self.dot.panels(left, self.weights, tile.block > 0, square.as_mut_ptr()) }
         }
     }
@@ -185,14 +187,15 @@ unsafe fn softmax_both(scores: &[f32], max: &mut [f32], sum: &mut [f32], weights
         let start = scores[half * 16..].as_ptr();
         let rows = ScoreRows { start, stride: PANEL, count: scores.len() / PANEL, scales: None };
         let weights = SoftmaxWeights { start: weights.wrapping_add(half * STEP_LEN / 2), step: STEP_LEN };
-        // SAFETY: half of each row of 32 scores, and one of the two tiles of each k-step of weights.
+        // SAFETY: half of each row of 32 scores, and one of the two tiles of each k-step of
+        // weights.
         factors.copy_from_slice(&unsafe { softmax_block(&rows, max, sum, weights) });
     }
     factors
 }
 
-/// Packs right panels of at most 32 queries, content and RoPE part, multiplied by their factors on scores and by log₂ e:
-/// scores are then exponents of 2, and the softmax needs no multiplication.
+/// Packs right panels of at most 32 queries, content and RoPE part, multiplied by their factors on
+/// scores and by log₂ e: scores are then exponents of 2, and the softmax needs no multiplication.
 ///
 /// # Safety
 /// There is room for as many k-steps; the CPU has AVX512-BF16.
@@ -212,8 +215,8 @@ unsafe fn pack_queries(rows: MatrixView<'_>, nope: usize, scales: &[f32], out: *
 }
 
 crate::isa::isa_fn! { Avx512;
-/// Causal mask: scores of keys after a query's position become [`MASKED`]. `query` and `key` are the
-/// positions of the first query and the first key.
+/// Causal mask: scores of keys after a query's position become [`MASKED`]. `query` and `key` are
+/// the positions of the first query and the first key.
 ///
 /// # Safety
 /// The CPU has AVX-512.
@@ -221,7 +224,8 @@ unsafe fn mask_future(scores: &mut [f32], query: usize, key: usize) {
     let lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     for (i, line) in scores.chunks_exact_mut(PANEL).enumerate() {
         for (half, scores) in line.chunks_exact_mut(16).enumerate() {
-            // The last key that each query attends to, counted from the first of the block; negative for none.
+            // The last key that each query attends to, counted from the first of the block;
+            // negative for none.
             let last = _mm512_set1_epi32((query + 16 * half) as i32 - key as i32);
             let hidden = _mm512_cmplt_epi32_mask(_mm512_add_epi32(last, lanes), _mm512_set1_epi32(i as i32));
             // SAFETY: sixteen elements.
@@ -232,7 +236,8 @@ unsafe fn mask_future(scores: &mut [f32], query: usize, key: usize) {
 }
 
 crate::isa::isa_fn! { Avx512;
-/// Scores of keys that a query does not attend to become [`MASKED`]: a word per key, a bit per query.
+/// Scores of keys that a query does not attend to become [`MASKED`]: a word per key, a bit per
+/// query.
 ///
 /// # Safety
 /// The CPU has AVX-512.
@@ -272,8 +277,8 @@ unsafe fn rescale(sums: &mut [f32], factors: &[f32; PANEL]) {
 }
 
 crate::isa::isa_fn! { Avx512Bf16;
-/// Normalizes the sums of 32 queries by the sums of their weights, and transposes them to rows of `out` from
-/// `first` on.
+/// Normalizes the sums of 32 queries by the sums of their weights, and transposes them to rows of
+/// `out` from `first` on.
 ///
 /// # Safety
 /// The CPU has AVX512-BF16.
@@ -285,8 +290,8 @@ unsafe fn finish(sums: &[f32], sum: &[f32], first: usize, out: &mut MatrixViewMu
         for n in (0..width).step_by(16) {
             let count = (width - n).min(16);
             let mut lines = [_mm512_setzero_si512(); 16];
-            // SAFETY: sixteen lanes of each line and of the sums; the mask has `count` elements of each row
-            // of `out`.
+            // SAFETY: sixteen lanes of each line and of the sums; the mask has `count` elements of
+            // each row of `out`.
             unsafe {
                 let total = _mm512_loadu_ps(sum[16 * half..].as_ptr());
                 for (line, sums) in lines.iter_mut().zip(sums[n * PANEL..].chunks_exact(PANEL)) {
@@ -323,8 +328,8 @@ pub(in crate::attention) fn expand_keys<D: Bf16Dot>(
     let mut dot = D::new();
     for n in 0..nope {
         let (from, count) = (n * PANEL, PANEL.min(blocks.nope - n * PANEL));
-        // SAFETY: rows or columns of W_UK, and room for as many panels; the CPU has the instructions of `D`,
-        // AVX512-BF16 among them.
+        // SAFETY: rows or columns of W_UK, and room for as many panels; the CPU has the
+        // instructions of `D`, AVX512-BF16 among them.
         unsafe {
             let out = right.add(n * panel);
             match order {
@@ -346,8 +351,8 @@ pub(in crate::attention) fn expand_keys<D: Bf16Dot>(
         for (latents, keys) in latents.chunks_exact(panel).zip(keys.chunks_exact_mut(nope * STEP_LEN)) {
             for (n, step) in keys.chunks_exact_mut(STEP_LEN).enumerate() {
                 let parts = [(latents.as_ptr(), latent), (std::ptr::null(), 0)];
-                // SAFETY: panels of `latent` k-steps, a square of products, and a k-step of 32 lines; the CPU
-                // has the instructions of `D`.
+                // SAFETY: panels of `latent` k-steps, a square of products, and a k-step of 32
+                // lines; the CPU has the instructions of `D`.
                 unsafe {
                     dot.panels(parts, right.add(n * panel), false, products.as_mut_ptr());
                     round_square(products, step);

@@ -1,5 +1,5 @@
-//! Prefill attention in half precision with AVX512-FP16: expanded keys and values are f16, and so are the
-//! factors of their products.
+//! Prefill attention in half precision with AVX512-FP16: expanded keys and values are f16, and so
+//! are the factors of their products.
 //!
 //! Scaling and error are those of [`mla_decode::f16`](crate::attention::mla_decode::f16).
 #![allow(
@@ -35,7 +35,8 @@ pub(in crate::attention) fn attend(
 ) {
     args.check(out);
     let _proof = crate::isa::Avx512Fp16::expect();
-    // SAFETY: the token proves the features that `attend_inner` is compiled for; shapes are checked.
+    // SAFETY: the token proves the features that `attend_inner` is compiled for; shapes are
+    // checked.
     unsafe { attend_inner(args, out, memory) }
 }
 
@@ -62,9 +63,11 @@ unsafe fn attend_checked(
     );
     let [max, sum, block_max, block_sum, alpha, beta] = scratch::cut(rest, [queries; 6]);
     let (scaled, weights) = (words(scaled), words(weights));
-    // Queries are scaled to a fixed magnitude so that sums of products cannot overflow in f16. The scores, in f32, undo it.
+    // Queries are scaled to a fixed magnitude so that sums of products cannot overflow in f16. The
+    // scores, in f32, undo it.
     for (i, line) in scaled.chunks_exact_mut(line).enumerate() {
-        // SAFETY: the caller is compiled for AVX512-FP16; `factor_row` asserts that the line has room.
+        // SAFETY: the caller is compiled for AVX512-FP16; `factor_row` asserts that the line has
+        // room.
         let undo = unsafe { factor_row(args.q.row(i), line) };
         factors[i] = args.scales[i] * std::f32::consts::LOG2_E * undo;
     }
@@ -76,8 +79,8 @@ unsafe fn attend_checked(
     let mask = args.mask;
     let mut kernel =
         F16Prefill { expanded, mask, scaled, line, factors, scores, weights, sums, columns, state };
-    // SAFETY: the caller is compiled for AVX512-FP16; the kernel has these queries, and keys and values up to
-    // the last, as the caller has checked.
+    // SAFETY: the caller is compiled for AVX512-FP16; the kernel has these queries, and keys and
+    // values up to the last, as the caller has checked.
     unsafe { driver::run(&mut kernel, args.position, queries) }
     let F16Prefill { sums, state: QueryState { sum, .. }, .. } = kernel;
     for (i, line) in sums.chunks_exact(columns).enumerate() {
@@ -92,7 +95,8 @@ struct F16Prefill<'a> {
     /// Scaled queries as left factors, `line` elements each.
     scaled: &'a [u32],
     line: usize,
-    /// Per query: inverse of its scaling · factor on scores · log₂ e. Scores are then exponents of 2.
+    /// Per query: inverse of its scaling · factor on scores · log₂ e. Scores are then exponents of
+    /// 2.
     factors: &'a [f32],
     /// Per query a line of keys.
     scores: &'a mut [f32],
@@ -123,8 +127,8 @@ impl PrefillKernel for F16Prefill<'_> {
         };
         let scaled = &self.scaled[first * line..];
         let mut left = LeftFactor { start: scaled.as_ptr(), row: line, column: 1 };
-        // SAFETY: `nope` and `rope` lines of keys of the block, as checked on entry; a line of elements and
-        // of scores per query; the caller is compiled for AVX512-FP16.
+        // SAFETY: `nope` and `rope` lines of keys of the block, as checked on entry; a line of
+        // elements and of scores per query; the caller is compiled for AVX512-FP16.
         unsafe {
             multiply(left, &product, Accumulation::Replace, &mut None);
             if rope > 0 {
@@ -167,8 +171,8 @@ impl PrefillKernel for F16Prefill<'_> {
             out_row: self.columns,
         };
         let old = Accumulation::Scale(&self.state.alpha[first..], &self.state.beta[first..]);
-        // SAFETY: `keys` rows of values, as checked on entry; a line of weights and of sums per query; the
-        // caller is compiled for AVX512-FP16.
+        // SAFETY: `keys` rows of values, as checked on entry; a line of weights and of sums per
+        // query; the caller is compiled for AVX512-FP16.
         unsafe { multiply(left, &product, old, &mut None) };
     }
 }
@@ -180,7 +184,8 @@ impl PrefillKernel for F16Prefill<'_> {
 pub(in crate::attention) fn expand_keys(args: &ExpandArgs<'_, f16>, keys: &mut [f16], memory: &mut Vec<f32>) {
     args.check(keys);
     let _proof = crate::isa::Avx512Fp16::expect();
-    // SAFETY: the token proves the features that `expand_inner` is compiled for; shapes are checked.
+    // SAFETY: the token proves the features that `expand_inner` is compiled for; shapes are
+    // checked.
     unsafe { expand_inner(args, keys, memory) }
 }
 
@@ -216,8 +221,8 @@ unsafe fn expand_checked(args: &ExpandArgs<'_, f16>, keys: &mut [f16], memory: &
             out: products.as_mut_ptr(),
             out_row: KEYS,
         };
-        // SAFETY: `latent` lines of latents, as checked on entry, and `nope` lines of products; sixteen
-        // elements per chunk; the caller is compiled for AVX512-FP16.
+        // SAFETY: `latent` lines of latents, as checked on entry, and `nope` lines of products;
+        // sixteen elements per chunk; the caller is compiled for AVX512-FP16.
         unsafe {
             multiply(left, &product, Accumulation::Replace, &mut None);
             // Clamped to the finite range, as latents and values are (`KvElement::load`).

@@ -45,8 +45,8 @@ pub(in crate::attention) unsafe fn attend<S: Simd>(
         out: &mut *out,
         isa: PhantomData,
     };
-    // SAFETY: the caller is compiled for `S`; the kernel has these queries, and keys and values up to the
-    // last, as just checked.
+    // SAFETY: the caller is compiled for `S`; the kernel has these queries, and keys and values up
+    // to the last, as just checked.
     unsafe { driver::run(&mut kernel, args.position, queries) }
     for i in 0..queries {
         let inverse = 1.0 / sum[i];

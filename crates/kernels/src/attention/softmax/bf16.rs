@@ -1,5 +1,5 @@
-//! Online softmax whose weights are rounded to bf16, relative to the running max, in powers of two: rows of
-//! scores have sixteen queries or heads as lanes.
+//! Online softmax whose weights are rounded to bf16, relative to the running max, in powers of two:
+//! rows of scores have sixteen queries or heads as lanes.
 #![allow(unsafe_code, reason = "vector instructions over addresses that the caller keeps in bounds")]
 
 use crate::bf16::layout::alternate;
@@ -8,8 +8,9 @@ use crate::math::exp2_bf16;
 use half::bf16;
 use std::arch::x86_64::*;
 
-/// The score of a masked key: far below any other, but finite. If all keys of a block are masked, −∞ − −∞ would be NaN.
-/// With finite scores their weights are 1, and the first visible key rescales the sums by 2^(−1e30) = 0.
+/// The score of a masked key: far below any other, but finite. If all keys of a block are masked,
+/// −∞ − −∞ would be NaN. With finite scores their weights are 1, and the first visible key rescales
+/// the sums by 2^(−1e30) = 0.
 pub(in crate::attention) const MASKED: f32 = -1e30;
 
 /// Rows of sixteen scores, in exponents of 2.
@@ -19,7 +20,8 @@ pub(in crate::attention) struct ScoreRows {
     pub stride: usize,
     /// Rows, a multiple of 4.
     pub count: usize,
-    /// Factor of each row's stored weights: the deferred scale of its values. It does not apply to the running sum.
+    /// Factor of each row's stored weights: the deferred scale of its values. It does not apply to
+    /// the running sum.
     pub scales: Option<*const f32>,
 }
 
@@ -31,8 +33,8 @@ pub(in crate::attention) struct SoftmaxWeights {
 }
 
 crate::isa::isa_fn! { Avx512Bf16;
-/// Turns scores into weights and updates the running max and sum ([`MASKED`] and 0 before the first block).
-/// Returns the factors that rescale earlier sums.
+/// Turns scores into weights and updates the running max and sum ([`MASKED`] and 0 before the first
+/// block). Returns the factors that rescale earlier sums.
 ///
 /// # Safety
 /// The addresses, that of scales too, are valid for `rows.count` rows; the CPU has AVX512-BF16.
@@ -44,8 +46,8 @@ pub(in crate::attention) unsafe fn softmax_block(
 ) -> [f32; 16] {
     let count = rows.count;
     assert!(max.len() == 16 && sum.len() == 16 && count.is_multiple_of(4), "lanes and rows");
-    // SAFETY: sixteen elements of `max` and `sum`, as asserted; rows and lines of weights by the caller's
-    // promise.
+    // SAFETY: sixteen elements of `max` and `sum`, as asserted; rows and lines of weights by the
+    // caller's promise.
     unsafe {
         macro_rules! row {
             ($i:expr) => {

@@ -1,8 +1,9 @@
-//! Online softmax whose weights are rounded to f16, relative to the max of their block, in powers of two.
+//! Online softmax whose weights are rounded to f16, relative to the max of their block, in powers
+//! of two.
 //!
-//! A block's weighted sum is in f16, so weights are scaled down (see [`MAX_WEIGHT`]). Blocks are combined in f32: new
-//! sum = `alpha` · earlier sum + `beta` · block sum. Relative to the running max, the weights of a block with low scores
-//! would be subnormal in f16.
+//! A block's weighted sum is in f16, so weights are scaled down (see [`MAX_WEIGHT`]). Blocks are
+//! combined in f32: new sum = `alpha` · earlier sum + `beta` · block sum. Relative to the running
+//! max, the weights of a block with low scores would be subnormal in f16.
 #![allow(unsafe_code, reason = "vector instructions over slices whose lengths are asserted")]
 
 use crate::attention::args::HEADS;
@@ -37,14 +38,15 @@ impl F16Softmax {
         F16Softmax { max, sum, alpha: [0.0; HEADS], beta: [0.0; HEADS] }
     }
 
-    /// Adds a block: its max, and the sum of its weights relative to that max. `undo` is the factor that turns
-    /// the block's scaled weights into plain ones.
+    /// Adds a block: its max, and the sum of its weights relative to that max. `undo` is the factor
+    /// that turns the block's scaled weights into plain ones.
     ///
     /// # Safety
     /// As for [`new`](Self::new).
     #[inline(always)]
     unsafe fn update_running_max(&mut self, block_max: __m512, block_sum: __m512, undo: f32) {
-        // SAFETY: stores of sixteen elements to arrays of sixteen, in a caller compiled for AVX512-FP16.
+        // SAFETY: stores of sixteen elements to arrays of sixteen, in a caller compiled for
+        // AVX512-FP16.
         unsafe {
             let max = _mm512_max_ps(block_max, self.max);
             // Before the first block: 2^(−∞ − max) = 0.
@@ -64,7 +66,8 @@ impl F16Softmax {
     #[inline(always)]
     pub(in crate::attention) unsafe fn finish(&self, part: &mut PartialSoftmax<'_>, heads: usize) {
         let (mut max, mut sum) = ([0.0; HEADS], [0.0; HEADS]);
-        // SAFETY: stores of sixteen elements to arrays of sixteen, in a caller compiled for AVX512-FP16.
+        // SAFETY: stores of sixteen elements to arrays of sixteen, in a caller compiled for
+        // AVX512-FP16.
         unsafe {
             let natural = _mm512_mul_ps(self.max, _mm512_set1_ps(std::f32::consts::LN_2));
             _mm512_storeu_ps(max.as_mut_ptr(), natural);
@@ -74,8 +77,9 @@ impl F16Softmax {
         part.sum[..heads].copy_from_slice(&sum[..heads]);
     }
 
-    /// Turns the scores of a block, a line of heads per cached row, into weights, each twice as f16. Stored weights are
-    /// multiplied by `weight_factors`; `undo` as in [`update_running_max`](Self::update_running_max).
+    /// Turns the scores of a block, a line of heads per cached row, into weights, each twice as
+    /// f16. Stored weights are multiplied by `weight_factors`; `undo` as in
+    /// [`update_running_max`](Self::update_running_max).
     ///
     /// # Safety
     /// As for [`new`](Self::new).
@@ -143,8 +147,8 @@ pub(in crate::attention) unsafe fn softmax_row(
 ) -> (f32, f32) {
     const LINES: usize = KEYS / 16;
     assert!(scores.len() == KEYS && weights.len() == KEYS, "a block");
-    // SAFETY: lines of sixteen elements of slices of `KEYS`, as just asserted, in a caller compiled for
-    // AVX512-FP16.
+    // SAFETY: lines of sixteen elements of slices of `KEYS`, as just asserted, in a caller compiled
+    // for AVX512-FP16.
     unsafe {
         let factor = _mm512_set1_ps(factor);
         let none = _mm512_set1_ps(f32::NEG_INFINITY);
@@ -168,7 +172,8 @@ pub(in crate::attention) unsafe fn softmax_row(
     }
 }
 
-/// Per query of prefill: the running max and sum, and the factors that combine a block with earlier ones.
+/// Per query of prefill: the running max and sum, and the factors that combine a block with earlier
+/// ones.
 pub(in crate::attention) struct QueryState<'a> {
     pub max: &'a mut [f32],
     pub sum: &'a mut [f32],
@@ -182,7 +187,8 @@ pub(in crate::attention) struct QueryState<'a> {
 }
 
 impl QueryState<'_> {
-    /// Adds a block for the queries from `first` on, sixteen at a time: one exponential per query would be scalar.
+    /// Adds a block for the queries from `first` on, sixteen at a time: one exponential per query
+    /// would be scalar.
     ///
     /// # Safety
     /// The caller is compiled for AVX512-FP16, and the CPU has it.
@@ -193,8 +199,8 @@ impl QueryState<'_> {
         assert!(lengths.iter().all(|length| *length == count), "one element per query");
         for from in (first..count).step_by(16) {
             let mask = (1u32 << (count - from).min(16)).wrapping_sub(1) as u16;
-            // SAFETY: masked lanes are neither read nor written, and the others are below `count`; the caller
-            // is compiled for AVX512-FP16.
+            // SAFETY: masked lanes are neither read nor written, and the others are below `count`;
+            // the caller is compiled for AVX512-FP16.
             unsafe {
                 macro_rules! load {
                     ($elements:expr) => {

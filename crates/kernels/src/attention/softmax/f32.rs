@@ -18,8 +18,8 @@ impl F32Softmax {
         F32Softmax { max: [f32::NEG_INFINITY; HEADS], sum: [0.0; HEADS] }
     }
 
-    /// Turns the scores of a block, a line of heads per cached row, into weights. Returns the factor that
-    /// rescales earlier sums of each head.
+    /// Turns the scores of a block, a line of heads per cached row, into weights. Returns the
+    /// factor that rescales earlier sums of each head.
     #[inline(always)]
     pub(in crate::attention) fn softmax_block(&mut self, scores: &mut [f32]) -> [f32; HEADS] {
         let mut max = self.max;
@@ -31,7 +31,8 @@ impl F32Softmax {
         }
         let mut factors = [0.0; HEADS];
         for l in 0..HEADS {
-            // An unchanged max needs no rescaling. It may be −∞, so that the difference would be NaN.
+            // An unchanged max needs no rescaling. It may be −∞, so that the difference would be
+            // NaN.
             factors[l] = if self.max[l] == max[l] { 1.0 } else { exp(self.max[l] - max[l]) };
             self.sum[l] *= factors[l];
         }
@@ -53,8 +54,8 @@ impl F32Softmax {
     }
 }
 
-/// Turns the scores of one query of prefill, keys as lanes, into weights, and updates its max and sum. Scores from
-/// `visible` on are masked. Returns the factor that rescales earlier sums.
+/// Turns the scores of one query of prefill, keys as lanes, into weights, and updates its max and
+/// sum. Scores from `visible` on are masked. Returns the factor that rescales earlier sums.
 #[inline(always)]
 pub(in crate::attention) fn softmax_row(
     scores: &mut [f32],

@@ -1,5 +1,6 @@
-//! AMX tile instructions. Their intrinsics are unstable, so they are inline assembly. A whole register tile
-//! of products is one `asm!`, since the compiler does not preserve tile registers between two.
+//! AMX tile instructions. Their intrinsics are unstable, so they are inline assembly. A whole
+//! register tile of products is one `asm!`, since the compiler does not preserve tile registers
+//! between two.
 #![allow(unsafe_code, reason = "inline assembly")]
 
 use super::{Bf16Dot, CachedRows, KV_BLOCK, LANES, LoadedKv, TILE_ACC_LEN, TILE_LEN, TILE_ROWS, store_pairs};
@@ -17,8 +18,8 @@ use std::time::Instant;
 /// Outputs of a register tile: two AMX tiles.
 pub(crate) const NR: usize = 32;
 
-/// Operand of `ldtilecfg` (Intel SDM): the palette, the bytes per row of each tile from byte 16 on, the rows of each
-/// tile from byte 48 on. Eight tiles of sixteen rows of 64 bytes.
+/// Operand of `ldtilecfg` (Intel SDM): the palette, the bytes per row of each tile from byte 16 on,
+/// the rows of each tile from byte 48 on. Eight tiles of sixteen rows of 64 bytes.
 #[repr(C, align(64))]
 struct AmxTileConfig([u8; 64]);
 
@@ -35,19 +36,20 @@ static CONFIG: AmxTileConfig = {
     AmxTileConfig(config)
 };
 
-/// The configured tiles of this thread. Dropping it releases them, so that the OS need not save 8 KB of tile state at
-/// each later context switch.
+/// The configured tiles of this thread. Dropping it releases them, so that the OS need not save 8
+/// KB of tile state at each later context switch.
 // The raw pointer makes it neither `Send` nor `Sync`: the configuration belongs to a thread.
 pub(crate) struct AmxTiles(PhantomData<*mut ()>);
 
 impl AmxTiles {
-    /// to = from + left · right, for `16 · T` rows and 32 outputs; `T` is 1 or 2. `from` none: to = left ·
-    /// right.
+    /// to = from + left · right, for `16 · T` rows and 32 outputs; `T` is 1 or 2. `from` none: to =
+    /// left · right.
     ///
     /// # Safety
-    /// * each of `left` is the address of sixteen rows of `steps` · 64 bytes, `left_stride` bytes apart;
-    /// * `right` is the address of `steps` · 2 tiles: per k-step the weights of outputs 0 to 15, then of
-    ///   outputs 16 to 31;
+    /// * each of `left` is the address of sixteen rows of `steps` · 64 bytes, `left_stride` bytes
+    ///   apart;
+    /// * `right` is the address of `steps` · 2 tiles: per k-step the weights of outputs 0 to 15,
+    ///   then of outputs 16 to 31;
     /// * `from` and `to` are addresses of `16 · T` rows of 32 elements with the given strides in
     ///   bytes. No other thread accesses these rows during the call.
     pub unsafe fn multiply<const T: usize>(
@@ -63,8 +65,8 @@ impl AmxTiles {
         if steps == 0 {
             return;
         }
-        // Tiles 0 to 3 are accumulators, 4 and 5 rows, 6 and 7 weights: each loaded tile is used in two products. Loads are
-        // placed between products so that they overlap.
+        // Tiles 0 to 3 are accumulators, 4 and 5 rows, 6 and 7 weights: each loaded tile is used in
+        // two products. Loads are placed between products so that they overlap.
         // SAFETY: addresses by the caller's promise; the tiles stay configured while `self` lives.
         unsafe {
             if T == 2 {
@@ -161,8 +163,8 @@ impl Bf16Dot for AmxTiles {
             crate::features::features().tier() == Tier::Amx,
             "a kernel for tiles on a machine without them"
         );
-        // SAFETY: the CPU has tiles, as just asserted, and palette 1 with these shapes is valid on all of
-        // them. Not `nomem`: it reads the static.
+        // SAFETY: the CPU has tiles, as just asserted, and palette 1 with these shapes is valid on
+        // all of them. Not `nomem`: it reads the static.
         unsafe {
             asm!("ldtilecfg [{}]", in(reg) &raw const CONFIG, options(nostack, readonly, preserves_flags));
         }
@@ -182,10 +184,10 @@ impl Bf16Dot for AmxTiles {
     ) {
         // As in `multiply`, the loop runs at least once.
         assert!(first.1 > 0, "steps of a panel");
-        // At the end of a part, `xchg` fetches the second part's steps and leaves 0 in their place, which ends the loop the
-        // next time.
-        // SAFETY: addresses by the caller's promise; the tiles stay configured while `self` lives, and are
-        // used as in `multiply`.
+        // At the end of a part, `xchg` fetches the second part's steps and leaves 0 in their place,
+        // which ends the loop the next time.
+        // SAFETY: addresses by the caller's promise; the tiles stay configured while `self` lives,
+        // and are used as in `multiply`.
         unsafe {
             asm!(
                 "test {add:e}, {add:e}",
@@ -260,7 +262,8 @@ impl Bf16Dot for AmxTiles {
     ) {
         let steps = steps(block.stored.width());
         assert!(steps > 0, "steps of a panel");
-        // Half of the prefetches here and half in `pv`, before the tile loops, which are assembly without prefetches.
+        // Half of the prefetches here and half in `pv`, before the tile loops, which are assembly
+        // without prefetches.
         // SAFETY: rows and room by the caller's promise; every CPU with AMX has AVX-512.
         let (left, stride) = unsafe {
             ahead.prefetch::<Avx512>(ahead.lines / 2);
@@ -268,10 +271,10 @@ impl Bf16Dot for AmxTiles {
             left(block, steps, loaded.rows)
         };
         for (lanes, head) in (0..heads).step_by(LANES).enumerate() {
-            // a panel has two tiles per k-step
+            // A panel has two tiles per k-step.
             let panel = (head / PANEL * steps * 2 + head % PANEL / LANES) * TILE_LEN;
-            // SAFETY: four times sixteen rows at `left`, packed queries of sixteen heads, and their 64 × 16
-            // scores.
+            // SAFETY: four times sixteen rows at `left`, packed queries of sixteen heads, and their
+            // 64 × 16 scores.
             unsafe {
                 let to = to.add(lanes * KV_BLOCK * LANES);
                 self.qk_sixteen((left, stride), right.add(panel), steps, to);
@@ -303,8 +306,8 @@ impl AmxTiles {
     /// [`qk`](Bf16Dot::qk) of sixteen heads.
     ///
     /// # Safety
-    /// Each of `left` is the address of sixteen rows of `steps` · 64 bytes, `stride` bytes apart; `right` of
-    /// every second of `steps` · 2 tiles; `to` of 64 × 16 elements.
+    /// Each of `left` is the address of sixteen rows of `steps` · 64 bytes, `stride` bytes apart;
+    /// `right` of every second of `steps` · 2 tiles; `to` of 64 × 16 elements.
     unsafe fn qk_sixteen(
         &mut self,
         (left, stride): ([*const bf16; KV_BLOCK / TILE_ROWS], usize),
@@ -414,8 +417,9 @@ impl AmxTiles {
     }
 }
 
-/// Addresses of four times sixteen rows of whole k-steps, and their stride in bytes. Rows are read in the cache if they
-/// are whole k-steps; a last tile with missing rows, or rows of another width, are copied to `copied`, padded with zeros.
+/// Addresses of four times sixteen rows of whole k-steps, and their stride in bytes. Rows are read
+/// in the cache if they are whole k-steps; a last tile with missing rows, or rows of another width,
+/// are copied to `copied`, padded with zeros.
 ///
 /// # Safety
 /// The block's rows are bf16, and `copied` has room for a block of whole k-steps.
@@ -426,7 +430,8 @@ unsafe fn left(
 ) -> ([*const bf16; KV_BLOCK / TILE_ROWS], usize) {
     let (width, line) = (block.stored.width(), steps * K_STEP);
     let whole = if line == width { block.count / TILE_ROWS } else { 0 };
-    // SAFETY: rows below the padded count, for which `copied` has room; of missing rows nothing is read.
+    // SAFETY: rows below the padded count, for which `copied` has room; of missing rows nothing is
+    // read.
     unsafe {
         for row in whole * TILE_ROWS..block.count.next_multiple_of(TILE_ROWS) {
             let out = copied.add(row * line);
@@ -436,7 +441,8 @@ unsafe fn left(
         }
     }
     let tile = |tile: usize| {
-        // Tiles beyond the last repeat it, and their results are discarded: one assembly loop for four tiles.
+        // Tiles beyond the last repeat it, and their results are discarded: one assembly loop for
+        // four tiles.
         let tile = tile.min(block.count.div_ceil(TILE_ROWS) - 1);
         let from = if tile < whole { block.start.cast() } else { copied.cast_const() };
         from.wrapping_add(tile * TILE_ROWS * line)
@@ -454,8 +460,8 @@ unsafe fn interleave(block: &CachedRows, loaded: LoadedKv) {
         for step in 0..steps(loaded.latent) {
             let cols = (loaded.latent - step * K_STEP).min(K_STEP);
             let out = loaded.pair(block.count, row, step);
-            // SAFETY: the mask has elements of rows inside the block only; room for a line of each of two
-            // tiles.
+            // SAFETY: the mask has elements of rows inside the block only; room for a line of each
+            // of two tiles.
             unsafe {
                 let load = |row: usize| {
                     let cols = if row < block.count { cols } else { 0 };
@@ -476,7 +482,8 @@ impl Drop for AmxTiles {
     }
 }
 
-/// Rounds of a measurement, with four tile products each. Four accumulators hide the latency of a product.
+/// Rounds of a measurement, with four tile products each. Four accumulators hide the latency of a
+/// product.
 const PEAK_ROUNDS: usize = 20_000;
 
 /// Multiply-adds per second of the instruction `$dot` on one core.

@@ -1,9 +1,10 @@
-//! Products of bf16 pairs in vectors (AVX512-BF16): a line of a right panel, two terms of sixteen columns,
-//! times a pair of a left row in all lanes.
+//! Products of bf16 pairs in vectors (AVX512-BF16): a line of a right panel, two terms of sixteen
+//! columns, times a pair of a left row in all lanes.
 //!
-//! Zen 5 does two such products per cycle: half of its rate in 8-bit integers, twice its rate in f32. Their
-//! latency is six cycles, so at least twelve accumulators are kept in registers. Zen 5 broadcasts fewer than
-//! two elements per cycle from different cache lines, so each broadcast should serve at least two products.
+//! Zen 5 does two such products per cycle: half of its rate in 8-bit integers, twice its rate in
+//! f32. Their latency is six cycles, so at least twelve accumulators are kept in registers. Zen 5
+//! broadcasts fewer than two elements per cycle from different cache lines, so each broadcast
+//! should serve at least two products.
 #![allow(unsafe_code, reason = "vector instructions over addresses that callers keep in bounds")]
 
 use super::vectors::{as_bf16, line};
@@ -67,11 +68,12 @@ impl Bf16Dot for Avx512Bf16Dot {
     ) {
         let share = ahead.lines.div_ceil(groups * heads.div_ceil(PV_HEADS) * steps);
         for group in 0..groups {
-            // Groups of columns outside, heads inside: the columns of a group stay in L1 for all heads.
+            // Groups of columns outside, heads inside: the columns of a group stay in L1 for all
+            // heads.
             for head in (0..heads).step_by(PV_HEADS) {
                 let (lanes, lane) = (head / LANES, head % LANES);
-                // SAFETY: addresses inside those of the caller's promise, since tiles have sixteen rows; the
-                // token in `self` proves the instructions.
+                // SAFETY: addresses inside those of the caller's promise, since tiles have sixteen
+                // rows; the token in `self` proves the instructions.
                 unsafe {
                     let left = left.add(lanes * steps * TILE_LEN + lane * K_STEP);
                     let right = right.add(group * steps * 4 * TILE_LEN);
@@ -136,11 +138,13 @@ unsafe fn panels(left: [(*const bf16, usize); 2], right: *const bf16, add: bool,
 }
 }
 
-/// Heads of a register tile of 64 columns: 4 × 4 accumulators, and each broadcast serves four products.
+/// Heads of a register tile of 64 columns: 4 × 4 accumulators, and each broadcast serves four
+/// products.
 const PV_HEADS: usize = 4;
 
 crate::isa::isa_fn! { Avx512Bf16;
-/// As [`Bf16Dot::pv`], of one group and [`PV_HEADS`] heads; prefetches `share` cache lines per k-step.
+/// As [`Bf16Dot::pv`], of one group and [`PV_HEADS`] heads; prefetches `share` cache lines per
+/// k-step.
 ///
 /// # Safety
 /// As there; the CPU has AVX512-BF16.
@@ -151,7 +155,8 @@ unsafe fn pv(
     (ahead, share): (&mut KvPrefetch, usize),
     to: *mut f32,
 ) {
-    // SAFETY: k-steps of `left` and `right`, and heads of four tiles at `to`, by the caller's promise.
+    // SAFETY: k-steps of `left` and `right`, and heads of four tiles at `to`, by the caller's
+    // promise.
     unsafe {
         let mut acc = [[_mm512_setzero_ps(); 4]; PV_HEADS];
         for (i, acc) in acc.iter_mut().enumerate() {

@@ -1,5 +1,5 @@
-//! Loading of cached rows for AVX512-BF16: converts some rows × one k-step at a time to bf16, and interleaves
-//! them in pairs in the same pass.
+//! Loading of cached rows for AVX512-BF16: converts some rows × one k-step at a time to bf16, and
+//! interleaves them in pairs in the same pass.
 #![allow(unsafe_code, reason = "vector instructions over addresses that callers keep in bounds")]
 
 use super::{CachedRows, K_STEP, LoadedKv, store_pairs};
@@ -9,8 +9,8 @@ use crate::simd::avx512::Avx512;
 use latent_types::{CacheRow, CacheType};
 use std::arch::x86_64::*;
 
-/// Loads a k-step of `R` rows: `R` lines of `loaded.rows`, and their pairs. Missing rows and elements become
-/// zeros.
+/// Loads a k-step of `R` rows: `R` lines of `loaded.rows`, and their pairs. Missing rows and
+/// elements become zeros.
 ///
 /// # Safety
 /// As for [`Bf16Dot::qk`](super::Bf16Dot::qk).
@@ -28,8 +28,8 @@ pub(super) unsafe fn load_block<N: KvFormat, const R: usize>(
     }
     let mask = ((1u64 << (stored.width() - step * K_STEP).min(K_STEP)) - 1) as __mmask32;
     for two in (0..R).step_by(2) {
-        // SAFETY: rows below `count`, of which the mask has only elements inside; room in `loaded` by the
-        // caller's promise.
+        // SAFETY: rows below `count`, of which the mask has only elements inside; room in `loaded`
+        // by the caller's promise.
         unsafe {
             let mut lines = [_mm512_setzero_si512(); 2];
             for (line, row) in lines.iter_mut().zip(first + two..block.count) {
@@ -40,11 +40,12 @@ pub(super) unsafe fn load_block<N: KvFormat, const R: usize>(
     }
 }
 
-/// [`load_block`] of `R` rows that are all inside the block, and of a whole k-step. Without masks it is few instructions, which
-/// run during products.
+/// [`load_block`] of `R` rows that are all inside the block, and of a whole k-step. Without masks
+/// it is few instructions, which run during products.
 ///
 /// # Safety
-/// As for [`Bf16Dot::qk`](super::Bf16Dot::qk); the rows are inside the block, and the k-step is whole.
+/// As for [`Bf16Dot::qk`](super::Bf16Dot::qk); the rows are inside the block, and the k-step is
+/// whole.
 #[inline(always)]
 pub(super) unsafe fn load_block_whole<N: KvFormat, const R: usize>(
     block: &CachedRows,
@@ -76,7 +77,8 @@ unsafe fn store<const R: usize>(
     two: usize,
     [a, b]: [__m512i; 2],
 ) {
-    // SAFETY: `loaded` has room for a line of each row, and for a line of each of two tiles of pairs.
+    // SAFETY: `loaded` has room for a line of each row, and for a line of each of two tiles of
+    // pairs.
     unsafe {
         let out = loaded.rows.add((step * R + two) * K_STEP);
         _mm512_storeu_si512(out.cast(), a);
@@ -157,7 +159,8 @@ impl KvFormat for Bf16Kv {
     }
 }
 
-/// Rows of a quantized type: the latent, then a RoPE part of f16. In types with blocks, a k-step of the latent is a block.
+/// Rows of a quantized type: the latent, then a RoPE part of f16. In types with blocks, a k-step of
+/// the latent is a block.
 macro_rules! quantized_kv {
     ($name:ident, $ty:expr) => {
         pub(super) struct $name;
@@ -170,7 +173,8 @@ macro_rules! quantized_kv {
 
             fn whole_steps(stored: &CacheRow) -> usize {
                 let content = stored.content;
-                // If quants end inside a k-step, only the k-steps before it are handled here; `part` decodes the others.
+                // If quants end inside a k-step, only the k-steps before it are handled here;
+                // `part` decodes the others.
                 if content.is_multiple_of(K_STEP) { stored.width() / K_STEP } else { content / K_STEP }
             }
 
@@ -178,8 +182,8 @@ macro_rules! quantized_kv {
             unsafe fn whole(stored: &CacheRow, row: *const u8, step: usize) -> __m512i {
                 let stored = CacheRow { ty: $ty, ..*stored };
                 let (content, first) = (stored.content, step * K_STEP);
-                // SAFETY: a whole k-step, of quants alone or, where the content is whole k-steps, of f16 alone; a
-                // scale of the row ends it.
+                // SAFETY: a whole k-step, of quants alone or, where the content is whole k-steps,
+                // of f16 alone; a scale of the row ends it.
                 unsafe {
                     if first >= content {
                         return load_f16(row.add(stored.content_bytes() + 2 * (first - content)), !0);
@@ -228,8 +232,8 @@ impl KvFormat for Fp8Kv {
     }
 }
 
-/// The bf16 of the F8_E4M3 codes without sign: the lower bytes, and the upper bytes. Two look-ups convert 32 codes, subnormals
-/// included.
+/// The bf16 of the F8_E4M3 codes without sign: the lower bytes, and the upper bytes. Two look-ups
+/// convert 32 codes, subnormals included.
 static FP8_BYTES: [[u8; 128]; 2] = {
     let mut bytes = [[0; 128]; 2];
     let mut code = 0;
@@ -273,7 +277,8 @@ unsafe fn load_fp8(from: *const u8) -> __m512i {
     unsafe {
         let codes = _mm512_castsi256_si512(_mm256_loadu_si256(from.cast()));
         let codes = _mm512_permutexvar_epi8(_mm512_loadu_si512(TWICE.as_ptr().cast()), codes);
-        // Bytes outside the mask stay unchanged: codes after the first look-up, lower bytes after the second.
+        // Bytes outside the mask stay unchanged: codes after the first look-up, lower bytes after
+        // the second.
         let lower = _mm512_mask2_permutex2var_epi8(table!(0, 0), codes, LOWER_BYTES, table!(0, 1));
         let bits = _mm512_mask2_permutex2var_epi8(table!(1, 0), lower, !LOWER_BYTES, table!(1, 1));
         // bits | (codes & sign): the upper byte of each pair of equal bytes has the sign.
@@ -283,13 +288,15 @@ unsafe fn load_fp8(from: *const u8) -> __m512i {
 
 crate::isa::isa_fn! { Avx512Bf16;
 /// A k-step of a row of any type, decoded to f32 first.
-// Not inlined: it runs only for the last k-step of a row and for last rows, and its code would bloat the loops of every format.
+// Not inlined: it runs only for the last k-step of a row and for last rows, and its code would
+// bloat the loops of every format.
 ///
 /// # Safety
 /// `row` is the address of a row that has the elements of the mask; the CPU has AVX512-BF16.
 #[inline(never)]
 unsafe fn decode_step(stored: CacheRow, row: *const u8, step: usize, mask: __mmask32) -> __m512i {
-    // SAFETY: the bytes of the row by the caller's promise; sixteen elements of each half of `wide`.
+    // SAFETY: the bytes of the row by the caller's promise; sixteen elements of each half of
+    // `wide`.
     unsafe {
         let row = std::slice::from_raw_parts(row, stored.bytes());
         let mut wide = [0.0; K_STEP];

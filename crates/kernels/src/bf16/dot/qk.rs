@@ -1,9 +1,9 @@
-//! Scores of MLA decode by AVX512-BF16: a vector holds four heads × four pairs of terms, one head per 128-bit
-//! quarter, and four pairs of a cached row are broadcast to all quarters.
+//! Scores of MLA decode by AVX512-BF16: a vector holds four heads × four pairs of terms, one head
+//! per 128-bit quarter, and four pairs of a cached row are broadcast to all quarters.
 //!
-//! So 16 bytes of a row serve one product per vector of heads, and heads are padded to a multiple of four
-//! only. With sixteen heads × one pair per vector, 16 heads took 107 instead of 95 ns per cached row, and 20 heads 226
-//! instead of 143 (Zen 5; measured: docs/notes/attention-kernels.md).
+//! So 16 bytes of a row serve one product per vector of heads, and heads are padded to a multiple
+//! of four only. With sixteen heads × one pair per vector, 16 heads took 107 instead of 95 ns per
+//! cached row, and 20 heads 226 instead of 143 (Zen 5; measured: docs/notes/attention-kernels.md).
 #![allow(unsafe_code, reason = "vector instructions over addresses that callers keep in bounds")]
 
 use super::load_kv::{
@@ -42,8 +42,8 @@ fn pass_sizes(vectors: usize) -> impl Iterator<Item = usize> {
 }
 
 crate::isa::isa_fn! { Avx512Bf16;
-/// As [`Bf16Dot::pack_queries`](super::Bf16Dot::pack_queries). The order is that of reading: pass by pass, and per eight
-/// terms the vectors of the pass.
+/// As [`Bf16Dot::pack_queries`](super::Bf16Dot::pack_queries). The order is that of reading: pass
+/// by pass, and per eight terms the vectors of the pass.
 ///
 /// # Safety
 /// As there; the CPU has AVX512-BF16.
@@ -54,8 +54,8 @@ pub(super) unsafe fn pack_queries(queries: F32Matrix, factor: f32, to: *mut bf16
         let distance = vectors * FOUR * TERMS;
         for head in 0..vectors * FOUR {
             let cols = if first + head < queries.rows { queries.cols } else { 0 };
-            // SAFETY: `to` has room for whole vectors of heads and k-steps by the caller's promise; masked
-            // lanes are not read.
+            // SAFETY: `to` has room for whole vectors of heads and k-steps by the caller's promise;
+            // masked lanes are not read.
             unsafe {
                 let mut row = queries.start.wrapping_add((first + head) * queries.stride);
                 let mut out = to.add(head * TERMS);
@@ -152,8 +152,9 @@ impl BlockScores<'_> {
         }
     }
 
-    /// Scores `R` rows at a time, so that they and the queries stay in L1. The next rows are loaded meanwhile, k-step by
-    /// k-step: rounding and interleaving use execution ports that the products leave idle.
+    /// Scores `R` rows at a time, so that they and the queries stay in L1. The next rows are loaded
+    /// meanwhile, k-step by k-step: rounding and interleaving use execution ports that the products
+    /// leave idle.
     // Three passes over 64 rows, through L2, took 291 instead of 116 ns per cached row (Zen 5).
     // measured: docs/notes/attention-kernels.md
     ///
@@ -164,15 +165,19 @@ impl BlockScores<'_> {
         let count = self.block.count;
         let steps = steps(self.block.stored.width());
         let vectors = self.right.1.div_ceil(FOUR);
-        // SAFETY: rows below the block's padded count, k-steps below `steps`, and vectors of heads below
-        // those packed.
+        // SAFETY: rows below the block's padded count, k-steps below `steps`, and vectors of heads
+        // below those packed.
         unsafe {
             self.load_remaining::<N, R>(0, steps, 0);
             for first in (0..count).step_by(R) {
                 let row = first + R;
                 let whole = if row + R <= count { N::whole_steps(&self.block.stored) } else { 0 };
-                let mut next =
-                    NextKvRows { row, loaded: self.row_buffer::<R>(row, steps), steps: whole, prefetch: true };
+                let mut next = NextKvRows {
+                    row,
+                    loaded: self.row_buffer::<R>(row, steps),
+                    steps: whole,
+                    prefetch: true,
+                };
                 let left = self.row_buffer::<R>(first, steps).rows.cast_const();
                 let (mut right, mut vector) = (self.right.0, 0);
                 for vectors in pass_sizes(vectors) {
@@ -191,8 +196,8 @@ impl BlockScores<'_> {
                 }
                 self.load_remaining::<N, R>(row, steps, whole);
             }
-            // `pv` multiplies whole k-steps of 32 rows, so padding rows are stored too, as zeros. The loop above has loaded the first
-            // `R` rows after the last.
+            // `pv` multiplies whole k-steps of 32 rows, so padding rows are stored too, as zeros.
+            // The loop above has loaded the first `R` rows after the last.
             for first in (count.next_multiple_of(R)..count.next_multiple_of(K_STEP)).step_by(R).skip(1) {
                 self.load_remaining::<N, R>(first, steps, 0);
             }
@@ -235,12 +240,12 @@ impl BlockScores<'_> {
         ahead: &mut KvPrefetch,
         (to, vector): (*mut f32, usize),
     ) {
-        // A trip count that the compiler cannot deduce. It would unroll the loop, load the pairs of a whole k-step first and
-        // spill them (150 instead of 106 ns per cached row).
+        // A trip count that the compiler cannot deduce. It would unroll the loop, load the pairs of
+        // a whole k-step first and spill them (150 instead of 106 ns per cached row).
         // measured: docs/notes/attention-kernels.md
         let length = black_box(K_STEP);
-        // SAFETY: `R` rows of `steps` k-steps at `left`, as many packed vectors at `right`, and rows of
-        // scores at `to`, as `run` passes them; the rows are those before the next.
+        // SAFETY: `R` rows of `steps` k-steps at `left`, as many packed vectors at `right`, and
+        // rows of scores at `to`, as `run` passes them; the rows are those before the next.
         unsafe {
             let mut acc = [[_mm512_setzero_ps(); V]; R];
             for step in 0..steps {
@@ -258,7 +263,8 @@ impl BlockScores<'_> {
                         }
                     }
                 }
-                // After the last k-step of the content and before the RoPE part, which has no scale.
+                // After the last k-step of the content and before the RoPE part, which has no
+                // scale.
                 if N::DEFERS_SCALE && (step + 1) * K_STEP == self.block.stored.content {
                     let scales = self.loaded.scales.add(next.row - R);
                     for (i, acc) in acc.iter_mut().enumerate() {
@@ -288,7 +294,8 @@ impl BlockScores<'_> {
     }
 }
 
-/// Reduces the quarters of four rows' accumulators, one head each, and writes the heads of each row.
+/// Reduces the quarters of four rows' accumulators, one head each, and writes the heads of each
+/// row.
 ///
 /// # Safety
 /// Four rows of [`LANES`] elements are at `to`; the CPU has AVX-512.

@@ -1,7 +1,8 @@
 //! Dequantization of weight tiles to bf16, in the layout of AMX tiles.
 //!
-//! A vector of a weight tile has four inputs of each of sixteen outputs; a row of an AMX tile has two inputs of each of sixteen outputs. A byte
-//! permutation selects these and widens them to 32 bits, in the order in which two f32 vectors are converted to one of bf16. 64 weights take four
+//! A vector of a weight tile has four inputs of each of sixteen outputs; a row of an AMX tile has
+//! two inputs of each of sixteen outputs. A byte permutation selects these and widens them to 32
+//! bits, in the order in which two f32 vectors are converted to one of bf16. 64 weights take four
 //! permutations, conversions and FMAs, and two roundings.
 #![allow(unsafe_code, reason = "vector instructions, and addresses that the caller keeps in bounds")]
 
@@ -16,8 +17,8 @@ use std::ops::Range;
 /// Bytes from one k-step to the next: a k-step has the tiles of two groups of sixteen outputs.
 const NEXT: usize = 2 * TILE_BYTES;
 
-/// Source byte of each 32-bit lane: inputs 2·`pair` and 2·`pair` + 1 of the eight outputs from 8·`half` on, out of a vector of four inputs of sixteen
-/// outputs.
+/// Source byte of each 32-bit lane: inputs 2·`pair` and 2·`pair` + 1 of the eight outputs from
+/// 8·`half` on, out of a vector of four inputs of sixteen outputs.
 const fn picked(pair: i32, half: i32) -> [i32; 16] {
     let mut indices = [0; 16];
     let mut lane = 0;
@@ -40,10 +41,11 @@ isa_fn! { Avx512Bf16;
 /// Dequantizes `blocks` of one weight tile, to every second AMX tile from `out` on.
 ///
 /// # Safety
-/// The CPU has [`Avx512Bf16`](crate::isa::Avx512Bf16). The planes are those of a tile of the format with at least `blocks.end` blocks, and
-/// there is memory for their k-steps from `out` on.
+/// The CPU has [`Avx512Bf16`](crate::isa::Avx512Bf16). The planes are those of a tile of the format
+/// with at least `blocks.end` blocks, and there is memory for their k-steps from `out` on.
 pub(super) unsafe fn dequantize<F: QuantFormat>(planes: &PlaneAddresses, blocks: Range<usize>, out: *mut u8) {
-    // SAFETY: tile and memory have the blocks, and the CPU the ISA, by this function's contract; a prefetch never faults.
+    // SAFETY: tile and memory have the blocks, and the CPU the ISA, by this function's contract; a
+    // prefetch never faults.
     unsafe {
         let ahead = blocks.len() * F::QUANT_VECTORS * 64;
         for (i, b) in blocks.enumerate() {
@@ -58,7 +60,8 @@ pub(super) unsafe fn dequantize<F: QuantFormat>(planes: &PlaneAddresses, blocks:
                 }
                 sub_blocks!(0 1 2 3);
             }
-            // The next block of inputs of this tile is dequantized after this one is multiplied. It is prefetched to L2 meanwhile.
+            // The next block of inputs of this tile is dequantized after this one is multiplied. It
+            // is prefetched to L2 meanwhile.
             for line in 0..F::QUANT_VECTORS {
                 Avx512::prefetch_far(planes.quants.wrapping_add(ahead + (b * F::QUANT_VECTORS + line) * 64));
             }
@@ -83,8 +86,8 @@ unsafe fn sub_block<F: QuantFormat, const S: usize>(
     unsafe {
         let quants = F::quants::<Avx512, S>(planes, b, g);
         let scales = F::scales::<Avx512, S>(planes, b, g);
-        // The permutation zero-extends bytes, so signed quants are biased by 128. A min of 128 · scale undoes that exactly: the power of two does not
-        // round, and the FMA rounds once.
+        // The permutation zero-extends bytes, so signed quants are biased by 128. A min of 128 ·
+        // scale undoes that exactly: the power of two does not round, and the FMA rounds once.
         let mins = if F::SIGNED {
             two!(|half| _mm512_mul_ps(scales[half], _mm512_set1_ps(128.0)))
         } else {
@@ -92,7 +95,8 @@ unsafe fn sub_block<F: QuantFormat, const S: usize>(
         };
         let twice = two!(|half| _mm512_loadu_si512(TWICE[half].as_ptr().cast()));
         let picked = two!(|pair| two!(|half| _mm512_loadu_si512(PICKED[pair][half].as_ptr().cast())));
-        // Two lanes per output, for its pair of inputs: per half of the sub-block, and per eight outputs.
+        // Two lanes per output, for its pair of inputs: per half of the sub-block, and per eight
+        // outputs.
         let scales = two!(|half| two!(|lanes| _mm512_permutexvar_ps(twice[lanes], scales[half])));
         let mins = two!(|half| two!(|lanes| _mm512_permutexvar_ps(twice[lanes], mins[half])));
         for j in 0..8 {

@@ -1,9 +1,11 @@
 //! GEMM on AMX: blocking of rows, outputs and inputs.
 //!
-//! For each 1024 input rows, 256 outputs and 512 inputs, the weights are dequantized to a bf16 block (256 KB). Then each 32 input rows (32 KB) are
-//! multiplied with the whole block, 32 outputs at a time. A k-step reads 4 KB for 32 768 multiply-adds, half of it from L1. Accumulators leave
-//! the tile registers once per sixteen k-steps. The accumulators between two blocks of the same outputs (1 MB) and the block itself stay in an L2 of 2 MB.
-//! The sizes are counted, not tuned (`docs/notes/amx-and-bf16.md`, "Block sizes").
+//! For each 1024 input rows, 256 outputs and 512 inputs, the weights are dequantized to a bf16
+//! block (256 KB). Then each 32 input rows (32 KB) are multiplied with the whole block, 32 outputs
+//! at a time. A k-step reads 4 KB for 32 768 multiply-adds, half of it from L1. Accumulators leave
+//! the tile registers once per sixteen k-steps. The accumulators between two blocks of the same
+//! outputs (1 MB) and the block itself stay in an L2 of 2 MB. The sizes are counted, not tuned
+//! (`docs/notes/amx-and-bf16.md`, "Block sizes").
 #![allow(unsafe_code, reason = "tiles are loaded from and stored to addresses that are checked on entry")]
 
 use super::dequant_block;
@@ -15,7 +17,8 @@ use crate::matmul::scratch::{CacheLine, MatmulScratch, grow};
 use crate::{Bf16Rows, MatrixViewMut, QuantizedInput};
 use std::ops::Range;
 
-/// Input rows that are multiplied with all weights before the next rows. Dequantizing a block takes as long as multiplying 64 rows.
+/// Input rows that are multiplied with all weights before the next rows. Dequantizing a block takes
+/// as long as multiplying 64 rows.
 const BLOCK_ROWS: usize = 1024;
 
 /// Weight tiles per dequantized block: sixteen outputs each.
@@ -72,7 +75,8 @@ pub(super) fn multiply<F: QuantFormat>(args: MatmulArgs<'_, '_>, scratch: &mut M
     }
 }
 
-/// Dequantizes some inputs of some weight tiles to bf16, in pairs of tiles: for each k-step the two tiles of a pair.
+/// Dequantizes some inputs of some weight tiles to bf16, in pairs of tiles: for each k-step the two
+/// tiles of a pair.
 fn dequantize<F: QuantFormat>(
     operands: &TileOperands<'_>,
     tiles: Range<usize>,
@@ -83,8 +87,9 @@ fn dequantize<F: QuantFormat>(
     let weights = bytes_of(memory, tiles.len().div_ceil(2) * steps * 2 * TILE_BYTES);
     for (i, tile) in tiles.enumerate() {
         let planes = operands.planes(tile);
-        // SAFETY: `AmxTiles::new` has asserted the tier, which implies AVX512-BF16. The planes are those of one tile with as many blocks, and the memory has
-        // room for `steps` k-steps of each pair.
+        // SAFETY: `AmxTiles::new` has asserted the tier, which implies AVX512-BF16. The planes are
+        // those of one tile with as many blocks, and the memory has room for `steps` k-steps of
+        // each pair.
         unsafe {
             let out = weights.add(i / 2 * steps * 2 * TILE_BYTES + i % 2 * TILE_BYTES);
             dequant_block::dequantize::<F>(&planes, inputs.start / block..inputs.end / block, out);
@@ -98,7 +103,8 @@ struct AmxInputs {
     /// Number of tiles that are read in place.
     direct: usize,
     start: *const u8,
-    /// Copies of the other rows: rows selected by `row_ids`, or a last tile of fewer than sixteen rows, padded with zeros.
+    /// Copies of the other rows: rows selected by `row_ids`, or a last tile of fewer than sixteen
+    /// rows, padded with zeros.
     gathered: *const u8,
     /// Bytes from one row to the next, both in place and in the copies.
     stride: usize,
@@ -118,7 +124,8 @@ impl AmxInputs {
         };
         let gathered = bytes_of(memory, bytes);
         for i in 0..rest.next_multiple_of(TILE_ROWS) {
-            // SAFETY: `gathered` has that many rows of `row_bytes` ≥ 2 · cols bytes, and `row` is a slice of `cols` elements.
+            // SAFETY: `gathered` has that many rows of `row_bytes` ≥ 2 · cols bytes, and `row` is a
+            // slice of `cols` elements.
             unsafe {
                 let to = gathered.add(i * row_bytes);
                 if i < rest {
@@ -156,7 +163,8 @@ struct WeightBlock<'a> {
     outputs: &'a Range<usize>,
 }
 
-/// Multiplies some input rows with a block of weights, into `y` if its sums are complete, else into `sums`.
+/// Multiplies some input rows with a block of weights, into `y` if its sums are complete, else into
+/// `sums`.
 ///
 /// # Safety
 /// The block's address holds as many tile pairs and k-steps as it says, and `inputs` has the rows.
@@ -184,12 +192,13 @@ unsafe fn multiply_block(
             let wanted = block.outputs.start.max(columns.start)..block.outputs.end.min(columns.end);
             let whole = wanted == columns && height == if two { 2 * TILE_ROWS } else { TILE_ROWS };
             let out = start.wrapping_add(tile * TILE_ROWS * stride + wanted.start - block.outputs.start);
-            // Complete sums of whole tiles are stored to `y` directly. AMX stores whole tiles only, so that tiles with padding rows or unwanted outputs go
-            // through scratch memory.
+            // Complete sums of whole tiles are stored to `y` directly. AMX stores whole tiles only,
+            // so that tiles with padding rows or unwanted outputs go through scratch memory.
             let to = if block.last && whole { (out, stride * size_of::<f32>()) } else { scratch };
             let from = (block.first_input > 0).then_some((acc.cast_const(), scratch.1));
             let high = inputs.tile(tile, block.first_input);
-            // SAFETY: rows and weights exist by this function's contract; `acc` has room for 32 × 32 sums, and `y` has all of them where `to` is in `y`.
+            // SAFETY: rows and weights exist by this function's contract; `acc` has room for 32 ×
+            // 32 sums, and `y` has all of them where `to` is in `y`.
             unsafe {
                 if two {
                     let low = inputs.tile(tile + 1, block.first_input);

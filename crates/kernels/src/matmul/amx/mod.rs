@@ -1,11 +1,14 @@
-//! GEMM on AMX: bf16 inputs × quantized weights in tiles, dequantized to bf16, with f32 accumulators.
+//! GEMM on AMX: bf16 inputs × quantized weights in tiles, dequantized to bf16, with f32
+//! accumulators.
 //!
-//! **Why bf16.** Rounding weights and inputs to bf16 adds an error of 0.2 % (root mean square over 2048 random terms). int8 inputs with a scale per
-//! 32 elements, which the other ISAs use, add 0.5 %. int8 weights and inputs with a scale per 256, as AMX tiles of int8 would need them, add 0.9 %
+//! **Why bf16.** Rounding weights and inputs to bf16 adds an error of 0.2 % (root mean square over
+//! 2048 random terms). int8 inputs with a scale per 32 elements, which the other ISAs use, add 0.5
+//! %. int8 weights and inputs with a scale per 256, as AMX tiles of int8 would need them, add 0.9 %
 //! (`tests`). In addition, bf16 is a single path for all formats.
 //!
-//! **The order of a sum** is that of its inputs, 32 per k-step. Accumulators are stored and loaded exactly between two blocks. So
-//! the bits depend on the operands alone, not on the batch size or the range of outputs.
+//! **The order of a sum** is that of its inputs, 32 per k-step. Accumulators are stored and loaded
+//! exactly between two blocks. So the bits depend on the operands alone, not on the batch size or
+//! the range of outputs.
 
 mod dequant_block;
 mod gemm;

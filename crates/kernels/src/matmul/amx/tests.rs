@@ -46,7 +46,8 @@ fn dot(a: &[f32], b: &[f32]) -> f64 {
     a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum()
 }
 
-/// Root mean square error of dot products of rounded weights and inputs, relative to the root mean square of the exact ones.
+/// Root mean square error of dot products of rounded weights and inputs, relative to the root mean
+/// square of the exact ones.
 fn error(ty: TensorType, round: impl Fn(&[f32], &[f32]) -> f64) -> f64 {
     let normal = &mut NormalRandom(7);
     let (mut error, mut size) = (0.0, 0.0);

@@ -10,10 +10,12 @@ pub(super) trait FloatFormat {
     const INPUTS: usize;
     /// [`load`](Self::load) divides weights by this; kernels multiply sums of products with it.
     const SCALE: f32 = 1.0;
-    /// Whether a tile ends with a NaN flag per row (0 or NaN), the initial value of the row's accumulator.
+    /// Whether a tile ends with a NaN flag per row (0 or NaN), the initial value of the row's
+    /// accumulator.
     const NAN_FLAGS: bool = false;
 
-    /// The weights of a vector, divided by [`SCALE`](Self::SCALE): [`INPUTS`](Self::INPUTS) times one input of sixteen rows.
+    /// The weights of a vector, divided by [`SCALE`](Self::SCALE): [`INPUTS`](Self::INPUTS) times
+    /// one input of sixteen rows.
     ///
     /// # Safety
     /// The caller is compiled for the ISA of `L`, and the CPU has it; there are 64 bytes at `from`.
@@ -49,7 +51,8 @@ impl FloatFormat for F8E4M3Format {
     const TY: TensorType = TensorType::F8_E4M3;
     const INPUTS: usize = 4;
     const SCALE: f32 = 256.0;
-    // `load_fp8` decodes NaN codes to finite numbers: testing each vector for them would cost more than a flag per row.
+    // `load_fp8` decodes NaN codes to finite numbers: testing each vector for them would cost more
+    // than a flag per row.
     const NAN_FLAGS: bool = true;
     #[inline(always)]
     unsafe fn load<L: Simd>(from: *const u8) -> [L::F32x16; 4] {

@@ -9,7 +9,8 @@ use std::ops::Range;
 /// Unpacks a group of tiles to f32: for each input, sixteen weights of each tile.
 ///
 /// # Safety
-/// The caller is compiled for the ISA of `L`, and the CPU has it. The tiles have the group, and `out` has room for it.
+/// The caller is compiled for the ISA of `L`, and the CPU has it. The tiles have the group, and
+/// `out` has room for it.
 #[inline(always)]
 pub(super) unsafe fn unpack<L: Simd, F: FloatFormat, const V: usize>(
     matrix: &FloatMatrix<'_, '_>,
@@ -20,7 +21,8 @@ pub(super) unsafe fn unpack<L: Simd, F: FloatFormat, const V: usize>(
     for at in group.clone().step_by(F::INPUTS) {
         for v in 0..V {
             // The last vector may have fewer inputs; the padding is not stored.
-            // SAFETY: tiles are padded to whole vectors, and `out` has room for the group; the ISA by this function's contract.
+            // SAFETY: tiles are padded to whole vectors, and `out` has room for the group; the ISA
+            // by this function's contract.
             unsafe {
                 let quants = tiles[v].quants.add(at / F::INPUTS * 64);
                 L::prefetch_far(quants.wrapping_add(V * matrix.layout.tile_bytes()));
@@ -37,14 +39,16 @@ pub(super) unsafe fn unpack<L: Simd, F: FloatFormat, const V: usize>(
 /// Sums over an unpacked group of `len` inputs, for `R` packed input rows.
 ///
 /// # Safety
-/// The caller is compiled for the ISA of `L`, and the CPU has it. There are `len` inputs of `V` tiles at `unpacked`, and of `R` rows at `x`.
+/// The caller is compiled for the ISA of `L`, and the CPU has it. There are `len` inputs of `V`
+/// tiles at `unpacked`, and of `R` rows at `x`.
 #[inline(always)]
 pub(super) unsafe fn unpacked_group<L: Simd, const R: usize, const V: usize>(
     unpacked: *const f32,
     x: *const f32,
     len: usize,
 ) -> [[L::F32x16; R]; V] {
-    // SAFETY: `k` stays below `len`, as do the reads of this function's contract, which also promises the ISA.
+    // SAFETY: `k` stays below `len`, as do the reads of this function's contract, which also
+    // promises the ISA.
     unsafe {
         let mut sums = [[L::splat_f32(0.0); R]; V];
         for k in 0..len {
@@ -58,10 +62,12 @@ pub(super) unsafe fn unpacked_group<L: Simd, const R: usize, const V: usize>(
     }
 }
 
-/// Sums over a group that is unpacked in registers, for `R` packed input rows. Prefetches the same group of the next tiles.
+/// Sums over a group that is unpacked in registers, for `R` packed input rows. Prefetches the same
+/// group of the next tiles.
 ///
 /// # Safety
-/// The caller is compiled for the ISA of `L`, and the CPU has it. The tiles have the group, and there are as many inputs of `R` rows at `x`.
+/// The caller is compiled for the ISA of `L`, and the CPU has it. The tiles have the group, and
+/// there are as many inputs of `R` rows at `x`.
 #[inline(always)]
 pub(super) unsafe fn packed_group<L: Simd, F: FloatFormat, const R: usize, const V: usize>(
     matrix: &FloatMatrix<'_, '_>,
@@ -70,7 +76,8 @@ pub(super) unsafe fn packed_group<L: Simd, F: FloatFormat, const R: usize, const
     group: &Range<usize>,
 ) -> [[L::F32x16; R]; V] {
     let next = V * matrix.layout.tile_bytes();
-    // SAFETY: tiles are padded to whole vectors, and only inputs of the group are read from `x`; the ISA by this function's contract.
+    // SAFETY: tiles are padded to whole vectors, and only inputs of the group are read from `x`;
+    // the ISA by this function's contract.
     unsafe {
         let mut sums = [[L::splat_f32(0.0); R]; V];
         macro_rules! vector {

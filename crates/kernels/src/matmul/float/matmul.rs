@@ -1,8 +1,9 @@
 //! GEMV and GEMM of f32 inputs with float weights in tiles.
 //!
-//! An output is y = Σ over groups, in order, of scale · (Σ over the group, in order, of weight · input). A group is the inputs that share a scale, or
-//! 128 inputs. Each multiply-add is one FMA if the ISA has it, so AVX2 and AVX-512 give the same bits, for any batch size and any range of outputs.
-//! Inputs are not rounded.
+//! An output is y = Σ over groups, in order, of scale · (Σ over the group, in order, of weight ·
+//! input). A group is the inputs that share a scale, or 128 inputs. Each multiply-add is one FMA if
+//! the ISA has it, so AVX2 and AVX-512 give the same bits, for any batch size and any range of
+//! outputs. Inputs are not rounded.
 
 use super::formats::FloatFormat;
 use super::groups::{packed_group, unpack, unpacked_group};
@@ -15,7 +16,8 @@ use crate::{MatrixView, MatrixViewMut};
 use latent_quant::tiles::ROWS;
 use std::ops::Range;
 
-/// Groups of one input row that are accumulated concurrently: one group is a chain of dependent FMAs.
+/// Groups of one input row that are accumulated concurrently: one group is a chain of dependent
+/// FMAs.
 const ACCUMULATORS: usize = 4;
 
 /// y = x · Wᵀ, where `x` is the input of `args`.
@@ -35,12 +37,14 @@ pub(super) unsafe fn multiply<L: Simd, F: FloatFormat>(
     assert!(range && y.cols() == outs.len(), "outputs {outs:?} of {}", w.rows());
     let outs = first + outs.start..first + outs.end;
     let tiles = outs.start / ROWS..outs.end.div_ceil(ROWS);
-    // One row: packing it would only cost time. The portable tier has no registers for blocks of rows.
+    // One row: packing it would only cost time. The portable tier has no registers for blocks of
+    // rows.
     if y.rows() == 1 || L::MR == 1 {
         for t in tiles {
             for row in 0..y.rows() {
                 let x = x.row(input_row(row_ids, row));
-                // SAFETY: the input row has as many elements as the weight's rows, as asserted above.
+                // SAFETY: the input row has as many elements as the weight's rows, as asserted
+                // above.
                 let sums = unsafe { gemv_tile::<L, F>(&matrix, &matrix.tile(t), x) };
                 store_outputs(&sums, t, &outs, y.row_mut(row));
             }
@@ -50,7 +54,8 @@ pub(super) unsafe fn multiply<L: Simd, F: FloatFormat>(
     let (block_rows, block_cols) = block_size(y.rows(), w.cols(), matrix.group);
     for top in (0..y.rows()).step_by(block_rows) {
         let rows = top..(top + block_rows).min(y.rows());
-        // Blocks of columns begin with a group, so that the order of sums is the same as without blocks.
+        // Blocks of columns begin with a group, so that the order of sums is the same as without
+        // blocks.
         for left in (0..w.cols()).step_by(block_cols) {
             let block =
                 InputBlock { rows: rows.clone(), cols: left..(left + block_cols).min(w.cols()), outs: &outs };
@@ -62,7 +67,8 @@ pub(super) unsafe fn multiply<L: Simd, F: FloatFormat>(
                 let vectors = (tiles.end - t).min(L::NR_VECTORS);
                 macro_rules! tiles {
                     ($v:literal) => {
-                        // SAFETY: the panels were packed from the block, whose rows and columns are those of matrix and `y`.
+                        // SAFETY: the panels were packed from the block, whose rows and columns are
+                        // those of matrix and `y`.
                         unsafe { gemm_tiles::<L, F, $v>(&matrix, t, &panels, &block, memory, y) }
                     };
                 }
@@ -98,7 +104,8 @@ fn load_outputs(t: usize, outs: &Range<usize>, row: &[f32]) -> [f32; ROWS] {
 /// Sixteen outputs of one input row, with an accumulator per group for several groups at a time.
 ///
 /// # Safety
-/// The caller is compiled for the ISA of `L`, and the CPU has it. The tile is one of the matrix, whose rows are as long as `x`.
+/// The caller is compiled for the ISA of `L`, and the CPU has it. The tile is one of the matrix,
+/// whose rows are as long as `x`.
 #[inline(always)]
 unsafe fn gemv_tile<L: Simd, F: FloatFormat>(
     matrix: &FloatMatrix<'_, '_>,
@@ -107,7 +114,8 @@ unsafe fn gemv_tile<L: Simd, F: FloatFormat>(
 ) -> [f32; ROWS] {
     let (group, next) = (matrix.group, matrix.layout.tile_bytes());
     let offset = |inputs: usize| inputs / F::INPUTS * 64;
-    // SAFETY: tiles are padded to whole vectors, and only elements that `x` has are read; the ISA by this function's contract.
+    // SAFETY: tiles are padded to whole vectors, and only elements that `x` has are read; the ISA
+    // by this function's contract.
     unsafe {
         let mut total = tile.init_acc::<L, F>();
         let mut at = 0;
@@ -135,7 +143,8 @@ unsafe fn gemv_tile<L: Simd, F: FloatFormat>(
                 }
             };
         }
-        // Groups are summed separately and added in order, so the number of accumulators does not change the bits.
+        // Groups are summed separately and added in order, so the number of accumulators does not
+        // change the bits.
         groups!(ACCUMULATORS);
         groups!(1);
         if at < x.len() {
@@ -153,11 +162,13 @@ struct InputBlock<'a> {
     outs: &'a Range<usize>,
 }
 
-/// Outputs of `V` tiles from tile `t` on, for all rows of the panels. Accumulators continue from `y` unless the block has the first columns.
-/// `memory` has room for sixteen sums per row and tile, and for one group of the tiles.
+/// Outputs of `V` tiles from tile `t` on, for all rows of the panels. Accumulators continue from
+/// `y` unless the block has the first columns. `memory` has room for sixteen sums per row and tile,
+/// and for one group of the tiles.
 ///
 /// # Safety
-/// The caller is compiled for the ISA of `L`, and the CPU has it. The matrix has the tiles; the panels hold the block, whose columns begin with a group.
+/// The caller is compiled for the ISA of `L`, and the CPU has it. The matrix has the tiles; the
+/// panels hold the block, whose columns begin with a group.
 #[inline(always)]
 unsafe fn gemm_tiles<L: Simd, F: FloatFormat, const V: usize>(
     matrix: &FloatMatrix<'_, '_>,
@@ -180,11 +191,13 @@ unsafe fn gemm_tiles<L: Simd, F: FloatFormat, const V: usize>(
             }
         }
     }
-    // A single panel is multiplied with weights as they are unpacked. For several panels, each group is unpacked to memory once.
+    // A single panel is multiplied with weights as they are unpacked. For several panels, each
+    // group is unpacked to memory once.
     let several = rows.len() > panels.height();
     for from in cols.clone().step_by(matrix.group) {
         let group = from..(from + matrix.group).min(cols.end);
-        // SAFETY: the tiles have the group, and the slice room for it; the ISA by this function's contract.
+        // SAFETY: the tiles have the group, and the slice room for it; the ISA by this function's
+        // contract.
         unsafe {
             if several {
                 unpack::<L, F, V>(matrix, &tiles, &group, &mut unpacked[..group.len() * V * ROWS]);
@@ -202,7 +215,8 @@ unsafe fn gemm_tiles<L: Simd, F: FloatFormat, const V: usize>(
             let x = panel.packed[(from - cols.start) * panel.height..].as_ptr();
             macro_rules! rows {
                 ($r:literal) => {{
-                    // SAFETY: the panel holds the group's columns, and `totals` sixteen sums per row and tile; the ISA by this function's contract.
+                    // SAFETY: the panel holds the group's columns, and `totals` sixteen sums per
+                    // row and tile; the ISA by this function's contract.
                     unsafe {
                         let sums = if several {
                             unpacked_group::<L, $r, V>(unpacked.as_ptr(), x, group.len())

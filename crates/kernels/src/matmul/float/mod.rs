@@ -40,7 +40,8 @@ unsafe fn linear<L: Simd, F: FloatFormat>(args: MatmulArgs<'_, '_>, scratch: &mu
 unsafe fn transposed<L: Simd, F: FloatFormat>(args: MatmulArgs<'_, '_>, scratch: &mut MatmulScratch) {
     let MatmulArgs { weight, input, row_ids, outputs, y } = args;
     let QuantizedInput::F32(rows) = input else { return };
-    // The fallback decodes row by row: for slices that are not whole tiles, and for weights with NaN.
+    // The fallback decodes row by row: for slices that are not whole tiles, and for weights with
+    // NaN.
     // SAFETY: the ISA by this function's contract.
     if !unsafe { transposed::transposed::<L, F>(weight, rows, row_ids, outputs.clone(), y) } {
         super::dequantized::transposed(MatmulArgs { weight, input, row_ids, outputs, y }, scratch);

@@ -6,7 +6,8 @@ use crate::matmul::scratch::grow;
 use crate::simd::Simd;
 use std::ops::Range;
 
-/// Bytes of panels that are multiplied with all tiles before the next panels: half of an L2 of 1 MB.
+/// Bytes of panels that are multiplied with all tiles before the next panels: half of an L2 of 1
+/// MB.
 const BLOCK_BYTES: usize = 512 << 10;
 
 /// Columns packed at a time for large batches, rounded up to whole groups.
@@ -14,7 +15,8 @@ const BLOCK_COLS: usize = 2048;
 
 /// Rows and columns to pack at a time; the columns are whole groups of `group` inputs.
 pub(super) fn block_size(rows: usize, cols: usize, group: usize) -> (usize, usize) {
-    // A single panel is not blocked: weights are read once either way, and blocking would store and load the sums in between.
+    // A single panel is not blocked: weights are read once either way, and blocking would store and
+    // load the sums in between.
     if rows <= 8 {
         return (8, cols);
     }
@@ -22,7 +24,8 @@ pub(super) fn block_size(rows: usize, cols: usize, group: usize) -> (usize, usiz
     ((BLOCK_BYTES / size_of::<f32>() / cols / 8).max(1) * 8, cols)
 }
 
-/// A row × column block packed into panels of at most `L::MR` rows; the last may have four. Padding rows are zero.
+/// A row × column block packed into panels of at most `L::MR` rows; the last may have four. Padding
+/// rows are zero.
 pub(super) struct Panels<'a> {
     packed: &'a [f32],
     rows: Range<usize>,
@@ -43,7 +46,8 @@ pub(super) struct Panel<'a> {
 }
 
 impl<'a> Panels<'a> {
-    /// Packs columns `cols` of rows `rows` into panels whose height fits the ISA's registers. Also returns `extra` more floats of the same memory.
+    /// Packs columns `cols` of rows `rows` into panels whose height fits the ISA's registers. Also
+    /// returns `extra` more floats of the same memory.
     #[inline(always)]
     pub(super) fn new<L: Simd>(
         (x, row_ids): (&MatrixView<'_>, Option<&[u32]>),

@@ -84,17 +84,20 @@ impl FloatTile<'_> {
     /// Whether a row of the tile holds a NaN. Only for formats with NaN flags.
     #[inline(always)]
     pub(super) fn holds_nan(&self) -> bool {
-        // SAFETY: a tile of a format with NaN flags ends with sixteen of them, and every pattern is a valid float.
+        // SAFETY: a tile of a format with NaN flags ends with sixteen of them, and every pattern is
+        // a valid float.
         unsafe { self.nan_flags.cast::<[f32; ROWS]>().read_unaligned() }.iter().any(|flag| flag.is_nan())
     }
 
     /// Initial accumulator of the sixteen outputs.
     ///
     /// # Safety
-    /// The caller is compiled for the ISA of `L`, and the CPU has it. The tile is one of the format.
+    /// The caller is compiled for the ISA of `L`, and the CPU has it. The tile is one of the
+    /// format.
     #[inline(always)]
     pub(super) unsafe fn init_acc<L: Simd, F: FloatFormat>(&self) -> L::F32x16 {
-        // SAFETY: a tile of a format with NaN flags ends with sixteen of them; the ISA by this function's contract.
+        // SAFETY: a tile of a format with NaN flags ends with sixteen of them; the ISA by this
+        // function's contract.
         unsafe { if F::NAN_FLAGS { L::load_f32(self.nan_flags) } else { L::splat_f32(0.0) } }
     }
 }

@@ -1,5 +1,6 @@
-//! The transposed product: `y[i][o] = Σ_r w[r][o] · x[i][r]`. The sixteen weight rows of a tile are the lanes of an accumulator. Each lane sums its
-//! row of all tiles in order, then the lanes are folded in pairs.
+//! The transposed product: `y[i][o] = Σ_r w[r][o] · x[i][r]`. The sixteen weight rows of a tile are
+//! the lanes of an accumulator. Each lane sums its row of all tiles in order, then the lanes are
+//! folded in pairs.
 
 use super::formats::FloatFormat;
 use super::tile::FloatMatrix;
@@ -27,8 +28,8 @@ pub(super) unsafe fn transposed<L: Simd, F: FloatFormat>(
 ) -> bool {
     let Some((matrix, first)) = FloatMatrix::new::<F>(w) else { return false };
     let tiles = first / ROWS..(first + w.rows()) / ROWS;
-    // Rows of a tile outside the weight, and rows of padding, would be added to every output. A NaN flag does not tell in which column the NaN is, and
-    // columns are the outputs here.
+    // Rows of a tile outside the weight, and rows of padding, would be added to every output. A NaN
+    // flag does not tell in which column the NaN is, and columns are the outputs here.
     let whole = first.is_multiple_of(ROWS) && w.rows().is_multiple_of(ROWS);
     if !whole || (F::NAN_FLAGS && tiles.clone().any(|t| matrix.tile(t).holds_nan())) {
         return false;
@@ -42,7 +43,8 @@ pub(super) unsafe fn transposed<L: Simd, F: FloatFormat>(
     for i in 0..y.rows() {
         let (x, y) = (x.row(input_row(row_ids, i)), y.row_mut(i));
         for column in (outputs.start / COLUMNS * COLUMNS..outputs.end).step_by(COLUMNS) {
-            // SAFETY: `tiles` are the weight's own, padded to whole vectors, and `x` has an element per row, as asserted above.
+            // SAFETY: `tiles` are the weight's own, padded to whole vectors, and `x` has an element
+            // per row, as asserted above.
             let sums = unsafe { columns::<L, F>(&matrix, &tiles, x, column) };
             for o in column.max(outputs.start)..(column + COLUMNS).min(outputs.end) {
                 y[o - outputs.start] = sum_lanes(sums[o - column]);
@@ -55,7 +57,8 @@ pub(super) unsafe fn transposed<L: Simd, F: FloatFormat>(
 /// The accumulators of some columns from `column` on.
 ///
 /// # Safety
-/// The caller is compiled for the ISA of `L`, and the CPU has it. The matrix has the tiles and the column, and `x` an element per row of the tiles.
+/// The caller is compiled for the ISA of `L`, and the CPU has it. The matrix has the tiles and the
+/// column, and `x` an element per row of the tiles.
 #[inline(always)]
 unsafe fn columns<L: Simd, F: FloatFormat>(
     matrix: &FloatMatrix<'_, '_>,
@@ -63,12 +66,14 @@ unsafe fn columns<L: Simd, F: FloatFormat>(
     x: &[f32],
     column: usize,
 ) -> [[f32; ROWS]; COLUMNS] {
-    // SAFETY: tiles are padded to whole vectors, `x` comes in chunks of sixteen; the ISA by this function's contract.
+    // SAFETY: tiles are padded to whole vectors, `x` comes in chunks of sixteen; the ISA by this
+    // function's contract.
     unsafe {
         let mut sums = [L::splat_f32(0.0); COLUMNS];
         for (t, x) in tiles.clone().zip(x.chunks_exact(ROWS)) {
             let tile = matrix.tile(t);
-            // Scales differ between rows, which are summed here, so they multiply the inputs instead of the sums.
+            // Scales differ between rows, which are summed here, so they multiply the inputs
+            // instead of the sums.
             let x = L::mul(L::load_f32(x.as_ptr()), tile.scale::<L, F>(column / matrix.group));
             for i in 0..COLUMNS / F::INPUTS {
                 let weights = F::load::<L>(tile.quants.add((column / F::INPUTS + i) * 64));

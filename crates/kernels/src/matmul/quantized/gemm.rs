@@ -1,16 +1,17 @@
 //! GEMM for large batches: tiles are unpacked to L1 once, then multiplied with all input rows.
 //!
-//! A group of adjacent tiles is unpacked for [`K_SUB_BLOCKS`] sub-blocks of 32 inputs at a time: quants as the dot product takes them, scales
-//! and mins as f32. The microkernel then accumulates blocks of rows × tiles in registers, enough to hide the latency of a dot product.
-//! Between two such ranges of inputs the accumulators are in memory. Input rows are blocked for L2 or L3. Terms and their order are those
-//! of small batches, so the bits are the same.
+//! A group of adjacent tiles is unpacked for [`K_SUB_BLOCKS`] sub-blocks of 32 inputs at a time:
+//! quants as the dot product takes them, scales and mins as f32. The microkernel then accumulates
+//! blocks of rows × tiles in registers, enough to hide the latency of a dot product. Between two
+//! such ranges of inputs the accumulators are in memory. Input rows are blocked for L2 or L3. Terms
+//! and their order are those of small batches, so the bits are the same.
 
 use super::formats::{PlaneAddresses, QuantFormat, QuantKind};
 use super::microkernel::{QuantGemm, TileGroup, lines_per_sub_block};
+use super::microkernel_block::{AFFINE, CONST_ZERO, MR, SYMMETRIC};
 use super::narrow;
 use super::operands::TileOperands;
 use super::prefetch_queue::PrefetchQueue;
-use super::microkernel_block::{AFFINE, CONST_ZERO, MR, SYMMETRIC};
 use crate::activation::Q8Block;
 use crate::cpu_vendor::CpuVendor;
 use crate::matmul::scratch::{CacheLine, grow};
@@ -18,16 +19,17 @@ use crate::{MatrixViewMut, Q8Rows};
 use std::ops::Range;
 
 /// Sub-blocks of 32 inputs that are unpacked at a time: whole blocks of every format.
-// With three tiles and nine to twelve lines per sub-block, 27 to 36 kB: most of an L1 of 32 or 48 kB. Fewer sub-blocks would load and store the
-// accumulators more often.
+// With three tiles and nine to twelve lines per sub-block, 27 to 36 kB: most of an L1 of 32 or 48
+// kB. Fewer sub-blocks would load and store the accumulators more often.
 const K_SUB_BLOCKS: usize = 16;
 
-/// Bytes of input rows per row block. Each row block unpacks the weights again, so it should be large. Its rows are read again for every group of
-/// tiles, so it should fit a near cache.
+/// Bytes of input rows per row block. Each row block unpacks the weights again, so it should be
+/// large. Its rows are read again for every group of tiles, so it should fit a near cache.
 // measured: docs/notes/memory-and-prefetch.md "Layout and prefetch"
 fn row_block_bytes() -> usize {
     match CpuVendor::detect() {
-        // L3: 32 MB shared by eight cores. The next four rows are prefetched while four are multiplied, which hides its latency.
+        // L3: 32 MB shared by eight cores. The next four rows are prefetched while four are
+        // multiplied, which hides its latency.
         CpuVendor::AmdZen5 | CpuVendor::Amd => 4 << 20,
         // Half of an L2 of 2 MB.
         CpuVendor::Other => 1 << 20,
@@ -37,7 +39,8 @@ fn row_block_bytes() -> usize {
 /// All rows of `y`, from input rows and their ids.
 ///
 /// # Safety
-/// The caller is compiled for the ISA of `L`, and the CPU has it. The operands were checked against `x` and `y`.
+/// The caller is compiled for the ISA of `L`, and the CPU has it. The operands were checked against
+/// `x` and `y`.
 #[inline(always)]
 pub(super) unsafe fn multiply<L: QuantGemm, F: QuantFormat>(
     operands: &TileOperands<'_>,
@@ -48,8 +51,8 @@ pub(super) unsafe fn multiply<L: QuantGemm, F: QuantFormat>(
     let (tiles, blocks) = (operands.tiles(), operands.layout.blocks());
     let rows = y.rows();
     let max_rows = row_block_bytes() / (Q8Rows::row_blocks(x.cols()) * size_of::<Q8Block>());
-    // At least sixteen rows amortize the unpacking, however long rows are. Row blocks of equal size avoid a short last one, which would unpack all
-    // weights for few rows.
+    // At least sixteen rows amortize the unpacking, however long rows are. Row blocks of equal size
+    // avoid a short last one, which would unpack all weights for few rows.
     let parts = rows.div_ceil(max_rows.max(4 * MR));
     let part = rows.div_ceil(parts).next_multiple_of(MR);
     let offsets = F::HAS_MIN || const { L::NARROW && narrow::full_bytes::<F>() };
@@ -105,7 +108,8 @@ pub(super) unsafe fn multiply<L: QuantGemm, F: QuantFormat>(
                         from..(from + step).min(blocks),
                     ),
                 };
-                // SAFETY: the group has `size` ≤ `L::TILES` tiles; the ISA by this function's contract.
+                // SAFETY: the group has `size` ≤ `L::TILES` tiles; the ISA by this function's
+                // contract.
                 unsafe {
                     match (F::KIND, F::SPLIT_SCALE) {
                         (QuantKind::Affine, false) => L::multiply_group::<AFFINE, false>(&mut group),
@@ -118,7 +122,8 @@ pub(super) unsafe fn multiply<L: QuantGemm, F: QuantFormat>(
                         }
                         (QuantKind::Symmetric, false) => L::multiply_group::<SYMMETRIC, false>(&mut group),
                         (QuantKind::Symmetric, true) => L::multiply_group::<SYMMETRIC, true>(&mut group),
-                        // Quants are shifted left to a zero point of 128, as biased signed quants have.
+                        // Quants are shifted left to a zero point of 128, as biased signed quants
+                        // have.
                         (QuantKind::ConstZero(_), false) if L::FULL_BYTES => {
                             L::multiply_group::<SYMMETRIC, false>(&mut group)
                         }
@@ -139,17 +144,19 @@ pub(super) unsafe fn multiply<L: QuantGemm, F: QuantFormat>(
     }
 }
 
-/// Size of the next group of tiles. A last single tile uses the kernel for two tiles, unpacked twice. Four tiles are split 2 + 2, since 3 + 1 would
-/// compute five.
+/// Size of the next group of tiles. A last single tile uses the kernel for two tiles, unpacked
+/// twice. Four tiles are split 2 + 2, since 3 + 1 would compute five.
 fn next_group_size<L: QuantGemm>(left: usize) -> usize {
     if left < L::TILES || left == L::TILES + 1 { L::TILES.min(2) } else { L::TILES }
 }
 
-/// Unpacks some blocks of a tile, each sub-block to the start of the next `step` lines of `to`. So the sub-blocks of a group's tiles are interleaved,
-/// and the microkernel reads them in address order.
+/// Unpacks some blocks of a tile, each sub-block to the start of the next `step` lines of `to`. So
+/// the sub-blocks of a group's tiles are interleaved, and the microkernel reads them in address
+/// order.
 ///
 /// # Safety
-/// The caller is compiled for the ISA of `L`, and the CPU has it. The tile at `planes` has the blocks.
+/// The caller is compiled for the ISA of `L`, and the CPU has it. The tile at `planes` has the
+/// blocks.
 #[inline(always)]
 unsafe fn unpack<L: QuantGemm, F: QuantFormat>(
     planes: &PlaneAddresses,
@@ -166,7 +173,8 @@ unsafe fn unpack<L: QuantGemm, F: QuantFormat>(
         macro_rules! sub_blocks {
             ($($s:literal)*) => {
                 $(if $s < F::UNROLL && let Some(lines) = sub_blocks.next() {
-                    // SAFETY: the tile has the block by this function's contract; a line has room for a vector of 64 bytes.
+                    // SAFETY: the tile has the block by this function's contract; a line has room
+                    // for a vector of 64 bytes.
                     unsafe {
                         let quants = F::quants::<L, $s>(planes, b, g);
                         for j in 0..8 {

@@ -1,7 +1,8 @@
-//! GEMV: one input row, as in decode. Bound by memory bandwidth, so prefetching determines its speed.
+//! GEMV: one input row, as in decode. Bound by memory bandwidth, so prefetching determines its
+//! speed.
 //!
-//! With AVX-512, two tiles are processed together: they share the loads of the input, and are two address streams for CPUs that read faster with
-//! several (see [`PrefetchOrder`]).
+//! With AVX-512, two tiles are processed together: they share the loads of the input, and are two
+//! address streams for CPUs that read faster with several (see [`PrefetchOrder`]).
 
 use super::formats::{PlaneAddresses, QuantFormat};
 use super::microkernel::QuantGemm;
@@ -15,7 +16,8 @@ use std::sync::atomic::{Ordering, compiler_fence};
 /// The outputs of some tiles for one input row.
 ///
 /// # Safety
-/// The caller is compiled for the ISA of `L`, and the CPU has it. `tiles` are tiles of the operands, and `x` is a row of as many elements as they have inputs.
+/// The caller is compiled for the ISA of `L`, and the CPU has it. `tiles` are tiles of the
+/// operands, and `x` is a row of as many elements as they have inputs.
 #[inline(always)]
 pub(super) unsafe fn multiply<L: QuantGemm, F: QuantFormat>(
     order: PrefetchOrder,
@@ -26,7 +28,8 @@ pub(super) unsafe fn multiply<L: QuantGemm, F: QuantFormat>(
 ) {
     let mut tile = tiles.start;
     while tile < tiles.end {
-        // SAFETY: `tile..tiles.end` is a non-empty part of `tiles`; the rest by this function's contract.
+        // SAFETY: `tile..tiles.end` is a non-empty part of `tiles`; the rest by this function's
+        // contract.
         tile += unsafe {
             if L::TWO_TILES {
                 group::<L, F, 2>(order, operands, tile..tiles.end, x, y)
@@ -49,8 +52,9 @@ unsafe fn group<L: QuantGemm, F: QuantFormat, const T: usize>(
     x: *const Q8Block,
     y: &mut [f32],
 ) -> usize {
-    // If fewer tiles remain, the last one is computed twice, and one result is discarded. The second time it comes from the cache, and a form for a
-    // single tile would add a ninth to the compile time of all matmuls.
+    // If fewer tiles remain, the last one is computed twice, and one result is discarded. The
+    // second time it comes from the cache, and a form for a single tile would add a ninth to the
+    // compile time of all matmuls.
     let planes: [PlaneAddresses; T] =
         std::array::from_fn(|i| operands.planes((tiles.start + i).min(tiles.end - 1)));
     // SAFETY: the planes are those of tiles of the operands, whose rows have as many blocks as `x`.
@@ -75,12 +79,13 @@ const TO_L1: u8 = 1;
 const TO_L2: u8 = 2;
 
 /// Sixteen outputs of each of `T` adjacent tiles.
-// The order of prefetches is a compile-time constant. As a variable, Q8_0 was read a fifth more slowly, and a branch at each prefetch made the
-// compiler spill Q6_K (40 → 10 GB/s in cache).
+// The order of prefetches is a compile-time constant. As a variable, Q8_0 was read a fifth more
+// slowly, and a branch at each prefetch made the compiler spill Q6_K (40 → 10 GB/s in cache).
 // measured: docs/notes/memory-and-prefetch.md "Layout and prefetch"
 ///
 /// # Safety
-/// The caller is compiled for the ISA of `L`, and the CPU has it. The planes are those of tiles of `blocks` blocks, and `x` is as long.
+/// The caller is compiled for the ISA of `L`, and the CPU has it. The planes are those of tiles of
+/// `blocks` blocks, and `x` is as long.
 #[inline(always)]
 unsafe fn interleaved_tiles<L: QuantGemm, F: QuantFormat, const T: usize, const ORDER: u8>(
     planes: &[PlaneAddresses; T],
@@ -93,7 +98,8 @@ unsafe fn interleaved_tiles<L: QuantGemm, F: QuantFormat, const T: usize, const 
         _ => PrefetchOrder::AddressesToL2,
     };
     let mut prefetch = PrefetchPolicy::new::<F>(order, &planes[0], blocks, T);
-    // SAFETY: `b`, `g` and the unrolled index stay below what tiles and `x` have; the ISA by this function's contract.
+    // SAFETY: `b`, `g` and the unrolled index stay below what tiles and `x` have; the ISA by this
+    // function's contract.
     unsafe {
         let mut sums = [L::splat_f32(0.0); T];
         for b in 0..blocks {
@@ -103,8 +109,9 @@ unsafe fn interleaved_tiles<L: QuantGemm, F: QuantFormat, const T: usize, const 
                         $(if $s < F::UNROLL {
                             for (tile, (planes, sum)) in planes.iter().zip(&mut sums).enumerate() {
                                 sub_block::<L, F, 1, $s>(planes, b, g, &[x], std::array::from_mut(sum));
-                                // No instruction: it stops the compiler from hoisting the loads of many sub-blocks, which it then spills (Q4_K:
-                                // 24 instead of 40 GB/s in cache).
+                                // No instruction: it stops the compiler from hoisting the loads of
+                                // many sub-blocks, which it then spills (Q4_K: 24 instead of 40
+                                // GB/s in cache).
                                 // measured: docs/notes/gemv-and-gemm.md "Unrolled groups spill"
                                 compiler_fence(Ordering::SeqCst);
                                 match ORDER {

@@ -1,10 +1,11 @@
-//! The GEMM microkernel: a block of input rows × unpacked tiles in registers, compiled once for all formats of one [`QuantKind`](super::formats::QuantKind).
+//! The GEMM microkernel: a block of input rows × unpacked tiles in registers, compiled once for all
+//! formats of one [`QuantKind`](super::formats::QuantKind).
 
 use super::dots::dots;
 use super::formats::{QuantFormat, QuantKind};
+use super::microkernel_block::{AFFINE, MR, MicrokernelBlock, SYMMETRIC};
 use super::operands::TileOperands;
 use super::prefetch_queue::PrefetchQueue;
-use super::microkernel_block::{AFFINE, MR, MicrokernelBlock, SYMMETRIC};
 #[cfg(target_arch = "x86_64")]
 use super::{narrow, narrow_avx2};
 use crate::activation::{Q8_BLOCK, Q8Block};
@@ -23,13 +24,15 @@ pub(super) trait QuantGemm: Simd + Sized {
     /// Tiles per group: at most [`MAX_TILES`](super::prefetch_queue::MAX_TILES).
     const TILES: usize;
 
-    /// Whether products of pairs are added in 16 bits if the range of the quants allows it (`narrow`).
+    /// Whether products of pairs are added in 16 bits if the range of the quants allows it
+    /// (`narrow`).
     const NARROW: bool = false;
 
     /// Minimum batch size for which unpacking to memory pays off.
     fn min_rows<F: QuantFormat>() -> usize;
 
-    /// Biases signed quants of a small range by the constant zero point of the [`NARROW`](Self::NARROW) kernel.
+    /// Biases signed quants of a small range by the constant zero point of the
+    /// [`NARROW`](Self::NARROW) kernel.
     ///
     /// # Safety
     /// The CPU has the ISA, and the caller is compiled for it.
@@ -38,15 +41,16 @@ pub(super) trait QuantGemm: Simd + Sized {
         quants
     }
 
-    /// Stores for each output the sum of the magnitudes of a sub-block's negative quants. The [`NARROW`](Self::NARROW) kernel for full bytes
-    /// adds it; other kernels do not need it.
+    /// Stores for each output the sum of the magnitudes of a sub-block's negative quants. The
+    /// [`NARROW`](Self::NARROW) kernel for full bytes adds it; other kernels do not need it.
     ///
     /// # Safety
     /// The CPU has the ISA, and the caller is compiled for it.
     #[inline(always)]
     unsafe fn store_negatives(_quants: &[Self::I8x64; 8], _to: &mut CacheLine) {}
 
-    /// Integer dot products of `N` of a sub-block's vectors of quants, from vector `part · N` on, with the inputs `x`; `bias` is −128 · Σ of these inputs.
+    /// Integer dot products of `N` of a sub-block's vectors of quants, from vector `part · N` on,
+    /// with the inputs `x`; `bias` is −128 · Σ of these inputs.
     ///
     /// # Safety
     /// The CPU has the ISA, and the caller is compiled for it.
@@ -65,7 +69,8 @@ pub(super) trait QuantGemm: Simd + Sized {
     ///
     /// # Safety
     /// The CPU has the ISA; the group has one to `TILES` tiles.
-    // Each ISA implements it as a function of its own, compiled with its features. Inlined like the other methods, every format would have a copy.
+    // Each ISA implements it as a function of its own, compiled with its features. Inlined like the
+    // other methods, every format would have a copy.
     unsafe fn multiply_group<const KIND: u8, const SPLIT_SCALE: bool>(group: &mut TileGroup<'_, '_>);
 }
 
@@ -126,7 +131,8 @@ unsafe fn multiply_tiles<
         let now = next;
         next = group.blocks(first + MR);
         let sums = &mut group.sums[i * MR * T..][..MR * T];
-        // SAFETY: the lines are as many as just asserted, `sums` was cut to a line per row and tile, and `blocks` checks the input rows.
+        // SAFETY: the lines are as many as just asserted, `sums` was cut to a line per row and
+        // tile, and `blocks` checks the input rows.
         unsafe {
             let tile_block = MicrokernelBlock {
                 lines: lines.as_ptr(),
@@ -144,7 +150,8 @@ unsafe fn multiply_tiles<
             }
             group.prefetch.prefetch::<L>(each);
         }
-        // Store now rather than after the last block: rows of `y` are far apart, so the stores miss the caches, and the next block hides that.
+        // Store now rather than after the last block: rows of `y` are far apart, so the stores miss
+        // the caches, and the next block hides that.
         if let Some(y) = &mut group.y {
             for (row, sums) in (first..group.rows.end).zip(sums.chunks_exact(T)) {
                 for (tile, sums) in group.tiles.clone().zip(sums) {
@@ -156,7 +163,8 @@ unsafe fn multiply_tiles<
 }
 
 impl TileGroup<'_, '_> {
-    /// First input block of each row of a microkernel block. Rows beyond the last repeat it, and their results are discarded.
+    /// First input block of each row of a microkernel block. Rows beyond the last repeat it, and
+    /// their results are discarded.
     #[inline(always)]
     fn blocks(&self, first: usize) -> [*const Q8Block; MR] {
         let mut blocks = [std::ptr::null(); MR];
@@ -171,8 +179,9 @@ impl TileGroup<'_, '_> {
 /// One microkernel block.
 ///
 /// # Safety
-/// The caller is compiled for the ISA of `L`, and the CPU has it. For each of `sub_blocks` there are the lines of `T` tiles and a block of each row of `x`; `sums` is an
-/// accumulator per row and tile. `next` is only prefetched.
+/// The caller is compiled for the ISA of `L`, and the CPU has it. For each of `sub_blocks` there
+/// are the lines of `T` tiles and a block of each row of `x`; `sums` is an accumulator per row and
+/// tile. `next` is only prefetched.
 #[inline(always)]
 unsafe fn multiply_block<L: Simd, const T: usize, const KIND: u8, const SPLIT_SCALE: bool>(
     tile_block: &MicrokernelBlock<'_>,
@@ -180,7 +189,8 @@ unsafe fn multiply_block<L: Simd, const T: usize, const KIND: u8, const SPLIT_SC
     let &MicrokernelBlock { lines, lines_per_sub_block: per_sub_block, sub_blocks, shift, x, next, sums } =
         tile_block;
     let halves = 1 + usize::from(SPLIT_SCALE);
-    // SAFETY: all indices stay below the sizes in this function's contract, which also promises the ISA.
+    // SAFETY: all indices stay below the sizes in this function's contract, which also promises the
+    // ISA.
     unsafe {
         // `MR × T` accumulators in f32 and as many in int32: 24 of 32 registers with three tiles.
         let mut totals = [[L::splat_f32(0.0); T]; MR];
@@ -211,7 +221,8 @@ unsafe fn multiply_block<L: Simd, const T: usize, const KIND: u8, const SPLIT_SC
                     for t in 1..T {
                         quants[t] = L::load(line(t, j).cast());
                     }
-                    // Rows and tiles inside: consecutive dot products have different accumulators, so none waits for its predecessor.
+                    // Rows and tiles inside: consecutive dot products have different accumulators,
+                    // so none waits for its predecessor.
                     for r in 0..MR {
                         let x = (*x[r].add(sub_block)).quants.as_ptr().add(4 * j);
                         for t in 0..T {
@@ -268,7 +279,8 @@ impl QuantGemm for avx2::Avx2<false> {
     const NARROW: bool = true;
 
     fn min_rows<F: QuantFormat>() -> usize {
-        // Full bytes cannot be summed in 16 bits, so their GEMM gains less over the small-batch kernel.
+        // Full bytes cannot be summed in 16 bits, so their GEMM gains less over the small-batch
+        // kernel.
         if narrow::full_bytes::<F>() { 16 } else { 8 }
     }
 
@@ -304,11 +316,13 @@ impl QuantGemm for avx2::Avx2<false> {
     unsafe fn multiply_group<const KIND: u8, const SPLIT_SCALE: bool>(group: &mut TileGroup<'_, '_>) {
         crate::isa::isa_fn! { Avx2;
             fn inner<const KIND: u8, const SPLIT_SCALE: bool, const DEPTH: usize>(group: &mut TileGroup<'_, '_>) {
-                // SAFETY: this function is compiled for the ISA, which the CPU has by the contract of `multiply_group`.
+                // SAFETY: this function is compiled for the ISA, which the CPU has by the contract
+                // of `multiply_group`.
                 unsafe { multiply_tiles::<avx2::Avx2<false>, 1, KIND, SPLIT_SCALE, DEPTH>(group) }
             }
         }
-        // SAFETY: the CPU has the features that `inner` is compiled for by the contract of `multiply_group`.
+        // SAFETY: the CPU has the features that `inner` is compiled for by the contract of
+        // `multiply_group`.
         unsafe {
             match (KIND == SYMMETRIC, SPLIT_SCALE, group.depth) {
                 (true, ..) => inner::<KIND, SPLIT_SCALE, 1>(group),
@@ -333,11 +347,13 @@ impl QuantGemm for avx2::Avx2<true> {
     unsafe fn multiply_group<const KIND: u8, const SPLIT_SCALE: bool>(group: &mut TileGroup<'_, '_>) {
         crate::isa::isa_fn! { Avx2Vnni;
             fn inner<const KIND: u8, const SPLIT_SCALE: bool>(group: &mut TileGroup<'_, '_>) {
-                // SAFETY: this function is compiled for the ISA, which the CPU has by the contract of `multiply_group`.
+                // SAFETY: this function is compiled for the ISA, which the CPU has by the contract
+                // of `multiply_group`.
                 unsafe { multiply_tiles::<avx2::Avx2<true>, 1, KIND, SPLIT_SCALE, 1>(group) }
             }
         }
-        // SAFETY: the CPU has the features that `inner` is compiled for by the contract of `multiply_group`.
+        // SAFETY: the CPU has the features that `inner` is compiled for by the contract of
+        // `multiply_group`.
         unsafe { inner::<KIND, SPLIT_SCALE>(group) }
     }
 }
@@ -349,11 +365,13 @@ impl QuantGemm for avx512::Avx512 {
     fn min_rows<F: QuantFormat>() -> usize {
         let amd = matches!(CpuVendor::detect(), CpuVendor::AmdZen5 | CpuVendor::Amd);
         match F::KIND {
-            // Q3_K and Q6_K have separate upper bits and two scales per sub-block: the small-batch kernel, which unpacks again for each eight rows, is
-            // slower than GEMM from eight rows on.
+            // Q3_K and Q6_K have separate upper bits and two scales per sub-block: the small-batch
+            // kernel, which unpacks again for each eight rows, is slower than GEMM from eight rows
+            // on.
             // measured: docs/notes/gemv-and-gemm.md "Rows per kernel"
             QuantKind::ConstZero(_) if F::SPLIT_SCALE && amd => 8,
-            // The small-batch kernel is fast on AMD, where it prefetches in address order: 16 rows take 72 to 88 % of GEMM's time.
+            // The small-batch kernel is fast on AMD, where it prefetches in address order: 16 rows
+            // take 72 to 88 % of GEMM's time.
             // measured: docs/notes/memory-and-prefetch.md "Layout and prefetch"
             _ if amd => 24,
             _ => 16,
@@ -363,7 +381,8 @@ impl QuantGemm for avx512::Avx512 {
     unsafe fn multiply_group<const KIND: u8, const SPLIT_SCALE: bool>(group: &mut TileGroup<'_, '_>) {
         crate::isa::isa_fn! { Avx512;
             fn inner<const KIND: u8, const SPLIT_SCALE: bool>(group: &mut TileGroup<'_, '_>) {
-                // SAFETY: this function is compiled for the ISA, which the CPU has by the contract of `multiply_group`.
+                // SAFETY: this function is compiled for the ISA, which the CPU has by the contract
+                // of `multiply_group`.
                 unsafe {
                     match group.size {
                         3 => multiply_tiles::<avx512::Avx512, 3, KIND, SPLIT_SCALE, 1>(group),
@@ -372,7 +391,8 @@ impl QuantGemm for avx512::Avx512 {
                 }
             }
         }
-        // SAFETY: the CPU has the features that `inner` is compiled for by the contract of `multiply_group`.
+        // SAFETY: the CPU has the features that `inner` is compiled for by the contract of
+        // `multiply_group`.
         unsafe { inner::<KIND, SPLIT_SCALE>(group) }
     }
 }

@@ -4,12 +4,13 @@ use crate::activation::Q8Block;
 use crate::matmul::scratch::CacheLine;
 
 /// Input rows per microkernel block.
-// With three tiles, twelve independent accumulators hide the latency of a dot product: 68 % of the int8 limit, 64 % with 4 × 2, 58 % with 8 × 1 (Xeon).
+// With three tiles, twelve independent accumulators hide the latency of a dot product: 68 % of the
+// int8 limit, 64 % with 4 × 2, 58 % with 8 × 1 (Xeon).
 // measured: docs/notes/gemv-and-gemm.md "Registers and accumulators"
 pub(super) const MR: usize = 4;
 
-/// [`QuantKind`](super::formats::QuantKind) as a const generic argument. Microkernels are generic over this instead of the format: one per kind, not
-/// per format, is compiled.
+/// [`QuantKind`](super::formats::QuantKind) as a const generic argument. Microkernels are generic
+/// over this instead of the format: one per kind, not per format, is compiled.
 pub(super) const AFFINE: u8 = 0;
 pub(super) const SYMMETRIC: u8 = 1;
 pub(super) const CONST_ZERO: u8 = 2;

@@ -1,7 +1,8 @@
 //! int8 input rows × quantized weights in tiles of sixteen rows.
 //!
-//! `small_batch` dispatches by batch size: one row to `gemv`, up to eight rows to kernels that dequantize a tile in registers, many rows to `gemm`,
-//! which unpacks tiles to memory once and multiplies them in `microkernel`. Formats are in `formats`.
+//! `small_batch` dispatches by batch size: one row to `gemv`, up to eight rows to kernels that
+//! dequantize a tile in registers, many rows to `gemm`, which unpacks tiles to memory once and
+//! multiplies them in `microkernel`. Formats are in `formats`.
 #![allow(
     unsafe_code,
     reason = "vector instructions, and addresses that the shapes checked on entry keep in bounds"

@@ -1,16 +1,18 @@
 //! Bounds of 16-bit sums on AVX2 without VNNI. `narrow_avx2` has the kernels.
 //!
-//! `vpmaddubsw` adds the products of two pairs of a quant and an input in 16 bits, and saturates beyond ±32 767. With inputs up to 127 and quants up
-//! to `max_quant`, 32 767 / (2 · 127 · `max_quant`) such sums can be added before a lane may overflow: 8 with 4-bit quants, 4 with 5-bit quants, 2
-//! with 6-bit quants ([`depth`]). Widening to 32 bits (`vpmaddwd`) is then needed once per 8, 4 or 2 products. Sums are exact, so the bits are those
-//! of every other ISA.
+//! `vpmaddubsw` adds the products of two pairs of a quant and an input in 16 bits, and saturates
+//! beyond ±32 767. With inputs up to 127 and quants up to `max_quant`, 32 767 / (2 · 127 ·
+//! `max_quant`) such sums can be added before a lane may overflow: 8 with 4-bit quants, 4 with
+//! 5-bit quants, 2 with 6-bit quants ([`depth`]). Widening to 32 bits (`vpmaddwd`) is then needed
+//! once per 8, 4 or 2 products. Sums are exact, so the bits are those of every other ISA.
 
 use super::formats::QuantFormat;
 
 /// Largest magnitude of an input quant.
 const MAX_INPUT: i32 = 127;
 
-/// Number of `vpmaddubsw` results of quants up to `max_quant` that can be added in 16 bits: 8, 4, 2 or 1.
+/// Number of `vpmaddubsw` results of quants up to `max_quant` that can be added in 16 bits: 8, 4, 2
+/// or 1.
 pub(super) const fn depth(max_quant: i32) -> usize {
     let fit = i16::MAX as i32 / (2 * MAX_INPUT * max_quant);
     // Powers of two, since a sub-block has eight vectors.
@@ -22,10 +24,12 @@ pub(super) const fn depth(max_quant: i32) -> usize {
     }
 }
 
-/// Bias that makes signed quants of a small range unsigned. A power of two, so that −zero point · Σ inputs is a shift of the bias that a `Q8Block` has.
+/// Bias that makes signed quants of a small range unsigned. A power of two, so that −zero point · Σ
+/// inputs is a shift of the bias that a `Q8Block` has.
 pub(super) const SMALL_ZERO_POINT: i32 = 16;
 
-/// Whether a format's signed quants are biased by [`SMALL_ZERO_POINT`]. Quants below 16 become unsigned, and at least four sums of them fit 16 bits.
+/// Whether a format's signed quants are biased by [`SMALL_ZERO_POINT`]. Quants below 16 become
+/// unsigned, and at least four sums of them fit 16 bits.
 pub(super) const fn uses_bias16<F: QuantFormat>() -> bool {
     F::SIGNED && F::MAX_QUANT < SMALL_ZERO_POINT
 }
@@ -51,7 +55,8 @@ mod tests {
     /// The worst case: every quant and every input is the largest.
     #[test]
     fn sums_of_extremes_fit_in_16_bits_and_one_more_would_not() {
-        for (max_quant, deep) in [(3, 8), (7, 8), (15, 8), (16, 8), (28, 4), (31, 4), (63, 2), (127, 1), (128, 1)]
+        for (max_quant, deep) in
+            [(3, 8), (7, 8), (15, 8), (16, 8), (28, 4), (31, 4), (63, 2), (127, 1), (128, 1)]
         {
             assert_eq!(depth(max_quant), deep, "{max_quant}");
             let pair = 2 * MAX_INPUT * max_quant;

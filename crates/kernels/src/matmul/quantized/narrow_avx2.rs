@@ -2,8 +2,8 @@
 
 use super::dots::zero_point_term;
 use super::formats::{QuantFormat, QuantKind};
-use super::narrow::{BIAS16_SHIFT, SMALL_ZERO_POINT, depth_of, uses_bias16};
 use super::microkernel_block::{AFFINE, CONST_ZERO, MR, MicrokernelBlock};
+use super::narrow::{BIAS16_SHIFT, SMALL_ZERO_POINT, depth_of, uses_bias16};
 use crate::activation::{Q8_BLOCK, Q8Block};
 use crate::matmul::scratch::CacheLine;
 use std::arch::asm;
@@ -34,7 +34,8 @@ pub(super) unsafe fn dots<F: QuantFormat, const N: usize>(
     bias: i32,
     x: &[i8; Q8_BLOCK],
 ) -> [__m256i; 2] {
-    // SAFETY: vector j multiplies inputs 4j to 4j + 3, and j is below 8; the ISA by this function's contract.
+    // SAFETY: vector j multiplies inputs 4j to 4j + 3, and j is below 8; the ISA by this function's
+    // contract.
     unsafe {
         let ones = _mm256_set1_epi16(1);
         let mut ints = match F::KIND {
@@ -43,7 +44,8 @@ pub(super) unsafe fn dots<F: QuantFormat, const N: usize>(
             QuantKind::Affine => [_mm256_setzero_si256(); 2],
         };
         let depth = const { if depth_of::<F>() < N { depth_of::<F>() } else { N } };
-        // `depth` results of `vpmaddubsw` are added in 16 bits, which cannot overflow, and then widened by `vpmaddwd` with ones.
+        // `depth` results of `vpmaddubsw` are added in 16 bits, which cannot overflow, and then
+        // widened by `vpmaddwd` with ones.
         for first in (part * N..part * N + N).step_by(depth) {
             let mut pairs = [_mm256_setzero_si256(); 2];
             for j in first..first + depth {
@@ -72,7 +74,8 @@ struct AlignedVector(#[expect(dead_code, reason = "only its address is used")] [
 /// Vector pair `j` of a sub-block's quants: four inputs of each of sixteen outputs.
 ///
 /// # Safety
-/// The CPU has AVX2, and the caller is compiled for it. `lines` are those of a sub-block, and `j` is below 8.
+/// The CPU has AVX2, and the caller is compiled for it. `lines` are those of a sub-block, and `j`
+/// is below 8.
 #[inline(always)]
 unsafe fn quants_of(lines: *const CacheLine, j: usize) -> [__m256i; 2] {
     // SAFETY: a line is two vectors; the rest by this function's contract.
@@ -82,7 +85,8 @@ unsafe fn quants_of(lines: *const CacheLine, j: usize) -> [__m256i; 2] {
     }
 }
 
-/// The four inputs that belong to vector pair `j` of the quants, repeated for each of eight outputs.
+/// The four inputs that belong to vector pair `j` of the quants, repeated for each of eight
+/// outputs.
 ///
 /// # Safety
 /// The CPU has AVX2, and the caller is compiled for it; `j` is below 8.
@@ -105,17 +109,20 @@ macro_rules! compute_now {
 }
 
 crate::isa::isa_fn! { Avx2;
-    /// Integer sums over `n` vector pairs of quants from `first` on, with `DEPTH` products of pairs added in 16 bits.
+    /// Integer sums over `n` vector pairs of quants from `first` on, with `DEPTH` products of pairs
+    /// added in 16 bits.
     ///
     /// # Safety
-    /// The CPU has AVX2, and the caller is compiled for it. `lines` are those of a sub-block, and `x` its inputs.
+    /// The CPU has AVX2, and the caller is compiled for it. `lines` are those of a sub-block, and
+    /// `x` its inputs.
     #[inline]
     unsafe fn narrow_sums<const DEPTH: usize>(
         lines: *const CacheLine,
         (first, n): (usize, usize),
         x: &[*const Q8Block; MR],
     ) -> BlockSums {
-        // SAFETY: indices stay below eight, which a sub-block has; the ISA by this function's contract.
+        // SAFETY: indices stay below eight, which a sub-block has; the ISA by this function's
+        // contract.
         unsafe {
             let ones = _mm256_set1_epi16(1);
             let mut ints = [[_mm256_setzero_si256(); 2]; MR];
@@ -146,12 +153,15 @@ crate::isa::isa_fn! { Avx2;
 }
 
 crate::isa::isa_fn! { Avx2;
-    /// Integer sums over `n` vector pairs of signed quants that are full bytes: two sums of pairs would not fit 16 bits.
+    /// Integer sums over `n` vector pairs of signed quants that are full bytes: two sums of pairs
+    /// would not fit 16 bits.
     ///
-    /// w · x is |w| · x, or |w| · !x + |w| if w is negative, since −x = !x + 1. The sum of the last terms does not depend on x and is unpacked
-    /// as a line of its own ([`store_negatives`]).
-    // `vpsignb` would negate in one instruction, but on Zen 4 it shares two ports with the products, while `vpxor` runs on all four vector ports:
-    // Q8_0 121 → 145 GFLOP/s. A pair of products is at most 2 · 128 · 127 and at least −2 · 128 · 128 = i16::MIN, so it does not saturate.
+    /// w · x is |w| · x, or |w| · !x + |w| if w is negative, since −x = !x + 1. The sum of the last
+    /// terms does not depend on x and is unpacked as a line of its own ([`store_negatives`]).
+    // `vpsignb` would negate in one instruction, but on Zen 4 it shares two ports with the
+    // products, while `vpxor` runs on all four vector ports: Q8_0 121 → 145 GFLOP/s. A pair of
+    // products is at most 2 · 128 · 127 and at least −2 · 128 · 128 = i16::MIN, so it does not
+    // saturate.
     // measured: docs/notes/gemv-and-gemm.md "Sums in 16 bits on AVX2"
     ///
     /// # Safety
@@ -162,7 +172,8 @@ crate::isa::isa_fn! { Avx2;
         (first, n): (usize, usize),
         x: &[*const Q8Block; MR],
     ) -> BlockSums {
-        // SAFETY: indices stay below eight, which a sub-block has; the ISA by this function's contract.
+        // SAFETY: indices stay below eight, which a sub-block has; the ISA by this function's
+        // contract.
         unsafe {
             let ones = _mm256_set1_epi16(1);
             let mut ints = [quants_of(lines, NEGATIVES); MR];
@@ -194,7 +205,8 @@ unsafe fn negatives(quants: __m256i) -> __m256i {
     unsafe { _mm256_cmpgt_epi8(_mm256_setzero_si256(), quants) }
 }
 
-/// Index of the line after eight lines of quants and one of scales: for each output, Σ |w| over the negative quants of a sub-block.
+/// Index of the line after eight lines of quants and one of scales: for each output, Σ |w| over the
+/// negative quants of a sub-block.
 const NEGATIVES: usize = 9;
 
 /// Stores the line [`NEGATIVES`] of a sub-block.
@@ -221,20 +233,24 @@ pub(super) unsafe fn store_negatives(quants: &[[__m256i; 2]; 8], to: &mut CacheL
 }
 
 crate::isa::isa_fn! { Avx2;
-    /// One microkernel block of one tile, with `DEPTH` products of pairs added in 16 bits. Otherwise as
-    /// [`multiply_block`](super::microkernel).
+    /// One microkernel block of one tile, with `DEPTH` products of pairs added in 16 bits.
+    /// Otherwise as [`multiply_block`](super::microkernel).
     ///
     /// # Safety
-    /// The CPU has AVX2. The block is of one tile, and its pointers are valid for the sizes in its fields.
+    /// The CPU has AVX2. The block is of one tile, and its pointers are valid for the sizes in its
+    /// fields.
     pub(super) unsafe fn multiply_block<const KIND: u8, const SPLIT_SCALE: bool, const DEPTH: usize>(
         tile_block: &MicrokernelBlock<'_>,
     ) {
         let halves = 1 + usize::from(SPLIT_SCALE);
         let vectors = 8 / halves;
-        // SAFETY: indices stay below the sizes in the block's fields by this function's contract, which also promises the ISA.
+        // SAFETY: indices stay below the sizes in the block's fields by this function's contract,
+        // which also promises the ISA.
         unsafe {
-            // A local variable with the alignment of a vector makes the compiler align the stack, so that spilled vectors cross no cache line. It
-            // does not align the stack for spills alone: for Q5_K they happened to cross a page, and products took 1.7 times as long (Zen 4).
+            // A local variable with the alignment of a vector makes the compiler align the stack,
+            // so that spilled vectors cross no cache line. It does not align the stack for spills
+            // alone: for Q5_K they happened to cross a page, and products took 1.7 times as long
+            // (Zen 4).
             // measured: docs/notes/gemv-and-gemm.md "Sums in 16 bits on AVX2"
             let aligned = MaybeUninit::<AlignedVector>::uninit();
             asm!("/* {0} */", in(reg) aligned.as_ptr(), options(readonly, nostack, preserves_flags));
@@ -247,7 +263,8 @@ crate::isa::isa_fn! { Avx2;
                 for next in tile_block.next {
                     _mm_prefetch::<_MM_HINT_T0>(next.wrapping_add(sub_block).cast());
                 }
-                // Accumulators are loaded and stored per sub-block: the integer sums of four rows already fill eight of sixteen registers.
+                // Accumulators are loaded and stored per sub-block: the integer sums of four rows
+                // already fill eight of sixteen registers.
                 for half in 0..halves {
                     let of_half = (half * vectors, vectors);
                     let ints = match DEPTH {

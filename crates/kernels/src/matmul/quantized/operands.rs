@@ -15,7 +15,8 @@ pub(crate) struct TileOperands<'a> {
 }
 
 impl<'a> TileOperands<'a> {
-    /// Checks outputs `outs` of `w` against `inputs` input features and `y`; `None` if the weight is not in tiles.
+    /// Checks outputs `outs` of `w` against `inputs` input features and `y`; `None` if the weight
+    /// is not in tiles.
     ///
     /// # Panics
     /// When the shapes do not fit.
@@ -30,7 +31,8 @@ impl<'a> TileOperands<'a> {
         assert!(ty == F::TY && inputs == cols, "{inputs} inputs of {ty} for {cols} of {}", F::TY);
         let range = outs.start <= outs.end && outs.end <= w.rows();
         assert!(range && y.cols() == outs.len(), "outputs {outs:?} of {}", w.rows());
-        // The weight may be a slice that begins inside a tile; kernels compute whole tiles and store the lanes that are outputs.
+        // The weight may be a slice that begins inside a tile; kernels compute whole tiles and
+        // store the lanes that are outputs.
         let outs = first + outs.start..first + outs.end;
         assert!(bytes.len() >= outs.end.div_ceil(ROWS) * layout.tile_bytes(), "tiles");
         Some(TileOperands { bytes, layout, outs })
@@ -76,7 +78,8 @@ impl<'a> TileOperands<'a> {
         let lanes = self.outs.start.max(tile * ROWS)..self.outs.end.min((tile + 1) * ROWS);
         let out = &mut out[lanes.start - self.outs.start..lanes.end - self.outs.start];
         match <&mut [f32; ROWS]>::try_from(&mut *out) {
-            // The common case: a copy of constant length is one or two vector stores instead of a call of `memcpy`.
+            // The common case: a copy of constant length is one or two vector stores instead of a
+            // call of `memcpy`.
             Ok(out) => *out = *sums,
             Err(_) => out.copy_from_slice(&sums[lanes.start - tile * ROWS..lanes.end - tile * ROWS]),
         }

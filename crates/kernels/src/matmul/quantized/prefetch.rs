@@ -5,22 +5,26 @@ use crate::cpu_vendor::CpuVendor;
 use crate::simd::Simd;
 
 /// Prefetch distance in bytes.
-// Decode is 8 % faster than without, and a batch of eight sequences generates 94 instead of 80 t/s (Xeon).
+// Decode is 8 % faster than without, and a batch of eight sequences generates 94 instead of 80 t/s
+// (Xeon).
 // measured: docs/notes/memory-and-prefetch.md "Layout and prefetch"
 const PREFETCH_DISTANCE: usize = 2048;
 
 /// The order in which cache lines are prefetched; the best one depends on the CPU.
-// measured: docs/notes/memory-and-prefetch.md "Layout and prefetch", "Zen 4: the same stream, to L2"
+// measured: docs/notes/memory-and-prefetch.md "Layout and prefetch", "Zen 4: the same stream, to
+// L2"
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PrefetchOrder {
-    /// One stream of quants per tile, 2 kB ahead, and one of the next tiles' scales, which GEMV prefetches to L2. Intel cores keep more
-    /// requests in flight with several address streams than with one, and few of them to L1.
+    /// One stream of quants per tile, 2 kB ahead, and one of the next tiles' scales, which GEMV
+    /// prefetches to L2. Intel cores keep more requests in flight with several address streams than
+    /// with one, and few of them to L1.
     Streams,
-    /// The next group of tiles in address order, 2 kB ahead. A Zen 5 core then reads at 90 to 94 % of the speed of a loop that only reads; at 75 %
-    /// with pairs of tiles as two streams.
+    /// The next group of tiles in address order, 2 kB ahead. A Zen 5 core then reads at 90 to 94 %
+    /// of the speed of a loop that only reads; at 75 % with pairs of tiles as two streams.
     Addresses,
-    /// The next group of tiles in address order, in GEMV to L2. Zen 4 keeps only some 24 requests to L1 in flight: it reads at 50 to 60 % of the speed
-    /// of a loop that only reads with [`PrefetchOrder::Addresses`], and at 75 to 90 % with this order.
+    /// The next group of tiles in address order, in GEMV to L2. Zen 4 keeps only some 24 requests
+    /// to L1 in flight: it reads at 50 to 60 % of the speed of a loop that only reads with
+    /// [`PrefetchOrder::Addresses`], and at 75 to 90 % with this order.
     AddressesToL2,
 }
 
@@ -34,7 +38,8 @@ impl PrefetchOrder {
     }
 }
 
-/// Prefetch addresses while a group of tiles is multiplied: one for quants, one for the other planes of a tile (upper bits and scales).
+/// Prefetch addresses while a group of tiles is multiplied: one for quants, one for the other
+/// planes of a tile (upper bits and scales).
 pub(super) struct PrefetchPolicy {
     /// Prefetched with the first sub-block of the current unrolled group.
     at: [*const u8; 2],
@@ -44,7 +49,8 @@ pub(super) struct PrefetchPolicy {
     sub_block_steps: [usize; 2],
     /// From one tile to the next.
     tile_step: usize,
-    /// Address at which the stream of quants ends, and address at which it continues: the next tile.
+    /// Address at which the stream of quants ends, and address at which it continues: the next
+    /// tile.
     jump: [*const u8; 2],
 }
 
@@ -69,10 +75,12 @@ impl PrefetchPolicy {
         let (at, sub_block_steps, tile_step, jump) = match order {
             PrefetchOrder::Streams => {
                 let end = start.wrapping_add(blocks * quants * F::SUB_BLOCKS);
-                // Whole blocks, so that `advance` reaches the end of the quants exactly and compares for equality.
+                // Whole blocks, so that `advance` reaches the end of the quants exactly and
+                // compares for equality.
                 let ahead = PREFETCH_DISTANCE.next_multiple_of(quants * F::SUB_BLOCKS);
                 let from = start.wrapping_add(ahead);
-                // If the tile's quants are shorter than the distance, prefetching starts in the next tiles.
+                // If the tile's quants are shorter than the distance, prefetching starts in the
+                // next tiles.
                 let from = if from < end {
                     from
                 } else {
@@ -82,8 +90,9 @@ impl PrefetchPolicy {
                 ([from, rest], [quants, rest_bytes], planes.tile_bytes, [end, next])
             }
             PrefetchOrder::Addresses | PrefetchOrder::AddressesToL2 => {
-                // Each sub-block of each tile prefetches the following `step` bytes: one sequential stream over all planes. It never reaches the null
-                // address, so `advance` does not jump.
+                // Each sub-block of each tile prefetches the following `step` bytes: one sequential
+                // stream over all planes. It never reaches the null address, so `advance` does not
+                // jump.
                 let from = next.wrapping_add(PREFETCH_DISTANCE);
                 let step = quants + rest_bytes;
                 ([from, from.wrapping_add(quants)], [tiles * step; 2], step, [std::ptr::null(); 2])
@@ -93,7 +102,8 @@ impl PrefetchPolicy {
         PrefetchPolicy { at, group_steps, sub_block_steps, tile_step, jump }
     }
 
-    /// Prefetches for one sub-block of one tile: quants to L2 if `QUANTS_TO_L2`, else to L1; the other planes likewise.
+    /// Prefetches for one sub-block of one tile: quants to L2 if `QUANTS_TO_L2`, else to L1; the
+    /// other planes likewise.
     ///
     /// # Safety
     /// The caller is compiled for the ISA of `L`, and the CPU has it.
@@ -108,7 +118,8 @@ impl PrefetchPolicy {
         };
         let (quants, rest) = (at(0), at(1));
         let rest_lines = (F::REST_BYTES / F::SUB_BLOCKS).div_ceil(64);
-        // SAFETY: a prefetch never faults, whatever the address; the ISA by this function's contract.
+        // SAFETY: a prefetch never faults, whatever the address; the ISA by this function's
+        // contract.
         unsafe {
             for line in 0..F::QUANT_VECTORS / F::SUB_BLOCKS {
                 let line = quants.wrapping_add(line * 64);

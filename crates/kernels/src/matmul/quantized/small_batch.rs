@@ -1,10 +1,11 @@
-//! Dispatch by batch size, and small batches: up to eight input rows share each tile, unpacked in registers.
+//! Dispatch by batch size, and small batches: up to eight input rows share each tile, unpacked in
+//! registers.
 //!
-//! An output is y = Σ over sub-blocks of 32 inputs, in order, of scale · (input scale · Σ quant · input quant) − min · (input scale · Σ input quants).
-//! The inner sum is exact in int32. One FMA adds each term. With a constant zero point the integer
-//! sum already subtracts it, and the second term is omitted. Formats with a scale per 16 inputs
-//! have two terms of each kind per sub-block. The bits of the result therefore depend only on the
-//! operands, not on batch size or ISA.
+//! An output is y = Σ over sub-blocks of 32 inputs, in order, of scale · (input scale · Σ quant ·
+//! input quant) − min · (input scale · Σ input quants). The inner sum is exact in int32. One FMA
+//! adds each term. With a constant zero point the integer sum already subtracts it, and the second
+//! term is omitted. Formats with a scale per 16 inputs have two terms of each kind per sub-block.
+//! The bits of the result therefore depend only on the operands, not on batch size or ISA.
 
 use super::formats::{PlaneAddresses, QuantFormat};
 use super::gemm;
@@ -18,8 +19,8 @@ use crate::matmul::args::{MatmulArgs, input_row};
 use crate::{MatmulScratch, QuantizedInput};
 use std::sync::atomic::{Ordering, compiler_fence};
 
-/// Bytes of tiles that are multiplied with all rows before the next tiles: a part of an L2 of 1 or 2 MB, so that only the first pass over up to eight
-/// rows reads them from memory.
+/// Bytes of tiles that are multiplied with all rows before the next tiles: a part of an L2 of 1 or
+/// 2 MB, so that only the first pass over up to eight rows reads them from memory.
 const TILE_BLOCK_BYTES: usize = 384 << 10;
 
 /// A [`MatmulFn`](crate::MatmulFn) for int8 inputs.
@@ -50,11 +51,13 @@ pub(super) unsafe fn multiply<L: QuantGemm, F: QuantFormat>(
         while row < rows {
             macro_rules! rows {
                 ($m:literal) => {{
-                    // If fewer rows remain, the last one is repeated and the results of its repetitions are discarded.
+                    // If fewer rows remain, the last one is repeated and the results of its
+                    // repetitions are discarded.
                     let blocks: [*const Q8Block; $m] =
                         std::array::from_fn(|i| x.row(input_row(row_ids, (row + i).min(rows - 1))).as_ptr());
                     for tile in from..to {
-                        // SAFETY: `TileOperands::new` has checked that the tile and the input rows have the layout's blocks.
+                        // SAFETY: `TileOperands::new` has checked that the tile and the input rows
+                        // have the layout's blocks.
                         let sums = unsafe {
                             tile_rows::<L, F, $m>(order, &operands.planes(tile), layout.blocks(), &blocks)
                         };
@@ -74,7 +77,8 @@ pub(super) unsafe fn multiply<L: QuantGemm, F: QuantFormat>(
                 2 => rows!(2),
                 _ => {
                     let x = x.row(input_row(row_ids, row)).as_ptr();
-                    // SAFETY: `TileOperands::new` has checked that the input rows have the layout's blocks.
+                    // SAFETY: `TileOperands::new` has checked that the input rows have the layout's
+                    // blocks.
                     unsafe { gemv::multiply::<L, F>(order, &operands, from..to, x, y.row_mut(row)) };
                     row += 1;
                 }
@@ -87,7 +91,8 @@ pub(super) unsafe fn multiply<L: QuantGemm, F: QuantFormat>(
 /// Sixteen outputs of `M` input rows.
 ///
 /// # Safety
-/// The caller is compiled for the ISA of `L`, and the CPU has it. The planes are those of a tile of `blocks` blocks, and each row of `x` is as long.
+/// The caller is compiled for the ISA of `L`, and the CPU has it. The planes are those of a tile of
+/// `blocks` blocks, and each row of `x` is as long.
 #[inline(always)]
 unsafe fn tile_rows<L: QuantGemm, F: QuantFormat, const M: usize>(
     order: PrefetchOrder,
@@ -95,7 +100,8 @@ unsafe fn tile_rows<L: QuantGemm, F: QuantFormat, const M: usize>(
     blocks: usize,
     x: &[*const Q8Block; M],
 ) -> [[f32; 16]; M] {
-    // SAFETY: `b`, `g` and the unrolled index stay below what tile and rows have; the ISA by this function's contract.
+    // SAFETY: `b`, `g` and the unrolled index stay below what tile and rows have; the ISA by this
+    // function's contract.
     unsafe {
         let mut prefetch = PrefetchPolicy::new::<F>(order, planes, blocks, 1);
         let mut sums = [L::splat_f32(0.0); M];

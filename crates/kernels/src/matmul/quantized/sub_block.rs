@@ -5,10 +5,12 @@ use super::microkernel::QuantGemm;
 use crate::activation::Q8Block;
 use crate::simd::Simd;
 
-/// Adds the terms of sub-block `S` of unrolled group `g` of block `b` to the accumulators of `M` input rows.
+/// Adds the terms of sub-block `S` of unrolled group `g` of block `b` to the accumulators of `M`
+/// input rows.
 ///
 /// # Safety
-/// The caller is compiled for the ISA of `L`, and the CPU has it. The tile at `planes` and each row of `x` have the sub-block.
+/// The caller is compiled for the ISA of `L`, and the CPU has it. The tile at `planes` and each row
+/// of `x` have the sub-block.
 #[inline(always)]
 pub(super) unsafe fn sub_block<L: QuantGemm, F: QuantFormat, const M: usize, const S: usize>(
     planes: &PlaneAddresses,
@@ -17,14 +19,15 @@ pub(super) unsafe fn sub_block<L: QuantGemm, F: QuantFormat, const M: usize, con
     x: &[*const Q8Block; M],
     sums: &mut [L::F32x16; M],
 ) {
-    // SAFETY: tile and rows have the sub-block, and the CPU the ISA, by this function's contract; a `Q8Block` has 32 quants.
+    // SAFETY: tile and rows have the sub-block, and the CPU the ISA, by this function's contract; a
+    // `Q8Block` has 32 quants.
     unsafe {
         let quants = F::quants::<L, S>(planes, b, g);
         let scales = F::scales::<L, S>(planes, b, g);
         let mins = F::mins::<L, S>(planes, b, g, scales);
         for m in 0..M {
-            // Products are exact in int32. Scale and min terms are added by one FMA each, in the order of the microkernel, so that the bits
-            // do not depend on the batch size.
+            // Products are exact in int32. Scale and min terms are added by one FMA each, in the
+            // order of the microkernel, so that the bits do not depend on the batch size.
             let block = &*x[m].add(b * F::SUB_BLOCKS + g * F::UNROLL + S);
             let mut sum = sums[m];
             if F::SPLIT_SCALE {
@@ -47,7 +50,8 @@ pub(super) unsafe fn sub_block<L: QuantGemm, F: QuantFormat, const M: usize, con
     }
 }
 
-/// Vectors as arrays. Not `map`: its closure is not always inlined, and is then compiled without the ISA's instructions.
+/// Vectors as arrays. Not `map`: its closure is not always inlined, and is then compiled without
+/// the ISA's instructions.
 ///
 /// # Safety
 /// The caller is compiled for the ISA of `L`, and the CPU has it.

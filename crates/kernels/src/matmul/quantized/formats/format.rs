@@ -20,16 +20,20 @@ pub(crate) struct PlaneAddresses {
 
 /// A quantized format in tiles of sixteen weight rows: weight = scale · quant − min.
 ///
-/// A sub-block is 32 inputs. Methods read sub-block `g · UNROLL + S` of block `b`, for all sixteen rows.
+/// A sub-block is 32 inputs. Methods read sub-block `g · UNROLL + S` of block `b`, for all sixteen
+/// rows.
 ///
 /// # Safety
-/// Methods are called in code that is compiled for the ISA of `L`, on a CPU that has it. `p` holds the planes of a tile of this format with
-/// more than `b` blocks, `S` is below `UNROLL`, and `g` below `SUB_BLOCKS / UNROLL`.
+/// Methods are called in code that is compiled for the ISA of `L`, on a CPU that has it. `p` holds
+/// the planes of a tile of this format with more than `b` blocks, `S` is below `UNROLL`, and `g`
+/// below `SUB_BLOCKS / UNROLL`.
 pub(crate) trait QuantFormat {
     const TY: TensorType;
     const SUB_BLOCKS: usize;
-    /// Sub-blocks that kernels unroll; the `SUB_BLOCKS / UNROLL` groups of a block are a loop at run time.
-    // Unrolling all eight sub-blocks of a K-quant took half of this crate's compile time and gained nothing.
+    /// Sub-blocks that kernels unroll; the `SUB_BLOCKS / UNROLL` groups of a block are a loop at
+    /// run time.
+    // Unrolling all eight sub-blocks of a K-quant took half of this crate's compile time and gained
+    // nothing.
     // measured: docs/notes/build-time.md
     const UNROLL: usize = if Self::SUB_BLOCKS < 4 { Self::SUB_BLOCKS } else { 4 };
     /// Vectors of quants per block.
@@ -40,15 +44,17 @@ pub(crate) trait QuantFormat {
     const MAX_QUANT: i32;
     /// How quants become weights.
     const KIND: QuantKind = QuantKind::Affine;
-    /// Quants are signed bytes; otherwise they are unsigned, at most 63 before [shifting](QuantKind::left_shift).
+    /// Quants are signed bytes; otherwise they are unsigned, at most 63 before
+    /// [shifting](QuantKind::left_shift).
     const SIGNED: bool = matches!(Self::KIND, QuantKind::Symmetric);
     /// A min is subtracted from results.
     const HAS_MIN: bool = matches!(Self::KIND, QuantKind::Affine);
     /// Each 16 inputs have their own scale (and min); otherwise each 32.
     const SPLIT_SCALE: bool = false;
 
-    /// Quants of a sub-block: vector j has inputs 4j to 4j + 3 of each row, as `vpdpbusd` multiplies them. With a
-    /// [constant zero point](QuantKind::ConstZero), they are [shifted left](QuantKind::left_shift) on ISAs that multiply full bytes.
+    /// Quants of a sub-block: vector j has inputs 4j to 4j + 3 of each row, as `vpdpbusd`
+    /// multiplies them. With a [constant zero point](QuantKind::ConstZero), they are [shifted
+    /// left](QuantKind::left_shift) on ISAs that multiply full bytes.
     unsafe fn quants<L: Simd, const S: usize>(p: &PlaneAddresses, b: usize, g: usize) -> [L::I8x64; 8];
     /// Scales of the sub-block's two halves, or its one scale twice.
     unsafe fn scales<L: Simd, const S: usize>(p: &PlaneAddresses, b: usize, g: usize) -> [L::F32x16; 2];
@@ -60,7 +66,8 @@ pub(crate) trait QuantFormat {
         scales: [L::F32x16; 2],
     ) -> [L::F32x16; 2];
 
-    /// The scale of the quants as [`quants`](Self::quants) returns them, from a stored scale: divided by 2^left shift, which is exact.
+    /// The scale of the quants as [`quants`](Self::quants) returns them, from a stored scale:
+    /// divided by 2^left shift, which is exact.
     #[inline(always)]
     unsafe fn scale_for_quants<L: Simd>(scale: L::F32x16) -> L::F32x16 {
         let left_shift = Self::KIND.left_shift::<L>();
@@ -72,22 +79,25 @@ pub(crate) trait QuantFormat {
     }
 }
 
-/// How quants become weights. Determines an accumulator's initial value and whether a min term follows.
+/// How quants become weights. Determines an accumulator's initial value and whether a min term
+/// follows.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum QuantKind {
     /// Unsigned quants from 0 to 63, with a min per scale.
     Affine,
     /// Signed quants without a min. ISAs whose dot product takes unsigned quants bias them by 128.
     Symmetric,
-    /// Unsigned quants with a constant power-of-two zero point of at most 32. ISAs that multiply full bytes shift quants left until the zero point is 128.
-    /// The accumulator then starts at `Q8Block::bias`, as for biased signed quants.
+    /// Unsigned quants with a constant power-of-two zero point of at most 32. ISAs that multiply
+    /// full bytes shift quants left until the zero point is 128. The accumulator then starts at
+    /// `Q8Block::bias`, as for biased signed quants.
     // Eight rows of Q4_0 take 436 instead of 707 µs, of Q5_0 450 instead of 613 µs (Zen 5).
     // measured: docs/notes/gemv-and-gemm.md "Registers and accumulators"
     ConstZero(u32),
 }
 
 impl QuantKind {
-    /// How far −128 · Σ inputs is shifted right to become −zero point · Σ inputs; 0 without a constant zero point.
+    /// How far −128 · Σ inputs is shifted right to become −zero point · Σ inputs; 0 without a
+    /// constant zero point.
     pub const fn shift(self) -> u32 {
         match self {
             QuantKind::ConstZero(zero_point) => 128u32.ilog2() - zero_point.ilog2(),
@@ -146,8 +156,8 @@ pub(super) unsafe fn scale_at(p: &PlaneAddresses, b: usize, count: usize, index:
     unsafe { p.scales.add((b * count + index) * 16) }
 }
 
-/// Eight vectors from an expression of j. A macro rather than a closure or `map`: a closure that is not inlined is compiled without the ISA's
-/// instructions.
+/// Eight vectors from an expression of j. A macro rather than a closure or `map`: a closure that is
+/// not inlined is compiled without the ISA's instructions.
 macro_rules! eight {
     (|$j:ident| $body:expr) => {
         eight!($j, $body, 0 1 2 3 4 5 6 7)
@@ -207,7 +217,8 @@ macro_rules! nibbles_shifted {
     };
 }
 
-/// Mins of a format with a constant zero point: zero point · scale. Only AMX reads them; other kernels subtract the zero point in the integer sum.
+/// Mins of a format with a constant zero point: zero point · scale. Only AMX reads them; other
+/// kernels subtract the zero point in the integer sum.
 macro_rules! constant_min {
     ($zero_point:literal) => {
         const KIND: QuantKind = QuantKind::ConstZero($zero_point);

@@ -8,7 +8,8 @@ use super::format::*;
 use crate::simd::Simd;
 use latent_types::TensorType;
 
-/// Scales and mins of Q4_K and Q5_K: `d` and `dmin` per super-block, a 6-bit scale and a 6-bit min per sub-block, which tiles store as bytes.
+/// Scales and mins of Q4_K and Q5_K: `d` and `dmin` per super-block, a 6-bit scale and a 6-bit min
+/// per sub-block, which tiles store as bytes.
 macro_rules! k_scales {
     () => {
         #[inline(always)]
@@ -104,7 +105,8 @@ impl QuantFormat for Q6K {
             eight!(|j| {
                 let bytes = L::load(quants_at(p, b, 32, g * 16 + S % 2 * 8 + j));
                 let upper = L::load(high_at(p, b, 16, g * 8 + j));
-                // Full bytes: 6-bit quants are shifted left by 2, which moves the zero point from 32 to 128.
+                // Full bytes: 6-bit quants are shifted left by 2, which moves the zero point from
+                // 32 to 128.
                 if L::FULL_BYTES {
                     let low = if S % 4 < 2 {
                         L::shift_mask::<0, 2>(bytes, 15)
@@ -169,7 +171,8 @@ impl QuantFormat for Q3K {
         unsafe {
             eight!(|j| {
                 let (lower, upper) = (L::load(quants_at(p, b, 16, g * 8 + j)), L::load(high_at(p, b, 8, j)));
-                // Full bytes: 3-bit quants are shifted left by 5, which moves the zero point from 4 to 128.
+                // Full bytes: 3-bit quants are shifted left by 5, which moves the zero point from 4
+                // to 128.
                 if L::FULL_BYTES {
                     L::or(bit_pair!(lower, S, 5), L::bit::<7>(upper, 4 * g + S))
                 } else {

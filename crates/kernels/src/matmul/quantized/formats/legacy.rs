@@ -38,7 +38,8 @@ impl QuantFormat for Q4_1 {
     second_scale_is_min!();
 }
 
-/// Nibbles with their fifth bit, whose value is `$fifth`. The plane of upper bits has one bit per quant, 64 per vector.
+/// Nibbles with their fifth bit, whose value is `$fifth`. The plane of upper bits has one bit per
+/// quant, 64 per vector.
 macro_rules! fifth_bits {
     ($p:expr, $b:expr, $nibbles:expr, $fifth:expr) => {{
         let low: [L::I8x64; 8] = $nibbles;
