@@ -8,7 +8,7 @@
 use latent_threads::{PinPolicy, Placement, ThreadPool, Topology, parallelism};
 use std::time::Instant;
 
-/// Barriers of a measurement, and how many are made, of which the best counts.
+/// Barriers per measurement, and number of measurements, of which the best is reported.
 const BARRIERS: usize = 2000;
 const ROUNDS: usize = 9;
 

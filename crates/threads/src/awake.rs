@@ -1,11 +1,14 @@
 //! Number of awake workers over all thread pools of the process.
 //!
-//! If more workers are awake than there are CPUs, a spinning waiter takes the CPU from a worker that it may wait for. Several pools are awake
-//! at once when a process runs several engines.
+//! If more workers are awake than the machine has CPUs, a spinning waiter may take the CPU of a
+//! worker that it waits for. This happens when a process runs several engines: two engines of two
+//! threads took 1.9 times as long concurrently as one after the other (Zen 3).
+// measured: docs/notes/threads-and-placement.md "Sharing cores with another program"
 
 use std::sync::atomic::{AtomicIsize, Ordering};
 
-/// Wraps below 0 for a moment if a caller that is not counted parks.
+/// Signed, since it is negative for a moment if a caller without a guard parks.
+// Relaxed: the count is a heuristic and protects no data.
 static AWAKE: AtomicIsize = AtomicIsize::new(0);
 
 /// Counts the current thread as awake until it is dropped.
@@ -24,7 +27,7 @@ impl Drop for AwakeGuard {
     }
 }
 
-/// Runs `park`, during which the current thread does not count as awake.
+/// Runs `park`, not counting the current thread as awake meanwhile.
 pub(super) fn while_parked(park: impl FnOnce()) {
     AWAKE.fetch_sub(1, Ordering::Relaxed);
     park();

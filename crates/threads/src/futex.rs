@@ -1,10 +1,10 @@
-//! Parking until a word changes, by Linux's futex: no lock needed.
+//! Parking until a word changes, by Linux's futex, without a lock.
 
 use libc::{FUTEX_PRIVATE_FLAG, FUTEX_WAIT, FUTEX_WAKE, SYS_futex, syscall, timespec};
 use std::ptr::null;
 use std::sync::atomic::AtomicU32;
 
-/// Empty: the kernel keeps the list of parked threads.
+/// Empty, since the kernel keeps the list of parked threads.
 pub(super) struct Parking;
 
 impl Parking {
@@ -14,8 +14,11 @@ impl Parking {
 
     /// Parks while `word` is `value`; may return early.
     pub(super) fn sleep(&self, word: &AtomicU32, value: u32) {
-        // SAFETY: the word outlives the call, which only reads it, and without a timeout. An error means that the word has changed already, or a
-        // signal; the caller checks again either way.
+        // The kernel compares the word and parks atomically with respect to `FUTEX_WAKE`, so a
+        // wake-up after the change is not lost. An error means that the word has already changed,
+        // or a signal; the caller checks again in both cases. PRIVATE skips the look-up for words
+        // shared between processes.
+        // SAFETY: the word outlives the call, which only reads it. The timeout is null.
         unsafe {
             syscall(SYS_futex, word.as_ptr(), FUTEX_WAIT | FUTEX_PRIVATE_FLAG, value, null::<timespec>());
         }
@@ -23,7 +26,7 @@ impl Parking {
 
     /// Wakes all threads parked on `word`, which the caller has changed.
     pub(super) fn wake_all(&self, word: &AtomicU32) {
-        // SAFETY: the call uses the address of the word only; it fails for a bad address alone
+        // SAFETY: the call uses the word only as an address; it fails only for an invalid one.
         unsafe {
             syscall(SYS_futex, word.as_ptr(), FUTEX_WAKE | FUTEX_PRIVATE_FLAG, i32::MAX);
         }

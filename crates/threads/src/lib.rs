@@ -1,15 +1,16 @@
 //! A persistent thread pool that runs every phase of every step.
 //!
-//! The caller is worker 0 and computes too, so that a pool of one starts no thread. Between phases workers
-//! meet at a [barrier](PoolWorker::barrier). Each worker computes its static [share](PoolWorker::share) of dense work
-//! from its index, without synchronization; work of uneven cost is cut into chunks and taken from [work
-//! queues](PoolWorker::for_each_chunk).
+//! The caller is worker 0 and computes too, so that a pool of one starts no thread. Between phases
+//! workers meet at a [barrier](PoolWorker::barrier). Each worker computes its static
+//! [share](PoolWorker::share) of dense work from its index, without synchronization. Work of uneven
+//! cost is divided into chunks and taken from [work queues](PoolWorker::for_each_chunk).
 //!
-//! While other programs use the CPUs, fewer workers are often faster: [`ThreadPool::begin_step`] measures and chooses how many take part.
+//! While other programs use the CPUs, fewer workers are often faster. [`ThreadPool::begin_step`]
+//! measures the steps and chooses the number of workers.
 //!
-//! On a machine with several memory nodes, the workers of a node have consecutive indices ([`Placement`]),
-//! and so have their shares of a weight's outputs: the worker that packs a weight row also reads it, and the
-//! system places memory on the node that writes it first.
+//! On a machine with several memory nodes, the workers of a node have consecutive indices
+//! ([`Placement`]), and so do their shares of a weight's outputs. The worker that packs a weight
+//! row also reads it, and the system places memory on the node that writes it first.
 #![allow(
     unsafe_code,
     reason = "a job borrowed by the caller is run by threads that outlive the borrow's type"
@@ -48,12 +49,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{JoinHandle, ThreadId};
 use std::time::{Duration, Instant};
-use team::{TeamOrder, WorkerBench, WorkerTeam};
+use team::{IdleWorker, TeamCommand, WorkerTeam};
 use team_size::TeamSize;
 use work_queue::WorkQueues;
 
-/// How long a waiter spins before it parks: several times the cost of parking and waking (30 µs on a virtual
-/// machine), far less than a time slice.
+/// How long a waiter spins before it parks: several times the cost of parking and waking (30 µs on
+/// a virtual machine), far less than a time slice.
 // measured: docs/notes/threads-and-placement.md "Cost of a barrier"
 const SPIN: Duration = Duration::from_micros(200);
 
@@ -68,15 +69,16 @@ unsafe impl Sync for PoolJob {}
 
 struct PoolState {
     placement: Placement,
-    /// One per worker, where it sleeps while it is not in the team. The caller's is not used.
-    benches: Box<[WorkerBench<PoolJob>]>,
+    /// Where each worker sleeps while it is not in the team. The caller's entry is unused.
+    idle: Box<[IdleWorker<PoolJob>]>,
     delays: RunDelays,
     /// The first panic of a worker in the current job.
     panic: Mutex<Option<Box<dyn Any + Send>>>,
 }
 
-/// Bytes of stack for a thread that runs kernels. A kernel of an unoptimized build has a frame of 2 MB, since none of its hundreds of inlined
-/// functions share memory; pages that are not used take none.
+/// Bytes of stack for a thread that runs kernels. A kernel of an unoptimized build has a frame of 2
+/// MB, since its hundreds of inlined functions do not share stack slots. Unused pages take no
+/// memory.
 pub const KERNEL_STACK: usize = 4 << 20;
 
 /// Kinds of steps for which [`ThreadPool::begin_step`] chooses the number of workers separately.
@@ -91,16 +93,17 @@ pub struct ThreadPool {
     step: StepRecord,
 }
 
-/// The step that runs, for [`ThreadPool::begin_step`].
+/// The current step, for [`ThreadPool::begin_step`].
 #[derive(Default)]
 struct StepRecord {
     kind: usize,
     rows: usize,
-    /// Time that jobs took since the step began.
-    took: Duration,
+    /// Time spent in jobs since the step began.
+    elapsed: Duration,
     /// The thread that ran the last job, as worker 0.
     caller: Option<ThreadId>,
-    /// The kind of steps and the counters of its members when its window began.
+    /// The kind of steps that is measured, and the delay counters of the members when its window
+    /// began.
     window: Option<(usize, Vec<Option<Duration>>)>,
 }
 
@@ -108,14 +111,14 @@ struct StepRecord {
 pub struct PoolWorker<'a> {
     /// 0 ≤ index < count.
     pub index: usize,
-    /// Workers that take part in the job.
+    /// Workers of the job.
     pub count: usize,
-    /// Index of its memory node in `nodes`.
+    /// Index of the worker's memory node in `nodes`.
     node: usize,
     nodes: &'a [Range<usize>],
     inner: &'a Barrier,
     work_queues: &'a WorkQueues,
-    /// Lists of chunks that it has started in this job.
+    /// Number of chunk lists that this worker has started in this job.
     lists: Cell<u64>,
 }
 
@@ -125,13 +128,13 @@ impl ThreadPool {
         ThreadPool::placed(&Placement::anywhere(threads))
     }
 
-    /// A pool with a worker per place. Where the system refuses to bind a worker, it runs unbound. The caller
-    /// of [`ThreadPool::run`] is worker 0 and bound only while the job runs.
+    /// A pool with the workers of a placement. If the system refuses to bind a worker, it runs
+    /// unbound. The caller of [`ThreadPool::run`] is worker 0 and bound only while the job runs.
     pub fn placed(placement: &Placement) -> std::io::Result<ThreadPool> {
         let threads = placement.threads();
         let shared = Arc::new(PoolState {
             placement: placement.clone(),
-            benches: (0..threads).map(|_| WorkerBench::new(placement.parallelism())).collect(),
+            idle: (0..threads).map(|_| IdleWorker::new(placement.parallelism())).collect(),
             delays: RunDelays::new(threads),
             panic: Mutex::new(None),
         });
@@ -144,10 +147,11 @@ impl ThreadPool {
             match builder.spawn(move || worker(&shared, index, own)) {
                 Ok(handle) => handles.push(handle),
                 Err(error) => {
-                    // those already started wait at a gate that would never open otherwise
+                    // The threads already started wait at a gate that never opens without the
+                    // missing ones.
                     team.gate.break_open();
                     for handle in handles {
-                        // a worker that has run no job cannot have panicked
+                        // A worker that has run no job cannot have panicked.
                         let _ = handle.join();
                     }
                     return Err(error);
@@ -163,59 +167,68 @@ impl ThreadPool {
         self.shared.placement.threads()
     }
 
-    /// Their nodes and CPUs.
+    /// Memory nodes and CPUs of the workers.
     pub fn placement(&self) -> &Placement {
         &self.shared.placement
     }
 
-    /// Runs `job` on every worker of the present team, and returns when all are done.
+    /// Runs `job` on every worker of the current team, and returns when all are done.
     ///
     /// # Panics
     /// With the panic of a worker, after every worker has stopped.
     pub fn run(&mut self, job: &(dyn Fn(&PoolWorker<'_>) + Sync)) {
-        // SAFETY: only the lifetime changes; workers use the job between the two gates below, while `job` is
-        // borrowed.
+        // SAFETY: only the lifetime changes. Workers use the job only between the two gates below,
+        // while `job` is borrowed: a panic in it is caught, so this function does not return before
+        // the second gate.
         let erased = PoolJob(unsafe {
             std::mem::transmute::<
                 *const (dyn Fn(&PoolWorker<'_>) + Sync + '_),
                 *const (dyn Fn(&PoolWorker<'_>) + Sync),
             >(job)
         });
+        // The gate publishes the reset queues and the command to the members.
         self.team.work_queues.reset();
-        // SAFETY: every other member waits at the gate, and reads the order only after it has opened.
-        unsafe { self.team.set_order(TeamOrder::Run(erased)) };
+        // SAFETY: every other member waits at the gate, and reads the command only after it has
+        // opened.
+        unsafe { self.team.set_command(TeamCommand::Run(erased)) };
         let _bound = self.shared.placement.cpus(0).and_then(AffinityGuard::to);
         let _awake = AwakeGuard::new();
         let start = Instant::now();
         self.team.gate.wait(0);
         run_caught(&self.shared, &self.team, 0, job);
         self.team.gate.wait(0);
-        self.step.took += start.elapsed();
+        self.step.elapsed += start.elapsed();
         let panic = self.shared.panic.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(panic) = panic {
+            // All members have passed the second gate, so the inner barrier has no waiters and can
+            // be restored for the next job.
             self.team.inner.reset();
             resume_unwind(panic);
         }
     }
 
-    /// Begins a step of `rows` rows: the jobs until the next call. Ends the step before, and chooses how many workers run the new one by what
-    /// steps of its `kind` (less than [`STEP_KINDS`]) have taken. Results of jobs must not depend on the number of workers.
+    /// Begins a step of `rows` rows, which includes the jobs until the next call, and ends the
+    /// previous step. Chooses the number of workers by the measured times of steps of this `kind`
+    /// (less than [`STEP_KINDS`]). Results of jobs must not depend on the number of workers.
     pub fn begin_step(&mut self, kind: usize, rows: usize) {
         if self.threads() == 1 {
             return;
         }
+        // The counter of a thread is found through `/proc/thread-self`, so a new caller must open
+        // its own.
         let caller = std::thread::current().id();
         if self.step.caller.replace(caller) != Some(caller) {
             self.shared.delays.register(0);
             self.step.window = None;
         }
-        let took = std::mem::take(&mut self.step.took);
-        if took > Duration::ZERO {
-            self.sizes[self.step.kind].record(self.step.rows, took);
+        let elapsed = std::mem::take(&mut self.step.elapsed);
+        if elapsed > Duration::ZERO {
+            self.sizes[self.step.kind].record(self.step.rows, elapsed);
         }
         (self.step.kind, self.step.rows) = (kind, rows);
         if self.sizes[kind].window_is_over() {
-            // a window in which steps of another kind ran says nothing about delays
+            // Delay counters also count steps of other kinds, so a window in which another kind ran
+            // has no delays.
             let before = self.step.window.take().filter(|(of, _)| *of == kind).map(|(_, before)| before);
             let delays = before.map_or_else(Vec::new, |before| {
                 let since = |(before, now): (&Option<Duration>, Option<Duration>)| {
@@ -234,7 +247,8 @@ impl ThreadPool {
         }
     }
 
-    /// Lets all workers run the jobs until the next [`begin_step`](Self::begin_step), such as those that are profiled.
+    /// Runs jobs on all workers until the next [`begin_step`](Self::begin_step), for example while
+    /// profiling.
     pub fn use_all_workers(&mut self) {
         self.step = StepRecord::default();
         if self.active() < self.threads() {
@@ -242,26 +256,27 @@ impl ThreadPool {
         }
     }
 
-    /// Workers that run jobs at present, the caller included. The others sleep.
+    /// Number of workers of the current team, the caller included. The others sleep.
     pub fn active(&self) -> usize {
         self.team.members.len()
     }
 
-    /// The counters of the members.
+    /// The delay counters of the members.
     fn delays(&self) -> Vec<Option<Duration>> {
         self.team.members.iter().map(|&member| self.shared.delays.of(member)).collect()
     }
 
-    /// Lets these workers run the jobs from now on. They are ascending, and the first is 0.
+    /// Makes these workers the team. They are ascending, and the first is 0.
     fn regroup(&mut self, members: &[usize]) {
         let next = Arc::new(self.shared.team(members));
         // SAFETY: every other member waits at the gate.
-        unsafe { self.team.set_order(TeamOrder::Regroup(Arc::clone(&next))) };
-        // at the first gate they learn of it, at the second all have
+        unsafe { self.team.set_command(TeamCommand::Regroup(Arc::clone(&next))) };
+        // After the first gate the members read the command, and at the second gate all have read
+        // it: the old team may then be dropped.
         self.team.gate.wait(0);
         self.team.gate.wait(0);
         for &member in next.members.iter().filter(|&&member| self.team.position(member).is_none()) {
-            self.shared.benches[member].call(Some(Arc::clone(&next)));
+            self.shared.idle[member].wake(Some(Arc::clone(&next)));
         }
         self.team = next;
         self.step.window = None;
@@ -271,13 +286,13 @@ impl ThreadPool {
 impl Drop for ThreadPool {
     fn drop(&mut self) {
         // SAFETY: every other member waits at the gate.
-        unsafe { self.team.set_order(TeamOrder::Stop) };
+        unsafe { self.team.set_command(TeamCommand::Stop) };
         self.team.gate.wait(0);
         for worker in (0..self.threads()).filter(|&worker| self.team.position(worker).is_none()) {
-            self.shared.benches[worker].call(None);
+            self.shared.idle[worker].wake(None);
         }
         for handle in self.handles.drain(..) {
-            // a worker catches the panics of its jobs, so that joining cannot fail
+            // A worker catches the panics of its jobs, so joining cannot fail.
             let _ = handle.join();
         }
     }
@@ -285,7 +300,8 @@ impl Drop for ThreadPool {
 
 impl PoolState {
     fn team(&self, members: &[usize]) -> WorkerTeam<PoolJob> {
-        // with more workers than CPUs, a spinning waiter takes the CPU from the worker it waits for
+        // With more workers than CPUs, a spinning waiter takes the CPU from a worker that it waits
+        // for.
         let crowded = members.len() > self.placement.parallelism();
         let spin = if crowded { Duration::ZERO } else { SPIN };
         WorkerTeam::new(members, self.placement.nodes(), spin, self.placement.parallelism())
@@ -296,13 +312,17 @@ fn worker(shared: &PoolState, index: usize, team: Arc<WorkerTeam<PoolJob>>) {
     let _bound = shared.placement.cpus(index).and_then(AffinityGuard::to);
     let _awake = AwakeGuard::new();
     shared.delays.register(index);
-    team::work(&shared.benches, index, team, |team, position, PoolJob(job)| {
-        // SAFETY: the caller's borrow of the closure lasts until this worker has come back from it.
+    team::work(&shared.idle, index, team, |team, position, PoolJob(job)| {
+        // SAFETY: the caller's borrow of the closure lasts until this worker has returned from it
+        // and reached the gate.
         run_caught(shared, team, position, unsafe { &*job });
     });
 }
 
-/// Runs the job. A panic is kept for the caller and releases the workers that wait inside the job.
+/// Runs the job. A panic is stored for the caller, and releases the workers that wait inside the
+/// job.
+// Without catching it, this worker would never reach the second gate, and the caller would wait
+// forever.
 fn run_caught(
     shared: &PoolState,
     team: &WorkerTeam<PoolJob>,
@@ -327,10 +347,10 @@ fn run_caught(
 }
 
 impl PoolWorker<'_> {
-    /// Waits until every worker has arrived; their writes from before are visible afterwards.
+    /// Waits until every worker has arrived. Their earlier writes are visible afterwards.
     ///
     /// # Panics
-    /// When another worker has panicked: the job cannot go on.
+    /// When another worker has panicked, since the job cannot continue.
     pub fn barrier(&self) {
         assert!(self.inner.wait(self.index), "another worker has panicked");
     }

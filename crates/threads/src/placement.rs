@@ -10,11 +10,11 @@ use std::str::FromStr;
 pub enum PinPolicy {
     /// As `Nodes` on a machine with several memory nodes, else as `Off`.
     Auto,
-    /// Each to a CPU of its own; the second hardware threads of cores come last.
+    /// Each thread to its own CPU; second hardware threads of cores are used last.
     Cores,
-    /// Each to the CPUs of its memory node.
+    /// Each thread to the CPUs of its memory node.
     Nodes,
-    /// Unbound: the system moves threads as it likes, and the machine counts as one node.
+    /// Unbound: the system may move threads between CPUs, and the machine counts as one node.
     #[default]
     Off,
 }
@@ -43,28 +43,30 @@ impl FromStr for PinPolicy {
     }
 }
 
-/// Maximum number of workers of a pool, more than any machine has CPUs. The system ends a process that starts many times as many threads.
+/// Maximum number of workers of a pool, more than any machine has CPUs. The system may end a
+/// process that starts many times as many threads.
 pub const MAX_THREADS: usize = 2048;
 
 /// The memory node and CPUs of each worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placement {
-    /// Workers of each node: consecutive ranges, none of them empty.
+    /// Workers of each node: consecutive, non-empty ranges.
     nodes: Vec<Range<usize>>,
-    /// CPUs that each worker is bound to; none where it is unbound.
+    /// CPUs that each worker is bound to; `None` if it is unbound.
     cpus: Vec<Option<Vec<usize>>>,
     /// CPUs that the workers may keep busy.
     parallelism: usize,
 }
 
 impl Placement {
-    /// `threads` workers (at least one, at most [`MAX_THREADS`]), unbound, on a machine that counts as one node.
+    /// `threads` workers (at least one, at most [`MAX_THREADS`]), unbound, on a machine that counts
+    /// as one node.
     pub fn anywhere(threads: usize) -> Placement {
         Placement::simulated(&[threads.max(1)])
     }
 
-    /// Unbound workers on nodes that need not exist, for tests: results do not depend on nodes. There is at
-    /// least one worker, and there are at most [`MAX_THREADS`].
+    /// Unbound workers on nodes that need not exist, for tests: results do not depend on nodes.
+    /// There is at least one worker, and there are at most [`MAX_THREADS`].
     pub fn simulated(workers: &[usize]) -> Placement {
         let mut end = 0;
         let mut nodes = Vec::new();
@@ -81,16 +83,18 @@ impl Placement {
         Placement { nodes, cpus: vec![None; end], parallelism: topology::parallelism() }
     }
 
-    /// Places `threads` workers (at least one, at most [`MAX_THREADS`]) on a machine where `parallelism` CPUs may be kept busy.
+    /// Places `threads` workers (at least one, at most [`MAX_THREADS`]) on a machine where
+    /// `parallelism` CPUs may be kept busy.
     ///
-    /// Each node gets workers in proportion to its cores, so that all memory channels are used for any number
-    /// of threads; second hardware threads count once there are more workers than cores. More workers than
-    /// CPUs stay unbound.
+    /// Each node gets workers in proportion to its cores, so that all memory channels are used with
+    /// any number of threads. With more workers than cores, it is in proportion to hardware
+    /// threads. With more workers than CPUs, workers are unbound.
     pub fn new(topology: &Topology, parallelism: usize, threads: usize, pin: PinPolicy) -> Placement {
         let threads = threads.clamp(1, MAX_THREADS);
         let several = topology.nodes().len() > 1;
         let pin = match pin {
             PinPolicy::Auto if several => PinPolicy::Nodes,
+            // Two programs bound to the same cores would halve each other's speed.
             PinPolicy::Auto => PinPolicy::Off,
             pin => pin,
         };
@@ -102,6 +106,7 @@ impl Placement {
         let (mut nodes, mut cpus) = (Vec::new(), Vec::new());
         let (mut before, mut first) = (0, 0);
         for node in topology.nodes() {
+            // Cumulative and rounded down: the nodes' shares add up to `threads` exactly.
             before += if whole_cores { node.cores.len() } else { node.cpus() };
             let end = threads * before / all;
             let order = node.in_order();
@@ -127,7 +132,7 @@ impl Placement {
         &self.nodes
     }
 
-    /// CPUs that a worker is bound to; none where it is unbound.
+    /// CPUs that a worker is bound to; `None` if it is unbound.
     pub fn cpus(&self, worker: usize) -> Option<&[usize]> {
         self.cpus[worker].as_deref()
     }
@@ -158,8 +163,8 @@ mod tests {
     use super::topology::Node;
     use super::*;
 
-    /// Nodes with these numbers of cores, each with `threads` CPUs, numbered like Linux: all first hardware
-    /// threads come first.
+    /// Nodes with these numbers of cores, each with `threads` CPUs, numbered like Linux: all first
+    /// hardware threads come first.
     fn machine(cores: &[usize], threads: usize) -> Topology {
         let all: usize = cores.iter().sum();
         let mut next = 0;
@@ -176,18 +181,18 @@ mod tests {
     }
 
     #[test]
-    fn workers_of_a_node_follow_one_another_on_whole_cores_first() {
+    fn workers_of_a_node_are_consecutive_and_use_whole_cores_first() {
         let machine = machine(&[4, 4], 2);
         let place = |threads| Placement::new(&machine, 16, threads, PinPolicy::Cores);
         assert_eq!((place(8).nodes(), cpus(&place(8))), (&[0..4, 4..8][..], (0..8).collect()));
         assert_eq!((place(5).nodes(), cpus(&place(5))), (&[0..2, 2..5][..], vec![0, 1, 4, 5, 6]));
-        // the second threads of cores 0, 1, 4 and 5
+        // The second threads of cores 0, 1, 4 and 5.
         assert_eq!(cpus(&place(12)), [0, 1, 2, 3, 8, 9, 4, 5, 6, 7, 12, 13]);
         assert_eq!(place(16).nodes(), [0..8, 8..16]);
     }
 
     #[test]
-    fn a_node_without_workers_is_left_out() {
+    fn nodes_without_workers_are_omitted() {
         let machine = machine(&[2, 2, 2, 2], 1);
         let place = Placement::new(&machine, 8, 3, PinPolicy::Nodes);
         assert_eq!(place.nodes(), [0..1, 1..2, 2..3]);
@@ -197,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn every_number_of_threads_has_a_cpu_each_of_its_own_node() {
+    fn any_number_of_threads_gets_distinct_cpus() {
         for cores in [&[1][..], &[2], &[4, 4], &[3, 1, 2], &[16, 16, 16, 16]] {
             for smt in [1, 2] {
                 let machine = machine(cores, smt);
@@ -220,19 +225,19 @@ mod tests {
         let place = Placement::new(&machine, 2, 8, PinPolicy::Cores);
         assert_eq!((place.threads(), place.nodes().len(), place.parallelism()), (8, 1, 2));
         assert!((0..8).all(|worker| place.cpus(worker).is_none()));
-        // a quota below the number of CPUs
+        // A quota below the number of CPUs.
         assert_eq!(Placement::new(&machine, 1, 2, PinPolicy::Cores).parallelism(), 1);
     }
 
     #[test]
-    fn no_number_of_threads_is_too_large_for_a_placement() {
+    fn the_number_of_threads_is_limited() {
         assert_eq!(Placement::anywhere(usize::MAX).threads(), MAX_THREADS);
         assert_eq!(Placement::simulated(&[3, usize::MAX, 0, usize::MAX]).nodes(), [0..3, 3..MAX_THREADS]);
         assert_eq!(Placement::new(&machine(&[2], 1), 2, usize::MAX, PinPolicy::Cores).threads(), MAX_THREADS);
     }
 
     #[test]
-    fn auto_binds_where_there_are_several_nodes() {
+    fn auto_binds_only_on_several_nodes() {
         let one = Placement::new(&machine(&[4], 1), 4, 4, PinPolicy::Auto);
         assert!(one.cpus(0).is_none() && one.nodes().len() == 1);
         let two = Placement::new(&machine(&[2, 2], 1), 4, 4, PinPolicy::Auto);

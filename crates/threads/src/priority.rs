@@ -1,11 +1,11 @@
-//! Priorities of threads.
+//! Thread priorities.
 
-/// Makes the current thread give way to other threads of the process, for the rest of its life, when all CPUs are busy. `steps` is added to its nice
-/// value: with 5 it gets a third of the time of a thread at 0. Does nothing where the system refuses, and on systems other than Linux, which set
-/// the priority of whole processes.
+/// Lowers the priority of the current thread permanently: `steps` is added to its nice value. If
+/// all CPUs are busy, a thread at 5 gets a third of the time of a thread at 0. Has no effect if the
+/// system refuses, and on systems other than Linux, whose nice values apply to whole processes.
 pub fn lower_priority(steps: u8) {
     #[cfg(target_os = "linux")]
-    // SAFETY: it has no preconditions; on Linux the nice value is that of the current thread
+    // SAFETY: `nice` has no preconditions. On Linux it applies to the current thread.
     unsafe {
         libc::nice(i32::from(steps));
     }

@@ -1,4 +1,5 @@
-//! Time that workers were ready to run while other threads had their CPUs, as the kernel counts it.
+//! Run-queue delay of workers: the time that they were ready to run while other threads used their
+//! CPUs, from Linux's schedstat.
 
 use std::fs::File;
 use std::sync::{Mutex, PoisonError};
@@ -12,19 +13,22 @@ impl RunDelays {
         RunDelays((0..workers).map(|_| Mutex::default()).collect())
     }
 
-    /// Opens the counter of the calling thread, which is this worker. Does nothing on systems other than Linux, and on kernels without it.
+    /// Opens the counter of the calling thread, which is this worker. Has no effect on systems
+    /// other than Linux and on kernels without schedstat.
     pub(super) fn register(&self, worker: usize) {
         let counter =
             if cfg!(target_os = "linux") { File::open("/proc/thread-self/schedstat").ok() } else { None };
         *self.0[worker].lock().unwrap_or_else(PoisonError::into_inner) = counter;
     }
 
-    /// What a worker's thread has waited for a CPU since it was started.
+    /// Time that a worker's thread has waited for a CPU since it started.
     pub(super) fn of(&self, worker: usize) -> Option<Duration> {
         let counter = self.0[worker].lock().unwrap_or_else(PoisonError::into_inner);
+        // Three numbers of at most twenty digits. Reading from offset 0 makes the kernel generate
+        // the text again, so the file stays open.
         let mut text = [0; 96];
         let length = read_from_start(counter.as_ref()?, &mut text)?;
-        // "nanoseconds on a CPU, nanoseconds waiting for one, time slices"
+        // Fields: nanoseconds on a CPU, nanoseconds waiting for one, number of time slices.
         let waited = std::str::from_utf8(&text[..length]).ok()?.split_ascii_whitespace().nth(1)?;
         Some(Duration::from_nanos(waited.parse().ok()?))
     }

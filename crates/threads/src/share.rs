@@ -4,8 +4,8 @@ use super::{PoolWorker, WorkChunk};
 use std::ops::Range;
 
 impl PoolWorker<'_> {
-    /// This worker's share of `n` items, cut at multiples of `unit`. Shares are contiguous, in the order of
-    /// workers, and cover all items.
+    /// This worker's share of `n` items, divided at multiples of `unit`. Shares are contiguous, in
+    /// the order of workers, and cover all items.
     pub fn share(&self, n: usize, unit: usize) -> Range<usize> {
         share(self.index..self.index + 1, self.count, n, unit)
     }
@@ -15,9 +15,10 @@ impl PoolWorker<'_> {
         share(self.nodes[node].clone(), self.count, n, unit)
     }
 
-    /// This worker's share of several lists of these `lengths`: (list, range) pairs. A node's workers share
-    /// out the node's ranges of all lists as one, so that a worker with little of the first has more of the
-    /// second. For a single list it is [`PoolWorker::share`].
+    /// This worker's share of several lists of these `lengths`: (list, range) pairs. A node's
+    /// workers divide the concatenation of the node's ranges of all lists, so that a worker with
+    /// little of the first list has more of the second. For a single list it is
+    /// [`PoolWorker::share`].
     pub fn shares<'l>(
         &'l self,
         lengths: impl Iterator<Item = usize> + Clone + 'l,
@@ -48,17 +49,19 @@ impl PoolWorker<'_> {
         })
     }
 
-    /// Whether an item is dealt to this worker: blocks of items are dealt to the nodes in turn, and the items
-    /// of a block to its node's workers.
+    /// Whether an item is assigned to this worker, round-robin: blocks of items to nodes, and the
+    /// items of a block to the workers of its node.
     pub fn is_dealt(&self, block: usize, item: usize) -> bool {
         let workers = &self.nodes[block % self.nodes.len()];
         self.index == workers.start + item % workers.len()
     }
 
-    /// Calls `work` with chunk after chunk of a list, of which each node has its own part, until all are
-    /// taken: first those of this worker's node, then those left on other nodes. Every worker must call this
-    /// for the same lists in the same order.
+    /// Calls `work` with one chunk of a list at a time, until all are taken. Each node has a part
+    /// of the list: the chunks of this worker's node come first, then the remaining ones of other
+    /// nodes. Every worker must call this for the same lists in the same order.
     pub fn for_each_chunk(&self, mut work: impl FnMut(WorkChunk)) {
+        // Workers number lists independently, which needs no synchronization since all start them
+        // in the same order.
         let list = self.lists.get() + 1;
         self.lists.set(list);
         for turn in 0..self.nodes.len() {
@@ -69,8 +72,9 @@ impl PoolWorker<'_> {
         }
     }
 
-    /// Calls `work` with ranges of `n` items, cut at multiples of `unit`, until all are taken, as [`for_each_chunk`](Self::for_each_chunk) does:
-    /// a worker that another program delays takes fewer of them.
+    /// Calls `work` with ranges of `n` items, divided at multiples of `unit`, until all are taken,
+    /// as [`for_each_chunk`](Self::for_each_chunk) does. A worker that another program delays takes
+    /// fewer of them.
     pub fn for_each_range(&self, n: usize, unit: usize, mut work: impl FnMut(Range<usize>)) {
         self.for_each_chunk(|chunk| {
             let own = self.node_share(chunk.node, n, unit);

@@ -1,5 +1,5 @@
-//! The primitives of the barrier and the work queues. `tests/loom.rs` compiles the same files with loom's
-//! types in place of these, and runs them through every interleaving.
+//! Synchronization primitives of the barrier and the work queues. `tests/loom.rs` compiles the same
+//! files with loom's types instead, and runs them through every interleaving.
 
 #[cfg(not(target_os = "linux"))]
 pub(super) use std::sync::{Condvar, Mutex};
@@ -11,8 +11,9 @@ pub(super) use std::{
 
 pub(super) use super::awake::{crowded, while_parked};
 
-/// Polls between two looks at the clock: about a microsecond.
-pub(super) const LOOKS: usize = 16;
+/// Polls of the word between two reads of the clock: about a microsecond. Reading the clock takes
+/// longer than a poll.
+pub(super) const POLLS: usize = 16;
 
 #[cfg(target_os = "linux")]
 pub(super) use super::futex::Parking;

@@ -1,4 +1,5 @@
-//! The workers of a pool that take part in its jobs at present. The others sleep until they are called.
+//! The team: the workers of a pool that run its jobs. The other workers sleep until they join a
+//! team.
 
 use super::barrier::Barrier;
 use super::work_queue::WorkQueues;
@@ -7,10 +8,11 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// What the caller tells the members of a team at its gate. `J` is a job.
-pub(super) enum TeamOrder<J> {
+/// The caller's command to the members of a team, which they read after its gate has opened. `J` is
+/// a job.
+pub(super) enum TeamCommand<J> {
     Run(J),
-    /// Go over to another team, or to sleep if the worker is not a member of it.
+    /// Switch to another team; workers that are not members of it sleep.
     Regroup(Arc<WorkerTeam<J>>),
     Stop,
 }
@@ -19,46 +21,50 @@ pub(super) enum TeamOrder<J> {
 pub(super) struct WorkerTeam<J> {
     /// Indices of pool workers, ascending. The first is 0, the caller.
     pub(super) members: Box<[usize]>,
-    /// Positions of the members on each memory node. Nodes without members are left out.
+    /// Positions of the members on each memory node. Nodes without members are omitted.
     pub(super) nodes: Box<[Range<usize>]>,
-    /// Where members meet before and after a job.
+    /// Barrier before and after a job.
     pub(super) gate: Barrier,
-    /// Where members meet inside a job.
+    /// Barrier inside a job. Separate, since a panic breaks it open, while members must still meet
+    /// at the gate.
     pub(super) inner: Barrier,
     pub(super) work_queues: WorkQueues,
-    order: UnsafeCell<TeamOrder<J>>,
+    command: UnsafeCell<TeamCommand<J>>,
 }
 
-// SAFETY: `order` is written by the caller alone, before `gate` opens, and read by members after it.
+// SAFETY: `command` is written only by the caller, before `gate` opens, and read by members after
+// it.
 unsafe impl<J: Send + Sync> Sync for WorkerTeam<J> {}
 
-/// Where one worker sleeps while it is not in the team.
-pub(super) struct WorkerBench<J> {
-    /// The caller (0) and the worker (1).
-    door: Barrier,
-    /// The team that the worker joins; none when the pool ends.
-    called: Mutex<Option<Arc<WorkerTeam<J>>>>,
+/// A worker outside the team: what it sleeps on, and the team that it joins next.
+pub(super) struct IdleWorker<J> {
+    /// Barrier of the caller (0) and the worker (1). Without spinning: a worker may sleep for a
+    /// long time.
+    wake_up: Barrier,
+    /// The team that the worker joins; `None` if the pool ends.
+    next_team: Mutex<Option<Arc<WorkerTeam<J>>>>,
 }
 
-impl<J> WorkerBench<J> {
-    pub(super) fn new(cpus: usize) -> WorkerBench<J> {
-        WorkerBench { door: Barrier::new(&[0..1, 1..2], Duration::ZERO, cpus), called: Mutex::new(None) }
+impl<J> IdleWorker<J> {
+    pub(super) fn new(cpus: usize) -> IdleWorker<J> {
+        IdleWorker { wake_up: Barrier::new(&[0..1, 1..2], Duration::ZERO, cpus), next_team: Mutex::new(None) }
     }
 
-    /// Wakes the worker. Called when the worker is on its way here or sleeps.
-    pub(super) fn call(&self, team: Option<Arc<WorkerTeam<J>>>) {
-        *self.called.lock().unwrap_or_else(PoisonError::into_inner) = team;
-        self.door.wait(0);
+    /// Wakes the worker, which has left its team and sleeps, or will call [`sleep`](Self::sleep).
+    /// Waits until it does.
+    pub(super) fn wake(&self, team: Option<Arc<WorkerTeam<J>>>) {
+        *self.next_team.lock().unwrap_or_else(PoisonError::into_inner) = team;
+        self.wake_up.wait(0);
     }
 
     fn sleep(&self) -> Option<Arc<WorkerTeam<J>>> {
-        self.door.wait(1);
-        self.called.lock().unwrap_or_else(PoisonError::into_inner).take()
+        self.wake_up.wait(1);
+        self.next_team.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }
 
 impl<J> WorkerTeam<J> {
-    /// A team of these workers, of which `nodes` says who is on which memory node.
+    /// A team of these workers. `nodes` has the workers of the pool on each memory node.
     pub(super) fn new(
         members: &[usize],
         nodes: &[Range<usize>],
@@ -77,7 +83,7 @@ impl<J> WorkerTeam<J> {
             inner: Barrier::new(&nodes, spin, cpus),
             work_queues: WorkQueues::new(nodes.len()),
             nodes,
-            order: UnsafeCell::new(TeamOrder::Stop),
+            command: UnsafeCell::new(TeamCommand::Stop),
         }
     }
 
@@ -85,19 +91,20 @@ impl<J> WorkerTeam<J> {
         self.members.binary_search(&worker).ok()
     }
 
-    /// Gives the order that members find when the gate opens.
+    /// Sets the command that members read when the gate opens.
     ///
     /// # Safety
-    /// The caller is the one that waits at the gate as position 0, and all other members wait at the gate or are on their way to it.
-    pub(super) unsafe fn set_order(&self, order: TeamOrder<J>) {
-        // SAFETY: no member reads it before the gate opens, which needs the caller
-        unsafe { *self.order.get() = order };
+    /// Only the thread that waits at the gate as position 0 calls this, while all other members
+    /// wait at the gate or are about to.
+    pub(super) unsafe fn set_command(&self, command: TeamCommand<J>) {
+        // SAFETY: members read it only after the gate opens, which needs this thread.
+        unsafe { *self.command.get() = command };
     }
 }
 
-/// The life of a worker other than the caller. `run` runs a job at a position of a team.
+/// Main loop of a worker other than the caller. `run` runs a job at a position of a team.
 pub(super) fn work<J: Copy>(
-    benches: &[WorkerBench<J>],
+    idle: &[IdleWorker<J>],
     index: usize,
     mut team: Arc<WorkerTeam<J>>,
     run: impl Fn(&WorkerTeam<J>, usize, J),
@@ -107,22 +114,25 @@ pub(super) fn work<J: Copy>(
         if !team.gate.wait(position) {
             return;
         }
-        // SAFETY: the caller has set the order before it opened the gate, and changes it when all members have met at the gate again.
-        let next = match unsafe { &*team.order.get() } {
-            TeamOrder::Stop => return,
-            TeamOrder::Run(job) => {
+        // SAFETY: the caller has set the command before it opened the gate, and changes it only
+        // after all members have met at the gate again.
+        let next = match unsafe { &*team.command.get() } {
+            TeamCommand::Stop => return,
+            TeamCommand::Run(job) => {
                 run(&team, position, *job);
                 None
             }
-            TeamOrder::Regroup(next) => Some(Arc::clone(next)),
+            TeamCommand::Regroup(next) => Some(Arc::clone(next)),
         };
+        // For `Run`, the job's borrow ends here. For `Regroup`, the caller may drop the old team
+        // after this.
         if !team.gate.wait(position) {
             return;
         }
         let Some(mut next) = next else { continue };
         if next.position(index).is_none() {
-            let Some(called) = benches[index].sleep() else { return };
-            next = called;
+            let Some(joined) = idle[index].sleep() else { return };
+            next = joined;
         }
         team = next;
         let Some(own) = team.position(index) else { return };

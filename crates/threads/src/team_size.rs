@@ -1,36 +1,41 @@
-//! How many workers take part in jobs while other programs use the CPUs.
+//! Choice of the number of workers while other programs use the CPUs.
 //!
-//! A phase lasts as long as its slowest worker. If another program takes a third of one worker's time, all workers lose it, and often more: the
-//! kernel gives CPUs for milliseconds, and a phase of a decode step takes a few hundred microseconds. Then fewer workers are faster.
+//! A phase lasts as long as its slowest worker. If another program takes a third of one worker's
+//! time, all workers lose it, and often more: the kernel schedules CPUs for milliseconds, and a
+//! phase of a decode step takes a few hundred microseconds. Fewer workers are then faster.
 //!
-//! Steps are measured in windows. If workers waited for CPUs during a window, the next window runs with as many as there was CPU time for, and
-//! the faster of the two teams stays. Now and then a window runs with one more worker, since the other program may have ended.
+//! Steps are measured in windows. If workers waited for CPUs during a window, the next window runs
+//! with as many workers as got CPU time, and the faster of the two teams is kept. From time to time
+//! a window runs with one more worker, since the other program may have ended.
 // measured: docs/notes/threads-and-placement.md "Sharing cores with another program"
 
 use std::time::Duration;
 
-/// Minimum length of a window: ten times what the kernel lets a thread run at a time.
+/// Minimum length of a window: ten time slices of the kernel.
 const WINDOW: Duration = Duration::from_millis(30);
 
 /// Share of a window that a worker has to wait for a CPU before a smaller team is tried.
 const DELAYED: f64 = 0.08;
 
-/// By how much a smaller team has to be faster.
+/// Minimum speedup for which a smaller team is kept.
 const GAIN: f64 = 1.03;
 
 /// Time between trials; it doubles with each trial that fails.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const LAST_PAUSE: Duration = Duration::from_millis(3200);
 
-/// A trial of another size, and what was measured before it.
+/// A trial of another team size.
 struct SizeTrial {
+    /// The members before the trial.
     before: Vec<usize>,
+    /// Rows per second before the trial.
     rate: f64,
     direction: usize,
 }
 
-/// Trials in one direction.
+/// Pacing of trials in one direction.
 struct TrialPause {
+    /// Time before which no trial begins, as `TeamSize::now`.
     next: Duration,
     pause: Duration,
 }
@@ -43,7 +48,7 @@ pub(super) struct TeamSize {
     trial: Option<SizeTrial>,
     /// For smaller and for larger teams.
     pauses: [TrialPause; 2],
-    /// Time that steps of this kind took.
+    /// Total time of steps of this kind: the clock of pauses.
     now: Duration,
     window: Duration,
     units: f64,
@@ -81,7 +86,8 @@ impl TeamSize {
         self.window >= WINDOW
     }
 
-    /// Ends the window and chooses the members for the next. `delays`: what each member waited for a CPU during the window, in the members' order.
+    /// Ends the window and chooses the members for the next one. `delays` is the time that each
+    /// member waited for a CPU during the window.
     pub(super) fn end_window(&mut self, delays: &[Duration]) {
         let rate = self.units / self.window.as_secs_f64();
         let share = |delay: &Duration| delay.as_secs_f64() / self.window.as_secs_f64();
@@ -90,7 +96,8 @@ impl TeamSize {
         if let Some(trial) = self.trial.take() {
             let better = match trial.direction {
                 SMALLER => rate > trial.rate * GAIN,
-                // one more worker stays unless it makes things slower
+                // A larger team is kept unless it is slower, so that the pool returns to all
+                // workers.
                 _ => rate * GAIN > trial.rate,
             };
             let pause = &mut self.pauses[trial.direction];
@@ -102,7 +109,8 @@ impl TeamSize {
                 self.members = trial.before;
                 pause.next = self.now + pause.pause;
                 pause.pause = (pause.pause * 2).min(LAST_PAUSE);
-                // judge the old team again before anything else is tried
+                // Measure the old team again before the next trial: its rate from before may be out
+                // of date.
                 return;
             }
         }
@@ -122,7 +130,8 @@ impl TeamSize {
     }
 }
 
-/// The members that waited least, as many as there was CPU time for; none if hardly any member had to wait.
+/// The members that waited least, as many as got CPU time; `None` unless a member waited for more
+/// than [`DELAYED`].
 fn smaller_team(members: &[usize], waited: &[f64]) -> Option<Vec<usize>> {
     if members.len() < 2 || members.len() != waited.len() || waited.iter().all(|share| *share <= DELAYED) {
         return None;
@@ -142,14 +151,15 @@ fn smaller_team(members: &[usize], waited: &[f64]) -> Option<Vec<usize>> {
 mod tests {
     use super::*;
 
-    /// Runs windows on a machine with `cpus`, of which `busy` are shared with another program. Returns the sizes of the team.
+    /// Simulates windows on a machine with `cpus`, of which `busy` are shared with another program.
+    /// Returns the sizes of the team.
     fn sizes(team: &mut TeamSize, windows: usize, cpus: usize, busy: usize) -> Vec<usize> {
         let mut sizes = Vec::new();
         for _ in 0..windows {
             let members = team.members().len();
             sizes.push(members);
             let crowded = members + busy > cpus;
-            // the slowest of the workers has half of a CPU or less
+            // The slowest worker has half of a CPU or less.
             let rate = if crowded { members.min(cpus) as f64 * 0.4 } else { members as f64 };
             while !team.window_is_over() {
                 team.record(10, Duration::from_secs_f64(0.01 / rate));
@@ -175,13 +185,13 @@ mod tests {
         let of = |size| busy.iter().filter(|&&other| other == size).count();
         assert!(of(3) > 360 && of(2) == 0, "{busy:?}");
         assert!(team.members().contains(&0));
-        // trials of the larger team find that the program has ended
+        // Trials of the larger team detect that the program has ended.
         let quiet = sizes(&mut team, 400, 4, 0);
         assert!(quiet.iter().rev().take_while(|&&size| size == 4).count() > 200, "{quiet:?}");
     }
 
     #[test]
-    fn as_many_workers_leave_as_there_are_too_many() {
+    fn the_team_shrinks_to_the_number_of_cpus() {
         let mut team = TeamSize::new(8);
         let busy = sizes(&mut team, 400, 4, 0);
         assert!(busy[200..].iter().filter(|&&size| size == 4).count() > 180, "{busy:?}");
@@ -191,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_that_is_no_slower_for_its_delays_stays() {
+    fn a_delayed_worker_stays_if_the_team_is_faster_with_it() {
         let mut team = TeamSize::new(2);
         let mut smaller = 0;
         for _ in 0..1000 {

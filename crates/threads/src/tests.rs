@@ -1,4 +1,4 @@
-//! Thread pools of several shapes.
+//! Tests of thread pools with several placements.
 
 use super::work_queue::chunk_count;
 use super::*;
@@ -26,25 +26,25 @@ fn every_worker_runs_every_phase() {
     }
 }
 
-/// Plain memory of which each worker writes one element between barriers. Only the barrier synchronizes,
-/// which ThreadSanitizer checks.
+/// Plain memory: each worker writes its element between barriers. Only the barrier synchronizes
+/// accesses, which ThreadSanitizer checks.
 struct PlainMemory(Vec<UnsafeCell<u64>>);
 
-// SAFETY: the test below writes a number by one worker, and reads it by others behind a barrier.
+// SAFETY: in the test below one worker writes a number, and the others read it after a barrier.
 unsafe impl Sync for PlainMemory {}
 
 #[test]
-fn what_is_written_before_a_barrier_is_read_behind_it() {
+fn writes_before_a_barrier_are_visible_after_it() {
     for nodes in [&[2][..], &[3], &[2, 1], &[4, 4], &[20, 3]] {
         let mut thread_pool = ThreadPool::placed(&Placement::simulated(nodes)).unwrap();
         let numbers = PlainMemory((0..thread_pool.threads()).map(|_| UnsafeCell::new(0)).collect());
         for run in 0..5u64 {
-            // capture the whole struct, which is Sync, and not its vector
+            // Capture the whole struct, which is Sync, and not its vector.
             let numbers = &numbers;
             thread_pool.run(&|worker| {
                 for turn in 0..20 {
-                    // SAFETY: this worker's own number, which others read behind the next barrier and before
-                    // the one after it.
+                    // SAFETY: this worker's own number, which other workers read between the next
+                    // barrier and the one after it.
                     unsafe { *numbers.0[worker.index].get() = run * 100 + turn };
                     worker.barrier();
                     for number in &numbers.0 {
@@ -59,7 +59,7 @@ fn what_is_written_before_a_barrier_is_read_behind_it() {
 }
 
 #[test]
-fn a_pool_has_a_worker_wherever_it_is_placed() {
+fn a_pool_has_at_least_one_worker() {
     for placement in [Placement::simulated(&[]), Placement::simulated(&[0, 0]), Placement::anywhere(0)] {
         let ran = AtomicUsize::new(0);
         ThreadPool::placed(&placement).unwrap().run(&|worker| {
@@ -71,7 +71,7 @@ fn a_pool_has_a_worker_wherever_it_is_placed() {
 }
 
 #[test]
-fn a_panic_of_one_worker_reaches_the_caller_and_the_pool_lives_on() {
+fn a_panic_of_one_worker_reaches_the_caller_and_the_pool_stays_usable() {
     let mut thread_pool = ThreadPool::new(3).unwrap();
     let caught = catch_unwind(AssertUnwindSafe(|| {
         thread_pool.run(&|worker| {
@@ -90,7 +90,7 @@ fn a_panic_of_one_worker_reaches_the_caller_and_the_pool_lives_on() {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn whoever_runs_a_job_is_bound_while_it_runs_and_no_longer() {
+fn a_caller_is_bound_only_while_its_job_runs() {
     let before = affinity::allowed().unwrap();
     let placement = Placement::new(&Topology::detect(), 1, before.len(), PinPolicy::Cores);
     let mut thread_pool = ThreadPool::placed(&placement).unwrap();
@@ -101,7 +101,7 @@ fn whoever_runs_a_job_is_bound_while_it_runs_and_no_longer() {
     };
     thread_pool.run(&look);
     assert_eq!(affinity::allowed().unwrap(), before);
-    // another thread may run the next job
+    // Another thread may run the next job.
     std::thread::scope(|scope| {
         scope.spawn(|| {
             thread_pool.run(&look);
@@ -121,12 +121,12 @@ fn whoever_runs_a_job_is_bound_while_it_runs_and_no_longer() {
 }
 
 #[test]
-fn teams_of_any_members_run_jobs_one_after_another() {
+fn any_sequence_of_teams_runs_jobs() {
     for nodes in [&[2][..], &[3, 2], &[1, 1, 4], &[9]] {
         let mut thread_pool = ThreadPool::placed(&Placement::simulated(nodes)).unwrap();
         let threads = thread_pool.threads();
         for turn in 0..60usize {
-            // each worker but the first in or out by a bit of a number that changes much
+            // A bit of a hash of the turn selects each worker except the first.
             let bits = turn.wrapping_mul(0x9E37_79B9) >> 7;
             let members: Vec<usize> =
                 (0..threads).filter(|&worker| worker == 0 || bits >> worker & 1 == 1).collect();
@@ -160,7 +160,7 @@ fn teams_of_any_members_run_jobs_one_after_another() {
         }
         thread_pool.use_all_workers();
         assert_eq!(thread_pool.active(), threads);
-        // some sleep when the pool ends
+        // Some workers sleep when the pool is dropped.
         thread_pool.regroup(&[0]);
     }
 }
@@ -228,36 +228,36 @@ fn shares_of_several_lists_cover_each_once_and_stay_in_the_node() {
                 (shares, own)
             });
             for (shares, own) in &all {
-                for (thing, numbers) in shares {
-                    assert!(numbers.start.is_multiple_of(16));
-                    assert!(own[*thing].start <= numbers.start && numbers.end <= own[*thing].end);
-                    numbers.clone().for_each(|number| seen[*thing][number] += 1);
+                for (list, items) in shares {
+                    assert!(items.start.is_multiple_of(16));
+                    assert!(own[*list].start <= items.start && items.end <= own[*list].end);
+                    items.clone().for_each(|item| seen[*list][item] += 1);
                 }
             }
             assert!(seen.iter().flatten().all(|&times| times == 1), "{lengths:?} {nodes:?}");
         }
     }
-    // with one node, as if all things were one
+    // With one node, the lists are divided like one list.
     let two = shares_of(&[2], |worker| worker.shares([32, 96].into_iter(), 16).collect::<Vec<_>>());
     assert_eq!(two, [vec![(0, 0..32), (1, 0..32)], vec![(1, 32..96)]]);
 }
 
 #[test]
-fn what_is_dealt_has_one_worker_of_the_node_whose_turn_it_is() {
+fn each_item_is_assigned_to_one_worker_of_its_blocks_node() {
     for nodes in [&[1][..], &[3], &[2, 2], &[3, 1, 2]] {
         let placement = Placement::simulated(nodes);
-        for thing in 0..200 {
-            let block = thing / 7;
-            let takers = shares_of(nodes, |worker| worker.is_dealt(block, thing).then_some(worker.index));
-            let takers: Vec<usize> = takers.into_iter().flatten().collect();
-            assert_eq!(takers.len(), 1);
-            assert!(placement.nodes()[block % nodes.len()].contains(&takers[0]));
+        for item in 0..200 {
+            let block = item / 7;
+            let workers = shares_of(nodes, |worker| worker.is_dealt(block, item).then_some(worker.index));
+            let workers: Vec<usize> = workers.into_iter().flatten().collect();
+            assert_eq!(workers.len(), 1);
+            assert!(placement.nodes()[block % nodes.len()].contains(&workers[0]));
         }
     }
 }
 
 #[test]
-fn every_chunk_is_done_once_and_those_of_the_own_node_first() {
+fn every_chunk_is_taken_once_and_own_node_chunks_first() {
     for nodes in [&[1][..], &[2], &[8], &[4, 4], &[2, 2, 2, 2], &[1, 3]] {
         let mut thread_pool = ThreadPool::placed(&Placement::simulated(nodes)).unwrap();
         let work = 1000;
@@ -265,7 +265,7 @@ fn every_chunk_is_done_once_and_those_of_the_own_node_first() {
             let done: Vec<Vec<AtomicUsize>> =
                 nodes.iter().map(|_| (0..work).map(|_| AtomicUsize::new(0)).collect()).collect();
             thread_pool.run(&|worker| {
-                // two lists without a barrier between them, and one after a barrier
+                // Two lists without a barrier between them, and one after a barrier.
                 for list in 1..=3 {
                     let mut visited = vec![];
                     worker.for_each_chunk(|chunk| {
@@ -276,7 +276,7 @@ fn every_chunk_is_done_once_and_those_of_the_own_node_first() {
                             done[chunk.node][unit as usize].fetch_add(1, Ordering::Relaxed);
                         }
                     });
-                    // from its own node on, each node once
+                    // From the worker's own node on, each node once.
                     let turn = |node: &usize| (node + nodes.len() - worker.node) % nodes.len();
                     assert!(visited.iter().map(turn).is_sorted_by(|a, b| a < b), "{visited:?}");
                     if list == 2 {
@@ -330,17 +330,19 @@ fn chunks_cover_all_work_once_and_grow_smaller() {
 }
 
 #[test]
-fn each_list_is_taken_once_whoever_comes_late() {
+fn each_list_is_taken_once_by_late_workers_too() {
     let work_queues = WorkQueues::new(2);
     let count = |node, list| std::iter::from_fn(|| work_queues.take(node, list, 3)).count();
     assert_eq!([count(0, 1), count(0, 1), count(0, 2)], [chunk_count(3), 0, chunk_count(3)]);
-    // the second node's work queue was not touched by the first list, and is not behind
+    // The second node's work queue was not used by the first list. It counts as new for the second
+    // list, and as exhausted for the first.
     assert_eq!([count(1, 2), count(1, 1)], [chunk_count(3), 0]);
     work_queues.reset();
     assert_eq!(count(0, 1), chunk_count(3));
 }
 
-/// Many more threads than CPUs, in one node and in several, with barriers between queues and late workers.
+/// Many more threads than CPUs, in one node and in several, with barriers between queues and late
+/// workers.
 #[test]
 fn barriers_and_queues_of_64_threads_run_on_few_cpus() {
     for nodes in [&[64][..], &[32, 32], &[7, 57]] {
@@ -352,7 +354,7 @@ fn barriers_and_queues_of_64_threads_run_on_few_cpus() {
         for run in 1..=3 {
             thread_pool.run(&|worker| {
                 for (round, list) in done.iter().enumerate() {
-                    // a different worker is late each time
+                    // A different worker is late each time.
                     if worker.index == (17 * round + run) % 64 {
                         std::thread::yield_now();
                     }
@@ -366,7 +368,7 @@ fn barriers_and_queues_of_64_threads_run_on_few_cpus() {
                 }
             });
         }
-        // a worker that fails while 63 wait at the barrier lets them out
+        // A worker that panics releases the 63 that wait at the barrier.
         let failed = catch_unwind(AssertUnwindSafe(|| {
             thread_pool.run(&|worker| {
                 assert!(worker.index != 63, "the last one fails");

@@ -4,8 +4,8 @@ use super::affinity;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Memory nodes with their usable CPUs, in ascending order. Nodes without usable CPUs are left out; there is
-/// at least one CPU.
+/// Memory nodes with their usable CPUs, in ascending order. Nodes without usable CPUs are omitted.
+/// At least one CPU is present.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Topology {
     nodes: Vec<Node>,
@@ -14,15 +14,15 @@ pub struct Topology {
 /// A memory node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
-    /// The number that the system gives it.
+    /// The system's number of the node.
     pub id: usize,
     /// The usable CPUs of each core.
     pub cores: Vec<Vec<usize>>,
 }
 
 impl Topology {
-    /// This machine within the process's affinity (`taskset`, cpusets). Where the system does not say, one
-    /// node with [`parallelism`] cores.
+    /// This machine within the process's affinity (`taskset`, cpusets). If the system does not
+    /// report it, one node with [`parallelism`] cores.
     pub fn detect() -> Topology {
         match affinity::allowed() {
             Some(cpus) if !cpus.is_empty() => Topology::read(Path::new("/sys/devices/system"), &cpus),
@@ -33,14 +33,16 @@ impl Topology {
     }
 
     /// Reads `cpu/cpuN/topology/thread_siblings_list` and `node/nodeN/cpulist` below `root`
-    /// (`/sys/devices/system`) for the CPUs `allowed`. Missing and malformed files are ignored: a CPU without
-    /// siblings is a core, one without a node belongs to the first node.
+    /// (`/sys/devices/system`) for the CPUs `allowed`. Missing and malformed files are ignored: a
+    /// CPU without siblings is a core, one without a node belongs to the first node.
     pub fn read(root: &Path, allowed: &[usize]) -> Topology {
         let node_of = read_nodes(&root.join("node"));
         let first = allowed.iter().filter_map(|cpu| node_of.get(cpu)).min().copied().unwrap_or(0);
         let mut nodes: BTreeMap<usize, BTreeMap<usize, Vec<usize>>> = BTreeMap::new();
         for &cpu in allowed {
             let siblings = read_list(&root.join(format!("cpu/cpu{cpu}/topology/thread_siblings_list")));
+            // A core is identified by the lowest number of its siblings. A list without the CPU
+            // itself is malformed.
             let core = siblings.filter(|list| list.contains(&cpu)).map_or(cpu, |list| list[0]);
             let node = node_of.get(&cpu).copied().unwrap_or(first);
             let cpus = nodes.entry(node).or_default().entry(core).or_default();
@@ -55,7 +57,7 @@ impl Topology {
         Topology { nodes: nodes.into_iter().map(node).collect() }
     }
 
-    /// A machine with these nodes, none of them empty.
+    /// A machine with these nodes, which are not empty.
     #[cfg(test)]
     pub(super) fn of(nodes: Vec<Node>) -> Topology {
         Topology { nodes }
@@ -81,21 +83,25 @@ impl Node {
         self.cores.iter().map(Vec::len).sum()
     }
 
-    /// Its CPUs: the first of every core, then the second of every core that has one, and so on.
+    /// The node's CPUs: the first of every core, then the second of every core that has one, and so
+    /// on.
     pub fn in_order(&self) -> Vec<usize> {
-        let most = self.cores.iter().map(Vec::len).max().unwrap_or(0);
-        (0..most).flat_map(|nth| self.cores.iter().filter_map(move |core| core.get(nth).copied())).collect()
+        let threads = self.cores.iter().map(Vec::len).max().unwrap_or(0);
+        (0..threads)
+            .flat_map(|nth| self.cores.iter().filter_map(move |core| core.get(nth).copied()))
+            .collect()
     }
 }
 
-/// CPUs that the process may keep busy: the least of its affinity and its cgroup quotas (versions 1 and 2).
+/// CPUs that the process may keep busy: the minimum of its affinity and its cgroup quotas (versions
+/// 1 and 2).
 pub fn parallelism() -> usize {
     std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
 }
 
-/// Number of threads for a machine where `parallelism` CPUs may be kept busy: one per core. A core's second
-/// hardware thread shares the multipliers and the memory bandwidth that bind products, and only adds a worker
-/// to wait for.
+/// Number of threads for a machine where `parallelism` CPUs may be kept busy: one per core.
+// Products are bound by the multipliers of a core or by memory bandwidth. Its second hardware
+// thread shares both, and only adds a worker to wait for.
 pub fn threads_for(topology: &Topology, parallelism: usize) -> usize {
     topology.cores().min(parallelism).max(1)
 }
@@ -179,7 +185,7 @@ mod tests {
         assert_eq!(shape(&topology), [(0, vec![vec![0, 2], vec![1, 3]])]);
         assert_eq!((topology.cores(), topology.cpus()), (2, 4));
         assert_eq!(topology.nodes()[0].in_order(), [0, 1, 2, 3]);
-        // one thread per core; fewer under a quota; one where nothing is left
+        // One thread per core, fewer with a quota, at least one.
         assert_eq!([1, 2, 4].map(|quota| threads_for(&topology, quota)), [1, 2, 2]);
     }
 
@@ -198,12 +204,12 @@ mod tests {
         let topology = read(&folder, [1, 9, 12]);
         assert_eq!(shape(&topology), [(0, vec![vec![1, 9]]), (1, vec![vec![12]])]);
         assert_eq!(threads_for(&topology, 3), 2);
-        // a set within one node
+        // A set within one node.
         assert_eq!(shape(&read(&folder, [4, 5])), [(1, vec![vec![4], vec![5]])]);
     }
 
     #[test]
-    fn sixty_four_cores_in_four_nodes_that_take_turns() {
+    fn sixty_four_cores_in_four_interleaved_nodes() {
         let cores: Vec<String> = (0..64).map(|core| format!("{core},{}", core + 64)).collect();
         let cores: Vec<&str> = cores.iter().map(String::as_str).collect();
         let cpus = |node: usize| {
@@ -226,18 +232,18 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_or_malformed_is_left_out() {
+    fn missing_and_malformed_files_are_ignored() {
         let nothing = tempfile::tempdir().unwrap();
         assert_eq!(shape(&read(&nothing, [3, 5])), [(0, vec![vec![3], vec![5]])]);
         let folder = system(&["0,1", "2,3"], &[(0, "0-1"), (1, "two and three")]);
         std::fs::write(folder.path().join("cpu/cpu0/topology/thread_siblings_list"), "0-").unwrap();
-        // siblings that do not name the CPU itself
+        // Siblings that do not include the CPU itself.
         std::fs::write(folder.path().join("cpu/cpu3/topology/thread_siblings_list"), "0-1").unwrap();
         assert_eq!(shape(&read(&folder, 0..4)), [(0, vec![vec![0, 1], vec![2], vec![3]])]);
     }
 
     #[test]
-    fn lists_are_ranges_and_numbers() {
+    fn cpu_lists_are_ranges_and_numbers() {
         assert_eq!(parse_list("0-3,8,10-11\n"), Some(vec![0, 1, 2, 3, 8, 10, 11]));
         assert_eq!(parse_list("7,7,5-6"), Some(vec![5, 6, 7]));
         for malformed in ["", "a", "3-1", "1,,2", "-4", "1-2-3", "0-4000000000"] {
@@ -246,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn this_machine_has_a_cpu_for_each_thread() {
+    fn detection_finds_a_cpu_for_each_thread() {
         let topology = Topology::detect();
         assert!(topology.cores() >= 1 && topology.cpus() >= topology.cores());
         assert!(threads_for(&topology, parallelism()) <= topology.cpus());

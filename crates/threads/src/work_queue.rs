@@ -1,29 +1,32 @@
-//! Work queues: dynamic scheduling for work of uneven cost. Workers take chunk after chunk, from their own
-//! node first.
+//! Work queues: dynamic scheduling for work of uneven cost. Workers take one chunk at a time, from
+//! their own node first.
 // measured: docs/notes/threads-and-placement.md "Work queue for experts"
 
 use super::sync::{AtomicU64, Ordering};
 use std::ops::Range;
 
-/// Bits of a work queue that count taken chunks; the others hold the number of the list.
+/// Bits of a work queue that count taken chunks; the upper bits are the number of the list.
+// A node has at most 4 · `MAX_THREADS` = 8192 chunks per list. One word for both lets a single
+// compare-and-swap check the list and take a chunk.
 const CHUNK_BITS: u32 = 24;
 
-/// Rounds of shrinking chunks: in each, the workers of a node together take half of the remaining work.
+/// Rounds of shrinking chunks: in each, the workers of a node take half of the remaining work.
 const ROUNDS: usize = 3;
 
-/// One work queue, alone in its cache line and in the neighbouring line that the prefetcher fetches with it.
+/// One work queue. Aligned to two cache lines, since the adjacent-line prefetcher fetches pairs of
+/// lines.
 #[repr(align(128))]
 struct WorkQueue(AtomicU64);
 
-/// One work queue per node. Lists are numbered from 1 in each job, and every worker starts all of them in the
-/// same order.
+/// One work queue per node. Lists are numbered from 1 in each job, and every worker starts all of
+/// them in the same order.
 pub(super) struct WorkQueues(Box<[WorkQueue]>);
 
-/// A chunk of a node's list, as a fraction of its work. The chunks of a node are consecutive and cover all of
-/// it.
+/// A chunk of a node's list, as a fraction of its work. The chunks of a node are consecutive and
+/// cover all of it.
 ///
-/// The first chunks are large and the last small (guided self-scheduling): few atomic operations, and all
-/// workers finish together.
+/// The first chunks are large and the last small (guided self-scheduling): few atomic operations,
+/// and all workers finish at about the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkChunk {
     /// The node whose list it belongs to.
@@ -38,8 +41,8 @@ pub(super) fn chunk_count(workers: usize) -> usize {
 }
 
 impl WorkChunk {
-    /// All chunks of the list of a node with `workers` workers, in order, for tests of how jobs cut their
-    /// work.
+    /// All chunks of the list of a node with `workers` workers, in order, for tests of how jobs
+    /// divide their work.
     pub fn all(workers: usize) -> impl Iterator<Item = WorkChunk> {
         (0..chunk_count(workers)).map(move |index| WorkChunk { node: 0, index, workers })
     }
@@ -49,8 +52,8 @@ impl WorkChunk {
         self.border(work, self.index)..self.border(work, self.index + 1)
     }
 
-    /// Where a chunk begins. With m workers, round r has m chunks of 1/(m·2^(r+1)) of the work each; the last
-    /// round shares out the rest equally.
+    /// Start of a chunk. With m workers, round r has m chunks of 1/(m·2^(r+1)) of the work each;
+    /// the last round divides the remainder equally.
     fn border(&self, work: u64, index: usize) -> u64 {
         let (round, turn) = (index / self.workers, index % self.workers);
         let whole = (self.workers as u128) << ROUNDS;
@@ -61,8 +64,9 @@ impl WorkChunk {
             }
             _ => (whole - self.workers as u128, 1),
         };
-        // past the last round: the end of the work
+        // After the last round: the end of the work.
         let at = if round > ROUNDS { whole } else { done + turn as u128 * size };
+        // In u128, since `work` may use all 64 bits.
         (u128::from(work) * at / whole) as u64
     }
 }

@@ -1,5 +1,5 @@
-//! The barrier and the work queues of the thread pool, run through every order of events: the very files of
-//! `src`, with loom's atomics and locks in place of the system's.
+//! The barrier and the work queues of the thread pool in every order of events: the files of `src`,
+//! compiled with loom's atomics and locks.
 #![allow(missing_docs, dead_code, reason = "tests; each file is compiled for what is tested of it")]
 
 /// `sync.rs` for loom.
@@ -13,7 +13,7 @@ mod sync {
     use std::cell::Cell;
     use std::time::Duration;
 
-    pub(super) const LOOKS: usize = 1;
+    pub(super) const POLLS: usize = 1;
 
     pub(super) fn crowded(_cpus: usize) -> bool {
         false
@@ -23,7 +23,7 @@ mod sync {
         park();
     }
 
-    /// A clock that goes on by a nanosecond whenever it is looked at, so that every run is the same.
+    /// A clock that advances by a nanosecond per reading, so that runs are reproducible.
     pub(super) struct Instant(Cell<u64>);
 
     impl Instant {
@@ -64,15 +64,16 @@ fn thread_pool(threads: usize, worker: impl Fn(usize) + Send + Sync + 'static) {
     others.into_iter().for_each(|other| other.join().unwrap());
 }
 
-/// Every order of events in which threads are interrupted at most `preemptions` times (where they wait, they
-/// always give way).
+/// Runs every order of events with at most `preemptions` preemptions. Blocking operations do not
+/// count.
 fn check(preemptions: usize, run: impl Fn() + Sync + Send + 'static) {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(preemptions);
     model.check(run);
 }
 
-/// One number a worker, written without locks: loom fails where two touch one at a time.
+/// One number per worker, written without locks. Loom fails if two threads access one at the same
+/// time.
 struct WorkerNumbers(Vec<UnsafeCell<usize>>);
 
 #[allow(unsafe_code, reason = "shared numbers are what barriers are for; loom checks each access")]
@@ -82,7 +83,7 @@ unsafe impl Sync for WorkerNumbers {}
 #[allow(unsafe_code, reason = "as above")]
 impl WorkerNumbers {
     fn set(&self, index: usize, number: usize) {
-        // SAFETY: loom fails the test where another access is not ordered before or after this one.
+        // SAFETY: loom fails the test if another access is not ordered before or after this one.
         self.0[index].with_mut(|cell| unsafe { *cell = number });
     }
 
@@ -103,7 +104,7 @@ fn barrier(workers: &[usize], spin: Duration) -> (Barrier, usize) {
     (Barrier::new(&nodes, spin, 1), end)
 }
 
-/// Every worker writes in each phase, and reads what all have written in the next.
+/// Every worker writes its number in each phase, and reads the numbers of all workers in the next.
 fn phases(workers: &[usize], spin: Duration, rounds: usize) {
     let (barrier, threads) = barrier(workers, spin);
     let numbers = WorkerNumbers((0..threads).map(|_| UnsafeCell::new(0)).collect());
@@ -139,8 +140,8 @@ fn two_groups_of_three_threads_meet() {
     check(2, || phases(&[2, 1], Duration::ZERO, 1));
 }
 
-/// The last worker never comes: it breaks the barrier open, perhaps before the others have slept or even
-/// come.
+/// The last worker never arrives: it breaks the barrier open, possibly before the others have
+/// parked or even arrived.
 fn broken(workers: &[usize]) {
     let ((gate, threads), (inner, _)) = (barrier(workers, Duration::ZERO), barrier(workers, Duration::ZERO));
     thread_pool(threads, move |index| {
@@ -160,7 +161,7 @@ fn broken(workers: &[usize]) {
 }
 
 #[test]
-fn a_broken_barrier_holds_nobody_and_can_be_made_whole() {
+fn a_broken_barrier_releases_all_workers_and_can_be_restored() {
     check(3, || broken(&[2]));
     check(1, || broken(&[1, 2]));
 }
@@ -168,7 +169,7 @@ fn a_broken_barrier_holds_nobody_and_can_be_made_whole() {
 /// A worker that has passed a barrier may fail before the others wake. They still pass that
 /// barrier.
 #[test]
-fn breaking_open_does_not_undo_what_was_passed() {
+fn breaking_open_does_not_affect_barriers_already_passed() {
     check(3, || {
         let (barrier, _) = barrier(&[2], Duration::ZERO);
         thread_pool(2, move |index| {
@@ -182,9 +183,9 @@ fn breaking_open_does_not_undo_what_was_passed() {
     });
 }
 
-/// Two lists one after the other, without a barrier between them: every part is taken once.
+/// Two consecutive lists without a barrier between them: every chunk is taken once.
 #[test]
-fn parts_are_taken_once() {
+fn chunks_are_taken_once() {
     check(2, || {
         let work_queues = WorkQueues::new(1);
         let chunks = work_queue::chunk_count(1);
