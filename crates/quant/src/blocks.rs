@@ -1,8 +1,8 @@
-//! Shared by the block formats: f16 fields, nibbles, fifth bits, scales.
+//! Helpers of the block formats: f16 fields, nibbles, fifth bits, scales.
 
 use half::f16;
 
-/// Dequantizes block after block.
+/// Dequantizes consecutive blocks.
 #[inline(always)]
 pub(crate) fn decode_blocks<const BYTES: usize, const LEN: usize>(
     bytes: &[u8],
@@ -14,7 +14,7 @@ pub(crate) fn decode_blocks<const BYTES: usize, const LEN: usize>(
     }
 }
 
-/// Quantizes block after block.
+/// Quantizes consecutive blocks.
 #[inline(always)]
 pub(crate) fn encode_blocks<const BYTES: usize, const LEN: usize>(
     numbers: &[f32],
@@ -33,11 +33,9 @@ pub(crate) fn half(bytes: &[u8], at: usize) -> f32 {
     f16::from_le_bytes([bytes[at], bytes[at + 1]]).to_f32()
 }
 
-/// Stores a value as f16 and returns the rounded value: encoders choose quants for the stored scale, not for the exact one.
-pub(crate) fn put_half(out: &mut [u8], at: usize, value: f32) -> f32 {
-    let rounded = f16::from_f32(value);
-    out[at..at + 2].copy_from_slice(&rounded.to_le_bytes());
-    rounded.to_f32()
+/// Stores a value as f16.
+pub(crate) fn put_half(out: &mut [u8], at: usize, value: f32) {
+    out[at..at + 2].copy_from_slice(&f16::from_f32(value).to_le_bytes());
 }
 
 /// `N` bytes from an offset.
@@ -65,7 +63,8 @@ pub(crate) fn put_nibbles(out: &mut [u8], quants: &[u8; 32]) {
     }
 }
 
-/// The 32 quants of a fifth-bit word at `high` and 16 bytes of nibbles at `low`: bit i is the fifth bit of quant i.
+/// The 32 quants of a fifth-bit word at `high` and 16 bytes of nibbles at `low`: bit i is the fifth
+/// bit of quant i.
 #[inline(always)]
 pub(crate) fn five_bits(block: &[u8], high: usize, low: usize) -> [u8; 32] {
     let word = u32::from_le_bytes(bytes_at(block, high));
@@ -99,10 +98,13 @@ pub(crate) fn bounds(numbers: &[f32]) -> (f32, f32) {
     numbers.iter().fold((f32::INFINITY, f32::NEG_INFINITY), |(a, b), v| (a.min(*v), b.max(*v)))
 }
 
-/// Scale and quants with the constant zero point `middle`. As in ggml, the value of largest magnitude becomes quant 0.
+/// Scale and quants with the constant zero point `middle`. As in ggml, the value of largest
+/// magnitude becomes quant 0: there is one more level below the zero point than above.
 pub(crate) fn symmetric(numbers: &[f32; 32], middle: f32) -> (f32, [u8; 32]) {
     let d = extreme(numbers) / -middle;
     let id = inverse(d);
+    // Adding ½ and truncating rounds halves up, as ggml does. The inverse is that of the exact
+    // scale, not of the stored f16, also as in ggml.
     let quant = |i: usize| (numbers[i] * id + (middle + 0.5)).clamp(0.0, 2.0 * middle - 1.0) as u8;
     (d, std::array::from_fn(quant))
 }

@@ -1,12 +1,14 @@
 //! E2M1, the four-bit float of MXFP4 and NVFP4: sign, two exponent bits, one mantissa bit.
 
-/// Twice the value of each code, an integer. The formats' scale decoders return half the scale to compensate.
+/// Twice the value of each code, which is an integer, so that kernels multiply integers. The
+/// formats' scale decoders return half of the scale to compensate.
 pub const DOUBLED: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
 
-/// The code whose value times `scale` is nearest to `v`, the smaller one on a tie (so never −0); code 0 for NaN.
+/// The code whose value times `scale` is nearest to `v`, the smaller one on a tie (so never −0);
+/// code 0 for NaN.
 pub(crate) fn nearest(v: f32, scale: f32) -> u8 {
     let size = v.abs();
-    // the first eight values are ascending; the others are their negatives
+    // The first eight values are ascending; the other eight are their negatives.
     let above = DOUBLED[..8].partition_point(|n| scale * f32::from(*n) < size).min(7);
     let below = above.saturating_sub(1);
     let off = |code: usize| (scale * f32::from(DOUBLED[code]) - size).abs();
@@ -25,10 +27,13 @@ pub(crate) fn code_of(doubled: f32) -> u8 {
     code + if doubled < 0.0 { 8 } else { 0 }
 }
 
-/// The numbers halfway between the doubled values of neighbouring codes.
+/// The midpoints between the doubled values of adjacent codes.
 const HALFWAY: [f32; 7] = [0.5, 1.5, 2.5, 3.5, 5.0, 7.0, 10.0];
 
-/// [`nearest`] for weights side by side and a scale that is a power of two; infinity has the largest value.
+/// [`nearest`] for an array of weights, vectorized, with a scale that is a power of two. Infinity
+/// has the largest value.
+// A code is the number of midpoints below the magnitude. Midpoints times a power of two are exact,
+// so ties are decided as by `nearest`.
 #[inline(always)]
 pub(crate) fn codes<const N: usize>(x: &[f32; N], scale: f32) -> [u8; N] {
     let mut above = [0u32; N];
@@ -51,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn codes_side_by_side_are_the_nearest_ones() {
+    fn vectorized_codes_equal_the_nearest_ones() {
         for exponent in [-129, -30, -1, 0, 1, 60, 120] {
             let scale = 2f32.powi(exponent);
             let x: [f32; 32] = std::array::from_fn(|i| (i as f32 - 15.5) * 0.75 * scale);

@@ -2,11 +2,11 @@
 
 use latent_types::TensorType;
 
-/// A request that cannot be met.
+/// An error of encoding or decoding.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum QuantError {
-    /// The type holds no weights, or its bits are not known.
+    /// The type is not a weight format, or its layout is unknown.
     #[error("{0} cannot be decoded to numbers")]
     NotDecodable(TensorType),
     #[error("{0} cannot be encoded; supported types: {list}", list = crate::encodable().map(TensorType::name).collect::<Vec<_>>().join(", "))]

@@ -1,4 +1,5 @@
-//! F8_E4M3: sign, four exponent bits (bias 7), three mantissa bits; no infinities, 0x7f and 0xff are NaN (OCP FP8).
+//! F8_E4M3: sign, four exponent bits (bias 7), three mantissa bits; no infinities, 0x7f and 0xff
+//! are NaN (OCP FP8).
 
 /// The values of all codes.
 const VALUES: [f32; 256] = {
@@ -8,8 +9,10 @@ const VALUES: [f32; 256] = {
         let (sign, exponent, mantissa) = (code as u32 >> 7 << 31, code as u32 >> 3 & 15, code as u32 & 7);
         values[code] = match (exponent, mantissa) {
             (15, 7) => f32::NAN,
-            // subnormal: eighths of the smallest normal value, 2^-6
+            // Subnormal: eighths of the smallest normal value, 2^-6. ±1 · mantissa keeps the sign
+            // of −0.
             (0, _) => f32::from_bits(sign | 0x3f80_0000) * mantissa as f32 / 512.0,
+            // The exponent bias changes from 7 to 127.
             _ => f32::from_bits(sign | (exponent + 120) << 23 | mantissa << 20),
         };
         code += 1;
@@ -24,8 +27,8 @@ pub fn value(code: u8) -> f32 {
 
 /// Whether any code is NaN.
 pub(crate) fn holds_nan(codes: &[u8]) -> bool {
-    // not `any`: without the early exit, the loop is vectorized
-    codes.iter().fold(false, |held, code| held | (code & 0x7f == 0x7f))
+    // Not `any`: without the early exit, the loop vectorizes.
+    codes.iter().fold(false, |found, code| found | (code & 0x7f == 0x7f))
 }
 
 /// The code nearest to a value, ties to even; saturates at ±448; NaN gives NaN.
@@ -35,7 +38,7 @@ pub fn code(number: f32) -> u8 {
     }
     let sign = if number.is_sign_negative() { 0x80 } else { 0 };
     let size = number.abs().min(448.0);
-    // the values of codes 0 to 0x7e are ascending
+    // Binary search: the values of codes 0 to 0x7e are ascending.
     let mut low = 0u8;
     let mut high = 0x7eu8;
     while low < high {
@@ -66,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_code_is_what_its_fields_say() {
+    fn every_code_has_the_value_of_its_fields() {
         for c in 0..=255u8 {
             let sign = if c & 0x80 != 0 { -1.0 } else { 1.0 };
             let (exponent, mantissa) = (i32::from(c >> 3) & 15, f32::from(c & 7));
@@ -80,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn every_code_comes_back_and_extremes_are_right() {
+    fn every_code_round_trips_and_extremes_saturate() {
         for c in 0..=255u8 {
             if value(c).is_nan() {
                 assert_eq!(c & 0x7f, 0x7f);

@@ -3,17 +3,18 @@
 use crate::statistics::scale;
 use latent_types::TensorType;
 
-/// How many elements are NaN or infinite; for quantized formats, how many blocks have such a scale or element. 0 for types that are not weights.
-/// Ignores an incomplete last block.
+/// Number of NaN and infinite elements. For quantized formats, the number of blocks with such a
+/// scale or element. 0 for types that are not weights. Ignores an incomplete last block.
 pub fn not_finite(ty: TensorType, bytes: &[u8]) -> u64 {
     let count = match ty {
+        // All exponent bits set: infinity or NaN. Integer comparisons vectorize.
         TensorType::F32 => floats::<4>(bytes, |b| u32::from_le_bytes(b) & 0x7f80_0000 == 0x7f80_0000),
         TensorType::F64 => {
             floats::<8>(bytes, |b| u64::from_le_bytes(b) & 0x7ff0_0000_0000_0000 == 0x7ff0_0000_0000_0000)
         }
         TensorType::F16 => floats::<2>(bytes, |b| u16::from_le_bytes(b) & 0x7c00 == 0x7c00),
         TensorType::BF16 => floats::<2>(bytes, |b| u16::from_le_bytes(b) & 0x7f80 == 0x7f80),
-        // the format has no infinity
+        // The format has no infinity, and one NaN code per sign.
         TensorType::F8_E4M3 => floats::<1>(bytes, |b| b[0] & 0x7f == 0x7f),
         ty if ty.is_quantized() && crate::can_decode(ty) => {
             bytes.chunks_exact(ty.block_bytes()).filter(|block| is_bad(ty, block)).count()
@@ -23,17 +24,21 @@ pub fn not_finite(ty: TensorType, bytes: &[u8]) -> u64 {
     count as u64
 }
 
-/// Above this, scale · quant may overflow f32.
+/// Above this, scale · sub-block scale · quant may overflow f32. Blocks with smaller scales need
+/// not be decoded.
 const LARGE: f32 = 1e35;
 
-/// The index and value of the largest number of the first block that `ty` cannot hold, or `None`. `decoded` has what `numbers` became: the scale
-/// of such a block decodes to NaN or infinity, or it was cut off. All numbers of the block are then wrong. Ignores blocks with NaN or infinities.
+/// The index and value of the largest number of the first block whose scale overflows `ty`, or
+/// `None`. `decoded` are the dequantized `numbers`: such a block decodes to NaN or infinities, or
+/// to far smaller numbers if its scale was clamped. Ignores blocks with NaN or infinities.
 pub fn overflow(ty: TensorType, numbers: &[f32], decoded: &[f32]) -> Option<(usize, f32)> {
-    /// The largest f16. Smaller numbers do not overflow a scale.
+    /// The largest f16. A block without larger numbers does not overflow an f16 scale.
     const LIMIT: f32 = 65504.0;
-    /// The largest number of a block keeps more than this share in every format, unless its importance is 0.
+    /// In every format, the largest number of a block decodes to more than this share of itself,
+    /// unless its importance is 0.
     const SHARE: f32 = 0.125;
-    let largest = |numbers: &[f32]| numbers.iter().fold(0.0f32, |most, x| most.max(x.abs()));
+    let largest = |numbers: &[f32]| numbers.iter().fold(0.0f32, |largest, x| largest.max(x.abs()));
+    // The usual case, in one pass.
     if largest(numbers) <= LIMIT {
         return None;
     }
@@ -49,6 +54,8 @@ pub fn overflow(ty: TensorType, numbers: &[f32], decoded: &[f32]) -> Option<(usi
 }
 
 fn is_bad(ty: TensorType, block: &[u8]) -> bool {
+    // Checks the scale first: decoding every block of a file would be many times slower. NaN is not
+    // below `LARGE`.
     let scale = scale(ty, block);
     if scale.abs() < LARGE {
         return false;
@@ -67,9 +74,9 @@ fn floats<const N: usize>(bytes: &[u8], bad: impl Fn([u8; N]) -> bool) -> usize 
 mod tests {
     use super::*;
 
-    /// The count agrees with what decoding finds, for every format: blocks of which every byte is the same.
+    /// For every format, the count agrees with decoding: blocks of equal bytes.
     #[test]
-    fn what_decodes_to_no_number_is_counted() {
+    fn blocks_that_decode_to_nan_or_infinity_are_counted() {
         for ty in TensorType::all().filter(|ty| crate::can_decode(*ty)) {
             let block = vec![0xff; ty.block_bytes()];
             let mut numbers = vec![0.0; ty.block_len()];
@@ -81,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn every_bad_number_counts_and_half_a_number_does_not() {
+    fn every_bad_number_counts_and_an_incomplete_one_does_not() {
         let numbers = [1.0f32, f32::NAN, f32::NEG_INFINITY, 0.0, f32::MAX];
         let mut bytes: Vec<u8> = numbers.iter().flat_map(|x| x.to_le_bytes()).collect();
         bytes.extend([0xff; 3]);

@@ -1,11 +1,13 @@
-//! IQ1_M: 256 weights in 56 bytes; sub-block g of 16: weight = d · (2 · scale[g] + 1) · (grid ± 1/8).
+//! IQ1_M: 256 weights in 56 bytes.
+//! Sub-block g of 16: weight = d · (2 · scale[g] + 1) · (grid ± 1/8).
 //!
 //! ```text
 //! 0                          32                                               48                                 56
 //! │ 32 × low 8 bits of index │ 32 × 4 bits: upper 3 of index | sign of eighth │ 4 × u16: 4 × scale of 3 | 4 of d │
 //! ```
 //!
-//! The f16 d is cut into the upper four bits of the four u16, lowest first. Every eight weights have their own sign.
+//! The f16 d is cut into the upper four bits of the four u16, lowest first. Every eight weights
+//! have their own sign.
 
 use crate::blocks::bytes_at;
 use crate::search::shifted_grid;

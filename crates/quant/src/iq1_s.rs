@@ -1,4 +1,5 @@
-//! IQ1_S: 256 weights in 50 bytes; sub-block g of 32: weight = d · (2 · scale\[g\] + 1) · (grid ± 1/8).
+//! IQ1_S: 256 weights in 50 bytes.
+//! Sub-block g of 32: weight = d · (2 · scale\[g\] + 1) · (grid ± 1/8).
 //!
 //! ```text
 //! 0   2                          34                                                                            50

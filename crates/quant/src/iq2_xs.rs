@@ -1,4 +1,5 @@
-//! IQ2_XS: 256 weights in 74 bytes; sub-block g of 16: weight = d · (0.5 + scale[g]) / 4 · grid · sign.
+//! IQ2_XS: 256 weights in 74 bytes.
+//! Sub-block g of 16: weight = d · (0.5 + scale[g]) / 4 · grid · sign.
 //!
 //! ```text
 //! 0   2                                                       66                                    74

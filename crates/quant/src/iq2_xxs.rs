@@ -1,4 +1,5 @@
-//! IQ2_XXS: 256 weights in 66 bytes; sub-block g of 32: weight = d · (0.5 + scale[g]) / 4 · grid · sign.
+//! IQ2_XXS: 256 weights in 66 bytes.
+//! Sub-block g of 32: weight = d · (0.5 + scale[g]) / 4 · grid · sign.
 //!
 //! ```text
 //! 0   2                                                                          66

@@ -1,4 +1,5 @@
-//! IQ3_S: 256 weights in 110 bytes; sub-block g of 32: weight = d · (1 + 2 · scale[g]) · grid · sign.
+//! IQ3_S: 256 weights in 110 bytes.
+//! Sub-block g of 32: weight = d · (1 + 2 · scale[g]) · grid · sign.
 //!
 //! ```text
 //! 0   2                          66                              74                 106                   110

@@ -1,4 +1,5 @@
-//! IQ3_XXS: 256 weights in 98 bytes; sub-block g of 32: weight = d · (0.5 + scale[g]) / 2 · grid · sign.
+//! IQ3_XXS: 256 weights in 98 bytes.
+//! Sub-block g of 32: weight = d · (0.5 + scale[g]) / 2 · grid · sign.
 //!
 //! ```text
 //! 0   2                                    66                                                      98

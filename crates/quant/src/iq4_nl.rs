@@ -9,7 +9,7 @@ use crate::blocks::{half, nibbles, put_nibbles};
 use crate::search::LANES;
 use crate::search::levels::{self, QuantLevels};
 
-/// What the sixteen quants of IQ4_NL and IQ4_XS stand for, ascending.
+/// The values of the sixteen quants of IQ4_NL and IQ4_XS, ascending.
 pub const VALUES: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
 
 /// The table of IQ4_NL.
@@ -20,12 +20,14 @@ impl QuantLevels for Iq4Table {
 
     #[inline(always)]
     fn end(candidate: usize) -> f32 {
+        // The extreme weight is mapped to ±15 around either end of the table, in steps of 2.
         let step = (candidate % LANES) as f32 - 7.5;
         if candidate < LANES { -127.0 + 2.0 * step } else { 113.0 + 2.0 * step }
     }
 
     #[inline(always)]
     fn nearest(v: f32) -> f32 {
+        // Fifteen comparisons and selections instead of a search: they vectorize over candidates.
         let mut value = f32::from(VALUES[0]);
         for i in 0..15 {
             let (below, above) = (f32::from(VALUES[i]), f32::from(VALUES[i + 1]));

@@ -1,4 +1,5 @@
-//! IQ4_XS: 256 weights in 136 bytes; sub-block g of 32: weight = d · (scale[g] − 32) · VALUES[quant].
+//! IQ4_XS: 256 weights in 136 bytes.
+//! Sub-block g of 32: weight = d · (scale[g] − 32) · VALUES[quant].
 //!
 //! ```text
 //! 0   2                              4                             8                                             136

@@ -1,6 +1,8 @@
 //! Signs of the IQ2 and IQ3 formats.
 
-/// Eight sign bits from a seven-bit index: the eighth makes the parity even.
+/// Eight sign bits from a seven-bit index; the eighth bit makes the parity even. Formats save a bit
+/// per eight weights this way, and encoders flip the sign of the least important weight if the
+/// parity is odd.
 #[inline(always)]
 pub fn even_signs(index: u8) -> u8 {
     let index = index & 127;

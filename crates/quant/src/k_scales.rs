@@ -1,8 +1,10 @@
 //! The packed 6-bit scales of K-quants.
 
-/// Unpacks eight 6-bit scales and eight 6-bit mins from twelve bytes, as Q4_K and Q5_K store them: bytes 0–3 hold scales 0–3, bytes 4–7
-/// mins 0–3, each in its low six bits; bytes 8–11 hold the low four bits of scales 4–7 and, above them, of mins 4–7, whose upper two
-/// bits are the upper two bits of bytes 0–3 and 4–7.
+/// Unpacks eight 6-bit scales and eight 6-bit mins from twelve bytes, as Q4_K and Q5_K store them.
+///
+/// Bytes 0–3 hold scales 0–3 and bytes 4–7 mins 0–3, in their low six bits. Bytes 8–11 hold the low
+/// four bits of scales 4–7 and, above them, of mins 4–7. The upper two bits of these are the upper
+/// two bits of bytes 0–3 and 4–7.
 #[inline(always)]
 pub fn unpack_scales_mins(packed: &[u8; 12]) -> ([u8; 8], [u8; 8]) {
     let (mut scales, mut mins) = ([0; 8], [0; 8]);
@@ -26,8 +28,9 @@ pub fn pack_scales_mins(scales: &[u8; 8], mins: &[u8; 8]) -> [u8; 12] {
     packed
 }
 
-/// Unpacks sixteen 6-bit scales with the zero point 32 from twelve bytes, as Q3_K stores them: bytes 0–7 hold the low four bits of scales 0–7 and, above them, of 8–15; bytes
-/// 8–11 two upper bits of each.
+/// Unpacks sixteen 6-bit scales with the zero point 32 from twelve bytes, as Q3_K stores them.
+/// Bytes 0–7 hold the low four bits of scales 0–7 and, above them, of scales 8–15. Bytes 8–11 hold
+/// the upper two bits of each.
 #[inline(always)]
 pub fn unpack_q3_scales(packed: &[u8; 12]) -> [i8; 16] {
     let mut scales = [0; 16];

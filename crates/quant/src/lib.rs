@@ -1,17 +1,22 @@
-//! Weight formats: what the bits mean. Scalar and exact, the reference for every kernel.
+//! Weight formats: scalar, exact encoders and decoders, the reference for every kernel.
 //!
-//! * [`decode`], [`encode`]: dequantize and quantize whole blocks. [`decoder`]: the function itself, unchecked, for hot loops.
-//! * [`quantize`]: quantizes with the best search there is, weighted by importances, for files that are kept; also IQ1 to IQ3 and TQ.
-//! * [`gptq`]: rounds rows so that errors of earlier columns are made up for by later ones.
+//! * [`decode`], [`encode`]: dequantize and quantize whole blocks. [`decoder`]: the decoding
+//!   function itself, unchecked, for hot loops.
+//! * [`quantize`]: quantizes with the format's search, weighted by importances, for model files.
+//!   Also writes IQ1 to IQ3 and TQ.
+//! * [`gptq`]: rounds rows such that later columns compensate the errors of earlier ones.
 //! * [`Statistics`]: ranges, moments and outlier scales of a tensor.
-//! * [`not_finite`]: counts NaN and infinities without dequantizing; [`overflow`]: finds numbers that are too large for a format.
+//! * [`not_finite`]: counts NaN and infinities without dequantizing. [`overflow`]: finds numbers
+//!   that are too large for a format.
 //! * [`can_decode`], [`can_encode`], [`can_quantize`]: which formats are supported.
 //! * [`k_scales`]: the packed scales of K-quants.
 //! * [`tiles`]: sixteen weight rows interleaved for SIMD, and back.
-//! * [`e2m1`], [`f8_e4m3`], [`grids`], [`iq4_nl`], [`iq_signs`], [`mxfp4`], [`nvfp4`]: value tables and scales of the other formats.
+//! * [`e2m1`], [`f8_e4m3`], [`grids`], [`iq4_nl`], [`iq_signs`], [`mxfp4`], [`nvfp4`]: value tables
+//!   and scales of the other formats.
 //!
-//! Each format has its own file with the functions for one block, which is drawn at the top: a `│` is at the byte offset above it,
-//! `d`, `m` and `dmin` are f16, and `a | b « 4` is a byte with `a` in its low bits and `b` four bits up.
+//! Each format has its own file with the functions for one block, whose layout is drawn at the top:
+//! a `│` is at the byte offset above it, `d`, `m` and `dmin` are f16, and `a | b « 4` is a byte
+//! with `a` in its low bits and `b` four bits higher.
 //!
 //! Encoders take any float without a panic: see [`encode`] for NaN and infinity.
 //!
@@ -74,13 +79,15 @@ pub use statistics::Statistics;
 
 use latent_types::TensorType;
 
-/// Dequantizes whole blocks. If the lengths disagree, the shorter one decides.
+/// Dequantizes whole blocks. If the lengths disagree, only the blocks of the shorter slice are
+/// decoded.
 pub type DecodeFn = fn(&[u8], &mut [f32]);
 
-/// Quantizes whole blocks, under the same condition, with an importance per weight.
+/// Quantizes whole blocks, likewise limited to the shorter slice, with an importance per weight.
 pub type QuantizeFn = fn(&[f32], Option<&[f32]>, &mut [u8]);
 
-/// Calls a macro with the list of block formats: each type, and the module with `decode` and `search` of one of its blocks.
+/// Calls a macro with the list of block formats: each type, and the module with `decode` and
+/// `search` of one of its blocks.
 #[macro_export]
 macro_rules! block_formats {
     ($then:ident) => {
@@ -126,7 +133,8 @@ fn quantizer(ty: TensorType) -> Option<QuantizeFn> {
     Some(block_formats!(of_type))
 }
 
-/// The encodings of the gguf package, to the bit; for other types the search without importances.
+/// Encoders with the same bits as the Python package gguf. For other types, the search without
+/// importances.
 fn encoder(ty: TensorType) -> Option<QuantizeFn> {
     use TensorType::*;
     Some(match ty {
@@ -135,6 +143,7 @@ fn encoder(ty: TensorType) -> Option<QuantizeFn> {
         Q5_0 => |x, w, out| blocks::encode_blocks(x, w, out, q5_0::encode),
         Q5_1 => |x, w, out| blocks::encode_blocks(x, w, out, q5_1::encode),
         MXFP4 => |x, w, out| blocks::encode_blocks(x, w, out, mxfp4::encode),
+        // Only `quantize` writes these.
         Q1_0 | Q2_0 | TQ1_0 | TQ2_0 | IQ1_S | IQ1_M | IQ2_XXS | IQ2_XS | IQ2_S | IQ3_XXS | IQ3_S => {
             return None;
         }
@@ -176,8 +185,9 @@ pub fn decode(ty: TensorType, bytes: &[u8], out: &mut [f32]) -> Result<(), Quant
 
 /// Quantizes whole blocks, deterministically.
 ///
-/// NaN and infinity: F32, F16 and BF16 keep them; F8_E4M3 keeps NaN and makes infinity ±448. In a block format they spoil their own block and no
-/// other: its weights dequantize to unspecified values, often NaN or 0.
+/// NaN and infinity: F32, F16 and BF16 keep them; F8_E4M3 keeps NaN and turns infinity into ±448.
+/// In a block format they affect only their own block, whose weights dequantize to unspecified
+/// values, often NaN or 0.
 pub fn encode(ty: TensorType, numbers: &[f32], out: &mut [u8]) -> Result<(), QuantError> {
     let encode = encoder(ty).ok_or(QuantError::NotEncodable(ty))?;
     check(ty, out.len(), numbers.len())?;
@@ -185,11 +195,12 @@ pub fn encode(ty: TensorType, numbers: &[f32], out: &mut [u8]) -> Result<(), Qua
     Ok(())
 }
 
-/// Quantizes whole blocks with the lowest error that the format's search finds, deterministically. Errors count in proportion to `importance`, one value per
-/// weight and none negative: the mean square of the activations that the weight is multiplied by. NaN and infinity as for [`encode`].
+/// Quantizes whole blocks with the lowest error that the format's search finds, deterministically.
+/// Errors are weighted by `importance`, one non-negative value per weight: the mean square of the
+/// activations that the weight is multiplied by. NaN and infinity as for [`encode`].
 ///
 /// # Errors
-/// A type that cannot be quantized to; lengths that do not agree.
+/// When the type cannot be quantized to, or lengths disagree.
 pub fn quantize(
     ty: TensorType,
     numbers: &[f32],
@@ -202,7 +213,7 @@ pub fn quantize(
     Ok(())
 }
 
-/// Whether [`quantize`] would take these.
+/// Checks the arguments of [`quantize`].
 pub fn check_quantize(
     ty: TensorType,
     numbers: &[f32],
@@ -256,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn odd_numbers_never_panic() {
+    fn special_values_do_not_panic() {
         for ty in encodable() {
             for value in [0.0, 1.0, f32::NAN, f32::INFINITY, f32::MIN_POSITIVE, -1e38] {
                 let mut bytes = vec![0; ty.row_bytes(256).unwrap()];

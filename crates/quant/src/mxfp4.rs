@@ -10,10 +10,12 @@ use crate::e2m1;
 use crate::search::levels::{self, E2m1Levels};
 use crate::search::{error_weights, largest, part};
 
-/// Half of 2^(e − 127), exactly, for every byte: E8M0 as ggml reads it. 255, OCP's NaN, is the number 2^127.
+/// Half of 2^(e − 127), exactly, for every byte: E8M0 as ggml reads it. 255, which is NaN in OCP's
+/// specification, gives 2^127.
 #[inline(always)]
 pub fn half_scale(e: u8) -> f32 {
-    // a selection, not a branch, so that sixteen scales are decoded at a time
+    // 2^-128 and 2^-127 (e = 0 and 1) are subnormal. A selection instead of a branch, so that loops
+    // over scales vectorize.
     let (subnormal, normal) = (0x0020_0000 * (1 + u32::from(e & 1)), u32::from(e).wrapping_sub(1) << 23);
     f32::from_bits(if e < 2 { subnormal } else { normal })
 }
@@ -26,10 +28,12 @@ pub(crate) fn decode(block: &[u8; 17], out: &mut [f32; 32]) {
     }
 }
 
-/// The scale that OCP's specification asks for: the exponent of the largest number, less E2M1's own largest exponent of 2.
-/// From the bits, since a logarithm in f32 rounds values just below a power of two up to it.
+/// The scale of OCP's specification: the exponent of the largest number, minus E2M1's largest
+/// exponent of 2.
+// From the bits: a logarithm in f32 rounds values just below a power of two up to it.
 pub(crate) fn scale_code(largest: f32) -> u8 {
-    let exponent = ((largest.abs().to_bits() >> 23) & 0xff) as u8; // biased by 127; 0 for subnormals, 255 for infinity
+    // Biased by 127; 0 for subnormals, 255 for infinity.
+    let exponent = ((largest.abs().to_bits() >> 23) & 0xff) as u8;
     exponent.saturating_sub(2)
 }
 
@@ -40,13 +44,15 @@ pub(crate) fn encode(numbers: &[f32; 32], _: Option<&[f32]>, out: &mut [u8; 17])
     put_nibbles(&mut out[1..], &quants);
 }
 
-/// The power of two whose error is lowest, out of those around `scale_code`: a lower one clips the largest weights, a higher one rounds the small ones away.
+/// Selects the power of two around `scale_code` with the lowest error: a lower one clips the
+/// largest weights, a higher one rounds small weights to 0.
 #[inline(always)]
 pub(crate) fn search(x: &[f32; 32], importance: Option<&[f32]>, out: &mut [u8; 17]) {
     let (x, mut w) = (part::<32>(x, 0), [0.0; 32]);
     error_weights(&x, importance, &mut w);
     let middle = scale_code(largest(&x));
-    // the middle first, so that it wins among equals
+    // The middle first, so that it wins ties. 254 is the last exponent: 255 is NaN for other
+    // readers.
     let (mut best, mut least) = (middle, f32::INFINITY);
     for code in [middle, middle.saturating_sub(1), (middle + 1).min(254), (middle + 2).min(254)] {
         let error = levels::error::<E2m1Levels, 32>(&x, &w, half_scale(code));

@@ -5,7 +5,7 @@
 //! │ byte i, bit l: third bit of i + 32·l │ 2 × 32 bytes: quants i, i+32, i+64, i+96 │ 16 scales of 6 bits │ d  │
 //! ```
 //!
-//! The scales are packed as [`crate::k_scales::unpack_q3_scales`] says.
+//! [`crate::k_scales::unpack_q3_scales`] describes how scales are packed.
 
 use crate::blocks::{bytes_at, half};
 use crate::k_scales::{pack_q3_scales, unpack_q3_scales};

@@ -1,11 +1,12 @@
-//! Q4_K: 256 weights in 144 bytes; sub-block g of 32: weight = d · scale[g] · quant − dmin · min[g].
+//! Q4_K: 256 weights in 144 bytes.
+//! Sub-block g of 32: weight = d · scale[g] · quant − dmin · min[g].
 //!
 //! ```text
 //! 0   2      4                            16                                       144
 //! │ d │ dmin │ 8 scales, 8 mins of 6 bits │ 4 × 32 bytes: quant i | quant i+32 « 4 │
 //! ```
 //!
-//! The scales are packed as [`crate::k_scales::unpack_scales_mins`] says.
+//! [`crate::k_scales::unpack_scales_mins`] describes how scales are packed.
 
 use crate::blocks::{bytes_at, half};
 use crate::k_scales::{pack_scales_mins, unpack_scales_mins};

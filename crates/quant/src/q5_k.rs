@@ -1,11 +1,12 @@
-//! Q5_K: 256 weights in 176 bytes; sub-block g of 32: weight = d · scale[g] · quant − dmin · min[g].
+//! Q5_K: 256 weights in 176 bytes.
+//! Sub-block g of 32: weight = d · scale[g] · quant − dmin · min[g].
 //!
 //! ```text
 //! 0   2      4                            16                               48                                         176
 //! │ d │ dmin │ 8 scales, 8 mins of 6 bits │ byte i, bit g: fifth of i+32·g │ 4 × 32 bytes: nibble i | nibble i+32 « 4 │
 //! ```
 //!
-//! The scales are packed as [`crate::k_scales::unpack_scales_mins`] says.
+//! [`crate::k_scales::unpack_scales_mins`] describes how scales are packed.
 
 use crate::blocks::{bytes_at, half};
 use crate::k_scales::{pack_scales_mins, unpack_scales_mins};

@@ -13,7 +13,8 @@ pub(crate) fn decode(block: &[u8; 210], out: &mut [f32; 256]) {
     let d = half(block, 208);
     for (g, out) in out.chunks_exact_mut(16).enumerate() {
         let scale = d * f32::from(block[192 + g] as i8);
-        // sub-block g starts at number 16·g of part g/8, in line (g mod 8)/2 of its four lines of 32
+        // A half of 128 weights has four lines of 32. Sub-block g is in half g/8, in line (g mod
+        // 8)/2.
         let (part, line, start) = (g / 8, g % 8 / 2, g % 2 * 16);
         let low = &block[part * 64 + line % 2 * 32 + start..][..16];
         let high = &block[128 + part * 32 + start..][..16];

@@ -15,7 +15,7 @@ pub(crate) fn decode(block: &[u8; 34], out: &mut [f32; 32]) {
     }
 }
 
-/// The one encoding: an importance of weights changes no quant.
+/// The only encoding, as in ggml; importances are ignored.
 #[inline(always)]
 pub(crate) fn search(numbers: &[f32; 32], _: Option<&[f32]>, out: &mut [u8; 34]) {
     let d = extreme(numbers).abs() / 127.0;

@@ -1,4 +1,5 @@
-//! Q8_K: 256 weights in 292 bytes, weight = d · quant. The sums serve dot products and take no part in decoding.
+//! Q8_K: 256 weights in 292 bytes, weight = d · quant. The sums are for dot products in ggml;
+//! decoding ignores them.
 //!
 //! ```text
 //! 0       4            260                                         292
@@ -15,10 +16,11 @@ pub(crate) fn decode(block: &[u8; 292], out: &mut [f32; 256]) {
     }
 }
 
-/// The one encoding: an importance of weights changes no quant.
+/// The only encoding; importances are ignored.
 #[inline(always)]
 pub(crate) fn search(x: &[f32; 256], _: Option<&[f32]>, out: &mut [u8; 292]) {
     let extreme = extreme(x);
+    // As in ggml, the extreme weight becomes −127, so that d has the opposite sign.
     let id = if extreme == 0.0 { 0.0 } else { -127.0 / extreme };
     out[..4].copy_from_slice(&inverse(id).to_le_bytes());
     let mut sums = [0i16; 16];

@@ -1,5 +1,6 @@
-//! The functions behind [`quantize`](crate::quantize), unchecked, one per format: inlined, so that a caller compiles them for its ISA. If lengths disagree, whole
-//! blocks of the shorter one are written; an importance must have as many values as there are weights.
+//! The unchecked functions behind [`quantize`](crate::quantize), one per format. They are inlined,
+//! so that a caller compiles them for its ISA. If lengths disagree, only the whole blocks of the
+//! shorter slice are written. An importance must have one value per weight.
 
 macro_rules! quantizers {
     ($($ty:ident $format:ident),*) => {

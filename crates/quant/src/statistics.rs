@@ -1,4 +1,4 @@
-//! Statistics of weights, row by row, for auditing the values of a model.
+//! Statistics of a tensor's weights, for auditing the values of a model.
 
 use crate::blocks::{bytes_at, half};
 use crate::{mxfp4, nvfp4};
@@ -7,13 +7,14 @@ use latent_types::TensorType;
 /// Accumulators per sum, so that the compiler vectorizes the loops.
 const LANES: usize = 16;
 
-/// Buckets of magnitudes, half an octave each: the exponent and the first mantissa bit.
+/// Buckets of magnitudes, half an octave each: the eight exponent bits and the first mantissa bit.
 const BUCKETS: usize = 512;
 
 /// A scale is an outlier if it is this many half octaves above the median: 64 times as large.
 const WILD: usize = 12;
 
-/// Statistics of a tensor, or of some of its rows; parts can be [merged](Statistics::merge).
+/// Statistics of a tensor or of some of its rows. Statistics of disjoint rows can be
+/// [merged](Statistics::merge).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Statistics {
     /// Elements.
@@ -69,8 +70,11 @@ impl Default for Statistics {
 }
 
 impl Statistics {
-    /// Adds row `row` of a tensor: its dequantized elements, and the bytes that they came from, for the scales.
+    /// Adds row `row` of a tensor: its dequantized elements, and the bytes that they came from, for
+    /// the scales.
     pub fn add(&mut self, ty: TensorType, row: u64, bytes: &[u8], numbers: &[f32]) {
+        // One vectorized pass for all rows; rows with NaN or infinities, which are rare, are
+        // visited again element by element.
         let sums = RowStatistics::of(numbers);
         self.numbers += numbers.len() as u64;
         let zeros =
@@ -98,7 +102,7 @@ impl Statistics {
         sums.zeros
     }
 
-    /// The same for a row with NaN or infinities, element by element.
+    /// As [`plain`](Self::plain), for a row with NaN or infinities, element by element.
     fn broken(&mut self, row: u64, numbers: &[f32]) -> u64 {
         let mut zeros = 0;
         for (column, &x) in numbers.iter().enumerate() {
@@ -128,7 +132,7 @@ impl Statistics {
         }
     }
 
-    /// Adds the statistics of other rows of this tensor, or of a tensor that is counted with it.
+    /// Adds the statistics of other rows of this tensor, or of a tensor to be counted with it.
     pub fn merge(&mut self, other: &Statistics) {
         let earlier = |a: Option<(u64, u64)>, b: Option<(u64, u64)>| match (a, b) {
             (Some(a), Some(b)) => Some(a.min(b)),
@@ -175,20 +179,24 @@ impl Statistics {
         self.scales.bad
     }
 
-    /// Scales at least 64 times the median of the nonzero ones: how many, and the largest with its row. In formats without scales, the largest magnitude
-    /// of each row stands for one.
+    /// Scales at least 64 times the median of the nonzero ones: their number, and the largest with
+    /// its row. In formats without scales, the largest magnitude of each row is used instead.
     pub fn wild_scales(&self) -> Option<(u64, f32, u64)> {
-        let some: u64 = self.scales.buckets[1..].iter().sum();
+        // Bucket 0 has zeros and the smallest subnormals: a tensor with many rows of zeros would
+        // otherwise have a median of 0.
+        let nonzero: u64 = self.scales.buckets[1..].iter().sum();
         let mut seen = 0;
         let median = (1..BUCKETS).find(|i| {
             seen += self.scales.buckets[*i];
-            seen * 2 >= some && some > 0
+            seen * 2 >= nonzero && nonzero > 0
         })?;
         let wild: u64 = self.scales.buckets.iter().skip(median + WILD).sum();
         (wild > 0).then_some((wild, self.scales.largest.0, self.scales.largest.1))
     }
 }
 
+/// The larger magnitude with its row. On a tie the lower row, so that the result does not depend on
+/// the order of merging.
 fn larger(a: (f32, u64), b: (f32, u64)) -> (f32, u64) {
     if b.0 > a.0 || (b.0 == a.0 && b.1 < a.1) { b } else { a }
 }
@@ -199,6 +207,8 @@ impl ScaleDistribution {
             self.bad += 1;
             return;
         }
+        // Nine bits remain, so the remainder changes nothing; it lets the compiler omit the
+        // bounds check.
         self.buckets[(scale.abs().to_bits() >> 22) as usize % BUCKETS] += 1;
         self.largest = larger(self.largest, (scale.abs(), row));
     }
@@ -210,7 +220,8 @@ pub(crate) fn scale(ty: TensorType, block: &[u8]) -> f32 {
     let halves = |at: &[usize]| {
         at.iter()
             .map(|at| half(block, *at).abs())
-            .fold(0.0, |most: f32, d| if d > most || d.is_nan() { d } else { most })
+            // Not `max`, which would drop NaN.
+            .fold(0.0, |largest: f32, d| if d > largest || d.is_nan() { d } else { largest })
     };
     match ty {
         T::Q1_0 | T::Q2_0 | T::Q4_0 | T::Q5_0 | T::Q8_0 | T::IQ4_NL | T::IQ4_XS => halves(&[0]),
@@ -232,7 +243,7 @@ pub(crate) fn scale(ty: TensorType, block: &[u8]) -> f32 {
     }
 }
 
-/// Sums of one row, vectorized to run at memory speed.
+/// Sums of one row. Vectorized, so that they run at memory speed.
 struct RowStatistics {
     min: f32,
     max: f32,
@@ -249,8 +260,6 @@ impl RowStatistics {
         let (mut sum, mut squares, mut poison) = ([0.0f32; LANES], [0.0f32; LANES], [0.0f32; LANES]);
         let mut zeros = [0u32; LANES];
         let (chunks, rest) = numbers.as_chunks::<LANES>();
-        let mut last = [0.0; LANES];
-        last[..rest.len()].copy_from_slice(rest);
         for x in chunks {
             for i in 0..LANES {
                 min[i] = if x[i] < min[i] { x[i] } else { min[i] };
@@ -258,7 +267,8 @@ impl RowStatistics {
                 sum[i] += x[i];
                 squares[i] += x[i] * x[i];
                 zeros[i] += u32::from(x[i] == 0.0);
-                // infinity and NaN times zero are NaN, and stay
+                // Infinity and NaN times zero are NaN, and the sum stays NaN. Unlike a test with an
+                // exit, this vectorizes.
                 poison[i] += x[i] * 0.0;
             }
         }
@@ -299,8 +309,8 @@ mod tests {
     }
 
     #[test]
-    fn plain_numbers_are_counted_as_they_are() {
-        // 37 columns: whole lanes and a rest
+    fn statistics_of_plain_numbers_are_exact() {
+        // 37 columns: whole lanes and a remainder.
         let rows: Vec<Vec<f32>> =
             (0..5).map(|r| (0..37).map(|c| (r * 37 + c) as f32 - 90.0).collect()).collect();
         let s = of(TensorType::F32, &rows);
@@ -314,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_that_are_not_finite_are_found_where_they_stand() {
+    fn nan_and_infinity_are_found_with_their_position() {
         let mut rows = vec![vec![1.0; 40]; 4];
         rows[2][39] = f32::NAN;
         rows[3][1] = f32::NEG_INFINITY;
@@ -349,7 +359,7 @@ mod tests {
 
     #[test]
     fn scales_that_are_not_finite_are_found_in_every_block_format() {
-        // all bits set: every factor is NaN, or as large as it can be
+        // All bits set: every factor is NaN or the largest of its type.
         for ty in TensorType::all().filter(|ty| ty.is_quantized() && crate::can_decode(*ty)) {
             let bytes = vec![0xff; ty.block_bytes()];
             let mut numbers = vec![0.0; ty.block_len()];
@@ -363,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_merge_into_the_whole() {
+    fn merged_statistics_equal_those_of_the_whole() {
         let rows: Vec<Vec<f32>> =
             (0..8).map(|r| (0..64).map(|c| ((r * 64 + c) as f32).cos()).collect()).collect();
         let whole = of(TensorType::F32, &rows);

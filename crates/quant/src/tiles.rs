@@ -1,23 +1,31 @@
-//! Tiles: sixteen weight rows interleaved, so that one vector register holds the same four inputs of all sixteen.
+//! Tiles: sixteen interleaved weight rows, so that one vector register holds the same four inputs
+//! of all sixteen.
 //!
-//! Packing is lossless. A tile has up to four planes; each holds one kind of field of all blocks, block after block. For quantized formats:
+//! Packing is lossless. A tile has up to four planes. Each holds one kind of field of all blocks,
+//! in the order of blocks. For quantized formats:
 //!
-//! * **quants**: vectors of 64 bytes; byte `4·r + i` of vector `v` is byte `4·v + i` of row r's quants;
-//! * **high**: upper bits of quants in the same byte order (in Q5_0 and Q5_1, vectors of 64 *bits*: bit `4·r + i` of
-//!   vector `v` belongs to quant `4·v + i` of row r);
-//! * **scales**: one byte per row and sub-block, sixteen rows together. 6-bit scales are widened to bytes, the only growth
-//!   (2.8 % for Q4_K, 2.3 % for Q5_K, 3.6 % for Q3_K, 1.5 % for IQ4_XS);
-//! * **super-block scales**: the f16 (or 8-bit) `d` and `dmin` of each row's block, sixteen rows together.
+//! * **quants**: vectors of 64 bytes; byte `4·r + i` of vector `v` is byte `4·v + i` of row r's
+//!   quants;
+//! * **high**: upper bits of quants in the same byte order (in Q5_0 and Q5_1, vectors of 64 *bits*:
+//!   bit `4·r + i` of vector `v` belongs to quant `4·v + i` of row r);
+//! * **scales**: one byte per row and sub-block, sixteen rows adjacent. 6-bit scales are widened to
+//!   bytes, the only growth (2.8 % for Q4_K, 2.3 % for Q5_K, 3.6 % for Q3_K, 1.5 % for IQ4_XS);
+//! * **super-block scales**: the f16 (or 8-bit) `d` and `dmin` of each row's block, sixteen rows
+//!   adjacent.
 //!
-//! Formats without blocks are packed 32 elements at a time, the last of a row padded with zero bytes:
+//! Formats without blocks are packed 32 elements at a time; the last ones of a row are padded with
+//! zero bytes:
 //!
-//! * **quants** of BF16: vectors of 64 bytes, two inputs of sixteen rows; a 32-bit lane has both of one row, the first in its lower half;
+//! * **quants** of BF16: vectors of 64 bytes, two inputs of sixteen rows; a 32-bit lane has both of
+//!   one row, the first in its lower half;
 //! * **quants** of F16: vectors of 32 bytes, one input of sixteen rows;
-//! * **quants** of F8_E4M3: vectors of 32 bytes, two inputs of sixteen rows; a 16-bit lane has both of one row. **Super-block scales**: a NaN flag
-//!   per row, an f32 that is NaN if the row contains NaN, else 0. Kernels start their accumulators with it instead of testing for the two NaN codes.
-//!   Block scales are in a tensor of their own.
+//! * **quants** of F8_E4M3: vectors of 32 bytes, two inputs of sixteen rows; a 16-bit lane has both
+//!   of one row. **Super-block scales**: a NaN flag per row, an f32 that is NaN if the row contains
+//!   NaN, else 0. Kernels start their accumulators with it instead of testing for the two NaN
+//!   codes. Block scales are in a separate tensor.
 //!
-//! Planes start at multiples of 64 bytes, and tiles are a multiple of 64 bytes long. Missing rows of the last tile are zero bytes.
+//! Planes start at multiples of 64 bytes, and tiles are a multiple of 64 bytes long. Missing rows
+//! of the last tile are zero bytes.
 
 use crate::{f8_e4m3, k_scales};
 use latent_types::TensorType;
@@ -40,10 +48,11 @@ pub enum TilePlane {
     SuperScales,
 }
 
-/// A field of a block, and the plane it goes to.
+/// A field of a block, and its plane.
 #[derive(Clone, Copy, Debug)]
 enum BlockField {
-    /// `count` units of `size` bytes from byte `from` on; each unit is interleaved over sixteen rows.
+    /// `count` units of `size` bytes from byte `from` on; each unit is interleaved over sixteen
+    /// rows.
     Units { plane: TilePlane, from: usize, size: usize, count: usize },
     /// 32 bits, one per quant, into the high plane: eight vectors of 64 bits.
     Bits { from: usize },
@@ -56,7 +65,7 @@ enum BlockField {
 }
 
 impl BlockField {
-    /// Bytes that the field of one row's block takes in a plane.
+    /// Bytes of the field in a plane, per row and block.
     fn bytes(self, of: TilePlane) -> usize {
         match self {
             BlockField::Units { plane, size, count, .. } if plane == of => size * count,
@@ -173,6 +182,8 @@ impl TileLayout {
             let plane = blocks.checked_mul(ROWS)?.checked_mul(block)?.checked_next_multiple_of(ALIGN)?;
             bytes = plane.checked_add(bytes)?;
         }
+        // NaN flags: the format has no super-block scales, so their plane starts at the end of the
+        // quants. 64 bytes keep the alignment.
         if ty == TensorType::F8_E4M3 {
             bytes = bytes.checked_add(ROWS * size_of::<f32>())?;
         }
@@ -188,7 +199,7 @@ impl TileLayout {
         rows.div_ceil(ROWS) * self.bytes
     }
 
-    /// Bytes of a matrix of `rows` rows; none on overflow.
+    /// Bytes of a matrix of `rows` rows; `None` on overflow.
     pub fn checked_matrix_bytes(&self, rows: usize) -> Option<usize> {
         rows.div_ceil(ROWS).checked_mul(self.bytes)
     }
@@ -206,7 +217,8 @@ impl TileLayout {
     /// Packs one to sixteen consecutive rows into a tile.
     ///
     /// # Panics
-    /// When `rows` is not one to sixteen whole rows, or `tile` not [`tile_bytes`](Self::tile_bytes) long.
+    /// When `rows` is not one to sixteen whole rows, or `tile` not [`tile_bytes`](Self::tile_bytes)
+    /// long.
     pub fn pack(&self, rows: &[u8], tile: &mut [u8]) {
         let row_bytes = self.row_bytes;
         assert!(rows.len().is_multiple_of(row_bytes) && rows.len() / row_bytes <= ROWS, "rows of a tile");
@@ -217,6 +229,8 @@ impl TileLayout {
             tile.fill(0);
             for (r, row) in rows.chunks_exact(row_bytes).enumerate() {
                 for (b, block) in row.chunks(self.block_bytes).enumerate() {
+                    // Only formats without blocks can have a shorter last one: at most 32 elements
+                    // of two bytes.
                     let mut whole = [0; UNBLOCKED_LEN * 2];
                     let block = if block.len() < self.block_bytes {
                         whole[..block.len()].copy_from_slice(block);
@@ -238,13 +252,14 @@ impl TileLayout {
     /// Writes the NaN flags of an F8_E4M3 tile.
     fn write_nan_flags(&self, rows: &[u8], tile: &mut [u8]) {
         let flags = tile[self.start(TilePlane::SuperScales)..].chunks_exact_mut(size_of::<f32>());
-        let held = rows.chunks_exact(self.row_bytes).map(f8_e4m3::holds_nan).chain(std::iter::repeat(false));
-        for (flag, held) in flags.zip(held) {
-            flag.copy_from_slice(&(if held { f32::NAN } else { 0.0 }).to_le_bytes());
+        let nan = rows.chunks_exact(self.row_bytes).map(f8_e4m3::holds_nan).chain(std::iter::repeat(false));
+        for (flag, nan) in flags.zip(nan) {
+            flag.copy_from_slice(&(if nan { f32::NAN } else { 0.0 }).to_le_bytes());
         }
     }
 
-    /// Packs sixteen rows of whole blocks. The same result as row by row, but each block of the tile is written while it is in L1.
+    /// Packs sixteen rows of whole blocks. The result is the same as row by row, but all rows of a
+    /// block are written while that part of the tile is in L1.
     fn pack_all(&self, rows: &[u8], tile: &mut [u8]) {
         let (row_bytes, len) = (self.row_bytes, self.block_bytes);
         let fields = fields(self.ty);
@@ -275,10 +290,11 @@ impl TileLayout {
     /// Unpacks row `r` of a tile, bit for bit.
     ///
     /// # Panics
-    /// When `r` is not below sixteen, or the lengths differ from what the layout says.
+    /// When `r` is not below sixteen, or a length does not match the layout.
     pub fn unpack_row(&self, tile: &[u8], r: usize, row: &mut [u8]) {
         assert!(r < ROWS && row.len() == self.row_bytes, "one row of a tile");
         assert_eq!(tile.len(), self.bytes, "bytes of a tile");
+        // `take` sets fifth bits by a bitwise or.
         row.fill(0);
         for (b, block) in row.chunks_mut(self.block_bytes).enumerate() {
             let mut whole = [0; UNBLOCKED_LEN * 2];
@@ -307,6 +323,7 @@ impl TileLayout {
                     tile[at..at + size].copy_from_slice(&block[from + u * size..][..size]);
                 }
             }
+            // A vector of 64 bits has four bits per row: two rows share a byte.
             BlockField::Bits { from } => {
                 for i in 0..8 {
                     let bits = (block[from + i / 2] >> (i % 2 * 4)) & 15;
@@ -354,7 +371,7 @@ impl TileLayout {
 
     fn take(&self, field: BlockField, r: usize, b: usize, block: &mut [u8], tile: &[u8]) {
         match field {
-            // the common sizes as constants, so that the compiler moves whole words
+            // The common sizes are constants, so that the compiler moves whole words.
             BlockField::Units { plane, from, size: 4, count } => {
                 let start = self.at(plane, r, b, 0, count, 4);
                 gather::<4>(&tile[start..], &mut block[from..from + 4 * count]);
@@ -397,8 +414,10 @@ impl TileLayout {
     }
 }
 
-/// Interleaves 4-byte units of sixteen blocks: unit u of row r becomes unit `16·u + r`. Transposes four units of four rows at a time, which the compiler
-/// keeps in registers.
+/// Interleaves 4-byte units of sixteen blocks: unit u of row r becomes unit `16·u + r`. Squares of
+/// 4 × 4 units are transposed at a time, in registers.
+// Q4_0 is packed at 6.7 GB/s, Q4_K at 5.2 GB/s per core (Xeon).
+// measured: docs/notes/quant-formats.md "Formats and their accuracy"
 fn interleave(blocks: &[&[u8]; ROWS], from: usize, out: &mut [u8]) {
     for (four, lines) in out.chunks_exact_mut(16 * ROWS).enumerate() {
         let at = from + 16 * four;
@@ -426,7 +445,7 @@ fn interleave_small<const N: usize>(blocks: &[&[u8]; ROWS], from: usize, out: &m
     }
 }
 
-/// Gathers the first of each sixteen units of `N` bytes.
+/// Gathers the first of every sixteen units of `N` bytes.
 fn gather<const N: usize>(lines: &[u8], out: &mut [u8]) {
     for (unit, line) in out.chunks_exact_mut(N).zip(lines.chunks(N * ROWS)) {
         unit.copy_from_slice(&line[..N]);
@@ -471,7 +490,7 @@ mod tests {
     }
 
     #[test]
-    fn unpacking_gives_back_every_bit_and_tiles_hardly_grow() {
+    fn unpacking_restores_every_bit_and_tiles_grow_little() {
         for ty in FORMATS {
             for (blocks, rows) in [(1, 16), (3, 16), (64, 16), (8, 5), (2, 1), (77, 3)] {
                 let layout = TileLayout::new(ty, blocks * ty.block_len()).unwrap();
@@ -483,6 +502,7 @@ mod tests {
                     layout.unpack_row(&tile, r, &mut row);
                     match file.chunks_exact(layout.row_bytes).nth(r) {
                         Some(truth) => assert_eq!(row, truth, "{ty}, row {r}"),
+                        // In these two formats, a stored scale of 0 means 32 in the file.
                         None => assert!(
                             row.iter().all(|byte| *byte == 0)
                                 || ty == TensorType::Q3_K
@@ -493,13 +513,13 @@ mod tests {
             }
             let layout = TileLayout::new(ty, 2048).unwrap();
             let growth = layout.tile_bytes() as f64 / (ROWS * layout.row_bytes) as f64 - 1.0;
-            let most = if ty == TensorType::Q3_K { 0.04 } else { 0.03 };
-            assert!(growth <= most, "{ty} grows by {growth}");
+            let max = if ty == TensorType::Q3_K { 0.04 } else { 0.03 };
+            assert!(growth <= max, "{ty} grows by {growth}");
         }
     }
 
     #[test]
-    fn rows_of_fp8_that_hold_a_nan_are_marked() {
+    fn rows_of_fp8_with_a_nan_are_flagged() {
         let layout = TileLayout::new(TensorType::F8_E4M3, 40).unwrap();
         let mut rows = vec![0x7e; 9 * 40];
         (rows[3 * 40 + 39], rows[8 * 40]) = (0xff, 0x7f);
@@ -514,7 +534,7 @@ mod tests {
     }
 
     #[test]
-    fn formats_without_tiles_and_broken_rows_have_no_layout() {
+    fn formats_without_tiles_and_partial_blocks_have_no_layout() {
         assert_eq!(TileLayout::new(TensorType::IQ1_S, 256), None);
         assert_eq!(TileLayout::new(TensorType::Q4_K, 255), None);
     }

@@ -5,7 +5,8 @@
 //! │ 5 × 32: weights 0–159 │ 5 × 16: weights 160–239 │ 4 × 4: weights 240–255 │ d │
 //! ```
 //!
-//! A byte is a fraction of 256; times 3ⁿ, its lower eight bits times 3 carry digit n into the ninth bit and above.
+//! A byte is a fraction of 256 with five base-3 digits. Multiplying by 3ⁿ modulo 256 shifts out n
+//! digits; the next digit is then byte · 3 / 256.
 
 use crate::blocks::half;
 use crate::search::levels::{self, TernaryLevels};
@@ -29,13 +30,15 @@ pub(crate) fn decode(block: &[u8; 54], out: &mut [f32; 256]) {
     digits(&block[48..52], &POWERS[..4], d, &mut out[240..]);
 }
 
-/// The inverse of [`digits`] for d = 1: the smallest fraction of 256 that is not below the digits' fraction of 3⁵.
+/// The inverse of [`digits`] for d = 1: the digits' number / 3⁵ as a fraction of 256, rounded up,
+/// so that truncation in `digits` yields the same digits.
 #[inline(always)]
 fn put_digits(levels: &[f32], out: &mut [u8]) {
     let width = out.len();
     for (i, out) in out.iter_mut().enumerate() {
         let mut number = 0u16;
         for digit in 0..5 {
+            // The last four bytes have four digits; the missing one is 0.
             let level = levels.get(digit * width + i).copied().unwrap_or(-1.0);
             number = number * 3 + (level + 1.0) as u16;
         }

@@ -1,4 +1,5 @@
-//! Rounding to levels with f16 scales that the caller stores: layouts of other libraries, whose groups have any length.
+//! Rounding to levels with f16 scales that the caller stores: for layouts of other libraries, with
+//! groups of any length.
 
 use super::factor::HessianFactor;
 use super::group::{UnsignedLevels, inverses};
@@ -6,10 +7,11 @@ use crate::search::levels::{E2m1Levels, IntegerLevels, QuantLevels};
 use crate::search::{Candidates, LANES, clamp, lowest, round, safe_inverse};
 use half::f16;
 
-/// Longest group whose candidates are compared with the feedback within it; in longer ones each error counts alone.
+/// Maximum length of a group whose candidates are compared with the error feedback inside it. The
+/// time of that is quadratic in the length; in longer groups the columns' errors are only added.
 const MAX_SEARCHED: usize = 256;
 
-/// What the codes of a layout stand for.
+/// The values of a layout's codes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoredLevels {
     /// E2M1 times a scale.
@@ -20,7 +22,7 @@ pub enum StoredLevels {
     ZeroPoint,
 }
 
-/// What the columns of a group share.
+/// Scale and zero point of a group of columns.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct LevelGroup {
     pub scale: f16,
@@ -28,8 +30,9 @@ pub struct LevelGroup {
     pub zero: u8,
 }
 
-/// Rounds one row of weights to codes of four bits, by column, with a scale per group of the factor. If lengths disagree with the factor, nothing is
-/// written. A scale beyond f16 is infinite: the caller refuses it.
+/// Rounds one row of weights to codes of four bits, by column, with a scale per group of the
+/// factor. If a length disagrees with the factor, nothing is written. A scale beyond f16 becomes
+/// infinite, which the caller must refuse.
 pub fn round_levels(
     factor: &HessianFactor,
     row: &[f32],
@@ -68,6 +71,7 @@ pub fn round_levels(
                 }
             };
             codes[factor.order()[k] as usize] = code;
+            // From here on, `weights` holds the error of rounded columns.
             weights[k] -= scale * level;
             let error = weights[k];
             for (target, ratio) in targets[k + 1..].iter_mut().zip(&factor.ratios(k)[1..]) {
@@ -77,7 +81,7 @@ pub fn round_levels(
     }
 }
 
-/// A group that is about to be rounded.
+/// The next group to round.
 struct GroupSpan<'a> {
     factor: &'a HessianFactor,
     first: usize,
@@ -86,7 +90,7 @@ struct GroupSpan<'a> {
 }
 
 impl GroupSpan<'_> {
-    /// The scale in f16 with the lowest error, of values `unit` · scale · level.
+    /// The f16 scale with the lowest error, for values `unit` · scale · level.
     fn scale<L: QuantLevels>(&self, unit: f32, zero: u8) -> LevelGroup {
         let extreme = self.targets.iter().fold(0.0f32, |m, v| if v.abs() > m.abs() { *v } else { m });
         let (mut best, mut scale) = (f32::INFINITY, f16::ZERO);
@@ -95,7 +99,8 @@ impl GroupSpan<'_> {
             let mut scales = [0.0; LANES];
             for l in 0..LANES {
                 let wanted = match attempt {
-                    // layouts with scales of either sign exist, but kernels need not read them
+                    // Positive: some layouts have scales of either sign, but not every kernel reads
+                    // negative ones.
                     0 | 1 => (extreme / L::end(attempt * LANES + l)).abs() / unit,
                     _ => scale.to_f32() * (1.0 + (l as f32 - 7.0) * 0.004),
                 };
@@ -111,7 +116,7 @@ impl GroupSpan<'_> {
         LevelGroup { scale, zero }
     }
 
-    /// The scale in f16 and the zero point with the lowest error.
+    /// The f16 scale and the zero point with the lowest error.
     fn scale_and_zero(&self) -> LevelGroup {
         let low = self.targets.iter().fold(0.0f32, |a, b| a.min(*b));
         let high = self.targets.iter().fold(0.0f32, |a, b| a.max(*b));
@@ -121,7 +126,7 @@ impl GroupSpan<'_> {
             let (mut scales, mut offsets) = ([0.0; LANES], [0.0; LANES]);
             for l in 0..LANES {
                 let near = l as f32 - 7.0;
-                // halves, since the difference of finite numbers may overflow
+                // Divided before subtracting, since the difference of finite numbers may overflow.
                 let wanted = match attempt {
                     0 => high / UnsignedLevels::end(l) - low / UnsignedLevels::end(l),
                     1 => (high / 15.0 - low / 15.0) * (0.6 + 0.025 * l as f32),
@@ -147,7 +152,7 @@ impl GroupSpan<'_> {
         found
     }
 
-    /// The error that each candidate leaves.
+    /// The error of each candidate after rounding the group with it.
     fn losses<L: QuantLevels>(&self, scales: &Candidates, offsets: &Candidates) -> Candidates {
         let len = self.targets.len();
         let (inverse, mut losses) = (inverses(scales), [0.0; LANES]);

@@ -2,19 +2,20 @@
 
 use std::fmt;
 
-/// Part of the mean of the diagonal that is added to the diagonal.
+/// Fraction of the diagonal's mean that is added to the diagonal, as in the GPTQ paper.
 pub const DEFAULT_DAMPING: f64 = 0.01;
 
-/// Rows of the factor that are computed together, so that those below them are read once for all.
-const TOGETHER: usize = 32;
+/// Rows of the factor per block: the rows below are read once for all of them.
+const ROW_BLOCK: usize = 32;
 
 /// Lanes of a sum.
 const LANES: usize = 8;
 
-/// How a Hessian is prepared.
+/// Options for factoring a Hessian.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GptqOptions {
-    /// Part of the mean of the diagonal that is added to the diagonal: inputs that were never seen then count for something.
+    /// Fraction of the diagonal's mean that is added to the diagonal. Without it, inputs that are
+    /// always 0 in the calibration text make the matrix singular.
     pub damping: f64,
     /// Whether the columns of a group are rounded by descending diagonal.
     pub act_order: bool,
@@ -26,14 +27,14 @@ impl Default for GptqOptions {
     }
 }
 
-/// A Hessian that cannot be used.
+/// An invalid Hessian.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GptqError {
-    /// It has another number of values than a lower triangle of these columns.
+    /// The number of values is not that of a lower triangle of these columns.
     Length { columns: usize, values: usize },
     /// A value is NaN or infinite.
     NotFinite { row: usize, column: usize },
-    /// It is not positive definite, even with damping.
+    /// The matrix is not positive definite, even with damping.
     NotPositive { column: usize },
 }
 
@@ -59,12 +60,13 @@ impl fmt::Display for GptqError {
 
 impl std::error::Error for GptqError {}
 
-/// Values of the lower triangle of a square matrix, row by row; none where they cannot be counted.
+/// Number of values of the lower triangle of a square matrix; `None` on overflow.
 pub fn triangle_len(columns: usize) -> Option<usize> {
     columns.checked_add(1)?.checked_mul(columns).map(|twice| twice / 2)
 }
 
-/// R of H + λ·1 = R·Rᵀ, upper triangular, by rows; each column divided by its diagonal value.
+/// R of H + λ·1 = R·Rᵀ, upper triangular and row-major, with each column divided by its diagonal
+/// value.
 #[derive(Clone, Debug)]
 pub struct HessianFactor {
     columns: usize,
@@ -78,10 +80,12 @@ pub struct HessianFactor {
 }
 
 impl HessianFactor {
-    /// Factors the Hessian whose lower triangle is given row by row. Scales are shared by `group` consecutive columns, which stay together.
+    /// Factors a Hessian given by its row-major lower triangle. Scales are shared by `group`
+    /// consecutive columns, which stay adjacent.
     ///
     /// # Errors
-    /// A triangle of another length; values that are not finite; a matrix that is not positive definite.
+    /// When the length does not match, a value is not finite, or the matrix is not positive
+    /// definite.
     pub fn new(
         triangle: &[f32],
         columns: usize,
@@ -104,11 +108,14 @@ impl HessianFactor {
         let group = group.max(1);
         let order = order(columns, group, options.act_order, &|column| value(column, column));
         let mean = (0..columns).map(|column| value(column, column)).sum::<f64>() / columns as f64;
+        // A matrix of zeros becomes a multiple of the identity: rounding to nearest.
         let added = options.damping * if mean > 0.0 { mean } else { 1.0 };
         let at = |a: usize, b: usize| {
             let v = value(order[a] as usize, order[b] as usize);
             if a == b { v + added } else { v }
         };
+        // In f64: diagonal values are differences of long sums, which would become negative in f32
+        // for nearly dependent inputs.
         let mut rows: Vec<f64> = Vec::with_capacity(triangle.len());
         for row in 0..columns {
             rows.extend((row..columns).map(|column| at(row, column)));
@@ -116,6 +123,7 @@ impl HessianFactor {
         factor(&mut rows, columns)
             .map_err(|place| GptqError::NotPositive { column: order[place] as usize })?;
         let diagonal: Vec<f64> = (0..columns).map(|row| rows[start_of(row, columns)]).collect();
+        // Costs have a mean of 1, so that losses stay in f32's range for Hessians of any magnitude.
         let squares = diagonal.iter().map(|d| d * d).sum::<f64>() / columns as f64;
         let costs = diagonal.iter().map(|d| (d * d / squares) as f32).collect();
         let mut ratios = Vec::with_capacity(rows.len());
@@ -131,14 +139,14 @@ impl HessianFactor {
         self.columns
     }
 
-    /// Columns that share scales and keep together.
+    /// Columns that share scales and stay adjacent.
     pub fn group(&self) -> usize {
         self.group
     }
 
-    /// Bytes that [`new`](Self::new) takes at most, with the Hessian itself.
+    /// Maximum memory of [`new`](Self::new) in bytes, including the Hessian.
     pub fn working_bytes(columns: usize) -> u64 {
-        // the triangle in f32, R in f64 and the ratios in f32
+        // The triangle in f32, R in f64 and the ratios in f32.
         (columns as u64).saturating_mul(columns as u64 + 1) / 2 * (4 + 8 + 4)
     }
 
@@ -147,18 +155,21 @@ impl HessianFactor {
         &self.order
     }
 
-    /// How much a squared error of each position counts.
+    /// The weight of a squared error at each position.
     pub(crate) fn costs(&self) -> &[f32] {
         &self.costs
     }
 
-    /// What an error at position `k` adds to the targets of positions from `k` on; 1 for its own.
+    /// Factors by which an error at position `k` is added to the targets of positions from `k` on;
+    /// 1 for `k` itself.
     pub(crate) fn ratios(&self, k: usize) -> &[f32] {
         &self.ratios[start_of(k, self.columns)..start_of(k + 1, self.columns)]
     }
 }
 
-/// Columns by position: within each group by descending diagonal, or as they are.
+/// Columns by position: within each group by descending diagonal if `act_order`, else in their own
+/// order.
+// Only within groups, since the columns of a group share a scale in the file.
 fn order(columns: usize, group: usize, act_order: bool, diagonal: &dyn Fn(usize) -> f64) -> Vec<u32> {
     let mut order: Vec<u32> = (0..columns as u32).collect();
     if act_order {
@@ -169,16 +180,20 @@ fn order(columns: usize, group: usize, act_order: bool, diagonal: &dyn Fn(usize)
     order
 }
 
-/// Where row `row` of an upper triangle begins, which is stored row by row.
+/// Index of the start of row `row` in a row-major upper triangle.
 fn start_of(row: usize, columns: usize) -> usize {
     row * columns - row * row.saturating_sub(1) / 2
 }
 
-/// Replaces the upper triangle of a symmetric matrix by R, from its last row up; the place of a diagonal value that is not positive.
+/// Replaces the upper triangle of a symmetric matrix by R with R·Rᵀ equal to it. Returns the
+/// position of a diagonal value that is not positive.
+// A Cholesky decomposition from the last row up: with R upper triangular, row i needs only the rows
+// below it. Blocked: first the columns of finished rows, for `ROW_BLOCK` rows at a time, then the
+// triangle of the block itself.
 fn factor(rows: &mut [f64], columns: usize) -> Result<(), usize> {
     let mut last = columns;
     while last > 0 {
-        let first = last.saturating_sub(TOGETHER);
+        let first = last.saturating_sub(ROW_BLOCK);
         let (head, below) = rows.split_at_mut(start_of(last, columns));
         let block = &mut head[start_of(first, columns)..];
         let start = |row: usize| start_of(row, columns) - start_of(first, columns);
@@ -211,7 +226,7 @@ fn factor(rows: &mut [f64], columns: usize) -> Result<(), usize> {
     Ok(())
 }
 
-/// Σ a·b in lanes side by side.
+/// Σ a·b in eight lanes, in the same order on every ISA.
 fn dot(a: &[f64], b: &[f64]) -> f64 {
     let mut sums = [0.0; LANES];
     let (whole, rest) = (a.chunks_exact(LANES), b.chunks_exact(LANES));
@@ -229,7 +244,7 @@ mod tests {
     use super::*;
 
     fn triangle(columns: usize) -> Vec<f32> {
-        // Σ x·xᵀ of more rows than columns
+        // Σ x·xᵀ of more rows than columns.
         let rows = columns + 7;
         let x = |r: usize, c: usize| ((r * 31 + c * 17 + r * c * 7) % 23) as f32 / 11.0 - 1.0;
         let mut out = Vec::new();
@@ -250,7 +265,7 @@ mod tests {
                 let factor = HessianFactor::new(&h, columns, 8, options).unwrap();
                 let at = |a: usize, b: usize| f64::from(h[a.max(b) * (a.max(b) + 1) / 2 + a.min(b)]);
                 let mean = (0..columns).map(|i| at(i, i)).sum::<f64>() / columns as f64;
-                // costs have a mean of 1, so that the product is the matrix up to a factor
+                // Costs have a mean of 1, so the product is the matrix up to a factor.
                 let r = |k: usize, i: usize| {
                     if i < k {
                         0.0
@@ -279,14 +294,14 @@ mod tests {
     }
 
     #[test]
-    fn matrices_that_cannot_be_factored_are_named() {
+    fn invalid_matrices_are_reported() {
         let options = GptqOptions::default();
         let new = |h: &[f32], columns| HessianFactor::new(h, columns, 1, options).unwrap_err();
         assert_eq!(new(&[1.0, 2.0], 2), GptqError::Length { columns: 2, values: 2 });
         assert_eq!(new(&[], 0), GptqError::Length { columns: 0, values: 0 });
         assert_eq!(new(&[1.0, f32::NAN, 1.0], 2), GptqError::NotFinite { row: 1, column: 0 });
         assert_eq!(new(&[1.0, 5.0, 1.0], 2), GptqError::NotPositive { column: 0 });
-        // inputs that are always zero leave a matrix that damping makes regular
+        // Inputs that are always zero give a singular matrix, which damping makes regular.
         assert!(HessianFactor::new(&[0.0; 6], 3, 1, options).is_ok());
     }
 }

@@ -1,8 +1,8 @@
-//! The block formats that rows are rounded to.
+//! GPTQ for block formats.
 
 use super::factor::HessianFactor;
 use super::group::{GroupFactor, GroupTargets, RoundedGroup, UnsignedLevels, losses, round_group};
-use super::rows::{GptqRows, ROWS_TOGETHER, group_factor};
+use super::rows::{BATCH_ROWS, GptqRows, group_factor};
 use crate::blocks::put_nibbles;
 use crate::error::QuantError;
 use crate::k_scales::pack_scales_mins;
@@ -12,7 +12,8 @@ use crate::{e2m1, mxfp4, nvfp4};
 use half::f16;
 use latent_types::TensorType;
 
-/// Calls a macro with the list of formats that rows are rounded to: each type, its [`GptqFormat`], and the columns that share a scale.
+/// Calls a macro with the list of formats that rows are rounded to: each type, its [`GptqFormat`],
+/// and the columns that share a scale.
 #[macro_export]
 macro_rules! gptq_formats {
     ($then:ident) => {
@@ -37,18 +38,19 @@ pub fn has_gptq(ty: TensorType) -> bool {
     group_len(ty).is_some()
 }
 
-/// Columns that share a scale in a type; none if it has no [`GptqFormat`].
+/// Columns that share a scale in a type; `None` if it has no [`GptqFormat`].
 pub fn group_len(ty: TensorType) -> Option<usize> {
     TYPES.iter().find(|(of, _)| *of == ty).map(|(_, group)| *group)
 }
 
-/// A function that rounds rows, unchecked: the factor has the group of the format, rows have its columns, which are whole blocks.
+/// An unchecked function that rounds rows. The factor must have the group length of the format, and
+/// rows the factor's columns, which must be whole blocks.
 pub type GptqFormat = fn(&HessianFactor, &[f32], &mut GptqRows, &mut [u8]);
 
-/// Whether rows, their bytes and a factor fit together for a type.
+/// Checks that rows, output bytes and factor match for a type.
 ///
 /// # Errors
-/// A type without GPTQ; lengths that do not agree with the columns or the group of the factor.
+/// When the type has no GPTQ, or a length disagrees with the columns or the group of the factor.
 pub fn check_rows(
     ty: TensorType,
     factor: &HessianFactor,
@@ -66,8 +68,9 @@ pub fn check_rows(
     Ok(())
 }
 
-/// Rounds rows of a weight to a type by the factor of its Hessian, deterministically. Rows do not depend on one another. NaN and infinity as for
-/// [`crate::encode`], but in all of their row.
+/// Rounds rows of a weight to a type by the factor of its Hessian, deterministically and
+/// independently of one another. NaN and infinity as for [`crate::encode`], but they affect their
+/// whole row.
 ///
 /// # Errors
 /// As for [`check_rows`].
@@ -94,6 +97,7 @@ pub fn quantize_rows(
 /// The values of a group by column instead of by position.
 #[inline(always)]
 pub(crate) fn by_column<const G: usize>(factor: &HessianFactor, first: usize, values: &[f32; G]) -> [f32; G] {
+    // A group keeps its columns: `act_order` permutes only within groups.
     let mut out = [0.0; G];
     for i in 0..G {
         out[factor.order()[first + i] as usize % G] = values[i];
@@ -101,7 +105,8 @@ pub(crate) fn by_column<const G: usize>(factor: &HessianFactor, first: usize, va
     out
 }
 
-/// Scales around those that map the extreme target to an end of the levels, each rounded by `store` first; then those around the best of them.
+/// Searches scales around those that map the extreme target to an end of the levels, then scales
+/// around the best of them. Each is rounded by `store` first.
 #[inline(always)]
 pub(crate) fn search_scale<L: QuantLevels, const G: usize>(
     factor: &GroupFactor<G>,
@@ -119,7 +124,7 @@ pub(crate) fn search_scale<L: QuantLevels, const G: usize>(
             let near = (l as f32 - 7.0) * if attempt == 2 { 0.006 } else { 0.0015 };
             scales[l] = store(match attempt {
                 0 | 1 => extreme / L::end(attempt * LANES + l),
-                // finds the scale that a block was made with
+                // Recovers the exact scale of weights that were dequantized from this format.
                 3 if l > 13 => extreme / L::ENDS[l - 14],
                 _ => scale * (1.0 + near),
             });
@@ -133,7 +138,8 @@ pub(crate) fn search_scale<L: QuantLevels, const G: usize>(
     scale
 }
 
-/// Calls `round` for each group of each row, in the order of positions, and moves the targets of later groups.
+/// Calls `round` for each group of each row, in the order of positions, and adjusts the targets of
+/// later groups.
 #[inline(always)]
 pub(crate) fn each_group<const G: usize>(
     factor: &HessianFactor,
@@ -142,12 +148,12 @@ pub(crate) fn each_group<const G: usize>(
     mut round: impl FnMut(usize, usize, &GroupFactor<G>, &GptqRows) -> RoundedGroup<G>,
 ) {
     let columns = factor.columns();
-    for (batch, rows) in rows.chunks(ROWS_TOGETHER * columns).enumerate() {
+    for (batch, rows) in rows.chunks(BATCH_ROWS * columns).enumerate() {
         memory.start(factor, rows);
         for first in (0..columns).step_by(G) {
             let group = group_factor::<G>(factor, first);
             for row in 0..rows.len() / columns {
-                let rounded = round(batch * ROWS_TOGETHER + row, first, &group, memory);
+                let rounded = round(batch * BATCH_ROWS + row, first, &group, memory);
                 memory.carry(factor, row, first, &rounded.errors);
             }
         }
@@ -159,7 +165,7 @@ pub(crate) fn each_group<const G: usize>(
 pub fn q4_0(factor: &HessianFactor, rows: &[f32], memory: &mut GptqRows, out: &mut [u8]) {
     let columns = factor.columns();
     each_group::<32>(factor, rows, memory, |row, first, group, memory| {
-        let targets = memory.group::<32>(columns, row % ROWS_TOGETHER, first);
+        let targets = memory.group::<32>(columns, row % BATCH_ROWS, first);
         let store = |scale: f32| f16::from_f32(scale).to_f32();
         let scale = search_scale::<IntegerLevels<8>, 32>(group, &targets, store);
         let rounded = round_group::<IntegerLevels<8>, 32>(group, &targets, (scale, 0.0));
@@ -176,7 +182,7 @@ pub fn q4_0(factor: &HessianFactor, rows: &[f32], memory: &mut GptqRows, out: &m
 pub fn mxfp4(factor: &HessianFactor, rows: &[f32], memory: &mut GptqRows, out: &mut [u8]) {
     let columns = factor.columns();
     each_group::<32>(factor, rows, memory, |row, first, group, memory| {
-        let targets = memory.group::<32>(columns, row % ROWS_TOGETHER, first);
+        let targets = memory.group::<32>(columns, row % BATCH_ROWS, first);
         let middle = mxfp4::scale_code(largest(&targets.targets));
         let (mut codes, mut scales) = ([middle; LANES], [0.0; LANES]);
         for l in 0..LANES {
@@ -202,7 +208,7 @@ pub fn mxfp4(factor: &HessianFactor, rows: &[f32], memory: &mut GptqRows, out: &
 pub fn nvfp4(factor: &HessianFactor, rows: &[f32], memory: &mut GptqRows, out: &mut [u8]) {
     let columns = factor.columns();
     each_group::<16>(factor, rows, memory, |row, first, group, memory| {
-        let targets = memory.group::<16>(columns, row % ROWS_TOGETHER, first);
+        let targets = memory.group::<16>(columns, row % BATCH_ROWS, first);
         let (codes, mut scales) = (nvfp4::candidates(&targets.targets), [0.0; LANES]);
         for l in 0..LANES {
             scales[l] = nvfp4::half_scale(codes[l]);
@@ -219,7 +225,7 @@ pub fn nvfp4(factor: &HessianFactor, rows: &[f32], memory: &mut GptqRows, out: &
     });
 }
 
-/// The super-block of a row that is being rounded.
+/// Scales of a row's current super-block.
 #[derive(Clone, Copy, Default)]
 struct SuperBlockScales {
     d: f32,
@@ -228,13 +234,15 @@ struct SuperBlockScales {
     mins: [u8; 8],
 }
 
-/// Rounds rows to Q4_K. The scales of a super-block follow from its targets when it begins, those of its sub-blocks when they begin.
+/// Rounds rows to Q4_K.
+// The scales of a super-block are chosen for its targets at its start, before errors inside it are
+// known. The scale of a sub-block is chosen again when it begins.
 #[inline(always)]
 pub fn q4_k(factor: &HessianFactor, rows: &[f32], memory: &mut GptqRows, out: &mut [u8]) {
     let columns = factor.columns();
-    let mut blocks = [SuperBlockScales::default(); ROWS_TOGETHER];
+    let mut blocks = [SuperBlockScales::default(); BATCH_ROWS];
     each_group::<32>(factor, rows, memory, |row, first, group, memory| {
-        let in_batch = row % ROWS_TOGETHER;
+        let in_batch = row % BATCH_ROWS;
         let block = &mut blocks[in_batch];
         let out = &mut out[(row * columns + first) / 256 * 144..][..144];
         let g = first % 256 / 32;
@@ -259,7 +267,7 @@ pub fn q4_k(factor: &HessianFactor, rows: &[f32], memory: &mut GptqRows, out: &m
         let rounded = round_group::<UnsignedLevels, 32>(group, &targets, pair);
         let levels = by_column(factor, first, &rounded.levels);
         for (byte, level) in out[16 + g / 2 * 32..][..32].iter_mut().zip(levels) {
-            // the even sub-block comes first and clears what its neighbour's bits stand in
+            // The even sub-block comes first, and overwrites the high nibbles of the odd one too.
             *byte = if g.is_multiple_of(2) { level as u8 } else { *byte | ((level as u8) << 4) };
         }
         if g == 7 {
@@ -269,7 +277,8 @@ pub fn q4_k(factor: &HessianFactor, rows: &[f32], memory: &mut GptqRows, out: &m
     });
 }
 
-/// The stored scale and min of a sub-block: from those of the search and of a fit to the present targets, to the best neighbour.
+/// The stored scale and min of a sub-block. Starts with the pairs of the super-block's search and
+/// of a fit to the current targets, and descends to the best neighbor.
 #[inline(always)]
 fn search_pair(
     group: &GroupFactor<32>,
@@ -290,7 +299,7 @@ fn search_pair(
         let (mut scales, mut mins): (Candidates, Candidates) = ([0.0; LANES], [0.0; LANES]);
         let (mut values, mut offsets): (Candidates, Candidates) = ([0.0; LANES], [0.0; LANES]);
         for l in 0..LANES {
-            // lane 0 is the pair itself; lanes 1 to 15 are three scales by five mins
+            // Lane 0 is the pair itself. Lanes 1 to 15 are three scales by five mins.
             let (up, right) = if l == 0 { (1, 2) } else { ((l - 1) / 5, (l - 1) % 5) };
             scales[l] = clamp(scale + up as f32 - 1.0, 0.0, TOP);
             mins[l] = clamp(min + right as f32 - 2.0, 0.0, TOP);

@@ -1,9 +1,9 @@
-//! Rounding the columns of one group for candidates side by side.
+//! Rounding of the columns of one group, for several candidate scales in vector lanes.
 
 use crate::search::levels::QuantLevels;
 use crate::search::{Candidates, LANES, clamp, round, safe_inverse};
 
-/// Integers from 0 to 15. A minimum or a zero point is the offset of a candidate.
+/// Integers from 0 to 15. A min or a zero point is the offset of a candidate.
 pub(crate) struct UnsignedLevels;
 
 impl QuantLevels for UnsignedLevels {
@@ -20,14 +20,14 @@ impl QuantLevels for UnsignedLevels {
     }
 }
 
-/// What the columns of a group have in common for all rows.
+/// The factor's values within a group, shared by all rows.
 pub(crate) struct GroupFactor<const G: usize> {
-    /// `[i][k]`: what an error at column k adds to the target of a later column i.
+    /// `[i][k]`: an error at column k times this is added to the target of a later column i.
     pub ratios: [[f32; G]; G],
     pub costs: [f32; G],
 }
 
-/// A row's weights of a group, and its targets as the errors of earlier groups have moved them.
+/// A row's weights of a group, and its targets, adjusted by the errors of earlier groups.
 pub(crate) struct GroupTargets<const G: usize> {
     pub weights: [f32; G],
     pub targets: [f32; G],
@@ -36,7 +36,7 @@ pub(crate) struct GroupTargets<const G: usize> {
 /// A rounded group.
 pub(crate) struct RoundedGroup<const G: usize> {
     pub levels: [f32; G],
-    /// Weight less stored value.
+    /// Weight minus stored value.
     pub errors: [f32; G],
 }
 
@@ -49,7 +49,7 @@ pub(crate) fn inverses(scales: &Candidates) -> Candidates {
     inverse
 }
 
-/// The error that each candidate leaves: a value is scale · level + offset.
+/// The error of each candidate after rounding the group with it: a value is scale · level + offset.
 #[inline(always)]
 pub(crate) fn losses<L: QuantLevels, const G: usize>(
     factor: &GroupFactor<G>,
@@ -71,6 +71,8 @@ pub(crate) fn losses<L: QuantLevels, const G: usize>(
             let value = scales[l] * L::nearest((target[l] - offsets[l]) * inverse[l]) + offsets[l];
             let off = target[l] - value;
             losses[l] += factor.costs[i] * off * off;
+            // The loss is relative to the target, but the error that is passed on is relative to
+            // the weight: see the module doc.
             errors[i][l] = row.weights[i] - value;
         }
     }

@@ -1,9 +1,9 @@
-//! Rounding rows together, group by group.
+//! Batches of rows that are rounded group by group.
 
 use super::factor::HessianFactor;
 use super::group::{GroupFactor, GroupTargets};
 
-/// Rows of a weight while their columns are rounded; memory that is used again for the next ones.
+/// A batch of rows while their columns are rounded. The memory is reused for the next batch.
 #[derive(Default)]
 pub struct GptqRows {
     /// Weights by position.
@@ -12,11 +12,11 @@ pub struct GptqRows {
     pub(crate) targets: Vec<f32>,
 }
 
-/// Rows that are rounded together, so that a group's part of the factor is read once for all.
-pub(crate) const ROWS_TOGETHER: usize = 32;
+/// Rows per batch: a group's part of the factor is read once for all of them.
+pub(crate) const BATCH_ROWS: usize = 32;
 
 impl GptqRows {
-    /// Takes rows in the order of the factor.
+    /// Copies rows, with columns in the order of the factor.
     #[inline(always)]
     pub(crate) fn start(&mut self, factor: &HessianFactor, rows: &[f32]) {
         self.weights.clear();
@@ -26,7 +26,7 @@ impl GptqRows {
         self.targets.clone_from(&self.weights);
     }
 
-    /// A row's part of the group that begins at a position.
+    /// A row's weights and targets of the group that begins at a position.
     #[inline(always)]
     pub(crate) fn group<const G: usize>(&self, columns: usize, row: usize, first: usize) -> GroupTargets<G> {
         let at = row * columns + first;
@@ -36,7 +36,7 @@ impl GptqRows {
         out
     }
 
-    /// Moves the targets behind a group by its errors.
+    /// Adjusts the targets after a group by its errors.
     #[inline(always)]
     pub(crate) fn carry<const G: usize>(
         &mut self,
@@ -48,7 +48,7 @@ impl GptqRows {
         const LANES: usize = 16;
         let (columns, behind) = (factor.columns(), first + G);
         let targets = &mut self.targets[row * columns + behind..(row + 1) * columns];
-        // four columns at a time: a target is loaded and stored once for all of them
+        // Four columns at a time, so that a target is loaded and stored once for all of them.
         for k in (0..G).step_by(4) {
             let ratios: [&[f32]; 4] = std::array::from_fn(|n| &factor.ratios(first + k + n)[G - k - n..]);
             let errors: [f32; 4] = std::array::from_fn(|n| errors[k + n]);

@@ -1,4 +1,4 @@
-//! Levels 0, 1, 2, … times a scale, plus a min.
+//! Search for scale and min of formats with levels 0, 1, 2, …
 
 use super::{
     Candidates, LANES, REFINEMENTS, clamp, error_weights, importance_at, lowest, part, round, safe_inverse,
@@ -6,7 +6,8 @@ use super::{
 };
 use half::f16;
 
-/// What is summed over a sub-block for choices of quants, one per lane: weight (w), quant (q) and number (t).
+/// Sums over a sub-block for several choices of quants, one per lane: error weight (w), quant (q)
+/// and number (t).
 struct AffineSums {
     w: f32,
     wt: f32,
@@ -15,7 +16,7 @@ struct AffineSums {
     wqt: Candidates,
 }
 
-/// Least-squares fits, one per lane; the loss is how far a fit raises the squared error over that of zeros.
+/// Least-squares fits, one per lane. The loss is the squared error of a fit minus that of zeros.
 struct AffineFits {
     scale: Candidates,
     offset: Candidates,
@@ -23,7 +24,8 @@ struct AffineFits {
 }
 
 impl AffineSums {
-    /// Fits numbers to their quants. An offset is `highest` at most. The numbers are counted from the lowest one, so that no large sums cancel.
+    /// Fits numbers to their quants: t ≈ scale · q + offset, with an offset of at most `highest`.
+    /// The numbers are relative to the lowest one, so that no large sums cancel.
     #[inline(always)]
     fn solve(&self, highest: f32) -> AffineFits {
         let mut fits = AffineFits { scale: [0.0; LANES], offset: [0.0; LANES], loss: [0.0; LANES] };
@@ -31,9 +33,12 @@ impl AffineSums {
         for l in 0..LANES {
             let (wq, wqq, wqt) = (self.wq[l], self.wqq[l], self.wqt[l]);
             let determinant = w * wqq - wq * wq;
-            // equal quants leave scale and offset undetermined, but rounding rarely makes the determinant exactly zero
+            // Equal quants leave scale and offset undetermined, but rounding rarely makes the
+            // determinant exactly zero: hence the relative bound.
             let inverse = if determinant > 1e-4 * w * wqq { 1.0 / determinant } else { 0.0 };
             let free = (wqq * wt - wq * wqt) * inverse;
+            // If the unconstrained offset is out of range, it is on the bound, and the scale is
+            // that of a fit with this offset.
             let offset = if free > highest { highest } else { free };
             let bound = if wqq > 0.0 { (wqt - offset * wq) / wqq } else { 0.0 };
             let scale = if free > highest { bound } else { (w * wqt - wq * wt) * inverse };
@@ -46,10 +51,12 @@ impl AffineSums {
     }
 }
 
-/// Scale and offset of a sub-block for quants from 0 to `levels`. With `below_zero` the offset is 0 or less, as K-quants store it.
+/// Scale and offset of a sub-block for quants from 0 to `levels`. With `below_zero` the offset is 0
+/// or less, since K-quants store it as an unsigned min.
 #[inline(always)]
 pub(crate) fn fit<const N: usize>(x: &[f32; N], w: &[f32; N], levels: f32, below_zero: bool) -> (f32, f32) {
     let (low, high) = range(x, if below_zero { 0.0 } else { x[0] });
+    // Equal numbers, NaN, or a range that overflows.
     if !(high > low && (high - low).is_finite()) {
         return (0.0, if low.is_finite() { low } else { 0.0 });
     }
@@ -60,12 +67,13 @@ pub(crate) fn fit<const N: usize>(x: &[f32; N], w: &[f32; N], levels: f32, below
     let highest = if below_zero { -low } else { f32::INFINITY };
     let (mut scales, mut offsets) = ([0.0; LANES], [0.0; LANES]);
     let (mut best, mut scale, mut offset) = (f32::INFINITY, (high - low) / levels, 0.0);
-    // two rounds of candidates, from a scale that clips the highest numbers to one that leaves the highest level empty; then those around the best
+    // Two rounds of candidates, from a scale that clips the highest numbers to one that leaves the
+    // highest level empty. Then the scales around the best one.
     for attempt in 0..2 + REFINEMENTS {
         for l in 0..LANES {
             let step = l as f32;
             let candidate = levels + 0.06 * step - if attempt == 0 { 0.96 } else { 0.0 };
-            // the best one itself, and slightly narrower and wider ones
+            // Refinement: the best scale itself, and slightly smaller and larger ones.
             let near = scale * (1.0 + (step - 7.0) * 0.006);
             scales[l] = if attempt < 2 { (high - low) / candidate } else { near };
             offsets[l] = if attempt < 2 { 0.0 } else { offset };
@@ -79,7 +87,7 @@ pub(crate) fn fit<const N: usize>(x: &[f32; N], w: &[f32; N], levels: f32, below
     (scale, offset + low)
 }
 
-/// The lowest and the highest of some numbers and `start`.
+/// The minimum and the maximum of some numbers and `start`.
 #[inline(always)]
 fn range(x: &[f32], start: f32) -> (f32, f32) {
     let (mut lows, mut highs) = ([start; LANES], [start; LANES]);
@@ -97,7 +105,7 @@ fn range(x: &[f32], start: f32) -> (f32, f32) {
     (low, high)
 }
 
-/// Sums for quants by several scales and offsets.
+/// Sums for the quants of several scales and offsets.
 #[inline(always)]
 fn sums<const N: usize>(
     t: &[f32; N],
@@ -170,7 +178,8 @@ struct AffineSearch<'a, const SUB: usize, const N: usize> {
 }
 
 impl<const SUB: usize, const N: usize> AffineSearch<'_, SUB, N> {
-    /// Chooses the stored scale and min of every sub-block for super-block scales, among the neighbours of the present ones; the error of all.
+    /// Chooses the stored scale and min of every sub-block for super-block scales, among the
+    /// neighbors of the current ones. Returns the total error.
     #[inline(always)]
     fn choose(&mut self, d: f32, dmin: f32) -> f32 {
         let mut total = 0.0;
@@ -178,7 +187,8 @@ impl<const SUB: usize, const N: usize> AffineSearch<'_, SUB, N> {
             let (x, w) = (part::<N>(self.x, g * N), part::<N>(&self.w, g * N));
             let (mut scales, mut mins) = ([0.0; LANES], [0.0; LANES]);
             let (mut stored_scales, mut stored_mins) = ([0.0; LANES], [0.0; LANES]);
-            // lane 0 is the present pair; lanes 1 to 15 are three scales by five mins
+            // Lane 0 is the current pair, so that it wins ties. Lanes 1 to 15 are three scales by
+            // five mins.
             for l in 0..LANES {
                 let (up, right) = if l == 0 { (0, 0) } else { ((l - 1) / 5, (l - 1) % 5) };
                 let (up, right) = if l == 0 { (0.0, 0.0) } else { (up as f32 - 1.0, right as f32 - 2.0) };
@@ -195,8 +205,8 @@ impl<const SUB: usize, const N: usize> AffineSearch<'_, SUB, N> {
         total
     }
 
-    /// The super-block scales that best fit the quants of the present scales; the present scales if
-    /// the fit is singular or negative.
+    /// The least-squares super-block scales for the quants of the current scales. If that fit is
+    /// singular or negative, only d is fitted.
     #[inline(always)]
     fn refit(&self, d: f32, dmin: f32) -> (f32, f32) {
         let mut lanes = [[0.0; LANES]; 5];
@@ -243,7 +253,7 @@ pub(crate) fn super_block<const SUB: usize, const N: usize>(
     super_block_by::<SUB, N>(x, w, levels, top)
 }
 
-/// Quantizes 256 weights as `SUB` sub-blocks of `N`, whose squared errors count by `w`.
+/// Quantizes 256 weights as `SUB` sub-blocks of `N`, whose squared errors are weighted by `w`.
 #[inline(always)]
 pub(crate) fn super_block_by<const SUB: usize, const N: usize>(
     x: &[f32],
@@ -275,6 +285,7 @@ pub(crate) fn super_block_by<const SUB: usize, const N: usize>(
         (d, dmin) = (f16::from_f32(new), f16::from_f32(new_min));
     }
     let (_, d, dmin, scales, mins) = best;
+    // Quants are rounded with the scales as stored, as they will be decoded.
     let mut quants = [0; 256];
     for g in 0..SUB {
         let (scale, min) = (d.to_f32() * scales[g], dmin.to_f32() * mins[g]);

@@ -5,7 +5,7 @@
 use super::{LANES, REFINEMENTS, clamp, error_weights, part, round, safe_inverse};
 use half::f16;
 
-/// A codebook of `N` rows of `W` values, by columns.
+/// A codebook of `N` rows of `W` values, column-major, so that lanes are rows.
 pub(crate) struct QuantCodebook<const W: usize, const N: usize> {
     columns: [[f32; N]; W],
 }
@@ -26,7 +26,7 @@ impl<const W: usize, const N: usize> QuantCodebook<W, N> {
     }
 }
 
-/// How a format stores scales and signs.
+/// The scales and signs of a format.
 #[derive(Clone, Copy)]
 pub(crate) struct GridScaling {
     /// A stored scale s stands for d · (s + ½) · unit.
@@ -47,7 +47,7 @@ pub(crate) struct GridSuperBlock<const SUB: usize> {
     pub signs: [u8; 32],
 }
 
-/// Magnitudes of weights, negative where parity makes the sign the wrong one, and signs.
+/// Magnitudes and signs of weights. A magnitude is negative if parity forces the wrong sign.
 struct SignedMagnitudes {
     sizes: [f32; 256],
     signs: [u8; 32],
@@ -67,6 +67,9 @@ fn split_signs(x: &[f32], w: &[f32; 256], even: bool) -> SignedMagnitudes {
                 cheapest = (cost, i);
             }
         }
+        // Formats without a bit for the eighth sign need even parity. The sign of the weight whose
+        // error costs least is flipped; its negative magnitude then selects a row with a small
+        // value there.
         if even && bits.count_ones() % 2 == 1 {
             bits ^= 1 << cheapest.1;
             let size = &mut out.sizes[n * 8 + cheapest.1];
@@ -113,6 +116,8 @@ impl<const N: usize> GridRowSums<N> {
         }
     }
 
+    /// The row with the lowest error for a scale. Each lane has the best of its rows, then the
+    /// lanes are compared.
     #[inline(always)]
     fn choose(&self, scale: f32) -> BestGridRow {
         let (mut best, mut rows) = ([f32::INFINITY; LANES], [0u32; LANES]);
@@ -120,6 +125,7 @@ impl<const N: usize> GridRowSums<N> {
         for first in (0..N).step_by(LANES) {
             let (xg, gg) = (&self.xg[first..first + LANES], &self.gg[first..first + LANES]);
             for l in 0..LANES {
+                // Σ w·(x − s·g)² without the constant Σ w·x².
                 let error = square * gg[l] - double * xg[l];
                 let better = error < best[l];
                 best[l] = if better { error } else { best[l] };
@@ -127,6 +133,7 @@ impl<const N: usize> GridRowSums<N> {
             }
         }
         let lane = super::lowest(&best);
+        // The minimum lets the compiler omit bounds checks.
         let row = (rows[lane] as usize + lane).min(N - 1);
         BestGridRow { row, xg: self.xg[row], gg: self.gg[row] }
     }
@@ -148,7 +155,8 @@ fn choose_all<const N: usize, const GROUPS: usize>(
     (chosen, xg, gg)
 }
 
-/// The best scale of a sub-block, found from several that map the largest magnitude to the top of the codebook, or above it.
+/// The best scale of a sub-block, searched from several that map the largest magnitude to the top
+/// of the codebook or beyond it.
 #[inline(always)]
 fn fit<const N: usize, const GROUPS: usize>(sums: &[GridRowSums<N>; GROUPS], largest: f32, top: f32) -> f32 {
     const STARTS: [f32; 6] = [1.1, 0.95, 0.82, 0.7, 0.6, 0.5];
@@ -156,6 +164,8 @@ fn fit<const N: usize, const GROUPS: usize>(sums: &[GridRowSums<N>; GROUPS], lar
     for attempt in 0..STARTS.len() + REFINEMENTS {
         let scale = if attempt < STARTS.len() { STARTS[attempt] * largest / top } else { best.1 };
         let (_, xg, gg) = choose_all(sums, scale);
+        // The least-squares scale for these rows is xg / gg; it reduces the error by xg² / gg.
+        // Compared without a division.
         if gg > 0.0 && xg > 0.0 && xg * xg > best.0 * gg {
             best = (xg * xg / gg, xg / gg);
         }
@@ -190,12 +200,14 @@ pub(crate) fn super_block<const SUB: usize, const GROUPS: usize, const W: usize,
         fits[g] = fit(&sums, largest, form.top);
         highest = highest.max(fits[g]);
     }
+    // The largest scale of a sub-block becomes the largest stored one, 15.
     let mut out = GridSuperBlock {
         d: f16::from_f32(highest / (15.5 * form.unit)),
         scales: [0; SUB],
         rows: [0; 64],
         signs,
     };
+    // The sums are computed again: stored for a whole super-block they would take up to 256 KB.
     let (mut xg, mut gg) = (0.0, 0.0);
     for g in 0..SUB {
         for k in 0..GROUPS {
@@ -221,6 +233,7 @@ pub(crate) fn super_block<const SUB: usize, const GROUPS: usize, const W: usize,
         xg += best.1;
         gg += best.2;
     }
+    // The least-squares d for the chosen rows and scales.
     if gg > 0.0 && xg > 0.0 {
         out.d = f16::from_f32(xg / (gg * form.unit));
     }

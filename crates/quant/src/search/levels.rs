@@ -1,13 +1,14 @@
-//! Levels on both sides of zero times a scale.
+//! Search for the scale of formats with levels on both sides of zero.
 
 use super::{Candidates, LANES, REFINEMENTS, clamp, error_weights, lowest, part, round, safe_inverse, total};
 use half::f16;
 
-/// What the quants of a format stand for.
+/// The levels of a format: the values of its quants.
 pub(crate) trait QuantLevels {
     /// The lowest and the highest level.
     const ENDS: [f32; 2];
-    /// What the extreme weight of a block is mapped to by the candidates: 32 points, half of them on either side of zero.
+    /// The point to which each of 32 candidates maps the extreme weight of a block. If the levels
+    /// are not symmetric, half of the points are on either side of zero.
     fn end(candidate: usize) -> f32;
     /// The level nearest to `v`.
     fn nearest(v: f32) -> f32;
@@ -21,6 +22,8 @@ impl<const N: usize> QuantLevels for IntegerLevels<N> {
 
     #[inline(always)]
     fn end(candidate: usize) -> f32 {
+        // Around either end, in steps of an eighth of a level. Points beyond the end clip the
+        // extreme weight.
         let (n, step) = (N as f32, (candidate % LANES) as f32 * 0.125 - 0.9375);
         if candidate < LANES { -(n + step) } else { n - 1.0 + step + 0.5 }
     }
@@ -39,7 +42,8 @@ impl QuantLevels for TernaryLevels {
 
     #[inline(always)]
     fn end(candidate: usize) -> f32 {
-        // up to 4.875: the extreme of 256 normal numbers is three times as large as the best scale
+        // Up to 4.825: the extreme of 256 normally distributed weights is about three times the
+        // best scale.
         0.95 + 0.125 * candidate as f32
     }
 
@@ -57,7 +61,7 @@ impl QuantLevels for SignLevels {
 
     #[inline(always)]
     fn end(_candidate: usize) -> f32 {
-        // every scale has the same signs, and so the same fit
+        // The signs do not depend on the scale, so all candidates give the same fit.
         1.0
     }
 
@@ -75,7 +79,8 @@ impl QuantLevels for QuarterLevels {
 
     #[inline(always)]
     fn end(candidate: usize) -> f32 {
-        // the extreme of 64 normal numbers is nearly twice as large as what the end should stand for
+        // The extreme of 64 normally distributed weights is nearly twice the value that an end
+        // should have.
         let step = (candidate % LANES) as f32 * 0.2;
         if candidate < LANES { -(0.9 + step) } else { 1.6 + step }
     }
@@ -110,7 +115,8 @@ impl QuantLevels for E2m1Levels {
     }
 }
 
-/// The value of the largest magnitude; 0 for numbers of which one is NaN or infinite.
+/// The value of the largest magnitude; 0 if a number is NaN or infinite, which leads to a scale of
+/// 0.
 #[inline(always)]
 fn extreme(x: &[f32]) -> f32 {
     let mut best = 0.0f32;
@@ -122,7 +128,8 @@ fn extreme(x: &[f32]) -> f32 {
     if finite { best } else { 0.0 }
 }
 
-/// The scale of weights: candidates map the extreme weight to points near the ends of the levels; the best one is refined.
+/// The scale of weights. Candidates map the extreme weight to points near the ends of the levels,
+/// and the best one is refined.
 #[inline(always)]
 pub(crate) fn fit<L: QuantLevels, const N: usize>(x: &[f32; N], w: &[f32; N]) -> f32 {
     let extreme = extreme(x);
@@ -133,10 +140,12 @@ pub(crate) fn fit<L: QuantLevels, const N: usize>(x: &[f32; N], w: &[f32; N]) ->
     for attempt in 0..2 + REFINEMENTS {
         let mut scales = [0.0; LANES];
         for l in 0..LANES {
-            // the best one itself, and slightly narrower and wider ones
+            // Refinement: the best scale itself, and slightly smaller and larger ones.
             let near = scale * (1.0 + (l as f32 - 7.0) * 0.006);
             scales[l] = if attempt < 2 { extreme / L::end(attempt * LANES + l) } else { near };
         }
+        // For given quants, the least-squares scale is Σwqx / Σwqq. Compared with zeros it reduces
+        // the error by scale · Σwqx.
         let (wqx, wqq) = lane_sums::<L, N>(x, w, &scales);
         let mut losses = [0.0; LANES];
         for l in 0..LANES {
@@ -151,7 +160,7 @@ pub(crate) fn fit<L: QuantLevels, const N: usize>(x: &[f32; N], w: &[f32; N]) ->
     scale
 }
 
-/// Σ w·q·x and Σ w·q² for quants by several scales.
+/// Σ w·q·x and Σ w·q² for the quants of several scales.
 #[inline(always)]
 fn lane_sums<L: QuantLevels, const N: usize>(
     x: &[f32; N],
@@ -174,7 +183,7 @@ fn lane_sums<L: QuantLevels, const N: usize>(
     (wqx, wqq)
 }
 
-/// Σ w·q·x and Σ w·q² for quants by a scale.
+/// Σ w·q·x and Σ w·q² for the quants of one scale; lanes are weights.
 #[inline(always)]
 fn sums<L: QuantLevels, const N: usize>(x: &[f32; N], w: &[f32; N], scale: f32) -> (f32, f32) {
     let inverse = safe_inverse(scale);
@@ -210,7 +219,7 @@ pub(crate) fn errors<L: QuantLevels, const N: usize>(
     errors
 }
 
-/// Squared error of weights for one scale: the lanes are weights, where candidates are few.
+/// Squared error of weights for one scale; lanes are weights. For few candidates.
 #[inline(always)]
 pub(crate) fn error<L: QuantLevels, const N: usize>(x: &[f32; N], w: &[f32; N], scale: f32) -> f32 {
     let inverse = if scale == 0.0 { 0.0 } else { 1.0 / scale };
@@ -235,8 +244,11 @@ pub(crate) fn nearest<L: QuantLevels, const N: usize>(x: &[f32], scale: f32) -> 
     out
 }
 
-/// An f16 scale of a block of `N` weights, and the level of each. Of the fit, its neighbours among f16, and what maps the extreme weight to either end, the scale
-/// with the lowest error is taken: it finds the scale that a block was made with.
+/// The f16 scale of a block of `N` weights, and the level of each. Selects the scale with the
+/// lowest error among the fit, its adjacent f16 values, and the scales that map the extreme weight
+/// to either end.
+// The ends recover the exact scale of weights that were dequantized from this format, or trained in
+// it: requantizing them then loses nothing.
 #[inline(always)]
 pub(crate) fn block<L: QuantLevels, const N: usize>(
     x: &[f32],
@@ -250,6 +262,8 @@ pub(crate) fn block<L: QuantLevels, const N: usize>(
     let mut scales = [0.0; LANES];
     for l in 0..LANES {
         let d = match l {
+            // Adjacent bit patterns are adjacent values. A wrapped one is NaN, whose error is never
+            // the lowest.
             1 => f16::from_bits(fit.to_bits().wrapping_add(1)),
             2 => f16::from_bits(fit.to_bits().wrapping_sub(1)),
             3 | 4 => f16::from_f32(extreme / L::ENDS[l - 3]),
@@ -268,7 +282,8 @@ pub(crate) struct LevelSuperBlock<const SUB: usize> {
     pub levels: [f32; 256],
 }
 
-/// Chooses the stored scale of every sub-block, from −`top` to `top` − 1, near `scale` / d; scales, the error of all, and the best d for them.
+/// Chooses the stored scale of every sub-block, from −`top` to `top` − 1, near fit / d. Returns the
+/// scales, the total error, and the least-squares d for them.
 #[inline(always)]
 fn choose<L: QuantLevels, const SUB: usize, const N: usize>(
     x: &[f32],
@@ -284,7 +299,7 @@ fn choose<L: QuantLevels, const SUB: usize, const N: usize>(
         let middle = round(clamp(fits[g] * inverse, -top, top - 1.0));
         let (mut candidates, mut scales) = ([0.0; LANES], [0.0; LANES]);
         for l in 0..LANES {
-            // lane 0 is the middle, so that it wins among equals
+            // Lane 0 is the middle, so that it wins ties.
             let off = if l % 2 == 0 { -((l / 2) as f32) } else { (l / 2 + 1) as f32 };
             candidates[l] = clamp(middle + off, -top, top - 1.0);
             scales[l] = d * candidates[l];
@@ -314,6 +329,7 @@ pub(crate) fn super_block<L: QuantLevels, const SUB: usize, const N: usize>(
         fits[g] = fit::<L, N>(&part::<N>(x, g * N), &part::<N>(&w, g * N));
     }
     let mut best = (f32::INFINITY, f16::ZERO, [0.0; SUB]);
+    // The extreme scale becomes −`top`, since there is one more negative level.
     let mut d = f16::from_f32(extreme(&fits) / -top);
     for _ in 0..=REFINEMENTS {
         let (scales, error, next) = choose::<L, SUB, N>(x, &w, &fits, (d.to_f32(), top));

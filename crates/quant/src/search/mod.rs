@@ -1,28 +1,33 @@
-//! The search for scales that encoders share: weighted least squares over many candidates side by side.
+//! Search for scales, shared by the encoders: weighted least squares over several candidates in
+//! vector lanes.
 //!
 //! * [`affine`]: evenly spaced levels with a min: Q2_K, Q4_K, Q5_K, Q4_1, Q5_1.
-//! * [`levels`]: levels on both sides of zero, evenly spaced or not: Q3_K, Q6_K, Q4_0, Q5_0, IQ4, MXFP4, NVFP4, TQ.
-//! * [`grid`]: codebooks: IQ2 and IQ3; [`shifted_grid`]: IQ1.
+//! * [`levels`]: levels on both sides of zero, evenly spaced or not: Q3_K, Q6_K, Q4_0, Q5_0, IQ4,
+//!   MXFP4, NVFP4, TQ.
+//! * [`grid`]: codebooks: IQ2 and IQ3. [`shifted_grid`]: IQ1.
 //!
-//! A lane is a candidate, and a loop over lanes stands inside every loop over weights: sums keep the order of the weights, no sum runs across lanes,
-//! and so every ISA gives the same bits. Functions are inlined into the encoders, to be compiled for the ISA of their caller.
+//! A lane is a candidate, and the loop over lanes is inside the loop over weights. Sums are in the
+//! order of the weights, and no sum runs across lanes, so every ISA gives the same bits. Functions
+//! are inlined into the encoders, which callers compile for their ISA.
 
 pub(crate) mod affine;
 pub(crate) mod grid;
 pub(crate) mod levels;
 pub(crate) mod shifted_grid;
 
-/// Candidates that are tried side by side: one AVX-512 register.
+/// Candidates per pass: one AVX-512 register.
 pub(crate) const LANES: usize = 16;
 
 pub(crate) type Candidates = [f32; LANES];
 
-/// How often a fit is refined: quants for the scale, then the scale for the quants.
+/// Number of refinements of a fit: quants for the scale, then the scale for the quants.
 pub(crate) const REFINEMENTS: usize = 1;
 
-/// The integer nearest to `v`, even ones on a tie, for |v| < 2²²: without a call, so that loops over it are vectorized.
+/// The integer nearest to `v`, ties to even, for |v| < 2²².
 #[inline(always)]
 pub(crate) fn round(v: f32) -> f32 {
+    // 1.5 · 2^23: the sum has no fraction bits, so the addition rounds. `round_ties_even` is a call
+    // on ISAs without a rounding instruction, and loops over it do not vectorize.
     const MAGIC: f32 = 12_582_912.0;
     (v + MAGIC) - MAGIC
 }
@@ -30,14 +35,18 @@ pub(crate) fn round(v: f32) -> f32 {
 /// `v` between `low` and `high`; `low` for NaN.
 #[inline(always)]
 pub(crate) fn clamp(v: f32, low: f32, high: f32) -> f32 {
+    // With these operands, the comparisons are one `maxps` and one `minps`. `f32::clamp` would keep
+    // NaN.
     let v = if v > low { v } else { low };
     if v < high { v } else { high }
 }
 
-/// How much an error at each weight of a block counts: importance · √(σ² + x²). Large weights count more, as they matter more in dot products; σ², the
-/// mean square of the block, keeps the small ones from counting for nothing.
+/// The weight of an error at each element of a block: importance · √(σ² + x²). Large elements have
+/// a larger weight, since they contribute more to dot products. σ², the mean square of the block,
+/// gives small elements some weight too.
 #[inline(always)]
 pub(crate) fn error_weights(x: &[f32], importance: Option<&[f32]>, out: &mut [f32]) {
+    // In lanes, folded in a fixed order, so that the mean has the same bits on every ISA.
     let mut squares = [0.0; LANES];
     for x in x.chunks_exact(LANES) {
         for l in 0..LANES {
@@ -67,7 +76,7 @@ pub(crate) fn part<const N: usize>(x: &[f32], at: usize) -> [f32; N] {
     out
 }
 
-/// The lane of the lowest value, the first of equals; lane 0 where all are NaN.
+/// The lane of the lowest value, the first one on a tie; lane 0 if all are NaN.
 #[inline(always)]
 pub(crate) fn lowest(errors: &Candidates) -> usize {
     let mut best = (f32::INFINITY, 0);
@@ -82,14 +91,14 @@ pub(crate) fn lowest(errors: &Candidates) -> usize {
 /// The largest magnitude; NaN is skipped.
 #[inline(always)]
 pub(crate) fn largest<const N: usize>(x: &[f32; N]) -> f32 {
-    let mut most = [0.0; LANES];
+    let mut lanes = [0.0; LANES];
     for first in (0..N).step_by(LANES) {
         for l in 0..LANES {
             let size = x[first + l].abs();
-            most[l] = if size > most[l] { size } else { most[l] };
+            lanes[l] = if size > lanes[l] { size } else { lanes[l] };
         }
     }
-    most.iter().fold(0.0, |a, b| if *b > a { *b } else { a })
+    lanes.iter().fold(0.0, |a, b| if *b > a { *b } else { a })
 }
 
 /// The sum of all lanes.

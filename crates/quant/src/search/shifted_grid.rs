@@ -1,14 +1,15 @@
-//! The codebook of IQ1, whose rows of −1, 0 and 1 are moved up or down by an eighth.
+//! Search in the codebook of IQ1, whose rows of −1, 0 and 1 are shifted up or down by an eighth.
 
 use super::{LANES, REFINEMENTS, clamp, error_weights, part, round, safe_inverse};
 use half::f16;
 
-/// What moves every grid value up or down.
+/// The shift of every grid value.
 pub const DELTA: f32 = 0.125;
 
 /// Rows of the codebook.
 const ROWS: usize = crate::grids::IQ1.len();
 
+/// The codebook, column-major, so that lanes are rows.
 static COLUMNS: [[f32; ROWS]; 8] = {
     let mut columns = [[0.0; ROWS]; 8];
     let mut n = 0;
@@ -29,11 +30,11 @@ pub(crate) struct ShiftedSuperBlock<const SUB: usize> {
     /// 0 to 7.
     pub scales: [u8; SUB],
     pub rows: [u16; 32],
-    /// Whether a group of eight weights is moved down.
+    /// Whether a group of eight weights is shifted down.
     pub down: [bool; 32],
 }
 
-/// Σ w·x·v and Σ w·v² of a group of eight for all rows v, moved up and moved down.
+/// Σ w·x·v and Σ w·v² of a group of eight for all rows v, shifted up and shifted down.
 struct ShiftedRowSums {
     xv: [[f32; ROWS]; 2],
     vv: [[f32; ROWS]; 2],
@@ -68,6 +69,7 @@ impl ShiftedRowSums {
                     gg[l] += product * column[l];
                 }
             }
+            // Both shifts follow from the sums of the unshifted row g: v = g ± δ.
             for (side, delta) in [DELTA, -DELTA].into_iter().enumerate() {
                 for l in 0..LANES {
                     self.xv[side][first + l] = xg[l] + delta * wx;
@@ -105,7 +107,8 @@ struct SubBlockFit<const GROUPS: usize> {
     error: f32,
 }
 
-/// Chooses rows and sides; with `shared`, all groups move to the same side.
+/// Chooses rows and sides. With `shared` (IQ1_S), all groups of a sub-block are shifted to the same
+/// side.
 #[inline(always)]
 fn choose_all<const GROUPS: usize>(
     sums: &[ShiftedRowSums; GROUPS],

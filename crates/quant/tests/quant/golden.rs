@@ -1,4 +1,5 @@
-//! Decoding against the Python package gguf, bit by bit, and encoding where its rounding leaves no choice.
+//! Decoding against the Python package gguf, bit by bit, and encoding where its rounding leaves no
+//! choice.
 
 use latent_types::TensorType;
 

@@ -1,4 +1,5 @@
-//! Rounding by Hessians: errors of outputs, bytes that do not depend on how rows are batched, arguments that do not fit.
+//! Rounding by Hessians: errors of outputs, bytes that do not depend on how rows are batched,
+//! arguments that do not fit.
 
 use latent_quant::gptq::{
     GptqError, GptqOptions, HessianFactor, LevelGroup, StoredLevels, gptq_types, group_len, quantize_rows,
@@ -14,7 +15,8 @@ fn number(seed: u32) -> f32 {
     (mixed >> 8) as f32 / 8_388_608.0 - 1.0
 }
 
-/// Inputs that are mixtures of fewer directions than columns, with some noise and columns of unequal size.
+/// Inputs that are mixtures of fewer directions than columns, with some noise and columns of
+/// unequal size.
 fn inputs(rows: usize) -> Vec<Vec<f32>> {
     const DIRECTIONS: usize = 48;
     let row = |r: usize| {

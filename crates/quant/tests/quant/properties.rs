@@ -16,8 +16,8 @@ fn largest(numbers: &[f32]) -> f32 {
 }
 
 /// Maximum distance of a number from its decoded code, relative to the largest magnitude of its
-/// block: half a step, or a whole step if the codes reach less far on one side, plus the rounding of
-/// f16 scales and of sub-block scales.
+/// block: half a step, or a whole step if the codes reach less far on one side, plus the rounding
+/// of f16 scales and of sub-block scales.
 fn reach(ty: TensorType) -> f32 {
     match ty {
         F32 => 0.0,
@@ -133,7 +133,8 @@ fn normal_numbers(n: usize) -> Vec<f32> {
     (0..n).map(|_| (0..12).map(|_| uniform()).sum::<f32>() - 6.0).collect()
 }
 
-/// Relative error on normal numbers, √(Σ(a−b)²/Σa²). The bounds are what the searches reach plus 5 %, so that a worse search fails.
+/// Relative error on normal numbers, √(Σ(a−b)²/Σa²). The bounds are what the searches reach plus 5
+/// %, so that a worse search fails.
 #[test]
 fn searches_keep_their_quality_on_normal_numbers() {
     let numbers = normal_numbers(256 * 64);

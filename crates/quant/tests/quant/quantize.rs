@@ -1,4 +1,5 @@
-//! The searching quantizers: error bounds, what importances do, and numbers that a format can hold exactly.
+//! The searching quantizers: error bounds, what importances do, and numbers that a format can hold
+//! exactly.
 
 use latent_types::TensorType::{self, *};
 
@@ -54,7 +55,8 @@ fn every_format_meets_the_error_bounds_of_the_field() {
     }
 }
 
-/// Relative errors of ggml's quantizers on normal numbers with importances that are log-normal with σ = 1, as docs/quantising.md tells, times 1.02.
+/// Relative errors of ggml's quantizers on normal numbers with importances that are log-normal with
+/// σ = 1, as docs/quantising.md tells, times 1.02.
 #[test]
 fn weighted_errors_are_not_above_those_of_the_field() {
     let numbers = normal_numbers(64 * 1024);
