@@ -203,7 +203,7 @@ macro_rules! nibbles {
     };
 }
 
-/// As [`nibbles`] from vector 0 on, shifted left by `$up` bits on ISAs that multiply full bytes.
+/// As `nibbles!` from vector 0 on, shifted left by `$up` bits on ISAs that multiply full bytes.
 macro_rules! nibbles_shifted {
     ($p:expr, $b:expr, $count:expr, $up:literal) => {
         if L::FULL_BYTES {
