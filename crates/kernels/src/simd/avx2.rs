@@ -62,7 +62,7 @@ impl<const VNNI: bool> Simd for Avx2<VNNI> {
     const TWO_TILES: bool = false;
     // Six rows are twelve accumulators. With two vectors of columns and a factor, fifteen of
     // sixteen registers are in use. Blocks of four rows took 7 to 20 % longer (Zen 4).
-    // measured: docs/notes/attention-kernels.md
+    // measured: docs/notes/attention-kernels.md "Attention kernels"
     const F32_ROWS: usize = 6;
     const NR_VECTORS: usize = 1;
 

@@ -3,7 +3,7 @@
 //!
 //! So 16 bytes of a row serve one product per vector of heads, and heads are padded to a multiple
 //! of four only. With sixteen heads × one pair per vector, 16 heads took 107 instead of 95 ns per
-//! cached row, and 20 heads 226 instead of 143 (Zen 5; measured: docs/notes/attention-kernels.md).
+//! cached row, and 20 heads 226 instead of 143 (Zen 5).
 #![allow(unsafe_code, reason = "vector instructions over addresses that callers keep in bounds")]
 
 use super::load_kv::{
@@ -156,7 +156,7 @@ impl BlockScores<'_> {
     /// meanwhile, k-step by k-step: rounding and interleaving use execution ports that the products
     /// leave idle.
     // Three passes over 64 rows, through L2, took 291 instead of 116 ns per cached row (Zen 5).
-    // measured: docs/notes/attention-kernels.md
+    // measured: docs/notes/attention-kernels.md "Attention kernels"
     ///
     /// # Safety
     /// As for [`qk`].
@@ -242,7 +242,7 @@ impl BlockScores<'_> {
     ) {
         // A trip count that the compiler cannot deduce. It would unroll the loop, load the pairs of
         // a whole k-step first and spill them (150 instead of 106 ns per cached row).
-        // measured: docs/notes/attention-kernels.md
+        // measured: docs/notes/attention-kernels.md "Attention kernels"
         let length = black_box(K_STEP);
         // SAFETY: `R` rows of `steps` k-steps at `left`, as many packed vectors at `right`, and
         // rows of scores at `to`, as `run` passes them; the rows are those before the next.

@@ -11,8 +11,8 @@ use crate::simd::Simd;
 const PREFETCH_DISTANCE: usize = 2048;
 
 /// The order in which cache lines are prefetched; the best one depends on the CPU.
-// measured: docs/notes/memory-and-prefetch.md "Layout and prefetch", "Zen 4: the same stream, to
-// L2"
+// measured: docs/notes/memory-and-prefetch.md "Layout and prefetch"
+// measured: docs/notes/memory-and-prefetch.md "Zen 4: the same stream, to L2"
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PrefetchOrder {
     /// One stream of quants per tile, 2 kB ahead, and one of the next tiles' scales, which GEMV

@@ -34,7 +34,7 @@ pub(crate) trait QuantFormat {
     /// run time.
     // Unrolling all eight sub-blocks of a K-quant took half of this crate's compile time and gained
     // nothing.
-    // measured: docs/notes/build-time.md
+    // measured: docs/notes/build-time.md "Build time"
     const UNROLL: usize = if Self::SUB_BLOCKS < 4 { Self::SUB_BLOCKS } else { 4 };
     /// Vectors of quants per block.
     const QUANT_VECTORS: usize;
