@@ -16,6 +16,8 @@ use half::f16;
 
 #[inline(always)]
 pub(crate) fn decode(block: &[u8; 56], out: &mut [f32; 256]) {
+    // Four scales of three bits leave four bits per word, which hold d: the format has no field for
+    // it.
     let words: [u16; 4] = std::array::from_fn(|i| u16::from_le_bytes(bytes_at(block, 48 + 2 * i)));
     let bits = (0..4).fold(0, |bits, i| bits | (words[i] >> 12) << (4 * i));
     let d = f16::from_bits(bits).to_f32();

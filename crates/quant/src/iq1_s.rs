@@ -16,6 +16,8 @@ pub use crate::search::shifted_grid::DELTA;
 pub(crate) fn decode(block: &[u8; 50], out: &mut [f32; 256]) {
     let d = half(block, 0);
     for (n, out) in out.chunks_exact_mut(8).enumerate() {
+        // A sub-block of 32 is four grid rows, which share a scale and the sign of the shift. 2048
+        // rows need eleven bits of index.
         let word = u16::from_le_bytes(bytes_at(block, 34 + n / 4 * 2));
         let scale = d * f32::from(2 * ((word >> 12) & 7) + 1);
         let delta = if word & 0x8000 == 0 { DELTA } else { -DELTA };

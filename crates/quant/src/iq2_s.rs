@@ -23,6 +23,8 @@ pub(crate) fn decode(block: &[u8; 82], out: &mut [f32; 256]) {
     }
 }
 
+// (0.5 + scale) / 4 is the unit ¼; 43 is the largest value of the grid. All eight signs are stored,
+// so their parity is free.
 static GRID: QuantCodebook<8, 1024> = QuantCodebook::new(&grids::IQ2_S);
 const FORM: GridScaling = GridScaling { unit: 0.25, top: 43.0, even: false };
 

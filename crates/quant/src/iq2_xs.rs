@@ -22,6 +22,8 @@ pub(crate) fn decode(block: &[u8; 74], out: &mut [f32; 256]) {
     }
 }
 
+// (0.5 + scale) / 4 is the unit ¼; 43 is the largest value of the grid. Seven sign bits imply the
+// eighth.
 static GRID: QuantCodebook<8, 512> = QuantCodebook::new(&grids::IQ2_XS);
 const FORM: GridScaling = GridScaling { unit: 0.25, top: 43.0, even: true };
 

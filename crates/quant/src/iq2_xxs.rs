@@ -17,6 +17,7 @@ use crate::search::grid::{self, GridScaling, QuantCodebook};
 pub(crate) fn decode(block: &[u8; 66], out: &mut [f32; 256]) {
     let d = half(block, 0);
     for (part, out) in block[2..].chunks_exact(8).zip(out.chunks_exact_mut(32)) {
+        // Four sign indices of seven bits leave four bits for the scale.
         let word = u32::from_le_bytes(bytes_at(part, 4));
         let scale = d * (0.5 + (word >> 28) as f32) * 0.25;
         for (l, out) in out.chunks_exact_mut(8).enumerate() {
@@ -26,6 +27,8 @@ pub(crate) fn decode(block: &[u8; 66], out: &mut [f32; 256]) {
     }
 }
 
+// (0.5 + scale) / 4 is the unit ¼; 43 is the largest value of the grid. Seven sign bits imply the
+// eighth.
 static GRID: QuantCodebook<8, 256> = QuantCodebook::new(&grids::IQ2_XXS);
 const FORM: GridScaling = GridScaling { unit: 0.25, top: 43.0, even: true };
 

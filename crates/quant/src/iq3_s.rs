@@ -23,6 +23,8 @@ pub(crate) fn decode(block: &[u8; 110], out: &mut [f32; 256]) {
     }
 }
 
+// 1 + 2 · scale = (scale + ½) · 2, so the unit is 2; 15 is the largest value of the grid. All signs
+// are stored, so their parity is free.
 static GRID: QuantCodebook<4, 512> = QuantCodebook::new(&grids::IQ3_S);
 const FORM: GridScaling = GridScaling { unit: 2.0, top: 15.0, even: false };
 

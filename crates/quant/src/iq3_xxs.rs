@@ -17,6 +17,8 @@ use crate::search::grid::{self, GridScaling, QuantCodebook};
 pub(crate) fn decode(block: &[u8; 98], out: &mut [f32; 256]) {
     let d = half(block, 0);
     for (n, out) in out.chunks_exact_mut(8).enumerate() {
+        // Four sign indices of seven bits leave four bits for the scale. Each index serves two rows
+        // of four.
         let word = u32::from_le_bytes(bytes_at(block, 66 + n / 4 * 4));
         let scale = d * (0.5 + (word >> 28) as f32) * 0.5;
         let signs = even_signs((word >> (n % 4 * 7)) as u8);
@@ -26,6 +28,8 @@ pub(crate) fn decode(block: &[u8; 98], out: &mut [f32; 256]) {
     }
 }
 
+// (0.5 + scale) / 2 is the unit ½; 62 is the largest value of the grid. Seven sign bits imply the
+// eighth.
 static GRID: QuantCodebook<4, 256> = QuantCodebook::new(&grids::IQ3_XXS);
 const FORM: GridScaling = GridScaling { unit: 0.5, top: 62.0, even: true };
 

@@ -16,6 +16,7 @@ pub(crate) fn decode(block: &[u8; 136], out: &mut [f32; 256]) {
     let d = half(block, 0);
     let upper = u16::from_le_bytes(bytes_at(block, 2));
     for (g, out) in out.chunks_exact_mut(32).enumerate() {
+        // Six-bit scales with the zero point 32, in two fields.
         let low = (block[4 + g / 2] >> (g % 2 * 4)) & 15;
         let high = ((upper >> (2 * g)) & 3) as u8;
         let scale = d * f32::from((low | (high << 4)) as i8 - 32);

@@ -88,6 +88,8 @@ pub type QuantizeFn = fn(&[f32], Option<&[f32]>, &mut [u8]);
 
 /// Calls a macro with the list of block formats: each type, and the module with `decode` and
 /// `search` of one of its blocks.
+// One list for decoders, quantizers and the copies that other crates compile for an ISA, so that no
+// format can be missing in one of them.
 #[macro_export]
 macro_rules! block_formats {
     ($then:ident) => {
@@ -178,6 +180,7 @@ fn check(ty: TensorType, bytes: usize, numbers: usize) -> Result<(), QuantError>
 /// Dequantizes whole blocks.
 pub fn decode(ty: TensorType, bytes: &[u8], out: &mut [f32]) -> Result<(), QuantError> {
     let decode = decoder(ty).ok_or(QuantError::NotDecodable(ty))?;
+    // The functions themselves silently stop at the shorter slice.
     check(ty, bytes.len(), out.len())?;
     decode(bytes, out);
     Ok(())

@@ -20,6 +20,7 @@ pub(crate) fn decode(block: &[u8; 18], out: &mut [f32; 128]) {
 
 #[inline(always)]
 pub(crate) fn search(x: &[f32; 128], importance: Option<&[f32]>, out: &mut [u8; 18]) {
+    // The best scale for given signs is the weighted mean magnitude.
     let (d, levels) = levels::block::<SignLevels, 128>(x, importance);
     out[..2].copy_from_slice(&d.to_le_bytes());
     for (byte, levels) in out[2..].iter_mut().zip(levels.chunks_exact(8)) {

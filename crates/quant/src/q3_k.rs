@@ -17,6 +17,8 @@ pub(crate) fn decode(block: &[u8; 110], out: &mut [f32; 256]) {
     let scales = unpack_q3_scales(&bytes_at(block, 96));
     for (g, out) in out.chunks_exact_mut(16).enumerate() {
         let scale = d * f32::from(scales[g]);
+        // Lower bits are laid out as in Q2_K. Byte i of the third bits has bit l for weight i +
+        // 32·l.
         let thirds = &block[g % 2 * 16..][..16];
         let quants = &block[32 + g / 8 * 32 + g % 2 * 16..][..16];
         let (shift, bit) = (g % 8 / 2 * 2, g / 2);
@@ -29,6 +31,7 @@ pub(crate) fn decode(block: &[u8; 110], out: &mut [f32; 256]) {
 
 #[inline(always)]
 pub(crate) fn search(x: &[f32; 256], importance: Option<&[f32]>, out: &mut [u8; 110]) {
+    // Six-bit scales with the zero point 32.
     let block = levels::super_block::<IntegerLevels<4>, 16, 16>(x, importance, 32.0);
     out[96..108].copy_from_slice(&pack_q3_scales(&block.scales));
     out[108..110].copy_from_slice(&block.d.to_le_bytes());

@@ -24,6 +24,7 @@ pub(crate) fn encode(numbers: &[f32; 32], _: Option<&[f32]>, out: &mut [u8; 18])
 
 #[inline(always)]
 pub(crate) fn search(x: &[f32; 32], importance: Option<&[f32]>, out: &mut [u8; 18]) {
+    // Levels from −8 to 7; the stored quant is the level plus the zero point of 8.
     let (d, levels) = levels::block::<IntegerLevels<8>, 32>(x, importance);
     out[..2].copy_from_slice(&d.to_le_bytes());
     let mut quants = [0; 32];

@@ -18,6 +18,7 @@ pub(crate) fn decode(block: &[u8; 144], out: &mut [f32; 256]) {
     let (scales, mins) = unpack_scales_mins(&bytes_at(block, 4));
     for (g, out) in out.chunks_exact_mut(32).enumerate() {
         let (scale, min) = (d * f32::from(scales[g]), dmin * f32::from(mins[g]));
+        // Two sub-blocks share 32 bytes: the even one has the low nibbles.
         let shift = g % 2 * 4;
         for (out, byte) in out.iter_mut().zip(&block[16 + g / 2 * 32..][..32]) {
             *out = scale * f32::from((byte >> shift) & 15) - min;

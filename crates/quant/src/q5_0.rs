@@ -24,6 +24,7 @@ pub(crate) fn encode(numbers: &[f32; 32], _: Option<&[f32]>, out: &mut [u8; 22])
 
 #[inline(always)]
 pub(crate) fn search(x: &[f32; 32], importance: Option<&[f32]>, out: &mut [u8; 22]) {
+    // Levels from −16 to 15; the stored quant is the level plus the zero point of 16.
     let (d, levels) = levels::block::<IntegerLevels<16>, 32>(x, importance);
     out[..2].copy_from_slice(&d.to_le_bytes());
     let mut quants = [0; 32];

@@ -18,6 +18,7 @@ pub(crate) fn decode(block: &[u8; 176], out: &mut [f32; 256]) {
     let (scales, mins) = unpack_scales_mins(&bytes_at(block, 4));
     for (g, out) in out.chunks_exact_mut(32).enumerate() {
         let (scale, min) = (d * f32::from(scales[g]), dmin * f32::from(mins[g]));
+        // Nibbles as in Q4_K. Byte i of the fifth bits has bit g for weight i of sub-block g.
         let (shift, low, fifths) = (g % 2 * 4, &block[48 + g / 2 * 32..][..32], &block[16..48]);
         for ((out, byte), fifth) in out.iter_mut().zip(low).zip(fifths) {
             let quant = ((byte >> shift) & 15) | (((fifth >> g) & 1) << 4);

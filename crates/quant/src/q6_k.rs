@@ -28,6 +28,7 @@ pub(crate) fn decode(block: &[u8; 210], out: &mut [f32; 256]) {
 
 #[inline(always)]
 pub(crate) fn search(x: &[f32; 256], importance: Option<&[f32]>, out: &mut [u8; 210]) {
+    // Scales are signed bytes.
     let block = levels::super_block::<IntegerLevels<32>, 16, 16>(x, importance, 128.0);
     out[208..210].copy_from_slice(&block.d.to_le_bytes());
     for (out, scale) in out[192..208].iter_mut().zip(block.scales) {

@@ -25,6 +25,7 @@ pub(crate) fn search(x: &[f32; 256], _: Option<&[f32]>, out: &mut [u8; 292]) {
     out[..4].copy_from_slice(&inverse(id).to_le_bytes());
     let mut sums = [0i16; 16];
     for (n, &v) in x.iter().enumerate() {
+        // The weight opposite to the extreme one may be as large, and rounds to 127 at most.
         let quant = (v * id).round().clamp(-128.0, 127.0) as i8;
         out[4 + n] = quant as u8;
         sums[n / 16] += i16::from(quant);

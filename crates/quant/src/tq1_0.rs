@@ -16,6 +16,8 @@ const POWERS: [u8; 5] = [1, 3, 9, 27, 81];
 fn digits(bytes: &[u8], powers: &[u8], d: f32, out: &mut [f32]) {
     for (power, out) in powers.iter().zip(out.chunks_exact_mut(bytes.len())) {
         for (out, byte) in out.iter_mut().zip(bytes) {
+            // The wrapping product drops the digits before this one, as an integer part of a
+            // fraction.
             let digit = (u16::from(byte.wrapping_mul(*power)) * 3) >> 8;
             *out = d * f32::from(digit as i8 - 1);
         }

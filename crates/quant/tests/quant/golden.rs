@@ -18,7 +18,7 @@ impl<'a> Reader<'a> {
 }
 
 #[test]
-fn numbers_are_those_of_gguf_to_the_bit() {
+fn codecs_agree_with_the_gguf_package_to_the_bit() {
     let mut reader = Reader(include_bytes!("../golden/golden.bin"));
     let mut formats = 0;
     while !reader.0.is_empty() {

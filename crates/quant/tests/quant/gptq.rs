@@ -1,5 +1,4 @@
-//! Rounding by Hessians: errors of outputs, bytes that do not depend on how rows are batched,
-//! arguments that do not fit.
+//! GPTQ: output errors, independence of rows, and invalid arguments.
 
 use latent_quant::gptq::{
     GptqError, GptqOptions, HessianFactor, LevelGroup, StoredLevels, gptq_types, group_len, quantize_rows,
@@ -15,8 +14,8 @@ fn number(seed: u32) -> f32 {
     (mixed >> 8) as f32 / 8_388_608.0 - 1.0
 }
 
-/// Inputs that are mixtures of fewer directions than columns, with some noise and columns of
-/// unequal size.
+/// Inputs that are mixtures of fewer directions than columns, with noise and columns of unequal
+/// magnitude.
 fn inputs(rows: usize) -> Vec<Vec<f32>> {
     const DIRECTIONS: usize = 48;
     let row = |r: usize| {
@@ -60,9 +59,9 @@ fn rounded(ty: TensorType, triangle: &[f32], weights: &[f32], options: GptqOptio
     (bytes, back)
 }
 
-/// On inputs that were not collected.
+/// Measured on inputs that are not in the Hessian.
 #[test]
-fn outputs_are_nearer_than_those_of_the_search_with_importances() {
+fn output_errors_are_lower_than_with_the_search() {
     let (seen, unseen) = (inputs(700), inputs(900).split_off(700));
     let (triangle, weights) = (triangle(&seen), weights(6));
     let diagonal = |c: usize| triangle[c * (c + 1) / 2 + c];
@@ -84,7 +83,7 @@ fn outputs_are_nearer_than_those_of_the_search_with_importances() {
 }
 
 #[test]
-fn rows_do_not_depend_on_one_another() {
+fn rows_are_independent_of_their_batch() {
     let (triangle, weights) = (triangle(&inputs(300)), weights(70));
     for ty in gptq_types() {
         let options = GptqOptions { act_order: true, ..GptqOptions::default() };
@@ -97,9 +96,9 @@ fn rows_do_not_depend_on_one_another() {
     }
 }
 
-/// Without anything to make up for, weights that a block can hold stay as they are.
+/// If no column has an error, there is nothing to compensate.
 #[test]
-fn weights_of_the_type_itself_are_kept() {
+fn representable_weights_are_unchanged() {
     let (triangle, weights) = (triangle(&inputs(300)), weights(3));
     for ty in [TensorType::Q4_0, TensorType::MXFP4, TensorType::NVFP4] {
         let mut bytes = vec![0; ty.row_bytes(COLUMNS).unwrap() * 3];
@@ -112,7 +111,7 @@ fn weights_of_the_type_itself_are_kept() {
 }
 
 #[test]
-fn inputs_that_were_never_seen_leave_the_nearest_values() {
+fn a_zero_hessian_rounds_to_nearest() {
     let (triangle, weights) = (vec![0.0; COLUMNS * (COLUMNS + 1) / 2], weights(2));
     for ty in gptq_types() {
         let back = rounded(ty, &triangle, &weights, GptqOptions::default()).1;
@@ -125,7 +124,7 @@ fn inputs_that_were_never_seen_leave_the_nearest_values() {
 }
 
 #[test]
-fn what_does_not_fit_is_refused_and_odd_values_do_not_panic() {
+fn invalid_arguments_are_refused_and_special_values_do_not_panic() {
     let triangle = triangle(&inputs(40));
     let options = GptqOptions::default();
     let factor = HessianFactor::new(&triangle, COLUMNS, 32, options).unwrap();
@@ -133,7 +132,7 @@ fn what_does_not_fit_is_refused_and_odd_values_do_not_panic() {
     let row = weights(1);
     let refused = |ty, rows: &[f32], out: &mut [u8]| quantize_rows(ty, &factor, rows, out).unwrap_err();
     assert_eq!(refused(TensorType::Q6_K, &row, &mut out), QuantError::NotEncodable(TensorType::Q6_K));
-    // groups of 16
+    // Its groups have 16 columns, not 32.
     assert_eq!(refused(TensorType::NVFP4, &row, &mut out), QuantError::NotEncodable(TensorType::NVFP4));
     let length = QuantError::Length { ty: TensorType::Q4_0, bytes: out.len(), numbers: COLUMNS - 1 };
     assert_eq!(refused(TensorType::Q4_0, &row[1..], &mut out), length);

@@ -1,4 +1,4 @@
-//! What holds for any numbers: encoding stays near them, is deterministic, and nothing panics.
+//! Properties of encoding for any numbers: bounded error, determinism, and no panics.
 
 use latent_types::TensorType::{self, *};
 use proptest::prelude::*;
@@ -18,7 +18,7 @@ fn largest(numbers: &[f32]) -> f32 {
 /// Maximum distance of a number from its decoded code, relative to the largest magnitude of its
 /// block: half a step, or a whole step if the codes reach less far on one side, plus the rounding
 /// of f16 scales and of sub-block scales.
-fn reach(ty: TensorType) -> f32 {
+fn max_error(ty: TensorType) -> f32 {
     match ty {
         F32 => 0.0,
         F16 => 1.0 / 2048.0,
@@ -46,7 +46,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn numbers_come_back_within_their_formats_step(
+    fn round_trip_errors_stay_below_their_formats_bound(
         shape in prop::collection::vec(-1.0f32..1.0, 256),
         size in -2.0f32..2.0,
         shift in -1.0f32..1.0,
@@ -55,7 +55,7 @@ proptest! {
         for ty in latent_quant::encodable() {
             let back = round_trip(ty, &numbers);
             for (x, y) in numbers.chunks(ty.block_len().max(16)).zip(back.chunks(ty.block_len().max(16))) {
-                let allowed = reach(ty) * largest(x) + 1e-7 * largest(x) + if ty == F8_E4M3 { 0.001 } else { 0.0 };
+                let allowed = max_error(ty) * largest(x) + 1e-7 * largest(x) + if ty == F8_E4M3 { 0.001 } else { 0.0 };
                 for (a, b) in x.iter().zip(y) {
                     prop_assert!((a - b).abs() <= allowed, "{ty}: {a} became {b}, allowed {allowed}");
                 }
@@ -71,7 +71,7 @@ proptest! {
             let (mut first, mut second) = (vec![0; size], vec![0xFF; size]);
             latent_quant::encode(ty, &numbers, &mut first).expect("encodes");
             latent_quant::encode(ty, &numbers, &mut second).expect("encodes");
-            prop_assert_eq!(first, second, "{}: what was in the buffer shows", ty);
+            prop_assert_eq!(first, second, "{}: depends on the buffer's old contents", ty);
         }
     }
 
@@ -94,26 +94,26 @@ proptest! {
     }
 
     #[test]
-    fn one_bad_number_spoils_no_other_block(at in 0usize..256, bad in prop::sample::select(vec![f32::NAN, f32::INFINITY])) {
+    fn one_bad_number_affects_only_its_block(at in 0usize..256, bad in prop::sample::select(vec![f32::NAN, f32::INFINITY])) {
         let mut numbers: Vec<f32> = (0..512).map(|i| (i as f32 * 0.37).sin()).collect();
         for ty in latent_quant::encodable() {
             let expected = round_trip(ty, &numbers)[256..].to_vec();
-            let kept = std::mem::replace(&mut numbers[at], bad);
+            let old = std::mem::replace(&mut numbers[at], bad);
             prop_assert_eq!(&round_trip(ty, &numbers)[256..], &expected[..], "{}", ty);
-            numbers[at] = kept;
+            numbers[at] = old;
         }
     }
 }
 
 #[test]
-fn zeros_come_back_as_zeros() {
+fn zeros_round_trip_exactly() {
     for ty in latent_quant::encodable() {
         assert!(round_trip(ty, &[0.0; 256]).iter().all(|v| *v == 0.0), "{ty}");
     }
 }
 
 #[test]
-fn constant_blocks_come_back_within_four_hundredths() {
+fn constant_blocks_round_trip_within_four_percent() {
     for ty in latent_quant::encodable().filter(|ty| ![MXFP4, NVFP4].contains(ty)) {
         for value in [0.75f32, -3.0, 0.01] {
             for v in round_trip(ty, &[value; 256]) {
@@ -123,7 +123,7 @@ fn constant_blocks_come_back_within_four_hundredths() {
     }
 }
 
-/// Sums of twelve uniform numbers: near enough to normal, and the same everywhere.
+/// Sums of twelve uniform numbers: approximately normal, and the same on every machine.
 fn normal_numbers(n: usize) -> Vec<f32> {
     let mut state = 0x2545_F491_4F6C_DD1Du64;
     let mut uniform = || {
@@ -133,8 +133,8 @@ fn normal_numbers(n: usize) -> Vec<f32> {
     (0..n).map(|_| (0..12).map(|_| uniform()).sum::<f32>() - 6.0).collect()
 }
 
-/// Relative error on normal numbers, √(Σ(a−b)²/Σa²). The bounds are what the searches reach plus 5
-/// %, so that a worse search fails.
+/// Relative error on normal numbers, √(Σ(a−b)²/Σa²). The bounds are the errors of the current
+/// searches plus 5 %, so that a worse search fails.
 #[test]
 fn searches_keep_their_quality_on_normal_numbers() {
     let numbers = normal_numbers(256 * 64);

@@ -1,5 +1,5 @@
-//! The searching quantizers: error bounds, what importances do, and numbers that a format can hold
-//! exactly.
+//! Quantizers with a search: error bounds, the effect of importances, and numbers that a format
+//! represents exactly.
 
 use latent_types::TensorType::{self, *};
 
@@ -55,8 +55,8 @@ fn every_format_meets_the_error_bounds_of_the_field() {
     }
 }
 
-/// Relative errors of ggml's quantizers on normal numbers with importances that are log-normal with
-/// σ = 1, as docs/quantising.md tells, times 1.02.
+/// Relative errors are at most 1.02 times those of ggml's quantizers on normal numbers with
+/// log-normal importances, σ = 1 (docs/quantising.md).
 #[test]
 fn weighted_errors_are_not_above_those_of_the_field() {
     let numbers = normal_numbers(64 * 1024);
@@ -91,10 +91,10 @@ fn weighted_errors_are_not_above_those_of_the_field() {
 }
 
 #[test]
-fn important_columns_come_back_nearer() {
+fn importances_reduce_the_error_of_important_columns() {
     let numbers = normal_numbers(16 * 1024);
     let importance: Vec<f32> = (0..numbers.len()).map(|i| if i % 4 == 0 { 20.0 } else { 1.0 }).collect();
-    // formats without a search, and those that hardly have a choice
+    // Formats without a search, or whose quants importances cannot change.
     let fixed = [F32, F16, BF16, F8_E4M3, Q8_0, Q8_K];
     for ty in quantizable().filter(|ty| !fixed.contains(ty)) {
         let important = |back: Vec<f32>| error(&numbers, &back, |i| f32::from(u8::from(i % 4 == 0)));
@@ -106,9 +106,9 @@ fn important_columns_come_back_nearer() {
     }
 }
 
-/// Models that were trained in four bits, or three values, must not lose anything.
+/// Models trained in four bits or three values must be stored without loss.
 #[test]
-fn numbers_that_a_format_holds_come_back_exactly() {
+fn representable_numbers_round_trip_exactly() {
     for (ty, levels, scale) in [
         (Q1_0, &[-1.0, 1.0][..], 0.37109375),
         (Q2_0, &[-1.0, 0.0, 1.0, 2.0], 0.37109375),
@@ -126,7 +126,7 @@ fn numbers_that_a_format_holds_come_back_exactly() {
 }
 
 #[test]
-fn odd_numbers_never_panic_and_zeros_stay() {
+fn special_values_do_not_panic_and_zeros_round_trip() {
     for ty in quantizable() {
         for value in [1.0, f32::NAN, f32::INFINITY, f32::NEG_INFINITY, f32::MIN_POSITIVE, -1e38, 1e30] {
             for importance in [None, Some(&[0.0; 256][..]), Some(&[f32::MAX; 256])] {
@@ -141,7 +141,7 @@ fn odd_numbers_never_panic_and_zeros_stay() {
 }
 
 #[test]
-fn types_and_lengths_that_do_not_fit_are_refused() {
+fn unsupported_types_and_wrong_lengths_are_refused() {
     let mut out = [0; 18];
     assert!(latent_quant::quantize(Q4_0, &[0.0; 32], Some(&[1.0; 31]), &mut out).is_err());
     assert!(latent_quant::quantize(Q4_0, &[0.0; 31], None, &mut out).is_err());
