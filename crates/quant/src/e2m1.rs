@@ -11,6 +11,8 @@ pub(crate) fn nearest(v: f32, scale: f32) -> u8 {
     // The first eight values are ascending; the other eight are their negatives.
     let above = DOUBLED[..8].partition_point(|n| scale * f32::from(*n) < size).min(7);
     let below = above.saturating_sub(1);
+    // Distances are compared in the weights' own units, as in ggml, since size / scale would be
+    // rounded.
     let off = |code: usize| (scale * f32::from(DOUBLED[code]) - size).abs();
     let code = if off(below) <= off(above) { below } else { above };
     if v < 0.0 && code > 0 { code as u8 + 8 } else { code as u8 }

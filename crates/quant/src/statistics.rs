@@ -84,6 +84,7 @@ impl Statistics {
             self.zero_rows += 1;
             self.first_zero_row.get_or_insert(row);
         }
+        // A damaged block shows in its scale, even if its quants are plausible.
         if ty.is_quantized() {
             for block in bytes.chunks_exact(ty.block_bytes()) {
                 self.scales.add(scale(ty, block), row);
@@ -233,6 +234,7 @@ pub(crate) fn scale(ty: TensorType, block: &[u8]) -> f32 {
         T::TQ1_0 => halves(&[52]),
         T::TQ2_0 => halves(&[64]),
         T::Q8_K => f32::from_le_bytes(bytes_at(block, 0)),
+        // Half scales: outliers are relative to the median of the same format.
         T::MXFP4 => mxfp4::half_scale(block[0]),
         T::NVFP4 => block[..4].iter().map(|code| nvfp4::half_scale(*code)).fold(0.0, f32::max),
         T::IQ1_M => {

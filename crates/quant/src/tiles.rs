@@ -33,7 +33,7 @@ use latent_types::TensorType;
 /// Rows per tile.
 pub const ROWS: usize = 16;
 
-/// Alignment of planes and tiles, in bytes.
+/// Alignment of planes and tiles, in bytes: a cache line, and the largest vector.
 pub const ALIGN: usize = 64;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

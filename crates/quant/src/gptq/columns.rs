@@ -109,6 +109,8 @@ impl GroupSpan<'_> {
             }
             let losses = self.losses::<L>(&scales, &[0.0; LANES]);
             let lane = lowest(&losses);
+            // The first attempt always counts: with NaN among the targets no loss is below
+            // infinity.
             if losses[lane] < best || attempt == 0 {
                 (best, scale) = (losses[lane], stored[lane]);
             }
@@ -121,6 +123,8 @@ impl GroupSpan<'_> {
         let low = self.targets.iter().fold(0.0f32, |a, b| a.min(*b));
         let high = self.targets.iter().fold(0.0f32, |a, b| a.max(*b));
         let (mut best, mut found) = (f32::INFINITY, LevelGroup { scale: f16::ZERO, zero: 0 });
+        // Scales that map the range to about fifteen steps, smaller ones that clip it, scales near
+        // the best one, and zero points near the best one.
         for attempt in 0..4 {
             let mut stored = [found; LANES];
             let (mut scales, mut offsets) = ([0.0; LANES], [0.0; LANES]);

@@ -174,6 +174,7 @@ fn order(columns: usize, group: usize, act_order: bool, diagonal: &dyn Fn(usize)
     let mut order: Vec<u32> = (0..columns as u32).collect();
     if act_order {
         for group in order.chunks_mut(group) {
+            // Ties by column, so that the order is deterministic.
             group.sort_by(|a, b| diagonal(*b as usize).total_cmp(&diagonal(*a as usize)).then(a.cmp(b)));
         }
     }
@@ -215,6 +216,7 @@ fn factor(rows: &mut [f64], columns: usize) -> Result<(), usize> {
                 let sum = dot(&row[j + 1 - i..], &done[1..]);
                 row[j - i] = (row[j - i] - sum) / done[0];
             }
+            // NaN fails the comparison too.
             let left = row[0] - dot(&row[1..], &row[1..]);
             if !(left > 0.0 && left.is_finite()) {
                 return Err(i);

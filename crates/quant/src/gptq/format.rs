@@ -148,6 +148,7 @@ pub(crate) fn each_group<const G: usize>(
     mut round: impl FnMut(usize, usize, &GroupFactor<G>, &GptqRows) -> RoundedGroup<G>,
 ) {
     let columns = factor.columns();
+    // Groups outside, rows inside: a group's part of the factor is copied once per batch of rows.
     for (batch, rows) in rows.chunks(BATCH_ROWS * columns).enumerate() {
         memory.start(factor, rows);
         for first in (0..columns).step_by(G) {
@@ -286,6 +287,7 @@ fn search_pair(
     block: &SuperBlockScales,
     g: usize,
 ) -> (f32, f32) {
+    // Six bits.
     const TOP: f32 = 63.0;
     let (fit, offset) = affine::fit(&row.targets, &group.costs, 15.0, true);
     let stored = |v: f32, d: f32| round(clamp(v * safe_inverse(d), 0.0, TOP));

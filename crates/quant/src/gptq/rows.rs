@@ -50,6 +50,7 @@ impl GptqRows {
         let targets = &mut self.targets[row * columns + behind..(row + 1) * columns];
         // Four columns at a time, so that a target is loaded and stored once for all of them.
         for k in (0..G).step_by(4) {
+            // A row of ratios begins at its own position, G − k − n positions before the targets.
             let ratios: [&[f32]; 4] = std::array::from_fn(|n| &factor.ratios(first + k + n)[G - k - n..]);
             let errors: [f32; 4] = std::array::from_fn(|n| errors[k + n]);
             let mut at = 0;

@@ -263,19 +263,21 @@ pub(crate) fn super_block_by<const SUB: usize, const N: usize>(
 ) -> AffineSuperBlock<SUB> {
     let mut search = AffineSearch::<SUB, N> { x, w, levels, top, scales: [0.0; SUB], mins: [0.0; SUB] };
     let (mut scales, mut mins) = ([0.0; SUB], [0.0; SUB]);
-    let (mut largest, mut lowest) = (0.0f32, 0.0f32);
+    let (mut max_scale, mut max_min) = (0.0f32, 0.0f32);
     for g in 0..SUB {
         let (scale, offset) = fit(&part::<N>(x, g * N), &part::<N>(&search.w, g * N), levels, true);
         (scales[g], mins[g]) = (scale, -offset);
-        largest = largest.max(scales[g]);
-        lowest = lowest.max(mins[g]);
+        max_scale = max_scale.max(scales[g]);
+        max_min = max_min.max(mins[g]);
     }
     let mut best = (f32::INFINITY, f16::ZERO, f16::ZERO, [0.0; SUB], [0.0; SUB]);
-    let (mut d, mut dmin) = (f16::from_f32(largest / top), f16::from_f32(lowest / top));
+    // The largest scale and min become the largest stored ones.
+    let (mut d, mut dmin) = (f16::from_f32(max_scale / top), f16::from_f32(max_min / top));
     for g in 0..SUB {
         search.scales[g] = round(clamp(scales[g] * safe_inverse(d.to_f32()), 0.0, top));
         search.mins[g] = round(clamp(mins[g] * safe_inverse(dmin.to_f32()), 0.0, top));
     }
+    // A refinement may raise the error, since d and dmin are rounded to f16: keep the best.
     for _ in 0..=REFINEMENTS {
         let error = search.choose(d.to_f32(), dmin.to_f32());
         if error < best.0 {
@@ -309,6 +311,7 @@ pub(crate) fn block(x: &[f32], importance: Option<&[f32]>, levels: f32) -> (f16,
     error_weights(&x, importance_at(importance, 0, 32), &mut w);
     let (scale, offset) = fit(&x, &w, levels, false);
     let (d, m) = (f16::from_f32(scale), f16::from_f32(offset));
+    // Quants are rounded with the scale and offset as stored.
     let (scale, offset) = (d.to_f32(), m.to_f32());
     let inverse = safe_inverse(scale);
     let mut quants = [0; 32];

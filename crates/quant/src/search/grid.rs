@@ -159,6 +159,8 @@ fn choose_all<const N: usize, const GROUPS: usize>(
 /// of the codebook or beyond it.
 #[inline(always)]
 fn fit<const N: usize, const GROUPS: usize>(sums: &[GridRowSums<N>; GROUPS], largest: f32, top: f32) -> f32 {
+    // Factors on largest / top. Below 1 the largest magnitude is clipped, which leaves more rows
+    // for the other weights.
     const STARTS: [f32; 6] = [1.1, 0.95, 0.82, 0.7, 0.6, 0.5];
     let mut best = (0.0, 0.0);
     for attempt in 0..STARTS.len() + REFINEMENTS {
@@ -217,6 +219,8 @@ pub(crate) fn super_block<const SUB: usize, const GROUPS: usize, const W: usize,
         let step = out.d.to_f32() * form.unit;
         let middle = round(clamp(fits[g] * safe_inverse(step) - 0.5, 0.0, 15.0));
         let mut best = (f32::INFINITY, 0.0, 0.0);
+        // Neighbors too, since d was rounded to f16 and the scale to an integer. The middle first,
+        // so that it wins ties.
         for off in [0.0, -1.0, 1.0] {
             let stored = clamp(middle + off, 0.0, 15.0);
             let scale = step * (stored + 0.5);

@@ -137,6 +137,7 @@ fn choose_all<const GROUPS: usize>(
 
 #[inline(always)]
 fn fit<const GROUPS: usize>(sums: &[ShiftedRowSums; GROUPS], largest: f32, shared: bool) -> f32 {
+    // Scales relative to the largest magnitude. The grid ends at 1⅛, so all but the first clip it.
     const STARTS: [f32; 5] = [0.95, 0.8, 0.66, 0.54, 0.43];
     let mut best = (0.0, 0.0);
     for attempt in 0..STARTS.len() + REFINEMENTS {
@@ -173,6 +174,7 @@ pub(crate) fn super_block<const SUB: usize, const GROUPS: usize>(
         fits[g] = fit(&sums, largest, shared);
         highest = highest.max(fits[g]);
     }
+    // The largest scale of a sub-block becomes the largest stored one: 2 · 7 + 1.
     let mut out = ShiftedSuperBlock {
         d: f16::from_f32(highest / 15.0),
         scales: [0; SUB],
@@ -188,6 +190,7 @@ pub(crate) fn super_block<const SUB: usize, const GROUPS: usize>(
         let d = out.d.to_f32();
         let middle = round(clamp((fits[g] * safe_inverse(d) - 1.0) * 0.5, 0.0, 7.0));
         let mut best = (f32::INFINITY, 0.0, 0.0);
+        // The middle first, so that it wins ties.
         for off in [0.0, -1.0, 1.0] {
             let stored = clamp(middle + off, 0.0, 7.0);
             let factor = 2.0 * stored + 1.0;
@@ -204,6 +207,7 @@ pub(crate) fn super_block<const SUB: usize, const GROUPS: usize>(
         xv += best.1;
         vv += best.2;
     }
+    // The least-squares d for the chosen rows, sides and scales.
     if vv > 0.0 && xv > 0.0 {
         out.d = f16::from_f32(xv / vv);
     }
