@@ -57,7 +57,6 @@ mod attention_table;
 mod bf16;
 mod bf16_layout;
 mod cpu_vendor;
-mod decode;
 mod delta;
 mod elementwise;
 mod features;
@@ -92,7 +91,6 @@ pub use attention::{
     HeadWidths, KEYS, KeyBlocks, KeyMask, KeyOrder, KvElement, PartialSoftmax, combine_splits,
     partial_softmax_len,
 };
-pub use decode::decode_row;
 pub use delta::{
     DELTA_CHUNK, DeltaChunk, DeltaRow, DeltaScratch, DeltaState, bounded_decay, delta_chunk, delta_row,
     gated_norm, l2_norm, short_conv, softplus_decay,
@@ -120,4 +118,4 @@ pub use w4::{
     W4Args, W4Codes, W4DequantFn, W4Entry, W4Fn, W4Form, W4Input, W4Kernel, W4MatmulFn, W4Matrix, W4Scales,
     W4Scratch, W4Shape, W4Stripes, W4Unit, w4_dequant_f16, w4_reduce, w4_table, w4_zero,
 };
-pub use weights::{BlockScales, WeightMatrix};
+pub use weights::{BlockScales, WeightMatrix, decode_row};

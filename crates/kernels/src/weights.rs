@@ -236,6 +236,16 @@ impl<'a> WeightMatrix<'a> {
     }
 }
 
+/// Dequantizes row `id` of a weight in any decodable format and layout, as for the embedding.
+/// `memory` is scratch.
+///
+/// # Panics
+/// When `id` is not a row, or the length of `out` is not the number of columns.
+pub fn decode_row(w: &WeightMatrix<'_>, id: usize, out: &mut [f32], memory: &mut Vec<u8>) {
+    assert_eq!(out.len(), w.cols(), "a row of {} weights", w.ty());
+    w.decode(id, 0..w.cols(), out, memory);
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
