@@ -2,8 +2,8 @@
 //!
 //! A *k-step* is 32 rows (or columns) × 32 terms: two tiles of 1 KB. A *left* panel stores a k-step
 //! as 32 rows of 32 elements, row-major. A *right* panel stores it in VNNI order: each tile has
-//! sixteen lines, and a line has two neighbouring terms of sixteen columns. A panel is its k-steps
-//! one after the other, the last padded with zeros.
+//! sixteen lines, and a line has two neighbouring terms of sixteen columns. A panel is a
+//! sequence of k-steps, the last one padded with zeros.
 //!
 //! Expanded keys: 32 cached rows are a left panel. Expanded values: 32 columns are the rows of a
 //! left panel and the cached rows are its terms, so that results have queries in the lanes of a

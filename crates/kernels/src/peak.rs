@@ -13,9 +13,9 @@ pub struct CorePeak {
     /// int8 with int32 accumulators.
     pub int8: f64,
     pub f32: f64,
-    /// f16; 0 where the CPU has no f16 arithmetic.
+    /// f16; 0 if the CPU has no f16 arithmetic.
     pub f16: f64,
-    /// bf16 with f32 accumulators, on AMX or AVX512-BF16; 0 where no kernel uses bf16 arithmetic.
+    /// bf16 with f32 accumulators, on AMX or AVX512-BF16; 0 if no kernel uses bf16 arithmetic.
     pub bf16: f64,
     /// int8 on AMX; 0 without AMX.
     pub amx_int8: f64,
@@ -273,7 +273,7 @@ pub fn read_all(numbers: &[u64]) -> u64 {
         for line in 0..8 {
             use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
             // 256 elements are 2 kB, the prefetch distance of the kernels.
-            // SAFETY: a prefetch never faults, whatever the address.
+            // SAFETY: a prefetch never faults for any address.
             unsafe { _mm_prefetch::<_MM_HINT_T0>(chunk.as_ptr().wrapping_add(256 + 8 * line).cast()) };
         }
         for (sum, number) in sums.iter_mut().zip(chunk) {

@@ -26,7 +26,7 @@ pub(crate) fn sum_lanes(lanes: [f32; 16]) -> f32 {
     fold_lanes!(lanes, a, b => a + b)
 }
 
-/// A dot product with 16 accumulators, of as many elements as the shorter slice has.
+/// A dot product with 16 accumulators, over the length of the shorter slice.
 #[cfg(test)]
 pub(crate) fn dot(a: &[f32], b: &[f32]) -> f32 {
     let mut sums = [0.0f32; 16];

@@ -1,4 +1,4 @@
-//! Q1_0: 128 weights in 18 bytes, weight = d where the bit is set and −d elsewhere.
+//! Q1_0: 128 weights in 18 bytes, weight = d if the bit is set, else −d.
 //!
 //! ```text
 //! 0   2                                         18

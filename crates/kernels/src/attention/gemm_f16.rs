@@ -206,7 +206,7 @@ pub(super) unsafe fn prefetch(ahead: &mut *const u8) {
 /// They are at `from`; the caller is compiled for AVX512-FP16.
 #[inline(always)]
 pub(super) unsafe fn load(from: *const u16) -> __m512h {
-    // SAFETY: 32 elements by the caller's promise.
+    // SAFETY: 32 elements by this function's contract.
     unsafe { _mm512_castsi512_ph(_mm512_loadu_si512(from.cast())) }
 }
 
@@ -216,7 +216,7 @@ pub(super) unsafe fn load(from: *const u16) -> __m512h {
 /// They are at `from`; the caller is compiled for AVX512-FP16.
 #[inline(always)]
 pub(super) unsafe fn load_some(mask: __mmask32, from: *const u16) -> __m512h {
-    // SAFETY: elements of the mask by the caller's promise; masked lanes are not read.
+    // SAFETY: elements of the mask by this function's contract; masked lanes are not read.
     unsafe { _mm512_castsi512_ph(_mm512_maskz_loadu_epi16(mask, from.cast())) }
 }
 

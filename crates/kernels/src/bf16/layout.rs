@@ -127,8 +127,8 @@ crate::isa::isa_fn! { Avx512Bf16;
 /// The matrix is valid, `factors` has an element per row, and there is room for a k-step; the CPU
 /// has AVX512-BF16.
 unsafe fn right_step(rows: F32Matrix, factors: &[f32], out: *mut bf16) {
-    // SAFETY: rows of the matrix and lines of the k-step by the caller's promise; masked lanes are
-    // not read.
+    // SAFETY: rows of the matrix and lines of the k-step by this function's contract; masked lanes
+    // are not read.
     unsafe {
         let masks = [below(rows.cols), below(rows.cols.saturating_sub(16))];
         for tile in 0..2 {
@@ -156,7 +156,7 @@ crate::isa::isa_fn! { Avx512Bf16;
 /// As for [`right_step`], with room for all k-steps.
 pub(crate) unsafe fn right_panel(rows: F32Matrix, factors: &[f32], out: *mut bf16) {
     for step in 0..steps(rows.cols) {
-        // SAFETY: a part of the matrix, and room for each k-step, by the caller's promise.
+        // SAFETY: a part of the matrix, and room for each k-step, by this function's contract.
         unsafe { right_step(rows.part(0, step * K_STEP), factors, out.add(step * STEP_LEN)) }
     }
 }
@@ -168,8 +168,8 @@ crate::isa::isa_fn! { Avx512Bf16;
 /// # Safety
 /// As for [`right_panel`].
 pub(crate) unsafe fn right_panel_of_columns(columns: F32Matrix, out: *mut bf16) {
-    // SAFETY: rows of the matrix and lines of the panel by the caller's promise; masked lanes, and
-    // rows beyond the last, are not read.
+    // SAFETY: rows of the matrix and lines of the panel by this function's contract; masked lanes,
+    // and rows beyond the last, are not read.
     unsafe {
         for term in (0..columns.rows.next_multiple_of(K_STEP)).step_by(2) {
             for tile in 0..2 {
@@ -194,8 +194,8 @@ crate::isa::isa_fn! { Avx512Bf16;
 /// # Safety
 /// As for [`right_step`].
 unsafe fn transpose_step(across: F32Matrix, out: *mut bf16) {
-    // SAFETY: rows of the matrix and lines of the k-step by the caller's promise; masked lanes, and
-    // rows beyond the last, are not read.
+    // SAFETY: rows of the matrix and lines of the k-step by this function's contract; masked lanes,
+    // and rows beyond the last, are not read.
     unsafe {
         for tile in 0..2 {
             let mask = below(across.cols.saturating_sub(16 * tile));

@@ -81,7 +81,7 @@ pub(crate) fn sigmoid(x: f32) -> f32 {
 
 tiers! {
 /// x = sigmoid(gate) · x. Each gate scales the same number of consecutive elements of x: one
-/// element, or those of a head.
+/// element, or the elements of a head.
 ///
 /// # Panics
 /// When the length of `x` is not a multiple of the number of gates.

@@ -30,7 +30,7 @@ const STEP_WORDS: usize = 16;
 /// Bytes of a step of a panel: two tiles of sixteen lines, each with a word of sixteen heads.
 const STEP_BYTES: usize = 2 * STEP_WORDS * 64;
 
-/// A type of terms: dot products of 32-bit words of a key with those of sixteen heads.
+/// A type of terms, with dot products of a 32-bit word of a key and the words of sixteen heads.
 trait IndexDot {
     /// Terms per word.
     const TERMS: usize;
@@ -147,7 +147,7 @@ unsafe fn bf16_terms<const FULL: bool>(
 ) -> __m512i {
     let masks = if FULL { [u16::MAX; 2] } else { [below(count), below(count.saturating_sub(LANES))] };
     let from = key.as_ptr().wrapping_add(2 * first);
-    // SAFETY: terms of the key by the caller's promise; masked lanes are not read.
+    // SAFETY: terms of the key by this function's contract; masked lanes are not read.
     unsafe {
         match ty {
             CacheType::Bf16 => {
@@ -387,7 +387,7 @@ unsafe fn strip_scores<D: IndexDot>(
     biases: *const i32,
     weights: &[f32],
 ) -> [f32; STRIP] {
-    // SAFETY: addresses by the caller's promise.
+    // SAFETY: addresses by this function's contract.
     unsafe {
         let zero = _mm512_setzero_ps();
         let mut sums = [zero; STRIP];

@@ -30,10 +30,10 @@ const SIGN: u32 = 1 << 31;
 /// argument.
 ///
 /// # Safety
-/// All methods are `unsafe` for two reasons. They use the ISA's instructions, so the caller must be
+/// All methods are `unsafe` for two reasons. They use the ISA's instructions: the caller must be
 /// compiled for the ISA ([`isa_fn`](crate::isa::isa_fn), or inlined into such a function) and run
-/// on a CPU that has it, which the token proves. And those that take an address read or write as
-/// many bytes there as their name says, at any alignment.
+/// on a CPU that has it, which the token proves. Methods with an address read or write the number
+/// of bytes in their description there, at any alignment.
 pub(crate) trait Simd {
     /// Maximum number of input rows that share a tile in registers: 8, 4, 2 or 1, limited by the
     /// number of registers.
@@ -151,7 +151,7 @@ pub(crate) trait Simd {
     unsafe fn mul(a: Self::F32x16, b: Self::F32x16) -> Self::F32x16;
     /// a · b + c, rounded once.
     unsafe fn fma(a: Self::F32x16, b: Self::F32x16, c: Self::F32x16) -> Self::F32x16;
-    /// a · b + c, rounded once where the ISA has FMA, else twice.
+    /// a · b + c, rounded once if the ISA has FMA, else twice.
     unsafe fn mul_add_relaxed(a: Self::F32x16, b: Self::F32x16, c: Self::F32x16) -> Self::F32x16;
     /// Loads sixteen f32.
     unsafe fn load_f32(from: *const f32) -> Self::F32x16;
@@ -194,8 +194,8 @@ pub(crate) trait Simd {
         }
         sums
     }
-    /// Prefetches a cache line to L1. Never faults, whatever the address.
+    /// Prefetches a cache line to L1. Never faults for any address.
     unsafe fn prefetch(from: *const u8);
-    /// Prefetches a cache line to L2. Never faults, whatever the address.
+    /// Prefetches a cache line to L2. Never faults for any address.
     unsafe fn prefetch_far(from: *const u8);
 }

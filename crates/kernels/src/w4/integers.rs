@@ -101,7 +101,7 @@ unsafe fn add_run<L: Nibbles, const P: usize, const R: usize>(
     cols: Range<usize>,
     sums: *mut f32,
 ) {
-    // SAFETY: the promise is the same, with columns and sums cut alike.
+    // SAFETY: the contract is the same, with columns and sums cut alike.
     unsafe {
         let mut totals = [0; R];
         for word in run.start / WORD..run.end / WORD {
@@ -135,7 +135,7 @@ unsafe fn add_columns<L: Nibbles, const P: usize, const R: usize, const TO_L2: b
     totals: &[i32; R],
     sums: *mut f32,
 ) {
-    // SAFETY: the promise is the same, with columns and sums cut alike.
+    // SAFETY: the contract is the same, with columns and sums cut alike.
     unsafe {
         let mut col = cols.start;
         if L::TWO_TILES {

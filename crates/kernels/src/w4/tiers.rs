@@ -24,7 +24,7 @@ unsafe fn fused_part<L: Nibbles>(
     y: &mut MatrixViewMut<'_>,
     buffers: &mut W4Buffers,
 ) {
-    // SAFETY: the promise is the same.
+    // SAFETY: the contract is the same.
     unsafe {
         fused::fused::<L>(part, &args.input.float_rows(&args.rows), args.k.clone(), y, &mut buffers.floats)
     }
@@ -40,7 +40,7 @@ unsafe fn integer_part<L: Nibbles, const P: usize>(
     buffers: &mut W4Buffers,
 ) {
     let share = (args.rows.clone(), args.k.clone());
-    // SAFETY: the promise is the same.
+    // SAFETY: the contract is the same.
     unsafe { integers::fused::<L, P>(part, args.input, share, y, &mut buffers.floats) }
 }
 
@@ -53,7 +53,7 @@ unsafe fn gemm_part<L: Nibbles>(
     y: &mut MatrixViewMut<'_>,
     buffers: &mut W4Buffers,
 ) {
-    // SAFETY: the promise is the same.
+    // SAFETY: the contract is the same.
     unsafe {
         gemm::strips::<L>(part, &args.input.float_rows(&args.rows), args.k.clone(), y, &mut buffers.floats)
     }

@@ -29,7 +29,7 @@ impl<const W: usize, const N: usize> QuantCodebook<W, N> {
 /// The scales and signs of a format.
 #[derive(Clone, Copy)]
 pub(crate) struct GridScaling {
-    /// A stored scale s stands for d · (s + ½) · unit.
+    /// A stored scale s is decoded to d · (s + ½) · unit.
     pub unit: f32,
     /// The largest value of the codebook.
     pub top: f32,

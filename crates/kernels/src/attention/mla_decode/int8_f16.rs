@@ -218,8 +218,8 @@ impl Int8F16Decode<'_> {
                 ($rows:expr, $stride:literal) => {{
                     const ROWS: usize = $rows;
                     let stride = if $stride > 0 { $stride } else { stride };
-                    // SAFETY: rows below `count`, pairs of each by the caller's promise, and lines
-                    // of queries and scores as asserted.
+                    // SAFETY: rows below `count`, pairs of each by this function's contract, and
+                    // lines of queries and scores as asserted.
                     unsafe {
                         let from = from.add(row * stride);
                         let mut acc = [_mm512_setzero_ph(); ROWS];
@@ -288,8 +288,8 @@ unsafe fn pv(block: &WeightedRows<'_>, heads: usize, latent: usize, sums: &mut [
                     // not read.
                     let mask = u64::MAX >> (COLUMNS - (latent - column).min(COLUMNS));
                     for half in 0..2 {
-                        // SAFETY: heads and columns of `sums`, as asserted; rows by the caller's
-                        // promise.
+                        // SAFETY: heads and columns of `sums`, as asserted; rows by this function's
+                        // contract.
                         unsafe {
                             let out = sums.as_mut_ptr().add(head * columns + column + half * COLUMNS / 2);
                             let tile = StripTile { head, column, mask, columns };
@@ -334,8 +334,8 @@ unsafe fn strip<const H: usize, const UPPER: bool>(
     out: *mut f32,
     ahead: &mut *const u8,
 ) {
-    // SAFETY: rows below `count`, heads and columns by the caller's promise; masked lanes are not
-    // read.
+    // SAFETY: rows below `count`, heads and columns by this function's contract; masked lanes are
+    // not read.
     unsafe {
         // An unpack and a subtraction convert quants: with 0x64 as upper byte, the f16 is 1024 +
         // biased quant, exactly.

@@ -125,7 +125,7 @@ impl<'a> QuantizedQueries<'a> {
         let stride = if STRIDE > 0 { STRIDE } else { stride };
         for (group, first) in (0..self.width).step_by(GROUP).enumerate() {
             // SAFETY: quants, biases and scales have a line per four elements or per group, as
-            // `new` made them; rows and `out` by the caller's promise.
+            // `new` made them; rows and `out` by this function's contract.
             unsafe {
                 let mut acc = [S::load_init_acc(self.biases.as_ptr().add(group * HEADS)); R];
                 let quants = self.quants.as_ptr().add(first / 4 * HEADS);

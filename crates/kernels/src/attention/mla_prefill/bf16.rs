@@ -207,7 +207,7 @@ unsafe fn pack_queries(rows: MatrixView<'_>, nope: usize, scales: &[f32], out: *
     let (start, stride) = rows.raw();
     let content = F32Matrix { start, stride, rows: rows.rows(), cols: nope };
     let rope = F32Matrix { start: start.wrapping_add(nope), cols: rows.cols() - nope, ..content };
-    // SAFETY: rows of `nope` elements and those of the RoPE part; room by the caller's promise.
+    // SAFETY: rows of `nope` elements and those of the RoPE part; room by this function's contract.
     unsafe {
         right_panel(content, &factors, out);
         right_panel(rope, &factors, out.add(steps(nope) * STEP_LEN));

@@ -67,7 +67,8 @@ impl AmxTiles {
         }
         // Tiles 0 to 3 are accumulators, 4 and 5 rows, 6 and 7 weights: each loaded tile is used in
         // two products. Loads are placed between products so that they overlap.
-        // SAFETY: addresses by the caller's promise; the tiles stay configured while `self` lives.
+        // SAFETY: addresses by this function's contract; the tiles stay configured while `self`
+        // lives.
         unsafe {
             if T == 2 {
                 asm!(
@@ -186,8 +187,8 @@ impl Bf16Dot for AmxTiles {
         assert!(first.1 > 0, "steps of a panel");
         // At the end of a part, `xchg` fetches the second part's steps and leaves 0 in their place,
         // which ends the loop the next time.
-        // SAFETY: addresses by the caller's promise; the tiles stay configured while `self` lives,
-        // and are used as in `multiply`.
+        // SAFETY: addresses by this function's contract; the tiles stay configured while `self`
+        // lives, and are used as in `multiply`.
         unsafe {
             asm!(
                 "test {add:e}, {add:e}",
@@ -245,7 +246,8 @@ impl Bf16Dot for AmxTiles {
                 rows: (queries.rows - head).min(PANEL),
                 ..queries
             };
-            // SAFETY: rows and room by the caller's promise; every CPU with AMX has AVX512-BF16.
+            // SAFETY: rows and room by this function's contract; every CPU with AMX has
+            // AVX512-BF16.
             unsafe {
                 right_panel(rows, &[factor; PANEL], to.add(head * queries.cols.next_multiple_of(K_STEP)));
             }
@@ -264,7 +266,7 @@ impl Bf16Dot for AmxTiles {
         assert!(steps > 0, "steps of a panel");
         // Half of the prefetches here and half in `pv`, before the tile loops, which are assembly
         // without prefetches.
-        // SAFETY: rows and room by the caller's promise; every CPU with AMX has AVX-512.
+        // SAFETY: rows and room by this function's contract; every CPU with AMX has AVX-512.
         let (left, stride) = unsafe {
             ahead.prefetch::<Avx512>(ahead.lines / 2);
             interleave(block, loaded);
@@ -293,7 +295,7 @@ impl Bf16Dot for AmxTiles {
         // SAFETY: every CPU with AMX has AVX-512.
         unsafe { ahead.prefetch::<Avx512>(usize::MAX) };
         for lanes in 0..heads.div_ceil(LANES) {
-            // SAFETY: tiles of weights and sums of sixteen heads by the caller's promise.
+            // SAFETY: tiles of weights and sums of sixteen heads by this function's contract.
             unsafe {
                 let left = left.add(lanes * steps * TILE_LEN);
                 self.pv_sixteen((left, steps), right, groups, to.add(lanes * groups * 4 * TILE_ACC_LEN));
@@ -315,7 +317,8 @@ impl AmxTiles {
         steps: usize,
         to: *mut f32,
     ) {
-        // SAFETY: addresses by the caller's promise; the tiles stay configured while `self` lives.
+        // SAFETY: addresses by this function's contract; the tiles stay configured while `self`
+        // lives.
         unsafe {
             asm!(
                 "tilezero tmm0",
@@ -370,7 +373,8 @@ impl AmxTiles {
         groups: usize,
         to: *mut f32,
     ) {
-        // SAFETY: addresses by the caller's promise; the tiles stay configured while `self` lives.
+        // SAFETY: addresses by this function's contract; the tiles stay configured while `self`
+        // lives.
         unsafe {
             asm!(
                 "2:",

@@ -38,12 +38,12 @@ impl Bf16Dot for Avx512Bf16Dot {
         add: bool,
         to: *mut f32,
     ) {
-        // SAFETY: the promise is the same, and the token in `self` proves the instructions.
+        // SAFETY: the contract is the same, and the token in `self` proves the instructions.
         unsafe { panels(left, right, add, to) }
     }
 
     unsafe fn pack_queries(&mut self, queries: F32Matrix, factor: f32, to: *mut bf16) {
-        // SAFETY: the promise is the same, and the token in `self` proves the instructions.
+        // SAFETY: the contract is the same, and the token in `self` proves the instructions.
         unsafe { qk::pack_queries(queries, factor, to) }
     }
 
@@ -55,7 +55,7 @@ impl Bf16Dot for Avx512Bf16Dot {
         ahead: &mut KvPrefetch,
         to: *mut f32,
     ) {
-        // SAFETY: the promise is the same, and the token in `self` proves the instructions.
+        // SAFETY: the contract is the same, and the token in `self` proves the instructions.
         unsafe { qk::qk(block, loaded, right, ahead, to) }
     }
 
@@ -72,8 +72,8 @@ impl Bf16Dot for Avx512Bf16Dot {
             // heads.
             for head in (0..heads).step_by(PV_HEADS) {
                 let (lanes, lane) = (head / LANES, head % LANES);
-                // SAFETY: addresses inside those of the caller's promise, since tiles have sixteen
-                // rows; the token in `self` proves the instructions.
+                // SAFETY: addresses inside those of this function's contract, since tiles have
+                // sixteen rows; the token in `self` proves the instructions.
                 unsafe {
                     let left = left.add(lanes * steps * TILE_LEN + lane * K_STEP);
                     let right = right.add(group * steps * 4 * TILE_LEN);
@@ -91,7 +91,7 @@ impl Bf16Dot for Avx512Bf16Dot {
 /// `pair` is the address of two elements; the CPU has AVX-512.
 #[inline(always)]
 unsafe fn broadcast_pair(pair: *const bf16) -> __m512bh {
-    // SAFETY: two elements by the caller's promise, read unaligned.
+    // SAFETY: two elements by this function's contract, read unaligned.
     unsafe { as_bf16(_mm512_set1_epi32(pair.cast::<i32>().read_unaligned())) }
 }
 
@@ -104,7 +104,8 @@ unsafe fn panels(left: [(*const bf16, usize); 2], right: *const bf16, add: bool,
     /// Rows of a register tile: 8 × 2 accumulators, and each broadcast serves two products.
     const MR: usize = 8;
     for row in (0..PANEL).step_by(MR) {
-        // SAFETY: rows of 32 in `left` and `to`, and k-steps of the parts, by the caller's promise.
+        // SAFETY: rows of 32 in `left` and `to`, and k-steps of the parts, by this function's
+        // contract.
         unsafe {
             let to = to.add(row * PANEL);
             let mut acc = [[_mm512_setzero_ps(); 2]; MR];
@@ -155,8 +156,8 @@ unsafe fn pv(
     (ahead, share): (&mut KvPrefetch, usize),
     to: *mut f32,
 ) {
-    // SAFETY: k-steps of `left` and `right`, and heads of four tiles at `to`, by the caller's
-    // promise.
+    // SAFETY: k-steps of `left` and `right`, and heads of four tiles at `to`, by this function's
+    // contract.
     unsafe {
         let mut acc = [[_mm512_setzero_ps(); 4]; PV_HEADS];
         for (i, acc) in acc.iter_mut().enumerate() {

@@ -29,7 +29,7 @@ pub(super) unsafe fn load_block<N: KvFormat, const R: usize>(
     let mask = ((1u64 << (stored.width() - step * K_STEP).min(K_STEP)) - 1) as __mmask32;
     for two in (0..R).step_by(2) {
         // SAFETY: rows below `count`, of which the mask has only elements inside; room in `loaded`
-        // by the caller's promise.
+        // by this function's contract.
         unsafe {
             let mut lines = [_mm512_setzero_si512(); 2];
             for (line, row) in lines.iter_mut().zip(first + two..block.count) {
@@ -56,7 +56,7 @@ pub(super) unsafe fn load_block_whole<N: KvFormat, const R: usize>(
     let (stored, bytes) = (&block.stored, block.stride);
     let mut row = block.row(first);
     for two in (0..R).step_by(2) {
-        // SAFETY: two of the `R` rows, and room in `loaded`, by the caller's promise.
+        // SAFETY: two of the `R` rows, and room in `loaded`, by this function's contract.
         unsafe {
             let lines = [N::whole(stored, row, step), N::whole(stored, row.wrapping_add(bytes), step)];
             store::<R>((block.count, first), loaded, step, two, lines);
@@ -125,7 +125,7 @@ pub(super) trait KvFormat {
 /// They are at `from`; the CPU has AVX512-BF16.
 #[inline(always)]
 unsafe fn load_f16(from: *const u8, mask: __mmask32) -> __m512i {
-    // SAFETY: elements of the mask by the caller's promise; masked lanes are not read.
+    // SAFETY: elements of the mask by this function's contract; masked lanes are not read.
     unsafe {
         let halves = _mm512_maskz_loadu_epi16(mask, from.cast());
         let low = _mm512_cvtph_ps(_mm512_castsi512_si256(halves));
@@ -222,7 +222,8 @@ impl KvFormat for Fp8Kv {
     #[inline(always)]
     unsafe fn part(stored: &CacheRow, row: *const u8, step: usize, mask: __mmask32) -> __m512i {
         let first = step * K_STEP;
-        // SAFETY: a whole k-step of codes, or elements of f16 of the mask, by the caller's promise.
+        // SAFETY: a whole k-step of codes, or elements of f16 of the mask, by this function's
+        // contract.
         unsafe {
             match first.checked_sub(stored.content) {
                 Some(rope) => load_f16(row.wrapping_add(stored.content + 2 * rope), mask),
@@ -273,7 +274,7 @@ unsafe fn load_fp8(from: *const u8) -> __m512i {
             _mm512_loadu_si512(FP8_BYTES[$byte].as_ptr().add(64 * $half).cast())
         };
     }
-    // SAFETY: 32 bytes at `from` by the caller's promise, and vectors of 64 bytes in tables.
+    // SAFETY: 32 bytes at `from` by this function's contract, and vectors of 64 bytes in tables.
     unsafe {
         let codes = _mm512_castsi256_si512(_mm256_loadu_si256(from.cast()));
         let codes = _mm512_permutexvar_epi8(_mm512_loadu_si512(TWICE.as_ptr().cast()), codes);
@@ -295,7 +296,7 @@ crate::isa::isa_fn! { Avx512Bf16;
 /// `row` is the address of a row that has the elements of the mask; the CPU has AVX512-BF16.
 #[inline(never)]
 unsafe fn decode_step(stored: CacheRow, row: *const u8, step: usize, mask: __mmask32) -> __m512i {
-    // SAFETY: the bytes of the row by the caller's promise; sixteen elements of each half of
+    // SAFETY: the bytes of the row by this function's contract; sixteen elements of each half of
     // `wide`.
     unsafe {
         let row = std::slice::from_raw_parts(row, stored.bytes());

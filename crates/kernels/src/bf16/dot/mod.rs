@@ -61,7 +61,7 @@ impl CachedRows {
     /// The row is one of the block.
     #[inline(always)]
     unsafe fn scale(&self, row: usize) -> f32 {
-        // SAFETY: the bytes of a row by the caller's promise.
+        // SAFETY: the bytes of a row by this function's contract.
         unsafe { scale_of(std::slice::from_raw_parts(self.row(row), self.stride)) }
     }
 }
@@ -105,14 +105,14 @@ impl LoadedKv {
 /// There is room for a line of each of two tiles at `out`; the CPU has AVX-512.
 #[inline(always)]
 unsafe fn store_pairs(first: __m512i, second: __m512i, out: *mut bf16) {
-    // SAFETY: the two lines by the caller's promise.
+    // SAFETY: the two lines by this function's contract.
     unsafe {
         _mm512_storeu_si512(out.cast(), _mm512_unpacklo_epi16(first, second));
         _mm512_storeu_si512(out.add(TILE_LEN).cast(), _mm512_unpackhi_epi16(first, second));
     }
 }
 
-/// Products of bf16 in the shapes that attention has. Panels are those of
+/// bf16 products in the shapes of attention. Panels are those of
 /// [`bf16_layout`](crate::bf16_layout).
 ///
 /// A value of such a type proves that the CPU has the instructions. No other thread may access the

@@ -54,8 +54,8 @@ pub(super) unsafe fn pack_queries(queries: F32Matrix, factor: f32, to: *mut bf16
         let distance = vectors * FOUR * TERMS;
         for head in 0..vectors * FOUR {
             let cols = if first + head < queries.rows { queries.cols } else { 0 };
-            // SAFETY: `to` has room for whole vectors of heads and k-steps by the caller's promise;
-            // masked lanes are not read.
+            // SAFETY: `to` has room for whole vectors of heads and k-steps by this function's
+            // contract; masked lanes are not read.
             unsafe {
                 let mut row = queries.start.wrapping_add((first + head) * queries.stride);
                 let mut out = to.add(head * TERMS);
@@ -94,7 +94,7 @@ pub(super) unsafe fn qk(
     to: *mut f32,
 ) {
     let qk = BlockScores { block, loaded, right };
-    // SAFETY: the block's rows are of the type that is matched on, by the caller's promise.
+    // SAFETY: the block's rows are of the type that is matched on, by this function's contract.
     unsafe {
         match block.stored.ty {
             CacheType::F16 => qk.begin::<F16Kv>(ahead, to),
@@ -135,7 +135,7 @@ impl BlockScores<'_> {
     /// As for [`qk`].
     #[inline(always)]
     unsafe fn begin<N: KvFormat>(&self, ahead: &mut KvPrefetch, to: *mut f32) {
-        // SAFETY: the caller's promise; there is room for the scales of a block.
+        // SAFETY: this function's contract; there is room for the scales of a block.
         unsafe {
             if N::DEFERS_SCALE {
                 // Padding rows get 1: their scores must stay finite.

@@ -10,7 +10,7 @@ use std::arch::x86_64::*;
 /// `from` is the address of a line; the CPU has AVX-512.
 #[inline(always)]
 pub(super) unsafe fn line(from: *const bf16) -> __m512bh {
-    // SAFETY: 32 elements by the caller's promise.
+    // SAFETY: 32 elements by this function's contract.
     unsafe { as_bf16(_mm512_loadu_si512(from.cast())) }
 }
 

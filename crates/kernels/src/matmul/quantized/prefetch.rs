@@ -118,7 +118,7 @@ impl PrefetchPolicy {
         };
         let (quants, rest) = (at(0), at(1));
         let rest_lines = (F::REST_BYTES / F::SUB_BLOCKS).div_ceil(64);
-        // SAFETY: a prefetch never faults, whatever the address; the ISA by this function's
+        // SAFETY: a prefetch never faults for any address; the ISA by this function's
         // contract.
         unsafe {
             for line in 0..F::QUANT_VECTORS / F::SUB_BLOCKS {

@@ -41,7 +41,7 @@ impl PrefetchQueue {
             }
             let Some((start, _)) = self.ranges.get(self.range) else { return };
             // To L2: L1 holds the unpacked tiles and the input rows.
-            // SAFETY: a prefetch never faults, whatever the address; the ISA by this function's
+            // SAFETY: a prefetch never faults for any address; the ISA by this function's
             // contract.
             unsafe { L::prefetch_far(start.wrapping_add(self.offset)) };
             self.offset += 64;

@@ -12,7 +12,7 @@ pub(crate) struct PlaneAddresses {
     pub high: *const u8,
     /// 8-bit scales of sub-blocks.
     pub scales: *const u8,
-    /// f16 scales of blocks: `d`, and `dmin` where the format has mins.
+    /// f16 scales of blocks: `d`, and `dmin` if the format has mins.
     pub super_scales: *const u8,
     /// Bytes from one tile to the next.
     pub tile_bytes: usize,
