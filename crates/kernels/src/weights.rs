@@ -205,6 +205,7 @@ impl<'a> WeightMatrix<'a> {
     /// that is unpacked from a tile.
     #[inline]
     pub(crate) fn decode(&self, i: usize, columns: Range<usize>, out: &mut [f32], memory: &mut Vec<u8>) {
+        // Block scales multiply the decoded weights, in f32.
         let Some(decode) = latent_quant::decoder(self.ty) else { return };
         let (len, block) = (self.ty.block_len(), self.ty.block_bytes());
         let row = self.row(i, memory);

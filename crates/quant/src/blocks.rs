@@ -85,6 +85,7 @@ pub(crate) fn put_five_bits(block: &mut [u8], high: usize, low: usize, quants: &
 
 /// The value of the largest magnitude, with its sign; the first of equals. Skips NaN.
 pub(crate) fn extreme(numbers: &[f32]) -> f32 {
+    // A comparison with NaN is false.
     numbers.iter().fold(0.0f32, |m, v| if v.abs() > m.abs() { *v } else { m })
 }
 

@@ -98,6 +98,7 @@ impl Placement {
             PinPolicy::Auto => PinPolicy::Off,
             pin => pin,
         };
+        // With more workers than CPUs, two bound ones would share a CPU even while another is idle.
         if pin == PinPolicy::Off || threads > topology.cpus() {
             return Placement { parallelism, ..Placement::simulated(&[threads]) };
         }

@@ -100,6 +100,7 @@ fn spaced_blocks(len: usize, block: usize, stride: usize) -> Result<usize, Shape
     if stride < block {
         return Err(ShapeError::Overlap { cols: block, stride });
     }
+    // The last block needs no gap after it.
     Ok((len - block) / stride + 1)
 }
 

@@ -77,6 +77,9 @@ pub(super) unsafe fn multiply(
                 // SAFETY: the tile's rows and columns are inside the shape, whose addresses the
                 // caller keeps valid.
                 unsafe {
+                    // Single vectors are always masked, which costs little: most widths are
+                    // multiples of
+                    // 64 columns.
                     while column + 2 * F16_LANES <= product.columns {
                         strip::<$rows, 2, false>(left, product, old, (row, column), ahead);
                         column += 2 * F16_LANES;
@@ -118,6 +121,7 @@ unsafe fn strip<const R: usize, const V: usize, const MASKED: bool>(
         let out = product.out.add(row * product.out_row + column);
         let mut first = true;
         let mut k = 0;
+        // After each chain the f16 sums are added to f32 in memory, and start again from 0.
         while k < product.k {
             let end = (k + F16_CHAIN).min(product.k);
             let mut acc = [[_mm512_setzero_ph(); V]; R];

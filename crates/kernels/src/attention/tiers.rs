@@ -17,6 +17,7 @@ use half::{bf16, f16};
 macro_rules! by_groups {
     ($kernel:expr) => {{
         let kernel: AttendFn = |args, part, memory| {
+            // Groups of heads read the cached rows again, from L2 if the split is small enough.
             for first in (0..args.q.rows()).step_by(HEADS) {
                 let heads = first..(first + HEADS).min(args.q.rows());
                 let group = AttendArgs { q: args.q.slice_rows(heads.clone()), ..args.clone() };

@@ -53,6 +53,7 @@ mod of_rows {
 /// SiLU: x / (1 + e^-x).
 #[inline(always)]
 pub fn silu(x: f32) -> f32 {
+    // For large negative x the exponential is ∞, and the quotient −0.
     x / (1.0 + exp(-x))
 }
 

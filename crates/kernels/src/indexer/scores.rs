@@ -34,6 +34,7 @@ pub fn index_scores(args: &IndexArgs<'_>, out: &mut [f32], scratch: &mut Vec<f32
             unsafe { scores::<crate::simd::avx512::Avx512>(args, out, scratch) }
         }
     }
+    // Before the limit of row-wise operations: see `reads`.
     #[cfg(target_arch = "x86_64")]
     if super::avx512::reads(args) {
         return super::avx512::scores(args, out, scratch);
@@ -95,6 +96,7 @@ unsafe fn query_scores<S: Simd>(args: &IndexArgs<'_>, out: &mut [f32], scratch: 
     }
     let columns = heads.next_multiple_of(LANES);
     let lengths = [width * columns, columns, KEY_BLOCK * width, KEY_BLOCK * columns];
+    // Grows only: shrinking and growing again would zero the memory in every call.
     let needed = lengths.iter().sum();
     if scratch.len() < needed {
         scratch.resize(needed, 0.0);

@@ -67,6 +67,7 @@ pub(crate) fn kernels() -> Vec<(KernelContract, MatmulFn)> {
         for ty in FAST {
             add(OpKind::LinearT, Some(ty), rows, ActivationType::F32, tier, kernel);
         }
+        // Float formats in tiles have transposed kernels of their own.
         for ty in latent_quant::tiles::FORMATS.into_iter().filter(|ty| !float::has(*ty)) {
             add(OpKind::LinearT, Some(ty), WeightLayout::Tiles, ActivationType::F32, tier, kernel);
         }

@@ -6,7 +6,8 @@ use crate::widen;
 /// Arrays of sixteen lanes. Needs no ISA.
 pub(crate) struct PortableSimd;
 
-/// An array from a function of the index.
+/// An array from a function of the index. Closures are harmless here, since the baseline has no
+/// features to lose.
 #[inline(always)]
 fn each<T: Copy + Default, const N: usize>(f: impl Fn(usize) -> T) -> [T; N] {
     let mut out = [T::default(); N];

@@ -56,6 +56,7 @@ pub(super) fn dequantize(
     }
     if whole.cols < columns.len() {
         let part = part::last_columns(w, &columns, &mut scratch.padded);
+        // One word of K at a time, in a buffer on the stack: the kernel writes sixteen columns.
         let mut padded = [0.0; WORD * LANES];
         for word in k.clone().step_by(WORD) {
             let mut eight = MatrixViewMut::new(&mut padded, WORD, LANES, LANES);
@@ -86,6 +87,7 @@ pub fn w4_dequant_f16(
     if k.len() > 1 && stride < columns.len() {
         return Err(ShapeError::Overlap { cols: columns.len(), stride });
     }
+    // 8 KB, so that rounding reads what decoding has just written to L1.
     let mut floats = [0.0; WORD * BLOCK_COLS];
     for from in columns.clone().step_by(BLOCK_COLS) {
         let cols = from..(from + BLOCK_COLS).min(columns.end);

@@ -68,6 +68,7 @@ pub(super) fn multiply(
     let whole_words = k.start.is_multiple_of(WORD) && k.end.is_multiple_of(WORD);
     assert!(k.start <= k.end && k.end <= shape.k && whole_words, "inputs {k:?} of {}", shape.k);
     assert!((y.rows(), y.cols()) == (rows.len(), columns.len()), "results of another shape");
+    // An empty slice of K: its partial sums are added, so they must be written.
     if k.is_empty() {
         (0..y.rows()).for_each(|row| y.row_mut(row).fill(0.0));
         return;
@@ -81,6 +82,7 @@ pub(super) fn multiply(
     }
     if whole.cols < columns.len() {
         let part = part::last_columns(weight, columns, &mut scratch.padded);
+        // Kernels write whole vectors, which could overwrite columns of another thread in `y`.
         scratch.out.resize(rows.len() * LANES, 0.0);
         let mut out = MatrixViewMut::new(&mut scratch.out, rows.len(), LANES, LANES);
         kernel(&part, args, &mut out, &mut scratch.buffers);

@@ -53,6 +53,8 @@ impl Iterator for GroupRanges {
         if self.at >= self.end {
             return None;
         }
+        // Divided at absolute multiples of `step`, where blocks of integer inputs with a scale
+        // begin, so that no run crosses one.
         let index = self.at / self.group;
         let end =
             ((index + 1) * self.group).min(self.end).min((self.at / self.step + 1).saturating_mul(self.step));
@@ -102,6 +104,7 @@ pub(super) struct PaddedColumns {
 /// Copies some columns of rows of `stride` elements, padded to a vector.
 fn pad<T: Copy + Default>(from: &[T], stride: usize, cols: &Range<usize>, to: &mut Vec<T>) {
     to.clear();
+    // `chunks_exact` panics on 0, and a matrix may have no columns.
     for row in from.chunks_exact(stride.max(1)) {
         to.extend_from_slice(&row[cols.clone()]);
         to.resize(to.len().next_multiple_of(LANES), T::default());
@@ -111,6 +114,7 @@ fn pad<T: Copy + Default>(from: &[T], stride: usize, cols: &Range<usize>, to: &m
 /// The whole vectors of `columns`, if any.
 pub(super) fn whole_vectors<'a>(w: &W4Matrix<'a>, columns: &Range<usize>) -> W4ColumnBlock<'a> {
     let (values, factor) = w.codes().values();
+    // The bias that makes the lowest value 0.
     let bias = values.iter().map(|value| value.unsigned_abs() * u8::from(*value < 0)).max().unwrap_or(0);
     let shape = w.shape();
     W4ColumnBlock {

@@ -65,6 +65,7 @@ fn each(codes: [u8; LANES], value: fn(u8) -> f32) -> [f32; LANES] {
 /// 2^(code − 127), exact: 2^-127 is subnormal. 255 is NaN.
 #[inline(always)]
 fn e8m0(code: u8) -> f32 {
+    // The code is f32's exponent field, except 0, which would be 0 or a subnormal.
     let bits = u32::from(code) << 23;
     let bits = if code == 0 { 0x0040_0000 } else { bits };
     f32::from_bits(if code == 255 { 0x7fc0_0000 } else { bits })

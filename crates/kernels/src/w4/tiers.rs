@@ -159,6 +159,7 @@ fn kernel(entry: W4Entry, tier: Tier, form: W4Form, function: W4Fn) -> W4Kernel 
         W4Form::Int8 => (ActivationType::A8, ""),
         W4Form::Pairs | W4Form::TileRows => (ActivationType::Bf16, ""),
     };
+    // Reductions and decoding have no input rows, so their names have no type.
     let ty = match entry {
         W4Entry::Reduce | W4Entry::Zero | W4Entry::Dequant => String::new(),
         _ => format!("_{}{by}", activation.name()),

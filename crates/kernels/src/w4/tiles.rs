@@ -55,6 +55,7 @@ pub(super) unsafe fn strips(
     let mut tiles = AmxTiles::new();
     let (panels, height) = input.panels(W4Form::TileRows, &rows);
     let stride = tile_row(input.k());
+    // Zeros: a missing second vector of columns is multiplied too, and must be finite.
     strip.clear();
     strip.resize(STRIP_WORDS * VECTORS * TILE, 0);
     for from in (0..part.cols).step_by(NR) {
@@ -113,6 +114,8 @@ unsafe fn load(part: &W4ColumnBlock<'_>, k: Range<usize>, columns: (usize, usize
     let mut out = strip.chunks_exact_mut(VECTORS * TILE);
     for run in part.runs(k, usize::MAX) {
         for (step, out) in steps(run.start..run.end).zip(&mut out) {
+            // A step always multiplies sixteen pairs. Those beyond the run belong to the next
+            // group, whose scale differs, so their weights must be 0.
             if step.len() < STEP * WORD {
                 out.fill(0);
             }
@@ -137,6 +140,7 @@ unsafe fn multiply<const T: usize>(
     (col, vectors): (usize, usize),
     (strip, sums): (&[u32], &mut [f32]),
 ) {
+    // Tiles cannot be scaled in place, so the sums of each group pass through this buffer.
     let mut products = [[0.0; NR]; 2 * TILE_ROWS];
     let mut weights = strip.as_ptr();
     for run in part.runs(k.clone(), usize::MAX) {

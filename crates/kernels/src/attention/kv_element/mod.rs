@@ -9,6 +9,7 @@ use std::ops::Range;
 
 /// Cached rows of a block of f32 or f16 keys. Blocks are stored transposed, element by element, so
 /// that keys are lanes.
+// At most `F16_CHAIN`: the f16 kernels sum the weighted values of a block in one f16 accumulator.
 pub const KEYS: usize = 64;
 
 /// An element of expanded keys and values: f32; f16 if the CPU has f16 arithmetic; bf16 if it has
@@ -87,6 +88,8 @@ fn pack_transposed<'a, N: KvElement>(
         *place = row;
         count += 1;
     }
+    // Through a square, so that both the reads of rows and the writes of lines are sequential.
+    // Missing rows stay zero.
     let mut square = [[N::ZERO; TRANSPOSE_WIDTH]; KEYS];
     for from in (0..elements.len()).step_by(TRANSPOSE_WIDTH) {
         let width = TRANSPOSE_WIDTH.min(elements.len() - from);

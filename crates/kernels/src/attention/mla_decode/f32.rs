@@ -105,6 +105,7 @@ impl<S: Simd, const SEPARATE: bool> DecodeKernel for F32Decode<'_, '_, S, SEPARA
                 for from in (0..width).step_by(K_PART) {
                     let (k, queries) = (K_PART.min(width - from), (&self.queries[from * HEADS..], HEADS));
                     let (add, next) = (from > 0, &mut prefetch.next);
+                    // A rank or a model with at most eight heads: half of the multiply-adds.
                     if self.heads <= 8 {
                         gemm_eight::<S, 8>(k, (&self.lines[from..], width), queries, &mut scores, add, next);
                     } else {

@@ -56,6 +56,7 @@ unsafe fn attend_checked(
     memory: &mut Vec<f32>,
 ) {
     let (queries, HeadWidths { nope, rope, value }) = (args.q.rows(), args.expanded.widths);
+    // `multiply` stores whole vectors of sums, which may be wider than a row of the result.
     let (line, columns) = ((nope + rope).next_multiple_of(16), value.next_multiple_of(F16_LANES));
     let [scaled, scores, weights, sums, factors, rest] = scratch::resize(
         memory,
@@ -131,6 +132,7 @@ impl PrefillKernel for F16Prefill<'_> {
         // elements and of scores per query; the caller is compiled for AVX512-FP16.
         unsafe {
             multiply(left, &product, Accumulation::Replace, &mut None);
+            // As in f32: all heads share the RoPE keys.
             if rope > 0 {
                 product.k = rope;
                 product.right =

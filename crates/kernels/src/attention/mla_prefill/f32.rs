@@ -48,6 +48,7 @@ pub(in crate::attention) unsafe fn attend<S: Simd>(
     // SAFETY: the caller is compiled for `S`; the kernel has these queries, and keys and values up
     // to the last, as just checked.
     unsafe { driver::run(&mut kernel, args.position, queries) }
+    // Normalized once at the end instead of per block (online softmax).
     for i in 0..queries {
         let inverse = 1.0 / sum[i];
         out.row_mut(i).iter_mut().for_each(|o| *o *= inverse);
@@ -85,6 +86,7 @@ impl<S: Simd> PrefillKernel for F32Prefill<'_, '_, S> {
         // SAFETY: the caller is compiled for `S`.
         unsafe {
             gemm::<S>(nope, queries(0), (keys, KEYS), &mut scores, false);
+            // RoPE keys are separate: all heads share them, so they are packed once per layer.
             if rope > 0 {
                 gemm::<S>(rope, queries(nope), (rope_keys, KEYS), &mut scores, true);
             }
@@ -111,6 +113,7 @@ impl<S: Simd> PrefillKernel for F32Prefill<'_, '_, S> {
         let values = (&self.expanded.values[tile.start * value..], value);
         let weights = LeftOperand::Rows(&self.scores[tile.queries.start * KEYS..], KEYS);
         let mut out = self.out.slice_rows(tile.queries.clone());
+        // `tile.keys` rows: values beyond the last key may not exist.
         // SAFETY: the caller is compiled for `S`.
         unsafe { gemm::<S>(tile.keys, weights, values, &mut out, true) }
     }

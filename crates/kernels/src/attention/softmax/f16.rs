@@ -102,6 +102,8 @@ impl F16Softmax {
             let lines = scores.chunks_exact(HEADS).zip(weights.chunks_exact_mut(HEADS));
             for (row, (line, out)) in lines.enumerate() {
                 let weight = exp2_f16(_mm512_sub_ps(_mm512_loadu_ps(line.as_ptr()), max));
+                // The sum of unscaled weights: factors such as the scale of a cached row belong to
+                // its values.
                 sum = _mm512_add_ps(sum, weight);
                 let scaled = _mm512_mul_ps(weight, _mm512_set1_ps(weight_factors.of_row(row)));
                 _mm512_storeu_si512(out.as_mut_ptr().cast(), splat_pairs_f16(scaled));
@@ -155,6 +157,8 @@ pub(in crate::attention) unsafe fn softmax_row(
         let mut lines = [none; LINES];
         let mut lane_max = none;
         for (i, line) in lines.iter_mut().enumerate() {
+            // Masked keys get −∞, whose weight is 0. At least the first key is visible, so the max
+            // is finite.
             let mask = (1u32 << visible.saturating_sub(16 * i).min(16)).wrapping_sub(1) as u16;
             *line = _mm512_mask_mul_ps(none, mask, _mm512_loadu_ps(scores.as_ptr().add(16 * i)), factor);
             lane_max = _mm512_max_ps(*line, lane_max);

@@ -66,6 +66,7 @@ impl Bf16Dot for Avx512Bf16Dot {
         ahead: &mut KvPrefetch,
         to: *mut f32,
     ) {
+        // The remaining lines, spread evenly over all k-steps of all calls below.
         let share = ahead.lines.div_ceil(groups * heads.div_ceil(PV_HEADS) * steps);
         for group in 0..groups {
             // Groups of columns outside, heads inside: the columns of a group stay in L1 for all
@@ -114,6 +115,7 @@ unsafe fn panels(left: [(*const bf16, usize); 2], right: *const bf16, add: bool,
                     *acc = [_mm512_loadu_ps(to.add(i * PANEL)), _mm512_loadu_ps(to.add(i * PANEL + 16))];
                 }
             }
+            // The accumulators stay in registers over both parts: content and RoPE are one sum.
             let mut right = right;
             for (start, steps) in left {
                 let mut left = start.wrapping_add(row * K_STEP);

@@ -94,6 +94,7 @@ impl LoadedKv {
     /// the line of the second tile is a tile further on.
     #[inline(always)]
     fn pair(&self, count: usize, row: usize, step: usize) -> *mut bf16 {
+        // Four tiles per 64 columns (two k-steps) and 32 rows: `pv` reads them consecutively.
         let group = step / 2 * count.div_ceil(K_STEP) * 4 + step % 2 * 2;
         self.pairs.wrapping_add((group + row / K_STEP * 4) * TILE_LEN + row % K_STEP / 2 * K_STEP)
     }

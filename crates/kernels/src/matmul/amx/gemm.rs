@@ -85,6 +85,7 @@ fn dequantize<F: QuantFormat>(
 ) -> *const u8 {
     let (steps, block) = (inputs.len() / K_STEP, F::TY.block_len());
     let weights = bytes_of(memory, tiles.len().div_ceil(2) * steps * 2 * TILE_BYTES);
+    // If the number of tiles is odd, the last pair has stale weights, whose outputs are not stored.
     for (i, tile) in tiles.enumerate() {
         let planes = operands.planes(tile);
         // SAFETY: `AmxTiles::new` has asserted the tier, which implies AVX512-BF16. The planes are
@@ -113,6 +114,7 @@ struct AmxInputs {
 impl AmxInputs {
     fn new(x: Bf16Rows<'_>, row_ids: Option<&[u32]>, rows: usize, memory: &mut Vec<CacheLine>) -> AmxInputs {
         let (bits, cols, stride) = (x.bits(), x.cols(), x.stride());
+        // AMX loads rows at a constant stride, so rows selected by ids must be copied.
         let direct = if row_ids.is_none() { rows / TILE_ROWS } else { 0 };
         let row = |i: usize| &bits[input_row(row_ids, i) * stride..][..cols];
         // Tiles are loaded from raw addresses, so the rows read in place must exist.

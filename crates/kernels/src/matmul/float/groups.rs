@@ -56,6 +56,8 @@ pub(super) unsafe fn unpacked_group<L: Simd, const R: usize, const V: usize>(
             for v in 0..V {
                 weights[v][0] = L::load_f32(unpacked.add((k * V + v) * ROWS));
             }
+            // The same multiply-adds in the same order as in `packed_group`, so the bits are the
+            // same.
             k_step::<L, 1, R, V>(&weights, 0, x.add(k * R), &mut sums);
         }
         sums
@@ -94,6 +96,8 @@ pub(super) unsafe fn packed_group<L: Simd, F: FloatFormat, const R: usize, const
                 }
             }};
         }
+        // The last vector may have fewer inputs. A loop with a constant count is unrolled, one with
+        // a variable count is not.
         let whole = group.start + group.len() / F::INPUTS * F::INPUTS;
         let mut at = group.start;
         while at < whole {

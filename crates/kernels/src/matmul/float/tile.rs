@@ -96,6 +96,7 @@ impl FloatTile<'_> {
     /// format.
     #[inline(always)]
     pub(super) unsafe fn init_acc<L: Simd, F: FloatFormat>(&self) -> L::F32x16 {
+        // NaN plus anything is NaN, so exactly the outputs of rows with NaN become NaN.
         // SAFETY: a tile of a format with NaN flags ends with sixteen of them; the ISA by this
         // function's contract.
         unsafe { if F::NAN_FLAGS { L::load_f32(self.nan_flags) } else { L::splat_f32(0.0) } }
