@@ -9,6 +9,8 @@ pub(crate) fn decode_blocks<const BYTES: usize, const LEN: usize>(
     out: &mut [f32],
     decode: impl Fn(&[u8; BYTES], &mut [f32; LEN]),
 ) {
+    // Arrays of constant length, so that each format's loops are unrolled and need no bounds
+    // checks.
     for (block, out) in bytes.as_chunks().0.iter().zip(out.as_chunks_mut().0) {
         decode(block, out);
     }

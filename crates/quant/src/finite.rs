@@ -49,6 +49,7 @@ pub fn overflow(ty: TensorType, numbers: &[f32], decoded: &[f32]) -> Option<(usi
             && (new.iter().any(|x| !x.is_finite())
                 || (largest(old) > LIMIT && largest(new) < largest(old) * SHARE))
     })?;
+    // The largest number determines the scale, so it is the one to report.
     let (index, number) = numbers.iter().enumerate().max_by(|a, b| a.1.abs().total_cmp(&b.1.abs()))?;
     Some((at * block + index, *number))
 }

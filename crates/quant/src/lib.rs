@@ -174,6 +174,7 @@ pub fn encodable() -> impl Iterator<Item = TensorType> {
 }
 
 fn check(ty: TensorType, bytes: usize, numbers: usize) -> Result<(), QuantError> {
+    // `row_bytes` is `None` unless the numbers are whole blocks.
     if ty.row_bytes(numbers) == Some(bytes) { Ok(()) } else { Err(QuantError::Length { ty, bytes, numbers }) }
 }
 

@@ -57,6 +57,7 @@ pub(crate) fn candidates(x: &[f32; 16]) -> [u8; LANES] {
 pub(crate) fn search(numbers: &[f32; 64], importance: Option<&[f32]>, out: &mut [u8; 36]) {
     let mut w = [0.0; 64];
     error_weights(numbers, importance, &mut w);
+    // Sub-blocks are independent: the format has no scale above theirs.
     for g in 0..4 {
         let x = part::<16>(numbers, g * 16);
         let (codes, mut scales) = (candidates(&x), [0.0; LANES]);

@@ -20,6 +20,7 @@ pub(crate) fn decode(block: &[u8; 34], out: &mut [f32; 32]) {
 pub(crate) fn search(numbers: &[f32; 32], _: Option<&[f32]>, out: &mut [u8; 34]) {
     let d = extreme(numbers).abs() / 127.0;
     let id = inverse(d);
+    // As in ggml, quants are rounded with the exact scale, halves away from zero.
     put_half(out, 0, d);
     for (out, v) in out[2..].iter_mut().zip(numbers) {
         *out = (v * id).round() as i8 as u8;

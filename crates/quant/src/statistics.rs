@@ -259,6 +259,8 @@ impl RowStatistics {
     fn of(numbers: &[f32]) -> RowStatistics {
         let mut min = [f32::INFINITY; LANES];
         let mut max = [f32::NEG_INFINITY; LANES];
+        // f32 suffices within a row, since each of sixteen lanes adds some hundred elements. Rows
+        // are added in f64.
         let (mut sum, mut squares, mut poison) = ([0.0f32; LANES], [0.0f32; LANES], [0.0f32; LANES]);
         let mut zeros = [0u32; LANES];
         let (chunks, rest) = numbers.as_chunks::<LANES>();

@@ -121,6 +121,7 @@ fn fields(ty: TensorType) -> &'static [BlockField] {
     const F16: &[BlockField] = &[units(Quants, 0, 2, UNBLOCKED_LEN)];
     const F8_E4M3: &[BlockField] = &[units(Quants, 0, 2, UNBLOCKED_LEN / 2)];
     match ty {
+        // The same layout; only the meaning of quants differs.
         TensorType::Q4_0 | TensorType::IQ4_NL => Q4_0,
         TensorType::Q4_1 => Q4_1,
         TensorType::Q5_0 => Q5_0,
@@ -332,6 +333,8 @@ impl TileLayout {
                     *byte = (*byte & !(15 << shift)) | (bits << shift);
                 }
             }
+            // Unpacked once here: kernels load a byte per row instead of shuffling 6-bit fields for
+            // every product.
             BlockField::KScales { from } => {
                 let (scales, mins) = k_scales::unpack_scales_mins(&twelve(block, from));
                 self.put_scales(r, b, &scales, 0, 16, tile);
@@ -343,6 +346,7 @@ impl TileLayout {
             }
             BlockField::Iq4XsScales => {
                 let upper = u16::from_le_bytes([block[2], block[3]]);
+                // Without the zero point of 32: kernels load signed bytes.
                 let scale = |g: usize| {
                     let low = (block[4 + g / 2] >> (g % 2 * 4)) & 15;
                     (low | ((((upper >> (2 * g)) & 3) as u8) << 4)).wrapping_sub(32)
@@ -424,6 +428,7 @@ fn interleave(blocks: &[&[u8]; ROWS], from: usize, out: &mut [u8]) {
         for g in 0..ROWS / 4 {
             let rows: [[u32; 4]; 4] = std::array::from_fn(|i| {
                 let bytes: &[u8] = &blocks[4 * g + i][at..at + 16];
+                // Units are moved whole, so the byte order does not matter.
                 std::array::from_fn(|u| u32::from_ne_bytes(std::array::from_fn(|k| bytes[4 * u + k])))
             });
             for u in 0..4 {

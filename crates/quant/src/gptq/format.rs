@@ -184,6 +184,7 @@ pub fn mxfp4(factor: &HessianFactor, rows: &[f32], memory: &mut GptqRows, out: &
     let columns = factor.columns();
     each_group::<32>(factor, rows, memory, |row, first, group, memory| {
         let targets = memory.group::<32>(columns, row % BATCH_ROWS, first);
+        // The candidates of the search in `mxfp4`; the other lanes repeat the middle.
         let middle = mxfp4::scale_code(largest(&targets.targets));
         let (mut codes, mut scales) = ([middle; LANES], [0.0; LANES]);
         for l in 0..LANES {
@@ -271,6 +272,7 @@ pub fn q4_k(factor: &HessianFactor, rows: &[f32], memory: &mut GptqRows, out: &m
             // The even sub-block comes first, and overwrites the high nibbles of the odd one too.
             *byte = if g.is_multiple_of(2) { level as u8 } else { *byte | ((level as u8) << 4) };
         }
+        // Packed fields mix the scales of two sub-blocks, so they are written once all are chosen.
         if g == 7 {
             out[4..16].copy_from_slice(&pack_scales_mins(&block.scales, &block.mins));
         }

@@ -136,6 +136,7 @@ pub(crate) fn fit<L: QuantLevels, const N: usize>(x: &[f32; N], w: &[f32; N]) ->
     if extreme == 0.0 {
         return 0.0;
     }
+    // This scale remains if all error weights are 0.
     let (mut best, mut scale) = (f32::INFINITY, extreme / L::end(0));
     for attempt in 0..2 + REFINEMENTS {
         let mut scales = [0.0; LANES];
@@ -331,6 +332,7 @@ pub(crate) fn super_block<L: QuantLevels, const SUB: usize, const N: usize>(
     let mut best = (f32::INFINITY, f16::ZERO, [0.0; SUB]);
     // The extreme scale becomes −`top`, since there is one more negative level.
     let mut d = f16::from_f32(extreme(&fits) / -top);
+    // A refinement may raise the error, since d is rounded to f16: keep the best.
     for _ in 0..=REFINEMENTS {
         let (scales, error, next) = choose::<L, SUB, N>(x, &w, &fits, (d.to_f32(), top));
         if error < best.0 {
