@@ -78,8 +78,7 @@ pub(super) unsafe fn multiply(
                 // caller keeps valid.
                 unsafe {
                     // Single vectors are always masked, which costs little: most widths are
-                    // multiples of
-                    // 64 columns.
+                    // multiples of 64 columns.
                     while column + 2 * F16_LANES <= product.columns {
                         strip::<$rows, 2, false>(left, product, old, (row, column), ahead);
                         column += 2 * F16_LANES;
@@ -170,8 +169,8 @@ unsafe fn strip<const R: usize, const V: usize, const MASKED: bool>(
 /// 32 elements at `out`, and factors for the row; the caller is compiled for AVX512-FP16.
 #[inline(always)]
 unsafe fn join(acc: __m512h, out: *mut f32, old: Accumulation<'_>, row: usize, first: bool) {
-    // SAFETY: two halves of 16 of the 32 elements at `out`, and a factor of the row, by the
-    // caller's promise.
+    // SAFETY: two halves of 16 of the 32 elements at `out`, and a factor of the row, by this
+    // function's contract.
     unsafe {
         let all = _mm512_castph_si512(acc);
         let halves = [_mm512_castsi512_si256(all), _mm512_extracti64x4_epi64::<1>(all)];

@@ -1,7 +1,7 @@
 //! Scores of an indexer with AVX-512: heads are in the lanes and keys are broadcast. Terms are bf16
 //! pairs or groups of four bytes.
 //!
-//! Sums and weights so stay in registers. With keys in the rows of a product, and a sum across
+//! So sums and weights stay in registers. With keys in the rows of a product, and a sum across
 //! lanes per key, the scan was 20 to 30 % slower (`docs/notes/attention-kernels.md`, "Sparse
 //! attention").
 #![allow(

@@ -3,7 +3,7 @@
 //! integers. Two bytes are the default for few rows; one byte is used on request, for any number of
 //! rows.
 //!
-//! A look-up so gives 64 weights instead of sixteen or 32 floats, and the product of one input row
+//! So a look-up gives 64 weights instead of sixteen or 32 floats, and the product of one input row
 //! runs at the speed of memory. Sums of a run of inputs are exact. The rounding error of an input
 //! is at most 2^-16 of the largest of its 32, or 2^-8 with one byte.
 #![allow(

@@ -1,6 +1,6 @@
 //! The loop of prefill attention: each block of keys is scored (QKᵀ), weighted by an online softmax
-//! and multiplied by its values (PV) for all queries that see it, so that keys and values are read
-//! from memory once per call.
+//! and multiplied by its values (PV) for all queries that attend to it, so that keys and values are
+//! read from memory once per call.
 #![allow(
     unsafe_code,
     reason = "kernels are compiled for an instruction set, and read keys and values by address"

@@ -46,8 +46,8 @@ pub(in crate::attention) unsafe fn softmax_block(
 ) -> [f32; 16] {
     let count = rows.count;
     assert!(max.len() == 16 && sum.len() == 16 && count.is_multiple_of(4), "lanes and rows");
-    // SAFETY: sixteen elements of `max` and `sum`, as asserted; rows and lines of weights by the
-    // caller's promise.
+    // SAFETY: sixteen elements of `max` and `sum`, as asserted; rows and lines of weights by this
+    // function's contract.
     unsafe {
         macro_rules! row {
             ($i:expr) => {
