@@ -1,14 +1,14 @@
-//! Where a value is in memory: its base and the distances of its rows and heads.
+//! Locations of values in memory: base, and strides of rows and heads.
 
 use crate::error::EmitError;
 use latent_graph::Plan;
 use latent_graph::ir::{RowCount, Value, ValueId, ValueStorage};
 use latent_types::ValueType;
 
-/// The memory that a value is a part of.
+/// The memory that contains a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Memory {
-    /// The arena, from this byte on.
+    /// The arena, at this byte offset.
     Arena(usize),
     /// The residual stream.
     Hidden,
@@ -18,15 +18,15 @@ pub(crate) enum Memory {
     Tokens,
 }
 
-/// A value in memory, in elements.
+/// The location of a value, in elements.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Address {
     pub(crate) memory: Memory,
     /// First element.
     pub(crate) offset: usize,
-    /// Distance of rows.
+    /// Stride of rows.
     pub(crate) row: usize,
-    /// Distance of heads.
+    /// Stride of heads.
     pub(crate) head: usize,
 }
 
@@ -43,11 +43,14 @@ pub(crate) fn address(plan: &Plan, id: ValueId) -> Result<Address, EmitError> {
             None => Err(EmitError::internal(format!("{} has no place in the arena", value.name))),
         },
         ValueStorage::View { of, offset } => {
+            // Recursive, but only over views of one value, such as a split of an in-place sum.
             let (parent, within) = (plan.ir.value(of), address(plan, of)?);
             if value.heads == parent.heads {
+                // With one head the stride is unused; the width lets it count as contiguous.
                 let head = if value.heads == 1 { value.width } else { within.head };
                 return Ok(Address { offset: within.offset + offset, head, ..within });
             }
+            // The same row split into other heads. That needs heads without gaps between them.
             if offset == 0 && value.row_width() == parent.row_width() && is_contiguous(parent, within) {
                 return Ok(Address { head: value.width, ..within });
             }
@@ -56,7 +59,7 @@ pub(crate) fn address(plan: &Plan, id: ValueId) -> Result<Address, EmitError> {
     }
 }
 
-/// The address of a value that an operation takes as `heads` × `width`.
+/// The address of a value that an operation reads as `heads` × `width`.
 pub(crate) fn address_as(plan: &Plan, id: ValueId, heads: usize, width: usize) -> Result<Address, EmitError> {
     let (value, at) = (plan.ir.value(id), address(plan, id)?);
     if value.dtype != ValueType::F32 || value.rows == RowCount::Times(0) {
@@ -95,10 +98,10 @@ impl Address {
         format!("{{{}, {}, {}}}", self.pointer(), self.row, self.head)
     }
 
-    /// The place, for comments.
+    /// The location, for comments in the C code.
     pub(crate) fn shown(self) -> String {
         let base = match self.memory {
-            // offsets are in bytes
+            // Arena offsets are in bytes, `offset` in elements of f32.
             Memory::Arena(at) => return format!("arena + {}", at + 4 * self.offset),
             Memory::Hidden => "residual stream",
             Memory::Logits => "logits",

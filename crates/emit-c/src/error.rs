@@ -1,8 +1,8 @@
-//! Why a plan is not written as C.
+//! Errors of writing a plan as C.
 
 use latent_graph::GraphError;
 
-/// Why a plan is not written as C.
+/// An error of writing a plan as C.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EmitError {
@@ -11,7 +11,7 @@ pub enum EmitError {
     #[error("{file}: this model cannot be written as C: {}", missing.join("; "))]
     Unsupported {
         file: String,
-        /// Everything that is missing, and what to do.
+        /// Everything that has no C code, and what to do about it.
         missing: Vec<String>,
     },
     #[error("the plan cannot be written as C: {problem}; this is an error of Latent")]

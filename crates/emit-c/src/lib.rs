@@ -1,15 +1,16 @@
-//! A plan as C: a self-contained C11 library that computes one model.
+//! Writes a plan as C: a self-contained C11 library that computes one model.
 //!
-//! [`CLibrary::emit`] plans the model for the target `c` (one operation per node, as the circuit states them) and writes one function
-//! per phase. The library needs libm and the model's GGUF file, which it maps. Its loops are in `runtime/`; what
-//! belongs to one model is generated: `plan.c` and `libmodel.h`.
+//! [`CLibrary::emit`] plans the model for the target `c` (one operation per node, as the circuit
+//! states them) and writes one function per phase. The library needs libm and the model's GGUF
+//! file, which it maps. Its loops are in `runtime/` and the same for every model. Generated are
+//! `plan.c` and `libmodel.h`.
 //!
-//! * `request`: which model and plan; what is refused.
-//! * `address`: where a value is in memory, through all views.
-//! * `tensors`: the tensors of the file and the weights that the plan makes of them.
-//! * `operations`: the call of each operation, and the comment above it.
+//! * `request`: the model and its plans, and unsupported files.
+//! * `address`: the location of a value in memory, through all views.
+//! * `tensors`: the tensors of the file that the plan reads, and its weights as rows of them.
+//! * `operations`: the call of each operation and the comment above it.
 //! * `plan_c`: the generated files.
-//! * `text`: names from files as C comments and strings.
+//! * `text`: escapes names from files for C comments and strings.
 #![forbid(unsafe_code)]
 
 mod address;

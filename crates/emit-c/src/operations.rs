@@ -1,4 +1,5 @@
-//! The C code of a phase: a comment with operation, shapes and formula, and a call of `runtime/kernels.c` for each operation.
+//! Writes the C code of phases: per operation a comment with shapes and formula, and a call of
+//! `runtime/kernels.c`.
 
 use crate::address::{Address, Memory, address, address_as};
 use crate::error::EmitError;
@@ -20,7 +21,7 @@ pub(crate) struct PhaseWriter<'a> {
     pub(crate) missing: Vec<String>,
 }
 
-/// The call of an operation: local names of values, and the statement that uses them.
+/// The C call of an operation: local variables, and the statement that uses them.
 #[derive(Default)]
 struct Call {
     locals: Vec<String>,
@@ -28,7 +29,7 @@ struct Call {
 }
 
 impl Call {
-    /// A local name of a value.
+    /// Adds a local variable for a value.
     fn value(&mut self, name: &str, at: Address) -> &mut Call {
         self.locals.push(format!("const struct value {name} = {};", at.value()));
         self
@@ -45,7 +46,7 @@ impl PhaseWriter<'_> {
         &self.plan.ir
     }
 
-    /// One function per phase, and the function that calls them in order.
+    /// Writes one function per phase, and the function that calls them in order.
     pub(crate) fn functions(&mut self, stage: &str) -> Result<String, EmitError> {
         let mut text = String::new();
         let mut calls = String::new();
@@ -63,6 +64,7 @@ impl PhaseWriter<'_> {
                 nodes.iter().map(|node| node.op.word()).filter(|word| *word != "split").collect();
             let name = match words.first() {
                 Some(word) => format!("{stage}_{phase:04}_{word}"),
+                // Splits are views without code, so a phase of splits alone has no function.
                 None => continue,
             };
             let mut about = format!("/* Phase {phase} of {}", self.plan.phase_count());
@@ -85,7 +87,7 @@ impl PhaseWriter<'_> {
         Ok(text)
     }
 
-    /// The comment of a node: operation, formula, and what it reads and writes.
+    /// The comment of a node: operation, formula, inputs, weights and outputs.
     fn about(&self, node: &Node) -> Result<String, EmitError> {
         let mut text = String::new();
         let path = match node.path {
@@ -143,11 +145,12 @@ impl PhaseWriter<'_> {
         ))
     }
 
-    /// The statements of a node.
+    /// The C statements of a node.
     fn code(&mut self, node: &Node) -> Result<String, EmitError> {
         if node.op.spec().is_view {
             return Ok(String::new());
         }
+        // The target enables no folding pass, so this would be an error of the pipeline.
         if node.prologue != Prologue::default() || node.epilogue != Epilogue::None {
             return Err(EmitError::internal(format!("{} has another operation folded in", node.op.word())));
         }
@@ -160,6 +163,7 @@ impl PhaseWriter<'_> {
         };
         let open = match node.path {
             AttentionPath::All => "    {",
+            // The library runs one sequence, so all rows of a step take the same path.
             AttentionPath::Absorbed => "    if (!s->naive) {",
             AttentionPath::Naive => "    if (s->naive) {",
         };
@@ -171,7 +175,7 @@ impl PhaseWriter<'_> {
         Ok(text)
     }
 
-    /// The expression of a weight at a slot; NULL without one.
+    /// The C expression of the weight in a slot; `NULL` without one.
     fn weight(&mut self, node: &Node, slot: &str) -> Result<String, EmitError> {
         match node.weight(slot) {
             Some(id) => {
@@ -182,8 +186,9 @@ impl PhaseWriter<'_> {
         }
     }
 
-    /// The expression of weight `i`.
+    /// The C expression of weight `i`; `NULL` without one.
     fn weight_at(&mut self, node: &Node, i: usize) -> Result<String, EmitError> {
+        // The router's bias is optional.
         match node.weights.get(i) {
             Some((_, id)) => {
                 let weight = self.plan.ir.weight(*id);
@@ -193,21 +198,22 @@ impl PhaseWriter<'_> {
         }
     }
 
-    /// A value as it is cut into heads.
+    /// The address of a value with its own heads.
     fn heads(&self, id: ValueId) -> Result<(Address, usize, usize), EmitError> {
         let value = self.ir().value(id);
         Ok((address_as(self.plan, id, value.heads, value.width)?, value.heads, value.width))
     }
 
-    /// A value as rows that are not cut.
+    /// The address of a value as rows without heads.
     fn flat(&self, id: ValueId) -> Result<(Address, usize), EmitError> {
         let width = self.ir().value(id).row_width();
         Ok((address_as(self.plan, id, 1, width)?, width))
     }
 
-    /// The expression of the u32s of a value.
+    /// The C expression of a value of u32.
     fn ids(&self, id: ValueId) -> Result<String, EmitError> {
         match address(self.plan, id)? {
+            // Ids are never views.
             Address { memory: Memory::Arena(at), offset: 0, .. } => Ok(format!("AT(uint32_t, {at})")),
             _ => Err(EmitError::internal(format!("{} is not in the arena", self.ir().value(id).name))),
         }
@@ -225,7 +231,8 @@ impl PhaseWriter<'_> {
         double(x).ok_or_else(|| EmitError::internal(format!("a factor of {x}")))
     }
 
-    /// Locals `q_nope`-like for an optional input: without it the first input stands in, of which nothing is read.
+    /// The address of an optional input. Without the input, `or` stands in, of which nothing is
+    /// read.
     fn optional(&self, node: &Node, port: &str, or: Address) -> Result<Address, EmitError> {
         match node.input_at(port) {
             Some(id) => Ok(self.heads(id)?.0),
@@ -233,13 +240,13 @@ impl PhaseWriter<'_> {
         }
     }
 
-    /// `kv_weights` of a node.
+    /// The `kv_weights` struct of a node.
     fn kv_weights(&mut self, node: &Node) -> Result<String, EmitError> {
         let [joined, keys, values] = ["kv_b", "k_b", "v_b"].map(|slot| self.weight(node, slot));
         Ok(format!("const struct kv_weights w = {{{}, {}, {}}};", joined?, keys?, values?))
     }
 
-    /// The call of a node; none for operations without C code.
+    /// The call of a node; `None` for operations without C code.
     fn call(&mut self, node: &Node) -> Result<Option<Call>, EmitError> {
         let mut call = Call::default();
         let epsilon = self.number(self.config.rms_eps)?;
@@ -255,7 +262,10 @@ impl PhaseWriter<'_> {
             Op::RmsNorm => {
                 let w = self.weight_at(node, 0)?;
                 let weight = self.ir().weight(node.weights[0].1);
+                // Latent norms of newer families have their own epsilon (ADR 9).
                 let epsilon = self.number(self.config.norm_eps(&weight.slot))?;
+                // The weight's width decides how a row is split: norms of heads have one weight per
+                // head element.
                 let width = weight.elements().max(1);
                 let heads = self.ir().value(node.inputs[0]).row_width() / width;
                 call.value("y", address_as(self.plan, node.outputs[0], heads, width)?);
@@ -316,6 +326,8 @@ impl PhaseWriter<'_> {
                 let (x, width) = self.flat(node.inputs[0])?;
                 call.value("y", self.flat(node.outputs[0])?.0);
                 call.line(format!(
+                    // The runtime sets `wanted` to the first row of the chunk whose logits it
+                    // computes.
                     "const struct value x = {{{} + s->wanted * {}, {}, {}}};",
                     x.pointer(),
                     x.row,
@@ -371,6 +383,8 @@ impl PhaseWriter<'_> {
             }
             Op::AttendLatent | Op::AttendSeparate => {
                 let (cache, width) = self.cache(node)?;
+                // Separate scores add the latent's and the rope part's dot products, each summed on
+                // its own.
                 let separate = u8::from(node.op == Op::AttendSeparate);
                 call.value("y", self.heads(node.outputs[0])?.0).value("q", self.heads(node.inputs[0])?.0);
                 let selected = self.selected(node)?;
@@ -412,6 +426,9 @@ impl PhaseWriter<'_> {
                     }
                     _ => "NULL",
                 };
+                // Safetensors store ln a. GGUF's `ssm_a` is the rate itself, negative in
+                // Kimi-Linear, so the C
+                // code takes its absolute value.
                 let logarithm = u8::from(node.weights[0].0 == "a_log");
                 call.statement = format!(
                     "op_log_decay(y, x, {}, {}, {logarithm}, {bound}, {heads}, {width}, s->rows, &m->scratch);",
@@ -425,6 +442,7 @@ impl PhaseWriter<'_> {
                 for (i, name) in ["q", "k", "v", "decay"].iter().enumerate() {
                     call.value(name, address_as(self.plan, node.inputs[i], heads, width)?);
                 }
+                // One β per head, so the row is read as one head of `heads` elements.
                 call.value("beta", address_as(self.plan, node.inputs[4], 1, heads)?);
                 call.statement = format!(
                     "op_delta_rule(m->cache[{cache}], y, q, k, v, decay, beta, {heads}, {width}, s->rows, &m->scratch);"
@@ -441,6 +459,7 @@ impl PhaseWriter<'_> {
                     "op_gated_norm(y, x, gate, {w}, {heads}, {width}, s->rows, {epsilon}, &m->scratch);"
                 );
             }
+            // Adapters, ranks, and operations that the target's passes replace or never create.
             Op::LoraAdd
             | Op::LoraAbsorbK
             | Op::LoraAbsorbV
@@ -451,13 +470,13 @@ impl PhaseWriter<'_> {
             | Op::ExpandedStore
             | Op::ExpertGateUp
             | Op::ExpertDown => return Ok(None),
-            // views have no code
+            // A split only creates views.
             Op::Split => {}
         }
         Ok(Some(call))
     }
 
-    /// The tokens that sparse attention reads.
+    /// The C expression of the selected tokens; `NULL` for dense attention.
     fn selected(&self, node: &Node) -> Result<String, EmitError> {
         match node.input_at("selected") {
             Some(id) => self.ids(id),
@@ -468,7 +487,7 @@ impl PhaseWriter<'_> {
     fn sigmoid_mul(&self, node: &Node, call: &mut Call) -> Result<(), EmitError> {
         let (x, gate) = (self.ir().value(node.inputs[0]), self.ir().value(node.inputs[1]));
         let per_head = gate.row_width() != x.row_width();
-        // a gate of each element may be cut into heads where x is not
+        // A gate per element may have heads although x has none.
         let (heads, width) = if per_head {
             (gate.row_width(), x.row_width() / gate.row_width().max(1))
         } else if x.heads == 1 {
@@ -504,6 +523,7 @@ impl PhaseWriter<'_> {
         };
         let (cache, width) = self.cache(node)?;
         let (halves, rope) = (u8::from(indexer.pairs == RopePairs::NeoX), self.config.attention.rope);
+        // A copy, because the indexer may pair other elements than the attention.
         call.line("struct rotation by = *m->rotation;".to_owned());
         if node.op == Op::IndexStore {
             let [norm, bias] = ["index_k_norm", "index_k_norm_bias"].map(|slot| self.weight(node, slot));
@@ -531,6 +551,7 @@ impl PhaseWriter<'_> {
         for (i, (input, output)) in node.inputs.iter().zip(&node.outputs).enumerate() {
             let w = self.weight_at(node, i)?;
             let (x, channels) = self.flat(*input)?;
+            // The state has the past inputs of q, k and v, each of all channels.
             let past = width / node.inputs.len().max(1) / channels.max(1);
             call.value(&format!("x{i}"), x).value(&format!("y{i}"), self.flat(*output)?.0);
             statements.push(format!(
@@ -542,7 +563,8 @@ impl PhaseWriter<'_> {
     }
 }
 
-/// The steps that one operation takes in the C code, under the names of the published systems that have an operation for each.
+/// The steps of one operation in the C code, by the names of systems that have an operation for
+/// each.
 fn steps(node: &Node, ir: &Ir) -> Option<&'static str> {
     let kind = node.kv_layer.map(|id| ir.kv_layers[id.0].kind);
     match node.op {

@@ -1,4 +1,4 @@
-//! The generated files of the library, and those that are the same for every model.
+//! The files of the library: generated ones, and those that are the same for every model.
 
 use crate::error::EmitError;
 use crate::operations::PhaseWriter;
@@ -48,10 +48,12 @@ impl CLibrary {
     /// Plans the model and writes the plan as C.
     ///
     /// # Errors
-    /// [`EmitError::Unsupported`] with everything that has no C code; errors of planning.
+    /// [`EmitError::Unsupported`] with everything that has no C code, and errors of planning.
     pub fn emit(request: &EmitRequest<'_>) -> Result<CLibrary, EmitError> {
+        // Errors of planning end here; everything without C code is collected into one error below.
         let plans = request.plans()?;
-        // offsets are sums of places in it
+        // C code adds offsets to the arena's address, so twice its size must fit in a pointer
+        // difference.
         let arena = plans.layers.arena.bytes.max(plans.head.arena.bytes);
         if arena > isize::MAX as usize / 2 {
             return Err(EmitError::internal("its arena is larger than the address space"));
@@ -67,6 +69,7 @@ impl CLibrary {
             functions.push('\n');
             missing.append(&mut writer.missing);
         }
+        // After an unsupported file or operation, errors of weights would mostly follow from it.
         if missing.is_empty() {
             missing.append(&mut tables.missing);
         }
@@ -84,7 +87,8 @@ impl CLibrary {
     }
 }
 
-/// The stages pass the residual stream, and end in logits.
+/// Checks that the first stage ends in the residual stream and the second in logits, whose buffers
+/// `libmodel.c` allocates.
 fn check_results(plans: &EmittedPlans) -> Result<(), EmitError> {
     for (plan, storage) in [(&plans.layers, ValueStorage::Hidden), (&plans.head, ValueStorage::Logits)] {
         let result = plan.ir.outputs.first().map(|(_, id)| plan.ir.value(plan.ir.root(*id)).storage);
@@ -192,6 +196,7 @@ fn plan_c(
     tensors(&mut text, tables)?;
     cache(&mut text, &plans.layers);
     rotations(&mut text, config)?;
+    // Unused static structs would cause warnings of the C compiler.
     if functions.contains("&attention") {
         attention(&mut text, config)?;
     }
@@ -224,6 +229,8 @@ fn tensors(text: &mut String, tables: &WeightTables) -> Result<(), EmitError> {
     text.push_str("};\n\n/* Weights: tensor, rows, elements per row. */\n");
     text.push_str("static const struct weight_place weights[] = {\n");
     for (i, weight) in tables.weights.iter().enumerate() {
+        // Tensors are sorted by name, so that the C code can find them in the file's order by
+        // search.
         let tensor = tables.tensors.keys().position(|name| *name == weight.tensor).unwrap_or(0);
         let name = comment(&weight.tensor);
         let _ = writeln!(text, "    {{{tensor}, {}, {}}}, /* {i}: {name} */", weight.rows, weight.inputs);
@@ -253,12 +260,16 @@ fn number(x: f64) -> Result<String, EmitError> {
 }
 
 fn rotations(text: &mut String, config: &ModelConfig) -> Result<(), EmitError> {
+    // LongRoPE chooses frequencies by the session's context, which is known when the library opens
+    // the model. So both tables are written.
     let contexts = match &config.rope.scaling {
         RopeScaling::LongRope { original, .. } => [("rotation", *original), ("rotation_long", usize::MAX)],
         _ => [("rotation", config.context_length), ("rotation_long", config.context_length)],
     };
     for (name, context) in contexts {
+        // Written as decimals of f64, so the C code needs no `pow`.
         let mut frequencies = config.rope.inverse_frequencies(context);
+        // No table beyond the pairs of the shared key.
         frequencies.truncate(config.attention.rope / 2);
         let pairs = frequencies.len();
         if pairs == 0 {
@@ -270,6 +281,7 @@ fn rotations(text: &mut String, config: &ModelConfig) -> Result<(), EmitError> {
         for frequency in frequencies {
             let _ = writeln!(text, "    {},", number(frequency)?);
         }
+        // Whether pairs are half a row apart.
         let halves = u8::from(config.rope.pairs == RopePairs::NeoX);
         let magnitude = number(config.rope.magnitude())?;
         let _ = writeln!(
@@ -326,7 +338,7 @@ fn router(text: &mut String, moe: &MoeShape) -> Result<(), EmitError> {
     Ok(())
 }
 
-/// The attention path of a step.
+/// Writes the function that chooses the attention path of a step.
 fn path(text: &mut String, request: &EmitRequest<'_>, plans: &EmittedPlans) {
     let nodes = &plans.layers.ir.nodes;
     let both = nodes.iter().any(|node| node.path != AttentionPath::All);
@@ -335,6 +347,7 @@ fn path(text: &mut String, request: &EmitRequest<'_>, plans: &EmittedPlans) {
         MlaChoice::Auto if both => {
             format!("return rows >= {};", crossover(&request.config.attention).unwrap_or(2))
         }
+        // With one formulation the plan has one path and `naive` does not depend on the rows.
         choice => format!("(void)rows;\n    return {};", u8::from(choice == MlaChoice::Naive)),
     };
     let _ = writeln!(text, "{about}\nint plan_naive(size_t rows)\n{{\n    {body}\n}}\n");
@@ -343,6 +356,7 @@ fn path(text: &mut String, request: &EmitRequest<'_>, plans: &EmittedPlans) {
 fn sizes(text: &mut String, request: &EmitRequest<'_>, plans: &EmittedPlans, tables: &WeightTables) {
     let (config, a) = (request.config, &request.config.attention);
     let line = tables.longest_row();
+    // Only naive attention over latents expands keys and values into scratch memory.
     let expands = plans.layers.ir.nodes.iter().any(|n| n.op == Op::AttendExpanded && !n.weights.is_empty());
     let (experts, groups, used, ffn) = config.moe.map_or((0, 0, 0, 0), |moe| {
         (moe.experts, moe.router.groups, moe.num_experts_per_tok, moe.intermediate)
@@ -361,8 +375,10 @@ fn sizes(text: &mut String, request: &EmitRequest<'_>, plans: &EmittedPlans, tab
         ("weight_count", tables.weights.len()),
         ("cache_layers", plans.layers.ir.kv_layers.len()),
         ("line", line),
+        // Sizes of scratch buffers in elements; `libmodel.c` allocates them.
         ("head", (a.nope + a.v).saturating_mul(a.kv_lora_rank)),
         ("expanded", if expands { a.nope + a.rope + a.v } else { 0 }),
+        // One buffer serves attention, delta rule and indexer, which run one after another.
         ("query", (a.nope + a.rope).max(kda).max(index)),
         ("sums", a.kv_lora_rank.max(a.v).max(kda)),
         ("router", 2 * experts + groups + used),
@@ -373,6 +389,7 @@ fn sizes(text: &mut String, request: &EmitRequest<'_>, plans: &EmittedPlans, tab
     for (name, size) in fields {
         let _ = writeln!(text, "    .{name} = {size},");
     }
+    // The context above which the session uses the second table. Without LongRoPE both are equal.
     let threshold = match &config.rope.scaling {
         RopeScaling::LongRope { original, .. } => *original,
         _ => config.context_length,

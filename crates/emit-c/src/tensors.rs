@@ -1,4 +1,4 @@
-//! The tensors of the file that the plan reads, and its weights as rows of them.
+//! Tables of the tensors that the plan reads, and of its weights as rows of tensors.
 
 use crate::error::EmitError;
 use latent_formats::Checkpoint;
@@ -6,7 +6,7 @@ use latent_graph::circuit::Weight;
 use latent_types::TensorType;
 use std::collections::BTreeMap;
 
-/// Formats that `runtime/kernels.c` decodes.
+/// Weight formats that `runtime/kernels.c` decodes.
 pub(crate) const FORMATS: [TensorType; 16] = [
     TensorType::F32,
     TensorType::F16,
@@ -26,7 +26,7 @@ pub(crate) const FORMATS: [TensorType; 16] = [
     TensorType::MXFP4,
 ];
 
-/// Dimensions of a tensor in `runtime/gguf.h`.
+/// Maximum dimensions of a tensor in `runtime/gguf.h`, as in GGUF.
 pub(crate) const MAX_DIMENSIONS: usize = 4;
 
 /// A weight as the C code reads it.
@@ -50,12 +50,13 @@ pub(crate) struct TensorEntry {
 pub(crate) struct WeightTables {
     pub(crate) tensors: BTreeMap<String, TensorEntry>,
     pub(crate) weights: Vec<WeightRows>,
-    /// Weights that cannot be read, in words.
+    /// Weights that the C code cannot read, as error texts.
     pub(crate) missing: Vec<String>,
 }
 
 impl WeightTables {
-    /// The index of a weight in the C table. A weight that the C code cannot read is noted and has index 0.
+    /// The index of a weight in the C table. A weight that the C code cannot read is recorded and
+    /// gets index 0, so that one error lists all of them.
     pub(crate) fn index(&mut self, checkpoint: &Checkpoint, weight: &Weight) -> Result<usize, EmitError> {
         match entry(checkpoint, weight) {
             Ok((rows, tensor)) => {
@@ -75,7 +76,7 @@ impl WeightTables {
         }
     }
 
-    /// Elements of the longest row.
+    /// Elements of the longest row, for the scratch buffer of a decoded row.
     pub(crate) fn longest_row(&self) -> usize {
         self.weights.iter().map(|weight| weight.inputs).max().unwrap_or(1)
     }
@@ -97,9 +98,12 @@ fn entry(checkpoint: &Checkpoint, weight: &Weight) -> Result<(WeightRows, Tensor
     if weight.adapter.is_some() {
         return Err(format!("{name}: a LoRA adapter (merge it with `latent quantize --merge-lora`)"));
     }
+    // The target neither splits `kv_b` nor runs on ranks, so this is for other callers of the
+    // table.
     if weight.derived.is_some() || weight.cut.is_some() {
         return Err(format!("{name}: a part of a tensor"));
     }
+    // The C code maps the file, so tensors that are assembled while loading cannot be read.
     let info = checkpoint.info(&part.tensor).filter(|info| info.is_stored());
     let Some(info) = info else { return Err(format!("{name}: not stored as it is read")) };
     let elements = info.shape.iter().try_fold(1usize, |product, n| product.checked_mul(*n));
@@ -107,7 +111,8 @@ fn entry(checkpoint: &Checkpoint, weight: &Weight) -> Result<(WeightRows, Tensor
     if elements != Some(weight.elements()) || info.ty != weight.ty || shape.len() > MAX_DIMENSIONS {
         return Err(format!("{name}: shape {shape:?}"));
     }
-    // a vector may be stored as a matrix of one column
+    // A vector may be stored as a matrix with one column. Rows of blocks or tiles cannot be
+    // regrouped.
     let (inputs, width) = (weight.inputs(), shape.last().copied().unwrap_or(1));
     let whole_rows = weight.ty.block_len() > 1 || info.tile_rows.is_some();
     if inputs == 0 || (whole_rows && inputs != width) {

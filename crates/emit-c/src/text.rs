@@ -1,16 +1,18 @@
-//! Names from files and circuits as C text: they can neither end a comment or a string, nor continue a line.
+//! Escapes names from files and circuits for C. Files are untrusted: a name must not end a comment
+//! or a string, or continue a line.
 
 use latent_types::printable;
 use std::fmt::Write;
 
-/// Characters of a name that a comment shows.
+/// Maximum characters of a name in a comment.
 const MAX_SHOWN: usize = 200;
 
-/// Text for the inside of a block comment, in one line.
+/// Escapes text for the inside of a block comment, as one line.
 pub(crate) fn comment(text: &str) -> String {
     let mut safe = String::new();
     for c in printable(text).chars().take(MAX_SHOWN) {
-        // no begin or end of a comment, and no trigraph
+        // Breaks up the begin and the end of a comment, and trigraphs (`??/` is a backslash in C11
+        // and could continue the line).
         if matches!((safe.chars().last(), c), (Some('*'), '/') | (Some('/'), '*') | (Some('?'), '?')) {
             safe.push(' ');
         }
@@ -24,12 +26,13 @@ pub(crate) fn string(text: &str) -> String {
     let mut literal = String::from("\"");
     for byte in text.bytes() {
         match byte {
-            // a question mark may be a part of a trigraph
+            // A question mark may be part of a trigraph.
             b'"' | b'\\' | b'?' => {
                 let _ = write!(literal, "\\{}", char::from(byte));
             }
             b' '..=b'~' => literal.push(char::from(byte)),
-            // always three digits, so that the next character is not one of them
+            // Always three octal digits, so that a digit after the escape is not read as part of
+            // it.
             _ => {
                 let _ = write!(literal, "\\{byte:03o}");
             }
@@ -39,8 +42,10 @@ pub(crate) fn string(text: &str) -> String {
     literal
 }
 
-/// A literal of a double with the same bits; none for infinities and NaN.
+/// A double literal with the same bits; `None` for infinities and NaN, which C has no literals for.
 pub(crate) fn double(x: f64) -> Option<String> {
+    // Rust's `{:?}` prints the shortest decimal that reads back as the same double, and always with
+    // a `.` or an exponent, so that C does not read an integer.
     x.is_finite().then(|| format!("{x:?}"))
 }
 

@@ -1,4 +1,5 @@
-//! Measured times of kernels: a file that `latent kernels perf --save` writes, and that kernel selection reads.
+//! Measured times of kernels, in a file that `latent kernels perf --save` writes and kernel
+//! selection reads (`--tuned`).
 
 use latent_formats::{InputError, input_file};
 use latent_types::{TensorType, Tier};
@@ -16,7 +17,7 @@ pub const MAX_TIMINGS_BYTES: u64 = 16 << 20;
 /// The command that writes the file.
 const COMMAND: &str = "latent kernels perf --save FILE";
 
-/// Rows and sizes of a product.
+/// The shape of a matmul.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ProductShape {
     /// Input rows.
@@ -28,8 +29,10 @@ pub struct ProductShape {
 }
 
 impl ProductShape {
-    /// How far another shape is: the factors between the weights' sizes, then between the rows.
+    /// The distance to another shape, in logarithms: between the weights' sizes, then between the
+    /// rows.
     fn distance(self, other: ProductShape) -> (f64, f64) {
+        // Logarithms, so that 512 is as far from 1024 as 2048 is.
         let factor = |a: usize, b: usize| (a.max(1) as f64 / b.max(1) as f64).ln().abs();
         let sizes = factor(self.inputs, other.inputs) + factor(self.outputs, other.outputs);
         (sizes, factor(self.rows, other.rows))
@@ -57,23 +60,24 @@ pub struct KernelTiming {
     pub micros: f64,
 }
 
-/// Times of kernels, and the machine that measured them.
+/// Times of kernels, and the machine on which they were measured.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct KernelTimings {
     format: String,
     /// Name of the CPU.
     cpu: String,
-    /// Its highest instruction set.
+    /// Its highest ISA tier.
     tier: String,
-    /// Threads that ran the same kernel.
+    /// Threads that ran the kernel concurrently.
     threads: usize,
     timings: Vec<KernelTiming>,
-    /// The same by kernel, format and shape.
+    /// `timings` indexed by kernel, weight format and shape. Selection asks once per node and
+    /// bucket.
     #[serde(skip)]
     micros: BTreeMap<String, BTreeMap<String, BTreeMap<ProductShape, f64>>>,
 }
 
-/// Why times are not used.
+/// Reasons for rejecting a timing file.
 #[derive(Debug, thiserror::Error)]
 pub enum KernelTimingsError {
     #[error(transparent)]
@@ -87,12 +91,12 @@ pub enum KernelTimingsError {
     OtherMachine { path: PathBuf, measured: String, measured_tier: String, here: String, tier_here: Tier },
 }
 
-/// The times of rival kernels at the nearest shape that was measured.
+/// The times of candidate kernels at the nearest measured shape.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NearestTimings {
-    /// The shape.
+    /// The measured shape.
     pub shape: ProductShape,
-    /// Microseconds of each kernel asked for; none if it was not measured at this shape.
+    /// Microseconds of each requested kernel; `None` if it was not measured at this shape.
     pub micros: Vec<Option<f64>>,
 }
 
@@ -108,16 +112,18 @@ impl KernelTimings {
         for KernelTiming { weight, kernel, shape, micros, .. } in &self.timings {
             let formats = self.micros.entry(kernel.clone()).or_default();
             let least = formats.entry(weight.clone()).or_default().entry(*shape).or_insert(*micros);
+            // A file may hold several measurements of one shape. Noise only adds time, so the
+            // minimum is the best estimate.
             *least = micros.min(*least);
         }
         self
     }
 
-    /// Reads a file for a machine with this CPU and highest instruction set. Timings of unknown kernels and formats are kept: no
-    /// kernel asks for them.
+    /// Reads a file for a machine with this CPU and highest tier. Times of unknown kernels and
+    /// formats are accepted and never looked up, so files survive renamed kernels.
     ///
     /// # Errors
-    /// A file that cannot be read, is damaged, has another version, or was measured on another machine.
+    /// A file that cannot be read, is damaged, has another version, or is from another machine.
     pub fn read(path: &Path, cpu: &str, tier: Tier) -> Result<KernelTimings, KernelTimingsError> {
         let text = input_file::read_text(path, MAX_TIMINGS_BYTES)?;
         let path = path.to_owned();
@@ -125,6 +131,8 @@ impl KernelTimings {
             Ok(timings) => timings,
             Err(problem) => return Err(KernelTimingsError::Damaged { path, problem }),
         };
+        // An error and not a warning: times of another CPU would choose slower kernels without a
+        // visible sign.
         if timings.cpu != cpu || timings.tier != tier.name() {
             let KernelTimings { cpu: measured, tier: measured_tier, .. } = timings;
             let (here, tier_here) = (cpu.to_owned(), tier);
@@ -143,7 +151,7 @@ impl KernelTimings {
             }
             None => return Err("it has no times of kernels (it lacks `format`)".into()),
         }
-        // the text again: its errors have a line
+        // Parsed again from text and not from `value`, because errors then have a line number.
         let found: KernelTimings =
             serde_json::from_str(text).map_err(|error| format!("it is damaged: {error}"))?;
         if found.timings.is_empty() {
@@ -151,6 +159,7 @@ impl KernelTimings {
         }
         for (i, timing) in found.timings.iter().enumerate() {
             let ProductShape { rows, inputs, outputs } = timing.shape;
+            // Zero and negative times would always win; zero sizes would break the distance.
             if !(timing.micros.is_finite() && timing.micros > 0.0) || rows == 0 || inputs == 0 || outputs == 0
             {
                 return Err(format!(
@@ -165,23 +174,24 @@ impl KernelTimings {
     /// The file's text.
     ///
     /// # Errors
-    /// None that is known.
+    /// None known. All fields are plain data.
     pub fn to_json(&self) -> serde_json::Result<String> {
         Ok(serde_json::to_string_pretty(self)? + "\n")
     }
 
-    /// How many times it has.
+    /// Number of measurements.
     pub fn len(&self) -> usize {
         self.timings.len()
     }
 
-    /// Whether it has none.
+    /// Whether it has no measurements.
     pub fn is_empty(&self) -> bool {
         self.timings.is_empty()
     }
 
-    /// The times of `kernels` with weights of format `ty`, at the shape nearest to `shape` at which the first of them and another one were
-    /// measured with a number of rows in `rows`; none if no shape is.
+    /// The times of `kernels` with weights of format `ty`, at the measured shape nearest to
+    /// `shape`. Only shapes with a number of rows in `rows` count, at which the first kernel and
+    /// another one were measured. `None` without such a shape.
     pub fn nearest(
         &self,
         ty: TensorType,
@@ -191,6 +201,8 @@ impl KernelTimings {
     ) -> Option<NearestTimings> {
         let of_kernel = |kernel: &&str| self.micros.get(*kernel)?.get(ty.name());
         let known: Vec<_> = kernels.iter().map(of_kernel).collect();
+        // The first kernel is the highest tier. It is replaced only by a direct comparison at one
+        // shape.
         let shapes = known.first().copied().flatten()?.keys();
         let compared = shapes.filter(|shape| rows.contains(&shape.rows)).map(|shape| {
             let micros = known.iter().map(|times| times.and_then(|times| times.get(shape).copied()));
@@ -229,7 +241,7 @@ mod tests {
                 timing("low", (1, 2048, 2048), 9.0),
                 timing("high", (1, 7168, 2048), 30.0),
                 timing("low", (1, 7168, 2048), 40.0),
-                // only one was measured
+                // Only one of the kernels was measured.
                 timing("high", (1, 512, 512), 1.0),
                 timing("high", (512, 512, 512), 100.0),
                 timing("low", (512, 512, 512), 90.0),
@@ -246,10 +258,10 @@ mod tests {
         };
         assert_eq!(near(1, 1024, 2048), (2048, vec![Some(10.0), Some(9.0), None]));
         assert_eq!(near(1, 5120, 1536), (7168, vec![Some(30.0), Some(40.0), None]));
-        // its own shape has one time, so that another decides
+        // Its own shape has one time only, so another shape decides.
         assert_eq!(near(1, 512, 512).0, 2048);
         assert_eq!(near(300, 7168, 2048), (512, vec![Some(100.0), Some(90.0), None]));
-        // no time for small batches; none of another format; none with the first kernel unknown
+        // No time for small batches, none of another format, none if the first kernel is unknown.
         assert_eq!(at(8, 7168, 2048), None);
         let shape = ProductShape { rows: 1, inputs: 512, outputs: 512 };
         assert_eq!(timings.nearest(TensorType::Q6_K, shape, 1..=1, &["high", "low"]), None);

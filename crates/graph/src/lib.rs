@@ -1,14 +1,16 @@
-//! From a checkpoint to a plan: config, circuit, IR, passes, plan. No arithmetic on weights, no threads, no I/O.
+//! From a checkpoint to a plan: config, circuit, IR, passes, plan. The crate does no arithmetic on
+//! weights, starts no threads and does no I/O apart from reading timing files.
 //!
-//! * [`ModelConfig`]: a model's typed, checked hyper-parameters, whichever file they came from.
-//! * [`Circuit`]: the JSON file of an architecture: blocks of operations with conditions and the names of weights, layers, stages.
+//! * [`ModelConfig`]: a model's typed, checked hyper-parameters, independent of the container.
+//! * [`Circuit`]: an architecture as JSON: blocks of operations with conditions and weight names,
+//!   layer rules, stages.
 //! * [`Ir`](ir::Ir): the circuit instantiated for one config, in dataflow form.
-//! * [`ops`]: the operations of the IR, a file each: ports, shapes, costs, kernels, documentation.
+//! * [`ops`]: the operations of the IR, each with ports, shapes, costs, kernels and documentation.
 //! * [`passes`]: pure functions from IR to IR: lowering of MLA, fusion, folding, kernel selection.
 //! * [`Plan`]: what a backend compiles and runs.
-//! * [`support`]: whether a model is supported, and if not, everything that is missing.
-//! * [`audit`]: the rules that circuits, IRs and plans must keep, checked at every load.
-//! * [`activations`]: values that mean the same in every plan of a model, for comparing runs.
+//! * [`support`]: reports whether a model is supported and lists everything that is missing.
+//! * [`audit`]: invariants of circuits, IRs and plans, checked at every load.
+//! * [`activations`]: values with the same meaning in every plan of a model, for comparing runs.
 //!
 //! ```
 //! use latent_graph::Circuit;

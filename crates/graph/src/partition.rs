@@ -1,24 +1,26 @@
 //! Partitions: how several ranks share one model.
 //!
-//! Ranks stand in a grid. Each row of it has a stretch of the layers (pipeline); the ranks of a row share these layers: by heads and columns (tensor parallel),
-//! by whole routed experts (expert parallel), or both. Rank 0 has the embedding, the final norm and `lm_head`: logits are where tokens are chosen.
+//! Ranks form a grid. Each row of the grid runs consecutive layers (pipeline). The ranks of a row
+//! share these layers by heads and columns (tensor parallel), by whole routed experts (expert
+//! parallel), or both. Rank 0 has the embedding, the final norm and `lm_head`, because it samples
+//! the tokens.
 
 use crate::config::{ModelConfig, RankPart, RankShare, WireType};
 use std::fmt;
 use std::ops::Range;
 use std::str::FromStr;
 
-/// How the ranks of a model share it. Shown and read as `pipeline=2,tensor=2`.
+/// How ranks share a model. Displayed and parsed as `pipeline=2,tensor=2`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Partition {
     stretches: Stretches,
-    /// Ranks that share heads and columns; 1: each has all.
+    /// Ranks that share heads and columns; 1 if each has all.
     tensor: usize,
-    /// Ranks that share routed experts; 1: each has all.
+    /// Ranks that share routed experts; 1 if each has all.
     experts: usize,
 }
 
-/// How layers are cut into stretches.
+/// How the layers are divided into stretches of consecutive layers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Stretches {
     /// This number of stretches, as equal as possible.
@@ -35,7 +37,8 @@ pub enum PartitionError {
         "partition {text:?}: {problem}; a partition is a list like pipeline=2,tensor=2 of pipeline=N or layers=A:B:…, tensor=N, experts=N"
     )]
     Syntax { text: String, problem: String },
-    /// Ranks of one stretch of layers share both heads and experts, or one of them.
+    /// Different numbers of ranks for heads and for experts. One group of ranks shares both, or
+    /// only one of them.
     #[error(
         "tensor={tensor} and experts={experts} differ, but the same ranks share both: use equal numbers, or omit one"
     )]
@@ -46,17 +49,17 @@ pub enum PartitionError {
     Layers { stretches: usize, layers: usize },
     #[error("layers={given} are {sum} layers, but the model has {layers}")]
     Counts { given: String, sum: usize, layers: usize },
-    /// What is to be shared cannot be cut so often.
+    /// Fewer units (heads, columns, experts) than ranks.
     #[error("cannot split {of} {what} across {members} ranks; use fewer ranks")]
     TooFew { what: &'static str, of: usize, members: usize },
     #[error("experts={0} needs a model with experts: use tensor={0} or pipeline={0}")]
     NoExperts(usize),
-    /// Gate and up of experts in one tensor, which is not cut by columns.
+    /// Experts with gate and up in one tensor. A cut by columns would need two ranges of it.
     #[error(
         "the experts of this model store gate and up in one tensor, which cannot be split by columns: use tensor={0},experts={0}"
     )]
     FusedExperts(usize),
-    /// A cut within what has one scale in the file.
+    /// A cut inside a block of elements with one scale.
     #[error(
         "tensor {tensor} would be split at {at}, inside a block of {block} elements with one scale: use fewer ranks for tensor, or split by layers or experts"
     )]
@@ -88,6 +91,7 @@ impl FromStr for Partition {
             let Some((key, value)) = item.trim().split_once('=') else {
                 return Err(wrong(format!("{item:?} is not of the form key=number")));
             };
+            // `pipeline` and `layers` set the same field, so giving both is an error too.
             let twice = match key {
                 "pipeline" => stretches.replace(Stretches::Even(number(value)?)).is_some(),
                 "layers" => {
@@ -131,12 +135,12 @@ fn joined(counts: &[usize]) -> String {
 }
 
 impl Partition {
-    /// Even stretches of layers, one for each rank; at least one.
+    /// Equal stretches of layers, one per rank; at least one rank.
     pub fn pipeline(ranks: usize) -> Partition {
         Partition { stretches: Stretches::Even(ranks.max(1)), tensor: 1, experts: 1 }
     }
 
-    /// Stretches of layers of these lengths, one for each rank.
+    /// Stretches of layers of these lengths, one per rank.
     pub fn of_layers(counts: Vec<usize>) -> Partition {
         Partition { stretches: Stretches::Counts(counts), tensor: 1, experts: 1 }
     }
@@ -145,8 +149,8 @@ impl Partition {
     /// experts by `experts` ranks.
     ///
     /// # Errors
-    /// [`PartitionError::Groups`] if both exceed one and differ; [`PartitionError::Syntax`] for more
-    /// than [`MAX_RANKS`] ranks.
+    /// [`PartitionError::Groups`] if both exceed one and differ.
+    /// [`PartitionError::Syntax`] for more than [`MAX_RANKS`] ranks.
     pub fn shared_by(self, tensor: usize, experts: usize) -> Result<Partition, PartitionError> {
         if tensor > 1 && experts > 1 && tensor != experts {
             return Err(PartitionError::Groups { tensor, experts });
@@ -187,25 +191,30 @@ impl Partition {
         self.experts
     }
 
-    /// Whether results are sums of what several ranks computed, whose order is another than one host's.
+    /// Whether results are sums over ranks. Their order differs from one host's, so their bits may
+    /// differ.
     pub fn adds_up(&self) -> bool {
         self.members() > 1
     }
 
-    /// What one of `ranks` ranks runs of the model.
+    /// The part of the model that rank `rank` of `ranks` runs.
     ///
     /// # Errors
-    /// A partition for another number of ranks, or one that this model cannot be cut by.
+    /// A partition for another number of ranks, or one that does not fit this model.
     pub fn part(&self, config: &ModelConfig, rank: usize, ranks: usize) -> Result<RankPart, PartitionError> {
+        // Checked before anything is computed from `rank`.
         let needs = self.ranks();
         if needs != ranks || rank >= ranks {
             return Err(PartitionError::Ranks { partition: self.to_string(), needs, ranks });
         }
+        // Members of a group have consecutive ranks; `RankPart::members` is a range.
         let (stretch, member) = (rank / self.members(), rank % self.members());
         let last = self.stretches() - 1;
         let at = |stretch: usize, member: usize| stretch * self.members() + member;
         let shares = self.shares(config, member)?;
-        // each rank of a stretch hands its rows, which all have, to its like of the next; only one to the rank that computes logits
+        // After the all-reduce, all members have the same rows. Each sends them to the member of
+        // the next stretch with its own index, so that no rank must broadcast. Only member 0 of the
+        // last stretch returns rows to rank 0, which computes the logits.
         let back = (stretch == last && last > 0 && member == 0).then_some(0);
         Ok(RankPart {
             rank,
@@ -223,10 +232,13 @@ impl Partition {
         let stretches = self.stretches();
         match &self.stretches {
             Stretches::Even(count) => {
+                // As even as possible; every stretch needs a layer, because each rank must have a
+                // plan.
                 let share = RankShare::nth(stretch, *count, layers, 1);
                 share.map(|share| share.range()).ok_or(PartitionError::Layers { stretches, layers })
             }
             Stretches::Counts(counts) => {
+                // Saturating: counts come from the command line.
                 let sum = counts.iter().fold(0, |sum: usize, count| sum.saturating_add(*count));
                 if sum != layers {
                     return Err(PartitionError::Counts { given: joined(counts), sum, layers });
@@ -237,7 +249,7 @@ impl Partition {
         }
     }
 
-    /// The shares of a member of a group; everything else of the part is that of a single rank.
+    /// The shares of a member of a group. The other fields are those of a single rank.
     fn shares(&self, config: &ModelConfig, member: usize) -> Result<RankPart, PartitionError> {
         let attention = &config.attention;
         let moe = config.moe;
@@ -250,6 +262,7 @@ impl Partition {
             shared_intermediate: RankShare::all(widths.0),
             moe_intermediate: RankShare::all(widths.1),
             experts: RankShare::all(experts),
+            // The caller overwrites rank, members and links.
             ..RankPart::bare(0, 1, 0..1, WireType::default())
         };
         if self.experts > 1 {
@@ -259,9 +272,11 @@ impl Partition {
             part.experts = share("experts", member, self.experts, experts, &[1])?;
         }
         if self.tensor > 1 {
+            // Heads are the unit of W_UQ, `kv_b` and W_O; columns would cut a head's softmax.
             part.heads = share("heads", member, self.tensor, attention.heads, &head_units(config))?;
             part.intermediate = columns(member, self.tensor, config.intermediate_size)?;
             part.shared_intermediate = columns(member, self.tensor, widths.0)?;
+            // With `experts` too, every rank has whole experts, and their columns are not divided.
             if self.experts == 1 {
                 if moe.is_some_and(|moe| moe.fused_gate_up) {
                     return Err(PartitionError::FusedExperts(self.tensor));
@@ -273,7 +288,7 @@ impl Partition {
     }
 }
 
-/// A share in the first of these units that gives every member something.
+/// The share of a member, in the first (coarsest) of these units that gives every member something.
 fn share(
     what: &'static str,
     member: usize,
@@ -281,6 +296,7 @@ fn share(
     of: usize,
     units: &[usize],
 ) -> Result<RankShare, PartitionError> {
+    // The model has no such block, such as shared experts.
     if of == 0 {
         return Ok(RankShare::all(0));
     }
@@ -288,15 +304,18 @@ fn share(
     found.ok_or(PartitionError::TooFew { what, of, members })
 }
 
-/// Columns are cut between blocks of the formats that weights are stored in, where the width allows: 256 elements of K-quants, 128 of FP8, 32 of the others.
+/// Units of columns, coarsest first.
+// Blocks of weight formats should stay whole if the width allows. K-quants have blocks of 256
+// elements, FP8 of 128, and others of 32.
 const COLUMN_UNITS: [usize; 6] = [256, 128, 64, 32, 8, 1];
 
 fn columns(member: usize, members: usize, width: usize) -> Result<RankShare, PartitionError> {
     share("feed-forward columns", member, members, width, &COLUMN_UNITS)
 }
 
-/// Granularities in heads, coarsest first. A share of whole units ends on a quantization block of
-/// the output projection's input, and its own projections end on an FP8 block.
+/// Units of heads, coarsest first. A share of whole units ends on a quantization block of the
+/// output projection's input (columns), and on an FP8 block of the query and `kv_b` projections
+/// (rows).
 fn head_units(config: &ModelConfig) -> Vec<usize> {
     let a = &config.attention;
     let kinds = [(256, 128), (128, 128), (256, 1), (128, 1), (64, 1), (32, 1), (8, 1), (1, 1)];
@@ -305,6 +324,7 @@ fn head_units(config: &ModelConfig) -> Vec<usize> {
         whole(a.v, columns) && whole(a.nope + a.rope, rows) && whole(a.nope + a.v, rows)
     };
     let units =
+        // The smallest number of heads that ends on both kinds of blocks.
         kinds.iter().filter_map(|(columns, rows)| (1..=a.heads).find(|heads| ends(*heads, *columns, *rows)));
     units.collect()
 }
@@ -399,7 +419,7 @@ mod tests {
                         && shared(|part| part.moe_intermediate)
                 );
             }
-            // what one sends another receives
+            // Every message that one rank sends is received by another.
             for part in &parts {
                 if let Some(to) = part.sends_to {
                     let back = parts[to].receives_from == Some(part.rank)
@@ -414,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_cut_is_an_error_that_says_why() {
+    fn impossible_partitions_are_errors_with_a_reason() {
         let mut config = config();
         let error = |config: &ModelConfig, text: &str, ranks| {
             parse(text).unwrap().part(config, 0, ranks).unwrap_err().to_string()

@@ -11,20 +11,20 @@ use crate::passes::{
 use crate::target::BackendTarget;
 use serde::Serialize;
 
-/// The largest `max_batch_tokens` of a plan. Far above what pays, and small enough that no size in a plan overflows 64 bits,
-/// whatever a model's dimensions are.
+/// The largest `max_batch_tokens` of a plan. It is far above useful sizes, and small enough that no
+/// size in a plan overflows 64 bits, whatever a model's dimensions are.
 pub const MAX_STEP_ROWS: usize = 1 << 20;
 
-/// What a plan is made for.
+/// What a plan is made for: span, bucket, MLA formulation, cache and kernels.
 #[derive(Clone, Debug)]
 pub struct PlanOptions {
     /// The part of the model.
     pub span: ModelSpan,
-    /// The batch bucket: how many rows its steps have.
+    /// The batch bucket: the number of rows of its steps.
     pub bucket: BatchBucket,
-    /// The most rows of one step, over all buckets: at most [`MAX_STEP_ROWS`].
+    /// Maximum rows of one step over all buckets, at most [`MAX_STEP_ROWS`].
     pub max_batch_tokens: usize,
-    /// Which attention paths of MLA it holds.
+    /// The attention paths of MLA that it contains.
     pub mla: MlaChoice,
     /// What the KV cache stores.
     pub form: CacheForm,
@@ -33,7 +33,7 @@ pub struct PlanOptions {
 }
 
 impl PlanOptions {
-    /// What passes are told for these options.
+    /// The input of passes for these options.
     pub fn pass_input<'a>(&'a self, config: &'a ModelConfig, target: &'a BackendTarget) -> PassInput<'a> {
         PassInput {
             attention: &config.attention,
@@ -53,7 +53,7 @@ pub struct Plan {
     /// The part of the model.
     pub span: ModelSpan,
     pub bucket: BatchBucket,
-    /// The most rows that fit in its arena.
+    /// Maximum rows of a step, for which its arena is sized.
     pub max_rows: usize,
     /// The operations, values, weights and KV layers.
     pub ir: Ir,
@@ -61,16 +61,17 @@ pub struct Plan {
     pub phases: Vec<usize>,
     /// Where values are stored.
     pub arena: Arena,
-    /// Optional passes that it was made without.
+    /// Optional passes that were omitted (`--without`).
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub without: Vec<&'static str>,
 }
 
 impl Plan {
-    /// Runs every pass that the target wants and makes a plan.
+    /// Builds the IR, runs every pass that the target wants, and makes a plan.
     ///
     /// # Errors
-    /// A tensor that is missing or has a wrong shape, an operation without a kernel, or too many rows per step.
+    /// A missing tensor or one of a wrong shape, an operation without a kernel, or too many rows
+    /// per step.
     pub fn make(
         config: &ModelConfig,
         tensors: &dyn TensorIndex,
@@ -81,13 +82,15 @@ impl Plan {
         Plan::from_ir(ir, config, target, options)
     }
 
-    /// The same from an IR that is already built.
+    /// Like [`make`](Self::make), from an IR that is already built.
     pub fn from_ir(
         ir: Ir,
         config: &ModelConfig,
         target: &BackendTarget,
         options: &PlanOptions,
     ) -> Result<Plan, GraphError> {
+        // Before any size is computed: rows come from the command line, and sizes are their
+        // multiples.
         if options.max_batch_tokens > MAX_STEP_ROWS {
             return Err(GraphError::Rows { rows: options.max_batch_tokens, most: MAX_STEP_ROWS });
         }
@@ -101,26 +104,30 @@ impl Plan {
         }
         let phases = match target.fusion.phases && !target.without.contains(&"schedule") {
             true => schedule(&ir, options.bucket),
+            // One phase per node, for backends that run nodes in order and for measuring what
+            // phases are worth.
             false => (0..ir.nodes.len()).collect(),
         };
         let max_rows = options.bucket.max_rows(options.max_batch_tokens);
+        // After scheduling: lifetimes are in phases, so fewer phases mean more values alive at
+        // once.
         let arena = plan_memory(&ir, &phases, max_rows);
         let (span, bucket, without) = (options.span.clone(), options.bucket, target.without.clone());
         Ok(Plan { span, bucket, max_rows, ir, phases, arena, without })
     }
 
-    /// Phases between barriers.
+    /// Number of phases, which is the number of barriers per step.
     pub fn phase_count(&self) -> usize {
         self.phases.iter().max().map_or(0, |last| last + 1)
     }
 
-    /// Bytes of the largest value of a step of the most rows.
+    /// Bytes of the largest value in a step of `max_rows` rows.
     pub fn largest_value(&self) -> usize {
         let lives = lifetimes(&self.ir, &self.phases, self.max_rows);
         lives.iter().map(|life| life.bytes).max().unwrap_or(0)
     }
 
-    /// What all nodes together move and compute in `step`.
+    /// Memory traffic and arithmetic of all nodes in `step`.
     pub fn cost(&self, step: StepWorkload) -> NodeCost {
         let mut total = NodeCost::default();
         for node in &self.ir.nodes {
@@ -129,7 +136,7 @@ impl Plan {
         total
     }
 
-    /// One line per node, by phase.
+    /// One line per node, grouped by phase.
     pub fn to_text(&self) -> String {
         let rows = match (self.bucket.min_rows(), self.max_rows) {
             (_, 1) => "1 row".to_owned(),
@@ -157,7 +164,7 @@ mod tests {
     use latent_types::{CacheType, Tier};
 
     #[test]
-    fn a_step_of_more_rows_than_sizes_can_be_computed_for_is_refused() {
+    fn a_step_of_too_many_rows_is_refused() {
         let config = crate::passes::snapshots::config();
         for rows in [usize::MAX, usize::MAX / 2 + 1, MAX_STEP_ROWS + 1] {
             let options = PlanOptions {

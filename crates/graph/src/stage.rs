@@ -1,4 +1,5 @@
-//! Stages: the parts of a model that a step runs one after the other, each with a plan per batch bucket.
+//! Stages: the parts of a model that a step runs one after another, each with a plan per batch
+//! bucket.
 
 use crate::circuit::{Circuit, StageSpec, TensorIndex, Weight, check_all_used};
 use crate::config::ModelConfig;
@@ -9,19 +10,22 @@ use crate::plan::{Plan, PlanOptions};
 use crate::target::BackendTarget;
 use std::collections::HashSet;
 
-/// Rows of the residual stream whose logits one run of the last stage computes.
+/// Rows whose logits one run of the head's stage computes.
+// Logits take 4 bytes × vocabulary per row, and a prompt needs only those of its last row. Backends
+// run the stage in chunks if more rows need logits.
 pub const LM_HEAD_ROWS: usize = 16;
 
-/// One part of a model. Its input and its result are rows of the residual stream, unless it begins with token ids or ends in logits.
+/// One part of a model. Rows of the residual stream enter and leave it, unless it starts with token
+/// ids or ends in logits.
 #[derive(Clone, Debug)]
 pub struct Stage {
     /// Its name in the circuit.
     pub name: String,
-    /// One plan per [`BatchBucket`], in its order.
+    /// One plan per [`BatchBucket`], in the order of [`BatchBucket::ALL`].
     pub plans: Vec<Plan>,
 }
 
-/// What the plans of a model are made with, whatever the backend.
+/// Options of a model's plans that do not depend on the backend.
 #[derive(Clone, Copy, Debug)]
 pub struct StageOptions {
     /// Formulation of MLA.
@@ -30,33 +34,36 @@ pub struct StageOptions {
     pub form: CacheForm,
     /// Precision, ISA limit and element type of the KV cache.
     pub bind: BindOptions,
-    /// Most tokens of one step.
+    /// Maximum batch size in tokens.
     pub max_batch_tokens: usize,
-    /// Whether there are stages of the MTP layer too, which drafts tokens.
+    /// Whether to add the stages of the MTP layer, which drafts tokens.
     pub mtp: bool,
 }
 
 impl Stage {
-    /// The plan that a step of `rows` rows runs.
+    /// The plan for a step of `rows` rows.
     pub fn plan(&self, rows: usize) -> &Plan {
         &self.plans[BatchBucket::of(rows) as usize]
     }
 
-    /// The weights of the stage. All its plans use the same ones, in the same order.
+    /// The weights of the stage. All its plans use the same weights in the same order, so they are
+    /// loaded once.
     pub fn weights(&self) -> &[Weight] {
         &self.plans[0].ir.weights
     }
 
-    /// The layers of KV cache that it writes and reads.
+    /// The KV layers that it writes and reads.
     pub fn kv_layers(&self) -> &[KvLayer] {
         &self.plans[0].ir.kv_layers
     }
 
-    /// The stages of `circuit` in order: token ids to residual stream through all layers, then residual stream to logits. With
-    /// [`StageOptions::mtp`] those of the first MTP layer follow: residual stream and next tokens through that layer, then to logits.
+    /// The stages of `circuit` in order: token ids to the residual stream through all layers, then
+    /// residual stream to logits. With [`StageOptions::mtp`], those of the first MTP layer follow:
+    /// residual stream and next tokens through that layer, then to logits.
     ///
     /// # Errors
-    /// A stage that nothing runs; no MTP layer where one is wanted; a tensor that is missing or has another shape; no kernel of the target for an operation.
+    /// A stage that is not supported; a requested MTP layer that does not exist; a missing tensor
+    /// or one of another shape; an operation without a kernel on the target.
     pub fn of_model(
         circuit: &Circuit,
         config: &ModelConfig,
@@ -67,6 +74,8 @@ impl Stage {
         let spans = ModelSpan::of_stages(circuit, config, options.mtp)?;
         let stages = Stage::of_spans((circuit, spans), config, tensors, target, options)?;
         if config.part.is_none() {
+            // A rank's plans contain only its own layers, so unused adapter matrices mean nothing
+            // there.
             check_all_used(
                 stages.iter().flat_map(Stage::weights),
                 tensors,
@@ -76,8 +85,9 @@ impl Stage {
         Ok(stages)
     }
 
-    /// The stages of one side of a model that is cut in two. Those of [`ModelSide::From`] are in the order of [`of_model`](Self::of_model), and their first
-    /// one reads residual rows as embeddings; [`ModelSide::Before`] has the layers' stage alone.
+    /// The stages of one side of a model that is cut in two. [`ModelSide::From`] has those of
+    /// [`of_model`](Self::of_model) in the same order, and its first stage reads residual rows as
+    /// embeddings. [`ModelSide::Before`] has the stage of the layers alone.
     pub fn of_side(
         (circuit, side): (&Circuit, ModelSide),
         config: &ModelConfig,
@@ -97,7 +107,10 @@ impl Stage {
         options: &StageOptions,
     ) -> Result<Vec<Stage>, GraphError> {
         let stage = |(spec, span): (&StageSpec, ModelSpan)| {
+            // The head's arena holds one chunk of rows, whatever the batch size.
             let max_batch_tokens = if span.head { LM_HEAD_ROWS } else { options.max_batch_tokens };
+            // Built once and cloned: looking up tensors is the expensive part, and the buckets
+            // differ only in passes.
             let ir = Ir::build_with(circuit, config, &span, tensors)?;
             let plan = |bucket| {
                 let &StageOptions { mla, form, bind, .. } = options;
@@ -111,15 +124,15 @@ impl Stage {
     }
 }
 
-/// Which of the stages of [`Stage::of_model`] one is, by its index.
+/// Indices of the stages of [`Stage::of_model`].
 pub mod stage_index {
-    /// From token ids through all layers.
+    /// Token ids through all layers.
     pub const LAYERS: usize = 0;
-    /// From the residual stream to logits.
+    /// Residual stream to logits.
     pub const LM_HEAD: usize = 1;
-    /// From the residual stream and the next tokens through the MTP layer.
+    /// Residual stream and next tokens through the MTP layer.
     pub const MTP: usize = 2;
-    /// From the MTP layer to logits.
+    /// MTP layer to logits.
     pub const MTP_HEAD: usize = 3;
 
     /// The index of the MTP layer's stage, if any.
@@ -127,17 +140,19 @@ pub mod stage_index {
         stages.get(MTP).filter(|stage| stage.plans[0].span.mtp).map(|_| MTP)
     }
 
-    /// The stage of the first layers, in a model that runs them on another backend than the others: it stands behind all others, so that these are
-    /// where they always are.
+    /// The stage of the first layers, if another backend runs them. It is the last stage, so that
+    /// the indices of the others do not change.
     pub fn front(stages: &[super::Stage]) -> Option<usize> {
         let last = stages.len().checked_sub(1).filter(|last| *last > LM_HEAD)?;
         let span = &stages[last].plans[0].span;
+        // The last stage of other models ends in logits, or belongs to the MTP layer.
         (!span.mtp && !span.head).then_some(last)
     }
 }
 
-/// Each weight of some stages once: a tied embedding is one tensor under two slots.
+/// Each weight of some stages once. A tied embedding is one tensor in two slots.
 pub fn distinct_weights(stages: &[Stage]) -> impl Iterator<Item = &Weight> {
     let mut seen = HashSet::new();
+    // By tensor name: the same tensor can fill slots of several stages.
     stages.iter().flat_map(Stage::weights).filter(move |weight| seen.insert(weight.key()))
 }

@@ -1,48 +1,54 @@
-//! The target of a plan: the kernels of a backend, and the rewrites that pay off there.
+//! The target of a plan: the kernels of a backend, and the rewrites that it benefits from.
 
 use crate::kernel_timings::KernelTimings;
 use latent_types::KernelContract;
 use std::sync::Arc;
 
-/// A backend, as the passes see it. Passes ask the target; nothing in this crate knows threads, registers or a GPU.
+/// A backend, as the passes see it. This crate knows no threads, registers or GPUs; everything that
+/// passes need of a backend is here.
 #[derive(Clone, Debug)]
 pub struct BackendTarget {
-    /// The backend's name, as `--device` spells it and as packed files state whose weight layout they have.
+    /// The backend's name in `--device`. A packed file records it too, because weight layouts
+    /// differ by backend.
     pub name: &'static str,
-    /// The contracts of the backend's kernels, which `select_kernels` chooses from; plans refer to them by index. `None` for a backend that
-    /// computes every operation from its definition: nothing is chosen then.
+    /// The backend's kernel contracts, from which `select_kernels` chooses; plans refer to them by
+    /// index. `None` for a backend that computes every operation from its definition.
     pub kernels: Option<Vec<KernelContract>>,
-    /// The rewrites that pay.
+    /// The rewrites that make this backend faster.
     pub fusion: Fusion,
-    /// How attention cuts the KV range of a row into splits that are computed side by side; `None` where it does not.
+    /// How attention divides the KV range of a row into splits that are computed concurrently;
+    /// `None` without splits.
     pub kv_splits: Option<KvSplits>,
-    /// Whether it runs the indexer of sparse attention, and attention to selected tokens.
+    /// Whether it supports the indexer of sparse attention, and attention to selected tokens.
     pub sparse_attention: bool,
-    /// Whether attention to keys and values of heads leaves out tokens that are not selected.
+    /// Whether naive attention can mask tokens that the indexer did not select.
     pub masks_tokens: bool,
-    /// Whether it expands latents, joins keys and stores both in operations of their own, instead of one.
+    /// Whether it expands latents, joins keys and stores both as separate operations instead of
+    /// one.
     pub expanded_stores: bool,
-    /// Names of optional passes that plans do not go through, as a user asks to see what they are worth.
+    /// Optional passes to omit. Users name them to measure what a pass is worth.
     pub without: Vec<&'static str>,
-    /// Measured times of its kernels, which choose between instruction sets; without them the highest one is chosen.
+    /// Measured times of its kernels, which decide between instruction sets. Without them the
+    /// highest one is chosen.
     pub tuned: Option<Arc<KernelTimings>>,
-    /// Whether it runs LoRA adapters.
+    /// Whether it supports LoRA adapters.
     pub adapters: bool,
-    /// How many workers (threads of a CPU) share the operations of a phase.
+    /// Number of workers (CPU threads) that share the operations of a phase.
     pub workers: usize,
 }
 
-/// KV splits (flash decoding): with few rows in a step, workers share the KV range of each, and the partial results are combined where
-/// they are read.
+/// KV splits (flash decoding): in steps with few rows, workers share the KV range of each row. The
+/// node that reads the partial results combines them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KvSplits {
-    /// Most splits of a row.
+    /// Maximum splits per row.
     pub most: usize,
-    /// Heads of a row that are computed together at little more than the cost of one.
+    /// Heads of a row that a kernel computes in one pass, at little more than the cost of one.
     pub head_group: usize,
-    /// Splits are shared while rows × groups of heads are fewer than this for each worker: more rows keep all workers busy by themselves.
+    /// Splits are used while rows × groups of heads are fewer than this per worker. More rows keep
+    /// all workers busy without splits.
     pub groups_per_worker: usize,
-    /// Rows of one sequence that read a split together: a step with at most this many rows shares
+    /// Rows of one sequence that read a split in one pass. A step with at most this many rows uses
     /// splits, regardless of the number of heads.
     pub rows_together: usize,
 }
@@ -54,26 +60,30 @@ impl KvSplits {
         self.rows_apart(heads, workers).max(self.rows_together)
     }
 
-    /// Like [`rows`](Self::rows), if each row belongs to another sequence.
+    /// Like [`rows`](Self::rows), if every row belongs to a different sequence.
     pub fn rows_apart(&self, heads: usize, workers: usize) -> usize {
+        // The largest r with r × groups < groups_per_worker × workers.
         (self.groups_per_worker * workers).saturating_sub(1) / heads.div_ceil(self.head_group).max(1)
     }
 }
 
-/// Which optional passes run. Lowering MLA to a formulation is not optional.
+/// The optional passes that run. Lowering MLA is never optional: no kernel computes
+/// `mla_attention`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fusion {
-    /// Products that read the same input become one operation.
+    /// Matmuls with the same input become one operation.
     pub projections: bool,
-    /// The experts of a layer become two grouped products instead of one operation per layer.
+    /// The experts of a layer become two grouped matmuls instead of one operation per layer.
     pub experts: bool,
-    /// RMSNorm moves into each operation that reads its result: good where recomputing it is cheaper than another phase.
+    /// RMSNorm moves into each operation that reads its result. It pays if recomputing the norm is
+    /// cheaper than another phase.
     pub norms: bool,
-    /// The same into products, each of whose workers then repeats it; else only into what reads each row once.
+    /// Norms move into matmuls too, where every worker repeats them; otherwise only into operations
+    /// that read each row once.
     pub norms_in_products: bool,
     /// RoPE moves into the operation that reads the rotated part.
     pub ropes: bool,
-    /// Activation functions and residual additions move into the product before them.
+    /// Activation functions and residual additions move into the matmul before them.
     pub epilogues: bool,
     /// Independent operations share a phase.
     pub phases: bool,
@@ -104,7 +114,7 @@ impl Fusion {
 }
 
 impl BackendTarget {
-    /// A backend with these kernels, for which every rewrite pays.
+    /// A backend with these kernels that benefits from every rewrite.
     pub fn new(name: &'static str, kernels: Vec<KernelContract>) -> BackendTarget {
         BackendTarget {
             name,
@@ -139,7 +149,7 @@ impl BackendTarget {
         BackendTarget { tuned, ..self }
     }
 
-    /// A backend without kernels of its own, which runs the operations as the circuit states them.
+    /// A backend without kernel contracts, which runs the operations as the circuit states them.
     pub fn unfused(name: &'static str) -> BackendTarget {
         BackendTarget {
             name,
@@ -156,7 +166,7 @@ impl BackendTarget {
         }
     }
 
-    /// The contracts to choose from; empty where nothing is chosen.
+    /// The contracts to choose from; empty if the backend has none.
     pub fn contracts(&self) -> &[KernelContract] {
         self.kernels.as_deref().unwrap_or_default()
     }

@@ -1,10 +1,10 @@
-//! The tensors of a checkpoint, or of its outline, as circuits look them up.
+//! Tensor lookup in a checkpoint or an outline, for circuits.
 
 use crate::circuit::{TensorIndex, TensorNaming};
 use latent_formats::{AttachedAdapter, Checkpoint, CheckpointSource, Outline};
 use latent_types::TensorType;
 
-/// How the names of a file look.
+/// The naming convention of a file.
 pub(crate) fn naming_of(source: &CheckpointSource) -> TensorNaming {
     match source {
         CheckpointSource::Gguf(_) => TensorNaming::Gguf,
@@ -12,7 +12,7 @@ pub(crate) fn naming_of(source: &CheckpointSource) -> TensorNaming {
     }
 }
 
-/// An opened checkpoint, seen as names, types and shapes.
+/// An opened checkpoint as names, types and shapes.
 #[derive(Clone, Copy)]
 pub struct CheckpointTensors<'a>(pub &'a Checkpoint);
 

@@ -1,8 +1,9 @@
-// Places the blocks of a view, as crates/viz/src/build/arrange.rs does for an SVG: the page has to do it itself, since blocks fold.
-// tests/browser/reading.mjs compares the two. In columns of layers where they fit at a readable size, else below each other. A folded block shows its title.
+// Arranges the blocks of a view like crates/viz/src/build/arrange.rs, which does it for SVG files.
+// The page needs its own code because users fold blocks. tests/browser/reading.mjs compares both.
+// Columns of layers are used if they fit at a readable size; otherwise blocks are stacked.
 const MARGIN = 24;
 const BETWEEN = 56;
-const RESIDUAL_X = 44; // of the residual stream within a block
+const RESIDUAL_X = 44; // x coordinate of the residual stream within a block
 const READABLE = 0.85; // the smallest scale at which the labels can be read
 const FOLDED = 66; // height of a folded block
 const folded = new Set(); // indices into drawing.blocks
@@ -32,7 +33,7 @@ function arrange(view, space) {
   return { width: x - BETWEEN + MARGIN, height, blocks, joins };
 }
 
-// A column begins at each run of layers but the first.
+// Each run of layers except the first starts a column.
 function columnsOf(view) {
   const columns = [];
   let last = -1;
@@ -55,14 +56,14 @@ function join(before, next, aside) {
   return `M${from} ${bottom - 14}V${bottom + 2}Q${from} ${bottom + 12} ${from + 10} ${bottom + 12}H${channel - 10}Q${channel} ${bottom + 12} ${channel} ${bottom + 2}V${top - 2}Q${channel} ${top - 12} ${channel + 10} ${top - 12}H${to - 10}Q${to} ${top - 12} ${to} ${top - 2}V${top + 2}`;
 }
 
-// What a folded block shows: its frame, its title, and the residual stream through it.
+// A folded block: its frame, its title, and the residual stream through it.
 function foldedScene(block) {
   const frame = block.scene.find((primitive) => primitive.type === "rect" && primitive.class === "block");
   const words = block.scene.filter((primitive) => /^(block-title|block-about|badge)/.test(primitive.class ?? ""));
   return [{ ...frame, h: FOLDED }, ...words, { type: "path", d: `M${RESIDUAL_X} 2V${FOLDED}`, class: "residual-stream" }];
 }
 
-// The control at the corner of a block that folds and unfolds it.
+// The button at a block's corner that folds and unfolds it.
 function foldButton(placed, block) {
   const label = `${placed.folded ? "Unfold" : "Fold"} ${block.title}`;
   const toggle = () => {

@@ -1,4 +1,4 @@
-// Zoom and pan: a scale and a shift of the world within the canvas.
+// Zoom and pan: scale and translation of the world within the canvas.
 const camera = { x: 0, y: 0, k: 1, fitted: "width" };
 
 function applyCamera() {
@@ -7,7 +7,8 @@ function applyCamera() {
   markMap();
 }
 
-// Inside another page the wheel and fingers scroll that page, until the drawing was pressed.
+// In a frame, wheel and touch scroll the outer page until the user presses the drawing. Otherwise
+// the drawing would trap the reader.
 const embedded = window.parent !== window;
 let active = !embedded;
 function setActive(on) {
@@ -21,7 +22,7 @@ function canvasSize() {
 }
 const clampZoom = (k) => Math.min(4, Math.max(0.05, k));
 
-// Zooms by a factor with the point (x, y) of the canvas held still.
+// Zooms by a factor around the point (x, y) of the canvas, which does not move.
 function zoomBy(factor, x, y) {
   const k = clampZoom(camera.k * factor);
   camera.x = x - ((x - camera.x) * k) / camera.k;
@@ -37,7 +38,7 @@ function zoomMiddle(factor) {
 function fit(what) {
   const view = arranged;
   const { w, h } = canvasSize();
-  // labels stay readable: what is wider is panned
+  // Not below the readable scale: wider drawings are panned.
   if (what === "width") camera.k = Math.max(READABLE, Math.min(w / view.width, 1.15));
   else if (what === "height") camera.k = clampZoom(Math.min(h / view.height, 1.15));
   else camera.k = 1;
@@ -52,7 +53,7 @@ function panBy(dx, dy) {
   camera.fitted = null;
   applyCamera();
 }
-// Brings an element of the world into sight, if it is not.
+// Pans until an element of the world is visible.
 function reveal(element) {
   const box = element.getBoundingClientRect();
   const frame = $("canvas").getBoundingClientRect();
@@ -113,7 +114,7 @@ function startCamera() {
   };
   canvas.addEventListener("pointerup", lift);
   canvas.addEventListener("pointercancel", lift);
-  // ignore the click that ends a drag
+  // Ignores the click that ends a drag.
   canvas.addEventListener("click", (event) => moved > 4 && (event.stopPropagation(), event.preventDefault()), true);
   let width = canvasSize().w;
   new ResizeObserver(() => {

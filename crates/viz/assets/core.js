@@ -1,4 +1,4 @@
-// What every part of the page uses: the data, the state, and how things are made and written.
+// Shared by all parts of the page: data, state, element construction and number formats.
 const $ = (id) => document.getElementById(id);
 const read = (id) => JSON.parse($(id).textContent);
 const drawing = read("drawing");
@@ -8,7 +8,7 @@ const fileInfo = read("file-info");
 
 const state = {
   stage: wanted.stage,
-  pass: null, // the last pass that ran, where the stage is "ir"
+  pass: null, // for stage "ir": the last pass that ran
   formulation: wanted.formulation,
   bucket: wanted.bucket,
   cached: 4096,
@@ -19,7 +19,7 @@ const state = {
   parity: read("parity"),
 };
 
-// Parts of the page that show the state; each is called with the names of what changed.
+// Functions that update the page. Each is called with the names of the changed fields.
 const watchers = [];
 function change(patch) {
   const changed = Object.keys(patch).filter((key) => state[key] !== patch[key]);
@@ -27,7 +27,7 @@ function change(patch) {
   if (changed.length > 0) for (const watcher of watchers) watcher(changed);
 }
 
-// Elements are made, never parsed from text: a name in a model file stays a name.
+// Elements are created and never parsed from text, so a name in a model file cannot become markup.
 function fill(element, attributes, children) {
   for (const [key, value] of Object.entries(attributes ?? {})) {
     if (key.startsWith("on")) element.addEventListener(key.slice(2), value);
@@ -42,7 +42,7 @@ const html = (tag, attributes, ...children) => fill(document.createElement(tag),
 const SVG = "http://www.w3.org/2000/svg";
 const svg = (tag, attributes, ...children) => fill(document.createElementNS(SVG, tag), attributes, children);
 
-// A number below 1000 in three figures.
+// A number below 1000 with three significant figures.
 function figures(n) {
   const digits = Math.abs(n) >= 99.95 ? 0 : Math.abs(n) >= 9.995 ? 1 : 2;
   return n.toFixed(digits);
@@ -67,10 +67,10 @@ function viewOf(source, stage, formulation, bucket, pass = null) {
   );
 }
 const currentView = () => viewOf(drawing, state.stage, state.formulation, state.bucket, state.pass);
-// The plan that belongs to what is shown, for costs and memory.
+// The plan of the current formulation and bucket, for costs and memory.
 const currentPlan = () => viewOf(drawing, "plan", state.formulation, state.bucket);
 
-// Bytes and operations of one operation in one layer, with the cache as full as the page says.
+// Bytes and FLOPs of one operation in one layer, with `cached` tokens in the cache.
 function costOf(operation, cached = state.cached) {
   const cost = operation.cost;
   if (!cost) return null;
@@ -81,7 +81,8 @@ function costOf(operation, cached = state.cached) {
   };
 }
 
-// What a whole plan costs: each row takes one attention path.
+// The cost of a whole plan. Each row takes one attention path, so the other one's operations are
+// skipped.
 function totalOf(source, view, cached = state.cached) {
   const total = { weight: 0, cache: 0, flops: 0, operations: 0 };
   for (const placed of view.blocks) {
@@ -98,7 +99,7 @@ function totalOf(source, view, cached = state.cached) {
   return total;
 }
 
-// What a model is called: by itself, or by its file.
+// The model's name, or its file's name without one.
 function titleOf(source) {
   const file = source.model.file.split(/[\\/]/).pop();
   return source.model.name ?? (file === "config.json" ? `${source.model.config.architecture} (config.json)` : file);
@@ -109,7 +110,7 @@ function say(text) {
 }
 
 function table(head, rows, classes = []) {
-  // a column without a name has no header
+  // A column without a name gets a plain cell, because a header needs a text.
   const cell = (tag, value, i) => (tag === "th" && value === "" ? html("td", { class: classes[i] }) : html(tag, { class: classes[i], scope: tag === "th" ? "col" : null }, value));
   return html(
     "table",

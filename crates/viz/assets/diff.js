@@ -81,7 +81,7 @@ function totals(a, b) {
   );
 }
 
-// Blocks of the same place: before the layers, each kind of layers in turn, after them.
+// Pairs of corresponding blocks: before the layers, each kind of layers, and after them.
 function blockDiffs(a, b) {
   const list = (side) => side.view.blocks.map((placed) => side.source.blocks[placed.block]);
   const key = (block) => (block.layers.length > 0 ? block.subtitle.replace(/\d+/g, "") : block.title);
@@ -126,7 +126,7 @@ function diffRow(sa, sb, x, y) {
   return row;
 }
 
-// The longest common subsequence by key, with what is on one side only in between.
+// The longest common subsequence by key, with the elements of only one side in between.
 function align(left, right, key) {
   const [n, m] = [left.length, right.length];
   const best = Array.from({ length: n + 1 }, () => new Uint16Array(m + 1));

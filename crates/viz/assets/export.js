@@ -1,4 +1,4 @@
-// Saves the drawing as it is shown: as SVG, or as PNG at twice its size.
+// Saves the current drawing as SVG, or as PNG at twice its size.
 const MAX_SIDE = 16_000; // pixels that browsers draw
 const MAX_AREA = 100e6;
 

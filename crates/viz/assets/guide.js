@@ -1,4 +1,4 @@
-// How to read the drawing, and what the choices above it mean.
+// The guide: how to read the drawing, and what its options mean.
 function startGuide() {
   const guide = $("guide");
   const entry = (name, about) => html("p", {}, html("strong", {}, `${name}. `), about);
@@ -24,7 +24,7 @@ function startGuide() {
   $("guide-button").addEventListener("click", () => guide.showModal());
 }
 
-// What is chosen now, in words.
+// Describes the current options in words.
 function explain() {
   const stage = STAGES.find(({ key }) => key === state.stage);
   const parts = [`${stage.name}: ${stage.about}`];

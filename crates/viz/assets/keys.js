@@ -27,7 +27,7 @@ function startKeys() {
     if (help.open || $("guide").open || event.ctrlKey || event.metaKey || event.altKey) return;
     const field = event.target.closest("input, select, textarea");
     if (event.key === "Escape") {
-      // a search field would empty itself without a word
+      // Otherwise the browser clears a search field by itself.
       event.preventDefault();
       escape(field);
       return;

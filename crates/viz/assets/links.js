@@ -1,4 +1,4 @@
-// The address of the page names what it shows, so that a view or an operation can be linked to.
+// The page's address names the current view and operation, so that both can be linked to.
 const LINKED = ["tab", "stage", "pass", "formulation", "bucket"];
 
 function linkTo(patch = {}) {
@@ -9,7 +9,7 @@ function linkTo(patch = {}) {
   return `#${parameters}`;
 }
 
-// What an address says, as far as this drawing has it.
+// The state that an address names. Values that this drawing lacks are ignored.
 function readLink(hash) {
   const parameters = new URLSearchParams(hash.replace(/^#/, ""));
   const patch = {};
@@ -27,7 +27,7 @@ function startLinks() {
     try {
       history.replaceState(null, "", linkTo());
     } catch {
-      // a frame may not be allowed to
+      // Some frames may not change the history. The page works without links there.
     }
   });
   addEventListener("hashchange", () => change(readLink(location.hash)));

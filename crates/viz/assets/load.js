@@ -1,4 +1,4 @@
-// A JSON file chosen in the page: checked, kept in the state, or refused with a reason.
+// Loads a JSON file that the user chooses: checks it and stores it in the state, or shows the problem.
 function fileLoader(key, label, check, refusal) {
   const input = html("input", { type: "file", accept: ".json,application/json", id: `${key}-file` });
   const problem = html("p", { id: `${key}-error`, role: "alert", class: "problem" });
@@ -30,7 +30,7 @@ function fileLoader(key, label, check, refusal) {
 const isObject = (value) => value !== null && typeof value === "object" && !Array.isArray(value);
 const listOf = (value) => (Array.isArray(value) ? value : []);
 const textOf = (value) => (typeof value === "string" ? value : "");
-// A finite number of a loaded file, or null: JSON writes NaN and infinity as null.
+// A finite number of a loaded file, or null. JSON writes NaN and infinity as null.
 const numberOf = (value) => (typeof value === "number" && Number.isFinite(value) ? value : null);
 const orDash = (value, write) => (value === null ? "–" : write(value));
 // Four significant figures.

@@ -1,4 +1,4 @@
-// Start: what the page is about, its tabs, and what is painted when something changes.
+// Start of the page: its title, its tabs, and what is rendered after a change.
 function startHeader() {
   const model = drawing.model;
   $("name").textContent = titleOf(drawing);
@@ -38,14 +38,14 @@ function markTabs() {
     $(`tab-${tab}`).setAttribute("tabindex", on ? 0 : -1);
     $(`${tab}-tab`).hidden = !on;
   }
-  // stage, formulation and rows choose a plan, and these tabs show none
+  // These tabs show no plan, so they need no stage, formulation or bucket.
   const without = ["weights", "tokenizer", "parity"].includes(state.tab);
   $("options").hidden = without;
   $("bar").hidden = without || !optionsOpen;
   $("options").setAttribute("aria-expanded", String(optionsOpen));
 }
 
-// Inside another page, and in a small window, the room is the drawing's.
+// In a frame or a small window, options start closed to leave room for the drawing.
 let optionsOpen = !embedded && innerWidth > 860 && innerHeight >= 900;
 function startOptions() {
   document.body.classList.toggle("embedded", embedded);
@@ -118,5 +118,5 @@ explain();
 renderView();
 fit("width");
 startLinks();
-// when the drawing stood: the browser test reads it
+// Marks the end of the first rendering, which the browser test measures.
 performance.mark("latent-drawn");

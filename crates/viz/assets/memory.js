@@ -38,7 +38,7 @@ function renderMemory() {
 
 const nameOf = (key) => drawing.formulations.find((card) => card.key === key).name;
 
-// The KV layers of a plan, one for each block that has layers.
+// The KV layers of a plan, one per block that has layers.
 function kvLayersOf(view) {
   const kvLayers = [];
   for (const placed of view.blocks) {
@@ -109,7 +109,7 @@ function arenaChart(view, memory) {
   );
 }
 
-// The colour of each value: that of the operation which makes it.
+// The colour of each value is that of the operation that produces it.
 function familiesOf(view) {
   const families = new Map();
   view.blocks.forEach((placed, i) => {

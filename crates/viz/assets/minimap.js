@@ -1,4 +1,5 @@
-// The whole drawing in a corner, with a frame around what is in sight; pressing or dragging in it goes there.
+// The whole drawing in a corner, with a frame around the visible part. Pressing or dragging in it
+// moves the view.
 const MAP = 150; // longest side in pixels
 
 function renderMap() {
@@ -15,7 +16,7 @@ function renderMap() {
   markMap();
 }
 
-// Shown only while a part of the drawing is out of sight.
+// The map is hidden while the whole drawing is visible.
 function markMap() {
   const frame = $("map-frame");
   if (!frame) return;

@@ -1,4 +1,4 @@
-// What is known of the selected operation.
+// Details of the selected operation.
 function renderPanel() {
   const panel = $("panel");
   panel.hidden = state.selected === null || state.tab !== "drawing";
@@ -101,7 +101,7 @@ function bindingPart(binding, title) {
   );
 }
 
-// What the operation becomes there, in one layer.
+// The device's kernel calls for the operation in one layer.
 function callTable(kernels) {
   const rows = kernels.map((call) => [
     html("span", { class: "mono" }, call.kernel),
@@ -112,7 +112,7 @@ function callTable(kernels) {
   ]);
   const head = ["kernel", "calls", "workgroups × threads", "workgroup memory", "bank conflicts"];
   const align = ["", "n", "n", "n", "n"];
-  // where the driver says what it has compiled
+  // Only some drivers report instructions and registers.
   if (kernels.some((call) => call.instructions !== undefined)) {
     head.push("instructions", "registers");
     align.push("n", "n");

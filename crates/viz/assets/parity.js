@@ -66,7 +66,7 @@ function parityParts(parity) {
   ];
 }
 
-// Errors on a logarithmic scale; what is exact stands on the lowest line.
+// Errors on a logarithmic scale. Exact values are on the lowest line.
 function parityChart(points, level) {
   const [left, right, top, bottom, high] = [64, 16, 16, 34, 240];
   const step = Math.max(3, Math.min(12, 1000 / Math.max(1, points.length)));

@@ -1,4 +1,4 @@
-// Stepping through the passes: circuit, IR, the IR after each pass, plan.
+// Steps through the passes: circuit, IR, the IR after each pass, plan.
 const STEPS = [
   { stage: "circuit", pass: null, name: "circuit", about: "" },
   { stage: "ir", pass: null, name: "IR, no pass", about: "" },
@@ -26,7 +26,7 @@ function markPass() {
   $("pass-next").disabled = at === STEPS.length - 1;
 }
 
-// Marks what the pass changed, and says it in words.
+// Marks the operations that the pass changed, and describes the change.
 function renderChanges(view) {
   const note = $("pass-note");
   note.hidden = !view.pass;

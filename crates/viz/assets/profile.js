@@ -16,7 +16,7 @@ function profileStep() {
 const inBlock = (phase, block) =>
   phase.layers === null ? block.layers.length === 0 : block.layers.some(([first, last]) => phase.layers[0] <= last && phase.layers[1] >= first);
 
-// The share of a step that an operation's phase took; none where the profile has no such phase.
+// The share of a step's time that an operation's phase took; null if the profile has no such phase.
 function shareOf(step, item) {
   const words = item.data.op === "split" ? null : item.data.weights?.length > 0 ? `${item.data.op} ${item.data.title.slice(item.data.op.length + 1).replaceAll(" + ", "+")}` : item.data.op;
   const block = drawing.blocks[item.block];
@@ -82,7 +82,8 @@ function familyOfWords(words) {
   return "sum";
 }
 
-// Operations per second over operations per byte, both logarithmic, under the roof of the machine.
+// A roofline: operations per second over operations per byte, both logarithmic, under the machine's
+// limits.
 function rooflineChart(step, limits, title) {
   const width = 1080;
   const height = 400;
@@ -116,7 +117,7 @@ function rooflineChart(step, limits, title) {
   if (limits.f16_macs > 0) roof((2 * limits.f16_macs) / 1e9, "f16", true);
   const slant = 10 ** (x0 + 0.35);
   parts.push(svg("text", { x: x(slant) + 8, y: y(slant * bandwidth) + 16, class: "tick" }, `memory ${figures(bandwidth)} GB/s`));
-  // names of the costliest, each on a line of its own
+  // Names of the costliest phases, each on its own line.
   const named = [...points].sort((a, b) => b.phase.share - a.phase.share).slice(0, 6).sort((a, b) => b.y - a.y);
   const lines = new Map();
   let above = 0;

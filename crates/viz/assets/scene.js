@@ -1,4 +1,4 @@
-// From primitives to SVG elements.
+// Converts primitives to SVG elements.
 function renderPrimitive(primitive, enter) {
   switch (primitive.type) {
     case "rect":

@@ -1,5 +1,6 @@
-// The timelines of profiled steps in the Trace Event Format, which Perfetto opens; `latent profile --trace FILE` writes the same. The
-// profile has the slices: [thread, phase, layer, begin, work, wait, operations], times in microseconds.
+// Timelines of profiled steps in the Trace Event Format, which Perfetto opens.
+// `latent profile --trace FILE` writes the same. Slices of a profile are
+// [thread, phase, layer, begin, work, wait, operations], with times in microseconds.
 const hasTimeline = (step) => isObject(step.timeline) && listOf(step.timeline.slices).length > 0;
 
 function timelineOf(steps) {
@@ -33,7 +34,7 @@ function sliceEvents(pid, step, [thread, at, layer, begin, work, wait, operation
 
 const THREADS = 16; // rows of the chart; the saved timeline has all threads
 
-// A row per thread: its work in the colours of the operations, and its waits at barriers.
+// One row per thread: work in the colours of the operations, and waits at barriers.
 function timelineChart(step, title) {
   const slices = step.timeline.slices.filter((slice) => [0, 1, 3, 4, 5].every((at) => numberOf(slice?.[at]) !== null) && isObject(step.phases[slice[1]]));
   const threads = [...new Set(slices.map(([thread]) => thread))].sort((a, b) => a - b);

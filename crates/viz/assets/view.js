@@ -1,12 +1,13 @@
-// The drawing: blocks of the chosen view, and pointing at their operations.
+// The drawing: the blocks of the current view, and selection of their operations.
 const shown = []; // {element, block, operation, data} in the order of reading
 
-// Boxes are measured for what is put on them, which a hidden tab does not allow: then the view is rendered when it is shown.
+// False if the view was rendered while its tab was hidden. `getBBox` measures nothing there, so the
+// view is rendered again when the tab is shown.
 let measured = true;
 
 let arranged = { width: 1, height: 1, blocks: [], joins: [] };
 
-// Places the blocks anew, where the window or what is folded has changed.
+// Arranges the blocks again after the window's size or the folded blocks changed.
 function redraw() {
   renderView();
   search();
@@ -55,7 +56,7 @@ function markSelected() {
   }
 }
 
-// One operation at a time can be reached with the tab key; arrows go on from there.
+// Only one operation is in the tab order; arrow keys move from it to the others.
 function rove(element) {
   for (const item of shown) item.element.setAttribute("tabindex", item.element === element ? 0 : -1);
 }
@@ -69,7 +70,7 @@ function stepFocus(from, step) {
   reveal(next.element);
 }
 
-// Shares of the time of a step on the operations that took it.
+// Labels operations with their share of the step's time.
 function renderHeat(view) {
   if (view.stage !== "plan" || !state.profile) return;
   const step = profileStep();
@@ -94,7 +95,7 @@ const STAGES = [
   { key: "plan", name: "Plan", about: "after all passes: phases between barriers, a kernel for every operation." },
 ];
 
-// Choices of stage, formulation and batch.
+// The options: stage, formulation and batch.
 function startChoices() {
   const segments = (id, cards) => {
     const buttons = cards.map((card) =>
@@ -131,7 +132,7 @@ function markChoices() {
       const on = button.dataset.key === state[id];
       button.setAttribute("aria-checked", on);
       button.setAttribute("tabindex", on ? 0 : -1);
-      // circuit and IR come before formulations and buckets
+      // The circuit and the IR before any pass do not depend on formulation and bucket.
       button.disabled = id !== "stage" && state.stage !== "plan" && state.pass === null && state.tab === "drawing";
     }
   }

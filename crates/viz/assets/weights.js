@@ -1,4 +1,4 @@
-// The weights by type: sizes from the drawing, and statistics as `latent verify --weights --json` prints them.
+// Weights by type: sizes from the drawing, and the statistics of `latent verify --weights --json`.
 const isWeights = (value) => isObject(value) && Array.isArray(value.tensors) && value.tensors.every((tensor) => isObject(tensor) && typeof tensor.name === "string" && typeof tensor.type === "string" && "rms" in tensor);
 const MAX_TENSORS = 400; // rows of a table of tensors
 
@@ -15,7 +15,7 @@ function renderWeights() {
   $("weights-tab").replaceChildren(html("div", { class: "page" }, ...parts));
 }
 
-// Bytes of each type in the weights that plans use.
+// Bytes per type of the weights that plans use.
 function storedParts() {
   const types = new Map();
   for (const weight of drawing.weights) {
@@ -41,7 +41,7 @@ function meter(share) {
 const problemsOf = (tensor) => [...listOf(tensor.wrong), ...listOf(tensor.odd)].map((text) => (typeof text === "string" ? text : JSON.stringify(text)));
 const elementsOf = (tensor) => listOf(tensor.shape).reduce((product, n) => product * (numberOf(n) ?? 0), 1);
 
-// Statistics of many tensors as one: extremes, and means weighted by elements.
+// Combined statistics of several tensors: extremes, and means weighted by elements.
 function pooled(tensors) {
   const sum = { tensors: tensors.length, elements: 0, weighed: 0, mean: 0, square: 0, zeros: 0, min: null, max: null, bad: 0, problems: 0 };
   for (const tensor of tensors) {
@@ -83,7 +83,7 @@ function statisticsParts(file) {
 
 const figuresOf = (of) => [orDash(of.min, short), orDash(of.max, short), orDash(of.mean, short), orDash(of.rms, short), orDash(of.zeros, (n) => `${(100 * n).toFixed(2)} %`)];
 
-// Filled when it is opened: a large model has tens of thousands of tensors.
+// Filled when it is opened, because a large model has tens of thousands of tensors.
 function tensorList(name, tensors) {
   const details = html("details", {}, html("summary", {}, `${name}: ${whole(tensors.length)} ${tensors.length === 1 ? "tensor" : "tensors"}`));
   details.addEventListener("toggle", () => {

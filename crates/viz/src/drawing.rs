@@ -1,4 +1,4 @@
-//! Draws a model: circuit, IR, and a plan for each formulation and bucket.
+//! Builds a drawing: circuit, IR, and a plan for each formulation and bucket.
 
 use crate::build::blocks::blocks_of;
 use crate::build::builder::{Builder, ViewInput};
@@ -79,7 +79,7 @@ impl Drawing {
     /// Draws every stage, formulation and batch bucket.
     ///
     /// # Errors
-    /// What is wrong with the file's tensors, or which kernel is missing.
+    /// Missing or wrong tensors, or a missing kernel.
     pub fn make(
         circuit: &Circuit,
         config: &ModelConfig,
@@ -90,7 +90,7 @@ impl Drawing {
         Drawing::on_device(circuit, config, tensors, target, (options, &DeviceRuns::default()))
     }
 
-    /// The same with what operations become on a device.
+    /// Like [`make`](Self::make), with the kernel calls of operations on a device.
     pub fn on_device(
         circuit: &Circuit,
         config: &ModelConfig,
@@ -98,13 +98,16 @@ impl Drawing {
         target: &BackendTarget,
         (options, runs): (&Options, &DeviceRuns),
     ) -> Result<Drawing, GraphError> {
+        // The head needs the rows after the last layer, and the embedding those before the first.
         let whole = options.layers == (0..config.layers);
         let embed = options.layers.start == 0;
         let span = match options.mtp {
             true => ModelSpan::whole_mtp(circuit, config)?,
+            // A rank's own layers.
             false if config.part.is_some() => ModelSpan::backbone(config),
             false => ModelSpan { embed, layers: options.layers.clone(), head: whole, mtp: false },
         };
+        // Built once; every formulation and bucket starts from it.
         let ir = Ir::build_with(circuit, config, &span, tensors)?;
         let mut builder = Builder::new(circuit, config, target, (options, runs))?;
         let mut views = vec![circuit_view(&mut builder, tensors.naming())?, ir_view(&mut builder, &ir)];
@@ -122,10 +125,12 @@ impl Drawing {
                 for view in pass_views(&mut builder, &ir, &wanted)? {
                     views.push(DrawingView { formulation, bucket: key, ..view });
                 }
+                // The plan runs the target's own passes, so it can differ from the last pass view.
                 let plan = Plan::from_ir(ir.clone(), config, target, &wanted)?;
                 views.push(DrawingView { formulation, bucket: key, ..plan_view(&mut builder, &plan, *mla) });
             }
         }
+        // Only formulas of operations that occur; "cache" explains the cylinders.
         let used = builder.blocks.iter().flat_map(|block| &block.operations).map(|operation| operation.op);
         let operations = formulas::of(config, used.chain(["cache"]));
         Ok(Drawing {
@@ -149,7 +154,8 @@ impl Drawing {
         })
     }
 
-    /// The view of a stage; for a plan, of a formulation and a bucket too. The IR is the one before all passes.
+    /// The view of a stage, and for a plan of a formulation and a bucket. The IR is the one before
+    /// all passes.
     pub fn view(&self, stage: &str, formulation: &str, bucket: &str) -> Option<&DrawingView> {
         self.views.iter().find(|view| {
             view.stage == stage
@@ -160,7 +166,8 @@ impl Drawing {
     }
 }
 
-/// The formulations that the cache type can store. An adapter of kv_b has no expanded cache.
+/// The formulations that the cache type can store. With an adapter of kv_b the expanded cache is
+/// not supported.
 fn formulations(
     options: &Options,
     ir: &Ir,
@@ -193,6 +200,7 @@ fn summary(
         name: config.name.clone(),
         about: circuit.about.clone(),
         assumed: options.assumed,
+        // The IR has every weight once, also a tied embedding.
         parameters: ir.weights.iter().map(|w| w.elements() as u64).sum(),
         weight_bytes: ir.weights.iter().map(|w| w.bytes() as u64).sum(),
         crossover: crossover(&config.attention),
@@ -202,6 +210,7 @@ fn summary(
 
 fn circuit_view(builder: &mut Builder<'_>, naming: TensorNaming) -> Result<DrawingView, GraphError> {
     let made = circuit::blocks(builder, naming)?;
+    // A circuit has no phases.
     let placed: Vec<_> = made.into_iter().map(|index| (index, 0)).collect();
     Ok(DrawingView { stage: "circuit", ..arrange::view(&builder.blocks, &placed) })
 }
@@ -238,12 +247,13 @@ fn pass_views(
 
 fn plan_view(builder: &mut Builder<'_>, plan: &Plan, mla: MlaChoice) -> DrawingView {
     let rows = plan.max_rows;
-    // the choice of the engine, by the new rows of a sequence
+    // As the engine chooses, for one sequence with all rows of the bucket.
     let path = match mla {
         MlaChoice::Auto if rows >= crossover(&builder.config.attention).unwrap_or(2) => AttentionPath::Naive,
         MlaChoice::Auto => AttentionPath::Absorbed,
         _ => AttentionPath::All,
     };
+    // Costs per cached row are stored separately, so the page can show any context.
     let step = StepWorkload { rows, past_len: 0, sequences: 1, cache: builder.options.bind.cache, path };
     let input =
         ViewInput { ir: &plan.ir, phases: Some(&plan.phases), step: Some(step), bucket: Some(plan.bucket) };

@@ -1,8 +1,9 @@
-//! The drawing of a model: circuit, IR and plans as block diagrams with details of every operation.
+//! Draws a model: circuit, IR and plans as block diagrams with details of every operation.
 //!
-//! [`Drawing::make`] runs the passes for every formulation and batch bucket, folds layers of one structure into blocks, lays
-//! them out, and explains each kernel. The result is data: [`Drawing::page`] wraps it into one HTML file,
-//! [`Drawing::svg`] writes a view as SVG, and its JSON is described by `docs/graph.schema.json`.
+//! [`Drawing::make`] runs the passes for every formulation and batch bucket, folds layers of equal
+//! structure into blocks, lays them out, and explains each kernel. The result is data:
+//! [`Drawing::page`] wraps it into one HTML file, [`Drawing::svg`] writes a view as SVG, and
+//! `docs/graph.schema.json` describes its JSON.
 
 #![forbid(unsafe_code)]
 

@@ -8,14 +8,14 @@ use std::ops::Range;
 pub struct Options {
     /// Precision, ISA and cache type.
     pub bind: BindOptions,
-    /// The most rows of one step.
+    /// Maximum rows of one step.
     pub max_batch_tokens: usize,
-    /// The layers to draw; embedding and head only with all layers.
+    /// The layers to draw. Embedding and head are drawn only with all layers.
     pub layers: Range<usize>,
-    /// Draw the stages of the MTP layer in the place of the layers.
+    /// Draw the stages of the MTP layer instead of the layers.
     pub mtp: bool,
     /// The assumed weight format, if no file has weights.
     pub assumed: Option<&'static str>,
-    /// Whether boxes name kernels. They depend on the machine, so documents leave them out.
+    /// Whether boxes name kernels. Kernels depend on the machine, so documents omit them.
     pub kernels: bool,
 }

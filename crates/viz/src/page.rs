@@ -7,7 +7,8 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use sha2::{Digest, Sha256};
 
-/// The script, in dependency order.
+/// The script's files in dependency order.
+// Concatenated without a bundler, so that building needs no JavaScript tools.
 const SCRIPT: [&str; 22] = [
     include_str!("../assets/core.js"),
     include_str!("../assets/scene.js"),
@@ -46,7 +47,7 @@ pub struct InitialView {
     pub bucket: String,
 }
 
-/// What a page contains besides the drawing.
+/// Contents of a page in addition to the drawing.
 #[derive(Clone, Debug, Default)]
 pub struct PageOptions<'a> {
     pub wanted: InitialView,
@@ -69,15 +70,19 @@ impl Drawing {
     /// A number of the drawing that JSON cannot represent (none is ever infinite).
     pub fn page(&self, options: &PageOptions<'_>) -> serde_json::Result<String> {
         let name = self.model.name.as_deref().unwrap_or(&self.model.file);
+        // One function scope: nothing of the page is reachable from the global object.
         let script = unix(&format!("\"use strict\";\n(() => {{\n{}}})();\n", SCRIPT.concat()));
         let style = unix(&style::of_page());
-        // the two hashes allow exactly this script and this style: markup injected through a name cannot run
+        // The two hashes allow exactly this script and this style, so markup injected through a
+        // name cannot run.
         let policy = format!(
             "default-src 'none'; script-src '{}'; style-src '{}'; img-src data:; base-uri 'none'; form-action 'none'",
             hash(&script),
             hash(&style)
         );
         let data = [
+            // Data elements and not literals in the script, so that the script's hash is the same
+            // for every model.
             ("drawing", data(&serde_json::to_string(self)?)),
             ("wanted", data(&serde_json::to_string(&options.wanted)?)),
             ("profile", data(&serde_json::to_string(&options.profile)?)),
@@ -101,8 +106,8 @@ impl Drawing {
     }
 }
 
-/// A page without scripts, in the colours of the drawing: `body` is markup, in which names have gone through [`escape`]; `style` adds to the
-/// style sheet of SVG texts.
+/// A page without scripts, in the colours of the drawing. `body` is markup in which names are
+/// escaped by [`escape`]; `style` is added to the style sheet of SVG texts.
 pub fn static_page(title: &str, style: &str, body: &str) -> String {
     let style = unix(&format!("{}{style}", style::of_report()));
     let policy =
@@ -116,7 +121,8 @@ pub fn static_page(title: &str, style: &str, body: &str) -> String {
     )
 }
 
-/// JSON escaped for a script element: it contains no character of markup.
+/// Escapes JSON for a script element, so that it contains no markup characters. U+2028 and U+2029
+/// end a line in older JavaScript.
 fn data(json: &str) -> String {
     let mut safe = String::with_capacity(json.len());
     for c in json.chars() {
@@ -132,7 +138,7 @@ fn data(json: &str) -> String {
     safe
 }
 
-/// Line ends as browsers normalize them: the hashes are of these, also in a checkout with CRLF.
+/// Normalizes line ends as browsers do before hashing, for checkouts with CRLF.
 fn unix(text: &str) -> String {
     text.replace("\r\n", "\n")
 }
@@ -148,7 +154,7 @@ mod tests {
 
     #[test]
     fn the_policy_names_scripts_as_browsers_do() {
-        // the digest that every browser computes for an empty script
+        // The digest that every browser computes for an empty script.
         assert_eq!(hash(""), "sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU=");
     }
 

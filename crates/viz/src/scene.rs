@@ -1,9 +1,10 @@
-//! The scene: a few kinds of primitives with CSS classes, written as SVG here and by the page's script.
+//! The scene: a few kinds of primitives with CSS classes, rendered as SVG here and by the page's
+//! script.
 
 use serde::Serialize;
 use std::fmt::Write;
 
-/// One primitive. `scene.css` styles the classes; text is never markup.
+/// One primitive. `scene.css` styles the classes. Text is never markup.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "type")]
 pub enum Primitive {
@@ -18,6 +19,7 @@ pub enum Primitive {
         /// Height.
         h: f64,
         /// Radius of the corners.
+        // Most rectangles have sharp corners; omitting 0 shortens the JSON.
         #[serde(skip_serializing_if = "is_zero")]
         r: f64,
         /// CSS classes.
@@ -57,7 +59,8 @@ fn is_zero(number: &f64) -> bool {
     *number == 0.0
 }
 
-/// To a tenth, finer than a screen shows.
+/// Rounds to a tenth, finer than a screen shows. It shortens the JSON, and equal blocks compare
+/// equal.
 pub(crate) fn round(number: f64) -> f64 {
     (number * 10.0).round() / 10.0
 }
@@ -77,7 +80,7 @@ impl Primitive {
 
     /// Appends it as SVG.
     pub(crate) fn write(&self, out: &mut String) {
-        // writing to a String cannot fail
+        // Writing to a `String` cannot fail.
         let _ = match self {
             Primitive::Rect { x, y, w, h, r, class } => writeln!(
                 out,
@@ -91,6 +94,7 @@ impl Primitive {
                 writeln!(out, "<path d=\"{}\" class=\"{}\"/>", escape(d), escape(class))
             }
             Primitive::Operation { class, label, children, .. } => {
+                // The title is the accessible name, and a tooltip in browsers.
                 let _ = writeln!(out, "<g class=\"{}\"><title>{}</title>", escape(class), escape(label));
                 children.iter().for_each(|child| child.write(out));
                 writeln!(out, "</g>")
@@ -99,7 +103,8 @@ impl Primitive {
     }
 }
 
-/// Escapes text for XML and HTML, in elements and quoted attributes. Control characters, which XML forbids, become question marks.
+/// Escapes text for XML and HTML, in elements and quoted attributes. Control characters, which XML
+/// forbids, become question marks. Names come from untrusted files.
 pub fn escape(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for c in text.chars() {

@@ -3,10 +3,13 @@
 const SCENE: &str = include_str!("../assets/scene.css");
 const LIGHT: &str = include_str!("../assets/light.css");
 const DARK: &str = include_str!("../assets/dark.css");
+// Controls and panels, which SVG files do not have.
 const PAGE: &str = include_str!("../assets/page.css");
 
 /// The style of an SVG file, light or dark by the reader's preference.
 pub(crate) fn of_svg() -> String {
+    // Variables are scoped to the class, because a document may inline several SVG files next to
+    // other styles.
     format!(
         "svg.latent {{\n{LIGHT}}}\n@media (prefers-color-scheme: dark) {{ svg.latent {{\n{DARK}}} }}\n{SCENE}"
     )
@@ -22,6 +25,7 @@ pub(crate) fn of_report() -> String {
 
 /// The style of the page, light or dark by the reader's preference or choice.
 pub(crate) fn of_page() -> String {
+    // `data-theme` is the user's choice in the page. It overrides the preference both ways.
     format!(
         ":root {{ color-scheme: light;\n{LIGHT}}}\n\
          @media (prefers-color-scheme: dark) {{ :root:not([data-theme=light]) {{ color-scheme: dark;\n{DARK}}} }}\n\

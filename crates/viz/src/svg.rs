@@ -1,4 +1,4 @@
-//! A view as a standalone SVG file for documents: light or dark by the reader's preference.
+//! A view as a standalone SVG file for documents, light or dark by the reader's preference.
 
 use crate::data::{Drawing, DrawingView};
 use crate::scene::escape;
@@ -16,7 +16,7 @@ impl Drawing {
             view.formulation.map_or(String::new(), |form| format!(", {form} formulation"))
         );
         let mut out = String::new();
-        // writing to a String cannot fail
+        // Writing to a `String` cannot fail.
         let _ = write!(
             out,
             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" width=\"{width}\" \
@@ -25,6 +25,7 @@ impl Drawing {
             escape(&title),
             style::of_svg()
         );
+        // The residual stream between blocks first, so that blocks are drawn over it.
         view.scene.iter().for_each(|primitive| primitive.write(&mut out));
         for placed in &view.blocks {
             let _ = writeln!(out, "<g transform=\"translate({} {})\">", placed.x, placed.y);

@@ -1,4 +1,4 @@
-//! The drawing of a model: its JSON against the published schema, and what it says of real sizes.
+//! The drawing of a model: its JSON against the published schema, and its numbers for real sizes.
 
 #[path = "../../graph/tests/config_support/mod.rs"]
 mod config_support;
@@ -16,7 +16,7 @@ use latent_viz::{
 };
 use serde_json::Value;
 
-/// A table as `kernels` has it, in small: one form of everything, and products in three.
+/// A small table like that of `kernels`: one kernel per operation, and three for products.
 fn kernels() -> Vec<KernelContract> {
     let plain = |op, tier, name| KernelContract {
         op,
@@ -101,12 +101,12 @@ fn find<'a>(blocks: &[&'a DrawingBlock], title: &str) -> &'a DrawingOperation {
 }
 
 #[test]
-fn the_json_is_what_the_schema_says() {
+fn json_matches_the_schema() {
     let schema = include_str!("../../../docs/graph.schema.json");
     let schema: Value = serde_json::from_str(schema).unwrap();
     let mut drawing = serde_json::to_value(v3()).unwrap();
     assert_eq!(drawing_schema::problems(&schema, &drawing), Vec::<String>::new());
-    // the check can fail
+    // The check must report a wrong value, an extra key and a missing key.
     drawing["blocks"][0]["operations"][0]["family"] = "colour".into();
     drawing["views"][0]["extra"] = 1.into();
     drawing["model"].as_object_mut().unwrap().shift_remove("file");
@@ -121,7 +121,7 @@ fn layers_of_one_structure_are_one_block() {
     let counts: Vec<(&str, usize)> = blocks.iter().map(|b| (b.title.as_str(), b.count)).collect();
     assert_eq!(counts, [("Embedding", 1), ("Layers 0–2", 3), ("Layers 3–60", 58), ("Head", 1)]);
     assert_eq!(blocks[2].layers, [(3, 60)]);
-    // phases of all repetitions are the plan's
+    // The phases of all repetitions add up to the plan's.
     let phases: usize = blocks.iter().map(|block| block.phases * block.count).sum();
     assert_eq!(view.phases, Some(phases));
     assert_eq!(drawing.views.len(), 2 + 5 * 3 * (drawing.passes.len() + 1));
@@ -142,7 +142,7 @@ fn layers_whose_kinds_alternate_are_drawn_once_each() {
 }
 
 #[test]
-fn costs_are_those_of_the_sizes() {
+fn costs_match_the_sizes() {
     let drawing = v3();
     let plan = |form: &str| blocks(&drawing, drawing.view("plan", form, "decode").unwrap());
     let cost = |form: &str, title: &str| find(&plan(form), title).cost.unwrap();
@@ -160,7 +160,7 @@ fn costs_are_those_of_the_sizes() {
 }
 
 #[test]
-fn every_kernel_is_explained_with_those_that_lost() {
+fn every_kernel_is_explained_with_its_rejected_alternatives() {
     let drawing = v3();
     for view in drawing.views.iter().filter(|view| view.stage == "plan") {
         for operation in blocks(&drawing, view).iter().flat_map(|block| &block.operations) {
@@ -210,7 +210,7 @@ fn boxes_of_a_block_never_overlap() {
 }
 
 #[test]
-fn buffers_that_live_together_do_not_share_bytes() {
+fn buffers_with_overlapping_lifetimes_share_no_bytes() {
     let drawing = v3();
     for view in drawing.views.iter().filter(|view| view.stage == "plan") {
         let memory = view.memory.as_ref().unwrap();
@@ -257,7 +257,7 @@ fn a_hostile_name_stays_text() {
             || page.matches("http://").count() == page.matches("http://www.w3.org/2000/svg").count()
     );
     assert!(!page.contains("https://"));
-    // and it comes out again as it was
+    // The escaped name must parse back to the original.
     let from = page.find("id=\"drawing\">").unwrap() + "id=\"drawing\">".len();
     let data: Value =
         serde_json::from_str(&page[from..from + page[from..].find("</script>").unwrap()]).unwrap();
@@ -277,7 +277,8 @@ fn passes_name_the_operations_that_they_change() {
             (view.pass, view.formulation, view.bucket) == (Some(pass.key), Some("absorbed"), Some("decode"))
         };
         let view = drawing.views.iter().find(of_pass).unwrap();
-        // the first layers: every line that is not marked was there before
+        // In the block of the first layers, every line that is not marked must exist before the
+        // pass.
         let block = &drawing.blocks[view.blocks[1].block];
         let now: Vec<String> = block.operations.iter().map(|operation| operation.line.clone()).collect();
         for (at, line) in now.iter().enumerate().filter(|_| n > 0) {

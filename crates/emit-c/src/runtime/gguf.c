@@ -79,7 +79,8 @@ void file_close(struct file *file)
     file->data = NULL;
 }
 
-/* What is left of the header. */
+/* The unread part of the header. Every read checks `left`, because counts and lengths come from the
+ * file. */
 struct cursor {
     const uint8_t *at;
     size_t left;
@@ -112,7 +113,8 @@ static int read_string(struct cursor *c, const uint8_t **text, uint64_t *bytes)
 enum { GGUF_U8 = 0, GGUF_U32 = 4, GGUF_STRING = 8, GGUF_U64 = 10, GGUF_I8_TENSOR = 24, GGUF_ARRAY = 9,
        GGUF_TYPES = 13, MAX_NESTING = 4 };
 
-/* Skips a metadata value of this type. */
+/* Skips a metadata value of this type. Arrays may nest, so the depth of the recursion is
+ * limited. */
 static int skip_value(struct cursor *c, uint64_t type, int depth)
 {
     static const uint8_t size[GGUF_TYPES] = {1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8};
@@ -136,7 +138,7 @@ static int compare(const uint8_t *a, uint64_t a_bytes, const char *b, size_t b_b
     return order ? order : (a_bytes > b_bytes) - (a_bytes < b_bytes);
 }
 
-/* The index of the tensor of this name, or `count`. */
+/* The index of the tensor of this name, or `count`. The plan's tensors are sorted by name. */
 static size_t find(const struct tensor *tensors, size_t count, const uint8_t *name, uint64_t bytes)
 {
     size_t low = 0, high = count;
@@ -150,7 +152,7 @@ static size_t find(const struct tensor *tensors, size_t count, const uint8_t *na
     return count;
 }
 
-/* Bytes of a tensor; 0 if they have no size. */
+/* Bytes of a tensor; 0 if the number overflows or a row is not a whole number of blocks. */
 static uint64_t tensor_bytes(const struct tensor *t)
 {
     if (t->dimensions[0] > SIZE_MAX) return 0;
@@ -168,14 +170,16 @@ static int fail(char *error, size_t bytes, const char *problem)
     return -1;
 }
 
-/* The arrays of a packed file with type, shape and layout of each tensor, and the order of their keys. */
+/* The metadata arrays in which a packed file states type, shape and layout of each tensor. Its list
+ * of tensors states I8 for all of them. */
 enum form_array { FORM_TYPES, FORM_DIMENSIONS, FORM_SHAPES, FORM_TILE_ROWS, FORM_ARRAYS };
 struct forms {
     struct cursor at[FORM_ARRAYS];
     int found[FORM_ARRAYS];
 };
 
-/* Remembers an array of forms; `value` is behind its type. Returns 0 if it is not what it should be. */
+/* Remembers one of these arrays. `value` is the position after the key's type. Returns 0 if the
+ * array has another element type or length. */
 static int note_form(struct forms *forms, const uint8_t *name, uint64_t bytes, uint64_t type, struct cursor value,
                      uint64_t tensors)
 {
@@ -195,7 +199,8 @@ static int note_form(struct forms *forms, const uint8_t *name, uint64_t bytes, u
     return 1;
 }
 
-/* Type, dimensions (innermost first) and rows in tiles of the next tensor. */
+/* Type, dimensions (innermost first) and tile rows of the next tensor. The arrays have the order of
+ * the list. */
 static int next_form(struct forms *forms, const uint8_t **type, uint64_t *type_bytes,
                      uint64_t dimensions[MAX_DIMENSIONS], int *known, uint64_t *tile_rows)
 {
@@ -211,7 +216,7 @@ static int next_form(struct forms *forms, const uint8_t **type, uint64_t *type_b
     return read_number(&forms->at[FORM_TILE_ROWS], 8, tile_rows);
 }
 
-/* The GGUF part of a file: all of it, or what follows the first page of a packed one. */
+/* The GGUF part of a file: the whole file, or everything after the first page of a packed file. */
 static const char *gguf_part(const struct file *file, struct cursor *part, int *packed)
 {
     enum { PAGE = 4096, VERSION = 2 };
@@ -226,7 +231,8 @@ static const char *gguf_part(const struct file *file, struct cursor *part, int *
     return NULL;
 }
 
-/* Whether a tensor has the type that the plan expects: an id in a GGUF file, a name in a packed one. */
+/* Whether a tensor has the type that the plan expects. GGUF files state an id, packed files a
+ * name. */
 static int same_type(const struct tensor *t, int packed, uint64_t id, const uint8_t *name, uint64_t bytes)
 {
     if (!packed) return id == t->type;
@@ -234,7 +240,7 @@ static int same_type(const struct tensor *t, int packed, uint64_t id, const uint
     return id == GGUF_I8_TENSOR && compare(name, bytes, expected, strlen(expected)) == 0;
 }
 
-/* Bytes of a tensor in tiles; 0 if they have no size. */
+/* Bytes of a tensor in tiles; 0 if the format has no tiles or the number overflows. */
 static uint64_t tiled_bytes(const struct tensor *t, uint64_t tile_rows)
 {
     uint64_t rows = 1;
@@ -280,7 +286,8 @@ int gguf_find(const struct file *file, const struct tensor *tensors, size_t coun
     for (int i = 0; packed && i < FORM_ARRAYS; i++)
         if (!forms.found[i]) return fail(error, error_bytes, "the packed file has no forms of tensors");
     for (size_t i = 0; i < count; i++) places[i] = (struct tensor_place){NULL, 0};
-    /* offsets count from behind the list of tensors: it is read twice */
+    /* Offsets are relative to the aligned end of the list of tensors. The first pass finds that
+     * end, and the second one resolves them. */
     struct cursor list = c;
     uint64_t start = 0;
     for (int pass = 0; pass < 2; pass++) {

@@ -9,7 +9,7 @@
 #define EXP expf
 #endif
 
-/* ---- formats of weights ---- */
+/* ---- Weight formats ---- */
 
 static float bits_to_float(uint32_t bits)
 {
@@ -23,7 +23,7 @@ static uint16_t u16_at(const uint8_t *at)
     return (uint16_t)(at[0] | at[1] << 8);
 }
 
-/* A half without branches, so that loops over halves become vector code. */
+/* Converts a half without branches, so that compilers vectorize loops over halves. */
 static float half(uint16_t h)
 {
     const uint32_t w = (uint32_t)h << 16, sign = w & 0x80000000u, twice = w + w;
@@ -97,7 +97,8 @@ size_t type_row_bytes(enum tensor_type type, size_t inputs)
     return blocks > SIZE_MAX / block.bytes ? 0 : blocks * block.bytes;
 }
 
-/* Q4_0, weight = d · (quant − 8): quant i in the low half of byte i, quant i + 16 in the high half. */
+/* Q4_0, weight = d · (quant − 8): quant i in the low half of byte i, quant i + 16 in the high
+ * half. */
 static void decode_q4_0(const uint8_t *restrict b, float *restrict out)
 {
     const float d = half_at(b);
@@ -117,7 +118,7 @@ static void decode_q4_1(const uint8_t *restrict b, float *restrict out)
     }
 }
 
-/* Q5_0 and Q5_1: as Q4_0 and Q4_1, and bit i of a word is the fifth bit of quant i. */
+/* Q5_0 and Q5_1: like Q4_0 and Q4_1. Bit i of a 32-bit word is the fifth bit of quant i. */
 static void decode_q5(const uint8_t *restrict word, const uint8_t *restrict b, float d, float m,
                       float *restrict out)
 {
@@ -174,7 +175,7 @@ static void decode_q4_k(const uint8_t *restrict b, float *restrict out)
     }
 }
 
-/* Q5_K: as Q4_K, and bit g of byte i is the fifth bit of quant i of group g. */
+/* Q5_K: like Q4_K. Bit g of byte i is the fifth bit of quant i of group g. */
 static void decode_q5_k(const uint8_t *restrict b, float *restrict out)
 {
     float scale[8], min[8];
@@ -236,7 +237,7 @@ static void decode_q3_k(const uint8_t *restrict b, float *restrict out)
 }
 
 static const int8_t iq4_values[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
-/* Twice the value of each 4-bit float. */
+/* Twice the value of each 4-bit float, so that all entries are integers. */
 static const int8_t e2m1_doubled[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 
 static void decode_table(const uint8_t *restrict quants, const int8_t *restrict values, float d,
@@ -259,7 +260,8 @@ static void decode_iq4_xs(const uint8_t *restrict b, float *restrict out)
     }
 }
 
-/* MXFP4: weight = 2^(e − 127) · 4-bit float. The table has twice the value, so this is half the scale. */
+/* MXFP4: weight = 2^(e − 127) · 4-bit float. The table has doubled values, so the scale is
+ * halved. */
 static void decode_mxfp4(const uint8_t *restrict b, float *restrict out)
 {
     const uint32_t e = b[0];
@@ -289,7 +291,7 @@ static void decode_block(enum tensor_type type, const uint8_t *restrict b, float
     }
 }
 
-/* A row of a weight in tiles. */
+/* Decodes a row of a weight in tiles, block by block. */
 static const float *tiled_row(const struct weight *w, size_t row, float *line)
 {
     const size_t matrix = row / w->tile_rows, r = row % w->tile_rows;
@@ -333,7 +335,7 @@ const float *weight_row(const struct weight *w, size_t row, float *line)
     }
 }
 
-/* ---- sums ---- */
+/* ---- Sums ---- */
 
 #ifdef MODEL_REFERENCE
 
@@ -348,7 +350,8 @@ static float dot(const float *a, const float *b, size_t n)
 
 enum { LANES = 32 };
 
-/* LANES sums side by side, each over every LANES-th element. */
+/* LANES independent sums, each over every LANES-th element. C compilers may not reorder one float
+ * sum, but they vectorize independent ones. */
 static float dot(const float *restrict a, const float *restrict b, size_t n)
 {
     float lane[LANES] = {0};
@@ -404,7 +407,7 @@ static void rms_norm(float *y, const float *x, const float *w, size_t n, double 
     for (size_t i = 0; i < n; i++) y[i] = (float)((double)x[i] * factor) * w[i];
 }
 
-/* ---- rows ---- */
+/* ---- Rows ---- */
 
 void op_embed(struct value y, const struct weight *w, const uint32_t *tokens, size_t rows, double factor,
               float *line)
@@ -501,8 +504,10 @@ void op_copy_rows(struct value y, struct value x, size_t width, size_t rows)
     for (size_t r = 0; r < rows; r++) memcpy(row_of(y, r), row_of(x, r), width * sizeof(float));
 }
 
-/* ---- rotation by position ---- */
+/* ---- Rotation by position ---- */
 
+/* The angles are doubles: at long contexts, a float product would lose the low bits of the
+ * angle. */
 static void angles(const struct rotation *by, size_t position, const struct scratch *s)
 {
     for (size_t i = 0; i < by->pairs; i++) {
@@ -536,9 +541,10 @@ void op_rope(struct value y, struct value x, size_t heads, size_t width, size_t 
     }
 }
 
-/* ---- multi-head latent attention ---- */
+/* ---- Multi-head latent attention ---- */
 
-/* W_UK (nope × kv_lora) and W_UV (v × kv_lora) of a head, decoded into s->head. */
+/* Decodes W_UK (nope × kv_lora) and W_UV (v × kv_lora) of a head into s->head. `k_b` is stored
+ * transposed. */
 static void head_weights(const struct kv_weights *w, const struct attention *a, size_t head,
                          const struct scratch *s)
 {
@@ -567,7 +573,8 @@ static void kv_lora_decompress(float *k_nope, float *value, const float *c, cons
     for (size_t i = 0; i < a->v; i++) value[i] = dot(uv + i * a->kv_lora, c, a->kv_lora);
 }
 
-/* key = [content | rotated]: the content is a head's key without position, a query, or the latent. */
+/* key = [content | rotated]. The content is a head's key without position, a query, or the
+ * latent. */
 static void partial_rope_concat(float *key, const float *content, size_t width, const float *rotated,
                                 size_t rope)
 {
@@ -647,7 +654,7 @@ static real score_scale(const struct attention *a, size_t position)
     return (real)(a->scale * (1.0 + a->temperature * log((double)(position / a->temperature_length) + 1.0)));
 }
 
-/* s->scores ← e^(scale · score − max) ÷ their sum */
+/* scores ← e^(scale · score − max) / sum. Without the maximum, large scores would overflow. */
 static void softmax(real *scores, size_t n, real scale)
 {
     real max = -INFINITY, sum = 0;
@@ -662,7 +669,8 @@ static void softmax(real *scores, size_t n, real scale)
     for (size_t i = 0; i < n; i++) scores[i] /= sum;
 }
 
-/* The tokens that a row attends to: all up to its own position, or those selected. */
+/* The number of tokens that a row attends to: all up to its own position, or the selected ones. Up
+ * to topk tokens, nothing was selected, and `*selected` becomes NULL. */
 static size_t tokens_seen(const struct attention *a, const uint32_t **selected, size_t row, size_t position)
 {
     if (*selected && position >= a->topk) {
@@ -673,7 +681,9 @@ static size_t tokens_seen(const struct attention *a, const uint32_t **selected, 
     return position + 1;
 }
 
-/* Attention of one query: keys of `key_width` elements, values at `value` behind the start of a key. */
+/* Attention of one query. Keys have `key_width` elements, and values start `value` elements after
+ * the start of a key. With `apart`, the dot products of the first `apart` and of the other elements
+ * are summed separately. */
 static void attend(float *out, const float *q, const float *keys, size_t stride, size_t key_width,
                    size_t apart, size_t value, size_t value_width, const uint32_t *selected, size_t seen,
                    real scale, const struct scratch *s)
@@ -747,7 +757,7 @@ void op_attend_expanded(struct value y, struct value q_nope, struct value q_rope
     }
 }
 
-/* ---- the indexer of sparse attention ---- */
+/* ---- The indexer of sparse attention ---- */
 
 void op_index_store(float *cache, size_t width, struct value k, const struct weight *norm,
                     const struct weight *bias, double epsilon, size_t rope, const struct rotation *by,
@@ -778,7 +788,7 @@ void op_index_select(uint32_t *selected, struct value q, struct value weights, c
         const size_t position = first + r;
         uint32_t *out = selected + r * topk;
         if (position < topk) {
-            for (size_t i = 0; i < topk; i++) out[i] = 0; /* not read: the row attends to all tokens */
+            for (size_t i = 0; i < topk; i++) out[i] = 0; /* Not read: the row attends to all tokens. */
             continue;
         }
         angles(by, position, s);
@@ -792,7 +802,8 @@ void op_index_select(uint32_t *selected, struct value q, struct value weights, c
                 s->scores[t] += (real)(weight * (score > 0 ? score : 0));
             }
         }
-        /* the largest ones, of equal scores the earliest, in the order of positions */
+        /* Selects the largest scores, of equal ones the earliest, and writes them in the order of
+         * positions. */
         memset(s->taken, 0, position + 1);
         for (size_t i = 0; i < topk; i++) {
             size_t best = position + 1;
@@ -805,9 +816,9 @@ void op_index_select(uint32_t *selected, struct value q, struct value weights, c
     }
 }
 
-/* ---- experts ---- */
+/* ---- Experts ---- */
 
-/* The largest element that is not taken; of equal ones the first. */
+/* The index of the largest element that is not taken yet; of equal ones the first. */
 static size_t largest(const double *x, const unsigned char *taken, size_t n)
 {
     size_t best = n;
@@ -824,7 +835,8 @@ static void softmax_double(double *x, size_t n)
     for (size_t i = 0; i < n; i++) x[i] /= sum;
 }
 
-/* Experts of all but the best groups cannot be chosen, or count as 0. */
+/* Excludes the experts of all groups but the best: their scores become −∞, or 0 in families whose
+ * code masks so. */
 static void keep_best_groups(double *choice, double *judged, const struct router *r, unsigned char *taken)
 {
     const size_t size = r->experts / r->groups;
@@ -860,7 +872,7 @@ void op_route(uint32_t *ids, float *weights, struct value logits, const struct w
             }
         }
         if (r->gating == GATING_SOFTMAX) softmax_double(scores, r->experts);
-        /* the bias is for choosing only */
+        /* The bias takes part in the selection only and not in the weights. */
         const float *b = bias ? weight_row(bias, 0, s->line) : NULL;
         for (size_t e = 0; e < r->experts; e++) choice[e] = scores[e] + (b ? (double)b[e] : 0.0);
         if (r->groups > 1 && r->groups_used < r->groups) keep_best_groups(choice, judged, r, s->taken);
@@ -891,7 +903,8 @@ void op_expert_mlp(struct value y, struct value x, const uint32_t *ids, const fl
         int reached = 0;
         for (size_t i = 0; i < rows * used; i++) reached |= ids[i] == e;
         if (!reached) continue;
-        /* gate and up: one tensor with the gate's outputs and then those of up, or two */
+        /* Gate and up are two tensors, or one tensor with the outputs of gate followed by those of
+         * up. */
         for (size_t o = 0; o < 2 * ffn; o++) {
             const float *row = gate_up ? weight_row(gate_up, e * 2 * ffn + o, s->line)
                                        : weight_row(o < ffn ? gate : up, e * ffn + o % ffn, s->line);
@@ -914,7 +927,7 @@ void op_expert_mlp(struct value y, struct value x, const uint32_t *ids, const fl
 
 /* ---- Kimi Delta Attention ---- */
 
-/* y[t] = silu(Σ w[j] · x[t − past + j]): `state` has the inputs before, the oldest first. */
+/* y[t] = silu(Σ w[j] · x[t − past + j]). `state` has the last `past` inputs, the oldest first. */
 void op_short_conv(float *state, size_t past, size_t channels, size_t part, struct value y, struct value x,
                    const struct weight *w, size_t rows, const struct scratch *s)
 {
@@ -947,7 +960,8 @@ void op_l2_norm(struct value y, struct value x, size_t heads, size_t width, size
         }
 }
 
-/* −a · softplus(z + bias), or bound · σ(a · (z + bias)) */
+/* −a · softplus(z + bias), or bound · σ(a · (z + bias)). Softplus is written as max(z, 0) +
+ * log1p(e^−|z|), which does not overflow. */
 void op_log_decay(struct value y, struct value x, const struct weight *rate, const struct weight *bias,
                   int logarithm, const double *bound, size_t heads, size_t width, size_t rows,
                   const struct scratch *s)
@@ -968,7 +982,8 @@ void op_log_decay(struct value y, struct value x, const struct weight *rate, con
     }
 }
 
-/* S ← diag(e^g) S; u = σ(β) · (v − Sᵀk); S ← S + k uᵀ; o = Sᵀq, row after row */
+/* S ← diag(e^g) S; u = σ(β) · (v − Sᵀk); S ← S + k uᵀ; o = Sᵀq. Rows one after another, because
+ * each one reads the state that the previous one wrote. */
 void op_delta_rule(float *state, struct value y, struct value q, struct value k, struct value v,
                    struct value decay, struct value beta, size_t heads, size_t width, size_t rows,
                    const struct scratch *s)

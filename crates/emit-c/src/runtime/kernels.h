@@ -1,5 +1,5 @@
-/* The loops that the phases of plan.c call. With -DMODEL_REFERENCE every sum is kept in double, one
- * element after the other; otherwise sums have lanes, which compilers turn into vector code. */
+/* The loops that the phases of plan.c call. With -DMODEL_REFERENCE every sum is a double, element
+ * by element. Otherwise sums have lanes, which compilers vectorize. */
 #ifndef MODEL_KERNELS_H
 #define MODEL_KERNELS_H
 
@@ -14,8 +14,8 @@ typedef double real;
 typedef float real;
 #endif
 
-/* A weight of the mapped file: rows of `inputs` elements, all matrices one after the other; in tiles if
- * `tile_rows` is not 0, the rows of each matrix. */
+/* A weight of the mapped file: rows of `inputs` elements, all matrices one after another. If
+ * `tile_rows` is not 0, the matrices have that many rows each and are stored in tiles. */
 struct weight {
     const uint8_t *data;
     enum tensor_type type;
@@ -26,14 +26,16 @@ struct weight {
     struct tiles tiles;
 };
 
-/* A value: rows × heads × width elements of f32, with the distances of rows and heads in elements. */
+/* A value: rows × heads × width elements of f32, with the distances of rows and heads in
+ * elements. */
 struct value {
     float *at;
     size_t row;
     size_t head;
 };
 
-/* Cosine and sine of each pair follow from position · frequency; both are multiplied by magnitude. */
+/* Cosine and sine of each pair follow from position · frequency; both are multiplied by
+ * magnitude. */
 struct rotation {
     const double *frequencies;
     size_t pairs;
@@ -61,13 +63,13 @@ struct router {
     size_t experts, used;
     enum gating gating;
     size_t groups, groups_used;
-    int group_top_two; /* a group is judged by the sum of its best two, otherwise by its best */
-    int mask_zero;     /* experts of other groups count as 0, otherwise as −∞ */
+    int group_top_two; /* a group's score is the sum of its best two experts, otherwise its best one */
+    int mask_zero;     /* experts of other groups get the score 0, otherwise −∞ */
     int normalise;
     double norm_floor, scale;
 };
 
-/* Memory that operations need only while they run. */
+/* Buffers that an operation uses only while it runs. */
 struct scratch {
     float *line;    /* a decoded row of a weight */
     float *head;    /* W_UK and W_UV of a head, decoded: (nope + v) × kv_lora */
@@ -75,8 +77,8 @@ struct scratch {
     float *query;   /* a head's query */
     real *scores;   /* one per token of the context */
     real *sums;     /* one per element of a row */
-    double *router; /* scores and choice of the experts, and of the groups */
-    unsigned char *taken; /* experts, groups or tokens that are chosen */
+    double *router; /* scores, selection scores, group scores, and selected weights */
+    unsigned char *taken; /* whether each expert, group or token is selected */
     float *experts; /* gate and up of the rows of an expert */
     real *cosines, *sines; /* of each pair at a position */
 };

@@ -11,10 +11,10 @@
 
 enum { ALIGN = 64 };
 
-/* No buffer is larger, so that sums of sizes do not overflow. */
+/* Maximum bytes of a buffer and of all buffers, so that sums of sizes do not overflow. */
 static const size_t most_bytes = SIZE_MAX / 4;
 
-/* Places of buffers in one allocation. Without memory it only counts. */
+/* Places buffers in one allocation. With `memory` NULL, it only counts the bytes to allocate. */
 struct layout {
     unsigned char *memory;
     size_t bytes;
@@ -155,7 +155,7 @@ const char *model_step(struct model *m, const uint32_t *tokens, size_t count, fl
                 logits += elements;
             }
             row += head.rows;
-            /* model_logits finds those of the last token in the first row */
+            /* model_logits returns the first row, so the last token's logits move there. */
             if (row == rows && done == count)
                 memmove(m->logits, m->logits + (elements - plan.vocab), plan.vocab * sizeof(float));
         }

@@ -1,4 +1,4 @@
-/* What phases work on: plan.c has the functions and tables that belong to one model. */
+/* The data that phases work on. plan.c has the functions and tables of one model. */
 #ifndef MODEL_MODEL_H
 #define MODEL_MODEL_H
 
@@ -10,7 +10,7 @@ struct weight_place {
     size_t tensor, rows, inputs;
 };
 
-/* What a layer keeps in the cache: `width` elements per token, or one state per sequence. */
+/* A layer of the cache: `width` elements per token, or one state per sequence. */
 struct cache_layer {
     size_t width;
     int per_token;
@@ -25,9 +25,10 @@ struct plan {
     size_t weight_count;
     const struct cache_layer *cache;
     size_t cache_layers;
-    /* elements of the buffers of struct scratch; those of scores and expanded count per token */
+    /* Elements of the buffers of struct scratch; `expanded` is per token of the context. */
     size_t line, head, expanded, query, sums, router, taken, experts;
-    /* frequencies of sessions up to rotation_context tokens, and of longer ones */
+    /* LongRoPE: contexts of more than rotation_context tokens use the long table. Otherwise both
+     * are equal. */
     struct rotation rotation, rotation_long;
     size_t rotation_context;
 };
@@ -38,11 +39,11 @@ struct model {
     struct weight *weights;
     unsigned char *arena;
     float *hidden; /* the residual stream of a step */
-    float *logits; /* of the rows whose logits are wanted */
+    float *logits; /* of the rows of the head */
     float **cache;
     struct scratch scratch;
     const struct rotation *rotation;
-    void *memory; /* of all of the above */
+    void *memory; /* the allocation of all buffers */
 };
 
 /* A step of one sequence: `rows` tokens from position `first` on. */

@@ -4,10 +4,11 @@
 
 enum { ALIGN = 64, MAX_FIELDS = 4, UNBLOCKED = 32 };
 
-/* What a plane holds of all blocks, block after block. */
+/* The planes of a tile. Each has one kind of field of all blocks, block after block. */
 enum plane { QUANTS, UPPER, SCALES, BLOCK_SCALES };
 
-/* A field of a block: units that are interleaved over sixteen rows, or what packing has widened. */
+/* A field of a block: units interleaved over sixteen rows, or scales and bits that packing has
+ * rearranged. */
 enum field_kind { NONE, UNITS, BITS, K_SCALES, Q3_SCALES, IQ4_SCALES };
 struct field {
     enum field_kind kind;
@@ -16,7 +17,7 @@ struct field {
 };
 
 struct format {
-    size_t elements; /* of a block */
+    size_t elements; /* per block */
     struct field fields[MAX_FIELDS];
 };
 
@@ -90,7 +91,7 @@ uint64_t tiles_bytes(const struct tiles *t, uint64_t rows, uint64_t tile_rows)
     return tiles > UINT64_MAX / t->bytes ? 0 : tiles * t->bytes;
 }
 
-/* The 6-bit scales and minima of Q4_K and Q5_K, from a byte each. */
+/* Packs the scales and minima of Q4_K and Q5_K, one byte each in tiles, to 6 bits as in GGUF. */
 static void pack_k_scales(const uint8_t bytes[16], uint8_t out[12])
 {
     const uint8_t *scales = bytes, *minima = bytes + 8;
@@ -101,7 +102,7 @@ static void pack_k_scales(const uint8_t bytes[16], uint8_t out[12])
     }
 }
 
-/* The 6-bit scales of Q3_K, from a signed byte each. */
+/* Packs the scales of Q3_K, a signed byte each in tiles, to 6 bits as in GGUF. */
 static void pack_q3_scales(const uint8_t bytes[16], uint8_t out[12])
 {
     memset(out, 0, 12);
@@ -112,7 +113,8 @@ static void pack_q3_scales(const uint8_t bytes[16], uint8_t out[12])
     }
 }
 
-/* The 6-bit scales of IQ4_XS, from a signed byte each: two bytes of upper bits, four of lower ones. */
+/* Packs the scales of IQ4_XS, a signed byte each in tiles, to 6 bits as in GGUF: two bytes of upper
+ * bits, then four bytes of lower bits. */
 static void pack_iq4_scales(const uint8_t bytes[8], uint8_t out[6])
 {
     memset(out, 0, 6);
@@ -134,7 +136,7 @@ void tile_block(const struct tiles *t, enum tensor_type type, const uint8_t *til
         uint8_t scales[16], *out = block + field->from;
         if (field->kind == NONE) break;
         if (field->kind == BITS) {
-            /* eight vectors of 64 bits: four bits of each row */
+            /* Eight vectors of 64 bits, each with four bits of every row. */
             const uint8_t *bits = tile + t->starts[UPPER] + b * 64 + r / 2;
             for (int i = 0; i < 4; i++) {
                 const unsigned low = bits[16 * i] >> (r % 2 * 4) & 15u, high = bits[16 * i + 8] >> (r % 2 * 4) & 15u;

@@ -19,7 +19,8 @@ struct tiles {
 
 /* The layout for rows of `inputs` elements. */
 struct tiles tiles_layout(enum tensor_type type, size_t inputs);
-/* Bytes of `rows` rows in matrices of `tile_rows` rows each; 0 if there are none or too many. */
+/* Bytes of `rows` rows in matrices of `tile_rows` rows each; 0 if the format has no tiles, the rows
+ * are not whole matrices, or the number overflows. */
 uint64_t tiles_bytes(const struct tiles *t, uint64_t rows, uint64_t tile_rows);
 /* Block b of row r of a tile, as GGUF files store it. */
 void tile_block(const struct tiles *t, enum tensor_type type, const uint8_t *tile, size_t r, size_t b,

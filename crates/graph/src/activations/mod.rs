@@ -1,7 +1,9 @@
-//! Activations to compare: values that mean the same in every plan of a model, however its operations were lowered and fused.
+//! Activations for comparisons: values with the same meaning in every plan of a model, however its
+//! operations were lowered and fused.
 //!
-//! [`Activations::of`] lists them from the circuit, with what each is computed from; [`Activations::probes`] finds where a plan keeps them.
-//! A plan does not keep all: a norm that is folded into the products after it leaves no value behind.
+//! [`Activations::of`] lists them from the circuit with their inputs. [`Activations::probes`] finds
+//! where a plan stores them. A plan does not store all of them: a norm that is folded into matmuls
+//! leaves no value.
 
 mod probes;
 #[cfg(test)]
@@ -15,28 +17,28 @@ use crate::error::GraphError;
 use crate::ir::{Ir, ModelSpan, Node, Op, ValueId, ValueStorage};
 use std::collections::HashMap;
 
-/// One value that can be compared: a row of f32 per token.
+/// A value that can be compared: a row of f32 per token.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Activation {
     /// `layers.3.latent`, `logits`.
     pub name: String,
-    /// The layer; none outside of layers.
+    /// The layer; `None` outside of layers.
     pub layer: Option<usize>,
     /// Its name in the circuit.
     pub value: String,
-    /// Heads of a row (1: not cut into heads).
+    /// Heads per row; 1 if the row is not split into heads.
     pub heads: usize,
     /// Elements per head.
     pub width: usize,
-    /// The operation of the circuit that makes it.
+    /// The operation of the circuit that produces it.
     pub op: &'static str,
     /// The tensors that this operation uses, by their names in the file.
     pub tensors: Vec<String>,
     /// The activations that it is computed from: indices of earlier ones.
     pub inputs: Vec<usize>,
-    /// Whether a row depends on the rows before it.
+    /// Whether a row depends on earlier rows. Differences then spread over rows.
     pub mixes_rows: bool,
-    /// If it is a term of a sum that a plan may fold away: how to recover it.
+    /// How to recover it from a sum, if a plan may fold it away.
     pub term: Option<Term>,
     /// Whether it is stored in the residual stream.
     residual: bool,
@@ -49,7 +51,7 @@ pub struct Term {
     pub sum: usize,
     /// The activation that it was added to.
     pub base: usize,
-    /// What it was multiplied by.
+    /// Factor of the term in the sum.
     pub factor: f64,
 }
 
@@ -60,7 +62,7 @@ impl Activation {
     }
 }
 
-/// The activations of a model, in the order in which they are computed.
+/// The activations of a model in the order of computation.
 #[derive(Clone, Debug, Default)]
 pub struct Activations {
     list: Vec<Activation>,
@@ -83,6 +85,8 @@ impl Activations {
         tensors: &dyn TensorIndex,
     ) -> Result<Activations, GraphError> {
         let span = ModelSpan { embed: true, layers: 0..config.layers, head: true, mtp: false };
+        // The unlowered IR, so that names depend neither on the formulation of attention nor on
+        // fusion.
         let ir = Ir::build_with(circuit, config, &span, tensors)?;
         let attention = &config.attention;
         let mut activations = Activations {
@@ -110,12 +114,13 @@ impl Activations {
         self.index.get(name).copied()
     }
 
-    /// What is wrong with a name that no activation has.
+    /// The error for a name that no activation has.
     pub fn unknown(&self, name: &str) -> String {
         unknown(name, self.layers, self.list.iter().map(|activation| activation.name.as_str()))
     }
 
-    /// Adds the activations that a node of the circuit makes. `known` holds the activations that stand for each value.
+    /// Adds the activations of a node of the circuit. `known` maps values to the activations that
+    /// represent them.
     fn add_node(
         &mut self,
         ir: &Ir,
@@ -126,16 +131,17 @@ impl Activations {
     ) {
         let mut inputs: Vec<usize> =
             node.inputs.iter().filter_map(|id| known.get(id)).flatten().copied().collect();
+        // Several inputs may be represented by one activation (parts of a split).
         inputs.sort_unstable();
         inputs.dedup();
         match node.op {
-            // parts and copies of a value are that value
+            // Parts and copies of a value are represented by the value's activation.
             Op::Split | Op::GatherRows => {
                 for id in &node.outputs {
                     known.insert(*id, inputs.clone());
                 }
             }
-            // positions of tokens, which no precision applies to
+            // Ids of tokens cannot be compared as numbers.
             Op::IndexSelect => {
                 for id in &node.outputs {
                     known.insert(*id, inputs.clone());
@@ -144,6 +150,7 @@ impl Activations {
             Op::Route => {
                 let experts = config.moe.map_or(0, |moe| moe.experts);
                 let activation = self.push(ir, node, node.outputs[0], "routing".into(), inputs);
+                // Scattered over all experts: top-k lists of two runs may have another order.
                 (self.list[activation].heads, self.list[activation].width) = (1, experts);
                 for id in &node.outputs {
                     known.insert(*id, vec![activation]);
@@ -170,6 +177,7 @@ impl Activations {
                     };
                     if let (Op::Add { scale }, [base, term]) = (node.op, &node.inputs[..])
                         && let (Some(base), Some(term)) = (one(base), one(term))
+                        // Only sums into the residual stream are folded by `fold_epilogues`.
                         && self.list[base].residual
                     {
                         self.list[term].term = Some(Term { sum: activation, base, factor: scale });
@@ -180,7 +188,8 @@ impl Activations {
         }
     }
 
-    /// The two intermediate values of attention in latent space: the absorbed query and the attention result.
+    /// Adds the two intermediate values of attention in latent space: the absorbed query and the
+    /// attention result.
     fn push_attention(&mut self, ir: &Ir, node: &Node, known: &mut HashMap<ValueId, Vec<usize>>) -> usize {
         let of = |port| node.input_at(port).and_then(|id| known.get(&id)).cloned().unwrap_or_default();
         let (q_nope, rest) = (of("q_nope"), [of("latent"), of("k_rope"), of("q_rope")].concat());
@@ -193,7 +202,9 @@ impl Activations {
             (activation.width, activation.op) = (self.latent, op);
             activation.value = activation.name.rsplit('.').next().unwrap_or_default().to_owned();
         }
+        // `latent_mix` is a sum over all earlier rows of the sequence.
         self.list[mix].mixes_rows = true;
+        // Attention itself uses no weights; those of the node belong to the projections.
         self.list[mix].tensors.clear();
         mix
     }
@@ -202,7 +213,7 @@ impl Activations {
         let value = ir.value(id);
         let tensors = node.weights.iter().flat_map(|(_, weight)| {
             let parts = &ir.weight(*weight).parts;
-            // of experts stored in one tensor each, the first stands for all
+            // If every expert has its own tensor, the first one represents all.
             parts.first().map(|part| part.tensor.clone())
         });
         self.list.push(Activation {
@@ -222,7 +233,7 @@ impl Activations {
     }
 }
 
-/// Names of circuit values in the words of other programs; a value that is not here keeps its own.
+/// Public names of circuit values, as in other programs. Other values keep their names.
 const NAMES: [(&str, &str); 11] = [
     ("x", "attn_norm"),
     ("q_low_raw", "q_a"),
@@ -237,7 +248,8 @@ const NAMES: [(&str, &str); 11] = [
     ("shared_delta", "shared_out"),
 ];
 
-/// The public name of a circuit's value. `last` says whether no later operation of the layer makes one of the same name.
+/// The public name of a circuit's value. `last` is false if a later operation of the layer produces
+/// one of the same name.
 fn public_name(value: &str, op: Op, layer: Option<usize>, last: bool) -> String {
     let name = match (value, layer) {
         ("h", None) => "embed",
@@ -246,14 +258,14 @@ fn public_name(value: &str, op: Op, layer: Option<usize>, last: bool) -> String 
         ("ffn_delta", _) => "experts_out",
         ("final", _) if matches!(op, Op::Scale { .. }) => "final_scaled",
         ("final", _) => "final_norm",
-        // a bias is added to it, and the sum has the name
+        // A bias is added later, and the sum has the public name.
         _ if !last => return format!("{}_unbiased", public_name(value, op, layer, true)),
         _ => NAMES.iter().find(|(circuit, _)| *circuit == value).map_or(value, |(_, public)| public),
     };
     name.to_owned()
 }
 
-/// The error for a name that no activation has, with those of `names` that come close.
+/// The error for an unknown name, with the names of its layer.
 fn unknown<'n>(name: &str, layers: usize, names: impl Iterator<Item = &'n str>) -> String {
     let part = name.strip_prefix("layers.").and_then(|rest| rest.split_once('.'));
     let Some((layer, rest)) = part else {

@@ -1,26 +1,27 @@
-//! Where a plan keeps activations.
+//! Locations of activations in a plan.
 
 use super::{Activation, Activations};
 use crate::ir::{AttentionPath, Ir, KvLayerId, KvLayerKind, Node, Op, ValueId, ValueStorage};
 use crate::plan::Plan;
 use std::ops::Range;
 
-/// Where a plan keeps an activation. It can be read after its phase and before the next.
+/// The location of an activation in a plan. It is valid after its phase and before the next one,
+/// because the arena is reused.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Probe {
     /// Index of the activation.
     pub activation: usize,
-    /// Index of the node that makes it.
+    /// Index of the node that produces it.
     pub node: usize,
     /// The phase of that node.
     pub phase: usize,
     /// The rows that the node works on.
     pub path: AttentionPath,
-    /// Where the elements are.
+    /// Location of the elements.
     pub source: ActivationSource,
 }
 
-/// Where the elements of an activation are.
+/// Location of an activation's elements.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ActivationSource {
     /// Columns of each head of a value.
@@ -36,7 +37,7 @@ pub enum ActivationSource {
 }
 
 impl Activations {
-    /// The activations that `plan` keeps, in the order of its nodes.
+    /// The activations that `plan` stores, in the order of its nodes.
     pub fn probes(&self, plan: &Plan) -> Vec<Probe> {
         let mut probes = Vec::new();
         for (index, node) in plan.ir.nodes.iter().enumerate() {
@@ -53,6 +54,7 @@ impl Activations {
             };
             let of = |name: &str| node.layer.and_then(|layer| self.find(&format!("layers.{layer}.{name}")));
             match node.op {
+                // Views and copies are probed at their producers; ids are not compared.
                 Op::Split | Op::GatherRows | Op::IndexSelect => {}
                 Op::Route => {
                     add(
@@ -70,6 +72,8 @@ impl Activations {
                 }
                 Op::AbsorbK => {
                     let value = node.outputs[0];
+                    // The absorbed query contains both parts: the projected content, then the
+                    // rotated rope part.
                     let (latent, full) = (self.latent, plan.ir.value(value).width);
                     add(of("q_latent"), ActivationSource::Value { value, columns: 0..latent });
                     add(of("q_rope"), ActivationSource::Value { value, columns: latent..full });
@@ -85,7 +89,8 @@ impl Activations {
         probes
     }
 
-    /// Latent and rope key as a store has written them. An expanded row holds the rope key in every head, and no latent.
+    /// Latent and rope key as written by a store. An expanded row has the rope key in every head,
+    /// and no latent.
     fn stored(&self, ir: &Ir, node: &Node, add: &mut dyn FnMut(&str, ActivationSource)) {
         let Some(kv_layer) = node.kv_layer else { return };
         let (latent, rope, nope) = (self.latent, self.rope, self.nope);
@@ -97,8 +102,8 @@ impl Activations {
         }
     }
 
-    /// The activation that a value of a plan is, if it still means what it means in the circuit. (A folded sum may leave its name to the
-    /// rows that it was added to.)
+    /// The activation that a value of a plan represents, if it has the same meaning as in the
+    /// circuit. (After folding, a sum may have the name of the term.)
     fn named(&self, ir: &Ir, node: &Node, id: ValueId) -> Option<usize> {
         let value = ir.value(id);
         let residual = ir.value(ir.root(id)).storage == ValueStorage::Hidden;
@@ -106,10 +111,13 @@ impl Activations {
             activation.layer == value.layer
                 && activation.value == value.name
                 && activation.row_width() == value.row_width()
+                // Tells a folded sum, which is stored in the residual stream, from the term of the
+                // same name.
                 && activation.residual == residual
         };
         let mut found = self.list.iter().filter(same);
-        // two of one name: told apart by the operation, unless it was fused
+        // Two of one name differ by operation. A fused operation has another word; then the last
+        // one counts.
         let activation =
             found.clone().find(|activation| activation.op == node.op.word()).or_else(|| found.next_back())?;
         self.find(&activation.name)

@@ -52,7 +52,7 @@ fn every_value_of_the_circuit_has_a_name_and_what_it_is_made_of() {
 }
 
 #[test]
-fn plans_keep_what_they_do_not_fold() {
+fn plans_store_activations_that_are_not_folded() {
     let activations = activations();
     let kept = |bucket, mla| -> Vec<String> {
         let probes = activations.probes(&folded_plan(bucket, mla));
@@ -83,10 +83,11 @@ fn plans_keep_what_they_do_not_fold() {
         }
         assert_eq!(has(&kept, "layers.0.attn_norm"), bucket == BatchBucket::Prefill);
         assert_eq!(has(&kept, "layers.0.q_latent"), mla != MlaChoice::Naive);
-        // these have left their name, but not their meaning, to the rows that they are added to
+        // Their last product adds into the residual rows, so that no buffer holds these values
+        // alone.
         assert!(!has(&kept, "layers.1.ffn_out") && !has(&kept, "layers.1.experts_out"));
     }
-    // both attention paths make the result, each for its own rows
+    // Both attention paths write the result, each for its own rows.
     let plan = folded_plan(BatchBucket::Decode, MlaChoice::Auto);
     let attn = activations.find("layers.0.attn").unwrap();
     let paths: Vec<AttentionPath> = activations
@@ -99,7 +100,7 @@ fn plans_keep_what_they_do_not_fold() {
 }
 
 #[test]
-fn unknown_names_are_answered_with_those_that_exist() {
+fn unknown_names_are_errors_with_the_known_names() {
     let activations = activations();
     assert!(activations.unknown("layers.1.latnet").contains("q_rope"));
     assert!(activations.unknown("layers.2.latent").contains("layers 0 to 1"));

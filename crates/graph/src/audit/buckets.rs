@@ -1,4 +1,4 @@
-//! The plans of different batch buckets against one another: what one writes to the KV cache another reads.
+//! Rules across batch buckets: rows that one plan writes to the KV cache are read by another.
 
 use super::findings::{BindContext, Findings};
 use super::rules::Code;
@@ -13,10 +13,11 @@ pub(super) fn check(stages: &[Stage], bound: BindContext<'_>, found: &mut Findin
     weights(stages.iter().flat_map(|stage| &stage.plans), bound, found);
 }
 
-/// A47: the same KV layers in the same order, written by the same operation.
+/// A47: all plans have the same KV layers in the same order, written by the same operation.
 fn cache(layers: &[Plan], found: &mut Findings<'_>) {
     let Some((first, others)) = layers.split_first() else { return };
     for other in others {
+        // One KV store serves all plans of a stage, by index.
         if first.ir.kv_layers.len() != other.ir.kv_layers.len() {
             let problem = format!(
                 "plans of {:?} and {:?} rows have {} and {} KV layers",
@@ -56,7 +57,7 @@ fn stores(plan: &Plan) -> Vec<(Option<usize>, Op)> {
     stores.map(|node| (node.layer, node.op)).collect()
 }
 
-/// A74 and A75: layout and activation of each weight's products.
+/// A74 and A75: layout and activation type of each weight's matmuls.
 fn weights<'a>(plans: impl Iterator<Item = &'a Plan>, bound: BindContext<'_>, found: &mut Findings<'_>) {
     let mut layouts: HashMap<&str, WeightLayout> = HashMap::new();
     let mut inputs: HashMap<(&str, &'static str), ActivationType> = HashMap::new();
@@ -70,6 +71,7 @@ fn weights<'a>(plans: impl Iterator<Item = &'a Plan>, bound: BindContext<'_>, fo
                 };
                 let Some(weight) = plan.ir.weights.get(id.0) else { continue };
                 let layout = *layouts.entry(weight.key()).or_insert(contract.layout);
+                // A weight is packed once, so all its kernels must read one layout.
                 if layout != contract.layout {
                     let problem = format!(
                         "it is read as {layout:?} and, by {}, as {:?}",
@@ -77,11 +79,13 @@ fn weights<'a>(plans: impl Iterator<Item = &'a Plan>, bound: BindContext<'_>, fo
                     );
                     found.add(Code::A74, weight.layer, Some(slot.clone()), problem);
                 }
-                // a prefill-only kernel may read another input type, which has its own stated error
+                // A prefill-only kernel may read another input type. Its error is stated and tested
+                // separately.
                 if contract.min_rows > 1 {
                     continue;
                 }
                 let activation = *inputs.entry((weight.key(), node.op.word())).or_insert(contract.activation);
+                // Otherwise a token would get other bits in a batch than alone.
                 if activation != contract.activation {
                     let problem = format!(
                         "its input is read as {} and, by {}, as {}",

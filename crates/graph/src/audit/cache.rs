@@ -1,4 +1,4 @@
-//! The circuit's cache streams, checked against the KV layers, stores and reads of an IR.
+//! Rules for cache streams: those of the circuit against KV layers, stores and reads of an IR.
 
 use super::findings::Findings;
 use super::mla::origin;
@@ -17,14 +17,15 @@ pub(super) fn check(
     config: &ModelConfig,
     found: &mut Findings<'_>,
 ) {
-    // else A80 has said so
+    // Otherwise A80 was reported.
     let Ok(groups) = circuit.layer_groups(config, span.layers.clone()) else { return };
     let nodes = &trace.ir.nodes;
+    // Before `lower_mla` a layer has no KV layers yet.
     let unlowered: HashSet<usize> =
         nodes.iter().filter(|node| node.op == Op::MlaAttention).filter_map(|node| node.layer).collect();
     let mut stated: HashMap<usize, Rc<[CacheStream]>> = HashMap::new();
     for LayerGroup { layers, vars, spec } in &groups {
-        // else A81 has said so
+        // Otherwise A81 was reported.
         let Ok(streams) = circuit.streams(&spec.attention, layers[0], vars) else { continue };
         let streams: Rc<[CacheStream]> = streams.into();
         stated.extend(layers.iter().map(|layer| (*layer, streams.clone())));
@@ -46,9 +47,10 @@ pub(super) fn check(
     }
 }
 
-/// A82: the KV layers of a layer are its streams, in order. (What an expanded one holds is computed from the stated row: A27.)
+/// A82: the KV layers of a layer are its streams, in order. (Expanded rows are checked by A27.)
 fn kv_layers(trace: &ResolvedIr<'_>, layer: usize, streams: &[CacheStream], found: &mut Findings<'_>) {
     let own: Vec<_> = trace.ir.kv_layers.iter().filter(|kv_layer| kv_layer.layer == layer).collect();
+    // A missing KV layer would shift every later one, and saved caches would not fit.
     if own.len() != streams.len() {
         let names: Vec<&str> = streams.iter().map(|stream| stream.name.as_str()).collect();
         let problem = format!("the layer has {} KV layers, its attention block states {names:?}", own.len());
@@ -80,13 +82,15 @@ fn kv_layers(trace: &ResolvedIr<'_>, layer: usize, streams: &[CacheStream], foun
     }
 }
 
-/// A84: each recurrent state is read and replaced once in a step, for every row, by an operation that keeps one of its kind.
+/// A84: each recurrent state is read and replaced once per step, for every row, by an operation of
+/// its kind.
 fn states(trace: &ResolvedIr<'_>, span: &ModelSpan, config: &ModelConfig, found: &mut Findings<'_>) {
     let mut users: Vec<Vec<usize>> = vec![Vec::new(); trace.ir.kv_layers.len()];
     for (n, node) in trace.ir.nodes.iter().enumerate().filter(|(_, node)| node.op.spec().kv.is_recurrent()) {
         if let Some(users) = node.kv_layer.and_then(|id| users.get_mut(id.0)) {
             users.push(n);
         }
+        // A state is a sum over all rows of a sequence, so a node must not skip some.
         if node.path != AttentionPath::All {
             found.at(
                 Code::A84,
@@ -109,6 +113,7 @@ fn states(trace: &ResolvedIr<'_>, span: &ModelSpan, config: &ModelConfig, found:
     for (kv_layer, users) in
         trace.ir.kv_layers.iter().zip(&users).filter(|(kv_layer, _)| kv_layer.kind.is_recurrent())
     {
+        // A second reader would see the state after the first one's update.
         if users.len() != 1 {
             let problem = format!("{} operations change it in a step", users.len());
             found.add(Code::A84, Some(kv_layer.layer), Some(kv_layer.kind.name().into()), problem);
@@ -125,7 +130,8 @@ fn states(trace: &ResolvedIr<'_>, span: &ModelSpan, config: &ModelConfig, found:
     }
 }
 
-/// The parts of the stated row that expanded keys and values are made of; none where key and value are not made of the same latent.
+/// The parts of the declared row from which expanded keys and values are computed. Empty if key and
+/// value come from different latents.
 fn expanded_parts(trace: &ResolvedIr<'_>, store: &Node) -> Vec<(&'static str, ValueId)> {
     let maker = |id: ValueId| trace.maker(id, store.path).map(|n| &trace.ir.nodes[n]);
     let parts = || {
@@ -138,14 +144,14 @@ fn expanded_parts(trace: &ResolvedIr<'_>, store: &Node) -> Vec<(&'static str, Va
     parts().unwrap_or_default()
 }
 
-/// A83: what a store gets.
+/// A83: the inputs of a store.
 fn store(trace: &ResolvedIr<'_>, n: usize, streams: &[CacheStream], found: &mut Findings<'_>) {
     let node = &trace.ir.nodes[n];
     let spec = node.op.spec();
     if node.inputs.len() != node.input_count() {
-        return; // A16 has said so
+        return; // A16 was reported.
     }
-    // stores of latents are made of the attention that writes the stream
+    // `lower_mla` creates stores of latents from the attention, which is the declared writer.
     let written = if node.op == Op::IndexStore { Op::IndexStore } else { Op::MlaAttention };
     let own: Vec<&CacheStream> = streams.iter().filter(|it| it.written_by == written.word()).collect();
     let [stream] = own[..] else {
@@ -157,12 +163,13 @@ fn store(trace: &ResolvedIr<'_>, n: usize, streams: &[CacheStream], found: &mut 
         Op::KeyValueStore => expanded_parts(trace, node),
         _ => node.input_ports().map(|port| port.name).zip(node.inputs.iter().copied()).collect(),
     };
-    // an operation that also attends has queries among its inputs
+    // An operation that also attends has queries among its inputs.
     let names = parts.iter().map(|(name, _)| *name);
     let stored: Vec<&str> = match spec.kv.attends {
         true => names.filter(|name| stated.contains(name)).collect(),
         false => names.collect(),
     };
+    // Context shifts rely on the order: they rotate the last elements of a latent row.
     if stored != stated {
         let problem = format!("it stores {stored:?}, the circuit states the row {stated:?}");
         return found.at(Code::A83, trace.ir, n, Some(format!("stream {}", stream.name)), problem);
@@ -170,6 +177,7 @@ fn store(trace: &ResolvedIr<'_>, n: usize, streams: &[CacheStream], found: &mut 
     for part in &stream.row {
         let Some(at) = parts.iter().position(|(name, _)| *name == part.port) else { continue };
         let last = at + 1 == node.inputs.len();
+        // Rotated by a node, by the store's prologue, or always by `index_store`.
         let rotated = origin(trace, parts[at].1, node.path).ropes > 0
             || (node.prologue.rope && last)
             || node.op == Op::IndexStore;

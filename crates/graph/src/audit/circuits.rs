@@ -1,4 +1,4 @@
-//! Circuit files: blocks, slots, sizes and conditions, for the layers of one config.
+//! Rules for circuits: blocks, slots, sizes and conditions, for the layers of one config.
 
 use super::findings::Findings;
 use super::rules::Code;
@@ -21,8 +21,9 @@ pub(super) fn check(circuit: &Circuit, config: &ModelConfig, found: &mut Finding
     };
     for stages in [Some(&decoder.main), decoder.mtp.as_ref()].into_iter().flatten() {
         flow(circuit, &stages.before, (&stages.input_names(), stages.residual), found);
-        flow(circuit, &stages.behind, (&[stages.taken], stages.logits), found);
+        flow(circuit, &stages.head_blocks, (&[stages.head_input], stages.logits), found);
     }
+    // Rules depend on a layer's variables only, so one layer per group is enough.
     let groups = match circuit.layer_groups(config, 0..config.layers) {
         Ok(groups) => groups,
         Err(error) => return refused(&error, None, found),
@@ -41,7 +42,8 @@ pub(super) fn check(circuit: &Circuit, config: &ModelConfig, found: &mut Finding
     }
 }
 
-/// A finding of what also ends the building of an IR: A81 of the cache, A08 of words and sizes without a value, else A80.
+/// Reports an error that would also prevent an IR: A81 for the cache, A08 for words and sizes
+/// without a value, otherwise A80.
 fn refused(error: &GraphError, layer: Option<usize>, found: &mut Findings<'_>) {
     let problem = match error {
         GraphError::Circuit { problem, .. } => Some(&**problem),
@@ -55,7 +57,7 @@ fn refused(error: &GraphError, layer: Option<usize>, found: &mut Findings<'_>) {
     found.add(code, layer, None, error.to_string());
 }
 
-/// Whether conditions hold; A08 where a word of them is unknown.
+/// Whether conditions hold; A08 if one of them is unknown.
 fn holds(
     circuit: &Circuit,
     when: &[String],
@@ -72,7 +74,8 @@ fn holds(
     }
 }
 
-/// A08 of sizes, and A07: names of the slots that exist together; A06: slots that exist and that no operation uses.
+/// A08 for sizes, A07 for names of slots that exist together, A06 for slots that exist without an
+/// operation that uses them.
 fn slots(circuit: &Circuit, blocks: &[(&str, &Block)], vars: &ConfigVars, found: &mut Findings<'_>) {
     let mut names: HashMap<(&str, &str), &str> = HashMap::new();
     let all = blocks.iter().flat_map(|(_, block)| block.weights.iter().map(move |slot| (block, slot)));
@@ -92,7 +95,7 @@ fn slots(circuit: &Circuit, blocks: &[(&str, &Block)], vars: &ConfigVars, found:
     }
 }
 
-/// A07 of one slot.
+/// A07 for one slot.
 fn slot_names<'c>(
     slot: &'c str,
     spec: &'c SlotSpec,
@@ -116,9 +119,9 @@ fn slot_names<'c>(
     }
 }
 
-/// Inputs and outputs of an operation of a circuit; of a split as many outputs as it has sizes.
+/// Number of inputs and outputs of an operation in a circuit. A split has as many outputs as sizes.
 fn arity(spec: &OpSpec) -> Option<(usize, usize)> {
-    // several operations in one word
+    // `mlp` stands for several operations and has no spec.
     if spec.op == "mlp" {
         return Some((1, 1));
     }
@@ -131,9 +134,9 @@ fn arity(spec: &OpSpec) -> Option<(usize, usize)> {
     Some((op.inputs_of(spec.inputs.len()).count(), outputs))
 }
 
-/// A01, A02 and A09 between blocks: from values called `first` to one called `last`, which the blocks must make.
+/// A01, A02 and A09 between blocks, which must compute the value `last` from the values `first`.
 fn flow(circuit: &Circuit, blocks: &[&str], (first, last): (&[&str], &str), found: &mut Findings<'_>) {
-    // what each name means now: the block that made it, and whether anything has read it
+    // Current meaning of each name: the block that produced it, and whether it was read.
     let mut made: HashMap<&str, (&str, bool)> = first.iter().map(|name| (*name, ("", true))).collect();
     for &name in blocks {
         let Some(block) = circuit.blocks.get(name) else { continue };
@@ -148,28 +151,30 @@ fn flow(circuit: &Circuit, blocks: &[&str], (first, last): (&[&str], &str), foun
         }
         made.extend(block.outputs.iter().map(|out| (out.as_str(), (name, false))));
     }
+    // An empty maker is an input of the stage: the result would be the input itself.
     if made.get(last).is_none_or(|(maker, _)| maker.is_empty()) {
         found.add(Code::A09, None, Some(last.to_owned()), format!("no block from {first:?} on makes it"));
     }
     unread(made.into_iter().filter(|(name, _)| *name != last), found);
 }
 
-/// A02 of names, each with its maker and whether it was read.
+/// A02 for names, each with its producer and whether it was read.
 fn unread<'c>(made: impl Iterator<Item = (&'c str, (&'c str, bool))>, found: &mut Findings<'_>) {
     let mut unread: Vec<(&str, &str)> =
         made.filter(|(_, (_, read))| !read).map(|(name, (maker, _))| (name, maker)).collect();
+    // A hash map's order would make the findings differ between runs.
     unread.sort_unstable();
     for (name, maker) in unread {
         found.add(Code::A02, None, Some(name.to_owned()), format!("nothing reads what {maker} makes"));
     }
 }
 
-/// A01 to A05, A08 and A09 inside of a block: from its inputs to its outputs.
+/// A01 to A05, A08 and A09 inside a block, from its inputs to its outputs.
 fn block(circuit: &Circuit, (name, block): (&str, &Block), vars: &ConfigVars, found: &mut Findings<'_>) {
-    // what each name means now: the operation that made it, and whether anything has read it
+    // Current meaning of each name: the operation that produced it, and whether it was read.
     let mut made: HashMap<&str, (&str, bool)> =
         block.inputs.iter().map(|input| (input.as_str(), ("the input of the block", false))).collect();
-    // those of earlier layers, and for later ones: read here or there
+    // Carried values count as read: another layer may be the producer or the reader.
     made.extend(block.carried.iter().map(|value| (value.as_str(), ("an earlier layer", true))));
     let mut ends = vec![false; block.outputs.len()];
     for op in &block.ops {
@@ -188,6 +193,7 @@ fn block(circuit: &Circuit, (name, block): (&str, &Block), vars: &ConfigVars, fo
             }
         }
         for out in &op.outputs {
+            // A name may be reused once its earlier value was read.
             if let Some((maker, false)) = made.insert(out, (&op.op, false)) {
                 let problem = format!("what {maker} made under this name is never read");
                 found.add(Code::A02, None, Some(out.clone()), problem);
@@ -207,7 +213,7 @@ fn block(circuit: &Circuit, (name, block): (&str, &Block), vars: &ConfigVars, fo
     unread(inner, found);
 }
 
-/// A03 to A05, and A08 of an operation's sizes and factor.
+/// A03 to A05 for an operation, and A08 for its sizes and factor.
 fn words(
     circuit: &Circuit,
     (block, op): (&str, &OpSpec),

@@ -1,4 +1,4 @@
-//! Edges: producer, readers, rows and slot of each value.
+//! Rules for edges: producer, readers, rows and slot of each value.
 
 use super::findings::Findings;
 use super::rules::Code;
@@ -18,7 +18,7 @@ pub(super) fn check(trace: &ResolvedIr<'_>, found: &mut Findings<'_>) {
     unread(trace, found);
 }
 
-/// A16: inputs, outputs and weights, each in a slot of the operation.
+/// A16: inputs, outputs and weights, each in a slot of its operation.
 fn slots(trace: &ResolvedIr<'_>, n: usize, found: &mut Findings<'_>) {
     let node = &trace.ir.nodes[n];
     let (inputs, outputs) = (node.input_count(), node.output_count());
@@ -38,6 +38,7 @@ fn slots(trace: &ResolvedIr<'_>, n: usize, found: &mut Findings<'_>) {
         let slots: Vec<&str> = node.weights.iter().map(|(slot, _)| slot.as_str()).collect();
         found.at(Code::A16, trace.ir, n, None, format!("its weights are {slots:?}, expected {expected}"));
     }
+    // The kernel adds in place, so a result stored elsewhere would miss the residual.
     if matches!(node.epilogue, Epilogue::AddTo(_))
         && let (Some(residual), Some(out)) = (node.inputs.last(), node.outputs.first())
         && trace.places[residual.0].root != trace.places[out.0].root
@@ -51,9 +52,10 @@ fn slots(trace: &ResolvedIr<'_>, n: usize, found: &mut Findings<'_>) {
     }
 }
 
-/// A16: a reader of attention that may leave partial results of its KV splits also reads those.
+/// A16: a reader of attention with KV splits must also read their partial results.
 fn kv_splits(trace: &ResolvedIr<'_>, n: usize, found: &mut Findings<'_>) {
     let node = &trace.ir.nodes[n];
+    // The KV splits' partial results are always the last input and the last output.
     let partials = node.inputs.last().filter(|_| node.prologue.kv_splits);
     for id in &node.inputs {
         let makers = trace.makers[id.0].iter().map(|maker| &trace.ir.nodes[*maker]);
@@ -70,22 +72,24 @@ fn kv_splits(trace: &ResolvedIr<'_>, n: usize, found: &mut Findings<'_>) {
     }
 }
 
-/// What a node's weights should be, where they are something else. (The slots of attention are a matter of A49.)
+/// The expected weights of a node, if its weights are different. (A49 checks the slots of
+/// attention.)
 fn wrong_weights(trace: &ResolvedIr<'_>, node: &Node) -> Option<&'static str> {
     let kv = node.kv_layer.map(|id| trace.ir.kv_layers[id.0].kind);
-    // the low-rank terms of experts are a part of their operations
+    // Adapter matrices of experts are not counted: they belong to the weight that they change.
     let count = node.weights.iter().filter(|(slot, _)| adapted_slot(slot).is_none()).count();
     let weights = NodeWeights { count, epilogue: node.epilogue, kv };
     (node.op.spec().weights_fit)(&weights).err()
 }
 
-/// A18: the dtype of every value is the one of the port that reads it, and of the port that makes it.
+/// A18: the dtype of every value is that of the port that reads it and of the port that produces
+/// it.
 fn dtypes(trace: &ResolvedIr<'_>, n: usize, found: &mut Findings<'_>) {
     let node = &trace.ir.nodes[n];
     let inputs = node.inputs.iter().enumerate().map(|(i, id)| (*id, node.input_port(i)));
     let outputs = node.outputs.iter().enumerate().map(|(i, id)| (*id, node.output_port(i)));
     for (id, port) in inputs.chain(outputs) {
-        let Some(port) = port else { continue }; // A16 has said so
+        let Some(port) = port else { continue }; // A16 was reported.
         let dtype = trace.ir.value(id).dtype;
         if dtype != port.dtype {
             let problem = format!("{} is {dtype}, but the port is {}", trace.name(id), port.dtype);
@@ -94,7 +98,7 @@ fn dtypes(trace: &ResolvedIr<'_>, n: usize, found: &mut Findings<'_>) {
     }
 }
 
-/// A19: what is folded in must be something that the operation does.
+/// A19: prologues and epilogues are among those that the operation applies.
 fn folded(trace: &ResolvedIr<'_>, n: usize, found: &mut Findings<'_>) {
     let node = &trace.ir.nodes[n];
     let folds = node.op.spec().folds;
@@ -125,7 +129,8 @@ fn folded(trace: &ResolvedIr<'_>, n: usize, found: &mut Findings<'_>) {
     }
 }
 
-/// A17: what a layer reads is its own, or the residual stream, or the tokens that a layer before it has selected.
+/// A17: a layer reads its own values, the residual stream, or the token selection of an earlier
+/// layer.
 fn layers(trace: &ResolvedIr<'_>, n: usize, found: &mut Findings<'_>) {
     let node = &trace.ir.nodes[n];
     for id in &node.inputs {
@@ -136,6 +141,7 @@ fn layers(trace: &ResolvedIr<'_>, n: usize, found: &mut Findings<'_>) {
         let Some(maker) = trace.maker(*id, node.path) else { continue };
         let made_in = trace.ir.nodes[maker].layer;
         let selected = trace.ir.nodes[maker].op == Op::IndexSelect && made_in < node.layer;
+        // Parts of a model can be cut between any two layers only if nothing else crosses.
         if made_in != node.layer && !selected {
             let name =
                 |layer: Option<usize>| layer.map_or_else(|| "no layer".into(), |l| format!("layer {l}"));
@@ -145,18 +151,19 @@ fn layers(trace: &ResolvedIr<'_>, n: usize, found: &mut Findings<'_>) {
     }
 }
 
-/// A value that is in memory now, and the rows for which it still holds what its maker made.
+/// A value in memory, and the rows for which it has not been overwritten.
 struct LiveValue {
     value: usize,
     rows: u8,
 }
 
-/// A11 to A14: walks the nodes in order and keeps, for every value, the rows for which it was made and not yet overwritten.
+/// A11 to A14: walks the nodes in order and tracks for which rows each value was produced and not
+/// yet overwritten.
 fn order(trace: &ResolvedIr<'_>, found: &mut Findings<'_>) {
     let ir = trace.ir;
     let mut made = vec![0u8; ir.values.len()];
     let mut alive: Vec<Vec<LiveValue>> = (0..ir.values.len()).map(|_| Vec::new()).collect();
-    // what enters the span
+    // Values that enter the span are valid for both attention paths.
     for (v, value) in ir.values.iter().enumerate() {
         if trace.makers[v].is_empty() && matches!(value.storage, ValueStorage::Tokens | ValueStorage::Hidden)
         {
@@ -174,6 +181,7 @@ fn order(trace: &ResolvedIr<'_>, found: &mut Findings<'_>) {
             }
             let slot = node.input_port(i).map_or("?", |port| port.name);
             let name = trace.name(*id);
+            // The most specific rule: never produced, produced for other rows only, or overwritten.
             let (code, problem) = match made[id.0] & needed {
                 0 if trace.makers[id.0].is_empty() => {
                     (Code::A11, format!("{name} is read, but nothing makes it"))
@@ -200,7 +208,8 @@ fn order(trace: &ResolvedIr<'_>, found: &mut Findings<'_>) {
     }
 }
 
-/// Records that `id` is in memory now for `rows`, and that values it overlaps are overwritten for them, unless `id` is only a view.
+/// Records that `id` is in memory for `rows`, and that overlapping values are overwritten for these
+/// rows, unless `id` is a view.
 fn write(trace: &ResolvedIr<'_>, alive: &mut [Vec<LiveValue>], id: ValueId, rows: u8, view: bool) {
     let place = trace.places[id.0];
     let here = &mut alive[place.root];
@@ -208,7 +217,7 @@ fn write(trace: &ResolvedIr<'_>, alive: &mut [Vec<LiveValue>], id: ValueId, rows
         for other in here.iter_mut().filter(|a| a.value != id.0 && trace.places[a.value].overlaps(&place)) {
             other.rows &= !rows;
         }
-        // what was overwritten for all rows need not be looked at again
+        // Dropped when overwritten for all rows, so that the list stays short.
         here.retain(|a| a.rows != 0);
     }
     match here.iter_mut().find(|a| a.value == id.0) {

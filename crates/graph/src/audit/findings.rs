@@ -1,4 +1,4 @@
-//! What an audit finds.
+//! Findings of an audit.
 
 use super::rules::Code;
 use crate::ir::Ir;
@@ -12,7 +12,7 @@ use std::fmt;
 pub struct Finding {
     /// The rule.
     pub code: Code,
-    /// What was looked at: `circuit`, `ir`, `plan of the layers, decode`, `file`.
+    /// The audited object: `circuit`, `ir`, `plan of the layers, decode`, `file`.
     pub stage: String,
     pub layer: Option<usize>,
     /// The node: its index and its operation.
@@ -41,7 +41,7 @@ impl fmt::Display for Finding {
     }
 }
 
-/// Findings as they are collected.
+/// A collector of findings.
 pub(super) struct Findings<'a> {
     stage: &'a str,
     pub(super) list: Vec<Finding>,
@@ -73,10 +73,10 @@ impl<'a> Findings<'a> {
     }
 }
 
-/// What a session's kernels are selected from.
+/// The inputs of a session's kernel selection.
 #[derive(Clone, Copy)]
 pub struct BindContext<'a> {
-    /// What the plans are made for.
+    /// The target of the plans.
     pub target: &'a BackendTarget,
     /// Precision, ISA limit and cache type.
     pub options: BindOptions,

@@ -1,4 +1,4 @@
-//! Bound kernels against what their nodes require.
+//! Rules for bound kernels, against the requirements of their nodes.
 
 use super::findings::{BindContext, Findings};
 use super::rules::Code;
@@ -10,6 +10,7 @@ use latent_types::{OpKind, TensorType};
 pub(super) fn check(plan: &Plan, bound: BindContext<'_>, found: &mut Findings<'_>) {
     let ir = &plan.ir;
     for (n, node) in ir.nodes.iter().enumerate() {
+        // A target without a table, such as the C writer's, binds no kernels.
         let selects = bound.target.kernels.is_some();
         let required = if selects { required_kernels(ir, node) } else { Vec::new() };
         if required.len() != node.kernels.len() {
@@ -19,7 +20,7 @@ pub(super) fn check(plan: &Plan, bound: BindContext<'_>, found: &mut Findings<'_
         let bucket = binding_bucket(&node.op, plan.bucket);
         for (i, (kernel, required)) in node.kernels.iter().zip(required).enumerate() {
             let slot = node.weights.get(i).map(|(slot, _)| slot);
-            // the kernel for small batches must take a single row
+            // An expert can get a single row, so its small-batch kernel must accept that.
             let small = kernel.small_batch.iter().map(|small| (&**small, BatchBucket::Decode));
             for (kernel, bucket) in std::iter::once((kernel, bucket)).chain(small) {
                 for (code, problem) in problems(kernel, required, bucket, bound) {
@@ -30,13 +31,15 @@ pub(super) fn check(plan: &Plan, bound: BindContext<'_>, found: &mut Findings<'_
     }
 }
 
-/// What is wrong with a bound kernel.
+/// The problems of a bound kernel.
 fn problems(
     kernel: &BoundKernel,
     (op, ty): (OpKind, Option<TensorType>),
     bucket: BatchBucket,
     bound: BindContext<'_>,
 ) -> Vec<(Code, String)> {
+    // Backends find the kernel by index; the name proves that the plan and the table belong
+    // together.
     let Some(contract) = bound.target.contracts().get(kernel.index).filter(|k| k.name == kernel.name) else {
         let problem = format!("kernel {} is not number {} of the table", kernel.name, kernel.index);
         return vec![(Code::A71, problem)];

@@ -1,4 +1,4 @@
-//! Buffers of a plan's arena against the lifetimes of values.
+//! Rules for a plan's arena: buffers against the lifetimes of values.
 
 use super::findings::Findings;
 use super::rules::Code;
@@ -7,10 +7,10 @@ use crate::ir::ValueStorage;
 use crate::plan::Plan;
 use std::collections::BTreeMap;
 
-/// Buffers begin at multiples of this many bytes: a cache line.
+/// Required alignment of buffers in bytes: a cache line.
 const LINE: usize = 64;
 
-/// A buffer: its bytes in the arena, and the phases in which it is alive, both ends included.
+/// A buffer: its bytes in the arena, and the first and last phase in which it is alive (inclusive).
 struct Buffer {
     value: usize,
     from: usize,
@@ -27,6 +27,7 @@ pub(super) fn check(trace: &ResolvedIr<'_>, plan: &Plan, found: &mut Findings<'_
         let slot = || Some(format!("value {}", value.name));
         match (value.storage == ValueStorage::Own, offset, lives[v]) {
             (true, None, Some(_)) => found.add(Code::A60, value.layer, slot(), "it has no buffer".into()),
+            // A view with a buffer would be written in one place and read in another.
             (false, Some(at), _) => {
                 found.add(
                     Code::A64,
@@ -54,7 +55,7 @@ pub(super) fn check(trace: &ResolvedIr<'_>, plan: &Plan, found: &mut Findings<'_
     overlaps(plan, buffers, found);
 }
 
-/// First and last phase in which anyone touches each value or a view of it.
+/// First and last phase in which a node accesses each value or a view of it.
 fn lives(trace: &ResolvedIr<'_>, plan: &Plan) -> Vec<Option<(usize, usize)>> {
     let mut lives: Vec<Option<(usize, usize)>> = vec![None; plan.ir.values.len()];
     for (node, &phase) in plan.ir.nodes.iter().zip(&plan.phases) {
@@ -66,28 +67,33 @@ fn lives(trace: &ResolvedIr<'_>, plan: &Plan) -> Vec<Option<(usize, usize)>> {
     let end = plan.phases.iter().copied().max().unwrap_or(0);
     for (_, id) in &plan.ir.outputs {
         if let Some(life) = &mut lives[trace.places[id.0].root] {
+            // Results are read after the plan has run, so their memory must last until its end.
             life.1 = end;
         }
     }
     lives
 }
 
-/// A62: sweeps over the phases with the buffers that are alive, in order of their place.
+/// A62: sweeps over the phases with the live buffers, ordered by their position.
 fn overlaps(plan: &Plan, mut buffers: Vec<Buffer>, found: &mut Findings<'_>) {
     buffers.sort_by_key(|b| b.first);
     let mut ends: Vec<usize> = (0..buffers.len()).collect();
+    // Sorted by end as well, so that one sweep removes each ended buffer once.
     ends.sort_by_key(|b| buffers[*b].last);
     let mut ended = 0;
-    // place → buffer, of those alive; two at one place have been reported and keep the later
+    // Live buffers by offset. Two at one offset were reported; the map keeps the later one.
     let mut alive: BTreeMap<usize, usize> = BTreeMap::new();
     for (b, buffer) in buffers.iter().enumerate() {
         while ended < ends.len() && buffers[ends[ended]].last < buffer.first {
             let gone = ends[ended];
+            // A later buffer at the same offset replaced this one in the map and may still be live.
             if alive.get(&buffers[gone].from) == Some(&gone) {
                 alive.remove(&buffers[gone].from);
             }
             ended += 1;
         }
+        // Live buffers do not overlap each other, so only the two neighbours can overlap the new
+        // one.
         let before = alive.range(..=buffer.from).next_back().filter(|(_, o)| buffers[**o].to > buffer.from);
         let after = alive.range(buffer.from..).next().filter(|(from, _)| **from < buffer.to);
         if let Some((_, &other)) = before.or(after) {

@@ -1,4 +1,4 @@
-//! The order rules of Multi-head Latent Attention.
+//! Rules for the order of operations in Multi-head Latent Attention.
 
 use super::findings::Findings;
 use super::rules::Code;
@@ -16,8 +16,9 @@ pub(super) fn check(
     let mut layers = vec![MlaLayerNodes::default(); config.layers.max(span.layers.end)];
     for (n, node) in trace.ir.nodes.iter().enumerate() {
         if node.inputs.len() != node.input_count() {
-            continue; // A16 has said so
+            continue; // A16 was reported.
         }
+        // Models without rotation (NoPE) must not rotate at all.
         let ropes = usize::from(config.rope.dims > 0);
         if let Some(latent) = node.input_at("latent") {
             cached(trace, n, (latent, node.input_at("k_rope")), ropes, found);
@@ -34,6 +35,7 @@ pub(super) fn check(
         note(n, node, &mut layers);
     }
     for (layer, seen) in layers.iter().enumerate().take(span.layers.end).skip(span.layers.start) {
+        // Recurrent layers neither store rows nor attend.
         if config.is_recurrent(layer) {
             continue; // A84
         }
@@ -51,7 +53,7 @@ struct MlaLayerNodes {
     index_reads: Vec<usize>,
     stores: Vec<usize>,
     attends: Vec<usize>,
-    /// Rows that attend, and whether some attend twice.
+    /// Rows that attend (a set of [`rows`]), and whether some attend twice.
     rows: u8,
     twice: bool,
 }
@@ -72,17 +74,19 @@ fn note(n: usize, node: &Node, layers: &mut [MlaLayerNodes]) {
     }
     if kv.attends {
         layer.attends.push(n);
+        // Nodes of different paths have disjoint bits and may both attend.
         layer.twice |= layer.rows & rows(node.path) != 0;
         layer.rows |= rows(node.path);
     }
 }
 
-/// A44: one store, and one attention for each row.
+/// A44: one store per layer, and one attention per row.
 fn once(layer: usize, seen: &MlaLayerNodes, found: &mut Findings<'_>) {
     if seen.stores.len() != 1 {
         let problem = format!("the layer stores {} times in a step", seen.stores.len());
         found.add(Code::A44, Some(layer), Some("store".into()), problem);
     }
+    // A layer that shares another layer's selection neither stores nor reads index keys.
     if seen.index_stores.len() > 1 || seen.index_stores.len() != seen.index_reads.len() {
         let (stores, reads) = (seen.index_stores.len(), seen.index_reads.len());
         let problem = format!(
@@ -90,6 +94,7 @@ fn once(layer: usize, seen: &MlaLayerNodes, found: &mut Findings<'_>) {
         );
         found.add(Code::A44, Some(layer), Some("indexer".into()), problem);
     }
+    // Both bits: every row attends, on exactly one path.
     if seen.rows != 3 || seen.twice {
         let problem = if seen.twice { "some rows attend twice" } else { "some rows take no attention path" };
         found.add(Code::A44, Some(layer), Some("attention".into()), problem.into());
@@ -97,13 +102,14 @@ fn once(layer: usize, seen: &MlaLayerNodes, found: &mut Findings<'_>) {
 }
 
 impl MlaLayerNodes {
-    /// A45: the store first, a barrier between.
+    /// A45: the store comes first, with a barrier in between.
     fn in_order(&self, trace: &ResolvedIr<'_>, phases: Option<&[usize]>, found: &mut Findings<'_>) {
         let pairs = [(&self.stores, &self.attends), (&self.index_stores, &self.index_reads)];
         for (store, attends) in
             pairs.into_iter().flat_map(|(stores, attends)| stores.iter().map(move |it| (*it, attends)))
         {
             for &attend in attends.iter().filter(|a| **a != store) {
+                // Nodes of one phase run concurrently, so the same phase is too early for a reader.
                 let late = store > attend || phases.is_some_and(|phases| phases[store] >= phases[attend]);
                 if late {
                     let problem =
@@ -115,7 +121,7 @@ impl MlaLayerNodes {
     }
 }
 
-/// Where a value comes from, through norms and rotations.
+/// The origin of a value, before norms and rotations.
 pub(super) struct ValueOrigin {
     /// The value before them.
     raw: ValueId,
@@ -125,7 +131,7 @@ pub(super) struct ValueOrigin {
 
 pub(super) fn origin(trace: &ResolvedIr<'_>, mut raw: ValueId, path: AttentionPath) -> ValueOrigin {
     let (mut norms, mut ropes) = (0, 0);
-    // a broken IR may make a value from itself: it has at most as many steps as nodes
+    // Bounded by the number of nodes, because a broken IR may compute a value from itself.
     for _ in 0..trace.ir.nodes.len() {
         let Some(node) = trace.maker(raw, path).map(|n| &trace.ir.nodes[n]) else { break };
         match (node.op, node.inputs.first()) {
@@ -137,14 +143,16 @@ pub(super) fn origin(trace: &ResolvedIr<'_>, mut raw: ValueId, path: AttentionPa
     ValueOrigin { raw, norms, ropes }
 }
 
-/// The projection that `part` is cut from, and the offset of its first element; none where no split makes it.
+/// The projection that `part` is split from, and the offset of its first element. `None` if no
+/// split produces it.
 fn cut_from(trace: &ResolvedIr<'_>, part: ValueId, path: AttentionPath) -> Option<(ValueId, usize)> {
     let node = &trace.ir.nodes[trace.maker(part, path)?];
     let whole = *node.inputs.first().filter(|_| node.op.spec().is_view)?;
     Some((whole, trace.places[part.0].from - trace.places[whole.0].from))
 }
 
-/// A40 to A43 of what is cached: the normed latent, and the shared key of the raw projection, rotated `ropes` times.
+/// A40 to A43 for cached values: the normalized latent, and the shared key from the raw projection,
+/// rotated `ropes` times.
 fn cached(
     trace: &ResolvedIr<'_>,
     n: usize,
@@ -156,6 +164,7 @@ fn cached(
     let from = origin(trace, latent, node.path);
     let norms = from.norms + usize::from(node.prologue.norm.is_some());
     let slot = Some("latent".to_owned());
+    // Shapes are right without the norm too, so only this rule notices.
     if norms == 0 {
         found.at(Code::A40, trace.ir, n, slot.clone(), "the latent was not normed".into());
     } else if norms > 1 {
@@ -174,7 +183,7 @@ fn cached(
     }
 }
 
-/// A42 and A43 of the key that all heads share, which is cut from the same projection as the latent.
+/// A42 and A43 for the shared key, which is split from the same projection as the latent.
 fn shared_key(
     trace: &ResolvedIr<'_>,
     n: usize,
@@ -189,13 +198,13 @@ fn shared_key(
     raw_part(trace, n, (&from, "k_rope"), raw.zip(projection), found);
 }
 
-/// The projection that the latent is cut from which keys without position are expanded from.
+/// The projection of the latent from which the keys without position are expanded.
 fn expanded_from(trace: &ResolvedIr<'_>, nope: ValueId, path: AttentionPath) -> Option<(ValueId, usize)> {
     let latent = trace.ir.nodes[trace.maker(nope, path)?].input_at("latent")?;
     cut_from(trace, origin(trace, latent, path).raw, path)
 }
 
-/// A42 and A43 of a query.
+/// A42 and A43 for a query.
 fn query(
     trace: &ResolvedIr<'_>,
     n: usize,
@@ -221,7 +230,7 @@ fn query(
     raw_part(trace, n, (&from, "q_rope"), parts, found);
 }
 
-/// What makes a value, before a bias and terms of adapters that it may have.
+/// The operation that produces a value, before a bias and adapter terms.
 fn product_of(trace: &ResolvedIr<'_>, value: ValueId, path: AttentionPath) -> Option<Op> {
     let maker = |value| trace.maker(value, path).map(|n| &trace.ir.nodes[n]);
     let mut made = maker(value)?;
@@ -231,7 +240,7 @@ fn product_of(trace: &ResolvedIr<'_>, value: ValueId, path: AttentionPath) -> Op
     Some(made.op)
 }
 
-/// A43: a rope part is rotated as often as the model rotates, once or never.
+/// A43: a rope part is rotated once, or never in a model without rotation.
 fn rotated(
     trace: &ResolvedIr<'_>,
     n: usize,
@@ -250,7 +259,8 @@ fn rotated(
     }
 }
 
-/// A42: a rope part and its content part are cut from the same product, the rope part behind the other, and not normed.
+/// A42: a rope part and its content part are split from the same matmul, the rope part after the
+/// other, without a norm.
 fn raw_part(
     trace: &ResolvedIr<'_>,
     n: usize,
@@ -264,6 +274,7 @@ fn raw_part(
         Some(((whole, _), (other, _))) if whole != other => {
             format!("it is cut from {}, its content part from {}", trace.name(whole), trace.name(other))
         }
+        // The rope part follows the content part in `kv_a` and in each query head.
         Some(((_, 0), _)) => "it is the content part itself".to_owned(),
         Some(((whole, _), _)) => match product_of(trace, whole, trace.ir.nodes[n].path) {
             Some(Op::Linear) => return,
@@ -276,7 +287,7 @@ fn raw_part(
     found.at(Code::A42, trace.ir, n, Some(slot.into()), problem);
 }
 
-/// A48, and A46 of a node: its KV layer is of its kind and its layer.
+/// A48, and A46 for a node: its KV layer is of its kind and its layer.
 fn kv_layer(trace: &ResolvedIr<'_>, n: usize, found: &mut Findings<'_>) {
     let node = &trace.ir.nodes[n];
     let kinds = node.op.spec().kv.layers;
@@ -297,14 +308,16 @@ fn kv_layer(trace: &ResolvedIr<'_>, n: usize, found: &mut Findings<'_>) {
     }
 }
 
-/// A46: each KV layer belongs to one layer, and each layer has at most one of a kind: of attention one, of an indexer one, or states.
+/// A46: each KV layer belongs to one layer, and each layer has at most one of a kind: one for
+/// attention, one for an indexer, or states.
 fn owners(trace: &ResolvedIr<'_>, span: &ModelSpan, found: &mut Findings<'_>) {
     let mut owned: Vec<Vec<KvLayerKind>> = vec![Vec::new(); span.layers.end];
     for kv_layer in &trace.ir.kv_layers {
         let layer = kv_layer.layer;
         let problem = match owned.get_mut(layer) {
             Some(taken) if span.layers.contains(&layer) => {
-                // what attends, what an indexer reads, and each state are apart
+                // Latent and expanded rows exclude each other. Indexers and states are separate
+                // groups.
                 let group = |kind: KvLayerKind| match kind {
                     KvLayerKind::Latent | KvLayerKind::Expanded => KvLayerKind::Latent,
                     other => other,
@@ -323,12 +336,12 @@ fn owners(trace: &ResolvedIr<'_>, span: &ModelSpan, found: &mut Findings<'_>) {
     }
 }
 
-/// A49: which of W_UK and W_UV a node of the attention has.
+/// A49: the nodes of attention have the halves of W_UK and W_UV that they need.
 fn expansion(trace: &ResolvedIr<'_>, n: usize, found: &mut Findings<'_>) {
     let node = &trace.ir.nodes[n];
     let has = |slot: &str| node.op.spec().slots.iter().any(|of| of.name == slot);
     let (keys, values) = (has("k_b"), has("v_b"));
-    // whether there should be any is a matter of A16
+    // A16 checks whether there should be any.
     if node.weights.is_empty() || !(keys || values) {
         return;
     }

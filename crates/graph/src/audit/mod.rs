@@ -1,10 +1,13 @@
-//! The audit: rules that a circuit, and everything lowered from it, must keep. No I/O, no arithmetic on weights.
+//! The audit: rules for circuits and everything lowered from them. It does no I/O and no arithmetic
+//! on weights.
 //!
-//! [`circuit`] looks at a circuit file under one config, [`ir`] at an IR, [`plan`] at a plan, [`plans`] at those of some stages, and [`session`] at all plans of a session
-//! together with the tensors of the file. Each looks at every node once, so that the engine runs [`session`] at every load.
-//! A [`Finding`] says the rule's [`Code`], where it is broken, and what to look at; `docs/audit.md` lists the rules.
+//! [`circuit`] audits a circuit under one config, [`ir`] an IR, [`plan`] a plan, [`plans`] the
+//! plans of some stages, and [`session`] all plans of a session together with the file's tensors.
+//! Each visits every node once, so the engine can run [`session`] at every load. A [`Finding`] has
+//! the rule's [`Code`], the place, and a hint; `docs/audit.md` lists the rules.
 //!
-//! The audit trusts nothing that a pass has computed: it works out lifetimes, orders and widths anew.
+//! The audit does not use results of passes: it derives lifetimes, orders and widths again, so that
+//! it does not inherit their mistakes.
 
 mod buckets;
 mod cache;
@@ -46,6 +49,7 @@ pub fn circuit(circuit: &Circuit, config: &ModelConfig) -> Vec<Finding> {
 pub fn ir(ir: &Ir, circuit: &Circuit, span: &ModelSpan, config: &ModelConfig) -> Vec<Finding> {
     let mut found = Findings::new("ir");
     if let Some(trace) = graph(ir, circuit, span, config, &mut found) {
+        // Without phases, the order of the node list is checked instead.
         mla::check(&trace, span, config, None, &mut found);
         cache::check(&trace, circuit, span, config, &mut found);
     }
@@ -62,13 +66,15 @@ pub fn plan(plan: &Plan, circuit: &Circuit, config: &ModelConfig, bound: BindCon
             cache::check(&trace, circuit, &plan.span, config, &mut found);
             memory::check(&trace, plan, &mut found);
         }
+        // Also if phases are broken: these rules do not depend on them.
         kernels::check(plan, bound, &mut found);
         ranks::check(&trace, &plan.span, config, &mut found);
     }
     found.list
 }
 
-/// Audits everything of a session: each plan, the plans against one another, and the tensors of the file against the weights used.
+/// Audits a session: each plan, the plans against one another, and the file's tensors against the
+/// weights used.
 ///
 /// `stages` are those of [`Stage::of_model`].
 pub fn session(
@@ -80,6 +86,7 @@ pub fn session(
 ) -> Vec<Finding> {
     let mut list = self::circuit(circuit, config);
     let mut found = Findings::new("file");
+    // All buckets of a stage use the same weights, so one plan per stage is enough.
     let first = stages.iter().filter_map(|stage| stage.plans.first());
     let irs: Vec<&Ir> = first.map(|plan| &plan.ir).collect();
     tensors::check_file(circuit, config, tensors, &irs, &mut found);
@@ -103,7 +110,7 @@ pub fn plans(
     list
 }
 
-/// The rules of every IR that need no phases; none where it is too broken to look further.
+/// Checks the rules that need no phases. `None` if the IR is too broken for further checks.
 fn graph<'a>(
     ir: &'a Ir,
     circuit: &Circuit,

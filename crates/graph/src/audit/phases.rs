@@ -1,4 +1,4 @@
-//! Phases: order and races between what nodes read and write.
+//! Rules for phases: order and data races between nodes.
 
 use super::findings::Findings;
 use super::rules::Code;
@@ -7,7 +7,7 @@ use crate::ir::{Epilogue, Node};
 use crate::passes::{BatchBucket, heads_of_each_thread, pipeline, routed_by_each_thread};
 use crate::target::BackendTarget;
 
-/// An access of an earlier node to one place, and its phase.
+/// An earlier node's access to one place, and its phase.
 struct NodeAccess {
     place: ValuePlace,
     rows: u8,
@@ -20,18 +20,18 @@ struct NodeAccess {
 enum NodeAccessKind {
     Read,
     Write,
-    /// Adding in place: each thread to the columns that it owns.
+    /// An in-place addition, by each thread to its own columns.
     Sum,
 }
 
 impl NodeAccessKind {
-    /// Whether the two must not change places.
+    /// Whether the order of the two accesses matters.
     fn clashes(self, other: NodeAccessKind) -> bool {
         self != NodeAccessKind::Read || other != NodeAccessKind::Read
     }
 }
 
-/// A50 to A53; false where phases cannot be looked up.
+/// A50 to A53; false if nodes and phases do not correspond.
 pub(super) fn check(
     trace: &ResolvedIr<'_>,
     phases: &[usize],
@@ -51,16 +51,17 @@ pub(super) fn check(
             found.at(Code::A50, ir, n, None, format!("it was not lowered by {pass}"));
         }
     }
-    // accesses by the value that they touch; after the values, by KV layer
+    // Accesses by root value; KV layers follow the values.
     let mut past: Vec<Vec<NodeAccess>> = Vec::new();
     past.resize_with(ir.values.len() + ir.kv_layers.len(), Vec::new);
     for (n, node) in ir.nodes.iter().enumerate() {
         if node.op.spec().is_view {
-            continue; // views only: nothing moves
+            continue; // A split touches no memory.
         }
         let now = accesses(trace, node, n, phases[n]);
         for access in &now {
-            // each thread reads its own routing, or heads that it has made itself
+            // Exceptions of `schedule`: each thread reads its own routing, or heads that it has
+            // computed itself.
             let own = |earlier: &NodeAccess| {
                 let other = &ir.nodes[earlier.node];
                 let routing =
@@ -78,9 +79,10 @@ pub(super) fn check(
     true
 }
 
-/// A53: phases from 0 on without gaps.
+/// A53: phases start at 0 and have no gaps.
 fn gaps(phases: &[usize], found: &mut Findings<'_>) {
     let last = phases.iter().copied().max().unwrap_or(0);
+    // Before the vector below is allocated: a broken plan may name any phase.
     if last >= phases.len().max(1) {
         found.add(Code::A53, None, None, format!("phase {last} is more than there are nodes"));
         return;
@@ -96,13 +98,15 @@ fn accesses(trace: &ResolvedIr<'_>, node: &Node, n: usize, phase: usize) -> Vec<
     let sums = matches!(node.epilogue, Epilogue::AddTo(_));
     let rows = rows(node.path);
     let access = |place, kind| NodeAccess { place, rows, kind, phase, node: n };
-    // the residual of a sum is read by the thread that then writes it
+    // The residual of a sum is read by the thread that then writes it, so it counts as part of the
+    // sum.
     let reads = &node.inputs[..node.inputs.len() - usize::from(sums && !node.inputs.is_empty())];
     let wrote = if sums { NodeAccessKind::Sum } else { NodeAccessKind::Write };
     let mut list: Vec<NodeAccess> =
         reads.iter().map(|id| access(trace.places[id.0], NodeAccessKind::Read)).collect();
     list.extend(node.outputs.iter().map(|id| access(trace.places[id.0], wrote)));
     if let Some(id) = node.kv_layer {
+        // The whole layer: which rows of the cache are touched depends on the step.
         let whole = ValuePlace { root: trace.ir.values.len() + id.0, from: 0, to: usize::MAX };
         let kind = if node.op.spec().kv.stores { NodeAccessKind::Write } else { NodeAccessKind::Read };
         list.push(access(whole, kind));
@@ -110,8 +114,8 @@ fn accesses(trace: &ResolvedIr<'_>, node: &Node, n: usize, phase: usize) -> Vec<
     list
 }
 
-/// The earlier access that `access` does not come after as it must, and whether it comes before it rather than in the same phase.
-/// `own` says which accesses are to the thread's own copy.
+/// The earlier access that `access` conflicts with, and whether that access is in a later phase
+/// instead of the same one. `own` says which accesses are to a thread's own data.
 fn clash<'a>(
     past: &'a [NodeAccess],
     access: &NodeAccess,
@@ -129,7 +133,8 @@ fn clash<'a>(
     })
 }
 
-/// Of equal accesses, keeps the one in the latest phase.
+/// Adds an access. Of equal accesses only the one in the latest phase is kept, since the others
+/// cannot conflict with later nodes if it does not.
 fn remember(past: &mut Vec<NodeAccess>, access: NodeAccess) {
     let alike =
         past.iter_mut().find(|a| (a.place, a.rows, a.kind) == (access.place, access.rows, access.kind));

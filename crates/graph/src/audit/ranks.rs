@@ -1,5 +1,5 @@
-//! Communication between ranks: sums of partial values, and rows of the residual stream at the ends
-//! of their layers.
+//! Rules for communication between ranks: sums of partial values, and rows of the residual stream
+//! at the ends of their layers.
 
 use super::findings::Findings;
 use super::rules::Code;
@@ -15,13 +15,14 @@ pub(super) fn check(
 ) {
     let part = config.part.as_deref();
     sums(trace, part, found);
-    // no MTP layer is shared
+    // MTP layers are not shared by ranks.
     if !span.mtp {
         ends(trace, part, found);
     }
 }
 
-/// Whether each rank makes only its terms of a sum by this node: it multiplies with its own inputs, or adds its own experts.
+/// Whether the node gives only this rank's terms of a sum: it multiplies with a part of the inputs,
+/// or adds the rank's own experts.
 fn gives_terms(ir: &Ir, node: &Node, part: Option<&RankPart>) -> bool {
     let cut = node.weights.iter().any(|(_, id)| ir.weight(*id).gives_terms());
     match node.op {
@@ -31,7 +32,8 @@ fn gives_terms(ir: &Ir, node: &Node, part: Option<&RankPart>) -> bool {
     }
 }
 
-/// A90, A91: every partial sum is added up once, before anything but another partial sum takes it in; nothing else is.
+/// A90, A91: every partial sum is reduced once, before anything but another partial sum reads it.
+/// Other values are not reduced.
 fn sums(trace: &ResolvedIr<'_>, part: Option<&RankPart>, found: &mut Findings<'_>) {
     let ir = trace.ir;
     let mut partial = vec![false; ir.values.len()];
@@ -53,12 +55,14 @@ fn sums(trace: &ResolvedIr<'_>, part: Option<&RankPart>, found: &mut Findings<'_
             _ => {}
         }
         let gives = gives_terms(ir, node, part);
-        // what its own terms are added to
+        // The residual that the node adds its terms to. It must be a partial sum itself.
         let sum = node.inputs.last().filter(|_| gives && matches!(node.epilogue, Epilogue::AddTo(_)));
         for id in node.inputs.iter().filter(|id| partial[id.0] && Some(*id) != sum) {
             let problem = format!("{} is read before it was added up over the ranks", trace.name(*id));
             found.at(Code::A90, ir, n, None, problem);
         }
+        // The residual is equal on all ranks, so adding terms to it before the reduction would
+        // count it once per rank.
         if let Some(id) = sum.filter(|id| !partial[id.0]) {
             let problem =
                 format!("its terms are added to {}, which would count on every rank", trace.name(*id));
@@ -73,7 +77,7 @@ fn sums(trace: &ResolvedIr<'_>, part: Option<&RankPart>, found: &mut Findings<'_
     }
 }
 
-/// Where a node stands.
+/// Position of a node relative to the rank's layers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum NodePosition {
     Before,
@@ -81,10 +85,12 @@ enum NodePosition {
     After,
 }
 
-/// A92: rows come in before the first layer and go out after the last, where this rank has others before and after it.
+/// A92: rows are received before the first layer and sent after the last, if other ranks have
+/// layers before and after.
 fn ends(trace: &ResolvedIr<'_>, part: Option<&RankPart>, found: &mut Findings<'_>) {
     let ir = trace.ir;
     let in_layer = |node: &Node| node.layer.is_some();
+    // Collectives at the ends belong to no layer.
     let bounds = ir.nodes.iter().position(in_layer).zip(ir.nodes.iter().rposition(in_layer));
     let at = |n: usize| match bounds {
         Some((first, _)) if n < first => NodePosition::Before,
@@ -121,7 +127,7 @@ fn ends(trace: &ResolvedIr<'_>, part: Option<&RankPart>, found: &mut Findings<'_
     let of_last = |n: usize| bounds.is_some_and(|(_, last)| ir.nodes[n].layer == ir.nodes[last].layer);
     for ((op, place), n) in expected.into_iter().zip(here) {
         let node = &ir.nodes[n];
-        let [input] = node.inputs[..] else { continue }; // A16 has said so
+        let [input] = node.inputs[..] else { continue }; // A16 was reported.
         let maker = trace.maker(input, AttentionPath::All);
         let stored = ir.values[trace.places[input.0].root].storage;
         let right = match (op, place) {

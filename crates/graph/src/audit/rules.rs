@@ -1,4 +1,4 @@
-//! The rules, each with its code, what breaks it, and what to do.
+//! The audit's rules: code, family, statement and hint.
 
 use serde::{Serialize, Serializer};
 use std::fmt;
@@ -7,17 +7,18 @@ use std::fmt;
 pub struct AuditRule {
     /// Its code: `A42`.
     pub code: &'static str,
-    /// What it is about.
+    /// Group of rules that it belongs to.
     pub family: &'static str,
     /// What must hold.
     pub holds: &'static str,
-    /// What to look at where it does not.
+    /// What to look at if it is broken.
     pub hint: &'static str,
 }
 
 impl Code {
-    /// Whether a backend relies on the rule, so that a plan that breaks it must not run. The other rules are about what a model means:
-    /// a circuit that breaks one computes something else than its author wants, but it can be run and compared to find out what.
+    /// Whether a backend relies on the rule. A plan that breaks such a rule must not run. The other
+    /// rules are about a model's meaning: a circuit that breaks one computes something else than
+    /// its author wants, but can be run and compared.
     pub fn protects(self) -> bool {
         use Code::*;
         !matches!(self, A02 | A06 | A09 | A15 | A30 | A33 | A38 | A40 | A41 | A42 | A43)

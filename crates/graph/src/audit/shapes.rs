@@ -1,7 +1,8 @@
-//! Shapes: widths, heads and rows on both sides of every edge, against weights and config.
+//! Rules for shapes: widths, heads and rows on both sides of every edge, against weights and
+//! config.
 //!
-//! What ports and weight slots state about their shapes is checked here for every operation; an operation's own
-//! [`check`](crate::ops::Operation::check) does the rest.
+//! The shapes that ports and weight slots state are checked here for every operation. An
+//! operation's own [`check`](crate::ops::Operation::check) does the rest.
 
 use super::findings::Findings;
 use super::rules::Code;
@@ -21,14 +22,17 @@ pub(super) fn check(trace: &ResolvedIr<'_>, config: &ModelConfig, found: &mut Fi
             let weight = trace.ir.weight(id);
             shapes.norm_width(&weight.slot, &weight.shape);
         }
-        // else A16 has said so
+        // Otherwise A16 was reported.
         if node.inputs.len() == node.input_count() && node.outputs.len() == node.output_count() {
             rows(trace, n, node, config, found);
             routing(trace, n, node, found);
+            // The expressions of its ports have no values without experts.
             if node.op.spec().shape_rule == ShapeRule::Experts && config.moe.is_none() {
                 found.at(Code::A28, trace.ir, n, None, "the config has no experts".into());
                 continue;
             }
+            // Cached per operation: the expressions depend on the config only, and a plan has
+            // thousands of nodes.
             let stated = stated.entry(node.op.word()).or_insert_with(|| StatedShapes::of(node.op, &vars));
             stated.values(node, &mut shapes);
             stated.weights(node, &mut shapes);
@@ -58,11 +62,12 @@ fn value<'a>(trace: &ResolvedIr<'a>, id: ValueId) -> &'a Value {
     trace.ir.value(id)
 }
 
-/// What an operation checks of a node.
+/// The shapes of a node, as its operation checks them.
 fn shapes<'a>(trace: &ResolvedIr<'a>, node: &'a Node) -> NodeShapes<'a> {
     let shape = |id: &ValueId| {
         let it = value(trace, *id);
         let offset = match it.storage {
+            // Only a split's check uses offsets, and it needs those within its own input.
             ValueStorage::View { of, offset } if node.inputs.first() == Some(&of) => Some(offset),
             _ => None,
         };
@@ -81,12 +86,12 @@ fn shapes<'a>(trace: &ResolvedIr<'a>, node: &'a Node) -> NodeShapes<'a> {
     }
 }
 
-/// The dimensions behind the first of a stated shape; none where one of them has no value in the config.
+/// The values of dimensions; `None` if one of them has no value in the config.
 fn dimensions<'a>(shape: impl Iterator<Item = &'a str>, vars: &ConfigVars) -> Option<Vec<usize>> {
     shape.map(|dimension| expression::evaluate(dimension, &|name| vars.dimension(name)).ok()).collect()
 }
 
-/// The shapes that the ports and slots of an operation state, as numbers, where a config determines them.
+/// The shapes of an operation's ports and slots as numbers, if the config determines them.
 struct StatedShapes {
     inputs: Vec<(Port, Option<Vec<usize>>)>,
     outputs: Vec<Option<Vec<usize>>>,
@@ -95,6 +100,7 @@ struct StatedShapes {
 
 impl StatedShapes {
     fn of(op: Op, vars: &ConfigVars) -> StatedShapes {
+        // The first dimension is the rows, which A25 checks.
         let port = |port: &Port| dimensions(port.shape.split(" × ").skip(1), vars);
         let spec = op.spec();
         let outputs = match spec.outputs {
@@ -111,7 +117,7 @@ impl StatedShapes {
         }
     }
 
-    /// Values against ports: of attention heads and width, else the elements per row.
+    /// Checks values against ports: heads and width for attention, otherwise elements per row.
     fn values(&self, node: &Node, shapes: &mut NodeShapes<'_>) {
         let rule = node.op.spec().shape_rule;
         self.left_out(node, shapes);
@@ -127,6 +133,7 @@ impl StatedShapes {
             let (heads, width) = match expected.as_deref() {
                 Some([width]) => (1, *width),
                 Some([heads, width]) => (*heads, *width),
+                // The config does not determine all dimensions.
                 _ => continue,
             };
             let fits = match rule {
@@ -144,7 +151,7 @@ impl StatedShapes {
         problems.into_iter().for_each(|(port, text)| shapes.wrong(rule, port, text));
     }
 
-    /// Optional inputs: there, where the config gives their ports elements, and only there.
+    /// Checks that optional inputs exist exactly if the config gives their ports elements.
     fn left_out(&self, node: &Node, shapes: &mut NodeShapes<'_>) {
         for (port, expected) in self.inputs.iter().filter(|(port, _)| port.optional) {
             let elements = expected.as_ref().map_or(0, |dimensions| dimensions.iter().product());
@@ -156,14 +163,16 @@ impl StatedShapes {
         }
     }
 
-    /// Weights against the slots of their names, or if there is none of this name, against every slot.
+    /// Checks weights against the slots of their names, or against every slot if the name is
+    /// unknown.
     fn weights(&self, node: &Node, shapes: &mut NodeShapes<'_>) {
         for weight in shapes.weights.clone() {
             if adapted_slot(weight.slot).is_some() {
-                continue; // compared with the weight that it is for
+                continue; // The operation's own check compares it with the adapted weight.
             }
             let named = self.slots.iter().find(|(name, _)| *name == weight.slot);
             let alike = || self.slots.iter().find(|(_, shape)| shape == weight.shape);
+            // An operation with `any` slots accepts any name, and is matched by shape.
             let Some((_, expected)) = named.or_else(alike).or(self.slots.first()) else { continue };
             if weight.shape != expected {
                 let rule = match node.op.spec().shape_rule {
@@ -177,7 +186,8 @@ impl StatedShapes {
     }
 }
 
-/// The rule that a wrong weight of experts breaks: on their number, or on what each takes or gives.
+/// The rule that a wrong weight of experts breaks: on the number of experts, or on inputs or
+/// outputs of each.
 fn expert_rule(shape: &[usize], expected: &[usize]) -> ShapeRule {
     match (shape, expected) {
         ([count, _, inputs], [experts, _, takes]) if count == experts => {
@@ -211,7 +221,7 @@ fn views(trace: &ResolvedIr<'_>, found: &mut Findings<'_>) {
     }
 }
 
-/// A25: a row of the batch on both sides, or one for each expert of a row.
+/// A25: one row per batch row on both sides, or one per expert of a row.
 fn rows(trace: &ResolvedIr<'_>, n: usize, node: &Node, config: &ModelConfig, found: &mut Findings<'_>) {
     let per_row = config.moe.map_or(0, |m| m.num_experts_per_tok);
     for (is_input, i, id) in each(node) {
@@ -231,7 +241,7 @@ fn each(node: &Node) -> impl Iterator<Item = (bool, usize, ValueId)> + '_ {
     inputs.chain(node.outputs.iter().enumerate().map(|(i, id)| (false, i, *id)))
 }
 
-/// A28: rows that are sorted by expert are read with the routing that they were sorted by.
+/// A28: rows sorted by expert are read with the routing that sorted them.
 fn routing(trace: &ResolvedIr<'_>, n: usize, node: &Node, found: &mut Findings<'_>) {
     let routing = |node: &Node| {
         let at = node.op.inputs().iter().position(|port| port.name == "topk_ids")?;

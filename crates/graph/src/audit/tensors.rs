@@ -1,4 +1,5 @@
-//! Tensors: every one of the file used once or declared unused, every slot filled once, in its layer and its order.
+//! Rules for tensors: every tensor of the file is used once or declared unused, and every slot is
+//! filled once, in its layer and order.
 
 use super::findings::Findings;
 use super::rules::Code;
@@ -12,10 +13,10 @@ use latent_types::TensorType;
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
-/// A tensor of a file that nothing reads, and why that is right.
+/// A tensor that no operation reads, with the declared reason.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct UnusedTensor {
-    /// Its name.
+    /// Name of the tensor.
     pub tensor: String,
     /// Why nothing reads it.
     pub why: String,
@@ -39,8 +40,8 @@ pub(super) fn check_file(
     }
 }
 
-/// The tensors of a file that no weight of `irs` is made of: those that are declared unused, and those that are not, each in the order of
-/// their names.
+/// The tensors of a file that no weight of `irs` uses: those declared unused, and the others, each
+/// sorted by name.
 pub fn unused(
     circuit: &Circuit,
     config: &ModelConfig,
@@ -52,6 +53,7 @@ pub fn unused(
     irs.iter().flat_map(|ir| &ir.weights).for_each(|weight| stored.read(weight, &mut found));
     let kept = UnusedAllowance::new(circuit, config, irs);
     let mut names: Vec<&str> = stored.unread().collect();
+    // `TensorIndex::all` is unordered, and reports show these lists.
     names.sort_unstable();
     let (mut unused, mut unread) = (Vec::new(), Vec::new());
     for name in names {
@@ -63,14 +65,16 @@ pub fn unused(
     (unused, unread)
 }
 
-/// The tensors of a file, and which weight reads each. MoE checkpoints can have a hundred thousand and every load checks all of
-/// them, so there is one table of names with a fast hash (seeded, because names come from files) and one lookup per weight part.
+/// The tensors of a file with the weight that reads each.
+// MoE checkpoints can have a hundred thousand tensors, and every load checks all of them. So there
+// is one table with a fast hash (seeded, because names come from files) and one lookup per weight
+// part.
 struct AuditedTensors<'a> {
     tensors: Vec<AuditedTensor<'a>>,
     places: HashMap<&'a str, usize, foldhash::fast::RandomState>,
 }
 
-/// A tensor and its reader, together in memory for the lookup.
+/// A tensor and its reader, in one struct so that a lookup reads adjacent memory.
 struct AuditedTensor<'a> {
     name: &'a str,
     ty: TensorType,
@@ -95,18 +99,20 @@ impl<'a> AuditedTensors<'a> {
         AuditedTensors { tensors, places }
     }
 
-    /// The tensors that no weight read.
+    /// The tensors without a reader.
     fn unread(&self) -> impl Iterator<Item = &'a str> {
         self.tensors.iter().filter(|tensor| tensor.reader.is_none()).map(|tensor| tensor.name)
     }
 
-    /// Notes the tensors of a weight. A36 where the file has one not as the weight says; A31 where another slot has read it.
+    /// Marks the tensors of a weight as read. A36 if the file's tensor differs from the weight; A31
+    /// if another slot has read it.
     fn read(&mut self, weight: &'a Weight, found: &mut Findings<'_>) {
+        // The file has the weight that a derived one comes from.
         let weight = weight.stored();
         if weight.slot == "kv_b"
             && let Some(part) = weight.parts.first()
         {
-            // packed files have its derived halves too
+            // Packed files also contain the derived halves.
             for slot in ["k_b", "v_b"] {
                 if let Some(place) = self.places.get(DerivedWeight::name(&part.tensor, slot).as_str()) {
                     self.tensors[*place].reader.get_or_insert(weight);
@@ -136,7 +142,7 @@ impl<'a> AuditedTensors<'a> {
         }
     }
 
-    /// The tensor that a weight reads; A31 where another slot has read it.
+    /// Marks a tensor as read by a weight; A31 if another slot has read it.
     fn take(
         &mut self,
         weight: &'a Weight,
@@ -145,7 +151,7 @@ impl<'a> AuditedTensors<'a> {
     ) -> Option<&AuditedTensor<'a>> {
         let tensor = &mut self.tensors[*self.places.get(name)?];
         let first = *tensor.reader.get_or_insert(weight);
-        // the head of a tied model reads the embedding: one slot in two spans
+        // The head of a tied model reads the embedding: one slot, used in two spans.
         if (&first.slot, first.layer) != (&weight.slot, weight.layer) {
             let problem = format!("{} is made of it, and slot {} too", weight.label(), first.slot);
             found.add(Code::A31, weight.layer, Some(format!("tensor {name}")), problem);
@@ -154,31 +160,33 @@ impl<'a> AuditedTensors<'a> {
     }
 }
 
-/// The name of an adapter's matrix in the adapter.
+/// The name of an adapter's matrix in the adapter's own file.
 fn of_adapter(name: &str) -> Option<&str> {
     let (_, name) = name.strip_prefix("adapter.")?.split_once('.')?;
     Some(name.strip_prefix("base_model.model.").unwrap_or(name))
 }
 
-/// What says that tensors may be in a file and not be read.
+/// The declarations that allow tensors to be unused.
 struct UnusedAllowance<'a> {
     circuit: &'a Circuit,
     vars: ConfigVars,
-    /// MTP layers that are not run.
+    /// MTP layers that do not run.
     layers: Range<usize>,
 }
 
 impl<'a> UnusedAllowance<'a> {
     fn new(circuit: &'a Circuit, config: &ModelConfig, irs: &[&Ir]) -> UnusedAllowance<'a> {
         let drafts = irs.iter().flat_map(|ir| &ir.nodes).any(|node| node.layer == Some(config.layers));
+        // At most the first MTP layer runs; files may contain more.
         let layers = config.layers + usize::from(drafts)..config.all_layers();
         UnusedAllowance { circuit, vars: ConfigVars::of(config, None), layers }
     }
 
-    /// Why no node reads the tensor of this name, if a reason is known.
+    /// The reason why no node reads a tensor, if it is declared.
     fn declared(&self, naming: TensorNaming, name: &str) -> Option<String> {
         let prefixes: &[&str] = if naming == TensorNaming::HuggingFace { &HF_PREFIXES } else { &[""] };
         let name = of_adapter(name).unwrap_or(name);
+        // Longest prefix first: every name also starts with the empty one.
         prefixes.iter().rev().filter_map(|prefix| name.strip_prefix(prefix)).find_map(|name| {
             let index = |start: &str| name.strip_prefix(start)?.split('.').next()?.parse::<usize>().ok();
             let layer = index("blk.").or_else(|| index("model.layers."));
@@ -223,6 +231,7 @@ pub(super) fn check_ir(
     let mut filled = HashSet::new();
     for (weight, read) in ir.weights.iter().zip(read) {
         let slot = Some(weight.slot.clone());
+        // An unused weight would still be loaded and take memory.
         if !read {
             found.add(Code::A33, weight.layer, slot, "no node uses this weight".into());
             continue;
@@ -231,31 +240,32 @@ pub(super) fn check_ir(
             let problem = format!("{} tensors make a weight of shape {:?}", weight.parts.len(), weight.shape);
             found.add(Code::A37, weight.layer, slot.clone(), problem);
         }
-        // several slots of a layer have matrices of adapters
+        // Several slots of a layer have adapter matrices, all named `lora_a` and `lora_b`.
         let name = if weight.adapter.is_some() { weight.key() } else { weight.slot.as_str() };
         if !filled.insert((name, weight.layer)) {
             found.add(Code::A39, weight.layer, slot, "the slot is filled twice".into());
         }
-        // what it is derived from fills the slot that the circuit names
+        // The stored weight of a derived one fills the slot that the circuit names.
         let stored = weight.stored();
         filled.insert((stored.slot.as_str(), stored.layer));
     }
     needed(circuit, span, config, &filled, found);
 }
 
-/// A32.
+/// A32: a node of a layer uses weights of that layer.
 fn of_layer(ir: &Ir, n: usize, weight: &Weight, found: &mut Findings<'_>) {
     if weight.layer.is_some() && weight.layer != ir.nodes[n].layer {
         found.at(Code::A32, ir, n, Some(weight.slot.clone()), format!("the weight is {}", weight.label()));
     }
 }
 
-/// A35: weights that one operation of the circuit names stand in its order.
+/// A35: weights of a node are in the order of the circuit's operation.
 fn in_order(circuit: &Circuit, ir: &Ir, n: usize, found: &mut Findings<'_>) {
     let weights = &ir.nodes[n].weights;
     for pair in weights.windows(2) {
         let mut specs = circuit.blocks.values().flat_map(|block| &block.ops);
         let place = |spec: &OpSpec, i: usize| spec.weights.iter().position(|slot| *slot == pair[i].0);
+        // Kernels take weights by position: gate and up swapped would still fit every shape.
         let swapped = specs.any(|spec| place(spec, 0).zip(place(spec, 1)).is_some_and(|(a, b)| a > b));
         if swapped {
             let problem = format!("the circuit names {} before it", pair[1].0);
@@ -264,7 +274,7 @@ fn in_order(circuit: &Circuit, ir: &Ir, n: usize, found: &mut Findings<'_>) {
     }
 }
 
-/// A38: every slot that an operation of the span uses, and whose conditions hold, is filled.
+/// A38: every slot of an operation in the span whose conditions hold is filled.
 fn needed(
     circuit: &Circuit,
     span: &ModelSpan,
@@ -289,20 +299,20 @@ fn needed(
             }
         }
     };
-    // else A80 has said so
+    // Otherwise A80 was reported.
     let Ok(stages) = circuit.stage_pair(span.mtp) else { return };
     let Ok(groups) = circuit.layer_groups(config, span.layers.clone()) else { return };
-    // the blocks around an MTP layer have weights of that layer
-    let around = span.mtp.then_some(config.layers);
-    let whole = ConfigVars::of(config, around);
+    // The blocks before and after an MTP layer have weights of that layer.
+    let outer_layer = span.mtp.then_some(config.layers);
+    let whole = ConfigVars::of(config, outer_layer);
     if span.embed {
-        stages.before.iter().for_each(|block| wanted(block, &whole, &[around]));
+        stages.before.iter().for_each(|block| wanted(block, &whole, &[outer_layer]));
     }
     for LayerGroup { layers, vars, spec } in &groups {
         let layers: Vec<Option<usize>> = layers.iter().copied().map(Some).collect();
         spec.blocks().into_iter().for_each(|block| wanted(block, vars, &layers));
     }
     if span.head {
-        stages.behind.iter().for_each(|block| wanted(block, &whole, &[around]));
+        stages.head_blocks.iter().for_each(|block| wanted(block, &whole, &[outer_layer]));
     }
 }

@@ -1,21 +1,21 @@
-//! Storage, producer and readers of each value, collected once for all rules.
+//! Storage, producers and readers of each value, collected once for all rules.
 
 use super::findings::Findings;
 use super::rules::Code;
 use crate::ir::{AttentionPath, Ir, ValueId, ValueStorage};
 
-/// An IR whose indices exist and whose views end somewhere.
+/// An IR with valid indices and without cyclic views.
 pub(super) struct ResolvedIr<'a> {
     pub(super) ir: &'a Ir,
     /// Where each value is stored.
     pub(super) places: Vec<ValuePlace>,
-    /// Nodes that make each value.
+    /// Nodes that produce each value.
     pub(super) makers: Vec<Vec<usize>>,
-    /// How many nodes read each value.
+    /// Number of inputs that read each value.
     pub(super) readers: Vec<usize>,
 }
 
-/// Where a value's elements are stored: a range of each head of its root value.
+/// The storage of a value: a range within each head of its root value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ValuePlace {
     /// The value that owns the memory.
@@ -33,7 +33,7 @@ impl ValuePlace {
     }
 }
 
-/// The rows of an attention path as a set: bit 0 rows that attend in latent space, bit 1 the others.
+/// The rows of an attention path as a bit set: bit 0 for absorbed rows, bit 1 for naive ones.
 pub(super) fn rows(path: AttentionPath) -> u8 {
     match path {
         AttentionPath::All => 3,
@@ -43,7 +43,7 @@ pub(super) fn rows(path: AttentionPath) -> u8 {
 }
 
 impl<'a> ResolvedIr<'a> {
-    /// Follows every edge; none where an index does not exist or a view never ends.
+    /// Resolves every edge; `None` if an index does not exist or a view is cyclic.
     pub(super) fn new(ir: &'a Ir, found: &mut Findings<'_>) -> Option<ResolvedIr<'a>> {
         if !indices(ir, found) {
             return None;
@@ -58,7 +58,7 @@ impl<'a> ResolvedIr<'a> {
         Some(ResolvedIr { ir, places, makers, readers })
     }
 
-    /// The node that makes `id` for (some of) the rows of `path`.
+    /// A node that produces `id` for rows of `path`.
     pub(super) fn maker(&self, id: ValueId, path: AttentionPath) -> Option<usize> {
         self.makers[id.0].iter().copied().find(|n| self.ir.nodes[*n].path.meets(path))
     }
@@ -69,7 +69,7 @@ impl<'a> ResolvedIr<'a> {
     }
 }
 
-/// A10: every value, weight and KV layer that is named exists.
+/// A10: every referenced value, weight and KV layer exists.
 fn indices(ir: &Ir, found: &mut Findings<'_>) -> bool {
     let before = found.list.len();
     for (n, node) in ir.nodes.iter().enumerate() {
@@ -119,17 +119,18 @@ fn indices(ir: &Ir, found: &mut Findings<'_>) -> bool {
     found.list.len() == before
 }
 
-/// The place of every value; A24 where a view is, through others, a view of itself.
+/// The storage of every value; A24 if a view is, through others, a view of itself.
 fn places(ir: &Ir, found: &mut Findings<'_>) -> Option<Vec<ValuePlace>> {
     let mut places: Vec<Option<ValuePlace>> = vec![None; ir.values.len()];
     let mut chain = Vec::new();
     for start in 0..ir.values.len() {
         chain.clear();
         let mut at = start;
-        // up to a value whose place is known, or that has a place of its own
+        // Iterative instead of recursive: a broken IR may have chains of any length.
         while places[at].is_none() {
             match ir.values[at].storage {
                 ValueStorage::View { of, .. } => {
+                    // More views than values: the chain repeats.
                     if chain.len() > ir.values.len() {
                         let value = &ir.values[start];
                         let problem = "it is, through others, a view of itself".into();
@@ -150,7 +151,8 @@ fn places(ir: &Ir, found: &mut Findings<'_>) -> Option<Vec<ValuePlace>> {
     places.into_iter().collect()
 }
 
-/// The place of a view whose parent's place is known. A view that is cut into other heads than its root takes the whole root.
+/// The storage of a view whose parent is resolved. A view with other heads than its root covers the
+/// whole root.
 fn view_place(ir: &Ir, view: usize, parent: ValuePlace) -> ValuePlace {
     let value = &ir.values[view];
     let root = &ir.values[parent.root];
@@ -159,6 +161,7 @@ fn view_place(ir: &Ir, view: usize, parent: ValuePlace) -> ValuePlace {
             let from = parent.from.saturating_add(offset);
             ValuePlace { root: parent.root, from, to: from.saturating_add(value.width) }
         }
+        // The heads of such a view do not begin where the root's do, so no smaller range is exact.
         _ => ValuePlace { root: parent.root, from: 0, to: usize::MAX },
     }
 }

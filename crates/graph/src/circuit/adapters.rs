@@ -1,4 +1,4 @@
-//! Matrices of LoRA adapters for the weights of a circuit.
+//! LoRA adapter matrices for the weights of a circuit.
 
 use super::form::Circuit;
 use super::weights::{AdapterWeight, TensorIndex, Weight, WeightPart};
@@ -14,17 +14,18 @@ pub(crate) struct AdapterMatrices {
     pub b: Weight,
 }
 
-/// Slots of the matrices in operations.
+/// Slots of the matrices in operations with one weight.
 pub(crate) const LORA_A: &str = "lora_a";
 pub(crate) const LORA_B: &str = "lora_b";
 
-/// Slots of the matrices for a weight of the routed experts, in the operations that read the weight: see
-/// [`adapted_slot`](crate::ops::adapted_slot).
+/// Slots of the matrices for a weight of routed experts. An operation reads several such weights,
+/// so the slot names the weight: see [`adapted_slot`](crate::ops::adapted_slot).
 fn expert_slots(slot: &str) -> [String; 2] {
     [LORA_A, LORA_B].map(|side| format!("{slot}_{side}"))
 }
 
-/// An adapter, seen as the tensors that it changes.
+/// An adapter as an index of the tensors that it changes, so that `Circuit::names` resolves its
+/// naming and prefixes too.
 struct AdapterTargets<'a>(&'a AttachedAdapter);
 
 impl AdapterTargets<'_> {
@@ -55,20 +56,23 @@ impl TensorIndex for AdapterTargets<'_> {
 }
 
 impl Circuit {
-    /// The names in GGUF and in safetensors of every weight of a model that a LoRA adapter may change, layer by layer.
+    /// The names in GGUF and safetensors of every weight that a LoRA adapter may change, layer by
+    /// layer.
     pub fn adapter_names(&self, config: &ModelConfig) -> Vec<(String, String)> {
         self.names_by_rank(config, 2)
     }
 
-    /// The same of the tensors of routed experts. Those in safetensors have the placeholder `{expert}`, or hold all experts.
+    /// The same for tensors of routed experts. Safetensors names contain `{expert}`, or are those
+    /// of one tensor for all experts.
     pub fn expert_adapter_names(&self, config: &ModelConfig) -> Vec<(String, String)> {
         self.names_by_rank(config, 3)
     }
 
-    /// The names of weights with `dimensions` dimensions.
+    /// The names of weights with this number of dimensions.
     fn names_by_rank(&self, config: &ModelConfig, dimensions: usize) -> Vec<(String, String)> {
         let mut names = Vec::new();
         for block in self.blocks.values() {
+            // A block outside of layers is visited once; its names have no `{layer}`.
             let layers = if block.kind.of_layer() { 0..config.all_layers() } else { 0..1 };
             for (layer, slot) in
                 layers.flat_map(|layer| block.weights.values().map(move |slot| (layer, slot)))
@@ -84,7 +88,8 @@ impl Circuit {
         names
     }
 
-    /// The matrices of all adapters for a slot of a layer, whose whole shape is `[outputs, inputs]`, or `[experts, outputs, inputs]`.
+    /// The matrices of all adapters for a slot of a layer. `shape` is the whole shape: `[outputs,
+    /// inputs]` or `[experts, outputs, inputs]`.
     pub(crate) fn adapters_of(
         &self,
         (block, slot): (&str, &str),
@@ -97,8 +102,11 @@ impl Circuit {
         let mut found = Vec::new();
         for (number, adapter) in tensors.adapters().iter().enumerate() {
             let targets = AdapterTargets(adapter);
+            // The adapter's naming convention has no name for this slot, so it cannot change it.
             let Ok(names) = self.names(spec, slot, layer, shape, &targets) else { continue };
             let pairs: Vec<Option<&AttachedPair>> = names.iter().map(|name| targets.pair(name)).collect();
+            // Some experts but not all is an error below: the kernel for adapted experts needs a
+            // pair for each.
             if pairs.iter().all(Option::is_none) {
                 continue;
             }
@@ -114,10 +122,10 @@ impl Circuit {
     }
 }
 
-/// What an adapter has for one weight: a pair, or one for each expert.
+/// An adapter's pair of matrices for one weight, or one pair per expert.
 struct AdapterPairs<'a> {
     adapter: &'a AttachedAdapter,
-    /// Its place among the model's.
+    /// Index of the adapter.
     number: usize,
     pairs: Vec<&'a AttachedPair>,
 }
@@ -136,9 +144,10 @@ impl AdapterPairs<'_> {
             return Err(GraphError::Internal { pass: "build", problem });
         };
         let first = self.pairs[0];
-        // one tensor with a matrix per expert, or a tensor for each
+        // Experts are stacked in one tensor, or have a tensor each.
         let stacked: &[usize] = if self.pairs.len() > 1 { &[] } else { experts };
         let slots = if experts.is_empty() { [LORA_A, LORA_B].map(str::to_owned) } else { expert_slots(slot) };
+        // The rank is the number of columns of B. A and B of every expert must agree with it.
         let rank = tensors.find(&first.b).and_then(|(_, shape)| shape.last().copied()).unwrap_or(0);
         let weight = |is_a: bool, slot: String| {
             let sizes = if is_a { [rank, *inputs] } else { [*outputs, rank] };
@@ -155,6 +164,7 @@ impl AdapterPairs<'_> {
                     );
                     return Err(refused(self.adapter, &pair.target, problem));
                 }
+                // Experts are multiplied in one grouped operation, so type and factor must agree.
                 if *ty.get_or_insert(found) != found || pair.factor != first.factor {
                     let problem = "its matrices have another type, rank or alpha than those of the layer's first expert; merge it with `latent quantize --merge-lora`";
                     return Err(refused(self.adapter, &pair.target, problem.into()));
@@ -171,7 +181,8 @@ impl AdapterPairs<'_> {
     }
 }
 
-/// Checks that the stages with these weights use every matrix of the adapters.
+/// Checks that the stages with these weights use every adapter matrix. An ignored matrix would
+/// change the model's answers without a message.
 pub(crate) fn check_all_used<'w>(
     weights: impl Iterator<Item = &'w Weight>,
     tensors: &dyn TensorIndex,
@@ -185,7 +196,8 @@ pub(crate) fn check_all_used<'w>(
         .flat_map(|weight| &weight.parts)
         .map(|part| part.tensor.as_str())
         .collect();
-    // layers behind the last one draft tokens, if they are loaded
+    // Layers after the last one draft tokens, and are not loaded unless drafts are enabled.
+    // The layer's number is the first number in either naming.
     let drafts = |target: &str| {
         let layer = target.split('.').find_map(|word| word.parse::<usize>().ok());
         layer.is_some_and(|layer| drafting.contains(&layer))

@@ -1,4 +1,4 @@
-//! Checks of a circuit that hold for every config: names that exist, kinds that fit, slots and
+//! Checks of a circuit that do not depend on a config: names that exist, kinds that fit, slots and
 //! streams with an owner.
 
 use super::block::{Block, BlockKind, OP_WORDS};
@@ -7,10 +7,10 @@ use crate::error::{CircuitError, GraphError};
 use std::collections::BTreeMap;
 
 impl Circuit {
-    /// Checks what can be checked without a config.
+    /// Checks everything that does not depend on a config.
     ///
     /// # Errors
-    /// [`GraphError::Circuit`] with the first thing that is wrong, and where.
+    /// [`GraphError::Circuit`] with the first problem and its place.
     pub fn check(&self) -> Result<(), GraphError> {
         for (name, block) in &self.blocks {
             self.check_words(name, block)?;
@@ -20,7 +20,7 @@ impl Circuit {
         self.check_slots()
     }
 
-    /// Operations and weight slots that exist.
+    /// Checks that operations and weight slots exist.
     fn check_words(&self, name: &str, block: &Block) -> Result<(), GraphError> {
         let here = || name.to_owned();
         for spec in &block.ops {
@@ -36,8 +36,9 @@ impl Circuit {
         Ok(())
     }
 
-    /// Blocks that layers and stages name, and no others.
+    /// Checks that layers and stages name existing blocks, and that every block is named.
     fn check_names(&self) -> Result<(), GraphError> {
+        // Struck out as rules and stages name them.
         let mut unused: Vec<&str> = self.blocks.keys().map(String::as_str).collect();
         let parts: [(BlockKind, &[LayerRule]); 2] = [
             (BlockKind::Attention, &self.layers.attention),
@@ -57,13 +58,15 @@ impl Circuit {
                 unused.retain(|other| other != name);
             }
         }
+        // An unused block is most likely a misspelled rule.
         match unused.first() {
             Some(block) => Err(self.error(CircuitError::UnusedBlock { block: (*block).to_owned() })),
             None => Ok(()),
         }
     }
 
-    /// Slot names that mean one weight in a layer, and in the model, and stand-ins that exist.
+    /// Checks that a slot name means one weight within a layer and within the model, and that
+    /// stand-ins exist.
     fn check_slots(&self) -> Result<(), GraphError> {
         let own =
             self.blocks.iter().flat_map(|(name, block)| block.weights.iter().map(move |of| (&**name, of)));
@@ -81,9 +84,12 @@ impl Circuit {
         }
         let of = |kind: BlockKind| self.blocks.iter().filter(move |(_, block)| block.kind == kind);
         for (name, block) in of(BlockKind::Attention) {
+            // Operations look up slots in their own block first, then in the model's blocks
+            // ([`Circuit::slot`]). A name in both would silently hide the model's.
             let mut taken = model.clone();
             self.disjoint(&mut taken, name, block)?;
-            // two feed-forward blocks may share names: no layer has both
+            // Two feed-forward blocks may share names, because no layer has both: `dense` and `moe`
+            // have an `ffn_norm` each.
             for (name, block) in of(BlockKind::FeedForward) {
                 self.disjoint(&mut taken.clone(), name, block)?;
             }
@@ -91,7 +97,7 @@ impl Circuit {
         Ok(())
     }
 
-    /// Adds the slots of a block to those that are taken.
+    /// Adds the slots of a block to `taken`; an error if one is taken already.
     fn disjoint<'c>(
         &self,
         taken: &mut BTreeMap<&'c str, &'c str>,

@@ -1,4 +1,5 @@
-//! The tensors that a config declares, without a file: for looking at plans of models whose weights are elsewhere.
+//! The tensors that a config declares, without a file. For plans of models whose weights are not on
+//! this machine.
 
 use super::block::SlotSpec;
 use super::form::Circuit;
@@ -10,7 +11,8 @@ use crate::naming::TensorNaming;
 use latent_types::TensorType;
 use std::collections::HashMap;
 
-/// Every tensor of a config with the shape that its circuit gives it, vectors and routers in F32 and the rest in one type.
+/// Every tensor of a config with the shape that its circuit gives it. Vectors and routers are F32,
+/// all others have one type.
 pub struct DeclaredTensors {
     naming: TensorNaming,
     ty: TensorType,
@@ -28,7 +30,7 @@ impl DeclaredTensors {
         DeclaredTensors::of(Circuit::named(&config.circuit)?, config, naming, ty)
     }
 
-    /// The same with a circuit that need not be built in.
+    /// Like [`new`](Self::new), with a circuit that need not be built in.
     pub fn of(
         circuit: &Circuit,
         config: &ModelConfig,
@@ -49,6 +51,7 @@ impl DeclaredTensors {
             for (slot, spec) in blocks.flat_map(|block| &block.weights) {
                 declared.add(circuit, slot, spec, Some(layer), &vars, ty)?;
             }
+            // MTP layers have the weights of an ordinary layer, and their own.
             if layer >= config.layers {
                 for (slot, spec) in &circuit.mtp_weights {
                     declared.add(circuit, slot, spec, Some(layer), &vars, ty)?;
@@ -58,7 +61,7 @@ impl DeclaredTensors {
         Ok(declared)
     }
 
-    /// The same, called `file` in messages.
+    /// Sets the file name for messages.
     #[must_use]
     pub fn named(self, file: String) -> DeclaredTensors {
         DeclaredTensors { file, ..self }
@@ -83,12 +86,15 @@ impl DeclaredTensors {
             TensorNaming::HuggingFace => &spec.hf,
         };
         let (Some(pattern), true) = (pattern, vars.hold(&spec.when, &circuit.name)?) else { return Ok(()) };
+        // As published files do: norms, biases, convolutions and routers are not quantized.
         let plain =
             vars.shape(slot, spec, &circuit.name)?.len() == 1 || slot == "router" || !spec.stored.is_empty();
         let shape = vars.stored_shape(slot, spec, &circuit.name)?;
         let blocks = shape.last().is_some_and(|n| n.is_multiple_of(ty.block_len()));
+        // A row that is not a whole number of blocks cannot be stored in the requested type.
         let ty = if plain || !blocks { TensorType::F32 } else { ty };
         let name = layer.map_or_else(|| pattern.clone(), |l| pattern.replace("{layer}", &l.to_string()));
+        // Safetensors: one tensor per expert, without the outer dimension.
         if name.contains("{expert}") && shape.len() == 3 {
             for expert in 0..shape[0] {
                 self.tensors.insert(name.replace("{expert}", &expert.to_string()), (ty, shape[1..].to_vec()));
@@ -99,7 +105,7 @@ impl DeclaredTensors {
         Ok(())
     }
 
-    /// Names with types and shapes (outermost dimension first), in no order.
+    /// Names with types and shapes (outermost dimension first), unordered.
     pub fn iter(&self) -> impl Iterator<Item = (&str, TensorType, &[usize])> {
         self.tensors.iter().map(|(name, (ty, shape))| (name.as_str(), *ty, shape.as_slice()))
     }

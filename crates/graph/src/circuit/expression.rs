@@ -1,6 +1,6 @@
 //! Sizes in circuit files: sums and products of named dimensions, `heads*(nope+rope)`.
 
-/// The value of `text` with the values of its dimensions, or what is wrong with it.
+/// Evaluates `text` with the values of its dimensions, or returns the problem.
 pub(crate) fn evaluate(text: &str, dimension: &dyn Fn(&str) -> Option<usize>) -> Result<usize, String> {
     let mut parser = Parser { rest: text, dimension };
     let value = parser.sum(0)?;
@@ -10,7 +10,8 @@ pub(crate) fn evaluate(text: &str, dimension: &dyn Fn(&str) -> Option<usize>) ->
     }
 }
 
-/// Deepest nesting of parentheses.
+/// Maximum nesting of parentheses.
+// The parser is recursive, and a circuit of a user may be hostile.
 const MAX_DEPTH: usize = 16;
 
 struct Parser<'a> {
@@ -34,6 +35,7 @@ impl Parser<'_> {
 
     fn sum(&mut self, depth: usize) -> Result<usize, String> {
         let mut value = self.product(depth)?;
+        // Checked: dimensions come from a model file.
         while self.take('+') {
             value = value.checked_add(self.product(depth)?).ok_or("a size overflows")?;
         }
@@ -57,6 +59,7 @@ impl Parser<'_> {
             return if self.take(')') { Ok(value) } else { Err("a size lacks ')'".into()) };
         }
         let word_char = |c: char| c.is_ascii_alphanumeric() || c == '_';
+        // Skips spaces before a word or number.
         self.peek();
         let end = self.rest.find(|c| !word_char(c)).unwrap_or(self.rest.len());
         let (word, rest) = self.rest.split_at(end);

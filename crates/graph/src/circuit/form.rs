@@ -1,15 +1,15 @@
-//! The form of a circuit file: blocks, which of them a layer has, and the stages that run them. Data only.
+//! The form of a circuit file: blocks, layer rules, and the stages that run them. Data only.
 
 use super::block::{Block, SlotSpec};
 use super::shared;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// What the circuit file of one architecture says.
+/// The circuit file of one architecture.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Circuit {
-    /// Name, as [`ModelConfig::circuit`](crate::config::ModelConfig::circuit) has it.
+    /// Name, as in [`ModelConfig::circuit`](crate::config::ModelConfig::circuit).
     pub name: String,
     /// What it computes and for which models, in a sentence.
     pub about: String,
@@ -17,22 +17,23 @@ pub struct Circuit {
     pub gguf_architectures: Vec<String>,
     /// Values of `model_type` in config.json that it runs.
     pub hf_model_types: Vec<String>,
-    /// How safetensors of these models are named, where not as blocks say: a scheme of `naming.rs`. Resolved when the file is read.
+    /// Naming scheme of `naming.rs` for these models' safetensors, if it differs from the blocks'
+    /// names. Applied when the file is read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hf_names: Option<String>,
-    /// The blocks by name. A file may give the name of a shared block in the place of one.
+    /// The blocks by name. A file may give the name of a shared block instead of a block.
     #[serde(deserialize_with = "shared::blocks")]
     pub blocks: BTreeMap<String, Block>,
-    /// Which blocks a layer has.
+    /// Rules that give each layer its blocks.
     pub layers: LayerRules,
-    /// What is run, in order.
+    /// The stages in order.
     pub stages: Vec<StageSpec>,
-    /// Further weight slots of a multi-token-prediction layer.
+    /// Additional weight slots of an MTP layer.
     pub mtp_weights: BTreeMap<String, SlotSpec>,
-    /// Tensors that files of this architecture may hold and that no operation reads.
+    /// Tensors that files of this architecture may contain and no operation reads.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unused: Vec<UnusedSpec>,
-    /// Of a draft: what is certain and what is open.
+    /// Notes on a drafted circuit: what is certain and what is open.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub draft: Vec<DraftNote>,
 }
@@ -44,7 +45,7 @@ pub struct DraftNote {
     /// The place: `blocks.mla.weights.q_a`, or what it is about in general.
     pub at: String,
     pub state: DraftState,
-    /// What was found, or what is left to do.
+    /// Evidence, or open work.
     pub why: String,
 }
 
@@ -66,7 +67,8 @@ impl DraftNote {
     }
 }
 
-/// Which blocks a layer has, by its config variables: under each part, exactly one rule holds for every layer.
+/// The blocks of a layer, by its config variables. Exactly one rule of each part must hold for
+/// every layer.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct LayerRules {
@@ -76,7 +78,7 @@ pub struct LayerRules {
     pub feed_forward: Vec<LayerRule>,
 }
 
-/// A block, and the layers that have it.
+/// A block and the condition for layers that have it.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct LayerRule {
@@ -86,28 +88,28 @@ pub struct LayerRule {
     pub when: Vec<String>,
 }
 
-/// A part of a model that runs as one: what goes in, the blocks, what comes out.
+/// A part of a model that runs as a unit: inputs, blocks, outputs.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct StageSpec {
     pub name: String,
-    /// What goes in, under the names that its blocks read.
+    /// Inputs, by the names that its blocks read.
     #[serde(rename = "in")]
     pub inputs: BTreeMap<String, StageValue>,
     /// Its parts, in order.
     pub blocks: Vec<StagePart>,
-    /// What comes out, under the names that its blocks make.
+    /// Outputs, by the names that its blocks give them.
     #[serde(rename = "out")]
     pub outputs: BTreeMap<String, StageValue>,
 }
 
-/// What a value is that enters or leaves a stage.
+/// The kind of a value that enters or leaves a stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StageValue {
-    /// Token ids, in whose place a step may give embeddings.
+    /// Token ids; a step may give embeddings instead.
     Tokens,
-    /// Embeddings alone, such as an image encoder makes.
+    /// Embeddings only, such as those of an image encoder.
     Embeddings,
     /// Rows of the residual stream.
     Hidden,
@@ -132,7 +134,7 @@ impl StageValue {
 pub enum StagePart {
     /// `layers`: every layer of the decoder, by its rules.
     Layers,
-    /// `mtp_layers`: the multi-token-prediction layers behind them, by the same rules.
+    /// `mtp_layers`: the MTP layers after them, by the same rules.
     MtpLayers,
     /// The block of this name.
     Block(String),
@@ -158,8 +160,9 @@ impl From<StagePart> for String {
     }
 }
 
-/// Tensors that are declared unused, by a name pattern: `{layer}` and `{expert}` match numbers, `*` matches anything. With both names, a
-/// conversion from one kind of file to the other keeps the tensor: the patterns then differ in nothing but words around `{layer}`.
+/// Tensors declared unused, by name pattern: `{layer}` and `{expert}` match numbers, `*` matches
+/// anything. With both names, a conversion between GGUF and safetensors copies the tensor; the
+/// patterns then differ only in words around `{layer}`.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct UnusedSpec {

@@ -23,7 +23,7 @@ pub struct LayerSpec {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct LayerRun {
     pub layers: Range<usize>,
-    /// What each of them is made of.
+    /// The blocks of each of them.
     #[serde(flatten)]
     pub spec: LayerSpec,
 }
@@ -50,7 +50,7 @@ impl fmt::Display for LayerRun {
     }
 }
 
-/// Layers with the same config variables, and so of the same spec.
+/// Layers with the same config variables, and therefore the same spec.
 pub(crate) struct LayerGroup {
     pub(crate) layers: Vec<usize>,
     pub(crate) vars: ConfigVars,
@@ -58,16 +58,16 @@ pub(crate) struct LayerGroup {
 }
 
 impl Circuit {
-    /// What a layer of `config` is made of.
+    /// The blocks of a layer of `config`.
     ///
     /// # Errors
-    /// [`CircuitError::NoLayerRule`] and [`CircuitError::TwoLayerRules`]: exactly one rule must hold for each half, so that their order means
-    /// nothing. A rule that names no block, or one of another kind.
+    /// [`CircuitError::NoLayerRule`] or [`CircuitError::TwoLayerRules`] unless exactly one rule
+    /// holds per half; an unknown block or one of another kind.
     pub fn layer_spec(&self, config: &ModelConfig, layer: usize) -> Result<LayerSpec, GraphError> {
         self.spec_of(&ConfigVars::of(config, Some(layer)), layer)
     }
 
-    /// What the layer is made of whose variables `vars` are.
+    /// The blocks of a layer with these variables.
     pub(crate) fn spec_of(&self, vars: &ConfigVars, layer: usize) -> Result<LayerSpec, GraphError> {
         Ok(LayerSpec {
             attention: self.half(BlockKind::Attention, &self.layers.attention, vars, layer)?,
@@ -75,7 +75,7 @@ impl Circuit {
         })
     }
 
-    /// The block of the one rule that holds.
+    /// The block of the only rule that holds.
     fn half(
         &self,
         kind: BlockKind,
@@ -89,6 +89,7 @@ impl Circuit {
             if !vars.hold(&rule.when, &self.name)? {
                 continue;
             }
+            // Not "first rule wins": the order of rules in a file must not matter.
             if let Some(first) = found.replace(rule) {
                 let (first, second) = (first.block.clone(), rule.block.clone());
                 return Err(self.error(CircuitError::TwoLayerRules { part, layer, first, second }));
@@ -99,7 +100,8 @@ impl Circuit {
         Ok(rule.block.clone())
     }
 
-    /// The layers in groups, so that what depends on config variables alone is done once for each.
+    /// Groups layers with equal variables, so that checks that depend only on these run once per
+    /// group (61 layers of DeepSeek-V3 form two groups).
     pub(crate) fn layer_groups(
         &self,
         config: &ModelConfig,
@@ -107,6 +109,7 @@ impl Circuit {
     ) -> Result<Vec<LayerGroup>, GraphError> {
         let mut groups: Vec<LayerGroup> = Vec::new();
         for layer in layers {
+            // Compared with the first layer of each group: groups are few, layers many.
             let same = |group: &&mut LayerGroup| ConfigVars::agree(config, group.layers[0], layer);
             if let Some(group) = groups.iter_mut().find(same) {
                 group.layers.push(layer);
@@ -119,12 +122,12 @@ impl Circuit {
         Ok(groups)
     }
 
-    /// What each layer of `config` is made of, those for multi-token prediction included.
+    /// The blocks of each layer of `config`, including MTP layers.
     pub fn layer_specs(&self, config: &ModelConfig) -> Result<Vec<LayerSpec>, GraphError> {
         (0..config.all_layers()).map(|layer| self.layer_spec(config, layer)).collect()
     }
 
-    /// What the layers of `config` are made of that a step runs, equal neighbours together.
+    /// The blocks of the layers that a step runs, with equal neighbours combined.
     pub fn layer_runs(&self, config: &ModelConfig) -> Result<Vec<LayerRun>, GraphError> {
         let mut runs: Vec<LayerRun> = Vec::new();
         for layer in 0..config.layers {

@@ -10,7 +10,7 @@ impl Circuit {
         GraphError::Circuit { circuit: self.name.clone(), problem: Box::new(problem) }
     }
 
-    /// The block of this name, which `place` names.
+    /// The block of this name. `place` is the place that names it, for errors.
     ///
     /// # Errors
     /// [`CircuitError::UnknownBlock`], or [`CircuitError::BlockKind`] if the block is not of an
@@ -40,16 +40,18 @@ impl Circuit {
         }))
     }
 
-    /// The blocks that belong to no layer, with their names.
+    /// The blocks outside of layers, with their names.
     pub fn model_blocks(&self) -> impl Iterator<Item = (&str, &Block)> {
         let blocks = self.blocks.iter().filter(|(_, block)| !block.kind.of_layer());
         blocks.map(|(name, block)| (name.as_str(), block))
     }
 
-    /// The slot that operations of `block` call `slot`, and whether it belongs to a layer: one of the block's own, or of a block of the whole
-    /// model, as the head of a tied model reads the embedding, or one of the MTP layer.
+    /// The slot that operations of `block` call `slot`, and whether it belongs to a layer. It is
+    /// the block's own, one of a block of the whole model (the head of a tied model reads the
+    /// embedding), or one of the MTP layer.
     pub fn slot(&self, block: &str, slot: &str) -> Option<(&SlotSpec, bool)> {
         let own = self.blocks.get(block).and_then(|b| Some((b.weights.get(slot)?, b.kind.of_layer())));
+        // The own block first; `check` guarantees that no name is in both.
         own.or_else(|| self.model_blocks().find_map(|(_, b)| Some((b.weights.get(slot)?, false))))
             .or_else(|| Some((self.mtp_weights.get(slot)?, true)))
     }

@@ -1,7 +1,9 @@
-//! Circuits: one JSON file for each architecture, naming operations, conditions and weight slots, and never kernels.
+//! Circuits: one JSON file per architecture. It names operations, conditions and weight slots, and
+//! never kernels.
 //!
-//! A circuit has named [`Block`]s, rules that say which two of them a layer has ([`LayerSpec`]), and [stages](StageSpec) that run blocks and
-//! layers. An attention block states what it keeps in the cache ([`StreamSpec`], for one layer [`CacheStream`]).
+//! A circuit has named [`Block`]s, rules that give each layer two of them ([`LayerSpec`]), and
+//! [stages](StageSpec) that run blocks and layers. An attention block declares what it stores in
+//! the cache ([`StreamSpec`]; [`CacheStream`] for one layer).
 
 mod adapters;
 mod block;
@@ -42,7 +44,7 @@ use crate::error::{CircuitError, GraphError};
 use crate::naming::NamingScheme;
 use std::sync::OnceLock;
 
-/// The files of `crates/graph/circuits`: a new architecture adds a line.
+/// The files of `crates/graph/circuits`. A new architecture adds a line.
 const FILES: [(&str, &str); 7] = [
     ("bailing_hybrid", include_str!("../../circuits/bailing_hybrid.json")),
     ("axk1", include_str!("../../circuits/axk1.json")),
@@ -57,6 +59,8 @@ impl Circuit {
     /// Every circuit that is built in.
     pub fn all() -> &'static [Circuit] {
         static ALL: OnceLock<Vec<Circuit>> = OnceLock::new();
+        // Errors are dropped: the files are compiled in, and the unit tests parse and check each of
+        // them.
         let read = |(_, text): &(&str, &str)| serde_json::from_str::<Circuit>(text).ok()?.with_names().ok();
         ALL.get_or_init(|| FILES.iter().filter_map(read).collect())
     }
@@ -68,10 +72,11 @@ impl Circuit {
         })
     }
 
-    /// A circuit from JSON text, for trying out a new architecture.
+    /// Parses a circuit from JSON text, for trying out a new architecture.
     ///
     /// # Errors
-    /// [`GraphError::Circuit`] with what does not parse, or the first thing that [`check`](Self::check) finds wrong.
+    /// [`GraphError::Circuit`] with the JSON error, or the first problem that
+    /// [`check`](Self::check) finds.
     pub fn parse(text: &str) -> Result<Circuit, GraphError> {
         let wrong = |problem| GraphError::Circuit { circuit: "(text)".into(), problem: Box::new(problem) };
         let circuit: Circuit = serde_json::from_str(text).map_err(|error| match old_key(text) {
@@ -83,8 +88,11 @@ impl Circuit {
         Ok(circuit)
     }
 
-    /// The same with the names of its scheme in the slots.
+    /// Replaces names in slots by those of the circuit's naming scheme. Shared blocks have
+    /// DeepSeek's names.
     fn with_names(mut self) -> Result<Circuit, GraphError> {
+        // `take`: applied once, so that a circuit that is written and parsed again is not renamed
+        // twice.
         let Some(name) = self.hf_names.take() else { return Ok(self) };
         let Some(scheme) = NamingScheme::named(&name) else {
             let problem = format!("unknown naming scheme {name:?} in hf_names");
@@ -99,7 +107,8 @@ impl Circuit {
     }
 }
 
-/// A key of the form that circuits had before blocks, in a text that has no blocks.
+/// A key of the form that circuits had before blocks, in a text without blocks. Serde's own error
+/// would only name an unknown field.
 fn old_key(text: &str) -> Option<&'static str> {
     let value: serde_json::Value = serde_json::from_str(text).ok()?;
     let keys = value.as_object().filter(|keys| !keys.contains_key("blocks"))?;

@@ -1,9 +1,10 @@
-//! Patterns of tensor names, in which `{…}` is a number and `*` anything.
+//! Patterns of tensor names: `{…}` matches a number and `*` matches anything.
 
 /// Whether a name fits a pattern.
 pub(crate) fn fits(pattern: &str, name: &str) -> bool {
     match pattern.as_bytes().first() {
         None => name.is_empty(),
+        // Backtracking is acceptable: patterns come from circuits, and have one `*` at most.
         Some(b'*') => (0..=name.len()).any(|i| name.is_char_boundary(i) && fits(&pattern[1..], &name[i..])),
         Some(b'{') => {
             let digits = name.bytes().take_while(u8::is_ascii_digit).count();
@@ -17,7 +18,8 @@ pub(crate) fn fits(pattern: &str, name: &str) -> bool {
     }
 }
 
-/// The name that `other` gives to what `pattern` calls `name`, where both differ in nothing but words around `{layer}`.
+/// Translates `name` from `pattern` to `other`, two patterns that differ only in words around
+/// `{layer}`.
 pub(super) fn renamed(pattern: &str, other: &str, name: &str) -> Option<String> {
     let layer = match pattern.split_once("{layer}") {
         Some((before, behind)) => name.strip_prefix(before)?.strip_suffix(behind)?,

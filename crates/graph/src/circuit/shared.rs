@@ -21,12 +21,12 @@ const FILES: [(&str, &str); 9] = [
     ("relu2", include_str!("../../circuits/blocks/relu2.json")),
 ];
 
-/// A block written out, or the name of a shared one.
+/// A block definition, or the name of a shared block.
 struct BlockDefinition(Block);
 
 impl<'de> Deserialize<'de> for BlockDefinition {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<BlockDefinition, D::Error> {
-        // not an untagged enum, which would not say what is wrong with a block
+        // Not an untagged enum: its error would hide what is wrong with a block.
         struct BlockDefinitionVisitor;
         impl<'de> Visitor<'de> for BlockDefinitionVisitor {
             type Value = BlockDefinition;
@@ -40,6 +40,7 @@ impl<'de> Deserialize<'de> for BlockDefinition {
                     let known = FILES.map(|(known, _)| known).join(", ");
                     return Err(E::custom(format!("unknown shared block {name:?}; expected one of {known}")));
                 };
+                // Parsed per use: a circuit may change its copy (`with_names`).
                 serde_json::from_str(text).map(BlockDefinition).map_err(E::custom)
             }
 
@@ -51,7 +52,7 @@ impl<'de> Deserialize<'de> for BlockDefinition {
     }
 }
 
-/// The blocks of a circuit file, shared ones in full.
+/// The blocks of a circuit file, with shared blocks resolved.
 pub(super) fn blocks<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<BTreeMap<String, Block>, D::Error> {

@@ -5,49 +5,51 @@ use super::form::{Circuit, StagePart, StageSpec, StageValue};
 use crate::error::{CircuitError, GraphError};
 use std::collections::BTreeMap;
 
-/// The stages of a decoder, and behind them, in a circuit that has them, those of its MTP layer.
+/// The stages of a decoder and, if the circuit has them, those of its MTP layer.
 #[derive(Clone, Debug)]
 pub struct DecoderStages<'c> {
     /// Token ids to the residual stream through all layers, then residual stream to logits.
     pub main: StagePair<'c>,
-    /// Rows of the residual stream with the tokens after them through one more layer, then to logits.
+    /// Rows of the residual stream and the next tokens through one more layer, then to logits.
     pub mtp: Option<StagePair<'c>>,
 }
 
-/// A stage that ends in layers, and the stage behind it.
+/// A stage that ends in layers, and the next stage.
 #[derive(Clone, Debug)]
 pub struct StagePair<'c> {
     pub layers: &'c StageSpec,
-    /// The stage behind it.
+    /// The next stage.
     pub head: &'c StageSpec,
-    /// What the first takes, and what it calls that.
+    /// Inputs of the first stage, with their names.
     pub inputs: Vec<(&'c str, StageValue)>,
-    /// Its blocks before the layers.
+    /// Blocks of the first stage before the layers.
     pub before: Vec<&'c str>,
-    /// What it calls the residual stream that it ends in.
+    /// Name of the residual stream at the end of the first stage.
     pub residual: &'c str,
-    /// What the second calls the residual stream that it takes.
-    pub taken: &'c str,
-    /// The blocks of the second.
-    pub behind: Vec<&'c str>,
-    /// What it calls logits.
+    /// Name of the residual stream in the second stage.
+    pub head_input: &'c str,
+    /// Blocks of the second stage.
+    pub head_blocks: Vec<&'c str>,
+    /// Name of the logits in the second stage.
     pub logits: &'c str,
 }
 
 impl StagePair<'_> {
-    /// What the first stage calls that which it takes.
+    /// Names of the inputs of the first stage.
     pub fn input_names(&self) -> Vec<&str> {
         self.inputs.iter().map(|(name, _)| *name).collect()
     }
 }
 
 impl Circuit {
-    /// The stages that a step runs, and those of the MTP layer.
+    /// The stages that a step runs, and the stages of the MTP layer.
     ///
     /// # Errors
-    /// [`CircuitError::Stage`] if the stages do not form a decoder, [`CircuitError::StageNotRun`] if
-    /// an extra stage follows them.
+    /// [`CircuitError::Stage`] if the stages do not form a decoder.
+    /// [`CircuitError::StageNotRun`] if an extra stage follows them.
     pub fn decoder(&self) -> Result<DecoderStages<'_>, GraphError> {
+        // The engine runs exactly these two stages, and two more for drafts. The form allows
+        // others, such as image encoders, for later.
         let [layers, head, rest @ ..] = &self.stages[..] else {
             let problem = format!(
                 "the number of stages is {}, expected two: from tokens through the layers to hidden, and from hidden to logits",
@@ -95,15 +97,15 @@ impl Circuit {
             inputs: names.into_iter().zip(inputs.iter().copied()).collect(),
             before: self.before(layers, part)?,
             residual: only(layers, ("out", &layers.outputs), StageValue::Hidden)?,
-            taken: only(head, ("in", &head.inputs), StageValue::Hidden)?,
-            behind: self.block_names(head, &head.blocks, BlockKind::Head)?,
+            head_input: only(head, ("in", &head.inputs), StageValue::Hidden)?,
+            head_blocks: self.block_names(head, &head.blocks, BlockKind::Head)?,
             logits: only(head, ("out", &head.outputs), StageValue::Logits)?,
             layers,
             head,
         })
     }
 
-    /// The blocks of a stage before its layers, which must be its last part.
+    /// The blocks of a stage before its layers. The layers must be its last part.
     fn before<'c>(&self, stage: &'c StageSpec, layers: &StagePart) -> Result<Vec<&'c str>, GraphError> {
         match stage.blocks.split_last() {
             Some((last, before)) if last == layers => self.block_names(stage, before, BlockKind::Embed),
@@ -118,7 +120,8 @@ impl Circuit {
         self.error(CircuitError::Stage { stage: stage.name.clone(), problem })
     }
 
-    /// The names of the values on a side of a stage, which must be one of each of these kinds.
+    /// The names of the values on one side of a stage, which must be exactly one of each of these
+    /// kinds.
     fn value_names<'c>(
         &self,
         stage: &StageSpec,
@@ -127,6 +130,7 @@ impl Circuit {
     ) -> Result<Vec<&'c str>, GraphError> {
         let of_kind = |kind| values.iter().find(|(_, value)| *value == kind).map(|(name, _)| name.as_str());
         let names: Option<Vec<&str>> = wanted.iter().map(of_kind).collect();
+        // No further values: nothing would fill or read them.
         names.filter(|names| names.len() == values.len()).ok_or_else(|| {
             let has: Vec<&str> = values.values().map(|value| value.name()).collect();
             let wanted: Vec<&str> = wanted.iter().map(|value| value.name()).collect();
@@ -136,7 +140,7 @@ impl Circuit {
         })
     }
 
-    /// The names of parts that must all be blocks of one kind.
+    /// The names of parts, which must all be blocks of one kind.
     fn block_names<'c>(
         &self,
         stage: &StageSpec,

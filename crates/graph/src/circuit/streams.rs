@@ -1,4 +1,4 @@
-//! A block's cache streams, checked against its operations and evaluated for one layer.
+//! Cache streams of a block, checked against its operations and evaluated for one layer.
 
 use super::block::{Block, BlockKind, CacheKind, OpSpec, ReadRange, StreamSpec};
 use super::form::Circuit;
@@ -7,10 +7,11 @@ use crate::error::{CacheError, CircuitError, GraphError};
 use crate::ops::{K_ROPE, KvUse, Op};
 use serde::Serialize;
 
-/// Most elements of a cached row: more than any model has, few enough that a cache of them can be counted in 64 bits.
+/// Maximum elements of a cached row.
+// More than any model has, and few enough that the size of a cache fits in 64 bits.
 const MAX_ROW: usize = 1 << 24;
 
-/// A stream of the KV cache in one layer: a row per token, read at every position, or one state.
+/// A cache stream of one layer: a row per token, read at every position, or one state.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct CacheStream {
     /// Its name in the block.
@@ -18,7 +19,7 @@ pub struct CacheStream {
     pub layer: usize,
     /// The parts of its row, in order.
     pub row: Vec<RowPart>,
-    /// Of a recurrent one: its state.
+    /// Shape of a recurrent state.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub state: Option<StateShape>,
     /// The operation of the circuit that writes it.
@@ -27,7 +28,8 @@ pub struct CacheStream {
     pub read_by: Vec<String>,
 }
 
-/// The shape of a recurrent state: heads × rows × columns elements of f32, in this order, all zero before the first token.
+/// The shape of a recurrent state: heads × rows × columns f32 elements in this order, all zero
+/// before the first token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct StateShape {
     pub heads: usize,
@@ -50,9 +52,9 @@ impl StateShape {
 /// A part of a cached row.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct RowPart {
-    /// The value that is stored, as the block calls it.
+    /// The stored value, by its name in the block.
     pub value: String,
-    /// The port of the writing operation at which it arrives.
+    /// The port of the writing operation that receives it.
     pub port: &'static str,
     /// Elements.
     pub width: usize,
@@ -63,16 +65,17 @@ pub struct RowPart {
 impl CacheStream {
     /// Elements per row.
     pub fn width(&self) -> usize {
+        // Cannot overflow, because `streams` refuses rows beyond `MAX_ROW`.
         self.row.iter().map(|part| part.width).sum()
     }
 
-    /// How many of them are the key that all heads share, behind the latent.
+    /// Elements of the key shared by all heads, which follow the latent.
     pub fn shared_key(&self) -> usize {
         self.row.iter().filter(|part| part.port == K_ROPE.name).map(|part| part.width).sum()
     }
 }
 
-/// The operation that a circuit calls so; none for `mlp`, which is several.
+/// The operation of this name; `None` for `mlp`, which is several.
 fn op(word: &str) -> Option<&'static Op> {
     Op::ALL.iter().find(|op| op.word() == word)
 }
@@ -82,12 +85,12 @@ fn kv(word: &str) -> KvUse {
 }
 
 impl StreamSpec {
-    /// How many of `ops` write it.
+    /// Number of `ops` that write it.
     fn writers(&self, ops: &[&OpSpec]) -> usize {
         ops.iter().filter(|op| op.op == self.written_by && kv(&op.op).stores).count()
     }
 
-    /// What is wrong with it whatever the config, in a block of these operations.
+    /// Checks what does not depend on the config, against the operations of its block.
     fn check(&self, block: &Block, ops: &[&OpSpec]) -> Result<(), CacheError> {
         if block.kind != BlockKind::Attention {
             return Err(CacheError::NotAttention { kind: block.kind.name() });
@@ -113,7 +116,7 @@ impl StreamSpec {
         }
     }
 
-    /// What no operation does yet.
+    /// Refuses what the form allows and no operation supports yet.
     fn run(&self) -> Result<(), CacheError> {
         let what = match (self.kind, &self.range) {
             (_, ReadRange::Last(window)) => format!("a window (the last {window} positions)"),
@@ -130,12 +133,14 @@ impl Circuit {
         self.error(CircuitError::Cache { block, stream, problem })
     }
 
-    /// The cache of a block against all its operations, whatever the config.
+    /// Checks the cache of a block against all its operations, independent of the config.
     pub(super) fn check_cache(&self, name: &str, block: &Block) -> Result<(), GraphError> {
         let ops: Vec<&OpSpec> = block.ops.iter().collect();
         for (stream, spec) in &block.cache {
             spec.check(block, &ops).map_err(|problem| self.cache(name, stream, problem))?;
         }
+        // The converse: an operation without a stream would write rows that the cache does not
+        // allocate.
         for spec in &ops {
             let used = kv(&spec.op);
             let written = block.cache.values().any(|stream| stream.written_by == spec.op);
@@ -151,11 +156,11 @@ impl Circuit {
         Ok(())
     }
 
-    /// What a block keeps in the cache in one layer, whose variables `vars` are.
+    /// The cache streams of a block in one layer with these variables.
     ///
     /// # Errors
-    /// [`CircuitError::Cache`] where the statement contradicts the operations whose conditions hold, or says what nothing runs;
-    /// [`CircuitError::Expression`] for a width without a value.
+    /// [`CircuitError::Cache`] if a stream contradicts the operations whose conditions hold, or is
+    /// not supported; [`CircuitError::Expression`] for a width without a value.
     pub fn streams(
         &self,
         name: &str,
@@ -163,6 +168,7 @@ impl Circuit {
         vars: &ConfigVars,
     ) -> Result<Vec<CacheStream>, GraphError> {
         let Some(block) = self.blocks.get(name) else { return Ok(Vec::new()) };
+        // The audit calls this too, for circuits that `check` may not have seen.
         self.check_cache(name, block)?;
         let mut ops = Vec::new();
         for op in &block.ops {
@@ -175,6 +181,7 @@ impl Circuit {
             spec.run().map_err(wrong)?;
             spec.check(block, &ops).map_err(wrong)?;
             let (op, count) = (spec.written_by.clone(), spec.writers(&ops));
+            // Alternatives under opposite conditions are allowed; two that both hold are not.
             if count > 1 {
                 return Err(wrong(CacheError::WrittenTwice { op, count }));
             }
@@ -191,6 +198,8 @@ impl Circuit {
             };
             let of_row = made.row.iter().fold(0usize, |sum, part| sum.saturating_add(part.width));
             let elements = made.state.map_or(of_row, |state| state.elements());
+            // Sizes come from a model file and a user's circuit. Overflows are saturated and
+            // refused here.
             if !(1..=MAX_ROW).contains(&elements) || made.row.iter().any(|part| part.width == 0) {
                 return Err(wrong(CacheError::RowWidth { elements, most: MAX_ROW }));
             }
@@ -205,7 +214,7 @@ impl Circuit {
         Ok(made)
     }
 
-    /// The shape of a recurrent state; none of a stream with rows.
+    /// The shape of a recurrent state; `None` for a stream with rows.
     fn state(
         &self,
         (block, stream): (&str, &str),
@@ -223,7 +232,7 @@ impl Circuit {
         Ok(Some(StateShape { heads: size(heads)?, rows: size(rows)?, columns: size(columns)? }))
     }
 
-    /// The parts of a row: each an input of the writing operation.
+    /// The parts of a row. Each is an input of the writing operation.
     fn row(
         &self,
         (block, stream): (&str, &str),
@@ -238,6 +247,7 @@ impl Circuit {
             let at = writer.and_then(|op| op.inputs.iter().position(|input| *input == part.value));
             let ports =
                 op(&spec.written_by).zip(writer).map(|(op, use_of)| op.inputs_of(use_of.inputs.len()));
+            // GLM-5.3-Flash has no rope part, so its store has no `k_rope` input.
             if at.is_none() && width == 0 {
                 continue;
             }
@@ -245,6 +255,7 @@ impl Circuit {
                 let (value, op) = (part.value.clone(), spec.written_by.clone());
                 return Err(self.cache(block, stream, CacheError::RowValue { value, op }));
             };
+            // In NoPE models the part is stored unrotated, and context shifts leave it.
             let rotated = part.rotated && vars.flag("rotated");
             row.push(RowPart { value: part.value.clone(), port: port.name, width, rotated });
         }

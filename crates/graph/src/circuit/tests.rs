@@ -132,7 +132,7 @@ fn the_old_form_is_refused_with_what_changed() {
 }
 
 #[test]
-fn json_that_is_no_circuit_is_refused_with_its_place() {
+fn invalid_circuits_in_json_are_refused_with_their_place() {
     says(&problem(Circuit::parse("{").unwrap_err()), &["EOF", "line 1"]);
     let error = refused(|c| c["blocks"]["mla"] = json!("mlaa"));
     says(&error, &["unknown shared block \"mlaa\"", "mla, moe", "line 1"]);
@@ -160,7 +160,7 @@ fn blocks_that_do_not_exist_or_are_of_another_kind_are_named() {
 fn operations_slots_and_values_that_do_not_exist_are_named() {
     let error = refused(|c| op(c, "dense", "rms_norm")["op"] = json!("layer_norm"));
     says(&error, &["block dense", "layer_norm", "rms_norm"]);
-    // a slot of another block of layers is none of this one
+    // Blocks of layers do not see each other's weight slots.
     let error = refused(|c| op(c, "dense", "rms_norm")["weights"] = json!(["attn_norm"]));
     says(&error, &["block dense", "rms_norm", "attn_norm"]);
     let error = refused(|c| {
@@ -173,7 +173,7 @@ fn operations_slots_and_values_that_do_not_exist_are_named() {
     assert_eq!(error, CircuitError::MissingInput { block: "dense".into(), value: "x".into() });
     let error = not_built(|c| c["blocks"]["mla"]["out"] = json!(["h_mid", "z"]));
     assert_eq!(error, CircuitError::MissingOutput { block: "mla".into(), value: "z".into() });
-    // what goes in is not made by the block
+    // A block's input is not one of its outputs unless an operation writes it.
     let error = not_built(|c| c["blocks"]["mla"]["out"] = json!(["h_mid", "h"]));
     assert_eq!(error, CircuitError::MissingOutput { block: "mla".into(), value: "h".into() });
 }
@@ -189,7 +189,7 @@ fn exactly_one_rule_gives_a_layer_its_block() {
 }
 
 #[test]
-fn stages_that_are_no_decoder_are_refused() {
+fn stages_that_do_not_form_a_decoder_are_refused() {
     let error = not_built(|c| {
         let all = json!({"name": "all", "in": {"tokens": "tokens"}, "blocks": ["embed", "layers", "head"],
             "out": {"logits": "logits"}});
@@ -286,9 +286,9 @@ fn an_expression_without_a_value_is_refused_with_its_place() {
     says(&error, &["weight slot kv_a", "\"kv_lora*\""]);
 }
 
-/// What newer families keep can be said: a state of fixed shape, a window, a row for several tokens. No operation uses it yet.
+/// Recurrent states, windows and strides parse. They are refused as long as no operation uses them.
 #[test]
-fn windows_and_strides_can_be_said_and_are_not_run_and_a_state_needs_its_operation() {
+fn unsupported_windows_strides_and_states_without_an_operation_are_refused() {
     let state = refused(|c| {
         let recurrent = json!({"about": "a matrix per head", "kind": "recurrent", "shape": ["heads", "nope", "v"],
             "written_by": "mla_attention", "read_by": ["mla_attention"]});

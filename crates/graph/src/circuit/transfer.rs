@@ -1,4 +1,5 @@
-//! From the tensors of a file to those of the same model in a file of the other kind: names, shapes, and what each is made of.
+//! Maps the tensors of a file to those of the same model in the other kind of file (GGUF or
+//! safetensors): names, shapes and origins.
 
 use super::block::{BlockKind, SlotSpec};
 use super::form::Circuit;
@@ -10,17 +11,17 @@ use crate::error::GraphError;
 use crate::naming::{HF_PREFIXES, TensorNaming};
 use std::collections::{BTreeMap, HashSet};
 
-/// A tensor of the other file.
+/// A tensor of the target file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Transfer {
     pub name: String,
     /// Its shape, outermost dimension first.
     pub shape: Vec<usize>,
-    /// What it is made of.
+    /// The tensors that it is computed from.
     pub from: TensorOrigin,
 }
 
-/// What a tensor of the other file is made of.
+/// The origin of a tensor of the target file.
 #[derive(Clone, Debug, PartialEq)]
 pub enum TensorOrigin {
     /// Tensors one after another: one, or one per index of the outermost dimension.
@@ -28,28 +29,29 @@ pub enum TensorOrigin {
     /// One matrix of a stacked tensor.
     Matrix {
         part: WeightPart,
-        /// Which of its matrices.
+        /// Index of the matrix.
         index: usize,
     },
     /// W_UK of a `kv_b`: the first `nope` rows of each head, transposed.
     Uk(WeightPart),
     /// W_UV of a `kv_b`: the last `v` rows of each head.
     Uv(WeightPart),
-    /// Rates of decay, of their logarithms.
+    /// Decay rates, from their logarithms.
     Rates {
         part: WeightPart,
-        /// Whether they get a minus sign.
+        /// Whether the rates are negated (Kimi-Linear).
         negative: bool,
     },
-    /// Logarithms of rates of decay, of the rates with either sign.
+    /// Logarithms of decay rates, from rates of either sign.
     LogRates(WeightPart),
-    /// The queries of a matrix that makes queries and output gates of two latents: of each head the first rows, the first half of each.
+    /// The queries of a matrix that computes queries and output gates from two latents (A.X-K2):
+    /// the first rows of each head, and the first half of each row.
     Queries(WeightPart),
-    /// The gates of such a matrix: of each head the last `v` rows, the second half of each.
+    /// The gates of such a matrix: the last `v` rows of each head, and the second half of each row.
     Gates(WeightPart),
-    /// Such a matrix, with zeros where queries would take the second latent, and gates the first.
+    /// Such a matrix from two. Queries get zeros for the second latent, and gates for the first.
     QueriesAndGates { queries: WeightPart, gates: WeightPart },
-    /// A `kv_b`: for each head the rows of W_UK, which is stored transposed, and those of W_UV.
+    /// A `kv_b`: for each head the rows of W_UK, which is stored transposed, then those of W_UV.
     Joined {
         /// `k_b`.
         uk: WeightPart,
@@ -58,20 +60,21 @@ pub enum TensorOrigin {
     },
 }
 
-/// What becomes of the tensors of a file.
+/// The mapping of all tensors of a file.
 #[derive(Debug, Default)]
 pub struct Transfers {
-    /// The tensors of the other file, in its order.
+    /// The tensors of the target file, in its order.
     pub tensors: Vec<Transfer>,
-    /// Tensors that have no place there, and why nothing needs them.
+    /// Tensors without a place in the target file, with the reason.
     pub dropped: Vec<(String, String)>,
-    /// Tensors that no circuit knows.
+    /// Tensors that the circuit does not declare.
     pub unknown: Vec<String>,
 }
 
 impl Circuit {
-    /// The tensors that make up, in a file of the other kind, the model whose file `index` is. `source` is its config, and `target` the same
-    /// as the other file says it, which may store W_UK and W_UV in the other form.
+    /// Maps the tensors of the file `index` to a file of the other kind. `source` is the model's
+    /// config, and `target` the same config for the target file, which may store W_UK and W_UV
+    /// differently.
     pub fn transfers(
         &self,
         source: &ModelConfig,
@@ -87,6 +90,7 @@ impl Circuit {
             read: HashSet::new(),
             found: Transfers::default(),
         };
+        // Embedding, layers, head: the order of the target file.
         let of_kind = |kind| self.model_blocks().filter(move |(_, block)| block.kind == kind);
         for (name, block) in of_kind(BlockKind::Embed) {
             sorting.slots(name, &block.weights, None)?;
@@ -97,6 +101,8 @@ impl Circuit {
                     sorting.slots(name, &block.weights, Some(layer))?;
                 }
             }
+            // MTP layers follow the decoder's. `mtp_weights` belong to the layer, and no block
+            // declares them.
             if layer >= source.layers {
                 sorting.slots("", &self.mtp_weights, Some(layer))?;
             }
@@ -109,15 +115,15 @@ impl Circuit {
     }
 }
 
-/// The tensors of a file while their places in the other one are found.
+/// State of the mapping.
 struct TransferSorter<'a> {
     circuit: &'a Circuit,
-    /// As the file says it, and as the other one does.
+    /// Configs of the source and of the target file.
     configs: [&'a ModelConfig; 2],
     index: &'a dyn TensorIndex,
-    /// Whether safetensors of the model hold all experts of a layer in one tensor.
+    /// Whether the safetensors have one tensor for all experts of a layer.
     stacked: bool,
-    /// Tensors that have a place.
+    /// Source tensors that are used.
     read: HashSet<String>,
     found: Transfers,
 }
@@ -133,6 +139,7 @@ impl TransferSorter<'_> {
         let [here, there] = self.configs.map(|config| ConfigVars::of(config, layer));
         let circuit = &self.circuit.name;
         for (slot, spec) in slots {
+            // Conditions of the target: it may store W_UK and W_UV in another form.
             if !there.hold(&spec.when, circuit)? {
                 continue;
             }
@@ -148,21 +155,25 @@ impl TransferSorter<'_> {
             }
             let mut other = |slot| -> Result<Option<WeightPart>, GraphError> {
                 let weight = self.circuit.fill((block, slot), layer, &here, self.index)?;
+                // These weights have one tensor each.
                 let part = weight.and_then(|weight| weight.parts.into_iter().next());
                 part.iter().for_each(|part| note(&mut self.read, part));
                 Ok(part)
             };
             let from = match slot.as_str() {
+                // Only GGUF has `ssm_a`: rates instead of logarithms, with a sign by architecture.
                 "a_rate" => {
                     let negative = self.configs[1].negative_rates();
                     other("a_log")?.map(|part| TensorOrigin::Rates { part, negative })
                 }
                 "a_log" => other("a_rate")?.map(TensorOrigin::LogRates),
+                // A.X-K2: safetensors have one matrix for queries and gates, GGUF has two.
                 "q_b" => other("q_gate")?.map(TensorOrigin::Queries),
                 "attn_gate" => other("q_gate")?.map(TensorOrigin::Gates),
                 "q_gate" => other("q_b")?
                     .zip(other("attn_gate")?)
                     .map(|(queries, gates)| TensorOrigin::QueriesAndGates { queries, gates }),
+                // Safetensors always have `kv_b`; GGUF files of most architectures have its halves.
                 "k_b" => other("kv_b")?.map(TensorOrigin::Uk),
                 "v_b" => other("kv_b")?.map(TensorOrigin::Uv),
                 "kv_b" => other("k_b")?.zip(other("v_b")?).map(|(uk, uv)| TensorOrigin::Joined { uk, uv }),
@@ -175,7 +186,7 @@ impl TransferSorter<'_> {
         Ok(())
     }
 
-    /// The name that the other file has for a slot.
+    /// The name of a slot in the target file.
     fn pattern<'s>(&self, spec: &'s SlotSpec) -> Option<&'s String> {
         match self.index.naming() {
             TensorNaming::HuggingFace => spec.gguf.as_ref(),
@@ -183,7 +194,7 @@ impl TransferSorter<'_> {
         }
     }
 
-    /// Whether this file has a name for a slot.
+    /// Whether the source file's naming has a name for a slot.
     fn names_here(&self, spec: &SlotSpec) -> bool {
         match self.index.naming() {
             TensorNaming::HuggingFace => spec.hf.is_some(),
@@ -191,7 +202,7 @@ impl TransferSorter<'_> {
         }
     }
 
-    /// A weight in the other file: one tensor, or one per expert.
+    /// Adds a weight of the target file: one tensor, or one per expert.
     fn weight(&mut self, pattern: &str, shape: Vec<usize>, parts: Vec<WeightPart>) {
         parts.iter().for_each(|part| note(&mut self.read, part));
         if !pattern.contains("{expert}") {
@@ -209,13 +220,14 @@ impl TransferSorter<'_> {
         }
     }
 
-    /// The tensors that no slot is filled from.
+    /// Maps the tensors that no slot uses: copied, dropped with a reason, or unknown.
     fn rest(&mut self) -> Result<(), GraphError> {
         let naming = self.index.naming();
         let prefixes: &[&str] = if naming == TensorNaming::HuggingFace { &HF_PREFIXES } else { &[""] };
         let vars = ConfigVars::of(self.configs[0], None);
         let mut left: Vec<_> = self.index.all();
         left.retain(|(name, ..)| !self.read.contains(*name));
+        // `all` is unordered; the target file must be the same for every conversion.
         left.sort_unstable_by_key(|(name, ..)| *name);
         for (tensor, _, shape) in left {
             let mut kept = None;
@@ -230,6 +242,7 @@ impl TransferSorter<'_> {
                 if !vars.hold(&spec.when, &self.circuit.name)? {
                     continue;
                 }
+                // Longest prefix first: every name also starts with the empty one.
                 let mut names = prefixes.iter().rev().filter_map(|prefix| tensor.strip_prefix(prefix));
                 let Some(name) = names.find(|name| fits(pattern, name)) else { continue };
                 kept = other.as_ref().and_then(|other| renamed(pattern, other, name));
@@ -250,7 +263,7 @@ impl TransferSorter<'_> {
     }
 }
 
-/// Notes that a part, and its scales, have a place.
+/// Marks a part and its scales as used.
 fn note(read: &mut HashSet<String>, part: &WeightPart) {
     read.insert(part.tensor.clone());
     read.extend(part.scale.clone());

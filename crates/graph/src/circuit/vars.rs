@@ -1,4 +1,4 @@
-//! Config variables: what a config says in the words of circuit files, as dimensions, flags and factors.
+//! Config variables: a config in the vocabulary of circuit files, as dimensions, flags and factors.
 
 use super::block::{OpSpec, SlotSpec};
 use super::expression;
@@ -7,10 +7,12 @@ use crate::error::{CircuitError, GraphError};
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// Most elements of a weight slot: more than any model has, few enough that their bytes can be counted.
+/// Maximum elements of a weight slot.
+// More than any model has, and few enough that their bytes fit in `usize`.
 const MAX_ELEMENTS: usize = 1 << (if usize::BITS == 64 { 48 } else { 29 });
 
-/// Most matrices of a weight slot: experts or heads.
+/// Maximum matrices of a weight slot (experts or heads).
+// The largest published model has 384 experts.
 const MAX_MATRICES: usize = 1024;
 
 /// Dimensions, flags and factors of one config, for the whole model or one layer.
@@ -19,11 +21,12 @@ pub struct ConfigVars {
     dimensions: BTreeMap<&'static str, usize>,
     flags: BTreeMap<&'static str, bool>,
     factors: BTreeMap<&'static str, f64>,
-    /// Where several ranks share the model.
+    /// Dimensions for computing shares, if several ranks share the model.
     shared: Option<Box<RankDimensions>>,
 }
 
-/// Dimensions of the whole model, and those that lie before this rank's: where a size that grows with one of them begins.
+/// Dimensions of the whole model, and of the part before this rank's. A size that grows with one of
+/// them starts at the latter's value.
 #[derive(Clone, Debug, Default)]
 struct RankDimensions {
     whole: BTreeMap<&'static str, usize>,
@@ -34,7 +37,7 @@ struct RankDimensions {
 const EXPERTS: &str = "experts";
 
 impl ConfigVars {
-    /// The variables of `config` for a layer (none: for the model as a whole).
+    /// The variables of `config` for a layer, or for the model as a whole.
     pub fn of(config: &ModelConfig, layer: Option<usize>) -> ConfigVars {
         let a = &config.attention;
         let kind = layer.and_then(|layer| config.layer_kinds.get(layer).copied());
@@ -50,6 +53,8 @@ impl ConfigVars {
             ("tied", config.tied_embeddings),
             ("attention_bias", config.attention_bias),
             ("sparse_attention", config.index_topk.is_some()),
+            // `sparse_attention` is about the file (it has an indexer's tensors), `selected` about
+            // the run (attention reads selected tokens), `indexer` about one layer.
             ("selected", a.indexer.is_some()),
             ("indexer", layer.map_or(a.indexer.is_some(), |layer| config.has_indexer(layer))),
             ("recurrent", layer.is_some_and(|layer| config.is_recurrent(layer))),
@@ -72,9 +77,13 @@ impl ConfigVars {
             ("decay_bound", config.kda.as_ref().and_then(|kda| kda.lower_bound).unwrap_or(0.0)),
             ("kda_query_scale", config.kda.as_ref().map_or(1.0, |kda| 1.0 / (kda.width as f64).sqrt())),
         ]);
+        // An expression such as `heads*(nope+rope)` is evaluated three times: with the rank's heads
+        // (length), with all heads (whole), and with the heads before the rank's (start). No
+        // expression needs to know about ranks.
         let shared = config.part.is_some().then(|| {
             let mut before = config.clone();
             if let Some(part) = &config.part {
+                // Only dimensions that ranks share differ from the whole model.
                 before.attention.heads = part.heads.from;
                 before.intermediate_size = part.intermediate.from;
                 if let Some(moe) = &mut before.moe {
@@ -91,7 +100,8 @@ impl ConfigVars {
         ConfigVars { dimensions: dimensions(config), flags, factors, shared }
     }
 
-    /// Whether two layers have the same variables.
+    /// Whether two layers have the same variables. Must compare everything that depends on the
+    /// layer in [`of`](Self::of).
     pub(super) fn agree(config: &ModelConfig, one: usize, other: usize) -> bool {
         config.layer_kinds.get(one) == config.layer_kinds.get(other)
             && config.has_indexer(one) == config.has_indexer(other)
@@ -112,7 +122,7 @@ impl ConfigVars {
         self.dimensions.get(name).copied()
     }
 
-    /// Whether all of `conditions` hold; an unknown word is an error of the circuit file.
+    /// Whether all of `conditions` hold. An unknown word is an error of the circuit.
     pub fn hold(&self, conditions: &[String], circuit: &str) -> Result<bool, GraphError> {
         for condition in conditions {
             let (word, wanted) =
@@ -128,7 +138,7 @@ impl ConfigVars {
         Ok(true)
     }
 
-    /// The factor that `op` multiplies by: 1 where it names none.
+    /// The factor of `op`; 1 if it names none.
     pub(crate) fn factor(&self, op: &OpSpec, circuit: &str) -> Result<f64, GraphError> {
         let Some(name) = &op.by else { return Ok(1.0) };
         self.factors.get(name.as_str()).copied().ok_or_else(|| GraphError::Circuit {
@@ -137,7 +147,7 @@ impl ConfigVars {
         })
     }
 
-    /// The value of a size expression that stands at `place`.
+    /// Evaluates a size expression. `place` is its location, for errors.
     pub(crate) fn size(
         &self,
         text: &str,
@@ -153,12 +163,13 @@ impl ConfigVars {
         })
     }
 
-    /// The shape that a slot has here: one to three dimensions, none of them 0, the outer of three at most [`MAX_MATRICES`].
+    /// The shape of a slot: one to three dimensions of at least 1, the outermost of three at most
+    /// [`MAX_MATRICES`].
     pub(crate) fn shape(&self, name: &str, slot: &SlotSpec, circuit: &str) -> Result<Vec<usize>, GraphError> {
         Ok(self.shares(name, slot, circuit)?.into_iter().map(|share| share.len).collect())
     }
 
-    /// The shape that files have for a slot: that of the slot, but for dimensions of size 1.
+    /// The shape of a slot in files, which may have additional dimensions of size 1.
     pub(super) fn stored_shape(
         &self,
         name: &str,
@@ -170,13 +181,15 @@ impl ConfigVars {
         let stored = slot.stored.iter().map(|text| self.size(text, place, circuit));
         let stored = stored.collect::<Result<Vec<usize>, _>>()?;
         let elements = |shape: &[usize]| shape.iter().fold(1usize, |all, n| all.saturating_mul(*n));
+        // A rank's shape has fewer elements than `stored` states; then the slot's own shape is
+        // used.
         if stored.is_empty() || elements(&stored) != elements(&shape) {
             return Ok(shape);
         }
         Ok(stored)
     }
 
-    /// The same, each dimension as a part of what the file has.
+    /// Like [`shape`](Self::shape), with each dimension as a share of the file's.
     pub(super) fn shares(
         &self,
         name: &str,
@@ -188,15 +201,20 @@ impl ConfigVars {
         let whole = ConfigVars { dimensions: shared.whole.clone(), ..ConfigVars::default() };
         let before = ConfigVars { dimensions: shared.before.clone(), ..ConfigVars::default() };
         let whole = whole.checked_shape(name, slot, circuit)?;
+        // Not `checked_shape`: the first rank's sizes before it are 0.
         let before = before.sizes(name, slot, circuit)?;
+        // For a dimension that ranks do not share, `before` is its full size and not a start.
         let share =
             |((len, of), from)| if len == of { RankShare::all(of) } else { RankShare { from, len, of } };
         Ok(shape.into_iter().zip(whole).zip(before).map(share).collect())
     }
 
-    /// The dimensions of a slot as its expressions give them. Matrices of experts are stacked for the rank's own.
+    /// The dimensions of a slot by its expressions. The leading `experts` of stacked matrices means
+    /// this rank's experts.
     fn sizes(&self, name: &str, slot: &SlotSpec, circuit: &str) -> Result<Vec<usize>, GraphError> {
         let own = |(i, text): (usize, &String)| {
+            // Elsewhere `experts` is the model's count: a router's outputs and biases are whole on
+            // every rank.
             let text = if i == 0 && slot.shape.len() == 3 && text == EXPERTS { "own_experts" } else { text };
             self.size(text, format_args!("weight slot {name}"), circuit)
         };
@@ -206,6 +224,7 @@ impl ConfigVars {
     fn checked_shape(&self, name: &str, slot: &SlotSpec, circuit: &str) -> Result<Vec<usize>, GraphError> {
         let shape = self.sizes(name, slot, circuit)?;
         let elements = shape.iter().try_fold(1usize, |elements, n| elements.checked_mul(*n));
+        // Bounded before any size in bytes is computed from it.
         let whole = elements.is_some_and(|n| (1..=MAX_ELEMENTS).contains(&n));
         let matrices = if shape.len() == 3 { shape[0] } else { 1 };
         if whole && (1..=3).contains(&shape.len()) && matrices <= MAX_MATRICES {

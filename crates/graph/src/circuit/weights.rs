@@ -1,4 +1,4 @@
-//! From weight slots to the tensors of a file: names, shapes and types, checked.
+//! Fills weight slots with tensors of a file, and checks names, shapes and types.
 
 use super::block::SlotSpec;
 use super::form::Circuit;
@@ -10,16 +10,15 @@ use crate::partition::PartitionError;
 use latent_formats::{AttachedAdapter, ScaleGrid, TensorPart};
 use latent_types::{Setting, TensorType};
 
-/// The tensors of a file by name. Implemented for a checkpoint, and for a config alone, where
-/// [`Missing`](TensorIndex) data is accepted.
+/// The tensors of a file by name. Implemented for checkpoints, and for configs without a file.
 pub trait TensorIndex {
     /// How the file names tensors.
     fn naming(&self) -> TensorNaming;
     /// Type and shape (outermost first) of the tensor of this name.
     fn find(&self, name: &str) -> Option<(TensorType, Vec<usize>)>;
-    /// Name, type and shape of every tensor, in no order.
+    /// Name, type and shape of every tensor, unordered.
     fn all(&self) -> Vec<(&str, TensorType, &[usize])>;
-    /// What the file is called in messages.
+    /// Name of the file in messages.
     fn file(&self) -> String;
     /// Adapters whose matrices are among the tensors.
     fn adapters(&self) -> &[AttachedAdapter] {
@@ -27,41 +26,43 @@ pub trait TensorIndex {
     }
 }
 
-/// A weight slot filled: the tensors that hold it.
+/// A filled weight slot: the tensors that contain the weight.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 pub struct Weight {
     /// The slot's name in the circuit.
     pub slot: String,
-    /// The layer that it belongs to; none for the model's own.
+    /// The layer that it belongs to; `None` for weights of the whole model.
     pub layer: Option<usize>,
     /// The format in which it is stored.
     #[serde(serialize_with = "type_name")]
     pub ty: TensorType,
-    /// The whole shape, outermost first: `[experts, outputs, inputs]`, `[outputs, inputs]` or `[width]`.
+    /// The shape, outermost first: `[experts, outputs, inputs]`, `[outputs, inputs]` or `[width]`.
     pub shape: Vec<usize>,
     /// The tensors: one, or one per index of the outermost dimension.
     pub parts: Vec<WeightPart>,
-    /// What part of the file's shape this is, a share for each dimension, where several ranks share the model and this weight.
+    /// This rank's share of each dimension of the file's shape; `None` if the rank has the whole
+    /// weight.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cut: Option<Vec<RankShare>>,
     /// What the weight is computed from while loading, if no tensor of the file holds it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub derived: Option<Box<DerivedWeight>>,
-    /// The adapter that it is a matrix of, if it is not the model's own.
+    /// The adapter of this matrix; `None` for the model's own weights.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub adapter: Option<AdapterWeight>,
 }
 
-/// What a matrix of an adapter is multiplied by.
+/// The adapter of a matrix, and its factor.
 #[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
 pub struct AdapterWeight {
-    /// Which of the model's adapters.
+    /// Index of the adapter.
     pub adapter: usize,
-    /// alpha / rank: what B · A is multiplied by in addition to the scale of the row's sequence.
+    /// alpha / rank, a factor on B · A in addition to the scale of the row's sequence.
     pub factor: f64,
 }
 
-/// A weight that is computed while loading. Its one part has a name that no tensor of the file needs to have.
+/// A weight that is computed while loading. Its only part has a name that the file need not
+/// contain.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 pub struct DerivedWeight {
     /// The weight of the file: a joined `kv_b` of shape `[heads · (nope + v), kv_lora]`.
@@ -74,8 +75,8 @@ pub struct DerivedWeight {
 }
 
 impl DerivedWeight {
-    /// The name of the half of `tensor` in `slot`: `blk.0.attn_k_b.weight` of `blk.0.attn_kv_b.weight`, as in files with separate
-    /// halves.
+    /// The name of a derived half in `slot`, as in files with separate halves:
+    /// `blk.0.attn_k_b.weight` for `blk.0.attn_kv_b.weight`.
     pub fn name(tensor: &str, slot: &str) -> String {
         match tensor.rfind("kv_b") {
             Some(at) => format!("{}{slot}{}", &tensor[..at], &tensor[at + "kv_b".len()..]),
@@ -99,8 +100,8 @@ pub enum KvHalf {
 pub struct WeightPart {
     /// The tensor's name in the file.
     pub tensor: String,
-    /// A tensor of scales that multiply this one: `.scale` of NVFP4 files (one, or one per expert), or
-    /// `weight_scale_inv` of FP8 folders (one per matrix, row or block).
+    /// A tensor of scales that multiply this one: `.scale` of NVFP4 files (one, or one per expert)
+    /// or `weight_scale_inv` of FP8 folders (one per matrix, row or block).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scale: Option<String>,
 }
@@ -109,13 +110,14 @@ fn type_name<S: serde::Serializer>(ty: &TensorType, serializer: S) -> Result<S::
     serializer.serialize_str(ty.name())
 }
 
-/// The product of dimensions. A circuit of the user's own may have any: what no memory holds stays the largest number.
+/// The product of dimensions. Saturating, because a user's circuit may have any dimensions. The
+/// loader compares sizes with the available memory.
 fn product(dimensions: &[usize]) -> usize {
     dimensions.iter().fold(1, |product, dimension| product.saturating_mul(*dimension))
 }
 
 impl Weight {
-    /// Outputs of one matrix: the second dimension from the inside (1 for a vector).
+    /// Outputs of one matrix: the second dimension from the inside; 1 for a vector.
     pub fn outputs(&self) -> usize {
         if self.shape.len() < 2 { 1 } else { self.shape[self.shape.len() - 2] }
     }
@@ -130,17 +132,17 @@ impl Weight {
         if self.shape.len() == 3 { self.shape[0] } else { 1 }
     }
 
-    /// How many matrices it has: a tensor each, or stacked in one tensor.
+    /// Number of matrices, whether in a tensor each or stacked in one tensor.
     pub fn matrices(&self) -> usize {
         if self.parts.len() > 1 { self.parts.len() } else { self.stacked() }
     }
 
-    /// The name of its first tensor, which distinguishes the weights of a model.
+    /// The name of its first tensor, which identifies the weight within a model.
     pub fn key(&self) -> &str {
         self.parts.first().map_or("", |part| &part.tensor)
     }
 
-    /// The weight that the file holds: itself, or what it is derived from.
+    /// The weight in the file: itself, or the weight that it is derived from.
     pub fn stored(&self) -> &Weight {
         self.derived.as_ref().map_or(self, |derived| &derived.from)
     }
@@ -155,13 +157,15 @@ impl Weight {
         product(&self.shape)
     }
 
-    /// Whether other ranks have the rest of what it takes, so that products with it are terms of a sum over ranks.
+    /// Whether other ranks have the other inputs. Matmuls with this weight are then terms of a sum
+    /// over ranks.
     pub fn gives_terms(&self) -> bool {
         self.shape.len() > 1
             && self.cut.as_ref().and_then(|cut| cut.last()).is_some_and(|share| !share.is_all())
     }
 
-    /// Its tensors, and those of their scales, as far as they are read. `scale_block` is what an FP8 matrix has one scale for: rows and columns.
+    /// The parts of its tensors and scale tensors that this rank reads. `scale_block` is the block
+    /// of an FP8 matrix with one scale: rows and columns.
     pub fn tensor_parts(
         &self,
         index: &dyn TensorIndex,
@@ -170,12 +174,14 @@ impl Weight {
         if let Some(derived) = &self.derived {
             return derived.from.tensor_parts(index, scale_block);
         }
+        // Normalized to three dimensions: matrices, rows, columns.
         let mut shares: Vec<RankShare> = match &self.cut {
             Some(cut) => cut.clone(),
             None => self.shape.iter().copied().map(RankShare::all).collect(),
         };
         if self.parts.len() > 1 {
-            // a tensor for each: those of other ranks are not among them
+            // One tensor per matrix: `parts` lists only this rank's tensors, so the outer dimension
+            // is done.
             shares.remove(0);
         }
         while shares.len() < 3 {
@@ -208,6 +214,8 @@ impl Weight {
                                 block,
                             });
                         }
+                        // The cut is at a block border or at the end of the matrix, whose last
+                        // block may be partial.
                         let from = share.from / block;
                         Ok(RankShare { from, len: end.div_ceil(block) - from, of: share.of.div_ceil(block) })
                     };
@@ -215,7 +223,7 @@ impl Weight {
                         (blocks(shares[1], scale_block.0)?, blocks(shares[2], scale_block.1)?);
                     of(scale, [shares[0], rows, columns])
                 }
-                // one for each matrix, or one for all
+                // One scale per matrix (NVFP4 experts in GGUF), or one for all of them.
                 _ if elements == shares[0].of => of(scale, [RankShare::all(1), RankShare::all(1), shares[0]]),
                 _ => TensorPart::all(scale, [1, 1, elements]),
             });
@@ -233,8 +241,8 @@ impl Weight {
 }
 
 impl Circuit {
-    /// Fills a slot, by the name that operations of `block` use, from the file; none where its conditions do not hold, or an optional one is
-    /// absent.
+    /// Fills the slot that operations of `block` call `slot`. `None` if its conditions do not hold,
+    /// or if it is optional and absent.
     pub fn fill(
         &self,
         (block, slot): (&str, &str),
@@ -255,10 +263,12 @@ impl Circuit {
         let mut names = self.names(spec, slot, layer, &whole, index)?;
         let stacked = names.len() > 1;
         if stacked {
-            // a tensor for each: the list says which there are
+            // One tensor per expert: a rank's share selects names, and the share itself becomes the
+            // whole.
             names = names[shares[0].range()].to_vec();
             shares[0] = RankShare::all(shares[0].len);
         }
+        // All and not any: an incomplete set of experts is an error, not an absent slot.
         if spec.optional && names.iter().all(|name| index.find(name).is_none()) {
             return Ok(None);
         }
@@ -267,6 +277,7 @@ impl Circuit {
         let mut parts = Vec::with_capacity(names.len());
         for name in names {
             let found = check_part(&name, part_shape, index)?;
+            // One kernel serves all experts of a layer, so they need one format.
             if *ty.get_or_insert(found) != found {
                 return Err(GraphError::MixedTypes {
                     file: index.file(),
@@ -278,13 +289,14 @@ impl Circuit {
             let scale = scale_of(&name, index);
             parts.push(WeightPart { tensor: name, scale });
         }
+        // Unreachable: `names` has at least one name.
         let ty = ty.unwrap_or(TensorType::F32);
         let shape = shares.iter().map(|share| share.len).collect();
         let cut = shares.iter().any(|share| !share.is_all()).then_some(shares);
         Ok(Some(Weight { slot: slot.to_owned(), layer, ty, shape, parts, cut, derived: None, adapter: None }))
     }
 
-    /// The names under which the tensors of a slot stand in the file.
+    /// The names of a slot's tensors in the file.
     pub(super) fn names(
         &self,
         spec: &SlotSpec,
@@ -305,6 +317,7 @@ impl Circuit {
         let of_layer =
             |name: &String| layer.map_or_else(|| name.clone(), |l| name.replace("{layer}", &l.to_string()));
         let prefixes: &[&str] = if index.naming() == TensorNaming::Gguf { &[""] } else { &HF_PREFIXES };
+        // Vision-language models store the language model under a prefix (`language_model.`).
         let found = |first: &str| prefixes.iter().find(|p| index.find(&format!("{p}{first}")).is_some());
         let pattern = of_layer(pattern);
         let first = pattern.replace("{expert}", "0");
@@ -313,6 +326,7 @@ impl Circuit {
         if let Some((prefix, stacked)) = stacked.and_then(|name| Some((found(&name)?, name))) {
             return Ok(vec![format!("{prefix}{stacked}")]);
         }
+        // If no tensor exists, the name without a prefix makes the clearest error.
         let prefix = found(&first).copied().unwrap_or("");
         if pattern.contains("{expert}") && shape.len() != 3 {
             let problem = format!(
@@ -330,7 +344,8 @@ impl Circuit {
     }
 }
 
-/// The type of a tensor whose shape is right. Leading or trailing dimensions of size 1 do not matter.
+/// Checks the shape of a tensor and returns its type. Dimensions of size 1 are ignored: converters
+/// store convolutions and rates with and without them.
 fn check_part(name: &str, shape: &[usize], index: &dyn TensorIndex) -> Result<TensorType, GraphError> {
     let Some((ty, found)) = index.find(name) else {
         return Err(GraphError::MissingTensor {
@@ -361,11 +376,13 @@ fn check_part(name: &str, shape: &[usize], index: &dyn TensorIndex) -> Result<Te
     Ok(ty)
 }
 
-/// The tensor of scales that belongs to `name`, where the file has one.
+/// The scale tensor of `name`, if the file has one.
 fn scale_of(name: &str, index: &dyn TensorIndex) -> Option<String> {
     let stem = name.strip_suffix(".weight");
     let candidates = match index.naming() {
+        // NVFP4 files of llama.cpp: `blk.0.attn_q_a.scale` next to `.weight`.
         TensorNaming::Gguf => [stem.map(|s| format!("{s}.scale")), None],
+        // FP8 checkpoints as DeepSeek publishes them: `….weight_scale_inv`.
         TensorNaming::HuggingFace => [Some(format!("{name}_scale_inv")), None],
     };
     candidates.into_iter().flatten().find(|candidate| index.find(candidate).is_some())

@@ -6,7 +6,8 @@ use latent_formats::gguf::{Metadata, Value};
 use latent_formats::{Checkpoint, TensorInfo, TensorRef};
 use latent_types::TensorType;
 
-/// The longest list that could be about layers or rotated pairs; of a longer one only the length is read.
+/// Maximum list length that is read; a longer one is reduced to its length.
+// Lists per layer or per rotated pair are shorter, vocabularies are longer.
 const MAX_LIST: usize = 4096;
 
 /// Metadata of a GGUF file.
@@ -24,6 +25,7 @@ impl MetadataKeys for GgufKeys<'_> {
         Some(match self.metadata.get(key)? {
             Value::Unsigned(value) => MetadataValue::Integer((*value).into()),
             Value::Signed(value) => MetadataValue::Integer((*value).into()),
+            // GGUF floats are f32. The decimal behind them equals the number in config.json.
             Value::Float(value) => MetadataValue::Real(written(*value)),
             Value::Bool(value) => MetadataValue::Flag(*value),
             Value::String(value) => MetadataValue::Text(value.clone()),
@@ -37,6 +39,7 @@ impl MetadataKeys for GgufKeys<'_> {
 }
 
 fn number(value: f64) -> MetadataValue {
+    // `numbers` returns f64 for every array type. Below 2^53 integers are exact.
     if value.fract() == 0.0 && value.abs() < 9e15 {
         MetadataValue::Integer(value as i128)
     } else {
@@ -56,6 +59,7 @@ impl ConfigTensors for CheckpointShapes<'_> {
         let (one, other) = (self.0.tensor(one)?, self.0.tensor(other)?);
         let form =
             |tensor: &TensorRef<'_>| (tensor.info.ty, tensor.info.shape.clone(), tensor.info.tile_rows);
+        // Bytes of different formats or tile layouts are never compared.
         Some(form(&one) == form(&other) && one.data == other.data)
     }
 

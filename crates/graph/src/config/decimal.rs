@@ -1,13 +1,14 @@
-//! Decimals behind binary numbers.
+//! Decimal numbers behind binary approximations.
 
-/// The decimal that was written as an f32: 1e-6 rather than 9.99999997475e-7, so that a model's config is the same from each of
-/// its files.
+/// The shortest decimal of a value that was stored as an f32: 1e-6 instead of 9.99999997475e-7. A
+/// model then has the same config from each kind of file.
 pub(super) fn written(value: f64) -> f64 {
     let short = value as f32;
+    // Exact only for values that are f32; a true f64 is returned unchanged.
     if f64::from(short) == value { short.to_string().parse().unwrap_or(value) } else { value }
 }
 
-/// A result of arithmetic on decimals without its rounding error: 0.707 rather than 0.7070000000000001.
+/// Removes the rounding error of arithmetic on decimals: 0.707 instead of 0.7070000000000001.
 pub(super) fn tidied(value: f64) -> f64 {
     let short = (value * 1e9).round() / 1e9;
     if (short - value).abs() <= 1e-11 * value.abs().max(1.0) { short } else { value }
@@ -28,7 +29,7 @@ mod tests {
     }
 
     #[test]
-    fn rounding_errors_go_and_digits_stay() {
+    fn rounding_errors_are_removed_and_digits_kept() {
         assert_eq!(tidied(0.7070000000000001), 0.707);
         assert_eq!(tidied(1.0 / 3.0), 1.0 / 3.0);
         assert_eq!(tidied(1.0000000001), 1.0000000001);

@@ -12,10 +12,10 @@ pub enum ConfigError {
     Unsupported {
         file: String,
         architecture: String,
-        /// The architectures that this reader knows, spelled as this kind of file spells them.
+        /// The supported architectures, by their names in this kind of file.
         known: Vec<String>,
     },
-    /// A key or tensor that the model needs is not in the file.
+    /// A required key or tensor is missing.
     #[error("{file}: {what} is missing: {hint}")]
     Missing { file: String, what: String, hint: String },
     #[error("{file}: {what} is {value}, expected {expected}")]
@@ -33,17 +33,18 @@ pub enum ConfigError {
 }
 
 impl ConfigError {
-    /// Whether the file may be as it should be, of a model that Latent does not run.
+    /// Whether the file may be intact, but of a model that Latent does not support. Exit codes
+    /// depend on it.
     pub fn is_unsupported(&self) -> bool {
         matches!(self, ConfigError::Unsupported { .. } | ConfigError::NotComputed { .. })
     }
 }
 
-/// A model of which a kind of file has no keys for what it does.
+/// A model that a kind of file has no keys for.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{file} cannot hold this model: {what}")]
 pub struct InexpressibleModel {
     pub file: String,
-    /// What it cannot say.
+    /// The hyper-parameter without a key.
     pub what: String,
 }

@@ -1,46 +1,48 @@
-//! A GGUF file whose config is being read, and what its architecture fixes.
+//! Properties of GGUF architectures, and the GGUF file whose config is being read.
 
 use super::error::ConfigError;
 use super::reader::Reader;
 use super::source::ConfigTensors;
 use super::{FfnActivation, GroupMask, GroupScore, LayerKind, RopePairs};
 
-/// What the architectures of GGUF files differ in.
+/// Properties of a GGUF architecture that its files do not state.
 pub(super) struct Architecture {
     /// `general.architecture`.
     pub(super) name: &'static str,
     /// The circuit that runs it.
     pub(super) circuit: &'static str,
     pub(super) pairs: RopePairs,
-    /// The same in the indexer of sparse attention.
+    /// Pairing in the indexer of sparse attention.
     pub(super) index_pairs: RopePairs,
     pub(super) activation: FfnActivation,
-    /// Whether it may have experts, multi-token-prediction layers, `*_mla` keys and YaRN's log multiplier.
+    /// Whether it may have experts, MTP layers, `*_mla` keys and YaRN's log multiplier.
     pub(super) deepseek: bool,
-    /// What YaRN's keys mean.
+    /// Meaning of YaRN's keys.
     pub(super) yarn: YarnKeys,
-    /// Whether routers of files that do not say have sigmoid scores; else those with a bias do.
+    /// Whether routers of files without `expert_gating_func` have sigmoid scores. Otherwise only
+    /// those with a bias do.
     pub(super) sigmoid: bool,
-    /// What groups of experts are judged by where the router has no bias.
+    /// Score of a group of experts if the router has no bias.
     pub(super) group_score: GroupScore,
-    /// What experts of other groups count as.
+    /// Scores of experts in other groups.
     pub(super) group_mask: GroupMask,
-    /// Whether its layers' norms have gates, and the output gate is made of the query's latent.
+    /// Whether its norms have gates, and the output gate is computed from the query's latent.
     pub(super) gated_norms: bool,
     /// Whether it has MiniCPM3's scales, which its files do not state.
     pub(super) scaled: bool,
-    /// β of the attention temperature, where the model has one that its files do not state.
+    /// β of the attention temperature, if the model has one that its files do not state.
     pub(super) temperature: Option<f64>,
     /// Whether the shared key is rotated by position.
     pub(super) rotates: bool,
-    /// How it stores the rates of recurrent layers' decay; none where it has no such layers.
+    /// How it stores the decay rates of recurrent layers; `None` without such layers.
     pub(super) rates: Option<StoredRates>,
 }
 
-/// What YaRN's keys mean in the files of an architecture ([`super::gguf_rope`]).
+/// The meaning of YaRN's keys in files of an architecture ([`super::gguf_rope`]).
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum YarnKeys {
-    /// `mscale` is `mscale_all_dim`; with an attention temperature there is neither (Mistral Large 3).
+    /// `mscale` equals `mscale_all_dim`. With an attention temperature neither exists (Mistral
+    /// Large 3).
     Deepseek2,
     /// `mscale` is 1.
     Mla,
@@ -48,15 +50,17 @@ pub(super) enum YarnKeys {
     Frequencies,
 }
 
-/// How `ssm_a` holds the rates of decay, which are positive.
+/// The sign with which `ssm_a` stores the decay rates.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum StoredRates {
-    /// As they are.
+    /// exp(A_log).
     Positive,
-    /// With a minus sign.
+    /// −exp(A_log).
     Negative,
 }
 
+// DeepSeek-V2, V3, R1, Kimi-K2, GLM-4.7-Flash, GigaChat3, Mistral Large 3 and others: llama.cpp's
+// converter writes one architecture for all of them, and keys tell them apart.
 const DEEPSEEK2: Architecture = Architecture {
     name: "deepseek2",
     circuit: "deepseek2",
@@ -77,15 +81,19 @@ const DEEPSEEK2: Architecture = Architecture {
 
 pub(super) static ARCHITECTURES: [Architecture; 10] = [
     DEEPSEEK2,
+    // DeepSeek-V3.2.
     Architecture { name: "deepseek32", yarn: YarnKeys::Mla, ..DEEPSEEK2 },
     Architecture {
+        // GLM-5. Its indexer rotates neighbouring elements, unlike DeepSeek-V3.2's.
         name: "glm-dsa",
         index_pairs: RopePairs::Interleaved,
         yarn: YarnKeys::Mla,
         sigmoid: true,
         ..DEEPSEEK2
     },
-    // converters leave llama_4_scaling_beta out, which all models of this architecture have
+    // Mistral Small 4. Converters omit `llama_4_scaling_beta`, which all models of the architecture
+    // have as 0.1. Its published code scores a group by two experts, although the router has no
+    // bias.
     Architecture {
         name: "mistral4",
         yarn: YarnKeys::Mla,
@@ -93,7 +101,8 @@ pub(super) static ARCHITECTURES: [Architecture; 10] = [
         temperature: Some(0.1),
         ..DEEPSEEK2
     },
-    // no converter writes it yet: the names of `latent make-model`
+    // A.X-K1 and A.X-K2. llama.cpp has no converter for them: the names are those of `latent
+    // convert` and `latent make-model`.
     Architecture {
         name: "axk1",
         circuit: "axk1",
@@ -103,6 +112,7 @@ pub(super) static ARCHITECTURES: [Architecture; 10] = [
         ..DEEPSEEK2
     },
     Architecture {
+        // A.X-K2 masks experts of other groups with 0, as its code says is intended (ADR 10).
         name: "axk2",
         circuit: "axk2",
         yarn: YarnKeys::Mla,
@@ -122,6 +132,7 @@ pub(super) static ARCHITECTURES: [Architecture; 10] = [
         ..DEEPSEEK2
     },
     Architecture {
+        // Kimi-Linear: no rotation, and `ssm_a` is −exp(A_log).
         name: "kimi-linear",
         circuit: "kimi_linear",
         sigmoid: true,
@@ -130,6 +141,7 @@ pub(super) static ARCHITECTURES: [Architecture; 10] = [
         ..DEEPSEEK2
     },
     Architecture {
+        // Ling-3.0: `ssm_a` is exp(A_log).
         name: "bailingmoe3",
         circuit: "bailing_hybrid",
         sigmoid: true,
@@ -138,6 +150,7 @@ pub(super) static ARCHITECTURES: [Architecture; 10] = [
         ..DEEPSEEK2
     },
     Architecture {
+        // PLM: no experts, and a squared ReLU.
         name: "plm",
         circuit: "plm",
         activation: FfnActivation::ReluSquared,

@@ -1,5 +1,5 @@
-//! The metadata of a GGUF file that say what a config does: the inverse of `gguf.rs`, in the keys of llama.cpp's converter.
-
+//! Writes a config as GGUF metadata with the keys of llama.cpp's converter: the inverse of
+//! `gguf.rs`.
 use super::difference::{close, difference};
 use super::error::{ConfigError, InexpressibleModel};
 use super::families;
@@ -14,7 +14,8 @@ use super::{Gating, KvForm, LayerKind, ModelConfig, hf};
 use latent_formats::{Checkpoint, CheckpointSource};
 
 impl ModelConfig {
-    /// What GGUF files call the architecture of an opened model; none where such files are neither read nor written.
+    /// The GGUF architecture of an opened model; `None` if Latent neither reads nor writes such
+    /// GGUF files.
     pub fn gguf_architecture(checkpoint: &Checkpoint) -> Result<Option<&'static str>, ConfigError> {
         match checkpoint.source() {
             CheckpointSource::Gguf(_) => {
@@ -28,13 +29,15 @@ impl ModelConfig {
         }
     }
 
-    /// How GGUF files of this config store W_UK and W_UV: llama.cpp expects them apart where it computes absorbed attention.
+    /// How GGUF files of this config store W_UK and W_UV. llama.cpp expects separate tensors for
+    /// architectures with absorbed attention, and one for MiniCPM3 and PLM.
     pub fn gguf_kv_form(&self) -> KvForm {
         let apart = architecture(self).is_some_and(|architecture| architecture.deepseek);
         if apart { KvForm::Separate } else { KvForm::Combined }
     }
 
-    /// The keys of a GGUF file, `architecture` and `kv_form` being those of the file, without a look at what they are read back as.
+    /// The keys of a GGUF file with this config's `architecture` and `kv_form`, without a check
+    /// that they are read back as the same config.
     pub fn gguf_keys(&self, indexer: Option<&Indexer>) -> Result<KeyList, InexpressibleModel> {
         let Some(architecture) = architecture(self) else {
             let what = format!("no GGUF file has the architecture {}", self.architecture);
@@ -50,12 +53,14 @@ impl ModelConfig {
                 keys.add("attention.indexer.types", MetadataValue::List(full));
             }
         }
+        // llama.cpp reads expert keys for these architectures only.
         if architecture.deepseek {
             experts(self, &mut keys);
         }
         recurrent(self, &mut keys);
         let [embedding, residual, logits] = self.own_scales();
         let scales = [("embedding_scale", embedding), ("residual_scale", residual)];
+        // llama.cpp's `logit_scale` divides.
         let inverse = ("logit_scale", logits.map(|scale| 1.0 / scale));
         for (key, scale) in scales.into_iter().chain([inverse]) {
             if let Some(scale) = scale {
@@ -74,6 +79,8 @@ impl ModelConfig {
         tensors: &dyn ConfigTensors,
     ) -> Result<KeyList, InexpressibleModel> {
         let keys = self.gguf_keys(indexer)?;
+        // Reading back is the proof that the file will run as the same model. It also covers
+        // hyper-parameters without a GGUF key.
         let what = match gguf::read(&keys, tensors) {
             Ok(read) => difference(self, &read),
             Err(error) => Some(error.to_string()),
@@ -82,12 +89,14 @@ impl ModelConfig {
         what.map_or(Ok(keys), |what| Err(InexpressibleModel { file: file(), what }))
     }
 
-    /// Whether GGUF files of this architecture hold the rates of recurrent layers' decay with a minus sign.
+    /// Whether GGUF files of this architecture store the decay rates of recurrent layers as
+    /// negative numbers.
     pub(crate) fn negative_rates(&self) -> bool {
         architecture(self).is_some_and(|architecture| architecture.rates == Some(StoredRates::Negative))
     }
 
-    /// The factors on embedding, residual stream and final row that are not those which llama.cpp has for every model of the architecture.
+    /// Factors on embedding, residual stream and final row that differ from llama.cpp's constants
+    /// of the architecture.
     pub fn own_scales(&self) -> [Option<f64>; 3] {
         let usual = match architecture(self) {
             Some(architecture) if architecture.scaled => gguf::usual_scales(self.layers, self.hidden_size),
@@ -97,8 +106,10 @@ impl ModelConfig {
         std::array::from_fn(|i| (!close(own[i], usual[i])).then_some(own[i]))
     }
 
-    /// The `model_type`s of config.json that stand for a GGUF architecture, the likeliest for this config first.
+    /// The families of config.json for a GGUF architecture, the most likely one first.
     pub(super) fn hf_families(&self) -> Vec<&'static families::ModelFamily> {
+        // Several families share `deepseek2`. Dense models are most likely Youtu-LLM's, sigmoid
+        // routers DeepSeek-V3's, and softmax routers DeepSeek-V2's.
         let likely = match &self.moe {
             None => "youtu",
             Some(moe) if moe.router.gating == Gating::Sigmoid => "deepseek_v3",
@@ -121,7 +132,8 @@ fn architecture(config: &ModelConfig) -> Option<&'static Architecture> {
 fn sizes(config: &ModelConfig, architecture: &Architecture, keys: &mut KeyList) {
     let a = &config.attention;
     let apart = config.kv_form == KvForm::Separate;
-    // of the cached row where it is all that is cached, of a head where keys and values are expanded
+    // With separate halves, llama.cpp takes `key_length` and `value_length` as the widths of the
+    // cached row (multi-query attention over latents), and `*_mla` as those of a head.
     let (key, value) = if apart { (a.latent_width(), a.kv_lora_rank) } else { (a.nope + a.rope, a.v) };
     for key in config_keys::SIZES {
         if let Some(size) = (key.value)(config) {
@@ -134,12 +146,14 @@ fn sizes(config: &ModelConfig, architecture: &Architecture, keys: &mut KeyList) 
         }
     }
     keys.add_size("block_count", config.all_layers());
+    // 0 in models without dense layers.
     keys.add_size("feed_forward_length", config.intermediate_size);
     let latent = if apart { 1 } else { a.heads };
     match &config.kda {
         None => keys.add_size("attention.head_count_kv", latent),
         Some(_) => {
-            // an entry per block, also for layers of multi-token prediction, which a config does not list
+            // One entry per block, MTP layers included; 0 marks a recurrent layer, as llama.cpp's
+            // converter writes it.
             let of = |layer| if config.is_recurrent(layer) { 0 } else { latent as i128 };
             let heads = (0..config.all_layers()).map(of);
             keys.add(
@@ -154,7 +168,8 @@ fn sizes(config: &ModelConfig, architecture: &Architecture, keys: &mut KeyList) 
         keys.add_size("attention.key_length_mla", a.nope + a.rope);
         keys.add_size("attention.value_length_mla", a.v);
     }
-    // llama.cpp insists on the key for all but a few numbers of layers
+    // llama.cpp requires the key except for models of certain numbers of layers, which it takes for
+    // a Lite model.
     if let Some(rank) = a.q_lora_rank.or(architecture.deepseek.then_some(0)) {
         keys.add_size("attention.q_lora_rank", rank);
     }
@@ -167,30 +182,34 @@ fn sizes(config: &ModelConfig, architecture: &Architecture, keys: &mut KeyList) 
     }
 }
 
-/// The layers with a recurrent state.
+/// Keys of layers with a recurrent state.
 fn recurrent(config: &ModelConfig, keys: &mut KeyList) {
     let Some(kda) = &config.kda else { return };
     keys.add_size("kda.head_dim", kda.width);
     keys.add_size("ssm.conv_kernel", kda.taps);
     if let Some(bound) = kda.lower_bound {
+        // Readers accept a bound without the flag; both are written, as Ling-3.0's config has both.
         keys.add("kda.safe_gate", MetadataValue::Flag(true));
         keys.add_real("kda.gate_lower_bound", bound);
     }
 }
 
-/// The experts; llama.cpp insists on some of the keys in dense models too.
+/// Keys of experts. llama.cpp requires some of them in dense models too.
 fn experts(config: &ModelConfig, keys: &mut KeyList) {
     let decoder = config.layer_kinds.iter().take(config.layers);
     keys.add_size("leading_dense_block_count", decoder.take_while(|kind| **kind == LayerKind::Dense).count());
     let Some(moe) = &config.moe else {
         keys.add_size("expert_feed_forward_length", config.intermediate_size);
+        // A dense model: llama.cpp requires both keys for these architectures.
         keys.add_size("expert_shared_count", 0);
         return;
     };
+    // Missing keys mean no groups.
     if moe.router.groups > 1 {
         keys.add_size("expert_group_count", moe.router.groups);
         keys.add_size("expert_group_used_count", moe.router.groups_used);
     }
+    // llama.cpp's enum `llama_expert_gating_func_type`.
     let gating = match moe.router.gating {
         Gating::Softmax => 1,
         Gating::Sigmoid => 2,
@@ -201,7 +220,8 @@ fn experts(config: &ModelConfig, keys: &mut KeyList) {
     keys.add("expert_weights_norm", MetadataValue::Flag(moe.router.normalise));
 }
 
-/// The rotary embedding, and what YaRN makes of attention scores: see the table in `gguf_rope.rs`, solved for the keys.
+/// Keys of the rotary embedding and of YaRN's effect on attention scores: the table in
+/// `gguf_rope.rs`, solved for the keys.
 fn rope(config: &ModelConfig, architecture: &Architecture, keys: &mut KeyList) {
     let (a, rope) = (&config.attention, &config.rope);
     let magnitude = match &rope.scaling {
@@ -222,13 +242,15 @@ fn rope(config: &ModelConfig, architecture: &Architecture, keys: &mut KeyList) {
             keys.add_size("rope.scaling.original_context_length", *original);
             keys.add_real("rope.scaling.yarn_beta_fast", *beta_fast);
             keys.add_real("rope.scaling.yarn_beta_slow", *beta_slow);
+            // 1 is the default, which llama.cpp's files omit.
             if *ext_factor != 1.0 {
                 keys.add_real("rope.scaling.yarn_ext_factor", *ext_factor);
             }
             let (whole, growth) = (yarn_mscale(*factor, 1.0), config.score_growth());
             let mscale = mscale_of(*factor, growth / magnitude);
             let (attention, log) = match architecture.yarn {
-                // llama.cpp's converter writes a multiplier for Mistral Large 3, which has none
+                // As llama.cpp's converter does for Mistral Large 3, although the model has no
+                // mscale (ADR 12).
                 YarnKeys::Deepseek2 if a.temperature.is_some() => (*magnitude, 1.0),
                 YarnKeys::Frequencies if *ext_factor == 0.0 => (*magnitude, 0.0),
                 _ if *ext_factor == 0.0 => (*magnitude, mscale),

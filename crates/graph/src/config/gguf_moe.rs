@@ -6,7 +6,8 @@ use super::limits;
 use super::{Gating, GroupScore, LayerKind, MoeShape, RouterSpec};
 use super::{keys, moe};
 
-/// llama.cpp's floor of the sum of the weights before dividing: the smallest normal half float.
+/// Lower bound of the sum of weights before the division.
+// llama.cpp clamps the sum to the smallest normal f16.
 const NORM_FLOOR: f64 = 6.103_515_625e-5;
 
 fn experts(gguf: &GgufConfig<'_>) -> Result<Option<usize>, ConfigError> {
@@ -16,7 +17,7 @@ fn experts(gguf: &GgufConfig<'_>) -> Result<Option<usize>, ConfigError> {
     Ok(gguf.keys.get(&keys::EXPERTS)?.filter(|experts| *experts > 0))
 }
 
-/// Kinds of the decoder layers by the keys, checked against the routers that are stored.
+/// Kinds of decoder layers by the keys, checked against the stored routers.
 pub(super) fn layer_kinds(
     gguf: &GgufConfig<'_>,
     layers: usize,
@@ -27,6 +28,7 @@ pub(super) fn layer_kinds(
     let routed = |layer: usize| gguf.tensors.has(&format!("blk.{layer}.ffn_gate_inp.weight"));
     let dense = match experts(gguf)? {
         Some(_) => reader.size("leading_dense_block_count", 0..=blocks)?.unwrap_or(0),
+        // `expert_count` is missing or 0: a dense model, unless routers are stored.
         None => match (0..layers).find(|layer| routed(*layer)) {
             Some(layer) => {
                 let hint =
@@ -39,7 +41,7 @@ pub(super) fn layer_kinds(
     let mut kinds = Vec::with_capacity(layers + mtp_layers);
     for layer in 0..layers + mtp_layers {
         let claimed = layer >= dense;
-        // the keys speak of decoder layers; a multi-token-prediction layer shows its kind
+        // The keys describe decoder layers. The kind of an MTP layer follows from its tensors.
         let kind = if layer < layers { claimed } else { routed(layer) };
         if kind && !routed(layer) {
             let hint =
@@ -55,7 +57,8 @@ pub(super) fn layer_kinds(
     Ok(kinds)
 }
 
-/// Width of the dense blocks: one number, or a list in which the dense layers agree.
+/// Width of the dense blocks: one number, or a list in which all dense layers agree. Entries of MoE
+/// layers are ignored.
 pub(super) fn intermediate_size(
     gguf: &GgufConfig<'_>,
     kinds: &[LayerKind],
@@ -83,7 +86,7 @@ pub(super) fn intermediate_size(
     }
 }
 
-/// The experts and their router, where some decoder layer has them.
+/// The experts and their router, if some decoder layer has them.
 pub(super) fn read(
     gguf: &GgufConfig<'_>,
     kinds: &[LayerKind],
@@ -97,7 +100,7 @@ pub(super) fn read(
         &[experts, hidden],
         "[expert_count, embedding_length]",
     )?;
-    // a list has an entry for dense layers too, which may be 0
+    // A list has entries for dense layers too, which may be 0.
     let at = |row: &keys::ConfigKey<usize>| -> Result<usize, ConfigError> {
         let (key, most) = (row.gguf, *row.range.end());
         let Some(values) = reader.sizes(key, 0..=most, blocks)? else {
@@ -120,8 +123,10 @@ pub(super) fn read(
         experts,
         num_experts_per_tok,
         intermediate,
+        // Every row takes all shared experts, so they are one wide block.
         shared_intermediate: shared(gguf, layer)? * intermediate,
         router: router(gguf, layer)?,
+        // No key: converters may join the two tensors.
         fused_gate_up: gguf.tensors.has(&format!("blk.{layer}.ffn_gate_up_exps.weight")),
     };
     moe::check(reader, &shape)?;
@@ -131,6 +136,7 @@ pub(super) fn read(
 fn shared(gguf: &GgufConfig<'_>, layer: usize) -> Result<usize, ConfigError> {
     let tensor = format!("blk.{layer}.ffn_gate_shexp.weight");
     let count = gguf.keys.get(&keys::SHARED_EXPERTS)?.unwrap_or(0);
+    // A wrong count would silently drop or require the shared expert.
     if (count > 0) == gguf.tensors.has(&tensor) {
         return Ok(count);
     }
@@ -148,7 +154,8 @@ fn router(gguf: &GgufConfig<'_>, layer: usize) -> Result<RouterSpec, ConfigError
         2 => Gating::Sigmoid,
         3 => Gating::SoftmaxOfSelected,
         4 => Gating::SqrtSoftplus,
-        // files from before the key: only sigmoid routers have a bias
+        // 0 or missing: files from before the key. Only sigmoid routers have a bias, except in
+        // architectures whose routers are always sigmoid.
         _ if bias || gguf.architecture.sigmoid => Gating::Sigmoid,
         _ => Gating::Softmax,
     };
@@ -161,12 +168,15 @@ fn router(gguf: &GgufConfig<'_>, layer: usize) -> Result<RouterSpec, ConfigError
         }
         _ => 1,
     };
+    // llama.cpp treats 0 as no scaling.
     let scale = reader.get(&keys::EXPERT_SCALE)?.filter(|scale| *scale != 0.0).unwrap_or(1.0);
     Ok(RouterSpec {
         gating,
         bias,
         groups,
         groups_used,
+        // No key. DeepSeek-V3 has a bias and scores a group by two experts; DeepSeek-V2 has
+        // neither.
         group_score: if bias { GroupScore::TopTwoSum } else { gguf.architecture.group_score },
         group_mask: gguf.architecture.group_mask,
         normalise: reader.flag("expert_weights_norm")?.unwrap_or(false),

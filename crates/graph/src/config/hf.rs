@@ -1,5 +1,5 @@
-//! Reads a `ModelConfig` from config.json, with what each family's code implies where a key is left out.
-
+//! Reads a `ModelConfig` from config.json, with the defaults of each family's published code for
+//! missing keys.
 use super::error::ConfigError;
 use super::families::{self, ModelFamily};
 use super::hf_file::HfConfig;
@@ -29,6 +29,8 @@ pub(super) fn read(keys: &dyn MetadataKeys, tensors: &dyn ConfigTensors) -> Resu
     let recurrent = config.recurrent_layers(layers)?;
     let attention_layer = recurrent.iter().position(|recurrent| !recurrent).unwrap_or(0);
     let config = HfConfig { attention_layer, ..config };
+    // Before sizes are read: an unsupported feature is a clearer error than a shape that does not
+    // fit.
     hf_refused::check(&config.text, family)?;
     let mtp_layers = config.mtp_layers(layers)?;
     let kda = config.kda(recurrent, mtp_layers)?;
@@ -36,12 +38,14 @@ pub(super) fn read(keys: &dyn MetadataKeys, tensors: &dyn ConfigTensors) -> Resu
     let shared_key = config.text.need(&keys::ROPE_WIDTH)?;
     let rope = hf_rope::read(&config.text, family, shared_key, context_length)?;
     let attention = config.attention(shared_key, rope.score_scale)?;
+    // After the attention, because a partial factor may refer to the whole head.
     hf_rope::check_part(&config.text, shared_key, attention.nope + attention.rope)?;
     let layer_kinds = hf_moe::layer_kinds(&config, layers, mtp_layers)?;
     let moe = hf_moe::read(&config, &layer_kinds[..layers], hidden_size)?;
     let intermediate_size = config.intermediate_size(&layer_kinds)?;
     let scales = config.scales(layers, hidden_size)?;
     let index_topk = config.text.get(&keys::INDEX_TOPK)?;
+    // An indexer without `index_topk` cannot be ignored: dense attention would give other results.
     let stored = config.layer_tensor(0, "self_attn.indexer.wk.weight");
     if index_topk.is_none() && config.tensors.has(&stored) {
         let hint = format!("{stored} belongs to an indexer, and the key says how many tokens it selects");
@@ -63,6 +67,7 @@ pub(super) fn read(keys: &dyn MetadataKeys, tensors: &dyn ConfigTensors) -> Resu
     Ok(ModelConfig {
         circuit: family.circuit.to_owned(),
         architecture: architecture(&top),
+        // Only for display, so a value of another type is not an error.
         name: top.text("_name_or_path").ok().flatten().filter(|name| !name.is_empty()),
         vocab_size,
         hidden_size,
@@ -84,6 +89,7 @@ pub(super) fn read(keys: &dyn MetadataKeys, tensors: &dyn ConfigTensors) -> Resu
         residual_scale: scales[1],
         logits_scale: scales[2],
         tied_embeddings: config.tied()?,
+        // All safetensors store one `kv_b_proj`.
         kv_form: KvForm::Combined,
         query_gate: family.query_gate.then_some(QueryGate::Fused),
         norm_rank: config.norm_rank()?,
@@ -91,7 +97,7 @@ pub(super) fn read(keys: &dyn MetadataKeys, tensors: &dyn ConfigTensors) -> Resu
     })
 }
 
-/// What a config.json says that something else in its folder overrides.
+/// Warnings about keys of config.json that other data in the folder overrides.
 pub(super) fn warnings(
     keys: &dyn MetadataKeys,
     tensors: &dyn ConfigTensors,
@@ -113,7 +119,7 @@ pub(super) fn text(keys: &dyn MetadataKeys) -> Result<Reader<'_>, ConfigError> {
     find_family(&Reader::json(keys)).map(|(_, text)| text)
 }
 
-/// What the file calls itself: `model_type`, else the first of `architectures`.
+/// The architecture by the file: `model_type`, otherwise the first of `architectures`.
 fn architecture(top: &Reader<'_>) -> String {
     let listed = || match top.field("architectures") {
         Some(MetadataValue::List(names)) => names.iter().find_map(|name| match name {
@@ -125,13 +131,16 @@ fn architecture(top: &Reader<'_>) -> String {
     top.text("model_type").ok().flatten().or_else(listed).unwrap_or_else(|| "(no model_type)".to_owned())
 }
 
-/// The family, and the keys of the language model: those of an object of their own where the model also sees.
+/// The family, and the keys of the language model. Vision-language models have the latter in a
+/// nested object.
 fn find_family<'a>(top: &Reader<'a>) -> Result<(&'static ModelFamily, Reader<'a>), ConfigError> {
     let nested =
         families::NESTED.into_iter().find(|key| matches!(top.field(key), Some(MetadataValue::Object(_))));
     let text = nested.map_or_else(|| top.clone(), |key| top.within(&format!("{key}.")));
+    // The nested config first. Some have no `model_type`, and then the outer class decides.
     for reader in [&text, top] {
         let name = architecture(reader);
+        // Some folders have a class and no `model_type`; `architecture` then returns the class.
         if let Some(family) = families::by_model_type(&name).or_else(|| families::by_class(&name)) {
             return Ok((family, text.clone()));
         }
@@ -140,10 +149,11 @@ fn find_family<'a>(top: &Reader<'a>) -> Result<(&'static ModelFamily, Reader<'a>
     Err(ConfigError::Unsupported { file: top.file(), architecture: architecture(&text), known })
 }
 
-/// What weights' names begin with: models that also see keep their language model under a name of its own.
+/// The prefix of tensor names. Vision-language models store their language model under a prefix.
 fn prefix(tensors: &dyn ConfigTensors, family: &ModelFamily) -> &'static str {
     let name = family.names.stored("model.embed_tokens.weight");
     let embeds = |prefix: &&str| tensors.has(&format!("{prefix}{name}"));
+    // Without an embedding under any prefix, the plain name makes the clearest error.
     HF_PREFIXES.into_iter().find(embeds).unwrap_or("")
 }
 
@@ -151,6 +161,7 @@ impl HfConfig<'_> {
     fn embedding(&self) -> Result<(String, [usize; 2]), ConfigError> {
         let name = self.tensor("model.embed_tokens.weight");
         let Some(shape) = self.tensors.shape(&name) else {
+            // The names of a Transformers class instead of the published ones.
             let other = format!("model.language_model.{}", name.trim_start_matches("model."));
             let hint = match self.tensors.has(&other) {
                 true => format!(
@@ -185,9 +196,10 @@ impl HfConfig<'_> {
         Err(self.text.wrong("hidden_size", hidden, format!("{columns}, the columns of tensor {name}")))
     }
 
-    /// Multi-token-prediction layers whose tensors are there. The key `num_nextn_predict_layers` claims more than most files
-    /// hold (Moonlight), and is missing from some that hold one (GLM-4.7-Flash), so only tensors count.
+    /// MTP layers that are stored. Only tensors count: `num_nextn_predict_layers` claims more than
+    /// most files contain (Moonlight), and is missing from some that contain one (GLM-4.7-Flash).
     fn mtp_layers(&self, layers: usize) -> Result<usize, ConfigError> {
+        // Read for its check only: a value of a wrong type is an error.
         self.text.get(&keys::MTP_LAYERS)?;
         let holds = |layer: &usize| self.tensors.has(&self.layer_tensor(*layer, "eh_proj.weight"));
         let count = (layers..=*limits::LAYERS.end()).take_while(holds).count();
@@ -208,6 +220,8 @@ impl HfConfig<'_> {
         let text = &self.text;
         let heads = text.need(&keys::HEADS)?;
         let (nope, v) = (self.head_width("qk_nope_head_dim")?, self.head_width("v_head_dim")?);
+        // Redundant key of GLM-5 and Mistral Small 4. If it contradicts its parts, the softmax
+        // scale would be ambiguous.
         if let Some(whole) = text.size("qk_head_dim", limits::WHOLE_HEAD)?
             && whole != nope + rope
         {
@@ -241,6 +255,8 @@ impl HfConfig<'_> {
             (Some(_), None) => Err(self
                 .text
                 .missing_tensor(&tensor, "q_lora_rank says that queries have a low-rank projection")),
+            // null means direct projection. With the tensor stored, running without it would be
+            // wrong.
             (None, Some(shape)) => {
                 let hint =
                     format!("it says the rank of the queries' projection; tensor {tensor} has {shape:?}");
@@ -250,10 +266,11 @@ impl HfConfig<'_> {
         }
     }
 
-    /// The gate on attention's output. A Kimi-K3 key or the family requests one gate per element;
-    /// otherwise the stored tensor decides.
+    /// The gate on attention's output. Kimi-K3's key `mla_use_output_gate` or the family requests
+    /// it; otherwise the stored tensor decides.
     fn output_gate(&self, a: &AttentionShape) -> Result<Option<OutputGate>, ConfigError> {
         match (self.text.flag("mla_use_output_gate")?, self.family.gate) {
+            // Kimi-K3: a gate per element.
             (Some(true), _) => return Ok(Some(OutputGate::PerElement)),
             (Some(false), _) => return Ok(None),
             (None, Some(gate)) => return Ok(Some(gate)),
@@ -266,7 +283,8 @@ impl HfConfig<'_> {
             .map_err(|expected| self.text.wrong_shape(&tensor, &stored, expected))
     }
 
-    /// The tensors that decide the latent, its expansion and the gate, in the first layer that has them.
+    /// Checks the outputs of the latent's projections and of the gate, in the first layer with
+    /// latent attention.
     fn check_latent(&self, a: &AttentionShape) -> Result<(), ConfigError> {
         let wanted = [
             (
@@ -305,7 +323,7 @@ impl HfConfig<'_> {
         Ok(())
     }
 
-    /// Rank of the gates of the layers' norms, where the family has them.
+    /// Rank of the gates of the layers' norms, if the family has them (A.X-K2).
     fn norm_rank(&self) -> Result<Option<usize>, ConfigError> {
         let Some(default) = self.family.norm_rank else { return Ok(None) };
         let rank = self.text.get(&keys::NORM_RANK)?.unwrap_or(default);
@@ -323,6 +341,8 @@ impl HfConfig<'_> {
 
     fn rms_eps(&self) -> Result<f64, ConfigError> {
         match (self.text.get(&keys::RMS_EPS)?, self.family.rms_eps) {
+            // DeepSeek-VL2 omits the key. Without a family default it is required, as a wrong
+            // epsilon changes all logits a little.
             (Some(eps), _) | (None, Some(eps)) => Ok(eps),
             (None, None) => Err(self.text.missing_key(&keys::RMS_EPS)),
         }
@@ -341,6 +361,7 @@ impl HfConfig<'_> {
     }
 
     fn activation(&self) -> Result<FfnActivation, ConfigError> {
+        // The family decides. The key only confirms it, and some files omit it.
         let (names, activation): (&[&str], _) = match self.family.activation {
             FfnActivation::SiluGated => (&["silu", "swish"], FfnActivation::SiluGated),
             FfnActivation::ReluSquared => {
@@ -355,7 +376,8 @@ impl HfConfig<'_> {
         }
     }
 
-    /// Factors on embedding, residual stream and final row. (MiniCPM3's code divides the final row by hidden_size / dim_model_base.)
+    /// Factors on embedding, residual stream and final row. MiniCPM3's code divides the final row
+    /// by hidden_size / dim_model_base.
     fn scales(&self, layers: usize, hidden: usize) -> Result<[f64; 3], ConfigError> {
         if !self.family.scaled {
             return Ok([1.0; 3]);
@@ -369,8 +391,9 @@ impl HfConfig<'_> {
         Ok([embedding, depth / (layers as f64).sqrt(), base as f64 / hidden as f64])
     }
 
-    /// Whether a head is stored decides, as in Transformers: fine-tunes store one of their own and keep `tie_word_embeddings`. Every rank and
-    /// every header can tell, unlike whether both hold the same values.
+    /// Whether the head is the embedding: if no head is stored, as in Transformers. Fine-tunes
+    /// store their own head and leave `tie_word_embeddings` true. Names of tensors are known on
+    /// every rank and for headers alone, unlike values.
     fn tied(&self) -> Result<bool, ConfigError> {
         let tensor = self.tensor("lm_head.weight");
         let head = self.tensors.has(&tensor);
@@ -381,7 +404,8 @@ impl HfConfig<'_> {
         Ok(!head)
     }
 
-    /// A warning if the head is stored although the config says that it is the embedding.
+    /// A warning if a head with other values is stored although the config says that it is the
+    /// embedding.
     fn stored_head(&self) -> Result<Option<String>, ConfigError> {
         let (embedding, head) = (self.tensor("model.embed_tokens.weight"), self.tensor("lm_head.weight"));
         let tied = self.text.flag("tie_word_embeddings")? == Some(true);

@@ -9,7 +9,7 @@ pub(super) struct HfConfig<'a> {
     pub(super) family: &'static ModelFamily,
     pub(super) text: Reader<'a>,
     pub(super) tensors: &'a dyn ConfigTensors,
-    /// What stands before the names of the language model's tensors.
+    /// Prefix of the language model's tensor names.
     pub(super) prefix: &'static str,
     /// The first layer with latent attention, whose tensors decide its sizes.
     pub(super) attention_layer: usize,

@@ -1,4 +1,4 @@
-//! Layers of Kimi Delta Attention in config.json.
+//! Layers of Kimi Delta Attention (Kimi-Linear, Ling-3.0) in config.json.
 
 use super::error::ConfigError;
 use super::hf_file::HfConfig;
@@ -7,16 +7,17 @@ use super::source::MetadataValue;
 use super::{DecayRate, KdaShape};
 use std::ops::RangeInclusive;
 
-/// Tokens that a convolution sees where config.json does not say: as in all published models.
+/// Taps of a convolution if config.json does not state them, as in all published models.
 const DEFAULT_TAPS: usize = 4;
 
 impl HfConfig<'_> {
-    /// Which decoder layers have a recurrent state in place of latent attention.
+    /// Whether each decoder layer has a recurrent state instead of latent attention.
     ///
     /// # Errors
-    /// Lists that contradict each other or the number of layers; linear attention in a family that has none; no layer with latent
-    /// attention.
+    /// Lists that contradict each other or the number of layers; linear attention in a family
+    /// without it; no layer with latent attention.
     pub(super) fn recurrent_layers(&self, layers: usize) -> Result<Vec<bool>, ConfigError> {
+        // In order of precision: lists of numbers, a word per layer, a group size.
         let kinds = match self.listed_layers(layers)? {
             Some(kinds) => kinds,
             None => match self.typed_layers(layers)? {
@@ -41,7 +42,7 @@ impl HfConfig<'_> {
         Ok(kinds)
     }
 
-    /// Published files of Kimi-Linear list layers by their kind, counted from 1.
+    /// Published files of Kimi-Linear list the layers of each kind, counted from 1.
     fn listed_layers(&self, layers: usize) -> Result<Option<Vec<bool>>, ConfigError> {
         let linear = self.text.within("linear_attn_config.");
         let Some(field) = linear.field("kda_layers") else { return Ok(None) };
@@ -50,6 +51,8 @@ impl HfConfig<'_> {
             ("kda_layers", Some(field), true),
             ("full_attn_layers", linear.field("full_attn_layers"), false),
         ];
+        // With both lists, every layer must be in one. With `kda_layers` alone, the others are
+        // latent.
         let mut complete = true;
         for (key, field, recurrent) in lists {
             let Some(field) = field else {
@@ -65,6 +68,7 @@ impl HfConfig<'_> {
                     MetadataValue::Integer(number) => usize::try_from(*number).ok(),
                     _ => None,
                 };
+                // A layer in both lists, or twice in one, is an error.
                 let free = layer
                     .and_then(|layer| kinds.get_mut(layer.checked_sub(1)?))
                     .filter(|kind| kind.is_none());
@@ -74,7 +78,7 @@ impl HfConfig<'_> {
                 }
             }
         }
-        // files of transformers leave the lists empty, and say the kinds in layer_types
+        // Transformers writes empty lists and the kinds in `layer_types`.
         if kinds.iter().all(Option::is_none) && self.text.mentions("layer_types") {
             return Ok(None);
         }
@@ -86,7 +90,7 @@ impl HfConfig<'_> {
         Ok(Some(kinds.into_iter().map(|kind| kind == Some(true)).collect()))
     }
 
-    /// A word for each layer.
+    /// `layer_types`: a word per layer, as Transformers writes them.
     fn typed_layers(&self, layers: usize) -> Result<Option<Vec<bool>>, ConfigError> {
         let Some(field) = self.text.field("layer_types") else { return Ok(None) };
         let hybrid = self.family.kda.is_some();
@@ -96,7 +100,7 @@ impl HfConfig<'_> {
         };
         let is = |of: &MetadataValue, word: &str| matches!(of, MetadataValue::Text(name) if name == word);
         if !hybrid {
-            // what else the words of other families may be is checked with the keys that no circuit follows
+            // Other words of other families are checked by `hf_refused`.
             let linear = types.iter().map(|of| is(of, "linear_attention"));
             return Ok(types.iter().any(|of| is(of, "linear_attention")).then(|| linear.collect()));
         }
@@ -108,6 +112,7 @@ impl HfConfig<'_> {
                 "\"full_attention\" or \"linear_attention\": other kinds of layers are not supported";
             return Err(self.text.not_computed("layer_types", value, expected));
         }
+        // A short list would silently make the remaining layers latent.
         if types.len() != layers {
             let value = format!("a list of {}", types.len());
             return Err(self.text.wrong("layer_types", value, format!("a list of {layers}")));
@@ -115,8 +120,9 @@ impl HfConfig<'_> {
         Ok(Some(types.iter().map(|of| is(of, "linear_attention")).collect()))
     }
 
-    /// Published files of Ling-3.0 say how many layers a group has, of which the last has latent attention. In layers behind the last whole group
-    /// published code and transformers differ; tensors decide.
+    /// Published files of Ling-3.0 have `layer_group_size`: the last layer of each group has latent
+    /// attention. For layers after the last whole group, the published code and Transformers
+    /// disagree, so tensors decide.
     fn grouped_layers(&self, layers: usize) -> Result<Vec<bool>, ConfigError> {
         if self.family.kda.is_none() {
             return Ok(vec![false; layers]);
@@ -136,7 +142,7 @@ impl HfConfig<'_> {
         }
     }
 
-    /// Sizes of the layers with a recurrent state; none where `recurrent` has none.
+    /// Sizes of the layers with a recurrent state; `None` without such layers.
     pub(super) fn kda(
         &self,
         mut recurrent: Vec<bool>,
@@ -147,7 +153,8 @@ impl HfConfig<'_> {
             return Ok(None);
         };
         let linear = self.text.within("linear_attn_config.");
-        // as published, and as transformers writes them again
+        // Kimi-Linear's published keys, those that Transformers writes, and Ling-3.0's, in this
+        // order.
         let size = |key, [again, plain]: [&str; 2], range: RangeInclusive<usize>| match linear
             .size(key, range.clone())?
         {
@@ -170,6 +177,7 @@ impl HfConfig<'_> {
         let taps = taps.unwrap_or(DEFAULT_TAPS);
         let bound = self.text.real("kda_lower_bound", limits::DECAY_BOUND)?;
         let lower_bound = match self.text.flag("kda_safe_gate")? {
+            // Ling-3.0's class defaults to a bound; `kda_safe_gate: false` turns it off.
             Some(false) => None,
             Some(true) => Some(bound.or(defaults.lower_bound).ok_or_else(|| {
                 self.text
@@ -179,6 +187,8 @@ impl HfConfig<'_> {
         };
         let low_rank = self.layer_tensor(first, "self_attn.f_a_proj.weight");
         let whole = self.layer_tensor(first, "self_attn.f_proj.weight");
+        // Tensors decide. `no_kda_lora` counts only for a config.json without tensors
+        // (`implied.rs`).
         let rank = match (self.tensors.shape(&low_rank), self.tensors.has(&whole)) {
             (Some(shape), _) => {
                 let rank = shape.first().copied().filter(|rank| limits::RANK.contains(rank));
@@ -190,6 +200,7 @@ impl HfConfig<'_> {
                 return Err(self.text.missing_tensor(&low_rank, hint));
             }
         };
+        // MTP layers have latent attention (Ling-3.0).
         recurrent.resize(recurrent.len() + mtp_layers, false);
         let rate = DecayRate::Log;
         Ok(Some(Box::new(KdaShape { heads, width, taps, rank, lower_bound, rate, layers: recurrent })))

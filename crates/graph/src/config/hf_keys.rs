@@ -1,5 +1,4 @@
-//! The config.json that says what a config does: the inverse of `hf.rs`, in the keys that transformers' classes have.
-
+//! Writes a config as config.json with the keys of Transformers' classes: the inverse of `hf.rs`.
 use super::decimal::tidied;
 use super::difference::{close, difference};
 use super::error::InexpressibleModel;
@@ -16,8 +15,9 @@ use serde_json::{Map, Value, json};
 type ConfigObject = Map<String, Value>;
 
 impl ModelConfig {
-    /// The config.json of a folder that holds `tensors`, for a config whose `architecture` is that of a GGUF file. Of the families that the
-    /// architecture stands for, the likeliest is taken whose config.json is read back as what this config says.
+    /// The config.json of a folder with `tensors`, for a config whose `architecture` is that of a
+    /// GGUF file. Several families share an architecture. The first one whose config.json is read
+    /// back as this config is taken, the most likely first.
     pub fn config_json(
         &self,
         indexer: Option<&Indexer>,
@@ -30,7 +30,9 @@ impl ModelConfig {
                 Ok(read) => difference(self, &read),
                 Err(error) => Some(error.to_string()),
             };
+            // Reading back decides, because a family's defaults can contradict the config.
             let Some(what) = what else { return Ok(object) };
+            // The most likely family's problem explains the most.
             first.get_or_insert_with(|| format!("with model_type {}, {what}", family.model_type));
         }
         let what = first.unwrap_or_else(|| {
@@ -65,10 +67,12 @@ impl ModelConfig {
         let silu = self.activation == FfnActivation::SiluGated;
         add("hidden_act", json!(if silu { "silu" } else { "relu2" }));
         add("tie_word_embeddings", json!(self.tied_embeddings));
+        // The family's default needs no key.
         if self.rope.pairs != family.pairs {
             add("rope_interleave", json!(self.rope.pairs == RopePairs::Interleaved));
         }
         add("rope_scaling", self.rope_scaling());
+        // Mistral Large 3: a key of its own. Mistral Small 4 has it among the rope parameters.
         if let (Some(temperature), None) = (a.temperature, self.temperature_of_rope()) {
             let length = temperature.length;
             let scaling = json!({"beta": temperature.scale, "original_max_position_embeddings": length});
@@ -76,6 +80,7 @@ impl ModelConfig {
         }
         if family.scaled {
             add("scale_emb", json!(self.embedding_scale));
+            // 1.4 and not 1.3999999999999999: the inverse of the division by √layers.
             add("scale_depth", json!(tidied(self.residual_scale * (self.layers as f64).sqrt())));
             add("dim_model_base", json!((self.logits_scale * self.hidden_size as f64).round() as u64));
         }
@@ -93,6 +98,7 @@ impl ModelConfig {
         if family.kda.is_some() {
             self.add_layer_types(family, &mut add);
         }
+        // Published names of the family, as its code reads them.
         for (ours, theirs) in family.keys {
             if let Some(value) = object.remove(*ours) {
                 object.insert((*theirs).to_owned(), value);
@@ -109,6 +115,8 @@ impl ModelConfig {
     ) {
         let router = &moe.router;
         let decoder = self.layer_kinds.iter().take(self.layers);
+        // Other orders of dense and MoE layers cannot be stated with these keys. Reading back
+        // refuses them.
         add("first_k_dense_replace", json!(decoder.take_while(|kind| **kind == LayerKind::Dense).count()));
         add("moe_layer_freq", json!(1));
         add("n_group", json!(router.groups));
@@ -116,9 +124,10 @@ impl ModelConfig {
         match router.gating {
             Gating::Softmax => drop(add("scoring_func", json!("softmax"))),
             Gating::Sigmoid => drop(add("scoring_func", json!("sigmoid"))),
-            // config.json has no word for them
+            // config.json has no value for these. The check by reading back then refuses the model.
             Gating::SoftmaxOfSelected | Gating::SqrtSoftplus => {}
         }
+        // Families whose code does not read the key do not get it.
         if family.router.as_ref().is_some_and(|defaults| defaults.method.is_some()) {
             let method = match (router.bias, router.groups) {
                 (true, _) => "noaux_tc",
@@ -130,7 +139,9 @@ impl ModelConfig {
         add("norm_topk_prob", json!(router.normalise));
     }
 
-    /// Which layers have a recurrent state, and its sizes, in the keys of the family's published files.
+    /// The layers with a recurrent state and its sizes. All spellings are written:
+    /// `linear_attn_config` for Kimi-Linear's published code, the flat keys for Ling-3.0's, and
+    /// `layer_types` for Transformers.
     fn add_layer_types(&self, family: &ModelFamily, add: &mut dyn FnMut(&str, Value) -> Option<Value>) {
         let layers = || (0..self.layers).map(|layer| self.is_recurrent(layer));
         let word = |recurrent| if recurrent { "linear_attention" } else { "full_attention" };
@@ -139,6 +150,7 @@ impl ModelConfig {
             add("mla_use_nope", json!(true));
         }
         let Some(kda) = &self.kda else { return };
+        // Counted from 1, as in Kimi-Linear's files.
         let numbers = |wanted: bool| -> Vec<usize> {
             layers()
                 .zip(1..)
@@ -169,6 +181,7 @@ impl ModelConfig {
         let mut scaling = match &self.rope.scaling {
             RopeScaling::None => Value::Null,
             RopeScaling::Linear { factor } => {
+                // Both spellings, for older and newer readers.
                 json!({"rope_type": "linear", "type": "linear", "factor": factor})
             }
             RopeScaling::Yarn { factor, original, beta_fast, beta_slow, magnitude, .. } => {
@@ -202,7 +215,8 @@ impl ModelConfig {
         scaling
     }
 
-    /// The attention temperature, where its length is the original context of the rope, among whose keys it then stands.
+    /// The attention temperature, if its length is YaRN's original context. It is then written
+    /// among the rope's keys.
     fn temperature_of_rope(&self) -> Option<Temperature> {
         let RopeScaling::Yarn { original, .. } = &self.rope.scaling else { return None };
         self.attention.temperature.filter(|temperature| temperature.length == *original)

@@ -8,11 +8,12 @@ use super::source::MetadataValue;
 use super::{Gating, GroupScore, LayerKind, MoeShape, RouterSpec};
 use super::{keys, moe};
 
-/// HF's code adds this to the sum of the weights before dividing. Taken as a floor of the sum: sums of published routers are so far
-/// above it that both give the same result.
+/// Lower bound of the sum of weights before the division.
+// Transformers adds it to the sum instead. Sums of published routers are so far above it that both
+// give the same result.
 const NORM_FLOOR: f64 = 1e-20;
 
-/// How many routed experts config.json claims; none where the model is dense.
+/// Number of routed experts by config.json; `None` for dense models.
 fn experts(config: &HfConfig<'_>) -> Result<Option<usize>, ConfigError> {
     if config.family.router.is_none() {
         return Ok(None);
@@ -20,7 +21,7 @@ fn experts(config: &HfConfig<'_>) -> Result<Option<usize>, ConfigError> {
     Ok(config.text.get(&keys::EXPERTS)?.filter(|experts| *experts > 0))
 }
 
-/// Kinds of the decoder layers by the keys, of the multi-token-prediction layers by their tensors.
+/// Kinds of decoder layers by the keys, and of MTP layers by their tensors.
 pub(super) fn layer_kinds(
     config: &HfConfig<'_>,
     layers: usize,
@@ -43,6 +44,8 @@ fn sparse_kinds(
     layers: usize,
 ) -> Result<Vec<LayerKind>, ConfigError> {
     let text = &config.text;
+    // Transformers 5 writes a list of kinds; the models' own code has `first_k_dense_replace` and
+    // `moe_layer_freq`.
     if let Some(field) = text.field("mlp_layer_types") {
         let expected = format!("a list of {layers} texts, each \"dense\" or \"sparse\"");
         let MetadataValue::List(names) = &field else {
@@ -54,6 +57,7 @@ fn sparse_kinds(
             .ok_or_else(|| text.wrong("mlp_layer_types", &field, expected));
     }
     let first = text.size("first_k_dense_replace", 0..=layers)?.unwrap_or(defaults.first_dense.min(layers));
+    // DeepSeek's code: after the first dense layers, every n-th layer has experts.
     let every = text.size("moe_layer_freq", 1..=*limits::LAYERS.end())?.unwrap_or(1);
     let kind = |layer| if layer >= first && layer % every == 0 { LayerKind::Moe } else { LayerKind::Dense };
     Ok((0..layers).map(kind).collect())
@@ -67,12 +71,13 @@ fn kind_of(name: &MetadataValue) -> Option<LayerKind> {
     }
 }
 
-/// The experts and their router, where some decoder layer has them.
+/// The experts and their router, if some decoder layer has them.
 pub(super) fn read(
     config: &HfConfig<'_>,
     kinds: &[LayerKind],
     hidden: usize,
 ) -> Result<Option<MoeShape>, ConfigError> {
+    // A config may claim experts and still have dense layers only.
     let (Some(defaults), Some(experts)) = (&config.family.router, experts(config)?) else { return Ok(None) };
     let Some(layer) = kinds.iter().position(|kind| *kind == LayerKind::Moe) else { return Ok(None) };
     let text = &config.text;
@@ -84,8 +89,10 @@ pub(super) fn read(
         experts,
         num_experts_per_tok: used,
         intermediate,
+        // Every row takes all shared experts, so they are one wide block.
         shared_intermediate: shared * intermediate,
         router: router(config, defaults, layer)?,
+        // No key. Mistral Small 4 stores all experts in one tensor, gate rows first.
         fused_gate_up: config.tensors.has(&config.layer_tensor(layer, "mlp.experts.gate_up_proj")),
     };
     moe::check(text, &shape)?;
@@ -124,10 +131,12 @@ fn router(config: &HfConfig<'_>, defaults: &RouterDefaults, layer: usize) -> Res
             return Err(text.not_computed("scoring_func", format!("{other:?}"), "softmax or sigmoid"));
         }
     };
-    let (bias, grouped) = choosing(config, defaults, layer, gating)?;
+    let (bias, grouped) = selection(config, defaults, layer, gating)?;
     let (groups, groups_used) = if grouped { groups(config, defaults)? } else { (1, 1) };
     let normalise = text.flag("norm_topk_prob")?;
     let scale = text.get(&keys::EXPERT_SCALE)?;
+    // Both keys are required if the family's defaults differ between versions of its code
+    // (DeepSeek-V3).
     let (normalise, scale) = match (normalise, scale, defaults.weights) {
         (Some(normalise), Some(scale), _) => (normalise, scale),
         (normalise, scale, Some(default)) => (normalise.unwrap_or(default.0), scale.unwrap_or(default.1)),
@@ -143,19 +152,22 @@ fn router(config: &HfConfig<'_>, defaults: &RouterDefaults, layer: usize) -> Res
         bias,
         groups,
         groups_used,
+        // Routers with a bias (`noaux_tc`) score a group by its two best experts.
         group_score: if bias { GroupScore::TopTwoSum } else { defaults.group_score },
         group_mask: defaults.group_mask,
         normalise,
         norm_floor: NORM_FLOOR,
+        // DeepSeek-V2's code; DeepSeek-VL2 has a bias and does both.
         scale: if normalise && defaults.scales_or_normalises && !bias { 1.0 } else { scale },
     })
 }
 
-/// Whether a bias takes part in choosing, and whether groups do.
+/// Whether the selection uses a bias, and whether it uses groups.
 ///
-/// `topk_method` says so, and the bias must then be stored. Mistral Large 3 has softmax scores and no method, and other families' code does
-/// not read the key: what is stored decides.
-fn choosing(
+/// `topk_method` decides, and requires the bias to be stored or absent. Mistral Large 3 has softmax
+/// scores and no method, and other families' code does not read the key. There the stored tensors
+/// decide.
+fn selection(
     config: &HfConfig<'_>,
     defaults: &RouterDefaults,
     layer: usize,
@@ -168,6 +180,8 @@ fn choosing(
     if defaults.method.is_none() {
         return Ok((stored, true));
     }
+    // The family's default method belongs to its default scores. Mistral Large 3 is of family
+    // deepseek_v3 with softmax scores, and has no bias.
     let implied = defaults.method.filter(|_| gating == defaults.gating);
     match named.as_deref().or(implied) {
         None => Ok((stored, true)),
@@ -175,7 +189,7 @@ fn choosing(
         Some("noaux_tc") => {
             Err(text.missing_tensor(&tensor, "topk_method noaux_tc chooses experts with this bias"))
         }
-        // "gready" is how DeepSeek's own class spells its default
+        // DeepSeek's configuration class spells its default "gready".
         Some(name @ ("greedy" | "gready" | "group_limited_greedy")) if !stored => {
             Ok((false, name == "group_limited_greedy"))
         }
@@ -194,12 +208,13 @@ fn choosing(
 fn groups(config: &HfConfig<'_>, defaults: &RouterDefaults) -> Result<(usize, usize), ConfigError> {
     let text = &config.text;
     let count = text.get(&keys::GROUPS)?;
-    // null is an answer (no groups); only a key that is left out means the family's default
+    // null means no groups. Only a missing key means the family's default.
     let default = if text.mentions("n_group") { (1, 1) } else { defaults.groups };
     let groups = count.unwrap_or(default.0);
     let used = text.get(&keys::GROUPS_USED)?;
     match used {
         Some(used) => Ok((groups, used)),
+        // With a stated number of groups, the number of selected ones is required.
         None if count.is_none() || groups == 1 => Ok((groups, default.1.min(groups))),
         None => Err(text.missing_key(&keys::GROUPS_USED)),
     }

@@ -1,12 +1,15 @@
-//! The tensors that a file's keys imply, for reading a config without them.
+//! Shapes of tensors that a file's keys imply, for reading a config without its tensors.
 
+use super::checkpoint::CheckpointShapes;
 use super::families::{self, ModelFamily};
 use super::source::{ConfigTensors, MetadataKeys, MetadataValue};
 use crate::naming::TensorNaming;
+use latent_formats::Checkpoint;
 
-/// Shapes of those tensors that decide a config, by the keys alone.
+/// Shapes of the tensors that decide a config, by the keys alone: `latent check` of a bare
+/// config.json, and ranks without some of the files.
 ///
-/// Multi-token-prediction layers are not implied: many files have the key and not the layer.
+/// MTP layers are not implied, because many files have the key and not the layer.
 pub(crate) struct ImpliedShapes<'a> {
     pub(crate) keys: &'a dyn MetadataKeys,
     pub(crate) naming: TensorNaming,
@@ -17,6 +20,8 @@ impl ImpliedShapes<'_> {
         match self.naming {
             TensorNaming::HuggingFace => {
                 let nested = |object: &str| self.keys.field(&format!("{object}.{key}"));
+                // The nested config of a vision-language model first: the outer object may have
+                // keys of the same name.
                 families::NESTED.into_iter().find_map(nested).or_else(|| self.keys.field(key))
             }
             TensorNaming::Gguf => {
@@ -28,7 +33,8 @@ impl ImpliedShapes<'_> {
         }
     }
 
-    /// A size. A list yields its first element, which applies to all layers; a missing key yields 0.
+    /// A size. A list yields its maximum: lists per layer have 0 for layers of another kind. A
+    /// missing key yields 0.
     fn size(&self, key: &str) -> usize {
         let number = |field: &MetadataValue| match field {
             MetadataValue::Integer(value) => usize::try_from(*value).unwrap_or(0),
@@ -42,7 +48,7 @@ impl ImpliedShapes<'_> {
         }
     }
 
-    /// The family of config.json, which may spell keys and call tensors in its own way.
+    /// The family of config.json, for its names of keys and tensors.
     fn family(&self) -> Option<&'static ModelFamily> {
         match self.field("model_type").or_else(|| self.keys.field("model_type")) {
             Some(MetadataValue::Text(name)) => families::by_model_type(&name),
@@ -57,11 +63,16 @@ impl ImpliedShapes<'_> {
             return Some(vec![self.size("vocab_size"), hidden]);
         }
         if name == "lm_head.weight" {
+            // Readers take a missing head for a tied one, so the head is implied unless the key
+            // says otherwise.
             let tied = self.field("tie_word_embeddings") == Some(MetadataValue::Flag(true));
             return (!tied).then(|| vec![self.size("vocab_size"), hidden]);
         }
+        // Only tensors that readers of configs ask for are implied, with the dimensions that they
+        // check.
         let (layer, rest) = name.strip_prefix("model.layers.")?.split_once('.')?;
         let layer: usize = layer.parse().ok()?;
+        // Layers after the last one would be MTP layers, which are not implied.
         if layer >= self.size("num_hidden_layers") {
             return None;
         }
@@ -70,12 +81,14 @@ impl ImpliedShapes<'_> {
         let experts = self.size("n_routed_experts");
         let full = self.field("mla_use_output_gate") == Some(MetadataValue::Flag(true));
         match rest {
+            // Exactly one of the two exists, which is how readers tell low rank.
             "self_attn.f_proj.weight" | "self_attn.f_a_proj.weight" => {
                 let defaults = self.family()?.kda.as_ref()?;
                 let low_rank = match self.field("no_kda_lora") {
                     Some(MetadataValue::Flag(whole)) => !whole,
                     _ => defaults.low_rank,
                 };
+                // The same order of spellings as in `hf_kda`.
                 let size = |keys: [&str; 3]| {
                     keys.into_iter().map(|key| self.size(key)).find(|size| *size > 0).unwrap_or(0)
                 };
@@ -94,6 +107,7 @@ impl ImpliedShapes<'_> {
                 let rank = self.size("gated_norm_rank");
                 Some(vec![if rank > 0 { rank } else { default }, hidden])
             }
+            // Kimi-K3's key: a gate per element. Otherwise the family's, per head.
             "self_attn.g_proj.weight" if full => {
                 Some(vec![heads.checked_mul(self.size("v_head_dim"))?, hidden])
             }
@@ -112,7 +126,8 @@ impl ImpliedShapes<'_> {
         }
     }
 
-    /// Whether routers have a bias, by `topk_method` or what the family implies; that of no family whose files decide is implied.
+    /// Whether routers have a bias, by `topk_method` or the family's default. No bias is implied
+    /// for families whose stored tensors decide.
     fn biased(&self) -> bool {
         let family = match self.field("model_type") {
             Some(MetadataValue::Text(name)) => families::by_model_type(&name),
@@ -130,6 +145,7 @@ impl ImpliedShapes<'_> {
 
     fn gguf(&self, name: &str) -> Option<Vec<usize>> {
         let hidden = self.size("embedding_length");
+        // A GGUF file need not have `vocab_size`, but has the list of tokens.
         let vocab = match self.keys.field("tokenizer.ggml.tokens") {
             Some(MetadataValue::Count(count)) => count,
             Some(MetadataValue::List(tokens)) => tokens.len(),
@@ -148,6 +164,7 @@ impl ImpliedShapes<'_> {
         if layer >= self.size("block_count") {
             return None;
         }
+        // The converter marks recurrent layers by 0 key/value heads.
         let recurrent = match self.field("attention.head_count_kv") {
             Some(MetadataValue::List(heads)) => heads.get(layer) == Some(&MetadataValue::Integer(0)),
             _ => false,
@@ -155,7 +172,8 @@ impl ImpliedShapes<'_> {
         if recurrent {
             return match rest {
                 "ssm_a" => Some(vec![heads, 1]),
-                // as the two architectures have it
+                // Kimi-Linear has low-rank projections and no bound; Ling-3.0 sets `safe_gate` and
+                // has whole ones.
                 "ssm_f_b.weight" if self.field("kda.safe_gate") != Some(MetadataValue::Flag(true)) => {
                     let width = self.size("kda.head_dim");
                     Some(vec![heads.checked_mul(width)?, width])
@@ -176,7 +194,8 @@ impl ImpliedShapes<'_> {
             "attn_v_b.weight" if key > 0 => Some(vec![heads, value, kv]),
             "attn_kv_b.weight" if key == 0 => {
                 let nope = self.size("attention.key_length").saturating_sub(rope);
-                // files without the key have heads that together are as wide as the residual stream
+                // Without the key, all value heads together are as wide as the residual stream
+                // (MiniCPM3).
                 let value = match self.size("attention.value_length") {
                     0 => hidden / heads.max(1),
                     value => value,
@@ -198,6 +217,7 @@ impl ImpliedShapes<'_> {
             "ffn_gate_shexp.weight" if sparse && self.size("expert_shared_count") > 0 => {
                 Some(vec![self.size("expert_feed_forward_length"), hidden])
             }
+            // Gating function 2 is sigmoid; only such routers have a bias.
             "exp_probs_b.bias" if sparse && self.size("expert_gating_func") == 2 => Some(vec![experts]),
             _ => None,
         }
@@ -214,5 +234,32 @@ impl ConfigTensors for ImpliedShapes<'_> {
 
     fn f32s(&self, name: &str) -> Option<Vec<f32>> {
         self.shape(name).map(|shape| vec![1.0; shape.iter().product()])
+    }
+}
+
+/// Tensor shapes on a rank that may lack files: those of its files, otherwise those that the keys
+/// imply.
+pub(super) struct RankShapes<'a> {
+    here: CheckpointShapes<'a>,
+    implied: ImpliedShapes<'a>,
+}
+
+impl<'a> RankShapes<'a> {
+    pub(super) fn new(
+        checkpoint: &'a Checkpoint,
+        keys: &'a dyn MetadataKeys,
+        naming: TensorNaming,
+    ) -> RankShapes<'a> {
+        RankShapes { here: CheckpointShapes(checkpoint), implied: ImpliedShapes { keys, naming } }
+    }
+}
+
+impl ConfigTensors for RankShapes<'_> {
+    fn shape(&self, name: &str) -> Option<Vec<usize>> {
+        self.here.shape(name).or_else(|| self.implied.shape(name))
+    }
+
+    fn f32s(&self, name: &str) -> Option<Vec<f32>> {
+        self.here.f32s(name).or_else(|| self.implied.f32s(name))
     }
 }

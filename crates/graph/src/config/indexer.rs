@@ -1,4 +1,4 @@
-//! The lightning indexer of sparse attention (DSA): its sizes, and which layers have one.
+//! The lightning indexer of sparse attention (DSA): its sizes, and the layers that have one.
 
 use super::error::ConfigError;
 use super::keys::{INDEX_HEADS, INDEX_WIDTH, LAYERS};
@@ -9,13 +9,14 @@ use super::rope::RopePairs;
 use super::source::MetadataValue;
 
 impl IndexerShape {
-    /// The indexer of a model of this attention, which rotates `rotated` elements of each head. A model without a low-rank query, which the
-    /// indexer's is made of, has none.
+    /// Checks the indexer of a model that rotates `rotated` elements of each head. `None` for
+    /// models without a low-rank query, because the indexer's query is computed from that latent.
     pub(super) fn checked(
         indexer: Option<IndexerShape>,
         keys: &Reader<'_>,
         (attention, rotated): (&AttentionShape, usize),
     ) -> Result<Option<IndexerShape>, ConfigError> {
+        // Not an error: a config may state indexer keys that its attention cannot use.
         match indexer.filter(|_| attention.q_lora_rank.is_some()) {
             Some(indexer) if indexer.width < rotated => Err(keys.wrong(
                 keys.key(&INDEX_WIDTH),
@@ -27,23 +28,25 @@ impl IndexerShape {
     }
 }
 
-/// The epsilon of the LayerNorm of an indexer's keys: fixed in the published code, whatever `rms_norm_eps` says.
+/// Epsilon of the LayerNorm of an indexer's keys. The published code fixes it, independent of
+/// `rms_norm_eps`.
 pub const INDEX_NORM_EPS: f64 = 1e-6;
 
-/// What the keys of a file say of its indexer.
+/// The indexer by the keys of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Indexer {
     pub heads: usize,
     /// Width of a head.
     pub width: usize,
-    /// Whether each layer has one of its own; none where all have.
+    /// Whether each layer has its own; `None` if all have.
     pub full: Option<Vec<bool>>,
 }
 
 impl Indexer {
-    /// What keys say of the indexer of this config.
+    /// The indexer of this config, as keys would describe it.
     pub fn of_config(config: &ModelConfig) -> Option<Indexer> {
         let shape = config.attention.indexer?;
+        // Keys list decoder layers only. MTP layers always have their own.
         let decoder = config.full_indexers.get(..config.layers).unwrap_or(&config.full_indexers);
         let full = decoder.contains(&false).then(|| decoder.to_vec());
         Some(Indexer { heads: shape.heads, width: shape.width, full })
@@ -64,13 +67,13 @@ impl Indexer {
         read(keys, "attention.indexer.types")
     }
 
-    /// Its sizes with this number of tokens and pairing.
+    /// Its shape with this number of selected tokens and this pairing.
     pub(super) fn shape(&self, topk: usize, pairs: RopePairs) -> IndexerShape {
         IndexerShape { heads: self.heads, width: self.width, topk, pairs }
     }
 
-    /// Which of `all` layers have an indexer of their own, `layers` of them decoder layers. The others attend to the tokens that the nearest
-    /// such layer before them has chosen.
+    /// Whether each of `all` layers, of which `layers` are decoder layers, has its own indexer. The
+    /// others attend to the selection of the nearest earlier layer with one (GLM-5.2).
     pub(super) fn full_layers(
         &self,
         keys: &Reader<'_>,
@@ -83,18 +86,19 @@ impl Indexer {
             let value = format!("a list of {}", full.len());
             return Err(keys.wrong(key, value, format!("an entry for each of the {layers} layers")));
         }
+        // The first layer has no earlier selection to share.
         if full.first() != Some(&true) {
             let expected = "\"full\": no layer before the first has chosen tokens that it could share";
             return Err(keys.wrong(key, "\"shared\" for layer 0", expected));
         }
-        // multi-token-prediction layers have their own
+        // MTP layers have their own.
         let of = |layer| layer >= layers || full.get(layer).copied().unwrap_or(true);
         Ok((0..all).map(of).collect())
     }
 }
 
-/// Which layers have an indexer by the older spellings: `index_topk_pattern` ("FSSF…"), or `index_topk_freq` and
-/// `index_skip_topk_offset`; none where a file has neither.
+/// Whether each layer has an indexer, by the older keys: `index_topk_pattern` ("FSSF…"), or
+/// `index_topk_freq` and `index_skip_topk_offset`. `None` if a file has neither.
 fn pattern(keys: &Reader<'_>) -> Result<Option<Vec<bool>>, ConfigError> {
     if let Some(pattern) = keys.text("index_topk_pattern")? {
         let full = pattern.chars().map(|letter| match letter {
@@ -110,9 +114,11 @@ fn pattern(keys: &Reader<'_>) -> Result<Option<Vec<bool>>, ConfigError> {
         };
     }
     let Some(every) = keys.size("index_topk_freq", limits::LAYERS)? else { return Ok(None) };
+    // Every layer has an indexer, as without the key.
     if every == 1 {
         return Ok(None);
     }
+    // GLM-5.2: frequency 4 and offset 3 give layers 0, 1, 2, 6, 10, …
     let offset = keys.size("index_skip_topk_offset", 0..=*limits::LAYERS.end())?.unwrap_or(2);
     let layers = keys.get(&LAYERS)?.unwrap_or(0);
     Ok(Some((0..layers).map(|layer| (layer + 1).saturating_sub(offset).is_multiple_of(every)).collect()))
@@ -128,6 +134,7 @@ fn read(keys: &Reader<'_>, types_key: &str) -> Result<Option<Indexer>, ConfigErr
                 let full = types.iter().map(|kind| match kind {
                     MetadataValue::Text(kind) if kind == "full" => Some(true),
                     MetadataValue::Text(kind) if kind == "shared" => Some(false),
+                    // llama.cpp reads a list of integers or flags; config.json has words.
                     MetadataValue::Integer(kind @ (0 | 1)) => Some(*kind == 1),
                     MetadataValue::Flag(full) => Some(*full),
                     _ => None,

@@ -1,25 +1,27 @@
-//! Keys that are to be written, read back as those of a file.
+//! Keys of a GGUF file to be written. They can be read back like those of a file.
 
 use super::decimal::written;
 use super::source::{MetadataKeys, MetadataValue};
 use latent_formats::gguf::WriterValue;
 
-/// Metadata of a GGUF file that does not exist yet: integers of 32 bits, floats of 32 bits, flags, texts and lists of flags or integers.
+/// Metadata of a GGUF file that is not yet written: 32-bit integers and floats, flags, texts, and
+/// lists of flags or integers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct KeyList {
     keys: Vec<(String, MetadataValue)>,
-    /// What stands before the keys of the architecture.
+    /// Prefix of the architecture's keys.
     prefix: String,
 }
 
 impl KeyList {
-    /// A list that says what the architecture is.
+    /// A list with the architecture's key.
     pub(super) fn new(architecture: &str) -> KeyList {
         let keys = vec![("general.architecture".to_owned(), MetadataValue::Text(architecture.to_owned()))];
         KeyList { keys, prefix: format!("{architecture}.") }
     }
 
-    /// Adds a key of the architecture. A float is what reading it as an f32 will give.
+    /// Adds a key of the architecture. A float is rounded to what a reader will get from the file's
+    /// f32.
     pub(super) fn add(&mut self, key: &str, value: MetadataValue) {
         let value = match value {
             MetadataValue::Real(value) => MetadataValue::Real(written(f64::from(value as f32))),
@@ -40,7 +42,7 @@ impl KeyList {
         self.add(key, MetadataValue::Text(text.to_owned()));
     }
 
-    /// The keys in order, the architecture first, as they are written.
+    /// The keys in file order, the architecture first.
     pub fn written(&self) -> impl Iterator<Item = (&str, WriterValue)> {
         self.keys.iter().filter_map(|(key, value)| Some((key.as_str(), writer_value(value)?)))
     }
@@ -49,6 +51,7 @@ impl KeyList {
 /// The value with the type that llama.cpp's converter writes; `None` if GGUF cannot hold it.
 fn writer_value(value: &MetadataValue) -> Option<WriterValue> {
     Some(match value {
+        // llama.cpp's converter writes u32. `limits` keeps sizes in range.
         MetadataValue::Integer(value) => WriterValue::U32(u32::try_from(*value).unwrap_or(u32::MAX)),
         MetadataValue::Real(value) => WriterValue::F32(*value as f32),
         MetadataValue::Flag(value) => WriterValue::Bool(*value),

@@ -1,4 +1,5 @@
-//! Hyper-parameters that a file states in one key: one row for readers and writers of both kinds of file.
+//! Hyper-parameters with one key each: one row serves the readers and writers of both kinds of
+//! file.
 
 use super::limits;
 use super::model::{ModelConfig, MoeShape};
@@ -8,12 +9,13 @@ use std::ops::RangeInclusive;
 pub(super) struct ConfigKey<T: 'static> {
     /// Its key in GGUF files, after the architecture.
     pub(super) gguf: &'static str,
-    /// Its key in config.json, where families may have another spelling.
+    /// Its key in config.json. Families may have another name for it ([`super::families`]).
     pub(super) json: &'static str,
     pub(super) range: RangeInclusive<T>,
-    /// What a reader is told who misses the key, after "it says".
+    /// Explanation for the error of a missing key, after "it says".
     pub(super) meaning: &'static str,
-    /// What both kinds of file state; `None` for a key that is left out, or that the writers add themselves because they differ.
+    /// The value to write in both kinds of file; `None` to omit the key, or if the writers add it
+    /// themselves because the kinds differ.
     pub(super) value: fn(&ModelConfig) -> Option<T>,
 }
 

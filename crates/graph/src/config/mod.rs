@@ -1,4 +1,4 @@
-//! The config of a model: its typed, checked hyper-parameters, whichever file they came from.
+//! The config of a model: its typed, checked hyper-parameters, independent of the container.
 
 mod checkpoint;
 mod decimal;
@@ -27,9 +27,7 @@ mod model;
 mod moe;
 mod outline;
 mod part;
-mod parts;
 mod profile;
-mod rank_shapes;
 mod reader;
 mod rope;
 mod source;
@@ -51,10 +49,10 @@ pub use source::{ConfigTensors, JsonKeys, MetadataKeys, MetadataValue};
 
 use crate::naming::TensorNaming;
 use checkpoint::CheckpointShapes;
+use implied::RankShapes;
 use latent_formats::{Checkpoint, CheckpointSource, Outline, OutlineData};
-use rank_shapes::RankShapes;
 
-/// What the config.json of an outline says that something else in its folder overrides.
+/// Warnings about keys of an outline's config.json that other data in its folder overrides.
 pub(crate) fn warnings(file: &OutlineFile<'_>) -> Vec<String> {
     match file.0.source() {
         CheckpointSource::HuggingFace(_) => hf::warnings(file, file).unwrap_or_default(),
@@ -63,7 +61,7 @@ pub(crate) fn warnings(file: &OutlineFile<'_>) -> Vec<String> {
 }
 
 impl Indexer {
-    /// The indexer of an opened model, where its keys describe one.
+    /// The indexer of an opened model, if its keys describe one.
     pub fn of(checkpoint: &Checkpoint) -> Result<Option<Indexer>, ConfigError> {
         match checkpoint.source() {
             CheckpointSource::Gguf(source) => {
@@ -90,6 +88,8 @@ impl ModelConfig {
         let mut families = families::FAMILIES.iter();
         let family = families.find(|family| name == Some(family.model_type) || name == family.gguf);
         match family.and_then(|family| family.latent_eps) {
+            // ADR 9: older families use the file's epsilon for latents, as llama.cpp and vLLM do.
+            // Newer ones follow Transformers, whose classes fix it at 1e-6.
             Some(eps) if matches!(slot, "q_a_norm" | "kv_a_norm") => eps,
             _ => self.rms_eps,
         }
@@ -98,8 +98,8 @@ impl ModelConfig {
     /// Reads and checks the config of an opened model.
     ///
     /// # Errors
-    /// [`ConfigError::Unsupported`] for an architecture without a circuit (with the known ones); otherwise what key or tensor
-    /// is missing or wrong, with its value and what was expected.
+    /// [`ConfigError::Unsupported`] for an architecture without a circuit; otherwise the missing or
+    /// wrong key or tensor, with its value and what was expected.
     pub fn from_checkpoint(checkpoint: &Checkpoint) -> Result<ModelConfig, ConfigError> {
         match checkpoint.source() {
             CheckpointSource::Gguf(source) => {
@@ -115,9 +115,10 @@ impl ModelConfig {
         }
     }
 
-    /// The config of a model before it is loaded by ranks of which each may lack some of its files: a tensor that is not here is taken to be there in the
-    /// shape that its keys imply, which is right in what is not about layers, such as vocabulary, context and names. Ranks plan by
-    /// [`from_checkpoint`](Self::from_checkpoint) when they have told each other which tensors they have. Where all files are here, it is the same.
+    /// The config of a model on a rank that may lack some of its files. A missing tensor is assumed
+    /// to have the shape that the keys imply. Vocabulary, context and names are right; facts about
+    /// layers may not be. Ranks plan with [`from_checkpoint`](Self::from_checkpoint) after they
+    /// have exchanged their lists of tensors. With all files present, the result is the same.
     pub fn before_loading(checkpoint: &Checkpoint) -> Result<ModelConfig, ConfigError> {
         if checkpoint.is_whole() {
             return ModelConfig::from_checkpoint(checkpoint);
@@ -136,8 +137,8 @@ impl ModelConfig {
         }
     }
 
-    /// Reads and checks the config of an outline, whose data may be missing. Of a config.json alone, tensors are taken to be there in the
-    /// shapes that its keys imply.
+    /// Reads and checks the config of an outline, whose data may be missing. For a config.json
+    /// alone, tensors are assumed to exist in the shapes that the keys imply.
     pub fn from_outline(outline: &Outline) -> Result<ModelConfig, ConfigError> {
         let file = OutlineFile(outline);
         match outline.source() {
@@ -149,14 +150,15 @@ impl ModelConfig {
         }
     }
 
-    /// What config.json says that something else in the folder overrides, as warnings for the user. Empty for files of other kinds.
+    /// Warnings about keys of config.json that other data in the folder overrides. Empty for GGUF
+    /// files.
     pub fn warnings(checkpoint: &Checkpoint) -> Result<Vec<String>, ConfigError> {
         let CheckpointSource::HuggingFace(source) = checkpoint.source() else { return Ok(Vec::new()) };
         let file = format!("{}/{}", checkpoint.display_name(), source.config_file());
         hf::warnings(&JsonKeys { file: &file, object: &source.config }, &CheckpointShapes(checkpoint))
     }
 
-    /// Reads and checks a config from GGUF metadata, wherever it is stored, and the shapes of the file's tensors.
+    /// Reads and checks a config from GGUF metadata and the shapes of the file's tensors.
     pub fn from_gguf(
         keys: &dyn MetadataKeys,
         tensors: &dyn ConfigTensors,

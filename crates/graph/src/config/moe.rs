@@ -1,11 +1,11 @@
-//! Constraints between the hyper-parameters of a mixture of experts, whichever file they came from.
+//! Constraints between the hyper-parameters of a mixture of experts, for both kinds of file.
 
 use super::error::ConfigError;
 use super::keys::{EXPERTS, EXPERTS_USED, GROUPS, GROUPS_USED};
 use super::reader::Reader;
 use super::{GroupScore, MoeShape};
 
-/// Checks counts of experts and groups against one another.
+/// Checks the numbers of experts and groups against each other.
 pub(super) fn check(reader: &Reader<'_>, moe: &MoeShape) -> Result<(), ConfigError> {
     let [experts_key, used_key, groups_key, groups_used_key] =
         [&EXPERTS, &EXPERTS_USED, &GROUPS, &GROUPS_USED].map(|key| reader.key(key));
@@ -28,6 +28,7 @@ pub(super) fn check(reader: &Reader<'_>, moe: &MoeShape) -> Result<(), ConfigErr
         let expected = format!("at most {}: a group is judged by its two best experts", experts / 2);
         return Err(reader.wrong(groups_key, groups, expected));
     }
+    // Otherwise masked experts would be selected.
     if used > groups_used * size {
         let expected = format!(
             "at most {}: {groups_used} groups of {size} experts stay in the choice",

@@ -1,12 +1,13 @@
-//! The outline of a model as keys and tensors.
+//! An outline as keys and tensors.
 
 use super::checkpoint::{CheckpointShapes, GgufKeys};
 use super::source::{ConfigTensors, JsonKeys, MetadataKeys, MetadataValue};
 use latent_formats::{CheckpointSource, Outline};
 
-/// An outline, seen as keys and tensors.
+/// An outline as keys and tensors.
 ///
-/// Where their data are missing, LongRoPE's factors read as 1: enough to see whether the model is supported, not to run it.
+/// If its data are missing, LongRoPE's factors read as 1. That is enough to tell whether the model
+/// is supported, but not to run it.
 pub(crate) struct OutlineFile<'a>(pub(crate) &'a Outline);
 
 impl OutlineFile<'_> {

@@ -1,17 +1,18 @@
-//! The part of a model that one of several ranks runs, as a config says it.
+//! A rank's part of a model, as a config describes it.
 
+use super::model::{ModelConfig, MoeShape};
 use std::fmt;
 use std::ops::Range;
 use std::str::FromStr;
 
-/// A stretch of what ranks share out.
+/// A consecutive share of units (heads, columns, experts, …) that ranks divide.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct RankShare {
-    /// The first of them.
+    /// First unit of the share.
     pub from: usize,
-    /// How many.
+    /// Number of units in the share.
     pub len: usize,
-    /// How many there are on all ranks together.
+    /// Number of units on all ranks together.
     pub of: usize,
 }
 
@@ -23,17 +24,20 @@ impl RankShare {
     /// The share of member `index` when `members` divide `of` as evenly as units of `unit` allow.
     /// `None` if a member would get no unit, or `of` is not a multiple of `unit`.
     pub fn nth(index: usize, members: usize, of: usize, unit: usize) -> Option<RankShare> {
+        // `checked_div`: a unit of 0 gives no share instead of a panic.
         let units = of.checked_div(unit).filter(|units| of.is_multiple_of(unit) && *units >= members)?;
+        // Multiplied before divided, so that shares differ by one unit at most and cover
+        // everything.
         let at = |index: usize| index * units / members * unit;
         Some(RankShare { from: at(index), len: at(index + 1) - at(index), of })
     }
 
-    /// Whether there is nothing that other ranks have.
+    /// Whether this rank has all units.
     pub fn is_all(&self) -> bool {
         self.len == self.of
     }
 
-    /// The stretch.
+    /// The units as a range.
     pub fn range(&self) -> Range<usize> {
         self.from..self.from + self.len
     }
@@ -43,10 +47,10 @@ impl RankShare {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum WireType {
-    /// As they are.
+    /// Unrounded.
     #[default]
     F32,
-    /// Rounded, in half the bytes.
+    /// Rounded to half the bytes.
     Bf16,
 }
 
@@ -81,21 +85,22 @@ impl FromStr for WireType {
     }
 }
 
-/// What one rank runs.
+/// The part of a model that one rank runs.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct RankPart {
     pub rank: usize,
     pub ranks: usize,
     pub layers: Range<usize>,
-    /// The ranks that share these layers, itself among them: they add up the terms that each of them has.
+    /// The ranks that share these layers, including this one. They add up their terms by
+    /// all-reduce.
     pub members: Range<usize>,
     /// Query heads.
     pub heads: RankShare,
     /// Columns between the projections of dense feed-forward blocks.
     pub intermediate: RankShare,
-    /// The same of shared experts.
+    /// The same for shared experts.
     pub shared_intermediate: RankShare,
-    /// The same of each routed expert.
+    /// The same for each routed expert.
     pub moe_intermediate: RankShare,
     /// Routed experts of each layer.
     pub experts: RankShare,
@@ -103,9 +108,9 @@ pub struct RankPart {
     pub receives_from: Option<usize>,
     /// The rank that reads the residual rows after its last layer.
     pub sends_to: Option<usize>,
-    /// The rank that has the last layer, where it is another one and this rank computes logits.
+    /// The rank with the last layer, if it is another one and this rank computes logits.
     pub returned_by: Option<usize>,
-    /// What crosses between ranks.
+    /// Element type on the wire.
     pub wire: WireType,
 }
 
@@ -131,9 +136,52 @@ impl RankPart {
         }
     }
 
-    /// Whether it has the blocks around the layers: embedding, final norm and `lm_head`.
+    /// Whether this is rank 0, which has the embedding, the final norm and `lm_head`.
     pub fn speaks(&self) -> bool {
         self.rank == 0
+    }
+}
+
+impl ModelConfig {
+    /// The config of one rank, with its own heads, columns and experts. Vocabulary, hidden size,
+    /// layers and routing are those of the whole model.
+    pub fn of_part(&self, part: RankPart) -> ModelConfig {
+        let mut config = self.clone();
+        config.attention.heads = part.heads.len;
+        config.intermediate_size = part.intermediate.len;
+        // `experts` stays the model's: a router on any rank chooses among all of them.
+        config.moe = self.moe.map(|moe| MoeShape {
+            intermediate: part.moe_intermediate.len,
+            shared_intermediate: part.shared_intermediate.len,
+            ..moe
+        });
+        config.part = Some(Box::new(part));
+        config
+    }
+
+    /// The config of the whole model, which this may be a part of.
+    pub fn whole(&self) -> ModelConfig {
+        let Some(part) = &self.part else { return self.clone() };
+        let mut config = ModelConfig { part: None, ..self.clone() };
+        config.attention.heads = part.heads.of;
+        config.intermediate_size = part.intermediate.of;
+        config.moe = self.moe.map(|moe| MoeShape {
+            intermediate: part.moe_intermediate.of,
+            shared_intermediate: part.shared_intermediate.of,
+            ..moe
+        });
+        config
+    }
+
+    /// The routed experts whose weights this rank has.
+    pub fn own_experts(&self) -> RankShare {
+        let all = RankShare::all(self.moe.map_or(0, |moe| moe.experts));
+        self.part.as_ref().map_or(all, |part| part.experts)
+    }
+
+    /// The layers that this rank runs.
+    pub fn own_layers(&self) -> Range<usize> {
+        self.part.as_ref().map_or(0..self.layers, |part| part.layers.clone())
     }
 }
 

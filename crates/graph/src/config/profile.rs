@@ -1,4 +1,4 @@
-//! Profiles of known models, for comparison with an unknown one.
+//! Profiles of known architectures, for comparing an unknown one with them (`latent check`).
 
 use super::{FfnActivation, Gating, families, gguf_file};
 
@@ -8,9 +8,9 @@ pub(crate) struct ArchitectureProfile {
     pub(crate) name: &'static str,
     /// The circuit that runs it.
     pub(crate) circuit: &'static str,
-    /// Keys that its files have (of GGUF without the architecture's prefix).
+    /// Keys of its files (for GGUF without the architecture's prefix).
     pub(crate) keys: Vec<&'static str>,
-    /// Keys of config.json that hold a word, with the words that its files have there.
+    /// Keys of config.json with words as values, and the words that its files have.
     pub(crate) words: Vec<(&'static str, &'static [&'static str])>,
 }
 

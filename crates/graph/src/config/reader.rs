@@ -1,4 +1,4 @@
-//! Typed and checked access to keys: every error names file, key, value and what was expected.
+//! Typed and checked access to keys. Every error names file, key, value and what was expected.
 
 use super::error::ConfigError;
 use super::keys::ConfigKey;
@@ -12,7 +12,7 @@ pub(super) struct Reader<'a> {
     prefix: String,
     /// Whether the file is a config.json.
     json: bool,
-    /// Keys that a file may spell in another way: as they are asked for, and that way.
+    /// Alternative names of keys in a family: the usual name, and the family's.
     spelled: &'static [(&'static str, &'static str)],
 }
 
@@ -25,7 +25,7 @@ impl<'a> Reader<'a> {
         Reader { keys, prefix: String::new(), json: true, spelled: &[] }
     }
 
-    /// What this kind of file calls a key.
+    /// The name of a key in this kind of file.
     pub(super) fn key<T>(&self, key: &ConfigKey<T>) -> &'static str {
         if self.json { key.json } else { key.gguf }
     }
@@ -34,7 +34,7 @@ impl<'a> Reader<'a> {
         T::read(self, self.key(key), key.range.clone())
     }
 
-    /// A number that must be there.
+    /// A required number.
     pub(super) fn need<T: KeyNumber>(&self, key: &ConfigKey<T>) -> Result<T, ConfigError> {
         self.get(key)?.ok_or_else(|| self.missing_key(key))
     }
@@ -43,7 +43,7 @@ impl<'a> Reader<'a> {
         self.missing(self.key(key), format!("it says {}", key.meaning))
     }
 
-    /// The keys below another prefix, counted from this one's.
+    /// A reader of the keys below `prefix`, relative to this one.
     pub(super) fn within(&self, prefix: &str) -> Reader<'a> {
         Reader { prefix: format!("{}{prefix}", self.prefix), ..self.clone() }
     }
@@ -52,13 +52,15 @@ impl<'a> Reader<'a> {
         self.keys.file()
     }
 
-    /// The same, of a file that may spell keys in another way.
+    /// The same reader with alternative key names.
     pub(super) fn spelled(self, spelled: &'static [(&'static str, &'static str)]) -> Reader<'a> {
         Reader { spelled, ..self }
     }
 
     pub(super) fn name(&self, key: &str) -> String {
         let full = |key: &str| format!("{}{key}", self.prefix);
+        // The family's name only if the file has it: Transformers writes the usual names when it
+        // saves a model whose published config.json has others.
         let other = self.spelled.iter().find(|(ours, _)| *ours == key).map(|(_, theirs)| full(theirs));
         other.filter(|theirs| self.keys.mentions(theirs)).unwrap_or_else(|| full(key))
     }
@@ -67,7 +69,7 @@ impl<'a> Reader<'a> {
         self.keys.field(&self.name(key))
     }
 
-    /// Whether the key is there, be it null.
+    /// Whether the key exists, even if it is null.
     pub(super) fn mentions(&self, key: &str) -> bool {
         self.keys.mentions(&self.name(key))
     }
@@ -81,7 +83,7 @@ impl<'a> Reader<'a> {
         self.wrong_place(format!("key {}", self.name(key)), value, expected)
     }
 
-    /// A value that no circuit follows.
+    /// An error for a value that no circuit supports.
     pub(super) fn not_computed(
         &self,
         key: &str,
@@ -127,7 +129,7 @@ impl<'a> Reader<'a> {
         self.field(key).map(|field| self.as_size(key, &field, &range)).transpose()
     }
 
-    /// An integer within `range` that must be there.
+    /// A required integer within `range`.
     pub(super) fn need_size(
         &self,
         key: &str,
@@ -137,7 +139,7 @@ impl<'a> Reader<'a> {
         self.size(key, range)?.ok_or_else(|| self.missing(key, format!("it says {what}")))
     }
 
-    /// One integer for every layer, or a list with one per layer (`layers` long).
+    /// One integer for all layers, or a list with one per layer (`layers` long).
     pub(super) fn sizes(
         &self,
         key: &str,
@@ -151,11 +153,13 @@ impl<'a> Reader<'a> {
                 .map(|value| self.as_size(key, value, &range))
                 .collect::<Result<_, _>>()
                 .map(Some),
+            // A list of another length cannot be assigned to layers.
             MetadataValue::List(_) | MetadataValue::Count(_) => Err(self.wrong(
                 key,
                 &field,
                 format!("an integer, or a list of {layers} integers, one a layer"),
             )),
+            // One number stands for all layers.
             _ => Ok(Some(vec![self.as_size(key, &field, &range)?; layers])),
         }
     }
@@ -168,7 +172,8 @@ impl<'a> Reader<'a> {
     ) -> Result<usize, ConfigError> {
         let value = match field {
             MetadataValue::Integer(value) => usize::try_from(*value).ok(),
-            // Python writes 4096.0 where a config computed a length
+            // Some config.json files have computed lengths such as `4096.0`. 9e15 is below 2^53, up
+            // to which every integer is exact in f64.
             MetadataValue::Real(value) if value.fract() == 0.0 && (0.0..9e15).contains(value) => {
                 Some(*value as usize)
             }
@@ -184,7 +189,7 @@ impl<'a> Reader<'a> {
         self.field(key).map(|field| self.as_real(key, &field, &range)).transpose()
     }
 
-    /// A finite number within `range` that must be there.
+    /// A required finite number within `range`.
     pub(super) fn need_real(
         &self,
         key: &str,
@@ -221,6 +226,7 @@ impl<'a> Reader<'a> {
         let value = match field {
             MetadataValue::Integer(value) => *value as f64,
             MetadataValue::Real(value) => *value,
+            // NaN is in no range, so other types fail the check below.
             _ => f64::NAN,
         };
         if value.is_finite() && range.contains(&value) {
@@ -246,7 +252,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// How many elements a list has.
+    /// The number of elements of a list.
     pub(super) fn count(&self, key: &str) -> Result<Option<usize>, ConfigError> {
         match self.field(key) {
             None => Ok(None),

@@ -2,7 +2,7 @@
 
 use super::decimal::tidied;
 
-/// Which two elements of a head form a pair that is rotated.
+/// The two elements of a head that form a rotated pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RopePairs {
@@ -19,7 +19,7 @@ pub struct RopeSpec {
     pub base: f64,
     /// How elements pair up.
     pub pairs: RopePairs,
-    /// Elements that are rotated (even): `rope` of the attention shape, or 0 in a model without rotation.
+    /// Number of rotated elements (even): `rope` of the attention shape, or 0 without rotation.
     pub dims: usize,
     /// How positions beyond the original context are handled.
     pub scaling: RopeScaling,
@@ -32,31 +32,34 @@ pub enum RopeScaling {
     None,
     /// Every frequency divided by `factor`.
     Linear {
-        /// How much longer the context became.
+        /// Factor by which the context was extended.
         factor: f64,
     },
-    /// YaRN: fast pairs keep their frequency, slow ones are divided by `factor`, with a ramp between.
+    /// YaRN: fast pairs keep their frequency, slow ones are divided by `factor`, and a ramp blends
+    /// the pairs between them.
     Yarn {
-        /// How much longer the context became.
+        /// Factor by which the context was extended.
         factor: f64,
-        /// Context of the first training, in tokens.
+        /// Context before the extension, in tokens.
         original: usize,
         /// Rotations over the original context above which a pair is fast.
         beta_fast: f64,
         /// Rotations below which a pair is slow.
         beta_slow: f64,
-        /// Share of the kept frequency in fast pairs, from 0 (all pairs are divided) to 1 (YaRN as published).
+        /// Weight of the original frequency in fast pairs, from 0 (all pairs are divided) to 1
+        /// (YaRN as published).
         ext_factor: f64,
         /// Factor on cos and sin.
         magnitude: f64,
     },
-    /// LongRoPE: every frequency divided by its own factor, of the `long` list when the session's context is longer than `original`.
+    /// LongRoPE: every frequency is divided by its own factor, from the `long` list if the
+    /// session's context exceeds `original`.
     LongRope {
-        /// Context of the first training, in tokens.
+        /// Context before the extension, in tokens.
         original: usize,
         /// Factors, one per pair, up to `original` tokens.
         short: Vec<f64>,
-        /// Factors beyond.
+        /// Factors for longer contexts.
         long: Vec<f64>,
         /// Factor on cos and sin.
         magnitude: f64,
@@ -64,16 +67,19 @@ pub enum RopeScaling {
 }
 
 impl RopeSpec {
-    /// No rotation (NoPE): what a model has whose other layers know the order of tokens.
+    /// No rotation (NoPE), for hybrids whose recurrent layers encode the order of tokens.
     pub fn none() -> RopeSpec {
         RopeSpec { base: 1e4, pairs: RopePairs::Interleaved, dims: 0, scaling: RopeScaling::None }
     }
 
-    /// Radians that each pair turns per position, `dims / 2` of them, for a session of `session_context` tokens.
+    /// Radians per position of each of the `dims / 2` pairs, for a session of `session_context`
+    /// tokens.
     ///
-    /// Only LongRoPE looks at the session's context: like llama.cpp, it chooses its list once for the whole session, so that
-    /// keys in the cache stay comparable. (Transformers chooses anew for each call, by its longest position.)
+    /// Only LongRoPE uses the session's context. Like llama.cpp, it chooses a list once per
+    /// session, so that keys in the cache stay comparable. Transformers chooses per call, by the
+    /// longest position.
     pub fn inverse_frequencies(&self, session_context: usize) -> Vec<f64> {
+        // f64: an f32 error in a frequency is multiplied by the position.
         let d = self.dims as f64;
         let plain = (0..self.dims / 2).map(|pair| self.base.powf(-2.0 * pair as f64 / d));
         match &self.scaling {
@@ -81,16 +87,21 @@ impl RopeSpec {
             RopeScaling::Linear { factor } => plain.map(|frequency| frequency / factor).collect(),
             RopeScaling::Yarn { factor, original, beta_fast, beta_slow, ext_factor, .. } => {
                 let (low, high) = yarn_range(self.base, self.dims, *original, *beta_fast, *beta_slow);
-                // a ramp of no width becomes a step, not a division by zero
+                // As in DeepSeek's code: a ramp without width becomes a step, not a division by
+                // zero.
                 let width = (high - low).max(0.001);
                 let blend = |(pair, fast): (usize, f64)| {
                     let slow_part = ((pair as f64 - low) / width).clamp(0.0, 1.0);
+                    // llama.cpp's `ext_factor` scales how much of the original frequency is mixed
+                    // in.
                     let kept = (1.0 - slow_part) * ext_factor;
                     fast / factor * (1.0 - kept) + fast * kept
                 };
                 plain.enumerate().map(blend).collect()
             }
             RopeScaling::LongRope { original, short, long, .. } => {
+                // Strictly longer: at exactly the original context the short list holds, as in
+                // llama.cpp.
                 let factors = if session_context > *original { long } else { short };
                 plain.zip(factors).map(|(frequency, factor)| frequency / factor).collect()
             }
@@ -106,10 +117,11 @@ impl RopeSpec {
     }
 }
 
-/// The pairs between which YaRN's ramp runs: pairs up to the first keep their frequency, from the second on they are divided.
-///
+/// The pairs between which YaRN's ramp runs. Pairs up to the first keep their frequency; pairs from
+/// the second on are divided by the factor.
 /// NTK-by-parts (YaRN, arXiv 2309.00071, §3.2): pair `i` turns β times over the original context at
-/// `i = d · ln(original / (2πβ)) / (2 ln θ)`. Rounded outwards and clamped to [0, d − 1], as DeepSeek's code does.
+/// `i = d · ln(original / (2πβ)) / (2 ln θ)`. As in DeepSeek's code, the result is rounded outwards
+/// and clamped to [0, d − 1].
 pub(super) fn yarn_range(base: f64, dims: usize, original: usize, fast: f64, slow: f64) -> (f64, f64) {
     let d = dims as f64;
     let pair =
@@ -117,17 +129,19 @@ pub(super) fn yarn_range(base: f64, dims: usize, original: usize, fast: f64, slo
     (pair(fast).floor().max(0.0), pair(slow).ceil().min(d - 1.0))
 }
 
-/// YaRN's growth of attention with the factor: `0.1 · mscale · ln(factor) + 1`, 1 for factors up to 1 (DeepSeek's `yarn_get_mscale`).
+/// YaRN's growth of attention with the factor: `0.1 · mscale · ln(factor) + 1`, and 1 for factors
+/// up to 1 (DeepSeek's `yarn_get_mscale`).
 pub(super) fn yarn_mscale(factor: f64, mscale: f64) -> f64 {
     if factor <= 1.0 { 1.0 } else { 0.1 * mscale * factor.ln() + 1.0 }
 }
 
-/// The `mscale` with which [`yarn_mscale`] gives `growth`.
+/// The inverse of [`yarn_mscale`]: the `mscale` for a given `growth`.
 pub(super) fn mscale_of(factor: f64, growth: f64) -> f64 {
     if factor <= 1.0 { 0.0 } else { tidied((growth - 1.0) / (0.1 * factor.ln())) }
 }
 
-/// LongRoPE's factor on cos and sin: `√(1 + ln(max / original) / ln(original))`, 1 where the context did not grow.
+/// LongRoPE's factor on cos and sin: `√(1 + ln(max / original) / ln(original))`, and 1 if the
+/// context did not grow.
 pub(super) fn longrope_magnitude(factor: f64, original: usize) -> f64 {
     if factor <= 1.0 || original <= 1 { 1.0 } else { (1.0 + factor.ln() / (original as f64).ln()).sqrt() }
 }
@@ -153,7 +167,7 @@ mod tests {
     fn a_ramp_is_clamped_to_the_rotated_numbers() {
         // 128 tokens: a fast pair would be before the first
         assert_eq!(yarn_range(1e4, 16, 128, 32.0, 1.0).0, 0.0);
-        // a base near 1 puts both ends far past the last
+        // A base near 1 puts both ends far past the last pair.
         assert_eq!(yarn_range(1.5, 16, 4096, 32.0, 1.0).1, 15.0);
     }
 

@@ -1,6 +1,6 @@
-//! The source of a config: keys and tensors of a GGUF file, of config.json, or in a test's memory.
+//! Sources of a config: keys and tensors of a GGUF file, of config.json, or of a test.
 
-/// The value of a metadata key, in the few kinds that hyper-parameters have.
+/// The value of a metadata key, in the kinds that hyper-parameters have.
 #[derive(Clone, Debug, PartialEq)]
 pub enum MetadataValue {
     /// Any integer type.
@@ -11,9 +11,9 @@ pub enum MetadataValue {
     Flag(bool),
     Text(String),
     List(Vec<MetadataValue>),
-    /// A list of this many elements, whose elements no hyper-parameter needs (the tokens of a tokenizer).
+    /// The length of a list whose elements are not needed (the tokens of a tokenizer).
     Count(usize),
-    /// An object of config.json, with the names of its keys.
+    /// An object of config.json, as the names of its keys.
     Object(Vec<String>),
 }
 
@@ -23,6 +23,8 @@ impl std::fmt::Display for MetadataValue {
             MetadataValue::Integer(value) => write!(f, "{value}"),
             MetadataValue::Real(value) => write!(f, "{value:?}"),
             MetadataValue::Flag(value) => write!(f, "{value}"),
+            // Values come from files and go to error messages; a chat template would fill the
+            // screen.
             MetadataValue::Text(value) if value.chars().count() > 80 => {
                 write!(f, "{:?} (shortened)", value.chars().take(80).collect::<String>())
             }
@@ -44,16 +46,17 @@ pub trait MetadataKeys {
     /// The file, for messages.
     fn file(&self) -> String;
 
-    /// The value of a key; none where it is absent or null. Keys of nested objects are joined by dots.
+    /// The value of a key; `None` if it is absent or null. Keys of nested objects are joined by
+    /// dots.
     fn field(&self, key: &str) -> Option<MetadataValue>;
 
-    /// Whether a key is there, be it null.
+    /// Whether a key exists, even if it is null.
     fn mentions(&self, key: &str) -> bool {
         self.field(key).is_some()
     }
 }
 
-/// The tensors of one model file, as far as they decide a config.
+/// The tensors of one model file that decide a config.
 pub trait ConfigTensors {
     /// Shape of a tensor, outermost dimension first; `None` if the tensor does not exist.
     fn shape(&self, name: &str) -> Option<Vec<usize>>;
@@ -61,12 +64,12 @@ pub trait ConfigTensors {
     /// The elements of a small F32 tensor; `None` if it does not exist or has another type.
     fn f32s(&self, name: &str) -> Option<Vec<f32>>;
 
-    /// Whether two tensors hold the same values; none if their data are missing.
+    /// Whether two tensors have the same values; `None` if their data are missing.
     fn equal(&self, _one: &str, _other: &str) -> Option<bool> {
         None
     }
 
-    /// Whether there is a tensor of this name.
+    /// Whether a tensor of this name exists.
     fn has(&self, name: &str) -> bool {
         self.shape(name).is_some()
     }
@@ -96,6 +99,7 @@ impl MetadataKeys for JsonKeys<'_> {
 
 impl JsonKeys<'_> {
     fn value(&self, key: &str) -> Option<&serde_json::Value> {
+        // Keys of config.json have no dots, so a dot always separates objects.
         let mut parts = key.split('.');
         let mut value = self.object.get(parts.next()?)?;
         for part in parts {
@@ -108,6 +112,7 @@ impl JsonKeys<'_> {
 fn from_json(value: &serde_json::Value) -> Option<MetadataValue> {
     use serde_json::Value;
     Some(match value {
+        // Published files write null for "no value" (`"q_lora_rank": null`).
         Value::Null => return None,
         Value::Bool(flag) => MetadataValue::Flag(*flag),
         Value::String(text) => MetadataValue::Text(text.clone()),
@@ -118,6 +123,7 @@ fn from_json(value: &serde_json::Value) -> Option<MetadataValue> {
         },
         Value::Array(values) => match values.iter().map(from_json).collect::<Option<Vec<MetadataValue>>>() {
             Some(list) => MetadataValue::List(list),
+            // A list with nulls has no usable elements.
             None => MetadataValue::Count(values.len()),
         },
         Value::Object(object) => MetadataValue::Object(object.keys().cloned().collect()),

@@ -1,10 +1,11 @@
 //! Errors of a circuit, by itself or with a config.
 
-/// What is wrong with a circuit. Places are named as in its file: `block mla`, `stage lm_head`, `block mla, cache latent`.
+/// An error in a circuit. Places are named as in its file: `block mla`, `stage lm_head`, `block
+/// mla, cache latent`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CircuitError {
-    /// A file in the form that had one list of operations for every layer.
+    /// A circuit in the old form, with one list of operations for every layer.
     #[error(
         "it has {key:?}, a key of the old form: \"embed\", \"layer\" and \"head\", \"model_weights\" and \"layer_weights\" have \
          become \"blocks\" (named lists of operations with their weights), \"layers\" (which attention and which feed-forward \
@@ -17,34 +18,34 @@ pub enum CircuitError {
     /// An unknown block name.
     #[error("{place}: unknown block {block:?}; the circuit has {}", known.join(", "))]
     UnknownBlock {
-        /// Where it is named.
+        /// The place that names it.
         place: String,
         block: String,
         /// The blocks that exist.
         known: Vec<String>,
     },
-    /// A block in a place for another kind.
+    /// A block in a place for another kind of block.
     #[error("{place}: block {block} is of kind {kind}, expected {expected}")]
     BlockKind {
-        /// Where it is named.
+        /// The place that names it.
         place: String,
         block: String,
         kind: &'static str,
-        /// The kind that belongs there.
+        /// The kind that the place requires.
         expected: &'static str,
     },
-    /// A block that nothing names.
+    /// A block that neither a stage nor a layer rule names.
     #[error("block {block}: neither a stage nor a rule of `layers` names it")]
     UnusedBlock { block: String },
-    /// An input of a block that does not exist where it runs.
+    /// An input of a block that no earlier block produces.
     #[error(
         "block {block}: its input {value:?} is neither an input of the stage nor made by an earlier block"
     )]
     MissingInput { block: String, value: String },
-    /// An output of a block that none of its operations makes.
+    /// An output that no operation of the block produces.
     #[error("block {block}: no operation makes its output {value:?}")]
     MissingOutput { block: String, value: String },
-    /// An operation that reads what does not exist in its block.
+    /// An operation that reads an unknown value.
     #[error(
         "block {block}: {op} reads {value:?}, which is neither an input of the block nor an output of an earlier operation"
     )]
@@ -62,19 +63,19 @@ pub enum CircuitError {
         "block {block}: {op} uses weight slot {slot:?}, which neither this block nor one of the whole model declares"
     )]
     UnknownSlot { block: String, op: String, slot: String },
-    /// One slot name in two blocks that run together.
+    /// One slot name in two blocks that can belong to one layer or to the model.
     #[error(
         "weight slot {slot:?} is declared by block {first} and by block {second}, which one layer or the model may have both"
     )]
     SlotTwice { slot: String, first: String, second: String },
-    /// No rule gives a layer its block.
+    /// A layer without an applicable rule.
     #[error("layers: no rule under {part:?} applies to layer {layer}")]
     NoLayerRule {
         /// `attention` or `feed_forward`.
         part: &'static str,
         layer: usize,
     },
-    /// Two rules that give a layer a block.
+    /// Two applicable rules for one layer.
     #[error(
         "layers: two rules under {part:?} hold for layer {layer}, those of block {first} and of block {second}"
     )]
@@ -87,14 +88,14 @@ pub enum CircuitError {
         /// The block of the second.
         second: String,
     },
-    /// A stage that takes, holds or gives something else than it may.
+    /// A stage with inputs, blocks or outputs that it must not have.
     #[error("stage {stage}: {problem}")]
     Stage {
         stage: String,
         /// What is wrong with it.
         problem: String,
     },
-    /// A stage that can be said and not yet be run.
+    /// A stage that the form allows and no engine runs yet.
     #[error(
         "stage {stage}: nothing runs it yet; a model is run in two stages, from tokens to hidden and from hidden to logits"
     )]
@@ -108,7 +109,7 @@ pub enum CircuitError {
         /// What `else` names.
         other: String,
     },
-    /// A cache stream that contradicts its block.
+    /// An invalid cache stream.
     #[error("block {block}, cache {stream}: {problem}")]
     Cache {
         block: String,
@@ -116,7 +117,7 @@ pub enum CircuitError {
         /// What is wrong with the stream.
         problem: CacheError,
     },
-    /// An operation that uses the cache without a stream of its own.
+    /// An operation that uses the cache without a declared stream.
     #[error("block {block}: {op} {does} the cache, but no stream under `cache` says so")]
     NoStream {
         block: String,
@@ -124,7 +125,7 @@ pub enum CircuitError {
         /// `writes` or `reads`.
         does: &'static str,
     },
-    /// A size that has no value.
+    /// An invalid size expression.
     #[error("{place}: {problem}, in {text:?}")]
     Expression {
         place: String,
@@ -132,10 +133,10 @@ pub enum CircuitError {
         /// What is wrong with it.
         problem: String,
     },
-    /// A condition that names no config variable.
+    /// A condition with an unknown config variable.
     #[error("unknown config variable {word:?}")]
     Condition { word: String },
-    /// A factor that does not exist.
+    /// An unknown factor.
     #[error("unknown factor {name:?}")]
     Factor { name: String },
     /// Operations, weights and sizes that contradict each other.
@@ -143,7 +144,7 @@ pub enum CircuitError {
     Contradiction(String),
 }
 
-/// What is wrong with one stream of the cache.
+/// An error in one cache stream.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CacheError {
@@ -153,7 +154,7 @@ pub enum CacheError {
         /// The kind of the block.
         kind: &'static str,
     },
-    /// Its writer is not in the block, or does not write.
+    /// Its writer is not in the block, or does not write to the cache.
     #[error(
         "nothing writes it: `written_by` is {op:?}, and the block has no such operation that stores rows"
     )]
@@ -164,7 +165,7 @@ pub enum CacheError {
     /// It has no readers.
     #[error("nothing reads it: `read_by` is empty")]
     NoReader,
-    /// A reader is not in the block, or does not read.
+    /// A reader is not in the block, or does not read the cache.
     #[error(
         "nothing reads it: `read_by` names {op:?}, and the block has no such operation that reads the cache"
     )]
@@ -172,45 +173,45 @@ pub enum CacheError {
         /// What `read_by` says.
         op: String,
     },
-    /// Several operations of the block may be its writer.
+    /// Several operations of the block match `written_by`.
     #[error("{count} operations {op} may write it; one does")]
     WrittenTwice {
         op: String,
-        /// How many there are.
+        /// Number of such operations.
         count: usize,
     },
-    /// A part of the row that its writer does not get.
+    /// A part of the row that is not an input of its writer.
     #[error("its row has {value:?}, which is not an input of {op}")]
     RowValue { value: String, op: String },
-    /// A stream per token without a row, or a recurrent one without a shape, or with both.
+    /// A per-token stream without a row, a recurrent one without a shape, or one with both.
     #[error("a stream of kind {kind} has {needs}, and not the layout of the other kind")]
     Layout {
         /// `per_token` or `recurrent`.
         kind: &'static str,
-        /// What belongs to it.
+        /// The layout that this kind requires.
         needs: &'static str,
     },
-    /// A state that is not of three dimensions.
+    /// A state without exactly three dimensions.
     #[error("its `shape` has {dimensions} dimensions, expected three: heads, rows and columns of a head")]
     StateShape { dimensions: usize },
-    /// A stream of another kind than its writer keeps.
+    /// A stream whose kind differs from what its writer stores.
     #[error("it is a stream of kind {kind}, and {op} keeps the other kind")]
     KindOfWriter {
         /// `per_token` or `recurrent`.
         kind: &'static str,
         op: String,
     },
-    /// A row of no elements, or of more than can be addressed.
+    /// A row without elements, or with too many.
     #[error("its row has {elements} elements, expected 1 to {most}")]
     RowWidth {
-        /// Elements per row; the largest number where they overflow.
+        /// Elements per row, saturated.
         elements: usize,
         most: usize,
     },
-    /// What the form can say and no operation does.
+    /// A feature that the form allows and no operation supports.
     #[error("no operation uses {what} yet")]
     NotRun {
-        /// What was asked for.
+        /// The requested feature.
         what: String,
     },
 }

@@ -1,4 +1,4 @@
-//! Errors between a config and a plan.
+//! Errors between config and plan.
 
 mod circuit;
 
@@ -13,13 +13,14 @@ use latent_types::{CacheType, Setting, TensorType};
 pub enum GraphError {
     #[error("unknown circuit {name:?}; expected one of {}", known.join(", "))]
     NoCircuit { name: String, known: Vec<String> },
-    /// A circuit is wrong in itself, or under the config.
+    /// A circuit is invalid, by itself or with this config.
     #[error("circuit {circuit}: {problem}")]
     Circuit { circuit: String, problem: Box<CircuitError> },
     /// A tensor that the config requires is not in the file.
     #[error("{file}: tensor {tensor} is missing: {hint}")]
     MissingTensor { file: String, tensor: String, hint: String },
-    /// A part of a model begins with a layer that attends to the tokens which a layer before it has selected.
+    /// A part of a model starts with a layer that attends to the selection of an earlier layer,
+    /// which another rank or device runs.
     #[error(
         "layer {layer} attends to the tokens that an earlier layer selects ({value}), and another rank or device runs that one: let each part begin with a layer that has an indexer of its own, or give {}",
         Setting::SparseAttention.to("off")
@@ -29,7 +30,7 @@ pub enum GraphError {
         /// The value, as the circuit calls it.
         value: String,
     },
-    /// The MTP layer is to draft tokens, and there is none.
+    /// The MTP layer is requested for drafts, but the model has none.
     #[error("the model cannot draft tokens by itself: {what}; omit {}", Setting::Draft.to("mtp"))]
     NoMtp { what: String },
     #[error(
@@ -53,13 +54,13 @@ pub enum GraphError {
         /// The format of the first expert.
         first: TensorType,
     },
-    /// An adapter changes a tensor in a way that the model has no place for.
+    /// An adapter changes a tensor in an unsupported way.
     #[error("{file}: the adapter for {tensor}: {problem}")]
     Adapter { file: String, tensor: String, problem: String },
-    /// An adapter of kv_b and a cache of keys and values.
+    /// An adapter of kv_b with a cache of expanded keys and values.
     #[error("an adapter of kv_b needs a cache of latents, not of expanded keys and values")]
     ExpandedAdapter,
-    /// A plan for more rows per step than sizes are computed for.
+    /// A plan for more rows per step than [`MAX_STEP_ROWS`](crate::MAX_STEP_ROWS).
     #[error("a step of {rows} rows is more than Latent plans for: at most {most}")]
     Rows { rows: usize, most: usize },
     #[error("unknown pass {name:?}; the passes are, in order, {}", known.join(", "))]
@@ -68,15 +69,15 @@ pub enum GraphError {
     NoKernel { asked: String, there: String },
     #[error("kernels {first} and {second} both match {asked}")]
     AmbiguousKernel { asked: String, first: String, second: String },
-    /// The cache is to hold expanded keys and values in a type that is for latents.
+    /// A cache of expanded keys and values in a type that can hold latents only.
     #[error(
         "a cache of {cache} holds latents, not expanded keys and values: store those as f32, f16 or bf16"
     )]
     CacheType { cache: CacheType },
-    /// The model cannot be shared by ranks as it should be.
+    /// The partition is malformed or does not fit the model.
     #[error(transparent)]
     Partition(#[from] PartitionError),
-    /// A pass found the IR in a form that no circuit gives: an error of Latent, not of the file.
+    /// A pass found an IR that no circuit can produce: a bug in Latent, not an error of the file.
     #[error("internal error in pass {pass}: {problem} (please report this)")]
     Internal { pass: &'static str, problem: String },
 }

@@ -1,10 +1,10 @@
-//! Bytes and operations of a node, for plans, drawings and the profiler.
+//! Bytes and arithmetic operations of a node, for plans, drawings and the profiler.
 
 use super::{AttentionPath, Ir, Node};
 use crate::ops::{CostInput, NodeCost, WeightCost};
 use latent_types::CacheType;
 
-/// The step that costs are counted for.
+/// A step whose cost is counted.
 #[derive(Clone, Copy, Debug)]
 pub struct StepWorkload {
     /// New rows of all sequences.
@@ -15,16 +15,19 @@ pub struct StepWorkload {
     pub past_len: usize,
     /// The element type of the KV cache.
     pub cache: CacheType,
-    /// The attention path that its rows take.
+    /// The attention path of its rows.
     pub path: AttentionPath,
 }
 
 impl Node {
-    /// What the node moves and computes in `step`: nothing where the rows take another attention path.
+    /// Memory traffic and arithmetic of the node in `step`; zero if the rows take another attention
+    /// path.
     pub fn cost(&self, ir: &Ir, step: StepWorkload) -> NodeCost {
         if !self.path.meets(step.path) {
             return NodeCost::default();
         }
+        // f64 throughout: products of rows, contexts and widths exceed 2^32, and averages over
+        // sequences are fractions.
         let rows = step.rows as f64;
         let (sequences, past_len) = (step.sequences.max(1) as f64, step.past_len as f64);
         let weights = self.weights.iter().map(|(slot, id)| {
@@ -41,8 +44,10 @@ impl Node {
         (self.op.spec().cost)(&CostInput {
             rows,
             sequences,
+            // Each sequence reads its own cached rows.
             kv_len: sequences * past_len + rows,
-            // causal: row r of a sequence sees the cached rows and r + 1 of its own
+            // Causal attention: row r of a sequence sees the cached rows and r + 1 new ones. The
+            // mean of r + 1 over `rows / sequences` rows is half of their number plus one.
             pairs: rows * past_len + rows * (rows / sequences + 1.0) / 2.0,
             heads: self.inputs.first().map_or(1, |id| ir.value(*id).heads) as f64,
             widths: self.inputs.iter().map(|id| ir.value(*id).width as f64).collect(),
@@ -76,7 +81,7 @@ mod tests {
         let mut bytes = sum(&|w| w.bytes());
         let both = matches!(node.op, Op::AttendExpanded | Op::ExpandedStore | Op::KvLoraDecompress);
         if node.weight("kv_b").is_some() && !both {
-            // the half that the operation needs
+            // Only the half of `kv_b` that the operation needs.
             let half = if node.op == Op::AbsorbK { a.nope } else { a.v };
             (elements, bytes) = (elements * half / (a.nope + a.v), bytes * half / (a.nope + a.v));
         }
@@ -103,7 +108,7 @@ mod tests {
             ("kv_lora", a.kv_lora_rank),
             ("lora_rank", 8),
             ("num_experts_per_tok", moe.num_experts_per_tok),
-            // of one row: as many as it is routed to
+            // One row reaches as many experts as it is routed to.
             ("reached", moe.num_experts_per_tok),
             ("weights", elements),
             ("weight_bytes", bytes),
@@ -130,7 +135,8 @@ mod tests {
             .map(of);
             let recurrent =
                 hybrids.iter().map(|(ir, config)| (config.circuit.clone(), ir.clone(), config.clone()));
-            // of the other nodes costs are those of selected tokens
+            // The other nodes of a sparse model have costs of selected tokens, which the names do
+            // not cover.
             let mut indexer = lowered_of(Circuit::named("deepseek2").unwrap(), &sparse());
             indexer.nodes.retain(|node| matches!(node.op, Op::IndexStore | Op::IndexSelect));
             let indexer = ("an indexer".to_owned(), indexer, sparse());
@@ -141,6 +147,8 @@ mod tests {
                 for (rows, past_len) in [(1, 0), (1, 100), (7, 30)] {
                     for node in &ir.nodes {
                         let experts = matches!(node.op, Op::ExpertGateUp | Op::ExpertDown);
+                        // With several rows, the number of reached experts is an expectation and
+                        // not an integer expression.
                         if experts && rows > 1 {
                             continue;
                         }
@@ -167,7 +175,7 @@ mod tests {
                 }
             }
         }
-        // lowered away, or of other models and free
+        // Unseen operations are lowered by a pass, or belong to other models and are free.
         for op in Op::ALL.iter().filter(|op| !seen.contains(op.word())) {
             let of = op.reference();
             let free = [of.weight_bytes, of.cache_bytes, of.flops] == ["0"; 3];

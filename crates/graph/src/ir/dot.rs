@@ -4,7 +4,8 @@ use super::{AttentionPath, Ir};
 use std::fmt::Write;
 
 impl Ir {
-    /// A `digraph`: a box for each node, a cluster for each layer (or each phase, where `phases` is given), an edge for each value.
+    /// A `digraph` with a box per node, a cluster per layer (or per phase if `phases` is given) and
+    /// an edge per value.
     pub fn to_dot(&self, phases: Option<&[usize]>) -> String {
         let mut text =
             String::from("digraph latent {\n  rankdir=TB; node [shape=box, fontname=\"monospace\"];\n");
@@ -51,10 +52,12 @@ impl Ir {
         }
     }
 
-    /// Edges from the last node that made what a value's memory holds. A KV layer is an edge from its store.
+    /// Edges from producers to readers of values, and from the store of a KV layer to its readers.
     fn edges(&self, text: &mut String) {
         for (n, node) in self.nodes.iter().enumerate() {
             for id in &node.inputs {
+                // Paths without common rows have separate producers, and only those of the reader's
+                // rows count.
                 let made = |m: &usize| {
                     let earlier = &self.nodes[*m];
                     earlier.outputs.contains(id) && earlier.path.meets(node.path)
@@ -66,6 +69,8 @@ impl Ir {
             if let Some(kv_layer) = node.kv_layer
                 && !node.outputs.is_empty()
             {
+                // Attention depends on the store of its layer through the cache, which no value
+                // shows.
                 let store = (0..n)
                     .find(|&m| self.nodes[m].kv_layer == Some(kv_layer) && self.nodes[m].outputs.is_empty());
                 if let Some(store) = store {

@@ -1,6 +1,7 @@
 //! The IR: a circuit instantiated for one config, in dataflow form.
 //!
-//! A [`Node`] reads and makes [`Value`]s, uses [`Weight`]s, and reads or writes [`KvLayer`]s of the KV cache. The number of rows is symbolic.
+//! A [`Node`] reads and produces [`Value`]s, uses [`Weight`]s, and reads or writes [`KvLayer`]s of
+//! the KV cache. The number of rows is symbolic, because one plan serves steps of different sizes.
 //! Passes rewrite an [`Ir`] into another; the last form is what a plan executes.
 
 mod build;
@@ -32,15 +33,16 @@ pub struct WeightId(pub usize);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 pub struct KvLayerId(pub usize);
 
-/// The operations of a span of layers. Every value is made before it is read.
+/// The operations of a span of layers, in an order in which every value is produced before it is
+/// read.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Ir {
     pub values: Vec<Value>,
     /// All weights used.
     pub weights: Vec<Weight>,
-    /// The streams of the KV cache that the circuit states for these layers.
+    /// The cache streams that the circuit declares for these layers.
     pub streams: Vec<CacheStream>,
-    /// The KV cache's layers: what lowering makes of each stream.
+    /// The layers of the KV cache, which lowering creates from the streams.
     pub kv_layers: Vec<KvLayer>,
     /// The operations.
     pub nodes: Vec<Node>,
@@ -48,18 +50,18 @@ pub struct Ir {
     pub outputs: Vec<(String, ValueId)>,
 }
 
-/// A matrix that some node makes: rows × heads × width elements.
+/// A matrix that a node produces: rows × heads × width elements.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Value {
     /// Its name in the circuit.
     pub name: String,
-    /// The layer that makes it.
+    /// The layer that produces it.
     pub layer: Option<usize>,
     /// The type of its elements.
     #[serde(serialize_with = "dtype_name")]
     pub dtype: ValueType,
     pub rows: RowCount,
-    /// Heads in a row (1: not cut into heads).
+    /// Heads per row; 1 if the row is not split into heads.
     pub heads: usize,
     /// Elements per head.
     pub width: usize,
@@ -81,11 +83,11 @@ pub enum ValueStorage {
     Hidden,
     /// The logits that the caller reads.
     Logits,
-    /// A buffer of its own in the arena, placed by lifetime.
+    /// Its own buffer in the arena, placed by lifetime.
     Own,
-    /// A part of another value, or the whole of it overwritten in place.
+    /// A part of another value, or all of it when an operation works in place.
     View {
-        /// The value that it is a part of.
+        /// The viewed value.
         of: ValueId,
         /// First element, from the start of each head.
         offset: usize,
@@ -99,23 +101,26 @@ pub struct KvLayer {
     pub kind: KvLayerKind,
     /// The layer that owns it.
     pub layer: usize,
-    /// Elements per row, or of the state.
+    /// Elements per row, or elements of the state.
     pub width: usize,
-    /// How many of them, at the end of a latent row, are the key that all heads share: the part that a rotation turns.
+    /// Elements at the end of a latent row that hold the key shared by all heads. Only these are
+    /// rotated by position.
     pub rope: usize,
-    /// Of a recurrent state: its shape, which has `width` elements.
+    /// Shape of a recurrent state, with `width` elements in total.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub state: Option<StateShape>,
 }
 
 impl KvLayer {
-    /// A layer of cached rows.
+    /// A layer with one row per token.
     pub fn of_rows(kind: KvLayerKind, layer: usize, width: usize, rope: usize) -> KvLayer {
         KvLayer { kind, layer, width, rope, state: None }
     }
 
-    /// Bytes of a row in a cache of this type, or of the state, which is f32.
+    /// Bytes per row in a cache of type `ty`, or bytes of the state.
     pub fn bytes(&self, ty: CacheType) -> usize {
+        // A recurrent state is f32 in every cache type: each token updates it, so rounding errors
+        // would accumulate.
         self.state
             .map_or_else(|| self.row(ty).bytes(), |state| size_of::<f32>().saturating_mul(state.elements()))
     }
@@ -125,7 +130,8 @@ impl KvLayer {
     }
 }
 
-/// Which rows of the batch a node works on: those of sequence spans that take this attention path.
+/// The rows of the batch that a node works on, selected by the attention path of their sequence
+/// span.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AttentionPath {
@@ -138,7 +144,7 @@ pub enum AttentionPath {
 }
 
 impl AttentionPath {
-    /// Whether some row can take both.
+    /// Whether a row can belong to both paths.
     pub fn meets(self, other: AttentionPath) -> bool {
         self == other || self == AttentionPath::All || other == AttentionPath::All
     }
@@ -154,14 +160,14 @@ pub struct Node {
     pub layer: Option<usize>,
     /// The rows that it works on.
     pub path: AttentionPath,
-    /// Values read, in the operation's order.
+    /// Values read, in the order of the operation's ports.
     pub inputs: Vec<ValueId>,
-    /// Values made.
+    /// Values produced.
     pub outputs: Vec<ValueId>,
     /// Weights used, under their slot names.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub weights: Vec<(String, WeightId)>,
-    /// The KV layer read or written.
+    /// The KV layer that the node reads or writes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kv_layer: Option<KvLayerId>,
     /// What happens to the first input before the operation.
@@ -179,12 +185,13 @@ pub struct BoundKernel {
     /// Index in the table of kernel contracts.
     pub index: usize,
     pub name: String,
-    /// How it reads its input.
+    /// The type in which it reads its input.
     pub activation: String,
-    /// The kernel for calls with fewer rows than this one's minimum, where the node may see such calls.
+    /// The kernel for calls with fewer rows than this kernel's minimum, if the node can get such
+    /// calls.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub small_batch: Option<Box<BoundKernel>>,
-    /// The measured times that decided between kernels; none if no times are known.
+    /// The measured times that decided between kernels, as text; `None` without measurements.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub decided_by: Option<String>,
 }
@@ -195,10 +202,11 @@ pub struct Prologue {
     /// RMSNorm with this weight.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub norm: Option<WeightId>,
-    /// Rotation by position: of the last input.
+    /// Rotation by position, applied to the last input.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub rope: bool,
-    /// Partial results of KV splits, the last input, are combined, for the rows whose attention left them there.
+    /// Combines the partial results of KV splits (the last input), for rows whose attention was
+    /// split.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub kv_splits: bool,
 }
@@ -241,24 +249,30 @@ impl Ir {
         &self.weights[id.0]
     }
 
-    /// The value in whose buffer `id` is stored, through all views.
+    /// The value whose buffer stores `id`, through all views.
     pub fn root(&self, id: ValueId) -> ValueId {
         match self.value(id).storage {
+            // Chains of views are short in a valid IR. The audit, which must survive cyclic views,
+            // resolves
+            // them by itself.
             ValueStorage::View { of, .. } => self.root(of),
             _ => id,
         }
     }
 
-    /// Where a value is stored: in which root value, and at which elements of each head (all of them, where
-    /// root and view are cut into different heads).
+    /// Where a value is stored: its root value, and its range of elements within each head. The
+    /// range covers everything if root and view are split into different heads.
     pub fn place(&self, id: ValueId) -> (ValueId, Range<usize>) {
         let value = self.value(id);
         let ValueStorage::View { of, offset } = value.storage else { return (id, 0..value.width) };
         let (root, within) = self.place(of);
+        // With equal heads, an offset within a head of the view is one within a head of the root.
         if value.heads == self.value(root).heads {
             let from = within.start + offset;
             (root, from..from + value.width)
         } else {
+            // A range per head of the view says nothing about heads of the root, so callers that
+            // test for overlap must assume any element.
             (root, 0..usize::MAX)
         }
     }
@@ -269,12 +283,13 @@ impl Ir {
         ValueId(self.values.len() - 1)
     }
 
-    /// Indices of the nodes that read `id`.
+    /// Indices of the nodes that read `id`, in order.
     pub fn readers(&self, id: ValueId) -> Vec<usize> {
         (0..self.nodes.len()).filter(|&n| self.nodes[n].inputs.contains(&id)).collect()
     }
 
-    /// Index of the node that makes `id`.
+    /// Index of the first node that produces `id`. With `MlaChoice::Auto` a value can have two: one
+    /// per attention path.
     pub fn maker(&self, id: ValueId) -> Option<usize> {
         self.nodes.iter().position(|node| node.outputs.contains(&id))
     }

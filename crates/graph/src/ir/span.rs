@@ -1,35 +1,38 @@
-//! Spans: which part of a model an IR covers.
+//! Spans: the part of a model that an IR covers.
 
 use crate::circuit::{Circuit, StageSpec};
 use crate::config::ModelConfig;
 use crate::error::GraphError;
 use std::ops::Range;
 
-/// The part of a model that an IR covers: a stretch of its stages, one behind the other. Residual rows go in and out at its borders.
+/// The part of a model that an IR covers: consecutive parts of its stages. Rows of the residual
+/// stream enter and leave at its borders.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct ModelSpan {
-    /// Whether it has the blocks before the layers, and so starts from token ids rather than from residual rows.
+    /// Whether it has the blocks before the layers, and so starts from token ids instead of
+    /// residual rows.
     pub embed: bool,
     pub layers: Range<usize>,
-    /// Whether it has the stage behind the layers, and so ends in logits rather than in residual rows.
+    /// Whether it has the stage after the layers, and so ends in logits instead of residual rows.
     pub head: bool,
-    /// Whether it is of the MTP layer's stages, which start from residual rows and the token ids after them.
+    /// Whether it belongs to the MTP layer's stages, which start from residual rows and the next
+    /// token ids.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub mtp: bool,
 }
 
-/// A side of a model that is cut once, so that two backends run it one after the other.
+/// One side of a model that is cut once, so that two backends run it one after the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ModelSide {
     /// The layers before this one.
     Before(usize),
-    /// The layers from this one on, and everything behind them.
+    /// The layers from this one on, and every later stage.
     From(usize),
 }
 
 impl ModelSpan {
-    /// The stages of one side of a model. What runs behind the cut takes residual rows as embeddings in place of tokens, so that it begins with the
-    /// embedding too.
+    /// The stages of one side of a model. The second side keeps the embedding block: a step gives
+    /// it residual rows in the place of embeddings, so no other entry is needed.
     pub fn of_side<'c>(
         circuit: &'c Circuit,
         config: &ModelConfig,
@@ -41,6 +44,7 @@ impl ModelSpan {
         match side {
             ModelSide::From(cut) => layers.start = cut.min(layers.end),
             ModelSide::Before(cut) => {
+                // The head needs rows after the last layer, so it belongs to the other side.
                 layers.end = cut.min(layers.end);
                 stages.truncate(1);
             }
@@ -48,7 +52,8 @@ impl ModelSpan {
         Ok(stages)
     }
 
-    /// The stages of a step of `circuit` with what each covers; with `mtp`, those of the first MTP layer behind them.
+    /// The stages of a step of `circuit` and the span of each. With `mtp`, the stages of the first
+    /// MTP layer follow.
     ///
     /// # Errors
     /// Stages that do not form a decoder; [`GraphError::NoMtp`] if the MTP layer is requested and
@@ -62,6 +67,8 @@ impl ModelSpan {
         let mut stages =
             vec![(main.layers, ModelSpan::backbone(config)), (main.head, ModelSpan::lm_head(config))];
         if config.part.as_ref().is_some_and(|part| !part.speaks()) {
+            // Logits are computed on rank 0 alone. Other ranks have no head and need no tensors for
+            // it.
             stages.truncate(1);
         }
         if mtp {
@@ -75,7 +82,7 @@ impl ModelSpan {
         Ok(stages)
     }
 
-    /// From tokens to the residual stream after the last layer; of a part of a model from its first layer to its last.
+    /// From tokens to the residual stream after the last layer. On a rank, its own layers only.
     pub fn backbone(config: &ModelConfig) -> ModelSpan {
         let layers = config.own_layers();
         ModelSpan { embed: layers.start == 0, layers, head: false, mtp: false }
@@ -86,13 +93,15 @@ impl ModelSpan {
         ModelSpan { embed: false, layers: config.layers..config.layers, head: true, mtp: false }
     }
 
-    /// From residual rows after the last layer, and the tokens after them, to the residual stream after the first MTP layer.
+    /// From residual rows after the last layer and the next tokens, to the residual stream after
+    /// the first MTP layer.
     pub fn mtp(config: &ModelConfig) -> ModelSpan {
         ModelSpan { embed: true, layers: config.layers..config.layers + 1, head: false, mtp: true }
     }
 
-    /// Both stages of the MTP layer in one, for looking at it.
+    /// Both stages of the MTP layer in one span, for `latent graph` and drawings.
     pub fn whole_mtp(circuit: &Circuit, config: &ModelConfig) -> Result<ModelSpan, GraphError> {
+        // Only for its errors: the model or the circuit may lack an MTP layer.
         ModelSpan::of_stages(circuit, config, true)?;
         Ok(ModelSpan { head: true, ..ModelSpan::mtp(config) })
     }

@@ -5,11 +5,12 @@ use latent_types::ValueType;
 use std::fmt::Write;
 
 impl Ir {
-    /// One line per node, grouped by phase where `phases` is given.
+    /// One line per node, grouped by phase if `phases` is given.
     pub fn to_text(&self, phases: Option<&[usize]>) -> String {
         let mut text = String::new();
         let mut order: Vec<usize> = (0..self.nodes.len()).collect();
         if let Some(phases) = phases {
+            // Stable: nodes of one phase keep the order of the list.
             order.sort_by_key(|&n| phases[n]);
         }
         let mut last = None;
@@ -26,7 +27,8 @@ impl Ir {
         text
     }
 
-    /// A node as a line: `L0 linear x{norm attn_norm} -> q_a[rows × 80] kv[rows × 64]  W q_a BF16 80×96 …`.
+    /// A node as a line:
+    /// `L0 linear x{norm attn_norm} -> q_a[rows × 80] kv[rows × 64]  W q_a BF16 80×96 …`.
     pub fn line(&self, node: &Node) -> String {
         let mut line = node.layer.map_or_else(|| "   ".to_owned(), |layer| format!("L{layer:<2}"));
         let _ = write!(line, " {}", node.op.word());
@@ -47,6 +49,7 @@ impl Ir {
             {
                 let _ = write!(line, "{{norm {}}}", self.weight(norm).slot);
             }
+            // A residual that an epilogue added is behind the input that RoPE rotates.
             let rotated = node.inputs.len() - 1 - usize::from(matches!(node.epilogue, Epilogue::AddTo(_)));
             if node.prologue.rope && i == rotated {
                 line.push_str("{rope}");
@@ -99,6 +102,7 @@ impl Ir {
                 }
             }
         }
+        // Kernels beyond the weights' serve the operation itself.
         for kernel in node.kernels.iter().skip(node.weights.len()) {
             let _ = write!(line, "  by {}", named(kernel));
         }
@@ -117,13 +121,13 @@ impl Ir {
             ValueStorage::View { of, offset } => format!(" in {}+{offset}", self.value(of).name),
             _ => String::new(),
         };
-        // f32 goes without saying
+        // f32 is the default and is not printed.
         let dtype = if value.dtype == ValueType::F32 { String::new() } else { format!(" {}", value.dtype) };
         format!("[{rows}×{heads}{}{dtype}{view}]", value.width)
     }
 }
 
-/// A kernel's name, and the times that decided.
+/// A kernel's name, with the measured times that decided, if any.
 fn named(kernel: &BoundKernel) -> String {
     match &kernel.decided_by {
         None => kernel.name.clone(),

@@ -13,6 +13,7 @@ pub(super) const MLA_ATTENTION: Operation = Operation {
     outputs: Outputs::Ports(&[ATTN]),
     slots: &[K_B, V_B, KV_B, LORA_KV_A, LORA_KV_B],
     weights_fit: some_projection,
+    // It names no KV layer: `lower_mla` decides between latent and expanded rows.
     kv: KvUse { stores: true, attends: true, layers: &[], row: "" },
     shape_rule: ShapeRule::Attention,
     reference: OpReference::new(
@@ -30,11 +31,13 @@ pub(super) const ABSORB_K: Operation = Operation {
     outputs: Outputs::Ports(&[Q_LATENT]),
     slots: &[K_B, KV_B],
     weights_fit: some_projection,
-    // the latent side of W_UK is read along its rows in k_b, and across them in kv_b
+    // Absorption multiplies with W_UKᵀ: `k_b` is stored transposed, so its rows are read, while
+    // `kv_b` needs products across its rows.
     kernels: RequiredKernels::PerWeight(
         |slot| if slot == "kv_b" { OpKind::LinearT } else { OpKind::Linear },
         &[],
     ),
+    // It copies the rope part anyway, and can rotate it on the way.
     folds: Folds { rope: true, ..Folds::NONE },
     shape_rule: ShapeRule::Attention,
     cost: |at| projection_cost(at, at.width(1)),
@@ -130,11 +133,12 @@ pub(super) const ATTEND_EXPANDED: Operation = Operation {
         row: "latent or expanded rows",
         ..KvUse::NONE
     },
-    // a matmul expands values; keys have a kernel of their own, which reads W_UK dequantized
+    // Values are expanded by a matmul. Keys have their own kernel, which reads W_UK dequantized.
     kernels: RequiredKernels::PerWeight(
         |slot| if slot == "k_b" { OpKind::ExpandKeys } else { OpKind::Linear },
         &[OpKind::ExpandKeys, OpKind::AttendExpanded],
     ),
+    // It multiplies all cached rows, so kernels for many rows pay in prefill.
     kernel_rows: KernelRows::Bucket,
     shape_rule: ShapeRule::Attention,
     cost: |at| {

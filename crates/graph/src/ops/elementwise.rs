@@ -13,7 +13,7 @@ pub(super) const RMS_NORM: Operation = Operation {
     outputs: Outputs::Ports(&[Port::f32("y", "rows × width")]),
     slots: &[ROW_WEIGHT],
     weights_fit: one_weight,
-    // its own kernel, whatever the weight is stored as
+    // `Own` and not `PerWeight`: the kernel does not depend on the weight's format.
     kernels: RequiredKernels::Own(OpKind::RmsNorm),
     check: check_row_weight,
     reference: OpReference::new(
@@ -31,10 +31,12 @@ pub(super) const GATED_NORM: Operation = Operation {
     slots: &[WeightSlot::new("any", "part").with_note("one element for each of a head")],
     weights_fit: one_weight,
     kernels: RequiredKernels::Own(OpKind::GatedNorm),
+    // With the delta rule and the convolution, in one phase: each thread keeps its heads.
     by_heads: true,
     check: |node| {
         node.keeps_width();
         let width = node.inputs.first().map_or(0, |x| x.width);
+        // One weight of a head's width serves all heads.
         if let Some(weight) = node.weights.first().filter(|weight| *weight.shape != [width]).copied() {
             let text = format!("the weight has shape {:?}, a head has {width} elements", weight.shape);
             node.wrong(ShapeRule::Norm, weight.slot.to_owned(), text);

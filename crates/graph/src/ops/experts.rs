@@ -65,15 +65,18 @@ pub(super) const EXPERT_GATE_UP: Operation = Operation {
     },
     kernels: RequiredKernels::PerWeight(|_| OpKind::Linear, &[]),
     kernel_rows: KernelRows::PartOfBucket,
+    // Every thread normalizes the rows for itself, which is cheaper than a phase for the norm.
     folds: Folds { norm: NormFold::EachThread, ..Folds::NONE },
     shape_rule: ShapeRule::Experts,
-    // One weight is gate and up in one, two are one of each.
+    // One weight contains gate and up; two are one each.
     check: |node| {
         let own = |weight: &&WeightShape<'_>| adapted_slot(weight.slot).is_none();
         let own: Vec<_> = node.weights.iter().filter(own).copied().collect();
         let (out, fused) = (node.outputs[0].row_width(), own.len() == 1);
         for weight in own {
             let gives = weight.outputs();
+            // Both shapes are valid slots, so only the combination with the number of weights is
+            // wrong.
             if (fused && gives == out) || (!fused && gives == 2 * out) {
                 let expected = if fused { 2 * out } else { out };
                 let text = format!("the weight gives {gives} elements, expected {expected}");
@@ -143,12 +146,14 @@ fn adapters_fit(node: &mut NodeShapes<'_>) {
     }
 }
 
-/// Products of grouped experts: bytes of the experts that the rows reach if routing is uniform. `topk_ids` is the second input.
+/// Products of grouped experts, with the bytes of the experts that the rows reach under uniform
+/// routing. `topk_ids` is the second input.
 fn experts_cost(at: &CostInput<'_>) -> NodeCost {
     let mut cost = NodeCost::default();
     let per_row = if at.widths.len() > 1 { at.width(1) } else { 1.0 };
     for weight in &at.weights {
         let experts = weight.matrices.max(1.0);
+        // Expected number of distinct experts for uniform, independent routing.
         let reached = experts * (1.0 - (1.0 - (per_row / experts).min(1.0)).powf(at.rows));
         cost.weight_bytes += weight.bytes * reached / experts;
         cost.flops += 2.0 * weight.elements / experts * per_row * at.rows;

@@ -54,7 +54,8 @@ pub(super) const INDEX_SELECT: Operation = Operation {
     },
     shape_rule: ShapeRule::Attention,
     cost: |at| {
-        // a product and a weighted sum for each pair of a row and a cached token
+        // A dot product per head and a weighted sum over heads, for each pair of a row and a cached
+        // token.
         let flops = 2.0 * at.pairs * (at.width(0) + at.width(1));
         NodeCost { cache_bytes: at.kv_len * at.kv_row_bytes, flops, ..NodeCost::default() }
     },

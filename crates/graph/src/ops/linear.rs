@@ -22,7 +22,7 @@ pub(super) const LINEAR: Operation = Operation {
     kernels: RequiredKernels::PerWeight(|_| OpKind::Linear, &[]),
     kernel_rows: KernelRows::Bucket,
     folds: Folds { norm: NormFold::EachThread, activation: true, sum: true, ..Folds::NONE },
-    // Every weight takes the row that is read, and gives the row that is made.
+    // Every weight reads the input row and writes its own output row.
     check: |node| {
         let width = node.inputs[0].row_width();
         let gated = node.epilogue == Epilogue::SiluMul;
@@ -32,6 +32,7 @@ pub(super) const LINEAR: Operation = Operation {
                     format!("the weight of shape {:?} does not take a row of {width} elements", weight.shape);
                 node.wrong(ShapeRule::Takes, weight.slot.to_owned(), text);
             }
+            // With SiLU·up, gate and up share one output.
             let out = if gated { node.outputs.first() } else { node.outputs.get(i) };
             if let Some(out) = out
                 && out.row_width() != weight.outputs()

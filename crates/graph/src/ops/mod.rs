@@ -1,12 +1,15 @@
-//! The operations of the IR: a constant each, with everything that this crate knows about it.
+//! The operations of the IR: one constant each, with everything that this crate knows about it.
 //!
-//! [`Operation`] is what a constant states: ports with dtypes and shapes, weight slots, kernels, what may be folded into the operation,
-//! its cost, and its words for `docs/ir.md` and drawings. Lists of operations elsewhere ([`Op::ALL`], signatures, costs, the audit's
-//! tables, what kernel selection requires) are derived from it. Nothing here knows the IR, a circuit or a config: an operation sees
-//! shapes and sizes of one node only (`NodeShapes`, `CostInput`).
+//! [`Operation`] is the type of these constants: ports with dtypes and shapes, weight slots,
+//! kernels, foldable neighbours, cost, and the text for `docs/ir.md` and drawings. Lists of
+//! operations elsewhere ([`Op::ALL`], signatures, costs, the audit's tables, requirements of kernel
+//! selection) are derived from them. Nothing here depends on the IR, a circuit or a config: an
+//! operation sees shapes and sizes of one node only (`NodeShapes`, `CostInput`).
 //!
-//! To add an operation: its constant in the file of its family, its line in [`operations!`](self) below, and its lowering: if circuits name it, what it states as
-//! [`NodeConstruction`] or a rule in `ir/build.rs`, else the pass that makes it. `docs/adding-an-operation.md` walks along one.
+//! To add an operation, add its constant to the file of its family, a line to [`operations!`](self)
+//! below, and its lowering. If circuits name it, the lowering is its [`NodeConstruction`] or a rule
+//! in `ir/build.rs`; otherwise it is the pass that creates it. `docs/adding-an-operation.md` walks
+//! through an example.
 
 mod attention;
 mod collectives;
@@ -34,7 +37,8 @@ pub(crate) use shared::{K_ROPE, PARTIALS, SOFTMAX_STATE};
 
 use serde::Serialize;
 
-/// Makes [`Op`] of the list of operations: variant, its factor if it has one, and where it is specified.
+/// Makes [`Op`] from the list of operations: variant, its factor if it has one, and its
+/// specification.
 macro_rules! operations {
     ($($name:ident $({ $factor:ident })? in $spec:path;)*) => {
         /// An operation, with its factor if it has one.
@@ -54,14 +58,14 @@ macro_rules! operations {
                 }
             }
 
-            /// The same with this factor, for operations that have one.
+            /// The same operation with this factor, if it has one.
             pub(crate) fn with_factor(self, factor: f64) -> Op {
                 match self {
                     $(Op::$name $({ $factor: _ })? => Op::$name $({ $factor: factor })?,)*
                 }
             }
 
-            /// The factor that it multiplies by; none for operations without one.
+            /// Its factor; `None` for operations without one.
             pub fn factor(&self) -> Option<f64> {
                 match self {
                     $(Op::$name $({ $factor })? => {
@@ -121,12 +125,12 @@ operations! {
 }
 
 impl Op {
-    /// Its name in IR texts, plans and drawings.
+    /// Its name in circuits, IR texts, plans and drawings.
     pub fn word(&self) -> &'static str {
         self.spec().name
     }
 
-    /// The operation that circuits call so; none for `mlp`, which is several.
+    /// The operation of this name in circuits; `None` for `mlp`, which is several.
     pub(crate) fn of_circuits(word: &str) -> Option<Op> {
         let named = |op: &&Op| op.word() == word && op.spec().made_by == NodeMaker::Circuit;
         Op::ALL.iter().find(named).copied()
@@ -137,10 +141,12 @@ impl Op {
         self.spec().inputs
     }
 
-    /// The ports of a use with `count` inputs. Optional ports are omitted together, or those of selected tokens alone; if `count` fits neither,
-    /// none is omitted.
+    /// The ports of a node with `count` inputs. A node omits all optional ports, or only the
+    /// selected tokens. If `count` fits neither, no port is omitted.
     pub(crate) fn inputs_of(&self, count: usize) -> impl Iterator<Item = Port> + use<> {
         let ports = self.inputs();
+        // `count` alone identifies the ports, so a selection without rope parts cannot be
+        // expressed.
         let selects = |port: &Port| port.name == shared::SELECTED.name;
         let required = ports.iter().filter(|port| !port.optional).count();
         let dense = ports.iter().filter(|port| !selects(port)).count();

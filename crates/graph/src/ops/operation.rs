@@ -1,4 +1,4 @@
-//! What an operation states about itself.
+//! The description of an operation.
 
 use super::{Epilogue, KvLayerKind, NodeShapes, Port, RowCount, ShapeRule, WeightSlot};
 use latent_types::OpKind;
@@ -23,23 +23,24 @@ pub struct Operation {
     pub kv: KvUse,
     pub kernels: RequiredKernels,
     pub kernel_rows: KernelRows,
-    /// Whether each thread computes whole heads of all rows, the same heads in all such operations. One may then read in the same phase what
-    /// another has made.
+    /// Whether each thread computes whole heads of all rows, the same heads in all such operations.
+    /// One of them may then read another's result in the same phase.
     pub by_heads: bool,
     pub folds: Folds,
-    /// Whether its outputs are views of its input, so that nothing is read or written.
+    /// Whether its outputs are views of its input. It then touches no memory.
     pub is_view: bool,
-    /// The rule that a value or weight of another shape than the ports and slots state breaks.
+    /// The rule that is broken if a value or weight differs from the shapes of ports and slots.
     pub shape_rule: ShapeRule,
-    /// Checks what the shapes of ports and slots cannot say. Only called with as many inputs and outputs as there should be.
+    /// Additional checks of shapes. Only called with the right number of inputs and outputs.
     pub check: fn(&mut NodeShapes<'_>),
-    /// What a node moves and computes.
+    /// Memory traffic and arithmetic of a node.
     pub cost: fn(&CostInput<'_>) -> NodeCost,
     pub reference: OpReference,
 }
 
 impl Operation {
-    /// An operation without weights, kernels and folds, which is free: it only passes over rows, whose values stay in caches.
+    /// An operation without weights, kernels and folds. Its cost is zero: it only passes over rows,
+    /// whose values stay in caches.
     pub const DEFAULT: Operation = Operation {
         name: "",
         made_by: NodeMaker::Circuit,
@@ -62,7 +63,7 @@ impl Operation {
     };
 }
 
-/// Who makes nodes of an operation.
+/// The origin of an operation's nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeMaker {
     /// A circuit names it.
@@ -73,12 +74,12 @@ pub enum NodeMaker {
     Pass(&'static str),
 }
 
-/// How a circuit's use of an operation becomes a node.
+/// How an operation of a circuit becomes a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeConstruction {
-    /// By a rule of its own in `ir/build.rs`.
+    /// By a specific rule in `ir/build.rs`.
     ByRule,
-    /// One node that makes a value of the shape of its first input.
+    /// One node with a result of the shape of its first input.
     LikeFirst,
     /// One node that overwrites its first input.
     InPlace,
@@ -97,11 +98,11 @@ pub enum Outputs {
 /// The weights of a node, for [`Operation::weights_fit`](Operation).
 #[derive(Clone, Copy, Debug)]
 pub struct NodeWeights {
-    /// How many it has, without matrices of adapters that are added within the operation.
+    /// Number of weights, without adapter matrices that are added within the operation.
     pub count: usize,
-    /// What happens to its results.
+    /// Epilogue of the node.
     pub epilogue: Epilogue,
-    /// What its KV layer holds.
+    /// Kind of its KV layer.
     pub kv: Option<KvLayerKind>,
 }
 
@@ -112,7 +113,7 @@ pub struct KvUse {
     pub stores: bool,
     /// It attends to cached rows.
     pub attends: bool,
-    /// Kinds of KV layers that its nodes may name; none for operations that name none.
+    /// Kinds of KV layers that its nodes may use; empty for operations without the cache.
     pub layers: &'static [KvLayerKind],
     /// Elements of a cached row, for the reference.
     pub row: &'static str,
@@ -121,7 +122,7 @@ pub struct KvUse {
 impl KvUse {
     pub const NONE: KvUse = KvUse { stores: false, attends: false, layers: &[], row: "" };
 
-    /// Whether it keeps one state of a sequence, not rows.
+    /// Whether it stores one state per sequence instead of rows.
     pub fn is_recurrent(&self) -> bool {
         self.layers.iter().any(|kind| kind.is_recurrent())
     }
@@ -130,7 +131,7 @@ impl KvUse {
 /// The kernels that a node requires.
 #[derive(Clone, Copy, Debug)]
 pub enum RequiredKernels {
-    /// None: nothing is computed, or it is lowered first.
+    /// No kernel: the operation computes nothing, or is lowered first.
     None,
     /// One for the operation.
     Own(OpKind),
@@ -138,18 +139,19 @@ pub enum RequiredKernels {
     PerWeight(fn(&str) -> OpKind, &'static [OpKind]),
 }
 
-/// Which steps the kernels of a node are selected for.
+/// The number of rows for which a node's kernels are selected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KernelRows {
-    /// Any number of rows: in any step it may see few (per-head products of one sequence), or its kernels have no minimum.
+    /// Any number. A step may have few rows for it (per-head projections of one sequence), or its
+    /// kernels have no minimum.
     Any,
     /// The rows of the step's batch bucket.
     Bucket,
-    /// The rows of the bucket, or any smaller part of them: an expert's share.
+    /// The rows of the bucket or any part of them, such as an expert's share.
     PartOfBucket,
 }
 
-/// What other operations may be folded into one.
+/// The operations that may be folded into this one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Folds {
     /// An RMSNorm of the first input.
@@ -158,9 +160,9 @@ pub struct Folds {
     pub rope: bool,
     /// An activation of the results.
     pub activation: bool,
-    /// A sum of the result into the residual stream.
+    /// An addition of the result to the residual stream.
     pub sum: bool,
-    /// What `share_kv_splits` does with it.
+    /// Its role in `share_kv_splits`.
     pub kv_splits: SplitFold,
 }
 
@@ -169,17 +171,17 @@ impl Folds {
         Folds { norm: NormFold::No, rope: false, activation: false, sum: false, kv_splits: SplitFold::No };
 }
 
-/// The part that an operation has in KV splits (flash decoding).
+/// The role of an operation in KV splits (flash decoding).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SplitFold {
     No,
-    /// It can leave the partial results of the splits.
+    /// It can store the partial results of the splits.
     Leaves,
-    /// It can combine them where it reads them.
+    /// It can combine them when it reads them.
     Combines,
 }
 
-/// Whether an RMSNorm of the first input may be folded, and who then computes it.
+/// Whether an RMSNorm of the first input may be folded, and which threads compute it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NormFold {
     No,
@@ -189,16 +191,16 @@ pub enum NormFold {
     OwnRows,
 }
 
-/// What a node moves and computes in one step.
+/// Memory traffic and arithmetic of a node in one step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct NodeCost {
-    /// Bytes of weights read (each once, whatever the number of rows; of experts, the ones that the rows can reach).
+    /// Bytes of weights read, each once for all rows. Of experts, those that the rows can reach.
     pub weight_bytes: f64,
     /// Bytes of the KV cache read or written.
     pub cache_bytes: f64,
     /// Floating-point operations; a multiplication and an addition count as two.
     pub flops: f64,
-    /// Bytes that cross to each other rank that the operation speaks to.
+    /// Bytes sent to each other rank.
     pub link_bytes: f64,
 }
 
@@ -218,7 +220,7 @@ pub struct CostInput<'a> {
     pub rows: f64,
     /// Sequences of the step.
     pub sequences: f64,
-    /// Rows that attention reads: the cached ones of all sequences, and the step's.
+    /// Rows that attention reads: cached rows of all sequences, and the step's.
     pub kv_len: f64,
     /// Query-key pairs: row r of a sequence sees its cached rows and r + 1 of the step's.
     pub pairs: f64,
@@ -230,7 +232,7 @@ pub struct CostInput<'a> {
     pub out_width: f64,
     /// Bytes of a cached row.
     pub kv_row_bytes: f64,
-    /// What the KV layer holds.
+    /// Kind of the KV layer.
     pub kv: Option<KvLayerKind>,
     /// Weights in order.
     pub weights: Vec<WeightCost<'a>>,
@@ -260,20 +262,21 @@ impl CostInput<'_> {
         self.weights.iter().map(|w| w.bytes * share).sum()
     }
 
-    /// Operations of multiplying `rows` rows with every weight.
+    /// Floating-point operations of multiplying `rows` rows with every weight.
     pub fn matmul_flops(&self, rows: f64) -> f64 {
         self.weights.iter().map(|w| 2.0 * w.elements * rows).sum()
     }
 }
 
-/// What an operation is, for people. Costs are expressions of the names in the reference.
+/// The description of an operation in `docs/ir.md`. Costs are expressions of the names listed
+/// there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpReference {
-    /// What it does, in a sentence or two.
+    /// What it does, in one or two sentences.
     pub what: &'static str,
-    /// What it computes.
+    /// Its formula.
     pub formula: &'static str,
-    /// Where it comes from.
+    /// Its source, such as a paper.
     pub source: &'static str,
     /// Bytes of weights read in a step.
     pub weight_bytes: &'static str,
@@ -281,12 +284,12 @@ pub struct OpReference {
     pub cache_bytes: &'static str,
     /// Floating-point operations; a multiplication and an addition count as two.
     pub flops: &'static str,
-    /// Bytes that cross to each other rank that it speaks to.
+    /// Bytes sent to each other rank.
     pub link_bytes: &'static str,
 }
 
 impl OpReference {
-    /// An entry of an operation that is free.
+    /// A description of an operation without cost.
     pub const fn new(what: &'static str, formula: &'static str, source: &'static str) -> OpReference {
         OpReference {
             what,
@@ -301,7 +304,8 @@ impl OpReference {
 }
 
 impl Port {
-    /// The rows that a value at this port has, where a row is routed to `experts` experts; none where the target decides.
+    /// The rows of a value at this port if a row is routed to `experts` experts; `None` if the
+    /// target decides.
     pub fn rows(&self, experts: usize) -> Option<RowCount> {
         match self.shape.split(" × ").next() {
             Some("rows") => Some(RowCount::Rows),

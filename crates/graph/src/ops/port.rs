@@ -1,4 +1,4 @@
-//! Ports and weight slots: what an operation reads and makes.
+//! Ports and weight slots: the inputs, outputs and weights of operations.
 
 use latent_types::ValueType;
 use serde::Serialize;
@@ -9,12 +9,14 @@ pub struct Port {
     pub name: &'static str,
     /// The type of its elements.
     pub dtype: ValueType,
-    /// Its shape: `rows × width` or `rows × heads × width`, each dimension an expression in the names of the reference. The audit holds
-    /// values to the dimensions that a config determines, and to one meaning of each other name per node.
+    /// Its shape: `rows × width` or `rows × heads × width`, each dimension an expression of the
+    /// names in the reference. The audit checks values against the dimensions that a config
+    /// determines. Every other name must have one value per node.
     pub shape: &'static str,
-    /// What else is worth knowing, for the reference.
+    /// A note for the reference.
     pub note: &'static str,
-    /// Whether nodes omit this input if the config gives it no elements. They then omit all optional
+    /// Whether nodes omit this input if the config gives it no elements. They then omit all
+    /// optional
     /// ports of the operation.
     pub optional: bool,
 }
@@ -36,7 +38,7 @@ impl Port {
         Port { note, ..self }
     }
 
-    /// The same, left out where a config gives it no elements.
+    /// The same port, omitted if the config gives it no elements.
     #[must_use]
     pub const fn or_none(self) -> Port {
         Port { optional: true, ..self }
@@ -46,11 +48,11 @@ impl Port {
 /// A weight that an operation may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WeightSlot {
-    /// The slot's name in circuits; `any` where the operation takes weights of any slot.
+    /// The slot's name in circuits; `any` if the operation accepts weights of any slot.
     pub name: &'static str,
     /// Its shape, outermost dimension first, as of a [`Port`].
     pub shape: &'static str,
-    /// What else is worth knowing, for the reference.
+    /// A note for the reference.
     pub note: &'static str,
 }
 
@@ -67,12 +69,13 @@ impl WeightSlot {
     }
 }
 
-/// The slot of the experts' weight that a matrix in this slot changes, if it is one of an adapter.
+/// The slot of the experts' weight that an adapter matrix in this slot changes; `None` for other
+/// slots.
 pub fn adapted_slot(slot: &str) -> Option<&str> {
     slot.strip_suffix("_lora_a").or_else(|| slot.strip_suffix("_lora_b"))
 }
 
-/// How many rows a value has, as a function of the batch.
+/// The number of rows of a value, as a function of the batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RowCount {
@@ -80,7 +83,7 @@ pub enum RowCount {
     Rows,
     /// This many per row of the batch: one per expert that the row is routed to.
     Times(usize),
-    /// One per row of the batches that have at most this many; of larger batches the value has none to speak of.
+    /// One per row, for batches of at most this many rows. Larger batches do not use the value.
     AtMost(usize),
 }
 
@@ -105,9 +108,9 @@ pub enum KvLayerKind {
     Expanded,
     /// The key of an indexer, the same for all of its heads: its first elements rotated.
     Index,
-    /// The last inputs of short convolutions: a recurrent state.
+    /// The past inputs of short convolutions, a recurrent state.
     ConvInputs,
-    /// The matrix of each head that the delta rule changes: a recurrent state.
+    /// The matrix of each head that the delta rule updates, a recurrent state.
     DeltaState,
 }
 
@@ -121,12 +124,12 @@ impl KvLayerKind {
         KvLayerKind::DeltaState,
     ];
 
-    /// Whether it is one state of a sequence, not a row per token.
+    /// Whether it is one state per sequence instead of a row per token.
     pub fn is_recurrent(self) -> bool {
         matches!(self, KvLayerKind::ConvInputs | KvLayerKind::DeltaState)
     }
 
-    /// The word for it.
+    /// Its name in texts.
     pub fn name(self) -> &'static str {
         match self {
             KvLayerKind::Latent => "latent",
@@ -138,7 +141,7 @@ impl KvLayerKind {
     }
 }
 
-/// What happens to a node's results before they are stored.
+/// An operation on a node's results before they are stored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Epilogue {
@@ -148,8 +151,9 @@ pub enum Epilogue {
     SiluMul,
     /// max(x, 0)².
     Relu2,
-    /// Added to the last input, in place, after multiplying by the factor.
+    /// Multiplied by the factor and added to the last input, in place.
     AddTo(f64),
-    /// Of attention: the partial results of each KV split may be left in one more output, for a reader that combines them.
+    /// The partial results of each KV split are stored in an additional output, for a reader that
+    /// combines them (attention only).
     KvSplits,
 }

@@ -1,4 +1,4 @@
-//! Attention with a state of fixed size per sequence, in place of a cache.
+//! Attention with a state of fixed size per sequence instead of a cache.
 
 use super::operation::*;
 use super::port::*;
@@ -33,6 +33,7 @@ pub(super) const SHORT_CONV: Operation = Operation {
     shape_rule: ShapeRule::Attention,
     cost: |at| NodeCost {
         weight_bytes: at.weight_bytes(1.0),
+        // The state is read and written once per sequence, for any number of rows.
         cache_bytes: 2.0 * at.sequences * at.kv_row_bytes,
         flops: at.matmul_flops(at.rows),
         ..NodeCost::default()
@@ -63,6 +64,7 @@ const DECAY: Operation = Operation {
         WeightSlot::new("dt_bias", "kda_heads*kda_width"),
     ],
     weights_fit: |weights| {
+        // A file has one of the two forms of the rate.
         if weights.count == 2 { Ok(()) } else { Err("two: a_log or a_rate, then dt_bias") }
     },
     by_heads: true,
@@ -119,11 +121,12 @@ pub(super) const DELTA_RULE: Operation = Operation {
     kernels: RequiredKernels::Own(OpKind::DeltaRule),
     by_heads: true,
     shape_rule: ShapeRule::Attention,
-    // The state is read and written once for each sequence, whatever the number of its rows.
+    // The state is read and written once per sequence, for any number of rows.
     cost: |at| {
         let width = at.width(0);
         NodeCost {
             cache_bytes: 2.0 * at.sequences * at.kv_row_bytes,
+            // Per element of the state: one for the decay, two each for Sᵀk, k uᵀ and Sᵀq.
             flops: 7.0 * at.rows * at.heads * width * width,
             ..NodeCost::default()
         }

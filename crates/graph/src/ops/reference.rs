@@ -1,9 +1,9 @@
-//! The reference of operations, `docs/ir.md`, written from the operations' constants.
+//! Writes the reference of operations, `docs/ir.md`, from the operations' constants.
 
 use super::{NodeMaker, Op, Operation, Outputs, PARTIALS, Port, SplitFold};
 use std::fmt::Write;
 
-/// What the names in shapes and costs mean.
+/// Meanings of the names in shapes and costs.
 pub(super) const NAMES: &[(&str, &str)] = &[
     ("rows", "new tokens of all sequences of the step (in the lm_head: rows whose logits are wanted)"),
     ("past_len", "rows of a sequence in the KV cache before the step"),
@@ -48,10 +48,10 @@ pub(super) const NAMES: &[(&str, &str)] = &[
     ("s", "scale of the scores, with the factors of YaRN and of the temperature"),
 ];
 
-/// Columns of a line of prose.
+/// Maximum columns of a line of prose.
 const COLUMNS: usize = 100;
 
-/// The whole reference as Markdown: `docs/ir.md`.
+/// The reference as Markdown: `docs/ir.md`.
 pub fn reference_markdown() -> String {
     let mut text = INTRODUCTION.to_owned();
     text.push_str("\n## Names\n\n| name | meaning |\n|---|---|\n");
@@ -65,7 +65,7 @@ pub fn reference_markdown() -> String {
     text
 }
 
-/// A section that lists distinct properties of operations, each with its operations.
+/// Writes a section that lists distinct properties with their operations.
 fn list(text: &mut String, title: &str, of_each: impl Iterator<Item = String>) {
     let _ = writeln!(text, "\n## {title}\n");
     let mut items: Vec<(String, Vec<String>)> = Vec::new();
@@ -143,7 +143,7 @@ fn entry(text: &mut String, spec: &Operation) {
     }
 }
 
-/// Adds a paragraph in lines of at most 100 columns, `indent` before all but the first.
+/// Writes a paragraph in lines of at most 100 columns. `indent` precedes all lines but the first.
 fn wrap(text: &mut String, paragraph: &str, indent: &str) {
     let mut width = 0;
     for word in paragraph.split(' ') {
@@ -171,7 +171,7 @@ fn shown(shape: &str) -> String {
     shape.replace('*', "·")
 }
 
-/// Text in a cell of a table: a bar would end it.
+/// Escapes text for a table cell, which a bar would end.
 fn cell(text: &str) -> String {
     text.replace('|', "\\|")
 }

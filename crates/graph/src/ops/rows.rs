@@ -15,6 +15,7 @@ pub(super) const EMBED: Operation = Operation {
     kernels: RequiredKernels::PerWeight(|_| OpKind::Embed, &[]),
     shape_rule: ShapeRule::Gives,
     cost: |at| {
+        // Only the rows of the step's tokens are read, not the whole table.
         let row: f64 = at.weights.iter().map(|w| w.row_bytes).sum();
         NodeCost { weight_bytes: row * at.rows, ..NodeCost::default() }
     },
@@ -34,7 +35,7 @@ pub(super) const SPLIT: Operation = Operation {
     inputs: &[X],
     outputs: Outputs::PerPart(Port::f32("part", "rows × part").with_note("a view of a range of each head")),
     is_view: true,
-    // The parts are next to one another, and together the whole.
+    // The parts are adjacent and together cover the whole row.
     check: |node| {
         let whole = node.inputs[0].clone();
         let mut at = 0;

@@ -1,35 +1,35 @@
-//! The shapes of one node, as an operation checks them.
+//! The shapes of one node, for the checks of operations.
 
 use super::{Epilogue, RowCount};
 
-/// A rule on shapes, by what is wrong where it is broken.
+/// A rule on shapes, named after the error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ShapeRule {
     /// A matmul reads rows of another width than its weight takes.
     Takes,
-    /// A matmul makes rows of another width than its weight gives.
+    /// A matmul produces rows of another width than its weight gives.
     Gives,
     /// Operands that should have one shape have several.
     Kept,
     /// A norm's weight has another width than its input.
     Norm,
-    /// A head, latent, query or value has not the width of the config.
+    /// A head, latent, query or value has another width than the config.
     Attention,
     /// Router, routing and experts disagree on counts.
     Experts,
 }
 
-/// A value that a node reads or makes.
+/// A value that a node reads or produces.
 #[derive(Clone, Debug)]
 pub struct ValueShape {
     /// Its name, as findings show it.
     pub name: String,
     pub rows: RowCount,
-    /// Heads of a row.
+    /// Heads per row.
     pub heads: usize,
     /// Elements per head.
     pub width: usize,
-    /// If it is a view of the node's first input: its first element, from the start of each head.
+    /// First element within each head, if it is a view of the node's first input.
     pub offset: Option<usize>,
 }
 
@@ -49,38 +49,38 @@ pub struct WeightShape<'a> {
 }
 
 impl WeightShape<'_> {
-    /// Elements that it takes: the innermost dimension.
+    /// Inputs: the innermost dimension.
     pub fn inputs(&self) -> usize {
         self.shape.last().copied().unwrap_or(0)
     }
 
-    /// Elements that it gives: the second dimension from the inside, 1 for a vector.
+    /// Outputs: the second dimension from the inside, 1 for a vector.
     pub fn outputs(&self) -> usize {
         if self.shape.len() < 2 { 1 } else { self.shape[self.shape.len() - 2] }
     }
 }
 
-/// What is wrong with a node.
+/// A wrong shape of a node.
 #[derive(Debug)]
 pub struct ShapeProblem {
     /// The rule that is broken.
     pub rule: ShapeRule,
     /// The port, slot or value.
     pub at: Option<String>,
-    /// What is wrong.
+    /// The problem.
     pub text: String,
 }
 
-/// The shapes of one node, and what has been found wrong with them.
+/// The shapes of one node, and the problems found.
 #[derive(Debug)]
 pub struct NodeShapes<'a> {
-    /// Inputs, a residual that is added to included.
+    /// Inputs, including a residual that the node adds to.
     pub inputs: Vec<ValueShape>,
     pub outputs: Vec<ValueShape>,
     pub weights: Vec<WeightShape<'a>>,
-    /// What happens to the results.
+    /// Epilogue of the node.
     pub epilogue: Epilogue,
-    /// What was found.
+    /// Problems found.
     pub problems: Vec<ShapeProblem>,
 }
 

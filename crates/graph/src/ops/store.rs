@@ -1,4 +1,4 @@
-//! Keys, values and latents into the KV cache.
+//! Stores of keys, values and latents to the KV cache.
 
 use super::operation::*;
 use super::port::*;
@@ -13,6 +13,7 @@ pub(super) const LATENT_STORE: Operation = Operation {
     outputs: Outputs::Ports(&[]),
     kv: KvUse { stores: true, layers: &[KvLayerKind::Latent], row: LATENT_ROW, ..KvUse::NONE },
     kernels: RequiredKernels::Own(OpKind::LatentStore),
+    // Each thread stores whole rows, so a folded norm is computed once per row.
     folds: Folds { norm: NormFold::OwnRows, rope: true, ..Folds::NONE },
     shape_rule: ShapeRule::Attention,
     cost: |at| NodeCost { cache_bytes: at.rows * at.kv_row_bytes, ..NodeCost::default() },
@@ -41,7 +42,8 @@ pub(super) const EXPANDED_STORE: Operation = Operation {
         row: "heads · (nope + rope + v) elements per row",
         ..KvUse::NONE
     },
-    // keys are expanded across the rows of k_b, whose rows are elements of the latent
+    // `k_b` is stored transposed (its rows are elements of the latent), so expanding keys needs
+    // products across its rows.
     kernels: RequiredKernels::PerWeight(
         |slot| if slot == "k_b" { OpKind::LinearT } else { OpKind::Linear },
         &[],

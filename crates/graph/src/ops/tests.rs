@@ -58,7 +58,7 @@ fn every_kind_of_kernel_is_required_by_an_operation() {
         match op.spec().kernels {
             RequiredKernels::None => {}
             RequiredKernels::Own(kind) => {
-                // a bias is a sum like others
+                // `bias` adds a vector and shares `add`'s kernels.
                 assert_eq!(kind.name(), if op.word() == "bias" { "add" } else { op.word() });
                 required.insert(kind);
             }

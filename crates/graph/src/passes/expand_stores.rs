@@ -1,12 +1,13 @@
-//! Expansion of stores: keys and values become values of their own before they are stored.
+//! Expansion of stores: makes the keys and values that a store computes values of the IR.
 
 use super::remove;
 use crate::config::AttentionShape;
 use crate::ir::{Ir, Node, Op, RowCount, Value, ValueId, ValueStorage};
 use latent_types::ValueType;
 
-/// Replaces every `expanded_store` by `kv_lora_decompress`, `partial_rope_concat` and `key_value_store`, for targets that compute every
-/// operation from its definition. Others have one kernel for the three, which needs no buffers between.
+/// Replaces every `expanded_store` by `kv_lora_decompress`, `partial_rope_concat` and
+/// `key_value_store`, for targets that compute every operation from its definition. Other targets
+/// have one kernel for the three and need no buffers in between.
 pub fn expand_stores(mut ir: Ir, shape: &AttentionShape) -> Ir {
     while let Some(at) = ir.nodes.iter().position(|node| node.op == Op::ExpandedStore) {
         let store = remove(&mut ir, at);
@@ -27,6 +28,7 @@ pub fn expand_stores(mut ir: Ir, shape: &AttentionShape) -> Ir {
             |op, inputs, outputs| Node { path: store.path, ..Node::new(op, store.layer, inputs, outputs) };
         let mut decompress = node(Op::KvLoraDecompress, vec![store.inputs[0]], vec![k_nope, v]);
         decompress.weights.clone_from(&store.weights);
+        // A model without a rope part has no `k_rope`.
         let parts = [k_nope].into_iter().chain(store.input_at("k_rope")).collect();
         let concat = node(Op::PartialRopeConcat, parts, vec![key]);
         let mut stored = node(Op::KeyValueStore, vec![key, v], Vec::new());
@@ -65,7 +67,7 @@ mod tests {
         assert!(!words.contains(&"expanded_store"));
         let (circuit, span) = (Circuit::named("deepseek2").unwrap(), ModelSpan::backbone(&config));
         assert_eq!(audit::ir(&ir, circuit, &span, &config), []);
-        // a key that is joined without its rotation is found
+        // A key that is joined without its rotation is found.
         let mut broken = ir.clone();
         let rotation = broken
             .nodes

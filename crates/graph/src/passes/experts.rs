@@ -1,15 +1,17 @@
-//! Grouping of experts: the sum over a row's experts becomes two operations over rows sorted by expert.
+//! Grouping of experts: the sum over a row's experts becomes two operations over rows that are
+//! sorted by expert.
 
 use crate::ir::{Ir, Node, Op, RowCount, Value, ValueStorage};
 use crate::ops::adapted_slot;
 use latent_types::ValueType;
 
-/// Lowers every `expert_mlp` into gate·up and down, with the activations of each (row, expert) between.
+/// Lowers every `expert_mlp` into gate·up and down, with the activations of each (row, expert) pair
+/// between them.
 pub fn group_experts(mut ir: Ir) -> Ir {
     while let Some(at) = ir.nodes.iter().position(|node| node.op == Op::ExpertMlp) {
         let expert = ir.nodes.remove(at);
         let (x, topk_ids, topk_weights) = (expert.inputs[0], expert.inputs[1], expert.inputs[2]);
-        // with the matrices of its adapters
+        // Adapter matrices go with the weight that they change.
         let is_down = |slot: &str| adapted_slot(slot).unwrap_or(slot) == "expert_down";
         let (down, gate_up): (Vec<_>, Vec<_>) =
             expert.weights.into_iter().partition(|(slot, _)| is_down(slot));
@@ -18,6 +20,8 @@ pub fn group_experts(mut ir: Ir) -> Ir {
             name: "expert_activated".into(),
             layer: expert.layer,
             dtype: ValueType::F32,
+            // One row per selected expert of each row, sorted by expert so that each weight is read
+            // once.
             rows: RowCount::Times(ir.value(topk_ids).width),
             heads: 1,
             width,

@@ -1,15 +1,15 @@
-//! KV splits (flash decoding): attention that a step's workers share leaves partial results, and its reader combines them.
+//! KV splits (flash decoding): attention stores partial results, and its reader combines them.
 
 use crate::ir::{Epilogue, Ir, RowCount, Value, ValueStorage};
 use crate::ops::{PARTIALS, SOFTMAX_STATE, SplitFold};
 use crate::target::KvSplits;
 use latent_types::ValueType;
 
-/// Gives every attention in latent space a second output for the partial results of its KV splits, and its reader the same as another
-/// input. Which steps use them is decided by their rows: those with at most as many as the value has. Elsewhere the mix itself is stored,
-/// with the same sums in the same order.
+/// Gives every attention in latent space a second output for the partial results of its KV splits,
+/// and its readers the same value as another input. A step uses splits if it has at most as many
+/// rows as that value. Other steps store the result directly, with the same sums in the same order.
 ///
-/// Readers combine the partial results, each worker for the heads that it needs, so no barrier
+/// Readers combine the partial results, each worker for the heads that it needs, so that no barrier
 /// is needed in between.
 pub fn share_kv_splits(mut ir: Ir, splits: KvSplits, workers: usize) -> Ir {
     for at in 0..ir.nodes.len() {
@@ -20,8 +20,10 @@ pub fn share_kv_splits(mut ir: Ir, splits: KvSplits, workers: usize) -> Ir {
         let combines = |&n: &usize| ir.nodes[n].op.spec().folds.kv_splits == SplitFold::Combines;
         let readers = ir.readers(mix);
         let of = ir.value(mix).clone();
+        // 0 rows: one row already has enough groups of heads for all workers.
         let rows = splits.rows(of.heads, workers);
-        // every reader must find the mix in its place, whether it was split or not
+        // A reader that cannot combine needs the result in its own buffer, whether it was split or
+        // not.
         if rows == 0 || !readers.iter().all(combines) {
             continue;
         }

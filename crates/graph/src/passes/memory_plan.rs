@@ -1,21 +1,21 @@
-//! The memory plan: values that are never alive at the same time share memory.
+//! The memory plan: values that are not alive at the same time share memory.
 
 use crate::ir::{Ir, ValueStorage};
 use serde::Serialize;
 
-/// Where a plan's arena stores each value that has a buffer of its own.
+/// Positions in a plan's arena of the values that have their own buffer.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Arena {
     /// Size in bytes.
     pub bytes: usize,
-    /// Offset of each value in bytes; none for values that are stored elsewhere.
+    /// Offset of each value in bytes; `None` for values that are stored elsewhere.
     pub offsets: Vec<Option<usize>>,
 }
 
-/// Buffers begin at multiples of this many bytes: a cache line.
+/// Alignment of buffers in bytes: a cache line.
 const ALIGN: usize = 64;
 
-/// A buffer's size, and the phases in which it is alive, both ends included.
+/// The size of a buffer, and the first and last phase in which it is alive (inclusive).
 pub struct BufferLifetime {
     /// Index of the value in [`Ir::values`].
     pub value: usize,
@@ -29,9 +29,10 @@ pub struct BufferLifetime {
 
 /// Places the buffers of `ir`, whose nodes run in `phases`, for at most `rows` rows.
 ///
-/// Greedy: larger buffers first, each at the lowest offset that no buffer alive at the same time occupies.
+/// Greedy by size: larger buffers first, each at the lowest offset that is free for its lifetime.
 pub fn plan_memory(ir: &Ir, phases: &[usize], rows: usize) -> Arena {
     let mut lives = lifetimes(ir, phases, rows);
+    // The index as a second key makes the plan reproducible for buffers of equal size.
     lives.sort_by_key(|life| (std::cmp::Reverse(life.bytes), life.value));
     let mut arena = Arena { bytes: 0, offsets: vec![None; ir.values.len()] };
     let mut placed: Vec<(usize, &BufferLifetime)> = Vec::new();
@@ -43,6 +44,7 @@ pub fn plan_memory(ir: &Ir, phases: &[usize], rows: usize) -> Arena {
             .collect();
         neighbours.sort_unstable();
         let mut at = 0usize;
+        // First fit: neighbours are sorted by offset, and `at` is the end of those passed so far.
         for (start, end) in neighbours {
             if at.saturating_add(life.bytes) <= start {
                 break;
@@ -61,6 +63,8 @@ pub fn lifetimes(ir: &Ir, phases: &[usize], rows: usize) -> Vec<BufferLifetime> 
     let mut spans: Vec<Option<(usize, usize)>> = vec![None; ir.values.len()];
     for (node, &phase) in ir.nodes.iter().zip(phases) {
         for id in node.inputs.iter().chain(&node.outputs) {
+            // A view keeps its root alive. Lifetimes are phases and not nodes, because the nodes of
+            // one phase run concurrently.
             let span = spans[ir.root(*id).0].get_or_insert((phase, phase));
             *span = (span.0.min(phase), span.1.max(phase));
         }
@@ -68,13 +72,15 @@ pub fn lifetimes(ir: &Ir, phases: &[usize], rows: usize) -> Vec<BufferLifetime> 
     let last_phase = phases.iter().copied().max().unwrap_or(0);
     for (_, id) in &ir.outputs {
         if let Some(span) = &mut spans[ir.root(*id).0] {
+            // The engine reads results after the last phase.
             span.1 = last_phase;
         }
     }
     let own = |(value, span): (usize, Option<(usize, usize)>)| {
         let (first, last) = span?;
         let v = &ir.values[value];
-        // sizes that no memory holds become the largest number: who loads the plan compares it with free memory
+        // Saturating: a size that no memory holds becomes the largest number. The loader compares
+        // it with free memory and reports the error.
         let bytes = v.rows.of(rows).saturating_mul(v.row_width()).saturating_mul(v.dtype.bytes());
         let bytes = bytes.checked_next_multiple_of(ALIGN).unwrap_or(usize::MAX);
         (v.storage == ValueStorage::Own).then_some(BufferLifetime { value, bytes, first, last })
@@ -119,7 +125,7 @@ mod tests {
             }
         }
         assert!(arena.bytes < total);
-        // rows that no memory has room for
+        // More rows than any memory holds.
         assert_eq!(plan_memory(&ir, &phases, usize::MAX).bytes, usize::MAX);
     }
 }

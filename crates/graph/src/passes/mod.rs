@@ -1,5 +1,5 @@
-//! Passes: small pure functions IR → IR, each with a name and a snapshot test; `schedule` and `plan_memory` make a plan of the
-//! last IR.
+//! Passes: small pure functions IR → IR, each with a name and a snapshot test. `schedule` and
+//! `plan_memory` turn the last IR into a plan.
 
 mod collectives;
 mod epilogues;
@@ -41,7 +41,8 @@ pub use split_kv_b::split_kv_b;
 use crate::ir::{Ir, Node, ValueId};
 use std::ops::Range;
 
-/// How many rows a plan is made for. A plan also runs steps with fewer rows than its bucket has.
+/// The number of rows that a plan is made for. A plan also runs steps with fewer rows than its
+/// bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum BatchBucket {
@@ -57,7 +58,7 @@ impl BatchBucket {
     /// Smallest first.
     pub const ALL: [BatchBucket; 3] = [BatchBucket::Decode, BatchBucket::SmallBatch, BatchBucket::Prefill];
 
-    /// Most rows of [`BatchBucket::SmallBatch`].
+    /// Maximum rows of [`BatchBucket::SmallBatch`].
     pub const SMALL_BATCH: usize = 16;
 
     /// The bucket of a step with `rows` rows.
@@ -69,7 +70,7 @@ impl BatchBucket {
         }
     }
 
-    /// What its steps do, for display.
+    /// What its steps do, as a word for display.
     pub fn purpose(self) -> &'static str {
         match self {
             BatchBucket::Decode => "decode",
@@ -78,7 +79,7 @@ impl BatchBucket {
         }
     }
 
-    /// The fewest rows of a step in this bucket.
+    /// Minimum rows of a step in this bucket. Kernels with a higher minimum are not selected.
     pub fn min_rows(self) -> usize {
         match self {
             BatchBucket::Decode => 1,
@@ -87,7 +88,7 @@ impl BatchBucket {
         }
     }
 
-    /// The most rows that its plan takes, if no step has more than `max_batch_tokens`.
+    /// Maximum rows of its plan, if no step has more than `max_batch_tokens`.
     pub fn max_rows(self, max_batch_tokens: usize) -> usize {
         match self {
             BatchBucket::Decode => 1,
@@ -97,19 +98,21 @@ impl BatchBucket {
     }
 }
 
-/// Whether one of these nodes overwrites memory of `value`, as an in-place sum does. Splits only make views.
+/// Whether one of these nodes overwrites memory of `value`, as in-place sums do. Splits only create
+/// views.
 fn overwritten(ir: &Ir, value: ValueId, mut nodes: Range<usize>) -> bool {
     let (root, place) = ir.place(value);
     nodes.any(|n| {
         let over = |id: &ValueId| {
             let (of, other) = ir.place(*id);
+            // Half-open ranges within a head.
             of == root && other.start < place.end && place.start < other.end
         };
         !ir.nodes[n].op.spec().is_view && ir.nodes[n].outputs.iter().any(over)
     })
 }
 
-/// The node at `index`, taken out of the list.
+/// Removes and returns the node at `index`.
 fn remove(ir: &mut Ir, index: usize) -> Node {
     ir.nodes.remove(index)
 }

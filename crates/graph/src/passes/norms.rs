@@ -1,16 +1,17 @@
-//! Folds RMSNorm into the prologue of its readers.
+//! Folds RMSNorm into the prologues of its readers.
 
 use super::{BatchBucket, overwritten, remove};
 use crate::ir::{Ir, Op};
 use crate::ops::NormFold;
 
-/// A normalized value that only matmuls and cache stores read is not stored: each reader normalizes its input itself. A matmul
-/// repeats the norm in every thread, which does not pay in prefill; there only cache stores, which own their rows, do it. The norm
-/// stays where its input is overwritten before the last reader, as the residual stream is by a sum.
+/// A normalized value that only matmuls and cache stores read is not stored: each reader normalizes
+/// its own input. In a matmul every thread repeats the norm, which does not pay in prefill; there
+/// only cache stores fold it, because each of their threads owns its rows. The norm stays if its
+/// input is overwritten before the last reader, as residual sums do.
 pub fn fold_norms(mut ir: Ir, bucket: BatchBucket) -> Ir {
     let mut at = 0;
     while at < ir.nodes.len() {
-        if ir.nodes[at].op == Op::RmsNorm && folds(&ir, at, bucket) {
+        if ir.nodes[at].op == Op::RmsNorm && is_foldable(&ir, at, bucket) {
             let norm = remove(&mut ir, at);
             for node in &mut ir.nodes {
                 if node.inputs.first() == norm.outputs.first() {
@@ -25,21 +26,25 @@ pub fn fold_norms(mut ir: Ir, bucket: BatchBucket) -> Ir {
     ir
 }
 
-fn folds(ir: &Ir, at: usize, bucket: BatchBucket) -> bool {
+fn is_foldable(ir: &Ir, at: usize, bucket: BatchBucket) -> bool {
     let value = ir.nodes[at].outputs[0];
     let source = ir.nodes[at].inputs[0];
     let readers = ir.readers(value);
+    // Results of a span must exist as values.
     let is_output = ir.outputs.iter().any(|(_, id)| *id == value);
     !readers.is_empty()
         && !is_output
         && readers.iter().all(|&n| {
             let node = &ir.nodes[n];
+            // A prologue normalizes the first input only. A node that also reads the value
+            // elsewhere would get it raw.
             let reads_first = node.inputs[0] == value && !node.inputs[1..].contains(&value);
             let pays = match node.op.spec().folds.norm {
                 NormFold::No => false,
                 NormFold::OwnRows => true,
                 NormFold::EachThread => bucket != BatchBucket::Prefill,
             };
+            // One prologue norm per node.
             reads_first && node.prologue.norm.is_none() && !overwritten(ir, source, at + 1..n) && pays
         })
 }
@@ -82,22 +87,22 @@ mod tests {
     /// Folded by all passes, and found whole by the audit.
     fn folded(circuit: &Circuit) -> Ir {
         let mut config = config();
-        // as wide as the residual stream, so that the output projection may read either
+        // As wide as the residual stream, so that the output projection may read either.
         config.attention.v = config.hidden_size / config.attention.heads;
         let ir = fold_norms(lowered_of(circuit, &config), BatchBucket::Decode);
         let ir = fold_epilogues(fold_ropes(ir));
         let found = audit::ir(&ir, circuit, &ModelSpan::backbone(&config), &config);
-        // the norms that nothing reads any more are the circuit's own fault
+        // Norms that nothing reads any more are left by the changed circuit.
         let wrong: Vec<_> = found.iter().filter(|f| f.code != Code::A15).collect();
         assert!(wrong.is_empty(), "{wrong:?}");
         ir
     }
 
     #[test]
-    fn norms_of_the_residual_stream_are_folded_where_it_still_is_what_it_was() {
-        // q_a with kv_a, and gate with up
+    fn norms_fold_only_if_their_input_is_not_overwritten() {
+        // q_a with kv_a, and gate with up.
         assert_eq!(norms(&folded(Circuit::named("deepseek2").unwrap())), (0, 2));
-        // gate and up read what attention reads, after attention has been added to it
+        // Gate and up read what attention reads, after attention has been added to it.
         let late = changed(|blocks| {
             let mlp = place(&blocks["dense"], "op", "mlp");
             blocks["dense"]["ops"][mlp]["in"] = json!(["x"]);
@@ -109,7 +114,7 @@ mod tests {
 
     #[test]
     fn a_product_does_not_add_to_what_it_reads() {
-        // attention's output projection reads a norm of the residual stream that its result is added to
+        // The output projection reads a norm of the residual stream that its result is added to.
         let circuit = changed(|blocks| {
             let out = place(&blocks["mla"], "out", "attn_delta");
             let ops = blocks["mla"]["ops"].as_array_mut().unwrap();

@@ -1,4 +1,4 @@
-//! The pipeline: the passes by name, in the order in which a plan is made.
+//! The pipeline: the passes by name, in the order in which they make a plan.
 
 use super::{
     BatchBucket, BindOptions, CacheForm, MlaChoice, Precision, expand_stores, fold_epilogues, fold_norms,
@@ -10,16 +10,16 @@ use crate::error::GraphError;
 use crate::ir::Ir;
 use crate::target::BackendTarget;
 
-/// What passes know besides the IR.
+/// The input of passes in addition to the IR.
 #[derive(Clone, Copy)]
 pub struct PassInput<'a> {
     /// The sizes of the attention.
     pub attention: &'a AttentionShape,
-    /// What this rank has of the model, where several share it.
+    /// This rank's part of the model, if several ranks share it.
     pub part: Option<&'a RankPart>,
-    /// What the plan is made for: the kernels to select from, and which passes pay.
+    /// The backend: its kernels, and the passes that pay on it.
     pub target: &'a BackendTarget,
-    /// Which attention paths of MLA are made.
+    /// The attention paths of MLA.
     pub mla: MlaChoice,
     /// What the KV cache stores.
     pub form: CacheForm,
@@ -32,7 +32,7 @@ pub struct PassInput<'a> {
 /// A pass with its name.
 #[derive(Clone, Copy)]
 pub struct Pass {
-    /// Its name: the function's.
+    /// Its name, which is the function's.
     pub name: &'static str,
     wanted: fn(&BackendTarget) -> bool,
     run: fn(Ir, &PassInput<'_>) -> Result<Ir, GraphError>,
@@ -44,7 +44,7 @@ impl Pass {
         (self.wanted)(target) && !target.without.contains(&self.name)
     }
 
-    /// Runs the pass, where the target wants it; gives the IR back unchanged elsewhere.
+    /// Runs the pass if the target wants it; otherwise returns the IR unchanged.
     ///
     /// # Errors
     /// An operation without a kernel, or an IR that the pass does not expect.
@@ -53,11 +53,16 @@ impl Pass {
     }
 }
 
+// The order matters. Collectives come first, because they match sums and `expert_mlp` nodes, which
+// later passes replace. `lower_mla` produces the attention nodes that the others rewrite. Norms
+// fold into fused projections. Sums fold into matmuls that have their activation already, and
+// `select_kernels` needs the final nodes.
 const PIPELINE: &[Pass] = &[
     Pass {
         name: "insert_collectives",
         wanted: |_| true,
         run: |ir, input| match input.part {
+            // On one host there is nothing to exchange.
             Some(part) => Ok(insert_collectives(ir, part)),
             None => Ok(ir),
         },
@@ -77,6 +82,7 @@ const PIPELINE: &[Pass] = &[
         wanted: |target| target.kernels.is_some(),
         run: |ir, input| match input.bind.precision {
             Precision::Default => Ok(split_kv_b(ir, input.attention)),
+            // Exact precision reads weights as stored, so it derives none.
             Precision::Exact => Ok(ir),
         },
     },
@@ -94,7 +100,7 @@ const PIPELINE: &[Pass] = &[
         name: "fold_norms",
         wanted: |target| target.fusion.norms,
         run: |ir, input| {
-            // with many rows products are left alone
+            // The prefill bucket stands for "not into matmuls", whatever the plan's own bucket.
             let products = input.target.fusion.norms_in_products;
             Ok(fold_norms(ir, if products { input.bucket } else { BatchBucket::Prefill }))
         },
@@ -120,8 +126,8 @@ const PIPELINE: &[Pass] = &[
     },
 ];
 
-/// Passes that plans can do without: they change speed, and sums by their rounding at most. Without `schedule` each operation has a phase of its
-/// own.
+/// Passes that plans can omit. They change speed, and results by rounding at most. Without
+/// `schedule`, each operation has its own phase.
 pub const OPTIONAL: [&str; 7] = [
     "split_kv_b",
     "fuse_projections",
@@ -135,10 +141,11 @@ pub const OPTIONAL: [&str; 7] = [
 /// The optional pass of this name.
 ///
 /// # Errors
-/// The problem with a name that no optional pass has, and the names that can be given.
+/// For a name that no optional pass has, with the accepted names.
 pub fn optional(name: &str) -> Result<&'static str, String> {
     let found = OPTIONAL.into_iter().find(|pass| *pass == name);
     found.ok_or_else(|| {
+        // Tells a required pass from a misspelled name.
         let problem = match PIPELINE.iter().any(|pass| pass.name == name) {
             true => format!("no plan can be made without {name}"),
             false => format!("unknown pass {name:?}"),
@@ -152,7 +159,7 @@ pub fn pipeline() -> &'static [Pass] {
     PIPELINE
 }
 
-/// The IR after the pass of this name, from the IR that a circuit gives.
+/// The IR after the pass of this name, starting from the IR of a circuit.
 pub fn after(name: &str, mut ir: Ir, input: &PassInput<'_>) -> Result<Ir, GraphError> {
     let Some(last) = PIPELINE.iter().position(|pass| pass.name == name) else {
         let known = PIPELINE.iter().map(|pass| pass.name.to_owned()).collect();
@@ -164,7 +171,7 @@ pub fn after(name: &str, mut ir: Ir, input: &PassInput<'_>) -> Result<Ir, GraphE
     Ok(ir)
 }
 
-/// The IR as kernels are selected for it: after every pass but the last.
+/// The IR for which kernels are selected: after every pass but the last.
 pub(crate) fn lowered(mut ir: Ir, input: &PassInput<'_>) -> Result<Ir, GraphError> {
     for pass in &PIPELINE[..PIPELINE.len() - 1] {
         ir = pass.run(ir, input)?;
@@ -210,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn no_pass_of_a_name_is_an_error_that_lists_them() {
+    fn an_unknown_pass_is_an_error_that_lists_the_passes() {
         let error = input(|input| after("fuse", built(), input)).unwrap_err().to_string();
         assert!(error.contains("\"fuse\""), "{error}");
         for pass in pipeline() {

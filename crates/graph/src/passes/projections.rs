@@ -1,10 +1,10 @@
-//! Fusion of projections that share an input: q_a with kv_a, gate with up.
+//! Fusion of projections with a common input: q_a with kv_a, gate with up.
 
 use super::remove;
 use crate::ir::{Ir, Op};
 
-/// Linear maps of one layer that read the same value become one node with several weights. Gate and up of an MLP
-/// fuse with each other only, because their results are combined.
+/// Linear maps of one layer with the same input become one node with several weights. Gate and up
+/// of an MLP fuse only with each other, because an epilogue combines their results.
 pub fn fuse_projections(mut ir: Ir) -> Ir {
     let mut at = 0;
     while at < ir.nodes.len() {
@@ -28,7 +28,10 @@ pub fn fuse_projections(mut ir: Ir) -> Ir {
 fn fits(ir: &Ir, first: usize, second: usize) -> bool {
     let (a, b) = (&ir.nodes[first], &ir.nodes[second]);
     b.op == Op::Linear
+        // Only within one layer, because a node belongs to one.
         && (a.inputs == b.inputs && a.layer == b.layer && a.path == b.path)
+        // Gate and up have the same SiLU node. Projections without one have none, and fuse with
+        // each other.
         && activation_of(ir, first) == activation_of(ir, second)
 }
 

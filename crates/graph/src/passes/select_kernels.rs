@@ -1,4 +1,4 @@
-//! Kernel selection: exactly one kernel for each weight or operation of a node.
+//! Kernel selection: exactly one kernel per weight or operation of a node.
 
 use super::BatchBucket;
 use crate::error::GraphError;
@@ -10,11 +10,11 @@ use latent_types::{ActivationType, CacheType, KernelContract, OpKind, TensorType
 use std::fmt;
 use std::str::FromStr;
 
-/// How exact the arithmetic is.
+/// Precision of the arithmetic.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Precision {
-    /// Everything in f32 from decoded weights: the oracle.
+    /// f32 arithmetic over decoded weights, the reference for tests and `compare`.
     Exact,
     /// 8-bit activations with quantized weights, f32 with all others.
     #[default]
@@ -49,10 +49,10 @@ impl FromStr for Precision {
     }
 }
 
-/// What `select_kernels` may choose from.
+/// Limits on the kernels that `select_kernels` may choose.
 #[derive(Clone, Copy, Debug)]
 pub struct BindOptions {
-    /// How exact the arithmetic is.
+    /// Precision of the arithmetic.
     pub precision: Precision,
     /// The highest ISA level allowed.
     pub tier: Tier,
@@ -60,7 +60,7 @@ pub struct BindOptions {
     pub cache: CacheType,
 }
 
-/// Measured times, and the product that they are looked up for.
+/// Measured times, and the matmul shape that they are looked up for.
 #[derive(Clone, Copy, Debug)]
 pub struct MeasuredProduct<'t> {
     pub timings: &'t KernelTimings,
@@ -69,13 +69,14 @@ pub struct MeasuredProduct<'t> {
 
 /// Binds every node of `ir` to kernels of `target`, for steps of one batch bucket.
 ///
-/// Among the kernels that match at an allowed ISA level the highest level wins, or the fastest one where the target has measured times of
-/// the highest and another one that computes the same bits; a kernel for one weight format wins over one that
-/// reads any. An expert sees only some of a step's rows, so where its kernel has a minimum number of rows, a kernel for small
-/// batches is bound too.
+/// Of the kernels that match at an allowed ISA level, the highest level wins. If the target has
+/// measured times of that kernel and of another one with the same bits, the fastest wins. A kernel
+/// for one weight format wins over one that reads any. An expert sees only some of a step's rows,
+/// so if its kernel has a minimum number of rows, a kernel for small batches is bound too.
 ///
 /// # Errors
-/// [`GraphError::NoKernel`] and [`GraphError::AmbiguousKernel`], which say what was required and which kernels there are.
+/// [`GraphError::NoKernel`] and [`GraphError::AmbiguousKernel`], with the request and the
+/// candidates.
 pub fn select_kernels(
     mut ir: Ir,
     target: &BackendTarget,
@@ -86,6 +87,7 @@ pub fn select_kernels(
     for n in 0..ir.nodes.len() {
         let node = &ir.nodes[n];
         let bucket = binding_bucket(&node.op, bucket);
+        // Only experts: other nodes always get all rows of the step.
         let part = node.op.spec().kernel_rows == KernelRows::PartOfBucket;
         let kernels = required_kernels(&ir, node)
             .into_iter()
@@ -97,6 +99,8 @@ pub fn select_kernels(
                 };
                 let mut kernel = choose(bucket)?;
                 if part && table[kernel.index].min_rows > 1 {
+                    // At run time an expert gets between zero and all rows of the step. A decode
+                    // kernel has no minimum, so it serves any smaller count.
                     kernel.small_batch = Some(Box::new(choose(BatchBucket::Decode)?));
                 }
                 Ok(kernel)
@@ -107,8 +111,9 @@ pub fn select_kernels(
     Ok(ir)
 }
 
-/// The batch bucket that a node's kernels are selected for. Per-head projections work on the rows of one sequence, of which any step
-/// may have few; attention over expanded keys multiplies all cached rows, so its kernels suit the step's bucket.
+/// The batch bucket for which a node's kernels are selected. Per-head projections work on the rows
+/// of one sequence, and any step may have few of them. Attention over expanded keys multiplies all
+/// cached rows, so its kernels suit the step's bucket.
 pub fn binding_bucket(op: &Op, bucket: BatchBucket) -> BatchBucket {
     match op.spec().kernel_rows {
         KernelRows::Any => BatchBucket::Decode,
@@ -116,7 +121,8 @@ pub fn binding_bucket(op: &Op, bucket: BatchBucket) -> BatchBucket {
     }
 }
 
-/// The measured times of `target` and the product that weight `w` of a node takes part in; none without times, and for other operations.
+/// The measured times of `target` and the shape in which weight `w` of a node takes part. `None`
+/// without times, and for operations other than matmuls.
 pub fn measured_product<'t>(
     ir: &Ir,
     (node, w): (&Node, usize),
@@ -125,13 +131,16 @@ pub fn measured_product<'t>(
     bucket: BatchBucket,
 ) -> Option<MeasuredProduct<'t>> {
     let (timings, (_, id)) = (target.tuned.as_deref()?, node.weights.get(w)?);
+    // Experts have three dimensions; the last two are those of one matmul.
     let [.., first, last] = ir.weight(*id).shape[..] else { return None };
     let (inputs, outputs) = match op {
         OpKind::Linear => (last, first),
+        // A product across rows takes the weight's rows as inputs.
         OpKind::LinearT => (first, last),
         _ => return None,
     };
-    // an expert's share of a step is small
+    // Representative row counts within each bucket. An expert gets a small share of a step's rows,
+    // so it is looked up with fewer.
     let part = node.op.spec().kernel_rows == KernelRows::PartOfBucket;
     let rows = match bucket {
         BatchBucket::Decode => 1,
@@ -153,7 +162,7 @@ pub fn measured_product<'t>(
     Some(MeasuredProduct { timings, shape: ProductShape { rows, inputs, outputs } })
 }
 
-/// The kernels that a node requires: one for each of its weights, or one for itself.
+/// The kernels that a node requires: one per weight, or one for itself.
 pub fn required_kernels(ir: &Ir, node: &Node) -> Vec<(OpKind, Option<TensorType>)> {
     match node.op.spec().kernels {
         RequiredKernels::None => Vec::new(),
@@ -165,9 +174,10 @@ pub fn required_kernels(ir: &Ir, node: &Node) -> Vec<(OpKind, Option<TensorType>
     }
 }
 
-/// Chooses the activation type of a matmul. It depends only on weight format and precision, so that every ISA computes the same
-/// result; a prefill-only kernel may ask for its own type when the batch is large enough. Attention takes the type of the best
-/// kernel allowed, and prefers 16-bit floats to int8.
+/// Chooses the activation type of a matmul. It depends only on weight format and precision, so that
+/// every ISA computes the same result. A prefill-only kernel may ask for its own type if the batch
+/// is large enough. Attention takes the type of the best kernel allowed, and prefers 16-bit floats
+/// to int8.
 fn activation(
     table: &[KernelContract],
     op: OpKind,
@@ -177,6 +187,8 @@ fn activation(
 ) -> ActivationType {
     let precision = options.precision;
     let Some(ty) = ty else {
+        // Attention without weights: the type follows the cache, since a kernel for one cache type
+        // reads its rows unconverted.
         let rounded = |k: &&KernelContract| {
             k.op == op
                 && k.activation != ActivationType::F32
@@ -189,6 +201,8 @@ fn activation(
             .filter(|_| precision == Precision::Default)
             .map_or(ActivationType::F32, |k| k.activation);
     };
+    // Prefill kernels on AMX tiles multiply bf16, whatever the weight format. Only batches above
+    // `min_rows` use them, so decode has the same bits on every tier.
     let for_many = |k: &&KernelContract| {
         k.op == op
             && k.weight == Some(ty)
@@ -201,11 +215,14 @@ fn activation(
         return kernel.activation;
     }
     let wanted = wanted(ty, precision);
+    // Any tier counts, not only the allowed ones. Otherwise a lower ISA limit would change the
+    // activation type, and with it the result.
+    // A general kernel (`weight: None`) decodes rows to f32, so it does not count.
     let exists = table.iter().any(|k| k.op == op && k.weight == Some(ty) && k.activation == wanted);
     if exists { wanted } else { ActivationType::F32 }
 }
 
-/// The activation type that suits a weight format.
+/// The activation type that suits a weight format, whether or not a kernel for it exists.
 fn wanted(ty: TensorType, precision: Precision) -> ActivationType {
     match precision {
         Precision::Default if ty.is_quantized() => ActivationType::A8,
@@ -213,8 +230,9 @@ fn wanted(ty: TensorType, precision: Precision) -> ActivationType {
     }
 }
 
-/// How the weights of a format are laid out in memory, the same for every operation of a session: in tiles, if default precision has
-/// a matmul that reads them, else in rows as in the file.
+/// The memory layout of a weight format, the same for every operation of a session because a weight
+/// is packed once. Tiles if default precision has a matmul that reads them, otherwise rows as in
+/// the file.
 fn layout(table: &[KernelContract], ty: TensorType, precision: Precision) -> WeightLayout {
     let tiles = |k: &KernelContract| {
         k.op == OpKind::Linear
@@ -222,6 +240,7 @@ fn layout(table: &[KernelContract], ty: TensorType, precision: Precision) -> Wei
             && k.weight == Some(ty)
             && k.activation == wanted(ty, precision)
     };
+    // Exact precision reads the file as stored, without packing.
     if precision == Precision::Default && table.iter().any(tiles) {
         WeightLayout::Tiles
     } else {
@@ -229,18 +248,19 @@ fn layout(table: &[KernelContract], ty: TensorType, precision: Precision) -> Wei
     }
 }
 
-/// A kernel of a lower tier is chosen if its time is less than this part of the highest tier's. A smaller lead may be noise: medians of one kernel
-/// from the CPU's cache differ by 1 to 4 % between runs.
+/// A kernel of a lower tier is chosen if its time is below this fraction of the highest tier's.
+// A smaller lead may be noise: medians of one kernel from the CPU's cache differ by 1 to 4 %
+// between runs.
 const FASTER: f64 = 0.97;
 
-/// What is required of one kernel.
+/// The requirements of one kernel.
 #[derive(Debug)]
 pub struct KernelRequest<'a> {
     op: OpKind,
     ty: Option<TensorType>,
-    /// The type of the input that the kernel reads.
+    /// Type in which the kernel reads its input.
     pub activation: ActivationType,
-    /// None where the kernel takes dequantized rows, from any layout.
+    /// `None` if the kernel takes dequantized rows, from any layout.
     pub layout: Option<WeightLayout>,
     options: &'a BindOptions,
     bucket: BatchBucket,
@@ -258,14 +278,15 @@ enum Mismatch {
 }
 
 impl<'a> KernelRequest<'a> {
-    /// The request for `op` with weights of format `ty`: layout follows from format and precision, the input from the batch bucket too.
+    /// The request for `op` with weights of format `ty`. The layout follows from format and
+    /// precision, the input type from the batch bucket too.
     pub fn new(
         table: &[KernelContract],
         (op, ty): (OpKind, Option<TensorType>),
         options: &'a BindOptions,
         bucket: BatchBucket,
     ) -> KernelRequest<'a> {
-        // operations that dequantize rows first take them from any layout
+        // These operations dequantize rows first, from any layout.
         let decodes = matches!(op, OpKind::Embed | OpKind::ExpandKeys);
         let layout = ty.filter(|_| !decodes).map(|ty| layout(table, ty, options.precision));
         KernelRequest {
@@ -278,7 +299,7 @@ impl<'a> KernelRequest<'a> {
         }
     }
 
-    /// Why `kernel` does not match; `None` if it does.
+    /// The reason why `kernel` does not match; `None` if it does.
     pub fn refusal(&self, kernel: &KernelContract) -> Option<String> {
         Some(match self.mismatch(kernel)? {
             Mismatch::Op => format!("it does {}", kernel.op.name()),
@@ -291,7 +312,8 @@ impl<'a> KernelRequest<'a> {
         })
     }
 
-    /// The first field of `kernel` that differs. Without text: each node of a graph asks every kernel of the table.
+    /// The first field of `kernel` that differs. It builds no text, because every node compares all
+    /// kernels of the table.
     fn mismatch(&self, kernel: &KernelContract) -> Option<Mismatch> {
         if kernel.op != self.op {
             return Some(Mismatch::Op);
@@ -318,19 +340,21 @@ impl<'a> KernelRequest<'a> {
         self.mismatch(kernel).is_none()
     }
 
-    /// The index of the best kernel that matches, and the times that decided between it and others.
+    /// The index of the best kernel that matches, and the times that decided, if any.
     pub fn best(
         &self,
         table: &[KernelContract],
         measured: Option<MeasuredProduct<'_>>,
     ) -> Option<(usize, Option<String>)> {
+        // `max_by_key` returns the last maximum; `choose` has excluded ties.
         let matching = table.iter().enumerate().filter(|(_, k)| self.matches(k));
         let (highest, _) = matching.max_by_key(|(_, k)| rank(k))?;
         let fastest = measured.and_then(|measured| self.fastest(table, highest, measured));
         Some(fastest.map_or((highest, None), |(index, times)| (index, Some(times))))
     }
 
-    /// The fastest kernel that computes the bits of the highest one, and its times; none if they are not known.
+    /// The fastest kernel that computes the same bits as the highest one, and its times; `None` if
+    /// they are not known.
     fn fastest(
         &self,
         table: &[KernelContract],
@@ -338,7 +362,8 @@ impl<'a> KernelRequest<'a> {
         measured: MeasuredProduct<'_>,
     ) -> Option<(usize, String)> {
         let ty = self.ty?;
-        // sums of floats in tiles are rounded otherwise without fused multiply-add
+        // Float kernels over tiles sum with fused multiply-add on every tier but portable, which
+        // rounds twice and so gives other bits. Integer kernels agree on all tiers.
         let fused_only = self.layout == Some(WeightLayout::Tiles) && !ty.is_quantized();
         let rivals = table.iter().enumerate().filter(|(i, k)| {
             *i != highest
@@ -347,10 +372,11 @@ impl<'a> KernelRequest<'a> {
                 && !(fused_only && k.tier == Tier::Portable)
         });
         let mut rivals: Vec<usize> = rivals.map(|(i, _)| i).collect();
-        // of equal times the higher tier wins
+        // `min_by` returns the first minimum, so of equal times the higher tier wins.
         rivals.sort_by_key(|i| std::cmp::Reverse(table[*i].tier));
         rivals.insert(0, highest);
-        // times of other buckets say nothing about this one
+        // GEMV and GEMM kernels rank differently, so times of other buckets say nothing about this
+        // one.
         let bucket = BatchBucket::of(measured.shape.rows);
         let rows = bucket.min_rows()..=bucket.max_rows(usize::MAX);
         let names: Vec<&str> = rivals.iter().map(|i| table[*i].name).collect();
@@ -366,7 +392,8 @@ impl<'a> KernelRequest<'a> {
         Some((chosen, text + &format!(" at {}", found.shape)))
     }
 
-    /// Why the request is as it is, and why `bound` answers it: a sentence each for input, layout and ISA. `times` decided between kernels.
+    /// Explains the request and its answer: one sentence each for input, layout and ISA. `times` is
+    /// the text of the times that decided.
     pub fn why(&self, bound: &KernelContract, times: Option<&str>) -> Vec<String> {
         let mut why = Vec::new();
         if let Some(ty) = self.ty {
@@ -433,12 +460,14 @@ impl<'a> KernelRequest<'a> {
     }
 }
 
-/// The order of kernels that match: by ISA level, then kernels for one weight format, then for one cache type.
+/// The order of matching kernels: by ISA level, then kernels for one weight format before general
+/// ones, then kernels for one cache type.
 fn rank(k: &KernelContract) -> (Tier, bool, bool) {
     (k.tier, k.weight.is_some(), k.cache.is_some())
 }
 
-/// The kernel for one operation on one weight format, for steps of one batch bucket. Measured times choose between instruction sets.
+/// Chooses the kernel for one operation on one weight format, for steps of one batch bucket.
+/// Measured times decide between instruction sets.
 pub fn choose(
     table: &[KernelContract],
     (op, ty): (OpKind, Option<TensorType>),
@@ -450,7 +479,8 @@ pub fn choose(
     let best = table.iter().filter(|k| request.matches(k)).map(rank).max();
     let mut found = table.iter().enumerate().filter(|(_, k)| request.matches(k) && Some(rank(k)) == best);
     match (found.next(), found.next()) {
-        (None, _) => Err(GraphError::NoKernel { asked: request.describe(), there: there(table, op) }),
+        (None, _) => Err(GraphError::NoKernel { asked: request.describe(), there: candidates(table, op) }),
+        // Two kernels of one rank would make the choice depend on the order of the table.
         (Some((_, first)), Some((_, second))) => Err(GraphError::AmbiguousKernel {
             asked: request.describe(),
             first: first.name.to_owned(),
@@ -464,7 +494,7 @@ pub fn choose(
     }
 }
 
-fn there(table: &[KernelContract], op: OpKind) -> String {
+fn candidates(table: &[KernelContract], op: OpKind) -> String {
     let names: Vec<&str> = table.iter().filter(|k| k.op == op).map(|k| k.name).collect();
     if names.is_empty() {
         "there is none for this operation".into()
@@ -523,7 +553,7 @@ mod tests {
     }
 
     #[test]
-    fn kernels_for_many_rows_take_over_where_there_are_as_many() {
+    fn kernels_with_a_row_minimum_bind_in_larger_buckets() {
         let q4 = Some(TensorType::Q4_K);
         let tiles = |kernel: KernelContract| KernelContract { layout: WeightLayout::Tiles, ..kernel };
         let table = [
@@ -590,28 +620,28 @@ mod tests {
         let (name, why) = chosen(&lower, q4, Tier::Avx512, 1, 1500);
         let expected = "measured 41.2 µs, avx512_a8 47.0 µs, portable_a8 300.0 µs at m=1, k=1024, n=2048";
         assert_eq!((&*name, &*why), ("avx2_a8", expected));
-        // another shape is nearer, and equal times leave the highest tier
+        // Another shape is nearer, and equal times keep the highest tier.
         let (name, why) = chosen(&lower, q4, Tier::Avx512, 1, 6000);
         assert_eq!(
             (&*name, &*why),
             ("avx512_a8", "measured 100.0 µs, avx2_a8 100.0 µs at m=1, k=8192, n=2048")
         );
-        // within the noise of measurements
+        // A lead of 2 % is within the noise of measurements.
         let near = timings(&[("avx512_a8", q4, 1024, 47.0), ("avx2_a8", q4, 1024, 46.0)]);
         let (name, why) = chosen(&near, q4, Tier::Avx512, 1, 1024);
         assert_eq!(
             (&*name, &*why),
             ("avx512_a8", "measured 47.0 µs, avx2_a8 46.0 µs at m=1, k=1024, n=2048")
         );
-        // the limit holds, and nothing is known of other batches
+        // The ISA limit holds, and other buckets have no times.
         assert_eq!(chosen(&lower, q4, Tier::Portable, 1, 1024), ("portable_a8".into(), String::new()));
         assert_eq!(chosen(&lower, q4, Tier::Avx512, 512, 1024), ("avx512_a8".into(), String::new()));
-        // the highest tier is not given up for times that do not include it
+        // Times that do not include the highest tier do not replace it.
         let others = timings(&[("avx2_a8", q4, 1024, 1.0), ("portable_a8", q4, 1024, 2.0)]);
         assert_eq!(chosen(&others, q4, Tier::Avx512, 1, 1024), ("avx512_a8".into(), String::new()));
         let alone = timings(&[("avx512_a8", q4, 1024, 1.0)]);
         assert_eq!(chosen(&alone, q4, Tier::Avx512, 1, 1024), ("avx512_a8".into(), String::new()));
-        // the portable kernel of floats in tiles has other bits
+        // The portable kernel of floats in tiles gives other bits, so it is never a candidate.
         let floats = timings(&[
             ("avx512_bf16", bf16, 1024, 3.0),
             ("avx2_bf16", bf16, 1024, 2.0),
@@ -629,7 +659,7 @@ mod tests {
     }
 
     #[test]
-    fn none_and_a_tie_are_errors_that_name_the_kernels() {
+    fn missing_and_ambiguous_kernels_are_errors_that_name_the_kernels() {
         let q8 = Some(TensorType::Q8_0);
         let table = [
             contract(q8, ActivationType::F32, Tier::Avx2, "one"),

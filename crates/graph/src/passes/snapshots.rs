@@ -1,4 +1,4 @@
-//! Each pass on a small model, as text: what it changes can be read in the differences between the snapshots.
+//! Each pass on a small model, as text. The differences between snapshots show what a pass changes.
 
 use super::*;
 use crate::BackendTarget;
@@ -8,7 +8,7 @@ use crate::ir::ModelSpan;
 use latent_formats::{AttachedAdapter, AttachedPair};
 use latent_types::{ActivationType, CacheType, KernelContract, OpKind, TensorType, Tier, WeightLayout};
 
-/// One dense and one MoE layer, everything that the family has.
+/// A config with one dense and one MoE layer and every optional part of the family.
 pub(crate) fn config() -> ModelConfig {
     ModelConfig {
         circuit: "deepseek2".into(),
@@ -69,14 +69,16 @@ pub(crate) fn config() -> ModelConfig {
     }
 }
 
-/// The same with sparse attention: the first layer has an indexer, whose tokens the second one shares.
+/// The same with sparse attention. The first layer has an indexer, and the second one shares its
+/// selection.
 pub(crate) fn sparse() -> ModelConfig {
     let indexer = IndexerShape { heads: 4, width: 32, topk: 24, pairs: RopePairs::NeoX };
     let attention = AttentionShape { indexer: Some(indexer), ..config().attention };
     ModelConfig { attention, index_topk: Some(24), full_indexers: vec![true, false], ..config() }
 }
 
-/// Kimi-Linear and Ling-3.0 as files of this kind say them: a layer with a recurrent state, and one with latent attention.
+/// Kimi-Linear and Ling-3.0 as read from this kind of file: one layer with a recurrent state, one
+/// with latent attention.
 pub(crate) fn hybrids(naming: TensorNaming) -> [ModelConfig; 2] {
     let of = |circuit: &str, rank, lower_bound, attention, rope| {
         let rate = if naming == TensorNaming::Gguf { DecayRate::Plain } else { DecayRate::Log };
@@ -108,7 +110,7 @@ pub(crate) fn lowered_hybrid(config: &ModelConfig) -> Ir {
     group_experts(lower_mla(ir, MlaChoice::Auto, CacheForm::Latent, &config.attention).unwrap())
 }
 
-/// The layers of a circuit that need not be built in, with both attention paths, experts grouped.
+/// The layers of any circuit, with both attention paths and grouped experts.
 pub(crate) fn lowered_of(circuit: &Circuit, config: &ModelConfig) -> Ir {
     let tensors = DeclaredTensors::of(circuit, config, TensorNaming::Gguf, TensorType::BF16).unwrap();
     let ir = Ir::build_with(circuit, config, &ModelSpan::backbone(config), &tensors).unwrap();
@@ -142,7 +144,6 @@ pub(crate) fn lowered(mla: MlaChoice, form: CacheForm, combined: bool) -> Ir {
     group_experts(lower_mla(ir, mla, form, &config.attention).unwrap())
 }
 
-/// The plan of the layers before kernel selection, for tests of what a plan keeps.
 /// Declared tensors with an adapter of rank 8 for q_a, o and kv_b of layer 0.
 pub(crate) struct AdaptedTensors {
     base: DeclaredTensors,
@@ -217,7 +218,7 @@ fn built_from_the_circuit() {
     insta::assert_snapshot!(built(&ModelSpan::backbone(&config())).to_text(None));
 }
 
-/// The IR of one rank of these, from its first layer to its last.
+/// The IR of one rank of this partition.
 fn of_rank(partition: &str, rank: usize) -> (Ir, ModelConfig) {
     let whole = config();
     let partition: crate::Partition = partition.parse().unwrap();
@@ -254,9 +255,10 @@ fn the_audit_finds_nothing_in_the_ir_of_a_rank() {
             let sums = |ir: &Ir| ir.nodes.iter().filter(|node| node.op == crate::ir::Op::AllReduce).count();
             let expected = match partition {
                 "pipeline=2" => 0,
-                // experts and shared experts of the one MoE layer are added up together, and no dense block
+                // Experts and shared experts of the MoE layer are added up together, and no dense
+                // block
                 "experts=4" => 1,
-                // attention and feed-forward of each layer
+                // Attention and feed-forward of each layer.
                 _ => 2 * config.own_layers().len(),
             };
             assert_eq!(sums(&fused), expected, "{partition} rank {rank}");
@@ -321,7 +323,7 @@ fn epilogues_folded() {
 fn kv_splits_shared() {
     let splits = crate::target::KvSplits { most: 8, head_group: 16, groups_per_worker: 4, rows_together: 0 };
     insta::assert_snapshot!(share_kv_splits(folded(BatchBucket::Decode), splits, 2).to_text(None));
-    // too few workers to share the heads of one row
+    // Too few workers to share the heads of one row.
     let alone = crate::target::KvSplits { head_group: 1, groups_per_worker: 1, ..splits };
     let whole = folded(BatchBucket::Decode);
     assert_eq!(share_kv_splits(whole.clone(), alone, 4).to_text(None), whole.to_text(None));
@@ -336,7 +338,7 @@ fn phases_cut() {
     }
 }
 
-/// A portable kernel for everything, and for bf16 two more: an AVX2 matmul, and AMX tiles for prefill.
+/// Portable kernels for every operation. bf16 also has an AVX2 matmul, and AMX tiles for prefill.
 fn table() -> Vec<KernelContract> {
     let kernel = |op, weight, activation, tier, name| KernelContract {
         op,
@@ -408,7 +410,7 @@ fn kernels_selected_on_a_machine_with_amx() {
     }
 }
 
-/// A gate for each element, and no part of a head that all share: what nodes lack, and what they have more.
+/// Findings for missing and surplus nodes in a model with a gate per element and no shared key.
 #[test]
 fn gated_attention_without_rope() {
     let mut config = config();
@@ -446,7 +448,7 @@ fn a_dense_layer_has_eight_phases_and_a_moe_layer_nine() {
     for bucket in [BatchBucket::Decode, BatchBucket::SmallBatch] {
         assert_eq!((phases(0, bucket), phases(1, bucket)), (8, 9), "{bucket:?}");
     }
-    // norms, a choice of experts that all threads make together, and sums of experts apart
+    // Prefill keeps norms, routing and the experts' sums as separate phases.
     assert_eq!((phases(0, BatchBucket::Prefill), phases(1, BatchBucket::Prefill)), (11, 14));
 }
 

@@ -1,4 +1,5 @@
-//! Which known circuit is most similar to an unknown model: by keys and what they choose, by the names of tensors, and by their dimensions.
+//! Ranks known circuits by their similarity to an unknown model: keys and their values, names of
+//! tensors, and dimensions.
 
 use super::fill_missing;
 use crate::circuit::{Circuit, HF_PREFIXES, TensorNaming};
@@ -7,33 +8,35 @@ use latent_formats::Outline;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// How similar a model is to a known one.
+/// The similarity of a model to a known one.
 #[derive(Clone, Debug, Serialize)]
 pub struct Similarity {
     /// `general.architecture` or `model_type` of the known one.
     pub name: String,
     /// The circuit that runs it.
     pub circuit: String,
-    /// From 0 to 1: the mean of the shares below, as far as there is something to compare. 1 only where no difference was found.
+    /// From 0 to 1: the mean of those fractions below that can be compared. 1 means that no
+    /// difference was found.
     pub score: f64,
-    /// Keys of the known one that the model has, and how many there are.
+    /// Keys of the known one: how many the model has, and their total.
     pub keys: (usize, usize),
-    /// Those that it lacks.
+    /// Keys of the known one that the model lacks.
     pub keys_missing: Vec<String>,
-    /// Keys with a word or a flag that choose what is computed (activation, router, biases, kind of scaling) as the known one does, and how many
-    /// there are; values that cannot be read count too.
+    /// Keys with a word or a flag that select a computation (activation, router, biases, kind of
+    /// scaling): how many agree with the known one, and their total. Unreadable values count too.
     pub choices: (usize, usize),
-    /// Those that choose something else, each with its value.
+    /// Keys that select another computation, with their values.
     pub choices_other: Vec<String>,
-    /// Keys of the model that are read for the known one, and how many there are.
+    /// Keys of the model: how many are read for the known one, and their total.
     pub read: (usize, usize),
-    /// Weight slots of the circuit that the model's tensors fill, and how many there are.
+    /// Weight slots of the circuit: how many the model's tensors fill, and their total.
     pub slots: (usize, usize),
-    /// Kinds of tensors of the model that the circuit has a slot for, and how many there are.
+    /// Kinds of tensors of the model: how many have a slot in the circuit, and their total.
     pub tensors: (usize, usize),
-    /// Those that it has no slot for.
+    /// Kinds of tensors without a slot.
     pub tensors_unknown: Vec<String>,
-    /// Filled slots whose dimensions agree with the residual stream's width, and how many could be compared.
+    /// Filled slots: how many agree with the residual stream's width, and how many could be
+    /// compared.
     pub dimensions: (usize, usize),
 }
 
@@ -45,6 +48,7 @@ pub(super) fn rank(outline: &Outline, naming: TensorNaming, architecture: &str) 
         .iter()
         .filter_map(|profile| {
             let circuit = Circuit::named(profile.circuit).ok()?;
+            // The keys of a vision-language model's text part.
             let nested = matches!(keys.field("text_config"), Some(MetadataValue::Object(_)));
             let spelled = |key: &str| match naming {
                 TensorNaming::Gguf => format!("{architecture}.{key}"),
@@ -56,7 +60,7 @@ pub(super) fn rank(outline: &Outline, naming: TensorNaming, architecture: &str) 
                 profile.keys.iter().filter(lacks).map(|key| (*key).to_owned()).collect();
             let read = fill_missing::read_as(outline, naming, Some(profile.name));
             let other = other_choices(profile, &read, &|key| keys.field(&spelled(key)), &spelled);
-            // values out of range are compared too, though they choose nothing
+            // Values out of range are compared too, although they select nothing.
             let compared = read.choices + read.wrong.iter().filter(|(_, chooses)| !chooses).count();
             let mut similarity = Similarity {
                 name: profile.name.to_owned(),
@@ -77,14 +81,14 @@ pub(super) fn rank(outline: &Outline, naming: TensorNaming, architecture: &str) 
             Some(similarity)
         })
         .collect();
-    // equal scores: first the name with the longest common prefix, then the order of the profiles
+    // Equal scores: the longest common prefix of the names wins, then the order of the profiles.
     let common = |name: &str| name.bytes().zip(architecture.bytes()).take_while(|(a, b)| a == b).count();
     list.sort_by(|a, b| b.score.total_cmp(&a.score).then(common(&b.name).cmp(&common(&a.name))));
     list
 }
 
 impl Similarity {
-    /// Slots against tensors.
+    /// Compares slots with tensors.
     fn compare(&mut self, circuit: &Circuit, naming: TensorNaming, patterns: &BTreeMap<String, Vec<usize>>) {
         let embed =
             if naming == TensorNaming::Gguf { "token_embd.weight" } else { "model.embed_tokens.weight" };
@@ -103,7 +107,7 @@ impl Similarity {
             let name = if naming == TensorNaming::Gguf { &spec.gguf } else { &spec.hf };
             let Some(name) = name else { continue };
             known.push(name);
-            // of slots that stand for one another not all can be filled
+            // Conditional slots are alternatives, so not all of them can be filled.
             if !conditional {
                 self.slots.1 += 1;
                 self.slots.0 += usize::from(patterns.contains_key(name));
@@ -114,6 +118,8 @@ impl Similarity {
                 && at >= stacked
             {
                 self.dimensions.1 += 1;
+                // Only the residual stream's width: other dimensions differ between models of one
+                // circuit.
                 let agrees =
                     shape.len() + stacked == spec.shape.len() && shape.get(at - stacked) == Some(&hidden);
                 self.dimensions.0 += usize::from(agrees);
@@ -126,7 +132,7 @@ impl Similarity {
     }
 
     fn score(&mut self) {
-        // without tensors no slot is filled, which says nothing
+        // A config.json alone fills no slots, which means nothing.
         let slots = if self.tensors.1 > 0 { self.slots } else { (0, 0) };
         let shares = [self.keys, self.choices, self.read, slots, self.tensors, self.dimensions];
         let shares: Vec<f64> =
@@ -135,7 +141,8 @@ impl Similarity {
     }
 }
 
-/// Keys that choose another computation than the known model's: values that cannot be read, and words that its files do not have.
+/// Keys that select another computation than the known model's: unreadable values, and words that
+/// its files do not have.
 fn other_choices(
     profile: &ArchitectureProfile,
     read: &fill_missing::RecoveredConfig,
@@ -156,7 +163,8 @@ fn other_choices(
     other
 }
 
-/// Names of tensors with layer and expert indices taken out, each with the shape of its first.
+/// Names of tensors with `{layer}` and `{expert}` instead of indices, each with the shape of its
+/// first tensor.
 pub(super) fn patterns(outline: &Outline, naming: TensorNaming) -> BTreeMap<String, Vec<usize>> {
     let mut patterns = BTreeMap::new();
     for tensor in outline.tensors() {

@@ -1,4 +1,5 @@
-//! A draft of a circuit for an unknown architecture: the closest known one, with what is certain of it and what is open.
+//! Drafts a circuit for an unknown architecture: the closest known circuit, with notes on what is
+//! certain and what is open.
 
 use super::closest::{self, Similarity};
 use super::read;
@@ -7,8 +8,8 @@ use crate::error::{CircuitError, GraphError};
 use crate::tensors::naming_of;
 use latent_formats::Outline;
 
-/// The circuit of the most similar known model under the name of an unknown one. Its notes say for every weight slot, tensor and key whether it
-/// is certain, or what is left to be found out.
+/// The circuit of the most similar known model, renamed. Its notes say for every weight slot,
+/// tensor and key whether it is certain, or what is left to find out.
 pub fn draft_circuit(outline: &Outline) -> Result<Circuit, GraphError> {
     let naming = naming_of(outline.source());
     let (config, ranked) = read(outline, naming);
@@ -27,6 +28,7 @@ pub fn draft_circuit(outline: &Outline) -> Result<Circuit, GraphError> {
         TensorNaming::Gguf => (vec![name], Vec::new()),
         TensorNaming::HuggingFace => (Vec::new(), vec![name]),
     };
+    // The names in slots are resolved already; the scheme would replace them again.
     circuit.hf_names = None;
     let mut notes = vec![DraftNote::open(
         "blocks",
@@ -42,7 +44,7 @@ pub fn draft_circuit(outline: &Outline) -> Result<Circuit, GraphError> {
     Ok(circuit)
 }
 
-/// Weight slots against the file's tensors, and tensors without a slot.
+/// Notes on weight slots and the file's tensors.
 fn of_slots(circuit: &Circuit, outline: &Outline, naming: TensorNaming, notes: &mut Vec<DraftNote>) {
     let tensors = closest::patterns(outline, naming);
     if tensors.is_empty() {
@@ -75,9 +77,12 @@ fn of_slots(circuit: &Circuit, outline: &Outline, naming: TensorNaming, notes: &
                 continue;
             };
             let stacked = usize::from(name.contains("{expert}"));
+            // The number of dimensions, apart from those of size 1.
             let dimensions = spec.shape.len() == shape.len() + stacked
                 || shape.iter().filter(|n| **n != 1).count()
                     == spec.shape.len() - stacked.min(spec.shape.len());
+            // Only the residual stream's width is compared. Other sizes differ between models of
+            // one circuit.
             let width = spec.shape.iter().position(|size| size == "hidden").filter(|at| *at >= stacked);
             let agrees = match (width, hidden) {
                 (Some(at), Some(hidden)) => shape.get(at - stacked) == Some(&hidden),
@@ -97,7 +102,7 @@ fn of_slots(circuit: &Circuit, outline: &Outline, naming: TensorNaming, notes: &
     }
 }
 
-/// Keys that the known model has otherwise.
+/// Notes on keys that differ from the known model's.
 fn of_keys(best: &Similarity, unread: &[String], notes: &mut Vec<DraftNote>) {
     for key in &best.keys_missing {
         let why =
@@ -113,7 +118,7 @@ fn of_keys(best: &Similarity, unread: &[String], notes: &mut Vec<DraftNote>) {
     }
 }
 
-/// Notes of a draft that are open.
+/// Number of open notes of a draft.
 pub fn open_notes(circuit: &Circuit) -> usize {
     circuit.draft.iter().filter(|note| note.state == DraftState::Open).count()
 }

@@ -1,4 +1,4 @@
-//! Reads a config past its errors: each is noted and a plausible value filled in.
+//! Reads a config past its errors: each error is recorded and a plausible value filled in.
 
 use super::missing::{MissingItem, MissingKind};
 use crate::circuit::TensorNaming;
@@ -9,29 +9,30 @@ use latent_formats::{CheckpointSource, Outline, OutlineData};
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
 
-/// More errors than any file has in its keys.
+/// Maximum number of attempts.
+// More than any file has errors in its keys.
 const MAX_READS: usize = 64;
 
-/// What could be read.
+/// The readable part of a config.
 pub(super) struct RecoveredConfig {
     pub(super) architecture: String,
-    /// With every missing or wrong value filled in; none where that did not help.
+    /// With every missing or wrong value filled in; `None` if that did not help.
     pub(super) config: Option<ModelConfig>,
-    /// Whether some value of it is not the file's.
+    /// Whether some value is not from the file.
     pub(super) filled: bool,
     pub(super) missing: Vec<MissingItem>,
     pub(super) unread: Vec<String>,
-    /// Keys of the file that were read.
+    /// Number of keys of the file that were read.
     pub(super) asked: usize,
-    /// Those of them that hold a word or a flag, and so choose what is computed.
+    /// Number of these that select a computation by a word or a flag.
     pub(super) choices: usize,
-    /// Keys with a value that cannot be read, each with its value; and whether it is a word or a flag.
+    /// Unreadable keys with their values, and whether the value is a word or a flag.
     pub(super) wrong: Vec<(String, bool)>,
-    /// Whether no circuit runs the architecture.
+    /// Whether the architecture has no circuit.
     pub(super) unsupported: bool,
 }
 
-/// Reads the config of an outline, as if it called itself `stand_in` where that is given.
+/// Reads the config of an outline, as one of architecture `stand_in` if given.
 pub(super) fn read_as(outline: &Outline, naming: TensorNaming, stand_in: Option<&str>) -> RecoveredConfig {
     let file = OutlineFile(outline);
     let keys = FilledKeys::new(&file);
@@ -49,7 +50,10 @@ pub(super) fn read_as(outline: &Outline, naming: TensorNaming, stand_in: Option<
     if let Some(name) = stand_in {
         keys.stand_in(naming, &read.architecture, name);
     }
+    // A file's own tensors first; implied ones if there are none, or if they do not fit the keys.
     let mut implied = outline.data() == OutlineData::Config;
+    // Readers stop at the first error. Each attempt replaces one value and reads again from the
+    // start.
     for _ in 0..MAX_READS {
         let from_keys = ImpliedShapes { keys: &keys, naming };
         let tensors: &dyn ConfigTensors = if implied { &from_keys } else { &file };
@@ -69,10 +73,10 @@ pub(super) fn read_as(outline: &Outline, naming: TensorNaming, stand_in: Option<
             }
         }
     }
-    // a head that is not in the file, and the like: known only where no circuit could be filled
+    // Keys that no reader asked for. Complete only if a config could be read.
     read.unread = unread(outline, &keys);
     let asked = keys.asked.borrow();
-    // what a model calls itself is not compared, and of an object its parts are
+    // A model's names are not compared, and an object is compared by its keys.
     let names = ["general.architecture", "general.name", "model_type", "_name_or_path", "architectures"];
     let fields: Vec<MetadataValue> = asked
         .iter()
@@ -85,13 +89,13 @@ pub(super) fn read_as(outline: &Outline, naming: TensorNaming, stand_in: Option<
     read
 }
 
-/// Whether a value chooses what is computed, rather than how much of it.
+/// Whether a value selects a computation instead of a size.
 fn chooses(field: &MetadataValue) -> bool {
     matches!(field, MetadataValue::Text(_) | MetadataValue::Flag(_))
 }
 
 impl RecoveredConfig {
-    /// Notes an error and puts something in its place; whether that may help.
+    /// Records an error and fills in a value. Returns whether another attempt may help.
     fn fill(
         &mut self,
         error: ConfigError,
@@ -114,7 +118,7 @@ impl RecoveredConfig {
             }
         };
         let Some(key) = what.strip_prefix("key ") else {
-            // the list of tensors is gone through later, all of it; what is missing for the config has a reason
+            // All tensors are checked later. A missing tensor is recorded here only for its reason.
             if *implied || !wrong && all_named {
                 let what = what.strip_prefix("tensor ").unwrap_or(&what);
                 self.missing.push(MissingItem::new(MissingKind::Tensor, what, problem));
@@ -123,13 +127,14 @@ impl RecoveredConfig {
         };
         self.filled = true;
         let key = keys.spelled(key);
-        // what is wrong with a value that was put there is not the file's fault
+        // An error about a filled-in value is not the file's.
         if !keys.replaced.borrow().contains_key(&key) {
             if let Some(field) = keys.keys.field(&key).filter(|_| wrong) {
                 self.wrong.push((format!("{key} = {field}"), chooses(&field)));
             }
             self.missing.push(MissingItem::new(MissingKind::Key, &key, problem));
         }
+        // When no value helps, try once more with the shapes that the keys imply.
         keys.replace(&key, naming) || !std::mem::replace(implied, true)
     }
 }
@@ -142,7 +147,8 @@ fn architecture(keys: &dyn MetadataKeys, naming: TensorNaming) -> String {
     }
 }
 
-/// Keys of config.json (or its text part), or of a GGUF file's architecture, that nothing reads and that hold more than tokens and versions.
+/// Keys of config.json (or of its text part) or of a GGUF file's architecture that no reader uses,
+/// without those for tokens and versions.
 fn unread(outline: &Outline, keys: &FilledKeys<'_>) -> Vec<String> {
     const UNUSED_GGUF: [&str; 6] = [
         "attention.head_count_kv",
@@ -182,7 +188,9 @@ fn unread(outline: &Outline, keys: &FilledKeys<'_>) -> Vec<String> {
         CheckpointSource::Gguf(source) => {
             let prefix = format!("{}.", architecture(keys.keys, TensorNaming::Gguf));
             let entries = source.metadata.entries().iter().filter(|(key, value)| {
+                // Keys of other prefixes (`tokenizer.`, `general.`) do not choose a computation.
                 let unused = key.strip_prefix(&prefix).is_none_or(|key| UNUSED_GGUF.contains(&key));
+                // A flag that is false asks for no computation.
                 let says = !matches!(value, latent_formats::gguf::Value::Bool(false));
                 !unused && says && !asked.contains(key)
             });
@@ -213,11 +221,11 @@ fn shown(value: &serde_json::Value) -> String {
     if text.chars().count() > 40 { format!("{}…", text.chars().take(39).collect::<String>()) } else { text }
 }
 
-/// Keys of a file with some replaced; it remembers which were read.
+/// Keys of a file with replacements. Records the keys that were read.
 pub(super) struct FilledKeys<'a> {
     keys: &'a dyn MetadataKeys,
     replaced: RefCell<HashMap<String, Option<MetadataValue>>>,
-    /// In GGUF: the prefix that readers use, and the file's own.
+    /// In GGUF: the prefix that readers ask for, and the file's.
     prefix: RefCell<Option<(String, String)>>,
     asked: RefCell<BTreeSet<String>>,
 }
@@ -232,7 +240,7 @@ impl FilledKeys<'_> {
         }
     }
 
-    /// The key as the file spells it.
+    /// The key with the file's own prefix.
     fn spelled(&self, key: &str) -> String {
         match &*self.prefix.borrow() {
             Some((asked, own)) => {
@@ -258,7 +266,7 @@ impl FilledKeys<'_> {
         }
     }
 
-    /// Puts the usual value in the place of `key`; the second time nothing at all. False where neither helped.
+    /// Replaces `key` by a usual value, and the second time removes it. False if both were tried.
     fn replace(&self, key: &str, naming: TensorNaming) -> bool {
         let mut replaced = self.replaced.borrow_mut();
         match replaced.get(key) {
@@ -302,7 +310,8 @@ impl MetadataKeys for FilledKeys<'_> {
     }
 }
 
-/// A value that lets reading go on: DeepSeek-V2-Lite's, which is small and has every feature. None: better without the key.
+/// A value with which reading can continue. `None` to remove the key.
+// From DeepSeek-V2-Lite, which is small and has every feature.
 fn usual(name: &str) -> Option<MetadataValue> {
     const INTEGERS: [(&str, i128); 32] = [
         ("block_count", 27),
@@ -348,6 +357,7 @@ fn usual(name: &str) -> Option<MetadataValue> {
     ];
     match name {
         "norm_topk_prob" => return Some(MetadataValue::Flag(true)),
+        // Without scaling, no further keys of it are read.
         "rope_type" | "type" | "rope.scaling.type" => return Some(MetadataValue::Text("none".into())),
         _ => {}
     }

@@ -6,22 +6,22 @@ use crate::target::BackendTarget;
 use latent_formats::Outline;
 use latent_types::TensorType;
 
-/// What kernels there are, and how the model is to be run.
+/// The available kernels, and the options of a run.
 #[derive(Clone, Copy)]
 pub struct Machine<'a> {
-    /// What plans would be made for.
+    /// The target of plans.
     pub target: &'a BackendTarget,
     /// Precision, ISA limit and cache type.
     pub bind: BindOptions,
-    /// Which attention paths of MLA run.
+    /// The attention paths of MLA.
     pub mla: MlaChoice,
     /// What the KV cache stores.
     pub form: CacheForm,
-    /// A circuit to be run instead of the model's own.
+    /// A circuit to use instead of the model's own.
     pub circuit: Option<&'a Circuit>,
 }
 
-/// The tensors of the file; where it lacks one, the one that its config implies.
+/// The tensors of the file, or those that the config implies if the file lacks them.
 pub(crate) struct KnownTensors<'a> {
     pub(super) outline: &'a Outline,
     pub(super) declared: &'a DeclaredTensors,
@@ -35,8 +35,10 @@ impl TensorIndex for KnownTensors<'_> {
     fn find(&self, name: &str) -> Option<(TensorType, Vec<usize>)> {
         let declared = self.declared.find(name);
         match (self.outline.tensor(name), declared) {
-            // the format is the file's; a shape that the config contradicts has been reported
+            // The format is the file's. A wrong shape was reported already, so the declared one
+            // lets the plan be built.
             (Some(tensor), Some((_, shape))) => Some((tensor.ty, shape)),
+            // A tensor that the config does not imply, such as an unknown one.
             (Some(tensor), None) => Some((tensor.ty, tensor.shape.clone())),
             (None, declared) => declared,
         }

@@ -2,18 +2,18 @@
 
 use serde::Serialize;
 
-/// One thing that is missing.
+/// One obstacle.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct MissingItem {
-    /// What kind of thing.
+    /// Kind of the obstacle.
     pub kind: MissingKind,
     /// The architecture, key, tensor, format or operation.
     pub what: String,
-    /// What is wrong, and what it would need.
+    /// The problem, and what would solve it.
     pub problem: String,
 }
 
-/// Kinds of things that may be missing.
+/// Kinds of obstacles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MissingKind {
@@ -23,7 +23,7 @@ pub enum MissingKind {
     Key,
     /// A tensor is missing, or has another shape than the keys require.
     Tensor,
-    /// A tensor that nothing reads.
+    /// A tensor that no operation reads.
     Unread,
     /// A format that cannot be decoded.
     Format,

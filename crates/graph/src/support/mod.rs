@@ -1,7 +1,9 @@
-//! Whether Latent runs a model, which kernels its operations bind to, and if it does not run, everything that is missing.
+//! Support reports: whether Latent runs a model, the kernels that its operations bind to, and
+//! everything that is missing.
 //!
-//! Unlike loading, the report does not stop at the first thing that is wrong: it puts a plausible value in its place and reads on. It
-//! works on the [`Outline`] of a model: a whole file, a header whose data are missing, or a config.json alone.
+//! Unlike loading, a report does not stop at the first error. It fills in a plausible value and
+//! reads on. It works on the [`Outline`] of a model: a whole file, a header whose data are missing,
+//! or a config.json alone.
 
 mod closest;
 mod draft;
@@ -28,45 +30,47 @@ use latent_types::TensorType;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// What a support found out. Its JSON is the `--json` of `latent inspect --contract`.
+/// The support report of a model. Its JSON is the `--json` of `latent inspect --contract`.
 #[derive(Clone, Debug, Serialize)]
 pub struct SupportReport {
     /// The file or folder.
     pub file: String,
-    /// Which data there were to look at.
+    /// The available data of the model.
     pub data: OutlineData,
-    /// What the file calls its architecture.
+    /// The architecture by the file.
     pub architecture: String,
     /// Whether Latent runs it on this machine: nothing is missing.
     pub supported: bool,
-    /// The hyper-parameters; none where they could not be read without guessing.
+    /// The hyper-parameters; `None` if they could not be read without guessing.
     pub config: Option<ModelConfig>,
-    /// What its layers are made of; empty without hyper-parameters.
+    /// The blocks of its layers; empty without hyper-parameters.
     pub layers: Vec<LayerRun>,
-    /// Operations of a step with the kernels that they bind to; of the closest circuit where the architecture is unknown.
+    /// Operations of a step with their kernels. For an unknown architecture, those of the closest
+    /// circuit.
     pub operations: Vec<OperationKernels>,
-    /// Everything that stands between this model and running it.
+    /// Everything that prevents the model from running.
     pub missing: Vec<MissingItem>,
-    /// Why its files cannot be opened; none if they can, or if only their data are missing.
+    /// The reason why its files cannot be opened; `None` if they can, or if only data are missing.
     pub refused: Option<String>,
-    /// What config.json says that something else in the folder overrides.
+    /// Warnings about keys of config.json that other data in the folder overrides.
     pub warnings: Vec<String>,
-    /// Known circuits by similarity, best first; empty where the architecture is known.
+    /// Known circuits by similarity, best first; empty if the architecture is known.
     pub closest: Vec<Similarity>,
-    /// Keys of an unknown architecture's config.json that nothing reads, which may stand for operations.
+    /// Keys of an unknown architecture that no reader uses. They may require operations.
     pub unread: Vec<String>,
-    /// What had to be assumed because data are missing.
+    /// Assumptions that replace missing data.
     pub assumed: Vec<String>,
 }
 
 /// Reports whether a model is supported.
 ///
 /// # Errors
-/// Only what is Latent's own fault: a circuit that contradicts itself.
+/// Only internal errors: a circuit that contradicts itself.
 pub fn support_report(outline: &Outline, machine: Machine<'_>) -> Result<SupportReport, GraphError> {
     let file = OutlineFile(outline);
     let naming = naming_of(outline.source());
     let (read, closest) = read(outline, naming);
+    // With guessed values, shapes and unused tensors would be reported wrongly.
     let guessed = !closest.is_empty() || read.filled;
     let mut missing = read.missing;
     let mut assumed = Vec::new();
@@ -95,6 +99,7 @@ pub fn support_report(outline: &Outline, machine: Machine<'_>) -> Result<Support
         }
     }
     let mut sorted: Vec<MissingItem> = Vec::new();
+    // Stable: within a kind, items keep the order in which they were found.
     missing.sort_by_key(|m| m.kind);
     missing.into_iter().for_each(|m| {
         if !sorted.contains(&m) {
@@ -118,7 +123,7 @@ pub fn support_report(outline: &Outline, machine: Machine<'_>) -> Result<Support
     })
 }
 
-/// Reads the config of an outline; of an unknown architecture as if it were the known one that is most similar.
+/// Reads the config of an outline. An unknown architecture is read as the most similar known one.
 fn read(outline: &Outline, naming: TensorNaming) -> (fill_missing::RecoveredConfig, Vec<Similarity>) {
     let mut read = fill_missing::read_as(outline, naming, None);
     if !read.unsupported {
@@ -127,13 +132,14 @@ fn read(outline: &Outline, naming: TensorNaming) -> (fill_missing::RecoveredConf
     let closest = closest::rank(outline, naming, &read.architecture);
     if let Some(best) = closest.first() {
         let like = fill_missing::read_as(outline, naming, Some(&best.name));
+        // The unknown architecture itself is the first obstacle; those of the similar one follow.
         let missing = std::mem::take(&mut read.missing);
         read = fill_missing::RecoveredConfig { missing: [missing, like.missing].concat(), ..like };
     }
     (read, closest)
 }
 
-/// The tensors that a config.json implies; none where the outline names tensors itself.
+/// The tensors that a config.json implies; `None` if the outline lists tensors itself.
 pub fn implied_tensors(
     outline: &Outline,
     circuit: &Circuit,
@@ -147,7 +153,7 @@ pub fn implied_tensors(
     Ok(Some(declared.named(outline.display_name())))
 }
 
-/// The type of most matrices: of the file, or what config.json says.
+/// The type of most matrices by bytes, or the type that config.json states.
 fn matrix_type(
     outline: &Outline,
     keys: &dyn MetadataKeys,
@@ -158,6 +164,7 @@ fn matrix_type(
     for tensor in outline.tensors().iter().filter(|t| t.shape.len() > 1) {
         *bytes.entry(tensor.ty).or_default() += tensor.bytes;
     }
+    // By bytes, so that the type of the experts counts in MoE models.
     if let Some((ty, _)) = bytes.into_iter().max_by_key(|(_, bytes)| *bytes) {
         return ty;
     }
@@ -187,7 +194,8 @@ fn matrix_type(
     ty
 }
 
-/// Every slot of the circuit against the file: tensors that are missing or wrong, equal ones of several layers together.
+/// Checks every slot of the circuit against the file. Equal problems of several layers are
+/// combined.
 fn tensors(
     circuit: &Circuit,
     config: &ModelConfig,
@@ -196,7 +204,7 @@ fn tensors(
     missing: &mut Vec<MissingItem>,
 ) -> Result<(), GraphError> {
     let file = known.outline;
-    // problem of each slot, with the layers that have it
+    // Problems of slots, with the number of layers that have them.
     let mut problems: BTreeMap<(String, String), usize> = BTreeMap::new();
     let of_model = circuit.model_blocks().map(|(block, _)| (block.to_owned(), None));
     let mut blocks: Vec<(String, Option<usize>)> = of_model.collect();
@@ -207,12 +215,14 @@ fn tensors(
     for (block, layer) in &blocks {
         let vars = ConfigVars::of(config, *layer);
         for slot in circuit.blocks.get(block).into_iter().flat_map(|block| block.weights.keys()) {
+            // Each error is recorded instead of returned, so that one report lists all missing
+            // tensors.
             let Err(error) = circuit.fill((block, slot), *layer, &vars, file) else { continue };
             let problem = match error {
                 GraphError::MissingTensor { tensor, .. } => {
                     (pattern(&tensor, *layer), "it is not in the file".to_owned())
                 }
-                // where keys were guessed, shapes say nothing
+                // Shapes mean nothing if keys were guessed.
                 GraphError::Shape { .. } if guessed => continue,
                 GraphError::Shape { tensor, found, expected, .. } => (
                     pattern(&tensor, *layer),
@@ -233,7 +243,8 @@ fn tensors(
     Ok(())
 }
 
-/// Tensors of the file that nothing reads, equal ones of several layers together: they may stand for operations.
+/// Reports tensors of the file that no operation reads. They may require operations. Equal ones of
+/// several layers are combined.
 fn unread(
     circuit: &Circuit,
     config: &ModelConfig,
@@ -241,6 +252,7 @@ fn unread(
     missing: &mut Vec<MissingItem>,
 ) -> Result<(), GraphError> {
     let stages = ModelSpan::of_stages(circuit, config, false)?.into_iter();
+    // `known` declares missing tensors too, so that the IR can be built for an incomplete file.
     let stages = stages.map(|(_, span)| Ir::build_with(circuit, config, &span, known));
     let stages: Vec<Ir> = stages.collect::<Result<_, _>>()?;
     let irs: Vec<&Ir> = stages.iter().collect();
@@ -257,7 +269,7 @@ fn unread(
     Ok(())
 }
 
-/// A tensor's name with the number of its layer taken out.
+/// A tensor's name with `{layer}` instead of the layer's number.
 fn pattern(name: &str, layer: Option<usize>) -> String {
     match layer {
         Some(layer) => name.replacen(&format!(".{layer}."), ".{layer}.", 1),

@@ -13,29 +13,29 @@ use serde::Serialize;
 /// An operation on one format of weights.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct OperationKernels {
-    /// The operation, as kernels call it.
+    /// The operation by its kernel name.
     pub operation: String,
-    /// The format of its weights; none where it has none.
+    /// The format of its weights; `None` without weights.
     pub format: Option<String>,
     /// Weight slots of that format that it reads.
     pub slots: Vec<String>,
-    /// How many nodes of a decode step run it.
+    /// Number of nodes of a decode step that run it.
     pub nodes: usize,
     /// Every kernel of this machine for it, highest ISA first.
     pub available: Vec<KernelChoice>,
-    /// The one that binds; none where nothing does.
+    /// The selected kernel; `None` if none matches.
     pub binds: Option<KernelChoice>,
-    /// Whether it runs in portable code although other formats of the operation have faster kernels on this machine.
+    /// Whether it runs in portable code although other formats have faster kernels on this machine.
     pub portable: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct KernelChoice {
-    /// Its name.
+    /// Name of the kernel.
     pub kernel: String,
-    /// The instructions that it uses.
+    /// The instruction set that it uses.
     pub tier: String,
-    /// How it reads its input.
+    /// The type in which it reads its input.
     pub input: String,
 }
 
@@ -48,6 +48,7 @@ pub(super) fn list(
     missing: &mut Vec<MissingItem>,
 ) -> Result<Vec<OperationKernels>, GraphError> {
     let mut list: Vec<(OpKind, Option<TensorType>, OperationKernels)> = Vec::new();
+    // Kernels without a minimum of rows bind in decode; prefill allows all of them.
     for bucket in [BatchBucket::Decode, BatchBucket::Prefill] {
         for (_, span) in ModelSpan::of_stages(circuit, config, false)? {
             let ir = lowered(circuit, config, &span, tensors, machine, bucket)?;
@@ -106,6 +107,7 @@ fn note(
             list.len() - 1
         });
         let operation = &mut list[at].2;
+        // Counted once; prefill only adds operations that decode lacks.
         operation.nodes += usize::from(bucket == BatchBucket::Decode);
         if let Some((slot, _)) = node.weights.get(i).filter(|_| ty.is_some())
             && !operation.slots.contains(slot)
@@ -132,6 +134,7 @@ fn bind(
         .filter(|i| {
             let k = &table[*i];
             k.op == op
+                // A kernel without a format decodes any.
                 && (k.weight.is_none() || k.weight == ty)
                 && k.tier <= options.tier
                 && k.cache.is_none_or(|cache| cache == options.cache)
@@ -147,7 +150,8 @@ fn bind(
     match choose(table, (op, ty), options, BatchBucket::Decode, None) {
         Ok(kernel) => {
             operation.binds = Some(choice(kernel.index));
-            // row-wise operations have one entry in the table, which takes the best instructions by itself
+            // Row-wise operations have one entry in the table, which selects instructions itself at
+            // run time.
             let faster = table.iter().any(|k| k.op == op && k.tier > Tier::Portable);
             let plain = table[kernel.index].tier == Tier::Portable;
             operation.portable = plain && faster && options.tier > Tier::Portable;

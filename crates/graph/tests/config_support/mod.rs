@@ -1,11 +1,11 @@
-//! Model files in memory: keys, and names and shapes of tensors.
+//! Model files in memory: keys, and the names and shapes of tensors.
 #![allow(dead_code, unreachable_pub, reason = "each test program has its own copy and uses its part")]
 
 use latent_graph::config::{ConfigError, ConfigTensors, JsonKeys, MetadataKeys, MetadataValue, ModelConfig};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 
-/// Tensors that are only their shapes, but for small ones with numbers.
+/// Tensors as shapes only. Small ones may have values.
 #[derive(Clone, Default)]
 pub struct FixtureTensors {
     pub shapes: BTreeMap<String, Vec<usize>>,
@@ -37,7 +37,7 @@ impl ConfigTensors for FixtureTensors {
     }
 }
 
-/// A folder with config.json.
+/// A model folder: its config.json and tensors.
 #[derive(Clone)]
 pub struct HfFixture {
     pub config: Map<String, Value>,
@@ -45,7 +45,8 @@ pub struct HfFixture {
 }
 
 impl HfFixture {
-    /// A folder whose tensors have the shapes that its config.json (or the text part of it) says.
+    /// A folder whose tensors have the shapes that its config.json, or the text part of it,
+    /// describes.
     pub fn new(config: Value) -> HfFixture {
         let Value::Object(config) = config else { panic!("a config is an object") };
         let mut folder = HfFixture { config, tensors: FixtureTensors::default() };
@@ -123,7 +124,7 @@ impl MetadataKeys for GgufFixture {
     }
 }
 
-/// Sizes of a GGUF file, as a converter would know them.
+/// The model sizes from which a converter would write a GGUF file.
 #[derive(Clone, Copy)]
 pub struct GgufSizes {
     pub layers: usize,
@@ -176,7 +177,7 @@ pub const SMALL: GgufSizes = GgufSizes {
 };
 
 impl GgufFixture {
-    /// A deepseek2 file with the keys that converters always write, and YaRN or a router only where a test adds them.
+    /// A deepseek2 file with the keys that converters always write. Tests add YaRN and router keys.
     pub fn deepseek2(s: GgufSizes) -> GgufFixture {
         let mut file = GgufFixture::new("deepseek2", s);
         let a = "deepseek2.";
@@ -334,7 +335,7 @@ pub fn deepseek_v3() -> HfFixture {
     }))
 }
 
-/// Asserts that a refusal names everything that helps.
+/// Asserts that an error text contains all `parts`.
 #[track_caller]
 pub fn names(error: &str, parts: &[&str]) {
     for part in parts {

@@ -39,7 +39,9 @@ fn the_same_model_reads_alike_from_gguf_and_safetensors() {
         let mut gguf = read(&format!("{fixture}/model.f32.gguf"));
         let hf = read(fixture);
         assert_eq!(gguf.kv_form, KvForm::Separate, "{fixture}");
-        // what files may differ in: names, how tensors lie, and each engine's guard against a sum of 0
+        // The two formats name and lay out tensors differently, and llama.cpp and Transformers
+        // guard the
+        // sum of router weights by different floors. Everything else must agree.
         (gguf.architecture, gguf.name, gguf.kv_form) = (hf.architecture.clone(), hf.name.clone(), hf.kv_form);
         if let (Some(g), Some(h)) = (&mut gguf.moe, &hf.moe) {
             assert_eq!((g.router.norm_floor, h.router.norm_floor), (6.103515625e-5, 1e-20));
@@ -62,7 +64,7 @@ fn yarn_scales_scores_and_not_cos_and_sin() {
 }
 
 #[test]
-fn v2_judges_groups_by_their_best_expert() {
+fn v2_scores_groups_by_their_best_expert() {
     let r = read("v2-groups").moe.expect("experts").router;
     assert_eq!((r.gating, r.bias, r.groups, r.groups_used), (Gating::Softmax, false, 4, 2));
     assert_eq!((r.group_score, r.normalise, r.scale), (GroupScore::Max, false, 16.0));

@@ -1,4 +1,5 @@
-//! The published models: dimensions, router and softmax scale of each, from its config.json or GGUF keys.
+//! The published models: dimensions, router and softmax scale, as read from their config.json or
+//! GGUF keys.
 
 use crate::config_support;
 use crate::config_support::{GgufFixture, GgufSizes, HfFixture, V3, deepseek_v3, near};
@@ -355,7 +356,7 @@ fn gguf_of_minicpm3_and_plm() {
     assert_eq!((c.attention.q_lora_rank, c.rope.pairs), (None, RopePairs::Interleaved));
 }
 
-/// GLM-5's config.json: DeepSeek-V3's keys, and those of the indexer.
+/// GLM-5's config.json: DeepSeek-V3's keys and the indexer's.
 fn glm_5() -> HfFixture {
     let mut folder = like_v3(json!({
         "architectures": ["GlmMoeDsaForCausalLM"], "model_type": "glm_moe_dsa", "hidden_size": 6144,
@@ -385,7 +386,7 @@ fn glm_5_attends_to_the_tokens_of_an_indexer() {
     assert_eq!((c.rope.base, c.rope.pairs, c.rope.magnitude()), (1e6, RopePairs::Interleaved, 1.0));
     let r = c.moe.expect("experts").router;
     assert_eq!((r.gating, r.bias, r.groups, r.normalise, r.scale), (Gating::Sigmoid, true, 1, true, 2.5));
-    // transformers leaves out what the class implies
+    // Transformers omits keys whose values are the class's defaults when it saves a config.
     let mut bare = glm_5();
     for key in
         ["scoring_func", "topk_method", "n_group", "topk_group", "first_k_dense_replace", "moe_layer_freq"]
@@ -395,7 +396,7 @@ fn glm_5_attends_to_the_tokens_of_an_indexer() {
     assert_eq!(bare.config(), glm_5().config());
 }
 
-/// Which layers have an indexer of their own, in each of the spellings.
+/// The layers that have an indexer of their own, in each spelling of the keys.
 #[test]
 fn layers_share_the_tokens_of_the_indexer_before_them() {
     let full = |key: &str, value: Value| -> Vec<usize> {
@@ -439,7 +440,7 @@ fn deepseek_v3_2_is_deepseek_v3_with_an_indexer() {
     }));
     let (c, v3) = (folder.config(), deepseek_v3().config());
     assert_eq!(c.index_topk, Some(2048));
-    // halves, whatever the attention itself rotates
+    // The indexer rotates halves, whatever pairs the attention rotates.
     let indexer = IndexerShape { heads: 64, width: 128, topk: 2048, pairs: RopePairs::NeoX };
     assert_eq!((c.attention.indexer, c.full_indexers.clone()), (Some(indexer), vec![true; 61]));
     let dense = c.without_indexer();
@@ -447,7 +448,7 @@ fn deepseek_v3_2_is_deepseek_v3_with_an_indexer() {
     assert_eq!(same, v3);
 }
 
-/// The text part of Mistral-Small-4-119B, as transformers' class has it.
+/// The text part of Mistral-Small-4-119B as Transformers' class stores it.
 fn mistral_small_4() -> Value {
     json!({
         "model_type": "mistral4", "attention_bias": false, "first_k_dense_replace": 0, "head_dim": 128,
@@ -481,7 +482,7 @@ fn mistral_small_4_is_wrapped_and_warms_queries() {
     let moe = c.moe.expect("experts");
     assert!(moe.fused_gate_up);
     assert_eq!((moe.router.gating, moe.router.bias, moe.router.normalise), (Gating::Softmax, false, true));
-    // Mistral's own params.json of this model: apply_scale false
+    // Mistral's own params.json of this model has apply_scale false.
     let mut text = mistral_small_4();
     text["rope_parameters"]["apply_yarn_scaling"] = json!(false);
     assert_eq!(HfFixture::new(text).config().attention.softmax_scale, 1.0 / 128f64.sqrt());
@@ -506,7 +507,7 @@ fn a_x_k1_groups_experts_without_a_bias() {
     let r = c.moe.expect("experts").router;
     assert_eq!((r.gating, r.bias, r.groups, r.groups_used), (Gating::Sigmoid, false, 8, 4));
     assert_eq!((r.group_score, r.normalise, r.scale), (GroupScore::TopTwoSum, true, 2.5));
-    // its code does not read topk_method
+    // A.X-K1's published code does not read topk_method.
     let named = a_x_k1().set("topk_method", json!("noaux_tc"));
     assert_eq!(named.config(), c);
 }
@@ -528,7 +529,7 @@ fn deepseek_vl2_holds_its_text_part_in_language_config() {
     assert_eq!((c.circuit.as_str(), c.architecture.as_str()), ("deepseek2", "deepseek_vl_v2"));
     assert_eq!((c.layers, c.hidden_size, c.rms_eps, c.rope.base), (30, 2560, 1e-6, 1e4));
     let r = c.moe.expect("experts").router;
-    // unlike DeepSeek-V2's code, its own normalizes weights and scales them too
+    // DeepSeek-V2's code either normalizes or scales the weights. DeepSeek-VL2's does both.
     assert_eq!((r.gating, r.bias, r.normalise, r.scale), (Gating::Sigmoid, true, true, 2.0));
     let mut small = folder;
     small.config["language_config"]["use_mla"] = json!(false);
@@ -545,7 +546,7 @@ fn a_gguf_of_the_newer_architectures() {
             .collect();
         file.set("general.architecture", latent_graph::config::MetadataValue::Text(architecture.to_owned()))
     };
-    // 78 layers, and a key that counts the multi-token-prediction layer that the file leaves out
+    // GLM-5 has 78 layers. The key also counts the MTP layer, which the file omits.
     let glm = GgufSizes {
         layers: 79,
         hidden: 6144,
@@ -592,7 +593,7 @@ fn a_gguf_of_the_newer_architectures() {
         None,
         "a file that says none"
     );
-    // a glm-dsa file that does not say its gating
+    // A glm-dsa file without a gating key is sigmoid, even without a bias tensor.
     let unsaid = modern("glm-dsa", GgufSizes { bias: false, ..glm });
     assert_eq!(unsaid.config().moe.expect("experts").router.gating, Gating::Sigmoid);
 }

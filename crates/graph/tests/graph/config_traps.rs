@@ -1,4 +1,4 @@
-//! The ways in which engines have read these models wrongly, one test each.
+//! Mistakes that engines have made when reading these models, one test each.
 
 use crate::config_support;
 use crate::config_support::{GgufFixture, GgufSizes, HfFixture, SMALL, V3, deepseek_v3, near};
@@ -55,9 +55,10 @@ fn old_and_new_spellings_of_the_rope_say_the_same() {
     assert_eq!(new.config(), old.config());
 }
 
-/// θ and factor of YaRN (1: none) that classes of Transformers 5.24 have for these keys.
+/// Expected θ and YaRN factor (1 means none) are those of Transformers 5.24's classes for the same
+/// keys.
 #[test]
-fn rope_scaling_takes_the_place_of_rope_parameters() {
+fn rope_scaling_replaces_rope_parameters() {
     let yarn = json!({"type": "yarn", "factor": 8.0, "original_max_position_embeddings": 128});
     let with_base = |base: f64| {
         let mut yarn = yarn.clone();
@@ -95,7 +96,8 @@ fn rope_scaling_takes_the_place_of_rope_parameters() {
         };
         assert_eq!((rope.base, factor), expected, "{parameters} {scaling} {base:?}");
     }
-    // a family without a usual θ has that of Transformers' classes only if it stated one in vain
+    // A family without a default θ gets the default of Transformers' classes only if
+    // `rope_parameters` had a θ that `rope_scaling` replaced.
     let mut glm = deepseek_v3().without("rope_theta").set("rope_scaling", yarn);
     glm.config["model_type"] = json!("glm4_moe_lite");
     assert!(glm.error().contains("rope_theta is missing"), "{}", glm.error());
@@ -126,7 +128,7 @@ fn a_gguf_without_the_log_multiplier_scales_cos_sin_and_scores_as_llama_cpp_does
     let c = GgufFixture::deepseek2(V3).yarn(40.0, 4096, None).config();
     near(c.rope.magnitude(), 1.368888);
     near(c.attention.softmax_scale, 0.135234);
-    // and a log multiplier of 0 is none
+    // A log multiplier of 0 means the same as a missing one.
     assert_eq!(GgufFixture::deepseek2(V3).yarn(40.0, 4096, Some(0.0)).config(), c);
 }
 
@@ -139,7 +141,7 @@ fn attn_factor_multiplies_cos_sin_and_its_square_the_scores() {
 }
 
 #[test]
-fn yarn_betas_that_a_gguf_states_are_believed() {
+fn yarn_betas_of_a_gguf_are_used() {
     let file = small().yarn(32.0, 4096, Some(0.1));
     let of = |c: ModelConfig| match c.rope.scaling {
         RopeScaling::Yarn { beta_fast, beta_slow, .. } => (beta_fast, beta_slow),
@@ -186,7 +188,7 @@ fn the_latent_norms_take_the_files_epsilon() {
     assert_eq!(small().real("attention.layer_norm_rms_epsilon", 1e-5).config().rms_eps, 1e-5);
 }
 
-// ---- the router ----
+// ---- The router ----
 
 #[test]
 fn a_missing_gating_function_is_sigmoid_exactly_when_there_is_a_bias() {
@@ -199,7 +201,7 @@ fn a_missing_gating_function_is_sigmoid_exactly_when_there_is_a_bias() {
 }
 
 #[test]
-fn a_stated_gating_function_is_believed() {
+fn a_gating_key_overrides_the_default() {
     let kinds = [
         (0, Gating::Sigmoid),
         (1, Gating::Softmax),
@@ -214,7 +216,7 @@ fn a_stated_gating_function_is_believed() {
 }
 
 #[test]
-fn groups_are_judged_by_two_experts_with_a_bias_and_by_one_without() {
+fn groups_are_scored_by_two_experts_with_a_bias_and_by_one_without() {
     for (bias, score) in [(true, GroupScore::TopTwoSum), (false, GroupScore::Max)] {
         let file = GgufFixture::deepseek2(GgufSizes { bias, ..SMALL }).int("expert_group_count", 4);
         let r = file.int("expert_group_used_count", 2).config().moe.expect("experts").router;
@@ -297,7 +299,7 @@ fn which_layers_have_experts() {
     assert_eq!(every[3..6], [LayerKind::Dense, LayerKind::Moe, LayerKind::Dense]);
 }
 
-// ---- what files may hold and leave out ----
+// ---- Optional keys and tensors ----
 
 #[test]
 fn a_missing_query_rank_is_read_from_the_tensors() {
@@ -340,7 +342,8 @@ fn a_file_without_a_head_is_tied() {
     assert!(folder.set("tie_word_embeddings", json!(true)).config().tied_embeddings);
 }
 
-/// Transformers 5 ties nothing if both are stored with other values; equal ones give the same logits either way.
+/// If both tensors are stored with different values, Transformers 5 does not tie them. With equal
+/// values, the logits are equal either way.
 #[test]
 fn a_stored_head_is_used_whatever_the_config_says_of_it() {
     assert!(!deepseek_v3().set("tie_word_embeddings", json!(true)).config().tied_embeddings);
@@ -374,9 +377,9 @@ fn keys_may_be_one_number_or_one_a_layer() {
 #[test]
 fn mtp_layers_are_counted_by_their_tensors() {
     let mtp = |file: GgufFixture| (file.config().layers, file.config().mtp_layers);
-    // a backbone without its last block
+    // The last block's tensors are missing: the file holds the backbone only.
     assert_eq!(mtp(small().int("nextn_predict_layers", 1)), (3, 0));
-    // a file whose key counts layers that it does not have
+    // Converted files may keep the key without MTP tensors. Then all blocks are decoder layers.
     let decoder = |file: GgufFixture, block| file.tensor(&format!("blk.{block}.attn_norm.weight"), &[64]);
     let all = (0..4).fold(small(), decoder);
     for claimed in [1, 2, 4] {

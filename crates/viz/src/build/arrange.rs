@@ -1,4 +1,5 @@
-//! Arranges blocks in a view, joined by the residual stream. `assets/arrange.js` does the same in the page, where blocks fold.
+//! Arranges blocks in a view, joined by the residual stream. `assets/arrange.js` does the same in
+//! the page, where users fold blocks.
 
 use crate::data::{DrawingBlock, DrawingView, PlacedBlock};
 use crate::layout::RESIDUAL_X;
@@ -7,13 +8,15 @@ use crate::scene::{Primitive, round};
 const MARGIN: f64 = 24.0;
 const BETWEEN: f64 = 56.0;
 
-/// Arranges `blocks` (indices into `all`, with their first phases) in columns: a run of layers each, with the embedding above the
-/// first and the head below the last.
+/// Arranges `blocks` (indices into `all`, with their first phases) in columns. Each column is a run
+/// of layers; the embedding is above the first and the head below the last.
 pub(crate) fn view(all: &[DrawingBlock], blocks: &[(usize, usize)]) -> DrawingView {
     let layered = |index: &usize| !all[*index].layers.is_empty();
     let mut columns: Vec<Vec<(usize, usize)>> = vec![Vec::new()];
     let mut with_layer = false;
     for (index, phase) in blocks {
+        // The embedding shares the first column with the first run, so a new column starts with the
+        // second run.
         if layered(index) && with_layer {
             columns.push(Vec::new());
         }
@@ -61,7 +64,7 @@ pub(crate) fn view(all: &[DrawingBlock], blocks: &[(usize, usize)]) -> DrawingVi
     }
 }
 
-/// The residual stream from one block to the next: down, or over to the next column.
+/// Draws the residual stream from one block to the next: down, or over to the next column.
 fn join(
     all: &[DrawingBlock],
     before: &PlacedBlock,
@@ -73,6 +76,7 @@ fn join(
     let (from_x, bottom) = (before.x + RESIDUAL_X, before.y + block.height);
     let to_x = x + RESIDUAL_X;
     let d = if aside {
+        // In the middle of the gap between columns, where no block is.
         let channel = before.x + block.width + BETWEEN / 2.0;
         format!(
             "M{} {} V{} Q{} {} {} {} H{} Q{} {} {} {} V{} Q{} {} {} {} H{} Q{} {} {} {} V{}",

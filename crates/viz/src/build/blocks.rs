@@ -7,11 +7,12 @@ use crate::build::operations::operation;
 use crate::data::{DrawingBlock, DrawingOperation};
 use crate::render;
 
-/// The blocks of a view, with the runs that they draw: index, run, first phase.
+/// The blocks of a view with the runs of layers that they draw: index, run, first phase.
 pub(crate) fn blocks_of(
     builder: &mut Builder<'_>,
     input: &ViewInput<'_>,
 ) -> Vec<(usize, DrawnLayers, usize)> {
+    // An IR has no phases yet; everything is in one.
     let zero = vec![0; input.ir.nodes.len()];
     let phases = input.phases.unwrap_or(&zero);
     let runs = runs(input.ir, phases);
@@ -32,7 +33,8 @@ fn block(builder: &mut Builder<'_>, input: &ViewInput<'_>, run: &DrawnLayers, fi
     let phases = input
         .phases
         .map_or(0, |phases| run.nodes[0].iter().map(|n| phases[*n] - first_phase + 1).max().unwrap_or(0));
-    // layout takes most of the time, and the scene follows from what is compared here
+    // Compared before the layout, which takes most of the time. The scene follows from what is
+    // compared here.
     let same = |b: &DrawingBlock| {
         b.phases == phases && b.count == count && b.title == title && b.operations == operations
     };
@@ -54,7 +56,7 @@ fn block(builder: &mut Builder<'_>, input: &ViewInput<'_>, run: &DrawnLayers, fi
     })
 }
 
-/// Title, subtitle, and the spans of layers.
+/// Title, subtitle, and spans of layers.
 fn heading(builder: &Builder<'_>, run: &DrawnLayers) -> (String, String, Vec<(usize, usize)>) {
     match &run.section {
         Section::Embed => ("Embedding".into(), "from token ids to the residual stream".into(), Vec::new()),
@@ -69,6 +71,7 @@ fn heading(builder: &Builder<'_>, run: &DrawnLayers) -> (String, String, Vec<(us
             let plural = if layers.len() == 1 { "Layer" } else { "Layers" };
             let spec = &builder.layers[layers[0]];
             let block = builder.circuit.blocks.get(&spec.feed_forward);
+            // By the operation and not by the block's name, which a circuit may choose freely.
             let routed = block.is_some_and(|block| block.ops.iter().any(|op| op.op == "expert_mlp"));
             let about = match builder.config.moe.filter(|_| routed) {
                 Some(moe) => format!("{spec}: {} of {} experts", moe.num_experts_per_tok, moe.experts),

@@ -15,11 +15,11 @@ use std::collections::HashMap;
 pub(crate) struct Builder<'a> {
     pub(crate) circuit: &'a Circuit,
     pub(crate) config: &'a ModelConfig,
-    /// What each layer is made of.
+    /// The blocks of each layer.
     pub(crate) layers: Vec<LayerSpec>,
     pub(crate) target: &'a BackendTarget,
     pub(crate) options: &'a Options,
-    /// What operations become on a device.
+    /// Kernel calls of operations on a device.
     pub(crate) runs: &'a DeviceRuns,
     pub(crate) weights: Vec<WeightInfo>,
     pub(crate) bindings: Vec<KernelBinding>,
@@ -27,7 +27,8 @@ pub(crate) struct Builder<'a> {
     pub(crate) blocks: Vec<DrawingBlock>,
 }
 
-/// What a kernel is chosen for: the operation, the format and the bucket, and with measured times the shape of the product.
+/// The inputs of a kernel choice: operation, format, bucket, and with measured times the shape of
+/// the matmul.
 type KernelKey = (OpKind, Option<TensorType>, BatchBucket, Option<ProductShape>);
 
 /// The input of one view: an IR, and for a plan its phases, step and bucket.
@@ -68,7 +69,8 @@ impl<'a> Builder<'a> {
         })
     }
 
-    /// The index of `block`; views that draw equal blocks share one.
+    /// The index of `block`. Views with equal blocks share one, so that the page is not many times
+    /// larger.
     pub(crate) fn intern_block(&mut self, block: DrawingBlock) -> usize {
         intern(&mut self.blocks, block)
     }
@@ -78,7 +80,9 @@ impl<'a> Builder<'a> {
         intern(&mut self.weights, weight)
     }
 
-    /// The index of the kernel selected for a request, with the reasons for it and against each other kernel.
+    /// The index of the kernel selected for a request, with the reasons for it and against each
+    /// other
+    /// kernel.
     pub(crate) fn binding(
         &mut self,
         (op, ty): (OpKind, Option<TensorType>),
@@ -86,6 +90,8 @@ impl<'a> Builder<'a> {
         measured: Option<MeasuredProduct<'_>>,
     ) -> Option<usize> {
         let key = (op, ty, bucket, measured.map(|measured| measured.shape));
+        // Thousands of nodes share a few requests, and explaining one compares it with every
+        // kernel.
         if let Some(found) = self.requests.get(&key) {
             return Some(*found);
         }
@@ -94,6 +100,7 @@ impl<'a> Builder<'a> {
         let (chosen, times) = request.best(kernels, measured)?;
         let chosen = &kernels[chosen];
         let of_this = |k: &&KernelContract| k.op == op && k.weight.is_none_or(|w| Some(w) == ty);
+        // Only kernels that could read this format; the others would explain nothing.
         let others = kernels.iter().filter(of_this).filter(|k| k.name != chosen.name).map(|k| {
             let refusal = request.refusal(k);
             let matches = refusal.is_none();
@@ -125,6 +132,7 @@ impl<'a> Builder<'a> {
 }
 
 fn intern<T: PartialEq>(known: &mut Vec<T>, new: T) -> usize {
+    // Linear search: a drawing has tens of blocks and a few hundred weights.
     known.iter().position(|other| *other == new).unwrap_or_else(|| {
         known.push(new);
         known.len() - 1

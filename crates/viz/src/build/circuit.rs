@@ -1,4 +1,5 @@
-//! The blocks of a circuit: operations with their conditions; those that this model does not use are pale.
+//! The blocks of a circuit: operations with their conditions. Operations that this model does not
+//! use are pale.
 
 use crate::build::builder::Builder;
 use crate::build::fold::{list, spans};
@@ -19,7 +20,8 @@ struct CircuitBlock<'a> {
     layers: Vec<usize>,
 }
 
-/// The blocks of the circuit, in the order in which stages run them, with conditions evaluated for the config.
+/// The blocks of the circuit in the order in which stages run them. Conditions are evaluated for
+/// the config.
 pub(crate) fn blocks(builder: &mut Builder<'_>, naming: TensorNaming) -> Result<Vec<usize>, GraphError> {
     let circuit = builder.circuit;
     let mut made = Vec::new();
@@ -33,6 +35,7 @@ pub(crate) fn blocks(builder: &mut Builder<'_>, naming: TensorNaming) -> Result<
             .map(|spec| operation(builder, &part, naming, spec))
             .collect::<Result<Vec<_>, _>>()?;
         let graph = graph(builder, block, &operations);
+        // The first two stages are the decoder's; the others belong to the MTP layer.
         let mut mtp = circuit.stages.iter().skip(2).flat_map(|stage| &stage.blocks);
         let of_mtp = mtp.any(|part| *part == StagePart::Block(name.to_owned()));
         let title = match block.kind {
@@ -67,7 +70,7 @@ pub(crate) fn blocks(builder: &mut Builder<'_>, naming: TensorNaming) -> Result<
     Ok(made)
 }
 
-/// The names of the blocks that stages and layers run, each once.
+/// The names of the blocks of stages and layers, each once.
 fn names(circuit: &Circuit) -> Vec<&str> {
     let rules = [&circuit.layers.attention, &circuit.layers.feed_forward];
     let of_layers = || rules.into_iter().flatten().map(|rule| rule.block.as_str()).collect::<Vec<_>>();
@@ -94,9 +97,11 @@ fn operation(
 ) -> Result<DrawingOperation, GraphError> {
     let (circuit, config) = (builder.circuit, builder.config);
     let mut places: Vec<Option<usize>> = part.layers.iter().copied().map(Some).collect();
+    // Blocks outside of layers are evaluated for the model as a whole.
     if !part.block.kind.of_layer() {
         places.push(None);
     }
+    // Taken if any layer of the block meets the conditions.
     let mut taken = false;
     for layer in places {
         taken |= ConfigVars::of(config, layer).hold(&spec.when, &circuit.name)?;
@@ -112,6 +117,7 @@ fn operation(
             slot: slot.clone(),
             tensor: tensor.unwrap_or_else(|| "(no name in files of this kind)".into()),
             shape: Vec::new(),
+            // A circuit has no formats. The field carries the symbolic shape instead.
             formats: vec![FormatInfo { format: "", layers: found.shape.join(" × "), count: 0, bytes: 0 }],
         };
         let index = builder.intern_weight(info);
@@ -119,6 +125,7 @@ fn operation(
     }
     let port =
         |name: &String| OperationPort { name: name.clone(), shape: String::new(), place: String::new() };
+    // `op` must be `'static`. The circuit's check refuses unknown words, so one is found.
     let op = OP_WORDS.iter().copied().find(|word| *word == spec.op).unwrap_or("linear");
     let slots = spec.weights.first().map_or("", String::as_str);
     Ok(DrawingOperation {
@@ -145,7 +152,8 @@ fn operation(
     })
 }
 
-/// Whether a value of a block is the residual stream: what enters or leaves a half of a layer, what the embedding makes and the head takes.
+/// Whether a value of a block is the residual stream: inputs and outputs of a half of a layer, the
+/// embedding's output, the head's input.
 fn is_residual(block: &circuit::Block, name: &str) -> bool {
     let (enters, leaves) = match block.kind {
         BlockKind::Embed => (false, true),
@@ -158,7 +166,7 @@ fn is_residual(block: &circuit::Block, name: &str) -> bool {
 
 fn graph(builder: &Builder<'_>, block: &circuit::Block, operations: &[DrawingOperation]) -> LayoutGraph {
     let mut graph = LayoutGraph::default();
-    // the producers of each name; alternatives under opposite conditions are all kept
+    // The producers of each name. Alternatives under opposite conditions are all kept.
     let mut producers: HashMap<&str, Vec<usize>> = HashMap::new();
     for (at, (spec, operation)) in block.ops.iter().zip(operations).enumerate() {
         let mut vertex = vertex(builder, block, spec, operation);
@@ -168,6 +176,7 @@ fn graph(builder: &Builder<'_>, block: &circuit::Block, operations: &[DrawingOpe
         let pale = !operation.taken;
         for name in &spec.inputs {
             if is_residual(block, name) {
+                // An addition is drawn on the residual stream, so its base needs no edge.
                 if !onto_residual {
                     graph.edges.push(LayoutEdge::plain(Endpoint::Residual, Endpoint::Vertex(at), pale));
                 }
@@ -184,7 +193,7 @@ fn graph(builder: &Builder<'_>, block: &circuit::Block, operations: &[DrawingOpe
                 graph.edges.push(LayoutEdge::plain(Endpoint::Vertex(at), Endpoint::Residual, pale));
             }
             let known = producers.entry(name).or_default();
-            // an unconditional or in-place operation replaces earlier producers
+            // An unconditional or in-place operation replaces earlier producers.
             if spec.when.is_empty() || spec.inputs.contains(name) {
                 known.clear();
             }

@@ -6,7 +6,7 @@ use std::fmt::Write;
 /// Layers that are drawn as one block.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct DrawnLayers {
-    /// Which part of the model it draws.
+    /// The drawn part of the model.
     pub(crate) section: Section,
     /// Indices of the nodes, per layer.
     pub(crate) nodes: Vec<Vec<usize>>,
@@ -16,18 +16,19 @@ pub(crate) struct DrawnLayers {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Section {
     Embed,
-    /// Rows that come from the rank with the layers before.
+    /// Rows received from the rank with the previous layers.
     Arrival,
     Layers(Vec<usize>),
     Head,
-    /// Rows that go to other ranks, or come back, behind a rank's last layer.
+    /// Rows sent to other ranks, or returned by them, after a rank's last layer.
     Departure,
 }
 
-/// With more runs than this, layers that are not adjacent fold too: otherwise a model with alternating kinds is drawn layer by layer.
-const MOST: usize = 8;
+/// Maximum runs of adjacent layers. With more, layers that are not adjacent fold too.
+// A model whose kinds of layers alternate would otherwise be drawn layer by layer.
+const MAX_ADJACENT_RUNS: usize = 8;
 
-/// The runs of `ir`, where `phases` has the phase of each node (all 0 for an IR).
+/// The runs of `ir`. `phases` is the phase of each node (all 0 for an IR).
 pub(crate) fn runs(ir: &Ir, phases: &[usize]) -> Vec<DrawnLayers> {
     let mut groups: Vec<(Section, Vec<usize>)> = Vec::new();
     let mut seen_layer = false;
@@ -47,6 +48,7 @@ pub(crate) fn runs(ir: &Ir, phases: &[usize]) -> Vec<DrawnLayers> {
             None if node_is_first(node) && !seen_layer => Section::Embed,
             None => Section::Head,
         };
+        // Nodes of one part need not be adjacent: MTP spans have the head after the layers.
         match groups.iter_mut().find(|(other, _)| *other == section) {
             Some((_, nodes)) => nodes.push(n),
             None => groups.push((section, vec![n])),
@@ -54,7 +56,8 @@ pub(crate) fn runs(ir: &Ir, phases: &[usize]) -> Vec<DrawnLayers> {
     }
     let shapes: Vec<String> = groups.iter().map(|(_, nodes)| structure(ir, nodes, phases)).collect();
     let mut runs = join(&groups, &shapes, true);
-    if runs.len() > MOST {
+    // Adjacent runs are preferred, because they keep the order of the layers visible.
+    if runs.len() > MAX_ADJACENT_RUNS {
         runs = join(&groups, &shapes, false);
     }
     runs
@@ -90,8 +93,10 @@ fn join(groups: &[(Section, Vec<usize>)], shapes: &[String], neighbours: bool) -
     runs.into_iter().map(|(run, _)| run).collect()
 }
 
-/// A key of what is drawn of a layer, without formats and kernels: these may differ between layers of a run.
+/// A key for the structure of a layer, without formats and kernels, which may differ between layers
+/// of a run.
 fn structure(ir: &Ir, nodes: &[usize], phases: &[usize]) -> String {
+    // Phases relative to the layer's first one, or no two layers would be equal.
     let first = nodes.iter().map(|n| phases[*n]).min().unwrap_or(0);
     let mut text = String::new();
     for &n in nodes {

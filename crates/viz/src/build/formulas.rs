@@ -5,7 +5,7 @@ use latent_graph::config::{Gating, GroupMask, GroupScore, ModelConfig, RopePairs
 use latent_graph::ir::Op;
 use std::collections::BTreeMap;
 
-/// Word, meaning, formula and source of what a drawing has besides the operations of the IR.
+/// Word, meaning, formula and source of drawn elements that are not operations of the IR.
 const OTHERS: [(&str, &str, &str, &str); 2] = [
     (
         "mlp",

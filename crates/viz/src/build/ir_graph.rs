@@ -7,7 +7,7 @@ use crate::layout::{EdgeKind, Endpoint, LayoutEdge, LayoutGraph, Vertex, VertexK
 use latent_graph::circuit::StateShape;
 use latent_graph::ir::{Epilogue, Ir, Node, Op, ValueId, ValueStorage};
 
-/// The layout graph of a block: a vertex for each of its operations, its inputs and outputs, and its KV layers.
+/// The layout graph of a block: vertices for its operations, inputs, outputs and KV layers.
 pub(crate) fn ir_graph(
     builder: &Builder<'_>,
     input: &ViewInput<'_>,
@@ -34,13 +34,14 @@ pub(crate) fn ir_graph(
 }
 
 fn vertex(builder: &Builder<'_>, ir: &Ir, node: &Node, operation: &DrawingOperation) -> Vertex {
+    // Only additions to the residual stream are drawn on it. Other sums are cards.
     let in_place = |id: &ValueId| ir.value(ir.root(*id)).storage == ValueStorage::Hidden;
     let kind = match node.op {
         Op::Split => VertexKind::Split,
         Op::Add { .. } if node.outputs.first().is_some_and(in_place) => VertexKind::Sum,
         _ => VertexKind::Card,
     };
-    // the lines below list the slots; only matmuls and norms have them in the title
+    // Lines below list the weight slots; only matmuls and norms have them in the title.
     let title = match node.op {
         Op::Linear | Op::RmsNorm => operation.title.clone(),
         _ => operation.op.to_owned(),
@@ -98,6 +99,7 @@ fn terminals(ir: &Ir, nodes: &[usize], operations: &[DrawingOperation], graph: &
             }
         }
         for id in &node.outputs {
+            // Adapter terms are added to the logits in place. Only the last value is the output.
             if ir.value(ir.root(*id)).storage == ValueStorage::Logits && ir.readers(*id).is_empty() {
                 let mut pill = Vertex::new(VertexKind::Pill, "io", format!("logits {}", shape(ir, *id)));
                 pill.phase = operations[at].phase.unwrap_or(0);
@@ -112,6 +114,7 @@ fn terminals(ir: &Ir, nodes: &[usize], operations: &[DrawingOperation], graph: &
 /// A vertex for each KV layer that the nodes read or write.
 fn kv_layers(builder: &Builder<'_>, ir: &Ir, nodes: &[usize], graph: &mut LayoutGraph) {
     let mut streams: Vec<usize> = nodes.iter().filter_map(|n| ir.nodes[*n].kv_layer.map(|s| s.0)).collect();
+    // Nodes of one layer follow each other, so this removes most duplicates before the sort.
     streams.dedup();
     streams.sort_unstable();
     streams.dedup();
@@ -138,6 +141,7 @@ fn kv_layers(builder: &Builder<'_>, ir: &Ir, nodes: &[usize], graph: &mut Layout
                 continue;
             }
             let (writes, reads) = (node.op.spec().kv.stores, node.op.spec().kv.attends);
+            // A recurrent operation reads and replaces its state, so it has both edges.
             let ends = [(Endpoint::Vertex(at), cylinder), (cylinder, Endpoint::Vertex(at))];
             let pale = graph.vertices[at].pale;
             for ((from, to), _) in ends.into_iter().zip([writes, reads]).filter(|(_, there)| *there) {
@@ -147,7 +151,8 @@ fn kv_layers(builder: &Builder<'_>, ir: &Ir, nodes: &[usize], graph: &mut Layout
     }
 }
 
-/// Edges to the node at `at` from the producers of its inputs, and from it to the residual stream.
+/// Adds edges to the node at `at` from the producers of its inputs, and from it to the residual
+/// stream.
 fn edges_into(
     ir: &Ir,
     nodes: &[usize],
@@ -158,10 +163,12 @@ fn edges_into(
 ) {
     let hidden = |id: ValueId| ir.value(ir.root(id)).storage == ValueStorage::Hidden;
     let onto_residual = graph.vertices[at].kind == VertexKind::Sum;
+    // The folded residual is drawn as a sum on the residual stream and not as an input.
     let adds = matches!(node.epilogue, Epilogue::AddTo(_));
     let read = &node.inputs[..node.inputs.len() - usize::from(adds)];
     let mut seen = Vec::new();
     for id in read {
+        // One edge per value, also if it is read at two ports.
         if seen.contains(id) || (onto_residual && hidden(*id)) {
             continue;
         }
@@ -175,6 +182,8 @@ fn edges_into(
         for (from, &m) in nodes.iter().enumerate().take(at) {
             let producer = &ir.nodes[m];
             if producer.outputs.contains(id) && producer.path.meets(node.path) {
+                // In-place sums give one value several producers on one path. Only the last one
+                // counts.
                 let later = nodes[from + 1..at]
                     .iter()
                     .any(|&k| ir.nodes[k].outputs.contains(id) && ir.nodes[k].path == producer.path);

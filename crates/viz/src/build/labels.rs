@@ -6,6 +6,7 @@ use latent_graph::ir::{AttentionPath, Epilogue, Ir, KvLayerKind, Node, RowCount,
 pub(crate) fn weight_line(card: &WeightInfo) -> String {
     let shape = match card.shape[..] {
         [width] => width.to_string(),
+        // Shapes are stored outputs first; the arrow follows the computation.
         [outputs, inputs] => format!("{inputs} → {outputs}"),
         _ => card.shape.iter().map(usize::to_string).collect::<Vec<_>>().join(" × "),
     };
@@ -21,6 +22,7 @@ pub(crate) fn edge_label(ir: &Ir, id: ValueId) -> String {
 pub(crate) fn shape(ir: &Ir, id: ValueId) -> String {
     let value = ir.value(id);
     let mut parts = Vec::new();
+    // Rows per token, such as the activations of selected experts.
     if let RowCount::Times(n) = value.rows {
         parts.push(n.to_string());
     }
@@ -63,6 +65,7 @@ pub(crate) fn prologue_lines(ir: &Ir, node: &Node) -> Vec<String> {
         words.push(format!("rms_norm {}", ir.weight(norm).slot));
     }
     if node.prologue.rope {
+        // The rotated value is the last input, except for the residual of an addition.
         let adds = usize::from(matches!(node.epilogue, Epilogue::AddTo(_)));
         let rotated = &node.inputs[node.inputs.len() - 1 - adds];
         words.push(format!("rope {}", ir.value(*rotated).name));
@@ -106,6 +109,7 @@ pub(crate) fn family_of(word: &str, slot: &str) -> &'static str {
     match word {
         "embed" | "gather_rows" | "send_rows" | "receive_rows" => "io",
         "rms_norm" | "l2_norm" | "gated_norm" => "norm",
+        // A tied head uses the slot of the embedding.
         "linear" | "mlp" if slot == "head" || slot == "embed" => "io",
         "linear" | "mlp" if slot == "router" || slot.starts_with("shared") => "experts",
         "rope" | "split" | "partial_rope_concat" => "position",

@@ -39,6 +39,8 @@ pub(crate) fn of(plan: &Plan, runs: &[(usize, DrawnLayers, usize)]) -> ArenaChar
                         shape: port_shape(&plan.ir, ValueId(life.value)),
                         block,
                         first: memory.columns + life.first.saturating_sub(*first_phase),
+                        // A value of a layer may live into the next one, which is another column of
+                        // the chart.
                         last: memory.columns + life.last.min(end).saturating_sub(*first_phase),
                         offset,
                         bytes: life.bytes,
@@ -49,6 +51,8 @@ pub(crate) fn of(plan: &Plan, runs: &[(usize, DrawnLayers, usize)]) -> ArenaChar
                 columns = end - start + 1;
                 first_layer = here;
             } else {
+                // The chart shows the first layer only. The page says so if other layers use other
+                // offsets.
                 memory.repeats &= here == first_layer;
             }
         }

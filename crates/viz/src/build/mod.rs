@@ -1,4 +1,4 @@
-//! From a circuit, an IR or a plan to blocks and views.
+//! Builds blocks and views from a circuit, an IR or a plan.
 
 pub(crate) mod arrange;
 pub(crate) mod blocks;

@@ -1,4 +1,4 @@
-//! Operations with everything that is known of them: values, weights, kernels, KV layer, cost.
+//! Operations with all details: values, weights, kernels, KV layer, cost.
 
 use crate::build::builder::{Builder, ViewInput};
 use crate::build::fold::{DrawnLayers, list};
@@ -8,7 +8,7 @@ use latent_graph::ir::{Epilogue, Ir, StepWorkload};
 use latent_graph::passes::{measured_product, required_kernels};
 use latent_types::TensorType;
 
-/// Operation `at` of a run of layers, as its first layer has it.
+/// Operation `at` of a run of layers, in its first layer.
 pub(crate) fn operation(
     builder: &mut Builder<'_>,
     input: &ViewInput<'_>,
@@ -20,9 +20,11 @@ pub(crate) fn operation(
     let n = run.nodes[0][at];
     let node = &ir.nodes[n];
     let adds = matches!(node.epilogue, Epilogue::AddTo(_));
+    // The last input of an addition is the residual, which the epilogue's line shows.
     let read = &node.inputs[..node.inputs.len() - usize::from(adds)];
     let mut kernels = Vec::new();
     if let Some(bucket) = input.bucket_of(node) {
+        // Kernels that read a weight are bound by `weight_use`, once per format.
         let free = required_kernels(ir, node).into_iter().filter(|(_, ty)| ty.is_none());
         kernels = free.filter_map(|request| builder.binding(request, bucket, None)).collect();
     }
@@ -46,6 +48,9 @@ pub(crate) fn operation(
         kernels,
         kv_layer: node.kv_layer.map(|id| KvAccess {
             kind: kv_layer_word(ir.kv_layers[id.0].kind),
+            // Stores have no outputs. Recurrent operations have outputs and write too; `recurrent`
+            // marks
+            // them.
             writes: node.outputs.is_empty(),
             recurrent: ir.kv_layers[id.0].state.is_some(),
             width: ir.kv_layers[id.0].width,
@@ -56,7 +61,7 @@ pub(crate) fn operation(
     }
 }
 
-/// Weight `w` of operation `at`, with the formats that the layers of the run store it in.
+/// Weight `w` of operation `at`, with the formats in which the layers of the run store it.
 fn weight_use(
     builder: &mut Builder<'_>,
     input: &ViewInput<'_>,
@@ -65,6 +70,7 @@ fn weight_use(
     w: usize,
 ) -> OperationWeight {
     let ir = input.ir;
+    // Mixed quantizations such as Q4_K_M store one slot in different formats by layer.
     let mut formats: Vec<(TensorType, Vec<usize>, usize)> = Vec::new();
     for nodes in &run.nodes {
         let node = &ir.nodes[nodes[at]];
@@ -77,8 +83,10 @@ fn weight_use(
     }
     let first = &ir.nodes[run.nodes[0][at]];
     let weight = ir.weight(first.weights[w].1);
+    // The name in the file, also for halves that are derived from a `kv_b`.
     let mut tensor = weight.stored().parts[0].tensor.clone();
     if let Some(layer) = weight.layer {
+        // One name stands for all layers of the run, and below for all experts.
         tensor = tensor.replacen(&format!(".{layer}."), ".{layer}.", 1);
     }
     if weight.parts.len() > 1 {
@@ -103,6 +111,8 @@ fn weight_use(
     if let Some(bucket) = input.bucket_of(first) {
         for (ty, ..) in &formats {
             let request = required_kernels(ir, first).into_iter().filter(|(_, ty)| ty.is_some()).nth(w);
+            // The request is for the first layer's format. Each format of the run gets its own
+            // kernel.
             kernels.extend(request.and_then(|(op, _)| {
                 let measured = measured_product(ir, (first, w), builder.target, op, bucket);
                 builder.binding((op, Some(*ty)), bucket, measured)
@@ -112,12 +122,15 @@ fn weight_use(
     OperationWeight { weight: index, kernels }
 }
 
-/// The mean cost over the layers of a run. Cost is linear in the cached rows: two samples determine it.
+/// The mean cost over the layers of a run. Cost is linear in the number of cached rows, so two
+/// samples determine it.
 fn cost(ir: &Ir, run: &DrawnLayers, at: usize, step: StepWorkload) -> OperationCost {
+    // Any value gives the same slope, because costs are exact in f64.
     const FAR: usize = 1024;
     let mut sum = OperationCost::default();
     for nodes in &run.nodes {
         let node = &ir.nodes[nodes[at]];
+        // With the node's own path: the drawing shows both paths, whichever one the step takes.
         let near = node.cost(ir, StepWorkload { past_len: 0, path: node.path, ..step });
         let far = node.cost(ir, StepWorkload { past_len: FAR, path: node.path, ..step });
         sum.weight_bytes += near.weight_bytes;

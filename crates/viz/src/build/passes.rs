@@ -43,7 +43,7 @@ const PASSES: [PassInfo; 6] = [
     },
 ];
 
-/// The pass before them in a rank's plans.
+/// The first pass of a rank's plans.
 const COLLECTIVES: PassInfo = PassInfo {
     key: "insert_collectives",
     name: "insert collectives",
@@ -57,6 +57,8 @@ pub(crate) fn of(config: &ModelConfig) -> Vec<PassInfo> {
 
 /// The IR after each of the passes.
 pub(crate) fn after_each(ir: Ir, config: &ModelConfig, options: &PlanOptions) -> Result<Vec<Ir>, GraphError> {
+    // Called directly and not through the pipeline: the drawing shows every pass, whether or not
+    // the target wants it.
     let collected = config.part.as_ref().map(|part| insert_collectives(ir.clone(), part));
     let ir = collected.clone().unwrap_or(ir);
     let lowered = lower_mla(ir, options.mla, options.form, &config.attention)?;
@@ -68,7 +70,7 @@ pub(crate) fn after_each(ir: Ir, config: &ModelConfig, options: &PlanOptions) ->
     Ok(collected.into_iter().chain([lowered, fused, grouped, norms, ropes, epilogues]).collect())
 }
 
-/// What a pass changed in one part of the model.
+/// Changes of a pass in one part of the model.
 pub(crate) struct PassChanges {
     /// Indices of the operations that it added or rewrote.
     pub(crate) changed: Vec<usize>,
@@ -76,13 +78,16 @@ pub(crate) struct PassChanges {
     pub(crate) removed: Vec<String>,
 }
 
-/// What the pass from `before` to `after` changed in each of `parts`, the runs of `after`; of a run of layers, in its first layer.
+/// The changes from `before` to `after` in each of `parts`, the runs of `after`. A run of layers is
+/// represented by its first layer.
 pub(crate) fn changes(before: &Ir, after: &Ir, parts: &[DrawnLayers]) -> Vec<PassChanges> {
     let old_parts = runs(before, &vec![0; before.nodes.len()]);
     let of_part = |part: &DrawnLayers| {
         let new: Vec<String> = part.nodes[0].iter().map(|n| after.line(&after.nodes[*n])).collect();
         let old: Vec<String> = match &part.section {
             Section::Layers(layers) => {
+                // A pass can change which layers are equal, so runs before and after need not
+                // correspond. The first layer always does.
                 let nodes = before.nodes.iter().filter(|node| node.layer == layers.first().copied());
                 nodes.map(|node| before.line(node)).collect()
             }

@@ -1,4 +1,4 @@
-//! Texts of a model file, for the page.
+//! Tokenizer and metadata of a model file, for the page.
 
 use serde::Serialize;
 
@@ -16,7 +16,7 @@ pub struct FileInfo {
     pub metadata: Vec<(String, String)>,
 }
 
-/// A token that stands for no text.
+/// A control token.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct SpecialToken {
     pub id: u32,

@@ -32,7 +32,8 @@ pub struct DrawingOperation {
     pub op: &'static str,
     /// The word with the slots of its weights: `linear q_a + kv_a`.
     pub title: String,
-    /// Sets the colour: `io`, `norm`, `linear`, `position`, `attention`, `cache`, `experts` or `sum`.
+    /// The colour class: `io`, `norm`, `linear`, `position`, `attention`, `cache`, `experts` or
+    /// `sum`.
     pub family: &'static str,
     /// Its line in `latent graph`, for the first layer of the block.
     #[serde(skip_serializing_if = "String::is_empty")]
@@ -43,7 +44,9 @@ pub struct DrawingOperation {
     /// `absorbed` or `naive`, if only rows of that attention path use it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub path: Option<&'static str>,
-    /// Whether the step that costs are for takes this path; in a circuit, whether the model takes this branch.
+    /// Whether the step whose costs are shown takes this path. In a circuit: whether the model
+    /// takes
+    /// this branch.
     pub taken: bool,
     /// Conditions of the circuit.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -66,7 +69,7 @@ pub struct DrawingOperation {
     /// The KV layer that it reads or writes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kv_layer: Option<KvAccess>,
-    /// What it becomes on a device whose kernels are calls.
+    /// Its kernel calls, if the target is a GPU.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub run: Option<OperationRun>,
     /// Mean cost per layer of the block.
@@ -74,7 +77,7 @@ pub struct DrawingOperation {
     pub cost: Option<OperationCost>,
 }
 
-/// What an operation becomes on a device, in the first layer of its block.
+/// The kernel calls of an operation on a device, in the first layer of its block.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct OperationRun {
     pub device: String,
@@ -108,7 +111,7 @@ pub struct KvAccess {
     pub kind: &'static str,
     /// Writes (true) or reads. A recurrent state is read and replaced.
     pub writes: bool,
-    /// Whether it is one state per sequence, not rows.
+    /// Whether it is one state per sequence instead of rows.
     pub recurrent: bool,
     /// Elements per row, or of the state.
     pub width: usize,

@@ -3,12 +3,12 @@
 use crate::scene::Primitive;
 use serde::Serialize;
 
-/// One stage of the model; for a plan, of one formulation and batch bucket.
+/// One stage of the model, and for a plan of one formulation and batch bucket.
 #[derive(Clone, Debug, Serialize)]
 pub struct DrawingView {
     /// `circuit`, `ir` or `plan`.
     pub stage: &'static str,
-    /// The last pass that ran; none for a circuit, an IR before all passes, and a plan.
+    /// The last pass that ran; `None` for a circuit, an IR before all passes, and a plan.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pass: Option<&'static str>,
     /// The formulation of a plan, or of an IR after passes.

@@ -7,7 +7,7 @@ use serde::Serialize;
 pub struct WeightInfo {
     /// The slot of the circuit.
     pub slot: String,
-    /// The tensor's name in the file, `{layer}` (and `{expert}`) in place of numbers.
+    /// The tensor's name in the file, with `{layer}` and `{expert}` instead of numbers.
     pub tensor: String,
     /// Shape, outermost dimension first.
     pub shape: Vec<usize>,

@@ -6,16 +6,18 @@ use crate::layout::ranks::{RankSlot, Ranks};
 /// The gap between the boxes of a rank.
 const BETWEEN: f64 = 30.0;
 
-/// The centres of the slots of each rank, the leftmost edge of all at 0.
+/// The centres of the slots of each rank. The leftmost edge of all boxes is at 0.
 pub(crate) fn columns(graph: &LayoutGraph, ranks: &Ranks, sizes: &[(f64, f64)]) -> Vec<Vec<f64>> {
     let width = |slot: &RankSlot| match slot {
         RankSlot::Vertex(i) => sizes[*i].0,
+        // Narrow, so that long edges do not push boxes apart.
         RankSlot::Bend(_) => 12.0,
     };
     let mut centres: Vec<Vec<f64>> = ranks
         .rows
         .iter()
         .map(|row| {
+            // Start: every rank packed and centred on 0.
             let total: f64 = row.iter().map(|s| width(s) + BETWEEN).sum();
             let mut at = -total / 2.0;
             row.iter()
@@ -27,6 +29,7 @@ pub(crate) fn columns(graph: &LayoutGraph, ranks: &Ranks, sizes: &[(f64, f64)]) 
                 .collect()
         })
         .collect();
+    // Each sweep moves every slot towards the mean of its neighbours, alternating down and up.
     for sweep in 0..12 {
         let down = sweep % 2 == 0;
         let order: Vec<usize> =
@@ -47,19 +50,23 @@ pub(crate) fn columns(graph: &LayoutGraph, ranks: &Ranks, sizes: &[(f64, f64)]) 
                         }
                     }
                     let mean = places.iter().sum::<f64>() / places.len().max(1) as f64;
+                    // A slot without neighbours stays where it is.
                     if places.is_empty() { centres[rank][at] } else { mean }
                 })
                 .collect();
             let widths: Vec<f64> = row.iter().map(width).collect();
-            centres[rank] = apart(&wanted, &widths);
+            // Keeps the order that `ranks` chose, and the minimum gaps.
+            centres[rank] = spread(&wanted, &widths);
         }
     }
+    // Last, because a later sweep would pull bends away again.
     straighten(graph, ranks, &mut centres, &width);
     let leftmost = centres
         .iter()
         .zip(&ranks.rows)
         .flat_map(|(row, slots)| row.iter().zip(slots).map(|(x, slot)| x - width(slot) / 2.0))
         .fold(f64::INFINITY, f64::min);
+    // A graph without vertices has no leftmost box.
     let leftmost = if leftmost.is_finite() { leftmost } else { 0.0 };
     centres.iter_mut().flatten().for_each(|x| *x -= leftmost);
     centres
@@ -92,6 +99,7 @@ fn straighten(
                 high = high.min(centres[rank][place + 1] - room(place + 1));
             }
         }
+        // No common column is free in all ranks; the bends stay.
         if low > high {
             continue;
         }
@@ -107,8 +115,9 @@ fn straighten(
     }
 }
 
-/// The positions closest to `wanted` (least squares) that keep order and distance: isotonic regression by pooling adjacent violators.
-fn apart(wanted: &[f64], widths: &[f64]) -> Vec<f64> {
+/// The positions closest to `wanted` (least squares) that keep order and distances: isotonic
+/// regression by pooling adjacent violators.
+fn spread(wanted: &[f64], widths: &[f64]) -> Vec<f64> {
     let mut offsets = Vec::with_capacity(wanted.len());
     let mut offset = 0.0;
     for i in 0..wanted.len() {
@@ -117,6 +126,7 @@ fn apart(wanted: &[f64], widths: &[f64]) -> Vec<f64> {
         }
         offsets.push(offset);
     }
+    // With the minimum offsets subtracted, "keep order and distances" becomes "non-decreasing".
     let mut pools: Vec<(f64, usize)> = Vec::new();
     for (w, o) in wanted.iter().zip(&offsets) {
         pools.push((w - o, 1));

@@ -33,7 +33,7 @@ pub(crate) struct Vertex {
     pub(crate) family: &'static str,
     pub(crate) title: String,
     pub(crate) lines: Vec<String>,
-    /// Names of kernels, which the SVG of a document leaves out.
+    /// Names of kernels, which the SVG of a document omits.
     pub(crate) kernels: Vec<String>,
     /// Fused operations, as strips at the top and at the bottom.
     pub(crate) prologue: Vec<String>,
@@ -45,7 +45,7 @@ pub(crate) struct Vertex {
     pub(crate) phase: usize,
     /// The accessible name.
     pub(crate) label: String,
-    /// The segments of a split, as the labels of its edges name them.
+    /// The segments of a split, named by the labels of its edges.
     pub(crate) parts: Vec<String>,
 }
 
@@ -82,18 +82,20 @@ impl Vertex {
     }
 
     /// Whether it takes a slot in its rank.
-    pub(crate) fn stands(&self) -> bool {
+    pub(crate) fn takes_slot(&self) -> bool {
         matches!(self.kind, VertexKind::Card | VertexKind::Pill | VertexKind::Split)
     }
 
     /// Width and height.
     pub(crate) fn size(&self) -> (f64, f64) {
+        // Characters and not bytes, because lines contain `→` and `×`.
         let text = |line: &String, letter: f64| line.chars().count() as f64 * letter;
         let widest = |lines: &[String], letter| lines.iter().map(|l| text(l, letter)).fold(0.0, f64::max);
         match self.kind {
             VertexKind::Sum => (2.0 * SUM_RADIUS, 2.0 * SUM_RADIUS),
             VertexKind::Pill => (text(&self.title, SMALL) + 26.0, 24.0),
             VertexKind::Split => (self.part_ends().last().map_or(40.0, |last| last.1), 24.0),
+            // Fixed: a cylinder's text is short and known.
             VertexKind::Cylinder => (142.0, 88.0),
             VertexKind::Card => {
                 let path = self.path.map_or(0.0, |path| path.len() as f64 * SMALL + 18.0);
@@ -103,6 +105,7 @@ impl Vertex {
                 let height = 34.0
                     + LINE * (self.lines.len() + self.kernels.len()) as f64
                     + STRIP * (self.prologue.len() + self.epilogue.len()) as f64;
+                // Long tensor names are cut off by the maximum rather than widening the whole rank.
                 (title.max(strips).max(lines).clamp(128.0, 380.0), height + 2.0)
             }
         }
@@ -123,7 +126,8 @@ pub(crate) const SUM_RADIUS: f64 = 12.0;
 pub(crate) const LINE: f64 = 15.0;
 /// Height of a strip for a fused operation.
 pub(crate) const STRIP: f64 = 18.0;
-/// Average character width of titles, and of the small monospace text.
+/// Average character width of titles and of the small monospace text.
+// Text is measured without a font, so that the layout is the same on every machine.
 const TITLE: f64 = 8.7;
 const SMALL: f64 = 6.7;
 

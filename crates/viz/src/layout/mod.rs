@@ -1,4 +1,5 @@
-//! Layered graph drawing: ranks by dataflow, order by barycentres, coordinates, routes of edges.
+//! Layered graph drawing (Sugiyama): ranks by dataflow, order by barycentres, coordinates, routes
+//! of edges.
 
 mod columns;
 mod graph;
@@ -38,6 +39,7 @@ impl LayoutCoordinates {
         let sizes: Vec<(f64, f64)> = graph.vertices.iter().map(Vertex::size).collect();
         let centres = columns(graph, &ranks, &sizes);
         let left = if graph.has_residual { LEFT } else { LEFT_ALONE };
+        // Rows need no columns, so both coordinates are independent until edges are routed.
         let (tops, heights, bottom) = rows(graph, &ranks, &sizes);
         let mut boxes = vec![(0.0, 0.0, 0.0, 0.0); graph.vertices.len()];
         let mut bends = vec![Vec::new(); graph.edges.len()];
@@ -53,6 +55,7 @@ impl LayoutCoordinates {
                         right = right.max(x + w / 2.0);
                     }
                     RankSlot::Bend(edge) => {
+                        // Two points per bend: the edge passes the rank vertically.
                         bends[edge].push((x, tops[rank]));
                         bends[edge].push((x, tops[rank] + heights[rank]));
                     }
@@ -64,8 +67,10 @@ impl LayoutCoordinates {
         {
             let rank = ranks.of[i];
             let (w, h) = vertex.size();
+            // Additions stand on the residual stream, outside of the columns.
             boxes[i] = (RESIDUAL_X - w / 2.0, tops[rank] + (heights[rank] - h) / 2.0, w, h);
         }
+        // After all boxes, because cylinders are placed to their right.
         right = kv_layers(graph, &ranks, &tops, &mut boxes, right);
         let bands = bands(graph, &ranks, &tops, &heights, bottom);
         let (edges, sums) = routing::route(graph, &boxes, bends);

@@ -14,18 +14,21 @@ pub(crate) enum RankSlot {
 pub(crate) struct Ranks {
     /// The rank of each vertex.
     pub(crate) of: Vec<usize>,
-    /// The slots of each rank, from left to right, without sums and KV layers: their columns are fixed.
+    /// The slots of each rank from left to right, without sums and KV layers, whose columns are
+    /// fixed.
     pub(crate) rows: Vec<Vec<RankSlot>>,
 }
 
 impl Ranks {
-    /// Ranks follow the dataflow, and every phase is below the earlier ones. The order minimizes crossings by barycentres.
+    /// Ranks follow the dataflow, and every phase is below the earlier ones. Barycentres order each
+    /// rank, to reduce crossings.
     pub(crate) fn new(graph: &LayoutGraph) -> Ranks {
         let of = assign(graph);
         let count = of.iter().max().map_or(0, |last| last + 1);
         let mut rows = vec![Vec::new(); count];
         for (i, vertex) in graph.vertices.iter().enumerate() {
-            if vertex.stands() {
+            // Sums and cylinders have fixed columns.
+            if vertex.takes_slot() {
                 rows[of[i]].push(RankSlot::Vertex(i));
             }
         }
@@ -33,6 +36,8 @@ impl Ranks {
             if let (Endpoint::Vertex(a), Endpoint::Vertex(b), EdgeKind::Value) =
                 (edge.from, edge.to, edge.kind)
             {
+                // A long edge takes a slot in every rank that it passes, so that no box is placed
+                // on it.
                 for row in rows.iter_mut().take(of[b]).skip(of[a] + 1) {
                     row.push(RankSlot::Bend(w));
                 }
@@ -43,7 +48,8 @@ impl Ranks {
         ranks
     }
 
-    /// The slots in the rank above (or below) that `slot` is connected to, each with the relative position on it, 0 to 1.
+    /// The slots in the rank above (or below) that are connected to `slot`, each with the relative
+    /// position (0 to 1) of the edge on it.
     pub(crate) fn neighbours(
         &self,
         graph: &LayoutGraph,
@@ -77,6 +83,7 @@ impl Ranks {
     }
 
     fn sort(&mut self, graph: &LayoutGraph) {
+        // Alternating sweeps down and up. A fixed number, because the order need not converge.
         for sweep in 0..8 {
             let down = sweep % 2 == 0;
             let mut order: Vec<usize> = (0..self.rows.len()).collect();
@@ -93,17 +100,19 @@ impl Ranks {
                         .filter_map(|(other, on)| {
                             let row = self.rows.get(next)?;
                             let at = row.iter().position(|s| s == other)?;
+                            // Relative positions, because ranks have different numbers of slots.
                             Some((at as f64 + on) / row.len() as f64)
                         })
                         .collect();
                     let own = (at as f64 + 0.5) / row.len() as f64;
-                    // readers and writers of the KV cache go to the right, next to it
+                    // Readers and writers of the KV cache go to the right, next to the cylinders.
                     let aside = if touches_cache(graph, *slot) { 10.0 } else { 0.0 };
                     let mean = places.iter().sum::<f64>() / places.len().max(1) as f64;
                     aside + if places.is_empty() { own } else { mean }
                 };
                 let mut keyed: Vec<(f64, RankSlot)> =
                     row.iter().enumerate().map(|(at, slot)| (place(slot, at), *slot)).collect();
+                // Stable, so equal barycentres keep their order and the drawing is reproducible.
                 keyed.sort_by(|a, b| a.0.total_cmp(&b.0));
                 self.rows[rank] = keyed.into_iter().map(|(_, slot)| slot).collect();
             }
@@ -128,15 +137,16 @@ fn touches_cache(graph: &LayoutGraph, slot: RankSlot) -> bool {
 /// The rank of each vertex: below its producers and below all earlier phases.
 fn assign(graph: &LayoutGraph) -> Vec<usize> {
     let mut ranks: Vec<usize> = vec![0; graph.vertices.len()];
-    // vertices are in topological order within a phase
+    // Vertices are in topological order within a phase.
     let mut order: Vec<usize> =
         (0..graph.vertices.len()).filter(|&i| graph.vertices[i].kind != VertexKind::Cylinder).collect();
-    // inputs of the model come before the operations that read them
+    // Inputs of the model come before the operations that read them.
     let feeds = |i: usize| graph.edges.iter().any(|edge| edge.from == Endpoint::Vertex(i));
     order.sort_by_key(|&i| (graph.vertices[i].phase, graph.vertices[i].operation.is_some() || !feeds(i)));
     let mut done: Vec<usize> = Vec::new();
     for &i in &order {
         let phase = graph.vertices[i].phase;
+        // A phase is drawn as a band, so its vertices must be below all of the earlier bands.
         let base = done.iter().filter(|&&j| graph.vertices[j].phase < phase).map(|&j| ranks[j] + 1);
         let read = graph.edges.iter().filter_map(|edge| match (edge.from, edge.to, edge.kind) {
             (Endpoint::Vertex(a), Endpoint::Vertex(b), EdgeKind::Value) if b == i && done.contains(&a) => {
@@ -145,12 +155,14 @@ fn assign(graph: &LayoutGraph) -> Vec<usize> {
             _ => None,
         });
         let mut rank = base.chain(read).max().unwrap_or(0);
-        // an addition to the residual stream separates the ranks above from those below
+        // An addition to the residual stream separates the ranks above from those below.
         let sums = done
             .iter()
             .filter(|&&j| graph.vertices[j].kind == VertexKind::Sum && j < i)
             .map(|&j| ranks[j] + 1);
         rank = rank.max(sums.max().unwrap_or(0));
+        // A sum is below everything before it, so that the edge to the residual stream crosses
+        // nothing.
         if graph.vertices[i].kind == VertexKind::Sum {
             let all = done.iter().filter(|&&j| j < i).map(|&j| ranks[j] + 1);
             rank = rank.max(all.max().unwrap_or(0));

@@ -7,7 +7,8 @@ use crate::layout::graph::{
 /// From the channel of the edges that read the residual stream down to their rank.
 const READ_CHANNEL: f64 = 18.0;
 
-/// The points of every edge, and the y coordinates of the sums onto the residual stream that no vertex stands for.
+/// The points of every edge, and the y coordinates of sums onto the residual stream without a
+/// vertex (folded residual additions).
 pub(crate) fn route(
     graph: &LayoutGraph,
     boxes: &[(f64, f64, f64, f64)],
@@ -33,6 +34,7 @@ impl EdgeRouter<'_> {
             (Endpoint::Residual, Endpoint::Vertex(b)) => {
                 let x = self.port(b, w, true);
                 let top = self.boxes[b].1;
+                // Horizontal above the whole rank, where no box is.
                 let channel = self.rank_top(b) - READ_CHANNEL;
                 vec![(RESIDUAL_X, channel), (x, channel), (x, top)]
             }
@@ -40,6 +42,7 @@ impl EdgeRouter<'_> {
                 let x = self.port(a, w, false);
                 let bottom = self.boxes[a].1 + self.boxes[a].3;
                 let channel = self.rank_bottom(a) + WRITE_CHANNEL;
+                // Several writes in one rank share a sum.
                 if !sums.contains(&channel) {
                     sums.push(channel);
                 }
@@ -49,7 +52,9 @@ impl EdgeRouter<'_> {
         }
     }
 
-    /// From the bottom of one vertex through the bends of the edge to the top of the other, or to the side of a sum.
+    /// From the bottom of one vertex through the edge's bends to the top of the other, or to the
+    /// side
+    /// of a sum.
     fn down(&self, w: usize, (from, to): (usize, usize), bends: Vec<(f64, f64)>) -> Vec<(f64, f64)> {
         let start = (self.port(from, w, false), self.boxes[from].1 + self.boxes[from].3);
         let mut points = vec![start];
@@ -61,7 +66,7 @@ impl EdgeRouter<'_> {
             return points;
         }
         let alone = self.graph.edges.iter().filter(|edge| edge.to == Endpoint::Vertex(to)).count() == 1;
-        // a single incoming edge stays vertical if the box is wide enough
+        // A single incoming edge stays vertical if the box is wide enough.
         let vertical = alone && last > left + 16.0 && last < left + width - 16.0;
         points.push((if vertical { last } else { self.port(to, w, true) }, top));
         points
@@ -81,15 +86,17 @@ impl EdgeRouter<'_> {
         let middle = |b: &(f64, f64, f64, f64)| b.1 + b.3 / 2.0;
         let level = middle(&self.boxes[vertex]);
         let all = self.boxes.iter().enumerate();
-        all.filter(move |(i, b)| self.graph.vertices[*i].stands() && (middle(b) - level).abs() < 0.5)
+        all.filter(move |(i, b)| self.graph.vertices[*i].takes_slot() && (middle(b) - level).abs() < 0.5)
             .map(|(_, b)| b)
     }
 
-    /// The x coordinate where edge `w` meets `vertex`: ports are spread evenly in the order of the other ends.
+    /// The x coordinate where edge `w` meets `vertex`. Ports are spread evenly, in the order of the
+    /// other ends.
     fn port(&self, vertex: usize, w: usize, incoming: bool) -> f64 {
         let (x, _, width, _) = self.boxes[vertex];
         if !incoming && self.graph.vertices[vertex].kind == VertexKind::Split {
             let ends = self.graph.vertices[vertex].part_ends();
+            // A split has one segment per output, and each edge leaves its own segment.
             let part =
                 self.graph.vertices[vertex].parts.iter().position(|part| *part == self.graph.edges[w].label);
             return part.map_or(x + width / 2.0, |p| x + f64::midpoint(ends[p].0, ends[p].1));
@@ -104,7 +111,7 @@ impl EdgeRouter<'_> {
                 Endpoint::Residual => RESIDUAL_X,
             })
         };
-        // one port per value, however many consumers it has
+        // One port per value, for any number of consumers.
         let key = |i: usize| if incoming { String::new() } else { self.graph.edges[i].label.clone() };
         let mut ports: Vec<(f64, usize)> = Vec::new();
         for (i, edge) in self.graph.edges.iter().enumerate() {
@@ -126,14 +133,17 @@ impl EdgeRouter<'_> {
         if self.graph.vertices[to].kind == VertexKind::Cylinder {
             let y = a.1 + a.3 / 2.0;
             let x = b.0 + b.2 / 2.0;
+            // The store is above the cylinder: enter through its lid. Otherwise enter from the
+            // side.
             if y < b.1 - 4.0 {
                 vec![(a.0 + a.2, y), (x, y), (x, b.1)]
             } else {
                 vec![(a.0 + a.2, y), (b.0, y)]
             }
         } else {
-            // through the gap above the rank
+            // Through the gap above the rank.
             let channel = self.rank_top(to) - CACHE_CHANNEL;
+            // Near the right edge of the reader, away from the ports of its other inputs.
             let (x, end) = (a.0 + a.2 / 2.0, b.0 + b.2 - 22.0);
             vec![(x, a.1 + a.3), (x, channel), (end, channel), (end, b.1)]
         }

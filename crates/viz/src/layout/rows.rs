@@ -1,11 +1,12 @@
-//! Vertical coordinates: ranks, phases, and the KV layer at their side.
+//! Vertical coordinates: ranks, phases, and the KV layers at their side.
 
 use crate::layout::graph::{
     CACHE_CHANNEL, EdgeKind, Endpoint, HEADER, LayoutGraph, VertexKind, WRITE_CHANNEL,
 };
 use crate::layout::ranks::{RankSlot, Ranks};
 
-/// The gap between two ranks; narrower above a rank of small boxes, wider where the residual stream is written and read in it.
+/// The gap between two ranks. It is narrower above a rank of small boxes, and wider if the residual
+/// stream is written and read in it.
 const GAP: f64 = 50.0;
 const TIGHT: f64 = 32.0;
 const WIDE: f64 = 66.0;
@@ -33,11 +34,14 @@ pub(crate) fn rows(graph: &LayoutGraph, ranks: &Ranks, sizes: &[(f64, f64)]) -> 
         })
     };
     let mut tops = Vec::with_capacity(count);
+    // A read channel needs room below the header.
     let mut y = HEADER + if count > 0 && touching(0, true) { GAP } else { 22.0 };
     for rank in 0..count {
         tops.push(y);
         y += heights[rank];
         if rank + 1 < count {
+            // Both channels are in this gap: the write of the upper rank and the read of the lower
+            // one.
             let crowded = touching(rank, false) && touching(rank + 1, true);
             y += if crowded {
                 WIDE
@@ -53,7 +57,8 @@ pub(crate) fn rows(graph: &LayoutGraph, ranks: &Ranks, sizes: &[(f64, f64)]) -> 
     (tops, heights, y)
 }
 
-/// Places KV layers to the right of all boxes, halfway between writer and reader but above the reader.
+/// Places KV layers to the right of all boxes, halfway between writer and reader but above the
+/// reader.
 pub(crate) fn kv_layers(
     graph: &LayoutGraph,
     ranks: &Ranks,
@@ -83,6 +88,7 @@ pub(crate) fn kv_layers(
             _ => None,
         });
         let lowest = readers.fold(f64::INFINITY, f64::min);
+        // Above the reader's channel, so that the edge to it runs downwards.
         boxes[i] = (right + 40.0, (f64::midpoint(low, high) - h / 2.0).min(lowest), w, h);
         rightmost = right + 40.0 + w;
     }
@@ -107,7 +113,7 @@ pub(crate) fn bands(
             band.1 = band.1.max(tops[rank] + heights[rank]);
         }
     }
-    // a barrier is in the middle of the gap
+    // A barrier is in the middle of the gap.
     for i in 1..bands.len() {
         let middle = f64::midpoint(bands[i - 1].1, bands[i].0);
         bands[i - 1].1 = middle;

@@ -21,15 +21,15 @@ const SAMPLES: usize = 40;
 struct Area(f64, f64, f64, f64);
 
 impl Area {
-    fn has(&self, (x, y): (f64, f64)) -> bool {
+    fn contains(&self, (x, y): (f64, f64)) -> bool {
         self.0 < x && x < self.2 && self.1 < y && y < self.3
     }
 
-    fn around(self, other: Area) -> Area {
+    fn union(self, other: Area) -> Area {
         Area(self.0.min(other.0), self.1.min(other.1), self.2.max(other.2), self.3.max(other.3))
     }
 
-    fn meets(&self, other: &Area) -> bool {
+    fn overlaps(&self, other: &Area) -> bool {
         self.0 < other.2 && other.0 < self.2 && self.1 < other.3 && other.1 < self.3
     }
 }
@@ -55,6 +55,7 @@ pub(crate) fn place(
 ) {
     let edges: Vec<Vec<(f64, f64)>> =
         graph.edges.iter().zip(&layout.edges).map(|(edge, points)| samples(edge, points)).collect();
+    // Placed labels are added, so that later ones avoid them.
     let mut taken: Vec<Area> = layout.boxes.iter().map(|b| Area(b.0, b.1, b.0 + b.2, b.1 + b.3)).collect();
     for (i, _) in graph.vertices.iter().enumerate().filter(|(_, vertex)| vertex.kind != VertexKind::Split) {
         let ports = ports(graph, layout, i);
@@ -64,26 +65,31 @@ pub(crate) fn place(
             let line = if ports.len() > 1 { at.saturating_sub(1) } else { 0 };
             let long = edge.label.chars().count() as f64 * CHARACTER;
             let candidates = candidates(points, ends, line);
+            // Only samples near the candidates are compared: a block can have a hundred edges of
+            // many samples each.
             let reach =
-                candidates.iter().map(|candidate| area(candidate, long)).fold(Area(x, y, x, y), Area::around);
-            // the nearby samples of each edge, and whether it carries the same value
+                candidates.iter().map(|candidate| area(candidate, long)).fold(Area(x, y, x, y), Area::union);
+            // The nearby samples of each edge, and whether it carries the same value.
             let near = |(other, points): (&LayoutEdge, &Vec<(f64, f64)>)| -> (bool, Vec<(f64, f64)>) {
                 let same = other.from == edge.from && other.label == edge.label;
-                (same, points.iter().copied().filter(|point| reach.has(*point)).collect())
+                (same, points.iter().copied().filter(|point| reach.contains(*point)).collect())
             };
             let edges: Vec<_> = graph.edges.iter().zip(&edges).map(near).collect();
             let cost = |candidate: &LabelCandidate| {
                 let area = area(candidate, long);
-                // an edge between a label and its own edge would seem to have that label
+                // An edge between a label and its own edge would seem to have that label.
                 let between =
                     Area(area.0.min(candidate.edge_x), area.1, area.2.max(candidate.edge_x), area.3);
                 let crosses = |(same, points): &&(bool, Vec<(f64, f64)>)| {
                     let area = if *same { &area } else { &between };
-                    points.iter().any(|point| area.has(*point))
+                    points.iter().any(|point| area.contains(*point))
                 };
                 let crossed = edges.iter().filter(crosses).count();
-                let covered = taken.iter().filter(|other| area.meets(other)).count();
+                let covered = taken.iter().filter(|other| area.overlaps(other)).count();
+                // A label outside of the block would be cut off.
                 let outside = usize::from(area.0 < 4.0 || area.2 > width - 4.0);
+                // Covering a box or another label is worse than crossing an edge, and both outweigh
+                // any preference.
                 candidate.penalty + 4.0 * crossed as f64 + 20.0 * (covered + outside) as f64
             };
             let costs = candidates.iter().map(|candidate| (cost(candidate), candidate));
@@ -138,6 +144,7 @@ fn candidates(points: &[(f64, f64)], ends: bool, line: usize) -> Vec<LabelCandid
             }
         }
     }
+    // After the first bend, where a long edge may have more room.
     for pair in points.windows(2).skip(1).filter(|pair| pair[0].0 == pair[1].0) {
         for (other, side) in [ends, !ends].into_iter().enumerate() {
             let x = if side { pair[0].0 - NEAR } else { pair[0].0 + NEAR };
@@ -169,7 +176,7 @@ fn samples(edge: &LayoutEdge, points: &[(f64, f64)]) -> Vec<(f64, f64)> {
         let ((ax, ay), (bx, by)) = (pair[0], pair[1]);
         for step in 0..=SAMPLES {
             let t = step as f64 / SAMPLES as f64;
-            // the cubic leaves and arrives vertically
+            // The cubic leaves and arrives vertically.
             let side = if level { t } else { t * t * (3.0 - 2.0 * t) };
             let down = if level { t } else { 1.5 * t * (1.0 - t) + t * t * t };
             found.push((ax + (bx - ax) * side, ay + (by - ay) * down));

@@ -21,12 +21,13 @@ pub(crate) fn render_edge(edge: &LayoutEdge, points: &[(f64, f64)], primitives: 
     }
     primitives.push(Primitive::path(if straight { corners(points) } else { curves(points) }, &class));
     let (before, end) = (points[points.len() - 2], points[points.len() - 1]);
-    // direction of the last piece: vertical or horizontal
+    // Direction of the last piece: vertical or horizontal.
     let (dx, dy) = if before.1 == end.1 {
         ((end.0 - before.0).signum(), 0.0)
     } else {
         (0.0, (end.1 - before.1).signum())
     };
+    // Ends in a sum symbol, which needs no arrow head.
     if edge.to == Endpoint::Residual {
         return;
     }
@@ -51,7 +52,10 @@ fn corners(points: &[(f64, f64)]) -> String {
         let (px, py) = points[i - 1];
         let (x, y) = points[i];
         if let Some(&(nx, ny)) = points.get(i + 1) {
+            // Pieces are horizontal or vertical, so the sum is the length. Not 0, because it
+            // divides.
             let length = |ax: f64, ay: f64| (ax.abs() + ay.abs()).max(0.001);
+            // At most half of each piece, so that two corners do not overlap.
             let r = 10f64.min(length(x - px, y - py) / 2.0).min(length(nx - x, ny - y) / 2.0);
             let (ux, uy) = ((px - x) / length(px - x, py - y), (py - y) / length(px - x, py - y));
             let (vx, vy) = ((nx - x) / length(nx - x, ny - y), (ny - y) / length(nx - x, ny - y));

@@ -19,10 +19,12 @@ pub(crate) struct RenderedBlock {
 pub(crate) fn block(graph: &LayoutGraph, title: &str, subtitle: &str, count: usize) -> RenderedBlock {
     let layout = LayoutCoordinates::new(graph);
     let badge = if count > 1 { format!("{count} ×") } else { String::new() };
+    // Estimated text widths: titles and badges must fit even if the graph is narrow.
     let header = title.chars().count() as f64 * 10.5 + badge.chars().count() as f64 * 11.0 + 130.0;
     let width = layout.width.max(header).max(subtitle.chars().count() as f64 * 6.9 + 100.0);
     let mut primitives = Vec::new();
     if count > 1 {
+        // Two more cards behind the block show that it repeats.
         for shift in [12.0, 6.0] {
             primitives.push(Primitive::rect((shift, shift, width, layout.height), 16.0, "block stack"));
         }
@@ -43,11 +45,13 @@ pub(crate) fn block(graph: &LayoutGraph, title: &str, subtitle: &str, count: usi
     for (edge, points) in graph.edges.iter().zip(&layout.edges) {
         render_edge(edge, points, &mut primitives);
     }
+    // After edges and before boxes: labels cover edges, and boxes cover nothing of them.
     edge_labels::place(graph, &layout, width, &mut primitives);
+    // The embedding's block: no node reads the residual stream before the first write.
     let starts = !graph.edges.iter().any(|edge| edge.from == Endpoint::Residual);
     for (at, y) in layout.sums.iter().enumerate() {
         if starts && at == 0 {
-            // the first write starts the residual stream
+            // The first write starts the residual stream.
             primitives.push(Primitive::rect((RESIDUAL_X - 6.0, y - 6.0, 12.0, 12.0), 6.0, "source"));
         } else {
             plus(RESIDUAL_X, *y, "sum", &mut primitives);
@@ -70,6 +74,7 @@ pub(crate) fn block(graph: &LayoutGraph, title: &str, subtitle: &str, count: usi
             None => primitives.extend(own),
         }
     }
+    // Room for the cards behind.
     let stack = if count > 1 { 12.0 } else { 0.0 };
     RenderedBlock { width: round(width + stack), height: round(layout.height + stack), primitives }
 }

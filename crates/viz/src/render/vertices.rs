@@ -44,6 +44,7 @@ pub(crate) fn render_vertex(
 
 fn card(vertex: &Vertex, (x, y, w, h): (f64, f64, f64, f64), primitives: &mut Vec<Primitive>) {
     primitives.push(Primitive::rect((x, y, w, h), 9.0, "card shape"));
+    // A coloured strip at the left edge, rounded like the card.
     let accent =
         format!("M{} {} a9 9 0 0 0 -9 9 v{} a9 9 0 0 0 9 9 z", round(x + 9.0), round(y), round(h - 18.0));
     primitives.push(Primitive::path(accent, "accent"));

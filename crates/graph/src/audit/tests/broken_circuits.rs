@@ -1,8 +1,9 @@
-//! Circuit files, broken.
+//! Broken circuit files: each break must be found under its rule's code.
 
 use super::*;
 
-/// The circuit `deepseek2` with one thing replaced in the text of a block, or of what is around the blocks (block "").
+/// The circuit `deepseek2` with one replacement in the text of a block. An empty `block` means the
+/// circuit's own file.
 fn replaced(block: &str, from: &str, to: &str) -> Circuit {
     let whole = include_str!("../../../circuits/deepseek2.json");
     let text = match block {
@@ -12,6 +13,7 @@ fn replaced(block: &str, from: &str, to: &str) -> Circuit {
         "head" => include_str!("../../../circuits/blocks/head.json"),
         _ => whole,
     };
+    // A break that replaces nothing would test the intact circuit.
     assert!(text.contains(from), "nothing to replace: {from}");
     let text = text.replacen(from, to, 1);
     if block.is_empty() {
@@ -117,7 +119,8 @@ fn each_break_is_found() {
     }
 }
 
-/// What a circuit states of its cache is built, and the audit says where the operations do something else.
+/// Builds a circuit with a wrong statement about its cache. The audit must report each operation
+/// that stores something else.
 #[test]
 fn a_cache_that_is_not_as_stated_is_found() {
     let config = config();

@@ -218,7 +218,7 @@ const BREAKS: &[PlanBreak] = &[
         remove(p, n);
         let n = user(p, 1, "shared_down");
         let gone = remove(p, n);
-        // what it added to is the result now
+        // The sum of the shared expert was the layer's output. Its other operand takes its place.
         let base = gone.inputs[1];
         p.ir.outputs[0].1 = base;
     }),
@@ -431,7 +431,7 @@ fn each_break_is_found() {
 
 /// Breaks of the prefill plan, where norms are nodes of their own.
 #[test]
-fn breaks_are_found_in_every_class() {
+fn breaks_are_found_in_prefill_plans_too() {
     let whole = AuditedSession::whole();
     let bound = BindContext { target: &whole.target, options: whole.bind };
     let (mut found, mut all) = (0, 0);
@@ -451,7 +451,8 @@ fn breaks_are_found_in_every_class() {
     assert!(all > 60 && found * 10 >= all * 9, "{found} of {all}");
 }
 
-/// The index in [`gated`], and then in [`hybrids`], of the model whose decode plan is broken, and the break.
+/// The index of the model in [`gated`] followed by [`hybrids`], the expected code, and the break of
+/// its decode plan.
 type GatedPlanBreak = (usize, Code, &'static str, fn(&mut Plan));
 
 /// Breaks of plans with gates, with other kinds of shared keys, and with recurrent states.

@@ -1,4 +1,4 @@
-//! Plans of ranks that share a model, broken.
+//! Broken plans of ranks that share a model.
 
 use super::*;
 use crate::Partition;
@@ -31,7 +31,8 @@ fn audited(config: &ModelConfig, plans: &[Plan]) -> Vec<Finding> {
 #[test]
 fn plans_of_every_rank_are_clean() {
     let mut of_kind = [0; 5];
-    // a rank does not begin with a layer that shares the tokens which another rank's has selected
+    // A rank could begin with a layer that reads the selection of the previous rank's indexer. The
+    // engine runs such partitions without the indexer.
     let whole = |config: &&ModelConfig| config.mtp_layers == 0 && !config.full_indexers.contains(&false);
     for config in configs().iter().filter(whole) {
         let kinds = ["pipeline=2", "tensor=2", "experts=2", "tensor=2,experts=2", "pipeline=2,tensor=2"];
@@ -75,6 +76,7 @@ fn leave_out(plan: &mut Plan, n: usize) {
     let (from, to) = (node.inputs[0], node.outputs.first().copied());
     let ids = plan.ir.nodes.iter_mut().flat_map(|node| &mut node.inputs);
     let results = plan.ir.outputs.iter_mut().map(|(_, id)| id);
+    // `SendRows` has no output. `Some` equals no `None`, so that nothing is replaced for it.
     ids.chain(results).filter(|id| Some(**id) == to).for_each(|id| *id = from);
 }
 
@@ -104,7 +106,7 @@ fn sums_that_are_missing_or_too_many_are_found() {
             expect(&format!("{partition} with sum {at} twice"), Code::A91, &found);
         }
     }
-    // what each rank has the whole of
+    // Every rank holds this value complete. An all-reduce would multiply it by the number of ranks.
     let found = broken("pipeline=2", 0, |plan| {
         let norm = plan.ir.nodes.iter().position(|node| node.layer == Some(0)).unwrap();
         let (layer, whole) = (plan.ir.nodes[norm].layer, plan.ir.nodes[norm].outputs[0]);
@@ -114,7 +116,7 @@ fn sums_that_are_missing_or_too_many_are_found() {
 }
 
 #[test]
-fn rows_that_cross_at_no_end_are_found() {
+fn misplaced_sends_and_receives_are_found() {
     for (rank, op, count) in
         [(0, Op::SendRows, 1), (0, Op::ReceiveRows, 1), (1, Op::SendRows, 1), (1, Op::ReceiveRows, 1)]
     {
@@ -135,13 +137,13 @@ fn rows_that_cross_at_no_end_are_found() {
         });
         expect(&format!("rank {rank} with {op:?} in a layer"), Code::A92, &found);
     }
-    // rows of another end
+    // A rank must send its own result and not the rows that it received.
     let found = broken("pipeline=2", 1, |plan| {
         let (receives, sends) = (of_op(plan, Op::ReceiveRows)[0], of_op(plan, Op::SendRows)[0]);
         plan.ir.nodes[sends].inputs[0] = plan.ir.nodes[receives].outputs[0];
     });
     expect("sends what it received", Code::A92, &found);
-    // one host says nothing
+    // A session without a partition must not send.
     let mut whole = AuditedSession::whole();
     let (_, id) = whole.layers[0].ir.outputs[0];
     let end = whole.layers[0].ir.nodes.len();

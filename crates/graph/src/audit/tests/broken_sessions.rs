@@ -1,10 +1,10 @@
-//! Files and plans of several buckets, broken.
+//! Broken files, and plans of a session's buckets that contradict each other.
 
 use super::*;
 use crate::circuit::{TensorIndex, WeightPart};
 use crate::ir::{KvLayerKind, Op};
 
-/// Tensors with some added.
+/// The declared tensors and additional names, as in a file with tensors that the circuit lacks.
 struct ExtendedTensors<'a>(&'a DeclaredTensors, &'a [&'a str]);
 
 impl TensorIndex for ExtendedTensors<'_> {
@@ -47,7 +47,7 @@ fn a_tensor_that_nothing_reads_is_found_unless_it_is_declared() {
 }
 
 #[test]
-fn tensors_of_prediction_layers_and_of_eyes_are_declared() {
+fn tensors_of_mtp_layers_and_vision_towers_are_declared() {
     let config = configs().pop().unwrap();
     let whole = AuditedSession::new(config, TensorNaming::Gguf, MlaChoice::Auto, CacheForm::Latent);
     clean("a prediction layer", &whole.audit());
@@ -116,7 +116,8 @@ fn each_break_is_found() {
     }
 }
 
-/// DeepSeek-V3, 61 layers: what a load pays. (Printed; nothing here depends on how fast the machine is.)
+/// The audit of DeepSeek-V3's size, which every load runs. The printed time is not asserted because
+/// it depends on the machine.
 #[test]
 fn a_plan_of_61_layers_is_clean() {
     let small = config();

@@ -1,4 +1,4 @@
-//! Whole sessions are clean; each of many ways to break one is found, under its code.
+//! Intact sessions have no findings. Each of many breaks is found under its rule's code.
 
 mod broken_circuits;
 mod broken_plans;
@@ -14,7 +14,7 @@ use crate::plan::PlanOptions;
 use crate::target::{BackendTarget, KvSplits};
 use latent_types::{ActivationType, CacheType, KernelContract, OpKind, TensorType, Tier, WeightLayout};
 
-/// The plans of a session, and what they were made from.
+/// The plans of a session and their inputs.
 struct AuditedSession {
     config: ModelConfig,
     tensors: DeclaredTensors,
@@ -26,7 +26,8 @@ struct AuditedSession {
     bind: BindOptions,
 }
 
-/// A table with every operation in portable code, and a few kernels above for bf16 products.
+/// A portable kernel for every operation and a few faster ones for bf16 products, so that selection
+/// has alternatives that the breaks can misuse.
 fn table() -> Vec<KernelContract> {
     let kernel = |op, weight, activation, tier, name| KernelContract {
         op,
@@ -58,7 +59,7 @@ fn table() -> Vec<KernelContract> {
     table
 }
 
-/// A backend with these kernels, two workers of which share KV splits.
+/// A backend of [`table`]'s kernels whose two workers split the cache of one sequence.
 fn target() -> BackendTarget {
     let kv_splits = Some(KvSplits { most: 8, head_group: 2, groups_per_worker: 4, rows_together: 0 });
     BackendTarget { kv_splits, workers: 2, ..BackendTarget::new("test", table()) }
@@ -87,7 +88,7 @@ impl AuditedSession {
         AuditedSession { config, tensors, layers, lm_head, mtp, target, bind }
     }
 
-    /// The session that is broken in the tests.
+    /// The intact session that each test breaks once.
     fn whole() -> AuditedSession {
         AuditedSession::new(config(), TensorNaming::Gguf, MlaChoice::Auto, CacheForm::Latent)
     }
@@ -120,7 +121,7 @@ fn expect(what: &str, code: Code, findings: &[Finding]) {
     }
 }
 
-/// Configs that differ in everything that a circuit asks about.
+/// Configs that differ in everything that a circuit's conditions test.
 fn configs() -> Vec<ModelConfig> {
     let v3 = config();
     let dense = ModelConfig {
@@ -169,7 +170,8 @@ fn configs() -> Vec<ModelConfig> {
     configs
 }
 
-/// An output gate of each kind, over attention with rope, with a shared key that is not rotated, and without one.
+/// Both kinds of output gate and none, over attention with rope, with an unrotated shared key, and
+/// without a shared key.
 fn gated() -> [ModelConfig; 3] {
     let of = |gate, rope, rotates| {
         let attention = AttentionShape { output_gate: gate, rope, ..config().attention };
@@ -206,7 +208,7 @@ fn whole_sessions_are_clean_in_every_formulation() {
     }
 }
 
-/// Every stage of the passes is an IR that keeps the rules.
+/// The rules hold after every pass and not only for the final plan.
 #[test]
 fn every_pass_keeps_the_rules() {
     use crate::passes::*;
@@ -238,7 +240,7 @@ fn every_pass_keeps_the_rules() {
     }
 }
 
-/// Every rule is broken by some test: the tests name every code.
+/// The breaks name every code, so that no rule is without a test.
 #[test]
 fn every_rule_is_broken_somewhere() {
     let tests = concat!(
@@ -252,7 +254,7 @@ fn every_rule_is_broken_somewhere() {
     }
 }
 
-/// A part of the layers, as a pipeline stage would have it.
+/// A part of the layers, as a pipeline stage has it.
 #[test]
 fn a_span_of_layers_is_clean() {
     let whole = AuditedSession::whole();

@@ -1,11 +1,12 @@
-//! Any value of any key, and any shape of any tensor: refused or computed with, never a panic.
+//! With any value of any key and any shape of any tensor, the reader refuses the file or gives a
+//! config that can be computed with. It never panics.
 
 use super::refused::small;
 use crate::config_support::{GgufFixture, deepseek_v3};
 use latent_graph::config::MetadataValue;
 use serde_json::{Value, json};
 
-/// Values that no key should have, and some that are merely unusual.
+/// Values that are invalid for most keys, and some that are valid but unusual.
 fn hostile() -> Vec<MetadataValue> {
     let numbers =
         [0, 1, -1, 2, 7, 512, 1024, 65_536, i128::from(u32::MAX), i128::from(u64::MAX), i128::from(i64::MIN)];
@@ -33,7 +34,7 @@ fn no_value_of_any_key_and_no_shape_of_any_tensor_makes_the_reader_panic() {
     let (mut accepted, mut refused) = (0, 0);
     let mut count = |file: &GgufFixture| match file.read() {
         Ok(config) => {
-            // whatever is accepted can be computed with
+            // An accepted config must be usable: a NaN in a frequency would spread to all scores.
             let frequencies = config.rope.inverse_frequencies(config.context_length);
             assert_eq!(frequencies.len(), config.rope.dims / 2);
             assert!(frequencies.iter().all(|f| f.is_finite()), "{frequencies:?}");

@@ -1,4 +1,4 @@
-//! Sizes of attention and its rope part that no tensor or model has.
+//! Sizes of attention and of its rope part that contradict the tensors or each other.
 
 use super::refused::{SMALL, config, config_key, config_key_shape, gguf, small};
 use crate::config_support::{GgufFixture, GgufSizes, deepseek_v3};
@@ -14,7 +14,7 @@ fn no_heads() {
 }
 
 #[test]
-fn a_head_too_many_for_the_tensors() {
+fn more_heads_than_the_tensors_have() {
     gguf(small().int("attention.head_count", 5), &["blk.0.attn_k_b.weight", "[4, 32, 16]", "[5, 32, 16]"]);
     config_key_shape("num_attention_heads", json!(127), "kv_b_proj.weight", "[32768, 512]");
 }
@@ -99,7 +99,7 @@ fn a_whole_head_that_is_not_the_sum_of_its_parts() {
 }
 
 #[test]
-fn a_gate_of_no_known_kind() {
+fn an_unknown_gate() {
     let v3 = || deepseek_v3().set("mla_use_output_gate", json!(true));
     config(v3(), &["tensor model.layers.0.self_attn.g_proj.weight", "missing"]);
     let mut wrong = v3();

@@ -40,7 +40,7 @@ fn groups_that_do_not_divide_the_experts() {
 }
 
 #[test]
-fn groups_used_that_are_none_or_too_many() {
+fn zero_or_too_many_groups_used() {
     let file = small().int("expert_group_count", 4);
     gguf(file.clone(), &["expert_group_used_count", "missing"]);
     gguf(file.clone().int("expert_group_used_count", 0), &["expert_group_used_count", "is 0", "from 1 to 4"]);
@@ -92,7 +92,7 @@ fn a_feed_forward_block_without_width() {
 }
 
 #[test]
-fn routers_that_contradict_themselves() {
+fn contradictory_router_keys() {
     gguf(small().int("expert_gating_func", 5), &["expert_gating_func", "is 5", "from 0 to 4"]);
     config_key("scoring_func", json!("tanh"), "softmax or sigmoid");
     config_key("topk_method", json!("random"), "greedy, group_limited_greedy or noaux_tc");

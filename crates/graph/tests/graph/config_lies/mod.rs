@@ -1,4 +1,5 @@
-//! Hyper-parameters that lie: each is refused with the file, the key or tensor, the value, and what was expected.
+//! Wrong hyper-parameters. Each is refused with the file, the key or tensor, the value, and the
+//! expected value.
 
 mod any_value;
 mod attention;

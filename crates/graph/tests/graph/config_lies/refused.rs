@@ -1,4 +1,4 @@
-//! What a refusal says.
+//! Assertions about the texts of refusals.
 
 use crate::config_support::{self, GgufFixture, GgufSizes, HfFixture, deepseek_v3, names};
 use serde_json::Value;

@@ -1,4 +1,4 @@
-//! Bases, scalings and temperatures that make no sense.
+//! Invalid bases, scalings and temperatures.
 
 use super::refused::{SMALL, config, config_key, gguf, small};
 use crate::config_support::{GgufFixture, GgufSizes, deepseek_v3};
@@ -12,7 +12,7 @@ fn a_base_of_zero() {
 }
 
 #[test]
-fn scalings_that_make_no_sense() {
+fn invalid_rope_scalings() {
     let text = |kind| small().text("rope.scaling.type", kind);
     gguf(text("dynamic"), &["rope.scaling.type", "\"dynamic\"", "none, linear, yarn or longrope"]);
     gguf(text("yarn"), &["rope.scaling.factor", "missing"]);
@@ -32,7 +32,7 @@ fn scalings_that_make_no_sense() {
 }
 
 #[test]
-fn long_factors_that_make_no_sense() {
+fn invalid_long_factors() {
     let mut file = GgufFixture::new("minicpm3", GgufSizes { experts: 0, ..SMALL });
     file.tensors.put_numbers("rope_factors_short.weight", &[1.0, 1.0, 1.0, 1.0]);
     gguf(file.clone(), &["tensor rope_factors_long.weight", "missing"]);
@@ -47,7 +47,7 @@ fn long_factors_that_make_no_sense() {
 }
 
 #[test]
-fn temperatures_without_length() {
+fn temperature_without_its_length() {
     let none = deepseek_v3().set("llama_4_scaling", json!({"beta": 0.1}));
     config(none, &["llama_4_scaling.original_max_position_embeddings", "missing"]);
     let zero = json!({"beta": 0.1, "original_max_position_embeddings": 0});

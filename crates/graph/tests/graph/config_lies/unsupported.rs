@@ -1,4 +1,4 @@
-//! What the circuits do not compute.
+//! Configs that ask for computations which the circuits do not have.
 
 use super::refused::{SMALL, config, config_key, gguf};
 use crate::config_support::{GgufFixture, HfFixture, deepseek_v3};
@@ -33,7 +33,7 @@ fn keys_that_change_what_is_computed() {
     ] {
         let shown = if value.is_string() { "\"yes\"".to_owned() } else { value.to_string() };
         config(deepseek_v3().set(key, value), &[key, &shown, expected]);
-        // a null says nothing
+        // A null means the same as a missing key.
         assert_eq!(deepseek_v3().set(key, Value::Null).config(), deepseek_v3().config(), "{key}");
     }
     let kinds = json!(["full_attention", "linear_attention"]);
@@ -42,7 +42,7 @@ fn keys_that_change_what_is_computed() {
         deepseek_v3().set("kv_source_layers", json!([0, 0])),
         &["kv_source_layers", "shared between layers"],
     );
-    // what published files say that changes nothing
+    // Published files have these keys. With these values they change nothing.
     let same = deepseek_v3()
         .set("mlp_bias", json!(false))
         .set("use_mla", json!(true))
@@ -50,7 +50,8 @@ fn keys_that_change_what_is_computed() {
     assert_eq!(same.set("partial_rotary_factor", json!(1.0)).config(), deepseek_v3().config());
 }
 
-/// A config of Kimi-Linear whose layers all have latent attention, with the tensors of layer 0 that it needs.
+/// A config of Kimi-Linear whose layers all have latent attention, with layer 0's tensors that the
+/// reader needs.
 fn all_latent() -> HfFixture {
     let types = vec!["full_attention"; 61];
     deepseek_v3().set("model_type", json!("kimi_linear")).set("layer_types", json!(types))
@@ -100,7 +101,7 @@ fn layers_of_linear_attention_that_contradict_the_rest_are_named() {
 }
 
 #[test]
-fn what_known_architectures_lack_is_said() {
+fn missing_features_of_known_architectures_are_named() {
     for (name, lacks) in [("hy_v4", "hyper-connections"), ("kimi_k3", "attention residuals")] {
         let other = deepseek_v3().set("model_type", json!(name)).set("architectures", json!([]));
         config(other, &[name, "not supported: it needs", lacks, "supported: "]);

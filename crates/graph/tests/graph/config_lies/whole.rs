@@ -1,4 +1,4 @@
-//! What concerns the whole model: vocabulary, hidden size, layers, and values of no key's kind.
+//! Errors of the whole model: vocabulary, hidden size, layers, and values of the wrong type.
 
 use super::refused::{config, config_key, gguf, small};
 use crate::config_support::{GgufFixture, V3, deepseek_v3};
@@ -37,7 +37,7 @@ fn a_file_without_an_embedding() {
 }
 
 #[test]
-fn an_embedding_that_is_no_matrix() {
+fn an_embedding_that_is_not_a_matrix() {
     gguf(small().tensor("token_embd.weight", &[6400]), &["token_embd.weight", "[6400]", "two dimensions"]);
 }
 
@@ -50,7 +50,7 @@ fn two_to_the_32_layers() {
 }
 
 #[test]
-fn integers_that_are_none() {
+fn values_that_are_not_integers() {
     config_key("num_hidden_layers", json!("61"), "an integer");
     config_key("num_hidden_layers", json!(61.5), "an integer");
     config(
@@ -94,7 +94,7 @@ fn numbers_that_are_not_finite() {
 }
 
 #[test]
-fn an_epsilon_of_zero_or_none() {
+fn a_zero_or_missing_epsilon() {
     gguf(small().real("attention.layer_norm_rms_epsilon", 0.0), &["layer_norm_rms_epsilon", "is 0"]);
     gguf(small().without("attention.layer_norm_rms_epsilon"), &["layer_norm_rms_epsilon", "missing"]);
     config(deepseek_v3().without("rms_norm_eps"), &["rms_norm_eps", "missing"]);
@@ -120,7 +120,7 @@ fn prediction_layers_that_are_not_the_last() {
 }
 
 #[test]
-fn every_key_that_a_gguf_needs_is_asked_for() {
+fn missing_keys_of_a_gguf_are_named() {
     for key in [
         "general.architecture",
         "block_count",
@@ -138,7 +138,7 @@ fn every_key_that_a_gguf_needs_is_asked_for() {
 }
 
 #[test]
-fn every_key_that_a_config_needs_is_asked_for() {
+fn missing_keys_of_a_config_are_named() {
     for key in [
         "hidden_size",
         "intermediate_size",
