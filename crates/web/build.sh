@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes the folder that a web server offers: the page of docs/web/, the module, and the demo model. `crates/web/build.sh [FOLDER]`; by default target/web.
+# Builds a folder for a web server: the page of docs/web/, the module, and the demo model. `crates/web/build.sh [FOLDER]`; by default target/web.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 target=${CARGO_TARGET_DIR:-target}

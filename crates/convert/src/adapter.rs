@@ -1,4 +1,5 @@
-//! LoRA adapters from GGUF to PEFT and back. Matrices stay as they are; where one alpha cannot say all factors, B is multiplied by what is left.
+//! Conversion of LoRA adapters between GGUF and PEFT. Matrices are copied. GGUF has one alpha for
+//! all pairs; if it cannot express a pair's factor, B is multiplied by the rest.
 
 use crate::error::ConvertError;
 use latent_formats::gguf::{self, WriterValue};
@@ -12,15 +13,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::path::Path;
 
-/// The model that an adapter is for.
+/// The base model of an adapter.
 pub struct AdapterBase<'a> {
     pub circuit: &'a Circuit,
     pub config: &'a ModelConfig,
-    /// What adapter_config.json calls it.
+    /// Value of `base_model_name_or_path` in adapter_config.json.
     pub name: &'a str,
 }
 
-/// One matrix of the new file.
+/// A matrix of the new file.
 struct NewMatrix {
     name: String,
     ty: TensorType,
@@ -28,10 +29,12 @@ struct NewMatrix {
     bytes: Vec<u8>,
 }
 
-/// Writes an adapter in the other form: a GGUF file of one of PEFT, a folder of PEFT of a GGUF file. Returns the number of adapted tensors.
+/// Writes an adapter in the other form: PEFT as a GGUF file, or GGUF as a PEFT folder. Returns the
+/// number of adapted tensors.
 ///
 /// # Errors
-/// [`ConvertError::Adapter`] for a tensor that the base model does not have under both namings; errors of files.
+/// [`ConvertError::Adapter`] for a tensor that the base model does not have in both namings, and
+/// I/O errors.
 pub fn convert_adapter(
     adapter: &AdapterFile,
     base: &AdapterBase<'_>,
@@ -45,7 +48,7 @@ pub fn convert_adapter(
     Ok(pairs.len())
 }
 
-/// A and B for a tensor of the other form.
+/// A and B with the target's name in the other form.
 struct RenamedPair {
     target: String,
     rank: usize,
@@ -54,7 +57,7 @@ struct RenamedPair {
     b: StoredMatrix,
 }
 
-/// A matrix as the adapter stores it, or one per expert.
+/// A matrix as the adapter stores it, or a stack with one matrix per expert.
 struct StoredMatrix {
     ty: TensorType,
     shape: Vec<usize>,
@@ -78,7 +81,8 @@ impl StoredMatrix {
     }
 }
 
-/// The pairs by their names in the other form: GGUF has the experts of a layer in one tensor, PEFT has a tensor for each.
+/// Renames the pairs. GGUF stores the experts of a layer in one tensor, PEFT in one tensor per
+/// expert, so matrices are stacked or split.
 fn renamed(adapter: &AdapterFile, base: &AdapterBase<'_>) -> Result<Vec<RenamedPair>, ConvertError> {
     let from_gguf = adapter.naming == AdapterNaming::Gguf;
     let swapped = |names: Vec<(String, String)>| -> BTreeMap<String, String> {
@@ -110,6 +114,7 @@ fn renamed(adapter: &AdapterFile, base: &AdapterBase<'_>) -> Result<Vec<RenamedP
         } else if let Some((target, expert)) = single.get(name) {
             stacks.entry(target).or_insert_with(|| vec![None; count])[*expert] = Some(pair);
         } else if let Some(target) = experts.get(name).filter(|target| target.contains("{expert}")) {
+            // `split` assumes one matrix per expert.
             if pair.a.shape.len() != 3 || pair.a.shape[0] != count {
                 return Err(refused(&pair.target, &format!("it does not have matrices of {count} experts")));
             }
@@ -122,6 +127,8 @@ fn renamed(adapter: &AdapterFile, base: &AdapterBase<'_>) -> Result<Vec<RenamedP
             return Err(refused(&pair.target, problem));
         }
     }
+    // GGUF has one tensor, rank and factor for all experts of a layer. A missing expert has no form
+    // there.
     for (target, of_experts) in stacks {
         let Some(first) = of_experts.iter().flatten().next() else { continue };
         let mut stack = RenamedPair {
@@ -157,7 +164,7 @@ fn into_gguf(
     pairs: &[RenamedPair],
     out: &Path,
 ) -> Result<(), ConvertError> {
-    // an alpha of 0 leaves B · A as it is
+    // llama.cpp ignores an alpha of 0 and does not scale. Write 1 and move the factor into B.
     let alpha = if adapter.alpha == 0.0 { 1.0 } else { adapter.alpha as f32 };
     let mut writer = gguf::Writer::new();
     writer.key("general.architecture", WriterValue::String(base.config.architecture.clone()));
@@ -166,6 +173,7 @@ fn into_gguf(
     writer.key("adapter.lora.alpha", WriterValue::F32(alpha));
     let mut matrices = Vec::new();
     for RenamedPair { target, rank, factor, a, b } in pairs {
+        // llama.cpp scales each pair by alpha / rank.
         let rest = factor * *rank as f64 / f64::from(alpha);
         matrices.push(matrix(adapter, a, format!("{target}.lora_a"), 1.0, true)?);
         matrices.push(matrix(adapter, b, format!("{target}.lora_b"), rest, true)?);
@@ -201,6 +209,7 @@ fn into_peft(
         if pair.rank != rank {
             ranks.insert(module.clone(), pair.rank.into());
         }
+        // PEFT has a rank and an alpha per module, so B need not be scaled.
         if alpha != adapter.alpha {
             alphas.insert(module, alpha.into());
         }
@@ -230,6 +239,7 @@ fn into_peft(
     });
     let written = writer.write(&mut file, |i, out| out.write_all(&matrices[i].bytes));
     written.map_err(|error| file.failed(error))?;
+    // The config last: without it, PEFT does not take the folder for an adapter.
     file.finish()?;
     let mut file = OutputFile::create(&out.join("adapter_config.json"))?;
     let text = serde_json::to_string_pretty(&config).unwrap_or_default();
@@ -240,7 +250,7 @@ fn into_peft(
     Ok(())
 }
 
-/// A matrix times a factor: as it is stored if nothing has to be computed.
+/// A matrix times a factor. If nothing must be computed, the stored bytes.
 fn matrix(
     adapter: &AdapterFile,
     stored: &StoredMatrix,
@@ -250,7 +260,8 @@ fn matrix(
 ) -> Result<NewMatrix, ConvertError> {
     let StoredMatrix { ty, shape, bytes } = stored;
     let (ty, shape) = (*ty, shape.clone());
-    // alpha / rank is rounded
+    // The factor is alpha / rank in f32, so it may differ from 1 by rounding. safetensors cannot
+    // hold quantized types.
     if (factor - 1.0).abs() < 1e-6 && (quantized || !ty.is_quantized()) {
         return Ok(NewMatrix { name, ty, shape, bytes: bytes.clone() });
     }

@@ -8,13 +8,13 @@ use latent_text::TextError;
 use latent_types::{Setting, TensorType, format_bytes};
 use std::path::PathBuf;
 
-/// Why a model is not converted or quantized. Nothing has been written under the target's name then.
+/// Error of a conversion or quantization. An existing target stays unchanged.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConvertError {
     #[error("{0}")]
     Format(#[from] FormatError),
-    /// Its hyper-parameters make no sense, or its architecture is not supported.
+    /// The hyper-parameters are inconsistent, or the architecture is not supported.
     #[error("{0}")]
     Config(#[from] ConfigError),
     /// A tensor is missing or has another shape than the hyper-parameters require.
@@ -22,7 +22,7 @@ pub enum ConvertError {
     Graph(#[from] GraphError),
     #[error("{0}")]
     Text(#[from] TextError),
-    /// The other kind of file has no keys for what it does.
+    /// The other kind of file has no keys to describe the model.
     #[error("{0}")]
     Inexpressible(#[from] InexpressibleModel),
     #[error("{0}")]
@@ -42,7 +42,7 @@ pub enum ConvertError {
     Exists { path: PathBuf },
     #[error("{}: it is inside the model's own folder {}; choose a path outside it", path.display(), folder.display())]
     Inside { path: PathBuf, folder: PathBuf },
-    /// The target's folder holds a file that would count as a part of the new model.
+    /// The target's folder contains a file that would become part of the new model.
     #[error("{}: it contains {name}, which would become part of the new model; remove it or give another folder", path.display())]
     Leftover { path: PathBuf, name: String },
     #[error("{file}: {} unknown to the circuit: {}", counted(tensors), listed(tensors))]
@@ -50,7 +50,7 @@ pub enum ConvertError {
     /// A tensor is stored in a type that cannot be decoded.
     #[error("tensor {tensor}: it is stored as {ty}, which cannot be decoded")]
     NotDecodable { tensor: String, ty: TensorType },
-    /// A number is too large for the type asked for.
+    /// A number is too large for the chosen type.
     #[error("tensor {tensor}: the value {value} is out of the range of {ty}; choose BF16 or F32")]
     Overflow {
         /// The tensor of the new file.
@@ -77,17 +77,17 @@ pub enum ConvertError {
     #[error("{file}: {problem}")]
     Source {
         file: String,
-        /// What it is, and what to do.
+        /// The problem and the remedy.
         problem: String,
     },
     #[error("unknown file type {0:?}; expected one of {list}", list = crate::quantize::Mix::names().collect::<Vec<_>>().join(", "))]
     UnknownMix(String),
     #[error("invalid regular expression {pattern:?}: {problem}")]
     Pattern { pattern: String, problem: String },
-    /// A type that was asked for by name cannot be written.
+    /// A type set by name cannot be written.
     #[error("tensors cannot be written as {0}; supported types: {list}", list = writable())]
     NotWritable(TensorType),
-    /// A type that was asked for by name does not fit a tensor.
+    /// A type set by name does not fit a tensor.
     #[error("tensor {tensor}: row length {columns} is not a multiple of the {ty} block size ({block}); choose another type for it", block = ty.block_len())]
     Width { tensor: String, columns: usize, ty: TensorType },
     #[error(
@@ -97,10 +97,10 @@ pub enum ConvertError {
     Requantize {
         tensor: String,
         from: TensorType,
-        /// The type that it was to get.
+        /// The chosen type.
         to: TensorType,
     },
-    /// The type needs importances, and there are none for the tensor.
+    /// The type needs importances, and the tensor has none.
     #[error(
         "{ty} requires an importance matrix for tensor {tensor}: set {}, or choose another type",
         Setting::Imatrix
@@ -108,7 +108,7 @@ pub enum ConvertError {
     NeedsImportance { tensor: String, ty: TensorType },
     #[error("{}: no importance matrix: {problem}", path.display())]
     Importance { path: PathBuf, problem: String },
-    /// One row of importances for all heads or experts of a tensor.
+    /// The file has a single row of importances for all heads or experts of a tensor.
     #[error("{}: it has one row of importances for all {matrices} matrices of {tensor}, but each matrix needs its own; \
          create the file again with `latent imatrix` or a newer llama-imatrix", path.display())]
     SharedImportance { path: PathBuf, tensor: String, matrices: usize },
@@ -144,7 +144,7 @@ pub enum ConvertError {
         "{}: {error}; {} holds {written} bytes of it; run the same command again to resume, or delete that file", target.display(), part.display()
     )]
     Unfinished {
-        /// The file that was to be written.
+        /// The target.
         target: PathBuf,
         part: PathBuf,
         written: u64,
@@ -164,7 +164,7 @@ fn counted(tensors: &[String]) -> String {
     if tensors.len() == 1 { "a tensor is".into() } else { format!("{} tensors are", tensors.len()) }
 }
 
-/// Names that a message shows.
+/// Maximum number of names in a message.
 const SHOWN: usize = 4;
 
 fn listed(tensors: &[String]) -> String {

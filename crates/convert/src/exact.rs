@@ -7,11 +7,11 @@ use latent_formats::Checkpoint;
 use latent_graph::circuit::TensorOrigin;
 use latent_types::TensorType;
 
-/// Elements of the largest tensor that is looked through: more than any vector or router has.
+/// Maximum number of elements of a tensor that is checked. Vectors and routers have fewer.
 const MAX_ELEMENTS: usize = 1 << 24;
 
-/// The type of most numbers in a model's matrices, FP8 and quantized ones counted as BF16: what a conversion stores matrices as where nothing else
-/// is asked for.
+/// The most common type of the numbers in a model's matrices. FP8 and quantized matrices count as
+/// BF16. It is the default type of a conversion.
 pub fn matrix_type(checkpoint: &Checkpoint) -> TensorType {
     let types = [TensorType::BF16, TensorType::F16, TensorType::F32];
     let plain = |ty| if types.contains(&ty) { ty } else { TensorType::BF16 };
@@ -20,10 +20,12 @@ pub fn matrix_type(checkpoint: &Checkpoint) -> TensorType {
             checkpoint.tensors().iter().filter(|tensor| tensor.shape.len() > 1 && plain(tensor.ty) == ty);
         matrices.map(|tensor| tensor.shape.iter().product::<usize>()).sum()
     };
+    // `max_by_key` returns the last maximum: F32 wins a tie, which loses nothing.
     types.into_iter().max_by_key(|ty| elements(*ty)).unwrap_or(TensorType::BF16)
 }
 
-/// The type of a tensor that GGUF files store in F32 whatever its matrices are: theirs again, where each of its numbers is one of it.
+/// Type of a tensor that GGUF stores in F32 regardless of the type of its matrices: `ty` if every
+/// number is exactly representable in it, otherwise F32.
 pub(crate) fn narrowed(
     checkpoint: &Checkpoint,
     old: &OldFile<'_>,
@@ -42,6 +44,7 @@ pub(crate) fn narrowed(
     let mut back = vec![0.0; numbers.len()];
     let same = latent_quant::encode(ty, &numbers, &mut bytes).is_ok()
         && latent_quant::decode(ty, &bytes, &mut back).is_ok()
+        // By bits: -0.0 == 0.0 and NaN != NaN would decide wrongly.
         && numbers.iter().zip(&back).all(|(a, b)| a.to_bits() == b.to_bits());
     Ok(if same { ty } else { tensor.ty })
 }

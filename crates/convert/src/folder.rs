@@ -1,4 +1,4 @@
-//! GGUF as a folder of safetensors.
+//! Conversion of GGUF to a folder of safetensors.
 
 use crate::card;
 use crate::copy::{ConversionProgress, TensorDataStream};
@@ -18,22 +18,24 @@ use serde_json::{Map, Value};
 use std::io::Write;
 use std::path::Path;
 
-/// Bytes of tensors in a file, where nothing else is asked for.
+/// Default maximum bytes of tensors per file: 5 GB, the default of huggingface_hub.
 const SHARD: u64 = 5_000_000_000;
 
-/// How a folder is written.
+/// Options of the folder writer.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FolderOptions {
-    /// The type of matrices: F32, F16 or BF16; none: as they are stored, quantized ones as BF16.
+    /// Type of the matrices: F32, F16 or BF16. `None` keeps the stored types, with quantized
+    /// matrices as BF16.
     pub ty: Option<TensorType>,
-    /// Bytes of tensors that a file may have; none: 5 GB.
+    /// Maximum bytes of tensors per file. `None`: 5 GB.
     pub split: Option<u64>,
-    /// Replace what is there.
+    /// Replace existing files.
     pub force: bool,
 }
 
-/// Writes a GGUF model as a folder with config.json, the tokenizer where tokenizer.json can say what it does, and safetensors. `tell` gets the
-/// bytes that are written and all of them, and says whether to go on.
+/// Writes a GGUF model as a folder with config.json, safetensors, and the tokenizer if
+/// tokenizer.json can express it. `tell` receives the written and the total bytes, and returns
+/// whether to continue.
 pub fn to_folder(
     checkpoint: &Checkpoint,
     folder: &Path,
@@ -52,6 +54,7 @@ pub fn to_folder(
     let old = OldFile::new(checkpoint, &config);
     let mut list = Vec::with_capacity(tensors.len());
     for transfer in tensors {
+        // F32 unless `type_of` finds a narrower type.
         let wide = NewTensor::new(transfer, TensorType::F32);
         let ty = if ty == TensorType::F32 {
             ty
@@ -70,11 +73,14 @@ pub fn to_folder(
     let shards: Vec<&[NewTensor]> = parts.into_iter().map(|part| &list[part]).collect();
     let names = hf_files::names(shards.len());
     texts.extend(hf_files::index(&shards, &names, total));
-    // written last: without config.json, readers do not take the folder for a model
+    // config.json last: readers do not take a folder without it for a model, should the run be
+    // killed.
     texts.push(("config.json".into(), hf_files::pretty(&config_json.into())));
+    // Checked with the complete list of names before anything is created.
     let all: Vec<String> = names.iter().chain(texts.iter().map(|(name, _)| name)).cloned().collect();
     target::check_folder(checkpoint, folder, &all, options.force)?;
 
+    // After an error, dropping this removes the folders it created, if they are empty.
     let made = OutputFolder::create(folder)?;
     let mut progress = ConversionProgress::new(total, tell);
     let mut written = Vec::with_capacity(all.len());
@@ -87,27 +93,30 @@ pub fn to_folder(
     report.bytes = written.iter().map(CompleteFile::bytes).sum();
     report.files.push(folder.to_owned());
     report.files.extend(all.iter().map(|name| folder.join(name)));
+    // The files get their names together: a failed run leaves no half-written model.
     CompleteFile::publish_all(written)?;
     made.keep();
     Ok(report)
 }
 
-/// The config of a GGUF file as a folder says it.
+/// The config of a GGUF file in the form of a folder: `kv_b_proj` is one matrix, queries and gates
+/// are fused, and decay rates are logarithms.
 fn as_folder(config: &ModelConfig) -> ModelConfig {
     let query_gate = config.query_gate.map(|_| QueryGate::Fused);
     ModelConfig { kv_form: KvForm::Combined, query_gate, ..config.clone() }.with_rates(DecayRate::Log)
 }
 
-/// The files of a folder that hold no tensors.
+/// The files of a folder without tensors.
 #[derive(Clone, Debug, Default)]
 pub struct SmallFiles {
-    /// Their names and texts.
+    /// Names and contents.
     pub files: Vec<(String, String)>,
     /// What could not be written, and why.
     pub notes: Vec<String>,
 }
 
-/// The folder of [`to_folder`] without its tensors, for a program that only prepares prompts: config.json, the tokenizer and its chat template.
+/// The folder of [`to_folder`] without its tensors, for a program that only prepares prompts
+/// (Dynamo's frontend): config.json, tokenizer and chat template.
 pub fn small_files(checkpoint: &Checkpoint) -> Result<SmallFiles, ConvertError> {
     let source = gguf_of(checkpoint)?;
     let config = ModelConfig::from_checkpoint(checkpoint)?;
@@ -122,7 +131,7 @@ pub fn small_files(checkpoint: &Checkpoint) -> Result<SmallFiles, ConvertError> 
     Ok(SmallFiles { files, notes: report.notes })
 }
 
-/// What config.json says, and the files of the tokenizer.
+/// Contents of config.json, and the tokenizer's files.
 fn described(
     checkpoint: &Checkpoint,
     source: &GgufSource,
@@ -148,13 +157,15 @@ fn write_text(path: &Path, text: &str) -> Result<CompleteFile, ConvertError> {
 fn gguf_of(checkpoint: &Checkpoint) -> Result<&GgufSource, ConvertError> {
     let kind = |what| ConvertError::Kind { file: checkpoint.display_name(), what, expected: "a GGUF file" };
     match checkpoint.source() {
+        // Packed files contain tiles, not the blocks of GGUF types.
         _ if checkpoint.packed_from().is_some() => Err(kind("a packed file")),
         CheckpointSource::Gguf(source) => Ok(source),
         CheckpointSource::HuggingFace(_) => Err(kind("a folder of safetensors files")),
     }
 }
 
-/// The type of a tensor in a folder whose matrices have the 16-bit type `ty`, which may have been `asked` for.
+/// Type of a tensor in a folder whose matrices have the 16-bit type `ty`. `asked`: the user chose
+/// `ty`.
 fn type_of(
     checkpoint: &Checkpoint,
     old: &OldFile<'_>,
@@ -163,7 +174,11 @@ fn type_of(
 ) -> Result<TensorType, ConvertError> {
     let vector = tensor.shape.len() < 2;
     match tensor.stored_type(checkpoint) {
+        // 16-bit tensors stay as they are unless the user chose another type. F16 to BF16 would
+        // lose bits.
         Some(stored @ (TensorType::F16 | TensorType::BF16)) if vector || !asked => Ok(stored),
+        // GGUF stores vectors and routers in F32. They become `ty` again if that is lossless, so
+        // that a BF16 folder survives a round trip unchanged.
         Some(TensorType::F32) if vector || !asked => narrowed(checkpoint, old, tensor, ty),
         _ => Ok(ty),
     }

@@ -1,4 +1,5 @@
-//! The weights of a folder of safetensors as those of the GGUF file that it becomes, before types are chosen: metadata and tensors, read as they are written.
+//! A folder of safetensors presented as the GGUF file that it becomes: metadata and tensors, before
+//! types are chosen. Weights are read while they are written.
 
 use crate::card::{self, GeneralMetadata};
 use crate::error::ConvertError;
@@ -26,7 +27,8 @@ use std::ops::Range;
 use std::path::Path;
 use std::thread;
 
-/// The weights of a folder, as those of the GGUF file that it becomes. None is read until the file is written.
+/// The weights of a folder, presented as those of a GGUF file. Weights are not read before the file
+/// is written.
 pub struct FolderWeights<'a> {
     checkpoint: &'a Checkpoint,
     old: OldFile<'a>,
@@ -38,7 +40,7 @@ pub struct FolderWeights<'a> {
 }
 
 impl<'a> FolderWeights<'a> {
-    /// What a folder would become.
+    /// Describes the GGUF file of a folder.
     ///
     /// # Errors
     /// [`ConvertError`] if it is not a model folder, or a GGUF file cannot describe the model.
@@ -50,6 +52,8 @@ impl<'a> FolderWeights<'a> {
         let config = ModelConfig::from_checkpoint(checkpoint)?;
         let old = OldFile::new(checkpoint, &config);
         let mut new = new_config(checkpoint, &config)?;
+        // llama.cpp loads queries and gates only as two matrices. Published files of A.X-K2 store
+        // one.
         if config.query_gate == Some(QueryGate::Fused) && old.are_queries_and_gates_apart(&config)? {
             new.query_gate = Some(QueryGate::Separate);
         }
@@ -62,6 +66,7 @@ impl<'a> FolderWeights<'a> {
             .or_else(own)
             .ok_or(ConvertError::Type { ty: stored, known: "F32, F16, BF16".into() })?;
         let base = types.mix.base();
+        // Tensors that a mix does not choose keep the folder's type. FP8 counts as BF16.
         let kept = if base.is_quantized() { stored } else { base };
         let mut tensors: Vec<NewTensor> = rope_factors(&config);
         tensors.extend(transfers.into_iter().map(|transfer| {
@@ -69,6 +74,8 @@ impl<'a> FolderWeights<'a> {
             NewTensor::new(transfer, if plain { TensorType::F32 } else { kept })
         }));
         let indexer = Indexer::of(checkpoint)?;
+        // Reads the keys back and compares the result with `new`: a model that GGUF cannot describe
+        // is refused here.
         let keys = new.checked_gguf_keys(indexer.as_ref(), &NewTensorIndex::new(&tensors))?;
         let tokenizer = GgufTokenizer::new(source, config.vocab_size, options.pre)?;
 
@@ -84,26 +91,29 @@ impl<'a> FolderWeights<'a> {
             .write(&mut writer, || metadata::size_label(&tensors));
         metadata::tokenizer(&mut writer, tokenizer.as_ref());
         metadata::templates(&mut writer, source);
+        // Parse the written header: the rest of the code then sees what a reader of the file will
+        // see.
         let metadata = read_back(&writer, checkpoint)?;
         Ok(FolderWeights { checkpoint, old, tensors, metadata, types, notes: report.notes })
     }
 
-    /// Sentences that a user should read: what the new file does not have, and what llama.cpp makes of it otherwise than Latent.
+    /// Notes for the user: what the new file lacks, and what llama.cpp computes differently.
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
 
-    /// The types of its tensors, and its files.
+    /// Chooses the types of the tensors and the files.
     pub fn assignment<'d>(&'d self, options: &GgufOptions<'d>) -> Result<Assignment<'d>, ConvertError> {
         let mut assignment = Assignment::new(self, &self.types, options.importances)?;
         options.split.map_or(Ok(()), |most| assignment.split(most))?;
         Ok(assignment)
     }
 
-    /// Writes `file`, or [those of a set](Assignment::targets). `tell` gets the bytes that are written and all of them, and says whether to go on.
+    /// Writes `file`, or [the files of a set](Assignment::targets). `tell` receives the written and
+    /// the total bytes, and returns whether to continue.
     ///
     /// # Errors
-    /// [`ConvertError`]; nothing stands under the target's name then that was not there before.
+    /// [`ConvertError`]. An existing target stays unchanged.
     pub fn write(
         &self,
         assignment: &Assignment<'_>,
@@ -113,6 +123,7 @@ impl<'a> FolderWeights<'a> {
     ) -> Result<QuantizedModel, ConvertError> {
         target::check_files(self.checkpoint, &assignment.targets(file), options.force)?;
         let threads =
+            // available_parallelism respects affinity and cgroup quotas.
             options.threads.unwrap_or_else(|| thread::available_parallelism().map_or(1, usize::from));
         write(assignment, file, threads, tell)
     }
@@ -162,6 +173,7 @@ impl WeightRowReader for NewTensorRows<'_> {
     }
 
     fn stored(&self, ty: TensorType, rows: Range<usize>) -> Option<Cow<'_, [u8]>> {
+        // A stacked tensor ends at each expert; the caller asks again for the rest.
         self.stored_bytes(ty, rows.start, rows.len().min(self.contiguous(rows.start)))
     }
 
@@ -170,7 +182,7 @@ impl WeightRowReader for NewTensorRows<'_> {
     }
 }
 
-/// Metadata as a reader of the file finds them.
+/// Encodes and parses the metadata, as a reader of the file would.
 fn read_back(writer: &Writer, checkpoint: &Checkpoint) -> Result<Metadata, ConvertError> {
     let mut bytes = Vec::new();
     let unwritable = |error| OutputError::Io { path: checkpoint.path().to_owned(), error };
@@ -179,7 +191,8 @@ fn read_back(writer: &Writer, checkpoint: &Checkpoint) -> Result<Metadata, Conve
     Ok(header.map_err(|error| unwritable(std::io::Error::other(error)))?.metadata)
 }
 
-/// Whether a tensor stays in F32, whatever unquantized type its matrices have.
+/// Whether a tensor stays F32 in unquantized files. llama.cpp's converter writes vectors, routers
+/// and convolutions in F32.
 fn stays_f32(name: &str, shape: &[usize]) -> bool {
     shape.len() < 2
         || !name.ends_with(".weight")
@@ -202,17 +215,18 @@ fn folder_of(checkpoint: &Checkpoint) -> Result<&HfSource, ConvertError> {
     }
 }
 
-/// The config as the GGUF file will say it.
+/// The config in the form of the GGUF file.
 fn new_config(checkpoint: &Checkpoint, config: &ModelConfig) -> Result<ModelConfig, ConvertError> {
     let Some(architecture) = ModelConfig::gguf_architecture(checkpoint)? else {
         let (file, architecture) = (checkpoint.display_name(), config.architecture.clone());
         return Err(ConvertError::NoGguf { file, architecture });
     };
     let new = ModelConfig { architecture: architecture.to_owned(), ..config.clone() };
+    // `kv_b_proj` is split, except for MiniCPM3 and PLM, for which llama.cpp expects `attn_kv_b`.
     Ok(ModelConfig { kv_form: new.gguf_kv_form(), ..new }.with_rates(DecayRate::Plain))
 }
 
-/// LongRoPE's factors, which GGUF files keep as tensors.
+/// LongRoPE factors, which GGUF stores as tensors instead of keys.
 fn rope_factors(config: &ModelConfig) -> Vec<NewTensor> {
     let RopeScaling::LongRope { short, long, .. } = &config.rope.scaling else { return Vec::new() };
     let tensor = |(name, factors): (&str, &Vec<f64>)| NewTensor {
@@ -224,7 +238,7 @@ fn rope_factors(config: &ModelConfig) -> Vec<NewTensor> {
     [("rope_factors_long.weight", long), ("rope_factors_short.weight", short)].map(tensor).into()
 }
 
-/// What the folder says about the model.
+/// Metadata about the model from the folder's card and ids.
 fn about(
     checkpoint: &Checkpoint,
     options: &GgufOptions<'_>,
@@ -240,7 +254,7 @@ fn about(
         CheckpointSource::Gguf(_) => None,
     };
     let folder = card::id_of(checkpoint.path());
-    // a path reveals where the user kept the model
+    // `_name_or_path` is often a local path; do not publish it. An id has at most one slash.
     let ids = [options.id, own.filter(|id| id.matches('/').count() <= 1), Some(&folder)];
     let ids: Vec<&str> = ids.into_iter().flatten().collect();
     GeneralMetadata::new(&card.unwrap_or_default(), &ids, list.iter().map(NewTensor::elements).sum())

@@ -1,4 +1,4 @@
-//! A folder of safetensors as GGUF.
+//! Conversion of a folder of safetensors to GGUF.
 
 use crate::error::ConvertError;
 use crate::folder_weights::FolderWeights;
@@ -12,7 +12,7 @@ use std::path::Path;
 /// interruption the same call resumes from the partial files and yields the same bytes.
 ///
 /// # Errors
-/// [`ConvertError`]; nothing stands under the target's name then that was not there before.
+/// [`ConvertError`]. An existing target stays unchanged.
 pub fn to_gguf(
     checkpoint: &Checkpoint,
     file: &Path,

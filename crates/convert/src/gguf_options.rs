@@ -2,21 +2,22 @@
 
 use crate::quantize::{Importances, Options};
 
-/// How a GGUF file is written.
+/// Options of [`to_gguf`](crate::to_gguf).
 #[derive(Clone, Copy, Default)]
 pub struct GgufOptions<'a> {
-    /// Types of the tensors; none: as the folder stores its matrices, FP8 and 4-bit ones as BF16.
+    /// Types of the tensors. `None` keeps the type of the folder's matrices, with FP8 and 4-bit
+    /// ones as BF16.
     pub types: Option<&'a Options>,
-    /// What errors are weighted by.
+    /// Importances that weight quantization errors.
     pub importances: Option<&'a Importances>,
-    /// Threads; none: one for each core that this process may use.
+    /// Number of threads. `None`: one per core that this process may use.
     pub threads: Option<usize>,
-    /// Bytes of tensors that a file may have; none: one file.
+    /// Maximum bytes of tensors per file. `None`: a single file.
     pub split: Option<u64>,
-    /// What the pre-tokenizer's rules are called; none: found by what they do.
+    /// Name of the pre-tokenizer (`tokenizer.ggml.pre`). `None`: identified by its behaviour.
     pub pre: Option<&'a str>,
-    /// The model's id, `OWNER/NAME`; none: the name of its folder.
+    /// Id of the model, `OWNER/NAME`. `None`: the name of its folder.
     pub id: Option<&'a str>,
-    /// Replace what is there.
+    /// Replace existing files.
     pub force: bool,
 }

@@ -1,4 +1,4 @@
-//! The small files of a model folder.
+//! JSON files of a model folder: index, tokenizer and generation settings.
 
 use crate::error::ConvertError;
 use crate::metadata::SAMPLING;
@@ -9,15 +9,15 @@ use latent_text::{HfTokenizer, TextError};
 use latent_types::TensorType;
 use serde_json::{Map, Value, json};
 
-/// A file: its name and its text.
+/// Name and content of a file.
 pub(crate) type TextFile = (String, String);
 
-/// JSON as people read it.
+/// Indented JSON.
 pub(crate) fn pretty(value: &Value) -> String {
     format!("{value:#}\n")
 }
 
-/// Names of the files with tensors, which say how many there are.
+/// Names of the safetensors files, as transformers names shards.
 pub(crate) fn names(count: usize) -> Vec<String> {
     if count == 1 {
         return vec!["model.safetensors".into()];
@@ -25,7 +25,7 @@ pub(crate) fn names(count: usize) -> Vec<String> {
     (1..=count).map(|number| format!("model-{number:05}-of-{count:05}.safetensors")).collect()
 }
 
-/// The index of a model in several files.
+/// The index of a model in several files, or `None` for a single file.
 pub(crate) fn index(files: &[&[NewTensor]], names: &[String], total: u64) -> Option<TextFile> {
     if files.len() == 1 {
         return None;
@@ -38,7 +38,7 @@ pub(crate) fn index(files: &[&[NewTensor]], names: &[String], total: u64) -> Opt
     Some(("model.safetensors.index.json".into(), pretty(&index)))
 }
 
-/// Says in config.json which type matrices have.
+/// Sets `torch_dtype` in config.json.
 pub(crate) fn name_type(config: &mut Map<String, Value>, ty: TensorType) {
     let name = match ty {
         TensorType::F16 => "float16",
@@ -48,7 +48,8 @@ pub(crate) fn name_type(config: &mut Map<String, Value>, ty: TensorType) {
     config.insert("torch_dtype".into(), name.into());
 }
 
-/// tokenizer.json, tokenizer_config.json and generation_config.json, as far as they can be made; config.json names BOS and EOS.
+/// Creates tokenizer.json, tokenizer_config.json and generation_config.json, as far as possible,
+/// and adds BOS and EOS to config.json.
 pub(crate) fn tokenizer(
     source: &GgufSource,
     config: &mut Map<String, Value>,
@@ -68,6 +69,7 @@ pub(crate) fn tokenizer(
             let value = if integer {
                 json!(value as i64)
             } else {
+                // GGUF stores f32: print 0.7 instead of 0.699999988079071.
                 json!((value as f32).to_string().parse().unwrap_or(value))
             };
             generation.insert(setting.into(), value);
@@ -75,11 +77,14 @@ pub(crate) fn tokenizer(
         }
     }
     if sampled {
+        // transformers ignores temperature and top_p without it.
         generation.insert("do_sample".into(), true.into());
     }
     let mut files = Vec::new();
     match HfTokenizer::new(metadata) {
         Ok(mut tokenizer) => {
+            // tokenizer_config.json has one EOS token; further ones belong to
+            // generation_config.json.
             if tokenizer.ends.len() > 1 {
                 generation.insert("eos_token_id".into(), json!(tokenizer.ends));
             }
@@ -92,6 +97,7 @@ pub(crate) fn tokenizer(
         Err(TextError::Missing) => {
             report.notes.push("the file has no tokenizer, and so the folder has none".into())
         }
+        // Not fatal: the folder is usable with another tokenizer.
         Err(error) => report.notes.push(format!("the folder has no tokenizer: {error}")),
     }
     if !generation.is_empty() {

@@ -1,15 +1,19 @@
-//! The same model in a file of the other kind: a folder of safetensors as GGUF, GGUF as a folder of safetensors.
+//! Model conversion: a folder of safetensors to GGUF, and GGUF to a folder of safetensors.
 //!
-//! * [`to_gguf`]: keys, names, tokenizer and template as llama.cpp's converter writes them; FP8 is dequantized, MTP layers are kept.
-//! * [`to_folder`]: config.json, tokenizer and safetensors as transformers reads them; quantized tensors are dequantized.
-//! * [`small_files`]: that folder without its tensors.
-//! * [`quantize`]: GGUF files in other types.
-//! * [`FolderWeights`]: a folder's weights as those of a GGUF file, which [`quantize`] chooses types for and writes, in any mix.
+//! * [`to_gguf`] writes keys, names, tokenizer and template as llama.cpp's converter does. FP8 is
+//!   dequantized, and MTP layers are kept.
+//! * [`to_folder`] writes config.json, tokenizer and safetensors for transformers. Quantized tensors
+//!   are dequantized.
+//! * [`small_files`] writes that folder without its tensors.
+//! * [`quantize`] writes GGUF files in other types.
+//! * [`FolderWeights`] presents a folder's weights as those of a GGUF file, for which [`quantize`]
+//!   chooses types in any mix.
 //!
-//! The circuits say which tensor is which ([`latent_graph::Circuit::transfers`]). The writer first
-//! reads its own metadata back, and refuses a model that the other kind of file cannot describe.
-//! Tensors stream through a few megabytes of memory, regardless of the model's size. Files get their
-//! names only when all of them are complete. An interrupted run to GGUF can be resumed.
+//! The circuits map tensors between the two namings ([`latent_graph::Circuit::transfers`]). The
+//! writer first reads its own metadata back, and refuses a model that the other kind of file cannot
+//! describe. Tensors stream through a few megabytes of memory, regardless of the model's size.
+//! Files get their names only when all of them are complete. An interrupted run to GGUF can be
+//! resumed.
 //!
 //! ```
 //! use latent_convert::{GgufOptions, to_gguf};

@@ -1,4 +1,4 @@
-//! The metadata of a new GGUF file: how the model is sampled, its hyper-parameters and its tokenizer.
+//! Metadata of a new GGUF file: hyper-parameters, sampling settings, tokenizer and templates.
 
 use crate::tensors::NewTensor;
 use latent_formats::HfSource;
@@ -7,7 +7,7 @@ use latent_graph::config::KeyList;
 use latent_text::GgufTokenizer;
 use serde_json::Value;
 
-/// Settings of generation_config.json, and the keys of GGUF files; whether each is an integer.
+/// Settings of generation_config.json, the corresponding GGUF keys, and whether each is an integer.
 pub(crate) const SAMPLING: [(&str, &str, bool); 11] = [
     ("top_k", "general.sampling.top_k", true),
     ("top_p", "general.sampling.top_p", false),
@@ -26,17 +26,18 @@ fn text(text: &str) -> WriterValue {
     WriterValue::String(text.to_owned())
 }
 
-/// What kind of file it is, and the model's hyper-parameters. The two keys of its types get their values when types are chosen.
+/// Writes the kind of file and the hyper-parameters.
 pub(crate) fn model(writer: &mut Writer, keys: &KeyList) {
     for (key, value) in keys.written() {
         writer.key(key, value);
     }
     writer.key("general.type", text("model"));
+    // Placeholders in the usual order of keys. Assignment sets both when types are chosen.
     writer.key("general.file_type", WriterValue::U32(0));
     writer.key("general.quantization_version", WriterValue::U32(0));
 }
 
-/// The settings that generation_config.json recommends.
+/// Writes the settings that generation_config.json recommends.
 pub(crate) fn sampling(writer: &mut Writer, source: &HfSource) {
     let Some(config) = &source.generation_config else { return };
     for (setting, key, integer) in SAMPLING {
@@ -46,9 +47,10 @@ pub(crate) fn sampling(writer: &mut Writer, source: &HfSource) {
     }
 }
 
-/// The tokenizer's keys, or a note that the model has no tokenizer.
+/// Writes the tokenizer's keys, or that the model has no tokenizer.
 pub(crate) fn tokenizer(writer: &mut Writer, tokenizer: Option<&GgufTokenizer>) {
     let Some(tokenizer) = tokenizer else {
+        // llama.cpp requires the key; "none" is its name for a model without a tokenizer.
         writer.key("tokenizer.ggml.model", text("none"));
         return;
     };
@@ -72,7 +74,7 @@ pub(crate) fn tokenizer(writer: &mut Writer, tokenizer: Option<&GgufTokenizer>) 
     }
 }
 
-/// The chat template, and others by their names.
+/// Writes the default chat template and the named ones (`tool_use`, `rag`).
 pub(crate) fn templates(writer: &mut Writer, source: &HfSource) {
     if let Some(template) = &source.chat_template {
         writer.key("tokenizer.chat_template", text(template));
@@ -81,6 +83,7 @@ pub(crate) fn templates(writer: &mut Writer, source: &HfSource) {
     let mut names = Vec::new();
     for template in list.into_iter().flatten() {
         let part = |key: &str| template.get(key).and_then(Value::as_str);
+        // "default" is `source.chat_template`, written above.
         if let (Some(name), Some(source)) = (part("name").filter(|name| *name != "default"), part("template"))
         {
             writer.key(format!("tokenizer.chat_template.{name}"), text(source));
@@ -92,7 +95,8 @@ pub(crate) fn templates(writer: &mut Writer, source: &HfSource) {
     }
 }
 
-/// `671B`, or `256x20B` of a model with experts: how many there are, and the parameters of one with all that is shared.
+/// `general.size_label`, as the Python package gguf computes it: `671B`, or `256x20B` for a model
+/// with experts (their number, and the parameters of one expert plus all shared ones).
 pub(crate) fn size_label(tensors: &[NewTensor]) -> String {
     let (mut shared, mut expert) = (0u64, 0u64);
     let mut experts = Vec::new();
@@ -107,11 +111,12 @@ pub(crate) fn size_label(tensors: &[NewTensor]) -> String {
     }
     match experts.as_slice() {
         [] => rounded(shared),
+        // The mean over all expert tensors: layers may have different numbers of experts.
         experts => format!("{}x{}", experts.iter().sum::<usize>() / experts.len(), rounded(shared + expert)),
     }
 }
 
-/// A count with two digits at least: `7.4B`, `236B`.
+/// A count with at least two digits: `7.4B`, `236B`.
 fn rounded(parameters: u64) -> String {
     let count = parameters as f64;
     let (value, unit) = match count {

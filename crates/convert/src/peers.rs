@@ -1,12 +1,13 @@
-//! What llama.cpp makes of a GGUF file otherwise than Latent does, where no key can tell it: a user should know before the file is passed on.
+//! Notes on what llama.cpp computes differently from Latent and no GGUF key can express. The user
+//! should know before sharing the file.
 
 use latent_graph::ModelConfig;
 use latent_graph::config::{GroupMask, GroupScore, QueryGate};
 
-/// Architectures whose names Latent alone reads.
+/// Architectures that only Latent reads.
 const OWN: [&str; 1] = ["axk1"];
 
-/// A sentence for each difference, of a config as the GGUF file says it.
+/// One note per difference, for a config in the form of the GGUF file.
 pub(crate) fn notes(config: &ModelConfig) -> Vec<String> {
     let architecture = &config.architecture;
     let best_expert = |router: &latent_graph::config::RouterSpec| {

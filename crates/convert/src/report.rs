@@ -6,16 +6,16 @@ use std::path::PathBuf;
 /// What a conversion did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ConversionReport {
-    /// The files that were written, the one to open first.
+    /// The written files. The first one is the one to open.
     pub files: Vec<PathBuf>,
     pub bytes: u64,
     pub tensors: usize,
-    /// What the new files do not have, and what else a user should know: a sentence each.
+    /// Notes for the user, one sentence each: what the new files lack, and other remarks.
     pub notes: Vec<String>,
 }
 
 impl ConversionReport {
-    /// Notes tensors that were left out, those of one reason together.
+    /// Adds a note per reason for omitted tensors.
     pub(crate) fn dropped(&mut self, dropped: &[(String, String)]) {
         let mut reasons: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
         for (tensor, why) in dropped {

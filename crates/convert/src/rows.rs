@@ -1,4 +1,4 @@
-//! The rows of a new tensor, read from the tensors of the old file that it is made of.
+//! Rows of a new tensor, computed from tensors of the old file.
 
 use crate::error::ConvertError;
 use crate::scale::TensorScale;
@@ -11,7 +11,8 @@ use latent_quant::DecodeFn;
 use latent_types::TensorType;
 use std::borrow::Cow;
 
-/// The old file, and which of its pages were in memory before.
+/// The old file, and the pages that were resident before the conversion, which
+/// [`NewTensorRows::release`] keeps.
 pub(crate) struct OldFile<'a> {
     checkpoint: &'a Checkpoint,
     before: ResidentPages,
@@ -20,48 +21,55 @@ pub(crate) struct OldFile<'a> {
     v: usize,
 }
 
-/// A tensor of the old file.
+/// A tensor of the old file with its decoder and scales.
 struct OldTensor<'a> {
     info: &'a TensorInfo,
     bytes: TensorRows<'a>,
     cols: usize,
-    /// Rows of one of its matrices.
+    /// Rows per matrix.
     rows: usize,
     decode: DecodeFn,
     scale: TensorScale,
 }
 
+/// Reader of a new tensor's rows.
 pub(crate) struct NewTensorRows<'a> {
     old: &'a OldFile<'a>,
     made: NewRowSource<'a>,
-    /// Rows that are made together.
+    /// Rows that must be read together.
     pub(crate) unit: usize,
 }
 
+/// How the rows of a new tensor are made. `nope`, `rope` and `v` are the sizes of a head's parts.
 enum NewRowSource<'a> {
     Numbers(&'a [f32]),
-    /// Tensors one after another, of `each` rows.
+    /// Tensors stacked one after another, of `each` rows.
     Stacked {
         parts: Vec<OldTensor<'a>>,
         each: usize,
     },
+    /// One matrix of a stacked tensor; `first` is its first row.
     Matrix {
         stored: OldTensor<'a>,
         first: usize,
     },
+    /// The key half of `kv_b`, transposed per head (`attn_k_b`).
     Uk(OldTensor<'a>),
+    /// The value half of `kv_b` (`attn_v_b`).
     Uv(OldTensor<'a>),
-    /// A function of each number; its elements per row.
+    /// A function applied to each number, with the elements per row.
     Mapped(OldTensor<'a>, usize, fn(f32) -> f32),
-    /// Some rows of each head, and half of each row.
+    /// The queries or the gates of a fused matrix: some rows of each head, and half of each row.
     Half {
         stored: OldTensor<'a>,
         gates: bool,
     },
+    /// The fused matrix of queries and gates, block-diagonal.
     QueriesAndGates {
         queries: OldTensor<'a>,
         gates: OldTensor<'a>,
     },
+    /// `kv_b` from its two halves.
     Joined {
         uk: OldTensor<'a>,
         uv: OldTensor<'a>,
@@ -86,6 +94,7 @@ impl<'a> OldFile<'a> {
         let not_decodable = || ConvertError::NotDecodable { tensor: part.tensor.clone(), ty };
         let shape = &info.shape;
         let cols = shape.last().copied().unwrap_or(1);
+        // A vector is a matrix of one row.
         let rows = if shape.len() < 2 { 1 } else { shape[shape.len() - 2] };
         let matrices = shape.iter().product::<usize>() / (rows * cols).max(1);
         Ok(OldTensor {
@@ -98,8 +107,9 @@ impl<'a> OldFile<'a> {
         })
     }
 
-    /// Whether the matrices that make queries and output gates have zeros wherever queries take the latent before its norm, and gates the
-    /// normalized one: then each is two matrices.
+    /// Whether the fused matrices of queries and output gates are block-diagonal in every layer:
+    /// queries do not read the second half of the input, gates do not read the first. Then each can
+    /// be stored as two matrices, as llama.cpp requires.
     pub(crate) fn are_queries_and_gates_apart(&self, config: &ModelConfig) -> Result<bool, ConvertError> {
         let index = CheckpointTensors(self.checkpoint);
         let circuit = Circuit::named(&config.circuit)?;
@@ -114,6 +124,7 @@ impl<'a> OldFile<'a> {
             let half = stored.cols / 2;
             for row in 0..stored.rows {
                 stored.read(row, &mut numbers);
+                // Layout of a head: nope + rope rows of queries, then v rows of gates.
                 let query = row % (self.nope + self.rope + self.v) < self.nope + self.rope;
                 let other = if query { &numbers[half..] } else { &numbers[..half] };
                 if other.iter().any(|number| *number != 0.0) {
@@ -124,10 +135,10 @@ impl<'a> OldFile<'a> {
         Ok(true)
     }
 
-    /// Rows of a new tensor that are made together.
+    /// Rows of a new tensor that must be read together.
     pub(crate) fn unit(&self, tensor: &NewTensor) -> usize {
         match &tensor.from {
-            // a head, whose rows have another order
+            // A whole head, because it is transposed.
             NewTensorContents::Tensors(TensorOrigin::Uk(_)) => {
                 tensor.shape.iter().rev().nth(1).copied().unwrap_or(1).max(1)
             }
@@ -151,10 +162,13 @@ impl<'a> OldFile<'a> {
             NewTensorContents::Tensors(TensorOrigin::Uk(part)) => NewRowSource::Uk(self.stored(part)?),
             NewTensorContents::Tensors(TensorOrigin::Uv(part)) => NewRowSource::Uv(self.stored(part)?),
             NewTensorContents::Tensors(TensorOrigin::Rates { part, negative }) => {
+                // GGUF files of Kimi-Linear store the decay rate as -exp(A_log), those of Ling-3.0
+                // as exp(A_log).
                 let rate: fn(f32) -> f32 = if *negative { |log| -log.exp() } else { f32::exp };
                 NewRowSource::Mapped(self.stored(part)?, tensor.rows().0, rate)
             }
             NewTensorContents::Tensors(TensorOrigin::LogRates(part)) => {
+                // abs: the sign depends on the family (see above).
                 NewRowSource::Mapped(self.stored(part)?, tensor.rows().0, |rate| rate.abs().ln())
             }
             NewTensorContents::Tensors(TensorOrigin::Queries(part)) => {
@@ -175,7 +189,7 @@ impl<'a> OldFile<'a> {
 }
 
 impl NewTensorRows<'_> {
-    /// The numbers of consecutive rows, whole units of them.
+    /// Reads consecutive rows, whole units of them.
     pub(crate) fn read(&self, first: usize, out: &mut [f32]) {
         let (nope, rope, v) = (self.old.nope, self.old.rope, self.old.v);
         match &self.made {
@@ -185,6 +199,7 @@ impl NewTensorRows<'_> {
                 let mut left = out;
                 while !left.is_empty() {
                     let part = &parts[row / each];
+                    // Up to the end of this part: `out` may span several experts.
                     let count = (each - row % each).min(left.len() / part.cols);
                     let (now, rest) = left.split_at_mut(count * part.cols);
                     part.read(row % each, now);
@@ -193,7 +208,8 @@ impl NewTensorRows<'_> {
             }
             NewRowSource::Matrix { stored, first: offset } => stored.read(offset + first, out),
             NewRowSource::Mapped(stored, cols, function) => {
-                // files may have it as one row or as one column: it is small, and read as a whole
+                // Files store it as a row or as a column. It is small, so read all of it and ignore
+                // the shape.
                 let mut all = vec![0.0; stored.info.shape.iter().product()];
                 stored.read(0, &mut all);
                 let numbers = &all[first * cols..];
@@ -203,6 +219,7 @@ impl NewTensorRows<'_> {
                 let lora = stored.cols;
                 let mut head = vec![0.0; nope * lora];
                 for (i, out) in out.chunks_exact_mut(lora * nope).enumerate() {
+                    // A head of `attn_k_b` has `lora` rows; in `kv_b` it has nope + v.
                     stored.read((first / lora + i) * (nope + v), &mut head);
                     transpose(&head, lora, out);
                 }
@@ -210,11 +227,14 @@ impl NewTensorRows<'_> {
             NewRowSource::Uv(stored) => {
                 for (i, out) in out.chunks_exact_mut(stored.cols).enumerate() {
                     let row = first + i;
+                    // In `kv_b`, each head has `nope` rows of keys, then `v` rows of values.
                     stored.read(row / v * (nope + v) + nope + row % v, out);
                 }
             }
             NewRowSource::Half { stored, gates } => {
                 let cols = stored.cols / 2;
+                // Each head of the fused matrix has nope + rope rows of queries, then v rows of
+                // gates. Queries read the first half of the input, gates the second.
                 let (from, each) = if *gates { (nope + rope, v) } else { (0, nope + rope) };
                 let mut whole = vec![0.0; stored.cols];
                 for (row, out) in (first..).zip(out.chunks_exact_mut(cols)) {
@@ -226,6 +246,7 @@ impl NewTensorRows<'_> {
                 let head = nope + rope + v;
                 for (row, out) in (first..).zip(out.chunks_exact_mut(2 * queries.cols)) {
                     let (of_queries, of_gates) = out.split_at_mut(queries.cols);
+                    // `out` is reused by the caller and may hold other numbers.
                     of_queries.fill(0.0);
                     of_gates.fill(0.0);
                     match (row % head).checked_sub(nope + rope) {
@@ -248,7 +269,8 @@ impl NewTensorRows<'_> {
         }
     }
 
-    /// The bytes of consecutive rows, where they are one after another in `ty` already; none where they must be encoded.
+    /// The bytes of consecutive rows if they are stored contiguously in `ty`. `None` if they must
+    /// be encoded.
     pub(crate) fn stored_bytes(&self, ty: TensorType, first: usize, count: usize) -> Option<Cow<'_, [u8]>> {
         let (stored, first) = match &self.made {
             NewRowSource::Stacked { parts, each } if first % each + count <= *each => {
@@ -257,11 +279,12 @@ impl NewTensorRows<'_> {
             NewRowSource::Matrix { stored, first: offset } => (stored, offset + first),
             _ => return None,
         };
+        // Separate scales (FP8) are not part of the bytes.
         let plain = matches!(stored.scale, TensorScale::None) && stored.info.ty == ty;
         plain.then(|| stored.bytes.bytes(first..first + count))
     }
 
-    /// Rows from `first` on that lie in one tensor of the old file.
+    /// Number of rows from `first` on that lie in the same tensor of the old file.
     pub(crate) fn contiguous(&self, first: usize) -> usize {
         match &self.made {
             NewRowSource::Stacked { each, .. } => each - first % each,
@@ -269,9 +292,9 @@ impl NewTensorRows<'_> {
         }
     }
 
-    /// Tells the system that it may drop the pages of rows that have been read.
+    /// Allows the system to drop the pages of rows that have been read.
     pub(crate) fn release(&self, first: usize, count: usize) {
-        let give_back = |stored: &OldTensor<'_>, first: usize, count: usize| {
+        let release = |stored: &OldTensor<'_>, first: usize, count: usize| {
             let each = stored.bytes.row_bytes();
             let bytes = first * each..(first + count) * each;
             self.old.checkpoint.release(&stored.info.name, bytes, &self.old.before);
@@ -280,36 +303,36 @@ impl NewTensorRows<'_> {
         let heads = |unit: usize| (first / unit, count.div_ceil(unit));
         match &self.made {
             NewRowSource::Numbers(_) | NewRowSource::Mapped(..) | NewRowSource::QueriesAndGates { .. } => {}
-            // both halves of its rows are read, by two tensors
+            // The tensor with the other half reads the same pages.
             NewRowSource::Half { .. } => {}
             NewRowSource::Stacked { parts, each } => {
                 for (i, part) in
                     parts.iter().enumerate().skip(first / each).take_while(|(i, _)| i * each < first + count)
                 {
                     let (start, end) = (first.max(i * each), (first + count).min((i + 1) * each));
-                    give_back(part, start - i * each, end - start);
+                    release(part, start - i * each, end - start);
                 }
             }
-            NewRowSource::Matrix { stored, first: offset } => give_back(stored, offset + first, count),
+            NewRowSource::Matrix { stored, first: offset } => release(stored, offset + first, count),
             NewRowSource::Uk(stored) => {
                 let (head, heads) = heads(stored.cols);
-                give_back(stored, head * (nope + v), heads * (nope + v));
+                release(stored, head * (nope + v), heads * (nope + v));
             }
             NewRowSource::Uv(stored) => {
                 let (head, heads) = heads(v);
-                give_back(stored, head * (nope + v), heads * (nope + v));
+                release(stored, head * (nope + v), heads * (nope + v));
             }
             NewRowSource::Joined { uk, uv } => {
                 let (head, heads) = heads(nope + v);
-                give_back(uk, head * uv.cols, heads * uv.cols);
-                give_back(uv, head * v, heads * v);
+                release(uk, head * uv.cols, heads * uv.cols);
+                release(uv, head * v, heads * v);
             }
         }
     }
 }
 
 impl OldTensor<'_> {
-    /// The numbers of consecutive rows.
+    /// Decodes consecutive rows and applies the scales.
     fn read(&self, first: usize, out: &mut [f32]) {
         let count = out.len() / self.cols.max(1);
         (self.decode)(&self.bytes.bytes(first..first + count), out);
@@ -321,7 +344,7 @@ impl OldTensor<'_> {
     }
 }
 
-/// A matrix with `cols` columns, given as that many rows.
+/// Transposes a row-major matrix of `cols` columns.
 fn transpose(matrix: &[f32], cols: usize, out: &mut [f32]) {
     let rows = matrix.len() / cols;
     for (row, numbers) in matrix.chunks_exact(cols).enumerate() {

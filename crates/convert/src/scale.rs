@@ -1,15 +1,16 @@
-//! Scales that are stored as separate tensors.
+//! Scales stored as separate tensors (FP8).
 
 use crate::error::ConvertError;
 use latent_formats::{Checkpoint, ScaleGrid, ScaleTable};
 use latent_graph::circuit::WeightPart;
 use latent_types::TensorType;
 
-/// What the numbers of a tensor are multiplied by.
+/// Scales of a tensor.
 pub(crate) enum TensorScale {
     None,
+    /// One for the tensor, or one per matrix.
     Matrix(Vec<f32>),
-    /// One for each block of (rows, columns). A matrix has `per_matrix` rows of `per_row` scales.
+    /// One per block of (rows, columns). A matrix has `per_matrix` rows of `per_row` scales.
     Blocks {
         scales: Vec<f32>,
         block: (usize, usize),
@@ -43,7 +44,7 @@ impl TensorScale {
         })
     }
 
-    /// Multiplies a row of the matrix `matrix`.
+    /// Multiplies a row of matrix `matrix` by its scales.
     pub(crate) fn apply(&self, matrix: usize, row: usize, numbers: &mut [f32]) {
         match self {
             TensorScale::None => {}

@@ -4,14 +4,14 @@ use crate::error::ConvertError;
 use latent_formats::{Checkpoint, CheckpointSource, OutputError, OutputFile};
 use std::path::{Path, PathBuf};
 
-/// Refuses a target in the folder that the model is.
+/// Refuses a target inside the model's own folder, where it would become a part of the model.
 fn outside(checkpoint: &Checkpoint, target: &Path) -> Result<(), ConvertError> {
     if !matches!(checkpoint.source(), CheckpointSource::HuggingFace(_)) {
         return Ok(());
     }
     let folder = checkpoint.path();
     let whole = std::path::absolute(target).unwrap_or_else(|_| target.to_owned());
-    // what does not exist yet lies in the nearest folder that does
+    // `canonicalize` needs an existing path: use the nearest existing ancestor of the target.
     let there = whole.ancestors().find_map(|path| path.canonicalize().ok());
     match (folder.canonicalize(), there) {
         (Ok(own), Some(there)) if there.starts_with(&own) => {
@@ -21,7 +21,7 @@ fn outside(checkpoint: &Checkpoint, target: &Path) -> Result<(), ConvertError> {
     }
 }
 
-/// Refuses files that cannot be written, and without `force` those that exist.
+/// Refuses targets that cannot be written and, without `force`, those that exist.
 pub(crate) fn check_files(
     checkpoint: &Checkpoint,
     targets: &[PathBuf],
@@ -35,6 +35,7 @@ pub(crate) fn check_files(
             return Err(ConvertError::NoFolder { path: target.clone(), folder: folder.to_owned() });
         }
         OutputFile::check(target)?;
+        // symlink_metadata: a dangling link exists too.
         if !force && target.symlink_metadata().is_ok() {
             return Err(ConvertError::Exists { path: target.clone() });
         }
@@ -42,7 +43,7 @@ pub(crate) fn check_files(
     Ok(())
 }
 
-/// Whether a file of this name counts as a part of a model in a folder.
+/// Whether readers take a file of this name for a part of the model in its folder.
 fn of_a_model(name: &str) -> bool {
     const FILES: [&str; 8] = [
         "config.json",
@@ -57,7 +58,8 @@ fn of_a_model(name: &str) -> bool {
     FILES.contains(&name) || name.ends_with(".safetensors")
 }
 
-/// Refuses a folder that holds something, with `force` only one that holds parts of a model other than the `names` to be written.
+/// Refuses a folder that is not empty. With `force`, refuses only a folder with model files other
+/// than `names`, which would mix with the new model.
 pub(crate) fn check_folder(
     checkpoint: &Checkpoint,
     folder: &Path,

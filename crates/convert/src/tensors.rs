@@ -1,4 +1,4 @@
-//! The tensors of the new files, before they are written.
+//! Tensors of the new files.
 
 use crate::error::ConvertError;
 use latent_formats::Checkpoint;
@@ -18,7 +18,7 @@ pub(crate) struct NewTensor {
     pub(crate) from: NewTensorContents,
 }
 
-/// Where its numbers come from.
+/// Source of a new tensor's numbers.
 #[derive(Clone, Debug)]
 pub(crate) enum NewTensorContents {
     /// Tensors of the old file.
@@ -33,13 +33,13 @@ impl NewTensor {
         NewTensor { name, ty, shape, from: NewTensorContents::Tensors(from) }
     }
 
-    /// Elements of a row, and rows of all its matrices together.
+    /// Elements per row, and number of rows over all matrices.
     pub(crate) fn rows(&self) -> (usize, usize) {
         let cols = self.shape.last().copied().unwrap_or(1);
         (cols, self.shape.iter().product::<usize>() / cols.max(1))
     }
 
-    /// The type of the first tensor of the old file that it is made of.
+    /// Type of the first tensor of the old file that it is made from.
     pub(crate) fn stored_type(&self, checkpoint: &Checkpoint) -> Option<TensorType> {
         let NewTensorContents::Tensors(origin) = &self.from else { return None };
         let part = match origin {
@@ -68,7 +68,7 @@ impl NewTensor {
     }
 }
 
-/// The new tensors, as a config is read from them.
+/// Index of the new tensors by name, from which a config can be read.
 pub(crate) struct NewTensorIndex<'a>(HashMap<&'a str, &'a NewTensor>);
 
 impl<'a> NewTensorIndex<'a> {
@@ -90,11 +90,11 @@ impl ConfigTensors for NewTensorIndex<'_> {
     }
 }
 
-/// Tensors that have no place in the new file, and why nothing needs them.
+/// Names of tensors that the new file omits, with the reason.
 type DroppedTensors = Vec<(String, String)>;
 
-/// What becomes of the tensors of the old file, whose config is `config`, in one that says `new`: those of the new file, and those that it
-/// leaves out.
+/// Maps the tensors of the old file with config `config` to those of a new file with config `new`.
+/// Returns the new tensors and the omitted ones.
 pub(crate) fn transferred(
     checkpoint: &Checkpoint,
     config: &ModelConfig,
@@ -106,5 +106,6 @@ pub(crate) fn transferred(
     if unknown.is_empty() {
         return Ok((tensors, dropped));
     }
+    // An unknown tensor may change the result, so never drop it silently.
     Err(ConvertError::Unknown { file: checkpoint.display_name(), tensors: unknown })
 }

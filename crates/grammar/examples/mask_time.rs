@@ -1,4 +1,5 @@
-//! How long a vocabulary takes to prepare, grammars to compile, and masks to compute: `mask_time VOCABULARY.gguf`.
+//! Measures the preparation of a vocabulary, the compilation of grammars and the computation of
+//! masks: `mask_time VOCABULARY.gguf`.
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout, reason = "a program for the terminal")]
 

@@ -1,11 +1,14 @@
-//! Whether the grammar of tool calls admits a text. Reads lines of JSON from standard input, such as
+//! Checks whether the grammar of tool calls admits a text. Reads lines of JSON from standard input,
+//! such as
 //!
 //! ```text
 //! {"format": "glm-4.7", "controls": ["<tool_call>"], "tools": [{"name": "get", "parameters": {}}], "tool_choice": "auto", "text": "Hello"}
 //! ```
 //!
-//! and answers each with a line: `{"admitted": true, "at": 5}`, where `at` is the byte up to which the text can be generated. `tool_choice` is `auto`,
-//! `required` or the name of a tool, and with `"parallel": false` one call is enough. The vocabulary consists of bytes and of `controls`, the names of control tokens.
+//! and answers each with a line: `{"admitted": true, "at": 5}`, where `at` is the number of bytes
+//! of the text that can be generated. `tool_choice` is `auto`, `required` or the name of a tool.
+//! With `"parallel": false` at most one call is allowed. The vocabulary consists of bytes and of
+//! `controls`, the names of control tokens.
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout, reason = "a program for the terminal")]
 

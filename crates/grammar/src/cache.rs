@@ -1,15 +1,15 @@
-//! Compiled grammars that are kept: clients send the same schemas and tools with every request.
+//! Cache of compiled grammars. Clients send the same schemas and tools with every request.
 
 use crate::grammar::Grammar;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// The least recently used ones go first.
+/// Cache with least-recently-used eviction by bytes.
 pub(crate) struct GrammarCache {
     entries: HashMap<String, CachedGrammar>,
     bytes: usize,
     limit: usize,
-    /// Counts uses.
+    /// Logical time: incremented by each lookup.
     clock: u64,
 }
 
@@ -27,6 +27,7 @@ impl GrammarCache {
     pub(crate) fn get(&mut self, key: &str) -> Option<Arc<Grammar>> {
         self.clock += 1;
         let entry = self.entries.get_mut(key)?;
+        // See Grammar::spoilt: compile a fresh one.
         if entry.grammar.is_spoilt() {
             let entry = self.entries.remove(key)?;
             self.bytes -= entry.bytes;
@@ -41,6 +42,7 @@ impl GrammarCache {
         if bytes > self.limit {
             return;
         }
+        // Two threads may have compiled the same source.
         if let Some(before) = self.entries.remove(&key) {
             self.bytes -= before.bytes;
         }
@@ -53,7 +55,7 @@ impl GrammarCache {
         self.entries.insert(key, CachedGrammar { grammar: Arc::clone(grammar), bytes, used: self.clock });
     }
 
-    /// Grammars, and their bytes.
+    /// Number of grammars, and their bytes.
     pub(crate) fn size(&self) -> (usize, usize) {
         (self.entries.len(), self.bytes)
     }

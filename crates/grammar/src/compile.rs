@@ -1,4 +1,4 @@
-//! Compiles a source to a grammar, within limits, on a separate thread.
+//! Compilation of sources to grammars, within limits, on a separate thread.
 
 use crate::cache::GrammarCache;
 use crate::cost;
@@ -19,22 +19,26 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 
-/// Stack of the thread that compiles: the library follows references of schemas by recursion, some kilobytes each.
+/// Stack of the compiling thread. llguidance follows `$ref`s by recursion, which takes some
+/// kilobytes per level, and a schema may have 500 references.
 const STACK: usize = 64 << 20;
 
-/// States of a compiled grammar's lexer, of one to two kilobytes each.
+/// Maximum number of lexer states per grammar. Each takes one to two kilobytes; llguidance's
+/// default of 250 000 would allow 500 MB per grammar.
 const MAX_LEXER_STATES: usize = 50_000;
 
-/// Ways in which a grammar may go on at one place: some four per property that may come next.
+/// Maximum number of Earley items per row. An object takes about four per property that may come
+/// next, and schemas may have 1000 properties; llguidance's default is 2000.
 const MAX_ROW: usize = 8000;
 
-/// Most rules of a Lark grammar: the library takes long for terminals that name each other.
+/// Maximum number of rules of a Lark grammar. llguidance takes long for terminals that refer to
+/// each other.
 const LARK_RULES: usize = 1000;
 
-/// Compiles grammars for one tokenizer, and keeps what it has compiled.
+/// Compiler and cache of grammars for one tokenizer.
 ///
-/// Making one takes about as long as loading the tokenizer, so a program makes it when the first output is to be constrained, and
-/// shares it.
+/// Building it takes about as long as loading the tokenizer. Build it for the first constrained
+/// request and share it.
 pub struct Grammars(Arc<CompilerState>);
 
 struct CompilerState {
@@ -51,6 +55,7 @@ impl Grammars {
     pub fn new(tokenizer: &Tokenizer, limits: GrammarLimits) -> Result<Grammars, GrammarError> {
         let vocabulary = Arc::new(VocabularyTrie::new(tokenizer)?);
         let env: TokEnv = Arc::<VocabularyTrie>::clone(&vocabulary);
+        // llguidance asserts some of its preconditions instead of returning errors.
         let factory = catch_unwind(AssertUnwindSafe(|| ParserFactory::new_simple(&env)));
         let mut factory = match factory {
             Ok(Ok(factory)) => factory,
@@ -59,6 +64,7 @@ impl Grammars {
                 return Err(GrammarError::Vocabulary("a library fails on it; please report this".into()));
             }
         };
+        // Otherwise warnings go to stderr.
         factory.quiet();
         *factory.limits_mut() = ParserLimits {
             max_lexer_states: MAX_LEXER_STATES,
@@ -76,30 +82,34 @@ impl Grammars {
         })))
     }
 
-    /// The compiled form of a constraint, which may follow free reasoning.
+    /// Compiles a constraint, optionally preceded by unconstrained reasoning, or returns the cached
+    /// result.
     ///
     /// # Errors
-    /// A constraint that cannot be followed: malformed, not supported, larger than allowed, or too slow to compile.
+    /// The source is malformed, unsupported, too large, or takes too long to compile.
     pub fn compile(
         &self,
         source: &GrammarSource,
         reasoning: Option<&Reasoning>,
     ) -> Result<Arc<Grammar>, GrammarError> {
+        // serde_json keeps the order of properties, which the output follows, so the key must too.
         let key = format!("{source:?}\0{reasoning:?}");
         if let Some(known) = self.cache().get(&key) {
             return Ok(known);
         }
+        // The cache is not locked meanwhile. Two concurrent misses compile twice; the later one
+        // wins.
         let grammar = Arc::new(self.compile_in_time(source, reasoning)?);
         self.cache().insert(key, &grammar);
         Ok(grammar)
     }
 
-    /// Compiled grammars that are kept, and their bytes.
+    /// Number of cached grammars, and their bytes.
     pub fn cached(&self) -> (usize, usize) {
         self.cache().size()
     }
 
-    /// Grammars that are being compiled, those that passed their deadline included.
+    /// Number of compilations in progress, including those past their deadline.
     pub fn compiling(&self) -> usize {
         self.0.compiling.load(Ordering::Acquire)
     }
@@ -108,13 +118,15 @@ impl Grammars {
         self.0.cache.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Compiles on another thread. What is left of its work at the deadline is bounded: see [`cost`] and [`Budget`].
+    /// Compiles on another thread and waits until the deadline. A thread cannot be stopped, so the
+    /// work remaining at the deadline is bounded in advance: see [`cost`] and [`Budget`].
     fn compile_in_time(
         &self,
         source: &GrammarSource,
         reasoning: Option<&Reasoning>,
     ) -> Result<Grammar, GrammarError> {
         let what = source.what();
+        // Moved into the thread: an abandoned compilation counts until it really ends.
         let running = CompilationGuard::start(&self.0)?;
         let (sender, receiver) = mpsc::sync_channel(1);
         let (source, reasoning) = (source.clone(), reasoning.cloned());
@@ -123,7 +135,7 @@ impl Grammars {
             latent_threads::lower_priority(GIVE_WAY);
             let compile = || running.0.compile(&source, reasoning.as_ref(), &budget);
             let done = catch_unwind(AssertUnwindSafe(compile));
-            // the receiver may have been dropped
+            // The receiver is dropped after a timeout.
             let _ = sender.send(done.unwrap_or_else(|_| Err(internal(what))));
         };
         std::thread::Builder::new().name("grammar".into()).stack_size(STACK).spawn(work).map_err(
@@ -141,14 +153,14 @@ fn internal(what: &'static str) -> GrammarError {
     GrammarError::Invalid { what, problem: "a library fails on it; please report this".into() }
 }
 
-/// A compilation that counts among those under way.
+/// Counts a compilation in progress.
 struct CompilationGuard(Arc<CompilerState>);
 
 impl CompilationGuard {
     fn start(shared: &Arc<CompilerState>) -> Result<CompilationGuard, GrammarError> {
         let running = CompilationGuard(Arc::clone(shared));
         let limit = shared.limits.compiling;
-        // dropped, it is taken back
+        // On the error below, dropping `running` decrements the counter again.
         if shared.compiling.fetch_add(1, Ordering::AcqRel) >= limit {
             return Err(GrammarError::Busy(limit));
         }
@@ -175,7 +187,8 @@ impl CompilerState {
         self.finish(source.what(), self.grammar(source, reasoning, budget)?, budget)
     }
 
-    /// Tools whose schemas the library refuses take any arguments, unless they are strict.
+    /// Compiles tool calls. A tool whose schema llguidance refuses accepts any arguments, unless it
+    /// is strict.
     fn compile_tools(
         &self,
         calls: &ToolCalls,
@@ -185,6 +198,8 @@ impl CompilerState {
         let what = "list of tools";
         let written = |failing: &[usize]| {
             let grammars = grammars(calls, &self.vocabulary, &self.limits, failing, budget)?;
+            // Whitespace may follow reasoning only if the calls do not begin with it: the lexer
+            // could not tell the two apart.
             let space =
                 !format!("{}{}", calls.format.section_open, calls.format.open).starts_with(['\n', ' ']);
             let start = self.start(reasoning, "calls", if space { "[ \\n]{1,8}" } else { "" });
@@ -198,6 +213,8 @@ impl CompilerState {
             Err(GrammarError::Invalid { problem, .. }) => problem,
             done => return done,
         };
+        // The error of the whole grammar does not name the tool at fault, so compile each schema
+        // alone.
         let fails = |tool: &crate::CallableTool| {
             let alone = schema::prepare(tool.parameters.as_ref()?, &self.limits, budget).ok()?;
             let grammar = vec![named("schema", String::new(), Some(alone))];
@@ -216,13 +233,14 @@ impl CompilerState {
             }
             failing.push(index);
         }
+        // Each schema compiles alone. The error is in the calls themselves.
         if failing.is_empty() {
             return Err(GrammarError::Invalid { what, problem: refused });
         }
         self.finish(what, written(&failing)?, budget)
     }
 
-    /// The library's form of a source other than tools.
+    /// Converts a source other than tools to llguidance's form.
     fn grammar(
         &self,
         source: &GrammarSource,
@@ -265,6 +283,7 @@ impl CompilerState {
             }
             GrammarSource::Lark(text) => {
                 sized(text)?;
+                // An upper bound without parsing: every definition has a colon.
                 let (found, limit) = (text.lines().filter(|line| line.contains(':')).count(), LARK_RULES);
                 if found > limit {
                     return Err(GrammarError::TooLarge { what: source.what(), unit: "rules", found, limit });
@@ -273,16 +292,19 @@ impl CompilerState {
                 schema::check_embedded(text, limits, budget)?;
                 (named("body", text.clone(), None), false)
             }
+            // `compile` has handled tools.
             GrammarSource::Tools(_) => return Err(internal(source.what())),
         };
         if reasoning.is_none() {
             return Ok(vec![body]);
         }
+        // Models write a line end or two after `</think>`. JSON may also be indented; a text of a
+        // choice or a grammar must not absorb blanks.
         let space = if space { "[ \\n]{1,8}" } else { "\\n{1,2}" };
         Ok(vec![named("main", self.start(reasoning, "@body", space), None), body])
     }
 
-    /// The rule `start`: a body, which may follow reasoning and white space.
+    /// Writes the rule `start`: the body, optionally preceded by reasoning and whitespace.
     fn start(&self, reasoning: Option<&Reasoning>, body: &str, space: &str) -> String {
         let Some(Reasoning { begin, end, open }) = reasoning.filter(|reasoning| !reasoning.end.is_empty())
         else {
@@ -297,7 +319,7 @@ impl CompilerState {
         }
     }
 
-    /// Compiles the library's form.
+    /// Compiles llguidance's form to a grammar.
     fn finish(
         &self,
         what: &'static str,
@@ -311,6 +333,7 @@ impl CompilerState {
         let read = || source.to_internal(Some(env.clone()), limits.clone());
         let (grammar, lexer) = panic_utils::catch_unwind(AssertUnwindSafe(read)).map_err(|e| failed(&e))?;
         budget.deadline.check()?;
+        // llguidance builds the first lexer states without a fuel limit, so check their cost first.
         let limits = cost::check(what, &lexer, &self.factory.extra_lexemes(), limits, budget)?;
         let (made, quiet) = (GrammarInit::Internal(grammar, lexer), Logger::new(0, 0));
         let parser = self
@@ -318,7 +341,9 @@ impl CompilerState {
             .create_parser_from_init_ext(made, quiet, InferenceCapabilities::default(), limits)
             .map_err(|e| failed(&e))?;
         budget.deadline.check()?;
+        // llguidance reports only the lexer's memory; the rest is estimated for the cache's limit.
         let bytes = source_bytes * 4 + parser.parser.lexer_stats().num_bytes + (64 << 10);
+        // The watchdog cancels masks that take too long.
         let mut start = Matcher::new(Ok(parser)).into_cancellable();
         let mut first = start.compute_mask_or_eos().map_err(|e| failed(&e))?;
         if start.is_stopped() {
@@ -363,15 +388,16 @@ fn written_bytes(grammar: &GrammarWithLexer) -> usize {
     grammar.lark_grammar.as_ref().map_or(0, String::len) + schema
 }
 
-/// A constraint as a request states it.
+/// The constraint of a request.
 #[derive(Clone, Debug, PartialEq)]
 pub enum GrammarSource {
-    /// A JSON text that is an instance of a schema.
+    /// A JSON text that is valid against a schema.
     JsonSchema(Value),
     JsonObject,
-    /// A text that matches a regular expression as a whole; the syntax of Rust's crate regex, without look-around and back references.
+    /// A text that matches a regular expression as a whole. The syntax is that of Rust's crate
+    /// regex, without look-around and back references.
     Regex(String),
-    /// One of some texts.
+    /// One of these texts.
     Choice(Vec<String>),
     /// llama.cpp's grammar dialect.
     Gbnf(String),
@@ -382,14 +408,15 @@ pub enum GrammarSource {
 }
 
 impl GrammarSource {
-    /// A grammar whose dialect is not said: GBNF defines its rules with `::=`, Lark with a colon.
+    /// A grammar whose dialect is detected: GBNF defines rules with `::=`, Lark with a colon.
     pub fn grammar(text: impl Into<String>) -> GrammarSource {
         let text = text.into();
+        // A comment of a Lark grammar may mention `::=`.
         let code = |line: &str| line.split('#').next().unwrap_or_default().contains("::=");
         if text.lines().any(code) { GrammarSource::Gbnf(text) } else { GrammarSource::Lark(text) }
     }
 
-    /// What it is called in messages.
+    /// Name of the kind of source, for error messages.
     pub(crate) fn what(&self) -> &'static str {
         match self {
             GrammarSource::JsonSchema(_) | GrammarSource::JsonObject => "JSON schema",
@@ -402,13 +429,14 @@ impl GrammarSource {
     }
 }
 
-/// Reasoning that precedes what is constrained, and is free itself.
+/// Unconstrained reasoning that precedes the constrained output.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reasoning {
-    /// What opens it, such as `<think>`.
+    /// Opening marker, such as `<think>`.
     pub begin: String,
-    /// What closes it, such as `</think>`.
+    /// Closing marker, such as `</think>`.
     pub end: String,
-    /// Whether the prompt has opened it. Otherwise the output may open it, or begin with what is constrained.
+    /// Whether the prompt already contains the opening marker. If not, the output may begin with it
+    /// or omit reasoning.
     pub open: bool,
 }

@@ -1,4 +1,4 @@
-//! A grammar as a constraint on one answer.
+//! State of one response in a grammar.
 
 use crate::error::{GrammarError, shorten};
 use crate::grammar::Grammar;
@@ -8,33 +8,35 @@ use llguidance::toktrie::SimpleVob;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The state of one answer in its grammar. It forbids all tokens that the grammar does not allow next, by a logit of −∞; once the grammar is
-/// complete, only tokens that end generation remain.
+/// State of one response in its grammar. It sets the logits of all tokens that the grammar does not
+/// allow next to −∞. Once the grammar is complete, only end-of-generation tokens remain.
 ///
-/// What precedes the first call of [`accepted`](Constraint::accepted) or [`process`](Constraint::process) is the prompt, which the grammar does not
-/// see.
+/// Tokens before the first call of [`accepted`](Constraint::accepted) or
+/// [`process`](Constraint::process) are the prompt. The grammar does not apply to them.
 pub struct Constraint {
     grammar: Arc<Grammar>,
-    /// Tokens of the context that the grammar has seen or does not see; none before the first call.
+    /// Number of context tokens that are consumed or belong to the prompt. `None` before the first
+    /// call.
     seen: Option<usize>,
     next: NextMask,
-    /// Tokens that were chosen, and the CPU time that their masks took.
+    /// Number of sampled tokens.
     chosen: u32,
+    /// CPU time of the masks so far.
     spent: Duration,
 }
 
-/// What may follow.
+/// The next mask.
 enum NextMask {
-    /// Nothing has been chosen yet.
+    /// No token was sampled yet. The mask is that of the grammar.
     First,
-    /// Being computed.
+    /// Queued or being computed by a worker thread.
     Pending(Arc<MaskSlot>),
     Ready(Box<Matcher>, SimpleVob),
     Failed(GrammarError),
 }
 
 impl Grammar {
-    /// A constraint of one answer, at the beginning of it.
+    /// Creates the constraint of a new response.
     pub fn constraint(self: &Arc<Self>) -> Constraint {
         Constraint {
             grammar: Arc::clone(self),
@@ -47,21 +49,25 @@ impl Grammar {
 }
 
 impl Constraint {
-    /// Begins to compute what may follow, while the caller does something else. `tokens`: the prompt and all that was chosen; the last one has
-    /// just been.
+    /// Starts computing the next mask in the background. `tokens` is the prompt and all sampled
+    /// tokens, the last of which was just sampled.
     pub fn accepted(&mut self, tokens: &[u32]) {
-        // before the first mask, the last token is the only one that can have been chosen
+        // On the first call, only the last token is sampled; all others are the prompt.
         let seen = *self.seen.get_or_insert(tokens.len().saturating_sub(1));
         let Some(new) = tokens.get(seen..).filter(|new| !new.is_empty()) else { return };
         self.seen = Some(tokens.len());
         let ends = self.grammar.vocabulary.trie().eos_tokens();
+        // The response ends with this token, so no further mask is needed.
         if new.len() == 1 && ends.contains(&new[0]) && self.may_end() {
             return;
         }
+        // Takes the state out, because the worker thread needs to own it. `First` is a placeholder.
         let matcher = match std::mem::replace(&mut self.next, NextMask::First) {
             NextMask::First => Box::new(self.grammar.start.clone()),
             NextMask::Ready(matcher, _) => matcher,
             NextMask::Pending(slot) => match slot.take() {
+                // The mask of the previous token was never used: tokens were accepted without
+                // `process`.
                 Some(MaskOutcome { matcher, mask: Ok(_), spent }) => {
                     self.spent = spent;
                     matcher
@@ -82,16 +88,17 @@ impl Constraint {
         self.next = NextMask::Pending(self.grammar.workers.submit(work));
     }
 
-    /// Whether the next call of [`process`](Self::process) returns without waiting for a mask, after waiting for it here up to `limit`.
+    /// Waits for the mask up to `limit`. Returns whether [`process`](Self::process) will not have
+    /// to wait for it.
     pub fn is_ready(&self, limit: Duration) -> bool {
         match &self.next {
-            // without threads it is computed where it is needed
+            // Without worker threads, `process` computes the mask itself. Waiting would never end.
             NextMask::Pending(slot) => !self.grammar.workers.is_served() || slot.is_done(limit),
             NextMask::First | NextMask::Ready(..) | NextMask::Failed(_) => true,
         }
     }
 
-    /// Why the masks of this answer took too much time, if they did.
+    /// The problem, if the masks of this response took too much CPU time.
     fn overspent(&self) -> Option<String> {
         let limits = &self.grammar.limits;
         let limit = limits.answer_time.saturating_add(limits.token_time.saturating_mul(self.chosen));
@@ -105,29 +112,31 @@ impl Constraint {
         })
     }
 
-    /// Forbids what may not follow. Where the grammar cannot be followed any further, that is everything, and [`problem`](Constraint::problem)
-    /// says why.
+    /// Forbids the tokens that may not come next. If the grammar cannot be followed any further,
+    /// this is every token, and [`problem`](Constraint::problem) returns the reason.
     pub fn process(&mut self, tokens: &[u32], logits: &mut [f32]) {
         if self.seen.is_none() {
             self.seen = Some(tokens.len());
         } else {
-            // what was not announced
+            // Consumes tokens for which the caller did not call `accepted`.
             self.accepted(tokens);
         }
         self.wait();
         match &self.next {
             NextMask::First => forbid(&self.grammar.first, logits),
             NextMask::Ready(_, mask) => forbid(mask, logits),
+            // Never sample unconstrained after a failure. The engine ends the response with the
+            // error.
             NextMask::Pending(_) | NextMask::Failed(_) => logits.fill(f32::NEG_INFINITY),
         }
     }
 
-    /// Why no token can follow, if the grammar cannot be followed any further.
+    /// The reason why no token can come next, if there was a failure.
     pub fn problem(&self) -> Option<&GrammarError> {
         if let NextMask::Failed(error) = &self.next { Some(error) } else { None }
     }
 
-    /// Whether the output may end here.
+    /// Whether the response may end here.
     pub fn may_end(&mut self) -> bool {
         self.wait();
         let ends = self.grammar.vocabulary.trie().eos_tokens();
@@ -158,8 +167,10 @@ impl Constraint {
     }
 
     fn fail(&mut self, problem: &str) {
-        // lexer states are shared by the answers that follow a grammar: others get one that is compiled anew
+        // The failure may come from the shared lexer's limits, so later requests get a fresh
+        // compilation.
         self.grammar.spoil();
+        // Further lines quote the grammar and internal state.
         let problem = shorten(problem.lines().next().unwrap_or_default());
         self.next = NextMask::Failed(GrammarError::Step { what: self.grammar.what, problem });
     }
@@ -173,11 +184,12 @@ impl Drop for Constraint {
     }
 }
 
-/// Takes the logits of all tokens but those in the mask down to −∞.
+/// Sets the logits of all tokens outside of the mask to −∞.
 fn forbid(mask: &SimpleVob, logits: &mut [f32]) {
     let words = mask.as_slice();
     for (word, logits) in logits.chunks_mut(32).enumerate() {
         let allowed = words.get(word).copied().unwrap_or(0);
+        // Most words are all zeros or all ones: these need no test per bit.
         if allowed == 0 {
             logits.fill(f32::NEG_INFINITY);
         } else if allowed != u32::MAX {

@@ -1,8 +1,13 @@
-//! The cost of lexemes that intersect patterns, computed before the library works with them.
+//! Cost bound of lexemes that intersect patterns, computed before llguidance compiles them.
 //!
-//! The library counts its work as fuel, in two places too late. A derivative of an intersection is a cross product of the derivatives of its
-//! operands, and fuel is looked at only after it. The first transitions of a lexer have no limit of fuel at all. So both are checked
-//! here: [`check`] bounds the cross products from the expressions alone, and then computes the first transitions with a limit.
+//! llguidance counts its work as fuel, but in two places too late. The derivative of an
+//! intersection is a cross product of the derivatives of its operands, and fuel is checked only
+//! after it is built. The first transitions of a lexer have no fuel limit at all. [`check`] bounds
+//! the cross products from the expressions alone, then computes the first transitions with a
+//! limit.
+//!
+//! The derivatives are Brzozowski's, in their symbolic form: a state maps sets of bytes to
+//! expressions (crate derivre).
 
 use crate::error::GrammarError;
 use crate::limits::Budget;
@@ -12,28 +17,33 @@ use llguidance::derivre::{ExprRef, HashMap};
 use llguidance::earley::lexerspec::LexerSpec;
 use std::rc::Rc;
 
-/// The maximum number of pairs of derivatives that one step of a lexer may intersect. Pairs that are only compared count a sixteenth.
+/// Maximum number of derivative pairs that one step of a lexer may intersect. Pairs that are only
+/// compared count a sixteenth.
 pub(crate) const MAX_PAIRS: u64 = 500_000;
 
-/// Comparisons per intersected pair: comparing a pair takes a sixteenth of the time, and no memory.
+/// Comparisons that cost as much as one intersected pair. A comparison takes a sixteenth of the
+/// time and no memory.
 const COMPARED: u64 = 16;
 
-/// Literals of a grammar that are read byte by byte; of others all bytes are assumed.
+/// Maximum number of literals that are read byte by byte. For further ones, any byte is assumed.
 const LITERALS: usize = 100;
 
+/// Maximum length of such a literal.
 const LITERAL_BYTES: usize = 64;
 
-/// The maximum number of expressions that are visited for one grammar.
+/// Maximum number of expressions visited per grammar.
 const MAX_VISITS: usize = 4_000_000;
 
-/// Fuel for whether lexemes with intersections can match, for the first transitions of a lexer, and for those that are computed ahead. Units of
-/// intersections cost up to ten times as much as others.
+/// Fuel for checking that lexemes with intersections can match, for the first transitions of a
+/// lexer, and for precomputed transitions. It is a quarter of llguidance's default, because a unit
+/// of an intersection costs up to ten times as much as others.
 const FUEL: u64 = 250_000;
 
-/// How many derivatives of one intersection a repetition may hold at a time, as far as its cost is concerned.
+/// Assumed number of derivatives of one intersection that are alive in a repetition.
 const REPEATED: u64 = 64;
 
-/// What the library's tag of an expression says. Its type has no public name; `tags_are_those_of_the_library` holds the numbers.
+/// Values of derivre's `ExprTag`, whose type is not exported. The test
+/// `tags_are_those_of_the_library` checks them.
 mod tag {
     pub(super) const BYTE: u8 = 3;
     pub(super) const BYTE_SET: u8 = 4;
@@ -46,13 +56,15 @@ mod tag {
     pub(super) const AND: u8 = 12;
 }
 
-/// The derivatives that an expression can have in one state: pairs of a set of bytes and the expression that follows them.
+/// Upper bound of the derivatives of an expression in one state: pairs of a byte set and the
+/// expression that follows.
 #[derive(Clone)]
 pub(crate) struct DerivativeSpread {
     pairs: u64,
-    /// For each byte, the number of sets that hold it.
+    /// For each byte, the number of sets that contain it.
     overlap: [u64; 256],
-    /// For each byte, a hash of the sets that hold it.
+    /// For each byte, a hash of the sets that contain it. Bytes with equal hashes take the same
+    /// transitions.
     class: [u64; 256],
 }
 
@@ -65,29 +77,32 @@ impl DerivativeSpread {
         self.pairs += 1;
         for byte in (0..=255).filter(|byte| holds(*byte)) {
             self.overlap[usize::from(byte)] += 1;
+            // A sum is independent of the order in which sets are added.
             self.class[usize::from(byte)] = self.class[usize::from(byte)].wrapping_add(mix(id));
         }
     }
 
-    /// Adds pairs of which up to `overlap` hold any one byte.
+    /// Adds pairs whose sets are unknown; up to `overlap` of them contain the same byte.
     fn add_any(&mut self, pairs: u64, overlap: u64) {
         self.pairs = self.pairs.saturating_add(pairs);
         for byte in 0..256 {
             self.overlap[byte] = self.overlap[byte].saturating_add(overlap);
+            // The sets are unknown, so assume that every byte is a class of its own.
             self.class[byte] = self.class[byte].wrapping_add(mix(byte as u64));
         }
     }
 }
 
+// Constants of SplitMix64.
 fn mix(value: u64) -> u64 {
     let mixed =
         (value ^ (value >> 31)).wrapping_add(0x9e37_79b9_7f4a_7c15).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     mixed ^ (mixed >> 29)
 }
 
-/// The cost of an intersection in pairs.
+/// Cost of an intersection in pairs.
 pub(crate) fn cost(operands: &[Rc<DerivativeSpread>]) -> u64 {
-    // a text that is one after another set has no part in a product
+    // An operand with a single pair does not multiply the others.
     let several: Vec<_> = operands.iter().filter(|operand| operand.pairs > 1).cloned().collect();
     let (tuples, compared) = match several.as_slice() {
         [] => (1, 1),
@@ -97,7 +112,7 @@ pub(crate) fn cost(operands: &[Rc<DerivativeSpread>]) -> u64 {
     tuples.max(compared / COMPARED)
 }
 
-/// The pairs that an intersection has, and the pairs that are compared for them.
+/// Number of pairs of an intersection, and of pairs compared to find them.
 fn product(operands: &[Rc<DerivativeSpread>]) -> (u64, u64) {
     let largest = operands.iter().map(|operand| operand.pairs).max().unwrap_or(0).max(1);
     let whole = operands.iter().fold(1_u64, |product, operand| product.saturating_mul(operand.pairs.max(1)));
@@ -111,13 +126,16 @@ fn product(operands: &[Rc<DerivativeSpread>]) -> (u64, u64) {
         })
         .collect();
     classes.sort_unstable();
+    // Bytes of one class share their pairs, so count each class once.
     classes.dedup();
     let tuples = classes.iter().fold(0_u64, |sum, (_, tuples)| sum.saturating_add(*tuples)).min(whole);
+    // derivre intersects operand by operand (relevance.rs): each intermediate pair meets every pair
+    // of the next operand.
     let compared = if operands.len() <= 2 { whole } else { tuples.saturating_mul(largest).min(whole) };
     (tuples, compared)
 }
 
-/// The spreads of a set's expressions, computed as they are asked for.
+/// Spreads of the expressions of a set, computed on demand.
 pub(crate) struct DerivativeSpreads<'e> {
     exprs: &'e ExprSet,
     known: HashMap<ExprRef, Rc<DerivativeSpread>>,
@@ -130,13 +148,15 @@ impl<'e> DerivativeSpreads<'e> {
         DerivativeSpreads { exprs, known: HashMap::default(), visits: 0, literals: 0 }
     }
 
-    /// The spread of an expression; none when there is too much to visit.
+    /// Spread of an expression, or `None` if it exceeds [`MAX_VISITS`].
     pub(crate) fn of(&mut self, expr: ExprRef) -> Option<Rc<DerivativeSpread>> {
         if let Some(known) = self.known.get(&expr) {
             return Some(Rc::clone(known));
         }
         let mut spread = DerivativeSpread::none();
+        // A chain of classes and literals without alternatives has one pair in every state.
         let mut chain = true;
+        // A worklist instead of recursion: hostile expressions nest deeply.
         let mut open = vec![expr];
         let mut seen = llguidance::HashSet::default();
         while let Some(expr) = open.pop() {
@@ -153,18 +173,22 @@ impl<'e> DerivativeSpreads<'e> {
                     let set = self.exprs.get(expr);
                     spread.add_set(|byte| set.matches_byte(byte), u64::from(expr.as_u32()));
                 }
+                // `multipleOf`: ten digits and the decimal point.
                 tag::REMAINDER => {
                     chain = false;
                     spread.add_any(11, 1);
                 }
-                // the sets of a negation are made disjoint
+                // derivre makes the byte sets of a negation disjoint, so there are at most 256.
                 tag::NOT => {
                     let inner = self.of(args[0])?;
                     chain = false;
+                    // + 1: the bytes that no set of the inner expression contains.
                     spread.add_any(inner.pairs.saturating_add(1).min(256), 1);
                 }
                 tag::AND => {
                     let operands = args.iter().map(|arg| self.of(*arg)).collect::<Option<Vec<_>>>()?;
+                    // An intersection within an intersection: its pairs are the tuples of its
+                    // operands.
                     let (tuples, _) = product(&operands);
                     chain = false;
                     spread.add_any(tuples, tuples);
@@ -174,7 +198,8 @@ impl<'e> DerivativeSpreads<'e> {
                     match kind {
                         tag::BYTE_CONCAT => self.add_literal(&mut spread, expr),
                         tag::OR => self.add_merged(&mut spread, args),
-                        // what follows it may have the same continuation
+                        // If the head can be empty, the tail's derivatives appear too, and may
+                        // merge with the head's.
                         tag::CONCAT if self.exprs.is_nullable(args[0]) => {
                             self.add_heads(&mut spread, args[0]);
                         }
@@ -185,7 +210,7 @@ impl<'e> DerivativeSpreads<'e> {
             }
         }
         if chain {
-            // one set after the other
+            // At any position of the chain exactly one set can follow.
             spread = DerivativeSpread::none();
             spread.add_any(1, 1);
         }
@@ -196,10 +221,11 @@ impl<'e> DerivativeSpreads<'e> {
 }
 
 impl DerivativeSpreads<'_> {
-    /// Adds the bytes of a literal, each of which is a set.
+    /// Adds the bytes of a literal as sets of one byte each.
     fn add_literal(&mut self, spread: &mut DerivativeSpread, expr: ExprRef) {
         self.literals += 1;
-        // the library reads on into what follows it
+        // A literal that continues in another node: `has_simply_forced_bytes` reads on into it for
+        // every byte tried, which took seconds for literals of thousands of bytes.
         let long = self
             .exprs
             .get_args(expr)
@@ -228,7 +254,8 @@ impl DerivativeSpreads<'_> {
         }
     }
 
-    /// Adds the sets of alternatives with the same continuation, which are merged.
+    /// Adds the sets of alternatives with equal continuations. derivre merges their byte sets,
+    /// which creates new sets.
     fn add_merged(&mut self, spread: &mut DerivativeSpread, options: &[ExprRef]) {
         let mut by_tail: HashMap<ExprRef, Vec<ExprRef>> = HashMap::default();
         for option in options {
@@ -240,7 +267,7 @@ impl DerivativeSpreads<'_> {
         }
     }
 
-    /// Adds a set for each byte with which an expression can begin, as far as that is plain.
+    /// Adds the set of bytes with which an expression can begin, if its head is simple.
     fn add_heads(&mut self, spread: &mut DerivativeSpread, expr: ExprRef) {
         let mut head = expr;
         loop {
@@ -259,22 +286,24 @@ impl DerivativeSpreads<'_> {
     }
 }
 
-/// The pairs that one derivative of any expression can intersect; none when there is too much to visit.
+/// Maximum number of pairs that one derivative of any expression can intersect. `None` if it
+/// exceeds [`MAX_VISITS`].
 pub(crate) fn pairs(exprs: &ExprSet) -> Option<u64> {
     let all = || (1..exprs.len() as u32).map(ExprRef::new);
     let is = |expr: &ExprRef, tag: u8| exprs.get_tag(*expr) as u8 == tag;
+    // Most grammars have no intersections and skip the analysis.
     if !all().any(|expr| is(&expr, tag::AND)) {
         return Some(0);
     }
     let mut repeated = vec![false; exprs.len()];
-    // arguments precede the expressions that hold them
+    // Arguments have smaller numbers than the expressions that contain them, so one pass suffices.
     for expr in all().rev() {
         if repeated[expr.as_usize()] || is(&expr, tag::REPEAT) {
             exprs.get_args(expr).iter().for_each(|arg| repeated[arg.as_usize()] = true);
         }
     }
     let mut spreads = DerivativeSpreads::new(exprs);
-    // of each expression, with all that it holds
+    // Cost of each expression including its arguments.
     let mut sums = vec![0_u64; exprs.len()];
     for expr in all() {
         let args = exprs.get_args(expr);
@@ -289,7 +318,7 @@ pub(crate) fn pairs(exprs: &ExprSet) -> Option<u64> {
     sums.into_iter().max()
 }
 
-/// Refuses lexemes whose intersections cost too much. The limits for making the lexer.
+/// Refuses lexemes whose intersections cost too much. Returns the limits for building the lexer.
 pub(crate) fn check(
     what: &'static str,
     spec: &LexerSpec,
@@ -298,6 +327,7 @@ pub(crate) fn check(
     budget: &Budget,
 ) -> Result<ParserLimits, GrammarError> {
     let mut spec = spec.clone();
+    // llguidance adds these lexemes when it builds the lexer, so they belong to the first state.
     spec.add_extra_lexemes(slices);
     let mut made = limits.clone();
     match pairs(spec.regex_builder.exprset()) {
@@ -310,9 +340,11 @@ pub(crate) fn check(
     let mut limits = made.clone();
     let mut dfa = spec.to_regex_vec(&mut limits).map_err(|error| failed(&error))?;
     budget.deadline.check()?;
+    // `to_regex_vec` leaves the fuel unlimited.
     dfa.set_fuel(FUEL);
     dfa.set_max_states(limits.max_lexer_states);
     let start = dfa.initial_state(&spec.all_lexemes());
+    // Every transition of the first state, where all lexemes are alive.
     for byte in 0..=255 {
         dfa.transition(start, byte);
         if let Some(problem) = dfa.get_error() {
@@ -323,7 +355,7 @@ pub(crate) fn check(
     Ok(made)
 }
 
-/// The error for intersections of too many pairs.
+/// Error for intersections with too many pairs.
 pub(crate) fn too_many_pairs(what: &'static str, found: Option<u64>) -> GrammarError {
     let found = found.map_or_else(|| "too many".to_owned(), |found| found.to_string());
     let problem = format!(
@@ -375,7 +407,7 @@ mod tests {
         assert!(counts.windows(2).all(|pair| pair[1] >= 2 * pair[0]), "{counts:?}");
         assert!(of(patterns(26)) > MAX_PAIRS);
         assert!(of(patterns(3)) < MAX_PAIRS / 20 && of(patterns(4)) < MAX_PAIRS);
-        // the same pattern counts once
+        // derivre removes equal operands of an intersection.
         assert_eq!(of(vec![search("a+"), search("a+")]), 0);
     }
 

@@ -1,4 +1,4 @@
-//! CPU time of a thread, read by itself or by another thread.
+//! CPU time of a thread, read by the thread itself or by another one.
 
 use std::time::{Duration, Instant};
 
@@ -9,14 +9,14 @@ pub(crate) fn thread_time() -> Duration {
     Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
-/// Time that stands for the CPU time of the calling thread.
+/// Elapsed time, as a substitute for the CPU time of the calling thread.
 #[cfg(not(unix))]
 pub(crate) fn thread_time() -> Duration {
     static START: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();
     START.get_or_init(Instant::now).elapsed()
 }
 
-/// The start of some work of a thread, by which other threads see how much CPU time the work took.
+/// Start of a thread's work. Other threads can read how much CPU time the work took since.
 pub(crate) struct WorkStart {
     wall: Instant,
     #[cfg(target_os = "linux")]
@@ -26,7 +26,7 @@ pub(crate) struct WorkStart {
 }
 
 impl WorkStart {
-    /// Work of the calling thread that starts now.
+    /// Starts measuring the calling thread.
     pub(crate) fn now() -> WorkStart {
         WorkStart {
             wall: Instant::now(),
@@ -37,14 +37,17 @@ impl WorkStart {
         }
     }
 
-    /// Whether the work took this much CPU time. Where the system does not tell, elapsed time counts.
+    /// Whether the work took at least `limit` of CPU time. Uses elapsed time if the system does not
+    /// report another thread's CPU time.
     pub(crate) fn has_taken(&self, limit: Duration) -> bool {
-        // a thread takes no more CPU time than time passes, and the clock is cheaper to read
+        // CPU time never exceeds elapsed time, and the clock is cheaper to read than /proc.
         self.wall.elapsed() >= limit && self.cpu_time().is_none_or(|taken| taken >= limit)
     }
 
     #[cfg(target_os = "linux")]
     fn cpu_time(&self) -> Option<Duration> {
+        // First field: time on the CPU in nanoseconds. On a busy machine elapsed time would cancel
+        // masks that merely waited for a core.
         let path = format!("/proc/self/task/{}/schedstat", self.thread.as_raw_nonzero());
         let nanoseconds = std::fs::read_to_string(path).ok()?.split_whitespace().next()?.parse().ok()?;
         Some(Duration::from_nanos(nanoseconds).saturating_sub(self.cpu))
@@ -67,7 +70,7 @@ mod tests {
         assert!(start.cpu_time().unwrap() < start.wall.elapsed());
         assert!(!start.has_taken(start.wall.elapsed()));
         while thread_time() < start.cpu + Duration::from_millis(20) {}
-        // another thread sees it; the kernel updates the figure when it switches or interrupts the thread
+        // The kernel updates schedstat only when it switches or interrupts the thread, so poll.
         std::thread::scope(|scope| {
             scope.spawn(|| while !start.has_taken(Duration::from_millis(20)) {});
         });

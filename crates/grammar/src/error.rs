@@ -1,19 +1,19 @@
-//! Errors of constrained output.
+//! Grammar and constraint errors.
 
 use std::fmt;
 use std::time::Duration;
 
-/// A place in a grammar's text.
+/// A position in a grammar's text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SourcePosition {
-    /// From 1.
+    /// Counted from 1.
     pub line: usize,
-    /// In characters, from 1.
+    /// In characters, counted from 1.
     pub column: usize,
 }
 
 impl SourcePosition {
-    /// The place of a byte of a text.
+    /// Position of a byte offset in a text.
     pub(crate) fn of(text: &str, byte: usize) -> SourcePosition {
         let before = &text[..text.floor_char_boundary(byte)];
         let line_start = before.rfind('\n').map_or(0, |at| at + 1);
@@ -30,13 +30,15 @@ impl fmt::Display for SourcePosition {
     }
 }
 
-/// An error of a grammar, a schema, or of following one. A server answers those for which [`is_of_request`](GrammarError::is_of_request) holds with 400.
+/// An error of a grammar or schema, or of a response that follows it. The server returns 400 for
+/// errors with [`is_of_request`](GrammarError::is_of_request).
 #[derive(Clone, Debug, thiserror::Error, PartialEq)]
 #[non_exhaustive]
 pub enum GrammarError {
     #[error("the {what} is malformed at {place}: {problem}")]
     Syntax { what: &'static str, place: SourcePosition, problem: String },
-    /// A schema, grammar or pattern that cannot be compiled: it contradicts itself, or uses what is not supported.
+    /// A schema, grammar or pattern that cannot be compiled: it is contradictory or uses an
+    /// unsupported feature.
     #[error("the {what} cannot be used: {problem}")]
     Invalid {
         what: &'static str,
@@ -47,7 +49,7 @@ pub enum GrammarError {
     TooLarge {
         what: &'static str,
         unit: &'static str,
-        /// How many it has, or at how many counting stopped.
+        /// The number found, or the number at which counting stopped.
         found: usize,
         limit: usize,
     },
@@ -57,25 +59,26 @@ pub enum GrammarError {
     Busy(usize),
     #[error("output cannot be constrained with this tokenizer: {0}")]
     Vocabulary(String),
-    /// A step at which the grammar allows no token, or is too ambiguous to say which.
+    /// The grammar allows no next token, or is too ambiguous to compute the mask.
     #[error("the {what} allows no next token: {problem}")]
     Step { what: &'static str, problem: String },
 }
 
 impl GrammarError {
-    /// Whether the request is at fault, rather than the model or the present load.
+    /// Whether the request is at fault, rather than the model or the current load.
     pub fn is_of_request(&self) -> bool {
         !matches!(self, GrammarError::Busy(_) | GrammarError::Vocabulary(_))
     }
 }
 
-/// A library's message in one line, with the place in a Lark grammar that it names, if any: `at 3(7): …` or `3(7): …`.
+/// Converts a message of llguidance to an error of one line, with its position in a Lark grammar if
+/// it has one: `at 3(7): …` or `3(7): …`.
 pub(crate) fn read_message(what: &'static str, message: &str) -> GrammarError {
     let first = message.lines().next().unwrap_or_default().trim();
     let first = first.strip_prefix("at ").unwrap_or(first);
     let found = leading_place(first);
     let problem = found.map_or(first, |(_, problem)| problem);
-    // a pattern is quoted over several lines, and the last one says what is wrong with it
+    // regex-syntax quotes the pattern over several lines; the last line, `error: …`, is the reason.
     let of_pattern = message.lines().find_map(|line| line.trim().strip_prefix("error: "));
     let problem = match (problem, of_pattern) {
         ("NoExtension" | "NoExtensionBias", _) => "no output can obey it".to_owned(),
@@ -83,7 +86,8 @@ pub(crate) fn read_message(what: &'static str, message: &str) -> GrammarError {
         (problem, None) => problem.to_owned(),
     };
     match found {
-        // of other grammars, the library sees only what was made of them
+        // For other sources llguidance sees generated Lark, whose positions mean nothing to the
+        // client.
         Some((place, _)) if what == "Lark grammar" => {
             GrammarError::Syntax { what, place, problem: shorten(&problem) }
         }
@@ -97,7 +101,7 @@ fn leading_place(text: &str) -> Option<(SourcePosition, &str)> {
     Some((SourcePosition { line: line.parse().ok()?, column: column.parse().ok()? }, rest))
 }
 
-/// At most some 300 bytes of a text that may quote a whole schema.
+/// Truncates a message to about 300 bytes, because it may quote a whole schema.
 pub(crate) fn shorten(text: &str) -> String {
     const MAX_BYTES: usize = 300;
     if text.len() <= MAX_BYTES {
@@ -111,14 +115,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_place_counts_lines_and_characters() {
+    fn positions_count_lines_and_characters() {
         assert_eq!(SourcePosition::of("añb\ncd", 4), SourcePosition { line: 1, column: 4 });
         assert_eq!(SourcePosition::of("añb\ncd", 6), SourcePosition { line: 2, column: 2 });
         assert_eq!(SourcePosition::of("", 9), SourcePosition { line: 1, column: 1 });
     }
 
     #[test]
-    fn a_librarys_message_gives_up_its_place() {
+    fn positions_are_read_from_messages_of_llguidance() {
         let error = read_message("Lark grammar", "at 3(7): unknown name: \"x\"\n 1 | start: x\n");
         assert_eq!(
             error.to_string(),

@@ -1,9 +1,10 @@
-//! Writing Lark: literals, markers with control tokens in them, and free text up to a marker.
+//! Lark writer: literals, markers with control tokens, and free text up to a marker.
 
 use crate::vocabulary::{MarkerPiece, VocabularyTrie};
 use std::fmt::Write as _;
 
-/// A text as a literal. The blank behind it keeps an `i` that follows from being a flag.
+/// A literal. The trailing blank separates it from a following `i`, which Lark would read as the
+/// flag "ignore case".
 pub(crate) fn literal(text: &str) -> String {
     let mut literal = String::from("\"");
     for c in text.chars() {
@@ -19,7 +20,7 @@ pub(crate) fn literal(text: &str) -> String {
     literal + "\" "
 }
 
-/// A text as part of a regular expression between slashes.
+/// Escapes a text for a regular expression between slashes.
 pub(crate) fn in_regex(text: &str) -> String {
     let mut regex = String::new();
     for c in text.chars() {
@@ -32,12 +33,12 @@ pub(crate) fn in_regex(text: &str) -> String {
     regex
 }
 
-/// A token of the vocabulary.
+/// A token of the vocabulary by id.
 pub(crate) fn token(id: u32) -> String {
     format!("<[{id}]> ")
 }
 
-/// A marker: text and control tokens.
+/// A marker of text and control tokens.
 pub(crate) fn marker(vocabulary: &VocabularyTrie, text: &str) -> String {
     let piece = |piece| match piece {
         MarkerPiece::Text(text) => literal(text),
@@ -46,15 +47,17 @@ pub(crate) fn marker(vocabulary: &VocabularyTrie, text: &str) -> String {
     vocabulary.pieces(text).into_iter().map(piece).collect()
 }
 
-/// Any text.
+/// Any text, line ends included.
 pub(crate) const ANY: &str = "(?s:.*)";
 
-/// A rule for text by a regular expression up to a marker, and the marker itself, under a name that begins with a small letter.
+/// A rule `name` (lower case) for text that matches `text`, followed by the marker `end`.
 pub(crate) fn up_to(vocabulary: &VocabularyTrie, name: &str, text: &str, end: &str) -> String {
     match vocabulary.pieces(end).as_slice() {
+        // `suffix` ends the lexeme at the first occurrence of the marker.
         [MarkerPiece::Text(end)] => format!("{name}[suffix={}]: /{text}/\n", literal(end)),
         [MarkerPiece::Text(begin), ..] => {
-            // the text may contain what the marker begins with: only the control token behind it ends the text
+            // `suffix` would end the text at the marker's first piece, which may also occur within
+            // the text. Here only the following control token ends it.
             let rest = marker(vocabulary, &end[begin.len()..]);
             format!("{name}: /{text}{}/ {rest}\n", in_regex(begin))
         }

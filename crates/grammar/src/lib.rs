@@ -1,8 +1,13 @@
-//! Structured output: JSON schemas, grammars and calls of tools, as masks over a vocabulary.
+//! Structured output: compiles JSON schemas, grammars and tool calls to token masks.
 //!
-//! * [`GrammarSource`]: what an output is constrained to; [`Grammars::compile`] makes a [`Grammar`] of it, within [`GrammarLimits`].
-//! * [`Constraint`]: a grammar as one answer follows it: which tokens may come next.
-//! * [`ToolCalls`]: calls in a model's own format, for each choice of tools.
+//! * [`GrammarSource`] is the constraint of a request. [`Grammars::compile`] compiles it to a
+//!   [`Grammar`], within [`GrammarLimits`].
+//! * [`Constraint`] is the state of one response in a grammar: which tokens may come next.
+//! * [`ToolCalls`] describes tool calls in a model's own format.
+//!
+//! llguidance computes the masks. This crate validates and bounds its inputs, which come from
+//! clients, converts GBNF to its Lark dialect, and runs it on threads of its own
+//! (docs/adr/0023-llguidance.md).
 //!
 //! ```
 //! use latent_grammar::{GrammarError, GrammarLimits, Grammars, GrammarSource};

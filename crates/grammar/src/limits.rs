@@ -4,35 +4,36 @@ use crate::error::GrammarError;
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
-/// Limits on grammars that others write. The defaults hold real schemas of hundreds of kilobytes. They keep the compilation of a hostile
-/// grammar below 2 s of CPU time and 256 MB of memory, also after it was refused, and each of its masks below
-/// [`mask_time`](GrammarLimits::mask_time).
+/// Limits on grammars of clients. The defaults accept real schemas of hundreds of kilobytes. They
+/// keep the compilation of a hostile grammar below 2 s of CPU time and 256 MB of memory, including
+/// work after its refusal, and each of its masks below [`mask_time`](GrammarLimits::mask_time).
+/// tests/cost.rs measures this.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GrammarLimits {
-    /// Bytes of a grammar's text, or of a schema written as JSON.
+    /// Maximum size of a grammar's text, or of a schema as JSON, in bytes.
     pub source_bytes: usize,
-    /// Levels of nesting: parentheses of a grammar or a pattern, arrays and objects of a schema.
+    /// Maximum nesting: parentheses of a grammar or a pattern, arrays and objects of a schema.
     pub nesting: usize,
-    /// Rules of a grammar; tools of a request.
+    /// Maximum number of rules of a grammar, or of tools of a request.
     pub rules: usize,
-    /// Values of all `enum`s of a schema; choices of a list.
+    /// Maximum number of values in all `enum`s of a schema, or of choices of a list.
     pub choices: usize,
-    /// Properties of one object of a schema.
+    /// Maximum number of properties of one object.
     pub properties: usize,
-    /// References (`$ref`) of a schema to different places.
+    /// Maximum number of distinct `$ref` targets of a schema.
     pub references: usize,
-    /// The largest bound of a repetition in a grammar.
+    /// Largest bound of a repetition in GBNF.
     pub repetitions: usize,
     pub compile_time: Duration,
-    /// Grammars compiled at the same time, those that passed their deadline included.
+    /// Maximum number of concurrent compilations, including those past their deadline.
     pub compiling: usize,
-    /// Bytes of compiled grammars that are kept for requests with the same one.
+    /// Size of the cache of compiled grammars, in bytes.
     pub cache_bytes: usize,
-    /// Threads that compute masks while the model runs its step.
+    /// Number of threads that compute masks while the model runs its step.
     pub mask_threads: usize,
-    /// CPU time for computing one mask. It is stopped then, and the answer fails.
+    /// Maximum CPU time of one mask. Beyond it the response fails.
     pub mask_time: Duration,
-    /// Base CPU time for all masks of one answer, to which each of its tokens adds
+    /// Base CPU time for all masks of one response. Each token adds
     /// [`token_time`](GrammarLimits::token_time).
     pub answer_time: Duration,
     /// CPU time that each token adds to [`answer_time`](GrammarLimits::answer_time).
@@ -48,6 +49,7 @@ impl Default for GrammarLimits {
             choices: 10_000,
             properties: 1000,
             references: 500,
+            // MAX_REPETITION_THRESHOLD of llama.cpp's llama-grammar.cpp.
             repetitions: 2000,
             compile_time: Duration::from_secs(1),
             compiling: 4,
@@ -60,12 +62,12 @@ impl Default for GrammarLimits {
     }
 }
 
-/// When compiling has to be over.
+/// Deadline of a compilation.
 #[derive(Clone, Copy)]
 pub(crate) struct CompileDeadline {
     what: &'static str,
     limit: Duration,
-    /// None where that is later than the clock counts.
+    /// `None` if the limit exceeds the range of the clock.
     end: Option<Instant>,
 }
 
@@ -86,16 +88,18 @@ impl CompileDeadline {
 /// The maximum number of nodes that are built, copied or compared while schemas are combined.
 const STEPS: u64 = 400_000;
 
-/// Steps between two looks at the clock.
+/// Steps between two checks of the deadline. Reading the clock per step would cost more than the
+/// step.
 const CLOCK: u64 = 4096;
 
-/// Checks of strings by the library: ten for each string with several conditions, three for each constant with one.
+/// Maximum number of llguidance's string checks: ten per string with several conditions, three per
+/// constant with one.
 const STRING_CHECKS: u64 = 10_000;
 
-/// Steps for a class of characters of Unicode in a pattern, which is hundreds of ranges.
+/// Steps per Unicode character class of a pattern: such a class has hundreds of ranges.
 const CLASS: u64 = 500;
 
-/// What one compilation may cost before the library begins with it.
+/// Budget of one compilation for the analysis that precedes llguidance.
 pub(crate) struct Budget {
     pub(crate) deadline: CompileDeadline,
     what: &'static str,
@@ -109,7 +113,7 @@ impl Budget {
         Budget { deadline, what, steps: Cell::new(0), string_checks: Cell::new(0) }
     }
 
-    /// Accounts for steps.
+    /// Charges `steps`.
     pub(crate) fn spend(&self, steps: u64) -> Result<(), GrammarError> {
         let (before, after) = (self.steps.get(), self.steps.get().saturating_add(steps));
         self.steps.set(after);
@@ -121,10 +125,11 @@ impl Budget {
                 limit: STEPS as usize,
             });
         }
+        // The deadline is checked whenever the count passes a multiple of CLOCK.
         if before / CLOCK == after / CLOCK { Ok(()) } else { self.deadline.check() }
     }
 
-    /// Accounts for checks of strings.
+    /// Charges checks of strings.
     pub(crate) fn check_strings(&self, checks: u64) -> Result<(), GrammarError> {
         let found = self.string_checks.get().saturating_add(checks);
         self.string_checks.set(found);
@@ -139,7 +144,8 @@ impl Budget {
         })
     }
 
-    /// Accounts for reading a pattern: large classes cost more than their length says, and ignoring case makes all classes large.
+    /// Charges for parsing a pattern. Unicode classes cost far more than their length, and the flag
+    /// `i` makes every class large.
     pub(crate) fn pattern(&self, pattern: &str) -> Result<(), GrammarError> {
         let (mut classes, mut escaped) = (0, false);
         let any_case = ignores_case(pattern);
@@ -156,7 +162,7 @@ impl Budget {
     }
 }
 
-/// Whether a pattern, or one within a grammar, has the flag `i`.
+/// Whether a pattern, or a pattern within a grammar, has the flag `i`: `(?i)` or `/…/i`.
 fn ignores_case(text: &str) -> bool {
     let flags = |rest: &str| {
         let end = rest.find(|c| !"imsluxU".contains(c)).unwrap_or(rest.len());

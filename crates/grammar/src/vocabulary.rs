@@ -1,24 +1,25 @@
-//! A tokenizer's tokens as a trie of bytes.
+//! Byte trie of a tokenizer's tokens.
 
 use crate::error::GrammarError;
 use latent_text::Tokenizer;
 use llguidance::toktrie::{SimpleVob, TokRxInfo, TokTrie, TokenId, TokenizerEnv};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Longest token in bytes; the trie holds no deeper ones. A longer token is never chosen in a constrained output.
+/// Maximum length of a token in the trie, in bytes. A longer token is never sampled in constrained
+/// output.
 const MAX_TOKEN_BYTES: usize = 1000;
 
-/// Most tokens that the trie can hold.
+/// Maximum number of tokens that llguidance's trie can hold.
 const MAX_TOKENS: usize = 1 << 22;
 
-/// The trie of a vocabulary, and its control tokens by name.
+/// Trie of a vocabulary, and its control tokens by name.
 pub(crate) struct VocabularyTrie {
     trie: TokTrie,
-    /// Control tokens: their names, the longest first, and ids.
+    /// Names and ids of control tokens, longest name first.
     controls: Vec<(Box<str>, u32)>,
 }
 
-/// A piece of a marker such as `<|tool_call_begin|>functions.`.
+/// A piece of a marker such as `<|tool_call_begin|>functions.`: text, or a control token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum MarkerPiece<'a> {
     Text(&'a str),
@@ -44,13 +45,14 @@ impl VocabularyTrie {
         let trie = catch_unwind(AssertUnwindSafe(build)).map_err(|_| {
             GrammarError::Vocabulary("its tokens make no trie; please report this".to_owned())
         })?;
+        // An empty name would be found at every position of a marker.
         let name = |id| tokenizer.token_text(id).filter(|text| tokenizer.is_control(id) && !text.is_empty());
         let mut controls: Vec<(Box<str>, u32)> = ids.filter_map(|id| Some((name(id)?.into(), id))).collect();
         controls.sort_by_key(|(name, id)| (std::cmp::Reverse(name.len()), *id));
         Ok(VocabularyTrie { trie, controls })
     }
 
-    /// Cuts a marker at the names of control tokens in it, which stand for these tokens; the rest is text.
+    /// Splits a marker into control tokens, found by their names, and the text between them.
     pub(crate) fn pieces<'a>(&self, marker: &'a str) -> Vec<MarkerPiece<'a>> {
         let mut pieces = Vec::new();
         let mut rest = marker;
@@ -67,7 +69,7 @@ impl VocabularyTrie {
         pieces
     }
 
-    /// The name of a control token.
+    /// Name of a control token, or "".
     pub(crate) fn name(&self, id: u32) -> &str {
         self.controls.iter().find(|(_, of)| *of == id).map_or("", |(name, _)| name)
     }
@@ -76,29 +78,30 @@ impl VocabularyTrie {
         &self.trie
     }
 
-    /// Allows all tokens that end generation.
+    /// Allows all end-of-generation tokens.
     pub(crate) fn allow_ends(&self, mask: &mut SimpleVob) {
         self.trie.eos_tokens().iter().for_each(|end| mask.allow_token(*end));
     }
 
-    /// The first control token in a text, the longest of those that begin there.
+    /// The first control token in a text. If several begin there, the longest.
     fn first_control(&self, text: &str) -> Option<(usize, &str, u32)> {
         let found = self.controls.iter().filter_map(|(name, id)| Some((text.find(&**name)?, &**name, *id)));
-        // ties go to the longest, which comes first
+        // `min_by_key` returns the first minimum, and the list is sorted by descending length.
         found.min_by_key(|(at, ..)| *at)
     }
 }
 
-/// The bytes of a token in the trie: control tokens are marked, so that no text can be taken for one. Empty where no output may hold it.
+/// Bytes of a token in the trie. Control tokens begin with a marker byte, so that no text is
+/// mistaken for one. Empty if no output may contain the token.
 fn word(tokenizer: &Tokenizer, id: u32) -> Vec<u8> {
     let piece = tokenizer.piece(id).unwrap_or_default();
     if tokenizer.is_control(id) {
-        // of any length: control tokens are found by id
+        // Truncating is safe: grammars name control tokens by id, not by their bytes.
         let mut word = vec![TokTrie::SPECIAL_TOKEN_MARKER];
         word.extend_from_slice(&piece[..piece.len().min(MAX_TOKEN_BYTES)]);
         return word;
     }
-    // no text holds this byte, but the trie would take it for the mark
+    // 0xff occurs in no UTF-8 text, but byte-level vocabularies have a token for it.
     let marked = piece.first() == Some(&TokTrie::SPECIAL_TOKEN_MARKER);
     if piece.len() > MAX_TOKEN_BYTES || marked { Vec::new() } else { piece.to_vec() }
 }
@@ -112,7 +115,7 @@ impl TokenizerEnv for VocabularyTrie {
         self.trie.greedy_tokenize(bytes)
     }
 
-    /// Masks hold every way to cut an output into tokens; the model chooses the usual one by itself.
+    /// Masks allow every tokenization of an output. The model itself prefers the usual one.
     fn tokenize_is_canonical(&self) -> bool {
         false
     }

@@ -1,11 +1,11 @@
-//! A limit of CPU time for masks: a thread that cancels those that take more.
+//! Watchdog thread that cancels masks above a CPU time limit.
 
 use crate::cpu_time::WorkStart;
 use llguidance::CancellationHandle;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Cancels what has taken more CPU time than a limit.
+/// Cancels computations that take more CPU time than `limit`.
 pub(crate) struct Watchdog {
     limit: Duration,
     shared: Arc<WatchdogState>,
@@ -22,12 +22,12 @@ struct WatchdogEntries {
     entries: Vec<(u64, WorkStart, CancellationHandle)>,
     next: u64,
     started: bool,
-    /// Whether the thread sleeps until the next entry.
+    /// Whether the thread waits for the next entry without a timeout.
     asleep: bool,
     closed: bool,
 }
 
-/// Something that runs; dropped, it has ended.
+/// A watched computation. Dropping the guard ends the watch.
 pub(crate) struct WatchdogGuard<'w>(&'w Watchdog, u64);
 
 impl WatchdogState {
@@ -41,7 +41,8 @@ impl WatchdogState {
             running.asleep = running.entries.is_empty();
             running = match running.asleep {
                 true => self.changed.wait(running).unwrap_or_else(PoisonError::into_inner),
-                // it need not be woken for every entry: masks are short, and the limit is not
+                // Polls instead of being woken per entry: a mask takes microseconds, the limit is
+                // seconds.
                 false => {
                     let waited = self.changed.wait_timeout(running, limit / 8);
                     waited.unwrap_or_else(PoisonError::into_inner).0
@@ -62,12 +63,13 @@ impl Watchdog {
         self.limit
     }
 
-    /// Begins to watch the calling thread.
+    /// Starts to watch the calling thread.
     pub(crate) fn start(&self, handle: Option<CancellationHandle>) -> Option<WatchdogGuard<'_>> {
         let mut running = self.shared.lock();
         if !running.started {
             let (shared, limit) = (Arc::clone(&self.shared), self.limit);
             let run = move || shared.run(limit);
+            // If the thread cannot be started, masks run unwatched until a later call succeeds.
             running.started = std::thread::Builder::new().name("grammar-watch".into()).spawn(run).is_ok();
         }
         running.next += 1;

@@ -1,5 +1,6 @@
-//! What grammars cost that are made to cost much: at most 2 s of CPU time and 256 MB each, also after they were refused. The bounds on CPU time have
-//! room for slow machines; most cases take a hundredth of them.
+//! Grammars that are designed to be expensive take at most 2 s of CPU time and 256 MB each,
+//! including work after their refusal. The bounds on CPU time leave room for slow machines; most
+//! cases take a hundredth of them.
 #![allow(missing_docs, clippy::print_stderr, reason = "tests")]
 #![cfg(unix)]
 
@@ -20,7 +21,8 @@ use support::small;
 const MAX_CPU: Duration = Duration::from_secs(2);
 const MAX_BYTES: usize = 256 << 20;
 
-/// What a source costs: compiled, followed for some tokens, until nothing runs any more.
+/// The cost of a source: compilation, masks of some tokens, and work that continues after a
+/// refusal.
 struct SourceCost {
     cpu: Duration,
     peak: usize,
@@ -42,7 +44,7 @@ fn cost(source: &GrammarSource) -> SourceCost {
     SourceCost { cpu: cpu() - start, peak: PEAK.load(Ordering::Relaxed) - before, said }
 }
 
-/// Some tokens, whatever they are.
+/// Generates some arbitrary tokens.
 fn follow(grammar: &Arc<Grammar>, tokens: usize) -> String {
     let (mut constraint, mut chosen) = (grammar.constraint(), vec![]);
     for turn in 0..tokens {
@@ -67,7 +69,7 @@ fn letter(i: usize) -> char {
     char::from(b'a' + (i % 26) as u8)
 }
 
-/// Schemas that must be refused, or be cheap.
+/// Schemas that must be refused or be cheap.
 fn schemas() -> Vec<(String, Value)> {
     let mut all: Vec<(String, Value)> = Vec::new();
     let mut add = |name: &str, schema: Value| all.push((name.to_owned(), schema));
@@ -354,13 +356,14 @@ fn within_bounds(name: &str, source: &GrammarSource, report: &mut String) -> Res
     said
 }
 
-/// One test, since the CPU time is that of all threads.
+/// A single test, because CPU time is measured for all threads.
 #[test]
-fn hostile_grammars_cost_little_also_after_they_are_refused() {
+fn hostile_grammars_stay_within_bounds_even_after_refusal() {
     let mut report = String::new();
     for (at, (name, schema)) in schemas().into_iter().enumerate() {
         within_bounds(&name, &GrammarSource::JsonSchema(schema.clone()), &mut report).ok();
-        // the way of tools is the same from there on
+        // Tools share the code after the analysis of the schema, so a third of the schemas
+        // suffices.
         if at % 3 > 0 {
             continue;
         }
@@ -396,10 +399,10 @@ fn hostile_grammars_cost_little_also_after_they_are_refused() {
     assert!(report.is_empty(), "over {MAX_CPU:?} or {MAX_BYTES} bytes:\n{report}");
 
     usual_schemas_compile();
-    refused_ones_block_no_others();
+    refused_grammars_do_not_block_others();
 }
 
-/// What clients send stays possible.
+/// Schemas that clients send must still compile.
 fn usual_schemas_compile() {
     let string = |rest: Value| {
         let mut schema = json!({"type": "string"});
@@ -417,7 +420,7 @@ fn usual_schemas_compile() {
         string(json!({"format": "hostname", "maxLength": 253})),
         string(json!({"format": "date-time", "minLength": 20})),
         string(json!({"format": "email", "pattern": "@example\\.com$"})),
-        // zod's own pattern for an address
+        // zod's pattern for email addresses.
         string(
             json!({"format": "email", "pattern": r"^(?:[A-Za-z0-9_'+\-\.]*)[A-Za-z0-9_+-]@(?:[A-Za-z0-9][A-Za-z0-9\-]*\.)+[A-Za-z]{2,}$"}),
         ),
@@ -458,8 +461,8 @@ fn usual_schemas_compile() {
     }
 }
 
-/// More bombs at a time than may compile: none is left behind.
-fn refused_ones_block_no_others() {
+/// Submits more expensive grammars than may compile at a time. All of them must end.
+fn refused_grammars_do_not_block_others() {
     let grammars = Grammars::new(&small(), GrammarLimits::default()).unwrap();
     let bomb = GrammarSource::JsonSchema(patterns(26, |i| format!(".*{}.{{3}}.*", letter(i))));
     std::thread::scope(|scope| {
@@ -467,7 +470,7 @@ fn refused_ones_block_no_others() {
             scope.spawn(|| assert!(grammars.compile(&bomb, None).is_err()));
         }
     });
-    // the last of them may still count for a moment
+    // The last one may still be counted for a moment.
     let waiting = Instant::now();
     while grammars.compiling() > 0 {
         assert!(waiting.elapsed() < Duration::from_secs(60), "a compilation does not end");

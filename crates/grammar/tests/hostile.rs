@@ -1,5 +1,5 @@
-//! Grammars made to break a server: each ends within 2 s of CPU time, or 10 s with what goes on after its deadline, and 256 MB, with success or
-//! a typed error, on a stack of 2 MB.
+//! Grammars that try to break a server. Each ends with success or a typed error within 256 MB and 2
+//! s of CPU time, or 10 s with work after its deadline, on a stack of 2 MB.
 #![allow(missing_docs, reason = "tests")]
 #![cfg(unix)]
 
@@ -194,7 +194,7 @@ fn cases() -> Vec<(String, GrammarSource)> {
 }
 
 #[test]
-fn hostile_grammars_end_soon_and_take_little() {
+fn hostile_grammars_end_within_time_and_memory() {
     let work = || {
         let tokenizer = small();
         let mut report = String::new();
@@ -210,7 +210,7 @@ fn hostile_grammars_end_soon_and_take_little() {
             let took = cpu() - start;
             let said = match &compiled {
                 Ok(grammar) => {
-                    // a few tokens, whatever they are
+                    // A few arbitrary tokens.
                     let (mut constraint, mut tokens) = (grammar.constraint(), vec![]);
                     for _ in 0..8 {
                         let mut logits = vec![0.0; tokenizer.vocab_size()];
@@ -226,7 +226,7 @@ fn hostile_grammars_end_soon_and_take_little() {
                     error.to_string()
                 }
             };
-            // what goes on after its deadline, ends by limits of its own
+            // A compilation that continues after its deadline ends by limits of its own.
             while grammars.compiling() > 0 {
                 assert!(Instant::now() < deadline, "{name}: it never ends");
                 std::thread::sleep(Duration::from_millis(20));

@@ -1,12 +1,13 @@
-//! Renders templates that come as lines of JSON, `{"template": …, "variables": {…}}`, and answers each with a line:
-//! `{"ok": text}` or `{"error": message}`. `tools/` and the scripts next to the test data compare that with Jinja2.
+//! Reads lines of JSON, `{"template": …, "variables": {…}}`, renders each and answers with a line:
+//! `{"ok": text}` or `{"error": message}`. `tools/` and the scripts next to the test data compare
+//! the results with Jinja2's.
 #![allow(clippy::print_stdout, reason = "its answers")]
 
 use latent_jinja::{RenderRequest, StringTrust, Template, TemplateLimits};
 use serde_json::{Value, json};
 use std::io::BufRead;
 
-/// A fixed moment: the scripts replace the clock in the same way.
+/// A fixed time, as in the scripts.
 fn clock(format: &str) -> Result<String, String> {
     Ok(format!("<{format}>"))
 }

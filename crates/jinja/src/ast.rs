@@ -1,13 +1,14 @@
-//! A parsed template.
+//! Syntax tree of a template.
 //!
-//! Operators of one level, filters one after the other, signs and `elif` are lists, so that only brackets and nested
-//! statements make the tree deeper. The parser bounds that depth, and with it every recursion over the tree.
+//! Operators of equal precedence, successive filters, signs and `elif` branches are lists. Only
+//! brackets and nested statements make the tree deeper. The parser bounds this depth, and thereby
+//! every recursion over the tree, drop included.
 
 use crate::symbols::{Symbol, Symbols};
 
-/// A template with everything that its tree refers to.
+/// A parsed template and the tables that its tree indexes.
 pub(crate) struct Program {
-    /// The source with `\n` as the only line end; [`Statement::Data`] refers to it.
+    /// The source with `\n` line ends. [`Statement::Data`] indexes it.
     pub(crate) source: String,
     pub(crate) symbols: Symbols,
     pub(crate) constants: Vec<LiteralConstant>,
@@ -31,29 +32,29 @@ pub(crate) struct Node {
 }
 
 pub(crate) enum Statement {
-    /// Source bytes that are printed as they are.
+    /// Byte range of the source, printed verbatim.
     Data(u32, u32),
     Print(Expression),
     Set(AssignmentTarget, Expression),
     /// `{% set x | filters %}…{% endset %}`.
     SetBlock(AssignmentTarget, Vec<PostfixOperation>, Vec<Node>),
-    /// Branches in their order, then `else`.
+    /// The `if` and `elif` branches, then the `else` body.
     If(Vec<(Expression, Vec<Node>)>, Vec<Node>),
     /// An index into [`Program::loops`].
     For(u32),
     /// An index into [`Program::macros`].
     Macro(u32),
-    /// The macro that is the body, and the call that gets it as `caller`.
+    /// `{% call %}`: the macro made from the body, and the call that receives it as `caller`.
     Call(u32, Expression),
     FilterBlock(Vec<PostfixOperation>, Vec<Node>),
     With(Vec<(AssignmentTarget, Expression)>, Vec<Node>),
-    /// `block` and `generation`: a body with names of its own.
+    /// `block` and `generation`: a body with its own scope.
     Scope(Vec<Node>),
     Break,
     Continue,
 }
 
-/// What an assignment stores to.
+/// Target of an assignment.
 pub(crate) enum AssignmentTarget {
     Name(Symbol),
     /// `namespace.attribute`.
@@ -68,7 +69,8 @@ pub(crate) struct Loop {
     pub(crate) body: Vec<Node>,
     pub(crate) otherwise: Vec<Node>,
     pub(crate) recursive: bool,
-    /// Whether the body mentions `loop`, which needs to know the elements that the condition lets through.
+    /// Whether the body mentions `loop`. Then the condition must be evaluated for all elements
+    /// first, because `loop.length` and `loop.last` count only elements that pass.
     pub(crate) uses_loop: bool,
 }
 
@@ -76,7 +78,8 @@ pub(crate) struct MacroDefinition {
     pub(crate) name: Symbol,
     pub(crate) parameters: Vec<(Symbol, Option<Expression>)>,
     pub(crate) body: Vec<Node>,
-    /// Whether the body mentions `varargs`, `kwargs`, `caller`: only then does it take them.
+    /// Which of `varargs`, `kwargs` and `caller` the body mentions. As in Jinja2, a macro accepts
+    /// surplus arguments only if it mentions the name.
     pub(crate) uses: SpecialNames,
 }
 
@@ -99,17 +102,17 @@ pub(crate) enum Expression {
     Concat(Vec<Expression>),
     And(Vec<Expression>),
     Or(Vec<Expression>),
-    /// An odd or even number of `not`.
+    /// `not` applied an odd (true) or even number of times.
     Not(bool, Box<Expression>),
-    /// Left to right.
+    /// Left-associative.
     Arithmetic(Box<Expression>, Vec<(ArithmeticOperator, Expression)>),
-    /// A chain as Python has it: each pair must hold.
+    /// A chained comparison as in Python: `1 < x < 3` holds if both pairs do.
     Compare(Box<Expression>, Vec<(ComparisonOperator, Expression)>),
-    /// Signs before a value, the innermost last.
+    /// Unary signs, the innermost last.
     Signs(Vec<Sign>, Box<Expression>),
-    /// `a if b else c if d else e`: values with their conditions, then the last alternative.
+    /// `a if b else c if d else e`: pairs of value and condition, then the final alternative.
     Choose(Vec<(Expression, Expression)>, Option<Box<Expression>>),
-    /// What follows a value: attributes, subscripts, calls, filters, tests.
+    /// A value and its postfix operations.
     Chain(Box<Expression>, Vec<PostfixOperation>),
 }
 
@@ -142,20 +145,21 @@ pub(crate) enum ComparisonOperator {
     NotIn,
 }
 
-/// One thing that follows a value.
+/// An operation that follows a value.
 pub(crate) enum PostfixOperation {
     Attribute(Symbol),
     Subscript(Expression),
     Slice(Box<[Option<Expression>; 3]>),
     Call(ArgumentList),
     Filter(Symbol, ArgumentList),
-    /// Negated if so marked.
+    /// Test, arguments, and whether it is negated (`is not`).
     Test(Symbol, ArgumentList, bool),
 }
 
 #[derive(Default)]
 pub(crate) struct ArgumentList {
     pub(crate) positional: Vec<Expression>,
+    /// Index of the name in [`Program::constants`], and the value.
     pub(crate) named: Vec<(u32, Expression)>,
     /// `*list`.
     pub(crate) spread: Option<Box<Expression>>,

@@ -1,12 +1,16 @@
-//! Classes of characters as Python has them.
+//! Character classes of Python.
 
-/// White space, as `str.isspace` and `\s` have it.
+/// Whitespace as defined by `str.isspace` and `\s`.
 pub(crate) fn is_space(c: char) -> bool {
+    // Python also counts the four information separators (U+001C to U+001F); Unicode's White_Space
+    // property, which Rust follows, does not.
     c.is_whitespace() || ('\u{1c}'..='\u{1f}').contains(&c)
 }
 
-/// `str.isprintable`, without knowledge of code points that are not assigned.
+/// `str.isprintable`, except that unassigned code points count as printable.
 pub(crate) fn is_printable(c: char) -> bool {
+    // The common characters of Unicode categories C and Z, except the space: `repr` escapes them.
+    // Which code points are unassigned depends on Python's version, so they are not listed.
     let hidden = matches!(c,
         '\0'..='\u{1f}' | '\u{7f}'..='\u{a0}' | '\u{ad}' | '\u{600}'..='\u{605}' | '\u{61c}' | '\u{6dd}' | '\u{70f}'
         | '\u{1680}' | '\u{180e}' | '\u{2000}'..='\u{200f}' | '\u{2028}'..='\u{202f}' | '\u{205f}'..='\u{206f}'

@@ -1,4 +1,4 @@
-//! Errors of templates.
+//! Template errors.
 
 use std::fmt;
 
@@ -33,11 +33,11 @@ struct ErrorDetails {
     line: u32,
 }
 
-/// Longest message in bytes; a template can raise a text of any length.
+/// Maximum length of a message in bytes. `raise_exception` takes a text of any length.
 const MAX_MESSAGE: usize = 2000;
 
 impl Error {
-    /// Builds an error without a line. Control characters are escaped, since messages are printed on terminals.
+    /// Builds an error without a line.
     pub(crate) fn new(kind: ErrorKind, message: impl AsRef<str>) -> Error {
         let mut clean = String::new();
         for c in message.as_ref().chars() {
@@ -45,6 +45,8 @@ impl Error {
                 clean.push('…');
                 break;
             }
+            // A message may contain text of the template, and is printed on terminals: an escape
+            // sequence must not reach them.
             if c.is_control() {
                 clean.extend(c.escape_default());
             } else {
@@ -70,7 +72,7 @@ impl Error {
         Error::new(ErrorKind::Unsupported, message)
     }
 
-    /// Sets the line if it is unset: the innermost statement wins.
+    /// Sets the line, unless an inner statement has set it.
     pub(crate) fn at(mut self, line: u32) -> Error {
         if self.inner.line == 0 {
             self.inner.line = line;
@@ -88,7 +90,7 @@ impl Error {
         &self.inner.message
     }
 
-    /// The line of the template, counted from 1; 0 when it is not known.
+    /// The line of the template, counted from 1; 0 if unknown.
     pub fn line(&self) -> u32 {
         self.inner.line
     }

@@ -1,11 +1,11 @@
-//! Functions that every template has.
+//! Global functions: Jinja2's `range`, `namespace` and `dict`, and the two that transformers adds.
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::runtime::{Args, Runtime};
 use crate::text::TemplateString;
 use crate::value::{DictBuilder, Function, NamespaceObject, SeqBuilder, SeqKind, Value};
 
-/// Their names.
+/// Names of the functions.
 pub(crate) const TABLE: [(&str, Function); 5] = [
     ("range", Function::Range),
     ("namespace", Function::Namespace),
@@ -14,16 +14,18 @@ pub(crate) const TABLE: [(&str, Function); 5] = [
     ("strftime_now", Function::StrftimeNow),
 ];
 
-/// Longest range, as in Jinja2's sandbox.
+/// Maximum length of a range (`MAX_RANGE` of Jinja2's sandbox).
 const MAX_RANGE: i128 = 100_000;
 
-/// Longest format of a date.
+/// Maximum length of a date format in bytes.
 const MAX_DATE_FORMAT: usize = 256;
 
 #[inline(never)]
 pub(crate) fn call(runtime: &mut Runtime<'_>, function: Function, args: Args) -> Result<Value> {
     match function {
         Function::Range => range(runtime, args),
+        // Assignments do not leave a loop's scope, so templates carry state out of loops in a
+        // namespace (DeepSeek-V3.1, GLM-4.6, GigaChat3).
         Function::Namespace => namespace(runtime, args),
         Function::Dict => dict(runtime, args),
         Function::RaiseException => {
@@ -63,11 +65,15 @@ fn range(runtime: &Runtime<'_>, args: Args) -> Result<Value> {
     }
     let [first, second, third] = numbers;
     let (start, end) = if count == 1 { (0, first) } else { (first, second) };
+    // Kimi-K2-Thinking walks the messages backward: `range(messages|length-1, -1, -1)`.
     let step = if count == 3 { third } else { 1 };
     if step == 0 {
         return Err(Error::value("range() with step 0"));
     }
+    // The bounds are 128-bit numbers of the template, so that differences can overflow. A saturated
+    // span still exceeds MAX_RANGE.
     let span = if step > 0 { end.saturating_sub(start) } else { start.saturating_sub(end) };
+    // |i128::MIN| is not an i128.
     let width = i128::try_from(step.unsigned_abs()).unwrap_or(i128::MAX);
     let length = if span <= 0 { 0 } else { (span - 1) / width + 1 };
     if length > MAX_RANGE {
@@ -77,11 +83,12 @@ fn range(runtime: &Runtime<'_>, args: Args) -> Result<Value> {
     for n in 0..length {
         items.push(Value::Int(start + n * step))?;
     }
+    // A range is materialized: at most MAX_RANGE values, and every consumer can use a slice.
     items.of_kind(SeqKind::Range)
 }
 
 fn namespace(runtime: &mut Runtime<'_>, args: Args) -> Result<Value> {
-    // namespaces live as long as the rendering
+    // Reserve without a charge to release: namespaces live as long as the rendering.
     let place = size_of::<(TemplateString, Value)>();
     runtime.meter.reserve(2 * size_of::<NamespaceObject>())?;
     let dict = dict(runtime, args)?;
@@ -105,6 +112,7 @@ fn dict(runtime: &Runtime<'_>, args: Args) -> Result<Value> {
     if let Some(first) = args.positional.first() {
         runtime.defined(first)?;
         match first {
+            // The keys of a dictionary are distinct, so no search is needed.
             Value::Dict(dict) => {
                 for (key, value) in dict.entries() {
                     entries.append(key.clone(), value.clone())?;

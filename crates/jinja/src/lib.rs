@@ -1,9 +1,15 @@
-//! Chat templates: the dialect of Jinja in which models' publishers write them, as Hugging Face transformers renders it.
+//! Chat template engine: the Jinja dialect of published models, rendered as Hugging Face
+//! transformers renders it (Jinja2 3.1, `ImmutableSandboxedEnvironment`, `trim_blocks`,
+//! `lstrip_blocks`, `loopcontrols`, a `tojson` without HTML escapes).
 //!
-//! Two things set this engine apart from a general one. Every operation is paid for before it is done, with
-//! [`TemplateLimits`] on work, memory, depth and output, so that a template from a stranger ends in a text or in one [`Error`].
-//! And strings know which of their bytes came from the inputs, through every operation, so that the names of
-//! control tokens in a user's message can be told from those that the template writes ([`RenderedText::content`]).
+//! It differs from a general-purpose engine in two ways:
+//!
+//! * A template is an untrusted program. Every operation is charged before it runs, against
+//!   [`TemplateLimits`] for work, memory, depth and output. Rendering returns a text or an
+//!   [`Error`]; it cannot exhaust the stack, the memory or the processor.
+//! * Every string tracks which of its bytes came from the inputs ([`RenderedText::content`]). The
+//!   tokenizer accepts a control token's name only outside of these ranges, so a user cannot forge
+//!   a turn by typing `<|assistant|>`.
 //!
 //! ```
 //! use latent_jinja::{TemplateLimits, StringTrust, RenderRequest, Template};

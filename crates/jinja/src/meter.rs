@@ -1,11 +1,11 @@
-//! Accounts for the work and memory of one rendering.
+//! Fuel and memory accounting of one rendering.
 
 use crate::error::{Error, Result};
 use crate::limits::TemplateLimits;
 use std::cell::Cell;
 use std::rc::Rc;
 
-/// Fuel and memory that are left to a rendering.
+/// Remaining fuel and reserved memory of a rendering. Single-threaded, hence the `Cell`s.
 pub(crate) struct Meter {
     limits: TemplateLimits,
     fuel: Cell<u64>,
@@ -15,7 +15,7 @@ pub(crate) struct Meter {
 
 impl Meter {
     pub(crate) fn new(mut limits: TemplateLimits) -> Rc<Meter> {
-        // positions in strings have 32 bits
+        // TemplateString stores positions as u32. A string that fits this limit has no larger ones.
         limits.memory = limits.memory.min(u32::MAX as usize);
         Rc::new(Meter { limits, fuel: Cell::new(limits.fuel), live: Cell::new(0), peak: Cell::new(0) })
     }
@@ -24,7 +24,7 @@ impl Meter {
         &self.limits
     }
 
-    /// Pays for work.
+    /// Charges `units` of work.
     #[inline]
     pub(crate) fn spend(&self, units: usize) -> Result<()> {
         match self.fuel.get().checked_sub(units as u64) {
@@ -33,30 +33,33 @@ impl Meter {
                 Ok(())
             }
             None => {
+                // Later charges fail too, and `spent` reports the whole budget.
                 self.fuel.set(0);
                 Err(Error::limit(format!("it ran out of fuel: more than {} units of work", self.limits.fuel)))
             }
         }
     }
 
-    /// Pays for reading or writing bytes.
+    /// Charges for reading or writing `bytes`.
     #[inline]
     pub(crate) fn touch(&self, bytes: usize) -> Result<()> {
+        // The + 1 bounds the number of operations on empty strings.
         self.spend(bytes / 8 + 1)
     }
 
-    /// Units of work done so far.
+    /// Units of work charged so far.
     pub(crate) fn spent(&self) -> u64 {
         self.limits.fuel - self.fuel.get()
     }
 
-    /// The most bytes that were reserved at one time.
+    /// Peak of the reserved bytes.
     pub(crate) fn peak(&self) -> usize {
         self.peak.get()
     }
 
-    /// Takes memory that is given back by [`Meter::release`].
+    /// Reserves memory until a matching [`Meter::release`].
     pub(crate) fn reserve(&self, bytes: usize) -> Result<()> {
+        // Templates choose widths and counts (`'a' * N`), so `bytes` may be any number.
         let live = self.live.get().saturating_add(bytes);
         if live > self.limits.memory {
             let limit = self.limits.memory;
@@ -71,14 +74,14 @@ impl Meter {
         self.live.set(self.live.get().saturating_sub(bytes));
     }
 
-    /// Takes memory for as long as the charge exists.
+    /// Reserves memory for the lifetime of the returned charge.
     pub(crate) fn charge(self: &Rc<Meter>, bytes: usize) -> Result<MeterCharge> {
         self.reserve(bytes)?;
         Ok(MeterCharge { meter: Rc::clone(self), bytes })
     }
 }
 
-/// Memory that belongs to one object and is given back with it.
+/// Reserved memory of one object, released on drop.
 pub(crate) struct MeterCharge {
     meter: Rc<Meter>,
     bytes: usize,
@@ -89,7 +92,7 @@ impl MeterCharge {
         &self.meter
     }
 
-    /// Takes more memory, before it is allocated.
+    /// Reserves more memory. Call this before the allocation.
     pub(crate) fn grow(&mut self, bytes: usize) -> Result<()> {
         self.meter.reserve(bytes)?;
         self.bytes += bytes;

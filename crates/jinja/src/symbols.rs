@@ -1,8 +1,8 @@
-//! The names that a template mentions, by number.
+//! Interned names of a template. Scopes compare numbers instead of strings.
 
 use std::collections::HashMap;
 
-/// A name: its place among [`Symbols`].
+/// A name: its index in [`Symbols`].
 pub(crate) type Symbol = u32;
 
 /// The names of one template.
@@ -17,7 +17,7 @@ impl Symbols {
         self.places.get(name).copied()
     }
 
-    /// Adds a name that [`Symbols::find`] does not find.
+    /// Adds a name. [`Symbols::find`] must have returned `None` for it.
     pub(crate) fn add(&mut self, name: &str) -> Symbol {
         let symbol = self.names.len() as Symbol;
         self.names.push(name.into());
@@ -29,7 +29,7 @@ impl Symbols {
         &self.names[symbol as usize]
     }
 
-    /// In the order of their numbers.
+    /// The names, ordered by symbol.
     pub(crate) fn names(&self) -> impl ExactSizeIterator<Item = &str> {
         self.names.iter().map(|name| &**name)
     }

@@ -1,4 +1,4 @@
-//! The public API: parse once, render often.
+//! Public API: a template is parsed once and rendered many times.
 
 use crate::ast::Program;
 use crate::error::Error;
@@ -18,10 +18,10 @@ pub struct Template {
 }
 
 impl Template {
-    /// Parses a source.
+    /// Parses the source of a template.
     ///
     /// # Errors
-    /// A source that is too large, nested too deeply, or not of the dialect.
+    /// The source is too large, is nested too deeply, or does not follow the dialect.
     pub fn parse(source: &str, limits: &TemplateLimits) -> Result<Template, Error> {
         let program = parser::parse(source, limits)?;
         let builtins = Builtins::of(&program.symbols);
@@ -29,35 +29,36 @@ impl Template {
     }
 }
 
-/// Whether an input's strings may name control tokens.
+/// Whether the strings of an input may name control tokens.
 #[derive(Clone, Copy)]
 pub enum StringTrust<'a> {
-    /// The caller vouches for them, as for the names of the tokens that begin and end a text.
+    /// The caller vouches for the strings, such as `bos_token` and `eos_token`.
     Trusted,
-    /// They came from outside.
+    /// The strings came from a client. They never become control tokens.
     Content,
-    /// They came from outside, but strings of which this function says so, given their key and themselves, count as the
-    /// template's own: words of a fixed list, such as the names of roles.
+    /// The strings came from a client, except those for which this function returns true. It is
+    /// called with the key and the string. Used for words of a fixed list, such as role names:
+    /// templates build control tokens from them (`"<|" + message.role + "|>"`).
     ContentBut(&'a dyn Fn(&str, &str) -> bool),
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RenderedText {
     pub text: String,
-    /// Byte ranges of the text that came from the inputs, in order and apart from each other.
+    /// Byte ranges of the text that came from the inputs, sorted and not adjacent.
     pub content: Vec<Range<usize>>,
 }
 
-/// What a rendering used.
+/// Resources that a rendering used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RenderUsage {
     /// Units of work.
     pub fuel: u64,
-    /// The most bytes reserved at one time.
+    /// Peak of the reserved memory, in bytes.
     pub memory: usize,
 }
 
-/// A rendering that is being prepared.
+/// A rendering under preparation: a template, its limits and its variables.
 pub struct RenderRequest<'a> {
     template: &'a Template,
     meter: Rc<Meter>,
@@ -70,13 +71,14 @@ fn no_clock(_: &str) -> Result<String, String> {
 }
 
 impl<'a> RenderRequest<'a> {
-    /// A rendering with the functions that every template has and no variables.
+    /// Creates a rendering without variables; the built-in functions are defined.
     pub fn new(template: &'a Template, limits: TemplateLimits) -> RenderRequest<'a> {
         RenderRequest { template, meter: Meter::new(limits), variables: Vec::new(), now: &no_clock }
     }
 
-    /// Sets a variable. One that the template does not mention costs nothing.
+    /// Sets a variable. A variable that the template does not mention is ignored.
     pub fn define(&mut self, name: &'a str, value: &Json, origin: StringTrust<'_>) -> Result<(), Error> {
+        // Do not convert values that the template never reads, such as a long list of tools.
         if self.template.program.symbols.find(name).is_none() {
             return Ok(());
         }
@@ -97,12 +99,12 @@ impl<'a> RenderRequest<'a> {
     /// Renders.
     ///
     /// # Errors
-    /// What the template raises, an operation that fails, or a limit that is reached.
+    /// The template raised an exception, an operation failed, or a limit was reached.
     pub fn finish(self) -> Result<RenderedText, Error> {
         self.measured().0
     }
 
-    /// Renders, and says what that used, also where it fails.
+    /// Renders, and returns the resources used, also if rendering fails.
     pub fn measured(self) -> (Result<RenderedText, Error>, RenderUsage) {
         let meter = Rc::clone(&self.meter);
         let result = self.run();
@@ -113,6 +115,7 @@ impl<'a> RenderRequest<'a> {
         let mut evaluator =
             Evaluator::new(&self.template.program, &self.template.builtins, self.meter, self.now)?;
         for (name, value) in self.variables {
+            // `define` of the evaluator replaces a built-in function of the same name.
             evaluator.define(name, value);
         }
         let (text, content) = evaluator.run()?.into_parts();

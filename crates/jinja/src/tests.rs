@@ -1,4 +1,4 @@
-//! Tests: what follows `is`.
+//! Jinja tests: the names after `is`.
 
 use crate::ast::{ArithmeticOperator, ComparisonOperator};
 use crate::error::{Error, Result};
@@ -14,6 +14,7 @@ pub(crate) fn find(name: &str) -> Option<TestFn> {
         "boolean" => |_, v, _| Ok(matches!(v, Value::Bool(_))),
         "true" => |_, v, _| Ok(matches!(v, Value::Bool(true))),
         "false" => |_, v, _| Ok(matches!(v, Value::Bool(false))),
+        // Jinja2's `integer` excludes booleans, `number` includes them.
         "integer" => |_, v, _| Ok(matches!(v, Value::Int(_))),
         "float" => |_, v, _| Ok(matches!(v, Value::Float(_))),
         "number" => |_, v, _| Ok(matches!(v, Value::Bool(_) | Value::Int(_) | Value::Float(_))),
@@ -22,6 +23,8 @@ pub(crate) fn find(name: &str) -> Option<TestFn> {
         "iterable" => |_, v, _| {
             Ok(matches!(
                 v,
+                // Undefined defines `__iter__`, `__len__` and `__call__` in Jinja2, so it passes
+                // the next three tests.
                 Value::Str(_) | Value::Seq(_) | Value::Dict(_) | Value::Loop(_) | Value::Undefined(_)
             ))
         },
@@ -61,7 +64,7 @@ pub(crate) fn find(name: &str) -> Option<TestFn> {
     })
 }
 
-/// The argument of a test that has one.
+/// The single argument of a test.
 fn only(args: &Args) -> Result<&Value> {
     match args.positional.as_slice() {
         [value] => Ok(value),
@@ -69,13 +72,14 @@ fn only(args: &Args) -> Result<&Value> {
     }
 }
 
-/// Whether a division leaves a rest.
+/// Whether `value % by` equals `rest`.
 fn leaves(runtime: &mut Runtime<'_>, value: &Value, by: &Value, rest: i128) -> Result<bool> {
     let found = runtime.operate(ArithmeticOperator::Rem, value, by)?;
     equal(&runtime.meter, &found, &Value::Int(rest))
 }
 
-/// Identity, as far as values have one here: strings are the same where they are equal.
+/// `sameas`. Containers are compared by identity; other values of the same type by equality,
+/// because strings and numbers have no identity here.
 fn same(runtime: &Runtime<'_>, a: &Value, b: &Value) -> Result<bool> {
     let comparable = match (a, b) {
         (Value::Seq(a), Value::Seq(b)) => {

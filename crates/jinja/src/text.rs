@@ -1,14 +1,15 @@
-//! Strings that track which of their bytes came from the inputs.
+//! Strings that track which of their bytes came from the inputs ("content").
 
 use crate::error::{Error, Result};
 use crate::meter::{Meter, MeterCharge};
 use std::ops::Range;
 use std::rc::Rc;
 
-/// Bytes that a string occupies besides its characters.
+/// Bytes charged per string in addition to its characters: the handle, the buffer's header, and the
+/// allocator's overhead.
 const OVERHEAD: usize = 112;
 
-/// An immutable string, or a part of one.
+/// An immutable string, or a slice of one. Slices share the buffer.
 #[derive(Clone)]
 pub(crate) struct TemplateString {
     buffer: Rc<Buffer>,
@@ -18,9 +19,10 @@ pub(crate) struct TemplateString {
 
 struct Buffer {
     text: Box<str>,
-    /// Byte ranges that came from the inputs, in order, with gaps between them.
+    /// Byte ranges that came from the inputs, sorted and not adjacent.
     content: Box<[(u32, u32)]>,
     ascii: bool,
+    // Released when the last slice of the buffer is dropped.
     _charge: MeterCharge,
 }
 
@@ -47,12 +49,13 @@ impl TemplateString {
         self.start == self.end
     }
 
-    /// True only if every character is ASCII, so that bytes and characters are the same.
+    /// Whether the whole buffer is ASCII, so that byte and character positions are equal. A slice
+    /// of a buffer that is not ASCII returns false even if the slice itself is.
     pub(crate) fn is_ascii(&self) -> bool {
         self.buffer.ascii
     }
 
-    /// Characters, as Python counts them.
+    /// Number of characters (Python's `len`).
     pub(crate) fn char_count(&self, meter: &Meter) -> Result<usize> {
         if self.is_ascii() {
             return Ok(self.len());
@@ -61,8 +64,9 @@ impl TemplateString {
         Ok(self.as_str().chars().count())
     }
 
-    /// A part by byte positions, which must lie on character borders. Shares the bytes.
+    /// Returns a slice by byte positions, which must lie on character boundaries.
     pub(crate) fn slice(&self, range: Range<usize>) -> TemplateString {
+        // Callers pass positions that a template chose; a range beyond the end is empty.
         let (start, end) = (range.start.min(self.len()) as u32, range.end.min(self.len()) as u32);
         TemplateString {
             buffer: Rc::clone(&self.buffer),
@@ -71,13 +75,15 @@ impl TemplateString {
         }
     }
 
-    /// The part that `part` is, which must be a slice of [`TemplateString::as_str`].
+    /// Converts a subslice of [`TemplateString::as_str`] to a slice that keeps the origins.
     pub(crate) fn part(&self, part: &str) -> TemplateString {
+        // The result of `trim_matches` or `strip_prefix` carries no position. Its address does,
+        // because it points into the same buffer.
         let offset = (part.as_ptr() as usize).saturating_sub(self.as_str().as_ptr() as usize);
         self.slice(offset..offset + part.len())
     }
 
-    /// Runs of characters of one origin: the characters, and whether they came from the inputs.
+    /// Maximal runs of one origin, each with whether it came from the inputs.
     pub(crate) fn runs(&self) -> impl Iterator<Item = (&str, bool)> {
         let end = self.end;
         let mut at = self.start;
@@ -106,21 +112,23 @@ impl TemplateString {
         })
     }
 
-    /// The ranges of the buffer that came from the inputs and overlap with this part.
+    /// The content ranges of the buffer that overlap this slice.
     fn spans(&self) -> &[(u32, u32)] {
         let spans = &self.buffer.content;
+        // The ranges are sorted, so a slice of a long text with many ranges costs two binary
+        // searches.
         let first = spans.partition_point(|span| span.1 <= self.start);
         let last = spans.partition_point(|span| span.0 < self.end);
         &spans[first..last.max(first)]
     }
 
-    /// Whether any of its bytes came from the inputs.
+    /// Whether any byte came from the inputs.
     pub(crate) fn has_content(&self) -> bool {
         !self.spans().is_empty()
     }
 }
 
-/// A string under construction. Every addition is paid for before it is allocated.
+/// A string under construction. Every addition is charged before it is allocated.
 pub(crate) struct Builder {
     text: String,
     content: Vec<(u32, u32)>,
@@ -138,7 +146,7 @@ impl Builder {
         Ok(Builder { text: String::with_capacity(bytes), content: Vec::new(), charge, limit: usize::MAX })
     }
 
-    /// A string with a length limit of its own: the output of a rendering.
+    /// Builder for the output of a rendering, which has its own length limit.
     pub(crate) fn output(meter: &Rc<Meter>) -> Result<Builder> {
         let mut builder = Builder::new(meter)?;
         builder.limit = meter.limits().output;
@@ -157,6 +165,8 @@ impl Builder {
         }
         let capacity = self.text.capacity();
         if needed > capacity {
+            // Doubling here, instead of in `String`, makes the charged size equal to the allocated
+            // one.
             let larger = needed.max(capacity.saturating_mul(2)).max(32);
             self.charge.grow(larger - capacity)?;
             self.text.reserve_exact(larger - self.text.len());
@@ -164,7 +174,7 @@ impl Builder {
         Ok(())
     }
 
-    /// Appends characters, and notes where they came from.
+    /// Appends `text`; `content` says whether it came from the inputs.
     pub(crate) fn push(&mut self, text: &str, content: bool) -> Result<()> {
         if text.is_empty() {
             return Ok(());
@@ -175,10 +185,12 @@ impl Builder {
         if content { self.mark(start) } else { Ok(()) }
     }
 
-    /// Notes that everything from `start` on came from the inputs.
+    /// Marks everything from `start` on as content.
     fn mark(&mut self, start: u32) -> Result<()> {
         let end = self.text.len() as u32;
         match self.content.last_mut() {
+            // Merge adjacent ranges: character-wise operations such as `reverse` would otherwise
+            // store a range per character.
             Some(last) if last.1 == start => last.1 = end,
             _ => {
                 if self.content.len() == self.content.capacity() {
@@ -196,8 +208,9 @@ impl Builder {
         self.push(c.encode_utf8(&mut [0; 4]), content)
     }
 
-    /// Appends one string many times.
+    /// Appends a string `times` times.
     pub(crate) fn repeat(&mut self, text: &TemplateString, times: usize) -> Result<()> {
+        // Charge all repetitions first, so that a huge count fails before the loop starts.
         self.make_room(text.len().saturating_mul(times))?;
         for _ in 0..times {
             self.text(text)?;
@@ -205,7 +218,7 @@ impl Builder {
         Ok(())
     }
 
-    /// Appends a padding of the template's own.
+    /// Appends padding, which counts as the template's own text.
     pub(crate) fn pad(&mut self, c: char, times: usize) -> Result<()> {
         self.make_room(times.saturating_mul(c.len_utf8()))?;
         for _ in 0..times {
@@ -214,8 +227,9 @@ impl Builder {
         Ok(())
     }
 
-    /// Appends a string with its origins.
+    /// Appends a string and its content ranges.
     pub(crate) fn text(&mut self, text: &TemplateString) -> Result<()> {
+        // Common case: one copy instead of one per run.
         if !text.has_content() {
             return self.push(text.as_str(), false);
         }
@@ -227,6 +241,7 @@ impl Builder {
 
     pub(crate) fn finish(mut self) -> TemplateString {
         let end = self.text.len() as u32;
+        // `into_boxed_str` below frees the spare capacity.
         self.charge.shrink_to(OVERHEAD + self.text.len() + self.content.len() * 8);
         let text = self.text.into_boxed_str();
         let ascii = text.is_ascii();
@@ -238,7 +253,7 @@ impl Builder {
         }
     }
 
-    /// The characters, and the byte ranges that came from the inputs.
+    /// The text, and the byte ranges that came from the inputs.
     pub(crate) fn into_parts(self) -> (String, Vec<Range<usize>>) {
         let ranges = self.content.iter().map(|&(from, to)| from as usize..to as usize).collect();
         (self.text, ranges)

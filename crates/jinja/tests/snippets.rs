@@ -1,4 +1,5 @@
-//! Snippets of the dialect against Jinja2, and where the bytes of results come from.
+//! Compares snippets of the dialect with Jinja2's results, and checks the origin of every byte of a
+//! result.
 #![allow(missing_docs, reason = "tests")]
 
 use latent_jinja::{RenderRequest, RenderedText, StringTrust, Template, TemplateLimits};
@@ -17,7 +18,7 @@ fn render(source: &str, variables: &Value) -> Result<RenderedText, latent_jinja:
 }
 
 #[test]
-fn snippets_give_what_jinja2_gives() {
+fn snippets_render_like_in_jinja2() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/snippets.json");
     let data: Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
     let cases = data["cases"].as_array().unwrap();
@@ -35,7 +36,7 @@ fn snippets_give_what_jinja2_gives() {
     assert!(wrong.is_empty(), "{} of {} differ:\n{}", wrong.len(), cases.len(), wrong.join("\n"));
 }
 
-/// The result with what came from the inputs in ⟦⟧.
+/// The result with content from the inputs in ⟦⟧.
 fn marked(source: &str) -> String {
     let variables =
         json!({"c": "AbC", "l": ["x", "y"], "d": {"k": "v", "n": [1, null]}, "spaced": "  a b  ", "é": "ßé"});
@@ -65,7 +66,8 @@ fn bytes_keep_their_origin_through_every_operation() {
         ("{{ ('x' ~ c)|upper }}{{ ('X' ~ c).lower() }}{{ ('x' ~ c)|title }}", "X⟦ABC⟧x⟦abc⟧X⟦abc⟧"),
         ("{{ '%s=%5s' % (c, c) }}{{ '{}/{:>4}'.format(c, c) }}", "⟦AbC⟧=  ⟦AbCAbC⟧/ ⟦AbC⟧"),
         ("{{ l|join(', ') }}{{ c * 2 }}", "⟦x⟧, ⟦yAbCAbC⟧"),
-        // quotes and brackets of inputs belong to the inputs; separators and what the template builds do not
+        // Quotes and brackets of inputs count as content; separators and containers that the
+        // template builds do not.
         (
             "{{ d|tojson }}{{ {'a': c}|tojson }}",
             "⟦{\"k\"⟧: ⟦\"v\"⟧, ⟦\"n\"⟧: ⟦[1⟧, ⟦null]}⟧{\"a\": ⟦\"AbC\"⟧}",
@@ -92,7 +94,7 @@ fn bytes_keep_their_origin_through_every_operation() {
 }
 
 #[test]
-fn limits_are_those_that_the_caller_gives() {
+fn limits_are_those_of_the_caller() {
     let source = "{% for i in range(50) %}{{ 'abcdefgh' }}{% endfor %}";
     let with = |limits: TemplateLimits| {
         let template = Template::parse(source, &limits)?;

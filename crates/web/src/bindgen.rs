@@ -1,5 +1,6 @@
-//! Writes the JavaScript between a page and the module: `bindgen MODULE.wasm FOLDER`. As a program of this crate it has the version of the
-//! attributes that the module was compiled with.
+//! Writes the JavaScript glue between a page and the module: `bindgen MODULE.wasm FOLDER`.
+//! wasm-bindgen needs the same version for the glue and for the attributes in the module. A program
+//! of the same crate always has it.
 #![forbid(unsafe_code)]
 
 use std::path::PathBuf;

@@ -1,9 +1,9 @@
-//! Functions exported to the page. Structured arguments and results are JSON. Errors reject the
+//! Functions exported to the page. Structured arguments and results are JSON. An error rejects the
 //! promise.
 
 #![expect(deprecated, reason = "wasm-bindgen marks `jspi` so as long as it is new")]
 
-use crate::model::{AnswerOptions, Model, Page, words};
+use crate::model::{AnswerOptions, Model, PageListener, error_text};
 use js_sys::Function;
 use latent_backend_wgpu::GpuBackend;
 use serde_json::json;
@@ -12,7 +12,7 @@ use std::error::Error;
 use std::rc::Rc;
 use wasm_bindgen::prelude::*;
 
-/// What lives between calls: a page has one device and one model.
+/// State that persists between calls: a page has one device and one model.
 #[derive(Default)]
 struct Loaded {
     backend: Option<GpuBackend>,
@@ -21,7 +21,7 @@ struct Loaded {
 
 thread_local! {
     static LOADED: Rc<RefCell<Loaded>> = Rc::default();
-    /// Whether the present answer is to end.
+    /// Whether the page has stopped the current answer.
     static STOPPED: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -31,7 +31,8 @@ extern "C" {
     fn console_error(text: &str);
 }
 
-/// Runs when the module is there: a panic ends the module, and only here can be said what it was.
+/// Runs when the module has loaded. A panic aborts the module with an unspecific trap, so its
+/// message must be printed before.
 #[wasm_bindgen(start)]
 pub fn start() {
     std::panic::set_hook(Box::new(|panic| console_error(&panic.to_string())));
@@ -43,7 +44,7 @@ pub fn start() {
 /// If the browser has no adapter, or the adapter lacks a feature that shaders need.
 #[wasm_bindgen(jspi)]
 pub fn open() -> Result<String, JsError> {
-    alone(|loaded| {
+    with_loaded(|loaded| {
         let backend = GpuBackend::open(0)?;
         let adapter = backend.adapter().clone();
         loaded.backend = Some(backend);
@@ -57,27 +58,28 @@ pub fn open() -> Result<String, JsError> {
     })
 }
 
-/// Loads a GGUF file in place of the present model. `progress` hears how many bytes of the weights, of how many, are on the device.
+/// Loads a GGUF file and replaces the current model. `progress` receives the number of weight bytes
+/// on the device and their total.
 #[wasm_bindgen(jspi)]
 pub fn load(name: String, bytes: Vec<u8>, context: u32, progress: Function) -> Result<String, JsError> {
-    alone(|loaded| {
-        // its memory first
+    with_loaded(|loaded| {
+        // Free the old model's memory before the new one is allocated.
         loaded.model = None;
         let backend = loaded.backend.as_ref().ok_or("no device is open")?;
-        let mut heard =
+        let mut report =
             |done: u64, total: u64| call(&progress, &[done as f64, total as f64].map(JsValue::from));
-        let model = Model::load(backend, &name, bytes, context as usize, &mut heard)?;
+        let model = Model::load(backend, &name, bytes, context as usize, &mut report)?;
         let description = model.description().to_string();
         loaded.model = Some(model);
         Ok(description)
     })
 }
 
-/// Answers a conversation, a list of objects with `role` and `content`. `on_text` hears pieces of the answer, `on_prompt` tokens of the prompt that
-/// are done, and of how many.
+/// Answers a conversation, a list of objects with `role` and `content`. `on_text` receives pieces
+/// of the answer, `on_prompt` the number of processed tokens of the prompt and their total.
 ///
 /// # Errors
-/// A conversation that does not fit, options out of their range, a device that was lost.
+/// If the conversation does not fit, an option is out of range, or the device is lost.
 #[wasm_bindgen(jspi)]
 pub fn answer(
     messages: String,
@@ -85,35 +87,38 @@ pub fn answer(
     on_text: Function,
     on_prompt: Function,
 ) -> Result<String, JsError> {
-    alone(|loaded| {
+    with_loaded(|loaded| {
         let model = loaded.model.as_mut().ok_or("no model is loaded")?;
         let options: AnswerOptions = serde_json::from_str(&options)?;
+        // A stop of an earlier answer must not end this one.
         STOPPED.set(false);
-        let mut page = Page {
-            goes_on: &|| !STOPPED.get(),
+        let mut listener = PageListener {
+            may_continue: &|| !STOPPED.get(),
             on_text: &|text| call(&on_text, &[text.into()]),
             on_prompt: &|done, total| call(&on_prompt, &[done, total].map(|n| JsValue::from(n as f64))),
         };
-        Ok(model.answer(serde_json::from_str(&messages)?, &options, &mut page)?.to_string())
+        Ok(model.answer(serde_json::from_str(&messages)?, &options, &mut listener)?.to_string())
     })
 }
 
-/// Ends the present answer after its present token.
+/// Ends the current answer after its current token.
 #[wasm_bindgen]
 pub fn stop() {
     STOPPED.set(true);
 }
 
-/// Runs with what is loaded, unless another call that waits for the device has it.
-fn alone(run: impl FnOnce(&mut Loaded) -> Result<String, Box<dyn Error>>) -> Result<String, JsError> {
+/// Runs with exclusive access to the loaded device and model.
+fn with_loaded(run: impl FnOnce(&mut Loaded) -> Result<String, Box<dyn Error>>) -> Result<String, JsError> {
     let loaded = LOADED.with(Rc::clone);
+    // While a call waits for the device, the browser suspends it with its borrow held, and the page
+    // may make another call. Borrowing again would panic.
     let Ok(mut loaded) = loaded.try_borrow_mut() else {
         return Err(JsError::new("another call has not ended yet"));
     };
-    run(&mut loaded).map_err(|error| JsError::new(&words(&*error)))
+    run(&mut loaded).map_err(|error| JsError::new(&error_text(&*error)))
 }
 
-/// Calls a function of the page, whose own errors are its own affair.
+/// Calls a function of the page. Exceptions of that function are ignored.
 fn call(function: &Function, arguments: &[JsValue]) {
     let list = arguments.iter().collect::<js_sys::Array>();
     drop(function.apply(&JsValue::NULL, &list));

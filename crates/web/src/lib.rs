@@ -1,10 +1,12 @@
-//! Latent in a page: `backend-wgpu` compiled to WebAssembly, on the browser's WebGPU. On any other target this crate is empty.
+//! Latent in a web page: `backend-wgpu` compiled to WebAssembly, on the browser's WebGPU. On any
+//! other target this crate is empty.
 //!
-//! * `exports`: what a page calls.
-//! * `model`: a model that was loaded, and its conversation.
+//! * `exports`: the functions that a page calls.
+//! * `model`: a loaded model and its conversation.
 //!
-//! Exports that wait for the device return promises (`jspi`): the engine and the backend are those of the program, which wait where they must,
-//! and a browser suspends them meanwhile (JavaScript Promise Integration). `build.sh` makes the folder that a web server can offer; the page is in
+//! Exports that wait for the device return promises (`jspi`). The engine and the backend are the
+//! same as in the program and block while they wait; JavaScript Promise Integration lets the
+//! browser suspend them instead. `build.sh` makes a folder for a web server; the page is in
 //! `docs/web/`.
 #![cfg(target_family = "wasm")]
 

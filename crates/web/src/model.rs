@@ -1,4 +1,4 @@
-//! A model in the page, and its one conversation.
+//! A loaded model and its single conversation.
 
 use latent_backend::BackendError;
 use latent_backend_wgpu::{GpuBackend, GpuError};
@@ -15,11 +15,11 @@ use serde_json::{Value, json};
 use std::error::Error;
 use std::sync::Arc;
 
-/// How an answer is asked for.
+/// Options of an answer.
 #[derive(Default, serde::Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct AnswerOptions {
-    /// None: what the model recommends, else Latent's own.
+    /// If none, the model's recommendation, or else Latent's default.
     temperature: Option<f32>,
     max_tokens: Option<usize>,
     seed: u64,
@@ -32,12 +32,14 @@ pub(crate) struct Model {
     template: Option<ChatTemplate>,
     sampling: SamplingParams,
     session: Session,
-    /// Bytes that a token would take in a cache of keys and values of all heads.
+    /// Bytes per token of a cache with the keys and values of all heads, which the page shows for
+    /// comparison.
     expanded_token_bytes: usize,
 }
 
 impl Model {
-    /// Loads a GGUF file with room for a conversation of `context` tokens, or of as many as the model knows.
+    /// Loads a GGUF file with room for a conversation of `context` tokens, at most the model's
+    /// context length.
     pub(crate) fn load(
         backend: &GpuBackend,
         name: &str,
@@ -49,8 +51,9 @@ impl Model {
         let config = ModelConfig::from_checkpoint(&checkpoint)?;
         let options = EngineOptions {
             context: Some(context.clamp(1, config.context_length)),
-            // a page says nothing of its memory, so that nothing larger could be chosen with care
+            // A browser does not report free GPU memory, so a larger batch cannot be chosen safely.
             max_batch_tokens: Some(DEFAULT_BATCH_TOKENS),
+            // The module is built without threads (`build.sh`).
             threads: Some(1),
             ..EngineOptions::default()
         };
@@ -58,6 +61,7 @@ impl Model {
         let template = latent_text::chat_template(&checkpoint)?.map(ChatTemplate::new).transpose()?;
         let sampling = RecommendedParams::of(&checkpoint)?.params();
         let engine = Engine::load(backend, &checkpoint, &options, progress)?;
+        // Only the size of a token in such a cache is computed; nothing is allocated.
         let expanded = EngineOptions { form: CacheForm::Expanded, mla: MlaChoice::Naive, ..options };
         let expanded = expanded.resolve(backend, &config)?;
         let stages = expanded.stages(&config, &CheckpointTensors(&checkpoint))?;
@@ -66,7 +70,7 @@ impl Model {
         Ok(Model { engine, tokenizer, template, sampling, session, expanded_token_bytes })
     }
 
-    /// What it is, for the page.
+    /// Properties of the model for the page.
     pub(crate) fn description(&self) -> Value {
         let summary = self.engine.summary();
         json!({
@@ -84,7 +88,8 @@ impl Model {
         })
     }
 
-    /// Answers a conversation: a list of objects with `role` and `content`. A model without a chat template goes on with the last content.
+    /// Answers a conversation, a list of objects with `role` and `content`. A model without a chat
+    /// template continues the text of the last message.
     pub(crate) fn answer(
         &mut self,
         messages: Value,
@@ -100,6 +105,7 @@ impl Model {
         let prompt = self.prompt(messages)?;
         let request = Request { prompt, sampling, max_tokens: options.max_tokens, ..Request::default() };
         let answer = self.engine.generate(&mut self.session, &request, &self.tokenizer, listener);
+        // The device may be lost, so the rows of the session cannot be relied on after an error.
         let answer = answer.inspect_err(|_| self.session = Session::default())?;
         let rows = self.session.sequence.len();
         Ok(json!({
@@ -134,27 +140,26 @@ impl Model {
     }
 }
 
-/// Hands texts on, and ends an answer that was stopped.
-pub(crate) struct Page<'p> {
-    /// Whether the answer may go on.
-    pub(crate) goes_on: &'p dyn Fn() -> bool,
-    /// Hears pieces of text.
+/// Passes events of an answer to the page, and ends the answer when the page stops it.
+pub(crate) struct PageListener<'p> {
+    pub(crate) may_continue: &'p dyn Fn() -> bool,
+    /// Receives pieces of the answer.
     pub(crate) on_text: &'p dyn Fn(&str),
-    /// Hears how many tokens of the prompt are done.
+    /// Receives the number of processed tokens of the prompt, and their total.
     pub(crate) on_prompt: &'p dyn Fn(usize, usize),
 }
 
-impl Listener for Page<'_> {
+impl Listener for PageListener<'_> {
     fn prompt(&mut self, done: usize, total: usize) -> bool {
         (self.on_prompt)(done, total);
-        (self.goes_on)()
+        (self.may_continue)()
     }
 
     fn token(&mut self, event: &TokenEvent<'_>) -> bool {
         if !event.text.is_empty() {
             (self.on_text)(event.text);
         }
-        (self.goes_on)()
+        (self.may_continue)()
     }
 
     fn rest(&mut self, text: &str) {
@@ -162,8 +167,8 @@ impl Listener for Page<'_> {
     }
 }
 
-/// An error of the device or of its limits, in words of the page.
-fn of_device(error: &(dyn Error + 'static)) -> Option<String> {
+/// The message for the page if the error is one of the device or of its limits.
+fn device_error_text(error: &(dyn Error + 'static)) -> Option<String> {
     if let Some(error) = error.downcast_ref::<GpuError>() {
         return Some(error.for_page());
     }
@@ -184,20 +189,20 @@ fn of_device(error: &(dyn Error + 'static)) -> Option<String> {
     }
 }
 
-/// An error with its causes, for a person.
-pub(crate) fn words(error: &(dyn Error + 'static)) -> String {
-    if let Some(words) = of_device(error) {
-        return words;
+/// The message of an error with its causes.
+pub(crate) fn error_text(error: &(dyn Error + 'static)) -> String {
+    if let Some(text) = device_error_text(error) {
+        return text;
     }
-    let mut words = error.to_string();
+    let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(inner) = cause {
-        let inner_words = inner.to_string();
-        // many messages already end with their cause
-        if !words.contains(&inner_words) {
-            words = format!("{words}: {inner_words}");
+        let inner_text = inner.to_string();
+        // Many messages already end with their cause.
+        if !text.contains(&inner_text) {
+            text = format!("{text}: {inner_text}");
         }
         cause = inner.source();
     }
-    words
+    text
 }

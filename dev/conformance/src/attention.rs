@@ -1,4 +1,4 @@
-//! Attention in latent space and over expanded keys, and the expansion of keys.
+//! Cases of attention in latent space and over expanded keys, and of the expansion of keys.
 
 use crate::float16::nearest;
 use crate::memory::OperandCopies;
@@ -41,7 +41,7 @@ const NARROWED_BOUND: ErrorBound = ErrorBound {
     ..BRAIN_BOUND
 };
 
-/// The bound for attention with rounded operands.
+/// Error bound of attention by activation type.
 fn bound(activation: ActivationType) -> ErrorBound {
     match activation {
         ActivationType::F16 => HALF_BOUND,
@@ -60,7 +60,7 @@ const CODE_BOUND: ErrorBound = ErrorBound {
 /// Attention in latent space.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LatentCase {
-    /// Whether content and rope have separate scores.
+    /// Whether content and rope scores are computed separately.
     pub separate: bool,
     /// Activation type: f32, bf16, f16 over an f16 cache, or 8-bit quants over an int8 cache.
     pub activation: ActivationType,
@@ -82,7 +82,7 @@ pub struct LatentOperands {
     /// One row per head.
     pub queries: Vec<f32>,
     caches: OperandCopies,
-    /// The block table of each copy, not in order.
+    /// Block table of each copy. Blocks are in reverse order, so that kernels must use the table.
     table: Vec<u32>,
     blocks: usize,
 }
@@ -106,7 +106,7 @@ impl LatentCase {
 
     pub(crate) fn bound(&self) -> ErrorBound {
         if self.activation != ActivationType::F32 && self.cache == CacheType::Int8 {
-            // whatever the type of the weighted sums
+            // The quantized queries dominate the error, whatever the type of the sums.
             return CODE_BOUND;
         }
         if self.activation == ActivationType::Bf16 && self.cache != CacheType::Bf16 {
@@ -129,7 +129,7 @@ impl LatentCase {
         CacheRow { ty: self.cache, content: self.latent, rope: self.rope }
     }
 
-    /// Its elements.
+    /// Elements of a cached row.
     pub(crate) fn width(&self) -> usize {
         self.latent + self.rope
     }
@@ -174,12 +174,12 @@ impl LatentOperands {
         self.caches.all()
     }
 
-    /// The block tables of all copies, one after the other.
+    /// Block tables of all copies, concatenated.
     pub fn tables(&self) -> &[u32] {
         &self.table
     }
 
-    /// One copy of the cached rows; indices wrap around.
+    /// One copy of the cached rows. Indices wrap around.
     pub fn cache(&self, case: &LatentCase, copy: usize) -> CacheView<'_> {
         let first = copy % self.caches.count() * self.blocks;
         let table = &self.table[first..first + self.blocks];
@@ -187,17 +187,18 @@ impl LatentOperands {
     }
 }
 
-/// softmax(scale · q·K) V of one query.
+/// Reference: softmax(scale · q·K) V of one query.
 fn attend(query: &[f32], keys: &[&[f32]], values: &[&[f32]], scale: f32, truth: &mut ReferenceResults) {
     let dot = |key: &&[f32]| query.iter().zip(*key).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>();
     let scores: Vec<f64> = keys.iter().map(|key| f64::from(scale) * dot(key)).collect();
+    // The maximum is subtracted first, as in the kernels, so that no exponential overflows.
     let max = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let weights: Vec<f64> = scores.iter().map(|score| (score - max).exp()).collect();
     let sum: f64 = weights.iter().sum();
     for i in 0..values[0].len() {
         let value =
             weights.iter().zip(values).map(|(weight, value)| weight * f64::from(value[i])).sum::<f64>();
-        // values are in −1..1, and an error in a score shifts weight between them
+        // The size is 1: values are in −1..1, and an error in a score shifts weight between them.
         truth.push(value / sum, 1.0);
     }
 }
@@ -212,11 +213,11 @@ pub struct ExpandedCase {
     pub position: usize,
     /// Elements of a key without position.
     pub nope: usize,
-    /// Elements of its rotated part.
+    /// Elements of the rotated part of a key.
     pub rope: usize,
     /// Elements of a value.
     pub values: usize,
-    /// Whether each query attends to some of the keys alone ([`ExpandedCase::attends`]).
+    /// Whether each query attends only to selected keys ([`ExpandedCase::attends`]).
     pub selects: bool,
 }
 
@@ -237,7 +238,8 @@ pub struct ExpandedLines<N> {
     values: Vec<N>,
 }
 
-/// Rows of `width` elements in blocks with `stride` elements of padding behind each; `place` maps a row and column into its block.
+/// Lays out rows of `width` elements in blocks with `gap` elements of padding after each. `place`
+/// maps a row and column to an offset in its block.
 fn laid<N: KvElement>(
     rows: &[f32],
     width: usize,
@@ -245,6 +247,8 @@ fn laid<N: KvElement>(
     place: fn(usize, usize, usize) -> usize,
 ) -> Vec<N> {
     let (count, block) = (rows.len() / width.max(1), N::padded(width) * N::KV_BLOCK);
+    // Converts single elements: an F32 cache row of one element is read with the kernel's own
+    // conversion.
     let one = CacheRow { ty: CacheType::F32, content: 1, rope: 0 };
     let mut out = vec![N::ZERO; count.div_ceil(N::KV_BLOCK) * (block + gap)];
     for (i, row) in rows.chunks_exact(width.max(1)).enumerate() {
@@ -261,7 +265,7 @@ fn number_bytes(activation: ActivationType) -> usize {
     if activation == ActivationType::F32 { 4 } else { 2 }
 }
 
-/// Elements rounded to a case's activation type.
+/// Rounds elements to a case's activation type.
 fn seen(activation: ActivationType, numbers: &[f32]) -> Vec<f32> {
     let ty = match activation {
         ActivationType::F16 => CacheType::F16,
@@ -283,7 +287,8 @@ impl ExpandedCase {
         format!("attend_expanded({activation}{selects}, {queries} at {position}, {nope}+{rope}, v={values})")
     }
 
-    /// Whether a query attends to a key up to its own position: always to its own, and to none of some blocks.
+    /// Whether a query attends to a key at or before its own position. It always attends to its own
+    /// key, and skips some blocks entirely.
     pub fn attends(&self, query: usize, key: usize) -> bool {
         let own = key == self.position + query;
         !self.selects || own || (key / 130 % 2 == query % 2 && (key * 7 + query * 3) % 5 < 2)
@@ -311,6 +316,7 @@ impl ExpandedCase {
             keys: (0..length).map(|_| seen(self.activation, &random.numbers(width))).collect(),
             values: seen(self.activation, &random.numbers(length * self.values)),
             queries: random.numbers(self.queries * width),
+            // A different scale per query: a kernel that uses one scale for all queries fails.
             scales: (0..self.queries).map(|i| 0.2 + i as f32 * 0.01).collect(),
         }
     }
@@ -384,7 +390,7 @@ pub struct KeysOperands {
     pub latents: Vec<f32>,
 }
 
-/// Elements between the latents of two blocks.
+/// Padding between the latents of two blocks, so that kernels must use the stride.
 const GAP: usize = 192;
 
 impl KeysCase {

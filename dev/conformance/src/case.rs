@@ -1,4 +1,4 @@
-//! A case: an operation with its sizes and formats.
+//! Test cases: an operation with its sizes and formats.
 
 use crate::attention::{ExpandedCase, KeysCase, LatentCase};
 use crate::product::ProductCase;
@@ -25,16 +25,16 @@ pub enum KernelCase {
     W4(W4Case),
 }
 
-/// An operation and the formats that it works on.
+/// An operation and its formats.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct OperationFamily {
     /// Name of the operation.
     pub operation: &'static str,
-    /// The format of the weight or of the cache.
+    /// Format of the weight or of the cache.
     pub format: String,
-    /// Its layout in memory.
+    /// Memory layout.
     pub layout: &'static str,
-    /// The type of the input.
+    /// Type of the input.
     pub input: &'static str,
 }
 
@@ -52,12 +52,12 @@ macro_rules! each {
 }
 
 impl KernelCase {
-    /// Its name, unique in the table: `linear(Q4_0, tiles, a8, m=23, k=160, n=37)`.
+    /// Unique name in the table: `linear(Q4_0, tiles, a8, m=23, k=160, n=37)`.
     pub fn name(&self) -> String {
         each!(self, case => case.name())
     }
 
-    /// Name of its operation.
+    /// Name of the operation.
     pub fn operation(&self) -> &'static str {
         each!(self, case => case.operation())
     }
@@ -92,17 +92,18 @@ impl KernelCase {
         }
     }
 
-    /// The allowed error of its results.
+    /// The allowed error of the results.
     pub fn bound(&self) -> ErrorBound {
         each!(self, case => case.bound())
     }
 
-    /// What one call costs.
+    /// Cost of one call.
     pub fn work(&self) -> CallCost {
         each!(self, case => case.work())
     }
 
-    /// Whether its kernels take their ISA from a limit that holds for the process, so that one thread runs them.
+    /// Whether its kernels select their ISA by a process-wide limit, so that only one thread can
+    /// run them.
     pub(crate) fn limits_process(&self) -> bool {
         match self {
             KernelCase::Row(_) => true,
@@ -111,7 +112,7 @@ impl KernelCase {
         }
     }
 
-    /// Its operands, `copies` times where they would be read from memory.
+    /// Creates the operands, with `copies` copies of those that are read from memory.
     pub fn operands(&self, copies: usize) -> CaseOperands {
         match self {
             KernelCase::Product(case) => CaseOperands::Product(case.operands(copies)),
@@ -126,7 +127,7 @@ impl KernelCase {
     /// Reference results, by plain sums in f64.
     ///
     /// # Panics
-    /// When the operands are of another case.
+    /// If the operands belong to another case.
     pub fn truth(&self, operands: &CaseOperands) -> ReferenceResults {
         match (self, operands) {
             (KernelCase::Product(case), CaseOperands::Product(operands)) => case.truth(operands),
@@ -142,14 +143,14 @@ impl KernelCase {
 
 pub enum CaseOperands {
     Product(crate::product::ProductOperands),
-    /// Of attention in latent space.
+    /// Operands of attention in latent space.
     Latent(crate::attention::LatentOperands),
-    /// Of attention over expanded keys.
+    /// Operands of attention over expanded keys.
     Expanded(crate::attention::ExpandedOperands),
-    /// Of the expansion of keys.
+    /// Operands of the expansion of keys.
     Keys(crate::attention::KeysOperands),
-    /// Of a row-wise operation.
+    /// Operands of a row-wise operation.
     Row(crate::rows::RowOperands),
-    /// Of an operation on 4-bit weights.
+    /// Operands of an operation on 4-bit weights.
     W4(crate::w4::W4Operands),
 }

@@ -6,7 +6,7 @@ use crate::filter::KernelFilter;
 use latent_graph::KernelCalls;
 use serde::Serialize;
 
-/// One case with one kernel.
+/// Counts of one case with one kernel.
 #[derive(Clone, Debug, Serialize)]
 pub struct CaseCount {
     pub case: String,
@@ -15,11 +15,12 @@ pub struct CaseCount {
     pub bytes: f64,
     /// Multiplications and additions.
     pub flops: f64,
-    /// Its calls on the device.
+    /// Calls on the device.
     pub calls: Vec<KernelCalls>,
 }
 
-/// Counts all cases that `filter` lets through. `sink` receives each count, or why there is none, and returns whether to go on.
+/// Counts all cases that pass `filter`. `sink` receives each count or error, and returns whether to
+/// continue.
 pub fn count(
     backend: &dyn CaseBackend,
     filter: &KernelFilter,
@@ -37,7 +38,7 @@ pub fn count(
         let operands = case.operands(1);
         for kernel in serving {
             let calls = backend.count(kernel, &case, &operands);
-            // a variant that changes nothing here gets no row
+            // Skip variants of a kernel with the same calls.
             if calls.as_ref().is_ok_and(|calls| known.contains(calls)) {
                 continue;
             }

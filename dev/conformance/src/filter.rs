@@ -2,7 +2,8 @@
 
 use crate::backend::CaseKernel;
 
-/// Words that must all occur in the name of a kernel or of its case, case-insensitively; and the level that kernels are compiled for.
+/// Selects kernels by a level, and by words that must all occur in the name of the kernel or of the
+/// case (case-insensitive).
 #[derive(Clone, Debug, Default)]
 pub struct KernelFilter {
     words: Vec<String>,
@@ -10,7 +11,7 @@ pub struct KernelFilter {
 }
 
 impl KernelFilter {
-    /// Words; each may hold several, separated by spaces.
+    /// Creates a filter from words. Each string may contain several, separated by spaces.
     pub fn new(words: &[String]) -> KernelFilter {
         let words = words.iter().flat_map(|word| word.split_whitespace()).map(str::to_lowercase).collect();
         KernelFilter { words, level: None }

@@ -1,4 +1,4 @@
-//! 16-bit floats by their definition, independent of the code under test.
+//! 16-bit floats by definition, independent of the code under test.
 
 use latent_types::CacheType;
 
@@ -26,7 +26,8 @@ fn float(bits: u16, mantissa: u32) -> f32 {
     (sign * value) as f32
 }
 
-/// Rounds to the cache type (of a quantized one, that of its rope part), ties to even.
+/// Rounds to the nearest value of the cache type, ties to even. For quantized types, to F16, the
+/// type of their rope part.
 pub(crate) fn nearest(ty: CacheType, x: f32) -> f32 {
     let (mantissa, least, largest) = match ty {
         CacheType::F32 => return x,
@@ -55,7 +56,7 @@ mod tests {
         );
         assert!(f16_value(0x7c01).is_nan() && f16_value(0x7c00) == f32::INFINITY);
         assert_eq!([bf16_value(0x3f80), bf16_value(0xff80)], [1.0, f32::NEG_INFINITY]);
-        // a tie goes to the even mantissa
+        // Ties go to the even mantissa.
         assert_eq!(nearest(CacheType::Bf16, 1.0 + 1.0 / 256.0), 1.0);
         assert_eq!(nearest(CacheType::Bf16, 1.0 + 3.0 / 256.0), 1.0 + 4.0 / 256.0);
         assert_eq!(nearest(CacheType::F16, 65_520.0), f32::INFINITY);

@@ -5,7 +5,7 @@ use crate::product::ProductCase;
 use latent_types::{TensorType, WeightLayout};
 use serde::Serialize;
 
-/// A product of one format and size, fused and unpacked.
+/// Times of a product of one format and size, fused and unpacked.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct FusedSpeedup {
     /// The format of the weight.
@@ -16,21 +16,22 @@ pub struct FusedSpeedup {
     pub inputs: usize,
     /// Elements per output row.
     pub outputs: usize,
-    /// Microseconds of the fused product: weights are dequantized in registers, or multiplied as they are.
+    /// Microseconds of the fused product. Weights are dequantized in registers or multiplied as
+    /// integers.
     pub fused_micros: f64,
-    /// The type of floats whose product is quickest at this size.
+    /// The float type with the fastest product of this size.
     pub unpacked: String,
-    /// Microseconds of that product. Unpacking the weights is not counted.
+    /// Microseconds of that product, without the time for unpacking.
     pub unpacked_micros: f64,
-    /// The time unpacked over the time fused.
+    /// Unpacked time divided by fused time.
     pub speedup: f64,
 }
 
 /// The types that weights are unpacked to.
 const FLOATS: [TensorType; 3] = [TensorType::F32, TensorType::F16, TensorType::BF16];
 
-/// Compares each measured product of weights in tiles, by its quickest kernel, with the quickest of floats of the same size, where both were
-/// measured.
+/// Compares the fastest kernel of each measured tile product with the fastest float product of the
+/// same size, if both were measured.
 pub fn fused_speedups(measurements: &[Measurement]) -> Vec<FusedSpeedup> {
     let products = || measurements.iter().filter_map(|m| Some((m, m.product.filter(|case| !case.across)?)));
     let size = |case: &ProductCase| (case.rows, case.inputs, case.outputs);
@@ -39,6 +40,7 @@ pub fn fused_speedups(measurements: &[Measurement]) -> Vec<FusedSpeedup> {
     for (measured, case) in products().filter(|(_, case)| packed(case)) {
         let floats =
             products().filter(|(_, other)| FLOATS.contains(&other.weight) && size(other) == size(&case));
+        // Several kernels may have measured the same product; the fastest one is the alternative.
         let quickest = floats.min_by(|a, b| a.0.micros.total_cmp(&b.0.micros));
         let Some((floats, unpacked)) = quickest.map(|(m, case)| (case.weight, m.micros)) else { continue };
         let (rows, inputs, outputs) = size(&case);
@@ -98,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn the_quickest_kernel_of_a_format_is_compared_with_the_quickest_floats_of_the_same_size() {
+    fn the_fastest_kernels_of_the_same_size_are_compared() {
         let (rows, tiles) = (WeightLayout::Rows, WeightLayout::Tiles);
         let found = fused_speedups(&[
             measured(TensorType::F32, rows, 1, 80.0),

@@ -1,10 +1,15 @@
-//! Every operation that kernels are written for, in one declared table of cases: sizes, formats, and error bounds.
+//! Conformance tests and benchmarks of kernels: one table of cases with sizes, formats and error
+//! bounds for every operation.
 //!
-//! * [`cases`], [`real_sizes`]: the table, with odd sizes for tests and sizes of real models for measurements.
-//! * [`test`](test()): runs cases on every kernel of a [`CaseBackend`] and compares the results with sums in f64, and kernels with each other.
-//! * [`perf`](perf()): bytes and operations per second at real sizes, compared with the machine's limits. [`support`](support()): which kernels run here.
-//! * [`count`](count()): what calls of kernels do, for devices that cannot be timed.
-//! * [`CpuCaseBackend`]: the CPU as a backend. Another one brings a [`CaseBackend`] and [`KernelJob`]s, and runs the same table.
+//! * [`cases`], [`real_sizes`]: the table, with odd sizes for tests and sizes of real models for
+//!   measurements.
+//! * [`test`](test()): runs cases on every kernel of a [`CaseBackend`] and compares the results with
+//!   sums in f64, and kernels with each other.
+//! * [`perf`](perf()): bytes and operations per second at real sizes, compared with the machine's
+//!   limits. [`support`](support()) lists the kernels that run here.
+//! * [`count`](count()): counts kernel calls, for devices that cannot be timed.
+//! * [`CpuCaseBackend`]: the CPU as a backend. Other backends implement [`CaseBackend`] and
+//!   [`KernelJob`] and run the same table.
 //!
 //! ```
 //! use latent_conformance::{CaseBackend, CpuCaseBackend, KernelFilter, CaseVerdict, cases, test};

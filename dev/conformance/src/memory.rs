@@ -1,8 +1,8 @@
-//! Operands that may be larger than every cache.
+//! Operands larger than the caches.
 
 use memmap2::{MmapMut, MmapOptions};
 
-/// Contiguous copies of some bytes, each aligned to 64 bytes if its length is a multiple of 64.
+/// Contiguous copies of some bytes. Each is aligned to 64 bytes if the length is a multiple of 64.
 pub(crate) struct OperandCopies {
     map: MmapMut,
     len: usize,
@@ -10,14 +10,15 @@ pub(crate) struct OperandCopies {
 }
 
 impl OperandCopies {
-    /// Makes `count` copies, in huge pages if the system has them, like the engine's KV cache.
+    /// Creates `count` copies, in huge pages if the system supports them, like the engine's KV
+    /// cache.
     ///
     /// # Panics
-    /// When there is not enough memory, like a growing vector.
+    /// If there is not enough memory.
     pub(crate) fn new(bytes: &[u8], count: usize) -> OperandCopies {
         let all = bytes.len() * count;
         let mut map = MmapOptions::new().len(all.max(1)).map_anon().expect("memory for the operands");
-        // a hint: if the system refuses it, normal pages are used
+        // Only a hint: without huge pages, normal ones are used.
         #[cfg(target_os = "linux")]
         let _ = map.advise(memmap2::Advice::HugePage);
         if !bytes.is_empty() {
@@ -30,7 +31,7 @@ impl OperandCopies {
         self.count
     }
 
-    /// One copy; indices wrap around.
+    /// One copy. Indices wrap around.
     pub(crate) fn copy(&self, index: usize) -> &[u8] {
         let from = index % self.count * self.len;
         &self.map[from..from + self.len]

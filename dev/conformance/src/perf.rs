@@ -1,4 +1,4 @@
-//! Speed of every kernel at the sizes of real models, compared with the machine's limits.
+//! Measures every kernel at the sizes of real models and compares it with the machine's limits.
 
 use crate::backend::{CaseBackend, CaseKernel};
 use crate::case::{CaseOperands, KernelCase};
@@ -10,7 +10,7 @@ use serde::Serialize;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
-/// The machine's limits for the number of threads that run a case.
+/// The machine's limits for the number of threads of a measurement.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct MachinePeaks {
     /// Bytes per second from memory.
@@ -28,13 +28,13 @@ pub struct MachinePeaks {
 /// Options of a measurement.
 #[derive(Clone, Copy, Debug)]
 pub struct PerfOptions {
-    /// Threads that run the same kernel at once, each on its own copies of the operands.
+    /// Number of threads that run the kernel concurrently, each on its own copies of the operands.
     pub threads: usize,
-    /// Bytes of weights or cached rows to read in total: more than the last-level cache holds.
+    /// Total bytes of weights or cached rows. Must exceed the last-level cache.
     pub memory: usize,
-    /// Time per case.
+    /// Measuring time per case.
     pub time: Duration,
-    /// Whether all kernels of a case are measured; otherwise the one of the highest level that runs here.
+    /// Measure all kernels of a case instead of only the one of the highest available level.
     pub all: bool,
 }
 
@@ -45,10 +45,10 @@ pub struct Measurement {
     pub operation: &'static str,
     pub case: String,
     pub kernel: String,
-    /// Level that it is compiled for.
+    /// Level that the kernel is compiled for.
     pub level: &'static str,
     pub threads: usize,
-    /// Timed calls of all threads.
+    /// Number of timed calls of all threads.
     pub calls: usize,
     /// Median microseconds per call.
     pub micros: f64,
@@ -56,25 +56,26 @@ pub struct Measurement {
     pub gb_per_s: f64,
     /// Billions of multiplications and additions per second of all threads.
     pub gflop_per_s: f64,
-    /// Which limit binds: `memory` or `arithmetic`; none if operands come from a CPU cache and arithmetic is not the bottleneck.
+    /// The binding limit: `memory` or `arithmetic`. `None` if operands come from a CPU cache and
+    /// arithmetic is not the bottleneck.
     pub bound: Option<&'static str>,
-    /// Share of that limit: the time that it allows ÷ the time taken.
+    /// Fraction of that limit: minimum time ÷ measured time.
     pub of_limit: Option<f64>,
-    /// The limits, as measured shortly before.
+    /// The limits, measured shortly before.
     pub limits: MachinePeaks,
-    /// The sizes of a product.
+    /// The case, if it is a product.
     #[serde(skip)]
     pub product: Option<ProductCase>,
 }
 
-/// Least number of samples of a median.
+/// Minimum number of samples for the median.
 const SAMPLES: usize = 5;
 
-/// Least length of a sample, so that the resolution of the clock does not matter.
+/// Minimum duration of a sample, so that the resolution of the clock does not matter.
 const SAMPLE: Duration = Duration::from_millis(1);
 
-/// Measures all `cases` that `filter` lets through. `limits` gives the machine's limits for a level and a number of threads; `sink` receives
-/// each measurement, or why it failed, and returns whether to go on.
+/// Measures all `cases` that pass `filter`. `limits` returns the machine's limits for a level and a
+/// number of threads. `sink` receives each measurement or error, and returns whether to continue.
 pub fn perf(
     backend: &dyn CaseBackend,
     cases: &[KernelCase],
@@ -95,7 +96,7 @@ pub fn perf(
             })
             .collect();
         if !options.all {
-            // of equals the first: later ones are variants without some instruction
+            // Of equal ranks take the first. Later ones are variants without some instruction.
             let best = serving.iter().map(|kernel| rank(kernel)).max();
             serving.retain(|kernel| Some(rank(kernel)) == best);
             serving.truncate(1);
@@ -105,6 +106,7 @@ pub fn perf(
         }
         let work = case.work();
         let threads = if case.limits_process() { 1 } else { options.threads.max(1) };
+        // Enough copies that each is evicted from the caches before it is read again.
         let copies = if work.from_memory { (options.memory as f64 / work.bytes).ceil() as usize } else { 1 };
         let operands = case.operands(copies.max(threads));
         for kernel in serving {
@@ -149,14 +151,17 @@ fn time(
             .map(|(member, mut job)| {
                 let start = &start;
                 scope.spawn(move || {
-                    // each thread reads its own copies
+                    // Each thread starts at its own share of the copies.
                     let mut copy = member * copies / threads;
                     let mut time = |calls: usize| {
                         copy += calls;
                         job.time(copy - calls..copy)
                     };
-                    // the first call touches scratch memory; the second gives the calls per sample
+                    // The first call allocates scratch memory. The second one determines the calls
+                    // per sample.
                     let warm = time(1).and_then(|_| time(1));
+                    // Before the `?`: a thread that returned early would leave the others waiting
+                    // forever.
                     start.wait();
                     let calls = (SAMPLE.as_secs_f64() / warm?.max(1e-9)).ceil() as usize;
                     let begin = Instant::now();
@@ -190,6 +195,7 @@ fn measurement(
     timed: ThreadTimings,
     limits: MachinePeaks,
 ) -> Measurement {
+    // Threads may differ in speed, so their rates are added and times follow from the sum.
     let rate: f64 = timed.seconds.iter().map(|seconds| 1.0 / seconds).sum();
     let memory = if work.from_memory { work.bytes / limits.read_bandwidth } else { 0.0 };
     let macs = match work.arithmetic {
@@ -198,6 +204,7 @@ fn measurement(
         Arithmetic::F16 => limits.f16_macs,
         Arithmetic::Bf16 => limits.bf16_macs,
     };
+    // `flops` counts a multiply-add as two operations.
     let arithmetic = work.flops / 2.0 / macs;
     let limited = !case.limits_process();
     Measurement {

@@ -1,4 +1,4 @@
-//! Matmuls: rows times a weight.
+//! Cases of matmuls: rows times a weight.
 
 use crate::memory::OperandCopies;
 use crate::random::Random;
@@ -11,7 +11,7 @@ use latent_kernels::{
 use latent_quant::tiles::{ROWS, TileLayout};
 use latent_types::{ActivationType, Arithmetic, TensorType, WeightLayout};
 
-/// A matmul: its formats and sizes.
+/// A matmul with its formats and sizes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ProductCase {
     /// Format of the weight.
@@ -30,14 +30,15 @@ pub struct ProductCase {
     pub skipped: usize,
 }
 
-/// Rows and columns that share a scale of an FP8 weight. Files have 128 of each; fewer rows here, so that a case has several blocks.
+/// Rows and columns per scale of an FP8 weight. Files have 128 of each; fewer rows here give each
+/// case several blocks.
 const FP8_BLOCK: (usize, usize) = (32, 128);
 
 pub struct ProductOperands {
     matrices: OperandCopies,
     /// The weight as stored in a file.
     file: Vec<u8>,
-    /// Block scales of an FP8 weight; else none.
+    /// Block scales of an FP8 weight, otherwise empty.
     scales: Vec<f32>,
     /// The values of the inputs after conversion to the activation type.
     seen: Vec<f32>,
@@ -87,7 +88,7 @@ impl ProductCase {
         }
     }
 
-    /// Rows of the weight that are used, and elements of each.
+    /// Number of used rows of the weight, and elements per row.
     fn weight_shape(&self) -> (usize, usize) {
         if self.across { (self.inputs, self.outputs) } else { (self.outputs, self.inputs) }
     }
@@ -103,7 +104,7 @@ impl ProductCase {
         }
     }
 
-    /// Block scales of an FP8 weight.
+    /// Number of block scales of an FP8 weight.
     fn scale_count(&self) -> usize {
         let (rows, cols) = self.weight_shape();
         (rows + self.skipped).div_ceil(FP8_BLOCK.0) * cols.div_ceil(FP8_BLOCK.1)
@@ -158,6 +159,7 @@ impl ProductCase {
                     sum += term;
                     size += term.abs();
                 }
+                // A floor, as sums of products near zero have no meaningful relative error.
                 truth.push(sum, size.max(1e-3));
             }
         }
@@ -166,12 +168,12 @@ impl ProductCase {
 }
 
 impl ProductOperands {
-    /// Copies of the weight.
+    /// Number of copies of the weight.
     pub fn copies(&self) -> usize {
         self.matrices.count()
     }
 
-    /// One copy of the weight; indices wrap around.
+    /// One copy of the weight. Indices wrap around.
     pub fn weight(&self, case: &ProductCase, copy: usize) -> WeightMatrix<'_> {
         let (rows, cols) = case.weight_shape();
         let all = rows + case.skipped;
@@ -191,12 +193,12 @@ impl ProductOperands {
         self.scales.get(row / FP8_BLOCK.0 * across + col / FP8_BLOCK.1).map_or(1.0, |scale| f64::from(*scale))
     }
 
-    /// The weight's rows as a file stores them, in whatever layout the case has it.
+    /// The weight's rows as stored in a file, independent of the case's layout.
     pub fn file(&self) -> &[u8] {
         &self.file
     }
 
-    /// The numbers that the inputs stand for.
+    /// The inputs after conversion to the activation type.
     pub fn inputs(&self) -> &[f32] {
         &self.seen
     }
@@ -205,7 +207,7 @@ impl ProductOperands {
     pub fn acts(&self, case: &ProductCase) -> QuantizedInput<'_> {
         let (rows, cols) = (case.rows, case.inputs);
         match case.activation {
-            // no matmul has f16 activations
+            // No matmul has f16 activations.
             ActivationType::F32 | ActivationType::F16 => {
                 QuantizedInput::F32(MatrixView::new(&self.seen, rows, cols, cols))
             }
@@ -219,7 +221,7 @@ impl ProductOperands {
     }
 }
 
-/// Rows packed into tiles.
+/// Packs rows into tiles.
 pub(crate) fn tiles(ty: TensorType, bytes: &[u8], cols: usize) -> Vec<u8> {
     let layout = TileLayout::new(ty, cols).expect("a format with tiles");
     let row_bytes = ty.row_bytes(cols).expect("whole blocks");

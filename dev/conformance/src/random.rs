@@ -1,11 +1,12 @@
-//! Seeded operands: the same case has the same operands on every machine.
+//! Seeded random operands. A case has the same operands on every machine.
 
 use latent_types::TensorType;
 
-/// A linear congruential generator.
+/// A linear congruential generator with Knuth's MMIX constants.
 pub(crate) struct Random(u64);
 
-/// Distinct rows of a weight; larger matrices repeat them, so that generating one takes no longer than running it.
+/// Number of distinct rows of a weight. Larger matrices repeat them, because generating all rows
+/// would take longer than running the kernel.
 const DISTINCT_ROWS: usize = 64;
 
 impl Random {
@@ -15,6 +16,7 @@ impl Random {
 
     fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        // The low bits of a linear congruential generator have short periods.
         self.0 >> 40
     }
 
@@ -31,10 +33,10 @@ impl Random {
         (0..n).map(|_| self.number()).collect()
     }
 
-    /// Rows of weights as stored in a file. Formats without an encoder get random blocks.
+    /// Random weight rows as stored in a file. Formats without an encoder get random blocks.
     ///
     /// # Panics
-    /// When `cols` is not a whole number of blocks: a mistake in the table of cases.
+    /// If `cols` is not a multiple of the block size, which is a mistake in the table of cases.
     pub(crate) fn weight_rows(&mut self, ty: TensorType, rows: usize, cols: usize) -> Vec<u8> {
         let row_bytes = ty.row_bytes(cols).expect("whole blocks");
         let distinct = rows.min(DISTINCT_ROWS);
@@ -43,7 +45,8 @@ impl Random {
             latent_quant::encode(ty, &self.numbers(distinct * cols), &mut bytes)
                 .expect("a format with an encoder");
         } else {
-            // the f16 scales of all such formats are at even offsets; with the highest exponent bit cleared they are below 2
+            // The f16 scales of these formats are at even offsets. Clearing the top exponent bit
+            // keeps them finite and below 2.
             for (i, byte) in bytes.iter_mut().enumerate() {
                 *byte = self.next() as u8 & if i % 2 == 1 { 0xbf } else { 0xff };
             }

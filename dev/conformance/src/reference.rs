@@ -1,18 +1,18 @@
-//! Reference results in f64, and how far kernels may be from them.
+//! Reference results in f64, and the allowed errors of kernels.
 
-/// The allowed error: |found − reference| ≤ error · size, where each operation defines the size of a result (for a
-/// sum, the sum of its terms' magnitudes).
+/// The allowed error: |found − reference| ≤ error · size, where each operation defines the size of
+/// a result (for a sum, the sum of its terms' magnitudes).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ErrorBound {
-    /// The factor; 0: exactly equal.
+    /// The factor; 0 requires equality.
     pub error: f64,
-    /// Which instruction sets must give the same bits.
+    /// Between which instruction sets bits must be equal.
     pub same_bits: BitIdentity,
     /// The source of the error.
     pub reason: &'static str,
 }
 
-/// Between which kernels results are bit-identical.
+/// Between which kernels results must be bit-identical.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BitIdentity {
     All,
@@ -39,26 +39,26 @@ impl ReferenceResults {
         self.sizes.push(size);
     }
 
-    /// Allows for devices that take subnormal f32 for 0: what they contribute may be missing.
+    /// Allows for devices that flush subnormal f32 to 0: their contribution may be missing.
     #[must_use]
     pub(crate) fn flushing(self, flushes: bool) -> ReferenceResults {
         ReferenceResults { flushes, ..self }
     }
 
-    /// A result that is infinite or NaN, whichever.
+    /// Adds a result that may be infinite or NaN.
     pub(crate) fn not_finite(&mut self) {
         self.push(f64::NAN, f64::INFINITY);
     }
 
-    /// A result that must be reproduced exactly.
+    /// Adds a result that must be reproduced exactly.
     pub(crate) fn exact(&mut self, value: f32) {
         self.push(f64::from(value), 0.0);
     }
 
-    /// The largest error of `found` relative to the error that `bound` allows (1: at the bound).
+    /// The largest error of `found` relative to the allowed error (1: at the bound).
     ///
     /// # Errors
-    /// The first result beyond the bound, or a wrong number of results.
+    /// Describes the first result beyond the bound, or a wrong number of results.
     pub fn compare(&self, found: &[f32], bound: &ErrorBound) -> Result<f64, String> {
         if found.len() != self.values.len() {
             return Err(format!("{} results, not {}", found.len(), self.values.len()));
@@ -67,6 +67,7 @@ impl ReferenceResults {
         for (i, found) in found.iter().copied().map(f64::from).enumerate() {
             let (truth, size) = (self.values[i], self.sizes[i]);
             let either = truth.is_nan() && size.is_infinite() && !found.is_finite();
+            // Also covers infinities, whose difference is NaN, and avoids 0 / 0 below.
             if (found.is_nan() && truth.is_nan()) || found == truth || either {
                 continue;
             }

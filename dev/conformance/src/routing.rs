@@ -1,19 +1,20 @@
-//! Routing, computed anew in f64.
+//! Reference implementation of routing in f64.
 
 use crate::reference::ReferenceResults;
 use latent_kernels::{RouteGating, RouteGroupScore, RouteSpec};
 use std::fmt;
 
+/// Parameters of a router.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RoutingRules {
     /// Gating function: logits to scores.
     pub gating: RouteGating,
     /// Whether a bias is added for the selection.
     pub bias: bool,
-    /// Expert groups, and how many of them are kept.
+    /// Number of expert groups, and of groups selected per token.
     pub groups: (usize, usize),
     pub group_score: RouteGroupScore,
-    /// Whether experts of other groups count as 0, and not as −∞.
+    /// Whether experts of groups that are not selected count as 0 instead of −∞.
     pub masked_zero: bool,
     /// Whether weights are normalized by their sum.
     pub norm: bool,
@@ -45,7 +46,7 @@ impl fmt::Display for RoutingRules {
 }
 
 impl RoutingRules {
-    /// The kernels' form of it.
+    /// Converts to the kernels' form.
     pub(crate) fn spec<'a>(&self, bias: &'a [f32]) -> RouteSpec<'a> {
         RouteSpec {
             gating: self.gating,
@@ -60,7 +61,7 @@ impl RoutingRules {
         }
     }
 
-    /// For one row of logits, the top-k expert ids, best first, and their weights.
+    /// Pushes the top-k expert ids of a row of logits, best first, and their weights.
     pub(crate) fn truth(&self, logits: &[f32], bias: &[f32], truth: &mut ReferenceResults) {
         let logits: Vec<f64> = logits.iter().map(|l| f64::from(*l)).collect();
         let scores: Vec<f64> = match self.gating {
@@ -69,7 +70,7 @@ impl RoutingRules {
             RouteGating::SoftmaxOfSelected => logits.clone(),
             RouteGating::SqrtSoftplus => logits.iter().map(|l| l.exp().ln_1p().sqrt()).collect(),
         };
-        // what a group is judged by
+        // The bias affects the selection only. Weights use the plain scores.
         let biased = |e: usize| scores[e] + if self.bias { f64::from(bias[e]) } else { 0.0 };
         let (groups, used) = self.groups;
         let size = logits.len() / groups.max(1);

@@ -1,4 +1,5 @@
-//! Row-wise operations: norms, rope, activations, conversions, KV cache rows, embedding, combining KV splits and routing.
+//! Cases of row-wise operations: norms, RoPE, activations, conversions, KV cache rows, embedding,
+//! KV split combination, indexer scores, delta rule and routing.
 
 use crate::float16::{bf16_value, f16_value, nearest};
 use crate::product::tiles;
@@ -18,9 +19,9 @@ pub enum RowOp {
     RmsNorm,
     /// Rotation of pairs by position.
     Rope(RopePairing),
-    /// Converts to the cache type.
+    /// Converts a row to the cache type.
     Store(CacheType),
-    /// Converts from the cache type.
+    /// Converts a row from the cache type.
     Load(CacheType),
     /// Quantizes to 8-bit blocks.
     QuantizeA8,
@@ -32,7 +33,8 @@ pub enum RowOp {
     Silu,
     /// sigmoid(gate) · x.
     SigmoidMul {
-        /// Gates of a row, each for as many elements; as many as elements where the row cannot be cut so.
+        /// Number of gates per row, each for an equal share of the elements. One gate per element
+        /// if `None`, or if the row cannot be divided.
         heads: Option<usize>,
     },
     /// s · x / √(Σ x² + 1e-6).
@@ -43,11 +45,12 @@ pub enum RowOp {
     BoundedDecay,
     /// RMSNorm of x, times sigmoid(y).
     GatedNorm,
-    /// Causal convolutions over `TAPS` rows, then SiLU.
+    /// Causal convolution over `TAPS` rows, then SiLU.
     ShortConv,
-    /// The delta rule of one head, row after row: x are queries, y keys; values, decays and β follow from them.
+    /// The delta rule of one head, row by row. x are queries and y keys; values, decays and β are
+    /// derived from them.
     DeltaRule,
-    /// The same in chunks, with keys of unit length.
+    /// The delta rule in chunks, with keys of unit length.
     DeltaChunks,
     /// max(x, 0)².
     Relu2,
@@ -62,14 +65,14 @@ pub enum RowOp {
         /// Number of KV splits.
         splits: usize,
     },
-    /// Σₕ wₕ · max(0, qₕ · k) of one query with each cached key.
+    /// Indexer scores: Σₕ wₕ · max(0, qₕ · k) of one query with each cached key.
     IndexScores {
         heads: usize,
         cache: CacheType,
-        /// Whether products with keys of int8 are in f32.
+        /// Whether products with int8 keys are computed in f32.
         exact: bool,
     },
-    /// From router logits to expert ids and weights.
+    /// Router logits to expert ids and weights.
     Route(RoutingRules),
 }
 
@@ -84,9 +87,9 @@ pub struct RowCase {
 
 pub struct RowOperands {
     pub x: Vec<f32>,
-    /// A second operand, of the same or of the operation's own size.
+    /// A second operand. Its size depends on the operation.
     pub y: Vec<f32>,
-    /// Stored rows: of the cache or of a weight.
+    /// Stored rows of the cache or of a weight.
     pub bytes: Vec<u8>,
 }
 
@@ -99,13 +102,14 @@ pub(crate) const EPS: f32 = 1e-6;
 /// The bound of [`RowOp::BoundedDecay`].
 pub(crate) const BOUND: f32 = -5.0;
 
-/// Rows that [`RowOp::ShortConv`] sees.
+/// Number of rows that [`RowOp::ShortConv`] convolves.
 pub(crate) const TAPS: usize = 4;
 
-/// Position of the first row of [`RowOp::Rope`].
+/// Position of the first row of [`RowOp::Rope`]: so large that angles computed in f32 would exceed
+/// the bound.
 pub(crate) const POSITION: i64 = 4_095;
 
-/// Keys of a block of the cache of [`RowOp::IndexScores`].
+/// Keys per cache block of [`RowOp::IndexScores`].
 pub(crate) const INDEX_BLOCK: usize = 64;
 
 /// The format of cached keys of an indexer.
@@ -118,7 +122,8 @@ fn index_bound(exact: bool) -> ErrorBound {
     if exact {
         return ErrorBound { error: 2e-6, same_bits, reason: "f32 sums in the order of a tier" };
     }
-    // of the sum of all terms' sizes, of which the errors of single elements mostly cancel: at most 1.2e-3 was seen
+    // Relative to the sum of all terms' magnitudes. Errors of single elements mostly cancel; the
+    // largest error seen was 1.2e-3.
     ErrorBound { error: 2e-3, same_bits, reason: "queries are rounded to 8 bits, or with the keys to bf16" }
 }
 
@@ -126,7 +131,7 @@ fn index_bound(exact: bool) -> ErrorBound {
 const HALF_DIGIT: f64 = 1.0 / (1u64 << 24) as f64;
 
 impl RowOp {
-    /// Gates of a row of `width` elements.
+    /// Number of gates for a row of `width` elements.
     pub(crate) fn gates(heads: Option<usize>, width: usize) -> usize {
         heads.filter(|heads| width.is_multiple_of(*heads)).unwrap_or(width)
     }
@@ -205,7 +210,7 @@ impl RowCase {
             RowOp::CombineSplits { .. } => (20.0 * HALF_DIGIT, "exp within 2.5e-7, f32 sums of a few splits"),
             RowOp::Route(_) => (64.0 * HALF_DIGIT, "exp within 2.5e-7, f32 sums over all experts"),
         };
-        // products of matrices: fused multiply-adds where the ISA has them
+        // Chunks use matrix products, with fused multiply-adds if the ISA has them.
         let same_bits =
             if self.op == RowOp::DeltaChunks { BitIdentity::AboveLowest } else { BitIdentity::All };
         ErrorBound { error, same_bits, reason }
@@ -221,7 +226,7 @@ impl RowCase {
                 from_memory: false,
             };
         }
-        // bytes and operations per element; the operand of an in-place operation is copied first
+        // Bytes and operations per element. In-place operations include the copy of the operand.
         let (bytes, flops) = match self.op {
             RowOp::Embed(ty, _) => (4.0 + ty.bits_per_weight() / 8.0, 1.0),
             RowOp::Store(ty) | RowOp::Load(ty) => {
@@ -234,7 +239,7 @@ impl RowCase {
             RowOp::SoftplusDecay | RowOp::BoundedDecay => (12.0, 20.0),
             RowOp::GatedNorm => (20.0, 24.0),
             RowOp::ShortConv => (8.0, 2.0 * TAPS as f64 + 20.0),
-            // the state is read and written, of which each element of a row has a column
+            // The state is read and written. Each element of a row has one column of it.
             RowOp::DeltaRule => (8.0 * self.width as f64, 7.0 * self.width as f64),
             RowOp::DeltaChunks => (20.0, 7.0 * self.width as f64),
             RowOp::Rope(_) => (20.0, 3.0),
@@ -262,7 +267,8 @@ impl RowCase {
         let numbers = self.rows * self.width;
         let mut x = random.numbers(numbers);
         let (mut y, mut bytes) = (random.numbers(numbers), Vec::new());
-        // with other mantissa bits than x, so that sums are inexact
+        // x has 24-bit fixed-point values. Scaling y changes its mantissa bits, so that sums are
+        // inexact.
         y.iter_mut().for_each(|y| *y *= 0.3);
         match self.op {
             RowOp::Embed(ty, layout) => {
@@ -276,7 +282,8 @@ impl RowCase {
                 bytes = random.numbers(len).iter().map(|v| (v * 128.0) as i8 as u8).collect();
             }
             RowOp::QuantizeA8 | RowOp::ToBf16 | RowOp::Store(_) if self.rows > 1 => {
-                // zeros, NaN and infinities
+                // A row of zeros, whose scale is 0, and rows with NaN, infinities, a large and a
+                // tiny value.
                 x[self.width..2 * self.width].fill(0.0);
                 for (i, odd) in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 1e30, 1e-7].iter().enumerate() {
                     if let Some(place) = x.get_mut(2 * self.width + i * 37) {
@@ -284,6 +291,7 @@ impl RowCase {
                     }
                 }
             }
+            // ±20 reaches the saturated ends of softplus and sigmoid.
             RowOp::SoftplusDecay | RowOp::BoundedDecay => x.iter_mut().for_each(|x| *x *= 20.0),
             RowOp::ShortConv => y = random.numbers(TAPS * self.width),
             RowOp::DeltaChunks => {
@@ -293,7 +301,7 @@ impl RowCase {
                 }
             }
             RowOp::Silu | RowOp::SiluMul | RowOp::SigmoidMul { .. } => x.iter_mut().for_each(|x| *x *= 20.0),
-            // x: running maximum and sum of each split; y: weighted values
+            // x has the running maximum and the sum of each split, y the weighted values.
             RowOp::CombineSplits { splits } => {
                 x = random.numbers(2 * splits * self.rows);
                 x[splits * self.rows..].iter_mut().for_each(|sum| *sum = sum.abs() + 0.5);
@@ -301,10 +309,10 @@ impl RowCase {
             }
             RowOp::IndexScores { heads, cache, .. } => {
                 x = random.numbers(heads * self.width);
-                // of both signs, but scores do not vanish
+                // Weights of both signs whose sum does not vanish: otherwise scores cancel.
                 y = random.numbers(heads).into_iter().map(|weight| weight + 0.5).collect();
                 let row = index_row(cache, self.width);
-                // whole blocks of the cache
+                // The cache consists of whole blocks.
                 bytes = vec![0; self.rows.next_multiple_of(INDEX_BLOCK) * row.bytes()];
                 for stored in bytes.chunks_exact_mut(row.bytes()) {
                     latent_kernels::store_row(row, &random.numbers(self.width), stored);
@@ -312,7 +320,7 @@ impl RowCase {
             }
             RowOp::Route(_) => {
                 x.iter_mut().for_each(|x| *x *= 4.0);
-                // of both signs: a bias can make scores negative
+                // A bias of both signs, so that some scores become negative.
                 y = random.numbers(self.width);
             }
             _ => {}
@@ -355,10 +363,11 @@ impl RowCase {
                     }
                 }
             }
-            // the sums and the product before the function are f32
+            // The sum and the product in the argument are defined in f32.
             RowOp::SoftplusDecay => {
                 x.chunks_exact(self.width).flat_map(|x| x.iter().zip(y)).for_each(|(x, y)| {
                     let z = f64::from(*x + *y);
+                    // softplus(z) in a form that does not overflow for large z.
                     let value = -f64::from(FACTOR) * (z.max(0.0) + (-z.abs()).exp().ln_1p());
                     truth.push(value, value.abs());
                 })
@@ -484,12 +493,12 @@ impl RowCase {
         truth
     }
 
-    /// What a row of [`RowOp::DeltaRule`] gives: the log decays, and the logit of β.
+    /// Derives the log decays and the logit of β from a row of [`RowOp::DeltaRule`].
     pub fn decays(q: &[f32], k: &[f32]) -> (Vec<f32>, f32) {
         (q.iter().map(|q| 2.0 * q - 2.0).collect(), 4.0 * k[0])
     }
 
-    /// The delta rule by its formula, from a state of zeros. Values are the queries in reverse.
+    /// The delta rule by its formula, starting from a zero state. Values are the reversed queries.
     fn delta(&self, x: &[f32], y: &[f32], truth: &mut ReferenceResults) {
         let width = self.width;
         let mut state = vec![0.0f64; width * width];
@@ -516,7 +525,7 @@ impl RowCase {
         }
     }
 
-    /// The rows of a weight to embed from.
+    /// The weight of an embedding.
     pub(crate) fn weight<'a>(
         &self,
         ty: TensorType,
@@ -530,7 +539,7 @@ impl RowCase {
         matrix.expect("the bytes of the case")
     }
 
-    /// The frequencies of a head of this width.
+    /// RoPE table of a head of this width.
     pub(crate) fn rope_table(&self) -> RopeTable {
         RopeTable::new(self.frequencies().collect(), 1.0)
     }
@@ -540,7 +549,7 @@ impl RowCase {
         (0..self.width / 2).map(move |i| 10_000f64.powf(-2.0 * i as f64 / width))
     }
 
-    /// A cached row of this width: a ninth of it is rotated, as for 576 elements.
+    /// A cached row of this width. One ninth of it is the rope part, as in 512 + 64 elements.
     pub(crate) fn cache_row(&self, ty: CacheType) -> CacheRow {
         let rope = self.width / 9;
         CacheRow { ty, content: self.width - rope, rope }
@@ -588,7 +597,7 @@ impl RowCase {
     }
 }
 
-/// The elements of a row of `q8_0`, `q4_0` or `fp8`, as defined by `latent_types::CacheRow`.
+/// Decodes a row of `q8_0`, `q4_0` or `fp8`, as defined by `latent_types::CacheRow`.
 pub(crate) fn quantized_elements(row: CacheRow, bytes: &[u8]) -> Vec<f32> {
     let half = |bytes: &[u8]| f16_value(u16::from_le_bytes([bytes[0], bytes[1]]));
     let (content, rest) = bytes.split_at(row.content_bytes());
@@ -615,7 +624,7 @@ pub(crate) fn quantized_elements(row: CacheRow, bytes: &[u8]) -> Vec<f32> {
     elements
 }
 
-/// What the content of such a row becomes.
+/// Quantizes and dequantizes the content of such a row.
 fn quantized_content(ty: CacheType, content: &[f32]) -> Vec<f32> {
     let group = if ty == CacheType::Fp8 { content.len().max(1) } else { 32 };
     let of_group = |numbers: &[f32]| {
@@ -630,10 +639,13 @@ fn quantized_content(ty: CacheType, content: &[f32]) -> Vec<f32> {
                 (scale, scale.recip())
             }
             _ => {
+                // Quants are −8 to 7, so the element of the largest magnitude becomes −8, whatever
+                // its sign.
                 let scale = nearest(CacheType::F16, largest / -8.0);
                 (scale, scale.recip())
             }
         };
+        // A group of zeros, or one whose scale rounds to 0, has the quants 0.
         let scaled = |v: &f32| if reciprocal.is_finite() { v * reciprocal } else { 0.0 };
         let value = |v: &f32| match ty {
             _ if !scale.is_finite() => f32::NAN,
@@ -646,7 +658,7 @@ fn quantized_content(ty: CacheType, content: &[f32]) -> Vec<f32> {
     content.chunks(group).flat_map(of_group).collect()
 }
 
-/// 8-bit quants and their scale: largest magnitude / 127, NaN if any element is not finite.
+/// 8-bit quants and their scale: the largest magnitude / 127, or NaN if an element is not finite.
 fn quants(numbers: &[f32]) -> (Vec<f32>, f32) {
     let largest = numbers.iter().fold(0.0f32, |m, v| m.max(v.abs()));
     let finite = numbers.iter().all(|v| v.is_finite());
@@ -655,7 +667,8 @@ fn quants(numbers: &[f32]) -> (Vec<f32>, f32) {
     (numbers.iter().map(code).collect(), if finite { largest / 127.0 } else { f32::NAN })
 }
 
-/// The 8-bit blocks of a row as defined by `latent_types::ActivationType::A8`: quants q, scale, scale·Σq of all and of each half, and −128·Σq.
+/// The 8-bit blocks of a row as defined by `latent_types::ActivationType::A8`: quants q, the scale,
+/// scale·Σq of the block and of each half, and −128·Σq of the same.
 fn quantized(x: &[f32], truth: &mut ReferenceResults) {
     for numbers in x.chunks(Q8_BLOCK) {
         let (quants, scale) = quants(numbers);

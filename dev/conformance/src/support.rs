@@ -1,4 +1,4 @@
-//! The kernels that run on this machine.
+//! Lists the kernels of each operation and whether they run on this machine.
 
 use crate::backend::{CaseBackend, CaseKernel};
 use crate::case::{KernelCase, OperationFamily};
@@ -6,7 +6,7 @@ use crate::filter::KernelFilter;
 use serde::Serialize;
 use std::collections::HashMap;
 
-/// An operation with its formats, and the kernels that compute it.
+/// An operation with its formats and kernels.
 #[derive(Clone, Debug, Serialize)]
 pub struct OperationSupport {
     #[serde(flatten)]
@@ -17,15 +17,14 @@ pub struct OperationSupport {
 /// A kernel that computes an operation.
 #[derive(Clone, Debug, Serialize)]
 pub struct SupportingKernel {
-    /// Its name.
     pub kernel: String,
-    /// Level that it is compiled for.
+    /// Level that the kernel is compiled for.
     pub level: &'static str,
-    /// The features that this machine lacks for it.
+    /// The features that this machine lacks.
     pub missing: Option<String>,
 }
 
-/// Every operation of `cases` that `filter` lets through, with its kernels, if any.
+/// Every operation of `cases` that passes `filter`, with its kernels, if any.
 pub fn support(
     backend: &dyn CaseBackend,
     cases: &[KernelCase],

@@ -1,4 +1,4 @@
-//! The declared table of cases: odd sizes for tests, sizes of real models for measurements.
+//! The table of cases: odd sizes for tests, sizes of real models for measurements.
 
 use crate::attention::{ExpandedCase, KeysCase, LatentCase};
 use crate::case::KernelCase;
@@ -9,7 +9,7 @@ use crate::w4_table;
 use latent_kernels::{KeyOrder, RopePairing, RouteGating, RouteGroupScore};
 use latent_types::{ActivationType, CacheType, TensorType, WeightLayout};
 
-/// Kinds of matmul: weight layout, activation type, whether transposed, and formats.
+/// A family of matmuls: weight layout, activation type, whether transposed, and formats.
 type MatmulFamily = (WeightLayout, ActivationType, bool, fn(TensorType) -> bool);
 
 const PRODUCTS: [MatmulFamily; 6] = [
@@ -29,11 +29,13 @@ fn floats_in_tiles(ty: TensorType) -> bool {
     has_tiles(ty) && !ty.is_quantized()
 }
 
-/// Input rows and columns for floats in tiles: partial vectors and groups, several groups side by side, several parts of a row.
+/// Input rows and columns for float tiles. They cover partial vectors, partial groups, several
+/// groups, and several parts of a row.
 const FLOAT_SIZES: [(usize, usize); 10] =
     [(1, 771), (2, 515), (3, 260), (4, 35), (7, 129), (8, 1027), (16, 128), (23, 2179), (64, 262), (512, 67)];
 
-/// Input rows and columns for formats with blocks of 256. The longest exceeds the strip that is unpacked at a time, in all formats.
+/// Input rows and columns for formats with blocks of 256. The longest row exceeds the strip that is
+/// unpacked at a time in every format.
 const PRODUCT_SIZES: [(usize, usize); 10] = [
     (1, 256),
     (2, 512),
@@ -47,10 +49,12 @@ const PRODUCT_SIZES: [(usize, usize); 10] = [
     (512, 256),
 ];
 
-/// Output rows: four tiles and a partial one, processed in groups of three and two.
+/// Output rows: four full tiles and a partial one, which kernels process in groups of three and
+/// two.
 const OUTPUTS: usize = 69;
 
-/// Input rows, columns and outputs of matmuls by strips (256 outputs, 512 inputs, 1024 rows): more than one strip in each dimension.
+/// Input rows, columns and outputs of matmuls by strips of 256 outputs, 512 inputs and 1024 rows.
+/// Each dimension exceeds a strip in at least one case.
 const STRIP_SIZES: [(usize, usize, usize); 3] = [(33, 1280, 300), (48, 512, 544), (1050, 768, 70)];
 
 /// Heads, latent, rope (0: attention without rope) and cached rows.
@@ -72,7 +76,7 @@ const LATENT_SIZES: [(usize, usize, usize, usize); 15] = [
     (37, 96, 0, 71),
 ];
 
-/// Activation type of attention, and type of the KV cache.
+/// Pairs of activation type and KV cache type.
 fn arithmetic(separate: bool) -> impl Iterator<Item = (ActivationType, CacheType)> {
     let rounded = [
         (ActivationType::F16, CacheType::F16),
@@ -121,7 +125,7 @@ const KEY_SIZES: [(usize, usize, usize); 5] =
 const ROW_SIZES: [(usize, usize); 8] =
     [(1, 1), (3, 7), (2, 16), (3, 31), (3, 33), (3, 512), (2, 1536), (3, 7168)];
 
-/// Experts, and the rules that choose among them: those of published models, and odd ones.
+/// Numbers of experts and routing rules: those of published models, and odd ones.
 const ROUTES: [(usize, RoutingRules); 9] = {
     let plain = RoutingRules {
         gating: RouteGating::Softmax,
@@ -144,11 +148,17 @@ const ROUTES: [(usize, RoutingRules); 9] = {
         chosen: 8,
     };
     [
+        // DeepSeek-V2-Lite.
         (64, plain),
+        // DeepSeek-V2.
         (160, RoutingRules { groups: (8, 3), scale: 16.0, ..plain }),
+        // DeepSeek-V3.
         (256, v3),
+        // A.X-K2 counts masked groups as 0.
         (192, RoutingRules { masked_zero: true, ..v3 }),
+        // GLM-4.7-Flash.
         (64, RoutingRules { groups: (1, 1), chosen: 4, scale: 1.8, ..v3 }),
+        // Kimi-K2.
         (384, RoutingRules { groups: (1, 1), scale: 2.827, ..v3 }),
         (7, RoutingRules { chosen: 7, norm: true, ..plain }),
         (12, RoutingRules { gating: RouteGating::SoftmaxOfSelected, groups: (3, 2), chosen: 3, ..v3 }),
@@ -156,7 +166,7 @@ const ROUTES: [(usize, RoutingRules); 9] = {
     ]
 };
 
-/// Every case of the tests.
+/// All cases of the tests.
 pub fn cases() -> Vec<KernelCase> {
     let mut cases = products();
     for (heads, latent, rope, rows) in LATENT_SIZES {
@@ -199,7 +209,8 @@ fn products() -> Vec<KernelCase> {
                 } else {
                     (long / 8 + block * 3).next_multiple_of(block)
                 };
-                // transposed, some rows of the weight are used: an odd number, or whole tiles
+                // A transposed product uses a slice of the weight's rows: an odd number of rows, or
+                // whole tiles.
                 let (inputs, outputs, skipped) = match across {
                     true if rows % 2 == 0 => (48, cols, 16),
                     true => (21, cols, 5),
@@ -275,7 +286,7 @@ fn rows() -> Vec<KernelCase> {
     for ty in TensorType::all().filter(|ty| latent_quant::can_decode(*ty)) {
         add(RowOp::Embed(ty, WeightLayout::Rows), 3, 3 * ty.block_len());
         if has_tiles(ty) {
-            // more than a tile of rows
+            // More than one tile of rows.
             add(RowOp::Embed(ty, WeightLayout::Tiles), 21, 3 * ty.block_len());
         }
     }
@@ -285,10 +296,11 @@ fn rows() -> Vec<KernelCase> {
     cases
 }
 
-/// Sizes of real models: inputs and outputs of a routed expert of DeepSeek-V2-Lite, of an MLP of GLM-4.7-Flash, of a routed expert of DeepSeek-V3.
+/// Inputs and outputs of a routed expert of DeepSeek-V2-Lite, an MLP of GLM-4.7-Flash, and a routed
+/// expert of DeepSeek-V3.
 const REAL_PRODUCTS: [(usize, usize); 3] = [(2048, 1408), (5120, 1536), (7168, 2048)];
 
-/// Every case that is measured: at least one for each kernel.
+/// All cases that are measured: at least one per kernel.
 pub fn real_sizes() -> Vec<KernelCase> {
     let mut cases = Vec::new();
     for (layout, activation, across, formats) in PRODUCTS {
@@ -299,26 +311,26 @@ pub fn real_sizes() -> Vec<KernelCase> {
                 cases.push(KernelCase::Product(case));
             };
             if across {
-                // W_UK of one head, from keys of 128 elements to latents of 512
+                // W_UK of one head: from 128 key elements to 512 latent elements.
                 add(1, 128, 512);
                 continue;
             }
-            // strips are for many rows
+            // Kernels with strips are only used for many rows.
             if activation != ActivationType::Bf16 {
                 for (inputs, outputs) in REAL_PRODUCTS {
                     add(1, inputs, outputs);
                 }
-                // verification of drafted tokens
+                // Verification of drafted tokens.
                 add(8, 7168, 2048);
             }
-            // small batches, and experts with few tokens of a prompt; a prompt with shorter rows
+            // Small batches, experts with few tokens of a prompt, and a prompt with shorter rows.
             if activation == ActivationType::A8 {
                 for rows in [2, 4, 6, 12, 16, 24, 32, 64] {
                     add(rows, 7168, 2048);
                 }
                 add(512, 2048, 1408);
             }
-            // a prompt
+            // A prompt.
             if activation != ActivationType::F32 || layout == WeightLayout::Tiles || weight == TensorType::F32
             {
                 add(512, 7168, 2048);
@@ -365,7 +377,7 @@ pub fn real_sizes() -> Vec<KernelCase> {
             add(op, width);
         }
     }
-    // 32 heads of 128, and the state of one
+    // 32 heads of 128 elements, and the state of one head.
     for op in [RowOp::SoftplusDecay, RowOp::BoundedDecay, RowOp::ShortConv] {
         add(op, 4096);
     }
@@ -374,13 +386,13 @@ pub fn real_sizes() -> Vec<KernelCase> {
     }
     cases.push(KernelCase::Row(RowCase { op: RowOp::DeltaChunks, rows: 512, width: 128 }));
     let mut add = |op, width| cases.push(KernelCase::Row(RowCase { op, rows: 16, width }));
-    // 32 heads of values of 128, and of 256
+    // 32 heads with values of 128 and 256 elements.
     for heads in [None, Some(32)] {
         add(RowOp::SigmoidMul { heads }, 4096);
         add(RowOp::SigmoidMul { heads }, 8192);
     }
     add(RowOp::CombineSplits { splits: 4 }, 512);
-    // GLM-5's and DeepSeek-V3.2's indexers over many keys
+    // The indexers of GLM-5 and DeepSeek-V3.2 over many keys.
     let mut scan = |heads, cache, exact| {
         let op = RowOp::IndexScores { heads, cache, exact };
         cases.push(KernelCase::Row(RowCase { op, rows: 4096, width: 128 }));

@@ -1,4 +1,5 @@
-//! Correctness: every kernel of a case, against the reference and against the other kernels.
+//! Correctness tests: compares every kernel of a case with the reference and with the other
+//! kernels.
 
 use crate::backend::{CaseBackend, CaseKernel};
 use crate::case::KernelCase;
@@ -12,7 +13,7 @@ use serde::Serialize;
 pub enum CaseVerdict {
     /// All results are within the bound.
     Passed {
-        /// The worst error, as a share of the allowed error.
+        /// Largest error, relative to the allowed error.
         of_bound: f64,
     },
     /// A wrong result or a broken promise.
@@ -24,14 +25,14 @@ pub enum CaseVerdict {
     },
 }
 
-/// One case on one kernel.
+/// Result of one case on one kernel.
 #[derive(Clone, Debug, Serialize)]
 pub struct CaseOutcome {
     /// Name of the operation.
     pub operation: &'static str,
     pub case: String,
     pub kernel: String,
-    /// Level that it is compiled for.
+    /// Level that the kernel is compiled for.
     pub level: &'static str,
     /// The allowed error relative to a result's size.
     pub bound: f64,
@@ -41,7 +42,8 @@ pub struct CaseOutcome {
     pub verdict: CaseVerdict,
 }
 
-/// Runs all `cases` that `filter` lets through on the kernels of a backend. `sink` receives each outcome and returns whether to go on.
+/// Runs all `cases` that pass `filter` on the kernels of a backend. `sink` receives each outcome
+/// and returns whether to continue.
 pub fn test(
     backend: &dyn CaseBackend,
     cases: &[KernelCase],
@@ -90,7 +92,7 @@ struct CaseCheck<'c> {
     case: &'c KernelCase,
     operands: crate::case::CaseOperands,
     truth: ReferenceResults,
-    /// The first kernel and the bits of its results.
+    /// Name and result bits of the first kernel, with which the others are compared.
     first: Option<(String, Vec<u32>)>,
 }
 
@@ -101,17 +103,19 @@ impl<'c> CaseCheck<'c> {
         CaseCheck { backend, case, operands, truth, first: None }
     }
 
-    /// The worst error, as a share of the bound.
+    /// Runs a kernel and returns its largest error relative to the bound.
     fn run(&mut self, kernel: &CaseKernel) -> Result<f64, String> {
         let mut job = self.backend.prepare(kernel, self.case, &self.operands)?;
         job.run(0);
         let found = job.results();
         let bound = self.case.bound();
         let worst = self.truth.compare(&found, &bound)?;
+        // After the comparison, because the properties compare further runs with this one.
         job.promises()?;
         let lowest = self.backend.levels().first().is_some_and(|level| level.name == kernel.level);
         if bound.same_bits == BitIdentity::All || (bound.same_bits == BitIdentity::AboveLowest && !lowest) {
             let bits: Vec<u32> =
+                // The payload of a NaN is not specified, so all NaNs are equal.
                 found.iter().map(|v| if v.is_nan() { u32::MAX } else { v.to_bits() }).collect();
             match &self.first {
                 None => self.first = Some((kernel.name.clone(), bits)),

@@ -1,4 +1,5 @@
-//! Products with 4-bit weights and group scales (Marlin's), their reduction, and decoding.
+//! Cases of 4-bit weights with group scales (Marlin's operations): products, their reduction, and
+//! dequantization.
 
 use crate::float16::{f16_value, nearest};
 use crate::random::Random;
@@ -8,14 +9,14 @@ use latent_kernels::half::f16;
 use latent_kernels::{W4Codes, W4Entry, W4Form, W4Matrix, W4Scales, W4Shape};
 use latent_types::{Arithmetic, CacheType};
 
-/// What 4-bit codes mean.
+/// Meaning of the 4-bit codes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum W4Quant {
     /// E2M1 floats.
     Fp4,
     /// Unsigned integers with a zero point per group.
     Int4,
-    /// Unsigned integers with the zero point 8.
+    /// Unsigned integers with zero point 8.
     Int4Sym,
 }
 
@@ -31,13 +32,13 @@ impl W4Quant {
     }
 }
 
-/// How group scales are stored.
+/// Type of the group scales.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum W4ScaleType {
     F16,
-    /// Exponents.
+    /// Powers of two, stored as exponents.
     E8m0,
-    /// F8_E4M3 times this scale of the tensor.
+    /// F8_E4M3 times this tensor scale.
     E4m3(f32),
 }
 
@@ -51,10 +52,10 @@ impl W4ScaleType {
     }
 }
 
-/// How a kernel sees its inputs.
+/// Rounding of a kernel's inputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum W4Rounding {
-    /// As they are.
+    /// Not rounded.
     F32,
     Bf16,
     /// 16-bit integers with a scale per 32 inputs.
@@ -82,11 +83,13 @@ impl W4Rounding {
         }
     }
 
-    /// Inputs as a kernel sees them.
+    /// Rounds inputs as a kernel does.
     fn round(self, x: &[f32]) -> Vec<f32> {
         let most = match self {
             W4Rounding::F32 => return x.to_vec(),
             W4Rounding::Bf16 => return x.iter().map(|x| nearest(CacheType::Bf16, *x)).collect(),
+            // 127 · 257. Kernels split such an integer into 256 · upper + lower; this keeps the
+            // upper byte in range.
             W4Rounding::Int16 => 32_639.0,
             W4Rounding::Int8 => 127.0,
         };
@@ -102,24 +105,24 @@ impl W4Rounding {
 /// An operation with its parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum W4Op {
-    /// A product, strips decoded into the cache.
+    /// A product that decodes strips of the weight into the cache.
     Gemm(W4Rounding),
-    /// A product, codes decoded in registers.
+    /// A product that decodes codes in registers.
     Fused(W4Rounding),
-    /// A product in units of tiles and this many slices of K, which are reduced.
+    /// A product divided into tiles and this number of slices of K, which are then reduced.
     Striped(W4Rounding, usize),
-    /// Weights as f32.
+    /// Dequantizes weights to f32.
     DequantF32,
-    /// Weights as f16.
+    /// Dequantizes weights to f16.
     DequantF16,
-    /// Sums over this many slices.
+    /// Sums this number of slices.
     Reduce(usize),
-    /// As many partial sums set to zero.
+    /// Zeroes this number of slices of partial sums.
     Zero(usize),
 }
 
 impl W4Op {
-    /// The entry of the table that computes it.
+    /// The entry of the kernel table that computes it.
     pub(crate) fn entry(self) -> W4Entry {
         match self {
             W4Op::Gemm(_) => W4Entry::Gemm,
@@ -131,7 +134,7 @@ impl W4Op {
         }
     }
 
-    /// How a product sees its inputs.
+    /// Input rounding of a product.
     pub(crate) fn rounding(self) -> Option<W4Rounding> {
         match self {
             W4Op::Gemm(rounding) | W4Op::Fused(rounding) | W4Op::Striped(rounding, _) => Some(rounding),
@@ -140,23 +143,24 @@ impl W4Op {
     }
 }
 
-/// A weight `[K, N]`, the rows that it is multiplied with, and what is computed.
+/// An operation with a weight `[K, N]` and the number of input rows.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct W4Case {
     pub op: W4Op,
-    /// What codes mean.
+    /// Meaning of the codes.
     pub quant: W4Quant,
-    /// How scales are stored.
+    /// Type of the scales.
     pub scales: W4ScaleType,
-    /// Rows of inputs; of partial sums.
+    /// Number of rows of inputs or of partial sums.
     pub rows: usize,
-    /// Sizes of the weight; N alone for partial sums.
+    /// Sizes of the weight. Partial sums use only N.
     pub shape: W4Shape,
-    /// Whether scales are the extremes of their type, each with all sixteen codes; inputs are positive then.
+    /// Whether scales are the extremes of their type, each combined with all sixteen codes. Inputs
+    /// are positive in that case.
     pub extreme: bool,
 }
 
-/// Group scales, all copies.
+/// Group scales of all copies.
 enum ScaleCopies {
     F16(Vec<u16>),
     E8m0(Vec<u8>),
@@ -173,21 +177,22 @@ pub struct W4Operands {
     pub x: Vec<f32>,
 }
 
-/// 0, −0, the least and the largest subnormal, the least normal, ±1, the largest, ±infinity and NaN.
+/// 0, −0, the smallest and the largest subnormal, the smallest normal, ±1, the largest value,
+/// ±infinity and NaN.
 const F16_EXTREMES: [u16; 11] =
     [0x0000, 0x8000, 0x0001, 0x03ff, 0x0400, 0x3c00, 0xbc00, 0x7bff, 0x7c00, 0xfc00, 0x7e00];
 
 /// 2^-127 (subnormal in f32) to 2^127, and NaN.
 const E8M0_EXTREMES: [u8; 7] = [0, 1, 2, 127, 253, 254, 255];
 
-/// As of f16; E4M3 has no infinity.
+/// As for f16. E4M3 has no infinity.
 const E4M3_EXTREMES: [u8; 10] = [0x00, 0x80, 0x01, 0x07, 0x08, 0x38, 0xb8, 0x7e, 0x7f, 0xff];
 
-/// Inputs that share a scale as integers.
+/// Number of integer inputs that share a scale.
 const INTEGER_BLOCK: usize = 32;
 
 impl W4Case {
-    /// Columns that hold all extremes of this type.
+    /// Number of columns that covers all extremes of this type.
     pub(crate) fn extreme_columns(scales: W4ScaleType) -> usize {
         16 * match scales {
             W4ScaleType::F16 => F16_EXTREMES.len(),
@@ -207,7 +212,7 @@ impl W4Case {
         }
     }
 
-    /// Format, and what goes in (of decoded weights, what comes out).
+    /// Format, and type of the inputs (of the outputs for dequantization).
     pub(crate) fn formats(&self) -> (&'static str, &'static str) {
         let codes = self.quant.name();
         match self.op {
@@ -286,7 +291,7 @@ impl W4Case {
         CallCost { bytes: bytes as f64, flops: flops as f64, arithmetic, from_memory }
     }
 
-    /// Whether the kernel selects its ISA itself, by a limit that holds for the process.
+    /// Whether the kernel selects its ISA by a process-wide limit.
     pub(crate) fn limits_process(&self) -> bool {
         matches!(self.op, W4Op::Reduce(_) | W4Op::Zero(_))
     }
@@ -303,10 +308,14 @@ impl W4Case {
             return W4Operands { words, scales, zeros, copies: 1, x: random.numbers(partials) };
         }
         let inputs = if self.op.rounding().is_some() { self.rows * k } else { 0 };
+        // Positive inputs keep sums of extremes from cancelling, so that overflow and NaN are
+        // predictable.
         let x = random.numbers(inputs).into_iter().map(|x| if self.extreme { x.abs() + 0.5 } else { x });
         let x = x.collect();
         let groups = k / group * n;
         let words: Vec<u32> = match self.extreme {
+            // All eight codes of a word are equal: 16 neighbouring columns cover all codes with one
+            // scale.
             true => (0..k / 8 * n).map(|i| (i % n % 16) as u32 * 0x1111_1111).collect(),
             false => (0..k / 8 * n).map(|_| random.bits()).collect(),
         };
@@ -333,7 +342,7 @@ impl W4Case {
                 let codes = (0..groups).map(|i| E4M3_EXTREMES[column(i) % E4M3_EXTREMES.len()]);
                 ScaleCopies::E4m3(codes.collect(), tensor)
             }
-            // codes below 0x7f, which is NaN
+            // Codes below 0x7f, which is NaN.
             (W4ScaleType::E4m3(tensor), false) => {
                 ScaleCopies::E4m3((0..groups).map(|_| (random.bits() % 0x7f) as u8).collect(), tensor)
             }
@@ -384,10 +393,11 @@ impl W4Case {
                     size += (f64::from(x[i]) * scale * (value.abs() + zero)).abs();
                 }
                 match size.is_finite() {
-                    // a kernel multiplies a scale with the sum of its group, which may be 0 or not
+                    // A kernel multiplies the scale with the sum of its group. Infinity times 0 is
+                    // NaN, times another sum infinity.
                     false => truth.not_finite(),
                     true if sum.abs() > f64::from(f32::MAX) => truth.push(f64::INFINITY.copysign(sum), size),
-                    // results may be subnormal
+                    // Results may be subnormal.
                     true => truth.push(sum, size + 1e-38),
                 }
             }
@@ -404,7 +414,7 @@ impl W4Case {
                 W4Op::DequantF16 => f64::from(nearest(CacheType::F16, exact as f32)),
                 _ => f64::from(exact as f32),
             };
-            // the least normal f16 is 2^-14
+            // The smallest normal f16 is 2^-14. Below it the absolute error is constant.
             truth.push(
                 rounded,
                 exact.abs() + if self.op == W4Op::DequantF16 { 2f64.powi(-14) } else { 1e-38 },
@@ -415,15 +425,15 @@ impl W4Case {
 }
 
 impl W4Operands {
-    /// Copies of the weight.
+    /// Number of copies of the weight.
     pub fn copies(&self) -> usize {
         self.copies
     }
 
-    /// One copy of the weight; indices wrap around.
+    /// One copy of the weight. Indices wrap around.
     ///
     /// # Panics
-    /// When the operands are of another case.
+    /// If the operands belong to another case.
     pub fn matrix(&self, case: &W4Case, copy: usize) -> W4Matrix<'_> {
         let W4Shape { k, n, group } = case.shape;
         let (copy, words, groups) = (copy % self.copies, k / 8 * n, k / group * n);
@@ -444,7 +454,7 @@ impl W4Operands {
         W4Matrix::new(case.shape, words, scales, codes).expect("a weight of the case")
     }
 
-    /// The value of a code without its scale, and the scale, by their definitions.
+    /// The unscaled value of a code, and its scale, by definition.
     fn weight(&self, case: &W4Case, row: usize, col: usize) -> (f64, f64) {
         let W4Shape { n, group, .. } = case.shape;
         let at = row / group * n + col;

@@ -1,10 +1,11 @@
-//! The cases of 4-bit weights.
+//! Table of cases for 4-bit weights.
 
 use crate::case::KernelCase;
 use crate::w4::{W4Case, W4Op, W4Quant, W4Rounding, W4ScaleType};
 use latent_kernels::W4Shape;
 
-/// M, K, N, group: tails in every dimension, groups that cut words, one group, one row, one column, one word.
+/// M, K, N and group size. They cover tails in every dimension, groups that split words, a single
+/// group, row, column and word.
 const SIZES: [(usize, usize, usize, usize); 12] = [
     (1, 8, 1, 8),
     (1, 512, 37, 32),
@@ -25,7 +26,7 @@ const SCALES: [W4ScaleType; 3] = [W4ScaleType::F16, W4ScaleType::E8m0, W4ScaleTy
 const EXTREMES: [W4ScaleType; 4] =
     [W4ScaleType::F16, W4ScaleType::E8m0, W4ScaleType::E4m3(1.0), W4ScaleType::E4m3(0.0)];
 
-/// Rows of products with extreme scales: few, and many.
+/// Rows of products with extreme scales: few and many.
 const EXTREME_ROWS: [usize; 2] = [3, 20];
 
 const PRODUCTS: [W4Op; 11] = [
@@ -47,7 +48,7 @@ const DECODED: [W4Op; 2] = [W4Op::DequantF32, W4Op::DequantF16];
 /// Rows, columns and slices of partial sums.
 const PARTIALS: [(usize, usize, usize); 5] = [(1, 1, 1), (3, 33, 2), (2, 100, 7), (16, 16, 3), (5, 257, 4)];
 
-/// Every case of the tests.
+/// All cases of the tests.
 pub(crate) fn cases() -> Vec<KernelCase> {
     let mut cases = Vec::new();
     for quant in W4Quant::ALL {
@@ -55,7 +56,7 @@ pub(crate) fn cases() -> Vec<KernelCase> {
             for (rows, k, n, group) in SIZES {
                 let shape = W4Shape { k, n, group };
                 for op in PRODUCTS {
-                    // of one word, one slice
+                    // A slice has at least one word of eight codes.
                     let op = match op {
                         W4Op::Striped(rounding, _) => W4Op::Striped(rounding, (k / 8).min(3)),
                         op => op,
@@ -86,7 +87,7 @@ pub(crate) fn cases() -> Vec<KernelCase> {
     cases.into_iter().map(KernelCase::W4).collect()
 }
 
-/// Sums of slices, and their zeroing.
+/// The cases that sum and zero slices.
 fn partials(rows: usize, n: usize, slices: usize) -> [W4Case; 2] {
     let shape = W4Shape { k: 0, n, group: 1 };
     [W4Op::Reduce(slices), W4Op::Zero(slices)].map(|op| {
@@ -95,7 +96,7 @@ fn partials(rows: usize, n: usize, slices: usize) -> [W4Case; 2] {
     })
 }
 
-/// Every case that is measured: a projection of an 8B model, groups of 32 and 128.
+/// All cases that are measured: a projection of an 8B model with groups of 16, 32 and 128.
 pub(crate) fn real_sizes() -> Vec<KernelCase> {
     let mut cases = Vec::new();
     for (quant, scales, group) in [

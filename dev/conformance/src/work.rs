@@ -1,8 +1,8 @@
-//! The least cost of a call: bytes and operations.
+//! Minimum cost of a call: bytes and operations.
 
 use latent_types::{ActivationType, Arithmetic, WeightLayout};
 
-/// The limit that applies to attention with inputs of this type.
+/// Arithmetic of attention with inputs of this type.
 pub(crate) fn arithmetic_of(activation: ActivationType) -> Arithmetic {
     match activation {
         ActivationType::F16 => Arithmetic::F16,
@@ -11,16 +11,17 @@ pub(crate) fn arithmetic_of(activation: ActivationType) -> Arithmetic {
     }
 }
 
-/// The least cost of one call.
+/// Minimum cost of one call.
 #[derive(Clone, Copy, Debug)]
 pub struct CallCost {
-    /// Bytes of weights or cached rows read; for row-wise operations, all bytes read and written.
+    /// Bytes of weights or cached rows that are read. For row-wise operations, all bytes read and
+    /// written.
     pub bytes: f64,
-    /// Multiplications and additions.
+    /// Number of multiplications and additions.
     pub flops: f64,
-    /// Their type.
+    /// Type of the arithmetic.
     pub arithmetic: Arithmetic,
-    /// Whether the bytes come from memory when the operands exceed the caches: row-wise operations find theirs in the CPU cache.
+    /// Whether the bytes come from memory. Row-wise operations find theirs in the CPU cache.
     pub from_memory: bool,
 }
 

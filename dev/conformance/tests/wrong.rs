@@ -1,4 +1,4 @@
-//! A kernel that is wrong is found, whatever the operation.
+//! A wrong kernel is detected in every operation.
 #![allow(missing_docs, reason = "tests")]
 
 use latent_conformance::{
@@ -7,20 +7,21 @@ use latent_conformance::{
 };
 use std::collections::{BTreeMap, HashSet};
 
-/// How results are spoilt.
+/// The fault in the results.
 #[derive(Clone, Copy)]
 enum ResultFault {
-    /// One result is off by a tenth of the largest: more than f16 arithmetic may be.
+    /// One result is off by a tenth of the largest, which exceeds even the bounds of f16
+    /// arithmetic.
     Off,
     /// One result is NaN.
     Nan,
     /// One result is missing.
     Short,
-    /// The last bit of one result of another level than the lowest differs.
+    /// The last bit of one result differs at all levels except the lowest.
     Bit,
 }
 
-/// The processor with a fault.
+/// The CPU backend with a fault in its results.
 struct FaultyCpu(CpuCaseBackend, ResultFault);
 
 struct FaultyCpuJob<'o>(Box<dyn KernelJob + Send + 'o>, ResultFault, bool);
@@ -77,10 +78,10 @@ impl CaseBackend for FaultyCpu {
     }
 }
 
-/// Cases that passed and failed, by operation.
+/// Numbers of passed and failed cases by operation.
 fn verdicts(fault: ResultFault, words: &str) -> BTreeMap<&'static str, (usize, usize)> {
     let mut found: BTreeMap<&'static str, (usize, usize)> = BTreeMap::new();
-    // one size of each product is enough
+    // One size of each product is enough.
     let few: Vec<KernelCase> = cases()
         .into_iter()
         .filter(|c| !c.name().starts_with("linear") || c.name().contains("m=3,"))
@@ -115,9 +116,9 @@ fn wrong_results_fail_in_every_operation() {
 }
 
 #[test]
-fn a_bit_that_differs_between_tiers_fails_where_bits_are_promised() {
+fn a_bit_that_differs_between_tiers_fails_if_equal_bits_are_promised() {
     let best = CpuCaseBackend::new().levels().iter().filter(|level| level.available).count();
     let (passed, failed) = verdicts(ResultFault::Bit, "tiles a8")["linear"];
-    // the portable kernels set the bits; all others differ from them
+    // The portable kernels set the expected bits; all others differ from them.
     assert!(passed > 0 && (failed > 0) == (best > 1), "{passed} passed, {failed} failed");
 }

@@ -1,4 +1,4 @@
-//! Tile instructions from their bytes: the three-byte VEX form, map 0F38, opcodes 49, 4B, 5C and 5E.
+//! Decodes tile instructions: the three-byte VEX form, map 0F38, opcodes 49, 4B, 5C and 5E.
 
 use crate::tiles::ByteSigns;
 
@@ -7,20 +7,20 @@ use crate::tiles::ByteSigns;
 pub(crate) enum Instruction {
     LoadConfig(MemoryOperand),
     StoreConfig(MemoryOperand),
-    /// No configuration, all tiles zero.
+    /// Removes the configuration and zeroes all tiles.
     Release,
-    /// A tile of zeros.
+    /// Zeroes a tile.
     Zero(usize),
-    /// A tile from rows in memory; the index register holds their stride.
+    /// Loads a tile from rows in memory. The index register holds their stride.
     Load(usize, MemoryOperand),
-    /// A tile to such rows in memory.
+    /// Stores a tile to rows in memory, likewise.
     Store(usize, MemoryOperand),
     DotBf16 {
         sum: usize,
         left: usize,
         right: usize,
     },
-    /// The same of bytes.
+    /// The product of bytes instead of bf16 pairs.
     DotBytes {
         sum: usize,
         left: usize,
@@ -32,12 +32,11 @@ pub(crate) enum Instruction {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MemoryOperand {
     pub base: AddressBase,
-    /// Register and power of two of its factor.
+    /// Register, and the scale as a power of two.
     pub index: Option<(u8, u8)>,
     pub displacement: i32,
 }
 
-/// Base of a memory operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AddressBase {
     Register(u8),
@@ -48,49 +47,53 @@ pub(crate) enum AddressBase {
 /// The first byte of every form.
 pub(crate) const VEX: u8 = 0xc4;
 
-/// Bytes of the shortest form: prefix, opcode and ModRM.
-pub(crate) const SHORTEST: usize = 5;
+/// Length of the shortest form in bytes: prefix, opcode and ModRM.
+pub(crate) const MIN_LENGTH: usize = 5;
 
-/// Bytes of the longest form: prefix, opcode, ModRM, SIB and displacement.
-pub(crate) const LONGEST: usize = 10;
+/// Length of the longest form in bytes: prefix, opcode, ModRM, SIB and displacement.
+pub(crate) const MAX_LENGTH: usize = 10;
 
-/// Mandatory prefixes, as VEX numbers them.
+/// Mandatory prefixes, by the value of VEX.pp.
 const NONE: u8 = 0;
 const P66: u8 = 1;
 const F3: u8 = 2;
 const F2: u8 = 3;
 
-/// The tile instruction at the beginning of `bytes` and its length; none for other instructions.
-pub(crate) fn decode(bytes: &[u8; LONGEST]) -> Option<(Instruction, usize)> {
+/// The tile instruction at the beginning of `bytes` and its length. `None` for other instructions.
+pub(crate) fn decode(bytes: &[u8; MAX_LENGTH]) -> Option<(Instruction, usize)> {
     let &[VEX, second, third, opcode, modrm, ..] = bytes else { return None };
-    // map 0F38, W0, 128 bits
+    // All tile instructions are in map 0F38 with W = 0 and L = 0.
     if second & 0x1f != 2 || third & 0x84 != 0 {
         return None;
     }
+    // VEX.vvvv, R, X and B are stored inverted.
     let (prefix, extra) = (third & 3, usize::from(!third >> 3 & 15));
     let extended = |bit: u8, number: u8| number | (!second >> bit & 1) << 3;
     let (mode, reg, rm) = (modrm >> 6, usize::from(modrm >> 3 & 7), usize::from(modrm & 7));
     let registers = mode == 3;
     let memory = || address(&bytes[5..], mode, modrm & 7, extended);
-    let sums = |instruction| Some((instruction, 5));
+    // Forms without a memory operand have neither SIB nor displacement.
+    let without_memory = |instruction| Some((instruction, MIN_LENGTH));
     match (opcode, prefix, registers) {
-        (0x49, NONE, true) if modrm == 0xc0 => sums(Instruction::Release),
-        (0x49, F2, true) if rm == 0 => sums(Instruction::Zero(reg)),
+        (0x49, NONE, true) if modrm == 0xc0 => without_memory(Instruction::Release),
+        (0x49, F2, true) if rm == 0 => without_memory(Instruction::Zero(reg)),
         (0x49, NONE, false) if reg == 0 => memory().map(|(at, len)| (Instruction::LoadConfig(at), len)),
         (0x49, P66, false) if reg == 0 => memory().map(|(at, len)| (Instruction::StoreConfig(at), len)),
-        // a load with a hint (66) is a load; rows need an index register
+        // The prefix 66 is TILELOADDT1, a load with a hint that the data are not reused. Loads and
+        // stores need a SIB byte (rm = 4), whose index register holds the stride.
         (0x4b, F2 | P66, false) if rm == 4 => memory().map(|(at, len)| (Instruction::Load(reg, at), len)),
         (0x4b, F3, false) if rm == 4 => memory().map(|(at, len)| (Instruction::Store(reg, at), len)),
-        (0x5c, F3, true) => sums(Instruction::DotBf16 { sum: reg, left: rm, right: extra }),
+        (0x5c, F3, true) => without_memory(Instruction::DotBf16 { sum: reg, left: rm, right: extra }),
         (0x5e, _, true) => {
+            // TDPBSSD is F2, TDPBSUD is F3, TDPBUSD is 66 and TDPBUUD has no prefix.
             let signs = ByteSigns { left: matches!(prefix, F2 | F3), right: matches!(prefix, F2 | P66) };
-            sums(Instruction::DotBytes { sum: reg, left: rm, right: extra, signs })
+            without_memory(Instruction::DotBytes { sum: reg, left: rm, right: extra, signs })
         }
         _ => None,
     }
 }
 
-/// A memory operand and the instruction's length; `bytes` is what follows ModRM.
+/// A memory operand and the length of its instruction. `bytes` follow ModRM.
 fn address(
     bytes: &[u8],
     mode: u8,
@@ -100,6 +103,9 @@ fn address(
     let (base, index, rest) = if rm == 4 {
         let sib = bytes[0];
         let (base, index) = (sib & 7, extended(6, sib >> 3 & 7));
+        // Special cases of the encoding: mode 0 with base 5 in SIB means no base, index 4 means no
+        // index, and mode 0 with rm = 5 and no SIB is relative to RIP. The first and the last have
+        // a displacement of 32 bits.
         let base = if base == 5 && mode == 0 {
             AddressBase::Nothing
         } else {
@@ -126,14 +132,14 @@ mod tests {
     use super::*;
 
     fn of(bytes: &[u8]) -> Option<(Instruction, usize)> {
-        let mut padded = [0; LONGEST];
+        let mut padded = [0; MAX_LENGTH];
         padded[..bytes.len()].copy_from_slice(bytes);
         decode(&padded)
     }
 
-    /// Bytes as GNU as and LLVM's assembler write them.
+    /// The encodings of GNU as and of LLVM's assembler.
     #[test]
-    fn forms_of_every_instruction() {
+    fn every_instruction_is_decoded() {
         let at = |base, index, displacement| MemoryOperand {
             base: AddressBase::Register(base),
             index,
@@ -170,8 +176,8 @@ mod tests {
     }
 
     #[test]
-    fn other_instructions_are_none() {
-        // vpshufb, ud2, and loading a tile without rows
+    fn other_instructions_are_not_decoded() {
+        // vpshufb, ud2, and tileloadd without a SIB byte.
         for bytes in [&[0xc4, 0xe2, 0x61, 0x00, 0xca][..], &[0x0f, 0x0b], &[0xc4, 0xe2, 0x7b, 0x4b, 0x00]] {
             assert_eq!(of(bytes), None);
         }

@@ -1,17 +1,20 @@
 //! The handler of SIGILL.
 
-use crate::decode::{AddressBase, Instruction, LONGEST, MemoryOperand, SHORTEST, VEX, decode};
+use crate::decode::{AddressBase, Instruction, MAX_LENGTH, MIN_LENGTH, MemoryOperand, VEX, decode};
 use crate::tiles::{TileRefusal, TileRegisters};
 use std::cell::UnsafeCell;
 use std::mem;
 use std::sync::OnceLock;
 
 thread_local! {
-    /// Tiles of this thread, and how many instructions have been computed. Constant and without a destructor, so that a handler may use it.
+    /// The tiles of this thread, and the number of instructions emulated for it.
+    // The signal handler uses this. A constant initializer and a type without a destructor need no
+    // lazy initialization, which could allocate or take a lock.
     static TILES: UnsafeCell<(TileRegisters, u64)> = const { UnsafeCell::new((TileRegisters::new(), 0)) };
 }
 
-/// Index in the signal context of each register, by number.
+/// Index of each general register in the signal context, in the order in which instructions encode
+/// them.
 const REGISTERS: [libc::c_int; 16] = [
     libc::REG_RAX,
     libc::REG_RCX,
@@ -32,7 +35,8 @@ const REGISTERS: [libc::c_int; 16] = [
 ];
 
 pub(crate) fn computed() -> u64 {
-    // SAFETY: copies a thread-local integer; only this thread's handler writes it, and it runs to its end before this continues.
+    // SAFETY: copies a thread-local integer; only this thread's handler writes it, and it runs to
+    // its end before this continues.
     TILES.with(|tiles| unsafe { (*tiles.get()).1 })
 }
 
@@ -43,15 +47,20 @@ pub(crate) fn install() -> bool {
         unsafe {
             let mut action: libc::sigaction = mem::zeroed();
             action.sa_sigaction = handle as *const () as usize;
+            // Without SA_NODEFER the signal is blocked while the handler runs, so the handler
+            // cannot interrupt itself on this thread. SA_SIGINFO passes the context with the
+            // registers.
             action.sa_flags = libc::SA_SIGINFO;
             libc::sigaction(libc::SIGILL, &raw const action, std::ptr::null_mut()) == 0
         }
     })
 }
 
-/// Emulates the instruction at the thread's instruction pointer and advances it; other instructions end the process.
+/// Emulates the instruction at the thread's instruction pointer and advances the pointer past it.
+/// Instructions that cannot be emulated end the process.
 extern "C" fn handle(_signal: libc::c_int, _info: *mut libc::siginfo_t, context: *mut libc::c_void) {
-    // SAFETY: the context of the kind that the system passes, and an instruction that the processor has read.
+    // SAFETY: with SA_SIGINFO the context is a `ucontext_t`, and the instruction pointer is at an
+    // instruction that the processor has fetched.
     unsafe {
         let registers = &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs;
         let at = registers[libc::REG_RIP as usize] as *const u8;
@@ -64,28 +73,31 @@ extern "C" fn handle(_signal: libc::c_int, _info: *mut libc::siginfo_t, context:
             done
         });
         if !done {
-            // the instruction runs again and ends the process
+            // Returning without advancing runs the instruction again. With the default action
+            // restored, it then ends the process as if this handler had not been installed.
             libc::signal(libc::SIGILL, libc::SIG_DFL);
         }
     }
 }
 
-/// The tile instruction at an address, and its length. The page behind it may be unmapped and is not read; the instruction may itself
-/// extend into the next page.
+/// The tile instruction at an address, and its length. Reads the next page only if the instruction
+/// extends into it, as that page may be unmapped.
 ///
 /// # Safety
 /// The processor has read an instruction there.
 unsafe fn read(at: *const u8) -> Option<(Instruction, usize)> {
-    let mut known = LONGEST.min(4096 - at as usize % 4096);
-    let mut bytes = [0; LONGEST];
+    let mut known = MAX_LENGTH.min(4096 - at as usize % 4096);
+    let mut bytes = [0; MAX_LENGTH];
     loop {
         // SAFETY: bytes of the page in which the instruction begins, or of the instruction itself.
         unsafe { std::ptr::copy_nonoverlapping(at, bytes.as_mut_ptr(), known) }
-        // missing bytes count as zero, which gives the shortest instruction with this beginning
+        // Bytes that were not read are zero, which gives the shortest instruction with these first
+        // bytes. If even that one crosses the page's end, its bytes are mapped, because the
+        // processor has fetched them.
         let found = decode(&bytes);
         let length = match found {
             Some((_, length)) => length,
-            None if bytes[0] == VEX => SHORTEST,
+            None if bytes[0] == VEX => MIN_LENGTH,
             None => return None,
         };
         if length <= known {
@@ -110,12 +122,15 @@ unsafe fn compute(instruction: Instruction, registers: &[i64; 23], next: i64) ->
         let index = at.index.filter(|_| with_index).map_or(0, |(number, power)| register(number) << power);
         base.wrapping_add(index).wrapping_add(i64::from(at.displacement)) as *mut u8
     };
+    // Row i of a tile is at base + displacement + i · stride.
     let row = |at: &MemoryOperand, i: usize| {
         let stride = at.index.map_or(0, |(number, power)| register(number) << power);
         (address(at, false) as i64).wrapping_add(stride.wrapping_mul(i as i64)) as *mut u8
     };
     TILES.with(|all| {
-        // SAFETY: thread-local, and used only by the handler, during which the signal is blocked. Memory operands are those of the instruction.
+        // SAFETY: the tiles are thread-local and borrowed only by the handler, during which the
+        // signal is blocked. Memory operands are those of the instruction, which the interrupted
+        // code vouches for.
         unsafe {
             let (tiles, count) = &mut *all.get();
             *count += 1;
@@ -145,8 +160,10 @@ unsafe fn compute(instruction: Instruction, registers: &[i64; 23], next: i64) ->
     })
 }
 
-/// bf16 products, vectorized with fused multiply-add if the CPU has it.
+/// Product of bf16 tiles, vectorized with fused multiply-add if the CPU has it.
 fn dot_bf16(tiles: &mut TileRegisters, sum: usize, left: usize, right: usize) -> Result<(), TileRefusal> {
+    // `TileRegisters::dot_bf16` is inlined into this function and compiled with its features.
+    // Without FMA, `mul_add` calls a library function for each term.
     #[target_feature(enable = "avx2,fma")]
     fn vectors(tiles: &mut TileRegisters, sum: usize, left: usize, right: usize) -> Result<(), TileRefusal> {
         tiles.dot_bf16(sum, left, right)
@@ -162,9 +179,10 @@ fn dot_bf16(tiles: &mut TileRegisters, sum: usize, left: usize, right: usize) ->
 mod tests {
     use super::*;
 
-    /// tilestored [r13 + 2*r12 + 1024], tmm1, and tdpbf16ps tmm0, tmm4, tmm6: wherever a page ends in them.
+    /// Decodes tilestored [r13 + 2*r12 + 1024], tmm1 and tdpbf16ps tmm0, tmm4, tmm6 with a page
+    /// boundary at every place in them.
     #[test]
-    fn an_instruction_may_lie_in_two_pages() {
+    fn instructions_may_cross_a_page_boundary() {
         let long = [0xc4, 0x82, 0x7a, 0x4b, 0x8c, 0x65, 0, 4, 0, 0];
         let short = [0xc4, 0xe2, 0x4a, 0x5c, 0xc4];
         let mut memory = vec![0u8; 3 * 4096];

@@ -1,12 +1,12 @@
-//! The tiles of one thread, and the semantics of the instructions.
+//! The tile registers of one thread, and the semantics of the instructions.
 
-/// Tile registers.
+/// Number of tile registers.
 const COUNT: usize = 8;
 
-/// Most rows of a tile.
+/// Maximum number of rows of a tile.
 const ROWS: usize = 16;
 
-/// Most bytes of a row.
+/// Maximum number of bytes per row.
 const ROW_BYTES: usize = 64;
 
 /// Which factors of a product of bytes are signed.
@@ -16,7 +16,7 @@ pub(crate) struct ByteSigns {
     pub right: bool,
 }
 
-/// A refusal: the processor would raise an exception.
+/// The processor would raise an exception for the instruction.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct TileRefusal;
 
@@ -24,25 +24,28 @@ pub(crate) struct TileRefusal;
 #[derive(Clone)]
 pub(crate) struct TileRegisters {
     configured: bool,
-    /// Rows of each, and bytes of a row.
+    /// Rows and bytes per row of each tile.
     shapes: [(usize, usize); COUNT],
     rows: [[[u8; ROW_BYTES]; ROWS]; COUNT],
 }
 
 impl TileRegisters {
-    /// No configuration.
+    /// Unconfigured, zero tiles.
     pub const fn new() -> TileRegisters {
         TileRegisters { configured: false, shapes: [(0, 0); COUNT], rows: [[[0; ROW_BYTES]; ROWS]; COUNT] }
     }
 
-    /// Takes a configuration: palette 0 is none, palette 1 has eight tiles.
+    /// Loads a configuration (LDTILECFG). Palette 0 removes the configuration, palette 1 has eight
+    /// tiles.
     pub fn configure(&mut self, config: &[u8; 64]) -> Result<(), TileRefusal> {
         *self = TileRegisters::new();
         if config[0] == 0 {
             return Ok(());
         }
         let reserved = config[2..16].iter().chain(&config[32..48]).chain(&config[56..]);
-        // a start row remains after an interrupted load; nothing is interrupted here
+        // Byte 0 is the palette. From byte 16 on there are the bytes per row (16 bits each) and
+        // from byte 48 on the rows (8 bits each) of 16 tiles; palette 1 has only eight. Byte 1, the
+        // start row, is nonzero only after a load was interrupted, which does not happen here.
         if config[0] != 1 || config[1] != 0 || reserved.into_iter().any(|byte| *byte != 0) {
             return Err(TileRefusal);
         }
@@ -58,7 +61,7 @@ impl TileRegisters {
         Ok(())
     }
 
-    /// The configuration as [`configure`](Self::configure) takes it.
+    /// The configuration in the form that [`configure`](Self::configure) reads.
     pub fn config(&self) -> [u8; 64] {
         let mut config = [0; 64];
         config[0] = u8::from(self.configured);
@@ -69,7 +72,7 @@ impl TileRegisters {
         config
     }
 
-    /// No configuration again.
+    /// Removes the configuration and zeroes the tiles.
     pub fn release(&mut self) {
         *self = TileRegisters::new();
     }
@@ -79,16 +82,17 @@ impl TileRegisters {
         shape.ok_or(TileRefusal)
     }
 
-    /// Sets a tile to zeros.
+    /// Zeroes a tile.
     pub fn zero(&mut self, tile: usize) -> Result<(), TileRefusal> {
         self.shape(tile)?;
         self.rows[tile] = [[0; ROW_BYTES]; ROWS];
         Ok(())
     }
 
-    /// Loads a tile: `row` fills the given bytes from the row of this index.
+    /// Loads a tile. `row` receives a row's index and fills its bytes.
     pub fn load(&mut self, tile: usize, row: impl Fn(usize, &mut [u8])) -> Result<(), TileRefusal> {
         let (rows, bytes) = self.words(tile)?;
+        // A load zeroes all of the register that its shape does not cover.
         self.rows[tile] = [[0; ROW_BYTES]; ROWS];
         for i in 0..rows {
             row(i, &mut self.rows[tile][i][..bytes]);
@@ -96,22 +100,23 @@ impl TileRegisters {
         Ok(())
     }
 
-    /// Stores a tile: `row` receives each row's index and bytes.
+    /// Stores a tile. `row` receives each row's index and bytes.
     pub fn store(&self, tile: usize, row: impl Fn(usize, &[u8])) -> Result<(), TileRefusal> {
         let (rows, bytes) = self.words(tile)?;
         (0..rows).for_each(|i| row(i, &self.rows[tile][i][..bytes]));
         Ok(())
     }
 
-    /// The shape of a tile whose rows are whole words.
+    /// The shape of a tile. Its rows must consist of whole 32-bit words.
     fn words(&self, tile: usize) -> Result<(usize, usize), TileRefusal> {
         self.shape(tile)
             .and_then(|shape| if shape.1.is_multiple_of(4) { Ok(shape) } else { Err(TileRefusal) })
     }
 
-    /// Rows and words of a row of a sum, and words of a row of its left factor.
+    /// Rows of the sum, words per row of the sum, and words per row of the left factor.
     fn product(&self, sum: usize, left: usize, right: usize) -> Result<(usize, usize, usize), TileRefusal> {
         let ((m, n), (a, k), (b, c)) = (self.words(sum)?, self.words(left)?, self.words(right)?);
+        // The processor refuses products of a register with itself, or into one of the factors.
         let distinct = sum != left && left != right && sum != right;
         if distinct && m == a && n == c && k == 4 * b { Ok((m, n / 4, b)) } else { Err(TileRefusal) }
     }
@@ -121,10 +126,13 @@ impl TileRegisters {
         std::array::from_fn(|i| bytes[4 * column + i])
     }
 
-    /// sum += left · right. Even and odd terms have separate accumulators with one rounding per term, which are then added to each other and to the sum;
-    /// denormals count as zero, in inputs and results.
+    /// sum += left · right (TDPBF16PS).
     #[inline(always)]
     pub fn dot_bf16(&mut self, sum: usize, left: usize, right: usize) -> Result<(), TileRefusal> {
+        // Kernels are compared bit by bit, so this follows the order of operations in Intel's
+        // manual: even and odd terms have separate accumulators with one rounding per term, which
+        // are then added to each other and to the sum. Denormal inputs and results are flushed to
+        // zero, whatever MXCSR says.
         let (m, n, k) = self.product(sum, left, right)?;
         let pair = |tiles: &TileRegisters, tile, row, column| {
             let [a, b, c, d] = tiles.word(tile, row, column);
@@ -155,7 +163,8 @@ impl TileRegisters {
         Ok(())
     }
 
-    /// sum += left · right, four bytes per word, with 32-bit accumulators.
+    /// sum += left · right with four bytes per word and 32-bit accumulators (TDPBSSD and its
+    /// variants), which wrap on overflow.
     pub fn dot_bytes(
         &mut self,
         sum: usize,
@@ -191,7 +200,8 @@ fn flushed(value: f32) -> f32 {
 mod tests {
     use super::*;
 
-    /// Tiles 0 and 1: sums and left factors of `m` rows; tile 2: `k` words of right factors.
+    /// Tiles 0 and 1 are the sum and the left factor with `m` rows; tile 2 is the right factor with
+    /// `k` rows. `n` and `k` count words.
     fn configured(m: u8, n: u8, k: u8) -> TileRegisters {
         let mut config = [0; 64];
         config[0] = 1;
@@ -237,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn products_of_bytes_know_signs() {
+    fn products_of_bytes_respect_signs() {
         let mut tiles = configured(1, 1, 1);
         for (signs, truth) in [
             (ByteSigns { left: true, right: true }, 2),

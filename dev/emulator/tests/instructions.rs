@@ -1,4 +1,4 @@
-//! Tile instructions as the assembler writes them, run through the handler.
+//! Runs assembled tile instructions through the handler.
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 #![allow(unsafe_code, reason = "inline assembly")]
 #![allow(missing_docs, reason = "tests")]
@@ -6,7 +6,7 @@
 use std::arch::asm;
 
 #[test]
-fn a_product_of_tiles_runs_here() {
+fn a_product_of_tiles_is_emulated() {
     if std::arch::is_x86_feature_detected!("avx512f")
         && std::fs::read_to_string("/proc/cpuinfo").unwrap().contains("amx_tile")
     {
@@ -44,6 +44,6 @@ fn a_product_of_tiles_runs_here() {
     }
     assert_eq!(sums, [32.5; 256]);
     assert_eq!(latent_emulator::computed() - before, 7);
-    // tiles belong to a thread
+    // Tiles and the counter are per thread.
     assert_eq!(std::thread::spawn(latent_emulator::computed).join().unwrap(), 0);
 }

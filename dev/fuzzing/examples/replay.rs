@@ -1,6 +1,6 @@
 //! Runs a target on files, without cargo-fuzz: `cargo run --release -p latent-fuzz-targets --example replay TARGET FILE…`
 //!
-//! A line a file: milliseconds, and the most memory of the process so far.
+//! Prints a line per file: milliseconds, and the peak memory of the process so far.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "its answers")]
 
 use latent_fuzz_targets::TARGETS;
@@ -22,7 +22,7 @@ fn main() {
     }
 }
 
-/// What the operating system says of the process's largest size, where it says so.
+/// The peak memory of the process, if the operating system reports it.
 fn peak() -> String {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));

@@ -3,29 +3,34 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// With the sanitizer everything takes longer, and memory that was freed stays.
+/// Factor on both bounds under cargo-fuzz: AddressSanitizer slows everything down and keeps freed
+/// memory in quarantine.
 const SLOWER: u32 = if cfg!(fuzzing) { 8 } else { 1 };
 
+// SECURITY.md promises 2 s of CPU time and 256 MB for the compilation of a grammar. The masks that
+// the target computes afterwards come on top.
 const MAX_CPU: Duration = Duration::from_secs(4);
 const MAX_MEMORY: u64 = 320 << 20;
 
 static MEMORY: AtomicBool = AtomicBool::new(cfg!(fuzzing));
 
-/// Bounds memory from now on, too: for a process that runs one input at a time.
+/// Bounds memory, too, from now on. Only for a process that runs one input at a time, because the
+/// peak is one of the whole process.
 pub fn bound_memory() {
     MEMORY.store(true, Ordering::Relaxed);
 }
 
-/// Runs the work of one input.
+/// Runs the work of one input and checks its CPU time and memory.
 ///
 /// # Panics
-/// If it takes more than its bounds.
-pub(crate) fn within<T>(work: impl FnOnce() -> T) -> T {
+/// If the work exceeds a bound.
+pub(crate) fn run_bounded<T>(work: impl FnOnce() -> T) -> T {
     let memory = MEMORY.load(Ordering::Relaxed);
     let before = if memory { reset_peak() } else { None };
     let (cpu, start) = (cpu_time(), Instant::now());
     let result = work();
-    // of the process: what other tests take meanwhile is no more than the time that passes
+    // The clock counts the whole process, so tests that run in parallel add to it. Capping it at the
+    // elapsed time keeps a short input below the bound, whatever the other tests do.
     let cpu = cpu_time().map_or(start.elapsed(), |now| (now - cpu.unwrap_or_default()).min(start.elapsed()));
     assert!(cpu <= MAX_CPU * SLOWER, "{:.1} s of CPU time, more than {MAX_CPU:?}", cpu.as_secs_f64());
     if let (Some(before), Some(peak)) = (before, status("VmHWM:")) {
@@ -51,8 +56,10 @@ fn cpu_time() -> Option<Duration> {
     None
 }
 
-/// Bytes in memory, from which on the peak counts; none where the system does not say.
+/// Resets the peak of the process's resident memory and returns its current size. `None` if the
+/// system does not report it.
 fn reset_peak() -> Option<u64> {
+    // Writing 5 resets VmHWM to the current size (proc(5)).
     std::fs::write("/proc/self/clear_refs", "5").ok()?;
     status("VmRSS:")
 }

@@ -1,4 +1,4 @@
-//! Modified circuits: `--circuit` runs those that pass the audit.
+//! Modified circuits, as `--circuit` would load and run them.
 
 use crate::model::{self, SHAPES};
 use crate::source::FuzzSource;
@@ -12,7 +12,7 @@ use latent_graph::{CheckpointTensors, ModelConfig, audit};
 use serde_json::Value;
 use std::sync::Arc;
 
-/// Words that stand in circuits, and some that do not.
+/// Words that occur in circuits, and some that do not.
 const WORDS: [&str; 41] = [
     "",
     "h",
@@ -57,13 +57,14 @@ const WORDS: [&str; 41] = [
     "attn_norm",
 ];
 
-/// A built-in circuit with a few changes, over a tiny model of it: read, audited, drawn, planned, loaded and run for two steps. Only errors may
-/// come of it.
+/// Changes a built-in circuit in a few places, then reads, audits, draws, plans and loads it for a
+/// tiny model and runs two steps. Each of these may fail with an error, but not panic.
 pub fn circuit(bytes: &[u8]) {
     let mut source = FuzzSource::new(bytes);
     let shape = source.below(SHAPES.len());
     let checkpoint = model::tiny(shape);
     let Ok(config) = ModelConfig::from_checkpoint(&checkpoint) else { return };
+    // Random JSON would almost never be a circuit, so changes start from a valid one.
     let Ok(own) = Circuit::named(&config.circuit) else { return };
     let Ok(mut json) = serde_json::to_value(own) else { return };
     let (form, draws) = (source.below(FORMS.len()), source.once_in(8));
@@ -72,12 +73,13 @@ pub fn circuit(bytes: &[u8]) {
     }
     let Ok(changed) = Circuit::parse(&json.to_string()) else { return };
     let changed = Arc::new(changed);
-    look(&changed, &config, &checkpoint, draws);
+    inspect(&changed, &config, &checkpoint, draws);
     step(changed, &checkpoint, form);
 }
 
-/// Everything that reads a circuit without running it.
-fn look(circuit: &Circuit, config: &ModelConfig, checkpoint: &Arc<Checkpoint>, draws: bool) {
+/// Everything that reads a circuit without running it: the audit, the activations, the plan and the
+/// drawing.
+fn inspect(circuit: &Circuit, config: &ModelConfig, checkpoint: &Arc<Checkpoint>, draws: bool) {
     let tensors = CheckpointTensors(checkpoint);
     let _ = audit::circuit(circuit, config);
     let _ = Activations::of(circuit, config, &tensors);
@@ -108,7 +110,7 @@ fn look(circuit: &Circuit, config: &ModelConfig, checkpoint: &Arc<Checkpoint>, d
     }
 }
 
-/// A prompt of three tokens and one more.
+/// Runs a prompt of three tokens and a decode step.
 fn step(circuit: Arc<Circuit>, checkpoint: &Arc<Checkpoint>, form: usize) {
     let (mla, form) = FORMS[form];
     let options = EngineOptions { circuit: Some(circuit), mla, form, ..model::options() };
@@ -123,14 +125,15 @@ fn step(circuit: Arc<Circuit>, checkpoint: &Arc<Checkpoint>, form: usize) {
     engine.release(sequence);
 }
 
-/// Changes a value somewhere in the circuit.
+/// Changes a value at a random place of the circuit.
 fn change(source: &mut FuzzSource<'_>, whole: &mut Value) {
-    let other = walk(source, whole).clone();
-    let target = walk(source, whole);
+    // One value to copy, and one place to change.
+    let other = descend(source, whole).clone();
+    let target = descend(source, whole);
     match source.below(8) {
         0 => *target = other,
         1 => *target = Value::Null,
-        2 | 3 => swap_word(source, target),
+        2 | 3 => replace_word(source, target),
         4 => {
             if let Value::Array(list) = target {
                 let from = list.get(source.below(256) % list.len().max(1)).cloned();
@@ -138,7 +141,7 @@ fn change(source: &mut FuzzSource<'_>, whole: &mut Value) {
                 list.extend(from.clone());
                 list.insert(at, from.unwrap_or(other));
             } else {
-                swap_word(source, target);
+                replace_word(source, target);
             }
         }
         5 => match target {
@@ -147,7 +150,7 @@ fn change(source: &mut FuzzSource<'_>, whole: &mut Value) {
                 let key = map.keys().nth(source.below(map.len())).cloned().unwrap_or_default();
                 map.remove(&key);
             }
-            other => swap_word(source, other),
+            other => replace_word(source, other),
         },
         6 => match target {
             Value::Array(list) if list.len() > 1 => {
@@ -155,13 +158,13 @@ fn change(source: &mut FuzzSource<'_>, whole: &mut Value) {
                 list.swap(a, b);
             }
             Value::Object(map) => drop(map.insert((*source.pick(&WORDS)).into(), other)),
-            other => swap_word(source, other),
+            other => replace_word(source, other),
         },
         _ => *target = if source.once_in(2) { source.number().into() } else { source.text().into() },
     }
 }
 
-fn swap_word(source: &mut FuzzSource<'_>, target: &mut Value) {
+fn replace_word(source: &mut FuzzSource<'_>, target: &mut Value) {
     let word = *source.pick(&WORDS);
     *target = match target {
         Value::Array(_) => Value::from(vec![word]),
@@ -170,8 +173,8 @@ fn swap_word(source: &mut FuzzSource<'_>, target: &mut Value) {
     };
 }
 
-/// A value below: down by one choice a level, until a choice says to stay.
-fn walk<'v>(source: &mut FuzzSource<'_>, mut at: &'v mut Value) -> &'v mut Value {
+/// Descends into a value, one choice per level, until a choice says to stop.
+fn descend<'v>(source: &mut FuzzSource<'_>, mut at: &'v mut Value) -> &'v mut Value {
     loop {
         let children = match at {
             Value::Array(list) => list.len(),

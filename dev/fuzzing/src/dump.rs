@@ -14,7 +14,7 @@ use std::sync::OnceLock;
 
 const TOKENS: [u32; 3] = [256, 5, 99];
 
-/// A model's points, their values for three tokens, and its drawing.
+/// A model's activations, their values for three tokens, and its drawing.
 struct DumpModel {
     points: Activations,
     trace: ActivationTrace,
@@ -49,10 +49,12 @@ fn model() -> &'static DumpModel {
     })
 }
 
-/// A dump of activations by tensor, some of them wrong, held against a run; or a profile of any JSON in a page.
+/// Compares a dump of activations, some of them wrong, with a run; or embeds any JSON as a profile
+/// in a page.
 ///
 /// # Panics
-/// Where data break out of the page, or a comparison claims that equal bits differ.
+/// If the data break out of their element in the page, or a comparison finds a difference between
+/// equal bits.
 pub fn dump(bytes: &[u8]) {
     let mut source = FuzzSource::new(bytes);
     if source.once_in(4) { profile(&mut source) } else { activations(&mut source) }
@@ -74,6 +76,7 @@ fn activations(source: &mut FuzzSource<'_>) {
     let Ok(read) = file::read(&path, points, given) else { return };
     let (a, b) = (ComparedRun { points, trace }, ComparedRun { points, trace: &read });
     let _ = compare(a, b, Tolerance::between(None, None));
+    // Dumps may hold NaN, which compares unequal to itself in floating point.
     if let Ok(report) = compare(b, b, Tolerance::between(None, None)) {
         let differing = report.points.iter().find(|point| point.distance.max_abs > 0.0);
         assert!(differing.is_none(), "{:?} differs from itself", differing.map(|point| &point.name));
@@ -119,6 +122,7 @@ fn activation(source: &mut FuzzSource<'_>, points: &Activations, trace: &Activat
         }
     }
     let bytes = |number: &f32| number.to_le_bytes();
+    // The upper half of an f32 is its value in BF16, and arbitrary bits as F16.
     let (ty, bytes): (_, Vec<u8>) = match source.below(6) {
         0 => ("F16", numbers.iter().flat_map(|n| bytes(n).into_iter().skip(2)).collect()),
         1 => ("BF16", numbers.iter().flat_map(|n| bytes(n).into_iter().skip(2)).collect()),
@@ -130,10 +134,11 @@ fn activation(source: &mut FuzzSource<'_>, points: &Activations, trace: &Activat
     (name, ty, shape, bytes)
 }
 
-/// The file, perhaps with a wrong header.
+/// The safetensors file, in some cases with a wrong header.
 fn assemble(source: &mut FuzzSource<'_>, tensors: &[DumpTensor]) -> Vec<u8> {
     let (mut header, mut data) = (Map::new(), Vec::new());
     for (name, ty, shape, bytes) in tensors {
+        // A JSON object cannot hold a name twice; the second tensor would leave a hole in the data.
         if header.contains_key(name) {
             continue;
         }
@@ -150,7 +155,8 @@ fn assemble(source: &mut FuzzSource<'_>, tensors: &[DumpTensor]) -> Vec<u8> {
     file
 }
 
-/// A profile is data of the page: whatever it holds, it stays inside its element.
+/// A profile is embedded in a `<script>` element of the page. No content may close that element or
+/// open another.
 fn profile(source: &mut FuzzSource<'_>) {
     let profile: Value = serde_json::from_str(&source.rest()).unwrap_or_else(
         |error| json!({"limits": {"read_bandwidth": 1}, "steps": [error.to_string(), "</script><script>"]}),

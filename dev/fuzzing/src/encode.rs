@@ -1,23 +1,24 @@
-//! Any text through real vocabularies, and back.
+//! Encodes any text with real vocabularies, and decodes it.
 
 use crate::source::FuzzSource;
-use crate::tokenizer_json::{ways, within};
+use crate::tokenizer_json::{all_options, check_token_limit};
 use latent_formats::Checkpoint;
 use latent_text::{Detokenizer, EncodeOptions, GgufVocab, Tokenizer};
 use std::path::Path;
 use std::sync::OnceLock;
 
-/// Files with a byte-level vocabulary, from the folder of crates.
+/// Files with a byte-level vocabulary, relative to the `crates` folder.
 const FILES: [&str; 3] = [
     "../models/mla-demo-Q4_K_M.gguf",
     "text/tests/data/ggml-vocab-deepseek-llm.gguf",
     "text/tests/data/ggml-vocab-deepseek-coder.gguf",
 ];
 
-/// A text, through the vocabulary that the first byte chooses, comes back as it was: whole, by pieces, and streamed.
+/// Encodes a text with the vocabulary that the first byte chooses. Decoding must return the same
+/// text: as a whole, by pieces, and streamed.
 ///
 /// # Panics
-/// Where it does not.
+/// If it does not.
 pub fn encode(bytes: &[u8]) {
     let mut source = FuzzSource::new(bytes);
     let chosen = source.below(FILES.len() + 1);
@@ -31,9 +32,9 @@ pub fn encode(bytes: &[u8]) {
 }
 
 fn byte_level(tokenizer: &Tokenizer, text: &str) {
-    for how in ways() {
+    for how in all_options() {
         let ids = tokenizer.encode(text, how).unwrap_or_else(|error| panic!("{text:?}: {error}"));
-        within(tokenizer, text, how, &ids);
+        check_token_limit(tokenizer, text, how, &ids);
         let bos = usize::from(how.add_special && tokenizer.adds_bos());
         assert_eq!(ids.first().filter(|_| bos > 0).copied(), tokenizer.bos().filter(|_| bos > 0));
         let ids = &ids[bos..];
@@ -63,7 +64,8 @@ fn vocabulary(chosen: usize) -> &'static Tokenizer {
     })
 }
 
-/// A vocabulary of scores with bytes to fall back on. It writes a space as U+2581, which a text that holds one cannot get back.
+/// A SentencePiece vocabulary with scores and byte fallback. It encodes a space as U+2581 and
+/// decodes U+2581 as a space, so a text that contains U+2581 does not return unchanged.
 fn sentence_piece(text: &str) {
     const PIECES: [&str; 12] = ["▁", "a", "b", "c", "ab", "bc", "▁a", "abc", "▁ab", "▁▁", "é", "日本"];
     static BUILT: OnceLock<Tokenizer> = OnceLock::new();

@@ -6,10 +6,11 @@ use std::io::Write;
 /// Tokens of the vocabulary that logits files are opened for.
 const VOCAB: usize = 7;
 
-/// The first byte says what the rest is.
+/// Reads a file of the kind that the first byte chooses.
 ///
 /// # Panics
-/// Where a logits file has fewer positions than its chunks, a label names no ending, or names of a result become markup of its page.
+/// If a logits file has fewer positions than its chunks claim, a label is not the index of an
+/// ending, or a name in a result becomes markup of the page.
 pub fn evaluation(bytes: &[u8]) {
     let Some((kind, rest)) = bytes.split_first() else { return };
     if kind % 4 == 3 {
@@ -44,7 +45,7 @@ fn logits(path: &std::path::Path) {
     for position in 0..positions {
         match reader.read() {
             Ok(row) => assert_eq!(row.ln_p().count(), VOCAB),
-            // only NaN scales may fail: the file is complete
+            // `open` has checked the size of the file, so only NaN scales may fail.
             Err(error) => assert!(error.to_string().contains("NaN"), "position {position}: {error}"),
         }
     }

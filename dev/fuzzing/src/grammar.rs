@@ -1,16 +1,17 @@
-//! Grammars and schemas of others: compiled, and followed for some tokens.
+//! Compiles untrusted grammars and schemas, and follows them for some tokens.
 
-use crate::bounds::within;
+use crate::bounds::run_bounded;
 use latent_grammar::{GrammarError, GrammarLimits, GrammarSource, Grammars};
 use latent_text::{GgufVocab, Tokenizer};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-/// A grammar. The first byte says of which kind: `l` Lark, `r` a regular expression, `c` choices, one per line; any other is part of a GBNF
-/// grammar.
+/// A grammar. The first byte chooses its kind: `l` for Lark, `r` for a regular expression, `c` for
+/// choices, one per line. Any other byte is part of a GBNF grammar.
 ///
 /// # Panics
-/// Where a library panics, it costs more CPU time or memory than its bounds, or a mask is empty without a reason.
+/// If a library panics, the input exceeds the bounds of CPU time or memory, or a mask is empty
+/// without an error.
 pub fn grammar(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes).into_owned();
     let source = match bytes.first() {
@@ -31,10 +32,12 @@ pub fn json_schema(bytes: &[u8]) {
     follow(&GrammarSource::JsonSchema(schema), bytes);
 }
 
-/// Follows a grammar: each byte of the input chooses a token among those that are allowed. Bounds hold until nothing runs any more.
+/// Follows a grammar: each byte of the input chooses one of the allowed tokens.
 pub(crate) fn follow(source: &GrammarSource, choices: &[u8]) {
-    within(|| {
+    run_bounded(|| {
         follow_within(source, choices);
+        // A refused compilation may still be running on its thread. Its CPU time belongs to this
+        // input, so the bounds hold until it has ended.
         let start = Instant::now();
         while grammars().compiling() > 0 {
             assert!(start.elapsed() < Duration::from_secs(60), "a compilation does not end");
@@ -48,9 +51,10 @@ fn follow_within(source: &GrammarSource, choices: &[u8]) {
     let grammar = match compiled {
         Ok(grammar) => grammar,
         Err(error) => {
-            let said = error.to_string();
-            assert!(!said.contains("please report this") && !said.contains("panic"), "{said}");
-            assert!(error.is_of_request() || matches!(error, GrammarError::Busy(_)), "{said}");
+            let message = error.to_string();
+            // llguidance catches its own panics and reports them as errors with this text.
+            assert!(!message.contains("please report this") && !message.contains("panic"), "{message}");
+            assert!(error.is_of_request() || matches!(error, GrammarError::Busy(_)), "{message}");
             return;
         }
     };
@@ -60,10 +64,10 @@ fn follow_within(source: &GrammarSource, choices: &[u8]) {
         constraint.process(&tokens, &mut logits);
         let allowed: Vec<u32> = (0..TOKENS as u32).filter(|id| logits[*id as usize] == 0.0).collect();
         if let Some(problem) = constraint.problem() {
-            let said = problem.to_string();
+            let message = problem.to_string();
             assert!(
-                allowed.is_empty() && !said.contains("please report this") && !said.contains("panic"),
-                "{said}"
+                allowed.is_empty() && !message.contains("please report this") && !message.contains("panic"),
+                "{message}"
             );
             return;
         }
@@ -73,13 +77,13 @@ fn follow_within(source: &GrammarSource, choices: &[u8]) {
     }
 }
 
-/// All bytes, and the end.
+/// 256 byte tokens and the end-of-sequence token.
 const TOKENS: usize = 257;
 
 fn grammars() -> &'static Grammars {
     static GRAMMARS: OnceLock<Grammars> = OnceLock::new();
     GRAMMARS.get_or_init(|| {
-        // of a SentencePiece vocabulary, whose byte tokens name their bytes
+        // A SentencePiece vocabulary, because its byte tokens name their bytes.
         let mut texts: Vec<String> = (0..=255).map(|byte| format!("<0x{byte:02X}>")).collect();
         texts.push("</s>".to_owned());
         let mut types = vec![6; 256];

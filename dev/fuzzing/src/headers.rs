@@ -1,11 +1,11 @@
-//! Opening files: headers of every kind of file, and the config from config.json.
+//! Headers of every kind of model file, and config.json.
 
 use latent_formats::gguf::{GgufError, Header, Value};
 use latent_formats::pack::{Directory, PAGE};
 use latent_formats::safetensors::SafetensorsError;
 use latent_graph::config::{ConfigTensors, JsonKeys};
 
-/// Every tensor is there, with a shape that the last byte of its name decides.
+/// Most tensors exist, with a shape that the last byte of the name decides.
 struct FuzzTensors;
 
 impl ConfigTensors for FuzzTensors {
@@ -19,15 +19,17 @@ impl ConfigTensors for FuzzTensors {
     }
 }
 
-/// A contract from any config.json, over tensors that agree with whatever shape is asked for.
+/// Reads a model config from any config.json, over tensors of arbitrary shapes.
 ///
 /// # Panics
-/// Where strict reading accepts what others read otherwise, or a config contradicts itself.
+/// If the strict JSON parser accepts a text that serde_json reads differently, or the config
+/// contradicts itself.
 pub fn config(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
     let strict = latent_formats::json::parse(text);
     let usual = serde_json::from_str::<serde_json::Value>(text);
-    // strict parsing only refuses more; what it accepts must parse to the same elsewhere, but for the key by which serde_json keeps numbers as text
+    // The strict parser may refuse more, but what it accepts must have the same value in
+    // serde_json. The exception is serde_json's private key for numbers that it keeps as text.
     if let Ok(value) = &strict
         && !text.contains("$serde_json::private::")
     {
@@ -43,13 +45,15 @@ pub fn config(bytes: &[u8]) {
     }
 }
 
-/// A GGUF header from any bytes; what parses is read to its end, and a vocabulary is attempted on it.
+/// Parses a GGUF header from any bytes, reads all of its metadata and tries to build a tokenizer
+/// from it.
 ///
 /// # Panics
-/// Where a tensor or an array is longer than the file, or the beginning of a file is refused that is fine as a whole.
+/// If a tensor or an array is longer than the file, or the beginning of a valid file is refused.
 pub fn gguf(bytes: &[u8]) {
     let parsed = Header::parse(bytes, bytes.len() as u64);
-    // as the beginning of a longer file: never refused where the whole file is read, and never satisfied by asking for what is there
+    // Readers parse the beginning of a long file first. It must not be refused if the whole file is
+    // valid, and `NeedMore` must ask for more bytes than there are, or the reader would loop.
     match Header::parse(bytes, u64::MAX) {
         Ok(_) => {}
         Err(GgufError::NeedMore { need, .. }) => assert!(parsed.is_err() && need > bytes.len() as u64),
@@ -73,13 +77,13 @@ pub fn gguf(bytes: &[u8]) {
     }
 }
 
-/// A safetensors header from any bytes.
+/// Parses a safetensors header from any bytes.
 ///
 /// # Panics
-/// Where tensors leave holes, or reach beyond the file.
+/// If tensors leave holes or reach beyond the file.
 pub fn safetensors(bytes: &[u8]) {
     match latent_formats::safetensors::Header::parse(bytes, u64::MAX) {
-        // what no tensor holds would be a hole
+        // The format allows no holes: the tensors must fill the file.
         Ok(header) => {
             let held: u64 = header.tensors.iter().map(|tensor| tensor.bytes).sum();
             assert_eq!(header.data_start + held, u64::MAX);
@@ -94,18 +98,20 @@ pub fn safetensors(bytes: &[u8]) {
         assert!(shape.len() <= latent_formats::limits::MAX_SAFETENSORS_DIMENSIONS);
         held += range.len();
     }
-    // nothing is hidden between tensors
+    // The difference is the header and its length of eight bytes. Tensors that overlap would make
+    // the sum too large.
     assert!(bytes.len() - held >= 8 && held <= bytes.len());
 }
 
-/// The header of a packed file from any bytes, without the prelude, whose checksum would refuse them all. They are read once more with zeros
-/// behind them, as tensors begin at multiples of a page.
+/// Parses the header of a packed file from any bytes.
 ///
 /// # Panics
-/// Where a tensor reaches beyond the file, or has another size than its rows.
+/// If a tensor reaches beyond the file, or its size differs from that of its rows.
 pub fn packed(bytes: &[u8]) {
     let _ = Directory::parse(bytes);
+    // The checksum in the prelude would refuse nearly all inputs, so the body is parsed without it.
     directory(bytes);
+    // Tensors begin at multiples of a page. Without padding, no short input could hold one.
     let mut longer = bytes.to_vec();
     longer.resize(bytes.len().next_multiple_of(PAGE as usize) + 2 * PAGE as usize, 0);
     directory(&longer);

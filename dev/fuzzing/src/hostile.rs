@@ -1,11 +1,12 @@
-//! Schemas and grammars that combine what is costly to combine: compiled and followed within bounds of CPU time and memory.
+//! Generates schemas and grammars from pieces that are expensive in combination, and follows them
+//! within bounds of CPU time and memory.
 
 use crate::grammar::follow;
 use crate::source::FuzzSource;
 use latent_grammar::GrammarSource as Constraint;
 use serde_json::{Map, Value, json};
 
-/// Pieces of patterns that overlap.
+/// Pieces of patterns that match overlapping texts.
 const PIECES: [&str; 24] = [
     "a",
     "b",
@@ -59,11 +60,11 @@ const LENGTHS: [u64; 10] = [0, 1, 2, 7, 40, 64, 255, 1000, 4000, 100_000];
 
 const NAMES: [&str; 6] = ["a", "b", "ab", "aa", "x1", "a long name"];
 
-/// Reads a schema from the bytes of an input and follows it. A first byte of 1 to 3 says that the input is a Lark grammar, a GBNF grammar or a
-/// pattern instead.
+/// Generates a schema from the choices in an input and follows it. A first byte of 1, 2 or 3 makes
+/// it a Lark grammar, a GBNF grammar or a pattern instead.
 ///
 /// # Panics
-/// As for [`grammar`](crate::grammar()); and if the input costs more than its bounds.
+/// As for [`grammar`](crate::grammar()).
 pub fn hostile_grammar(bytes: &[u8]) {
     let mut source = FuzzSource::new(bytes);
     let kind = source.byte();
@@ -104,7 +105,7 @@ fn schema(source: &mut FuzzSource<'_>, levels: &mut usize) -> Value {
     Value::Object(object)
 }
 
-/// A list of schemas, some of them alike but for a number.
+/// A list of schemas. Some lists hold schemas that differ only in a number.
 fn list(source: &mut FuzzSource<'_>, levels: &mut usize) -> Value {
     let one = |source: &mut FuzzSource<'_>, levels: &mut usize| {
         *levels = levels.saturating_sub(1);
@@ -160,6 +161,7 @@ fn named(source: &mut FuzzSource<'_>, levels: &mut usize, patterns: bool) -> Val
 
 fn keyword(source: &mut FuzzSource<'_>, object: &mut Map<String, Value>, levels: &mut usize) {
     let deep = *levels > 0;
+    // The first twelve keywords contain no schemas.
     let (name, value) = match source.below(if deep { 26 } else { 12 }) {
         0 | 1 => ("pattern", json!(pattern(source))),
         2 => ("format", json!(source.pick(&FORMATS))),
@@ -186,7 +188,7 @@ fn keyword(source: &mut FuzzSource<'_>, object: &mut Map<String, Value>, levels:
     object.insert(name.to_owned(), value);
 }
 
-/// Terminals that combine patterns, and each other.
+/// A Lark grammar whose terminals combine patterns and each other.
 fn lark(source: &mut FuzzSource<'_>) -> String {
     let count = 1 + source.below(5);
     let mut text = String::from("start: T0\n");
@@ -217,7 +219,7 @@ fn slashed(source: &mut FuzzSource<'_>) -> String {
     pattern(source).replace(['^', '$'], "")
 }
 
-/// Rules that are ambiguous, nullable and recursive.
+/// A GBNF grammar with ambiguous, nullable and recursive rules.
 fn gbnf(source: &mut FuzzSource<'_>) -> String {
     let count = 1 + source.below(6);
     let mut text = String::new();

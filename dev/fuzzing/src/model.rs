@@ -1,14 +1,15 @@
-//! Tiny random models, made once and held in memory.
+//! Tiny random models, created once and kept in memory.
 
 use latent_engine::{Engine, EngineError, EngineOptions};
 use latent_formats::Checkpoint;
 use latent_testing::{ModelRecipe, RandomWeightTypes};
 use std::sync::{Arc, OnceLock};
 
-/// Shapes of one layer or two, one of each circuit and one with a latent for queries.
+/// Shapes of different circuits, with and without experts and a query latent.
 pub(crate) const SHAPES: [&str; 5] = ["tiny-v3", "tiny-minicpm3", "tiny-plm", "tiny-v2", "tiny-dense"];
 
-/// The model of this shape: weights of Q8_0, two layers (the second one with experts, where the shape has any).
+/// The model of this shape with Q8_0 weights and two layers (the second one with experts if the
+/// shape has any).
 pub(crate) fn tiny(shape: usize) -> Arc<Checkpoint> {
     static ALL: [OnceLock<Arc<Checkpoint>>; SHAPES.len()] = [const { OnceLock::new() }; SHAPES.len()];
     let shape = shape % SHAPES.len();
@@ -22,10 +23,10 @@ pub(crate) fn tiny(shape: usize) -> Arc<Checkpoint> {
     ALL[shape].get_or_init(make).clone()
 }
 
-/// The model of a recipe, as a file that was read and deleted.
+/// The model of a recipe, read from a temporary file.
 ///
 /// # Panics
-/// Where it cannot be written or opened.
+/// If it cannot be written or opened.
 pub(crate) fn checkpoint(recipe: &ModelRecipe) -> Arc<Checkpoint> {
     let written = || -> Result<Vec<u8>, Box<dyn std::error::Error>> {
         let folder = tempfile::tempdir()?;
@@ -36,7 +37,7 @@ pub(crate) fn checkpoint(recipe: &ModelRecipe) -> Arc<Checkpoint> {
     Arc::new(opened.unwrap_or_else(|error| panic!("{recipe:?}: {error}")))
 }
 
-/// One thread and little context.
+/// Options with one thread and a short context.
 pub(crate) fn options() -> EngineOptions {
     EngineOptions {
         threads: Some(1),

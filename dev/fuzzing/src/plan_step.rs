@@ -1,4 +1,4 @@
-//! Plans against exact arithmetic: random tiny models in every format.
+//! Compares plans with exact arithmetic, for random tiny models in every format.
 
 use crate::model;
 use crate::source::FuzzSource;
@@ -11,11 +11,11 @@ use latent_testing::{ModelRecipe, RandomWeightTypes};
 use latent_types::{CacheType, TensorType, Tier};
 use std::sync::Arc;
 
-/// A model of a random shape and format: a run with any formulation, cache, chunk and tier stays within the declared tolerance of a run in
-/// exact arithmetic.
+/// Runs a model of a random shape and format with any formulation, cache type, batch size and tier.
+/// The result must stay within the declared tolerance of a run in exact arithmetic.
 ///
 /// # Panics
-/// Where it does not, with the first point that parts.
+/// If it does not, with the first activation that exceeds the tolerance.
 pub fn plan_step(bytes: &[u8]) {
     let mut source = FuzzSource::new(bytes);
     let recipe = recipe(&mut source);
@@ -38,12 +38,13 @@ pub fn plan_step(bytes: &[u8]) {
     let options =
         EngineOptions { mla, form, cache, precision, tier, max_batch_tokens, threads, ..model::options() };
     let tokens: Vec<u32> =
+        // The vocabulary of the tiny shapes has 512 tokens.
         (0..1 + source.below(40)).map(|i| (i as u32 * 37 + u32::from(source.byte())) % 512).collect();
 
     let checkpoint = model::checkpoint(&recipe);
     let exact = EngineOptions { precision: Precision::Exact, ..model::options() };
     let Some(reference) = run(&checkpoint, &exact, &tokens) else { panic!("{recipe:?} does not load") };
-    // combinations that have no kernel, or no sense, are refused
+    // Combinations without a kernel, or without a meaning, are refused at loading.
     let Some(other) = run(&checkpoint, &options, &tokens) else { return };
     let tolerance = Tolerance::between(Some(&reference.numerics), Some(&other.numerics));
     let report = compare(reference.side(), other.side(), tolerance);
@@ -62,7 +63,7 @@ pub fn plan_step(bytes: &[u8]) {
 
 fn recipe(source: &mut FuzzSource<'_>) -> ModelRecipe {
     let shapes = ["tiny-dense", "tiny-v2", "tiny-v3", "tiny-glm", "tiny-minicpm3", "tiny-plm"];
-    // Q8_K is a format of activations: no file holds weights in it
+    // Q8_K is a format for activations; no file stores weights in it.
     let stored = |ty: &TensorType| ty.ggml_id().is_some() && *ty != TensorType::Q8_K;
     let kinds: Vec<RandomWeightTypes> =
         latent_quant::encodable().filter(stored).map(RandomWeightTypes::from).collect();

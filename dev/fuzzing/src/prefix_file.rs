@@ -1,4 +1,4 @@
-//! Modified files of the prefix cache on disk.
+//! Modified files of the on-disk prefix cache.
 
 use crate::model;
 use crate::source::FuzzSource;
@@ -10,26 +10,27 @@ use latent_text::Tokenizer;
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-/// An engine, and a file of two blocks that it wrote.
+/// An engine, and a file of two blocks that it has written.
 struct WrittenPrefix {
-    /// None only while it runs.
+    /// `None` while an input runs, and after an input has panicked.
     engine: Option<Engine>,
     tokenizer: Arc<Tokenizer>,
     name: String,
     file: Vec<u8>,
-    /// The answer to the text that begins with these blocks.
+    /// The answer to the prompt that begins with these blocks.
     answer: Vec<u32>,
 }
 
-/// Models: one with cached rows only, one with recurrent states too.
+/// Number of models: one has only cached rows, one has recurrent states, too.
 const MODELS: usize = 2;
 const RECURRENT: usize = 1;
 
-/// Where the number of bytes of the header stands, and where the first block's entry begins.
+/// Offsets in the file: the size of the header (u32), and the first block's entry. The layout is
+/// described in the engine's `cache/prefix/disk/segment.rs`.
 const HEADER_BYTES: usize = 28;
 const START: usize = 40;
 
-/// A text of two full blocks and some more.
+/// A prompt of two full blocks (64 tokens each) and some more tokens.
 fn text() -> Vec<u32> {
     (0..140).map(|i| (i * i + 7) % 250).collect()
 }
@@ -51,7 +52,7 @@ fn scheduler(engine: Engine, tokenizer: &Arc<Tokenizer>, folder: &Path) -> Sched
     Scheduler::new(engine, Arc::clone(tokenizer), SchedulerOptions { disk, ..SchedulerOptions::default() })
 }
 
-/// The answer to the text, and how many of its rows came from the disk.
+/// Runs the prompt. Returns the answer and the number of rows that came from disk.
 fn ask(scheduler: &mut Scheduler) -> (Vec<u32>, usize) {
     let request = Request { prompt: text(), max_tokens: Some(2), ..Request::default() };
     let (mut tokens, mut rows) = (Vec::new(), 0);
@@ -82,37 +83,41 @@ fn written(model: usize) -> &'static Mutex<WrittenPrefix> {
             let entry = std::fs::read_dir(folder.path())?.next().ok_or("no file was written")??;
             let (name, file) =
                 (entry.file_name().to_string_lossy().into_owned(), std::fs::read(entry.path())?);
-            let mut summed = file.clone();
-            sum_up(&mut summed);
-            assert!(summed == file, "checksums are made otherwise");
+            let mut corrected = file.clone();
+            fix_checksum(&mut corrected);
+            // A different checksum algorithm in the engine would make all inputs fail the checksum,
+            // and the target would test nothing.
+            assert!(corrected == file, "checksums are made otherwise");
             Ok(WrittenPrefix { engine: Some(scheduler.into_engine()), tokenizer, name, file, answer })
         };
         Mutex::new(make().unwrap_or_else(|error| panic!("{error}")))
     })
 }
 
-/// A file of the prefix cache with a few bytes changed, in half of the inputs with its header's checksum made right again: its blocks are used, or it
-/// is removed and the prompt runs.
+/// Changes a few bytes in a file of the prefix cache; half of the inputs also correct the header's
+/// checksum. The engine must either use its blocks, or remove the file and compute the prompt.
 ///
 /// # Panics
-/// Where blocks or states of the cache are lost, an answer does not come, or one changes though no checksum was made right.
+/// If blocks or states of the cache leak, the answer does not arrive, or the answer differs
+/// although the checksum was not corrected.
 pub fn prefix_file(bytes: &[u8]) {
     let mut source = FuzzSource::new(bytes);
     let mut written = written(source.below(MODELS)).lock().unwrap_or_else(PoisonError::into_inner);
     let WrittenPrefix { engine, tokenizer, name, file, answer } = &mut *written;
     let mut changed = file.clone();
-    let lies = source.once_in(2);
+    let corrects_checksum = source.once_in(2);
     for _ in 0..source.below(5) {
         change(&mut source, &mut changed);
     }
-    if lies {
-        sum_up(&mut changed);
+    if corrects_checksum {
+        fix_checksum(&mut changed);
     }
     let Ok(folder) = tempfile::tempdir() else { return };
     if std::fs::write(folder.path().join(name.as_str()), &changed).is_err() {
         return;
     }
     let taken = engine.take().unwrap_or_else(|| panic!("an input before this one has lost the engine"));
+    // Blocks and states that are free before must be free again after all prefixes are cleared.
     let free = |engine: &Engine| (engine.kv_cache().available(), engine.kv_cache().available_states());
     let before = free(&taken);
     let mut scheduler = scheduler(taken, tokenizer, folder.path());
@@ -121,7 +126,7 @@ pub fn prefix_file(bytes: &[u8]) {
     let after = free(scheduler.engine());
     *engine = Some(scheduler.into_engine());
     assert_eq!(after, before, "blocks or states of the cache are lost");
-    if !lies {
+    if !corrects_checksum {
         assert_eq!(tokens, *answer, "{from_disk} rows of a changed file are used");
     }
     let id = changed.get(8..16).and_then(|id| id.try_into().ok()).map(u64::from_le_bytes);
@@ -130,23 +135,24 @@ pub fn prefix_file(bytes: &[u8]) {
     assert!(changed != *file || from_disk > 0, "a whole file is not used");
 }
 
-/// Most changes hit the header.
+/// Changes the file at a random place, in most cases in the header.
 fn change(source: &mut FuzzSource<'_>, file: &mut Vec<u8>) {
     let length = file.len();
     let entry = 16 + 4 * 64 + 24;
     let at = match source.below(4) {
         0 => source.u64() as usize % length.max(1),
         1 => source.below(START),
-        // counts, sizes and states of an entry
+        // The counts, sizes and states at the end of an entry.
         which => START + (which - 2) * entry + 16 + 4 * 64 + source.below(56),
     };
     match source.below(6) {
         0 => file.truncate(at),
         1 => file.extend(std::iter::repeat_n(source.byte(), source.below(200))),
+        // Aligned, so that a whole field changes.
         2 => put(file, at / 4 * 4, &(source.number() as u32).to_le_bytes()),
         3 => put(file, at / 8 * 8, &source.number().to_le_bytes()),
         4 => put(file, at, &[source.byte()]),
-        // another length, and a header that agrees with it
+        // Another length, and a header that agrees with it.
         _ => {
             file.resize(source.u64() as usize % (1 << 20), 0x11);
             let length = file.len() as u64;
@@ -161,8 +167,8 @@ fn put(file: &mut [u8], at: usize, bytes: &[u8]) {
     }
 }
 
-/// The checksum at the end of the header, where the file says that it ends.
-fn sum_up(file: &mut [u8]) {
+/// Corrects the checksum at the end of the header, whose size the file states.
+fn fix_checksum(file: &mut [u8]) {
     let header = file.get(HEADER_BYTES..HEADER_BYTES + 4).and_then(|bytes| bytes.try_into().ok());
     let end = header.map_or(0, u32::from_le_bytes) as usize;
     if end < 8 || end > file.len() {
@@ -172,7 +178,8 @@ fn sum_up(file: &mut [u8]) {
     put(file, end - 8, &sum.to_le_bytes());
 }
 
-/// As `cache/prefix/disk/segment.rs` has it: four sums of 64 bits, each like FNV-1a over every fourth word.
+/// The checksum of the engine's `cache/prefix/disk/segment.rs`: four 64-bit sums, each similar to
+/// FNV-1a over every fourth word. It is private to the engine, so this is a copy.
 fn checksum(bytes: &[u8]) -> u64 {
     let mix = |sum: u64, word: u64| (sum ^ word).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(23);
     let word = |bytes: &[u8]| bytes.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte));

@@ -1,10 +1,11 @@
-//! Responses in pieces against the whole, by every format of ours and by checkpoints' templates with expressions.
+//! Parses responses in pieces and as a whole, with every built-in format and with response
+//! templates of checkpoints.
 
 use crate::source::FuzzSource;
 use latent_text::{CallEnding, ParserOptions, ResponseEvent, ResponseFormat, ResponseParser};
 use serde_json::{Value, json};
 
-/// Templates as checkpoints bring them.
+/// Response templates like those in checkpoints.
 fn templates() -> [Value; 3] {
     [
         json!({"start_anchor": "A:", "fields": {
@@ -27,7 +28,7 @@ fn templates() -> [Value; 3] {
     ]
 }
 
-/// A checkpoint's own template is a file's content: any JSON, with the output at `output`.
+/// Parses with any JSON as a checkpoint's template. The model's output is in the field `output`.
 fn own_template(bytes: &[u8]) {
     let Ok(template) = serde_json::from_slice::<Value>(bytes) else { return };
     let output = template.get("output").and_then(Value::as_str).unwrap_or("<a>b</a>{\"c\": 1}").to_owned();
@@ -36,8 +37,11 @@ fn own_template(bytes: &[u8]) {
     }
 }
 
-/// An input that begins with `{` is a checkpoint's template. One that begins with a zero byte is read by choices; in any other the first byte chooses the format, and the rest is the output.
-/// Whatever the pieces, the events must be those of the whole, calls must be in order, and a complete call's arguments must be JSON.
+/// An input that begins with `{` is a checkpoint's template. After a zero byte, choices generate
+/// the output. In any other input the first byte chooses the format, and the rest is the output.
+///
+/// However the output is split, the events must be the same. Calls must be in order, and the
+/// arguments of a complete call must be JSON.
 pub fn response(bytes: &[u8]) {
     let Some((first, rest)) = bytes.split_first() else { return };
     if *first == b'{' {
@@ -60,6 +64,7 @@ pub fn response(bytes: &[u8]) {
     }
     let mut source = FuzzSource::new(rest);
     let format = format(source.below(64));
+    // Compared with 1, not 0: after the last byte every choice is 0, which stands for the default.
     let mut options = ParserOptions {
         starts_in_reasoning: source.below(4) == 1,
         parse_reasoning: source.below(8) != 1,
@@ -131,7 +136,8 @@ fn run(
 }
 
 fn compare(format: &ResponseFormat, options: &ParserOptions, pieces: &[(String, bool)]) {
-    // text that was cut by chance is put together, and then cut between all characters
+    // Text must parse the same in the given pieces, in one piece, and split between all characters.
+    // Control tokens stay separate, because they are never part of a text.
     let mut whole: Vec<(String, bool)> = Vec::new();
     for (text, special) in pieces {
         match whole.last_mut() {
@@ -155,7 +161,7 @@ fn compare(format: &ResponseFormat, options: &ParserOptions, pieces: &[(String, 
     }
 }
 
-/// Calls in order, and complete ones with JSON.
+/// Checks that calls are in order and that complete calls have JSON arguments.
 fn check(events: &[ResponseEvent]) {
     let (mut next, mut open, mut arguments) = (0, false, String::new());
     for event in events {

@@ -1,17 +1,21 @@
-//! tokenizer.model: messages behind the pieces of the 256 bytes, or pieces by choice.
+//! tokenizer.model: arbitrary protobuf messages, or generated pieces, after the pieces of the 256
+//! bytes.
 
 use crate::source::FuzzSource;
-use crate::tokenizer_json::{ways, within};
+use crate::tokenizer_json::{all_options, check_token_limit};
 use latent_text::{TextError, Tokenizer};
 use serde_json::json;
 
-/// A tokenizer from a tokenizer.model, whose first pieces are the unknown token, BOS, EOS, the bytes and the space. An input that begins with a zero byte
-/// chooses the further pieces, added tokens and a text; any other is the further messages themselves. A text of plain pieces comes back as it was.
+/// Builds a tokenizer from a tokenizer.model whose first pieces are the unknown token, BOS, EOS,
+/// the bytes and the space. An input that begins with a zero byte chooses further pieces, added
+/// tokens and a text. Any other input is appended to the file as it is. With plain pieces only,
+/// decoding must return the text.
 ///
 /// # Panics
-/// Where it does not, or a library gives up.
+/// If it does not, or a library panics.
 pub fn sentence_piece(bytes: &[u8]) {
-    // byte-pair encoding; no map of characters, and no spaces removed
+    // Protobuf: trainer_spec (field 2) with model_type BPE, then normalizer_spec (field 3) with
+    // remove_extra_whitespaces off and no character map.
     let mut file = vec![0x12, 2, 0x18, 2, 0x1a, 2, 0x20, 0];
     for (text, kind) in [("<unk>", 2), ("<s>", 3), ("</s>", 3)] {
         file.extend(piece(text, 0.0, kind));
@@ -48,17 +52,19 @@ pub fn sentence_piece(bytes: &[u8]) {
     let built = Tokenizer::from_sentence_piece(&file, Some(&config), None);
     assert!(!matches!(built, Err(TextError::Internal { .. })), "{:?}", built.err());
     let Ok(tokenizer) = built else { return };
-    for how in ways() {
+    for how in all_options() {
         let ids = tokenizer.encode(&text, how).unwrap_or_else(|error| panic!("{text:?}: {error}"));
         if plain && !how.parse_special {
             assert_eq!(tokenizer.decode(&ids, true), text.replace('▁', " "), "{how:?}");
         }
-        within(&tokenizer, &text, how, &ids);
+        check_token_limit(&tokenizer, &text, how, &ids);
     }
 }
 
-/// A field `pieces` with text, score and kind.
+/// The protobuf field `pieces` with text, score and type.
 fn piece(text: &str, score: f32, kind: u8) -> Vec<u8> {
+    // Tags: 10 is field 1 with a length, 0x15 is field 2 with 32 bits, 0x18 is field 3 with a
+    // varint. Pieces are shorter than 128 bytes, so a length is one byte.
     let mut message = vec![10, text.len() as u8];
     message.extend(text.as_bytes());
     message.push(0x15);

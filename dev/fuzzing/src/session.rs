@@ -1,4 +1,4 @@
-//! Modified saved sequences.
+//! Modified files of saved sequences.
 
 use crate::model;
 use crate::source::FuzzSource;
@@ -7,15 +7,15 @@ use latent_engine::cache::Sequence;
 use latent_engine::{Engine, EngineOptions, LogitsRequest, SeqInput, Session};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-/// An engine, and the file of a sequence of five tokens that it saved with an attachment.
+/// An engine, and the file in which it saved a sequence of five tokens with an attachment.
 struct SavedSession {
     engine: Engine,
     file: Vec<u8>,
-    /// Where the attachment begins.
+    /// Offset of the attachment.
     rows_end: usize,
 }
 
-/// Overhead of an attachment in bytes: magic, length, checksum.
+/// Bytes of an attachment without its content: magic, length and checksum.
 const FRAME: usize = 24;
 
 const ATTACHMENT: &[u8] = br#"[{"role": "user", "content": "Hi"}]"#;
@@ -23,7 +23,7 @@ const ATTACHMENT: &[u8] = br#"[{"role": "user", "content": "Hi"}]"#;
 const CACHES: [Option<latent_types::CacheType>; 4] =
     [None, Some(latent_types::CacheType::Int8), Some(latent_types::CacheType::F32), None];
 
-/// The one whose model has recurrent state.
+/// Index of the model with recurrent state.
 const RECURRENT: usize = 3;
 
 fn saved(chosen: usize) -> &'static Mutex<SavedSession> {
@@ -56,10 +56,11 @@ fn saved(chosen: usize) -> &'static Mutex<SavedSession> {
     })
 }
 
-/// A saved sequence and its attachment with a few bytes changed and their checksums made right again: it is refused, or restored and continued.
+/// Changes a few bytes in a saved sequence and its attachment, and corrects the checksums. The file
+/// must be refused, or restored and continued.
 ///
 /// # Panics
-/// Where a refused file keeps blocks or states of the cache, or a restored one has fewer rows than tokens.
+/// If blocks or states of the cache leak, or a restored sequence has fewer rows than tokens.
 pub fn session(bytes: &[u8]) {
     let mut source = FuzzSource::new(bytes);
     let mut saved = saved(source.below(CACHES.len())).lock().unwrap_or_else(PoisonError::into_inner);
@@ -72,8 +73,9 @@ pub fn session(bytes: &[u8]) {
         change(&mut source, &mut attachment);
     }
     for part in [&mut rows, &mut attachment] {
+        // A wrong checksum refuses the file at once, so most inputs correct it.
         if !source.once_in(8) {
-            sum_up(part);
+            fix_checksum(part);
         }
     }
     let file = if source.once_in(4) { rows } else { [rows, attachment].concat() };
@@ -82,6 +84,7 @@ pub fn session(bytes: &[u8]) {
     if std::fs::write(&path, &file).is_err() {
         return;
     }
+    // A refused file must not keep any block or state that reading it has taken.
     let free = |engine: &Engine| (engine.kv_cache().available(), engine.kv_cache().available_states());
     let before = free(engine);
     if let Ok((Session { mut sequence }, _)) = engine.restore_session(&path) {
@@ -93,7 +96,8 @@ pub fn session(bytes: &[u8]) {
     assert_eq!(free(engine), before, "blocks or states of the cache are lost");
 }
 
-/// Most changes hit the head of the file, which holds its counts and sizes.
+/// Changes the file at a random place, in most cases in its first 128 bytes, which hold counts and
+/// sizes.
 fn change(source: &mut FuzzSource<'_>, file: &mut Vec<u8>) {
     let length = file.len();
     let at = if source.once_in(4) { source.u64() as usize % length.max(1) } else { source.below(128) };
@@ -103,12 +107,13 @@ fn change(source: &mut FuzzSource<'_>, file: &mut Vec<u8>) {
         2 => put(file, at, &(source.number() as u32).to_le_bytes()),
         3 => put(file, at / 8 * 8, &source.number().to_le_bytes()),
         4 => put(file, at, &[source.byte()]),
-        // the number of tokens, and as many rows as make the size agree
+        // Another number of tokens, and a size that agrees with it.
         _ => {
             let rows = source.below(200);
             let row = (length.saturating_sub(128)) / 5;
             put(file, 16, &(rows as u64).to_le_bytes());
-            // several such changes would multiply to more than memory holds
+            // Without a bound several such changes would multiply the size beyond the available
+            // memory.
             file.resize((length.saturating_sub(5 * row) + rows * row).min(1 << 22), 0x11);
         }
     }
@@ -120,8 +125,8 @@ fn put(file: &mut [u8], at: usize, bytes: &[u8]) {
     }
 }
 
-/// The checksum (FNV-1a) in the last eight bytes.
-fn sum_up(file: &mut [u8]) {
+/// Corrects the checksum (FNV-1a) in the last eight bytes.
+fn fix_checksum(file: &mut [u8]) {
     let Some(end) = file.len().checked_sub(8) else { return };
     let step = |sum: u64, byte: &u8| (sum ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
     let sum = file[..end].iter().fold(0xcbf2_9ce4_8422_2325, step);

@@ -1,4 +1,4 @@
-//! Models in several files: safetensors folders with an index, and shards of GGUF.
+//! Models in several files: safetensors folders with an index, and GGUF shards.
 
 use crate::source::FuzzSource;
 use latent_formats::gguf::{Writer, WriterValue};
@@ -10,10 +10,11 @@ use std::path::{Path, PathBuf};
 const TENSORS: [&str; 8] =
     ["a", "b", "c.weight", "model.norm.weight", "x.weight", "x.weight_scale_inv", "é", ""];
 
-/// A set of small files, some of which lie about the others. What opens holds every tensor in full, and its outline says the same.
+/// Opens a set of small files, some of which make false claims about the others. If they open,
+/// every tensor must be complete, and the outline must agree with the checkpoint.
 ///
 /// # Panics
-/// Where a tensor reaches beyond its file, or the two readers differ.
+/// If a tensor reaches beyond its file, or the two readers differ.
 pub fn shards(bytes: &[u8]) {
     let mut source = FuzzSource::new(bytes);
     let Ok(folder) = tempfile::tempdir() else { return };
@@ -22,9 +23,9 @@ pub fn shards(bytes: &[u8]) {
     } else {
         safetensors(&mut source, folder.path())
     };
-    spoil(&mut source, folder.path());
+    damage(&mut source, folder.path());
     let outline = Outline::open(&path);
-    // as one of several ranks would have it
+    // Opened like on one of several ranks, which may have only some of the files.
     if let Ok(part) = Checkpoint::open_for_rank(&path) {
         let whole = part.is_whole();
         assert_eq!(part.file_identities().len(), part.files());
@@ -53,17 +54,18 @@ pub fn shards(bytes: &[u8]) {
 }
 
 fn write(path: &Path, bytes: &[u8]) {
-    // names that no file can have are left out
+    // Names that the file system refuses are skipped.
     let _ = fs::write(path, bytes);
 }
 
-/// Cuts, overwrites or removes one of the files.
-fn spoil(source: &mut FuzzSource<'_>, folder: &Path) {
+/// Truncates, extends, overwrites or removes one of the files.
+fn damage(source: &mut FuzzSource<'_>, folder: &Path) {
     if !source.once_in(3) {
         return;
     }
     let Ok(entries) = fs::read_dir(folder) else { return };
     let mut files: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
+    // The order of a folder's entries is arbitrary, but an input must always damage the same file.
     files.sort_unstable();
     let Some(file) = files.get(source.below(8)) else { return };
     let Ok(mut bytes) = fs::read(file) else { return };
@@ -107,7 +109,7 @@ fn safetensors(source: &mut FuzzSource<'_>, folder: &Path) -> PathBuf {
         map.extend(held.into_iter().map(|tensor| (tensor, Value::from(name.clone()))));
     }
     for _ in 0..source.below(3) {
-        lie(source, &mut map);
+        falsify(source, &mut map);
     }
     let mut index = json!({"metadata": {"total_size": source.number()}, "weight_map": map});
     if source.once_in(12) {
@@ -119,8 +121,8 @@ fn safetensors(source: &mut FuzzSource<'_>, folder: &Path) -> PathBuf {
     folder.to_owned()
 }
 
-/// An entry of the index that is wrong, perhaps.
-fn lie(source: &mut FuzzSource<'_>, map: &mut Map<String, Value>) {
+/// Changes an entry of the index, in most cases to a wrong one.
+fn falsify(source: &mut FuzzSource<'_>, map: &mut Map<String, Value>) {
     let files = [
         "model-00001-of-00002.safetensors",
         "model-00003-of-00002.safetensors",
@@ -139,7 +141,7 @@ fn lie(source: &mut FuzzSource<'_>, map: &mut Map<String, Value>) {
     }
 }
 
-/// One file, and the tensors in it.
+/// A safetensors file, and the names of its tensors.
 fn shard(source: &mut FuzzSource<'_>) -> (Vec<u8>, Vec<String>) {
     let mut header = Map::new();
     let mut at = 0usize;
@@ -172,6 +174,7 @@ fn shard(source: &mut FuzzSource<'_>) -> (Vec<u8>, Vec<String>) {
 
 fn gguf(source: &mut FuzzSource<'_>, folder: &Path) -> PathBuf {
     let count = 1 + source.below(4);
+    // Any shard of a set may be the one that the user names.
     let opened = source.below(count);
     let mut paths = Vec::new();
     let total = 2 * count as i64;
@@ -201,7 +204,8 @@ fn gguf(source: &mut FuzzSource<'_>, folder: &Path) -> PathBuf {
             _ => format!("m-{:05}-of-{count:05}.gguf", number + 1),
         };
         let mut bytes = Vec::new();
-        // the sizes are not known here: zeros as far as the file reaches
+        // More zeros than any of these tensors takes: at most three rows of 32 F32 numbers each,
+        // and the padding.
         if writer.write_header(&mut bytes).is_ok() {
             bytes.resize(bytes.len() + tensors * 3 * 32 * 4 + 64, 0);
             write(&folder.join(&name), &bytes);
@@ -211,7 +215,7 @@ fn gguf(source: &mut FuzzSource<'_>, folder: &Path) -> PathBuf {
     paths.swap_remove(opened)
 }
 
-/// A whole number in one of the types that files store it in.
+/// An integer in one of the types that files use for it.
 fn number_of(source: &mut FuzzSource<'_>, number: i64) -> WriterValue {
     match source.below(6) {
         0 => WriterValue::I32(number as i32),

@@ -5,7 +5,8 @@ pub(crate) struct FuzzSource<'a> {
     bytes: &'a [u8],
 }
 
-/// Integers at which arithmetic, allocation and recursion break.
+/// Integers at which arithmetic, allocation or recursion tends to fail. The seeds in `fuzz/corpus`
+/// depend on the order of this and of all other lists of choices, so new items go to the end.
 const NUMBERS: [i64; 24] = [
     0,
     1,
@@ -33,7 +34,7 @@ const NUMBERS: [i64; 24] = [
     i64::MIN,
 ];
 
-/// Pieces of odd texts.
+/// Pieces of unusual texts.
 const TEXTS: [&str; 26] = [
     "",
     " ",
@@ -68,12 +69,12 @@ impl<'a> FuzzSource<'a> {
         FuzzSource { bytes }
     }
 
-    /// Whether all bytes are used: every further choice is the first.
+    /// Whether all bytes are used. Every further choice is the first one.
     pub(crate) fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
 
-    /// What is left, as text.
+    /// The remaining bytes as text.
     pub(crate) fn rest(&mut self) -> String {
         String::from_utf8_lossy(std::mem::take(&mut self.bytes)).into_owned()
     }
@@ -88,12 +89,13 @@ impl<'a> FuzzSource<'a> {
         (0..8).fold(0, |number, _| number << 8 | u64::from(self.byte()))
     }
 
-    /// A number below `count`, which is 256 at most to be reached in full.
+    /// A number below `count`. A `count` above 256 is not reached in full, since a choice is one
+    /// byte.
     pub(crate) fn below(&mut self, count: usize) -> usize {
         usize::from(self.byte()) % count
     }
 
-    /// True once in `times` calls on average; false when the bytes have run out.
+    /// True once in `times` calls on average, and false after the last byte.
     pub(crate) fn once_in(&mut self, times: usize) -> bool {
         !self.is_empty() && self.below(times) == times - 1
     }
@@ -102,7 +104,7 @@ impl<'a> FuzzSource<'a> {
         &list[self.below(list.len())]
     }
 
-    /// A whole number: small, odd, or any.
+    /// An integer: a small one, one of `NUMBERS`, or any.
     pub(crate) fn number(&mut self) -> i64 {
         match self.byte() {
             byte @ 0..=127 => i64::from(byte % 20),
@@ -111,7 +113,7 @@ impl<'a> FuzzSource<'a> {
         }
     }
 
-    /// A text of up to four odd pieces, or of the input's own bytes.
+    /// A text of up to three pieces of `TEXTS`, or of the input's own bytes.
     pub(crate) fn text(&mut self) -> String {
         if self.once_in(8) {
             let length = self.below(12).min(self.bytes.len());

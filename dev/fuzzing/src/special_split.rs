@@ -1,27 +1,30 @@
-//! Control and user-defined tokens in a text, against a search that tries every token at every place.
+//! Compares the search for control and user-defined tokens in a text with one that tries every token
+//! at every position.
 
 use crate::source::FuzzSource;
-use crate::tokenizer_json::ways;
+use crate::tokenizer_json::all_options;
 use latent_text::{GgufVocab, RenderedText, Tokenizer};
 use serde_json::{Map, Value, json};
 use std::ops::Range;
 
-/// A token of the vocabulary beyond the 256 bytes.
+/// A token in addition to the 256 bytes.
 struct FuzzSpecialToken {
     name: String,
     control: bool,
 }
 
-/// A vocabulary of bytes with a few tokens that overlap, and a text made of their pieces: each way to encode gives what the search gives.
+/// Encodes a text made of pieces of a few overlapping tokens, with a vocabulary of these tokens and
+/// the bytes. All options must give the same ids as the plain search.
 ///
 /// # Panics
-/// Where the two differ, or a text without special tokens does not come back.
+/// If they differ, or decoding does not return the text.
 pub fn special_split(bytes: &[u8]) {
     let mut source = FuzzSource::new(bytes);
     let from_json = source.once_in(2);
     let letters = letters();
     let mut specials: Vec<FuzzSpecialToken> = Vec::new();
     for _ in 0..source.below(12) {
+        // Few letters, so that names overlap and contain each other.
         let special = FuzzSpecialToken { name: name(&mut source, 5), control: source.once_in(2) };
         let taken =
             letters.contains(&special.name) || specials.iter().any(|other| other.name == special.name);
@@ -32,10 +35,10 @@ pub fn special_split(bytes: &[u8]) {
     let text: String = (0..source.below(40)).map(|_| piece(&mut source, &specials)).collect();
     let built = if from_json { by_json(&letters, &specials) } else { by_gguf(&letters, &specials) };
     let tokenizer = built.unwrap_or_else(|error| panic!("the vocabulary is refused: {error}"));
-    for how in ways() {
+    for how in all_options() {
         let ids = tokenizer.encode(&text, how).unwrap_or_else(|error| panic!("{text:?}: {error}"));
-        let counts = |_, special: &FuzzSpecialToken| how.parse_special || !special.control;
-        assert_eq!(ids, search(&text, &specials, counts), "{text:?}, {how:?}");
+        let is_admitted = |_, special: &FuzzSpecialToken| how.parse_special || !special.control;
+        assert_eq!(ids, longest_matches(&text, &specials, is_admitted), "{text:?}, {how:?}");
         assert_eq!(tokenizer.decode(&ids, true), text, "{how:?}");
         if !how.parse_special {
             assert!(
@@ -47,8 +50,8 @@ pub fn special_split(bytes: &[u8]) {
     rendered(&mut source, &tokenizer, &text, &specials);
 }
 
-/// The same text as the result of a template, parts of which came from outside: no token of more than a letter may be made of those, and no
-/// control token at all.
+/// Encodes the same text as the result of a template with parts that came from outside. No control
+/// token and no token of more than one letter may be found in these parts.
 fn rendered(source: &mut FuzzSource<'_>, tokenizer: &Tokenizer, text: &str, specials: &[FuzzSpecialToken]) {
     let borders: Vec<usize> = text.char_indices().map(|(at, _)| at).chain([text.len()]).collect();
     let mut content: Vec<Range<usize>> = Vec::new();
@@ -62,12 +65,12 @@ fn rendered(source: &mut FuzzSource<'_>, tokenizer: &Tokenizer, text: &str, spec
     }
     let overlaps =
         |range: &Range<usize>| content.iter().any(|other| other.start < range.end && range.start < other.end);
-    let counts = |at: usize, special: &FuzzSpecialToken| {
+    let is_admitted = |at: usize, special: &FuzzSpecialToken| {
         let range = at..at + special.name.len();
         let letter = special.name.chars().count() == 1 && !special.control;
         letter || !overlaps(&range)
     };
-    let expected = search(text, specials, counts);
+    let expected = longest_matches(text, specials, is_admitted);
     let rendered = RenderedText { text: text.to_owned(), content: content.clone() };
     let ids = tokenizer.encode_rendered(&rendered, false).unwrap_or_else(|error| panic!("{text:?}: {error}"));
     assert_eq!(ids, expected, "{text:?}, of which {content:?} came from outside");
@@ -86,11 +89,11 @@ fn piece(source: &mut FuzzSource<'_>, specials: &[FuzzSpecialToken]) -> String {
     name.chars().take(if whole { usize::MAX } else { source.below(4) }).collect()
 }
 
-/// The longest admitted token at each position; else the bytes of a character.
-fn search(
+/// Finds the longest admitted token at each position, or else takes the bytes of a character.
+fn longest_matches(
     text: &str,
     specials: &[FuzzSpecialToken],
-    counts: impl Fn(usize, &FuzzSpecialToken) -> bool,
+    is_admitted: impl Fn(usize, &FuzzSpecialToken) -> bool,
 ) -> Vec<u32> {
     let mut ids = Vec::new();
     let mut rest = text;
@@ -99,7 +102,7 @@ fn search(
         let here = specials
             .iter()
             .enumerate()
-            .filter(|(_, special)| rest.starts_with(special.name.as_str()) && counts(at, special));
+            .filter(|(_, special)| rest.starts_with(special.name.as_str()) && is_admitted(at, special));
         let taken = match here.max_by_key(|(_, special)| special.name.len()) {
             Some((at, special)) => {
                 ids.push(256 + at as u32);
@@ -115,13 +118,14 @@ fn search(
     ids
 }
 
-/// The 256 bytes as byte-level vocabularies write them; ids are the bytes.
+/// The 256 bytes in the notation of byte-level vocabularies (GPT-2's bytes_to_unicode). Ids equal
+/// bytes.
 pub(crate) fn letters() -> Vec<String> {
     let mut moved = 0;
     let letter = |byte: u32| {
-        let stands = matches!(byte, 0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff);
-        moved += u32::from(!stands);
-        char::from_u32(if stands { byte } else { 0xff + moved }).map(String::from).unwrap_or_default()
+        let is_printable = matches!(byte, 0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff);
+        moved += u32::from(!is_printable);
+        char::from_u32(if is_printable { byte } else { 0xff + moved }).map(String::from).unwrap_or_default()
     };
     (0..256).map(letter).collect()
 }

@@ -1,10 +1,11 @@
-//! Stop strings against a search of the whole text.
+//! Compares the streaming search for stop strings with a search of the whole text.
 
 use crate::source::FuzzSource;
 use latent_engine::sampling::StopStrings;
 
-/// Stop strings over few letters, so that they overlap, and a text in pieces: the result must equal a search of the whole text, and
-/// nothing is shown that is not certain.
+/// Searches a text in pieces for stop strings over a few letters, so that they overlap. The result
+/// must equal that of a search of the whole text, and no text may be returned that could still
+/// become part of a stop string.
 pub fn stop_strings(bytes: &[u8]) {
     let mut source = FuzzSource::new(bytes);
     let stops: Vec<String> = (0..source.below(5)).map(|_| word(&mut source, 6)).collect();
@@ -29,7 +30,8 @@ fn word(source: &mut FuzzSource<'_>, longest: usize) -> String {
     (0..source.below(longest)).map(|_| *source.pick(&['a', 'b', 'é', '\n', '🙂'])).collect()
 }
 
-/// Where the stop string begins whose end comes first; of those with one end, the longest.
+/// The start of the stop string that ends first. If several end at the same place, the longest one
+/// counts.
 fn first(text: &str, stops: &[String]) -> Option<usize> {
     (0..=text.len()).filter(|end| text.is_char_boundary(*end)).find_map(|end| {
         let here = stops.iter().filter(|stop| !stop.is_empty() && text[..end].ends_with(stop.as_str()));

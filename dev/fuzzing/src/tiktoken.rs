@@ -1,17 +1,18 @@
-//! tiktoken.model: lines behind those of the 256 bytes, or tokens by choice.
+//! tiktoken.model: arbitrary lines, or generated tokens, after the lines of the 256 bytes.
 
 use crate::source::FuzzSource;
-use crate::tokenizer_json::{ways, within};
+use crate::tokenizer_json::{all_options, check_token_limit};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use latent_text::{TextError, Tokenizer};
 use serde_json::json;
 
-/// A tokenizer from a tiktoken.model, whose first 256 tokens are the bytes. An input that begins with a zero byte chooses the further
-/// tokens, the names of control tokens and a text; any other is the further lines themselves. Every text comes back as it was.
+/// Builds a tokenizer from a tiktoken.model whose first 256 tokens are the bytes. An input that
+/// begins with a zero byte chooses further tokens, the names of control tokens and a text. Any
+/// other input is appended to the file as it is. Decoding must always return the text.
 ///
 /// # Panics
-/// Where it does not, or a library gives up.
+/// If it does not, or a library panics.
 pub fn tiktoken(bytes: &[u8]) {
     let mut file: Vec<u8> = (0..=255u8).flat_map(|byte| line(&[byte], byte.into()).into_bytes()).collect();
     let mut text = "Hello wörld 12345 日本語、don't aaaa".to_owned();
@@ -38,10 +39,10 @@ pub fn tiktoken(bytes: &[u8]) {
     let built = Tokenizer::from_tiktoken(&file, Some(&config), None);
     assert!(!matches!(built, Err(TextError::Internal { .. })), "{:?}", built.err());
     let Ok(tokenizer) = built else { return };
-    for how in ways() {
+    for how in all_options() {
         let ids = tokenizer.encode(&text, how).unwrap_or_else(|error| panic!("{text:?}: {error}"));
         assert_eq!(tokenizer.decode(&ids, true), text, "{how:?}");
-        within(&tokenizer, &text, how, &ids);
+        check_token_limit(&tokenizer, &text, how, &ids);
     }
 }
 

@@ -1,5 +1,5 @@
-//! Every seed of `fuzz/corpus` through the target that it belongs to: what a fuzzing run found stays found, and the generators stay within
-//! the promises on the inputs that reach furthest.
+//! Runs every seed of `fuzz/corpus` through its target. The seeds are inputs that fuzzing runs have
+//! found, and inputs of the generators that reach the most code.
 #![allow(missing_docs, reason = "tests")]
 
 use latent_fuzz_targets::TARGETS;
@@ -19,7 +19,7 @@ fn files(folder: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// Seeds of these targets; the others are left to a test of their own, so that they run side by side.
+/// Runs the seeds of these targets. Several tests share the targets, so that they run in parallel.
 fn replay(names: &[&str]) {
     for name in names {
         let (_, run) = TARGETS.iter().find(|(target, _)| target == name).unwrap();
@@ -92,7 +92,7 @@ fn every_target_has_seeds_and_every_folder_a_target() {
     let name = |path: &PathBuf| path.file_name().unwrap().to_string_lossy().into_owned();
     let folders: BTreeSet<String> = files(&corpus()).iter().map(name).collect();
     assert_eq!(folders, targets);
-    // bytes of one seed, and of all
+    // Maximum bytes of one seed and of all seeds (`fuzz/README.md`).
     let (largest, most) = (2048, 300 << 10);
     let mut together = 0;
     for folder in files(&corpus()) {

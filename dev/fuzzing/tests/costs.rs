@@ -1,9 +1,10 @@
-//! Random schemas and grammars that are costly to combine, within bounds of CPU time and memory. `SEARCH_SECONDS` runs more of them.
+//! Random schemas and grammars with expensive combinations stay within bounds of CPU time and
+//! memory. `SEARCH_SECONDS` runs more of them.
 #![allow(missing_docs, reason = "tests")]
 
 use std::time::{Duration, Instant};
 
-/// One test, since what it measures is of the process.
+/// The only test of this file, because it measures CPU time and memory of the whole process.
 #[test]
 fn random_hostile_grammars_stay_within_their_bounds() {
     latent_fuzz_targets::bound_memory();
@@ -29,7 +30,7 @@ fn random_hostile_grammars_stay_within_their_bounds() {
     println!("{} inputs", number - from);
 }
 
-/// The bytes of an input, the same in every run.
+/// The bytes of an input, which are the same in every run.
 fn bytes(number: u64) -> Vec<u8> {
     let mut state = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x5851_f42d_4c95_7f2d;
     let mut next = || {

@@ -1,4 +1,4 @@
-//! Random LoRA adapters for random models, as llama.cpp and as PEFT write them.
+//! Random LoRA adapters for random models, in llama.cpp's GGUF layout and in PEFT's folder layout.
 
 use latent_formats::gguf::{Writer, WriterValue};
 use latent_formats::{Checkpoint, peft_module, safetensors};
@@ -7,10 +7,11 @@ use latent_types::TensorType;
 use std::io;
 use std::path::Path;
 
-/// A and B for one tensor: `[rank, inputs]` and `[outputs, rank]`, of each expert in turn.
+/// The matrices of one tensor: A, `[rank, inputs]`, and B, `[outputs, rank]`, each repeated for
+/// every expert.
 pub struct RandomPair {
     pub target: String,
-    /// Experts of the tensor; 1: a plain matrix.
+    /// Number of experts; 1 for a plain matrix.
     pub experts: usize,
     pub rank: usize,
     pub outputs: usize,
@@ -19,14 +20,17 @@ pub struct RandomPair {
     pub b: Vec<f32>,
 }
 
-/// A number between -1 and 1 that f16 holds.
+/// A number from -1 to 1 that f16 represents exactly.
 fn random(seed: &mut u64) -> f32 {
+    // The multiplier and increment of Knuth's 64-bit linear congruential generator. Its high bits
+    // are the most random: the top ten give a multiple of 1/512.
     *seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
     ((*seed >> 54) as f32 - 512.0) / 512.0
 }
 
-/// Matrices for the tensors of a model that `select` names, in the order of the file; where it has kv_b in two halves, for the whole. Ranks
-/// take turns if `rank` is none.
+/// Random pairs for the tensors that `select` accepts, in the order of the file. An adapter for
+/// `attn_k_b` or `attn_v_b` is made for the whole `attn_kv_b`. If `rank` is none, tensors cycle
+/// through several ranks.
 ///
 /// # Errors
 /// A model whose config cannot be read.
@@ -42,6 +46,8 @@ pub fn random_pairs(
     for (number, info) in base.tensors().iter().enumerate() {
         let mut target = info.name.clone();
         let mut shape = info.shape.clone();
+        // llama.cpp's converter splits kv_b in model files, but adapters are trained on the
+        // original matrix.
         if target.contains("attn_k_b") {
             target = target.replace("attn_k_b", "attn_kv_b");
             shape = vec![attention.heads * (attention.nope + attention.v), attention.kv_lora_rank];
@@ -64,17 +70,17 @@ pub fn random_pairs(
     Ok(pairs)
 }
 
-/// The bytes of numbers in a type.
+/// Encodes numbers in a type.
 fn bytes_of(ty: TensorType, numbers: &[f32]) -> io::Result<Vec<u8>> {
     let mut bytes = vec![0; ty.row_bytes(numbers.len()).unwrap_or(0)];
     latent_quant::encode(ty, numbers, &mut bytes).map_err(io::Error::other)?;
     Ok(bytes)
 }
 
-/// Writes an adapter as llama.cpp does.
+/// Writes an adapter as a GGUF file, like llama.cpp's convert_lora_to_gguf.py.
 ///
 /// # Errors
-/// Errors of the file.
+/// If the file cannot be written.
 pub fn write_gguf_adapter(
     path: &Path,
     architecture: &str,
@@ -100,10 +106,10 @@ pub fn write_gguf_adapter(
     std::fs::write(path, file)
 }
 
-/// Writes an adapter as PEFT does, with this config.
+/// Writes an adapter as a PEFT folder with this adapter_config.json.
 ///
 /// # Errors
-/// Errors of the folder.
+/// If the folder cannot be written.
 pub fn write_peft_adapter(folder: &Path, config: &serde_json::Value, pairs: &[RandomPair]) -> io::Result<()> {
     std::fs::create_dir_all(folder)?;
     std::fs::write(folder.join("adapter_config.json"), config.to_string())?;

@@ -20,19 +20,19 @@ pub enum TestingError {
     #[error("weights cannot be written as {kind:?}; types are {known}, Q4_K_M, Q4_0_M")]
     UnknownKind {
         kind: String,
-        /// What can be written.
+        /// Types that can be written.
         known: String,
     },
-    /// The type has no place in safetensors.
+    /// safetensors has no dtype for the type.
     #[error("{kind} has no place in safetensors; a folder takes F32, F16, BF16 or F8_E4M3")]
     NoFolder { kind: TensorType },
-    /// A rule for single tensors that is none.
+    /// A rule for single tensors that does not parse.
     #[error("{word:?}: expected PATTERN=TYPE, such as ffn_down_exps=Q6_K, with a type that can be written")]
     TypeRule { word: String },
     /// Numbers that cannot be encoded.
     #[error("tensor {tensor}: {error}")]
     Encode { tensor: String, error: latent_quant::QuantError },
-    /// More layers than the format allows, or none.
+    /// No layers, or more than the format allows.
     #[error("{layers} layers: expected 1 to 512")]
     Layers { layers: usize },
     /// The file cannot be written.
@@ -41,7 +41,7 @@ pub enum TestingError {
     /// GGUF files have no keys for the shape.
     #[error(transparent)]
     Inexpressible(#[from] InexpressibleModel),
-    /// The circuit of the shape is wrong.
+    /// The circuit of the shape is invalid.
     #[error(transparent)]
     Graph(#[from] GraphError),
 }

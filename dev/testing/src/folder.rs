@@ -13,17 +13,18 @@ use serde_json::{Value, json};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-/// FP8 files have one scale per block of this many rows and columns.
+/// Rows and columns per scale of an FP8 file: the `weight_block_size` of DeepSeek-V3.
 const FP8_BLOCK: usize = 128;
 
-/// The file of weights.
 const WEIGHTS: &str = "model.safetensors";
 
 impl ModelRecipe {
-    /// Writes the model as a folder with config.json and model.safetensors. Types: F32, F16, BF16, F8_E4M3 (with block scales).
+    /// Writes the model as a folder with config.json and model.safetensors. Supported types: F32,
+    /// F16, BF16 and F8_E4M3 (with block scales).
     ///
     /// # Errors
-    /// A shape or type that is not known, or has no place in safetensors; what the file system says.
+    /// If the shape or type is unknown, safetensors has no dtype for it, or the folder cannot be
+    /// written.
     pub fn write_folder(&self, folder: &Path) -> Result<WrittenModel, TestingError> {
         let shape = self.shape()?;
         let asked = self.types.iter().map(|rule| rule.ty).chain([self.kind.base]);
@@ -39,7 +40,8 @@ impl ModelRecipe {
             }
         }
         for (name, ty, _) in &mut tensors {
-            // as DeepSeek publishes them: embedding and head stay bf16
+            // DeepSeek publishes its FP8 models with the embedding and the head in bf16, without
+            // scales.
             if *ty == TensorType::F8_E4M3 && (name.contains("embed") || name.contains("lm_head")) {
                 *ty = TensorType::BF16;
             }
@@ -57,6 +59,7 @@ impl ModelRecipe {
             (written.bytes, written.tensors) = (weights.bytes(), tensors.len());
             CompleteFile::publish_all(vec![weights, complete])?;
         }
+        // Returning before this point drops `made`, which removes the folders that it created.
         made.keep();
         Ok(written)
     }
@@ -83,7 +86,7 @@ impl ModelRecipe {
     }
 }
 
-/// config.json of the family.
+/// config.json as the model's family writes it.
 pub(crate) fn config_of(shape: &ModelSizes, config: &ModelConfig) -> Value {
     let a = &config.attention;
     let sigmoid = config.moe.is_some_and(|m| m.router.gating == Gating::Sigmoid);

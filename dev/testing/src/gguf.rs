@@ -12,16 +12,20 @@ use latent_types::TensorType;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-/// Bytes of a tensor that are drawn afresh; larger ones repeat them from random rows.
+/// Bytes of a tensor that are random. The rest of a larger tensor is copied from these rows,
+/// without drawing or encoding any further numbers.
 const POOL: usize = 256 << 10;
 
-/// Tensors of a recipe: name, type, shape (outermost first), in a fixed order.
+/// Tensors of a recipe: name, type and shape (outermost dimension first), sorted by name.
 pub(crate) fn tensors(
     recipe: &ModelRecipe,
     config: &ModelConfig,
     naming: TensorNaming,
 ) -> Result<Vec<(String, TensorType, Vec<usize>)>, TestingError> {
     let declared = DeclaredTensors::new(config, naming, recipe.kind.base)?;
+    // With `MtpLayer::Shared` the MTP layer has no embedding, head or head norm of its own. GGUF
+    // and Hugging Face name them differently. In the latter, `model.layers.N` with N equal to the
+    // number of layers is the MTP layer.
     let shared = |name: &str| {
         let own = ["nextn.embed_tokens", "nextn.shared_head", "shared_head."]
             .iter()
@@ -33,6 +37,7 @@ pub(crate) fn tensors(
         .iter()
         .filter(|(name, ..)| recipe.mtp != MtpLayer::Shared || !shared(name))
         .map(|(name, _, shape)| {
+            // Rules are searched backwards, so that the last matching rule wins.
             let rule = recipe.types.iter().rev().find(|rule| rule.matches(name));
             let ty = if let Some(rule) = rule.filter(|_| shape.len() > 1) {
                 fitting(rule.ty, shape[shape.len() - 1])
@@ -42,6 +47,8 @@ pub(crate) fn tensors(
                 || name.ends_with(".ssm_a")
                 || name.ends_with("mlp.gate.weight")
             {
+                // llama.cpp's converter keeps vectors, routers, convolutions and decay rates in
+                // F32.
                 TensorType::F32
             } else if name.contains("attn_k_b") || name.contains("attn_v_b") {
                 fitting(recipe.kv_b.unwrap_or(recipe.kind.base), shape[shape.len() - 1])
@@ -57,12 +64,12 @@ pub(crate) fn tensors(
     Ok(list)
 }
 
-/// Numbers inside names count as numbers: layer 2 before layer 10.
+/// Sort key in which numbers inside names compare as numbers: layer 2 comes before layer 10.
 fn natural(name: &str) -> Vec<(u64, String)> {
     name.split('.').map(|part| (part.parse().unwrap_or(u64::MAX), part.to_owned())).collect()
 }
 
-/// Writes the numbers of one tensor.
+/// Writes the weights of one tensor.
 pub(crate) fn write_tensor(
     out: &mut dyn Write,
     seed: u64,
@@ -78,6 +85,7 @@ pub(crate) fn write_tensor(
     out.write_all(&pool)?;
     let mut left = total - fresh;
     while left > 0 {
+        // Starting in the first half of the pool makes every copy at least half a pool long.
         let start = (random.next() % (fresh as u64 / 2 + 1)) as usize;
         let take = left.min(fresh - start);
         out.write_all(&pool[start * row..(start + take) * row])?;
@@ -90,14 +98,15 @@ impl ModelRecipe {
     /// Writes the model as a GGUF file, or as shards in one folder (`NAME-00001-of-0000N.gguf`).
     ///
     /// # Errors
-    /// A shape or type that is not known; what the file system says.
+    /// If the shape or type is unknown, or a file cannot be written.
     pub fn write_gguf(&self, path: &Path) -> Result<WrittenModel, TestingError> {
         let shape = self.shape()?;
         let form = if self.legacy { KvForm::Combined } else { KvForm::Separate };
         let config = self.config(shape, form);
         let tensors = tensors(self, &config, TensorNaming::Gguf)?;
         let parts: Vec<_> = tensors.chunks(self.shard_tensors(tensors.len())).collect();
-        // of equal parts there may be fewer than were asked for
+        // Rounding up the tensors per shard can leave fewer shards than requested: 5 tensors in 4
+        // shards make 3 shards of at most 2.
         let count = parts.len();
         let mut written = WrittenModel { bytes: 0, tensors: tensors.len(), first: path.to_owned() };
         let mut files = Vec::with_capacity(count);
@@ -105,6 +114,7 @@ impl ModelRecipe {
             let file = if self.shards.is_some() { shard_path(path, number, count) } else { path.to_owned() };
             let mut writer = Writer::new();
             if number == 0 {
+                // Only the first shard holds the model's metadata, as llama-gguf-split writes it.
                 keys(&mut writer, &config)?;
                 written.first.clone_from(&file);
             }
@@ -154,7 +164,7 @@ fn shard_path(path: &Path, number: usize, count: usize) -> PathBuf {
     path.with_file_name(shard_name(&stem, number, count))
 }
 
-/// Metadata as converters write it.
+/// Writes the metadata that llama.cpp's converter writes.
 fn keys(writer: &mut Writer, config: &ModelConfig) -> Result<(), TestingError> {
     for (key, value) in config.gguf_keys(None)?.written() {
         writer.key(key, value);
@@ -164,19 +174,22 @@ fn keys(writer: &mut Writer, config: &ModelConfig) -> Result<(), TestingError> {
     Ok(())
 }
 
-/// All bytes, two control tokens, fillers.
+/// A byte-level vocabulary: the 256 bytes, BOS and EOS, then unused tokens up to `size`.
 fn vocabulary(writer: &mut Writer, size: usize) {
     let mut moved = 0;
     let mut tokens: Vec<Vec<u8>> = (0..256u32)
         .map(|b| {
-            let stands = matches!(b, 0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff);
-            let code = if stands { b } else { 0x100 + moved };
-            moved += u32::from(!stands);
+            // GPT-2's bytes_to_unicode: printable Latin-1 bytes stand for themselves, all others
+            // are moved to U+0100 and above in order.
+            let is_printable = matches!(b, 0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff);
+            let code = if is_printable { b } else { 0x100 + moved };
+            moved += u32::from(!is_printable);
             char::from_u32(code).map(|c| c.to_string().into_bytes()).unwrap_or_default()
         })
         .collect();
     tokens.extend([b"<bos>".to_vec(), b"<eos>".to_vec()]);
     tokens.extend((258..size).map(|i| format!("<unused{i}>").into_bytes()));
+    // llama.cpp's token types: 1 is normal, 3 is control, 5 is unused.
     let kinds = (0..tokens.len()).map(|i| [1, 3, 5][usize::from(i >= 256) + usize::from(i >= 258)]).collect();
     writer.key("tokenizer.ggml.model", WriterValue::String("gpt2".into()));
     writer.key("tokenizer.ggml.pre", WriterValue::String("deepseek-llm".into()));

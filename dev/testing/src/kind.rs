@@ -1,4 +1,4 @@
-//! Types of weights: one for all, or a mix like llama.cpp's quantizer makes.
+//! Types of weights: one type for all matrices, or a mix like those of llama.cpp's quantizer.
 
 use crate::error::TestingError;
 use latent_types::TensorType;
@@ -9,7 +9,7 @@ use std::str::FromStr;
 pub struct RandomWeightTypes {
     /// The type of most matrices.
     pub base: TensorType,
-    /// The type of down projections and of the head.
+    /// The type of down projections and of the output head.
     pub down: TensorType,
 }
 
@@ -33,8 +33,9 @@ impl FromStr for RandomWeightTypes {
     }
 }
 
-/// The type for rows of `cols` elements when `ty` is asked for: one with smaller blocks if they do not fill
-/// `ty`'s, as llama.cpp falls back.
+/// The type to use for rows of `cols` elements if `ty` was requested. Rows that are not a multiple
+/// of `ty`'s blocks get a type with smaller blocks, similar to the fallback of llama.cpp's
+/// quantizer.
 pub(crate) fn fitting(ty: TensorType, cols: usize) -> TensorType {
     if cols.is_multiple_of(ty.block_len()) {
         return ty;

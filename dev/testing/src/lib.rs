@@ -1,6 +1,7 @@
-//! Random models of every shape and type, seeded, written with Latent's own writers and encoders: for tests and measurements.
+//! Writes random models of every shape and type for tests and measurements, with Latent's own
+//! writers and encoders. The same seed gives the same model.
 //!
-//! Such a model has learned nothing, but has the sizes, formats and wiring of a real one.
+//! Such a model is untrained, but has the sizes, formats and wiring of a real one.
 //!
 //! ```
 //! let folder = tempfile::tempdir()?;
@@ -32,27 +33,29 @@ use latent_graph::config::{KvForm, LayerKind, ModelConfig};
 use latent_types::TensorType;
 use std::path::PathBuf;
 
-/// Whether tests cover every combination, as with `LATENT_TEST_EXHAUSTIVE=1`. Otherwise they skip those that add least.
+/// Whether tests cover every combination, which `LATENT_TEST_EXHAUSTIVE=1` requests. Otherwise they
+/// run a sample.
 pub fn exhaustive() -> bool {
     std::env::var_os("LATENT_TEST_EXHAUSTIVE").is_some()
 }
 
-/// The items of a sweep that a test tries: all if [`exhaustive`], otherwise one in `every`. Sweeps that give `turn` the number of an outer
-/// item try other items for each.
+/// The items of a sweep that a test runs: all if [`exhaustive`], otherwise one in `every`. A nested
+/// sweep passes the number of its outer item as `turn`, so that each outer item gets a different
+/// sample.
 pub fn sample_of<I: IntoIterator>(items: I, turn: usize, every: usize) -> impl Iterator<Item = I::Item> {
     let every = if exhaustive() { 1 } else { every };
     let numbered = items.into_iter().enumerate();
     numbered.filter(move |(number, _)| (turn + number).is_multiple_of(every)).map(|(_, item)| item)
 }
 
-/// The layer for multi-token prediction that a random model has.
+/// The multi-token prediction (MTP) layer of a random model.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MtpLayer {
     #[default]
     None,
-    /// One with an embedding, a head and a head norm of its own, as DeepSeek-V3 has it.
+    /// A layer with its own embedding, head and head norm, like DeepSeek-V3's.
     Own,
-    /// One without them: the model's own stand in.
+    /// A layer that shares the model's embedding, head and head norm.
     Shared,
 }
 
@@ -62,39 +65,39 @@ pub struct ModelRecipe {
     /// Name of its shape: see [`shapes`].
     pub shape: String,
     pub kind: RandomWeightTypes,
-    /// Number of layers, if fewer than the shape has.
+    /// Number of layers, if it differs from the shape's.
     pub layers: Option<usize>,
-    /// One `attn_kv_b` and no `*_mla` keys, as old files have.
+    /// Write one `attn_kv_b` and no `*_mla` keys, like files from before llama.cpp split it.
     pub legacy: bool,
-    /// Type of `attn_k_b` and `attn_v_b`, if it differs.
+    /// Type of `attn_k_b` and `attn_v_b`, if it differs from `kind`.
     pub kv_b: Option<TensorType>,
-    /// Types of single tensors; of several rules for one, the last counts. Vectors stay F32.
+    /// Types of single tensors. If several rules match, the last one wins. Vectors stay F32.
     pub types: Vec<TypeRule>,
     /// The same seed gives the same file.
     pub seed: u64,
-    /// Shards of a GGUF model.
+    /// Number of shards of a GGUF model; one file without a number if none.
     pub shards: Option<usize>,
-    /// No weights: only a GGUF header, or config.json.
+    /// Write no weights: only a GGUF header, or config.json.
     pub header_only: bool,
-    /// Leave a hole in place of the weights of a GGUF file: zeros of full size that take no space on the disk.
+    /// Leave a hole instead of the weights of a GGUF file: the file has its full size, but the
+    /// zeros take no space on disk.
     pub sparse: bool,
-    /// The layer for multi-token prediction behind its layers.
     pub mtp: MtpLayer,
 }
 
 /// The result of writing a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WrittenModel {
-    /// Bytes of all files with tensors.
+    /// Total size of all files with tensors.
     pub bytes: u64,
     /// Number of tensors.
     pub tensors: usize,
-    /// The file (or folder) to open.
+    /// The file or folder to open.
     pub first: PathBuf,
 }
 
 impl ModelRecipe {
-    /// A model of this shape and kind with the shape's other settings and seed 0.
+    /// A recipe for this shape and kind with seed 0 and default settings.
     pub fn new(shape: &str, kind: RandomWeightTypes) -> ModelRecipe {
         ModelRecipe {
             shape: shape.to_owned(),
@@ -111,7 +114,7 @@ impl ModelRecipe {
         }
     }
 
-    /// The config of the model, with W_KV in this form.
+    /// The model's config, with W_UK and W_UV stored in this form.
     fn config(&self, shape: &shapes::ModelSizes, form: KvForm) -> ModelConfig {
         let mut config = shape.config(self.layers, form);
         if self.mtp != MtpLayer::None {

@@ -1,4 +1,4 @@
-//! Random numbers and rows of random blocks, the same on every machine.
+//! Random numbers and rows of random blocks that are the same on every machine.
 
 use latent_types::TensorType;
 
@@ -8,6 +8,7 @@ pub(crate) struct Random(u64);
 impl Random {
     /// A generator for one tensor, which does not depend on the order in which tensors are written.
     pub(crate) fn of_tensor(seed: u64, name: &str) -> Random {
+        // FNV-1a over the name.
         let mix = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
         Random(name.bytes().fold(0xcbf2_9ce4_8422_2325 ^ seed, mix))
     }
@@ -20,15 +21,18 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// A number near the normal distribution: the sum of four uniform ones, scaled to unit variance.
+    /// An approximately normal number of unit variance.
     pub(crate) fn normal(&mut self) -> f32 {
         let bits = self.next();
         let part = |i: u32| f32::from((bits >> (16 * i)) as u16) / 65536.0 - 0.5;
+        // Each uniform part has the variance 1/12, so the sum of four has 1/3. Sums and products
+        // are the same on every machine; the logarithm and sine of a Box-Muller transform may not
+        // be.
         (part(0) + part(1) + part(2) + part(3)) * 3f32.sqrt()
     }
 }
 
-/// Numbers of a tensor: how they are spread.
+/// Mean and standard deviation of a tensor's numbers.
 #[derive(Clone, Copy)]
 pub(crate) struct NumberSpread {
     pub(crate) mean: f32,
@@ -36,14 +40,16 @@ pub(crate) struct NumberSpread {
 }
 
 impl NumberSpread {
-    /// Norm weights near 1, router biases small, matrices with 1/√inputs, embeddings of unit size.
+    /// Norm weights are near 1, router biases are small, matrices have the deviation 1/√inputs and
+    /// embeddings have unit deviation.
     pub(crate) fn of(name: &str, shape: &[usize]) -> NumberSpread {
         let inputs = shape.last().copied().unwrap_or(1) as f32;
         if name.ends_with("ssm_a") || name.ends_with("A_log") {
-            // rates of decay near 1, or their logarithms
+            // Rates of decay near 1 (GGUF), or their logarithms (safetensors).
             NumberSpread { mean: if name.ends_with("ssm_a") { 1.0 } else { 0.0 }, deviation: 0.2 }
         } else if name.ends_with("ssm_dt.bias") || name.ends_with("dt_bias") {
-            // states that fade slowly, as those of trained models
+            // softplus(-3) is about 0.05: recurrent states decay slowly, like those of trained
+            // models.
             NumberSpread { mean: -3.0, deviation: 1.0 }
         } else if name.contains("norm") {
             NumberSpread { mean: 1.0, deviation: 0.1 }
@@ -57,7 +63,7 @@ impl NumberSpread {
     }
 }
 
-/// Some encoded rows of `cols` numbers.
+/// Random rows of `cols` numbers, encoded in `ty`.
 pub(crate) fn rows(
     random: &mut Random,
     ty: TensorType,

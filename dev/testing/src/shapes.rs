@@ -1,4 +1,4 @@
-//! The shapes of public models, and toy sizes of the same wiring.
+//! The shapes of public models, and small models with the same wiring.
 
 use latent_graph::config::{
     AttentionShape, DecayRate, FfnActivation, Gating, GroupMask, GroupScore, IndexerShape, KdaShape, KvForm,
@@ -11,12 +11,13 @@ pub fn shapes() -> impl Iterator<Item = &'static str> {
     SHAPES.iter().map(|shape| shape.name)
 }
 
-/// The sizes that make a shape.
+/// The sizes of a shape.
 #[derive(Clone, Copy)]
 pub(crate) struct ModelSizes {
     pub(crate) name: &'static str,
     circuit: &'static str,
-    /// What GGUF files and config.json call the architecture, where that is not the circuit's name and DeepSeek's.
+    /// Names of the architecture in GGUF files and in config.json. If none, GGUF files use the
+    /// circuit's name and config.json uses DeepSeek's.
     names: Option<(&'static str, &'static str)>,
     layers: usize,
     hidden: usize,
@@ -34,26 +35,29 @@ pub(crate) struct ModelSizes {
     tied: bool,
     gate: Option<OutputGate>,
     moe: Option<MoeSizes>,
-    /// factor, original context, mscale_all_dim
+    /// YaRN: factor, original context and mscale_all_dim.
     yarn: Option<(f64, usize, f64)>,
-    /// The indexer of sparse attention, where the model has one: heads, width of each, and tokens that a row attends to.
+    /// The indexer of sparse attention: heads, width of a head, and number of tokens that a row
+    /// attends to.
     indexer: Option<(usize, usize, usize)>,
-    /// β of the attention temperature, over YaRN's original context.
+    /// β of the attention temperature (`llama_4_scaling_beta`), for positions beyond YaRN's
+    /// original context.
     temperature: Option<f64>,
-    /// Whether the shared key is rotated.
+    /// Whether RoPE rotates the shared key.
     rotates: bool,
-    /// Rank of the gates of the layers' norms, in shapes with such gates; their output gate is made of the query's latent.
+    /// Rank of the gated norms, if the shape has any. The output gate of such a shape is computed
+    /// from the query's latent.
     norm_rank: Option<usize>,
-    /// Most layers' recurrent state.
+    /// Kimi Delta Attention, if most layers have it instead of latent attention.
     kda: Option<KdaSizes>,
 }
 
-/// Layers of Kimi Delta Attention.
+/// Sizes of Kimi Delta Attention (KDA) layers.
 #[derive(Clone, Copy)]
 struct KdaSizes {
     heads: usize,
     width: usize,
-    /// Each layer of this number, and the last one, has latent attention.
+    /// Every `group`th layer and the last layer have latent attention; all others have KDA.
     group: usize,
     low_rank: bool,
     bound: Option<f64>,
@@ -67,7 +71,7 @@ struct MoeSizes {
     ffn: usize,
     dense_lead: usize,
     sigmoid: bool,
-    /// Whether sigmoid scores are chosen by without a bias.
+    /// Whether the choice of experts by sigmoid scores adds no bias.
     unbiased: bool,
     norm: bool,
     scale: f64,
@@ -164,14 +168,14 @@ const AXK2: ModelSizes = ModelSizes {
     ..V3
 };
 
-/// Few experts of toy size.
+/// A few small experts.
 const TINY_EXPERTS: MoeSizes =
     MoeSizes { experts: 16, used: 4, shared: 1, ffn: 256, sigmoid: true, norm: true, scale: 2.5, ..EXPERTS };
 
-/// Kimi-Linear's recurrent layers: gates of low rank, a decay without a bound.
+/// KDA of Kimi-Linear: low-rank gates, and a decay without a lower bound.
 const KIMI_KDA: KdaSizes = KdaSizes { heads: 32, width: 128, group: 4, low_rank: true, bound: None };
 
-/// Ling-3.0's: gates of one matrix, a decay with a bound.
+/// KDA of Ling-3.0: full-rank gates, and a decay with a lower bound.
 const LING_KDA: KdaSizes = KdaSizes { heads: 32, width: 128, group: 6, low_rank: false, bound: Some(-5.0) };
 
 const LING: ModelSizes = ModelSizes {
@@ -518,9 +522,9 @@ const SHAPES: [ModelSizes; 29] = [
         eps: 1e-5,
         ..PLAIN
     },
-    // as Ling-3.0 has it: a gate for each head
+    // An output gate per head, like Ling-3.0.
     ModelSizes { name: "tiny-gate", q_lora: 0, gate: Some(OutputGate::PerHead), ..PLAIN },
-    // as Kimi-K3 and GLM-5.3-Flash have them: a gate for each element, no rope
+    // An output gate per element and no RoPE, like Kimi-K3 and GLM-5.3-Flash.
     ModelSizes { name: "tiny-nope", rope: 0, gate: Some(OutputGate::PerElement), ..PLAIN },
     ModelSizes { name: "tiny-plm", circuit: "plm", q_lora: 0, tied: true, ..PLAIN },
 ];
@@ -530,7 +534,7 @@ pub(crate) fn named(name: &str) -> Option<&'static ModelSizes> {
 }
 
 impl ModelSizes {
-    /// The config of this shape, as read from a file of this kind.
+    /// The config of this shape, as it is read from a file that stores W_UK and W_UV in this form.
     pub(crate) fn config(&self, layers: Option<usize>, kv_form: KvForm) -> ModelConfig {
         let layers = layers.unwrap_or(self.layers);
         let moe = self.moe;
@@ -545,6 +549,7 @@ impl ModelSizes {
             magnitude: 1.0,
         };
         let scaling = self.yarn.map_or(RopeScaling::None, yarn);
+        // DeepSeek multiplies the softmax scale by the square of YaRN's mscale.
         let growth = self.yarn.map_or(1.0, |(factor, _, mscale)| 1.0 + 0.1 * mscale * factor.ln());
         ModelConfig {
             circuit: self.circuit.into(),
@@ -569,6 +574,8 @@ impl ModelSizes {
                     .and_then(|scale| Some(Temperature { scale, length: self.yarn?.1 })),
                 output_gate: self.gate,
                 indexer: self.indexer.map(|(heads, width, topk)| {
+                    // GLM's indexer rotates interleaved pairs; DeepSeek-V3.2's and A.X-K2's rotate
+                    // half-split (NeoX) pairs.
                     let halves = self.names.is_some_and(|(gguf, _)| matches!(gguf, "deepseek32" | "axk2"));
                     let pairs = if halves { RopePairs::NeoX } else { RopePairs::Interleaved };
                     IndexerShape { heads, width, topk, pairs }
@@ -598,6 +605,8 @@ impl ModelSizes {
             attention_bias: false,
             index_topk: self.indexer.map(|(.., topk)| topk),
             full_indexers: self.indexer.map_or_else(Vec::new, |_| vec![true; layers]),
+            // llama.cpp splits kv_b only for circuits that it runs with absorbed weights; MiniCPM3
+            // and PLM files hold it whole.
             kv_form: if !matches!(self.circuit, "minicpm3" | "plm") { kv_form } else { KvForm::Combined },
             query_gate: self.norm_rank.map(|_| match kv_form {
                 KvForm::Separate => QueryGate::Separate,
@@ -608,7 +617,7 @@ impl ModelSizes {
         }
     }
 
-    /// Leading dense layers, of `layers`.
+    /// Number of leading dense layers out of `layers`.
     pub(crate) fn dense_lead(&self, layers: usize) -> usize {
         self.moe.map_or(layers, |m| m.dense_lead)
     }
@@ -617,7 +626,7 @@ impl ModelSizes {
         self.moe.map_or(0, |m| m.shared)
     }
 
-    /// `model_type` of config.json, where the shape has one of its own.
+    /// `model_type` in config.json, if the shape has its own.
     pub(crate) fn model_type(&self) -> Option<&'static str> {
         self.names.map(|(_, hf)| hf)
     }
@@ -629,7 +638,7 @@ impl ModelSizes {
 }
 
 impl KdaSizes {
-    /// As a file of the kind says it whose W_UK and W_UV are stored so.
+    /// The KDA shape as it is read from a file that stores W_UK and W_UV in this form.
     fn shape(self, layers: usize, kv_form: KvForm) -> KdaShape {
         let KdaSizes { heads, width, group, low_rank, bound } = self;
         KdaShape {
@@ -638,7 +647,8 @@ impl KdaSizes {
             taps: 4,
             rank: low_rank.then_some(width),
             lower_bound: bound,
-            // safetensors never hold the two apart
+            // GGUF files store the decay rate itself, safetensors its logarithm. Safetensors files
+            // always store the combined kv_b, so `kv_form` tells the two apart.
             rate: if kv_form == KvForm::Separate { DecayRate::Plain } else { DecayRate::Log },
             layers: (1..=layers).map(|layer| !layer.is_multiple_of(group) && layer != layers).collect(),
         }
@@ -646,7 +656,8 @@ impl KdaSizes {
 }
 
 impl MoeSizes {
-    /// Where `zero_masked`, experts of other groups count as 0.
+    /// With `zero_masked`, experts outside the chosen groups get the score 0 instead of being
+    /// excluded.
     fn shape(self, zero_masked: bool) -> MoeShape {
         MoeShape {
             experts: self.experts,
@@ -658,6 +669,8 @@ impl MoeSizes {
                 bias: self.sigmoid && !self.unbiased,
                 groups: self.groups,
                 groups_used: self.groups_used,
+                // DeepSeek-V3 scores a group by the sum of its two best experts, DeepSeek-V2 by its
+                // best one.
                 group_score: if self.sigmoid { GroupScore::TopTwoSum } else { GroupScore::Max },
                 group_mask: if zero_masked { GroupMask::Zero } else { GroupMask::Excluded },
                 normalise: self.norm,

@@ -1,10 +1,11 @@
-//! Types that some tensors of a random model have instead of those of its kind.
+//! Rules that give single tensors of a random model another type.
 
 use crate::error::TestingError;
 use latent_types::TensorType;
 use std::str::FromStr;
 
-/// A type for all tensors whose names have a pattern in them: `ffn_down_exps=Q6_K`, `blk.2.*shexp=Q5_K`. A `*` stands for any text.
+/// A type for all tensors whose names contain a pattern: `ffn_down_exps=Q6_K`, `blk.2.*shexp=Q5_K`.
+/// A `*` matches any text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TypeRule {
     pub pattern: String,
@@ -12,10 +13,12 @@ pub struct TypeRule {
 }
 
 impl TypeRule {
-    /// Whether the name has the pattern in it.
+    /// Whether the name contains the pattern.
     pub fn matches(&self, name: &str) -> bool {
         let mut rest = name;
         self.pattern.split('*').all(|part| match rest.find(part) {
+            // Taking the first occurrence of each part suffices: it leaves the most text for the
+            // parts that follow.
             Some(at) => {
                 rest = &rest[at + part.len()..];
                 true
@@ -42,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pattern_may_stand_anywhere_in_a_name() {
+    fn patterns_match_anywhere_in_a_name() {
         let rule: TypeRule = "blk.2.*shexp=q5_k".parse().unwrap();
         assert_eq!(rule.ty, TensorType::Q5_K);
         for (name, matches) in [

@@ -1,6 +1,7 @@
-//! The front matter of a model card: YAML between two lines of `---` at the head of README.md.
+//! Front matter of a model card: YAML between two lines of `---` at the beginning of README.md.
 //!
-//! Cards have keys with a text, a list of texts or a block of text. Those are read; what is nested deeper (results of evaluations) is left out.
+//! It reads the subset of YAML that cards need: keys with a text, a list of texts or a block of
+//! text. Deeper nesting (evaluation results) is skipped.
 
 /// The keys of a front matter.
 #[derive(Debug, Default)]
@@ -16,8 +17,9 @@ pub(crate) enum FrontMatterValue {
 }
 
 impl FrontMatter {
-    /// The front matter of a card; empty where it has none.
+    /// Parses the front matter of a card. Empty without one.
     pub(crate) fn of(card: &str) -> FrontMatter {
+        // Some editors begin a file with a byte order mark.
         let mut lines = card.trim_start_matches('\u{feff}').lines().map(str::trim_end);
         if lines.next() != Some("---") {
             return FrontMatter::default();
@@ -32,7 +34,7 @@ impl FrontMatter {
             rest = behind;
             let Some((key, inline)) = key_of(line) else { continue };
             if let Some(entry) = entry(inline, block) {
-                // of several the last one counts
+                // The last of several equal keys counts, as in most YAML parsers.
                 keys.retain(|(other, _)| other != key);
                 keys.push((key.to_owned(), entry));
             }
@@ -51,7 +53,7 @@ impl FrontMatter {
         }
     }
 
-    /// The texts of a key, which may have one or a list.
+    /// The texts of a key, whose value is a text or a list.
     pub(crate) fn list(&self, key: &str) -> Vec<String> {
         match self.get(key) {
             Some(FrontMatterValue::Text(text)) => vec![text.clone()],
@@ -70,15 +72,16 @@ fn belongs_to_a_key(line: &str) -> bool {
     line.is_empty() || line.starts_with([' ', '\t', '#']) || is_item(line)
 }
 
-/// `key: value` at the head of a line.
+/// Splits `key: value` at the beginning of a line.
 fn key_of(line: &str) -> Option<(&str, &str)> {
     let (key, value) = line.split_once(':')?;
+    // `https://x` is not a key: a colon needs a blank or the line's end after it.
     let apart = value.is_empty() || value.starts_with([' ', '\t']);
     let key = key.trim_matches(['"', '\'']);
     (apart && !key.is_empty() && !key.starts_with(['#', ' ', '\t'])).then_some((key, value.trim()))
 }
 
-/// The value of a key; `None` unless it is text or a list of texts.
+/// The value of a key. `None` unless it is a text or a list of texts.
 fn entry(inline: &str, block: &[&str]) -> Option<FrontMatterValue> {
     match inline.chars().next() {
         None | Some('#') => below(block),
@@ -88,7 +91,7 @@ fn entry(inline: &str, block: &[&str]) -> Option<FrontMatterValue> {
     }
 }
 
-/// A value that stands wholly below its key.
+/// A value on the lines below its key.
 fn below(block: &[&str]) -> Option<FrontMatterValue> {
     let lines: Vec<&str> = block.iter().copied().filter(|line| !is_blank(line)).collect();
     let first = lines.first()?;
@@ -102,6 +105,7 @@ fn below(block: &[&str]) -> Option<FrontMatterValue> {
         if indentation(line) <= depth && is_item(text) {
             items.push(text[1..].trim_start().to_owned());
         } else {
+            // Lines that are indented deeper than the dash continue the item.
             let item = items.last_mut()?;
             item.push(' ');
             item.push_str(text);
@@ -119,22 +123,25 @@ fn indentation(line: &str) -> usize {
     line.len() - line.trim_start().len()
 }
 
-/// A value with the lines that go on with it.
+/// A value joined with its continuation lines.
 fn joined(inline: &str, block: &[&str]) -> String {
     let lines = block.iter().filter(|line| !is_blank(line)).map(|line| line.trim_start());
     std::iter::once(inline).chain(lines).collect::<Vec<_>>().join(" ").trim().to_owned()
 }
 
-/// A text in one line; none for `null` and for what is nested.
+/// A text on one line. `None` for `null` and nested values.
 fn scalar(text: &str) -> Option<String> {
     let text = text.trim();
     match text.chars().next()? {
         '"' => quoted(text),
         '\'' => {
+            // A doubled quote stands for a quote. NUL marks it while the closing one is searched.
             let inner = text[1..].replace("''", "\u{0}");
             let (inner, behind) = inner.split_once('\'')?;
             is_blank(behind).then(|| inner.replace('\u{0}', "'"))
         }
+        // Flow collections, anchors, aliases, tags and YAML's reserved indicators are not plain
+        // texts.
         '[' | '{' | '&' | '*' | '!' | '%' | '@' | '`' => None,
         _ => {
             let end = text.find(" #").unwrap_or(text.len());
@@ -146,14 +153,14 @@ fn scalar(text: &str) -> Option<String> {
     }
 }
 
-/// A text in double quotes, whose escapes are nearly those of JSON.
+/// A text in double quotes. YAML's escapes are nearly those of JSON.
 fn quoted(text: &str) -> Option<String> {
     let mut values = serde_json::Deserializer::from_str(text).into_iter::<String>();
     let value = values.next()?.ok()?;
     is_blank(&text[values.byte_offset()..]).then_some(value)
 }
 
-/// `[a, "b"]`.
+/// A list in flow style: `[a, "b"]`.
 fn flow_list(text: &str) -> Option<FrontMatterValue> {
     let mut items = Vec::new();
     let mut item = String::new();
@@ -171,7 +178,7 @@ fn flow_list(text: &str) -> Option<FrontMatterValue> {
                 continue;
             }
             (None, '"' | '\'') if item.trim().is_empty() => quote = Some(c),
-            // a quote that was closed was doubled
+            // The previous quote did not close the text; it is the first of a doubled one.
             (None, '\'') if item.ends_with('\'') => quote = Some(c),
             (None, '[' | '{') => return None,
             (Some(open), c) if open == c => quote = None,
@@ -182,25 +189,28 @@ fn flow_list(text: &str) -> Option<FrontMatterValue> {
     None
 }
 
-/// The text below `|` (as it stands) or `>` (lines joined).
+/// The block below `|` (line ends kept) or `>` (lines joined).
 fn block_text(mark: &str, block: &[&str]) -> String {
     let depth = block.iter().filter(|line| !line.is_empty()).map(|line| indentation(line)).min();
     let depth = depth.unwrap_or(0);
+    // `get`, because the least indentation of the block may end inside a multi-byte blank of
+    // another line.
     let lines: Vec<&str> = block.iter().map(|line| line.get(depth..).unwrap_or("")).collect();
     let mut text = String::new();
     for (i, line) in lines.iter().enumerate() {
         let above = i.checked_sub(1).map(|above| lines[above]);
         text.push_str(match above {
             None => "",
-            // an empty line has broken the text already
+            // In a folded block, an empty line is a line end, which was written already.
             Some("") if mark.starts_with('>') && !line.is_empty() => "",
             Some(_) if mark.starts_with('>') && !line.is_empty() => " ",
             Some(_) => "\n",
         });
         text.push_str(line);
     }
-    let kept = text.trim_end_matches('\n');
-    if mark.contains('-') { kept.to_owned() } else { format!("{kept}\n") }
+    let trimmed = text.trim_end_matches('\n');
+    // `|-` and `>-` drop the final line end.
+    if mark.contains('-') { trimmed.to_owned() } else { format!("{trimmed}\n") }
 }
 
 #[cfg(test)]
@@ -230,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_nested_or_absent_has_no_value() {
+    fn nested_and_absent_keys_have_no_value() {
         let front = card(
             "model-index:\n- name: x\n  results:\n  - task: y\nempty:\nnothing: null\nmap: {a: b}\nlist: [a, [b]]\nlicense: mit\nopen: \"x\nlicense: apache-2.0",
         );

@@ -1,9 +1,10 @@
-//! What the id of a model says: `deepseek-ai/DeepSeek-V2-Lite-Chat` is by deepseek-ai, and a chat finetune. llama.cpp's converter guesses so, and
-//! programs that list GGUF files show what it found.
+//! Metadata from a model's id: `deepseek-ai/DeepSeek-V2-Lite-Chat` is by deepseek-ai, and a chat
+//! finetune. It follows `Metadata.get_model_id_components` of the Python package gguf, which
+//! llama.cpp's converter uses. Programs that list GGUF files show these keys.
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct IdParts {
-    /// All of it but the owner.
+    /// The id without the owner.
     pub(crate) name: String,
     pub(crate) organization: Option<String>,
     pub(crate) basename: Option<String>,
@@ -12,14 +13,14 @@ pub(crate) struct IdParts {
     pub(crate) size_label: Option<String>,
 }
 
-/// What a word of a name may be. A leading version is a part of the base's name at first.
+/// Possible roles of a word of a name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct IdWordRoles {
     base: bool,
     size: bool,
     finetune: bool,
     version: bool,
-    /// Of tensors, such as Q8_0.
+    /// A tensor type, such as Q8_0.
     ty: bool,
 }
 
@@ -30,13 +31,14 @@ impl IdWordRoles {
 }
 
 impl IdParts {
-    /// Splits `OWNER/NAME` or `NAME` of a model with this number of parameters; `None` if empty.
+    /// Splits `OWNER/NAME` or `NAME` of a model with this number of parameters. `None` if the id is
+    /// empty.
     pub(crate) fn of(id: &str, parameters: u64) -> Option<IdParts> {
         if id.is_empty() {
             return None;
         }
         if id.contains(' ') {
-            // a title, whose words mean what they like
+            // An id with blanks is a title. Its words have no fixed meaning.
             return Some(IdParts { name: id.to_owned(), ..IdParts::default() });
         }
         let (owner, name) = id.split_once('/').map_or((None, id), |(owner, name)| (Some(owner), name));
@@ -54,6 +56,7 @@ impl IdParts {
         };
         let mut sizes: Vec<&str> = Vec::new();
         for (word, _) in words.iter().filter(|(_, roles)| roles.size) {
+            // gguf's converter lists a repeated size once.
             if !sizes.contains(&word.as_str()) {
                 sizes.push(word);
             }
@@ -61,7 +64,7 @@ impl IdParts {
         let size_label = (!sizes.is_empty()).then(|| sizes.join("-"));
         let finetune = joined(&|roles| roles.finetune);
         let version = joined(&|roles| roles.version && !roles.base);
-        // a name that says nothing else may be all of a name
+        // Without any other part, the words may be an arbitrary folder name instead of a base name.
         let telling = size_label.is_some() || finetune.is_some() || version.is_some();
         Some(IdParts {
             name: name.to_owned(),
@@ -76,12 +79,13 @@ impl IdParts {
     }
 }
 
-/// An id as a title: `deepseek-coder-v2` is `Deepseek Coder v2`.
+/// Converts an id to a title: `deepseek-coder-v2` becomes `Deepseek Coder v2`.
 pub(crate) fn title(id: &str) -> String {
     let capital = |word: &str| {
         let lower = !word.chars().any(char::is_uppercase) && word.chars().any(char::is_lowercase);
         let digits =
             word.strip_prefix('v').is_some_and(is_version) || word.starts_with(|c: char| c.is_ascii_digit());
+        // Words with a capital are acronyms or brands; versions and numbers keep their case, too.
         if !lower || digits {
             return word.to_owned();
         }
@@ -133,7 +137,7 @@ fn is_size(word: &str) -> bool {
 
 const UNITS: [char; 4] = ['k', 'm', 'b', 't'];
 
-/// A word as it is written in the metadata, and what it is by itself.
+/// Returns a word as it is written in the metadata, with its roles.
 fn annotated(word: &str, first: bool, parameters: u64) -> (String, IdWordRoles) {
     let lower = word.to_lowercase();
     let mut roles = IdWordRoles::default();
@@ -145,7 +149,7 @@ fn annotated(word: &str, first: bool, parameters: u64) -> (String, IdWordRoles) 
         return (word.to_uppercase(), roles);
     } else if !first && is_size(&lower) {
         let mut size = word.replace('_', ".");
-        // 7b1 is 7.1B
+        // BLOOM's notation: 7b1 is 7.1B.
         if let Some(last) = size.chars().last().filter(char::is_ascii_digit) {
             size.pop();
             let unit = size.pop().unwrap_or_default();
@@ -157,7 +161,7 @@ fn annotated(word: &str, first: bool, parameters: u64) -> (String, IdWordRoles) 
         let power = " KMBT".find(large).unwrap_or(0) as i32;
         let meant = size.parse::<f64>().ok().map(|count| count * 1000f64.powi(power));
         let parameters = parameters as f64;
-        // far from the model's own size, it is likely a length of context
+        // A number far from the model's own size is likely a context length (128k).
         roles.finetune = meant
             .is_some_and(|meant| parameters > 0.0 && (meant - parameters).abs() > 7.0 * parameters / 8.0);
         roles.size = !roles.finetune;
@@ -169,7 +173,7 @@ fn annotated(word: &str, first: bool, parameters: u64) -> (String, IdWordRoles) 
     (word.to_owned(), roles)
 }
 
-/// Sizes in words count only without a size in digits.
+/// Words such as `mini` count as sizes only if no word has a size in digits.
 fn only_sizes_with_digits(words: &mut [(String, IdWordRoles)]) {
     let digits = |word: &str| word.bytes().any(|byte| byte.is_ascii_digit());
     if words.iter().any(|(word, roles)| roles.size && digits(word)) {
@@ -179,7 +183,8 @@ fn only_sizes_with_digits(words: &mut [(String, IdWordRoles)]) {
     }
 }
 
-/// The base's name is the words before all others, without the versions at its end; other words belong to the finetune.
+/// Marks the leading words as the base name, without trailing versions. Later words without a role
+/// belong to the finetune.
 fn mark_base(words: &mut [(String, IdWordRoles)]) {
     let mut at_start = true;
     for (word, roles) in words.iter_mut() {
@@ -197,9 +202,10 @@ fn mark_base(words: &mut [(String, IdWordRoles)]) {
 mod tests {
     use super::*;
 
-    /// The answers are those of `Metadata.get_model_id_components` of the Python package gguf.
+    /// The expected values are those of `Metadata.get_model_id_components` of the Python package
+    /// gguf.
     #[test]
-    fn ids_are_taken_apart_as_by_llama_cpps_converter() {
+    fn ids_are_split_as_by_llama_cpps_converter() {
         let cases = [
             (
                 "deepseek-ai/DeepSeek-V2-Lite-Chat",

@@ -1,4 +1,5 @@
-//! What a model folder says about its model: the front matter of its card, else what its id says.
+//! General metadata of a model (`general.*`): from the front matter of its card, completed from its
+//! id.
 
 mod front_matter;
 mod id;
@@ -14,13 +15,13 @@ use std::path::Path;
 /// The file of a model folder that holds the card.
 pub(crate) const CARD: &str = "README.md";
 
-/// Most bytes of a card; published ones have some kilobytes.
+/// Maximum size of a card in bytes. Published cards have some kilobytes.
 const MAX_BYTES: u64 = 4 << 20;
 
-/// Where an id is at home.
+/// Prefix of a model's address.
 const HUB: &str = "https://huggingface.co/";
 
-/// Keys of GGUF files whose value is a text, and the keys of cards that give it, the first before the others.
+/// GGUF keys with a text value, and the corresponding keys of cards in order of precedence.
 const TEXTS: [(&str, &[&str]); 14] = [
     ("name", &["name", "model_name"]),
     ("author", &["author", "model_author", "model_creator"]),
@@ -38,17 +39,17 @@ const TEXTS: [(&str, &[&str]); 14] = [
     ("source.repo_url", &["repo_url", "model_repo_url"]),
 ];
 
-/// Keys of GGUF files whose value is a list, and the keys of cards whose lists make it up.
+/// GGUF keys with a list value, and the keys of cards whose lists are concatenated.
 const LISTS: [(&str, [&str; 2]); 2] =
     [("tags", ["tags", "pipeline_tag"]), ("languages", ["languages", "language"])];
 
-/// Models and data sets that a model was made from: the keys of GGUF files begin so, and cards have one of these keys.
+/// Base models and data sets: the prefix of the GGUF keys, and the possible keys of cards.
 const SOURCES: [(&str, [&str; 3]); 2] = [
     ("base_model", ["base_model", "base_models", "base_model_sources"]),
     ("dataset", ["datasets", "dataset", "dataset_sources"]),
 ];
 
-/// What is said about a model: `general.*` keys of GGUF files, without that beginning.
+/// Values of `general.*` keys, by key without the prefix.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct GeneralMetadata {
     texts: Vec<(String, String)>,
@@ -68,13 +69,15 @@ pub(crate) fn read(folder: &Path) -> Result<Option<String>, String> {
         .map_err(|error| format!("the model card is left out: {error}"))
 }
 
-/// The id of the model in a folder: the folder's name, or that of the repository where the folder is a snapshot in Hugging Face's cache.
+/// The id of the model in a folder: the folder's name, or the repository's name if the folder is a
+/// snapshot in Hugging Face's cache.
 pub(crate) fn id_of(folder: &Path) -> String {
     let folder = folder.canonicalize().unwrap_or_else(|_| folder.to_owned());
     let name =
         |path: &Path| path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     let mut above = folder.ancestors().skip(1);
     match (above.next().map(name).as_deref(), above.next().map(name)) {
+        // models--OWNER--NAME/snapshots/<commit>.
         (Some("snapshots"), Some(repository)) if repository.starts_with("models--") => {
             repository["models--".len()..].replacen("--", "/", 1)
         }
@@ -93,11 +96,13 @@ impl GeneralMetadata {
                 about.add(key, text);
             }
         }
+        // A card may list several licenses, but the GGUF key holds one text.
         let license = front.list("license").join(",");
         if !license.is_empty() {
             about.add("license", license);
         }
         for (key, names) in SOURCES {
+            // Only the first key that exists counts: they are spellings of the same list.
             let Some(name) = names.into_iter().find(|name| front.get(name).is_some()) else { continue };
             let sources = front.list(name);
             about.counts.push((format!("{key}.count"), sources.len()));
@@ -127,7 +132,7 @@ impl GeneralMetadata {
         about
     }
 
-    /// Adds a text, unless there is one of the key.
+    /// Adds a text unless the key already has one.
     fn add(&mut self, key: &str, text: String) {
         if self.text(key).is_none() {
             self.texts.push((key.to_owned(), text));
@@ -138,7 +143,7 @@ impl GeneralMetadata {
         self.texts.iter().find(|(name, _)| name == key).map(|(_, text)| text.as_str())
     }
 
-    /// A model or a data set that the model was made from, by its id or its address.
+    /// Adds a base model or data set, given by id or address.
     fn source(&mut self, prefix: &str, source: &str, parameters: u64) {
         let address = source.contains("://");
         let id = if address {
@@ -159,7 +164,7 @@ impl GeneralMetadata {
         }
     }
 
-    /// Writes the keys; a size that nothing says is `size_label`.
+    /// Writes the keys. `size_label` computes the size if neither card nor id states one.
     pub(crate) fn write(mut self, writer: &mut Writer, size_label: impl FnOnce() -> String) {
         if self.text("size_label").is_none() {
             self.add("size_label", size_label());
@@ -177,10 +182,11 @@ impl GeneralMetadata {
     }
 }
 
-/// Keys that an id tells too.
+/// Keys that can be derived from an id.
 const TOLD_BY_IDS: [&str; 6] = ["name", "organization", "basename", "finetune", "version", "size_label"];
 
-/// The card of a folder whose model a GGUF file describes so; none where the file says nothing but what an id does.
+/// The card of a GGUF file's metadata. `None` if the file has only keys that can be derived from an
+/// id.
 pub(crate) fn of_metadata(metadata: &Metadata) -> Result<Option<String>, ConvertError> {
     let text = |key: &str| metadata.str(&format!("general.{key}"));
     let list = |key: &str| -> Result<Vec<String>, ConvertError> {
@@ -192,6 +198,7 @@ pub(crate) fn of_metadata(metadata: &Metadata) -> Result<Option<String>, Convert
     for (key, names) in TEXTS.into_iter().chain([("license", &["license"][..])]) {
         if let Some(text) = text(key)? {
             worth |= !TOLD_BY_IDS.contains(&key);
+            // A JSON string is also a YAML string, with all special characters escaped.
             lines.push(format!("{}: {}", names[0], json!(text)));
         }
     }
@@ -215,7 +222,7 @@ pub(crate) fn of_metadata(metadata: &Metadata) -> Result<Option<String>, Convert
     Ok(worth.then(|| format!("---\n{}\n---\n", lines.join("\n"))))
 }
 
-/// Most base models and data sets that are listed.
+/// Maximum number of listed base models and data sets. A hostile file may claim any count.
 const MAX_SOURCES: u64 = 1000;
 
 fn add_list(lines: &mut Vec<String>, name: &str, texts: &[String]) {

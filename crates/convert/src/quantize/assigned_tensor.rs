@@ -1,8 +1,8 @@
-//! One tensor of an assignment.
+//! A tensor of an assignment.
 
 use latent_types::TensorType;
 
-/// A tensor and what it becomes.
+/// A tensor and its target type.
 #[derive(Clone, Debug)]
 pub struct AssignedTensor {
     pub name: String,

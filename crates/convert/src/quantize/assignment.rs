@@ -15,25 +15,25 @@ use regex_automata::meta::Regex;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-/// Keys of a set of shards, which the written file is not.
+/// Keys of a shard. They describe the source file, not the written one.
 const OF_SHARDS: [&str; 3] = ["split.no", "split.count", "split.tensors.count"];
 
 /// The revision of the block formats that `general.quantization_version` names.
 const QUANTIZATION_VERSION: u32 = 2;
 
-/// What is asked for.
+/// Options of a quantization.
 #[derive(Clone, Debug)]
 pub struct Options {
     pub mix: Mix,
-    /// The type of the mix for every tensor that may be quantized.
+    /// Use the base type of the mix for every tensor that may be quantized.
     pub pure: bool,
-    /// Types of tensors by their names; the first pattern that is found counts.
+    /// Types of tensors by name. The first matching pattern counts.
     pub tensor_types: Vec<(TensorPattern, TensorType)>,
-    /// The type of the output matrix.
+    /// Type of the output matrix.
     pub output: Option<TensorType>,
-    /// The type of the token embedding.
+    /// Type of the token embedding.
     pub embedding: Option<TensorType>,
-    /// Whether tensors that are quantized already may be quantized again.
+    /// Whether quantized tensors may be quantized again.
     pub allow_requantize: bool,
 }
 
@@ -50,7 +50,7 @@ impl Options {
     }
 }
 
-/// A file that is to be written, or the files of a set.
+/// The types of all tensors, and the file or set of files to write.
 pub struct Assignment<'a> {
     pub(crate) weights: &'a dyn Weights,
     pub(crate) importances: Option<&'a Importances>,
@@ -59,7 +59,7 @@ pub struct Assignment<'a> {
     pub(crate) files: Vec<NewFile>,
     mix: Mix,
     allow_requantize: bool,
-    /// Bytes of tensors that a file may have; none: one file.
+    /// Maximum bytes of tensors per file. `None`: a single file.
     split: Option<u64>,
 }
 
@@ -70,10 +70,12 @@ pub(crate) struct NewFile {
 }
 
 impl<'a> Assignment<'a> {
-    /// Chooses a type for every tensor, and checks all that can be known before the weights are read.
+    /// Chooses a type for every tensor, and checks everything that can be checked before the
+    /// weights are read.
     ///
     /// # Errors
-    /// A model that cannot be written so; importances of another model; a type that does not fit, or is not allowed.
+    /// The model cannot be written, the importances are of another model, or a type does not fit or
+    /// is not allowed.
     pub fn new(
         weights: &'a dyn Weights,
         options: &Options,
@@ -91,6 +93,7 @@ impl<'a> Assignment<'a> {
         for ty in
             options.tensor_types.iter().map(|(_, ty)| *ty).chain(options.output).chain(options.embedding)
         {
+            // Some types of safetensors folders, such as FP8, have no number in GGUF.
             if !latent_quant::can_quantize(ty) || ty.ggml_id().is_none() {
                 return Err(ConvertError::NotWritable(ty));
             }
@@ -111,13 +114,15 @@ impl<'a> Assignment<'a> {
         Ok(assignment)
     }
 
-    /// Cuts the model into files of at most `most` bytes of tensors each; a larger tensor has a file of its own.
+    /// Splits the model into files of at most `most` bytes of tensors. A larger tensor gets its own
+    /// file.
     pub fn split(&mut self, most: u64) -> Result<(), ConvertError> {
         self.split = Some(most);
         self.finish()
     }
 
-    /// What the files of a target are called: the target itself, or the names of a set (`NAME-00001-of-0000N.gguf`).
+    /// The files of a target: the target itself, or the files of a set
+    /// (`NAME-00001-of-0000N.gguf`).
     pub fn targets(&self, target: &Path) -> Vec<PathBuf> {
         let count = self.files.len();
         if count == 1 {
@@ -132,7 +137,7 @@ impl<'a> Assignment<'a> {
         &self.tensors
     }
 
-    /// The mix that it began with.
+    /// The mix that the assignment started with.
     pub fn mix(&self) -> Mix {
         self.mix
     }
@@ -153,21 +158,23 @@ impl<'a> Assignment<'a> {
         Ok(header)
     }
 
-    /// Writes the header of the first file alone, which [`Outline`](latent_formats::Outline) reads: what the file would be.
+    /// Writes only the header of the first file, which [`Outline`](latent_formats::Outline) can
+    /// read.
     pub fn write_header(&self, path: &Path) -> Result<(), ConvertError> {
         let header = self.header(0)?;
         Ok(output_file::write(path, &header)?)
     }
 
-    /// Gives tensors other types.
+    /// Changes the types of tensors.
     pub fn retype(&mut self, types: &[(usize, TensorType)]) -> Result<(), ConvertError> {
         for (index, to) in types {
+            // The type was chosen for this tensor, so it is not a fallback of another one.
             (self.tensors[*index].to, self.tensors[*index].meant) = (*to, None);
         }
         self.finish()
     }
 
-    /// What the first byte of every tensor is a multiple of.
+    /// Alignment of the tensors' first bytes.
     pub(crate) fn alignment(&self) -> Result<u64, ConvertError> {
         Ok(self.weights.metadata()?.u64("general.alignment")?.unwrap_or(u64::from(DEFAULT_ALIGNMENT)))
     }
@@ -188,6 +195,7 @@ impl<'a> Assignment<'a> {
     pub(crate) fn declare(&mut self) -> Result<(), ConvertError> {
         let bytes: Vec<u64> = self.tensors.iter().map(|tensor| tensor.bytes_to).collect();
         let parts = cut(&bytes, self.split.unwrap_or(u64::MAX))?;
+        // Only the first shard has the model's keys, as llama-gguf-split writes them.
         let mut first = Some(self.keys(self.weights.metadata()?));
         let count = parts.len();
         let mut files = Vec::with_capacity(count);
@@ -212,6 +220,7 @@ impl<'a> Assignment<'a> {
     fn keys(&self, metadata: &Metadata) -> Writer {
         let mut writer = Writer::new();
         for (key, bytes) in metadata.encoded().filter(|(key, _)| !OF_SHARDS.contains(key)) {
+            // Copied as bytes: unknown keys and types survive.
             writer.key(key, WriterValue::Encoded(bytes.to_vec()));
         }
         writer.set_key("general.quantization_version", WriterValue::U32(QUANTIZATION_VERSION));
@@ -235,7 +244,8 @@ fn choose(
     let base = options.mix.base();
     let wide: Vec<bool> = sources.iter().map(|source| source.wide).collect();
     let mut tensors: Vec<AssignedTensor> = sources.into_iter().map(unassigned).collect();
-    // rules count in this order: by layer, those of no layer first, then by name
+    // Some rules count the tensors before (MixRules), in llama-quantize's order: tensors without a
+    // layer first, then by layer and name.
     let mut order: Vec<usize> = (0..tensors.len()).collect();
     order.sort_by(|a, b| {
         let key = |i: &usize| (layer_of(&tensors[*i].name), &tensors[*i].name);
@@ -257,6 +267,7 @@ fn choose(
             TensorRole::Output => options.output,
             _ => None,
         };
+        // An explicit type is never replaced by a fallback: report that it does not fit.
         if let Some(ty) = by_role.or(named.map(|(_, ty)| *ty)) {
             if !columns.is_multiple_of(ty.block_len()) {
                 return Err(ConvertError::Width { tensor: tensor.name.clone(), columns, ty });
@@ -264,6 +275,7 @@ fn choose(
             (tensor.to, tensor.named) = (ty, true);
             continue;
         }
+        // In an F16 or BF16 file these stay F32 (`stays_f32`).
         if wide[index] && !base.is_quantized() {
             continue;
         }
@@ -279,14 +291,14 @@ fn choose(
     Ok(tensors)
 }
 
-/// Bytes of a tensor in a type that divides its rows.
+/// Bytes of a tensor in a type whose block size divides its rows.
 fn bytes_of(shape: &[usize], ty: TensorType) -> u64 {
     let (columns, rows, matrices) = columns_rows_matrices(shape);
     let rows = (rows as u64).saturating_mul(matrices as u64);
     rows.saturating_mul(ty.row_bytes(columns).unwrap_or(0) as u64)
 }
 
-/// A tensor before a type is chosen for it.
+/// A tensor without a chosen type: it keeps its own.
 fn unassigned(source: SourceTensor) -> AssignedTensor {
     let SourceTensor { name, shape, ty, kept, wide: _ } = source;
     let bytes = bytes_of(&shape, kept);
@@ -304,7 +316,7 @@ fn unassigned(source: SourceTensor) -> AssignedTensor {
     }
 }
 
-/// Whether the tensor can become what was chosen; its bytes then.
+/// Checks that the tensor can get its chosen type and returns its bytes.
 fn check(
     tensor: &AssignedTensor,
     mix: Mix,
@@ -312,6 +324,7 @@ fn check(
     allow_requantize: bool,
 ) -> Result<u64, ConvertError> {
     let (from, to, name) = (tensor.from, tensor.to, || tensor.name.clone());
+    // Copied bytes need neither a decoder nor importances.
     if from == to {
         return Ok(bytes_of(&tensor.shape, to));
     }
@@ -322,6 +335,7 @@ fn check(
     if !latent_quant::can_decode(from) {
         return Err(ConvertError::NotDecodable { tensor: name(), ty: from });
     }
+    // Quantizing twice adds both errors.
     if from.is_quantized() && to != tensor.kept && !allow_requantize {
         return Err(ConvertError::Requantize { tensor: name(), from, to });
     }
@@ -332,7 +346,7 @@ fn check(
     Ok(bytes_of(&tensor.shape, to))
 }
 
-/// A regular expression that is looked for anywhere in a name.
+/// A regular expression, searched anywhere in a tensor's name.
 #[derive(Clone, Debug)]
 pub struct TensorPattern(Regex);
 

@@ -1,4 +1,5 @@
-//! Writing importances as llama.cpp does: per tensor, the sums of squares and how many rows they are of.
+//! Writes importances in llama.cpp's GGUF form: per tensor, sums of squares and the number of rows
+//! summed.
 
 use crate::error::ConvertError;
 use latent_formats::gguf::{Writer, WriterValue};
@@ -7,35 +8,37 @@ use latent_types::TensorType;
 use std::io::Write;
 use std::path::Path;
 
-/// Sums of one tensor.
+/// Sums of squares of a tensor's inputs.
 #[derive(Clone, Debug)]
 pub struct CollectedSums {
     /// The tensor's name.
     pub tensor: String,
-    /// Rows that each of its matrices was multiplied by.
+    /// Number of input rows of each matrix.
     pub counts: Vec<u64>,
     /// Sums of squares: matrices × columns.
     pub sums: Vec<f64>,
 }
 
-/// What was run to collect them.
+/// The text that was run to collect importances.
 #[derive(Clone, Debug)]
 pub struct Calibration {
     /// The file of text.
     pub dataset: String,
-    /// Chunks that were run.
+    /// Number of chunks.
     pub chunks: u32,
-    /// Tokens of each.
+    /// Tokens per chunk.
     pub chunk_size: u32,
 }
 
-/// Writes a file that [`Importances::read`](crate::quantize::Importances::read) and llama-quantize read; its bytes.
+/// Writes a file for [`Importances::read`](crate::quantize::Importances::read) and llama-quantize.
+/// Returns its size in bytes.
 pub fn write_importances(
     path: &Path,
     collected: &[CollectedSums],
     calibration: &Calibration,
 ) -> Result<u64, ConvertError> {
     let mut sorted: Vec<&CollectedSums> = collected.iter().collect();
+    // Sorted by name, so that equal sums give equal files.
     sorted.sort_by(|a, b| a.tensor.cmp(&b.tensor));
     let mut file = OutputFile::create(path)?;
     match write(&mut file, &sorted, calibration) {
@@ -57,7 +60,7 @@ fn write(
 }
 
 impl Calibration {
-    /// A file of a type, with the keys of llama.cpp's importances.
+    /// Writer of a file with this `general.type` and the keys of llama.cpp's importances.
     pub(crate) fn writer(&self, ty: &str) -> Writer {
         let mut writer = Writer::new();
         writer.key("general.type", WriterValue::String(ty.into()));
@@ -69,11 +72,12 @@ impl Calibration {
 }
 
 impl CollectedSums {
-    /// Declares the tensors of sums and of counts.
+    /// Declares the two tensors: sums and counts.
     pub(crate) fn declare(&self, writer: &mut Writer) -> std::io::Result<()> {
         let matrices = self.counts.len();
         let columns = self.sums.len() / matrices.max(1);
         writer.tensor(format!("{}.in_sum2", self.tensor), TensorType::F32, &[matrices, columns])?;
+        // llama.cpp stores counts as F32, with one row per matrix.
         writer.tensor(format!("{}.counts", self.tensor), TensorType::F32, &[matrices, 1])?;
         Ok(())
     }
@@ -95,7 +99,7 @@ mod tests {
     use crate::quantize::importance::Importances;
 
     #[test]
-    fn what_is_written_is_read_as_means() {
+    fn written_sums_are_read_as_means() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("imatrix.gguf");
         let one = |tensor: &str, counts: &[u64], sums: &[f64]| CollectedSums {

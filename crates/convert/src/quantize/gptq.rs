@@ -1,4 +1,5 @@
-//! GPTQ for the tensors of an assignment: which matrices are rounded by their Hessians, and the factors of these.
+//! GPTQ for the tensors of an assignment: which matrices are rounded by their Hessians, and the
+//! cached factors.
 
 use crate::error::ConvertError;
 use crate::quantize::assigned_tensor::AssignedTensor;
@@ -9,20 +10,22 @@ use latent_types::TensorType;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-/// Factors that are kept in addition to those in use.
+/// Number of cached factors. Threads hold further ones while they use them.
 pub(crate) const FACTORS_KEPT: usize = 4;
 
-/// A matrix with fewer input rows than this part of its columns is quantized by the search with importances: its Hessian says little of other inputs.
+/// Minimum number of input rows, as a fraction of the columns. With fewer, the Hessian has a low
+/// rank and says little about other inputs, so the search with importances is used. Rarely chosen
+/// experts are the usual case.
 const FEWEST_ROWS: f32 = 1.0 / 16.0;
 
-/// Rounding by Hessians.
+/// State of GPTQ rounding.
 pub(crate) struct Gptq<'a> {
     pub hessians: &'a Hessians,
     pub options: GptqOptions,
     factors: Mutex<VecDeque<CachedFactor>>,
 }
 
-/// The Hessian of a matrix for groups of a length.
+/// Key of a factor: source weight, matrix, and group length.
 type FactorKey = (String, usize, usize);
 
 struct CachedFactor {
@@ -37,15 +40,16 @@ impl<'a> Gptq<'a> {
 }
 
 impl Gptq<'_> {
-    /// Whether there are Hessians for a tensor, and its new type is rounded by them.
+    /// Whether a tensor is rounded by Hessians: it has them, and its new type supports GPTQ.
     pub(crate) fn applies(&self, tensor: &AssignedTensor) -> bool {
         tensor.from != tensor.to
             && has_gptq(tensor.to)
+            // Rows of the embedding are looked up, not multiplied: its inputs are one-hot vectors.
             && tensor.name != "token_embd.weight"
             && self.hessians.entry(&tensor.name).is_some()
     }
 
-    /// Whether enough inputs of a matrix were seen.
+    /// Whether a matrix has enough input rows for GPTQ.
     pub(crate) fn rounds(&self, tensor: &AssignedTensor, matrix: usize) -> bool {
         self.applies(tensor)
             && self.hessians.entry(&tensor.name).is_some_and(|entry| {
@@ -53,7 +57,7 @@ impl Gptq<'_> {
             })
     }
 
-    /// The factor for a matrix of a tensor; none if it is not rounded. The first thread that asks makes it, others wait.
+    /// The factor for a matrix of a tensor, or `None` if it is not rounded by GPTQ.
     pub(crate) fn factor(
         &self,
         tensor: &AssignedTensor,
@@ -66,6 +70,8 @@ impl Gptq<'_> {
             return Ok(None);
         }
         let made = self.cached((entry.source.clone(), matrix, group));
+        // The first thread computes the factor; others that need it wait instead of repeating the
+        // work. The cache is not locked meanwhile.
         let factor = made.get_or_init(|| {
             let triangle = self.hessians.triangle(entry, matrix);
             HessianFactor::new(&triangle, entry.columns, group, self.options).map(Arc::new)
@@ -86,25 +92,26 @@ impl Gptq<'_> {
             .and_then(|at| factors.remove(at))
             .unwrap_or_else(|| CachedFactor { key, factor: Arc::default() });
         let factor = cached.factor.clone();
+        // Most recently used first.
         factors.push_front(cached);
         factors.truncate(FACTORS_KEPT);
         factor
     }
 
-    /// Says in a model's metadata how it was quantized.
+    /// Records the options in the model's metadata.
     pub(crate) fn describe(&self, writer: &mut Writer) {
         writer.set_key("quantize.gptq.damping", WriterValue::F64(self.options.damping));
         writer.set_key("quantize.gptq.act_order", WriterValue::Bool(self.options.act_order));
     }
 
-    /// Stands for all that changes bytes.
+    /// Fingerprint of everything that changes the written bytes.
     pub(crate) fn fingerprint(&self) -> [u64; 4] {
         let identity = self.hessians.identity();
         [identity.header, identity.sample, self.options.damping.to_bits(), u64::from(self.options.act_order)]
     }
 }
 
-/// The types with GPTQ, for messages.
+/// Names of the types with GPTQ, for messages.
 pub(crate) fn gptq_type_names() -> String {
     gptq_types().map(TensorType::name).collect::<Vec<_>>().join(", ")
 }

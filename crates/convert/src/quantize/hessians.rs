@@ -1,7 +1,9 @@
-//! Hessians of a model: for each weight Σ x·xᵀ over its inputs x, per matrix of experts or heads, in a GGUF file that holds the importances too.
+//! Hessians for GPTQ: Σ x·xᵀ over the inputs x of each weight, per expert or head. They are stored
+//! in a GGUF file that also contains the importances.
 //!
-//! A tensor `NAME.hessian` has a lower triangle per matrix, row by row. Weights of one input have one tensor: the keys `hessian.weights` and `hessian.sources`
-//! are the names of weights and, for each, the NAME.
+//! A tensor `NAME.hessian` has a lower triangle per matrix, row by row. Weights with the same input
+//! share one tensor: the keys `hessian.weights` and `hessian.sources` list the weights and, for
+//! each, the NAME.
 
 use crate::error::ConvertError;
 use crate::quantize::collected::{Calibration, CollectedSums};
@@ -15,7 +17,7 @@ use latent_types::TensorType;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// Hessians in a file, which are read when they are needed.
+/// A file of Hessians, which are read on demand.
 pub struct Hessians {
     path: PathBuf,
     file: Checkpoint,
@@ -23,20 +25,20 @@ pub struct Hessians {
     importances: Importances,
 }
 
-/// Where the Hessians of a weight are.
+/// Location of a weight's Hessians.
 pub(crate) struct HessianEntry {
-    /// The weight that they are stored for: the first of those with this input.
+    /// The weight under whose name they are stored: the first one with this input.
     pub source: String,
     pub columns: usize,
-    /// Input rows of each matrix.
+    /// Number of input rows of each matrix.
     pub counts: Vec<f32>,
 }
 
 impl Hessians {
-    /// Opens a file of [`write_hessians`], and checks it but for the values.
+    /// Opens a file of [`write_hessians`] and checks everything except the values.
     ///
     /// # Errors
-    /// A file that cannot be read, or holds no Hessians, or whose tensors do not fit together.
+    /// The file cannot be read, has no Hessians, or its tensors are inconsistent.
     pub fn open(path: &Path) -> Result<Hessians, ConvertError> {
         let file = Checkpoint::open(path)?;
         let refused = |problem: String| ConvertError::Hessian { path: path.to_owned(), problem };
@@ -77,17 +79,16 @@ impl Hessians {
         Ok(Hessians { path: path.to_owned(), file, entries, importances })
     }
 
-    /// The file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The importances of columns: the mean of each diagonal.
+    /// The importances of the columns: the diagonal divided by the number of rows.
     pub fn importances(&self) -> &Importances {
         &self.importances
     }
 
-    /// Stands for the file.
+    /// Identity of the file, for fingerprints.
     pub(crate) fn identity(&self) -> Identity {
         self.file.identity()
     }
@@ -96,7 +97,8 @@ impl Hessians {
         self.entries.get(weight)
     }
 
-    /// Whether they can be those of this model: at least half of the weights are in it.
+    /// Returns an error if the Hessians are of another model: fewer than half of their weights are
+    /// in it.
     pub(crate) fn check(&self, model: &str, tensors: &[SourceTensor]) -> Result<(), ConvertError> {
         let there = tensors.iter().filter(|tensor| self.entries.contains_key(&tensor.name)).count();
         if there * 2 >= self.entries.len() {
@@ -110,13 +112,15 @@ impl Hessians {
         ConvertError::OtherModel { path: self.path.clone(), problem }
     }
 
-    /// The lower triangle of a matrix of a weight.
+    /// Reads the lower triangle of a matrix of a weight.
     pub(crate) fn triangle(&self, entry: &HessianEntry, matrix: usize) -> Vec<f32> {
         let values = triangle_len(entry.columns).unwrap_or(0);
         let name = format!("{}.hessian", entry.source);
+        // `open` has checked that the tensor has this size, so the defaults below are never used.
         let data = self.file.tensor(&name).map_or(&[][..], |tensor| tensor.data);
         let bytes = data.get(matrix * values * 4..(matrix + 1) * values * 4).unwrap_or_default();
         let triangle = numbers(bytes);
+        // Read once per matrix: a triangle of 7168 columns has 103 MB.
         self.file.drop_pages(&name, matrix * values * 4..(matrix + 1) * values * 4);
         triangle
     }
@@ -144,19 +148,21 @@ fn entry(file: &Checkpoint, weight: &str, source: String) -> Result<HessianEntry
     Ok(HessianEntry { source, columns, counts: numbers(counts.data) })
 }
 
-/// Weights of one input, whose Hessians are written once.
+/// Weights with the same input, whose Hessians are stored once.
 #[derive(Clone, Debug)]
 pub struct HessianGroup {
-    /// The weights, the one that names the tensor first.
+    /// The weights. The first one names the tensor.
     pub weights: Vec<String>,
     pub matrices: usize,
     pub columns: usize,
 }
 
 impl HessianGroup {
-    /// Groups the weights whose sums are the same, bit for bit: they have one input.
+    /// Groups weights whose sums of squares are bit-equal, because only weights with the same input
+    /// have that.
     pub fn of(collected: &[CollectedSums]) -> Vec<HessianGroup> {
         let mut sorted: Vec<&CollectedSums> = collected.iter().filter(|one| !one.counts.is_empty()).collect();
+        // Sorted, so that groups and their first weights do not depend on the order of collection.
         sorted.sort_by(|a, b| a.tensor.cmp(&b.tensor));
         let mut groups: Vec<(&CollectedSums, HessianGroup)> = Vec::new();
         for one in sorted {
@@ -173,21 +179,22 @@ impl HessianGroup {
         groups.into_iter().map(|(_, group)| group).collect()
     }
 
-    /// Bytes of the Hessian of one of its matrices.
+    /// Bytes of one matrix's Hessian.
     pub fn matrix_bytes(&self) -> u64 {
         triangle_len(self.columns).unwrap_or(usize::MAX) as u64 * 4
     }
 
-    /// Bytes of those of all.
+    /// Bytes of all matrices' Hessians.
     pub fn bytes(&self) -> u64 {
         self.matrix_bytes().saturating_mul(self.matrices as u64)
     }
 }
 
-/// Writes a file that [`Hessians::open`] reads, and [`Importances::read`] too; its bytes. `next` makes the triangles of the matrices of all groups, in order.
+/// Writes a file for [`Hessians::open`] and [`Importances::read`]. Returns its size in bytes.
+/// `next` produces the triangles of all groups' matrices in order.
 ///
 /// # Errors
-/// A target that cannot be written; what `next` says.
+/// The target cannot be written, or `next` fails.
 pub fn write_hessians(
     path: &Path,
     collected: &[CollectedSums],
@@ -209,6 +216,8 @@ pub fn write_hessians(
     let declared = declare(&mut writer, &sorted, groups);
     declared.map_err(failed)?;
     let written = writer.write(&mut file, |index, out| {
+        // Tensors are written in the order of `declare`: two for each of the sums, then the
+        // Hessians.
         let Some(group) = index.checked_sub(2 * sorted.len()) else {
             return sorted[index / 2].write(index % 2 == 1, out);
         };

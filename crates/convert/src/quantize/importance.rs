@@ -1,4 +1,5 @@
-//! Importance matrices: for each tensor, the mean square of the activations that each of its columns is multiplied by, per matrix of experts or heads.
+//! Importance matrices: for each column of a tensor, the mean square of the activations that it is
+//! multiplied by, per expert or head.
 
 use crate::error::ConvertError;
 use crate::quantize::weights::SourceTensor;
@@ -9,13 +10,15 @@ use latent_types::TensorType;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// Largest file that is read: an importance per column and expert of the largest models takes some hundred megabytes.
+/// Maximum file size. The largest models need some hundred megabytes: one value per column and
+/// expert.
 const MAX_BYTES: u64 = 4 << 30;
 
-/// Longest name of a tensor, and of a data set, in the older form of file.
+/// Maximum length of a name in the older file format (`.dat`).
 const MAX_NAME: usize = 4096;
 
-/// Importances below this part of their matrix's mean count as that much, so that no column is of no account.
+/// Lower bound of an importance, relative to the mean of its matrix. A column with an importance of
+/// 0 could get any error.
 const FLOOR: f32 = 1e-5;
 
 /// Importances of a model.
@@ -23,17 +26,17 @@ const FLOOR: f32 = 1e-5;
 pub struct Importances {
     path: PathBuf,
     entries: BTreeMap<String, Vec<f32>>,
-    /// The files that the activations came from, as the file says.
+    /// Names of the calibration files.
     pub datasets: Vec<String>,
-    /// Chunks of text that they were counted over; 0 where the file does not say.
+    /// Number of chunks of text; 0 if unknown.
     pub chunks: u32,
 }
 
 impl Importances {
-    /// Reads a file as llama.cpp writes them: GGUF, or the `.dat` of older versions.
+    /// Reads a file of llama.cpp: GGUF, or the `.dat` of older versions.
     ///
     /// # Errors
-    /// A file that cannot be read, or is malformed, or has values that are negative or not finite.
+    /// The file cannot be read, is malformed, or has values that are negative or not finite.
     pub fn read(path: &Path) -> Result<Importances, ConvertError> {
         let bytes = input_file::read(path, MAX_BYTES)?;
         let read = if bytes.starts_with(MAGIC) { from_gguf(&bytes) } else { from_dat(&bytes) };
@@ -41,7 +44,7 @@ impl Importances {
         read.of_file(path)
     }
 
-    /// The importances as those of a file, with their values checked.
+    /// Sets the path and checks the values.
     pub(crate) fn of_file(mut self, path: &Path) -> Result<Importances, ConvertError> {
         self.path = path.to_owned();
         if let Some((name, _)) =
@@ -58,29 +61,30 @@ impl Importances {
         &self.path
     }
 
-    /// How many tensors there are importances for.
+    /// Number of tensors with importances.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Whether there are none.
+    /// Whether no tensor has importances.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// Whether there are any for a tensor.
+    /// Whether a tensor has importances.
     pub fn has(&self, name: &str) -> bool {
         self.entries.contains_key(name)
     }
 
-    /// Stands for all names and values.
+    /// Fingerprint of all names and values.
     pub(crate) fn fingerprint(&self) -> u64 {
         self.entries.iter().fold(FNV_START, |hash, (name, values)| {
             values.iter().fold(fnv(hash, name.as_bytes()), |hash, value| fnv(hash, &value.to_le_bytes()))
         })
     }
 
-    /// Whether they can be those of this model: at least half of the tensors are in it.
+    /// Returns an error if the importances are of another model: fewer than half of their tensors
+    /// are in it.
     pub(crate) fn check(&self, model: &str, tensors: &[SourceTensor]) -> Result<(), ConvertError> {
         let there = tensors.iter().filter(|tensor| self.has(&tensor.name)).count();
         if there * 2 >= self.entries.len() {
@@ -90,7 +94,7 @@ impl Importances {
         Err(ConvertError::OtherModel { path: self.path.clone(), problem })
     }
 
-    /// Says in a model's metadata what it was quantized with.
+    /// Records the importances in the model's metadata, with llama-quantize's keys.
     pub(crate) fn describe(&self, writer: &mut Writer) {
         let file = self.path.file_name().map(|name| name.to_string_lossy().into_owned());
         writer.set_key("quantize.imatrix.file", WriterValue::String(file.unwrap_or_default()));
@@ -103,7 +107,8 @@ impl Importances {
         }
     }
 
-    /// The importances of a tensor with `matrices` matrices of `columns` columns; none where the file has none for it.
+    /// The importances of a tensor with `matrices` matrices of `columns` columns, or `None` if the
+    /// file has none for it.
     pub(crate) fn of(
         &self,
         name: &str,
@@ -113,7 +118,8 @@ impl Importances {
         match self.entries.get(name) {
             None => Ok(None),
             Some(values) if values.len() == columns * matrices => Ok(Some(values)),
-            // llama.cpp collects none for the embedding, whose rows are looked up
+            // llama.cpp collects none for the embedding, whose rows are looked up. Values of
+            // another length under this name are ignored.
             Some(_) if name == "token_embd.weight" => Ok(None),
             Some(values) if values.len() == columns => Err(ConvertError::SharedImportance {
                 path: self.path.clone(),
@@ -131,8 +137,10 @@ impl Importances {
     }
 }
 
-/// Importances of one matrix with a mean of 1, none below [`FLOOR`]; all 1 where none is above zero.
+/// Scales the importances of a matrix to a mean of 1, with a minimum of [`FLOOR`]. All are 1 if
+/// none is above 0.
 pub(crate) fn normalized(values: &[f32]) -> Vec<f32> {
+    // f64: the values of one matrix span many orders of magnitude.
     let mean = values.iter().map(|v| f64::from(*v)).sum::<f64>() / values.len().max(1) as f64;
     if mean <= 0.0 {
         return vec![1.0; values.len()];
@@ -151,12 +159,13 @@ fn from_gguf(bytes: &[u8]) -> Result<Importances, String> {
     from_tensors(&names, &header.metadata, &values)
 }
 
-/// The F32 values of a tensor.
+/// Decodes the F32 values of a tensor.
 pub(crate) fn numbers(data: &[u8]) -> Vec<f32> {
     data.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
 }
 
-/// Reads the sums and counts among the tensors of a GGUF file; `values` has those of a tensor that is F32.
+/// Reads sums and counts from the tensors of a GGUF file. `values` returns the values of a tensor
+/// if it is F32.
 pub(crate) fn from_tensors(
     names: &[&str],
     metadata: &Metadata,
@@ -166,6 +175,7 @@ pub(crate) fn from_tensors(
     for tensor in names {
         let Some(name) = tensor.strip_suffix(".in_sum2") else { continue };
         let sums = values(tensor).ok_or_else(|| format!("{tensor} is not F32"))?;
+        // One count per expert, and one sum per expert and column.
         let counts = values(&format!("{name}.counts"))
             .ok_or_else(|| format!("{name}.counts is missing, or not F32"))?;
         if counts.is_empty() || sums.is_empty() || sums.len() % counts.len() != 0 {
@@ -174,7 +184,7 @@ pub(crate) fn from_tensors(
         let mut means = sums;
         let columns = means.len() / counts.len();
         for (means, count) in means.chunks_exact_mut(columns).zip(counts) {
-            // an expert that was never chosen: nothing is known
+            // An expert that was never chosen: weight all columns equally.
             means.iter_mut().for_each(|mean| *mean = if count > 0.0 { *mean / count } else { 1.0 });
         }
         out.entries.insert(name.to_owned(), means);
@@ -193,7 +203,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// What is left of a `.dat`.
+/// Unread bytes of a `.dat` file.
 struct DatCursor<'a>(&'a [u8]);
 
 impl<'a> DatCursor<'a> {
@@ -217,7 +227,8 @@ impl<'a> DatCursor<'a> {
     }
 }
 
-/// Entries of (name, calls, sums over the calls' means), then optionally chunks and the data set's name. All numbers have four bytes.
+/// Reads the older format: entries of (name, calls, sums of the calls' means), then optionally
+/// chunks and the data set's name. All numbers have four bytes.
 fn from_dat(bytes: &[u8]) -> Result<Importances, String> {
     let mut rest = DatCursor(bytes);
     let mut out = Importances::default();
@@ -227,7 +238,9 @@ fn from_dat(bytes: &[u8]) -> Result<Importances, String> {
         let calls = rest.count(&format!("the number of calls of {name}"))?;
         let what = format!("the importances of {name}");
         let values = rest.count(&what)?;
+        // An i32 times four exceeds `usize` on 32-bit targets.
         let sums = rest.take(values.checked_mul(4).ok_or_else(|| format!("{what} are too many"))?, &what)?;
+        // A count of 0 would make all means infinite or NaN.
         let calls = calls.max(1) as f32;
         let means =
             sums.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]) / calls).collect();
@@ -274,7 +287,7 @@ mod tests {
     #[test]
     fn every_cut_of_an_older_file_is_an_error_and_none_panics() {
         let whole = dat();
-        // the last twelve bytes are optional as a whole
+        // The last twelve bytes are optional as a whole: chunks, length and name of the data set.
         for cut in (0..whole.len()).filter(|cut| *cut != whole.len() - 12) {
             assert!(from_dat(&whole[..cut]).is_err(), "{cut}");
         }

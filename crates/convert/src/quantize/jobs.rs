@@ -1,4 +1,4 @@
-//! The pieces of a file, in its order, and what they hold.
+//! Quantization jobs: the pieces of a file in order, and their bytes.
 
 use crate::error::ConvertError;
 use crate::quantize::assignment::{Assignment, NewFile};
@@ -13,34 +13,35 @@ use std::io::{Read, Seek, SeekFrom};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-/// Weights of a job, as far as whole rows allow.
+/// Target number of weights per job, rounded to whole rows.
 pub(crate) const JOB_WEIGHTS: usize = 1 << 20;
 
-/// Weights that are read at a time, as far as whole rows allow: they stay in the cache of a core.
+/// Target number of weights read at a time, rounded to whole rows. 64 KB of f32 stay in a core's
+/// cache.
 const READ_TOGETHER: usize = 1 << 14;
 
-/// Rows that are read at a time where Hessians round them: each part of a factor is then read once for all.
+/// Rows read at a time for GPTQ. Each part of a factor is then read once for all of them.
 const ROUNDED_TOGETHER: usize = 64;
 
-/// Rows of a tensor.
+/// Consecutive rows of a tensor.
 pub(crate) struct QuantizeJob {
     pub tensor: usize,
     /// Counted through all matrices.
     pub rows: Range<usize>,
-    /// Its first byte in the file.
+    /// Position of the first byte in the file.
     pub at: u64,
-    /// With the padding behind the tensor.
+    /// Including the padding after the tensor.
     pub bytes: usize,
 }
 
-/// Sums over weights: of squared errors and of squares, both times importances.
+/// Sums of squared errors and of squares, both weighted by importances.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct QuantErrorSums {
     pub errors: f64,
     pub squares: f64,
 }
 
-/// All jobs of the file at an index.
+/// Creates the jobs of the file at an index.
 pub(crate) fn jobs(assignment: &Assignment<'_>, file: usize) -> Result<Vec<QuantizeJob>, ConvertError> {
     let NewFile { writer, tensors } = &assignment.files[file];
     let data = assignment.header(file)?.len() as u64;
@@ -60,6 +61,7 @@ pub(crate) fn jobs(assignment: &Assignment<'_>, file: usize) -> Result<Vec<Quant
             (JOB_WEIGHTS / columns.max(1)).max(1).next_multiple_of(assignment.weights.rows_together(index));
         for first in (0..rows).step_by(step) {
             let last = (first + step).min(rows);
+            // The last job of a tensor also writes the padding up to the next one.
             let bytes = if last == rows { (next - at) as usize } else { (last - first) * row };
             jobs.push(QuantizeJob { tensor: index, rows: first..last, at, bytes });
             at += bytes as u64;
@@ -68,10 +70,10 @@ pub(crate) fn jobs(assignment: &Assignment<'_>, file: usize) -> Result<Vec<Quant
     Ok(jobs)
 }
 
-/// What a thread works with.
+/// State of a worker thread.
 #[derive(Default)]
 pub(crate) struct QuantizeWorker<'a> {
-    /// The tensor that was read last.
+    /// Reader of the last tensor, which is usually the next one too.
     rows: Option<(usize, Box<dyn WeightRowReader + 'a>)>,
     numbers: Vec<f32>,
     back: Vec<f32>,
@@ -81,7 +83,7 @@ pub(crate) struct QuantizeWorker<'a> {
 }
 
 impl<'a> QuantizeWorker<'a> {
-    /// The bytes of a job, and their errors: none where all of them were copied.
+    /// Produces the bytes of a job and their errors. `None` if all bytes were copied.
     pub(crate) fn quantize(
         &mut self,
         assignment: &Assignment<'a>,
@@ -92,7 +94,8 @@ impl<'a> QuantizeWorker<'a> {
         Ok((out, sums))
     }
 
-    /// The errors of a job whose bytes an earlier run has written.
+    /// Measures the errors of a job whose bytes an earlier run wrote, so that a resumed run reports
+    /// the same errors.
     pub(crate) fn compare(
         &mut self,
         assignment: &Assignment<'a>,
@@ -100,6 +103,7 @@ impl<'a> QuantizeWorker<'a> {
         part: &Path,
     ) -> Result<Option<QuantErrorSums>, ConvertError> {
         let mut out = vec![0; job.bytes];
+        // Keep the file open between jobs.
         let known = self.part.take_if(|(path, _)| path == part);
         let (_, mut file) = match known {
             Some(known) => known,
@@ -112,7 +116,7 @@ impl<'a> QuantizeWorker<'a> {
         self.run(assignment, job, &mut out, true)
     }
 
-    /// Errors of one row, counted through all matrices, in types.
+    /// Measures the errors of a row (counted through all matrices) in several types.
     pub(crate) fn errors(
         &mut self,
         assignment: &Assignment<'a>,
@@ -135,7 +139,7 @@ impl<'a> QuantizeWorker<'a> {
         errors
     }
 
-    /// The rows of a tensor, which are kept until another one is asked for.
+    /// Returns the reader of a tensor and keeps it until another tensor is needed.
     fn rows(
         &mut self,
         assignment: &Assignment<'a>,
@@ -148,7 +152,7 @@ impl<'a> QuantizeWorker<'a> {
         Ok(&*self.rows.insert((tensor, rows)).1)
     }
 
-    /// New bytes, unless they are there, and their errors.
+    /// Produces the bytes of a job, or with `there` only measures the errors of the bytes in `out`.
     fn run(
         &mut self,
         assignment: &Assignment<'a>,
@@ -158,6 +162,7 @@ impl<'a> QuantizeWorker<'a> {
     ) -> Result<Option<QuantErrorSums>, ConvertError> {
         let tensor = &assignment.tensors[job.tensor];
         let (columns, rows, matrices) = columns_rows_matrices(&tensor.shape);
+        // `jobs` makes no job of a tensor without rows.
         let row_bytes = (tensor.bytes_to as usize) / (rows * matrices);
         let unit = assignment.weights.rows_together(job.tensor);
         let most = (READ_TOGETHER / (unit * columns).max(1)).max(1) * unit;
@@ -168,16 +173,19 @@ impl<'a> QuantizeWorker<'a> {
             let out = &mut out[(first - job.rows.start) * row_bytes..];
             let source = self.rows(assignment, job.tensor)?;
             if let Some(bytes) = source.stored(tensor.to, first..job.rows.end) {
+                // Copied rows have no error and are not decoded.
                 out[..bytes.len()].copy_from_slice(&bytes);
                 first += bytes.len() / row_bytes;
                 continue;
             }
             let matrix = first / rows;
+            // Measuring errors needs no factor, which is expensive.
             let gptq = assignment.gptq.as_ref().filter(|_| !there);
             let factor = gptq.map(|gptq| gptq.factor(tensor, matrix)).transpose()?.flatten();
             let last = job.rows.end.min((matrix + 1) * rows);
             let count = match &factor {
-                // rows that are made together may be of two matrices
+                // With larger units, a batch of rows could span two matrices, which have different
+                // factors.
                 Some(_) if unit == 1 => most.max(ROUNDED_TOGETHER).min(last - first),
                 _ => most.min(job.rows.end - first),
             };
@@ -191,6 +199,7 @@ impl<'a> QuantizeWorker<'a> {
             }
             let of_rows = numbers.chunks_exact(columns).zip(out.chunks_exact_mut(row_bytes));
             for (row, (numbers, out)) in (first..).zip(of_rows) {
+                // GPTQ has written these rows; only measure them.
                 let there = there || row < first + rounded;
                 let of_row = self.row(assignment, (job.tensor, row), (numbers, tensor.to), out, there)?;
                 sums.get_or_insert_default().add(of_row);
@@ -202,7 +211,7 @@ impl<'a> QuantizeWorker<'a> {
         Ok(sums)
     }
 
-    /// New bytes, new weights, errors.
+    /// Quantizes a row unless `there`, decodes it, and measures the error.
     fn row(
         &mut self,
         assignment: &Assignment<'a>,
@@ -219,6 +228,7 @@ impl<'a> QuantizeWorker<'a> {
         if !there {
             quantize_row(to, numbers, importance, out)?;
         }
+        // Errors are measured on the decoded bytes, so they include everything the format loses.
         latent_quant::decode(to, out, &mut self.back)?;
         let sums = errors(numbers, &self.back, importance);
         let tensor = || assigned.name.clone();
@@ -228,14 +238,14 @@ impl<'a> QuantizeWorker<'a> {
         if sums.errors.is_finite() && sums.squares.is_finite() {
             return Ok(sums);
         }
-        // what an unquantized file says is passed on by another
+        // Unquantized types can represent NaN and infinity, so pass them on.
         if !to.is_quantized() && numbers.iter().any(|v| !v.is_finite()) {
             return Ok(QuantErrorSums::default());
         }
         Err(ConvertError::NotFinite { tensor: tensor(), row })
     }
 
-    /// Whether there are importances for a matrix; they are kept until the next one.
+    /// Loads the importances of a matrix and returns whether it has any.
     fn importance(
         &mut self,
         assignment: &Assignment<'_>,
@@ -269,7 +279,8 @@ impl QuantErrorSums {
     }
 }
 
-/// Sums of one row, eight lanes of f64 side by side.
+/// Sums of one row in f64. Eight independent lanes let the compiler vectorize the sums, in an order
+/// that does not depend on the CPU.
 fn errors(old: &[f32], new: &[f32], weights: Option<&[f32]>) -> QuantErrorSums {
     const LANES: usize = 8;
     let (mut errors, mut squares) = ([0f64; LANES], [0f64; LANES]);

@@ -1,7 +1,8 @@
-//! Weights with LoRA adapters merged into them: W + scale · factor · B · A, row by row.
+//! Weights with merged LoRA adapters: W + scale · factor · B · A, row by row.
 //!
-//! An adapter changes a matrix; all experts of a tensor (llama.cpp's `…_exps.weight` with matrices per expert); one expert (PEFT's names); or `kv_b`, whose halves
-//! the model may store apart.
+//! An adapter changes one of: a matrix; all experts of a tensor (llama.cpp's `…_exps.weight`, with
+//! matrices per expert); one expert (PEFT's names); `kv_b`, whose halves the model may store
+//! separately.
 
 use crate::error::ConvertError;
 use crate::quantize::shape::columns_rows_matrices;
@@ -16,44 +17,46 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::Path;
 
-/// The weights of a model with adapters merged into them.
+/// The weights of a model with merged adapters.
 pub struct MergedWeights<'a> {
     base: &'a dyn Weights,
     tensors: Vec<SourceTensor>,
-    /// What is added, by the index of a tensor.
+    /// Added terms by tensor index.
     terms: BTreeMap<usize, Vec<MergedTerm>>,
     identity: Identity,
 }
 
-/// B · A times a number, for the rows of one tensor.
+/// B · A times `scale`, for the rows of one tensor.
 struct MergedTerm {
     rows: AdaptedRows,
-    /// `[rank, inputs]`, of each matrix.
+    /// `[rank, inputs]` per matrix.
     a: Vec<f32>,
-    /// `[outputs, rank]`, of each matrix.
+    /// `[outputs, rank]` per matrix.
     b: Vec<f32>,
     rank: usize,
     scale: f64,
 }
 
-/// Which rows of a tensor an adapter changes, and by which rows of B.
+/// Which rows of a tensor an adapter changes, and which rows of B belong to them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum AdaptedRows {
-    /// Those of all matrices, each with its own A and B.
+    /// The rows of all matrices, each with its own A and B.
     All,
-    /// Those of one expert.
+    /// The rows of one expert.
     Expert(usize),
-    /// W_UK of a `kv_b` with `nope` and `v` rows per head: the tensor holds it transposed.
+    /// W_UK of a `kv_b` with `nope` and `v` rows per head. The tensor stores it transposed.
     Keys { nope: usize, v: usize },
-    /// W_UV.
+    /// W_UV of such a `kv_b`.
     Values { nope: usize, v: usize },
 }
 
 impl<'a> MergedWeights<'a> {
-    /// Merges adapters with their scales, in this order. `names` says what a PEFT adapter's tensors are called in GGUF.
+    /// Merges adapters with their scales, in this order. `names` maps PEFT's tensor names to those
+    /// of GGUF.
     ///
     /// # Errors
-    /// A tensor that the model does not have, or that has another shape; one that is quantized, unless `allow_requantize` is set.
+    /// The model lacks a tensor, or it has another shape, or it is quantized and `allow_requantize`
+    /// is not set.
     pub fn new(
         base: &'a dyn Weights,
         adapters: &[(AdapterFile, f32)],
@@ -67,6 +70,7 @@ impl<'a> MergedWeights<'a> {
         let mut identity = base.identity();
         for (adapter, scale) in adapters {
             let of_adapter = [adapter.fingerprint().to_le_bytes().as_slice(), &scale.to_le_bytes()].concat();
+            // The adapters change the bytes, so they change the fingerprint of a resumable run.
             identity.sample = fnv(fnv(FNV_START, &identity.sample.to_le_bytes()), &of_adapter);
             for pair in &adapter.pairs {
                 let refused = |problem: String| ConvertError::Adapter {
@@ -101,13 +105,13 @@ impl<'a> MergedWeights<'a> {
         Ok(MergedWeights { base, tensors, terms, identity })
     }
 
-    /// How many tensors the adapters change.
+    /// Number of tensors that the adapters change.
     pub fn changed(&self) -> usize {
         self.terms.len()
     }
 }
 
-/// Names of tensors in GGUF by those of PEFT.
+/// GGUF tensor names by PEFT names.
 #[derive(Debug, Default)]
 pub struct AdapterNames {
     whole: BTreeMap<String, String>,
@@ -115,7 +119,7 @@ pub struct AdapterNames {
 }
 
 impl AdapterNames {
-    /// The names of a model's tensors.
+    /// Collects the names of a model's tensors.
     pub fn new(circuit: &Circuit, config: &ModelConfig) -> AdapterNames {
         let whole = circuit.adapter_names(config).into_iter().map(|(gguf, hf)| (hf, gguf)).collect();
         let count = config.moe.map_or(0, |moe| moe.experts);
@@ -128,8 +132,9 @@ impl AdapterNames {
         AdapterNames { whole, experts }
     }
 
-    /// The tensor in GGUF, and the expert if it is of one.
+    /// The GGUF tensor of a pair, and the expert if the pair adapts only one.
     fn gguf(&self, naming: AdapterNaming, pair: &LowRankPair) -> (String, Option<usize>) {
+        // llama.cpp's adapters name the GGUF tensor itself and stack the matrices of all experts.
         if naming == AdapterNaming::Gguf {
             return (pair.target.clone(), None);
         }
@@ -142,7 +147,7 @@ impl AdapterNames {
     }
 }
 
-/// The tensors that an adapter of `name` changes.
+/// The tensors that an adapter of `name` changes, by index.
 fn places(
     tensors: &[SourceTensor],
     index: &BTreeMap<&str, usize>,
@@ -153,6 +158,7 @@ fn places(
         return Ok(vec![(*at, expert.map_or(AdaptedRows::All, AdaptedRows::Expert))]);
     }
     let half = |half: &str| index.get(name.replace("attn_kv_b", half).as_str()).copied();
+    // PEFT adapts `kv_b_proj` as one matrix; GGUF models usually store its halves.
     if name.contains("attn_kv_b")
         && let (Some(keys), Some(values)) = (half("attn_k_b"), half("attn_v_b"))
     {
@@ -165,7 +171,7 @@ fn places(
     Err("the model has no such tensor: is this adapter of another base model?".into())
 }
 
-/// Whether A and B have the shapes that the tensor needs.
+/// Checks the shapes of A and B against the tensor.
 fn fits(tensor: &SourceTensor, rows: AdaptedRows, pair: &LowRankPair) -> Result<(), String> {
     let (columns, outputs, matrices) = columns_rows_matrices(&tensor.shape);
     let rank = pair.rank();
@@ -176,6 +182,7 @@ fn fits(tensor: &SourceTensor, rows: AdaptedRows, pair: &LowRankPair) -> Result<
             return Err(format!("expert {expert} is not one of the {matrices} of {}", tensor.name));
         }
         AdaptedRows::Expert(_) => (None, outputs, columns),
+        // W_UK is stored transposed: its rows are the inputs of `kv_b`.
         AdaptedRows::Keys { nope, v } => (None, matrices * (nope + v), outputs),
         AdaptedRows::Values { nope, v } => (None, matrices * (nope + v), columns),
     };
@@ -191,7 +198,7 @@ fn fits(tensor: &SourceTensor, rows: AdaptedRows, pair: &LowRankPair) -> Result<
 }
 
 impl MergedTerm {
-    /// Adds to row `row` of the tensor, counted through its matrices, which have `rows` rows.
+    /// Adds the term to row `row` of the tensor, counted through its matrices of `rows` rows.
     fn add(&self, (row, rows): (usize, usize), sums: &mut [f64]) {
         let (matrix, row, columns, rank) = (row / rows, row % rows, sums.len(), self.rank);
         let (first_a, row_b) = match self.rows {
@@ -200,7 +207,8 @@ impl MergedTerm {
             AdaptedRows::Expert(_) => (0, row),
             AdaptedRows::Values { nope, v } => (0, matrix * (nope + v) + nope + row),
             AdaptedRows::Keys { nope, v } => {
-                // column n of latent `row`: row n of the head in B · A, at column `row`
+                // The tensor is transposed: column n of row `row` is element (n, `row`) of the head
+                // in B · A.
                 let inputs = self.a.len() / rank;
                 for (n, sum) in sums.iter_mut().enumerate() {
                     let b = &self.b[(matrix * (nope + v) + n) * rank..][..rank];
@@ -253,7 +261,7 @@ impl Weights for MergedWeights<'_> {
     }
 }
 
-/// Rows of a tensor that adapters change.
+/// Reader of a tensor that adapters change.
 struct MergedRows<'a> {
     base: Box<dyn WeightRowReader + 'a>,
     terms: &'a [MergedTerm],
@@ -264,6 +272,7 @@ struct MergedRows<'a> {
 impl WeightRowReader for MergedRows<'_> {
     fn read(&self, first: usize, out: &mut [f32]) -> Result<(), ConvertError> {
         self.base.read(first, out)?;
+        // Sum in f64 and round to f32 once, however many terms there are.
         let mut sums = vec![0.0; self.columns];
         for (row, out) in (first..).zip(out.chunks_exact_mut(self.columns.max(1))) {
             sums.iter_mut().zip(&*out).for_each(|(sum, value)| *sum = f64::from(*value));
@@ -273,6 +282,7 @@ impl WeightRowReader for MergedRows<'_> {
         Ok(())
     }
 
+    // The stored bytes lack the adapter's part.
     fn stored(&self, _ty: TensorType, _rows: Range<usize>) -> Option<Cow<'_, [u8]>> {
         None
     }

@@ -1,8 +1,8 @@
-//! File types: the names that people ask for, and the type that most tensors get.
+//! File types (mixes): their names, and the type that most tensors get.
 
 use latent_types::TensorType::{self, *};
 
-/// A file type, by its number in `general.file_type`.
+/// A file type, identified by its number in `general.file_type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mix {
     name: &'static str,
@@ -10,7 +10,7 @@ pub struct Mix {
     base: TensorType,
 }
 
-/// Name, number and type, as llama.cpp has them.
+/// Name, number and base type of llama.cpp's file types. Names with equal numbers are aliases.
 const MIXES: [(&str, u32, TensorType); 36] = [
     ("F32", 0, F32),
     ("F16", 1, F16),
@@ -37,6 +37,8 @@ const MIXES: [(&str, u32, TensorType); 36] = [
     ("IQ1_M", 31, IQ1_M),
     ("IQ2_XXS", 19, IQ2_XXS),
     ("IQ2_XS", 20, IQ2_XS),
+    // Not a mistake: llama.cpp bases IQ2_S on IQ2_XS, IQ2_M on IQ2_S, and IQ3_XS on IQ3_S. Rules
+    // raise the type of some tensors.
     ("IQ2_S", 28, IQ2_XS),
     ("IQ2_M", 29, IQ2_S),
     ("IQ3_XXS", 23, IQ3_XXS),
@@ -51,13 +53,14 @@ const MIXES: [(&str, u32, TensorType); 36] = [
 ];
 
 impl Mix {
-    /// The mix of this name, in any case of letters.
+    /// Finds a mix by name, ignoring case.
     pub fn from_name(name: &str) -> Option<Mix> {
         let row = MIXES.iter().find(|row| row.0.eq_ignore_ascii_case(name))?;
         Some(Mix { name: row.0, id: row.1, base: row.2 })
     }
 
-    /// The mix of a number in `general.file_type`, under its longest name.
+    /// Finds a mix by its number in `general.file_type`. Of several names it takes the longest
+    /// (`Q4_K_M`).
     pub fn from_id(id: u32) -> Option<Mix> {
         let row = MIXES.iter().filter(|row| row.1 == id).max_by_key(|row| row.0.len())?;
         Some(Mix { name: row.0, id, base: row.2 })
@@ -67,7 +70,7 @@ impl Mix {
         MIXES.iter().map(|row| row.0)
     }
 
-    /// Its name as it was asked for: `Q4_K` and `Q4_K_M` are the same mix.
+    /// The name by which it was found: `Q4_K` and `Q4_K_M` are the same mix.
     pub fn name(self) -> &'static str {
         self.name
     }
@@ -77,12 +80,12 @@ impl Mix {
         self.id
     }
 
-    /// The type of tensors that no rule names.
+    /// Type of tensors without a special rule.
     pub fn base(self) -> TensorType {
         self.base
     }
 
-    /// Whether it is one of these, by their names.
+    /// Whether it is one of the named mixes.
     pub(crate) fn is(self, names: &[&str]) -> bool {
         names.iter().any(|name| Mix::from_name(name).is_some_and(|mix| mix.id == self.id))
     }

@@ -1,11 +1,14 @@
 //! Quantization of GGUF models.
 //!
-//! * [`Assignment`]: which type each tensor gets, by a [`Mix`] with llama.cpp's choice per tensor, by [`TensorPattern`]s of names, and with [`Importances`].
-//! * [`Hessians`]: rounds tensors by GPTQ where [`Assignment::use_hessians`] is called.
-//! * [`Weights`]: where the weights come from: a GGUF file here, a folder of safetensors in [`FolderWeights`](crate::FolderWeights).
-//! * [`MergedWeights`]: the weights of another source with LoRA adapters merged into them.
-//! * [`write()`]: writes the file, or the files of a set, on all cores; an interrupted run can be resumed.
-//! * [`quantize_row`]: a row of weights in a type, by the instructions of this CPU.
+//! * [`Assignment`]: the type of each tensor, chosen by a [`Mix`] with llama.cpp's rules per tensor,
+//!   by [`TensorPattern`]s of names, and with [`Importances`].
+//! * [`Hessians`]: inputs of GPTQ, which [`Assignment::use_hessians`] enables.
+//! * [`Weights`]: the source of the weights: a GGUF file here, a folder of safetensors in
+//!   [`FolderWeights`](crate::FolderWeights).
+//! * [`MergedWeights`]: the weights of another source with merged LoRA adapters.
+//! * [`write()`]: writes the file, or the files of a set, on all cores. An interrupted run can be
+//!   resumed.
+//! * [`quantize_row`]: quantizes a row of weights with the best instructions of this CPU.
 mod assigned_tensor;
 mod assignment;
 mod collected;

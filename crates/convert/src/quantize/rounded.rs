@@ -1,4 +1,4 @@
-//! Rounding of an assignment's tensors by Hessians.
+//! GPTQ on an assignment.
 
 use crate::error::ConvertError;
 use crate::quantize::assigned_tensor::AssignedTensor;
@@ -8,20 +8,21 @@ use crate::quantize::hessians::Hessians;
 use crate::quantize::shape::columns_rows_matrices;
 use latent_quant::gptq::{GptqOptions, HessianFactor, has_gptq};
 
-/// Matrices of a tensor by how they are quantized.
+/// Number of a tensor's matrices by method.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RoundedMatrices {
-    /// By GPTQ.
+    /// Quantized by GPTQ.
     pub rounded: usize,
-    /// By the search with importances, since too few input rows were seen.
+    /// Quantized by the search with importances, because too few input rows were seen.
     pub searched: usize,
 }
 
 impl<'a> Assignment<'a> {
-    /// Rounds the tensors whose types allow it by the Hessians of their inputs. Other tensors keep to the search with importances.
+    /// Enables GPTQ for tensors whose types support it. Other tensors use the search with
+    /// importances.
     ///
     /// # Errors
-    /// A mix whose type has no GPTQ; Hessians of another model.
+    /// The mix's type has no GPTQ, or the Hessians are of another model.
     pub fn use_hessians(&mut self, hessians: &'a Hessians, options: GptqOptions) -> Result<(), ConvertError> {
         let base = self.mix().base();
         if !has_gptq(base) {
@@ -34,7 +35,7 @@ impl<'a> Assignment<'a> {
         for tensor in &self.tensors {
             let (columns, _, matrices) = columns_rows_matrices(&tensor.shape);
             match hessians.entry(&tensor.name) {
-                // the rows of the embedding are looked up
+                // The embedding is looked up, not multiplied, so its Hessian is not used.
                 Some(_) if tensor.name == "token_embd.weight" => {}
                 Some(entry) if (entry.columns, entry.counts.len()) != (columns, matrices) => {
                     return Err(hessians.other_model(format!(
@@ -48,10 +49,11 @@ impl<'a> Assignment<'a> {
             }
         }
         self.gptq = Some(Gptq::new(hessians, options));
+        // GPTQ adds keys, so the header changes.
         self.declare()
     }
 
-    /// How the matrices of a tensor are quantized; none if no Hessian is used for it.
+    /// How the matrices of a tensor are quantized. `None` if no Hessian is used for it.
     pub fn rounded(&self, tensor: &AssignedTensor) -> Option<RoundedMatrices> {
         let gptq = self.gptq.as_ref()?;
         let (_, _, matrices) = columns_rows_matrices(&tensor.shape);
@@ -59,7 +61,7 @@ impl<'a> Assignment<'a> {
         gptq.applies(tensor).then_some(RoundedMatrices { rounded, searched: matrices - rounded })
     }
 
-    /// Bytes of Hessians and factors that writing takes with `threads` threads.
+    /// Memory for Hessians and factors while writing with `threads` threads, in bytes.
     pub fn gptq_bytes(&self, threads: usize) -> u64 {
         let widths =
             self.tensors.iter().filter(|tensor| self.rounded(tensor).is_some_and(|all| all.rounded > 0));

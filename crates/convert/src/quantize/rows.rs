@@ -1,5 +1,6 @@
-//! Quantizing rows by the instructions of this CPU: the searches of `latent_quant`, compiled for AVX2. The compiler never contracts a multiplication and an
-//! addition, so the bytes are the same.
+//! Row quantization with the instructions of this CPU: the searches of `latent_quant`, compiled for
+//! AVX2. Rust never contracts a multiplication and an addition to an FMA, so the bytes are the
+//! same.
 
 use latent_quant::gptq::{self, GptqRows, HessianFactor};
 use latent_quant::{QuantError, quantizers};
@@ -9,7 +10,7 @@ type Importance<'a> = Option<&'a [f32]>;
 
 type QuantizeRowFn = fn(&[f32], Importance<'_>, &mut [u8]) -> bool;
 
-/// A function compiled for AVX2, to be called where the CPU has it; else it returns false.
+/// Compiles a quantizer for AVX2. The result returns false if the CPU lacks it.
 macro_rules! avx2 {
     ($quantizer:ident) => {{
         #[cfg(target_arch = "x86_64")]
@@ -33,7 +34,7 @@ macro_rules! avx2 {
     }};
 }
 
-/// [`latent_quant::quantize`], and the same bytes, by the instructions of this CPU.
+/// [`latent_quant::quantize`] with the instructions of this CPU. The bytes are the same.
 pub fn quantize_row(
     ty: TensorType,
     numbers: &[f32],
@@ -53,7 +54,7 @@ pub fn quantize_row(
     if run(numbers, importance, out) { Ok(()) } else { latent_quant::quantize(ty, numbers, importance, out) }
 }
 
-/// A function that rounds rows, compiled for AVX2 and called where the CPU has it.
+/// Compiles a GPTQ rounding function for AVX2, with the portable one as fallback.
 macro_rules! rounding_avx2 {
     ($format:ident) => {{
         #[cfg(target_arch = "x86_64")]
@@ -76,10 +77,10 @@ macro_rules! rounding_avx2 {
     }};
 }
 
-/// Rounds rows of one matrix to a type by the factor of its Hessian, by the instructions of this CPU.
+/// Rounds rows of a matrix by the factor of its Hessian, with the instructions of this CPU.
 ///
 /// # Errors
-/// A type without GPTQ; lengths that do not agree with the factor.
+/// The type has no GPTQ, or lengths do not match the factor.
 pub(crate) fn round_rows(
     ty: TensorType,
     factor: &HessianFactor,

@@ -1,4 +1,4 @@
-//! Search of tensor types for a file of a given size: spends bits where they reduce the error most.
+//! Search for tensor types that fit a file size. It spends bytes where they reduce the error most.
 
 use crate::error::ConvertError;
 use crate::quantize::assigned_tensor::AssignedTensor;
@@ -10,31 +10,32 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
-/// Types that are tried, all of which run as tiles of weights.
+/// Candidate types. All of them run as tiles of weights.
 const CANDIDATES: [TensorType; 11] = [Q2_K, Q3_K, Q4_0, IQ4_NL, IQ4_XS, Q4_K, Q5_0, Q5_1, Q5_K, Q6_K, Q8_0];
 
-/// Types that the search tries only with an importance matrix.
+/// Candidate types that are tried only with importances.
 const WITH_IMPORTANCES: [TensorType; 4] = [IQ2_XXS, IQ2_S, IQ3_XXS, IQ3_S];
 
-/// Rows of a tensor that errors are measured on.
+/// Number of rows per tensor on which errors are measured.
 const SAMPLED_ROWS: usize = 48;
 
-/// What a size costs.
+/// Result of fitting a size.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SizeFit {
     /// Bytes of the file.
     pub bytes: u64,
-    /// Mean over the tensors of the squared error, relative to the squares of the weights.
+    /// Mean relative squared error over the tensors.
     pub error: f64,
-    /// The same for the mix that the search began with.
+    /// The same for the mix that the search started with.
     pub error_of_mix: f64,
-    /// The KL divergence to expect, and that of the mix, where errors were [weighted](TypeMeasurements::set_sensitivities) by their effect.
+    /// Expected KL divergence of the fit and of the mix, if errors were
+    /// [weighted](TypeMeasurements::set_sensitivities) by their effect.
     pub expected_kl: Option<(f64, f64)>,
-    /// Bytes of the file that this mix would have.
+    /// Bytes of the mix's file.
     pub bytes_of_mix: u64,
 }
 
-/// A type that a tensor may get, and what it costs.
+/// A candidate type of a tensor, with its size and error.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct TypeChoice {
     pub ty: TensorType,
@@ -46,19 +47,19 @@ pub(crate) struct TypeChoice {
 pub struct TypeMeasurements {
     /// Indices of the tensors.
     pub(crate) tensors: Vec<usize>,
-    /// Of each, those that are worth their bytes.
+    /// The choices of each tensor on its convex hull.
     pub(crate) choices: Vec<Vec<TypeChoice>>,
-    /// What an error of each tells; none where all count alike.
+    /// Weight of each tensor's error. `None` if all are equal.
     pub(crate) weights: Option<Vec<f64>>,
-    /// What the mix chose for each.
+    /// The mix's choice for each tensor.
     of_mix: Vec<TypeChoice>,
     bytes_of_mix: u64,
-    /// Bytes of everything else.
+    /// Bytes of the header, the other tensors and the padding.
     fixed: u64,
 }
 
 impl TypeMeasurements {
-    /// Bytes of the smallest file, and of the largest that is smaller than the model.
+    /// Bytes of the smallest and of the largest file that the search can produce.
     pub fn range(&self) -> (u64, u64) {
         let sum = |of: fn(&[TypeChoice]) -> Option<&TypeChoice>| {
             self.fixed
@@ -71,7 +72,7 @@ impl TypeMeasurements {
         choices.iter().map(|choice| choice.error).sum::<f64>() / self.tensors.len().max(1) as f64
     }
 
-    /// The sum of all errors' effects.
+    /// Weighted sum of the errors.
     fn expected_kl(&self, choices: &[TypeChoice]) -> Option<f64> {
         let weights = self.weights.as_ref()?;
         Some(choices.iter().zip(weights).map(|(choice, weight)| choice.error * weight).sum())
@@ -79,8 +80,9 @@ impl TypeMeasurements {
 }
 
 impl<'a> Assignment<'a> {
-    /// Measures the errors of types on rows of every tensor that no pattern names, weighted by importances. `progress` gets the tensors done and all tensors,
-    /// and says whether to go on.
+    /// Measures the errors of all candidate types on sampled rows of every tensor that no pattern
+    /// names, weighted by importances. `progress` receives the finished and the total number of
+    /// tensors, and returns whether to continue.
     pub fn measure(
         &self,
         threads: usize,
@@ -89,12 +91,14 @@ impl<'a> Assignment<'a> {
         let open = |i: &usize| self.tensors[*i].free && !self.tensors[*i].named;
         let tensors: Vec<usize> = (0..self.tensors.len()).filter(open).collect();
         let choices = self.all_choices(&tensors, threads, progress)?;
+        // Upper bound: the padding depends on the types.
         let padding = self.alignment()? * self.tensors.len() as u64;
         let bytes_of_mix = self.bytes()?;
         let of_these: u64 = tensors.iter().map(|i| self.tensors[*i].bytes_to).sum();
         let of_mix = tensors.iter().zip(&choices).map(|(tensor, choices)| {
             let AssignedTensor { to, bytes_to, .. } = self.tensors[*tensor];
-            // a type that is no smaller than the present one was not measured
+            // Types that are not smaller than the stored one were not measured; storing it loses
+            // nothing.
             let kept = TypeChoice { ty: to, bytes: bytes_to, error: 0.0 };
             choices.iter().find(|choice| choice.ty == to).copied().unwrap_or(kept)
         });
@@ -108,8 +112,8 @@ impl<'a> Assignment<'a> {
         })
     }
 
-    /// Gives the tensors types with which the file has at most `target` bytes, so that the sum of their relative squared errors, each times
-    /// what it tells, is as low as it can be.
+    /// Chooses types for a file of at most `target` bytes that minimize the weighted sum of the
+    /// tensors' relative squared errors.
     pub fn fit(&mut self, measured: &TypeMeasurements, target: u64) -> Result<SizeFit, ConvertError> {
         let hulls = &measured.choices;
         let chosen = target
@@ -141,6 +145,8 @@ impl<'a> Assignment<'a> {
         let work = || {
             let mut worker = QuantizeWorker::default();
             loop {
+                // Relaxed suffices: the counter guards no data, and the scope's end orders the
+                // results.
                 let at = next.fetch_add(1, Ordering::Relaxed);
                 let Some(tensor) = tensors.get(at).filter(|_| !stopped.load(Ordering::Relaxed)) else {
                     return;
@@ -173,14 +179,18 @@ impl<'a> Assignment<'a> {
         let weighted = self.importances.is_some_and(|all| all.has(&assigned.name));
         let more = WITH_IMPORTANCES.iter().filter(|_| weighted);
         let mut types: Vec<TensorType> = CANDIDATES.iter().chain(more).copied().collect();
+        // The mix's own type must be measured for the comparison with the mix.
         if !types.contains(&assigned.to) {
             types.push(assigned.to);
         }
         types.retain(|ty| {
+            // The second condition compares bytes per weight without a division: a type that is not
+            // smaller than the stored one gains nothing.
             columns.is_multiple_of(ty.block_len())
                 && ty.block_bytes() * assigned.kept.block_len() < assigned.kept.block_bytes() * ty.block_len()
         });
         let all = rows * matrices;
+        // Evenly spaced rows, so that all experts or heads of a tensor are sampled.
         let step = all.div_ceil(SAMPLED_ROWS).max(1);
         let mut sums = vec![QuantErrorSums::default(); types.len()];
         for row in (0..all).step_by(step) {
@@ -196,7 +206,8 @@ impl<'a> Assignment<'a> {
     }
 }
 
-/// The choices on the lower convex hull of error over bytes, smallest first: the others are never worth their bytes.
+/// The choices on the lower convex hull of error over bytes, smallest first. No other choice is
+/// optimal for any price per byte.
 fn hull(mut choices: Vec<TypeChoice>) -> Vec<TypeChoice> {
     choices.sort_by(|a, b| a.bytes.cmp(&b.bytes).then(a.error.total_cmp(&b.error)));
     let mut hull: Vec<TypeChoice> = Vec::new();
@@ -215,13 +226,14 @@ fn hull(mut choices: Vec<TypeChoice>) -> Vec<TypeChoice> {
     hull
 }
 
-/// Error that each further byte takes away.
+/// Reduction of the error per additional byte.
 fn gain(from: &TypeChoice, to: &TypeChoice) -> f64 {
     (from.error - to.error) / (to.bytes - from.bytes).max(1) as f64
 }
 
-/// Which choice of each hull: from the smallest ones on, always the step that takes away most error per byte, as long as there is room. None if the smallest
-/// ones are too large. Errors count by `weights`, one per hull.
+/// Greedy solution of the multiple-choice knapsack: starts with the smallest choices and takes the
+/// step with the largest error reduction per byte while it fits. `weights` has one weight per hull.
+/// Returns an index per hull, or `None` if the smallest choices are too large.
 fn choose(hulls: &[Vec<TypeChoice>], weights: Option<&[f64]>, room: u64) -> Option<Vec<usize>> {
     let least: u64 = hulls.iter().filter_map(|hull| hull.first()).map(|choice| choice.bytes).sum();
     let mut left = room.checked_sub(least)?;
@@ -233,9 +245,13 @@ fn choose(hulls: &[Vec<TypeChoice>], weights: Option<&[f64]>, room: u64) -> Opti
             steps.push((gained, tensor, at + 1, pair[1].bytes - pair[0].bytes));
         }
     }
+    // A hull's gains decrease, so its steps stay in order. Ties are broken by index, to be
+    // deterministic.
     steps.sort_by(|a, b| b.0.total_cmp(&a.0).then((a.1, a.2).cmp(&(b.1, b.2))));
     let mut chosen = vec![0; hulls.len()];
     for (_, tensor, at, bytes) in steps {
+        // A step that did not fit blocks the later steps of its hull; other tensors may still use
+        // the space.
         if bytes <= left && chosen[tensor] + 1 == at {
             (chosen[tensor], left) = (at, left - bytes);
         }
@@ -252,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn choices_that_are_not_worth_their_bytes_go() {
+    fn choices_above_the_hull_are_removed() {
         let all = vec![
             choice(40, 0.0),
             choice(10, 1.0),
@@ -265,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn room_goes_where_it_lowers_the_error_most() {
+    fn bytes_are_spent_where_they_lower_the_error_most() {
         let hulls = [
             vec![choice(10, 1.0), choice(20, 0.5), choice(30, 0.4)],
             vec![choice(10, 3.0), choice(20, 1.0), choice(40, 0.0)],

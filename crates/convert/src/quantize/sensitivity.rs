@@ -1,4 +1,4 @@
-//! Sensitivity: the effect of an error in a group of tensors on the model's output.
+//! Sensitivity: how much an error in a group of tensors changes the model's output.
 
 use crate::error::ConvertError;
 use crate::quantize::assigned_tensor::AssignedTensor;
@@ -6,14 +6,15 @@ use crate::quantize::assignment::Assignment;
 use crate::quantize::search::{TypeChoice, TypeMeasurements};
 use latent_types::TensorType;
 
-/// Relative squared error that a group is tried with: large enough to be told from rounding, small enough that the divergence is in proportion to it.
+/// Relative squared error of a trial: large enough to exceed the rounding noise, small enough that
+/// the divergence is proportional to it.
 const TRIED_ERROR: f64 = 0.01;
 
 /// The tensors of one name in all layers, such as `ffn_down_exps.weight`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TensorGroup {
     pub name: String,
-    /// Places in the lists of what was measured.
+    /// Indices into the lists of [`TypeMeasurements`].
     members: Vec<usize>,
 }
 
@@ -23,14 +24,15 @@ fn name_in_layers(tensor: &AssignedTensor) -> &str {
     in_layer.map_or(name, |(_, name)| name)
 }
 
-/// The choice whose error is nearest to that of a trial; none where all are without error.
+/// The choice whose error is nearest to [`TRIED_ERROR`] on a logarithmic scale. `None` if all are
+/// without error.
 fn tried(hull: &[TypeChoice]) -> Option<&TypeChoice> {
     let off = |choice: &TypeChoice| (choice.error / TRIED_ERROR).ln().abs();
     hull.iter().filter(|choice| choice.error > 0.0).min_by(|a, b| off(a).total_cmp(&off(b)))
 }
 
 impl Assignment<'_> {
-    /// The groups whose types a search may choose.
+    /// The groups whose types the search may choose.
     pub fn groups(&self, measured: &TypeMeasurements) -> Vec<TensorGroup> {
         let mut groups: Vec<TensorGroup> = Vec::new();
         for (place, (tensor, hull)) in measured.tensors.iter().zip(&measured.choices).enumerate() {
@@ -46,7 +48,7 @@ impl Assignment<'_> {
         groups
     }
 
-    /// Gives the tensors of a group types with errors that tell, and all others the types that they are kept in.
+    /// Assigns types with measurable errors to a group, and the stored types to all other tensors.
     pub fn try_group(
         &mut self,
         measured: &TypeMeasurements,
@@ -62,13 +64,15 @@ impl Assignment<'_> {
 }
 
 impl TypeMeasurements {
-    /// Takes the divergence that each group caused when it was [tried](Assignment::try_group): errors count by it from here on. A group without any effect,
-    /// such as tensors that only drafts read, counts as the one with the least.
+    /// Weights errors by the divergence that each group caused when it was
+    /// [tried](Assignment::try_group). A group without any effect, such as tensors that only MTP
+    /// drafts read, gets the smallest weight of the others.
     pub fn set_sensitivities(&mut self, divergences: &[(TensorGroup, f64)]) {
         let error = |group: &TensorGroup| -> f64 {
             let tried = group.members.iter().filter_map(|place| tried(&self.choices[*place]));
             tried.map(|choice| choice.error).sum()
         };
+        // The divergence is proportional to the squared error if the error is small: divide by it.
         let of_group: Vec<f64> = divergences.iter().map(|(group, kl)| kl / error(group)).collect();
         let told = |weight: &f64| *weight > 0.0 && weight.is_finite();
         let Some(least) = of_group.iter().copied().filter(told).min_by(f64::total_cmp) else { return };

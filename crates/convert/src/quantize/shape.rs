@@ -11,9 +11,9 @@ pub(crate) struct ModelShape {
     pub experts: u64,
     /// Query heads per key-value head of the first layer.
     pub gqa: u64,
-    /// All layers, those for multi-token prediction too.
+    /// Number of layers, including those for multi-token prediction.
     pub layers: u64,
-    /// The token embedding is the output matrix as well.
+    /// Whether the token embedding is also the output matrix.
     pub tied: bool,
 }
 
@@ -25,6 +25,7 @@ impl ModelShape {
         let kv_heads = first(metadata, &format!("{architecture}.attention.head_count_kv"))?.unwrap_or(heads);
         Ok(ModelShape {
             experts: number("expert_count")?.unwrap_or(0),
+            // MLA has one KV head in GGUF files with split `kv_b`: the ratio is the number of heads.
             gqa: heads.checked_div(kv_heads).unwrap_or(0),
             layers: number("block_count")?.unwrap_or(0),
             tied: !tensors.iter().any(|tensor| tensor.name == "output.weight"),
@@ -33,7 +34,7 @@ impl ModelShape {
     }
 }
 
-/// A number, or the first one of an array with one per layer.
+/// Reads a number, or the first one of an array with one per layer.
 fn first(metadata: &Metadata, key: &str) -> Result<Option<u64>, FormatError> {
     match metadata.get(key) {
         Some(latent_formats::gguf::Value::Array(_)) => {
@@ -43,7 +44,8 @@ fn first(metadata: &Metadata, key: &str) -> Result<Option<u64>, FormatError> {
     }
 }
 
-/// What a tensor is for, as far as the rules of mixes go. MLA's projections other than `attn_kv_b` and `attn_output` are [`Other`](Role::Other).
+/// Role of a tensor in the rules of mixes. MLA's projections other than `attn_kv_b` and
+/// `attn_output` are [`Other`](TensorRole::Other).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TensorRole {
     Output,
@@ -84,12 +86,12 @@ impl TensorRole {
     }
 }
 
-/// The layer of `blk.N.…`; none for other tensors.
+/// The layer of `blk.N.…`. `None` for other tensors.
 pub(crate) fn layer_of(name: &str) -> Option<u64> {
     name.strip_prefix("blk.")?.split_once('.')?.0.parse().ok()
 }
 
-/// Columns, rows and matrices of a shape whose outermost dimension comes first.
+/// Columns, rows and matrices of a shape, outermost dimension first.
 pub(crate) fn columns_rows_matrices(shape: &[usize]) -> (usize, usize, usize) {
     let from_end = |n: usize| shape.len().checked_sub(n).and_then(|i| shape.get(i)).copied().unwrap_or(1);
     let matrices = shape.iter().rev().skip(2).product();

@@ -9,53 +9,55 @@ use std::borrow::Cow;
 use std::ops::Range;
 use std::path::Path;
 
-/// A tensor that is to be written.
+/// A tensor to write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SourceTensor {
     /// Its name in the written file.
     pub name: String,
     /// Its shape there, outermost dimension first.
     pub shape: Vec<usize>,
-    /// The type that it is stored in.
+    /// The stored type.
     pub ty: TensorType,
-    /// The type that it gets where a mix chooses none for it.
+    /// The type if a mix chooses none.
     pub kept: TensorType,
-    /// Whether it has `kept` in files of an unquantized type too.
+    /// Whether it keeps `kept` in files of an unquantized type too.
     pub wide: bool,
 }
 
-/// A model whose weights are to be written: a GGUF file, or one that a folder of safetensors would become.
+/// A model whose weights are written: a GGUF file, or the one that a folder of safetensors becomes.
 pub trait Weights: Sync {
-    /// What messages call it.
+    /// Name for messages.
     fn display_name(&self) -> String;
 
     fn path(&self) -> &Path;
 
-    /// The metadata of the written file, but for the keys that types and importances change.
+    /// Metadata of the written file, except the keys that types and importances change.
     fn metadata(&self) -> Result<&Metadata, ConvertError>;
 
-    /// Its tensors, in the order of the written file.
+    /// The tensors in the order of the written file.
     fn tensors(&self) -> Vec<SourceTensor>;
 
-    /// Stands for all of its weights.
+    /// Identity of all weights, for fingerprints.
     fn identity(&self) -> Identity;
 
-    /// Rows of the tensor at an index that are made together: [`WeightRowReader::read`] begins at a multiple of it.
+    /// Number of rows of a tensor that must be read together. [`WeightRowReader::read`] starts at a
+    /// multiple of it.
     fn rows_together(&self, tensor: usize) -> usize;
 
-    /// Reads the tensor at an index.
+    /// Opens the tensor at an index.
     fn rows(&self, tensor: usize) -> Result<Box<dyn WeightRowReader + '_>, ConvertError>;
 }
 
 /// The rows of one tensor, counted through all its matrices.
 pub trait WeightRowReader {
-    /// The weights of consecutive rows, whole [`Weights::rows_together`] or up to the end.
+    /// Reads consecutive rows, a multiple of [`Weights::rows_together`] or up to the end.
     fn read(&self, first: usize, out: &mut [f32]) -> Result<(), ConvertError>;
 
-    /// The bytes of the first ones of these rows, as many as are stored one after another in `ty`; none where the first must be encoded.
+    /// The bytes of the first of these rows, as many as are stored contiguously in `ty`. `None` if
+    /// the first row must be encoded.
     fn stored(&self, ty: TensorType, rows: Range<usize>) -> Option<Cow<'_, [u8]>>;
 
-    /// Tells the system that it may drop the pages of rows that have been read.
+    /// Allows the system to drop the pages of rows that have been read.
     fn release(&self, rows: Range<usize>);
 }
 
@@ -73,6 +75,7 @@ impl Weights for Checkpoint {
             let file = Checkpoint::display_name(self);
             Err(ConvertError::Source { file, problem: problem.to_owned() })
         };
+        // A packed file interleaves the rows of a tile, but `rows` reads consecutive rows.
         if self.packed_from().is_some() {
             return refused(
                 "it is a packed file, which holds tiles; quantize the file that it was packed from",
@@ -108,12 +111,13 @@ impl Weights for Checkpoint {
     fn rows(&self, tensor: usize) -> Result<Box<dyn WeightRowReader + '_>, ConvertError> {
         let info = &Checkpoint::tensors(self)[tensor];
         let data = self.tensor(&info.name).map_or(&[][..], |tensor| tensor.data);
+        // A tensor without rows has no bytes either.
         let row_bytes = data.len().checked_div(info.rows()).unwrap_or(0);
         Ok(Box::new(StoredRows { checkpoint: self, name: &info.name, ty: info.ty, data, row_bytes }))
     }
 }
 
-/// Rows of a GGUF file.
+/// Reader of a GGUF tensor.
 struct StoredRows<'a> {
     checkpoint: &'a Checkpoint,
     name: &'a str,

@@ -1,4 +1,4 @@
-//! Writing an assignment: all cores quantize, one thread puts the pieces one behind the other.
+//! Writes an assignment: worker threads quantize, the calling thread appends the pieces in order.
 
 use crate::error::ConvertError;
 use crate::quantize::assigned_tensor::AssignedTensor;
@@ -14,49 +14,51 @@ use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
 use std::thread;
 use std::time::Duration;
 
-/// Pieces that a thread may be ahead of the file.
+/// Maximum number of pieces that a thread may be ahead of the file. It bounds the memory.
 const AHEAD: usize = 4;
 
-/// How often a caller is asked whether to go on while nothing is finished.
+/// Interval at which the caller is asked whether to continue while no piece is finished.
 const ASK_EVERY: Duration = Duration::from_millis(100);
 
-/// Increase it when an encoder produces other bytes: partial files of older revisions are discarded.
+/// Revision of the encoders. Increase it when an encoder produces other bytes, so that partial
+/// files of older revisions are not resumed.
 const REVISION: u32 = 2;
 
 #[derive(Clone, Debug)]
 pub struct WrittenTensor {
-    /// What it was to become.
+    /// The tensor and its assigned type.
     pub assigned: AssignedTensor,
-    /// √(Σ w·(x − x̂)² ÷ Σ w·x²), with w the importances; none where the bytes were copied.
+    /// √(Σ w·(x − x̂)² ÷ Σ w·x²), with w the importances. `None` if the bytes were copied.
     pub error: Option<f64>,
-    /// Whether there were importances for it.
+    /// Whether the tensor had importances.
     pub weighted: bool,
-    /// How its matrices were quantized, where Hessians were used.
+    /// How its matrices were quantized, if Hessians were used.
     pub rounded: Option<RoundedMatrices>,
 }
 
-/// A file that was written, or a set of files.
+/// A written file or set of files.
 #[derive(Clone, Debug)]
 pub struct QuantizedModel {
-    /// Its tensors, in its order.
+    /// The tensors in the order of the file.
     pub tensors: Vec<WrittenTensor>,
-    /// The file, or those of the set, the one to open first.
+    /// The file, or those of the set. The first one is the one to open.
     pub files: Vec<PathBuf>,
     pub bytes: u64,
-    /// How many of them an earlier run had written.
+    /// Bytes that an earlier run had written.
     pub resumed: u64,
 }
 
-/// What a thread hands to the file: bytes, unless they are there already.
+/// Output of a job: bytes, unless an earlier run wrote them, and error sums.
 type QuantizeJobOutput = Result<(Option<Vec<u8>>, Option<QuantErrorSums>), ConvertError>;
 
-/// Writes the files of an assignment with `threads` threads: `target`, or
-/// [those of a set](Assignment::targets). After an interruption the same call resumes from the
-/// partial files and yields the same bytes. `progress` receives the written and the total bytes, and
-/// returns whether to continue.
+/// Writes the files of an assignment with `threads` threads: `target`, or [those of a
+/// set](Assignment::targets). After an interruption the same call resumes from the partial files
+/// and yields the same bytes. `progress` receives the written and the total bytes, and returns
+/// whether to continue.
 ///
 /// # Errors
-/// A target that is refused; weights that are not finite; a system that fails; a stop that was asked for. The targets then are as they were.
+/// The target is refused, weights are not finite, an I/O error, or a requested stop. Existing
+/// targets stay unchanged.
 pub fn write(
     assignment: &Assignment<'_>,
     target: &Path,
@@ -77,7 +79,7 @@ pub fn write(
         let (written, of_earlier) = match written {
             Ok(written) => written,
             Err(error) => {
-                // no run can go on after other errors
+                // Other errors recur in every run, so do not leave parts to resume.
                 if !matches!(
                     error,
                     ConvertError::Unfinished { .. } | ConvertError::Stopped { .. } | ConvertError::Output(_)
@@ -101,10 +103,12 @@ pub fn write(
     Ok(QuantizedModel { tensors: tensors.collect(), files: targets, bytes, resumed })
 }
 
-/// A file that has all its bytes but its first ones, and these.
+/// A file without its first bytes, and these bytes. They are written when the whole set is
+/// complete.
 type HeadlessFile = (ResumableFile, [u8; ResumableFile::COUNT_BYTES]);
 
-/// Writes the file at an index, but does not give it its name; how many of its bytes an earlier run had written.
+/// Writes the file at an index without giving it its name. Also returns the bytes that an earlier
+/// run had written.
 fn write_part(
     assignment: &Assignment<'_>,
     (number, target): (usize, &Path),
@@ -117,6 +121,7 @@ fn write_part(
     let total = jobs.last().map_or(header.len() as u64, |job| job.at + job.bytes as u64);
     let mut file = ResumableFile::open(target, fingerprint(assignment, &header))?;
     let resumed = file.written();
+    // Resuming is possible only at the boundary of a job: a part of a job cannot be appended.
     if resumed != total && resumed != header.len() as u64 && !jobs.iter().any(|job| job.at == resumed) {
         file.begin_anew()?;
     }
@@ -132,18 +137,20 @@ fn write_part(
             }
         };
         work.run(&mut file, threads.clamp(1, latent_threads::MAX_THREADS), &mut add, progress)?;
-        // other files may follow, and fail
+        // Record the bytes now: if a later file of the set fails, the next run resumes from here.
         file.count().map_err(WriteInterruption::Io)
     })();
     if let Err(ended) = done {
         return Err(unfinished(ended, file, target));
     }
     let mut start = [0; ResumableFile::COUNT_BYTES];
+    // Until the set is complete, the file begins with the count of written bytes, so that no reader
+    // takes it for a GGUF file.
     start.copy_from_slice(&header[..ResumableFile::COUNT_BYTES]);
     Ok(((file, start), resumed))
 }
 
-/// Why writing ended early.
+/// Reason why writing ended early.
 enum WriteInterruption {
     Io(std::io::Error),
     Asked,
@@ -151,7 +158,7 @@ enum WriteInterruption {
 }
 
 fn unfinished(ended: WriteInterruption, mut file: ResumableFile, target: &Path) -> ConvertError {
-    // what cannot be counted is written again
+    // On failure, the next run writes the uncounted bytes again.
     let _ = file.count();
     let (part, written) = (file.part().to_owned(), file.counted());
     if written == 0 || matches!(ended, WriteInterruption::Failed(_)) {
@@ -169,7 +176,7 @@ fn unfinished(ended: WriteInterruption, mut file: ResumableFile, target: &Path) 
     }
 }
 
-/// What all threads see.
+/// State shared by all threads.
 struct WriteContext<'a> {
     assignment: &'a Assignment<'a>,
     jobs: &'a [QuantizeJob],
@@ -178,7 +185,8 @@ struct WriteContext<'a> {
 }
 
 impl WriteContext<'_> {
-    /// Threads take the jobs in turn, so that the next piece of the file is always that of the next thread.
+    /// Threads take the jobs round-robin, so that the next piece of the file always comes from the
+    /// next thread and no reordering is needed.
     fn run(
         &self,
         file: &mut ResumableFile,
@@ -189,6 +197,8 @@ impl WriteContext<'_> {
         thread::scope(|scope| {
             let mut pieces = Vec::with_capacity(threads);
             for first in 0..threads {
+                // One bounded channel per thread: the writer takes pieces in order, and fast
+                // threads wait.
                 let (sender, receiver) = sync_channel(AHEAD);
                 pieces.push(receiver);
                 let mine = self.jobs.iter().skip(first).step_by(threads);
@@ -201,6 +211,7 @@ impl WriteContext<'_> {
                 let piece = loop {
                     match pieces[number % threads].recv_timeout(ASK_EVERY) {
                         Ok(piece) => break piece,
+                        // A slow job must not delay a stop requested by the user.
                         Err(RecvTimeoutError::Timeout) if go_on(job.at) => {}
                         Err(RecvTimeoutError::Timeout) => return Err(WriteInterruption::Asked),
                         Err(RecvTimeoutError::Disconnected) => {
@@ -223,7 +234,7 @@ impl WriteContext<'_> {
         })
     }
 
-    /// The loop of a thread: runs until all jobs are done or the receiver is dropped.
+    /// Loop of a worker thread. Ends when all jobs are done or the receiver is dropped.
     fn quantize<'j>(
         &self,
         jobs: impl Iterator<Item = &'j QuantizeJob>,
@@ -231,12 +242,14 @@ impl WriteContext<'_> {
     ) {
         let mut worker = QuantizeWorker::default();
         for job in jobs {
+            // Written by an earlier run: only measure its errors.
             let piece = if job.at + job.bytes as u64 <= self.resumed {
                 worker.compare(self.assignment, job, &self.part).map(|sums| (None, sums))
             } else {
                 worker.quantize(self.assignment, job).map(|(bytes, sums)| (Some(bytes), sums))
             };
             let failed = piece.is_err();
+            // The receiver is dropped if the writer failed or was stopped.
             if sender.send(piece).is_err() || failed {
                 return;
             }
@@ -244,7 +257,7 @@ impl WriteContext<'_> {
     }
 }
 
-/// Stands for every byte of the file.
+/// Fingerprint of everything that determines the bytes of the file.
 fn fingerprint(assignment: &Assignment<'_>, header: &[u8]) -> u64 {
     let identity = assignment.weights.identity();
     let gptq = assignment.gptq.as_ref().map(Gptq::fingerprint);

@@ -1,4 +1,4 @@
-//! What is written of tokenizers, experts, FP8 blocks, MTP layers and shards.
+//! Conversion of tokenizers, experts, FP8 blocks, MTP layers and shards.
 
 use crate::support::{case_folder, metadata, numbers, types};
 use latent_convert::{FolderOptions, GgufOptions, small_files, to_folder, to_gguf};
@@ -18,9 +18,9 @@ fn write(folder: &Path, file: &Path, ty: TensorType) -> latent_convert::Conversi
     to_gguf(&Checkpoint::open(folder).unwrap(), file, &options, &mut |_, _| true).unwrap()
 }
 
-/// The demo's file is by llama.cpp's converter, from a folder with tokenizer.json.
+/// The demo's file was written by llama.cpp's converter, from a folder with tokenizer.json.
 #[test]
-fn a_tokenizer_and_its_template_come_back_as_they_were() {
+fn a_tokenizer_and_its_template_survive_a_round_trip() {
     let temporary = tempfile::tempdir().unwrap();
     let (folder, file) = (temporary.path().join("demo"), temporary.path().join("demo.gguf"));
     let own = Checkpoint::open(&demo()).unwrap();
@@ -64,9 +64,10 @@ fn a_tokenizer_and_its_template_come_back_as_they_were() {
     assert_eq!(new.end_of_generation(), old.end_of_generation());
 }
 
-/// What a folder and its f32 copy become: the same numbers, but where inputs are in another order, whose weights are rounded to F16.
+/// A folder and its f32 copy must convert to the same numbers, except weights with reordered
+/// inputs, which are rounded to F16.
 #[test]
-fn four_bit_weights_become_what_they_stand_for() {
+fn four_bit_weights_are_converted_by_value() {
     let temporary = tempfile::tempdir().unwrap();
     let at = |name: &str| temporary.path().join(name);
     let ordered = FourBitRecipe { ordered: true, ..FourBitRecipe::new(FourBitLayout::GptqV2, false) };
@@ -100,7 +101,7 @@ fn four_bit_weights_become_what_they_stand_for() {
             );
         }
     }
-    // blocks of the type that is asked for are copied
+    // Blocks that already have the requested type are copied.
     write(&at("packed0"), &at("q4_0.gguf"), TensorType::Q4_0);
     let (own, new) = (Checkpoint::open(&at("packed0")).unwrap(), Checkpoint::open(&at("q4_0.gguf")).unwrap());
     let stored = own.rows("model.layers.1.self_attn.o_proj.weight").unwrap().unwrap();
@@ -135,7 +136,7 @@ fn fp8_blocks_are_dequantized_and_experts_are_stacked() {
         let name = format!("model.layers.1.mlp.experts.{expert}.down_proj.weight");
         assert_eq!(experts[expert * each..(expert + 1) * each], scaled(&name), "{name}");
     }
-    // W_UK is the first rows of each head, transposed
+    // W_UK is the first rows of each head, transposed.
     let kv = scaled("model.layers.1.self_attn.kv_b_proj.weight");
     let (keys, values) =
         (new.tensor("blk.1.attn_k_b.weight").unwrap(), new.tensor("blk.1.attn_v_b.weight").unwrap());
@@ -195,9 +196,10 @@ fn shards_of_both_kinds_open_as_one_model() {
     }
 }
 
-/// Experts in one tensor and queries without a low rank among them, and files from before W_UK and W_UV were split.
+/// Among them: experts in one tensor, queries without a low rank, and files from before W_UK and
+/// W_UV were split.
 #[test]
-fn random_models_of_every_wiring_come_back() {
+fn random_models_of_every_wiring_survive_a_round_trip() {
     let temporary = tempfile::tempdir().unwrap();
     let tiny = latent_testing::shapes().filter(|shape| shape.starts_with("tiny-"));
     for (shape, legacy) in tiny.flat_map(|shape| [(shape, false), (shape, true)]) {
@@ -220,9 +222,10 @@ fn random_models_of_every_wiring_come_back() {
     }
 }
 
-/// Kimi-Linear's files hold rates of decay with a minus sign, Ling-3.0's without, and safetensors their logarithms.
+/// GGUF files of Kimi-Linear store decay rates with a minus sign and those of Ling-3.0 without;
+/// safetensors files store their logarithms.
 #[test]
-fn recurrent_models_come_back_with_the_rates_of_their_decay() {
+fn recurrent_models_keep_their_decay_rates() {
     let temporary = tempfile::tempdir().unwrap();
     for (shape, sign) in [("small-kimi-linear", -1.0), ("small-ling-3", 1.0)] {
         let at = |end: &str| temporary.path().join(format!("{shape}{end}"));
@@ -251,7 +254,7 @@ fn recurrent_models_come_back_with_the_rates_of_their_decay() {
 }
 
 #[test]
-fn other_types_are_written_where_rows_are_whole_blocks() {
+fn quantized_types_are_written_if_rows_are_whole_blocks() {
     let temporary = tempfile::tempdir().unwrap();
     let (folder, file) = (temporary.path().join("model"), temporary.path().join("model.gguf"));
     ModelRecipe::new("tiny-v3", "BF16".parse().unwrap()).write_folder(&folder).unwrap();
@@ -269,7 +272,7 @@ fn other_types_are_written_where_rows_are_whole_blocks() {
     assert_eq!((norm.info.ty, router.info.ty), (TensorType::F32, TensorType::F32));
 }
 
-/// What a file says about its model, but for its kind and its hyper-parameters.
+/// The `general.*` keys of a file, without its kind and its hyperparameters.
 fn general(file: &Path) -> String {
     let checkpoint = Checkpoint::open(file).unwrap();
     let of = |key: &str| match metadata(&checkpoint).strings(key) {
@@ -294,9 +297,10 @@ fn general(file: &Path) -> String {
     lines.join("\n")
 }
 
-/// The expected values are those of `Metadata.load` of the Python package gguf, but for the size, which it leaves to its caller.
+/// The expected values are those of `Metadata.load` of the Python package gguf, except the size,
+/// which it leaves to its caller.
 #[test]
-fn the_model_card_says_whose_the_model_is() {
+fn the_model_card_becomes_general_metadata() {
     let temporary = tempfile::tempdir().unwrap();
     let (folder, file) = (temporary.path().join("PLM-demo-Instruct"), temporary.path().join("model.gguf"));
     std::fs::create_dir(&folder).unwrap();
@@ -344,7 +348,7 @@ size_label = 133K
 tags = [\"moe\", \"mla\", \"text-generation\"]";
     assert_eq!(general(&file), expected);
 
-    // the folder that is made of the file has a card that says the same
+    // The folder converted from the file has a card with the same metadata.
     let (back, again) = (temporary.path().join("back"), temporary.path().join("again.gguf"));
     to_folder(&Checkpoint::open(&file).unwrap(), &back, &FolderOptions::default(), &mut |_, _| true).unwrap();
     to_gguf(&Checkpoint::open(&back).unwrap(), &again, &GgufOptions::default(), &mut |_, _| true).unwrap();
@@ -357,7 +361,7 @@ tags = [\"moe\", \"mla\", \"text-generation\"]";
 }
 
 #[test]
-fn what_llama_cpp_makes_of_a_file_is_said() {
+fn llama_cpps_use_of_a_file_is_reported() {
     let temporary = tempfile::tempdir().unwrap();
     let notes = |case: &str| {
         let own = Checkpoint::open(&case_folder(case)).unwrap();

@@ -1,4 +1,4 @@
-//! Conversions over the public interface.
+//! Tests of conversions through the public API.
 #![allow(missing_docs, reason = "tests")]
 
 mod conversions;

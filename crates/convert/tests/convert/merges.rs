@@ -1,4 +1,4 @@
-//! Adapters of routed experts are merged from both forms, into the experts that they are of.
+//! Adapters of routed experts are merged from both formats into their experts.
 
 use latent_convert::quantize::{AdapterNames, Assignment, MergedWeights, Mix, Options, Weights, write};
 use latent_convert::{AdapterBase, convert_adapter};
@@ -16,7 +16,7 @@ fn number(i: usize) -> f32 {
     (i * 37 % 101) as f32 / 64.0 - 0.75
 }
 
-/// llama.cpp's form: A and B with a matrix per expert.
+/// Writes llama.cpp's format: A and B with a matrix per expert.
 fn write_experts(path: &Path, a: (&[f32], usize), b: (&[f32], usize), experts: usize) {
     let mut writer = Writer::new();
     writer.key("general.architecture", WriterValue::String("deepseek2".into()));
@@ -79,7 +79,7 @@ fn adapters_of_experts_change_their_experts() {
     std::fs::write(at("out.gguf"), &files[0]).unwrap();
     let out = Checkpoint::open(&at("out.gguf")).unwrap();
     let (before, after) = (values(&base, TENSOR), values(&out, TENSOR));
-    // 0.5 · alpha / rank
+    // The scale is 0.5 · alpha / rank.
     for (i, (before, after)) in before.iter().zip(&after).enumerate() {
         let (expert, row, column) = (i / (outputs * inputs), i / inputs % outputs, i % inputs);
         let product = (0..RANK)
@@ -94,7 +94,7 @@ fn adapters_of_experts_change_their_experts() {
             info.name
         );
     }
-    // each form becomes the other
+    // Each format converts to the other.
     let form = AdapterBase { circuit, config: &model, name: "base" };
     let open = |name: &str| AdapterFile::open(&at(name)).unwrap();
     assert_eq!(convert_adapter(&open("a.gguf"), &form, &at("peft-of-gguf")).unwrap(), experts);

@@ -1,4 +1,5 @@
-//! Mixes in one pass: the bytes are those of a conversion that `latent_convert::quantize` then quantizes.
+//! Converting and quantizing in one pass gives the same bytes as a conversion followed by
+//! `latent_convert::quantize`.
 
 use crate::support::{case_folder, types};
 use latent_convert::quantize::{Assignment, Importances, Options, TensorPattern, write};
@@ -14,7 +15,8 @@ fn converted(folder: &Path, file: &Path, types: Option<&Options>, importances: O
     to_gguf(&Checkpoint::open(folder).unwrap(), file, &options, &mut |_, _| true).unwrap();
 }
 
-/// The bytes of a model in types: in one pass, and by way of a file in `between` (or in what a conversion chooses).
+/// The bytes of a quantized model: written in one pass, and through an intermediate file of type
+/// `between` (or of the conversion's default).
 fn both(
     folder: &Path,
     between: Option<&str>,
@@ -31,7 +33,8 @@ fn both(
     ["one.gguf", "two.gguf"].map(|name| std::fs::read(at(name)).unwrap())
 }
 
-/// Models with experts, with separate and with combined keys and values, with an indexer, with an MTP layer, with LongRoPE's factors.
+/// Models with experts, separate and combined keys and values, an indexer, an MTP layer, and
+/// LongRoPE's factors.
 #[test]
 fn one_pass_gives_the_bytes_of_two() {
     let cases = [
@@ -51,9 +54,9 @@ fn one_pass_gives_the_bytes_of_two() {
     }
 }
 
-/// Rows of a width that K-quants divide; types by name, importances.
+/// Rows whose width is a multiple of K-quant blocks, with types by name and with importances.
 #[test]
-fn types_by_name_and_importances_count_as_in_two_passes() {
+fn types_by_name_and_importances_apply_as_in_two_passes() {
     let temporary = tempfile::tempdir().unwrap();
     let folder = temporary.path().join("model");
     ModelRecipe { mtp: MtpLayer::Own, ..ModelRecipe::new("tiny-v3", "BF16".parse().unwrap()) }
@@ -74,7 +77,7 @@ fn types_by_name_and_importances_count_as_in_two_passes() {
     }
 }
 
-/// Importances of 1 to 8 by column, for every matrix.
+/// Writes importances of 1 to 8 by column for every matrix.
 fn imatrix(model: &Checkpoint, path: &Path) {
     let mut writer = Writer::new();
     writer.key("general.type", WriterValue::String("imatrix".into()));
@@ -91,9 +94,10 @@ fn imatrix(model: &Checkpoint, path: &Path) {
     writer.write(&mut std::fs::File::create(path).unwrap(), |i, out| out.write_all(&bytes(i))).unwrap();
 }
 
-/// FP8 and 4-bit weights are not rounded in between: what they stand for is what an F32 file has.
+/// FP8 and 4-bit weights are not rounded to F16 in between, so the intermediate file of the
+/// comparison is F32.
 #[test]
-fn weights_of_few_bits_are_quantized_from_what_they_stand_for() {
+fn low_bit_weights_are_quantized_from_their_exact_values() {
     let temporary = tempfile::tempdir().unwrap();
     let at = |name: &str| temporary.path().join(name);
     ModelRecipe::new("tiny-v3", "F8_E4M3".parse().unwrap()).write_folder(&at("fp8")).unwrap();

@@ -1,4 +1,4 @@
-//! Whole files: which types tensors get, what is refused, and runs that are interrupted.
+//! Quantization of whole files: types of tensors, refusals, and interrupted runs.
 
 use latent_convert::ConvertError;
 use latent_convert::quantize::{Assignment, Importances, Mix, Options, QuantizedModel, TensorPattern, write};
@@ -32,7 +32,7 @@ impl QuantizeFixture {
         names
     }
 
-    /// Importances of 1 to 8 by column, for every matrix.
+    /// Writes importances of 1 to 8 by column for every matrix.
     fn imatrix(&self, name: &str) -> PathBuf {
         let mut writer = Writer::new();
         writer.key("general.type", WriterValue::String("imatrix".into()));
@@ -73,7 +73,7 @@ fn refused(model: &QuantizeFixture, options: &Options, importances: Option<&Impo
 
 /// The types that llama-quantize chooses for the same file.
 #[test]
-fn types_are_those_of_the_field() {
+fn types_are_those_of_llama_quantize() {
     use TensorType::*;
     let model = QuantizeFixture::new("tiny-v3", "BF16");
     let expected = [
@@ -102,7 +102,7 @@ fn types_are_those_of_the_field() {
 }
 
 #[test]
-fn names_that_a_pattern_finds_get_its_type() {
+fn matching_names_get_the_type_of_the_pattern() {
     let model = QuantizeFixture::new("tiny-v3", "BF16");
     let mut options = options("Q4_K_M");
     options.tensor_types = vec![
@@ -161,9 +161,10 @@ fn a_written_file_is_the_model_in_other_types() {
     }
 }
 
-/// Convolutions, rates and biases of decays, and norms stay F32, as in llama.cpp's files; what projects does not.
+/// Convolutions, decay rates and biases, and norms stay F32, as in llama.cpp's files. Projections
+/// are quantized.
 #[test]
-fn parameters_of_recurrent_layers_stay_as_they_are() {
+fn parameters_of_recurrent_layers_stay_f32() {
     const KEPT: [&str; 6] =
         ["ssm_a", "ssm_dt.bias", "ssm_norm.weight", "ssm_conv1d_q", "ssm_conv1d_k", "ssm_conv1d_v"];
     const PROJECTED: [&str; 4] = ["ssm_f_a", "ssm_g_a", "attn_q", "attn_output"];
@@ -193,7 +194,7 @@ fn parameters_of_recurrent_layers_stay_as_they_are() {
 }
 
 #[test]
-fn an_interrupted_run_goes_on_and_gives_the_same_bytes() {
+fn an_interrupted_run_resumes_and_gives_the_same_bytes() {
     let model = QuantizeFixture::new("tiny-v3", "F32");
     let assignment = Assignment::new(&model.checkpoint, &options("Q5_K_S"), None).unwrap();
     let straight = whole(&assignment, &model.at("straight.gguf"), 1);
@@ -212,7 +213,7 @@ fn an_interrupted_run_goes_on_and_gives_the_same_bytes() {
         |written: &QuantizedModel| written.tensors.iter().map(|tensor| tensor.error).collect::<Vec<_>>();
     assert_eq!(errors(&resumed), errors(&straight));
 
-    // a partial file of other options is not resumed
+    // A partial file with other options is not resumed.
     let stopped = write(&assignment, &model.at("other.gguf"), 1, &mut |_, _| false);
     assert!(matches!(stopped, Err(ConvertError::Stopped { .. })));
     let other = Assignment::new(&model.checkpoint, &options("Q4_0"), None).unwrap();
@@ -291,7 +292,7 @@ fn importances_of_another_model_are_refused() {
 }
 
 #[test]
-fn what_cannot_be_done_well_is_refused_before_anything_is_written() {
+fn lossy_or_impossible_types_are_refused_before_writing() {
     let model = QuantizeFixture::new("tiny-v3", "Q4_K");
     let problem = refused(&model, &options("Q3_K_S"), None);
     assert!(problem.contains("`allow_requantize`") && problem.contains("already"), "{problem}");
@@ -308,7 +309,7 @@ fn what_cannot_be_done_well_is_refused_before_anything_is_written() {
 }
 
 #[test]
-fn weights_that_are_not_finite_are_named_and_nothing_is_left() {
+fn non_finite_weights_are_named_and_no_file_remains() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model.gguf");
     let mut writer = Writer::new();
@@ -318,7 +319,7 @@ fn weights_that_are_not_finite_are_named_and_nothing_is_left() {
         (f32::NAN, "Q4_K_M", "NaN or infinite (`latent"),
         (f32::NAN, "Q8_0", "NaN or infinite (`latent"),
         (1e30, "F16", "the value 1000000000000000000000000000000 in column 188, which F16 cannot hold"),
-        // of a block with one scale the others are spoilt too
+        // The block has one scale, so the value also ruins the other values of the block.
         (-3e9, "Q8_0", "the value -3000000000 in column 188, which Q8_0 cannot hold"),
         (3e9, "Q4_0", "the value 3000000000 in column 188, which Q4_0 cannot hold"),
         (-3e9, "Q4_1", "the value -3000000000 in column 188, which Q4_1 cannot hold"),
@@ -328,7 +329,7 @@ fn weights_that_are_not_finite_are_named_and_nothing_is_left() {
         (3e15, "Q2_K", "the value 3000000000000000 in column 188, which Q2_K cannot hold"),
         (3e15, "IQ4_XS", "the value 3000000000000000 in column 188, which IQ4_XS cannot hold"),
     ] {
-        // a zero is the first that is decoded to NaN
+        // A zero is the first value that decodes to NaN.
         let mut weights: Vec<f32> = (0..1024).map(|i| (i % 3) as f32 * 0.5).collect();
         weights[700] = bad;
         let bytes: Vec<u8> = weights.iter().flat_map(|v| v.to_le_bytes()).collect();
@@ -352,7 +353,7 @@ fn folders_of_safetensors_are_refused() {
 }
 
 #[test]
-fn a_size_is_met_and_more_room_means_lower_errors() {
+fn a_size_is_met_and_larger_sizes_have_lower_errors() {
     let model = QuantizeFixture::new("tiny-v3", "BF16");
     let mut assignment = Assignment::new(&model.checkpoint, &options("Q4_K_M"), None).unwrap();
     let of_mix = assignment.bytes().unwrap();
@@ -396,9 +397,9 @@ fn a_set_of_files_is_the_same_model() {
     assert_eq!((bytes, assignment.bytes().unwrap()), (written.bytes, written.bytes));
 }
 
-/// Of two groups the one whose errors tell more gets more bits than where all errors count alike.
+/// Of two groups, the one whose errors matter more gets more bits than with equal sensitivities.
 #[test]
-fn room_goes_to_tensors_whose_errors_tell() {
+fn bytes_go_to_tensors_whose_errors_matter() {
     let model = QuantizeFixture::new("tiny-v3", "BF16");
     let mut assignment = Assignment::new(&model.checkpoint, &options("Q4_K_M"), None).unwrap();
     let mut measured = assignment.measure(3, &|_, _| true).unwrap();
@@ -421,7 +422,7 @@ fn room_goes_to_tensors_whose_errors_tell() {
         }
         let kl = match &*group.name {
             "ffn_down_exps.weight" => 0.5,
-            // without any effect, as what only drafts read
+            // Without any effect, like weights that only the MTP layer reads.
             "attn_q_a.weight" => 0.0,
             _ => 0.01,
         };
@@ -434,7 +435,7 @@ fn room_goes_to_tensors_whose_errors_tell() {
     assert!(weighted.error > alike.error);
     let after = ["ffn_down_exps", "ffn_up_exps"].map(|part| bytes(&assignment, part));
     assert!(after[0] > before[0] && after[1] < before[1], "{before:?} {after:?}");
-    // a budget for the largest types yields zero error
+    // A budget for the largest types gives zero error.
     let (_, most) = measured.range();
     assert_eq!(assignment.fit(&measured, most).unwrap().expected_kl.unwrap().0, 0.0);
 }

@@ -1,4 +1,4 @@
-//! What is not converted, what the user is told, and that nothing is left then.
+//! Refused conversions: what the user is told, and that no files remain.
 
 use crate::support;
 use crate::support::case_folder;
@@ -21,7 +21,7 @@ fn gguf(folder: &Path, file: &Path, force: bool) -> Result<ConversionReport, Con
     to_gguf(&Checkpoint::open(folder).unwrap(), file, &options, &mut |_, _| true)
 }
 
-/// A copy of a fixture with its tensors changed.
+/// Writes a copy of a fixture with changed tensors.
 fn changed(case: &str, at: &Path, change: impl Fn(&str, Vec<u8>) -> Option<(String, Vec<u8>)>) {
     std::fs::create_dir(at).unwrap();
     std::fs::copy(case_folder(case).join("config.json"), at.join("config.json")).unwrap();
@@ -42,7 +42,7 @@ fn changed(case: &str, at: &Path, change: impl Fn(&str, Vec<u8>) -> Option<(Stri
 }
 
 #[test]
-fn what_gguf_keys_cannot_say_is_refused() {
+fn configs_without_gguf_keys_are_refused() {
     let temporary = tempfile::tempdir().unwrap();
     let folder = temporary.path().join("odd");
     changed("v3", &folder, |name, bytes| Some((name.to_owned(), bytes)));
@@ -65,7 +65,7 @@ fn what_gguf_keys_cannot_say_is_refused() {
 }
 
 #[test]
-fn a_missing_tensor_is_named_and_one_that_nothing_knows_too() {
+fn missing_and_unknown_tensors_are_named() {
     let temporary = tempfile::tempdir().unwrap();
     let gone = "model.layers.1.mlp.experts.5.up_proj.weight";
     changed("v3", &temporary.path().join("a"), |name, bytes| {
@@ -94,7 +94,7 @@ fn a_missing_tensor_is_named_and_one_that_nothing_knows_too() {
 }
 
 #[test]
-fn what_is_there_stays_unless_it_is_to_be_replaced() {
+fn existing_files_are_replaced_only_on_request() {
     let temporary = tempfile::tempdir().unwrap();
     let file = temporary.path().join("model.gguf");
     std::fs::write(&file, b"old").unwrap();
@@ -133,7 +133,7 @@ fn the_models_own_folder_is_no_target() {
 }
 
 #[test]
-fn a_folder_that_is_not_there_is_to_be_made_first() {
+fn the_target_folder_must_exist() {
     let temporary = tempfile::tempdir().unwrap();
     let error = gguf(&case_folder("plm"), &temporary.path().join("a/b.gguf"), true).unwrap_err();
     assert!(
@@ -144,7 +144,7 @@ fn a_folder_that_is_not_there_is_to_be_made_first() {
 }
 
 #[test]
-fn a_run_to_gguf_that_is_stopped_is_gone_on_with() {
+fn a_stopped_run_to_gguf_is_resumed() {
     let own = Checkpoint::open(&case_folder("v3")).unwrap();
     let types = support::types("Q5_0");
     for split in [None, Some(300_000)] {
@@ -175,7 +175,7 @@ fn a_run_to_gguf_that_is_stopped_is_gone_on_with() {
 }
 
 #[test]
-fn a_run_to_a_folder_that_is_stopped_leaves_nothing() {
+fn a_stopped_run_to_a_folder_leaves_nothing() {
     let temporary = tempfile::tempdir().unwrap();
     let gguf = Checkpoint::open(&case_folder("v3").join("model.f32.gguf")).unwrap();
     let target = temporary.path().join("made/for/it");
@@ -188,7 +188,8 @@ fn a_run_to_a_folder_that_is_stopped_leaves_nothing() {
 fn numbers_that_a_type_cannot_hold_are_named() {
     let temporary = tempfile::tempdir().unwrap();
     let folder = temporary.path().join("model");
-    // 65536 and 2986344448 (shortest text: 2986344400) as BF16: a number, and a scale, that F16 cannot hold
+    // 65536 and 2986344448 (shortest decimal form: 2986344400) as BF16: a number and a scale beyond
+    // the range of F16.
     for (ty, number, value) in [
         ("F16", [0x80, 0x47], "65536"),
         ("Q8_0", [0x32, 0x4f], "29863444"),

@@ -1,4 +1,4 @@
-//! Every fixture through GGUF and back: the same numbers, and the same bits of logits.
+//! Converts every fixture to GGUF and back: numbers and bits of logits stay the same.
 
 use crate::support;
 use crate::support::{GGUF_CASES, all_logits, case_folder, engine, error, greedy, numbers, tokens};
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use std::path::Path;
 
 #[test]
-fn every_fixture_comes_back_with_the_same_numbers_and_the_same_logits() {
+fn every_fixture_keeps_its_numbers_and_logits_in_a_round_trip() {
     for case in GGUF_CASES {
         let temporary = tempfile::tempdir().unwrap();
         let (file, folder) = (temporary.path().join("model.gguf"), temporary.path().join("back"));
@@ -30,7 +30,7 @@ fn every_fixture_comes_back_with_the_same_numbers_and_the_same_logits() {
             }
             assert_eq!(numbers(&own, &tensor.name), numbers(&back, &tensor.name), "{case} {}", tensor.name);
         }
-        // both say the same, but for what they call it
+        // Both configs must be equal except for the names.
         let config = |checkpoint| {
             let config = ModelConfig::from_checkpoint(checkpoint).unwrap();
             ModelConfig { architecture: String::new(), name: None, ..config }
@@ -39,7 +39,7 @@ fn every_fixture_comes_back_with_the_same_numbers_and_the_same_logits() {
         let own_config = a.clone();
         let sparse = |prompt: &[u32]| own_config.index_topk.is_some_and(|topk| prompt.len() > topk);
         for config in [&mut a, &mut b] {
-            // of a router without groups nothing reads it
+            // A router without groups does not use the group score.
             if let Some(moe) = config.moe.as_mut().filter(|moe| moe.router.groups == 1) {
                 moe.router.group_score = latent_graph::config::GroupScore::Max;
             }
@@ -52,13 +52,13 @@ fn every_fixture_comes_back_with_the_same_numbers_and_the_same_logits() {
             let logits = |path: &Path| all_logits(&mut engine(path, &options), &prompt);
             let (of_own, of_back) = (logits(&case_folder(case)), logits(&folder));
             assert!(of_own == of_back, "{case} {precision:?}: other bits");
-            // a rounding may select another token
+            // A rounding may make the indexer select another token.
             if own_config.attention.indexer.is_some() && precision == Precision::Default && sparse(&prompt) {
                 continue;
             }
             let of_gguf = logits(&file);
             let worst = of_own.iter().zip(&of_gguf).map(|(a, b)| error(b, a)).fold(0.0, f64::max);
-            // W_UK is stored transposed, and so summed in another order
+            // W_UK is stored transposed, so its sums have another order.
             let bound = if precision == Precision::Exact { 1e-10 } else { 1e-3 };
             assert!(worst <= bound, "{case} {precision:?}: {worst:e}");
         }
@@ -85,7 +85,7 @@ fn greedy_tokens_of_the_new_files_are_those_of_transformers() {
     }
 }
 
-/// The files that llama.cpp's converter wrote from the same folders.
+/// Compares with files that llama.cpp's converter wrote from the same folders.
 #[test]
 fn names_shapes_and_bytes_are_those_of_llama_cpps_converter() {
     for case in ["v3", "v3-yarn", "youtu"] {
@@ -112,7 +112,7 @@ fn names_shapes_and_bytes_are_those_of_llama_cpps_converter() {
         }
         let (ours, theirs) = (support::metadata(&ours), support::metadata(&theirs));
         for (key, value) in theirs.entries() {
-            // the folders have no tokenizer; the files have one that was made up
+            // The folders have no tokenizer; the one in the files was made up.
             if key.starts_with("tokenizer.") {
                 continue;
             }
@@ -125,9 +125,10 @@ fn names_shapes_and_bytes_are_those_of_llama_cpps_converter() {
     }
 }
 
-/// Configs of which something else in the folder overrides a part; Transformers computes what the fixtures have.
+/// Configs of which another file in the folder overrides a part. The expected results are
+/// Transformers'.
 #[test]
-fn what_a_folder_overrides_in_its_config_is_converted_and_comes_back() {
+fn overrides_of_a_config_survive_a_round_trip() {
     let tie = json!({"tie_word_embeddings": true});
     let yarn = json!({
         "rope_parameters": {"rope_theta": 10000.0, "rope_type": "default"},

@@ -1,20 +1,22 @@
-//! Writing a grammar over lexemes as Lark.
+//! Writes a grammar over lexemes as Lark.
 
 use super::expr::{CharRange, Expr};
 use super::node::{LexemeGrammar, Node};
 use std::fmt::Write as _;
 
-/// Parentheses within each other in a rule: Lark's reader stops at thirty.
+/// Maximum nesting of parentheses in a rule. llguidance's Lark parser stops at 30 levels
+/// (`MAX_NESTING`).
 const MAX_LEVELS: usize = 8;
 
-/// The grammar's text: a rule `r0`, `r1`, … for each rule, terminals `T0`, … for lexemes.
+/// Writes the grammar: rules `r0`, `r1`, … for the rules of GBNF, and terminals `T0`, … for
+/// lexemes. In Lark, lower-case names are rules and upper-case names are terminals.
 pub(super) fn lark(grammar: &LexemeGrammar) -> String {
     let mut writer = Writer { grammar, text: String::new(), extra: Vec::new(), extra_count: 0 };
     let _ = writeln!(writer.text, "start: r{}", grammar.root);
     for (index, rule) in grammar.rules.iter().enumerate() {
         writer.rule(&format!("r{index}"), rule);
     }
-    // one that is cut, and named by a rule, is a rule itself
+    // A lexeme that was split and is still referenced becomes a rule.
     for (index, lexeme) in grammar.lexemes.iter().enumerate() {
         match &lexeme.parts {
             Some(parts) => writer.rule(&format!("t{index}"), parts),
@@ -34,7 +36,7 @@ pub(super) fn lark(grammar: &LexemeGrammar) -> String {
 struct Writer<'a> {
     grammar: &'a LexemeGrammar,
     text: String,
-    /// Nodes that were nested too deeply, and become rules of their own.
+    /// Nodes below [`MAX_LEVELS`], which become separate rules.
     extra: Vec<(usize, Node)>,
     extra_count: usize,
 }
@@ -100,6 +102,7 @@ fn regex(expr: &Expr, into: &mut String) {
     match expr {
         Expr::Class(ranges) => class(ranges, into),
         Expr::Sequence(parts) => parts.iter().for_each(|part| match part {
+            // `|` binds loosest.
             Expr::Choice(_) => group(part, into),
             _ => regex(part, into),
         }),
@@ -115,7 +118,7 @@ fn regex(expr: &Expr, into: &mut String) {
             group(inner, into);
             into.push_str(&bounds(*low, *high));
         }
-        // lexemes have neither
+        // Lexemes contain no rules or tokens.
         Expr::Rule(_) | Expr::Token(_) => {}
     }
 }
@@ -150,6 +153,8 @@ fn char(c: char, into: &mut String) {
     if c.is_ascii_alphanumeric() {
         into.push(c);
     } else {
+        // Escaping everything else avoids the special characters of Lark, of the regex and of
+        // classes.
         let _ = write!(into, "\\x{{{:x}}}", u32::from(c));
     }
 }

@@ -1,6 +1,6 @@
-//! A GBNF grammar as it is written.
+//! Syntax tree of a GBNF grammar.
 
-/// The grammar's rules; the first one that is called `root` begins.
+/// The rules of a grammar, and the index of the start rule `root`.
 #[derive(Debug)]
 pub(super) struct GbnfRules {
     pub(super) rules: Vec<GbnfRule>,
@@ -12,22 +12,23 @@ pub(super) struct GbnfRule {
     pub(super) body: Expr,
 }
 
-/// Characters from one to another, both included.
+/// An inclusive range of characters.
 pub(super) type CharRange = (char, char);
 
 /// An expression.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Expr {
-    /// One character of these, sorted and apart; none is never matched.
+    /// One character of these ranges, which are sorted and not adjacent. An empty class never
+    /// matches.
     Class(Vec<CharRange>),
-    /// The expressions one after the other; none is the empty text.
+    /// A concatenation. An empty one matches the empty text.
     Sequence(Vec<Expr>),
-    /// One of them.
+    /// Alternatives.
     Choice(Vec<Expr>),
-    /// A minimum and a maximum number of repetitions; `None`: unbounded.
+    /// Minimum and maximum number of repetitions; `None` is unbounded.
     Repeat(Box<Expr>, u32, Option<u32>),
     Rule(usize),
-    /// A token of the vocabulary by its name, or by its id in brackets.
+    /// A token of the vocabulary: `<name>` or `<[id]>`, as written.
     Token(String),
 }
 
@@ -41,7 +42,7 @@ impl Expr {
     }
 }
 
-/// Sorts ranges and joins those that touch; the complement if `negated`.
+/// Sorts ranges and merges adjacent ones; returns the complement if `negated`.
 pub(super) fn class(mut ranges: Vec<CharRange>, negated: bool) -> Vec<CharRange> {
     ranges.sort_unstable();
     let mut joined: Vec<CharRange> = Vec::new();
@@ -70,6 +71,7 @@ pub(super) fn class(mut ranges: Vec<CharRange>, negated: bool) -> Vec<CharRange>
 fn after(c: char) -> Option<char> {
     match c {
         char::MAX => None,
+        // `char` excludes the surrogates in between.
         '\u{d7ff}' => Some('\u{e000}'),
         _ => char::from_u32(u32::from(c) + 1),
     }

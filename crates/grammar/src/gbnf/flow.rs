@@ -1,4 +1,4 @@
-//! What each lexeme of a grammar can be followed by, as sets of first bytes.
+//! FOLLOW sets: the first bytes of what can follow each lexeme.
 
 use super::expr::CharRange;
 use super::node::{LexemeGrammar, Node};
@@ -9,11 +9,13 @@ use crate::limits::CompileDeadline;
 pub(super) struct ByteSet([u64; 4]);
 
 impl ByteSet {
-    /// First bytes, in UTF-8, of some characters.
+    /// First UTF-8 bytes of the characters in `ranges`.
     pub(super) fn leads(ranges: &[CharRange]) -> ByteSet {
         let lead = |c: char| c.encode_utf8(&mut [0; 4]).as_bytes()[0];
         let mut bytes = ByteSet::default();
         for (low, high) in ranges {
+            // First bytes grow with the code point, so the range of bytes covers the range of
+            // characters.
             (lead(*low)..=lead(*high)).for_each(|byte| bytes.0[usize::from(byte / 64)] |= 1 << (byte % 64));
         }
         bytes
@@ -23,7 +25,7 @@ impl ByteSet {
         ByteSet(std::array::from_fn(|i| self.0[i] | other.0[i]))
     }
 
-    pub(super) fn is_apart(self, other: ByteSet) -> bool {
+    pub(super) fn is_disjoint(self, other: ByteSet) -> bool {
         self.0.iter().zip(other.0).all(|(a, b)| a & b == 0)
     }
 }
@@ -34,7 +36,7 @@ impl FromIterator<ByteSet> for ByteSet {
     }
 }
 
-/// How a node begins.
+/// FIRST set of a node, and whether it matches the empty text.
 #[derive(Clone, Copy, Default, PartialEq)]
 pub(super) struct NodeStart {
     pub(super) first: ByteSet,
@@ -52,7 +54,8 @@ impl NodeStart {
     }
 }
 
-/// What can follow each lexeme; `lexemes` says how each of those begins that are not cut.
+/// Computes what can follow each lexeme. `lexemes` gives the FIRST set of each lexeme that is not
+/// split.
 pub(super) fn follows(
     grammar: &LexemeGrammar,
     lexemes: &[NodeStart],
@@ -66,9 +69,10 @@ pub(super) fn follows(
         after: vec![ByteSet::default(); grammar.lexemes.len()],
         changed: true,
     };
+    // Fixed point: rules refer to each other recursively. The sets only grow, so it ends.
     while std::mem::take(&mut flow.changed) {
         deadline.check()?;
-        // rules mostly name later ones
+        // Rules mostly refer to later ones, so the reverse order needs fewer rounds.
         for rule in (0..grammar.rules.len()).rev() {
             let start = flow.start(&grammar.rules[rule]);
             flow.changed |= start != flow.starts[rule];
@@ -102,7 +106,7 @@ impl ByteFlow<'_> {
                 Some(parts) => self.start(parts),
                 None => self.lexemes[*lexeme],
             },
-            // no text begins as a token of the vocabulary does
+            // llguidance matches vocabulary tokens by id. They cannot continue a lexeme's text.
             Node::Token(_) => NodeStart::default(),
             Node::Rule(rule) => self.starts[*rule],
             Node::Sequence(parts) => {
@@ -119,7 +123,7 @@ impl ByteFlow<'_> {
         }
     }
 
-    /// Notes that `after` can follow a node.
+    /// Adds `after` to what can follow a node.
     fn walk(&mut self, node: &Node, after: ByteSet) {
         let grammar = self.grammar;
         match node {
@@ -148,6 +152,7 @@ impl ByteFlow<'_> {
             }
             Node::Choice(parts) => parts.iter().for_each(|part| self.walk(part, after)),
             Node::Repeat(inner, _, high) => {
+                // A repeated node can be followed by itself.
                 let again = if *high == Some(1) { ByteSet::default() } else { self.start(inner).first };
                 self.walk(inner, after.or(again));
             }

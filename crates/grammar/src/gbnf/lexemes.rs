@@ -1,4 +1,4 @@
-//! Cutting a grammar into lexemes whose longest match is the right one.
+//! Splits a grammar into lexemes whose longest match is their only possible match.
 
 use super::expr::GbnfRules;
 use super::flow::{ByteSet, NodeStart, follows};
@@ -7,11 +7,13 @@ use super::node::LexemeGrammar;
 use crate::error::GrammarError;
 use crate::limits::CompileDeadline;
 
-/// Steps of comparing lexemes in one round; a grammar that needs more is cut further without looking.
+/// Maximum number of steps for comparing lexemes per round. Beyond it, all lexemes are split
+/// further without comparison: the result is correct but slower.
 const STEPS: usize = 3_000_000;
 
-/// Cuts the largest regular parts further until no match can be prolonged by a byte with which something else may follow it: until then the
-/// lexer, which prolongs it, would refuse outputs that the grammar allows.
+/// Starts with the largest regular parts as lexemes. Splits them until no match can be extended by
+/// a byte that may also begin what follows it. llguidance's lexer is greedy: it would extend the
+/// match and then refuse outputs that the grammar allows.
 pub(super) fn cut(rules: &GbnfRules, deadline: &CompileDeadline) -> Result<LexemeGrammar, GrammarError> {
     let mut grammar = LexemeGrammar::new(rules);
     let mut automata: Vec<Option<Nfa>> = Vec::new();
@@ -20,11 +22,12 @@ pub(super) fn cut(rules: &GbnfRules, deadline: &CompileDeadline) -> Result<Lexem
             deadline.check()?;
             automata.push(Nfa::new(&grammar.lexemes[lexeme].expr));
         }
+        // Lexemes without an automaton are too large to compare, so split them first.
         let mut again: Vec<usize> = live(&grammar).filter(|lexeme| automata[*lexeme].is_none()).collect();
         if again.is_empty() {
             again = conflicts(&grammar, &automata, deadline)?;
         }
-        // of characters there are only those that cannot be prolonged
+        // Single characters cannot be split and cannot be extended, so the loop ends.
         let mut any = false;
         for lexeme in again {
             any |= grammar.lexemes[lexeme].parts.is_none() && grammar.split(lexeme);
@@ -35,12 +38,12 @@ pub(super) fn cut(rules: &GbnfRules, deadline: &CompileDeadline) -> Result<Lexem
     }
 }
 
-/// Lexemes that are not cut.
+/// Lexemes that are not split.
 fn live(grammar: &LexemeGrammar) -> impl Iterator<Item = usize> {
     (0..grammar.lexemes.len()).filter(|lexeme| grammar.lexemes[*lexeme].parts.is_none())
 }
 
-/// Lexemes that have to be cut.
+/// Lexemes that must be split.
 fn conflicts(
     grammar: &LexemeGrammar,
     automata: &[Option<Nfa>],
@@ -55,14 +58,15 @@ fn conflicts(
     let (mut found, mut budget) = (Vec::new(), STEPS);
     for lexeme in live(grammar) {
         deadline.check()?;
-        // a final lexeme may match any length
+        // Nothing follows this lexeme, so greedy matching refuses nothing.
         if follows[lexeme] == ByteSet::default() {
             continue;
         }
         for other in live(grammar) {
             let (Some(own), Some(theirs)) = (&automata[lexeme], &automata[other]) else { continue };
             match own.prolonged_by(theirs, &mut budget) {
-                Some(bytes) if bytes.is_apart(follows[lexeme]) => {}
+                Some(bytes) if bytes.is_disjoint(follows[lexeme]) => {}
+                // Split both: the other lexeme is what extends the match.
                 Some(_) => found.extend([lexeme, other]),
                 None => return Ok(live(grammar).collect()),
             }

@@ -1,9 +1,9 @@
-//! llama.cpp's grammar dialect, GBNF, converted to the Lark dialect of llguidance.
+//! Converter from GBNF, llama.cpp's grammar dialect, to the Lark dialect of llguidance.
 //!
-//! The two differ in more than spelling. GBNF is a grammar over characters; llguidance has a lexer before its parser, which takes the
-//! longest lexeme that it can. So a regular part of the grammar becomes one lexeme only if its
+//! GBNF is a grammar over characters. llguidance has a lexer in front of its parser, and the lexer
+//! takes the longest match. A regular part of the grammar therefore becomes one lexeme only if its
 //! longest match is its only match (`lexemes.rs`). Otherwise it is split further, down to single
-//! characters.
+//! characters, which cost milliseconds per mask instead of microseconds.
 
 mod emit;
 mod expr;
@@ -16,7 +16,7 @@ mod parse;
 use crate::error::GrammarError;
 use crate::limits::{CompileDeadline, GrammarLimits};
 
-/// The Lark grammar that means the same as a GBNF grammar.
+/// Converts a GBNF grammar to an equivalent Lark grammar.
 pub(crate) fn to_lark(text: &str, limits: &GrammarLimits) -> Result<String, GrammarError> {
     let deadline = CompileDeadline::new("GBNF grammar", limits);
     let rules = parse::parse(text, limits)?;
@@ -42,13 +42,13 @@ mod tests {
     }
 
     #[test]
-    fn a_lexeme_is_cut_where_the_longest_match_is_not_the_only_one() {
-        // white space belongs to the word, or is the line's end
+    fn lexemes_are_split_if_their_longest_match_is_not_the_only_one() {
+        // A line end is part of `ws`, or ends the line: `)` must not absorb it.
         let text =
             lark("root ::= (w \"=\" ws w \"\\n\")+\nw ::= [a-z]+ ws | \"(\" ws w \")\" ws\nws ::= [ \\n]*");
         assert!(text.contains(": /\\x{28}[\\x{a}\\x{20}]*/"), "{text}");
         assert!(text.contains(": /\\x{29}/") && !text.contains("\\x{29}["), "{text}");
-        // here they cannot
+        // Here nothing that follows begins with a letter or a blank.
         let text = lark("root ::= w \".\" | \"(\" root \")\"\nw ::= [a-z]+ \" \"*");
         assert!(text.contains("T0: /[a-z]+\\x{20}*\\x{2e}/"), "{text}");
     }

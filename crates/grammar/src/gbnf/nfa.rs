@@ -1,33 +1,35 @@
-//! Which characters can prolong a match: automata of lexemes, by position (Glushkov), and walked in pairs.
+//! Position automata (Glushkov) of lexemes, and a product walk that finds the bytes that can extend
+//! a match.
 
 use super::expr::{CharRange, Expr};
 use super::flow::ByteSet;
 use std::collections::HashSet;
 
-/// An automaton: its states are the places of the expression's classes, and a first one before all of them. A repetition with bounds counts as
-/// one without, which only makes the language larger.
+/// Glushkov automaton. Its states are the positions of the classes in the expression, plus a start
+/// state. A bounded repetition is treated as unbounded. This enlarges the language, so it can only
+/// report more conflicts.
 #[derive(Debug)]
 pub(super) struct Nfa {
-    /// The class that is read on entering each state; none for the first.
+    /// The class consumed on entering each state; empty for the start state.
     classes: Vec<Vec<CharRange>>,
     next: Vec<Vec<u32>>,
     accepts: Vec<bool>,
-    /// First bytes of what can be read from each state.
+    /// First bytes that can be read from each state.
     leads: Vec<ByteSet>,
 }
 
-/// The places of an expression with which a match can begin and end, and whether it can be empty.
+/// First and last positions of an expression, and whether it matches the empty text.
 struct Ends {
     first: Vec<u32>,
     last: Vec<u32>,
     nullable: bool,
 }
 
-/// Most transitions of an automaton.
+/// Maximum number of transitions of an automaton.
 const MAX_TRANSITIONS: usize = 200_000;
 
 impl Nfa {
-    /// None where it would be too large.
+    /// Builds the automaton. `None` if it would be too large.
     pub(super) fn new(expr: &Expr) -> Option<Nfa> {
         let mut nfa = Nfa {
             classes: vec![Vec::new()],
@@ -40,6 +42,7 @@ impl Nfa {
         nfa.next[0] = ends.first;
         nfa.accepts = vec![false; nfa.classes.len()];
         ends.last.iter().for_each(|state| nfa.accepts[*state as usize] = true);
+        // State 0 is the start. It accepts if the empty text matches.
         nfa.accepts[0] = ends.nullable;
         for next in &mut nfa.next {
             next.sort_unstable();
@@ -54,7 +57,7 @@ impl Nfa {
         self.accepts[0]
     }
 
-    /// First bytes of what it matches.
+    /// First bytes of all matches.
     pub(super) fn first(&self) -> ByteSet {
         self.leads[0]
     }
@@ -76,6 +79,7 @@ impl Nfa {
                     if all.nullable {
                         all.first.extend(&part.first);
                     }
+                    // A part that can be empty leaves the previous positions as possible ends.
                     if !part.nullable {
                         all.last.clear();
                     }
@@ -96,13 +100,15 @@ impl Nfa {
             }
             Expr::Repeat(inner, low, high) => {
                 let mut inner = self.add(inner, budget)?;
+                // The last positions lead back to the first ones, which makes every repetition
+                // unbounded.
                 if *high != Some(1) {
                     self.join(&inner.last, &inner.first, budget)?;
                 }
                 inner.nullable |= *low == 0;
                 Some(inner)
             }
-            // lexemes have neither
+            // Lexemes contain no rules or tokens.
             Expr::Rule(_) | Expr::Token(_) => None,
         }
     }
@@ -113,11 +119,12 @@ impl Nfa {
         Some(())
     }
 
-    /// First bytes of what can follow a match of this automaton, so that the whole still begins a match of the other. None where the walk takes
-    /// more than the budget.
+    /// First bytes that can follow a match of this automaton such that the whole is still a prefix
+    /// of a match of `other`. `None` if the walk exceeds the budget.
     pub(super) fn prolonged_by(&self, other: &Nfa, budget: &mut usize) -> Option<ByteSet> {
         let mut found = ByteSet::default();
-        if self.first().is_apart(other.first()) {
+        // Most pairs of lexemes differ in their first byte, and need no walk.
+        if self.first().is_disjoint(other.first()) {
             return Some(found);
         }
         let mut seen = HashSet::from([(0, 0)]);
@@ -129,6 +136,8 @@ impl Nfa {
                     if !overlap(&self.classes[*to as usize], &other.classes[*their_to as usize]) {
                         continue;
                     }
+                    // A whole match of this automaton is a proper prefix of a match of the other
+                    // one: bytes that may come next prolong it.
                     if self.accepts[*to as usize] {
                         found = found.or(other.leads[*their_to as usize]);
                     }
@@ -142,13 +151,14 @@ impl Nfa {
     }
 }
 
-/// Whether two sorted lists of ranges have a character in common.
+/// Whether two sorted lists of ranges have a common character.
 fn overlap(a: &[CharRange], b: &[CharRange]) -> bool {
     let (mut i, mut j) = (0, 0);
     while i < a.len() && j < b.len() {
         if a[i].0 <= b[j].1 && b[j].0 <= a[i].1 {
             return true;
         }
+        // The range that ends first cannot overlap any later range.
         if a[i].1 < b[j].1 { i += 1 } else { j += 1 }
     }
     false

@@ -1,9 +1,9 @@
-//! A grammar cut into lexemes: regular parts that the lexer matches, and rules over them.
+//! Grammar over lexemes: regular parts that the lexer matches, and rules over them.
 
 use super::expr::{Expr, GbnfRules};
 use std::collections::HashMap;
 
-/// Part of a rule.
+/// A node of a rule.
 #[derive(Clone, Debug)]
 pub(super) enum Node {
     Lexeme(usize),
@@ -14,11 +14,11 @@ pub(super) enum Node {
     Repeat(Box<Node>, u32, Option<u32>),
 }
 
-/// A regular part, free of rules.
+/// A regular part with all rules inlined.
 #[derive(Debug)]
 pub(super) struct Lexeme {
     pub(super) expr: Expr,
-    /// What stands for it once it is cut further.
+    /// Its replacement, once it is split.
     pub(super) parts: Option<Node>,
 }
 
@@ -28,15 +28,16 @@ pub(super) struct LexemeGrammar {
     pub(super) rules: Vec<Node>,
     pub(super) root: usize,
     pub(super) lexemes: Vec<Lexeme>,
+    /// Lexemes by expression: equal ones are shared, so that the lexer distinguishes fewer.
     known: HashMap<Expr, usize>,
 }
 
-/// Largest regular part that is one lexeme: nodes of its expression, and levels.
+/// Maximum size of a lexeme's expression, in nodes and levels.
 const MAX_NODES: usize = 20_000;
 const MAX_LEVELS: usize = 100;
 
 impl LexemeGrammar {
-    /// The grammar with each largest regular part as one lexeme.
+    /// Creates the grammar with each maximal regular part as one lexeme.
     pub(super) fn new(rules: &GbnfRules) -> LexemeGrammar {
         let regular = regular_rules(rules);
         let mut grammar =
@@ -48,7 +49,7 @@ impl LexemeGrammar {
         grammar
     }
 
-    /// A lexeme, or nothing where the expression matches nothing but the empty text.
+    /// Returns the lexeme of an expression, or an empty sequence if it matches only the empty text.
     fn lexeme(&mut self, expr: Expr) -> Node {
         if is_empty(&expr) {
             return Node::Sequence(Vec::new());
@@ -73,7 +74,7 @@ impl LexemeGrammar {
                 Node::Repeat(Box::new(self.lower(inner, rules, regular)), *low, *high)
             }
             Expr::Sequence(parts) => {
-                // neighbours that are regular are so together
+                // Adjacent regular parts form one regular part, up to the maximum size.
                 let (mut nodes, mut run, mut run_nodes) = (Vec::new(), Vec::new(), 0);
                 for part in parts {
                     let of_part = cost(part, regular).map(|cost| cost.nodes);
@@ -102,7 +103,7 @@ impl LexemeGrammar {
         }
     }
 
-    /// Cuts a lexeme into its parts; false where it is a single character.
+    /// Splits a lexeme into its parts. Returns false for a single character.
     pub(super) fn split(&mut self, lexeme: usize) -> bool {
         let node = match self.lexemes[lexeme].expr.clone() {
             Expr::Sequence(parts) => {
@@ -117,19 +118,20 @@ impl LexemeGrammar {
     }
 }
 
-/// The size of an expression with all rules in it written out.
+/// Size of an expression with all rules inlined.
 #[derive(Clone, Copy)]
 struct ExpressionCost {
     nodes: usize,
     levels: usize,
 }
 
-/// The cost of an expression if it is regular and not too large to be one lexeme.
+/// Size of an expression if it is regular and small enough for one lexeme.
 fn cost(expr: &Expr, regular: &[Option<ExpressionCost>]) -> Option<ExpressionCost> {
     let cost_of = |parts: &[Expr]| {
         let mut all = ExpressionCost { nodes: 1, levels: 0 };
         for part in parts {
             let of_part = cost(part, regular)?;
+            // Saturating: rules that use each other twice grow exponentially when inlined.
             all.nodes = all.nodes.saturating_add(of_part.nodes);
             all.levels = all.levels.max(of_part.levels);
         }
@@ -145,7 +147,7 @@ fn cost(expr: &Expr, regular: &[Option<ExpressionCost>]) -> Option<ExpressionCos
     (cost.nodes <= MAX_NODES && cost.levels <= MAX_LEVELS).then_some(cost)
 }
 
-/// The costs of those rules that do not lead back to themselves, nor to one that does.
+/// Sizes of the regular rules: those that do not reach a recursive rule.
 fn regular_rules(rules: &GbnfRules) -> Vec<Option<ExpressionCost>> {
     let count = rules.rules.len();
     let (mut users, mut open) = (vec![Vec::new(); count], vec![0_usize; count]);
@@ -158,6 +160,7 @@ fn regular_rules(rules: &GbnfRules) -> Vec<Option<ExpressionCost>> {
         uses.into_iter().for_each(|used| users[used].push(rule));
     }
     let mut regular = vec![None; count];
+    // Topological order (Kahn): rules on a cycle never become ready.
     let mut ready: Vec<usize> = (0..count).filter(|rule| open[*rule] == 0).collect();
     while let Some(rule) = ready.pop() {
         regular[rule] = cost(&rules.rules[rule].body, &regular);
@@ -182,7 +185,7 @@ fn collect_rules(expr: &Expr, into: &mut Vec<usize>) {
     }
 }
 
-/// A regular expression with the rules in it written out.
+/// Inlines the rules of a regular expression.
 fn inlined(expr: &Expr, rules: &GbnfRules) -> Expr {
     let all = |parts: &[Expr]| parts.iter().map(|part| inlined(part, rules)).collect();
     match expr {
@@ -194,7 +197,7 @@ fn inlined(expr: &Expr, rules: &GbnfRules) -> Expr {
     }
 }
 
-/// Whether it matches nothing but the empty text.
+/// Whether an expression matches only the empty text.
 fn is_empty(expr: &Expr) -> bool {
     match expr {
         Expr::Sequence(parts) | Expr::Choice(parts) => parts.iter().all(is_empty),

@@ -1,4 +1,13 @@
-//! Reading GBNF.
+//! GBNF parser, after llama.cpp's `llama-grammar.cpp`.
+//!
+//! It accepts what llama.cpp accepts, with these differences:
+//!
+//! * Also accepted: left recursion, `_` in names, `{,n}`, the escape `\^`, and a `|` at the
+//!   beginning of a line outside of parentheses.
+//! * Errors instead of silent behaviour: a rule that is defined twice (llama.cpp keeps the last
+//!   definition), a line end in a literal or class, an empty class, and an upper bound above 2000
+//!   (llama.cpp treats it as unbounded).
+//! * Not supported: `!<token>`.
 
 use super::expr::{CharRange, Expr, GbnfRule, GbnfRules, class};
 use crate::error::{GrammarError, SourcePosition};
@@ -7,7 +16,7 @@ use std::collections::HashMap;
 
 const WHAT: &str = "GBNF grammar";
 
-/// Reads a grammar and checks that every rule that it names is there.
+/// Parses a grammar and checks that every referenced rule is defined.
 pub(super) fn parse(text: &str, limits: &GrammarLimits) -> Result<GbnfRules, GrammarError> {
     let mut parser =
         Parser { text, at: 0, depth: 0, limits, names: HashMap::new(), rules: Vec::new(), uses: Vec::new() };
@@ -36,10 +45,10 @@ struct Parser<'a> {
     at: usize,
     depth: usize,
     limits: &'a GrammarLimits,
-    /// Rules that are defined or used so far.
+    /// Indices of the rules that are defined or used so far.
     names: HashMap<&'a str, usize>,
     rules: Vec<Option<GbnfRule>>,
-    /// Where each rule is used.
+    /// Uses of rules with their byte positions, for error messages.
     uses: Vec<(usize, usize)>,
 }
 
@@ -66,7 +75,7 @@ impl<'a> Parser<'a> {
         found
     }
 
-    /// Skips blanks and comments, and line ends if `lines`.
+    /// Skips blanks and comments, and line ends if `lines` is true.
     fn space(&mut self, lines: bool) {
         while let Some(c) = self.peek() {
             match c {
@@ -86,7 +95,7 @@ impl<'a> Parser<'a> {
         (!name.is_empty()).then_some(name)
     }
 
-    /// The index of a rule, defined or not.
+    /// Returns the index of a rule, which need not be defined yet.
     fn index(&mut self, name: &'a str) -> Result<usize, GrammarError> {
         if let Some(index) = self.names.get(name) {
             return Ok(*index);
@@ -126,16 +135,17 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// What comes next, for a message.
+    /// Describes the next character for an error message.
     fn found(&self) -> String {
         self.peek().map_or("the end".to_owned(), |c| format!("{c:?}"))
     }
 
-    /// Alternatives; `nested` in parentheses, where they may span lines.
+    /// Parses alternatives. Within parentheses (`nested`) they may span lines.
     fn choice(&mut self, nested: bool) -> Result<Expr, GrammarError> {
         let mut alternatives = vec![self.sequence(nested)?];
         loop {
-            // a line may begin with a bar
+            // A line may begin with `|`. Otherwise the line end ends the rule, so restore the
+            // position.
             let before = self.at;
             self.space(true);
             if !self.take("|") {
@@ -157,6 +167,7 @@ impl<'a> Parser<'a> {
                 Some('[') => self.class()?,
                 Some('.') => {
                     self.at += 1;
+                    // As in llama.cpp, `.` also matches line ends.
                     Expr::Class(vec![('\0', char::MAX)])
                 }
                 Some('(') => self.group()?,
@@ -197,7 +208,7 @@ impl<'a> Parser<'a> {
         Ok(inner)
     }
 
-    /// The repetitions behind an expression, and the blanks behind these.
+    /// Parses repetition operators after an expression, and the blanks after them.
     fn repeated(&mut self, mut part: Expr, nested: bool) -> Result<Expr, GrammarError> {
         let mut repetitions = 0;
         loop {
@@ -215,6 +226,7 @@ impl<'a> Parser<'a> {
                 self.take("}");
             }
             repetitions += 1;
+            // `a*+?` nests one level per operator.
             if self.depth + repetitions > self.limits.nesting {
                 let (unit, limit) = ("levels of nesting", self.limits.nesting);
                 return Err(GrammarError::TooLarge { what: WHAT, unit, found: limit + 1, limit });
@@ -227,7 +239,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// `{m}`, `{m,}`, `{m,n}` or `{,n}`, up to its closing brace.
+    /// Parses `{m}`, `{m,}`, `{m,n}` or `{,n}` up to the closing brace.
     fn bounds(&mut self) -> Result<(u32, Option<u32>), GrammarError> {
         let start = self.at;
         self.at += 1;
@@ -275,6 +287,8 @@ impl<'a> Parser<'a> {
         loop {
             match self.peek() {
                 Some('"') => break,
+                // llama.cpp accepts line ends in literals. As an error, it points to the line with
+                // the missing quote.
                 None | Some('\n') => return Err(self.error_at(start, "this `\"` is not closed".into())),
                 Some(_) => chars.push(Expr::char(self.char()?)),
             }
@@ -294,6 +308,7 @@ impl<'a> Parser<'a> {
             }
             let at = self.at;
             let low = self.char()?;
+            // A hyphen before the closing bracket is a character.
             let is_range = self.rest().starts_with('-') && !self.rest().starts_with("-]");
             let high = if is_range {
                 self.at += 1;
@@ -313,7 +328,7 @@ impl<'a> Parser<'a> {
         Ok(Expr::Class(ranges))
     }
 
-    /// A character, escaped or not.
+    /// Reads a character, escaped or not.
     fn char(&mut self) -> Result<char, GrammarError> {
         let Some(c) = self.peek() else { return Err(self.error("expected a character, found the end")) };
         self.at += c.len_utf8();
@@ -349,7 +364,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// `<name>` or `<[id]>`.
+    /// Reads `<name>` or `<[id]>`. llguidance uses the same notation and resolves the name.
     fn token(&mut self) -> Result<Expr, GrammarError> {
         let end = self.rest().find(['>', '\n', ' ']).filter(|end| self.rest()[*end..].starts_with('>'));
         let Some(end) = end else { return Err(self.error("this `<` is not closed")) };

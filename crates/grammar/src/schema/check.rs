@@ -1,4 +1,4 @@
-//! What a schema may hold.
+//! Checks of a schema's size and keywords.
 
 use super::trivial;
 use super::walk::each_schema;
@@ -9,7 +9,8 @@ use std::collections::HashSet;
 
 pub(super) const WHAT: &str = "JSON schema";
 
-/// Keywords that say something about an instance and cannot be followed.
+/// Keywords of drafts 4 to 2020-12 that restrict an instance and are not supported. Ignoring one
+/// would silently allow outputs that are not valid.
 const UNSUPPORTED: [&str; 16] = [
     "$dynamicRef",
     "$recursiveRef",
@@ -29,14 +30,16 @@ const UNSUPPORTED: [&str; 16] = [
     "uniqueItems",
 ];
 
-/// Formats of strings that are followed. By the standard a format is a note that a program may ignore.
+/// Supported string formats: those of llguidance. By default, `format` is an annotation that a
+/// validator may ignore (draft 2020-12, validation, section 7.2.1), so unknown formats are not an
+/// error.
 const FORMATS: [&str; 11] =
     ["date", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "time", "unknown", "uri", "uuid"];
 
-/// Checks sizes, without recursion.
+/// Checks sizes. Not recursive, because the nesting is not checked yet.
 pub(super) fn size(schema: &Value, limits: &GrammarLimits) -> Result<(), GrammarError> {
     let too_large = |unit, found, limit| Err(GrammarError::TooLarge { what: WHAT, unit, found, limit });
-    // a schema nests its keywords, so that a level of the data takes two of the text
+    // One level of data takes two levels of the schema: `properties`, and the property's schema.
     let nesting = limits.nesting * 2;
     let (mut bytes, mut choices) = (0_usize, 0_usize);
     let mut references = HashSet::new();
@@ -45,6 +48,7 @@ pub(super) fn size(schema: &Value, limits: &GrammarLimits) -> Result<(), Grammar
         if level > nesting {
             return too_large("levels of nesting", level, nesting);
         }
+        // Counts the bytes of compact JSON approximately: brackets, quotes and separators.
         bytes += 2;
         match value {
             Value::String(text) => bytes += text.len(),
@@ -75,7 +79,7 @@ pub(super) fn size(schema: &Value, limits: &GrammarLimits) -> Result<(), Grammar
     Ok(())
 }
 
-/// Refuses keywords that cannot be followed, and removes what says nothing.
+/// Refuses unsupported keywords and removes those without effect.
 pub(super) fn keywords(schema: &mut Value, limits: &GrammarLimits) -> Result<(), GrammarError> {
     let limit = limits.properties;
     each_schema(schema, "#", &mut |object: &mut Map<String, Value>, path: &str| {
@@ -88,8 +92,11 @@ pub(super) fn keywords(schema: &mut Value, limits: &GrammarLimits) -> Result<(),
                 limit,
             });
         }
+        // First: generators write `propertyNames: {type: string}` (zod 4) and the like, which every
+        // instance satisfies.
         trivial::remove(object);
-        // the library's own switches, one of which turns errors into warnings
+        // llguidance's own options. A client must not set `lenient`, which turns errors into
+        // warnings.
         object.remove("x-guidance");
         let unknown = |format: &Value| format.as_str().is_some_and(|name| !FORMATS.contains(&name));
         if object.get("format").is_some_and(unknown) {

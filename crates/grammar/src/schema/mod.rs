@@ -1,4 +1,4 @@
-//! JSON schemas: checked before the library sees them, and brought into the form that models do well with.
+//! JSON Schema: validation before llguidance compiles a schema, and adjustments for models.
 
 mod check;
 mod shape;
@@ -12,14 +12,15 @@ use serde_json::{Map, Number, Value, json};
 use std::convert::Infallible;
 use walk::each_schema;
 
-/// White space between the parts of a JSON text: none, a blank, or a line end with an indentation. Without a bound a model may emit white space
-/// until its tokens have run out.
+/// Whitespace between JSON tokens: none, a blank, or a line end with an indentation, as in
+/// llama.cpp's grammars. Without a bound, a model may emit whitespace until it reaches its token
+/// limit.
 const WHITE_SPACE: &str = r" |\r?\n[ \t]{0,32}";
 
-/// Checks a schema and prepares it for the library.
+/// Checks a schema and prepares it for llguidance.
 ///
 /// # Errors
-/// What is larger than allowed or costs more than the budget, and keywords that cannot be followed.
+/// The schema is too large, costs more than the budget, or uses an unsupported keyword.
 pub(crate) fn prepare(
     schema: &Value,
     limits: &GrammarLimits,
@@ -27,6 +28,7 @@ pub(crate) fn prepare(
 ) -> Result<Value, GrammarError> {
     check::size(schema, limits)?;
     let mut schema = match schema {
+        // Since draft 6, `true` is the schema that allows everything.
         Value::Bool(true) => json!({}),
         Value::Object(_) => schema.clone(),
         other => {
@@ -43,7 +45,8 @@ pub(crate) fn prepare(
     Ok(schema)
 }
 
-/// Checks the schemas within a Lark grammar, which the library reads by itself.
+/// Checks the schemas embedded in a Lark grammar (`%json { … }`), which llguidance parses by
+/// itself.
 pub(crate) fn check_embedded(
     lark: &str,
     limits: &GrammarLimits,
@@ -51,7 +54,7 @@ pub(crate) fn check_embedded(
 ) -> Result<(), GrammarError> {
     for (at, keyword) in lark.match_indices("%json") {
         budget.spend(1)?;
-        // in a text or a comment, what follows it need not be a schema
+        // Within a string or a comment, `%json` need not be followed by JSON.
         let rest = &lark[at + keyword.len()..];
         let mut values = serde_json::Deserializer::from_str(rest).into_iter::<Value>();
         if let Some(Ok(schema)) = values.next() {
@@ -63,20 +66,22 @@ pub(crate) fn check_embedded(
     Ok(())
 }
 
-/// Keywords by which other schemas apply to the same instance.
+/// Keywords that apply other schemas to the same instance.
 const APPLICATORS: [&str; 4] = ["allOf", "anyOf", "oneOf", "$ref"];
 
-/// Keywords that say which properties an object has.
+/// Keywords that restrict an object's properties.
 const OF_OBJECTS: [&str; 6] =
     ["properties", "patternProperties", "additionalProperties", "required", "minProperties", "maxProperties"];
 
-/// Lets objects that name their properties, and say nothing about others, have no others. Every output is still an instance of the schema as it
-/// was written; and it is what other servers do, so that schemas are written with that in mind. Where schemas are combined, one may have to
-/// admit properties of the other, and all stay as they are.
+/// Sets `additionalProperties: false` in objects that list `properties` and say nothing about
+/// others. JSON Schema's default is `true`, but llama.cpp's converter also defaults to `false`, and
+/// schemas are written with that in mind. Every output is still valid against the original schema.
+/// Combined schemas stay unchanged, because one may have to allow the properties of the other.
 fn close_objects(schema: &mut Value) {
     let mut combined = false;
     let _ = each_schema(schema, "", &mut |object: &mut Map<String, Value>, _: &str| {
         let has = |keys: &[&str]| keys.iter().any(|key| object.contains_key(*key));
+        // An applicator alone is safe: it has no sibling that it would have to agree with.
         combined |= object.contains_key("allOf") || has(&APPLICATORS) && has(&OF_OBJECTS);
         Ok::<_, Infallible>(())
     });
@@ -94,10 +99,12 @@ fn close_objects(schema: &mut Value) {
     });
 }
 
-/// The lowest float of 64 bits above −2⁶³.
+/// The lowest f64 above −2⁶³: the spacing of f64 is 1024 there.
 const LOWEST: i64 = i64::MIN + 1024;
 
-/// Raises lower bounds that are too low, which schemas of 64-bit integers have: llguidance negates integers, and the lowest has no negative. Other numbers that are too low cannot be followed.
+/// Raises lower bounds of −2⁶³ and less, which generators write for 64-bit integers. llguidance
+/// negates bounds as i64; −2⁶³ has no negation, and it recursed until the stack overflowed.
+/// Constants and upper bounds that low are refused.
 fn raise_bounds(schema: &mut Value) -> Result<(), GrammarError> {
     let mut open = vec![(schema, false)];
     while let Some((value, followed)) = open.pop() {
@@ -115,6 +122,7 @@ fn raise_bounds(schema: &mut Value) -> Result<(), GrammarError> {
                         {
                             *bound = LOWEST.into();
                         }
+                        // Raising these would change which values are allowed.
                         ("const" | "enum" | "maximum" | "exclusiveMaximum", value) => {
                             open.push((value, true))
                         }

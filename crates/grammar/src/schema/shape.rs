@@ -1,8 +1,10 @@
-//! The work of combining schemas, computed before the library does it.
+//! Cost bound of combining schemas, computed before llguidance combines them.
 //!
-//! The library brings a schema into a form without `allOf`, siblings of `anyOf` and of `$ref`: it intersects them, copies one side for each
-//! alternative of the other, and asks of each string whether its patterns exclude each other. None of that has a bound that fits a server. So the
-//! same is done here first, on a form that holds no more than what costs: with a budget, which ends it.
+//! llguidance normalizes a schema to a form without `allOf` and without siblings of `anyOf` and
+//! `$ref`. It intersects them, copies one side for each alternative of the other, and checks for
+//! each string whether its patterns exclude each other. Its limits on this work are too large for
+//! a server. This module performs the same steps first, on a reduced form that keeps only what
+//! costs time, and stops when the budget is spent.
 
 use super::check::WHAT;
 use super::trivial::NOTES;
@@ -16,31 +18,33 @@ use serde_json::{Map, Value, json};
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::rc::Rc;
 
-/// The maximum number of pairs in all strings of a schema, each of which the library checks.
+/// Maximum number of pairs in all strings of a schema. llguidance checks each string.
 const MAX_SUM: u64 = 8 * MAX_PAIRS;
 
-/// How deep intersections may nest, as in the library.
+/// Maximum nesting of intersections: llguidance's `max_stack_level`.
 const MAX_LEVELS: usize = 128;
 
-/// The largest multiple that the library can compute with: it multiplies a remainder by ten in 32 bits.
+/// Largest `multipleOf` in units of its last decimal place. derivre multiplies a remainder, which
+/// is smaller than the divisor, by ten in u32.
 const MAX_MULTIPLE: u64 = 400_000_000;
 
-/// The maximum number of decimal places of a multiple, for the same reason.
+/// Maximum number of decimal places of `multipleOf`. derivre multiplies a digit by this power of
+/// ten in u32.
 const MAX_PLACES: u32 = 8;
 
-/// Keywords by which other schemas apply to the same value.
+/// Keywords that apply other schemas to the same instance.
 const APPLICATORS: [&str; 6] = ["const", "enum", "allOf", "anyOf", "oneOf", "$ref"];
 
 const TYPES: [&str; 6] = ["null", "boolean", "number", "string", "array", "object"];
 
-/// What a schema costs to combine with others.
+/// A schema, reduced to what determines the cost of combining it.
 #[derive(Clone)]
 enum SchemaShape {
     Any,
     Never,
-    /// Null, or a truth value.
+    /// Null or a boolean.
     Plain(&'static str),
-    /// The coefficient and the decimal places of its multiple.
+    /// `multipleOf`, as a coefficient and a number of decimal places.
     Number(Option<(u64, u32)>),
     Text(TextShape),
     Array {
@@ -54,9 +58,9 @@ enum SchemaShape {
 
 #[derive(Clone, Default)]
 struct TextShape {
-    /// Patterns and formats, by their number.
+    /// Indices of patterns, formats and literals in `Builder::parts`.
     parts: BTreeSet<usize>,
-    /// A bound on its length.
+    /// Whether its length is bounded.
     length: bool,
 }
 
@@ -113,7 +117,7 @@ impl SchemaShape {
     }
 }
 
-/// Alternatives, without alternatives among them.
+/// Combines alternatives and flattens nested ones.
 fn options(all: Vec<SchemaShape>) -> SchemaShape {
     let mut flat = Vec::with_capacity(all.len());
     for option in all {
@@ -130,7 +134,7 @@ fn options(all: Vec<SchemaShape>) -> SchemaShape {
     }
 }
 
-/// Refuses a schema whose combinations cost too much.
+/// Refuses a schema whose combination costs too much.
 pub(super) fn check(schema: &Value, budget: &Budget) -> Result<(), GrammarError> {
     let mut builder = Builder {
         root: schema,
@@ -145,6 +149,8 @@ pub(super) fn check(schema: &Value, budget: &Budget) -> Result<(), GrammarError>
         pairs: 0,
     };
     let shape = builder.build(schema)?;
+    // Strings are checked in the normalized form only, where each is the intersection of all
+    // schemas that apply to it.
     let mut open = vec![shape];
     let mut done = HashSet::new();
     while let Some(shape) = open.pop() {
@@ -162,6 +168,7 @@ pub(super) fn check(schema: &Value, budget: &Budget) -> Result<(), GrammarError>
             }
             SchemaShape::Options(options) => open.extend(options),
             SchemaShape::Reference(target) => {
+                // Once per target: references may be recursive.
                 if done.insert(target.clone()) {
                     open.extend(builder.definitions.remove(&target));
                 }
@@ -181,7 +188,7 @@ struct Builder<'a> {
     matchers: HashMap<String, Regex>,
     definitions: HashMap<String, SchemaShape>,
     seen: HashSet<String>,
-    /// The intersections seen so far, by their parts, and their pairs.
+    /// Pairs of the intersections seen so far, by their parts and whether the length is bounded.
     costs: HashMap<(BTreeSet<usize>, bool), u64>,
     pairs: u64,
 }
@@ -202,6 +209,8 @@ impl Builder<'_> {
         let mut current = Map::new();
         for (key, value) in object {
             let key = key.as_str();
+            // In the order of the keywords, as llguidance does, because the order decides what is
+            // copied.
             if APPLICATORS.contains(&key) {
                 result = self.flush(result, &mut current, object)?;
                 result = self.apply(result, key, value)?;
@@ -212,7 +221,7 @@ impl Builder<'_> {
         self.flush(result, &mut current, object)
     }
 
-    /// Adds the keywords of one schema that are not applicators.
+    /// Intersects `result` with the keywords in `current`, which are not applicators.
     fn flush(
         &mut self,
         result: SchemaShape,
@@ -226,6 +235,7 @@ impl Builder<'_> {
         let types: Vec<&str> = match object.get("type") {
             Some(Value::String(name)) => vec![name],
             Some(Value::Array(names)) => names.iter().filter_map(Value::as_str).collect(),
+            // Without `type`, the other keywords still apply to values of their own type only.
             _ => TYPES.to_vec(),
         };
         let mut all = Vec::with_capacity(types.len());
@@ -243,6 +253,8 @@ impl Builder<'_> {
                         || named("maxLength").is_some()
                 })?,
                 "array" => {
+                    // Up to draft 2019-09 a list in `items` is a tuple and `additionalItems`
+                    // follows it. Since 2020-12 these are `prefixItems` and `items`.
                     let items = named("items").filter(|items| !items.is_array());
                     let prefix = named("items").and_then(Value::as_array);
                     let prefix = prefix.or(named("prefixItems").and_then(Value::as_array));
@@ -299,6 +311,7 @@ impl Builder<'_> {
         self.check_disjoint(&patterns)?;
         if !patterns.is_empty() {
             for (name, shape) in &mut properties {
+                // A property that matches a pattern must satisfy both schemas.
                 if let Some(of_pattern) = self.matching(&patterns, name)? {
                     let of_pattern = self.copy(of_pattern)?;
                     let own = std::mem::replace(shape, SchemaShape::Never);
@@ -334,6 +347,8 @@ impl Builder<'_> {
             "anyOf" | "oneOf" => {
                 let all: Vec<SchemaShape> =
                     list.iter().map(|schema| self.build(schema)).collect::<Result<_, _>>()?;
+                // `anyOf` with a schema that allows everything does not restrict the instance.
+                // `oneOf` still excludes the others.
                 if key == "anyOf" && all.iter().any(|shape| matches!(shape, SchemaShape::Any)) {
                     return Ok(result);
                 }
@@ -342,6 +357,8 @@ impl Builder<'_> {
             _ => {
                 let Some(target) = value.as_str() else { return Ok(result) };
                 self.define(target)?;
+                // A reference without siblings stays a reference, so that recursive schemas end
+                // here.
                 if matches!(result, SchemaShape::Any) {
                     return Ok(SchemaShape::Reference(target.to_owned()));
                 }
@@ -379,8 +396,9 @@ impl Builder<'_> {
         })
     }
 
-    /// Builds what a reference names, once.
+    /// Builds the target of a reference, once.
     fn define(&mut self, target: &str) -> Result<(), GrammarError> {
+        // Marked before it is built: a recursive reference must not build it again.
         if !self.seen.insert(target.to_owned()) {
             return Ok(());
         }
@@ -394,7 +412,7 @@ impl Builder<'_> {
                 });
             }
         }
-        // the library names what is wrong with the reference
+        // llguidance reports the invalid reference.
         let Some(schema) = schema else { return Ok(()) };
         let shape = self.build(schema)?;
         self.definitions.insert(target.to_owned(), shape);
@@ -412,6 +430,7 @@ impl Builder<'_> {
     }
 
     fn copy(&self, shape: &SchemaShape) -> Result<SchemaShape, GrammarError> {
+        // Copies are the exponential part of the normalization, so charge their size.
         self.budget.spend(shape.size())?;
         Ok(shape.clone())
     }
@@ -475,6 +494,7 @@ impl Builder<'_> {
             (SchemaShape::Object(one), SchemaShape::Object(other)) => {
                 self.meet_objects(*one, *other, level + 1)?
             }
+            // Bounds of numbers and the two booleans do not matter for the cost.
             (one, other) if one.kind() == other.kind() => one,
             _ => SchemaShape::Never,
         })
@@ -513,6 +533,7 @@ impl Builder<'_> {
         let mut of_other = other.patterns;
         for (pattern, shape) in one.patterns {
             let at = of_other.iter().position(|(second, _)| *second == pattern);
+            // A pattern that only one object has meets the other's `additionalProperties`.
             let second = match (at, &other.additional) {
                 (Some(at), _) => of_other.remove(at).1,
                 (None, Some(additional)) => self.copy(additional)?,
@@ -534,7 +555,7 @@ impl Builder<'_> {
         Ok(SchemaShape::Object(Box::new(ObjectShape { properties, patterns, additional, required })))
     }
 
-    /// What an object says of a property that it does not name.
+    /// The schema that an object applies to a property that it does not name.
     fn property<'o>(
         &mut self,
         object: &'o ObjectShape,
@@ -572,7 +593,7 @@ impl Builder<'_> {
         Ok(None)
     }
 
-    /// The library asks of every two patterns of properties whether both can match.
+    /// llguidance checks for every two patterns of properties whether both can match the same name.
     fn check_disjoint(&mut self, patterns: &[(String, SchemaShape)]) -> Result<(), GrammarError> {
         if patterns.len() < 2 {
             return Ok(());
@@ -599,13 +620,13 @@ impl Builder<'_> {
         Ok(self.parts.len() - 1)
     }
 
-    /// Accounts for a string that is in the schema's final form.
+    /// Charges a string of the normalized schema.
     fn check_text(&mut self, text: &TextShape) -> Result<(), GrammarError> {
         let literal = text.parts.iter().any(|part| matches!(self.parts[*part], StringCondition::Literal(_)));
         if let [part] = text.parts.iter().collect::<Vec<_>>()[..]
             && let StringCondition::Pattern(pattern) = &self.parts[*part]
         {
-            // each is parsed where it occurs
+            // llguidance parses the pattern again for each occurrence.
             self.budget.spend(pattern.len() as u64 / 4)?;
         }
         if text.parts.len() + usize::from(text.length && !literal) < 2 {
@@ -618,7 +639,7 @@ impl Builder<'_> {
         });
         self.budget.spend(lengths.sum::<u64>() / 4)?;
         self.budget.check_strings(if literal { 3 } else { 10 })?;
-        // a constant has no part in a product
+        // A literal has one pair per state and does not multiply the others.
         let others =
             text.parts.iter().filter(|part| !matches!(self.parts[**part], StringCondition::Literal(_)));
         let key = (others.copied().collect::<BTreeSet<usize>>(), text.length);
@@ -628,6 +649,7 @@ impl Builder<'_> {
                 let mut operands =
                     key.0.iter().map(|part| self.spread(*part)).collect::<Result<Vec<_>, _>>()?;
                 if text.length {
+                    // Any length bound has the same spread, so a short one stands for all.
                     let number = self.part(StringCondition::Pattern("^(?s:.{0,9})$".into()))?;
                     operands.push(self.spread(number)?);
                 }
@@ -668,7 +690,8 @@ impl Builder<'_> {
     }
 }
 
-/// The spread of a format, whose pattern only the library knows: that of a whole schema with it.
+/// Spread of a format. llguidance does not export the patterns of formats, so compile a schema with
+/// the format and take its last expression.
 fn spread_of_format(name: &str) -> Option<Rc<DerivativeSpread>> {
     let schema = json!({"type": "string", "format": name});
     let grammar = GrammarWithLexer::from_json_schema(schema);
@@ -680,7 +703,7 @@ fn spread_of_format(name: &str) -> Option<Rc<DerivativeSpread>> {
     DerivativeSpreads::new(exprs).of(last)
 }
 
-/// A multiple as a whole number and the decimal places by which it is shifted.
+/// Splits `multipleOf` into a whole number and a number of decimal places.
 fn decimal(value: &Value) -> Result<(u64, u32), GrammarError> {
     let too_fine = || {
         let problem = format!(
@@ -692,6 +715,7 @@ fn decimal(value: &Value) -> Result<(u64, u32), GrammarError> {
     // the library says what is wrong with it
     let Some(number) = value.as_f64() else { return Ok((1, 0)) };
     let (mut number, mut places) = (number.abs(), 0);
+    // The same loop as llguidance's `Decimal::try_from`, so that both count the same places.
     while number.fract() != 0.0 {
         number *= 10.0;
         places += 1;
@@ -702,10 +726,10 @@ fn decimal(value: &Value) -> Result<(u64, u32), GrammarError> {
     if number > MAX_MULTIPLE as f64 { Err(too_fine()) } else { Ok((number as u64, places)) }
 }
 
-/// The multiple of two multiples.
+/// Least common multiple of two `multipleOf`.
 fn common_multiple(one: (u64, u32), other: (u64, u32)) -> Result<(u64, u32), GrammarError> {
     let places = one.1.max(other.1);
-    // both have at most eight places and nine digits
+    // At most 4·10⁸ · 10⁸, which fits u64.
     let [a, b] = [one, other].map(|(number, of)| number * 10_u64.pow(places - of));
     if a == 0 || b == 0 {
         return Ok((0, 0));
@@ -714,7 +738,7 @@ fn common_multiple(one: (u64, u32), other: (u64, u32)) -> Result<(u64, u32), Gra
     while gcd.1 != 0 {
         gcd = (gcd.1, gcd.0 % gcd.1);
     }
-    // the library computes both, and their product, in 32 bits
+    // llguidance computes `a`, `b` and their product in u32 (`Decimal::lcm`).
     if a.saturating_mul(b) > u64::from(u32::MAX) || a / gcd.0 * b > MAX_MULTIPLE {
         let problem = format!(
             "the `multipleOf` that apply to one number have no common multiple up to {MAX_MULTIPLE} that can be computed: state one"

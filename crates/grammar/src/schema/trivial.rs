@@ -1,8 +1,9 @@
-//! Keywords that every instance satisfies, and those that another form says: they are removed before anything is refused.
+//! Removal of keywords that every instance satisfies, and rewriting of those that have a supported
+//! form, before unsupported keywords are refused.
 
 use serde_json::{Map, Value, json};
 
-/// Keywords that say nothing about a value.
+/// Keywords that do not restrict an instance: llguidance's `META_AND_ANNOTATIONS`.
 pub(super) const NOTES: [&str; 15] = [
     "$anchor",
     "$defs",
@@ -21,8 +22,10 @@ pub(super) const NOTES: [&str; 15] = [
     "contentEncoding",
 ];
 
-/// Removes what every instance satisfies.
+/// Removes keywords that every instance satisfies.
 pub(super) fn remove(schema: &mut Map<String, Value>) {
+    // Assertions apply only to instances of their own type: `uniqueItems` does not restrict an
+    // object.
     let keep = |schema: &Map<String, Value>, keyword: &str, value: &Value| match keyword {
         "propertyNames" => !of_every_name(value) && may_be(schema, "object"),
         "uniqueItems" => *value != Value::Bool(false) && may_be(schema, "array") && max_items(schema) > 1,
@@ -32,14 +35,16 @@ pub(super) fn remove(schema: &mut Map<String, Value>) {
             may_be(schema, "object")
                 && value.as_object().is_none_or(|dependent| !dependent.values().all(demands_nothing))
         }
-        // these say something about `contains` alone
+        // Ignored without `contains` (2020-12 validation, sections 6.4.4 and 6.4.5).
         "minContains" | "maxContains" => schema.contains_key("contains"),
         "contains" => {
+            // `minContains: 0` makes `contains` hold for every array.
             let optional =
                 schema.get("minContains") == Some(&json!(0)) && !schema.contains_key("maxContains");
             !optional && may_be(schema, "array")
         }
-        // a condition without consequences, and consequences without a condition
+        // `if` alone asserts nothing, and `then` and `else` are ignored without it (2020-12 core,
+        // section 10.2.2).
         "if" => ["then", "else"].iter().any(|keyword| schema.contains_key(*keyword)),
         "then" | "else" => schema.contains_key("if"),
         "not" => !is_never(value),
@@ -60,9 +65,11 @@ pub(super) fn remove(schema: &mut Map<String, Value>) {
     enumerate_names(schema);
 }
 
-/// An object whose names are out of a list has these properties and no others.
+/// Rewrites `propertyNames: {enum: […]}` to `properties`: zod 4 writes records of an enumeration
+/// this way.
 fn enumerate_names(schema: &mut Map<String, Value>) {
     let named = ["properties", "patternProperties", "$ref", "allOf", "anyOf", "oneOf"];
+    // With any of these, the properties would have to be intersected.
     if named.iter().any(|keyword| schema.contains_key(*keyword)) {
         return;
     }
@@ -84,7 +91,7 @@ fn enumerate_names(schema: &mut Map<String, Value>) {
     schema.insert("additionalProperties".into(), false.into());
 }
 
-/// Whether a schema allows values of a type.
+/// Whether a schema's `type` allows values of a type.
 fn may_be(schema: &Map<String, Value>, kind: &str) -> bool {
     match schema.get("type") {
         Some(Value::String(own)) => own == kind,
@@ -97,7 +104,7 @@ fn max_items(schema: &Map<String, Value>) -> u64 {
     schema.get("maxItems").and_then(Value::as_u64).unwrap_or(u64::MAX)
 }
 
-/// Whether a schema allows everything.
+/// Whether a schema allows every value.
 fn is_any(schema: &Value) -> bool {
     match schema {
         Value::Bool(any) => *any,
@@ -106,7 +113,7 @@ fn is_any(schema: &Value) -> bool {
     }
 }
 
-/// Whether a schema allows nothing.
+/// Whether a schema allows no value.
 fn is_never(schema: &Value) -> bool {
     match schema {
         Value::Bool(any) => !*any,
@@ -118,7 +125,7 @@ fn is_never(schema: &Value) -> bool {
     }
 }
 
-/// Whether a schema allows every name of a property.
+/// Whether a schema for property names allows every name.
 fn of_every_name(schema: &Value) -> bool {
     let Value::Object(object) = schema else { return is_any(schema) };
     object.iter().all(|(keyword, value)| match keyword.as_str() {
@@ -128,7 +135,8 @@ fn of_every_name(schema: &Value) -> bool {
     })
 }
 
-/// Whether what depends on a property demands nothing: no other properties, or any object.
+/// Whether a dependency demands nothing: an empty list of names, or a schema that allows
+/// everything. `dependencies` of drafts 4 to 7 has both forms.
 fn demands_nothing(dependent: &Value) -> bool {
     match dependent {
         Value::Array(names) => names.is_empty(),
@@ -147,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn what_every_instance_satisfies_is_removed() {
+    fn keywords_that_every_instance_satisfies_are_removed() {
         let base = json!({"type": "object", "additionalProperties": {"type": "number"}});
         let with = |keyword: &str, value: Value| {
             let mut schema = base.clone();
@@ -193,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn names_out_of_a_list_become_properties() {
+    fn enumerated_property_names_become_properties() {
         let record = json!({"type": "object", "propertyNames": {"type": "string", "enum": ["a", "b"]},
             "additionalProperties": {"type": "number"}, "required": ["a", "b"]});
         assert_eq!(

@@ -1,20 +1,20 @@
-//! All schemas within a schema.
+//! Traversal of all subschemas.
 
 use serde_json::{Map, Value};
 
-/// What a value of a schema holds.
+/// Where a keyword's value contains schemas.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum SubschemaLayout {
     Schema,
-    /// Schemas by the names of properties, patterns or definitions.
+    /// A map of schemas, by names of properties, patterns or definitions.
     Named,
-    /// Schemas in a list.
+    /// A list of schemas.
     List,
-    /// A schema, or a list of some.
+    /// A schema, or a list of schemas (`items` up to draft 2019-09).
     Either,
 }
 
-/// The schemas that a keyword's value holds, if any.
+/// Where the value of a keyword contains schemas, if it does.
 fn place(keyword: &str) -> Option<SubschemaLayout> {
     Some(match keyword {
         "properties" | "patternProperties" | "$defs" | "definitions" => SubschemaLayout::Named,
@@ -25,10 +25,11 @@ fn place(keyword: &str) -> Option<SubschemaLayout> {
     })
 }
 
-/// What is done with each schema, whose path it gets.
+/// Callback for each subschema, with its path.
 pub(super) type SchemaVisitor<'v, E> = dyn FnMut(&mut Map<String, Value>, &str) -> Result<(), E> + 'v;
 
-/// Calls `visit` with every schema in a schema, itself included, and with the path of each. Nesting is checked before.
+/// Calls `visit` for a schema and all its subschemas, outer ones first. Recursive: the nesting must
+/// have been checked.
 pub(super) fn each_schema<E>(
     schema: &mut Value,
     path: &str,

@@ -1,4 +1,5 @@
-//! The grammar of calls.
+//! Lark grammar of tool calls. CI compares it with xgrammar's structural tags
+//! (tests/clients/tool_grammars.py).
 
 use super::{CallableTool, ToolCalls, ToolRequirement};
 use crate::error::GrammarError;
@@ -12,13 +13,14 @@ use std::fmt::Write as _;
 
 const WHAT: &str = "list of tools";
 
-/// The main grammar, which has no rule `start` but `calls`, and schemas that it names.
+/// The main grammar, whose top rule is `calls`, and the schemas that it references.
 pub(crate) struct CallGrammars {
     pub(crate) lark: String,
     pub(crate) schemas: Vec<(String, Value)>,
 }
 
-/// The grammar of some calls. `failing` are tools whose schemas turned out not to compile.
+/// Writes the grammar of tool calls. `failing` are the indices of tools whose schemas do not
+/// compile.
 pub(crate) fn grammars(
     calls: &ToolCalls,
     vocabulary: &VocabularyTrie,
@@ -41,6 +43,7 @@ pub(crate) fn grammars(
             ToolRequirement::Named(name) => *name == tool.name,
             ToolRequirement::Auto | ToolRequirement::Required => true,
         };
+        // `marker` would write such a name as the control token itself.
         if tool.name.is_empty()
             || vocabulary.pieces(&tool.name).iter().any(|p| matches!(p, MarkerPiece::Control(_)))
         {
@@ -75,7 +78,7 @@ impl Writer<'_> {
         marker(self.vocabulary, text)
     }
 
-    /// The rules `calls` and, before text that is free, `body`.
+    /// Writes the rule `calls`.
     fn outline(&mut self, tools: &[usize]) {
         let ToolGrammar { section_open, section_close, open, .. } = &self.calls.format;
         let begin = self.marker(section_open);
@@ -86,13 +89,16 @@ impl Writer<'_> {
             let _ = writeln!(self.lark, "calls: {begin}call {end}");
             return;
         }
-        // the first marker follows text, which ends with it
+        // With the choice `auto`, free text may precede the calls and ends at the first marker.
         let trigger = self.trigger();
         let rest = self.marker(&section_open[trigger.len().min(section_open.len())..]);
+        // Without a section, the trigger is the beginning of the first call, which the rule must
+        // not repeat.
         let first = if section_open.is_empty() { "first" } else { "call" };
         let tail = format!("{rest}{first} {end}");
         let free: String = self.free_markers();
         let text = match self.vocabulary.pieces(&trigger).as_slice() {
+            // Text cannot contain a control token, so no pattern needs to exclude the trigger.
             [MarkerPiece::Control(id)] => {
                 let _ = writeln!(self.lark, "PLAIN: /(?s:.+)/");
                 format!("(PLAIN? {} {tail} | PLAIN?)", token(*id))
@@ -100,6 +106,8 @@ impl Writer<'_> {
             pieces => {
                 let text_only = pieces.len() == 1;
                 let _ = write!(self.lark, "{}", up_to(self.vocabulary, "before", ANY, &trigger));
+                // Text without calls must not contain the trigger, or the model could write
+                // unconstrained calls.
                 let but =
                     if text_only { format!(" & ~/{ANY}{}{ANY}/", in_regex(&trigger)) } else { String::new() };
                 let _ = writeln!(self.lark, "PLAIN: /(?s:.+)/{but}");
@@ -116,8 +124,9 @@ impl Writer<'_> {
         }
     }
 
-    /// The calls behind the first one, and the end of all. What the next call and the end begin with alike is read before it is known which of them
-    /// it is: a lexer that takes the longest text would go on to one of them alone.
+    /// Writes the calls after the first one, and the end of all. If the next call and the end begin
+    /// with the same text, that prefix is factored out: the greedy lexer would otherwise commit to
+    /// one of them. DSML needs this, because a line end precedes both.
     fn others(&mut self, tools: &[usize]) -> String {
         let ToolGrammar { section_close, separator, open, .. } = &self.calls.format;
         let next = format!("{separator}{open}");
@@ -134,8 +143,8 @@ impl Writer<'_> {
         "others ".to_owned()
     }
 
-    /// What announces calls in free text: the first marker up to its first control token; or, in one that is text, the tag that it begins with, or its
-    /// first word.
+    /// The text that announces calls in free text: the first marker up to its first control token.
+    /// If the marker is plain text, its leading tag or first word.
     fn trigger(&self) -> String {
         let format = &self.calls.format;
         let first = if format.section_open.is_empty() { &format.open } else { &format.section_open };
@@ -159,14 +168,14 @@ impl Writer<'_> {
     }
 
     fn free_markers(&self) -> String {
-        // what begins as text is free up to the first control token anyway
+        // Markers that begin with text are covered by free text up to their first control token.
         let free = self.calls.free_markers.iter();
         let free =
             free.filter(|text| matches!(self.vocabulary.pieces(text).first(), Some(MarkerPiece::Control(_))));
         free.map(|text| self.marker(text)).collect::<Vec<_>>().join("| ")
     }
 
-    /// A rule for a call of any of the tools, with what is left of the text before its name.
+    /// Writes a rule for a call of any tool. `begin` is the remaining text before the name.
     fn beginnings(&mut self, rule: &str, begin: &str, tools: &[usize]) {
         for index in tools {
             let head = self.head(&self.calls.tools[*index], begin);
@@ -176,12 +185,12 @@ impl Writer<'_> {
         let _ = writeln!(self.lark, "{rule}: {}", names.join(" | "));
     }
 
-    /// From the beginning of a call to its arguments. Texts that touch are one literal: no name can then be taken for the beginning of
-    /// another.
+    /// A call from its beginning to its arguments. Adjacent texts are one literal, so that a name
+    /// is never mistaken for the prefix of another.
     fn head(&self, tool: &CallableTool, begin: &str) -> String {
         let format = &self.calls.format;
         let form = if format.name.is_empty() { "{name}" } else { &format.name };
-        // which call it is, a grammar does not count
+        // A grammar cannot count calls, so any number is accepted (Kimi-K2: `functions.name:0`).
         let form = form.replace("{number}", "{index}").replace("{name}", &tool.name);
         let whole = format!("{begin}{form}{}", format.name_close);
         let parts: Vec<String> = whole.split("{index}").map(|part| self.marker(part)).collect();
@@ -192,7 +201,8 @@ impl Writer<'_> {
         let end = self.marker(&self.calls.format.close);
         let any = json!({"type": "object"});
         let given = tool.parameters.as_ref().filter(|_| !failing).unwrap_or(&any);
-        // no parameters at all is written as an empty object, too
+        // Clients also write `{}` for a tool without parameters; as a schema it would allow any
+        // JSON value.
         let given = if given.as_object().is_some_and(Map::is_empty) { &any } else { given };
         let arguments = match self.arguments(index, given) {
             Err(GrammarError::Invalid { .. }) if !tool.strict => self.arguments(index, &any)?,
@@ -216,14 +226,14 @@ impl Writer<'_> {
         }
     }
 
-    /// Refers to a schema.
+    /// Adds a schema and returns a reference to it.
     fn schema(&mut self, name: String, schema: Value) -> String {
         let reference = format!("@{name} ");
         self.schemas.push((name, schema));
         reference
     }
 
-    /// Arguments one by one, in the order of the schema.
+    /// Tagged arguments in the order of the schema.
     fn tagged(
         &mut self,
         index: usize,
@@ -249,13 +259,16 @@ impl Writer<'_> {
         Ok(self.joined(index, tags, &arguments))
     }
 
-    /// Arguments in their order, those that are not required perhaps left out, with what stands between and around them.
+    /// Joins arguments in their order with separators. Arguments that are not required may be
+    /// omitted.
     fn joined(&mut self, index: usize, tags: &TaggedGrammar, arguments: &[(String, bool)]) -> String {
         let [before, separator, after] =
             [&tags.before, &tags.separator, &tags.after].map(|text| self.marker(text));
         let id = |letter: char, at: usize| format!("{letter}{index}n{at} ");
         for (at, (argument, required)) in arguments.iter().enumerate() {
-            // `f`: the first argument is this or a later one; `m`: more follow from this one on
+            // Rule `f`: the first argument is this or a later one. Rule `m`: further arguments,
+            // from this one on. Two chains of rules are linear in the arguments; listing subsets
+            // would be exponential.
             let last = at + 1 == arguments.len();
             let more = if last { String::new() } else { id('m', at + 1) };
             let _ = write!(self.lark, "{}: ({argument}) {more}", id('f', at));
@@ -272,7 +285,7 @@ impl Writer<'_> {
         format!("({before}{}{after}){optional} ", id('f', 0))
     }
 
-    /// An argument with its markers.
+    /// Writes an argument with its markers.
     fn value(
         &mut self,
         id: &str,
@@ -283,6 +296,8 @@ impl Writer<'_> {
     ) -> Result<String, GrammarError> {
         let begin = |kind: &str| begin(tags, name, kind);
         let schema = resolved(schema, parameters);
+        // Strings are written raw, without quotes, so their alternatives are literals instead of a
+        // schema.
         let texts = schema.get("const").map(std::slice::from_ref);
         let texts = texts.or_else(|| schema.get("enum").and_then(Value::as_array).map(Vec::as_slice));
         if let Some(texts) = texts.filter(|texts| texts.iter().all(Value::is_string)) {
@@ -291,12 +306,14 @@ impl Writer<'_> {
             let written = texts.map(|text| self.marker(&format!("{begin}{text}{}", tags.close)));
             return Ok(written.collect::<Vec<_>>().join("| "));
         }
+        // A raw string may contain anything up to the closing marker. Other types are JSON.
         if may_be_string(schema) {
             let rule = up_to(self.vocabulary, &format!("raw{id}"), ANY, &tags.close);
             self.lark.push_str(&rule);
             return Ok(format!("{}raw{id} ", self.marker(&begin("string"))));
         }
         let mut alone = schema.clone();
+        // The schema stands alone here, so it needs the definitions that its references name.
         for key in ["$defs", "definitions"] {
             if let (Some(definitions), Some(alone)) = (parameters.get(key), alone.as_object_mut()) {
                 alone.insert(key.to_owned(), definitions.clone());
@@ -309,11 +326,11 @@ impl Writer<'_> {
         Ok(format!("{}{reference}{}", self.marker(&begin(kind)), self.marker(&tags.close)))
     }
 
-    /// Arguments of any names, as texts.
+    /// Tagged arguments with any names and raw values.
     fn any_tagged(&mut self, index: usize, tags: &TaggedGrammar) -> String {
         let [open, before, separator, after] =
             [&tags.open, &tags.before, &tags.separator, &tags.after].map(|text| self.marker(text));
-        // what follows the key, up to the value
+        // The text between the key and the value.
         let key_end = begin(&TaggedGrammar { open: String::new(), ..tags.clone() }, "", "string");
         let key = up_to(self.vocabulary, &format!("key{index}"), "[^<>\"\\n]+", &key_end);
         let value = up_to(self.vocabulary, &format!("raw{index}"), ANY, &tags.close);
@@ -324,25 +341,25 @@ impl Writer<'_> {
     }
 }
 
-/// What stands before the value of an argument.
+/// The text before an argument's value.
 fn begin(tags: &TaggedGrammar, name: &str, kind: &str) -> String {
     let TaggedGrammar { open, key_close, value_open, .. } = tags;
     let kind = tags.kind.as_ref().map_or(String::new(), |kinds| format!("{}{}", kinds.of(kind), kinds.close));
     format!("{open}{name}{key_close}{kind}{value_open}")
 }
 
-/// The bytes that two texts begin with alike.
+/// Length in bytes of the common prefix of two texts.
 fn common_prefix(one: &str, other: &str) -> usize {
     one.chars().zip(other.chars()).take_while(|(a, b)| a == b).map(|(c, _)| c.len_utf8()).sum()
 }
 
-/// What a reference to a definition of the same schema stands for.
+/// Resolves a reference within the same schema.
 fn resolved<'v>(schema: &'v Value, root: &'v Value) -> &'v Value {
     let target = schema.get("$ref").and_then(Value::as_str).and_then(|target| target.strip_prefix('#'));
     target.and_then(|pointer| root.pointer(pointer)).unwrap_or(schema)
 }
 
-/// Whether a value of a schema can be a string, so that all its values are written as they are.
+/// Whether a schema allows strings. Then all its values are written raw.
 fn may_be_string(schema: &Value) -> bool {
     let Some(object) = schema.as_object() else { return true };
     match object.get("type") {

@@ -1,4 +1,4 @@
-//! Calls of tools, in the format of a model.
+//! Tool calls in a model's own format.
 
 mod grammar;
 
@@ -11,33 +11,34 @@ use serde_json::Value;
 #[derive(Clone, Debug, PartialEq)]
 pub struct CallableTool {
     pub name: String,
-    /// The schema of its arguments; none: it takes any.
+    /// Schema of the arguments. `None` accepts any.
     pub parameters: Option<Value>,
-    /// Whether a schema that cannot be followed is an error. Otherwise the tool then takes any arguments.
+    /// Whether an unsupported schema is an error. If false, such a tool accepts any arguments.
     pub strict: bool,
 }
 
-/// Which tools have to be called.
+/// Which tools the response must call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ToolRequirement {
-    /// Any text, and then calls or none.
+    /// Any text, followed by any number of calls.
     Auto,
-    /// At least one call, of any tool, and no other text.
+    /// At least one call of any tool, and no other text.
     Required,
-    /// A call of this tool.
+    /// One call of this tool.
     Named(String),
 }
 
-/// The calls that an output may have.
+/// The tool calls that a response may contain.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ToolCalls {
     /// The model's format.
     pub format: ToolGrammar,
-    /// Control tokens, and markers that begin with one, that text before the calls may hold, such as those around reasoning:
+    /// Control tokens, and markers that begin with one, that are allowed in text before the calls,
+    /// such as those around reasoning:
     /// [`ResponseFormat::free_markers`](latent_text::ResponseFormat::free_markers).
     pub free_markers: Vec<String>,
     pub tools: Vec<CallableTool>,
     pub choice: ToolRequirement,
-    /// Whether there can be several calls.
+    /// Whether several calls are allowed.
     pub parallel: bool,
 }

@@ -1,4 +1,4 @@
-//! What a model writes around its reasoning and its answer, before the calls that a grammar keeps in form.
+//! Text around reasoning and answer, before the calls that a grammar constrains.
 
 use crate::support::{Walk, limits, of_bytes};
 use latent_grammar::{CallableTool, Grammar, GrammarSource, Grammars, Reasoning, ToolCalls, ToolRequirement};
@@ -49,7 +49,7 @@ fn kimi_k3(choice: ToolRequirement, reasoning: Option<bool>) -> AnswerCase {
     AnswerCase { grammar, tokenizer }
 }
 
-/// As the chat template writes it.
+/// The text of a turn, as the chat template writes it.
 fn turn(begin: &str, answer: &str) -> String {
     format!("{begin}Hm <b>.<|close|>think<|sep|><|open|>response<|sep|>{answer}<|close|>response<|sep|>")
 }
@@ -106,7 +106,7 @@ fn reasoning_and_an_answer_come_before_the_calls() {
 }
 
 #[test]
-fn calls_that_are_required_have_no_answer_before_them() {
+fn required_calls_have_no_answer_before_them() {
     let answer = "I look.<|close|>response<|sep|>";
     for choice in [ToolRequirement::Required, ToolRequirement::Named("get".into())] {
         kimi_k3(choice.clone(), None).check(&[CALLS], &["", answer, &format!("{answer}{CALLS}")]);

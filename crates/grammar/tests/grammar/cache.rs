@@ -1,4 +1,4 @@
-//! What is kept, what is refused under load, and that masks are the same with and without threads.
+//! The cache of compiled grammars, refusals under load, and equal masks with and without threads.
 
 use crate::support::{limits, small};
 use latent_grammar::{GrammarError, GrammarLimits, GrammarSource, Grammars};
@@ -13,26 +13,26 @@ fn numbered(number: usize) -> GrammarSource {
 }
 
 #[test]
-fn equal_grammars_are_compiled_once_and_the_oldest_go_first() {
+fn equal_grammars_are_compiled_once_and_the_least_recent_is_evicted() {
     let one = Grammars::new(&small(), limits()).unwrap().compile(&numbered(0), None).unwrap().bytes();
     let grammars = Grammars::new(&small(), GrammarLimits { cache_bytes: one * 4, ..limits() }).unwrap();
     let first = grammars.compile(&numbered(0), None).unwrap();
     assert!(Arc::ptr_eq(&first, &grammars.compile(&numbered(0), None).unwrap()));
     for number in 1..20 {
         grammars.compile(&numbered(number), None).unwrap();
-        // used again and again, it stays
+        // This grammar is used repeatedly, so it is never the least recently used one.
         assert!(Arc::ptr_eq(&first, &grammars.compile(&numbered(0), None).unwrap()));
         let (count, bytes) = grammars.cached();
         assert!((1..=4).contains(&count) && bytes <= one * 4, "{count} {bytes}");
     }
-    // what does not fit at all is compiled, and not kept
+    // A grammar that does not fit into the cache is compiled but not cached.
     let grammars = Grammars::new(&small(), GrammarLimits { cache_bytes: 1, ..limits() }).unwrap();
     grammars.compile(&numbered(0), None).unwrap();
     assert_eq!(grammars.cached(), (0, 0));
 }
 
 #[test]
-fn a_grammar_that_an_answer_left_is_compiled_anew() {
+fn a_grammar_that_a_request_abandoned_is_compiled_again() {
     let grammars = Grammars::new(&small(), limits()).unwrap();
     let first = grammars.compile(&numbered(0), None).unwrap();
     let mut constraint = first.constraint();
@@ -44,13 +44,13 @@ fn a_grammar_that_an_answer_left_is_compiled_anew() {
 }
 
 #[test]
-fn load_and_deadlines_are_errors_of_their_own() {
+fn load_and_deadlines_have_their_own_errors() {
     let compile = |limits: GrammarLimits, source: &GrammarSource| {
         Grammars::new(&small(), limits).unwrap().compile(source, None).err().unwrap()
     };
     let busy = compile(GrammarLimits { compiling: 0, ..limits() }, &numbered(0));
     assert!(matches!(busy, GrammarError::Busy(0)) && !busy.is_of_request());
-    // far more work than the time is for
+    // Far more work than the time limit allows.
     let words: Vec<String> = (0..3000).map(|i| format!("\"x{i}\"")).collect();
     let slow = GrammarSource::Gbnf(format!("root ::= ({} | \"(\" root \")\")*", words.join(" | ")));
     let late = compile(GrammarLimits { compile_time: Duration::from_millis(1), ..limits() }, &slow);
@@ -58,7 +58,7 @@ fn load_and_deadlines_are_errors_of_their_own() {
 }
 
 #[test]
-fn threads_change_no_mask() {
+fn masks_do_not_depend_on_threads() {
     let masks = |threads: usize| -> Vec<Vec<f32>> {
         let grammars = Grammars::new(&small(), GrammarLimits { mask_threads: threads, ..limits() }).unwrap();
         let source = GrammarSource::Gbnf("root ::= \"(\" root \")\" | [a-z]+".into());

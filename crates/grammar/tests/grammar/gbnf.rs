@@ -1,4 +1,5 @@
-//! GBNF: what is read, what is refused and where, and that masks are what a brute-force check says.
+//! GBNF: accepted grammars, errors with their positions, and masks compared with a brute-force
+//! check.
 
 use crate::support::{Random, Walk, admits, compile, small};
 use latent_grammar::{GrammarError, GrammarSource};
@@ -47,7 +48,7 @@ castle ::= "O-O" "-O"?
 "##;
 
 #[test]
-fn usual_grammars_admit_what_they_say() {
+fn usual_grammars_admit_their_texts() {
     let cases: [(&str, &[&str], &[&str]); 4] = [
         (
             JSON,
@@ -111,13 +112,13 @@ fn tokens_of_the_vocabulary_are_named() {
     assert_eq!(small().token_text(285), Some("</think>"));
     assert!(admits(&grammar, "<think>abc</think>"));
     let mut walk = Walk::new(&grammar);
-    // as text it is not that token
+    // The name spelled as text is not the token.
     assert!(!walk.push(u32::from(b'<')));
     assert!(error("root ::= <nothing>").contains("nothing"));
 }
 
 #[test]
-fn errors_say_where() {
+fn errors_state_their_position() {
     for (grammar, message) in [
         ("root ::= \"a", "line 1, column 10: this `\"` is not closed"),
         ("root ::= a\nb ::= \"b\"", "line 1, column 10: undefined rule `a`"),
@@ -141,12 +142,12 @@ fn errors_say_where() {
         assert!(found.contains(message), "{grammar}: {found}");
         assert!(matches!(compile(&gbnf(grammar)), Err(error) if error.is_of_request()));
     }
-    // a grammar that has no end
+    // A grammar without an end.
     let found = compile(&gbnf("root ::= \"a\" root")).map(|grammar| Walk::new(&grammar).text("aaaa"));
     assert!(matches!(found, Ok(Ok(())) | Err(GrammarError::Invalid { .. })));
 }
 
-/// A small grammar over `a`, `b` and `c`, its rules written out.
+/// A part of a small grammar over `a`, `b` and `c`.
 #[derive(Clone, Debug)]
 enum GrammarPart {
     Char(char),
@@ -185,10 +186,10 @@ fn write(part: &GrammarPart) -> String {
     }
 }
 
-/// Longest texts that are compared.
-const LONGEST: usize = 5;
+/// Maximum length of compared texts.
+const MAX_LENGTH: usize = 5;
 
-/// All texts of at most [`LONGEST`] characters that each rule derives: a fixed point, from below.
+/// All texts of at most [`MAX_LENGTH`] characters that each rule derives, as the least fixed point.
 fn languages(rules: &[GrammarPart]) -> Vec<HashSet<String>> {
     let mut known = vec![HashSet::new(); rules.len()];
     loop {
@@ -203,7 +204,7 @@ fn languages(rules: &[GrammarPart]) -> Vec<HashSet<String>> {
 fn texts(part: &GrammarPart, known: &[HashSet<String>]) -> HashSet<String> {
     let join = |a: &HashSet<String>, b: &HashSet<String>| -> HashSet<String> {
         let pairs = a.iter().flat_map(|a| b.iter().map(move |b| format!("{a}{b}")));
-        pairs.filter(|text| text.len() <= LONGEST).collect()
+        pairs.filter(|text| text.len() <= MAX_LENGTH).collect()
     };
     match part {
         GrammarPart::Char(c) => HashSet::from([c.to_string()]),
@@ -214,7 +215,7 @@ fn texts(part: &GrammarPart, known: &[HashSet<String>]) -> HashSet<String> {
         GrammarPart::Repeat(inner, low, high) => {
             let inner = texts(inner, known);
             let (mut times, mut all) = (HashSet::from([String::new()]), HashSet::new());
-            for count in 0..=(*high).min(LONGEST + 1) {
+            for count in 0..=(*high).min(MAX_LENGTH + 1) {
                 if count >= *low {
                     all.extend(times.iter().cloned());
                 }
@@ -226,7 +227,7 @@ fn texts(part: &GrammarPart, known: &[HashSet<String>]) -> HashSet<String> {
     }
 }
 
-/// Which rules derive any text at all.
+/// Which rules derive at least one text.
 fn productive(rules: &[GrammarPart]) -> Vec<bool> {
     let mut known = vec![false; rules.len()];
     loop {
@@ -248,11 +249,11 @@ fn derives(part: &GrammarPart, known: &[bool]) -> bool {
     }
 }
 
-/// What the rules of a grammar derive.
+/// The language of each rule.
 struct Language {
     productive: Vec<bool>,
     texts: Vec<HashSet<String>>,
-    /// Beginnings, of at most [`LONGEST`] characters, of texts of any length.
+    /// Prefixes of at most [`MAX_LENGTH`] characters of texts of any length.
     prefixes: Vec<HashSet<String>>,
 }
 
@@ -277,7 +278,7 @@ impl Language {
         let behind = |before: &HashSet<String>, part: &GrammarPart| -> HashSet<String> {
             let prefixes = self.prefixes_of(part);
             let pairs = before.iter().flat_map(|a| prefixes.iter().map(move |b| format!("{a}{b}")));
-            pairs.filter(|text| text.len() <= LONGEST).collect()
+            pairs.filter(|text| text.len() <= MAX_LENGTH).collect()
         };
         if !derives(part, &self.productive) {
             return none();
@@ -295,7 +296,7 @@ impl Language {
             GrammarPart::Any(parts) => parts.iter().flat_map(|part| self.prefixes_of(part)).collect(),
             GrammarPart::Repeat(inner, _, high) => {
                 let mut all = HashSet::from([String::new()]);
-                for count in 0..(*high).min(LONGEST + 1) {
+                for count in 0..(*high).min(MAX_LENGTH + 1) {
                     let before = texts(&GrammarPart::Repeat(inner.clone(), count, count), &self.texts);
                     all.extend(behind(&before, inner));
                 }
@@ -306,7 +307,7 @@ impl Language {
     }
 }
 
-/// Walks all prefixes of up to three characters, and compares masks with the language.
+/// Walks all prefixes of up to three characters and compares the masks with the language.
 #[test]
 fn masks_of_random_grammars_equal_a_brute_force_check() {
     let (mut compared, mut recursive) = (0, 0);
@@ -322,7 +323,8 @@ fn masks_of_random_grammars_equal_a_brute_force_check() {
             Err(error) => panic!("seed {seed}: {text}\n{error}"),
         };
         if !language.productive.iter().all(|productive| *productive) {
-            // a rule without any text leads nowhere, which the library does not see
+            // llguidance does not detect rules that derive no text, so its masks would lead into
+            // them.
             continue;
         }
         recursive += usize::from(text[12..].matches("r0").count() > 1 && text.matches("r1").count() > 1);

@@ -1,4 +1,5 @@
-//! JSON schemas: what random choices within the masks make is an instance; what cannot be followed is refused.
+//! JSON schemas: random choices within the masks produce instances, and unsupported schemas are
+//! refused.
 
 use crate::support::{Random, Walk, admits, compile, compile_after, small};
 use latent_grammar::{GrammarError, GrammarSource, Reasoning};
@@ -25,7 +26,7 @@ fn schemas_admit_their_instances() {
     check(
         person,
         &[r#"{"name":"é日\n"}"#, r#"{ "name": "", "age": 150 }"#, "{\n  \"name\": \"a\"\n}"],
-        // refuses properties that the schema does not name
+        // Refuses properties that the schema does not name.
         &[
             r#"{}"#,
             r#"{"name":"abcd"}"#,
@@ -45,7 +46,7 @@ fn schemas_admit_their_instances() {
     );
     check(json!({"anyOf": [{"type": "null"}, {"type": "number"}]}), &["null", "-1.5e3"], &["\"\"", "01"]);
     check(json!({"type": ["integer", "string"]}), &["5", "\"5\""], &["5.5", "null"]);
-    // an unknown format is ignored
+    // An unknown format is ignored.
     check(json!({"type": "string", "format": "password", "maxLength": 2}), &["\"ab\""], &["\"abc\""]);
     check(json!({"type": "array", "uniqueItems": false, "maxItems": 1}), &["[1]"], &["[1,2]"]);
     let tree = json!({
@@ -65,7 +66,7 @@ fn schemas_admit_their_instances() {
 }
 
 #[test]
-fn what_cannot_be_followed_is_refused_by_name() {
+fn unsupported_keywords_are_refused_by_name() {
     for (given, message) in [
         (json!({"not": {"type": "null"}}), "the keyword `not` at # is not supported"),
         (
@@ -87,16 +88,18 @@ fn what_cannot_be_followed_is_refused_by_name() {
         assert!(error.is_of_request());
         assert!(error.to_string().contains(message), "{given}: {error}");
     }
-    // a switch of the library's that would turn errors into warnings is none of a request
+    // llguidance's `x-guidance` option would turn errors into warnings. A request must not be able
+    // to set it.
     let lenient = json!({"x-guidance": {"lenient": true}, "not": {}});
     assert!(compile(&schema(lenient)).is_err());
-    // zod 4 writes records with the names that every object has, and those of an enumeration with a list of them
+    // zod 4 writes `propertyNames` for records: {"type": "string"} in general, and a list of names
+    // for records over an enumeration.
     let record = json!({"type": "object", "propertyNames": {"type": "string"}, "additionalProperties": {"type": "boolean"}});
     check(record, &[r#"{"a":true}"#, "{}"], &[r#"{"a":1}"#]);
     let names = json!({"type": "string", "enum": ["a", "b"]});
     let record = json!({"type": "object", "propertyNames": names, "additionalProperties": {"type": "boolean"}, "required": ["a", "b"]});
     check(record, &[r#"{"a":true,"b":false}"#], &[r#"{"a":true}"#, r#"{"a":true,"b":false,"c":true}"#]);
-    // a property may be called as a keyword is
+    // A property may have the name of a keyword.
     let named = json!({"type": "object", "properties": {"not": {"type": "null"}, "if": {"type": "null"}}});
     check(named, &[r#"{"not":null,"if":null}"#], &[r#"{"not":1}"#]);
 }
@@ -121,7 +124,7 @@ fn regular_expressions_and_choices() {
         assert!(admits(&compiled, text), "{text:?}");
     }
     assert!(!admits(&compiled, "") && !admits(&compiled, "abc"));
-    // a choice that is called as a control token is, is text
+    // A choice with the name of a control token is text.
     let mut walk = Walk::new(&compiled);
     assert!(!walk.allowed().contains(&small().token_id("<end>").unwrap()));
     assert!("<end>".bytes().all(|byte| walk.push(u32::from(byte))) && walk.may_end());
@@ -162,7 +165,7 @@ fn reasoning_is_free_and_comes_first() {
     }
     let compiled = compile_after(&object, &thinks(true)).unwrap();
     assert!(admits(&compiled, "why</think>{\"a\":1}") && !admits(&compiled, "{\"a\":1}"));
-    // a marker that is plain text ends reasoning too
+    // A marker that is plain text ends reasoning, too.
     let thinks = Reasoning { begin: "<r>".into(), end: "</r>".into(), open: true };
     let compiled = compile_after(&GrammarSource::Choice(vec!["yes".into()]), &thinks).unwrap();
     assert!(admits(&compiled, "a</b</r>yes") && !admits(&compiled, "yes") && !admits(&compiled, "a</r>no"));
@@ -176,7 +179,8 @@ fn only_ends_remain_once_a_grammar_is_complete() {
     assert_eq!(walk.text("ab"), Ok(()));
     assert_eq!(walk.allowed(), ends);
     assert!(walk.push(ends[1]));
-    // a token that the mask does not hold, which somebody else chose, ends it with an error, and with no token
+    // If the caller accepts a token that the mask forbids, the constraint fails and then allows no
+    // token.
     let mut walk = Walk::new(&compiled);
     walk.tokens.push(u32::from(b'x'));
     walk.constraint.accepted(&walk.tokens);
@@ -186,7 +190,7 @@ fn only_ends_remain_once_a_grammar_is_complete() {
 }
 
 #[test]
-fn two_answers_follow_one_grammar_apart() {
+fn two_responses_use_one_grammar_independently() {
     let compiled = compile(&schema(json!({"type": "integer"}))).unwrap();
     let (mut a, mut b) = (Walk::new(&compiled), Walk::new(&compiled));
     assert_eq!((a.text("12"), b.text("-")), (Ok(()), Ok(())));
@@ -195,7 +199,7 @@ fn two_answers_follow_one_grammar_apart() {
     assert!(b.may_end());
 }
 
-/// A random schema, and what the validator below knows about.
+/// A random schema of keywords that the validator below supports.
 fn random_schema(random: &mut Random, level: usize) -> Value {
     match if level == 0 { random.next(6) } else { random.next(10) } {
         0 => json!({"type": "boolean"}),
@@ -269,7 +273,7 @@ fn valid(schema: &Value, value: &Value) -> bool {
     }
 }
 
-/// A text by random choices; it is ended where it may end.
+/// A text made by random choices. It ends as soon as it may end.
 fn sample(source: &GrammarSource, random: &mut Random) -> String {
     let compiled = compile(source).unwrap();
     let mut walk = Walk::new(&compiled);
@@ -293,7 +297,7 @@ fn sample(source: &GrammarSource, random: &mut Random) -> String {
 }
 
 #[test]
-fn random_choices_make_instances_of_random_schemas() {
+fn random_choices_produce_instances_of_random_schemas() {
     let mut kinds = [0; 3];
     for seed in 0..300 {
         let mut random = Random(seed);
@@ -309,7 +313,7 @@ fn random_choices_make_instances_of_random_schemas() {
     assert!(kinds.iter().all(|count| *count > 5), "{kinds:?}");
 }
 
-/// The mask of a state equals what trying every token of the vocabulary says.
+/// The mask of a state must equal the result of trying every token of the vocabulary.
 #[test]
 fn masks_equal_a_brute_force_check() {
     let given = schema(
@@ -336,7 +340,7 @@ fn masks_equal_a_brute_force_check() {
                 assert_eq!(allowed.contains(&id), ends && walk.may_end(), "{prefix} {id}");
                 continue;
             }
-            // byte by byte, each of which is a token
+            // Byte by byte: every byte is a token.
             let mut other = Walk::new(&compiled);
             other.text(prefix).unwrap();
             let possible = small().piece(id).unwrap().iter().all(|byte| other.push(u32::from(*byte)));
@@ -366,7 +370,7 @@ fn the_lowest_integers_of_64_bits_are_bounds_but_no_constants() {
         json!({"const": -1e300}),
         json!({"enum": [false, [11, lowest]]}),
         json!({"type": "integer", "maximum": lowest}),
-        // where references may lead
+        // Places that references may lead to.
         json!({"$ref": "#/x", "x": {"const": {"minimum": lowest}}}),
     ] {
         let problem = compile(&schema(wrong.clone())).err().unwrap_or_else(|| panic!("{wrong} compiles"));

@@ -1,4 +1,4 @@
-//! Grammars over the public interface.
+//! Tests of grammars through the public API.
 #![allow(missing_docs, reason = "tests")]
 
 mod answers_before_calls;

@@ -1,4 +1,4 @@
-//! What the masks of an answer may take, and threads that compute them.
+//! Time limits of masks, and the threads that compute them.
 
 use crate::support::small;
 use latent_grammar::{Constraint, Grammar, GrammarLimits, GrammarSource, Grammars};
@@ -14,7 +14,7 @@ fn compile(limits: GrammarLimits, gbnf: &str) -> (Grammars, Arc<Grammar>) {
     (grammars, grammar)
 }
 
-/// Chooses the letter `a` up to this number of times. Returns how often it could.
+/// Chooses the letter `a` up to this number of times. Returns how often it was allowed.
 fn letters(constraint: &mut Constraint, count: usize) -> usize {
     let mut tokens = Vec::new();
     for chosen in 0..count {
@@ -44,7 +44,7 @@ fn masks_of_an_answer_have_a_budget_of_cpu_time() {
         assert_eq!(letters(&mut constraint, 9), 2);
         let problem = constraint.problem().unwrap();
         assert!(problem.to_string().contains("of CPU time") && problem.is_of_request(), "{problem}");
-        // the default leaves room for any usual answer
+        // The default leaves room for any usual response.
         let (_grammars, grammar) =
             compile(GrammarLimits { mask_threads, ..GrammarLimits::default() }, "root ::= [a-z]+ \" \"");
         assert_eq!(letters(&mut grammar.constraint(), 500), 500);
@@ -62,7 +62,7 @@ fn a_mask_that_takes_too_long_is_stopped() {
         assert!((1..600).contains(&chosen), "{chosen}");
         let problem = constraint.problem().unwrap();
         assert!(problem.to_string().contains("ambiguous") && problem.is_of_request(), "{problem}");
-        // another answer by the same grammar gets one that is not spoilt
+        // The failed mask must not affect another response with the same grammar.
         let again = grammars.compile(&GrammarSource::Gbnf(AMBIGUOUS.into()), None).unwrap();
         assert!(!Arc::ptr_eq(&again, &grammar));
         assert_eq!(letters(&mut again.constraint(), 2), 2);
@@ -70,11 +70,11 @@ fn a_mask_that_takes_too_long_is_stopped() {
 }
 
 #[test]
-fn costly_masks_keep_no_others_waiting() {
+fn expensive_masks_do_not_delay_others() {
     let (grammars, costly) = compile(GrammarLimits::default(), AMBIGUOUS);
     let plain = grammars.compile(&GrammarSource::Gbnf("root ::= [a-z]+ \" \"".into()), None).unwrap();
     let tokens = vec![u32::from(b'a'); 25];
-    // several at a time, of which none is fetched
+    // Several masks at a time, whose results are not fetched.
     let mut ahead: Vec<Constraint> = (0..3).map(|_| costly.constraint()).collect();
     for constraint in &mut ahead {
         constraint.process(&[], &mut vec![0.0; small().vocab_size()]);
@@ -87,7 +87,7 @@ fn costly_masks_keep_no_others_waiting() {
         waits += 1;
         assert!(waits < 1000, "never ready");
     }
-    // one whose answer is cancelled is given up
+    // The masks of a cancelled response are abandoned.
     drop(ahead);
     let mut next = plain.constraint();
     assert_eq!(letters(&mut next, 3), 3);

@@ -1,4 +1,4 @@
-//! Calls of tools, in the forms of several families.
+//! Tool calls in the formats of several model families.
 
 use crate::support::{Random, Walk, admits, compile, small};
 use latent_grammar::{CallableTool, Grammar, GrammarError, GrammarSource, ToolCalls, ToolRequirement};
@@ -23,18 +23,18 @@ fn format(parts: [&str; 7]) -> ToolGrammar {
     }
 }
 
-/// Markers that are control tokens, as of Kimi-K2.
+/// Markers that are control tokens, like Kimi-K2's.
 fn by_tokens() -> ToolGrammar {
     let form = "functions.{name}:{index}";
     format(["<|calls|>", "<|/calls|>", "", "<|call|>", form, "<|args|>", "<|/call|>"])
 }
 
-/// Markers that are text, and the name within the JSON.
+/// Markers that are text, with the name inside the JSON.
 fn by_text() -> ToolGrammar {
     format(["", "", "\n", "<tool_call>\n{\"name\": \"", "", "\", \"arguments\": ", "}\n</tool_call>"])
 }
 
-/// Arguments each by itself, as of GLM.
+/// Each argument in its own tags, like GLM's.
 fn tagged() -> ToolGrammar {
     let tags = TaggedGrammar {
         open: "<k>".into(),
@@ -47,7 +47,7 @@ fn tagged() -> ToolGrammar {
     ToolGrammar { arguments, ..format(["", "", "\n", "<tool_call>", "", "\n", "</tool_call>"]) }
 }
 
-/// Arguments with the type of each, as of DSML.
+/// Each argument with its type, like DSML's.
 fn typed() -> ToolGrammar {
     let kind = KindGrammar { string: "true".into(), json: vec!["false".into()], close: "\">".into() };
     let tags = TaggedGrammar {
@@ -67,7 +67,7 @@ fn typed() -> ToolGrammar {
     }
 }
 
-/// Tags in the manner of DSML, whose mark is a control token or text.
+/// Tags like DSML's, whose mark is a control token or text.
 fn marked(mark: &str) -> ToolGrammar {
     let of = |text: &str| text.replace('%', mark);
     let tags = TaggedGrammar {
@@ -83,7 +83,7 @@ fn marked(mark: &str) -> ToolGrammar {
     ToolGrammar { arguments, ..format(parts.each_ref().map(String::as_str)) }
 }
 
-/// Both marks, with the texts of two calls by them.
+/// Both marks, each with the texts of two calls.
 fn by_marks() -> [(ToolGrammar, [String; 2]); 2] {
     ["<|call|>", "DSML"].map(|mark| {
         let get = "<%call get>\n<%p city>Bonn</%p>\n</%call>";
@@ -131,7 +131,7 @@ fn calls_between_control_tokens() {
     let one = format!("<|calls|>{call}<|/calls|>");
     let two = format!("<|calls|>{call}<|call|>functions.get_time:1<|args|>{{}}<|/call|><|/calls|>");
     let auto = of(calls(by_tokens(), ToolRequirement::Auto, true));
-    // as text, markers are only text
+    // Markers spelled as text are only text.
     let mut walk = Walk::new(&auto);
     assert!("<|calls|>{".bytes().all(|byte| walk.push(u32::from(byte))));
     for text in [&one, &two, "", "Hello {日", &format!("<think>hm</think> I look.{one}")] {
@@ -199,7 +199,7 @@ fn arguments_by_themselves() {
 }
 
 #[test]
-fn another_call_may_begin_like_the_end_of_all() {
+fn another_call_may_begin_like_the_end_of_the_calls() {
     for (format, [get, time]) in by_marks() {
         let two = whole(&format, &format!("{get}\n{time}"));
         let three = whole(&format, &format!("{time}\n{get}\n{get}"));
@@ -218,7 +218,7 @@ fn another_call_may_begin_like_the_end_of_all() {
 }
 
 #[test]
-fn an_argument_may_contain_what_its_end_begins_with() {
+fn an_argument_may_contain_the_beginning_of_its_end_marker() {
     for (format, [get, _]) in by_marks() {
         let grammar = of(calls(format.clone(), ToolRequirement::Required, true));
         let with = |city: &str| whole(&format, &get.replace("Bonn", city));
@@ -227,7 +227,7 @@ fn an_argument_may_contain_what_its_end_begins_with() {
 }
 
 #[test]
-fn text_before_calls_may_contain_what_they_begin_with() {
+fn text_before_calls_may_contain_the_beginning_of_a_marker() {
     for (format, [get, _]) in by_marks() {
         let call = whole(&format, &get);
         let grammar = of(calls(format, ToolRequirement::Auto, true));
@@ -285,7 +285,7 @@ fn arguments_with_their_types() {
 }
 
 #[test]
-fn a_schema_that_cannot_be_followed_counts_where_it_is_strict() {
+fn unsupported_schemas_are_errors_only_for_strict_tools() {
     for parameters in
         [json!({"type": "object", "not": {}}), json!({"oneOf": [{"type": "object"}, {"required": ["a"]}]})]
     {
@@ -305,7 +305,7 @@ fn a_schema_that_cannot_be_followed_counts_where_it_is_strict() {
 }
 
 #[test]
-fn calls_that_cannot_be_made_are_errors() {
+fn impossible_calls_are_errors() {
     let none = ToolCalls { tools: vec![], ..calls(by_text(), ToolRequirement::Auto, true) };
     let other = calls(by_text(), ToolRequirement::Named("other".into()), true);
     let mut control = calls(by_text(), ToolRequirement::Auto, true);
@@ -322,7 +322,7 @@ fn calls_that_cannot_be_made_are_errors() {
     }
 }
 
-/// What a parser makes of an output: the calls, and all other text.
+/// The result of parsing an output: the calls and the remaining text.
 fn parsed(format: &ResponseFormat, text: &str) -> (Vec<(String, Value, CallEnding)>, String) {
     let mut parser = ResponseParser::new(format, &json!([]), &ParserOptions::default());
     let mut events = Vec::new();
@@ -345,7 +345,8 @@ fn parsed(format: &ResponseFormat, text: &str) -> (Vec<(String, Value, CallEndin
     (calls, rest)
 }
 
-/// Random choices within the masks, in the format of every family, are calls that its parser reads as they are meant.
+/// Random choices within the masks produce, in the format of every family, calls that the parser
+/// reads back.
 #[test]
 fn constrained_calls_parse_back_in_every_format() {
     let parameters = json!({"type": "object", "required": ["city"], "properties": {

@@ -1,18 +1,18 @@
-//! Memory and CPU time of the whole process, for programs with one test.
+//! Memory and CPU time of the whole process, for test programs with a single test.
 
 use rustix::time::{ClockId, clock_gettime};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// Counts what is allocated.
+/// Counts allocated bytes.
 struct CountingHeap;
 
 pub static NOW: AtomicUsize = AtomicUsize::new(0);
 pub static PEAK: AtomicUsize = AtomicUsize::new(0);
 
 #[allow(unsafe_code, reason = "an allocator")]
-// SAFETY: every call is passed on as it is
+// SAFETY: every call is passed on unchanged.
 unsafe impl GlobalAlloc for CountingHeap {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let now = NOW.fetch_add(layout.size(), Ordering::Relaxed) + layout.size();

@@ -1,4 +1,4 @@
-//! What the tests share: vocabularies, and walking a grammar.
+//! Shared by the tests: vocabularies, and walks through a grammar.
 #![allow(dead_code, missing_docs, reason = "each test uses some of it")]
 
 use latent_formats::Checkpoint;
@@ -7,7 +7,7 @@ use latent_text::{GgufVocab, Tokenizer};
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
-/// Control tokens of the small vocabulary, behind 256 bytes.
+/// Control tokens of the small vocabulary, after the 256 bytes.
 pub const CONTROLS: [&str; 9] = [
     "<end>",
     "<stop>",
@@ -50,7 +50,8 @@ const WORDS: [&str; 26] = [
     "x=",
 ];
 
-/// A byte-pair tokenizer whose tokens are all bytes, some words, and control tokens; `<end>` and `<stop>` end generation.
+/// A byte-pair tokenizer of the 256 bytes, some words and control tokens. `<end>` and `<stop>` end
+/// generation.
 pub fn small() -> Arc<Tokenizer> {
     static SMALL: OnceLock<Arc<Tokenizer>> = OnceLock::new();
     SMALL.get_or_init(|| Arc::new(make_small())).clone()
@@ -60,7 +61,8 @@ fn make_small() -> Tokenizer {
     of_bytes(&WORDS, &CONTROLS)
 }
 
-/// A byte-pair tokenizer whose tokens are all bytes, some words, and control tokens, of which `<end>` and `<stop>` end generation.
+/// A byte-pair tokenizer of the 256 bytes, these words and these control tokens. `<end>` and
+/// `<stop>` end generation.
 pub fn of_bytes(words: &[&str], controls: &[&str]) -> Tokenizer {
     let mut texts: Vec<String> = (0..=255_u8).map(|byte| as_bpe(&[byte])).collect();
     texts.extend(words.iter().map(|word| as_bpe(word.as_bytes())));
@@ -81,7 +83,7 @@ pub fn of_bytes(words: &[&str], controls: &[&str]) -> Tokenizer {
     Tokenizer::from_gguf(&vocab).unwrap()
 }
 
-/// GPT-2's spelling of bytes as characters.
+/// Bytes in GPT-2's notation (bytes_to_unicode).
 fn as_bpe(bytes: &[u8]) -> String {
     let shown = |byte: u8| matches!(byte, 0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff);
     let spell = |byte: &u8| match shown(*byte) {
@@ -110,7 +112,7 @@ pub fn grammars() -> &'static Grammars {
     GRAMMARS.get_or_init(|| Grammars::new(&small(), limits()).unwrap())
 }
 
-/// The usual limits, with time for a machine that is busy with other tests.
+/// The default limits, with more time for a machine that is busy with other tests.
 pub fn limits() -> GrammarLimits {
     GrammarLimits {
         compile_time: std::time::Duration::from_secs(20),
@@ -127,7 +129,7 @@ pub fn compile_after(source: &GrammarSource, reasoning: &Reasoning) -> Result<Ar
     grammars().compile(source, Some(reasoning))
 }
 
-/// An answer in the small vocabulary or another one of `of_bytes`, character by character.
+/// A response in the small vocabulary or another one of `of_bytes`, character by character.
 pub struct Walk {
     pub constraint: Constraint,
     pub tokens: Vec<u32>,
@@ -140,18 +142,18 @@ impl Walk {
     }
 
     pub fn with(grammar: &Arc<Grammar>, tokenizer: Arc<Tokenizer>) -> Walk {
-        // a prompt that the grammar does not see
+        // The first tokens are a prompt, which the grammar does not see.
         Walk { constraint: grammar.constraint(), tokens: vec![7, 9], tokenizer }
     }
 
-    /// Ids of all tokens that may come next.
+    /// Ids of all allowed tokens.
     pub fn allowed(&mut self) -> Vec<u32> {
         let mut logits = vec![0.0; self.tokenizer.vocab_size() + 3];
         self.constraint.process(&self.tokens, &mut logits);
         (0..logits.len() as u32).filter(|id| logits[*id as usize] == 0.0).collect()
     }
 
-    /// Chooses a token if it may come next.
+    /// Chooses a token if it is allowed.
     pub fn push(&mut self, token: u32) -> bool {
         let may = self.allowed().contains(&token);
         if may {
@@ -161,7 +163,8 @@ impl Walk {
         may
     }
 
-    /// Chooses the bytes of a text, in which names of control tokens are these tokens. How many bytes could be chosen, if not all.
+    /// Chooses the bytes of a text, with control tokens for their names. The error is the number of
+    /// bytes that were allowed.
     pub fn text(&mut self, text: &str) -> Result<(), usize> {
         let mut at = 0;
         while at < text.len() {
@@ -175,7 +178,7 @@ impl Walk {
         Ok(())
     }
 
-    /// The control token that a text begins with, and the length of its name.
+    /// The control token whose name a text begins with, and the length of the name.
     fn control(&self, text: &[u8]) -> Option<(u32, usize)> {
         let ids = (256..self.tokenizer.vocab_size() as u32).filter(|id| self.tokenizer.is_control(*id));
         let named = ids.filter_map(|id| Some((id, self.tokenizer.token_text(id)?)));
@@ -183,7 +186,7 @@ impl Walk {
         found.map(|(id, name)| (id, name.len())).max_by_key(|(_, len)| *len)
     }
 
-    /// Whether the answer may end here; both ends are allowed, or none.
+    /// Whether the response may end here. Either both end tokens are allowed or neither.
     pub fn may_end(&mut self) -> bool {
         let allowed = self.allowed();
         let ends = ["<end>", "<stop>"].map(|name| allowed.contains(&self.tokenizer.token_id(name).unwrap()));
@@ -193,13 +196,13 @@ impl Walk {
     }
 }
 
-/// Whether a grammar admits a text as a whole, with names of control tokens as these tokens.
+/// Whether a grammar admits a whole text, with control tokens for their names.
 pub fn admits(grammar: &Arc<Grammar>, text: &str) -> bool {
     let mut walk = Walk::new(grammar);
     walk.text(text).is_ok() && walk.may_end()
 }
 
-/// Numbers without a pattern, the same in every run.
+/// Pseudo-random numbers that are the same in every run.
 pub struct Random(pub u64);
 
 impl Random {

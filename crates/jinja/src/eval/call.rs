@@ -1,13 +1,55 @@
-//! Calls of macros, methods and functions.
+//! Calls of macros, methods and functions, and their arguments.
 
 use super::Evaluator;
-use crate::ast::MacroDefinition;
+use crate::ast::{ArgumentList, MacroDefinition};
 use crate::error::{Error, Result};
 use crate::runtime::{Args, clip};
 use crate::value::{DictBuilder, Macro, SeqBuilder, SeqKind, UndefinedOrigin, Value};
 use crate::{functions, methods};
 
 impl<'a> Evaluator<'a> {
+    /// Evaluates the arguments of a call.
+    #[inline(never)]
+    pub(super) fn arguments(&mut self, arguments: &'a ArgumentList) -> Result<Args> {
+        let mut args = Args::new(&self.runtime.meter)?;
+        for argument in &arguments.positional {
+            let value = self.expression(argument)?;
+            args.push(value)?;
+        }
+        for (name, argument) in &arguments.named {
+            let value = self.expression(argument)?;
+            if let Value::Str(name) = &self.constants[*name as usize] {
+                args.push_named(name.clone(), value)?;
+            }
+        }
+        if let Some(spread) = &arguments.spread {
+            let value = self.expression(spread)?;
+            self.runtime.defined(&value)?;
+            for item in value.iterate(&self.runtime.meter)?.items() {
+                args.push(item.clone())?;
+            }
+        }
+        if let Some(spread) = &arguments.spread_named {
+            match self.expression(spread)? {
+                Value::Dict(dict) => {
+                    for (key, value) in dict.entries() {
+                        let Value::Str(name) = key else {
+                            return Err(Error::value("the keys of **dict must be strings"));
+                        };
+                        args.push_named(name.clone(), value.clone())?;
+                    }
+                }
+                other => {
+                    return Err(Error::value(format!(
+                        "the value after ** is of type {}, expected a dict",
+                        other.type_name()
+                    )));
+                }
+            }
+        }
+        Ok(args)
+    }
+
     /// `value(args)`.
     #[inline(never)]
     pub(super) fn call(&mut self, value: Value, args: Args) -> Result<Value> {
@@ -26,12 +68,13 @@ impl<'a> Evaluator<'a> {
         }
     }
 
-    /// The text that a macro prints.
+    /// Runs a macro and returns its output.
     #[inline(never)]
     fn call_macro(&mut self, macro_: Macro, mut args: Args) -> Result<Value> {
         let definition = &self.program.macros[macro_.definition as usize];
         let scope = macro_.scope as usize;
-        // a macro that outlived its scope sees the outermost one
+        // A macro can outlive its scope in a namespace. Scopes are reused by index, so the id tells
+        // whether the index still means the scope of the definition.
         let alive = self.scopes.get(scope).is_some_and(|scope| scope.id == macro_.scope_id);
         self.push_scope(if alive { scope } else { 0 })?;
         self.bind_special(definition, &mut args)?;
@@ -41,12 +84,14 @@ impl<'a> Evaluator<'a> {
         Ok(Value::Str(text))
     }
 
-    /// `caller`, where the body uses it.
+    /// Binds `caller` if the body mentions it.
     fn bind_special(&mut self, definition: &'a MacroDefinition, args: &mut Args) -> Result<()> {
         if !definition.uses.caller {
             return Ok(());
         }
         let Some(symbol) = self.runtime.symbol("caller") else { return Ok(()) };
+        // Bound even without a caller. Otherwise the lookup would find the `caller` of an enclosing
+        // macro.
         let caller = args.take_named("caller").unwrap_or(Value::Undefined(UndefinedOrigin::Name(symbol)));
         self.assign(symbol, caller)
     }
@@ -62,6 +107,8 @@ impl<'a> Evaluator<'a> {
                 }
                 (Some(value), None) | (None, Some(value)) => value,
                 (None, None) => match default {
+                    // Defaults are evaluated per call in the macro's scope, so that they may use
+                    // earlier parameters.
                     Some(default) => self.expression(default)?,
                     None => Value::Undefined(UndefinedOrigin::Parameter(*name)),
                 },

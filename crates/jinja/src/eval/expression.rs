@@ -8,8 +8,10 @@ use crate::text::{Builder, TemplateString};
 use crate::value::{DictBuilder, SeqBuilder, SeqKind, UndefinedOrigin, Value};
 
 impl<'a> Evaluator<'a> {
-    /// The value of an expression. Each kind has a function of its own, so that this one, which recursion goes through, needs little stack.
+    /// Evaluates an expression. Each kind has its own `#[inline(never)]` function: every recursion
+    /// passes through this one, so its frame must stay small.
     pub(super) fn expression(&mut self, expression: &'a Expression) -> Result<Value> {
+        // Leaves do not nest, so they skip the depth count.
         match expression {
             Expression::Constant(at) => {
                 self.runtime.meter.spend(1)?;
@@ -34,6 +36,7 @@ impl<'a> Evaluator<'a> {
             Expression::Choose(choices, last) => self.choice(choices, last.as_deref())?,
             Expression::Chain(base, links) => self.chain(base, links)?,
         };
+        // An error skips this, but it ends the rendering, so the depth is not used again.
         self.runtime.leave();
         Ok(value)
     }
@@ -70,7 +73,8 @@ impl<'a> Evaluator<'a> {
         Ok(Value::Str(builder.finish()))
     }
 
-    /// The first operand whose truth is `wanted`, or the last one.
+    /// Returns the first operand whose truth value is `wanted`, or the last one. `and` and `or`
+    /// return operands, not booleans.
     #[inline(never)]
     fn first_with(&mut self, operands: &'a [Expression], wanted: bool) -> Result<Value> {
         let mut value = Value::None;
@@ -105,6 +109,8 @@ impl<'a> Evaluator<'a> {
     ) -> Result<Value> {
         let mut left = self.expression(first)?;
         for (op, operand) in rest {
+            // `a < b < c` evaluates b once and stops at the first pair that does not hold, as in
+            // Python.
             let right = self.expression(operand)?;
             if !self.runtime.compares(*op, &left, &right)? {
                 return Ok(Value::Bool(false));
@@ -149,6 +155,7 @@ impl<'a> Evaluator<'a> {
         }
         match last {
             Some(value) => self.expression(value),
+            // `a if b` without `else` is undefined in Jinja2.
             None => Ok(Value::Undefined(UndefinedOrigin::Element)),
         }
     }
@@ -159,7 +166,7 @@ impl<'a> Evaluator<'a> {
         self.links(base, links, None)
     }
 
-    /// Applies the postfix operations behind a value. `caller` becomes an argument of the last call.
+    /// Applies postfix operations to a value. `caller` becomes a named argument of the last call.
     #[inline(never)]
     pub(super) fn links(
         &mut self,

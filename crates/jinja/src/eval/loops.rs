@@ -1,4 +1,4 @@
-//! `for`.
+//! `for` loops.
 
 use super::{BodyFlow, Evaluator};
 use crate::ast::Loop;
@@ -16,13 +16,15 @@ impl<'a> Evaluator<'a> {
         self.run_loop(index, &over, self.scopes.len() - 1, 0)
     }
 
-    /// Runs a loop over a value; `scope` is the one around the statement.
+    /// Runs a loop over a value; `scope` is the scope around the statement.
     #[inline(never)]
     fn run_loop(&mut self, index: u32, over: &Value, scope: usize, depth: u32) -> Result<BodyFlow> {
         let statement = &self.program.loops[index as usize];
         let mut items = over.iterate(&self.runtime.meter)?;
         self.push_scope(scope)?;
         if statement.uses_loop && statement.condition.is_some() {
+            // `loop.length`, `loop.last` and `loop.nextitem` count only elements that pass the
+            // condition.
             items = self.passing(statement, &items)?;
         }
         let state =
@@ -31,6 +33,8 @@ impl<'a> Evaluator<'a> {
         let mut ran = false;
         for turn in 0..items.items().len() {
             let Some(item) = items.items().get(turn) else { break };
+            // Assignments in a body do not survive an iteration in Jinja2; templates use a
+            // namespace for that.
             self.clear_scope();
             self.store(&statement.target, item.clone())?;
             if let (Some(state), Some(name)) = (&state, loop_symbol) {
@@ -39,6 +43,7 @@ impl<'a> Evaluator<'a> {
             } else if let Some(condition) = &statement.condition
                 && !self.is_true(condition)?
             {
+                // With `uses_loop`, `passing` has already filtered the items.
                 continue;
             }
             ran = true;
@@ -46,6 +51,7 @@ impl<'a> Evaluator<'a> {
                 break;
             }
         }
+        // `else` must not see the variables of the last iteration.
         self.clear_scope();
         let mut flow = BodyFlow::Normal;
         if !ran && !statement.otherwise.is_empty() {
@@ -55,7 +61,7 @@ impl<'a> Evaluator<'a> {
         Ok(flow)
     }
 
-    /// The elements that the condition lets through.
+    /// Returns the elements that pass the loop's condition.
     fn passing(&mut self, statement: &'a Loop, items: &Rc<Seq>) -> Result<Rc<Seq>> {
         let Some(condition) = &statement.condition else { return Ok(Rc::clone(items)) };
         let mut passing = SeqBuilder::new(&self.runtime.meter)?;
@@ -90,6 +96,7 @@ impl<'a> Evaluator<'a> {
         }
         let [items] = args.bind("loop", ["iterable"])?;
         let Some(items) = items else { return Err(Error::value("loop(…) needs what to go through")) };
+        // A namespace can keep `loop` after its scope has ended, like a macro (see `call_macro`).
         let alive = self.scopes.get(state.scope).is_some_and(|scope| scope.id == state.scope_id);
         let scope = if alive { state.scope } else { 0 };
         let text: TemplateString = self.capture(|evaluator| {
@@ -102,6 +109,7 @@ impl<'a> Evaluator<'a> {
     pub(super) fn loop_method(&mut self, state: &LoopState, name: &str, args: Args) -> Result<Value> {
         if name == "cycle" {
             let count = args.positional.len();
+            // `checked_rem` covers a call without values.
             let chosen = state.turn.get().checked_rem(count).and_then(|at| args.positional.get(at).cloned());
             return chosen.ok_or_else(|| Error::value("loop.cycle needs values"));
         }
@@ -111,6 +119,7 @@ impl<'a> Evaluator<'a> {
         }
         let values = values.finish(SeqKind::Tuple)?;
         let value = Value::Seq(Rc::clone(&values));
+        // The loop would own its own Rc and never be freed.
         if value.shape().has_loop {
             return Err(Error::value("loop.changed cannot keep a loop"));
         }

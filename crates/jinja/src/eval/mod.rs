@@ -1,43 +1,67 @@
-//! Runs a program.
+//! Evaluator of a parsed template.
 
-mod arguments;
-mod builtins;
 mod call;
 mod expression;
 mod loops;
 mod statement;
 
-pub(crate) use builtins::Builtins;
-
 use crate::ast::{LiteralConstant, Program};
 use crate::error::Result;
-use crate::functions;
 use crate::meter::Meter;
-use crate::runtime::{Runtime, StrftimeFn};
-use crate::symbols::Symbol;
+use crate::runtime::{FilterFn, Finders, Runtime, StrftimeFn, TestFn};
+use crate::symbols::{Symbol, Symbols};
 use crate::text::{Builder, TemplateString};
 use crate::value::{UndefinedOrigin, Value};
-use builtins::FINDERS;
+use crate::{filters, functions, tests};
 use std::rc::Rc;
 
-/// The state of a rendering. It ends at the first error, so that nothing needs to be put back on the way out.
+const FINDERS: Finders = Finders { filter: filters::find, test: tests::find };
+
+/// The filter and the test of each symbol, looked up once per template. An unknown name is an error
+/// only when it is reached, because templates guard newer filters with conditions. Jinja2 defers
+/// the error inside of `{% if %}` and raises it at compile time elsewhere.
+pub(crate) struct Builtins {
+    filters: Vec<Option<FilterFn>>,
+    tests: Vec<Option<TestFn>>,
+}
+
+impl Builtins {
+    pub(crate) fn of(symbols: &Symbols) -> Builtins {
+        let filters = symbols.names().map(filters::find).collect();
+        let tests = symbols.names().map(tests::find).collect();
+        Builtins { filters, tests }
+    }
+
+    fn filter(&self, name: Symbol) -> Option<FilterFn> {
+        self.filters[name as usize]
+    }
+
+    fn test(&self, name: Symbol) -> Option<TestFn> {
+        self.tests[name as usize]
+    }
+}
+
+/// State of a rendering. The first error ends the rendering, so functions do not restore scopes,
+/// outputs or depth when they return an error.
 pub(crate) struct Evaluator<'a> {
     program: &'a Program,
     builtins: &'a Builtins,
     runtime: Runtime<'a>,
     constants: Vec<Value>,
-    /// Variables of the outermost scope, by symbol.
+    /// Variables of the outermost scope, indexed by symbol.
     globals: Vec<Option<Value>>,
-    /// The first is the outermost scope, whose variables are in `globals`.
+    /// Scope stack. The variables of the first are in `globals`.
     scopes: Vec<VariableScope>,
     scope_ids: u64,
-    /// The output, and above it what macros and blocks capture.
+    /// Output stack: the rendered text, then the captures of macros and blocks.
     outputs: Vec<Builder>,
 }
 
-/// Variables of a loop's turn, of a macro's call, of a block.
+/// Variables of a loop iteration, a macro call or a block.
 struct VariableScope {
     id: u64,
+    /// Index of the enclosing scope. For a macro this is the scope of its definition, which need
+    /// not be the previous one on the stack.
     parent: usize,
     variables: Vec<(Symbol, Value)>,
 }
@@ -50,7 +74,7 @@ enum BodyFlow {
     Continue,
 }
 
-/// Bytes of a variable in a scope, with spare capacity.
+/// Bytes charged per variable of a scope. `Vec` doubles its capacity, hence the factor.
 const VARIABLE: usize = 2 * size_of::<(Symbol, Value)>();
 
 impl<'a> Evaluator<'a> {
@@ -60,6 +84,8 @@ impl<'a> Evaluator<'a> {
         meter: Rc<Meter>,
         now: StrftimeFn<'a>,
     ) -> Result<Evaluator<'a>> {
+        // Converted once per rendering: values hold charges of the rendering's meter, so a template
+        // cannot share them.
         let constants = program.constants.iter().map(|constant| {
             Ok(match constant {
                 LiteralConstant::None => Value::None,
@@ -80,13 +106,16 @@ impl<'a> Evaluator<'a> {
             builtins,
             runtime: Runtime::new(meter, &program.symbols, now, FINDERS),
         };
+        // Defined first: an input variable of the same name replaces the function, as a context
+        // variable replaces a global in Jinja2.
         for (name, function) in functions::TABLE {
             evaluator.define(name, Value::Function(function));
         }
         Ok(evaluator)
     }
 
-    /// Sets a variable of the outermost scope. Names that the template does not mention are dropped.
+    /// Sets a variable of the outermost scope. A name that the template does not mention is
+    /// ignored.
     pub(crate) fn define(&mut self, name: &str, value: Value) {
         if let Some(symbol) = self.runtime.symbol(name) {
             self.globals[symbol as usize] = Some(value);
@@ -103,6 +132,7 @@ impl<'a> Evaluator<'a> {
             }
             at = scope.parent;
         }
+        // An unknown name is undefined, not an error: templates test `tools is defined`.
         Ok(self.globals[symbol as usize].clone().unwrap_or(Value::Undefined(UndefinedOrigin::Name(symbol))))
     }
 
@@ -138,15 +168,16 @@ impl<'a> Evaluator<'a> {
         }
     }
 
-    /// Takes the variables of the innermost scope away, for the next turn of a loop.
+    /// Removes the variables of the innermost scope before the next iteration.
     fn clear_scope(&mut self) {
         let top = self.scopes.len() - 1;
         let variables = &mut self.scopes[top].variables;
         self.runtime.meter.release(variables.len() * VARIABLE);
+        // Keeps the capacity for the next iteration.
         variables.clear();
     }
 
-    /// Runs a step with its own output and returns the output.
+    /// Runs `step` with its own output buffer and returns the text.
     fn capture(&mut self, step: impl FnOnce(&mut Self) -> Result<()>) -> Result<TemplateString> {
         self.outputs.push(Builder::new(&self.runtime.meter)?);
         step(self)?;

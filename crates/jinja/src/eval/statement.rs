@@ -10,11 +10,12 @@ use crate::value::{Macro, Value};
 impl<'a> Evaluator<'a> {
     /// Renders the template.
     pub(crate) fn run(mut self) -> Result<Builder> {
+        // The parser refuses `break` outside of loops, so the flow is always normal here.
         self.body(&self.program.body)?;
         Ok(self.outputs.swap_remove(0))
     }
 
-    /// Runs statements one after the other.
+    /// Runs statements in order until one breaks or continues the loop.
     pub(super) fn body(&mut self, nodes: &'a [Node]) -> Result<BodyFlow> {
         self.runtime.enter()?;
         let mut flow = BodyFlow::Normal;
@@ -32,6 +33,7 @@ impl<'a> Evaluator<'a> {
         self.runtime.meter.spend(1)?;
         match statement {
             Statement::Data(from, to) => {
+                // Text of the template is never content.
                 let text = &self.program.source[*from as usize..*to as usize];
                 self.output().push(text, false)?;
             }
@@ -42,6 +44,7 @@ impl<'a> Evaluator<'a> {
             }
             Statement::SetBlock(target, filters, body) => self.set_block(target, filters, body)?,
             Statement::If(branches, otherwise) => return self.choose(branches, otherwise),
+            // Statements that contain a body return its flow, so that `break` reaches the loop.
             Statement::For(index) => return self.for_statement(*index),
             Statement::Macro(index) => self.macro_statement(*index)?,
             Statement::Call(index, call) => self.call_statement(*index, call)?,
@@ -74,7 +77,7 @@ impl<'a> Evaluator<'a> {
         Ok(self.expression(test)?.is_true())
     }
 
-    /// A body with names of its own.
+    /// Runs a body in its own scope.
     #[inline(never)]
     fn scoped(&mut self, body: &'a [Node]) -> Result<BodyFlow> {
         self.push_scope(self.scopes.len() - 1)?;
@@ -85,7 +88,7 @@ impl<'a> Evaluator<'a> {
 
     #[inline(never)]
     fn with(&mut self, values: &'a [(AssignmentTarget, Expression)], body: &'a [Node]) -> Result<BodyFlow> {
-        // values see the scope outside only
+        // Evaluate all values before opening the scope: in `with a=1, b=a`, `a` is the outer one.
         let mut args = Args::new(&self.runtime.meter)?;
         for (_, value) in values {
             let value = self.expression(value)?;
@@ -100,7 +103,7 @@ impl<'a> Evaluator<'a> {
         Ok(flow)
     }
 
-    /// What a body prints, with filters applied.
+    /// Captures the output of a body and applies filters to it.
     #[inline(never)]
     fn filtered(&mut self, filters: &'a [PostfixOperation], body: &'a [Node]) -> Result<Value> {
         let text = self.capture(|evaluator| evaluator.scoped(body).map(|_| ()))?;
@@ -124,7 +127,7 @@ impl<'a> Evaluator<'a> {
         self.store(target, value)
     }
 
-    /// A macro that is defined here.
+    /// Creates the macro value, bound to the current scope.
     pub(super) fn macro_here(&self, definition: u32) -> Value {
         let scope = self.scopes.len() - 1;
         Value::Macro(Macro {
@@ -143,13 +146,14 @@ impl<'a> Evaluator<'a> {
     #[inline(never)]
     fn call_statement(&mut self, index: u32, call: &'a Expression) -> Result<()> {
         let caller = self.macro_here(index);
+        // The parser has checked that the last link is a call; it receives the body as `caller`.
         let Expression::Chain(base, links) = call else { return Err(Error::value("nothing is called")) };
         let base = self.expression(base)?;
         let value = self.links(base, links, Some(caller))?;
         self.print(&value)
     }
 
-    /// Assigns to a name, an attribute of a namespace, or several of them.
+    /// Assigns to a name, an attribute of a namespace, or a tuple of targets.
     pub(super) fn store(&mut self, target: &'a AssignmentTarget, value: Value) -> Result<()> {
         match target {
             AssignmentTarget::Name(name) => self.assign(*name, value),
@@ -170,6 +174,7 @@ impl<'a> Evaluator<'a> {
         self.runtime.defined(value)?;
         let items = value.iterate(&self.runtime.meter)?;
         let (found, wanted) = (items.items().len(), targets.len());
+        // Python raises ValueError for too many and for too few values.
         if found != wanted {
             return Err(Error::value(format!("{found} values cannot be assigned to {wanted} names")));
         }

@@ -1,13 +1,14 @@
-//! What the arguments of several filters mean.
+//! Arguments that several filters share.
 
 use crate::error::{Error, Result};
 use crate::runtime::Runtime;
 use crate::text::TemplateString;
 use crate::value::Value;
 
-/// A path such as `function.name` into each element of a list.
+/// The `attribute` argument: a path such as `function.name` into each element (Jinja2's
+/// `make_attrgetter`).
 pub(super) enum AttributePath {
-    /// A key that is not a string: a position.
+    /// A key that is not a string, such as an index.
     Key(Value),
     Names(Vec<Value>),
 }
@@ -17,10 +18,12 @@ impl AttributePath {
         let Value::Str(text) = attribute else { return Ok(AttributePath::Key(attribute.clone())) };
         let mut names = Vec::new();
         for part in text.as_str().split('.') {
+            // A path is followed once per element, so its length multiplies the work.
             if names.len() == 64 {
                 return Err(Error::limit("an attribute has more than 64 parts"));
             }
             names.push(match part.parse::<i128>() {
+                // `parse` accepts a sign; Jinja2 treats only digits as an index.
                 Ok(n) if part.bytes().all(|b| b.is_ascii_digit()) => Value::Int(n),
                 _ => Value::Str(TemplateString::trusted(&runtime.meter, part)?),
             });

@@ -1,4 +1,4 @@
-//! Filters.
+//! Filters of Jinja2, and `tojson` as transformers replaces it.
 
 mod arguments;
 mod numbers;

@@ -1,4 +1,4 @@
-//! Filters of numbers.
+//! Number filters.
 
 use super::arguments::{AttributePath, integer};
 use crate::ast::ArithmeticOperator;
@@ -28,6 +28,8 @@ pub(super) fn int(runtime: &mut Runtime<'_>, value: Value, args: Args) -> Result
         Value::Float(f) => Some(*f),
         Value::Str(text) => {
             runtime.meter.touch(text.len())?;
+            // parse_integer copies its text several times without the meter. CPython's int() has a
+            // limit too: 4300 digits.
             if text.len() > 4096 {
                 return Err(Error::limit("a number has more than 4096 digits"));
             }
@@ -42,6 +44,7 @@ pub(super) fn int(runtime: &mut Runtime<'_>, value: Value, args: Args) -> Result
         other => return Ok(other.as_int().map_or(default, Value::Int)),
     };
     match float.filter(|f| f.is_finite()) {
+        // i128::MAX is 1.7e38; a larger float would saturate silently.
         Some(f) if f.abs() < 1e38 => Ok(Value::Int(f.trunc() as i128)),
         Some(_) => Err(Error::value("an integer is larger than 127 bits")),
         None => Ok(default),
@@ -69,6 +72,7 @@ pub(super) fn float(runtime: &mut Runtime<'_>, value: Value, args: Args) -> Resu
 pub(super) fn round(runtime: &mut Runtime<'_>, value: Value, args: Args) -> Result<Value> {
     let [precision, method] = args.bind("round", ["precision", "method"])?;
     runtime.defined(&value)?;
+    // Beyond the exponent range of f64 more digits change nothing, and i32 must hold the value.
     let precision = integer(runtime, precision.as_ref(), 0)?.clamp(-400, 400) as i32;
     let method = method.as_ref().and_then(Value::as_str).unwrap_or("common").to_owned();
     let Some(f) = value.as_float() else {
@@ -77,10 +81,13 @@ pub(super) fn round(runtime: &mut Runtime<'_>, value: Value, args: Args) -> Resu
     let factor = 10f64.powi(precision);
     match method.as_str() {
         "common" => match value.as_int() {
+            // `round` of an integer is an integer in Python.
             Some(n) if precision >= 0 => Ok(Value::Int(n)),
             Some(_) => Ok(Value::Int(((f * factor).round_ties_even() / factor) as i128)),
             None if !f.is_finite() => Ok(value),
             None if precision >= 0 => {
+                // Python rounds the exact decimal value. `(f * factor).round() / factor` would give
+                // 2.68 for 2.675, which is stored as 2.67499….
                 let text = format!("{f:.*}", precision.unsigned_abs() as usize);
                 Ok(Value::Float(text.parse().unwrap_or(f)))
             }
@@ -105,6 +112,8 @@ pub(super) fn sum(runtime: &mut Runtime<'_>, value: Value, args: Args) -> Result
             Some(path) => path.follow(runtime, item)?,
             None => item.clone(),
         };
+        // Python's `sum` refuses a string as start, because it would copy the text once per
+        // element.
         if matches!(total, Value::Str(_)) {
             return Err(Error::value("sum does not join texts; join does"));
         }

@@ -1,4 +1,4 @@
-//! Filters that compare elements.
+//! Filters that sort, group and compare elements.
 
 use super::arguments::{AttributePath, flag};
 use crate::error::{Error, Result};
@@ -6,12 +6,13 @@ use crate::methods::lowered;
 use crate::runtime::{Args, Runtime};
 use crate::value::{SeqBuilder, SeqKind, UndefinedOrigin, Value, equal, less, sort_by};
 
-/// What elements are compared by.
+/// The key by which elements are compared.
 struct SortKeys {
     paths: Vec<AttributePath>,
     case_sensitive: bool,
     default: Option<Value>,
-    /// Whether the key is a list of all paths' values, even for a single path.
+    /// Whether the key is a list even for a single path. Jinja2's `sort` compares lists
+    /// (`make_multi_attrgetter`), the other filters single values.
     listed: bool,
 }
 
@@ -22,6 +23,8 @@ impl SortKeys {
             None | Some(Value::None) => {}
             Some(Value::Str(text)) => {
                 for part in text.as_str().split(',') {
+                    // Each path is followed per element; the limit keeps a long attribute string
+                    // from multiplying the work.
                     if paths.len() == 16 {
                         return Err(Error::limit("sorting by more than 16 attributes"));
                     }
@@ -58,7 +61,7 @@ impl SortKeys {
         }
     }
 
-    /// The keys of all elements.
+    /// Computes the keys of all elements once, before sorting.
     fn all(&self, runtime: &mut Runtime<'_>, items: &[Value]) -> Result<SeqBuilder> {
         let mut keys = SeqBuilder::with_capacity(&runtime.meter, items.len())?;
         for item in items {
@@ -69,7 +72,7 @@ impl SortKeys {
     }
 }
 
-/// Elements in the order of their keys.
+/// Sorts elements by their keys.
 fn sorted(
     runtime: &mut Runtime<'_>,
     items: &[Value],
@@ -79,6 +82,8 @@ fn sorted(
     let keys = keys.values();
     let meter = &runtime.meter;
     let order = sort_by(meter, items.len(), |a, b| {
+        // Swapping the operands keeps equal elements in their order, as Python's `reverse=True`
+        // does. Reversing the result would not.
         if reverse { less(meter, &keys[b], &keys[a]) } else { less(meter, &keys[a], &keys[b]) }
     })?;
     let mut result = SeqBuilder::with_capacity(meter, items.len())?;
@@ -118,7 +123,7 @@ pub(super) fn dictsort(runtime: &mut Runtime<'_>, value: Value, args: Args) -> R
     sorted(runtime, pairs.items(), &found, flag(reverse.as_ref()))?.list()
 }
 
-/// `groupby(attribute, default, case_sensitive)`: pairs of a key and the elements that have it, in the order of keys.
+/// `groupby(attribute, default, case_sensitive)`: pairs of a key and its elements, sorted by key.
 pub(super) fn groupby(runtime: &mut Runtime<'_>, value: Value, args: Args) -> Result<Value> {
     let [attribute, default, case_sensitive] =
         args.bind("groupby", ["attribute", "default", "case_sensitive"])?;
@@ -130,10 +135,12 @@ pub(super) fn groupby(runtime: &mut Runtime<'_>, value: Value, args: Args) -> Re
     let items = value.iterate(&runtime.meter)?;
     let keys = by.all(runtime, items.items())?;
     let ordered = sorted(runtime, items.items(), &keys, false)?;
+    // Without string keys, folding is the identity.
     by.case_sensitive |= keys.values().iter().all(|key| key.as_text().is_none());
     let mut groups = SeqBuilder::new(&runtime.meter)?;
     let mut at = 0;
     while let Some(first) = ordered.values().get(at) {
+        // Keys are recomputed for the sorted elements instead of being permuted with them.
         let key = by.of(runtime, first)?;
         let mut group = SeqBuilder::new(&runtime.meter)?;
         while let Some(item) = ordered.values().get(at) {
@@ -144,6 +151,7 @@ pub(super) fn groupby(runtime: &mut Runtime<'_>, value: Value, args: Args) -> Re
             group.push(item.clone())?;
             at += 1;
         }
+        // The key shown for a group has the case of its first element.
         let written = SortKeys {
             paths: std::mem::take(&mut by.paths),
             case_sensitive: true,
@@ -160,7 +168,7 @@ pub(super) fn groupby(runtime: &mut Runtime<'_>, value: Value, args: Args) -> Re
     groups.list()
 }
 
-/// `unique(case_sensitive, attribute)`: the first of equal elements.
+/// `unique(case_sensitive, attribute)`: the first of each set of equal elements.
 pub(super) fn unique(runtime: &mut Runtime<'_>, value: Value, args: Args) -> Result<Value> {
     let [case_sensitive, attribute] = args.bind("unique", ["case_sensitive", "attribute"])?;
     let by = SortKeys::new(runtime, attribute, flag(case_sensitive.as_ref()))?;
@@ -201,6 +209,7 @@ fn extreme(
     for item in value.iterate(&runtime.meter)?.items() {
         let key = by.of(runtime, item)?;
         runtime.defined(&key)?;
+        // Strict comparisons keep the first of equal elements, as Python's min and max do.
         let better = match &best {
             None => true,
             Some((other, _)) if largest => less(&runtime.meter, other, &key)?,

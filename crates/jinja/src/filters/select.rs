@@ -1,4 +1,4 @@
-//! Filters that go through a list with another filter or a test.
+//! Filters that apply another filter or a test to each element.
 
 use super::arguments::AttributePath;
 use crate::error::{Error, Result};
@@ -14,8 +14,9 @@ pub(super) fn map(runtime: &mut Runtime<'_>, value: Value, mut args: Args) -> Re
         let (Some(attribute), true) = (attribute, args.named.is_empty()) else {
             return Err(Error::value("map needs the name of a filter, or attribute=…"));
         };
+        // llama.cpp's DeepSeek-R1 template prints tools with `map(attribute='function')`.
         let path = AttributePath::new(runtime, &attribute)?;
-        // false values count as empty, even if they are not lists
+        // Jinja2 checks the truth of the value first: `0|select|list` is empty instead of an error.
         if !value.is_true() {
             return items.of_kind(SeqKind::Generator);
         }
@@ -35,7 +36,7 @@ pub(super) fn map(runtime: &mut Runtime<'_>, value: Value, mut args: Args) -> Re
     if !value.is_true() {
         return items.of_kind(SeqKind::Generator);
     }
-    // a filter in a filter in a filter …
+    // `map('map', 'map', …)` recurses through this function without the evaluator.
     runtime.enter()?;
     for item in value.iterate(&runtime.meter)?.items() {
         let args = args.copy(1)?;

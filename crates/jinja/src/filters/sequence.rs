@@ -1,4 +1,4 @@
-//! Filters of lists.
+//! Sequence filters.
 
 use super::arguments::{AttributePath, flag, integer};
 use crate::error::{Error, Result};
@@ -19,7 +19,7 @@ pub(super) fn attr(runtime: &mut Runtime<'_>, value: Value, args: Args) -> Resul
     Ok(found.unwrap_or(Value::Undefined(UndefinedOrigin::Element)))
 }
 
-/// `batch(linecount, fill_with)`: lists of a length, the last one filled up.
+/// `batch(linecount, fill_with)`: chunks of `linecount` elements, the last one padded.
 pub(super) fn batch(runtime: &mut Runtime<'_>, value: Value, args: Args) -> Result<Value> {
     let [count, fill] = args.bind("batch", ["linecount", "fill_with"])?;
     let count = integer(runtime, count.as_ref(), 0)?;
@@ -33,6 +33,7 @@ pub(super) fn batch(runtime: &mut Runtime<'_>, value: Value, args: Args) -> Resu
         for item in chunk {
             batch.push(item.clone())?;
         }
+        // Only the last chunk can be short.
         if let Some(fill) = fill.as_ref().filter(|fill| !matches!(fill, Value::None)) {
             for _ in chunk.len()..count {
                 batch.push(fill.clone())?;
@@ -43,7 +44,7 @@ pub(super) fn batch(runtime: &mut Runtime<'_>, value: Value, args: Args) -> Resu
     batches.of_kind(SeqKind::Generator)
 }
 
-/// `slice(slices, fill_with)`: a number of lists of nearly one length.
+/// `slice(slices, fill_with)`: `slices` lists of nearly equal length.
 pub(super) fn slice(runtime: &mut Runtime<'_>, value: Value, args: Args) -> Result<Value> {
     let [count, fill] = args.bind("slice", ["slices", "fill_with"])?;
     let count = integer(runtime, count.as_ref(), 0)?;
@@ -62,6 +63,7 @@ pub(super) fn slice(runtime: &mut Runtime<'_>, value: Value, args: Args) -> Resu
             slice.push(item.clone())?;
         }
         if let Some(fill) = fill.as_ref().filter(|fill| !matches!(fill, Value::None))
+            // Jinja2 pads every list after the longer ones, even if all lists have the same length.
             && number >= extra
         {
             slice.push(fill.clone())?;
@@ -80,6 +82,7 @@ pub(super) fn length(runtime: &mut Runtime<'_>, value: Value, args: Args) -> Res
 /// `default(default_value, boolean)`.
 pub(super) fn default(runtime: &mut Runtime<'_>, value: Value, args: Args) -> Result<Value> {
     let [default, boolean] = args.bind("default", ["default_value", "boolean"])?;
+    // With `boolean`, all false values are replaced, not only undefined ones.
     if value.is_undefined() || (flag(boolean.as_ref()) && !value.is_true()) {
         return match default {
             Some(default) => Ok(default),
@@ -103,11 +106,12 @@ pub(super) fn last(runtime: &mut Runtime<'_>, value: Value, args: Args) -> Resul
     Ok(items.items().last().cloned().unwrap_or(Value::Undefined(UndefinedOrigin::Element)))
 }
 
-/// `items`: pairs of a dictionary.
+/// `items`: key-value pairs of a dictionary.
 pub(super) fn items(runtime: &mut Runtime<'_>, value: Value, args: Args) -> Result<Value> {
     let [] = args.bind("items", [])?;
     match &value {
         Value::Dict(dict) => methods::pairs(runtime, dict, SeqKind::Generator),
+        // Jinja2's `items` yields nothing for an undefined value.
         Value::Undefined(_) => SeqBuilder::new(&runtime.meter)?.of_kind(SeqKind::Generator),
         other => Err(Error::value(format!("items needs a dict, not a value of type {}", other.type_name()))),
     }
@@ -160,6 +164,7 @@ pub(super) fn reverse(runtime: &mut Runtime<'_>, value: Value, args: Args) -> Re
     if let Value::Str(text) = &value {
         let mut builder = Builder::with_capacity(&runtime.meter, text.len())?;
         for (at, c) in text.as_str().char_indices().rev() {
+            // By slices instead of characters, so that each keeps its origin.
             builder.text(&text.slice(at..at + c.len_utf8()))?;
         }
         return Ok(Value::Str(builder.finish()));
@@ -169,5 +174,6 @@ pub(super) fn reverse(runtime: &mut Runtime<'_>, value: Value, args: Args) -> Re
     for item in found.items().iter().rev() {
         items.push(item.clone())?;
     }
+    // Jinja2 returns the iterator of `reversed()`, not a list.
     items.of_kind(SeqKind::Generator)
 }

@@ -1,4 +1,4 @@
-//! Filters of strings.
+//! String filters.
 
 use super::arguments::{flag, integer};
 use crate::chars::is_space;
@@ -35,7 +35,8 @@ pub(super) fn capitalize(runtime: &mut Runtime<'_>, value: Value, args: Args) ->
     methods::recased(&runtime.meter, &text, true, |at, _| at == 0).map(Value::Str)
 }
 
-/// `title`: a capital after white space and opening brackets, unlike the method of that name.
+/// `title`: capitalizes after whitespace, hyphens and opening brackets. The method of that name
+/// capitalizes after every non-letter.
 pub(super) fn title(runtime: &mut Runtime<'_>, value: Value, args: Args) -> Result<Value> {
     let [] = args.bind("title", [])?;
     let text = runtime.to_text(&value)?;
@@ -51,7 +52,7 @@ pub(super) fn center(runtime: &mut Runtime<'_>, value: Value, args: Args) -> Res
     methods::padded(&runtime.meter, &text, width, ' ', methods::PaddingSide::Center).map(Value::Str)
 }
 
-/// `escape`: for HTML.
+/// `escape`: HTML escaping, only on request. transformers renders without autoescape.
 pub(super) fn escape(runtime: &mut Runtime<'_>, value: Value, args: Args) -> Result<Value> {
     let [] = args.bind("escape", [])?;
     let text = runtime.to_text(&value)?;
@@ -59,6 +60,7 @@ pub(super) fn escape(runtime: &mut Runtime<'_>, value: Value, args: Args) -> Res
     for (run, content) in text.runs() {
         let mut plain = 0;
         for (at, c) in run.char_indices() {
+            // The entities of MarkupSafe, which Jinja2 uses.
             let escaped = match c {
                 '&' => "&amp;",
                 '<' => "&lt;",
@@ -76,7 +78,7 @@ pub(super) fn escape(runtime: &mut Runtime<'_>, value: Value, args: Args) -> Res
     Ok(Value::Str(out.finish()))
 }
 
-/// `format(…)`: `%` with the arguments.
+/// `format(…)`: printf-style formatting with the arguments.
 pub(super) fn format(runtime: &mut Runtime<'_>, value: Value, args: Args) -> Result<Value> {
     let text = runtime.to_text(&value)?;
     let values = if args.named.is_empty() {
@@ -131,7 +133,8 @@ pub(super) fn indent(runtime: &mut Runtime<'_>, value: Value, args: Args) -> Res
         }
         out.text(line)?;
     }
-    // a line end at the end of the text counts as an empty line
+    // Jinja2 appends a line end before it splits, so a line end at the end yields one more empty
+    // line.
     if methods::ends_with_line_end(text.as_str()) {
         out.push("\n", false)?;
         if blank {
@@ -141,7 +144,7 @@ pub(super) fn indent(runtime: &mut Runtime<'_>, value: Value, args: Args) -> Res
     Ok(Value::Str(out.finish()))
 }
 
-/// `pprint`: `repr`, on one line.
+/// `pprint`: `repr` on one line. Python's breaks lines at 80 columns.
 pub(super) fn pprint(runtime: &mut Runtime<'_>, value: Value, args: Args) -> Result<Value> {
     let [] = args.bind("pprint", [])?;
     runtime.to_repr(&value).map(Value::Str)
@@ -161,24 +164,27 @@ pub(super) fn replace(runtime: &mut Runtime<'_>, value: Value, args: Args) -> Re
     methods::replaced(&runtime.meter, &text, &old, &new, count).map(Value::Str)
 }
 
-/// `string`, and `safe`, since nothing is escaped.
+/// `string` (Kimi-K2). Also `safe`, because nothing is escaped automatically.
 pub(super) fn string(runtime: &mut Runtime<'_>, value: Value, args: Args) -> Result<Value> {
     let [] = args.bind("string", [])?;
     runtime.to_text(&value).map(Value::Str)
 }
 
-/// `tojson(ensure_ascii, indent, separators, sort_keys)`.
+/// `tojson(ensure_ascii, indent, separators, sort_keys)`: transformers' replacement of Jinja2's
+/// filter. It does not escape HTML, and `ensure_ascii` is false by default.
 pub(super) fn tojson(runtime: &mut Runtime<'_>, value: Value, args: Args) -> Result<Value> {
     let [ascii, indent, separators, sort] =
         args.bind("tojson", ["ensure_ascii", "indent", "separators", "sort_keys"])?;
     let meter = runtime.meter.clone();
     let indent = match &indent {
         None | Some(Value::None) => None,
+        // json.dumps accepts a string as indent.
         Some(Value::Str(text)) => Some(Indent::Text(text.clone())),
         other => Some(Indent::Spaces(length(runtime, other.as_ref(), 0)?)),
     };
     let (item, key) = match separators {
         None | Some(Value::None) => (
+            // json.dumps drops the space after the comma if it indents.
             TemplateString::trusted(&meter, if indent.is_some() { "," } else { ", " })?,
             TemplateString::trusted(&meter, ": ")?,
         ),
@@ -212,6 +218,7 @@ pub(super) fn truncate(runtime: &mut Runtime<'_>, value: Value, args: Args) -> R
     if most < tail {
         return Err(Error::value("the length of truncate is below that of its end"));
     }
+    // Jinja2 takes `len` before it needs a string: a short list is returned as is.
     if value.len(&runtime.meter)? <= most.saturating_add(leeway) {
         return Ok(value);
     }
@@ -223,19 +230,19 @@ pub(super) fn truncate(runtime: &mut Runtime<'_>, value: Value, args: Args) -> R
     };
     runtime.meter.touch(text.len())?;
     let cut = text.as_str().char_indices().nth(most - tail).map_or(text.len(), |(at, _)| at);
-    let mut kept = text.slice(0..cut);
+    let mut head = text.slice(0..cut);
     if !flag(killwords.as_ref())
-        && let Some(space) = kept.as_str().rfind(' ')
+        && let Some(space) = head.as_str().rfind(' ')
     {
-        kept = kept.slice(0..space);
+        head = head.slice(0..space);
     }
-    let mut out = Builder::with_capacity(&runtime.meter, kept.len() + end.len())?;
-    out.text(&kept)?;
+    let mut out = Builder::with_capacity(&runtime.meter, head.len() + end.len())?;
+    out.text(&head)?;
     out.text(&end)?;
     Ok(Value::Str(out.finish()))
 }
 
-/// `urlencode` of a string, or of a dictionary or pairs.
+/// `urlencode` of a string, a dictionary, or a list of pairs.
 pub(super) fn urlencode(runtime: &mut Runtime<'_>, value: Value, args: Args) -> Result<Value> {
     let [] = args.bind("urlencode", [])?;
     let mut out = Builder::new(&runtime.meter)?;
@@ -262,10 +269,11 @@ pub(super) fn urlencode(runtime: &mut Runtime<'_>, value: Value, args: Args) -> 
     Ok(Value::Str(out.finish()))
 }
 
-/// Percent-encodes a string; in a path slashes stay, in a query spaces become `+`.
+/// Percent-encodes a string. Slashes stay in a path, spaces become `+` in a query.
 fn quote(text: &TemplateString, path: bool, out: &mut Builder) -> Result<()> {
     for (run, content) in text.runs() {
         for byte in run.bytes() {
+            // The unreserved characters of urllib.parse.quote, which Jinja2 calls.
             match byte {
                 b'/' if path => out.push("/", content)?,
                 b' ' if !path => out.push("+", content)?,
@@ -283,6 +291,7 @@ pub(super) fn wordcount(runtime: &mut Runtime<'_>, value: Value, args: Args) -> 
     let [] = args.bind("wordcount", [])?;
     let text = runtime.to_text(&value)?;
     runtime.meter.touch(text.len())?;
+    // Jinja2 counts matches of `\w+`.
     let words =
         text.as_str().split(|c: char| c != '_' && !c.is_alphanumeric()).filter(|word| !word.is_empty());
     Ok(Value::Int(words.count() as i128))

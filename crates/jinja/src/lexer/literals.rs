@@ -1,10 +1,11 @@
-//! Numbers and strings as Python writes them.
+//! Number and string literals.
 
 use super::TokenKind;
 use crate::error::{Error, Result};
 
-/// A number at the beginning of `rest`, and its length. After a dot (`list.0.1`) there are integers only.
+/// Reads a number at the beginning of `rest` and returns it with its length.
 pub(super) fn number(rest: &str, may_be_float: bool) -> Result<(TokenKind, usize)> {
+    // Single underscores between digits are allowed, as in Python: 1_000.
     let digits = |from: usize| {
         let tail = &rest.as_bytes()[from..];
         let mut length = 0;
@@ -19,8 +20,10 @@ pub(super) fn number(rest: &str, may_be_float: bool) -> Result<(TokenKind, usize
     };
     let whole = digits(0);
     let mut length = whole;
+    // After a dot, digits are an index: `list.0.1` must not be read as the float 0.1.
     if may_be_float {
         let bytes = rest.as_bytes();
+        // Jinja2's floats need digits after the dot, unlike Python's (`1.`).
         if bytes.get(length) == Some(&b'.') && digits(length + 1) > 0 {
             length += 1 + digits(length + 1);
         }
@@ -33,6 +36,8 @@ pub(super) fn number(rest: &str, may_be_float: bool) -> Result<(TokenKind, usize
         }
     }
     if length > whole {
+        // `parse` itself returns infinity for 1e999; the fallback is not reached by digits matched
+        // above.
         let value = rest[..length].replace('_', "").parse().unwrap_or(f64::INFINITY);
         return Ok((TokenKind::Float(value), length));
     }
@@ -60,7 +65,7 @@ fn integer(digits: &str, radix: u32, name: &str) -> Result<TokenKind> {
         .map_err(|_| Error::syntax(0, format!("a {name} number is larger than 127 bits")))
 }
 
-/// A string at the beginning of `rest`, unescaped, and its length with quotes.
+/// Reads a string literal and returns its unescaped text with its length, quotes included.
 pub(super) fn string(rest: &str) -> Result<(TokenKind, usize)> {
     let quote = rest.as_bytes()[0] as char;
     let mut text = String::new();
@@ -83,12 +88,14 @@ pub(super) fn string(rest: &str) -> Result<(TokenKind, usize)> {
             'f' => simple(&mut text, '\u{c}'),
             'v' => simple(&mut text, '\u{b}'),
             '\\' | '\'' | '"' => simple(&mut text, escape),
+            // A backslash before a line end continues the line.
             '\n' => 0,
             'x' => hex(&rest[at + 1..], 2, &mut text)?,
             'u' => hex(&rest[at + 1..], 4, &mut text)?,
             'U' => hex(&rest[at + 1..], 8, &mut text)?,
             '0'..='7' => octal(&rest[at..], &mut text) - 1,
             other => {
+                // Python keeps the backslash of an unknown escape: '\d' is two characters.
                 text.push('\\');
                 simple(&mut text, other)
             }
@@ -105,16 +112,19 @@ fn simple(text: &mut String, c: char) -> usize {
     0
 }
 
-/// The code of an escape with a fixed number of digits.
+/// Code point of an escape with a fixed number of hexadecimal digits.
 fn code(rest: &str, digits: usize) -> Result<u32> {
     let wrong = || Error::syntax(0, "a \\x, \\u or \\U in a string needs its hexadecimal digits");
     let text = rest.get(..digits).filter(|text| text.bytes().all(|b| b.is_ascii_hexdigit()));
     u32::from_str_radix(text.ok_or_else(wrong)?, 16).map_err(|_| wrong())
 }
 
-/// Appends an escaped character and returns how many characters its digits take. Halves of a pair are joined.
+/// Appends an escaped character and returns the number of characters after the backslash and its
+/// letter that belong to the escape.
 fn hex(rest: &str, digits: usize, text: &mut String) -> Result<usize> {
     let first = code(rest, digits)?;
+    // JSON writes characters above U+FFFF as two escapes. A Rust string cannot hold a lone
+    // surrogate (Python's can), so two halves are joined and a single half is an error.
     if (0xd800..0xdc00).contains(&first)
         && let Some(tail) = rest[digits..].strip_prefix("\\u")
     {

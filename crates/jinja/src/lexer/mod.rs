@@ -1,4 +1,4 @@
-//! From source to tokens: text between tags with its white space trimmed, and what tags hold.
+//! Lexer: text between tags, with whitespace trimmed as the tags require, and tokens inside tags.
 
 mod literals;
 mod tags;
@@ -6,7 +6,7 @@ mod tags;
 use crate::chars::is_space;
 use crate::error::{Error, Result};
 
-/// A token and the line where it begins.
+/// A token and the line on which it begins.
 #[derive(Clone, Debug)]
 pub(crate) struct Token {
     pub(crate) kind: TokenKind,
@@ -15,7 +15,7 @@ pub(crate) struct Token {
 
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum TokenKind {
-    /// Source bytes outside tags.
+    /// Byte range of the source outside tags.
     Data(u32, u32),
     /// `{%`
     BlockStart,
@@ -25,7 +25,7 @@ pub(crate) enum TokenKind {
     PrintStart,
     /// `}}`
     PrintEnd,
-    /// Source bytes of a name.
+    /// Byte range of a name.
     Name(u32, u32),
     Str(Box<str>),
     Int(i128),
@@ -35,9 +35,10 @@ pub(crate) enum TokenKind {
     End,
 }
 
-/// `\n` for every line end, without the last one.
+/// Replaces every line end by `\n` and removes the last one.
 pub(crate) fn normalize(source: &str) -> String {
     let mut text = source.replace("\r\n", "\n").replace('\r', "\n");
+    // Jinja2's default `keep_trailing_newline=False` removes one line end, not all.
     if text.ends_with('\n') {
         text.pop();
     }
@@ -55,7 +56,8 @@ struct Lexer<'a> {
     source: &'a str,
     at: usize,
     line: u32,
-    /// Up to where lines have been counted.
+    /// Byte position up to which lines were counted. Tokens come in order, so each byte is counted
+    /// once.
     counted: usize,
     tokens: Vec<Token>,
 }
@@ -71,6 +73,7 @@ enum Tag {
 impl Lexer<'_> {
     fn run(&mut self) -> Result<()> {
         while let Some((start, tag)) = self.next_tag() {
+            // `{%-` strips whitespace before the tag; `{%+` disables lstrip_blocks for this tag.
             let sign = self.source.as_bytes().get(start + 2).copied().filter(|b| matches!(b, b'-' | b'+'));
             self.data(start, sign, tag != Tag::Print);
             self.at = start + 2 + usize::from(sign.is_some());
@@ -108,6 +111,7 @@ impl Lexer<'_> {
     }
 
     fn push(&mut self, kind: TokenKind, at: usize) {
+        // The parser needs no nodes for tags without text between them.
         if matches!(kind, TokenKind::Data(from, to) if from == to) {
             return;
         }
@@ -124,7 +128,7 @@ impl Lexer<'_> {
         self.line
     }
 
-    /// The text up to a tag, trimmed as the tag's sign and the settings (`lstrip_blocks`) say.
+    /// Emits the text before a tag, trimmed according to the tag's sign and `lstrip_blocks`.
     fn data(&mut self, end: usize, sign: Option<u8>, block: bool) {
         let start = self.at;
         let text = &self.source[start..end];
@@ -132,7 +136,11 @@ impl Lexer<'_> {
         if sign == Some(b'-') {
             length = text.trim_end_matches(is_space).len();
         } else if sign.is_none() && block {
+            // lstrip_blocks: if only whitespace precedes a block or comment tag on its line, remove
+            // it. Print tags (`{{`) keep their indentation.
             let line_start = text.rfind('\n').map_or(0, |at| at + 1);
+            // Without a line end in `text`, the tag begins a line only at the start of the source
+            // or right after a line end that the previous tag consumed.
             let begins_line = line_start > 0 || start == 0 || self.source.as_bytes()[start - 1] == b'\n';
             if begins_line && text[line_start..].chars().all(is_space) {
                 length = line_start;
@@ -141,7 +149,7 @@ impl Lexer<'_> {
         self.push(TokenKind::Data(start as u32, (start + length) as u32), start);
     }
 
-    /// Skips a comment, whose start has been read.
+    /// Skips a comment. Its opening `{#` was consumed.
     fn comment(&mut self) -> Result<()> {
         let start = self.at;
         let Some(length) = self.rest().find("#}") else {
@@ -155,7 +163,7 @@ impl Lexer<'_> {
         Ok(())
     }
 
-    /// Skips what a tag's end takes with it: all white space after `-`, else one line end (`trim_blocks`).
+    /// Skips whitespace after a tag: all of it after `-%}`, otherwise one line end (`trim_blocks`).
     fn after_tag(&mut self, sign: Option<u8>, block: bool) {
         if sign == Some(b'-') {
             let rest = self.rest();
@@ -165,7 +173,7 @@ impl Lexer<'_> {
         }
     }
 
-    /// Where the body of `{% raw %}` begins, if that is the tag whose start has been read.
+    /// Returns the start of the body if the current tag is `{% raw %}`.
     fn raw_start(&self) -> Option<usize> {
         let rest = self.rest().trim_start_matches(is_space).strip_prefix("raw")?;
         let rest = rest.trim_start_matches(is_space);
@@ -176,11 +184,12 @@ impl Lexer<'_> {
         Some(self.source.len() - body.len())
     }
 
-    /// Text up to `{% endraw %}`.
+    /// Emits the text up to `{% endraw %}`.
     fn raw(&mut self, body: usize) -> Result<()> {
         let opened = self.at;
         self.at = body;
         let mut from = body;
+        // Other tags inside a raw block are text, so search for the closing tag instead of lexing.
         while let Some(found) = self.source[from..].find("{%") {
             let start = from + found;
             from = start + 2;

@@ -5,14 +5,14 @@ use super::{Lexer, TokenKind};
 use crate::chars::is_space;
 use crate::error::{Error, Result};
 
-/// Operators and brackets, the longest first.
+/// Operators and brackets. Longer ones first, because the first prefix match wins.
 const OPERATORS: [&str; 27] = [
     "//", "**", "==", "!=", ">=", "<=", "+", "-", "/", "*", "%", "~", "[", "]", "(", ")", "{", "}", ">", "<",
     "=", ".", ":", "|", ",", ";", "!",
 ];
 
 impl Lexer<'_> {
-    /// Reads a tag, whose start has been read, up to and including its end.
+    /// Reads a tag up to and including its end. Its opening was consumed.
     pub(super) fn tag(&mut self, start: TokenKind, end: TokenKind, at: usize) -> Result<()> {
         self.push(start, at);
         let block = end == TokenKind::BlockEnd;
@@ -38,13 +38,15 @@ impl Lexer<'_> {
         }
     }
 
-    /// The sign of the tag's end, if that is what comes next.
+    /// If the tag ends here: the sign of its end, if any.
     fn tag_end(&self, closer: &str, block: bool) -> Option<Option<u8>> {
         let rest = self.rest();
         if rest.starts_with(closer) {
             return Some(None);
         }
         let sign = rest.as_bytes()[0];
+        // `+%}` disables trim_blocks, which never applies to `}}`.
+        // The slice below is taken only after an ASCII sign, so it begins at a character boundary.
         let signed = sign == b'-' || (block && sign == b'+');
         (signed && rest[1..].starts_with(closer)).then_some(Some(sign))
     }
@@ -56,6 +58,7 @@ impl Lexer<'_> {
         let (kind, length) = match first {
             '"' | '\'' => string(rest).map_err(|e| e.at(line))?,
             '0'..='9' => {
+                // In `list.0.1` the lexer sees "0.1" after the first dot.
                 let after_dot = self.source[..at].ends_with('.');
                 number(rest, !after_dot).map_err(|e| e.at(line))?
             }
@@ -77,13 +80,14 @@ impl Lexer<'_> {
     }
 }
 
-/// Keeps the brackets that are open, so that `}}` can end a dictionary in a dictionary.
+/// Tracks open brackets, so that `}}` inside a tag can close two nested dictionaries.
 fn balance(op: &str, open: &mut Vec<u8>) -> Result<()> {
     match op {
         "(" => open.push(b')'),
         "[" => open.push(b']'),
         "{" => open.push(b'}'),
         ")" | "]" | "}" if open.pop() != Some(op.as_bytes()[0]) => {
+            // The caller sets the line.
             return Err(Error::syntax(0, format!("unexpected \"{op}\"")));
         }
         _ => {}

@@ -1,14 +1,15 @@
-//! Cases and padding of strings. Each character keeps its origin.
+//! Case conversion and padding. Each character keeps its origin.
 
 use crate::error::Result;
 use crate::meter::Meter;
 use crate::text::{Builder, TemplateString};
 use std::rc::Rc;
 
-/// Bytes that are converted at a time, so that what the standard library allocates stays small.
+/// Bytes converted per call. `str::to_uppercase` allocates its result without the meter, so the
+/// pieces are small.
 const PIECE: usize = 4096;
 
-/// Parts of a string of at most [`PIECE`] bytes.
+/// Splits a string into pieces of at most [`PIECE`] bytes.
 fn pieces(text: &str) -> impl Iterator<Item = &str> {
     let mut rest = text;
     std::iter::from_fn(move || {
@@ -21,9 +22,10 @@ fn pieces(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// All letters as capitals.
+/// Upper case.
 pub(crate) fn raised(meter: &Rc<Meter>, text: &TemplateString) -> Result<TemplateString> {
     let mut out = Builder::with_capacity(meter, text.len())?;
+    // Twice: the standard library writes each piece, and the builder copies it.
     meter.touch(text.len() * 2)?;
     for (run, content) in text.runs() {
         for piece in pieces(run) {
@@ -33,7 +35,7 @@ pub(crate) fn raised(meter: &Rc<Meter>, text: &TemplateString) -> Result<Templat
     Ok(out.finish())
 }
 
-/// All letters as small ones.
+/// Lower case.
 pub(crate) fn lowered(meter: &Rc<Meter>, text: &TemplateString) -> Result<TemplateString> {
     let mut out = Builder::with_capacity(meter, text.len())?;
     meter.touch(text.len() * 2)?;
@@ -45,8 +47,9 @@ pub(crate) fn lowered(meter: &Rc<Meter>, text: &TemplateString) -> Result<Templa
     Ok(out.finish())
 }
 
-/// Characters as capitals where `begins` says so of their byte position and of the character before them, else as small
-/// ones. Of a capital of several letters (ß: SS) only the first stays one if `single`.
+/// Upper-cases the characters for which `begins` returns true, given the byte position and the
+/// previous character, and lower-cases all others. If an upper case has several letters (ß: SS),
+/// `single` lower-cases all but the first: `'ß'.title()` is "Ss" and the filter `title` gives "SS".
 pub(crate) fn recased(
     meter: &Rc<Meter>,
     text: &TemplateString,
@@ -93,7 +96,7 @@ pub(super) fn swapped(meter: &Rc<Meter>, text: &TemplateString) -> Result<Templa
     Ok(out.finish())
 }
 
-/// Whether there are letters with a case, and all have the same.
+/// Whether at least one letter has a case, and all cased letters have the same.
 pub(crate) fn is_cased(meter: &Meter, text: &TemplateString, upper: bool) -> Result<bool> {
     meter.touch(text.len())?;
     let mut found = false;
@@ -108,7 +111,7 @@ pub(crate) fn is_cased(meter: &Meter, text: &TemplateString, upper: bool) -> Res
     Ok(found)
 }
 
-/// Where a string stands in its padding.
+/// Position of a string in its padding.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PaddingSide {
     Left,
@@ -131,7 +134,7 @@ pub(crate) fn padded(
     let before = match side {
         PaddingSide::Left => 0,
         PaddingSide::Right => room,
-        // as Python rounds it
+        // CPython's str.center: an odd remainder goes left if the width is odd.
         PaddingSide::Center => room / 2 + (room & width & 1),
     };
     let mut out = Builder::new(meter)?;

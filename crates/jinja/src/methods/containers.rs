@@ -1,4 +1,4 @@
-//! Methods of lists and dictionaries.
+//! List and dictionary methods.
 
 use crate::error::{Error, Result};
 use crate::runtime::{Args, Runtime};
@@ -14,6 +14,7 @@ pub(super) fn call(
         (Value::Dict(dict), "get") => {
             let [key, default] = args.bind("get", ["key", "default"])?;
             let key = key.ok_or_else(|| Error::value("get needs a key"))?;
+            // `get` never returns undefined: templates print None for a missing key, like Python.
             Ok(dict.get(&runtime.meter, &key)?.cloned().or(default).unwrap_or(Value::None))
         }
         (Value::Dict(dict), "items") => {
@@ -30,6 +31,7 @@ pub(super) fn call(
         }
         (Value::Dict(_) | Value::Seq(_), "copy") => {
             let [] = args.bind("copy", [])?;
+            // Lists and dictionaries are immutable, so sharing is a copy.
             Ok(receiver.clone())
         }
         (Value::Seq(seq), "count" | "index") => {
@@ -53,7 +55,7 @@ pub(super) fn call(
     }
 }
 
-/// Keys and values as tuples.
+/// Key-value pairs as tuples.
 pub(crate) fn pairs(runtime: &Runtime<'_>, dict: &Dict, kind: SeqKind) -> Result<Value> {
     let mut items = SeqBuilder::with_capacity(&runtime.meter, dict.entries().len())?;
     for (key, value) in dict.entries() {

@@ -1,4 +1,4 @@
-//! `"…".format(values)`.
+//! `str.format`.
 
 use crate::error::{Error, Result};
 use crate::python::{FormatSpec, number_at};
@@ -6,7 +6,7 @@ use crate::runtime::{Args, Runtime};
 use crate::text::{Builder, TemplateString};
 use crate::value::Value;
 
-/// Formats a string as Python's `str.format` does, without fields in fields.
+/// Python's `str.format`, without nested fields (`{:{width}}`).
 pub(super) fn format(
     runtime: &mut Runtime<'_>,
     format: &TemplateString,
@@ -25,6 +25,7 @@ pub(super) fn format(
             at += 2;
             continue;
         }
+        // 0 means that the brace is a lone closing one.
         let end = text[at..].find('}').filter(|end| *end > 0);
         let end = end.ok_or_else(|| Error::value("a brace in a format stands alone"))?;
         field(runtime, &text[at + 1..at + end], args, &mut automatic, &mut out)?;
@@ -44,6 +45,7 @@ fn field(
     if field.contains('{') {
         return Err(Error::unsupported("a field in a field of a format"));
     }
+    // Python's order: `{name!conversion:spec}`.
     let (name, spec) = field.split_once(':').unwrap_or((field, ""));
     let (name, conversion) = match name.split_once('!') {
         Some((name, conversion)) => (name, conversion),
@@ -54,6 +56,7 @@ fn field(
     let value = match conversion {
         "" => value,
         "s" => Value::Str(runtime.to_text(&value)?),
+        // Python's `!a` also escapes non-ASCII characters.
         "r" | "a" => Value::Str(runtime.to_repr(&value)?),
         _ => return Err(Error::value("a conversion in a format is none of !s, !r, !a")),
     };
@@ -63,6 +66,7 @@ fn field(
         (Value::Int(_) | Value::Bool(_), Some(spec)) => {
             FormatSpec { kind: if spec.kind == '\0' { 'd' } else { spec.kind }, ..spec }.number(&value, out)
         }
+        // Without kind and precision Python uses `repr`, with a precision alone it uses `g`.
         (Value::Float(_), Some(spec)) if spec.kind == '\0' && spec.precision.is_none() => {
             let text = runtime.to_text(&value)?;
             FormatSpec { align: spec.align.or(Some('>')), ..spec }.text(&text, out)
@@ -79,12 +83,14 @@ fn field(
     }
 }
 
-/// The value that a field names: by number, by name, or the next one; then its attributes and elements.
+/// Resolves a field: by number, by name, or the next positional argument, followed by attributes
+/// and elements.
 fn find(runtime: &mut Runtime<'_>, name: &str, args: &Args, automatic: &mut usize) -> Result<Value> {
     let end = name.find(['.', '[']).unwrap_or(name.len());
     let missing = || Error::value("a field of a format has no value");
     let (first, mut rest) = name.split_at(end);
     let mut value = if first.is_empty() {
+        // Python refuses a mix of automatic and explicit numbers; this accepts it.
         *automatic += 1;
         args.positional.get(*automatic - 1).cloned().ok_or_else(missing)?
     } else if first.bytes().all(|b| b.is_ascii_digit()) {
@@ -102,6 +108,7 @@ fn find(runtime: &mut Runtime<'_>, name: &str, args: &Args, automatic: &mut usiz
             let tail = rest.strip_prefix('.').ok_or_else(missing)?;
             tail.split_at(tail.find(['.', '[']).unwrap_or(tail.len()))
         };
+        // Keys in brackets have no quotes: digits are an index and anything else is a string.
         let element = match key.parse::<i128>() {
             Ok(n) if rest.starts_with('[') => Value::Int(n),
             _ => Value::string(&runtime.meter, key)?,
@@ -136,6 +143,7 @@ fn parse(text: &str) -> Result<Option<FormatSpec>> {
         spec.alternate = true;
         rest = tail;
     }
+    // A zero before the width means fill '0' and alignment '=': zeros go after the sign.
     if rest.starts_with('0') && spec.align.is_none() {
         (spec.fill, spec.align) = ('0', Some('='));
         rest = &rest[1..];

@@ -1,4 +1,4 @@
-//! Splitting, stripping and replacing. Parts share the bytes of the whole.
+//! Splitting, stripping and replacing. The parts share the buffer of the whole.
 
 use crate::chars::is_space;
 use crate::error::{Error, Result};
@@ -7,7 +7,7 @@ use crate::text::{Builder, TemplateString};
 use crate::value::{SeqBuilder, SeqKind, Value};
 use std::rc::Rc;
 
-/// `strip`, `lstrip`, `rstrip`: white space, or any of some characters.
+/// `strip`, `lstrip`, `rstrip`: strips whitespace, or any of `chars`.
 pub(crate) fn stripped(
     meter: &Rc<Meter>,
     text: &TemplateString,
@@ -22,6 +22,8 @@ pub(crate) fn stripped(
             if chars.len() > 1024 {
                 return Err(Error::limit("more than 1024 bytes of characters to strip"));
             }
+            // Every stripped character is searched in the set. The minimum keeps the product from
+            // overflowing on 32-bit targets.
             meter.spend(text.len().min(1 << 20) * chars.len() / 16)?;
             Some(chars.as_str().chars().collect())
         }
@@ -32,18 +34,18 @@ pub(crate) fn stripped(
             )));
         }
     };
-    let goes = |c: char| set.as_ref().map_or_else(|| is_space(c), |set| set.contains(&c));
+    let is_stripped = |c: char| set.as_ref().map_or_else(|| is_space(c), |set| set.contains(&c));
     let mut part = text.as_str();
     if left {
-        part = part.trim_start_matches(goes);
+        part = part.trim_start_matches(is_stripped);
     }
     if right {
-        part = part.trim_end_matches(goes);
+        part = part.trim_end_matches(is_stripped);
     }
     Ok(text.part(part))
 }
 
-/// `replace`: at most `count` places, all if it is negative.
+/// `replace`: at most `count` occurrences, or all if it is negative.
 pub(crate) fn replaced(
     meter: &Rc<Meter>,
     text: &TemplateString,
@@ -87,6 +89,8 @@ pub(super) fn split(
             }
             parts.push(Value::Str(text.slice(0..end)))?;
         }
+        // GLM-4.6 and DeepSeek-R1 remove the reasoning this way: `split('</think>')[-1]`. Without a
+        // match the whole text is the only part.
         Some(separator) => {
             let mut at = 0;
             for (start, found) in text.as_str().match_indices(separator.as_str()).take(most) {
@@ -95,6 +99,7 @@ pub(super) fn split(
             }
             parts.push(Value::Str(text.slice(at..text.len())))?;
         }
+        // Without a separator, runs of whitespace separate and both ends are trimmed.
         None if from_right => {
             let mut rest = text.as_str().trim_end_matches(is_space);
             while !rest.is_empty() {
@@ -114,12 +119,13 @@ pub(super) fn split(
         }
     }
     if from_right {
+        // rsplit found its parts from the right.
         parts.reorder(<[Value]>::reverse);
     }
     parts.list()
 }
 
-/// Where Python's `splitlines` ends a line.
+/// Line ends of Python's `splitlines`.
 fn ends_line(c: char) -> bool {
     matches!(c, '\n' | '\r' | '\u{b}' | '\u{c}' | '\u{1c}'..='\u{1e}' | '\u{85}' | '\u{2028}' | '\u{2029}')
 }
@@ -136,9 +142,10 @@ pub(crate) fn lines(meter: &Rc<Meter>, text: &TemplateString, keep_ends: bool) -
     while !rest.is_empty() {
         let end = rest.find(ends_line).unwrap_or(rest.len());
         let tail = &rest[end..];
+        // CR LF is one line end.
         let width = if tail.starts_with("\r\n") { 2 } else { tail.chars().next().map_or(0, char::len_utf8) };
-        let kept = if keep_ends { end + width } else { end };
-        lines.push(Value::Str(text.part(&rest[..kept])))?;
+        let length = if keep_ends { end + width } else { end };
+        lines.push(Value::Str(text.part(&rest[..length])))?;
         rest = &rest[end + width..];
     }
     Ok(lines)
@@ -159,6 +166,7 @@ pub(super) fn partition(
     let found = if from_right { s.rfind(separator.as_str()) } else { s.find(separator.as_str()) };
     let cuts = match found {
         Some(at) => (at, at + separator.len()),
+        // A missing separator leaves the whole text last for rpartition, first for partition.
         None if from_right => (0, 0),
         None => (length, length),
     };
@@ -177,6 +185,7 @@ pub(super) fn expanded_tabs(meter: &Rc<Meter>, text: &TemplateString, size: usiz
         for c in run.chars() {
             match c {
                 '\t' => {
+                    // A tab size of 0 removes tabs.
                     let width = column.checked_rem(size).map_or(0, |over: usize| size - over);
                     out.pad(' ', width)?;
                     column += width;

@@ -1,4 +1,4 @@
-//! Methods of strings.
+//! String methods.
 
 use super::cases::{PaddingSide, is_cased, lowered, padded, raised, recased, swapped};
 use super::format::format;
@@ -16,6 +16,7 @@ pub(super) fn call(
     name: &'static str,
     args: Args,
 ) -> Result<Value> {
+    // str methods raise TypeError for Undefined. The check here names the undefined variable.
     for value in &args.positional {
         runtime.defined(value)?;
     }
@@ -66,6 +67,8 @@ fn plain(runtime: &Runtime<'_>, text: &TemplateString, name: &'static str) -> Re
     let s = text.as_str();
     let all = |test: fn(char) -> bool| Ok(Value::Bool(!s.is_empty() && s.chars().all(test)));
     match name {
+        // Real case folding (ß: ss) needs a table that the standard library does not have. The same
+        // holds for the three numeric categories below.
         "lower" | "casefold" => lowered(meter, text).map(Value::Str),
         "upper" => raised(meter, text).map(Value::Str),
         "swapcase" => swapped(meter, text).map(Value::Str),
@@ -121,7 +124,7 @@ fn number(name: &str, value: Option<Value>, default: i128) -> Result<i128> {
     }
 }
 
-/// `startswith` and `endswith`, of one string or any of a tuple.
+/// `startswith` and `endswith` with a string or a tuple of strings.
 fn affix(runtime: &Runtime<'_>, text: &TemplateString, name: &str, args: Args) -> Result<Value> {
     let [affix, start, end] = args.bind(name, ["affix", "start", "end"])?;
     let text = &window(runtime, text, name, start, end)?.1;
@@ -132,6 +135,7 @@ fn affix(runtime: &Runtime<'_>, text: &TemplateString, name: &str, args: Args) -
     };
     match affix {
         Some(Value::Str(affix)) => matches(&affix).map(Value::Bool),
+        // A tuple means any of its strings; Python refuses lists here.
         Some(Value::Seq(seq)) if seq.kind == SeqKind::Tuple => {
             for item in seq.items() {
                 if matches(&needed_text(name, Some(item.clone()))?)? {
@@ -144,7 +148,8 @@ fn affix(runtime: &Runtime<'_>, text: &TemplateString, name: &str, args: Args) -
     }
 }
 
-/// The number of characters before a part by character positions, and the part.
+/// Cuts the text by the optional arguments `start` and `end`. Returns the number of characters
+/// before the part, and the part.
 fn window(
     runtime: &Runtime<'_>,
     text: &TemplateString,
@@ -165,6 +170,7 @@ fn window(
     let (first, last) = (place(start, 0)?, place(end, count)?);
     runtime.meter.touch(text.len())?;
     let byte = |at: usize| text.as_str().char_indices().nth(at).map_or(text.len(), |(byte, _)| byte);
+    // An `end` before `start` gives the empty string, as in Python's slices.
     Ok((first, text.slice(byte(first)..byte(last.max(first)))))
 }
 
@@ -180,7 +186,7 @@ fn remove(runtime: &Runtime<'_>, text: &TemplateString, name: &str, args: Args) 
     Ok(Value::Str(rest.map_or_else(|| text.clone(), |rest| text.part(rest))))
 }
 
-/// `join`, of strings only, unlike the filter.
+/// `join`. Accepts only strings, unlike the filter.
 fn join(runtime: &Runtime<'_>, separator: &TemplateString, args: Args) -> Result<Value> {
     let [items] = args.bind("join", ["iterable"])?;
     let items = items.ok_or_else(|| Error::value("join needs a list"))?;
@@ -213,13 +219,14 @@ fn format_map(runtime: &mut Runtime<'_>, text: &TemplateString, args: Args) -> R
     format(runtime, text, &args).map(Value::Str)
 }
 
-/// `find`, `rfind`, `index`, `rindex` and `count`: positions are characters.
+/// `find`, `rfind`, `index`, `rindex` and `count`. Positions count characters.
 fn search(runtime: &Runtime<'_>, text: &TemplateString, name: &str, args: Args) -> Result<Value> {
     let [part, start, end] = args.bind(name, ["sub", "start", "end"])?;
     let part = needed_text(name, part)?;
     let (before, text) = window(runtime, text, name, start, end)?;
     runtime.meter.touch(text.len() + part.len())?;
     let (s, part) = (text.as_str(), part.as_str());
+    // An empty `sub` matches between all characters and at both ends, in Rust as in Python.
     if name == "count" {
         return Ok(Value::Int(s.matches(part).count() as i128));
     }
@@ -234,6 +241,8 @@ fn search(runtime: &Runtime<'_>, text: &TemplateString, name: &str, args: Args) 
 /// `center`, `ljust`, `rjust`, `zfill`, `expandtabs`.
 fn pad(runtime: &Runtime<'_>, text: &TemplateString, name: &str, args: Args) -> Result<Value> {
     let [width, fill] = args.bind(name, ["width", "fillchar"])?;
+    // 8 is the default of expandtabs. The others require a width in Python; this accepts a call
+    // without one.
     let width = number(name, width, 8)?;
     let width = usize::try_from(width.max(0)).unwrap_or(usize::MAX);
     let meter = &runtime.meter;
@@ -251,6 +260,7 @@ fn pad(runtime: &Runtime<'_>, text: &TemplateString, name: &str, args: Args) -> 
         "rjust" => padded(meter, text, width, fill_char, PaddingSide::Right)?,
         "expandtabs" => expanded_tabs(meter, text, width)?,
         _ => {
+            // zfill keeps a sign before the zeros: `'-5'.zfill(4)` is '-005'.
             let signed = text.as_str().starts_with(['+', '-']);
             let (sign, digits) =
                 (text.slice(0..usize::from(signed)), text.slice(usize::from(signed)..text.len()));

@@ -1,11 +1,12 @@
-//! Operators, by their precedence.
+//! Operator precedence parser.
 
 use super::Parser;
 use crate::ast::{ArithmeticOperator, ComparisonOperator, Expression, Sign};
 use crate::error::Result;
 use crate::lexer::TokenKind;
 
-/// Levels of operators that bind tighter and tighter.
+/// Precedence levels, loosest first. As in Jinja2's parser, `~` binds tighter than `+`: `1 + 2 ~ 3`
+/// adds 1 and "23", which is an error.
 const OR: u8 = 0;
 const AND: u8 = 1;
 const NOT: u8 = 2;
@@ -26,7 +27,7 @@ enum Operator {
 }
 
 impl Parser<'_> {
-    /// Any expression without a tuple at its top.
+    /// Parses an expression that is not an unparenthesized tuple.
     pub(super) fn expression(&mut self) -> Result<Expression> {
         self.nested(|p| {
             let first = p.without_condition()?;
@@ -34,12 +35,13 @@ impl Parser<'_> {
         })
     }
 
-    /// An expression that leaves `if` to the statement that it is in.
+    /// Parses an expression without a trailing `if`, which in `for x in xs if y` belongs to the
+    /// statement.
     pub(super) fn without_condition(&mut self) -> Result<Expression> {
         self.operation(OR)
     }
 
-    /// `a if b else c if d else e` after `a`.
+    /// Parses `if b else c if d else e` after the value `first`.
     fn condition(&mut self, first: Expression) -> Result<Expression> {
         let mut choices = Vec::new();
         let mut value = first;
@@ -63,11 +65,12 @@ impl Parser<'_> {
         Ok(Expression::Choose(choices, Some(Box::new(value))))
     }
 
-    /// Operators of `level` and tighter ones.
+    /// Parses operators of `level` and of tighter levels.
     fn operation(&mut self, level: u8) -> Result<Expression> {
         self.nested(|p| {
             let mut left = if level <= NOT && p.is_name("not") { p.negation()? } else { p.signed(true)? };
-            // tighter operators have been taken by the operands, so that levels only fall here
+            // Each operand has consumed the operators that bind tighter than its own, so `found`
+            // only decreases in this loop.
             while let Some((operator, found)) = p.operator()
                 && found >= level
             {
@@ -82,11 +85,12 @@ impl Parser<'_> {
         while self.skip_name("not") {
             odd = !odd;
         }
+        // Counting the operators keeps `not not not …` from recursing.
         let operand = self.operation(COMPARE)?;
         Ok(Expression::Not(odd, Box::new(operand)))
     }
 
-    /// All operands of one level, `left` being the first.
+    /// Collects all operands of one level; `left` is the first.
     fn operands(&mut self, left: Expression, operator: Operator, level: u8) -> Result<Expression> {
         Ok(match operator {
             Operator::Or => Expression::Or(self.same(left, level)?),
@@ -96,6 +100,7 @@ impl Parser<'_> {
                 let mut rest = Vec::new();
                 while let Some((Operator::Compare(comparison), _)) = self.operator() {
                     self.advance();
+                    // `not in` is two tokens.
                     if comparison == ComparisonOperator::NotIn {
                         self.advance();
                     }
@@ -109,7 +114,8 @@ impl Parser<'_> {
                     && found == level
                 {
                     self.advance();
-                    // Jinja2 takes the right side of a power without filters and operators
+                    // As in Jinja2's parse_pow, both sides are unary expressions and `**` is
+                    // left-associative: `2 ** 3 ** 2` is 64, not Python's 512.
                     let right = if level == POWER { self.signed(true)? } else { self.operation(level + 1)? };
                     rest.push((op, right));
                 }
@@ -127,7 +133,7 @@ impl Parser<'_> {
         Ok(operands)
     }
 
-    /// The operator that comes next, and its level.
+    /// The next operator and its level.
     fn operator(&self) -> Option<(Operator, u8)> {
         use Operator::Compare;
         let arithmetic = |op, level| (Operator::Arithmetic(op), level);
@@ -160,7 +166,7 @@ impl Parser<'_> {
         })
     }
 
-    /// A value with its signs, and with filters and tests if `filters`.
+    /// Parses a value with signs and postfix operations, and with filters and tests if `filters`.
     fn signed(&mut self, filters: bool) -> Result<Expression> {
         let mut signs = Vec::new();
         loop {
@@ -181,6 +187,8 @@ impl Parser<'_> {
             }
             return Ok(chain(value, links));
         }
+        // Filters apply to the signed value, attributes to the bare one: `-5|abs` is 5 (Jinja2's
+        // parse_unary).
         let value = Expression::Signs(signs, Box::new(chain(value, links)));
         let mut links = Vec::new();
         if filters {

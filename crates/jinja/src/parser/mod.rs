@@ -1,4 +1,4 @@
-//! From tokens to a [`Program`].
+//! Parser: tokens to a [`Program`].
 
 mod expression;
 mod primary;
@@ -45,9 +45,9 @@ struct Parser<'a> {
     constants: Vec<LiteralConstant>,
     macros: Vec<MacroDefinition>,
     loops: Vec<Loop>,
-    /// Special names mentioned since the macro or loop that is being parsed began.
+    /// Special names mentioned so far in the macro or loop that is being parsed.
     uses: SpecialNames,
-    /// Whether `break` and `continue` have a loop to act on.
+    /// Whether `break` and `continue` are allowed here.
     in_loop: bool,
 }
 
@@ -57,7 +57,7 @@ impl<'a> Parser<'a> {
     }
 
     fn look(&self, ahead: usize) -> &'a TokenKind {
-        // the last token is the end, which is never passed
+        // The last token is `End`, and the position never moves past it.
         &self.tokens[(self.at + ahead).min(self.tokens.len() - 1)].kind
     }
 
@@ -112,7 +112,7 @@ impl<'a> Parser<'a> {
         Err(self.expected(what))
     }
 
-    /// A name that may be assigned to or be an attribute.
+    /// Reads a name: an assignment target, parameter or attribute.
     fn expect_name(&mut self) -> Result<Symbol> {
         let Some(name) = self.name_at(0) else { return Err(self.expected("a name")) };
         self.advance();
@@ -139,7 +139,7 @@ impl<'a> Parser<'a> {
         Error::syntax(self.line(), message)
     }
 
-    /// Runs a step of the grammar one level deeper.
+    /// Runs a grammar rule one nesting level deeper.
     fn nested<T>(&mut self, step: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
         self.depth += 1;
         if self.depth > self.limit {
@@ -147,6 +147,7 @@ impl<'a> Parser<'a> {
             let message = format!("brackets or statements are nested deeper than {limit} levels");
             return Err(Error::new(ErrorKind::Limit, message).at(self.line()));
         }
+        // `depth` is not restored after the error above: the first error ends parsing.
         let result = step(self);
         self.depth -= 1;
         result
@@ -156,6 +157,8 @@ impl<'a> Parser<'a> {
         if let Some(symbol) = self.symbols.find(name) {
             return Ok(symbol);
         }
+        // The lexer also reads words such as `٣x` as names, because alphanumeric includes digits of
+        // other scripts.
         if name.starts_with(|c: char| c != '_' && !c.is_alphabetic()) {
             return Err(self.error("a name cannot begin with a digit"));
         }

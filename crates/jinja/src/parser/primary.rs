@@ -1,4 +1,4 @@
-//! Names, literals, brackets, and what follows them.
+//! Names, literals, brackets and postfix operations.
 
 use super::Parser;
 use crate::ast::{ArgumentList, Expression, LiteralConstant, PostfixOperation};
@@ -11,6 +11,7 @@ impl Parser<'_> {
             TokenKind::Name(..) => return self.name(),
             TokenKind::Str(_) => {
                 let mut text = String::new();
+                // Adjacent string literals are joined, as in Python.
                 while let TokenKind::Str(part) = self.peek() {
                     text.push_str(part);
                     self.advance();
@@ -35,6 +36,7 @@ impl Parser<'_> {
             "true" | "True" => LiteralConstant::Bool(true),
             "false" | "False" => LiteralConstant::Bool(false),
             "none" | "None" => LiteralConstant::None,
+            // Reserved words are operators. Jinja2 has both spellings of the constants above.
             "not" | "and" | "or" | "in" | "is" | "if" | "else" => return Err(self.expected("a value")),
             _ => {
                 match name {
@@ -62,7 +64,7 @@ impl Parser<'_> {
         Ok(value)
     }
 
-    /// Expressions with commas between them: a tuple, unless there is one without a comma.
+    /// Parses comma-separated expressions. A single one without a comma is not a tuple.
     pub(super) fn tuple(&mut self, conditions: bool) -> Result<Expression> {
         let one = |p: &mut Self| if conditions { p.expression() } else { p.nested(Self::without_condition) };
         let first = one(self)?;
@@ -75,6 +77,7 @@ impl Parser<'_> {
                 self.peek(),
                 TokenKind::Op(")" | "=" | "]") | TokenKind::BlockEnd | TokenKind::PrintEnd | TokenKind::End
             );
+            // A trailing comma ends the tuple: `(1,)`, `{% set x = 1, %}`.
             if ends || self.is_name("in") {
                 break;
             }
@@ -115,7 +118,7 @@ impl Parser<'_> {
         Ok(Expression::Dict(entries))
     }
 
-    /// Attributes, subscripts and calls.
+    /// Parses attributes, subscripts and calls.
     pub(super) fn postfix(&mut self, links: &mut Vec<PostfixOperation>) -> Result<()> {
         loop {
             match self.peek() {
@@ -131,6 +134,7 @@ impl Parser<'_> {
     }
 
     fn attribute(&mut self) -> Result<PostfixOperation> {
+        // `list.0` is Jinja syntax for `list[0]`.
         if let TokenKind::Int(n) = self.peek() {
             let index = LiteralConstant::Int(*n);
             self.advance();
@@ -161,7 +165,7 @@ impl Parser<'_> {
         index.map(PostfixOperation::Subscript).ok_or_else(|| self.error("a subscript is empty"))
     }
 
-    /// Arguments in parentheses.
+    /// Parses parenthesized arguments.
     pub(super) fn arguments(&mut self) -> Result<ArgumentList> {
         self.expect_op("(")?;
         let mut arguments = ArgumentList::default();
@@ -206,7 +210,7 @@ impl Parser<'_> {
         Ok(())
     }
 
-    /// Filters and tests, and calls of their results.
+    /// Parses filters, tests, and calls of their results.
     pub(super) fn filters(&mut self, links: &mut Vec<PostfixOperation>) -> Result<()> {
         loop {
             if self.is_op("|") {
@@ -221,7 +225,7 @@ impl Parser<'_> {
         }
     }
 
-    /// One filter; the bar may be missing before the first of a block.
+    /// Parses a filter. `{% filter upper %}` has no bar before the name.
     pub(super) fn filter(&mut self) -> Result<PostfixOperation> {
         self.skip_op("|");
         let name = self.dotted_name()?;
@@ -233,6 +237,8 @@ impl Parser<'_> {
         let Some(first) = self.name_at(0) else { return Err(self.expected("a name")) };
         let mut name = first.to_owned();
         self.advance();
+        // Jinja2 allows dots in filter names. Built-in ones have none, so such a name fails when it
+        // is reached.
         while self.is_op(".") && self.name_at(1).is_some() {
             self.advance();
             name.push('.');
@@ -244,12 +250,15 @@ impl Parser<'_> {
 
     fn test(&mut self) -> Result<PostfixOperation> {
         let negated = self.skip_name("not");
-        // the names of some tests are operators: "is in list", "is none"
+        // Read any word as a name here, because some tests are named like operators or constants:
+        // `is in list`, `is none`.
         let name = self.dotted_name()?;
         let mut arguments = ArgumentList::default();
         if self.is_op("(") {
             arguments = self.nested(Self::arguments)?;
         } else if self.begins_argument() {
+            // `is divisibleby 3` takes its argument without parentheses. Only a primary with
+            // postfix operations is read, so that `x is eq 1 and y` stops before `and`.
             let value = self.nested(Self::primary)?;
             let mut links = Vec::new();
             self.postfix(&mut links)?;

@@ -17,7 +17,8 @@ impl Parser<'_> {
         }
     }
 
-    /// Statements up to one of the `ends`, whose name comes next then, or up to the end of the template if there are none.
+    /// Parses statements up to one of `ends`, leaving its name as the next token. Without `ends`,
+    /// parses up to the end of the template.
     fn body(&mut self, ends: &[&str]) -> Result<Vec<Node>> {
         let start = self.line();
         let mut nodes = Vec::new();
@@ -55,13 +56,13 @@ impl Parser<'_> {
         self.expect(&TokenKind::BlockEnd, "\"%}\"")
     }
 
-    /// A body in its own tags: from after the opening tag's words up to and including the closing tag.
+    /// Parses the rest of the opening tag, the body, and the closing tag.
     fn closed_body(&mut self, end: &'static str) -> Result<Vec<Node>> {
         self.block_end()?;
         let body = self.body(&[end])?;
         self.advance();
         if end == "endblock" || end == "endmacro" {
-            // the name may be repeated
+            // `{% endblock name %}` and `{% endmacro name %}` may repeat the name.
             if self.name_at(0).is_some() {
                 self.advance();
             }
@@ -87,8 +88,12 @@ impl Parser<'_> {
                 Ok(Statement::FilterBlock(filters, self.closed_body("endfilter")?))
             }
             "with" => self.with(),
+            // transformers' extension that marks the assistant's text for training masks. Rendering
+            // ignores it.
             "generation" => Ok(Statement::Scope(self.closed_body("endgeneration")?)),
+            // Without template inheritance, a block prints its body in place.
             "block" => {
+                // `scoped` and `required` matter only to inheriting templates.
                 self.expect_name()?;
                 while self.skip_name("scoped") || self.skip_name("required") {}
                 Ok(Statement::Scope(self.closed_body("endblock")?))
@@ -100,6 +105,7 @@ impl Parser<'_> {
                 self.block_end()?;
                 Ok(if name == "break" { Statement::Break } else { Statement::Continue })
             }
+            // transformers sets no loader either, so these statements cannot work there.
             "include" | "import" | "from" | "extends" => {
                 let message = format!("{{% {name} %}}: a chat template cannot read other files");
                 Err(Error::unsupported(message).at(self.line()))
@@ -141,10 +147,12 @@ impl Parser<'_> {
         let condition = if self.skip_name("if") { Some(self.expression()?) } else { None };
         let recursive = self.skip_name("recursive");
         self.block_end()?;
+        // A nested loop has its own `loop`, so its mention must not mark this one.
         let (uses, in_loop) = (self.uses, std::mem::replace(&mut self.in_loop, true));
         self.uses.looping = false;
         let body = self.body(&["else", "endfor"])?;
         let uses_loop = self.uses.looping;
+        // `else` runs after the loop: there `loop` means the enclosing one.
         self.uses.looping = uses.looping;
         self.in_loop = in_loop;
         let mut otherwise = Vec::new();
@@ -158,7 +166,7 @@ impl Parser<'_> {
         Ok(Statement::For(self.loops.len() as u32 - 1))
     }
 
-    /// What `set`, `for` and `with` assign to.
+    /// Parses the target of `set`, `for` or `with`. Only `set` allows `namespace.attribute`.
     fn target(&mut self, attributes: bool) -> Result<AssignmentTarget> {
         let first = self.single_target(attributes)?;
         if !self.is_op(",") {
@@ -180,6 +188,7 @@ impl Parser<'_> {
             self.expect_op(")")?;
             return Ok(target);
         }
+        // These words are constants in expressions, so a variable of that name could not be read.
         if matches!(self.name_at(0), Some("true" | "false" | "none" | "True" | "False" | "None")) {
             return Err(self.expected("a name to assign to"));
         }
@@ -201,7 +210,7 @@ impl Parser<'_> {
         Ok(Statement::SetBlock(target, filters, self.closed_body("endset")?))
     }
 
-    /// Filters one after the other, the first without a bar or with one.
+    /// Parses filters. The bar before the first is optional.
     fn filter_list(&mut self) -> Result<Vec<PostfixOperation>> {
         let mut links = vec![self.filter()?];
         while self.is_op("|") {
@@ -236,11 +245,13 @@ impl Parser<'_> {
             Expression::Chain(_, links) if matches!(links.last(), Some(PostfixOperation::Call(_))) => {}
             _ => return Err(self.error("{% call %} needs the call of a macro")),
         }
+        // Interned even if no macro mentions it, so that the evaluator can name the macro in
+        // errors.
         let name = self.symbol("caller")?;
         Ok(Statement::Call(self.definition(name, parameters, "endcall")?, call))
     }
 
-    /// The body of a macro, with the names that it mentions.
+    /// Parses a macro's body and records the special names it mentions.
     fn definition(
         &mut self,
         name: Symbol,
@@ -248,11 +259,14 @@ impl Parser<'_> {
         end: &'static str,
     ) -> Result<u32> {
         let outside = std::mem::take(&mut self.uses);
+        // `break` in a macro cannot leave the loop that contains the definition.
         let in_loop = std::mem::replace(&mut self.in_loop, false);
         let body = self.closed_body(end)?;
         let uses = std::mem::replace(&mut self.uses, outside);
-        // a body in a loop may use the loop's variable
+        // A macro inside a loop may read the variable `loop` of that loop.
         self.uses.looping |= uses.looping;
+        // The body of `{% call %}` runs inside the surrounding macro, so that `caller` or `varargs`
+        // in it may be that macro's.
         if end == "endcall" {
             self.uses = SpecialNames {
                 varargs: outside.varargs | uses.varargs,

@@ -1,4 +1,5 @@
-//! `json.dumps`, without escaping of HTML, as transformers configures `tojson`.
+//! `json.dumps`, as transformers' `tojson` calls it. Prompts must match the training data byte by
+//! byte, so separators, escapes and floats follow Python.
 
 use super::number;
 use crate::error::{Error, Result};
@@ -7,13 +8,13 @@ use crate::text::{Builder, TemplateString};
 use crate::value::Value;
 use std::rc::Rc;
 
-/// What stands before each line of a list that is written on several lines.
+/// Indentation per nesting level.
 pub(crate) enum Indent {
     Spaces(usize),
     Text(TemplateString),
 }
 
-/// How JSON is written.
+/// Options of `json.dumps`.
 pub(crate) struct JsonStyle {
     pub(crate) ascii: bool,
     pub(crate) sort: bool,
@@ -30,7 +31,8 @@ pub(crate) fn to_json(meter: &Rc<Meter>, value: &Value, style: &JsonStyle) -> Re
 }
 
 impl JsonStyle {
-    /// `content` says whether the container came from the inputs.
+    /// Writes a value. `content` says whether the enclosing container came from the inputs: then
+    /// numbers and brackets count as content too.
     fn write(&self, value: &Value, depth: usize, content: bool, out: &mut Builder) -> Result<()> {
         out.meter().spend(1)?;
         match value {
@@ -69,7 +71,7 @@ impl JsonStyle {
         }
     }
 
-    /// The order of keys, where they are sorted.
+    /// Order of the keys; empty if they are not sorted.
     fn order(&self, entries: &[(Value, Value)], meter: &Rc<Meter>) -> Result<Vec<usize>> {
         if !self.sort {
             return Ok(Vec::new());
@@ -80,6 +82,7 @@ impl JsonStyle {
     }
 
     fn key(&self, key: &Value, content: bool, out: &mut Builder) -> Result<()> {
+        // json.dumps accepts these types as keys and writes them as strings.
         let text = match key {
             Value::Str(text) => return self.string(text, content, out),
             Value::None => "null".to_owned(),
@@ -96,7 +99,7 @@ impl JsonStyle {
         out.push("\"", content)
     }
 
-    /// Writes what precedes an element: the separator, and a new line with indentation.
+    /// Writes the separator and the indentation before an element.
     fn separate(&self, at: usize, depth: usize, out: &mut Builder) -> Result<()> {
         if at > 0 {
             out.text(&self.item)?;
@@ -105,12 +108,14 @@ impl JsonStyle {
     }
 
     fn close(&self, empty: bool, depth: usize, out: &mut Builder) -> Result<()> {
+        // json.dumps writes empty lists and objects as `[]` and `{}`, even with indentation.
         if empty { Ok(()) } else { self.line(depth, out) }
     }
 
     fn line(&self, depth: usize, out: &mut Builder) -> Result<()> {
         match &self.indent {
             None => Ok(()),
+            // `indent=0` still breaks lines; only `indent=None` does not.
             Some(Indent::Spaces(width)) => {
                 out.push("\n", false)?;
                 out.pad(' ', width.saturating_mul(depth))
@@ -124,11 +129,15 @@ impl JsonStyle {
 
     fn string(&self, text: &TemplateString, content: bool, out: &mut Builder) -> Result<()> {
         out.meter().touch(text.len())?;
+        // Quotes and brackets of inputs are content; separators are the template's own.
         let edge = content || text.has_content();
         out.push("\"", edge)?;
         for (run, content) in text.runs() {
             let mut plain = 0;
             for (at, c) in run.char_indices() {
+                // JSON requires an escape for control characters below the space. DEL is escaped
+                // only with ensure_ascii, like all other characters outside of the printable ASCII
+                // range.
                 let escaped = c == '"' || c == '\\' || c < ' ' || (self.ascii && (c > '~'));
                 if !escaped {
                     continue;
@@ -152,6 +161,7 @@ impl JsonStyle {
             '\u{8}' => "\\b",
             '\u{c}' => "\\f",
             _ => {
+                // JSON escapes UTF-16 units: characters above U+FFFF take two.
                 for unit in c.encode_utf16(&mut [0; 2]) {
                     out.push(&format!("\\u{unit:04x}"), content)?;
                 }
@@ -163,6 +173,7 @@ impl JsonStyle {
 }
 
 fn float(f: f64) -> String {
+    // json.dumps writes these three although JSON has no such literals.
     if f.is_nan() {
         return "NaN".into();
     }

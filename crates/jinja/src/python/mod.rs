@@ -1,4 +1,4 @@
-//! Texts as Python writes them.
+//! Python's text forms of values: `str`, `repr`, `json.dumps` and format specs.
 
 mod json;
 mod number;

@@ -1,9 +1,10 @@
-//! Numbers to text and back.
+//! Formatting and parsing of numbers.
 
 use crate::chars::is_space;
 use std::fmt::Write;
 
-/// `repr` of a float: the shortest digits that give the same number, with an exponent from 1e16 on and below 1e-4.
+/// `repr` of a float: the shortest digits that round-trip, with an exponent if the value is at
+/// least 1e16 or below 1e-4.
 pub(super) fn float(f: f64) -> String {
     if f.is_nan() {
         return "nan".into();
@@ -17,14 +18,14 @@ pub(super) fn float(f: f64) -> String {
     if f.fract() == 0.0 { format!("{f:.1}") } else { f.to_string() }
 }
 
-/// An exponent with a sign and at least two digits.
+/// Rewrites the exponent with a sign and at least two digits.
 fn two_digits(text: &str) -> String {
     let (digits, exponent) = text.split_once(['e', 'E']).unwrap_or((text, "0"));
     let (sign, exponent) = exponent.strip_prefix('-').map_or(('+', exponent), |rest| ('-', rest));
     format!("{digits}e{sign}{exponent:0>2}")
 }
 
-/// `%f`, `%e` or `%g` of the absolute value; capitals where `kind` is one.
+/// `%f`, `%e` or `%g` of the absolute value, in upper case if `kind` is.
 pub(super) fn formatted(f: f64, kind: char, precision: usize, keep_zeros: bool) -> String {
     let f = f.abs();
     let text = if f.is_finite() {
@@ -40,6 +41,8 @@ pub(super) fn formatted(f: f64, kind: char, precision: usize, keep_zeros: bool) 
 }
 
 fn general(f: f64, precision: usize, keep_zeros: bool) -> String {
+    // Take the exponent after rounding: 9.9999999 with six digits is 10, which decides the
+    // notation.
     let scientific = format!("{f:.*e}", precision - 1);
     let exponent: i64 = scientific.split_once('e').and_then(|(_, e)| e.parse().ok()).unwrap_or(0);
     let trim = |digits: &str| -> String {
@@ -56,7 +59,7 @@ fn general(f: f64, precision: usize, keep_zeros: bool) -> String {
     trim(&format!("{f:.places$}"))
 }
 
-/// Digits of an absolute value in a base: `b`, `o`, `x`, `X`, else decimal.
+/// Digits of an absolute value in the base of `kind`: `b`, `o`, `x`, `X`, otherwise decimal.
 pub(super) fn digits(n: u128, kind: char) -> String {
     match kind {
         'b' => format!("{n:b}"),
@@ -67,7 +70,7 @@ pub(super) fn digits(n: u128, kind: char) -> String {
     }
 }
 
-/// Digits with a separator after each three.
+/// Inserts a separator every three digits of the integer part.
 pub(super) fn grouped(digits: &str, separator: char) -> String {
     let whole = digits.find(|c: char| !c.is_ascii_digit()).unwrap_or(digits.len());
     let mut text = String::new();
@@ -81,7 +84,7 @@ pub(super) fn grouped(digits: &str, separator: char) -> String {
     text
 }
 
-/// `int(text, base)`: white space around, a sign, digits with single underscores between them. Too large is an error.
+/// Python's `int(text, base)`. `None` if the text is not a number, an error if it does not fit.
 pub(crate) fn parse_integer(text: &str, base: u32) -> Option<Result<i128, ()>> {
     let text = text.trim_matches(is_space);
     let (negative, digits) = match text.as_bytes().first()? {
@@ -99,6 +102,7 @@ pub(crate) fn parse_integer(text: &str, base: u32) -> Option<Result<i128, ()>> {
         (_, _, Some(rest)) => (rest.trim_start_matches('_').to_owned(), 2),
         _ => (lower, if base == 0 { 10 } else { base }),
     };
+    // A second sign must not reach `from_str_radix`, which would accept it.
     let well_formed = !digits.is_empty()
         && digits.chars().all(|c| c == '_' || c.is_digit(base))
         && !digits.starts_with('_')
@@ -111,10 +115,11 @@ pub(crate) fn parse_integer(text: &str, base: u32) -> Option<Result<i128, ()>> {
     Some(number.map(|n| if negative { -n } else { n }))
 }
 
-/// `float(text)`.
+/// Python's `float(text)`.
 pub(crate) fn parse_float(text: &str) -> Option<f64> {
     let text = text.trim_matches(is_space);
     let lower = text.trim_start_matches(['+', '-']).to_ascii_lowercase();
+    // Rust's parser also accepts these names, but not Python's underscores.
     let named = matches!(lower.as_str(), "inf" | "infinity" | "nan");
     let numeric = lower.starts_with(|c: char| c.is_ascii_digit() || c == '.')
         && !lower.starts_with('_')

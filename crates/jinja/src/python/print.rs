@@ -1,4 +1,4 @@
-//! `str` and `repr`.
+//! `str` and `repr` of values.
 
 use super::number;
 use crate::chars::is_printable;
@@ -7,7 +7,7 @@ use crate::symbols::Symbols;
 use crate::text::{Builder, TemplateString};
 use crate::value::{NamespaceObject, Seq, SeqKind, Value};
 
-/// Writes values to a text.
+/// Writes values to a string builder.
 pub(crate) struct ValuePrinter<'a> {
     spaces: &'a [NamespaceObject],
     symbols: &'a Symbols,
@@ -24,7 +24,7 @@ impl<'a> ValuePrinter<'a> {
         ValuePrinter { spaces, symbols, out, depth: 0 }
     }
 
-    /// `str(value)`: strings as they are, the rest as `repr` has it.
+    /// `str(value)`: strings unquoted, other values like `repr`.
     pub(crate) fn str(mut self, value: &Value) -> Result<()> {
         match value {
             Value::Str(text) => self.out.text(text),
@@ -38,7 +38,7 @@ impl<'a> ValuePrinter<'a> {
         self.write(value, false)
     }
 
-    /// `content` says whether the container came from the inputs.
+    /// Writes `repr(value)`. `content` says whether the enclosing container came from the inputs.
     fn write(&mut self, value: &Value, content: bool) -> Result<()> {
         self.out.meter().spend(1)?;
         match value {
@@ -64,7 +64,8 @@ impl<'a> ValuePrinter<'a> {
         }
     }
 
-    /// Namespaces can refer to each other in a circle, so that the depth is counted here too.
+    /// Runs `step` one level deeper. Containers are bounded when built, but namespaces can contain
+    /// each other in a cycle.
     fn deeper(&mut self, step: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
         self.depth += 1;
         let limit = self.out.meter().limits().value_depth;
@@ -84,6 +85,7 @@ impl<'a> ValuePrinter<'a> {
             SeqKind::Keys => ("dict_keys(", "[", "]", ")"),
             SeqKind::Values => ("dict_values(", "[", "]", ")"),
             SeqKind::Pairs => ("dict_items(", "[", "]", ")"),
+            // Python adds the address of the object.
             SeqKind::Generator => return self.out.push("<generator object>", content),
             SeqKind::Range => return self.range(seq),
         };
@@ -95,6 +97,7 @@ impl<'a> ValuePrinter<'a> {
             }
             self.write(item, content)?;
         }
+        // A tuple of one element: (1,).
         if close == ")" && seq.items().len() == 1 {
             self.out.push(",", content)?;
         }
@@ -104,6 +107,8 @@ impl<'a> ValuePrinter<'a> {
 
     fn range(&mut self, seq: &Seq) -> Result<()> {
         let at = |at: usize| seq.items().get(at).and_then(Value::as_int);
+        // A range is stored as its elements, so its bounds are derived from the first two. They may
+        // differ from the original ones: range(0, 5, 2) is printed as range(0, 6, 2).
         let start = at(0).unwrap_or(0);
         let step = at(1).map_or(1, |second| second - start);
         let end = seq.items().len() as i128 * step + start;
@@ -129,6 +134,7 @@ impl<'a> ValuePrinter<'a> {
     }
 
     fn space(&mut self, space: u32) -> Result<()> {
+        // The repr of Jinja2's Namespace.
         self.out.push("<Namespace {", false)?;
         let spaces = self.spaces;
         for (at, (name, value)) in spaces[space as usize].entries.iter().enumerate() {
@@ -145,6 +151,7 @@ impl<'a> ValuePrinter<'a> {
     fn quoted(&mut self, text: &TemplateString, content: bool) -> Result<()> {
         self.out.meter().touch(text.len())?;
         let s = text.as_str();
+        // Python prefers single quotes, except if only single quotes occur in the text.
         let quote = if s.contains('\'') && !s.contains('"') { "\"" } else { "'" };
         let edge = content || text.has_content();
         self.out.push(quote, edge)?;
@@ -162,7 +169,7 @@ impl<'a> ValuePrinter<'a> {
     }
 }
 
-/// How `repr` writes a character that it does not write as it is.
+/// The escape of a character in `repr`, or `None` if it is written as is.
 fn escape(c: char, quote: &str) -> Option<String> {
     Some(match c {
         '\n' => "\\n".into(),

@@ -1,18 +1,18 @@
-//! How one field of a format is written.
+//! Format specifications: width, alignment, precision and kind of a field.
 
 use super::number::{digits, formatted, grouped};
 use crate::error::{Error, Result};
 use crate::text::{Builder, TemplateString};
 use crate::value::Value;
 
-/// Most digits after the point.
+/// Maximum number of digits after the point.
 const MAX_PRECISION: usize = 400;
 
-/// Width, alignment, sign, precision and kind of a field.
+/// Format specification of a field.
 #[derive(Clone, Copy)]
 pub(crate) struct FormatSpec {
     pub(crate) fill: char,
-    /// `<`, `>`, `^` or `=`; none: as the value's type has it.
+    /// `<`, `>`, `^` or `=`. `None` selects the default of the value's type.
     pub(crate) align: Option<char>,
     pub(crate) sign: char,
     pub(crate) alternate: bool,
@@ -34,10 +34,10 @@ impl FormatSpec {
         kind: 's',
     };
 
-    /// Checks a precision, since the standard library's formatting has limits of its own.
+    /// Checks the precision. `format!` panics if it exceeds u16::MAX.
     pub(crate) fn check(&self) -> Result<()> {
         match self.precision {
-            // of strings it only cuts
+            // For strings the precision only truncates, at any length.
             Some(precision) if precision > MAX_PRECISION && self.kind != 's' && self.kind != 'r' => {
                 Err(Error::limit(format!("a precision of {precision} digits; the limit is {MAX_PRECISION}")))
             }
@@ -45,7 +45,7 @@ impl FormatSpec {
         }
     }
 
-    /// Writes a string, cut to the precision and padded to the width.
+    /// Writes a string, truncated to the precision and padded to the width.
     pub(crate) fn text(&self, text: &TemplateString, out: &mut Builder) -> Result<()> {
         out.meter().touch(text.len())?;
         let cut = match self.precision {
@@ -67,7 +67,7 @@ impl FormatSpec {
         out.pad(self.fill, room - before)
     }
 
-    /// Writes a number; other values are an error.
+    /// Writes a number. Returns an error for other values.
     pub(crate) fn number(&self, value: &Value, out: &mut Builder) -> Result<()> {
         self.check()?;
         let (negative, prefix, body) = self.parts(value)?;
@@ -79,6 +79,7 @@ impl FormatSpec {
         };
         let length = sign.len() + prefix.len() + body.chars().count();
         let room = self.width.saturating_sub(length);
+        // `=` pads between the sign or prefix and the digits: -0042, 0x00ff.
         let (before, inside) = match self.align.unwrap_or('>') {
             '=' => (0, room),
             '^' => (room / 2, 0),
@@ -93,7 +94,7 @@ impl FormatSpec {
         out.pad(self.fill, room - before - inside)
     }
 
-    /// Whether it is negative, the prefix of its base, and its digits.
+    /// Splits a number into whether it is negative, the prefix of its base, and its digits.
     fn parts(&self, value: &Value) -> Result<(bool, &'static str, String)> {
         let wrong = || {
             Error::value(format!(
@@ -110,6 +111,7 @@ impl FormatSpec {
                 return Ok((false, "", c.to_string()));
             }
             let mut body = digits(n.unsigned_abs(), self.kind);
+            // In printf-style formats the precision of an integer is its minimum number of digits.
             if let Some(least) = self.precision {
                 body = format!("{body:0>least$}");
             }
@@ -138,11 +140,12 @@ impl FormatSpec {
         if self.kind == '%' {
             body.push('%');
         }
+        // Python writes the sign of -0.0, but not that of a NaN.
         Ok((f.is_sign_negative() && !f.is_nan(), "", body))
     }
 }
 
-/// A width or precision in digits.
+/// Reads a width or precision and returns it with its length; (0, 0) without digits.
 pub(crate) fn number_at(text: &str) -> Result<(usize, usize)> {
     let length = text.bytes().take_while(u8::is_ascii_digit).count();
     if length == 0 {

@@ -8,16 +8,19 @@ use crate::value::{LoopState, Method, SeqBuilder, SeqKind, UndefinedOrigin, Valu
 use std::rc::Rc;
 
 impl Runtime<'_> {
-    /// `value.name`: a method or attribute, else an element of that name.
+    /// `value.name`: an attribute or method, otherwise an element of that name (Jinja2's
+    /// `getattr`).
     #[inline(never)]
     pub(crate) fn attribute(&mut self, value: &Value, symbol: Symbol) -> Result<Value> {
         let found = self.attribute_by_name(value, self.name(symbol))?;
         Ok(found.unwrap_or(Value::Undefined(UndefinedOrigin::Attribute(symbol))))
     }
 
-    /// The same for a name that is known only when the template runs.
+    /// [`Runtime::attribute`] for a name that is not in the source.
     pub(crate) fn attribute_by_name(&mut self, value: &Value, name: &str) -> Result<Option<Value>> {
         self.defined(value)?;
+        // `d.items` is the method even if the dictionary has the key "items"; `d['items']` is the
+        // element.
         if let Some(found) = self.own_attribute(value, name)? {
             return Ok(Some(found));
         }
@@ -27,7 +30,7 @@ impl Runtime<'_> {
         }
     }
 
-    /// What Python's `getattr` finds.
+    /// Attributes and methods that Python's `getattr` finds.
     pub(crate) fn own_attribute(&mut self, value: &Value, name: &str) -> Result<Option<Value>> {
         match value {
             Value::Namespace(space) => self.space_entry(*space, name),
@@ -35,6 +38,7 @@ impl Runtime<'_> {
                 Some(found) => Ok(Some(found)),
                 None => self.method(value, name),
             },
+            // The named fields of Jinja2's _GroupTuple.
             Value::Seq(seq) if seq.kind == SeqKind::Group && matches!(name, "grouper" | "list") => {
                 Ok(seq.items().get(usize::from(name == "list")).cloned())
             }
@@ -74,13 +78,14 @@ impl Runtime<'_> {
         Ok(())
     }
 
-    /// `value[key]`: an element, else an attribute of that name.
+    /// `value[key]`: an element, otherwise an attribute of that name (Jinja2's `getitem`).
     #[inline(never)]
     pub(crate) fn subscript(&mut self, value: &Value, key: &Value) -> Result<Value> {
         self.defined(value)?;
         let found = match (value, key.as_int()) {
             (Value::Dict(dict), _) => match key {
-                // what cannot be a key is not there
+                // Python raises TypeError for an unhashable key. Jinja2's getitem catches it and
+                // returns undefined.
                 Value::Dict(_) | Value::Seq(_) if dict.entries().is_empty() => None,
                 Value::Dict(_) => None,
                 Value::Seq(seq) if seq.kind == SeqKind::List => None,
@@ -102,7 +107,8 @@ impl Runtime<'_> {
         Ok(attribute.unwrap_or_else(|| self.missing(key)))
     }
 
-    /// An element that is not there, named in errors where the template mentions the name.
+    /// The undefined value of a missing element. It carries the key's name if the template mentions
+    /// it.
     fn missing(&self, key: &Value) -> Value {
         let symbol = key.as_str().filter(|name| name.len() < 64).and_then(|name| self.symbol(name));
         Value::Undefined(symbol.map_or(UndefinedOrigin::Element, UndefinedOrigin::Attribute))
@@ -110,6 +116,7 @@ impl Runtime<'_> {
 
     fn character(&self, text: &TemplateString, index: i128) -> Result<Option<Value>> {
         let Some(at) = position(index, text.char_count(&self.meter)?) else { return Ok(None) };
+        // Finding a character in UTF-8 scans the text.
         self.meter.touch(if text.is_ascii() { 1 } else { text.len() })?;
         let range = char_range(text, at, at + 1);
         Ok(Some(Value::Str(text.slice(range))))
@@ -129,6 +136,7 @@ impl Runtime<'_> {
                 for at in positions(first, count, step) {
                     items.push(seq.items()[at].clone())?;
                 }
+                // Slicing a named tuple gives a plain tuple in Python.
                 items.of_kind(if seq.kind == SeqKind::Group { SeqKind::Tuple } else { seq.kind })
             }
             Value::Str(text) => {
@@ -144,6 +152,7 @@ impl Runtime<'_> {
         if step == 1 {
             return Ok(Value::Str(text.slice(char_range(text, first, first + count))));
         }
+        // Random access by character needs the byte positions. They are charged while they exist.
         let ends = self.meter.charge(if text.is_ascii() { 0 } else { 4 * text.len() })?;
         let starts: Vec<u32> = if text.is_ascii() {
             Vec::new()
@@ -184,13 +193,13 @@ fn loop_attribute(state: &LoopState, name: &str) -> Option<Value> {
     })
 }
 
-/// A place in a list; negative ones count from its end.
+/// Resolves an index; negative ones count from the end.
 fn position(index: i128, count: usize) -> Option<usize> {
     let at = if index < 0 { index.checked_add(count as i128)? } else { index };
     usize::try_from(at).ok().filter(|at| *at < count)
 }
 
-/// Bytes from one character to another.
+/// Byte range between two character positions.
 fn char_range(text: &TemplateString, from: usize, to: usize) -> std::ops::Range<usize> {
     if text.is_ascii() {
         return from..to;
@@ -204,12 +213,14 @@ fn char_range(text: &TemplateString, from: usize, to: usize) -> std::ops::Range<
     start..end
 }
 
-/// First position, number of positions, and step, as Python resolves a slice.
+/// First position, number of positions, and step of a slice (CPython's `PySlice_AdjustIndices`).
 fn resolve(bounds: [Option<i128>; 3], count: usize) -> (usize, usize, i128) {
     let length = count as i128;
     let step = bounds[2].unwrap_or(1);
+    // With a negative step, -1 stands for "before the first element".
     let (low, high) = if step > 0 { (0, length) } else { (-1, length - 1) };
     let clamp = |bound: i128| {
+        // Bounds may be any 128-bit number.
         let at = if bound < 0 { bound.saturating_add(length) } else { bound };
         at.clamp(low, high)
     };
@@ -217,6 +228,7 @@ fn resolve(bounds: [Option<i128>; 3], count: usize) -> (usize, usize, i128) {
     let stop = bounds[1].map_or(if step > 0 { high } else { low }, clamp);
     let span = if step > 0 { stop - start } else { start - stop };
     let width = step.unsigned_abs() as i128;
+    // `width` is negative only for a step of i128::MIN, which selects at most one element.
     let number = if span <= 0 || width <= 0 { i128::from(span > 0) } else { (span - 1) / width + 1 };
     (start.max(0) as usize, number as usize, step)
 }

@@ -1,4 +1,4 @@
-//! Arguments of calls.
+//! Evaluated call arguments.
 
 use crate::error::{Error, Result};
 use crate::meter::{Meter, MeterCharge};
@@ -19,6 +19,7 @@ impl Args {
     }
 
     pub(crate) fn push(&mut self, value: Value) -> Result<()> {
+        // `Vec` doubles its capacity: charge twice the element.
         self.charge.grow(2 * size_of::<Value>())?;
         self.charge.meter().spend(1)?;
         self.positional.push(value);
@@ -35,7 +36,7 @@ impl Args {
         Ok(())
     }
 
-    /// The same arguments for another call, without the first `skip`.
+    /// Copies the arguments without the first `skip` positional ones, for a call per element.
     pub(crate) fn copy(&self, skip: usize) -> Result<Args> {
         let mut args = Args::new(self.charge.meter())?;
         for value in self.positional.iter().skip(skip) {
@@ -47,13 +48,13 @@ impl Args {
         Ok(args)
     }
 
-    /// The argument of a name, taken out.
+    /// Removes and returns the named argument.
     pub(crate) fn take_named(&mut self, name: &str) -> Option<Value> {
         let at = self.named.iter().position(|(other, _)| other.as_str() == name)?;
         Some(self.named.remove(at).1)
     }
 
-    /// Arguments of built-ins by parameter name; `what` is the built-in's name in errors.
+    /// Binds the arguments of a built-in to its parameters. `what` names the built-in in errors.
     pub(crate) fn bind<const N: usize>(self, what: &str, names: [&str; N]) -> Result<[Option<Value>; N]> {
         let mut found = [const { None }; N];
         if self.positional.len() > N {
@@ -76,7 +77,7 @@ impl Args {
     }
 }
 
-/// The beginning of a text that may be long, for a message.
+/// The first 60 characters of a text, for an error message.
 pub(crate) fn clip(text: &str) -> String {
     text.chars().take(60).collect()
 }

@@ -1,5 +1,5 @@
-//! What operations on values share in a rendering, and those operations that other ones need: texts of values, their
-//! attributes and elements, operators. Nothing here knows statements or expressions.
+//! State that operations on values share in a rendering, and the basic operations: text of a value,
+//! attributes, elements, operators. This layer does not depend on statements or expressions.
 
 mod access;
 mod arguments;
@@ -21,22 +21,24 @@ use std::rc::Rc;
 /// The function behind `strftime_now`.
 pub(crate) type StrftimeFn<'a> = &'a dyn Fn(&str) -> std::result::Result<String, String>;
 
-/// A filter: the value before the bar, and the arguments.
+/// A filter. Takes the value before the bar and the arguments.
 pub(crate) type FilterFn = fn(&mut Runtime<'_>, Value, Args) -> Result<Value>;
 
-/// A test: the value before `is`, and the arguments.
+/// A test. Takes the value before `is` and the arguments.
 pub(crate) type TestFn = fn(&mut Runtime<'_>, &Value, &Args) -> Result<bool>;
 
-/// How filters and tests find each other: some are given the name of another one.
+/// Lookup of filters and tests by name, for filters such as `map` and `select`. Function pointers
+/// avoid a dependency of this module on the tables.
 #[derive(Clone, Copy)]
 pub(crate) struct Finders {
     pub(crate) filter: fn(&str) -> Option<FilterFn>,
     pub(crate) test: fn(&str) -> Option<TestFn>,
 }
 
-/// What a rendering shares with the built-ins that it calls.
+/// State that a rendering shares with its built-ins.
 pub(crate) struct Runtime<'a> {
     pub(crate) meter: Rc<Meter>,
+    /// Namespaces of this rendering; [`Value::Namespace`] is an index.
     pub(crate) spaces: Vec<NamespaceObject>,
     pub(crate) now: StrftimeFn<'a>,
     pub(crate) find: Finders,
@@ -62,7 +64,7 @@ impl<'a> Runtime<'a> {
         self.symbols.name(symbol)
     }
 
-    /// Goes one level deeper in the tree.
+    /// Enters one nesting level of the evaluator.
     pub(crate) fn enter(&mut self) -> Result<()> {
         self.depth += 1;
         self.meter.spend(1)?;
@@ -84,6 +86,7 @@ impl<'a> Runtime<'a> {
 
     /// `str(value)`.
     pub(crate) fn to_text(&self, value: &Value) -> Result<TemplateString> {
+        // Sharing the buffer keeps the origins.
         if let Value::Str(text) = value {
             return Ok(text.clone());
         }
@@ -104,7 +107,7 @@ impl<'a> Runtime<'a> {
         if kind == 'r' || kind == 'a' { self.to_repr(value) } else { self.to_text(value) }
     }
 
-    /// Refuses an undefined value if a value is needed.
+    /// Returns an error if the value is undefined.
     pub(crate) fn defined(&self, value: &Value) -> Result<()> {
         let Value::Undefined(missing) = value else { return Ok(()) };
         let message = match missing {

@@ -1,4 +1,4 @@
-//! Arithmetic and comparisons with Python's rules.
+//! Arithmetic and comparison operators, with Python's rules.
 
 use super::Runtime;
 use super::percent::percent;
@@ -14,8 +14,9 @@ pub(crate) fn too_large() -> Error {
 }
 
 impl Runtime<'_> {
-    /// Whether a comparison holds.
+    /// Evaluates a comparison.
     pub(crate) fn compares(&self, op: ComparisonOperator, left: &Value, right: &Value) -> Result<bool> {
+        // Undefined values compare equal to each other in Jinja2, but have no order.
         let order = |runtime: &Self| {
             runtime.defined(left)?;
             runtime.defined(right)?;
@@ -36,6 +37,7 @@ impl Runtime<'_> {
     /// `left op right`.
     pub(crate) fn operate(&mut self, op: ArithmeticOperator, left: &Value, right: &Value) -> Result<Value> {
         self.meter.spend(1)?;
+        // String formatting accepts undefined values, so it precedes the checks below.
         if op == ArithmeticOperator::Rem
             && let Value::Str(format) = left
         {
@@ -72,6 +74,7 @@ impl Runtime<'_> {
         match value {
             Value::Str(text) => {
                 let mut builder = Builder::with_capacity(&self.meter, text.len().saturating_mul(times))?;
+                // Nothing would be charged for repeating an empty string 2^63 times.
                 let times = if text.is_empty() { 0 } else { times };
                 builder.repeat(text, times)?;
                 Ok(Value::Str(builder.finish()))
@@ -98,6 +101,7 @@ fn joinable(a: &Rc<Seq>, b: &Rc<Seq>) -> bool {
 
 fn number(op: ArithmeticOperator, left: &Value, right: &Value) -> Result<Value> {
     if let (Some(a), Some(b)) = (left.as_int(), right.as_int())
+        // `/` always returns a float, and so does a negative power.
         && !(op == ArithmeticOperator::Div || (op == ArithmeticOperator::Pow && b < 0))
     {
         return integer(op, a, b);
@@ -133,6 +137,7 @@ fn number(op: ArithmeticOperator, left: &Value, right: &Value) -> Result<Value> 
         ArithmeticOperator::Div => a / b,
         ArithmeticOperator::FloorDiv => (a / b).floor(),
         ArithmeticOperator::Rem => {
+            // Python's remainder has the sign of the divisor, Rust's that of the dividend.
             let rest = a % b;
             if rest != 0.0 && (rest < 0.0) != (b < 0.0) { rest + b } else { rest }
         }
@@ -150,6 +155,7 @@ fn integer(op: ArithmeticOperator, a: i128, b: i128) -> Result<Value> {
         ArithmeticOperator::Mul => a.checked_mul(b),
         ArithmeticOperator::FloorDiv | ArithmeticOperator::Div => {
             let quotient = a.checked_div(b);
+            // Python rounds `//` toward negative infinity, Rust toward zero.
             let exact = a.checked_rem(b) == Some(0) || (a < 0) == (b < 0);
             quotient.map(|q| if exact { q } else { q - 1 })
         }
@@ -157,6 +163,7 @@ fn integer(op: ArithmeticOperator, a: i128, b: i128) -> Result<Value> {
             a.checked_rem(b).map(|rest| if rest != 0 && (rest < 0) != (b < 0) { rest + b } else { rest })
         }
         ArithmeticOperator::Pow => match (a, u32::try_from(b)) {
+            // 0, 1 and -1 allow any exponent. With every other base, one beyond u32 overflows.
             (0 | 1, _) if b > 0 => Some(a),
             (-1, _) => Some(if b % 2 == 0 { 1 } else { -1 }),
             (_, Ok(exponent)) => a.checked_pow(exponent),

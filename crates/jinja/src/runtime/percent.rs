@@ -1,4 +1,4 @@
-//! `format % values`.
+//! printf-style formatting: `format % values`.
 
 use super::Runtime;
 use crate::error::{Error, Result};
@@ -32,12 +32,13 @@ pub(crate) fn percent(
         at += field(runtime, &text[at..], &mut fields, &mut out)?;
     }
     out.text(&format.slice(at..text.len()))?;
-    // Python does not mind what could be asked for names
-    let asked = match values {
+    // CPython reports unused values only if the right side is not a mapping. It takes every object
+    // with subscripts for one, except tuples and strings: `'x' % [1]` is 'x'.
+    let is_mapping = match values {
         Value::Seq(seq) => seq.kind != SeqKind::Tuple,
         other => matches!(other, Value::Dict(_) | Value::Undefined(_)),
     };
-    if fields.used < fields.values.len() && !fields.by_name && !asked {
+    if fields.used < fields.values.len() && !fields.by_name && !is_mapping {
         return Err(Error::value("the format has fewer fields than there are values"));
     }
     Ok(out.finish())
@@ -57,7 +58,7 @@ impl PercentFields<'_> {
         self.values.get(self.used - 1).cloned().ok_or_else(missing)
     }
 
-    /// A width or precision, in digits or as `*`, and the bytes that it takes.
+    /// Reads a width or precision (digits or `*`) and returns it with its length in bytes.
     fn measure(&mut self, text: &str) -> Result<(usize, usize)> {
         if !text.starts_with('*') {
             return number_at(text);
@@ -67,7 +68,7 @@ impl PercentFields<'_> {
     }
 }
 
-/// Writes the field that follows a `%` and returns the bytes that it takes.
+/// Writes the field after a `%` and returns its length in bytes.
 fn field(
     runtime: &Runtime<'_>,
     text: &str,
@@ -87,6 +88,7 @@ fn field(
         match flag {
             b'-' => spec.align = Some('<'),
             b'+' => spec.sign = '+',
+            // `+` overrides a space, in either order.
             b' ' if spec.sign != '+' => spec.sign = ' ',
             b' ' => {}
             b'0' => zero = true,
@@ -103,6 +105,7 @@ fn field(
         spec.precision = Some(precision);
         at += 1 + length;
     }
+    // C length modifiers are accepted and ignored, as in Python.
     at += text[at..].bytes().take_while(|b| matches!(b, b'l' | b'L' | b'h')).count();
     let kind = text[at..].chars().next().ok_or_else(|| Error::value("a format ends with %"))?;
     spec.kind = kind;
@@ -114,6 +117,7 @@ fn field(
         Some(name) => by_name(runtime, fields, name)?,
         None => fields.next()?,
     };
+    // `-` overrides `0`; zeros go between sign and digits.
     if zero && spec.align == Some('>') && !matches!(kind, 's' | 'r' | 'a' | 'c') {
         (spec.fill, spec.align) = ('0', Some('='));
     }
@@ -139,7 +143,7 @@ fn write(runtime: &Runtime<'_>, spec: &FormatSpec, value: &Value, out: &mut Buil
         }
         'd' | 'i' | 'u' => {
             runtime.defined(value)?;
-            // floats are cut to integers here, unlike for %x
+            // `'%d' % 3.7` is 3; `%x` and `%o` raise for floats.
             let whole = match value {
                 Value::Float(f) if f.is_finite() && f.abs() < 1e38 => Value::Int(f.trunc() as i128),
                 other => other.clone(),

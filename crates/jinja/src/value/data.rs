@@ -1,4 +1,4 @@
-//! Values: the types that own each other, and what each knows of itself.
+//! Value types.
 
 use crate::error::{Error, Result};
 use crate::meter::{Meter, MeterCharge};
@@ -7,20 +7,22 @@ use crate::text::TemplateString;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-/// A value. Lists and dictionaries never change, as in the sandbox that transformers renders in; namespaces do.
+/// A value. Lists and dictionaries are immutable, as in the sandbox of transformers
+/// (`ImmutableSandboxedEnvironment`). Only namespaces change.
 #[derive(Clone)]
 pub(crate) enum Value {
     /// A name or attribute that does not exist.
     Undefined(UndefinedOrigin),
     None,
     Bool(bool),
-    /// Python's integers, up to 128 bits.
+    /// An integer of Python, limited to the range of `i128`.
     Int(i128),
     Float(f64),
     Str(TemplateString),
     Seq(Rc<Seq>),
     Dict(Rc<Dict>),
-    /// A place in the runtime's list of namespaces: they can refer to each other without owning each other.
+    /// Index into the runtime's namespaces. Namespaces can contain each other, so reference
+    /// counting would leak cycles.
     Namespace(u32),
     Function(Function),
     Macro(Macro),
@@ -28,7 +30,7 @@ pub(crate) enum Value {
     Method(Rc<Method>),
 }
 
-/// What an undefined value was to be.
+/// What an undefined value stands for, for error messages.
 #[derive(Clone, Copy)]
 pub(crate) enum UndefinedOrigin {
     /// A variable.
@@ -37,7 +39,7 @@ pub(crate) enum UndefinedOrigin {
     Attribute(Symbol),
     /// A parameter of a macro without an argument.
     Parameter(Symbol),
-    /// An element, or what has no name.
+    /// An element, or an expression without a name.
     Element,
 }
 
@@ -67,17 +69,17 @@ pub(crate) struct Method {
     pub(crate) _charge: MeterCharge,
 }
 
-/// Which of Python's types a sequence stands for.
+/// The Python type of a sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SeqKind {
     List,
     Tuple,
     Range,
-    /// `keys()`, `values()`, `items()` of a dictionary.
+    /// The views `keys()`, `values()` and `items()` of a dictionary.
     Keys,
     Values,
     Pairs,
-    /// What filters such as `map` return: always true, and empty once it has been iterated.
+    /// Result of filters such as `map`: always truthy, and empty after one iteration.
     Generator,
     /// A pair of `groupby`: a tuple with the attributes `grouper` and `list`.
     Group,
@@ -96,7 +98,7 @@ impl SeqKind {
         }
     }
 
-    /// Whether elements can be reached by their position.
+    /// Whether the sequence supports subscripts.
     pub(crate) fn has_positions(self) -> bool {
         matches!(self, SeqKind::List | SeqKind::Tuple | SeqKind::Range | SeqKind::Group)
     }
@@ -117,7 +119,7 @@ impl Seq {
         Seq { kind, items, shape, exhausted: Cell::new(false), _charge: charge }
     }
 
-    /// The elements; none for a generator that has been iterated.
+    /// The elements. Empty for an exhausted generator.
     pub(crate) fn items(&self) -> &[Value] {
         if self.exhausted.get() { &[] } else { &self.items }
     }
@@ -126,17 +128,19 @@ impl Seq {
         self.shape.content
     }
 
-    /// Empties a generator, as an iteration does.
+    /// Marks a generator as iterated.
     pub(super) fn exhaust(&self) {
         self.exhausted.set(true);
     }
 
     fn is_true(&self) -> bool {
+        // Python's generators have no length, so they are always true.
         self.kind == SeqKind::Generator || !self.items.is_empty()
     }
 }
 
-/// A dictionary. Keys are compared one by one: those of real inputs are few, and every comparison is paid for.
+/// A dictionary. Lookup is linear: dictionaries of real inputs have few keys, and every comparison
+/// is charged.
 pub(crate) struct Dict {
     entries: Vec<(Value, Value)>,
     shape: ContainerShape,
@@ -157,8 +161,10 @@ impl Dict {
     }
 
     pub(crate) fn get_str(&self, meter: &Meter, key: &str) -> Result<Option<&Value>> {
+        // Most entries are skipped by length; their bytes are not compared.
         meter.spend(self.entries.len() / 4 + key.len() / 8 + 1)?;
         for (name, value) in &self.entries {
+            // Keys of other types never equal a string.
             if let Some(text) = name.as_text()
                 && text.len() == key.len()
             {
@@ -174,16 +180,16 @@ impl Dict {
 
 /// The variable `loop`.
 pub(crate) struct LoopState {
-    /// The statement, which `loop(…)` runs again.
+    /// Index of the statement, which `loop(…)` runs again.
     pub(crate) index: u32,
     pub(crate) items: Rc<Seq>,
-    /// Turns before the present one.
+    /// Index of the current iteration.
     pub(crate) turn: Cell<usize>,
     pub(crate) depth: u32,
     /// The scope around the statement.
     pub(crate) scope: usize,
     pub(crate) scope_id: u64,
-    /// What `loop.changed` was last asked about.
+    /// Arguments of the last call of `loop.changed`.
     pub(crate) changed: RefCell<Option<Rc<Seq>>>,
     pub(crate) _charge: MeterCharge,
 }
@@ -200,19 +206,22 @@ pub(crate) struct NamespaceObject {
     pub(crate) entries: Vec<(TemplateString, Value)>,
 }
 
-/// What a container knows about everything below it.
+/// Summary of a container's contents, updated as elements are added, so that no check has to walk
+/// the tree.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct ContainerShape {
-    /// Levels, itself included.
+    /// Nesting levels, including this one.
     pub(crate) depth: u16,
-    /// Whether a loop object is below: one that `loop.changed` kept would own itself.
+    /// Whether it contains a loop object. `loop.changed` must not store one, because the loop would
+    /// own itself.
     pub(crate) has_loop: bool,
-    /// Whether it came from the inputs, so that its brackets and numbers did too.
+    /// Whether it came from the inputs. Then its brackets and numbers count as content when it is
+    /// printed.
     pub(crate) content: bool,
 }
 
 impl ContainerShape {
-    /// Includes a child.
+    /// Adds a child to the summary.
     pub(crate) fn add(&mut self, child: &Value, meter: &Meter) -> Result<()> {
         let below = child.shape();
         self.has_loop |= below.has_loop;
@@ -273,7 +282,7 @@ impl Value {
         matches!(self, Value::Undefined(_))
     }
 
-    /// Python's truth.
+    /// Python's truth value.
     pub(crate) fn is_true(&self) -> bool {
         match self {
             Value::Undefined(_) | Value::None => false,
@@ -287,7 +296,7 @@ impl Value {
         }
     }
 
-    /// The name of the type, as Python's error messages have it.
+    /// Python's name of the type, for error messages.
     pub(crate) fn type_name(&self) -> &'static str {
         match self {
             Value::Undefined(_) => "undefined",

@@ -1,4 +1,4 @@
-//! The elements of a value.
+//! Iteration, length and `in`.
 
 use super::{Seq, SeqBuilder, SeqKind, Value, equal};
 use crate::error::{Error, Result};
@@ -6,7 +6,7 @@ use crate::meter::Meter;
 use std::rc::Rc;
 
 impl Value {
-    /// The elements that a `for` would go through.
+    /// The elements that a `for` loop visits.
     pub(crate) fn iterate(&self, meter: &Rc<Meter>) -> Result<Rc<Seq>> {
         match self {
             Value::Seq(seq) => take(seq, meter),
@@ -19,11 +19,14 @@ impl Value {
             }
             Value::Str(text) => {
                 let mut items = SeqBuilder::new(meter)?;
+                // One slice per character, so that each keeps its origin.
                 for c in text.as_str().char_indices() {
                     items.push(Value::Str(text.slice(c.0..c.0 + c.1.len_utf8())))?;
                 }
                 items.finish(SeqKind::List)
             }
+            // Jinja2's Undefined is an empty iterable of length 0: `for x in nothing` runs no
+            // iteration.
             Value::Undefined(_) => SeqBuilder::new(meter)?.finish(SeqKind::List),
             other => Err(Error::value(format!("a value of type {} cannot be iterated", other.type_name()))),
         }
@@ -41,7 +44,7 @@ impl Value {
     }
 }
 
-/// The elements for an iteration, after which a generator is exhausted.
+/// Returns the elements and exhausts a generator.
 fn take(seq: &Rc<Seq>, meter: &Rc<Meter>) -> Result<Rc<Seq>> {
     if seq.kind != SeqKind::Generator {
         return Ok(Rc::clone(seq));
@@ -68,6 +71,7 @@ pub(crate) fn contains(meter: &Rc<Meter>, container: &Value, item: &Value) -> Re
             Ok(text.as_str().contains(part))
         }
         Value::Dict(dict) => Ok(dict.get(meter, item)?.is_some()),
+        // Iterates instead of searching in place: `in` exhausts a generator, as in Python.
         Value::Seq(_) | Value::Undefined(_) => {
             for value in container.iterate(meter)?.items() {
                 if equal(meter, value, item)? {

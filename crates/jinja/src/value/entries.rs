@@ -1,4 +1,4 @@
-//! Building dictionaries, in the order of insertion.
+//! Dictionary builder. Entries keep the order of insertion.
 
 use super::equal::{check_key, position};
 use super::items::OVERHEAD;
@@ -27,11 +27,12 @@ impl DictBuilder {
         Ok(DictBuilder { entries: Vec::with_capacity(count), shape, charge })
     }
 
-    /// Sets a key, which keeps its place if it is there already.
+    /// Sets a key. An existing key keeps its position.
     pub(crate) fn insert(&mut self, key: Value, value: Value) -> Result<()> {
         check_key(&key)?;
         let meter = Rc::clone(self.charge.meter());
         match position(&self.entries, &meter, &key)? {
+            // The summary is not reduced by the replaced value. It stays an upper bound.
             Some(at) => {
                 self.shape.add(&value, &meter)?;
                 self.entries[at].1 = value;
@@ -41,13 +42,14 @@ impl DictBuilder {
         }
     }
 
-    /// Adds a key that is known to be new.
+    /// Adds a key that is not in the dictionary.
     pub(crate) fn append(&mut self, key: Value, value: Value) -> Result<()> {
         let meter = self.charge.meter();
         meter.spend(2)?;
         self.shape.add(&key, meter)?;
         self.shape.add(&value, meter)?;
         if self.entries.len() == self.entries.capacity() {
+            // See SeqBuilder::push: the charge must equal the allocation.
             let more = self.entries.capacity().max(4);
             self.charge.grow(more * ENTRY)?;
             self.entries.reserve_exact(more);
@@ -56,7 +58,7 @@ impl DictBuilder {
         Ok(())
     }
 
-    /// Notes that the dictionary came from the inputs.
+    /// Marks the dictionary as content.
     pub(super) fn mark_content(&mut self) {
         self.shape.content = true;
     }

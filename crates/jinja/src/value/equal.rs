@@ -1,11 +1,11 @@
-//! Python's `==`, and the keys of dictionaries, which are found by it.
+//! Python's `==`, and lookup of dictionary keys by it.
 
 use super::{Dict, SeqKind, Value};
 use crate::error::{Error, Result};
 use crate::meter::Meter;
 use std::rc::Rc;
 
-/// Whether two values are equal. Never fails but for want of fuel.
+/// Whether two values are equal. The only possible error is running out of fuel.
 pub(crate) fn equal(meter: &Meter, a: &Value, b: &Value) -> Result<bool> {
     meter.spend(1)?;
     Ok(match (a, b) {
@@ -18,9 +18,11 @@ pub(crate) fn equal(meter: &Meter, a: &Value, b: &Value) -> Result<bool> {
             a.as_str() == b.as_str()
         }
         (Value::Seq(a), Value::Seq(b)) => {
+            // Ends the comparison of a value with itself, which Python also decides by identity.
             if Rc::ptr_eq(a, b) {
                 return Ok(true);
             }
+            // A list never equals a tuple. Generators are compared by identity.
             if group(a.kind) != group(b.kind) || a.kind == SeqKind::Generator {
                 return Ok(false);
             }
@@ -54,6 +56,7 @@ pub(crate) fn equal(meter: &Meter, a: &Value, b: &Value) -> Result<bool> {
         (Value::Macro(a), Value::Macro(b)) => a == b,
         (Value::Loop(a), Value::Loop(b)) => Rc::ptr_eq(a, b),
         (Value::Method(a), Value::Method(b)) => Rc::ptr_eq(a, b),
+        // True == 1 and 1 == 1.0, as in Python.
         _ => match (a.as_int(), b.as_int()) {
             (Some(a), Some(b)) => a == b,
             _ => matches!((a.as_float(), b.as_float()), (Some(a), Some(b)) if a == b),
@@ -61,12 +64,12 @@ pub(crate) fn equal(meter: &Meter, a: &Value, b: &Value) -> Result<bool> {
     })
 }
 
-/// Sequences of different groups are never equal.
+/// Kinds that can be equal. The pairs of `groupby` are named tuples in Jinja2.
 fn group(kind: SeqKind) -> SeqKind {
     if kind == SeqKind::Group { SeqKind::Tuple } else { kind }
 }
 
-/// Lists and dictionaries cannot be keys, since in Python they could change.
+/// Refuses keys that Python cannot hash: lists and dictionaries.
 pub(super) fn check_key(key: &Value) -> Result<()> {
     match key {
         Value::Dict(_) => Err(Error::value("a dict cannot be a key of a dict")),

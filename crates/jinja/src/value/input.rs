@@ -1,4 +1,4 @@
-//! Values from JSON.
+//! Conversion of JSON inputs to values.
 
 use super::{DictBuilder, SeqBuilder, Value};
 use crate::error::{Error, Result};
@@ -7,8 +7,8 @@ use crate::text::TemplateString;
 use serde_json::Value as Json;
 use std::rc::Rc;
 
-/// Converts an input. `content` says whether it came from outside; `trust` names strings under certain keys that count as
-/// the template's own all the same.
+/// Converts an input. `content` says whether it came from a client. Strings for which `trust`
+/// returns true, given their key and text, still count as the template's own.
 pub(crate) fn from_json(
     meter: &Rc<Meter>,
     json: &Json,
@@ -25,7 +25,8 @@ fn convert(
     trust: &dyn Fn(&str, &str) -> bool,
     depth: u16,
 ) -> Result<Value> {
-    // checked on the way down too: a value that was built by hand may be deeper than the stack allows
+    // The builders check the depth only on the way up. serde_json limits the depth of parsed texts,
+    // but a caller can build a deeper value, which would overflow the stack here.
     let limit = meter.limits().value_depth;
     if depth > limit {
         return Err(Error::limit(format!("an input is nested deeper than {limit} levels")));
@@ -34,6 +35,7 @@ fn convert(
         Json::Null => Value::None,
         Json::Bool(b) => Value::Bool(*b),
         Json::Number(n) => match (n.as_i64(), n.as_u64()) {
+            // serde_json has separate accessors below and above i64::MAX.
             (Some(n), _) => Value::Int(n.into()),
             (_, Some(n)) => Value::Int(n.into()),
             _ => Value::Float(n.as_f64().unwrap_or(f64::NAN)),
@@ -55,8 +57,10 @@ fn convert(
                 entries.mark_content();
             }
             for (key, value) in map {
+                // Keys are content as well: clients choose the names of tool parameters.
                 let name = Value::Str(TemplateString::from_str(meter, key, content)?);
                 let own = value.as_str().is_some_and(|text| trust(key, text));
+                // `append` needs distinct keys, which a JSON map guarantees.
                 entries.append(name, convert(meter, value, content && !own, trust, depth + 1)?)?;
             }
             entries.finish()

@@ -1,18 +1,18 @@
-//! Building lists, tuples and what else has elements in an order.
+//! Sequence builder: lists, tuples, views and generators.
 
 use super::{ContainerShape, Seq, SeqKind, Value};
 use crate::error::Result;
 use crate::meter::{Meter, MeterCharge};
 use std::rc::Rc;
 
-/// A sequence under construction. Every element is paid for before it is stored.
+/// A sequence under construction. Every element is charged before it is stored.
 pub(crate) struct SeqBuilder {
     values: Vec<Value>,
     shape: ContainerShape,
     charge: MeterCharge,
 }
 
-/// Bytes that a sequence or dictionary occupies besides its elements.
+/// Bytes charged per sequence or dictionary in addition to its elements.
 pub(super) const OVERHEAD: usize = 112;
 
 impl SeqBuilder {
@@ -21,6 +21,7 @@ impl SeqBuilder {
     }
 
     pub(crate) fn with_capacity(meter: &Rc<Meter>, count: usize) -> Result<SeqBuilder> {
+        // The charge precedes the allocation: `count` may come from a template (`[0] * N`).
         let charge = meter.charge(count.saturating_mul(size_of::<Value>()).saturating_add(OVERHEAD))?;
         let shape = ContainerShape { depth: 1, ..ContainerShape::default() };
         Ok(SeqBuilder { values: Vec::with_capacity(count), shape, charge })
@@ -34,6 +35,7 @@ impl SeqBuilder {
         self.meter().spend(1)?;
         self.shape.add(&value, self.charge.meter())?;
         if self.values.len() == self.values.capacity() {
+            // Doubling, as `Vec` does. Growing here makes the charge equal to the allocation.
             let more = self.values.capacity().max(4);
             self.charge.grow(more * size_of::<Value>())?;
             self.values.reserve_exact(more);
@@ -46,12 +48,12 @@ impl SeqBuilder {
         &self.values
     }
 
-    /// The elements in another order; `change` must not add any.
+    /// Reorders the elements in place.
     pub(crate) fn reorder(&mut self, change: impl FnOnce(&mut [Value])) {
         change(&mut self.values);
     }
 
-    /// Notes that the sequence came from the inputs.
+    /// Marks the sequence as content.
     pub(super) fn mark_content(&mut self) {
         self.shape.content = true;
     }

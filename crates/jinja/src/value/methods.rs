@@ -1,4 +1,4 @@
-//! Which methods a value has.
+//! Method names per type.
 
 use super::{SeqKind, Value};
 
@@ -48,7 +48,8 @@ const STRING: [&str; 43] = [
     "upper",
 ];
 
-/// Methods that change their receiver, which transformers' sandbox refuses.
+/// Methods that modify their receiver, which transformers' sandbox refuses. They are known so that
+/// the error can say why. `method_of` slices this list by position.
 const CHANGING: [&str; 13] = [
     "append",
     "extend",
@@ -65,7 +66,7 @@ const CHANGING: [&str; 13] = [
     "discard",
 ];
 
-/// The method of a name, if a value has it.
+/// Returns the interned method name if the value has this method.
 pub(crate) fn method_of(value: &Value, name: &str) -> Option<&'static str> {
     let among = |names: &[&'static str]| names.iter().find(|known| **known == name).copied();
     match value {

@@ -1,4 +1,4 @@
-//! What a template computes with, and what Python does with it that needs nothing of a rendering but its meter.
+//! Values of templates, and the operations of Python on them that need only a meter.
 
 mod data;
 mod elements;

@@ -5,9 +5,10 @@ use crate::error::{Error, Result};
 use crate::meter::Meter;
 use std::cmp::Ordering;
 
-/// The order of two values; none where one is NaN.
+/// Orders two values; `None` if one is NaN.
 pub(crate) fn compare(meter: &Meter, a: &Value, b: &Value) -> Result<Option<Ordering>> {
     meter.spend(1)?;
+    // Integers first: as f64, integers above 2^53 would compare equal.
     if let (Some(a), Some(b)) = (a.as_int(), b.as_int()) {
         return Ok(Some(a.cmp(&b)));
     }
@@ -17,6 +18,7 @@ pub(crate) fn compare(meter: &Meter, a: &Value, b: &Value) -> Result<Option<Orde
     match (a, b) {
         (Value::Str(a), Value::Str(b)) => {
             meter.touch(a.len().min(b.len()))?;
+            // UTF-8 bytes order like code points, which is Python's order.
             Ok(Some(a.as_str().cmp(b.as_str())))
         }
         (Value::Seq(a), Value::Seq(b)) if a.kind.has_positions() && a.kind == b.kind => {
@@ -40,13 +42,14 @@ pub(crate) fn less(meter: &Meter, a: &Value, b: &Value) -> Result<bool> {
     Ok(compare(meter, a, b)? == Some(Ordering::Less))
 }
 
-/// A stable merge sort of positions. The standard library's sort cannot stop at an error and may panic when an order
-/// contradicts itself, as that of NaN does.
+/// Stable merge sort that returns positions. `slice::sort_by` cannot stop at an error, and may
+/// panic if the order is not total, as with NaN.
 pub(crate) fn sort_by(
     meter: &Meter,
     count: usize,
     mut before: impl FnMut(usize, usize) -> Result<bool>,
 ) -> Result<Vec<usize>> {
+    // The comparisons charge the rest.
     meter.spend(count)?;
     let mut from: Vec<usize> = (0..count).collect();
     let mut to = from.clone();
@@ -57,6 +60,7 @@ pub(crate) fn sort_by(
             let end = (start + width * 2).min(count);
             let (mut left, mut right) = (start, middle);
             for slot in &mut to[start..end] {
+                // Take the right element only if it is strictly less: this keeps the sort stable.
                 let take_right = right < end && (left >= middle || before(from[right], from[left])?);
                 let source = if take_right { &mut right } else { &mut left };
                 *slot = from[*source];

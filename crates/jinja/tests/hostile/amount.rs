@@ -3,7 +3,7 @@
 use crate::{bounded, bounded_within, little_fuel, refused};
 
 #[test]
-fn widths_and_counts_are_paid_before_they_are_allocated() {
+fn widths_and_counts_are_charged_before_allocation() {
     for huge in [
         "18446744073709551615",
         "9223372036854775807",
@@ -90,7 +90,7 @@ fn widths_and_counts_are_paid_before_they_are_allocated() {
     refused("{{ [1,2,3]|slice(10000000000)|list }}");
 }
 
-/// What doubles, and what is done over and over to something large.
+/// Operations that double a value, and operations to repeat on a large one.
 const AMPLIFIERS: [&str; 44] = [
     "ns.s ~ ns.s",
     "ns.s + ns.s",
@@ -139,7 +139,7 @@ const AMPLIFIERS: [&str; 44] = [
 ];
 
 #[test]
-fn what_grows_ends_at_the_memory_that_it_may_take() {
+fn growing_values_end_at_the_memory_limit() {
     for step in AMPLIFIERS {
         bounded(&format!(
             "{{% set ns=namespace(s='aß') %}}{{% for i in range(100000) %}}{{% set ns.s={step} %}}{{% endfor %}}{{{{ ns.s }}}}"
@@ -196,7 +196,7 @@ fn what_grows_ends_at_the_memory_that_it_may_take() {
 }
 
 #[test]
-fn what_repeats_ends_at_the_fuel_that_it_may_take() {
+fn repetition_ends_at_the_fuel_limit() {
     for step in [
         "range(100000)",
         "range(100000)|sort",
@@ -302,7 +302,7 @@ fn what_repeats_ends_at_the_fuel_that_it_may_take() {
     refused("{% for a in range(90000) %}{% for b in range(90000) %}x{% endfor %}{% endfor %}");
     refused("{% for a in range(90000) %}{% for b in range(90000) %}{% endfor %}{% endfor %}");
     refused("{% for a in range(90000) %}{% for b in range(90000) if b < 0 %}{% endfor %}{% endfor %}");
-    // many names in one scope
+    // Many names in one scope.
     let names: String = (0..7000).map(|i| format!("{{%set a{i}=1%}}")).collect();
     bounded(&format!("{{% for x in range(100000) %}}{names}{{% endfor %}}"));
     bounded(&format!("{{% macro m() %}}{names}{{{{ m() }}}}{{% endmacro %}}{{{{ m() }}}}"));

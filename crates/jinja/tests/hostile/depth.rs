@@ -1,9 +1,9 @@
-//! Values, calls and statements inside each other.
+//! Nested values, calls and statements.
 
 use crate::{bounded, refused};
 
 #[test]
-fn namespaces_in_a_circle_are_not_printed_for_ever() {
+fn cyclic_namespaces_are_not_printed_endlessly() {
     for use_ in [
         "ns|tojson",
         "ns",
@@ -25,7 +25,7 @@ fn namespaces_in_a_circle_are_not_printed_for_ever() {
 }
 
 #[test]
-fn deep_values_are_refused_when_they_are_built() {
+fn deep_values_are_refused_when_built() {
     for step in [
         "[ns.s]",
         "(ns.s,)",
@@ -59,7 +59,7 @@ fn deep_values_are_refused_when_they_are_built() {
 }
 
 #[test]
-fn shared_values_are_walked_no_longer_than_the_fuel_lasts() {
+fn walks_of_shared_values_end_at_the_fuel_limit() {
     let build =
         "{% set ns=namespace(s=[1]) %}{% for i in range(100) %}{% set ns.s=[ns.s, ns.s] %}{% endfor %}";
     let twice = "{% set ns=namespace(s=[1], t=[1]) %}{% for i in range(100) %}{% set ns.s=[ns.s, ns.s] %}{% set ns.t=[ns.t, ns.t] %}{% endfor %}";

@@ -1,4 +1,5 @@
-//! Templates that try to exhaust the stack, memory or time end in a text or in one error, on a stack of two megabytes.
+//! Templates that try to exhaust the stack, memory or time end with a text or one error, on a stack
+//! of 2 MB.
 #![allow(missing_docs, reason = "tests")]
 
 mod amount;
@@ -10,7 +11,7 @@ use serde_json::json;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-/// Counts what each thread allocates: a rendering stays on one.
+/// Counts the allocations of each thread. A rendering stays on one thread.
 struct ThreadHeapCounter;
 
 thread_local! {
@@ -18,7 +19,8 @@ thread_local! {
     static PEAK: Cell<isize> = const { Cell::new(0) };
 }
 
-/// Notes bytes taken or given back. A thread that is ending counts nothing.
+/// Records allocated or freed bytes. The thread-local counters of an ending thread are gone, so it
+/// counts nothing.
 fn note(bytes: isize) {
     let _ = LIVE.try_with(|live| {
         live.set(live.get() + bytes);
@@ -26,7 +28,7 @@ fn note(bytes: isize) {
     });
 }
 
-// SAFETY: every call is handed to the system's allocator as it is; the counters change nothing of it.
+// SAFETY: every call is passed unchanged to the system's allocator; the counters do not affect it.
 #[allow(unsafe_code, reason = "a global allocator")]
 unsafe impl GlobalAlloc for ThreadHeapCounter {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
@@ -45,7 +47,7 @@ unsafe impl GlobalAlloc for ThreadHeapCounter {
 #[global_allocator]
 static ALLOCATOR: ThreadHeapCounter = ThreadHeapCounter;
 
-/// What a template may take of the heap, with its source, tree, values and result.
+/// Maximum heap use of a template, with its source, tree, values and result.
 const MEMORY: usize = 256 << 20;
 
 struct HostileOutcome {
@@ -55,7 +57,7 @@ struct HostileOutcome {
     left: usize,
 }
 
-/// Renders on a thread with the stack that threads have by default, and counts its memory.
+/// Renders on a thread with the default stack size and measures its memory.
 fn outcome(source: &str, limits: TemplateLimits) -> HostileOutcome {
     let source = source.to_owned();
     let thread = std::thread::Builder::new().stack_size(2 << 20).spawn(move || {
@@ -87,12 +89,13 @@ fn render(source: &str, limits: TemplateLimits) -> (Result<String, (ErrorKind, S
     (result.map(|rendered| rendered.text).map_err(failed), usage)
 }
 
-/// Asserts the promise, and returns the outcome for more.
+/// Asserts the bounds and returns the outcome for further checks.
 fn bounded(source: &str) -> HostileOutcome {
     bounded_within(source, TemplateLimits::DEFAULT)
 }
 
-/// The default limits with a tenth of their fuel, for templates that burn all of it. `LATENT_TEST_EXHAUSTIVE` gives them the whole.
+/// The default limits with a tenth of the fuel, for templates that use all of it.
+/// `LATENT_TEST_EXHAUSTIVE` gives them the full amount.
 fn little_fuel() -> TemplateLimits {
     let share = if std::env::var_os("LATENT_TEST_EXHAUSTIVE").is_some() { 1 } else { 10 };
     TemplateLimits { fuel: TemplateLimits::DEFAULT.fuel / share, ..TemplateLimits::DEFAULT }
@@ -122,7 +125,7 @@ fn refused(source: &str) {
 }
 
 #[test]
-fn errors_are_one_line_with_the_line_of_the_template() {
+fn errors_are_one_line_and_name_the_line_of_the_template() {
     let outcome = bounded("a\nb\n{{ raise_exception('x\\n\\x1b[2Jy' ~ 'z' * 100000) }}");
     let Err((ErrorKind::Raised, message)) = outcome.result else { panic!("raised") };
     assert!(message.starts_with("x\\n\\u{1b}[2Jyzzz") && message.ends_with("… (line 3)"), "{message}");

@@ -1,4 +1,4 @@
-//! Sources that are long or deep.
+//! Long or deeply nested sources.
 
 use crate::{bounded, refused};
 use latent_jinja::TemplateLimits;
@@ -86,7 +86,7 @@ fn long_and_deep_sources_are_parsed_within_the_stack() {
         ("{% ", "a", " %}"),
     ] {
         repeat(before, unit, after);
-        // and well formed
+        // The same, well formed.
         let close = |unit: &str| -> String {
             unit.chars()
                 .rev()

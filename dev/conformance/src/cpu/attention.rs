@@ -76,7 +76,7 @@ impl<'o, N: KvElement> CpuExpandedJob<'o, N> {
         operands: &'o ExpandedOperands,
     ) -> CpuExpandedJob<'o, N> {
         let out = vec![f32::NAN; case.queries * case.values];
-        // scratch of an odd length, with garbage in it
+        // Scratch of an odd length, filled with NaN: kernels must not read what they did not write.
         CpuExpandedJob {
             kernel,
             case,

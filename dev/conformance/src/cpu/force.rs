@@ -1,12 +1,12 @@
-//! The tier of functions that select one themselves.
+//! Forces the tier of functions that select their ISA themselves.
 
 use latent_types::Tier;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Their tier is process-global: one job at a time may force it.
+/// The tier limit is process-wide, so only one job at a time may force it.
 static FORCED: Mutex<()> = Mutex::new(());
 
-/// Keeps them at one tier until it is dropped.
+/// Forces a tier until it is dropped.
 pub(super) struct TierGuard<'l>(#[allow(dead_code, reason = "held")] MutexGuard<'l, ()>, Tier);
 
 impl TierGuard<'_> {

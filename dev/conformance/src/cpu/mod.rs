@@ -17,7 +17,7 @@ pub struct CpuCaseBackend {
     entries: Vec<CpuKernel>,
 }
 
-/// A kernel and how it is called.
+/// A kernel and its calling convention.
 struct CpuKernel {
     name: String,
     tier: Tier,
@@ -26,15 +26,15 @@ struct CpuKernel {
 
 #[derive(Clone, Copy)]
 enum CpuKernelForm {
-    /// A row of the table. `without_vnni`: the AVX2 variant without AVX-VNNI.
+    /// A row of the kernel table. `without_vnni` selects the AVX2 variant without AVX-VNNI.
     Table { contract: &'static KernelContract, kernel: KernelFn, without_vnni: bool },
     /// A plain function.
     Plain(RowKind),
-    /// A row of the table for 4-bit weights.
+    /// A row of the kernel table for 4-bit weights.
     W4(&'static W4Kernel),
 }
 
-/// The plain functions, each of which serves some row-wise operations.
+/// The plain functions. Each serves some row-wise operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RowKind {
     Embed,
@@ -63,7 +63,7 @@ enum RowKind {
 }
 
 impl RowKind {
-    /// The function behind a row of the table that names none.
+    /// The function of a row of the kernel table that names none.
     fn of(op: OpKind) -> Option<RowKind> {
         match op {
             OpKind::Embed => Some(RowKind::Embed),
@@ -120,9 +120,11 @@ impl RowKind {
         }
     }
 
-    /// Tiers that the function is compiled for. It selects one itself; tests force it with [`latent_kernels::limit_tier`].
+    /// Tiers that the function is compiled for. It selects one itself; tests force one with
+    /// [`latent_kernels::limit_tier`].
     fn tiers(self) -> &'static [Tier] {
         match self {
+            // These functions are compiled once, without a choice of tier.
             RowKind::Embed | RowKind::Rope | RowKind::Store | RowKind::Load | RowKind::Route => {
                 &[Tier::Portable]
             }
@@ -132,8 +134,9 @@ impl RowKind {
     }
 }
 
-/// Functions that no operation of a plan binds to; kernels of the table or the engine call them.
-const BESIDE_THE_TABLE: [(&str, RowKind); 6] = [
+/// Functions that are not bound to an operation of a plan. The engine or kernels of the table call
+/// them.
+const UNBOUND_FUNCTIONS: [(&str, RowKind); 6] = [
     ("quantize_a8", RowKind::QuantizeA8),
     ("to_bf16", RowKind::ToBf16),
     ("axpy", RowKind::Axpy),
@@ -149,7 +152,7 @@ impl Default for CpuCaseBackend {
 }
 
 impl CpuCaseBackend {
-    /// This machine's CPU.
+    /// Lists the kernels of this machine's CPU.
     pub fn new() -> CpuCaseBackend {
         let mut entries = Vec::new();
         let plain = |word: &str, kind: RowKind| {
@@ -161,6 +164,9 @@ impl CpuCaseBackend {
             })
         };
         for (contract, kernel) in latent_kernels::table() {
+            // The table lists a row-wise operation once, as portable. The plain function behind it
+            // selects its tier when it runs, so it is listed here once per tier that it is compiled
+            // for.
             let row_wise = matches!(kernel, KernelFn::Plain | KernelFn::Elementwise { .. });
             if let (true, Some(kind)) = (row_wise, RowKind::of(contract.op)) {
                 entries.extend(plain(contract.op.name(), kind));
@@ -175,7 +181,7 @@ impl CpuCaseBackend {
                 add(format!("{} (no AVX-VNNI)", contract.name), true);
             }
         }
-        for (word, kind) in BESIDE_THE_TABLE {
+        for (word, kind) in UNBOUND_FUNCTIONS {
             entries.extend(plain(word, kind));
         }
         entries.extend(latent_kernels::w4_table().iter().map(|kernel| CpuKernel {
@@ -214,6 +220,8 @@ impl CaseBackend for CpuCaseBackend {
         let kernel = |(id, entry): (usize, &CpuKernel)| CaseKernel {
             name: entry.name.clone(),
             level: entry.tier.name(),
+            // Kernels beyond the CPU are listed as missing instead of omitted, so that reports show
+            // what was not tested.
             missing: (entry.tier > best).then(|| entry.tier.name().to_owned()),
             id,
         };

@@ -15,12 +15,14 @@ pub(super) struct CpuProductJob<'o> {
     y: Vec<f32>,
 }
 
-/// Whether the kernel has an AVX-VNNI variant, so that the plain one must be tested too on machines with AVX-VNNI.
+/// Whether the kernel has an AVX-VNNI variant. Machines with AVX-VNNI must test the plain variant
+/// too.
 pub(super) fn may_use_avx_vnni(contract: &KernelContract) -> bool {
     contract.op == OpKind::Linear && contract.tier == Tier::Avx2 && contract.activation == ActivationType::A8
 }
 
-/// Whether a kernel computes a case. A kernel for any format serves the formats without one of their own, as in kernel selection.
+/// Whether a kernel computes a case. A generic kernel serves the formats without a specialized one,
+/// as in kernel selection.
 pub(super) fn serves(contract: &KernelContract, case: &ProductCase) -> bool {
     let fits = |contract: &KernelContract| {
         contract.op == if case.across { OpKind::LinearT } else { OpKind::Linear }
@@ -41,6 +43,7 @@ impl<'o> CpuProductJob<'o> {
         case: &'o ProductCase,
         operands: &'o ProductOperands,
     ) -> CpuProductJob<'o> {
+        // NaN: an output that the kernel does not write fails the comparison.
         let y = vec![f32::NAN; case.rows * case.outputs];
         CpuProductJob { kernel, without_vnni, case, operands, scratch: MatmulScratch::default(), y }
     }
@@ -49,6 +52,8 @@ impl<'o> CpuProductJob<'o> {
         let cols = outs.len();
         let (weight, acts) = (self.operands.weight(self.case, copy), self.operands.acts(self.case));
         let mut y = MatrixViewMut::new(y, rows, cols, cols);
+        // The switch is process-wide. Concurrent jobs are not disturbed, because both variants give
+        // the same bits.
         latent_kernels::allow_avx_vnni(!self.without_vnni);
         let args = MatmulArgs { weight: &weight, input: &acts, row_ids: index, outputs: outs, y: &mut y };
         (self.kernel)(args, &mut self.scratch);
@@ -67,10 +72,10 @@ impl KernelJob for CpuProductJob<'_> {
         self.y.clone()
     }
 
-    /// Any partition of rows and outputs gives the same bits.
+    /// Checks that every partition of rows and outputs gives the same bits.
     fn promises(&mut self) -> Result<(), String> {
         let (rows, outputs) = (self.case.rows, self.case.outputs);
-        // transposed, a weight is divided at block boundaries; tiles also inside a block
+        // A transposed weight can be divided only at block boundaries.
         let cut =
             if self.case.across { self.case.weight.block_len().max(16).min(outputs) } else { 5.min(outputs) };
         for outs in [cut..outputs, 0..cut, cut..(outputs - cut).max(cut)] {
@@ -84,7 +89,7 @@ impl KernelJob for CpuProductJob<'_> {
                 }
             }
         }
-        // two rows, and all of them
+        // Two rows, and all of them, in reverse order.
         for count in [2, rows] {
             let index: Vec<u32> = (0..count).map(|i| ((2 * rows - 1 - i) % rows) as u32).collect();
             let mut picked = vec![f32::NAN; count * outputs];

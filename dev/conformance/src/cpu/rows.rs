@@ -18,14 +18,15 @@ pub(super) struct RowJob<'o> {
     operands: &'o RowOperands,
     /// Results in f32.
     out: Vec<f32>,
-    /// Results of other kinds.
+    /// Results of other types.
     bytes: Vec<u8>,
     bits: Vec<u16>,
     blocks: Vec<Q8Block>,
     chosen: Vec<u32>,
     memory: Vec<u8>,
     scratch: Vec<f32>,
-    /// Rotations of the rows' positions, or partial results of KV splits: inputs that the engine has ready before the call.
+    /// Inputs that the engine prepares before the call: rotations by position, or partial results
+    /// of KV splits.
     ready: Vec<f32>,
 }
 
@@ -61,7 +62,7 @@ impl KernelJob for RowJob<'_> {
         let _forced = TierGuard::tier(self.tier);
         let row = |i: usize| i * width..(i + 1) * width;
         match op {
-            // in place: copy the operand first
+            // These operate in place: copy the operand first.
             RowOp::Rope(_)
             | RowOp::Silu
             | RowOp::Relu2
@@ -113,6 +114,7 @@ impl KernelJob for RowJob<'_> {
                     latent_kernels::gated_norm(&mut self.out[row(i)], &y[..width], &y[row(i)], EPS);
                 }
                 RowOp::ShortConv => {
+                    // Inputs before the first row count as zeros.
                     let zeros = vec![0.0; width];
                     let seen = |back: usize| i.checked_sub(back).map_or(&zeros[..], |i| &x[row(i)]);
                     let inputs: [&[f32]; TAPS] = std::array::from_fn(|tap| seen(TAPS - 1 - tap));
@@ -186,7 +188,8 @@ impl KernelJob for RowJob<'_> {
 }
 
 impl RowJob<'_> {
-    /// The delta rule from a state of zeros: into another state and in place by turns.
+    /// The delta rule from a zero state. Alternates between a second state and in-place updates, to
+    /// test both.
     fn delta(&mut self) {
         let RowCase { rows, width, .. } = *self.case;
         let RowOperands { x, y, .. } = self.operands;
@@ -195,6 +198,8 @@ impl RowJob<'_> {
         for i in 0..rows {
             let row = i * width..(i + 1) * width;
             let (q, k) = (&x[row.clone()], &y[row.clone()]);
+            // The case has two operands; the reversed query serves as the value, as in the
+            // reference.
             let v: Vec<f32> = q.iter().rev().copied().collect();
             let (decays, beta) = RowCase::decays(q, k);
             let given = DeltaRow { q, k, v: &v, log_decay: &decays, beta };
@@ -211,7 +216,8 @@ impl RowJob<'_> {
 }
 
 impl RowJob<'_> {
-    /// The delta rule in chunks, from a state of zeros: into another state and in place by turns.
+    /// The delta rule in chunks, from a zero state. Alternates between a second state and in-place
+    /// updates, to test both.
     fn delta_chunks(&mut self) {
         let RowCase { rows, width, .. } = *self.case;
         let RowOperands { x, y, .. } = self.operands;
@@ -245,7 +251,7 @@ impl RowJob<'_> {
     }
 }
 
-/// The rotation of each row's position.
+/// Rotations of the rows' positions.
 fn rotations(case: &RowCase) -> Vec<f32> {
     let table = case.rope_table();
     let mut rotations = vec![0.0; case.rows * table.rotation_len()];
@@ -255,7 +261,7 @@ fn rotations(case: &RowCase) -> Vec<f32> {
     rotations
 }
 
-/// Partial results, one KV split after the other: maxima, sums and values of all rows (heads).
+/// Partial results per KV split: maxima, sums and values of all rows (heads).
 fn partials(case: &RowCase, splits: usize, operands: &RowOperands) -> Vec<f32> {
     let (max, sum) = operands.x.split_at(splits * case.rows);
     let mut memory = Vec::new();
@@ -268,7 +274,7 @@ fn partials(case: &RowCase, splits: usize, operands: &RowOperands) -> Vec<f32> {
     memory
 }
 
-/// The elements of stored rows.
+/// Decodes stored rows.
 fn stored(row: CacheRow, bytes: &[u8]) -> Vec<f32> {
     let pairs = || halves(bytes);
     match row.ty {
@@ -277,7 +283,7 @@ fn stored(row: CacheRow, bytes: &[u8]) -> Vec<f32> {
         }
         CacheType::F16 => pairs().map(crate::float16::f16_value).collect(),
         CacheType::Bf16 => pairs().map(crate::float16::bf16_value).collect(),
-        // quants, scale, rope part
+        // Quants, scale, rope part.
         CacheType::Int8 => {
             let numbers = |bytes: &[u8]| {
                 let (quants, rest) = bytes.split_at(row.content);
@@ -300,7 +306,7 @@ fn halves(bytes: &[u8]) -> impl Iterator<Item = u16> + use<'_> {
     bytes.chunks_exact(2).map(|b| u16::from_le_bytes([b[0], b[1]]))
 }
 
-/// The contents of a block.
+/// All fields of a block.
 fn numbers(block: &Q8Block) -> Vec<f32> {
     let quants = block.quants.iter().map(|code| f32::from(*code));
     let sums = [block.bias, block.half_biases[0], block.half_biases[1]].map(|bias| bias as f32);

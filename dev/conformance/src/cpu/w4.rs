@@ -17,7 +17,8 @@ pub(super) fn serves(kernel: &W4Kernel, case: &W4Case) -> bool {
         && rounding.is_none_or(|rounding| rounding == W4Rounding::of(kernel.form) && kernel.takes(case.shape))
 }
 
-/// Rows and columns of a tile of a striped product: whole panels, several tiles of the larger cases.
+/// Rows and columns of a tile of a striped product: whole panels, and several tiles in the larger
+/// cases.
 const TILE: (usize, usize) = (32, 32);
 
 pub(super) struct CpuW4Job<'o> {
@@ -71,7 +72,7 @@ impl<'o> CpuW4Job<'o> {
         }
     }
 
-    /// Some columns of some rows, over some inputs.
+    /// Computes some columns of some rows over a range of K.
     fn share(
         &mut self,
         (rows, k, columns): (Range<usize>, Range<usize>, Range<usize>),
@@ -85,11 +86,12 @@ impl<'o> CpuW4Job<'o> {
         self.scratch = scratch;
     }
 
-    /// All units of the line, whose slices are then reduced.
+    /// Computes all units of a striped product and reduces the slices.
     fn striped(&mut self, slices: usize, copy: usize) {
         let (rows, W4Shape { k, n, .. }) = (self.case.rows, self.case.shape);
         let stripes = W4Stripes { rows, columns: n, k, tile: TILE, slices };
         let mut partials = std::mem::take(&mut self.partials);
+        // A slice of K may be empty; no unit writes its sums.
         w4_zero(&mut partials);
         for unit in (0..stripes.units()).map(|index| stripes.unit(index)) {
             let from = (unit.slice * rows + unit.rows.start) * n + unit.columns.start;
@@ -143,13 +145,13 @@ impl KernelJob for CpuW4Job<'_> {
         }
     }
 
-    /// A share of the rows and columns gives the bits of the whole.
+    /// Checks that a part of the rows and columns gives the same bits.
     fn promises(&mut self) -> Result<(), String> {
         let (rows, W4Shape { k, n, .. }) = (self.case.rows, self.case.shape);
         if !matches!(self.case.op, W4Op::Gemm(_) | W4Op::Fused(_)) {
             return Ok(());
         }
-        // shares begin with a panel
+        // A part must begin at a panel.
         let first = self.kernel.form.panel_rows(rows).min(rows);
         for (share, columns) in [(0..rows, 5.min(n)..n), (first..rows, 0..n), (0..first, n / 2..n)] {
             let mut part = vec![f32::NAN; share.len() * columns.len()];

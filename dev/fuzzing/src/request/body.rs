@@ -1,9 +1,9 @@
-//! Bodies of requests, by choices.
+//! Generates bodies of requests.
 
 use crate::source::FuzzSource;
 use serde_json::{Map, Value, json};
 
-/// What the values of a field are, most of the time.
+/// The usual kind of a field's values.
 #[derive(Clone, Copy)]
 enum FieldValueKind {
     Text,
@@ -93,8 +93,8 @@ const FIELDS: &[(&str, FieldValueKind)] = &[
     ("previous_response_id", FieldValueKind::Text),
 ];
 
-/// What no request of an address can do without.
-fn needed(path: &str) -> &'static [&'static str] {
+/// The required fields of a request to an address.
+fn required_fields(path: &str) -> &'static [&'static str] {
     match path {
         "/v1/chat/completions" | "/v1/messages/count_tokens" | "/apply-template" | "/api/chat" => {
             &["messages"]
@@ -107,10 +107,10 @@ fn needed(path: &str) -> &'static [&'static str] {
     }
 }
 
-/// A body for an address.
+/// Generates a body for an address.
 pub(super) fn generate(source: &mut FuzzSource<'_>, path: &str) -> Value {
     let mut map = Map::new();
-    for name in needed(path) {
+    for name in required_fields(path) {
         if !source.once_in(32) {
             add(&mut map, name, source);
         }
@@ -229,7 +229,7 @@ fn tool(source: &mut FuzzSource<'_>) -> Value {
     }
 }
 
-/// A message, or an item of the Responses interface.
+/// A message, or an item of the Responses API.
 fn message(source: &mut FuzzSource<'_>) -> Value {
     let role = *source.pick(&["user", "assistant", "system", "developer", "tool", "user", "user", "alien"]);
     let arguments = json!({"a": source.number()});
@@ -262,7 +262,7 @@ fn message(source: &mut FuzzSource<'_>) -> Value {
     }
 }
 
-/// Any JSON, so deep at most.
+/// Any JSON of at most this depth.
 fn any(source: &mut FuzzSource<'_>, depth: usize) -> Value {
     match source.below(if depth > 0 { 8 } else { 5 }) {
         0 => Value::Null,

@@ -1,4 +1,4 @@
-//! Requests of every interface, up to what the engine would be given, and the answers to them.
+//! Requests to every API, checked up to the job for the engine and the answer.
 
 mod body;
 
@@ -10,7 +10,7 @@ use serde_json::Value;
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-/// Where requests are sent.
+/// The addresses that requests are sent to.
 pub(super) const PATHS: [&str; 13] = [
     "/v1/chat/completions",
     "/v1/responses",
@@ -27,17 +27,18 @@ pub(super) const PATHS: [&str; 13] = [
     "/api/show",
 ];
 
-/// Tokens of context.
+/// Context length in tokens.
 const CONTEXT: usize = 4096;
 
-/// The first byte chooses the address by its lower five bits, and by its sixth (64) the chat template. With the seventh (128) the body is made
-/// by choices; else it is the rest of the input.
+/// The first byte chooses the address with its lower five bits and the chat template with the bit
+/// 64. With the bit 128, choices generate the body; otherwise the body is the rest of the input.
 ///
-/// A refusal is of the 400s and has the form of its interface; what is accepted is in its bounds, and the answer is JSON. The input items of a
-/// stored response make the same prompt again.
+/// A refusal must have a status of 400, 404 or 429 and the form of its API. An accepted request
+/// must be within the limits, and its answer must be JSON. The input items of a stored response
+/// must give the same prompt again.
 ///
 /// # Panics
-/// Where that is not so.
+/// If one of these conditions is violated.
 pub fn request(bytes: &[u8]) {
     let Some((first, rest)) = bytes.split_first() else { return };
     let path = PATHS[usize::from(first & 31) % PATHS.len()];
@@ -49,8 +50,9 @@ pub fn request(bytes: &[u8]) {
     let checked = check.ask(path, Some(&body));
     let shown = || String::from_utf8_lossy(&body);
     let answers: usize = checked.jobs.iter().map(|job| job.choices).sum();
-    let most = 8192 * (1 + answers) + 256 * body.len();
-    assert!(checked.body.len() <= most, "{path}: {} bytes for {}", checked.body.len(), shown());
+    // A short request must not cause a long answer, beyond a fixed size per choice.
+    let limit = 8192 * (1 + answers) + 256 * body.len();
+    assert!(checked.body.len() <= limit, "{path}: {} bytes for {}", checked.body.len(), shown());
     if checked.status != 200 {
         refusal(path, &checked).unwrap_or_else(|problem| panic!("{path} {}: {problem}", shown()));
         return;
@@ -59,12 +61,14 @@ pub fn request(bytes: &[u8]) {
     for job in &checked.jobs {
         in_bounds(job).unwrap_or_else(|problem| panic!("{path} {}: {problem}", shown()));
     }
+    // Only the Responses API stores its input.
     if path == "/v1/responses" {
-        again(&check, &body, &checked);
+        resend(&check, &body, &checked);
     }
 }
 
-/// The server of the demo model with its own chat template, and with one that knows reasoning and tools.
+/// The server of the demo model with its own chat template (0), or with one that supports reasoning
+/// and tools (1).
 fn server(template: usize) -> &'static Mutex<RequestCheck> {
     static ALL: [OnceLock<Mutex<RequestCheck>>; 2] = [const { OnceLock::new() }; 2];
     ALL[template].get_or_init(|| {
@@ -98,7 +102,7 @@ fn with_tools(crates: &Path) -> String {
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// Whether an answer is JSON: whole, or in each line or event of a stream.
+/// Whether an answer is JSON: as a whole, or in each line or event of a stream.
 fn is_json(body: &[u8]) -> bool {
     let Ok(text) = std::str::from_utf8(body) else { return false };
     let line = |line: &str| {
@@ -108,16 +112,16 @@ fn is_json(body: &[u8]) -> bool {
     !text.is_empty() && text.lines().filter(|line| !line.is_empty()).all(line)
 }
 
-/// Whether a refusal is one of the request, and in its interface's form.
+/// Checks that a refusal blames the request and has the form of its API.
 fn refusal(path: &str, checked: &CheckedRequest) -> Result<(), String> {
-    let said = String::from_utf8_lossy(&checked.body).into_owned();
+    let text = String::from_utf8_lossy(&checked.body).into_owned();
     if !matches!(checked.status, 400 | 404 | 429) {
-        return Err(format!("status {}: {said}", checked.status));
+        return Err(format!("status {}: {text}", checked.status));
     }
-    let value: Value = serde_json::from_str(&said).map_err(|error| format!("{error}: {said}"))?;
+    let value: Value = serde_json::from_str(&text).map_err(|error| format!("{error}: {text}"))?;
     let error = &value["error"];
     let word = |value: &Value| value.as_str().is_some_and(|word| !word.is_empty());
-    let proper = match path {
+    let is_valid = match path {
         path if path.starts_with("/v1/messages") => {
             value["type"] == "error" && word(&error["type"]) && word(&error["message"])
         }
@@ -128,10 +132,10 @@ fn refusal(path: &str, checked: &CheckedRequest) -> Result<(), String> {
         path if path.starts_with("/api/") => word(error),
         _ => error["code"] == checked.status && word(&error["type"]) && word(&error["message"]),
     };
-    if proper { Ok(()) } else { Err(said) }
+    if is_valid { Ok(()) } else { Err(text) }
 }
 
-/// Whether a job is within the limits, whatever the request asked for.
+/// Checks that a job is within the limits, whatever the request says.
 fn in_bounds(job: &TakenJob) -> Result<(), String> {
     let request = &job.request;
     let limits = Limits::default();
@@ -150,7 +154,7 @@ fn in_bounds(job: &TakenJob) -> Result<(), String> {
         ("repeat_penalty", sampling.repeat_penalty > 0.0 && sampling.repeat_penalty.is_finite()),
         ("penalties", (sampling.presence_penalty + sampling.frequency_penalty).is_finite()),
         ("dry", (sampling.dry_multiplier + sampling.dry_base).is_finite()),
-        // end-of-generation tokens are banned in addition to those of the request
+        // `ignore_eos` bans the end-of-generation tokens in addition to those of the request.
         ("logit_bias", sampling.logit_bias.len() <= limits.logit_bias + 64),
         ("biases", sampling.logit_bias.iter().all(|(_, bias)| *bias < f32::INFINITY)),
     ];
@@ -160,20 +164,22 @@ fn in_bounds(job: &TakenJob) -> Result<(), String> {
     }
 }
 
-/// Sends the items of a stored response once more, and compares the prompts.
-fn again(check: &RequestCheck, body: &[u8], checked: &CheckedRequest) {
+/// Sends the input items of a stored response again and compares the prompts.
+fn resend(check: &RequestCheck, body: &[u8], checked: &CheckedRequest) {
     let Ok(Value::Object(mut fields)) = serde_json::from_slice(body) else { return };
     let Ok(answer) = serde_json::from_slice::<Value>(&checked.body) else { return };
     let Some(id) = answer["id"].as_str() else { return };
     let listed = check.ask(&format!("/v1/responses/{id}/input_items"), None);
     if listed.status == 404 {
+        // Responses are stored unless the request says otherwise.
         assert_eq!(fields.get("store"), Some(&Value::Bool(false)), "{answer}");
         return;
     }
     let mut items: Value = serde_json::from_slice(&listed.body).unwrap_or_else(|error| panic!("{error}"));
     let mut items = items["data"].as_array_mut().map(std::mem::take).unwrap_or_default();
-    // the last comes first
+    // Input items are listed in descending order.
     items.reverse();
+    // Their messages are already among the items.
     for name in ["instructions", "previous_response_id"] {
         fields.remove(name);
     }

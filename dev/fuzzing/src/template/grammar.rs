@@ -1,14 +1,17 @@
-//! Jinja source from choices: what the language has, and each thing often enough to be too much.
+//! Generates Jinja source with all constructs of the language, some of them repeated or nested to
+//! excess.
 
 use crate::source::FuzzSource;
 
-/// Bytes after which only short choices are taken; what is too long for the engine is refused before anything else.
-const ENOUGH: usize = 48 << 10;
+/// Length in bytes after which only short choices are taken. The engine refuses longer templates
+/// before it parses them.
+const MAX_BYTES: usize = 48 << 10;
 
-/// Depth of statements and expressions that the grammar itself makes; repeated pieces come on top.
-const DEEP: usize = 7;
+/// Maximum depth of statements and expressions that this grammar generates itself. Repeated pieces
+/// come on top.
+const MAX_DEPTH: usize = 7;
 
-/// How often a piece is repeated.
+/// Numbers of repetitions of a piece.
 const REPEATS: [usize; 8] = [2, 10, 50, 100, 250, 1000, 5000, 20_000];
 
 const NAMES: [&str; 22] = [
@@ -206,7 +209,7 @@ const TESTS: [&str; 20] = [
     "filter('tojson')",
 ];
 
-/// Formats of `%` and of `format`, whose widths are the trap.
+/// Formats for `%` and `format`. A huge width would make a huge result from a short template.
 const FORMATS: [&str; 10] = [
     "'%d'",
     "'%1000000000d'",
@@ -220,11 +223,11 @@ const FORMATS: [&str; 10] = [
     "'%x'",
 ];
 
-/// A whole template.
+/// Generates a template.
 pub(super) fn template(source: &mut FuzzSource<'_>) -> String {
     let mut grammar = TemplateGrammar { source, out: String::new() };
     grammar.out.push_str("{% set ns = namespace(a=[1], b='b') %}");
-    while !grammar.source.is_empty() && grammar.out.len() < ENOUGH {
+    while !grammar.source.is_empty() && grammar.out.len() < MAX_BYTES {
         grammar.statement(0);
     }
     grammar.out
@@ -240,17 +243,18 @@ impl TemplateGrammar<'_, '_> {
         self.out.push_str(text);
     }
 
-    /// Whether nothing further may be opened.
+    /// Whether no further construct may be opened.
     fn done(&self, depth: usize) -> bool {
-        depth >= DEEP || self.source.is_empty() || self.out.len() > ENOUGH
+        depth >= MAX_DEPTH || self.source.is_empty() || self.out.len() > MAX_BYTES
     }
 
     fn repeats(&mut self, piece: usize) -> usize {
-        let left = ENOUGH.saturating_sub(self.out.len()) / piece.max(1);
+        let left = MAX_BYTES.saturating_sub(self.out.len()) / piece.max(1);
+        // Longer templates are refused at once, which would test nothing.
         (*self.source.pick(&REPEATS)).min(left)
     }
 
-    /// `{% word expression %}`, with the signs that cut spaces now and then.
+    /// Writes `{% word expression %}`, in some cases with the signs that strip whitespace.
     fn tag(&mut self, word: &str, inside: impl FnOnce(&mut Self)) {
         let cut = self.source.once_in(6);
         self.put(if cut { "{%- " } else { "{% " });
@@ -349,7 +353,8 @@ impl TemplateGrammar<'_, '_> {
         self.tag("endif", |_| ());
     }
 
-    /// Assignments, most of them such that values grow when they are repeated.
+    /// Writes an assignment. In a loop, most of them make a value grow exponentially or contain
+    /// itself.
     fn tag_set(&mut self, depth: usize) {
         let name = *self.source.pick(&["x", "ns.a", "ns.b", "m", "x, i", "ns"]);
         self.tag("set ", |g| {
@@ -399,7 +404,7 @@ impl TemplateGrammar<'_, '_> {
         }
     }
 
-    /// Statements in statements, more of them than any stack holds.
+    /// Writes nested statements, more of them than any stack holds.
     fn deep_statement(&mut self, depth: usize) {
         let (open, close) = *self.source.pick(&[
             ("{% if 1 %}", "{% endif %}"),
@@ -558,7 +563,7 @@ impl TemplateGrammar<'_, '_> {
         }
     }
 
-    /// Signs, brackets and chains, more of them than any stack holds.
+    /// Writes signs, brackets and chains, more of them than any stack holds.
     fn deep_expression(&mut self, depth: usize) {
         let (open, close) = *self.source.pick(&[
             ("-", ""),

@@ -1,4 +1,4 @@
-//! Chat templates: Jinja source by a grammar, rendered with several inputs.
+//! Renders generated or arbitrary chat templates with several inputs.
 
 mod grammar;
 
@@ -6,23 +6,24 @@ use crate::source::FuzzSource;
 use latent_text::{ChatInput, ChatTemplate, RenderedText};
 use serde_json::{Value, json};
 
-/// Stack of the thread that renders: what threads of servers have. Sanitizers make frames larger.
+/// Stack of the rendering thread: 2 MB, as on the server's threads and as SECURITY.md promises.
+/// Sanitizers make frames larger.
 const STACK: usize = if cfg!(fuzzing) { 8 << 20 } else { 2 << 20 };
 
-/// Largest result, in bytes.
+/// Maximum size of a result in bytes.
 const MAX_OUTPUT: usize = 16 << 20;
 
-/// A template, and conversations through it. An input that begins with a zero byte is read by the grammar; any other is the template itself.
+/// Renders conversations with a template. An input that begins with a zero byte is interpreted by
+/// the grammar; any other is the template itself.
 ///
 /// # Panics
-/// Where a promise is broken: a panic inside the engine, a result beyond the limit, text from a message that
-/// counts as the template's own. Memory and time are limited
-/// by who calls.
+/// If the engine panics, a result exceeds the limit, or text from a message counts as the
+/// template's own. The caller limits memory and time.
 pub fn template(bytes: &[u8]) {
     let (template, inputs) = match bytes.split_first() {
         Some((0, choices)) => {
             let mut source = FuzzSource::new(choices);
-            let input = by_choice(&mut source);
+            let input = generated_input(&mut source);
             (grammar::template(&mut source), vec![input])
         }
         _ => (String::from_utf8_lossy(bytes).into_owned(), inputs()),
@@ -36,7 +37,7 @@ fn run(template_text: &str, inputs: &[ChatInput]) {
         for input in inputs {
             let Ok(rendered) = template.render(input) else { continue };
             assert!(rendered.text.len() <= MAX_OUTPUT, "{} bytes", rendered.text.len());
-            sources(template_text, &rendered);
+            check_content_ranges(template_text, &rendered);
         }
     };
     let builder = std::thread::Builder::new().stack_size(STACK);
@@ -48,11 +49,12 @@ fn run(template_text: &str, inputs: &[ChatInput]) {
     }
 }
 
-/// A character that only the inputs hold: wherever it stands in a result, that came from outside.
+/// A private-use character that only the inputs contain. Wherever it occurs in a result, the text
+/// came from outside.
 const MARK: char = '\u{e000}';
 
-/// Holds what a result says of its sources against the marks in it.
-fn sources(template: &str, rendered: &RenderedText) {
+/// Compares the content ranges of a result with the marks in it.
+fn check_content_ranges(template: &str, rendered: &RenderedText) {
     let mut end = 0;
     for range in &rendered.content {
         assert!(range.start >= end && range.start < range.end, "{:?}", rendered.content);
@@ -60,6 +62,8 @@ fn sources(template: &str, rendered: &RenderedText) {
         end = range.end;
     }
     assert!(end <= rendered.text.len());
+    // Such templates could produce the mark themselves: literally, by an escape in a string, by an
+    // HTML entity, or by a format.
     if template.contains([MARK, '\\', '&', '%']) {
         return;
     }
@@ -74,7 +78,7 @@ fn sources(template: &str, rendered: &RenderedText) {
     }
 }
 
-/// A plain conversation, and one with all that templates look at.
+/// A plain conversation, and one with everything that templates read.
 fn inputs() -> Vec<ChatInput> {
     let mut plain = ChatInput::new(json!([{"role": "user", "content": "Hi\u{e000}"}]));
     plain.now = Some(1_700_000_000);
@@ -98,8 +102,8 @@ fn inputs() -> Vec<ChatInput> {
     vec![plain, full]
 }
 
-/// A conversation of odd messages.
-fn by_choice(source: &mut FuzzSource<'_>) -> ChatInput {
+/// A conversation of unusual messages.
+fn generated_input(source: &mut FuzzSource<'_>) -> ChatInput {
     let mut input = inputs().swap_remove(source.below(2));
     if source.once_in(2) {
         input.messages = (0..source.below(4)).map(|_| message(source)).collect();

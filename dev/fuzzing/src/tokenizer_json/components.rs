@@ -1,12 +1,12 @@
-//! A tokenizer.json from choices: every component of the format, with parameters that are plain or odd.
+//! Generates a tokenizer.json from every component of the format, with plain or unusual parameters.
 
 use crate::source::FuzzSource;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value, json};
 
-/// Depth of sequences in sequences.
-const DEEP: usize = 3;
+/// Maximum depth of nested sequences.
+const MAX_DEPTH: usize = 3;
 
 const PATTERNS: [&str; 18] = [
     "",
@@ -29,7 +29,7 @@ const PATTERNS: [&str; 18] = [
     "[\u{4e00}-\u{9fa5}]+",
 ];
 
-/// The whole file.
+/// Generates a file.
 pub(super) fn file(source: &mut FuzzSource<'_>) -> Value {
     let mut file = Map::new();
     file.insert("version".into(), "1.0".into());
@@ -57,7 +57,7 @@ fn often(source: &mut FuzzSource<'_>, make: fn(&mut FuzzSource<'_>) -> Value) ->
     if source.once_in(3) { Value::Null } else { make(source) }
 }
 
-/// A value where another is expected.
+/// A value of an unexpected type.
 fn odd(source: &mut FuzzSource<'_>) -> Value {
     match source.below(6) {
         0 => Value::Null,
@@ -69,7 +69,7 @@ fn odd(source: &mut FuzzSource<'_>) -> Value {
     }
 }
 
-/// Now and then another parameter than the one given.
+/// The given parameter, or in rare cases another value.
 fn param(source: &mut FuzzSource<'_>, usual: impl Into<Value>) -> Value {
     if source.once_in(20) { odd(source) } else { usual.into() }
 }
@@ -79,7 +79,7 @@ fn flag(source: &mut FuzzSource<'_>) -> Value {
     param(source, usual)
 }
 
-/// A length, plain or absurd.
+/// A length, plausible or absurd.
 fn length(source: &mut FuzzSource<'_>) -> Value {
     let number = source.number();
     if source.once_in(12) { u64::MAX.into() } else { number.into() }
@@ -134,7 +134,7 @@ fn pattern(source: &mut FuzzSource<'_>) -> Value {
     }
 }
 
-/// What replaces a match: at times enough to make every text long.
+/// A replacement for a match, in some cases long enough to make every text long.
 fn replacement(source: &mut FuzzSource<'_>) -> Value {
     let text = source.text();
     let times = *source.pick(&[1, 1, 1, 2, 100, 10_000]);
@@ -148,6 +148,7 @@ fn sequence(
     make: fn(&mut FuzzSource<'_>, usize) -> Value,
 ) -> Value {
     let count = *source.pick(&[0, 1, 2, 2, 3, 20]);
+    // Copies make long sequences from few bytes of input.
     let copies = source.once_in(4);
     let parts: Vec<Value> = if copies {
         vec![make(source, depth + 1); count]
@@ -158,7 +159,7 @@ fn sequence(
 }
 
 fn normalizer(source: &mut FuzzSource<'_>, depth: usize) -> Value {
-    match source.below(if depth < DEEP { 17 } else { 14 }) {
+    match source.below(if depth < MAX_DEPTH { 17 } else { 14 }) {
         0 => json!({"type": "NFC"}),
         1 => json!({"type": "NFD"}),
         2 => json!({"type": "NFKC"}),
@@ -182,7 +183,8 @@ fn normalizer(source: &mut FuzzSource<'_>, depth: usize) -> Value {
     }
 }
 
-/// A table of SentencePiece: the length of its trie, the trie, and texts that end in zeros; any of them may be wrong.
+/// SentencePiece's precompiled_charsmap: the length of the trie, the trie, and zero-terminated
+/// texts. Each of them may be wrong.
 fn charsmap(source: &mut FuzzSource<'_>) -> Value {
     let words: Vec<u32> = (0..source.below(8)).map(|_| source.u64() as u32).collect();
     let length = match source.below(4) {
@@ -222,7 +224,7 @@ fn metaspace(source: &mut FuzzSource<'_>) -> Value {
 }
 
 fn pre_tokenizer(source: &mut FuzzSource<'_>, depth: usize) -> Value {
-    match source.below(if depth < DEEP { 16 } else { 13 }) {
+    match source.below(if depth < MAX_DEPTH { 16 } else { 13 }) {
         0 | 1 => byte_level(source),
         2 => json!({"type": "BertPreTokenizer"}),
         3 => json!({"type": "Whitespace"}),
@@ -249,7 +251,7 @@ fn pre_tokenizer(source: &mut FuzzSource<'_>, depth: usize) -> Value {
 fn post_processor(source: &mut FuzzSource<'_>, depth: usize) -> Value {
     let pair =
         |source: &mut FuzzSource<'_>| json!([*source.pick(&["<s>", "</s>", "a", ""]), source.below(16)]);
-    match source.below(if depth < DEEP { 8 } else { 6 }) {
+    match source.below(if depth < MAX_DEPTH { 8 } else { 6 }) {
         0 => byte_level(source),
         1 => json!({"type": "BertProcessing", "sep": pair(source), "cls": pair(source)}),
         2 => json!({
@@ -288,7 +290,7 @@ fn template_processing(source: &mut FuzzSource<'_>) -> Value {
 }
 
 fn decoder(source: &mut FuzzSource<'_>, depth: usize) -> Value {
-    match source.below(if depth < DEEP { 13 } else { 10 }) {
+    match source.below(if depth < MAX_DEPTH { 13 } else { 10 }) {
         0 | 1 => byte_level(source),
         2 => json!({"type": "ByteFallback"}),
         3 => json!({"type": "Fuse"}),
@@ -315,7 +317,7 @@ fn decoder(source: &mut FuzzSource<'_>, depth: usize) -> Value {
     }
 }
 
-/// The vocabulary's tokens: single letters, joined ones, bytes.
+/// The tokens of the vocabulary: single letters, joined letters, and bytes.
 const TOKENS: [&str; 24] = [
     "<s>", "</s>", "a", "b", "aa", "ab", "aaaa", "é", "▁", "▁a", "Ġ", "Ġa", "Ã", "©", "H", "e", "l", "lo",
     "<unk>", "##a", "#a", "<0x61>", "1", "12",

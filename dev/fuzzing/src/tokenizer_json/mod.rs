@@ -1,4 +1,4 @@
-//! tokenizer.json: by component, or as any bytes.
+//! tokenizer.json: generated from components, or any bytes.
 
 mod components;
 
@@ -6,7 +6,7 @@ use crate::source::FuzzSource;
 use latent_text::{ChatInput, ChatTemplate, EncodeOptions, TextError, Tokenizer};
 use serde_json::{Value, json};
 
-/// Texts at which components differ.
+/// Texts that different components treat differently.
 const TEXTS: [&str; 10] = [
     "",
     " ",
@@ -20,11 +20,13 @@ const TEXTS: [&str; 10] = [
     "\n\n\n   \n",
 ];
 
-/// A tokenizer from a tokenizer.json of any components and parameters, and texts through it. An input that begins with a zero byte is read by
-/// choices; any other is the file itself.
+/// Builds a tokenizer from a tokenizer.json of any components and parameters, and encodes texts
+/// with it. An input that begins with a zero byte is interpreted as choices; any other is the file
+/// itself.
 ///
 /// # Panics
-/// Where a promise is broken: a panic in the library, ids beyond the vocabulary, two answers to one question.
+/// If the library panics, an id is outside the vocabulary, or encoding the same text twice gives
+/// different ids.
 pub fn tokenizer_json(bytes: &[u8]) {
     let Some((0, choices)) = bytes.split_first() else { return run(bytes, None, None, &[]) };
     let mut source = FuzzSource::new(choices);
@@ -51,11 +53,11 @@ fn run(file: &[u8], config: Option<&Value>, generation: Option<&Value>, own: &[&
         assert!(tokenizer.piece(id).is_some() && tokenizer.token_text(id).is_some());
     }
     for text in TEXTS.iter().chain(own) {
-        for how in ways() {
+        for how in all_options() {
             let encoded = tokenizer.encode(text, how);
             assert!(!matches!(encoded, Err(TextError::Internal { .. })), "{encoded:?}");
             let Ok(ids) = encoded else { continue };
-            within(&tokenizer, text, how, &ids);
+            check_token_limit(&tokenizer, text, how, &ids);
             assert!(ids.iter().all(|id| (*id as usize) < tokenizer.vocab_size()), "{ids:?} of {text:?}");
             assert_eq!(tokenizer.encode(text, how).ok(), Some(ids.clone()), "{text:?}");
             let _ = (tokenizer.decode(&ids, true), tokenizer.decode(&ids, false));
@@ -63,8 +65,9 @@ fn run(file: &[u8], config: Option<&Value>, generation: Option<&Value>, own: &[&
     }
 }
 
-/// Limits of tokens: as many as a text has are enough, and one less is refused.
-pub(crate) fn within(tokenizer: &Tokenizer, text: &str, how: EncodeOptions, ids: &[u32]) {
+/// Checks the limit of tokens: the number of tokens of the text is accepted as a limit, and one
+/// less is refused.
+pub(crate) fn check_token_limit(tokenizer: &Tokenizer, text: &str, how: EncodeOptions, ids: &[u32]) {
     let bound = tokenizer.longest_text(ids.len());
     assert!(bound.is_none_or(|bytes| text.len() <= bytes), "{text:?} of {} tokens, {bound:?}", ids.len());
     assert_eq!(tokenizer.encode_within(text, how, ids.len()).ok().as_deref(), Some(ids), "{text:?}");
@@ -73,13 +76,14 @@ pub(crate) fn within(tokenizer: &Tokenizer, text: &str, how: EncodeOptions, ids:
     }
 }
 
-pub(crate) fn ways() -> impl Iterator<Item = EncodeOptions> {
+pub(crate) fn all_options() -> impl Iterator<Item = EncodeOptions> {
     [(false, false), (false, true), (true, false), (true, true)]
         .map(|(add_special, parse_special)| EncodeOptions { add_special, parse_special })
         .into_iter()
 }
 
-/// A tokenizer from any tokenizer.json, a chat template from the same bytes, and text through what was built.
+/// Builds a tokenizer and a chat template from the same arbitrary bytes, and encodes and renders
+/// with them.
 pub fn tokenizer(bytes: &[u8]) {
     if let Ok(tokenizer) = Tokenizer::from_hf(bytes, None, None) {
         let how = EncodeOptions { add_special: true, parse_special: true };

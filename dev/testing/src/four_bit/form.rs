@@ -1,32 +1,33 @@
-//! Quantization of random models to four bits.
+//! How random models are quantized to 4 bits or FP8.
 
 use latent_types::TensorType;
 
-/// How a model is quantized to four bits.
+/// How a model is quantized.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FourBitRecipe {
-    /// Which program's layout.
+    /// The program whose layout is written.
     pub layout: FourBitLayout,
-    /// Whether all zero points are the middle.
+    /// Whether all zero points are 8, the middle of the range.
     pub symmetric: bool,
-    /// Inputs per group; none for whole rows.
+    /// Inputs per group; none for one group per row.
     pub group: Option<usize>,
-    /// Whether the inputs of a group stand apart from each other (act-order).
+    /// Whether the inputs of a group are scattered over the row (act-order).
     pub ordered: bool,
     /// Type of the scales: F16, BF16 or F32.
     pub scales: TensorType,
-    /// Parts of names of weights that are left as they are, besides the embedding, `lm_head` and routers.
+    /// Weights whose names contain one of these are not quantized, in addition to the embedding,
+    /// `lm_head` and routers.
     pub ignored: &'static [&'static str],
 }
 
-/// The layouts of 4-bit weights.
+/// The layouts of 4-bit and FP8 weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FourBitLayout {
-    /// GPTQ, zero points less one.
+    /// GPTQ's first version, which stores zero points minus one.
     Gptq,
-    /// GPTQ in its second version, zero points as they are.
+    /// GPTQ's second version, which stores zero points unchanged.
     GptqV2,
-    /// AWQ for its GEMM kernel.
+    /// AWQ's `gemm` layout.
     Awq,
     /// compressed-tensors' `pack-quantized`.
     PackQuantized,
@@ -36,25 +37,25 @@ pub enum FourBitLayout {
     Mxfp4,
     /// NVFP4 of NVIDIA's ModelOpt.
     ModelOpt,
-    /// FP8 with one scale for each of these parts of a matrix.
+    /// E4M3 with scales of this granularity.
     Fp8(Fp8Scale),
-    /// The same in E5M2, as Transformers writes it.
+    /// E5M2 with scales of this granularity, as Transformers writes it.
     E5m2(Fp8Scale),
 }
 
-/// What has one scale in an FP8 folder.
+/// The part of a matrix that shares one FP8 scale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fp8Scale {
-    /// A matrix: compressed-tensors with static scales of inputs.
+    /// The whole matrix: compressed-tensors with static activation scales.
     Tensor,
-    /// An output: compressed-tensors with dynamic scales of inputs.
+    /// One output: compressed-tensors with dynamic activation scales.
     Channel,
-    /// A block of 128 × 128: compressed-tensors.
+    /// A block of 128 × 128 weights: compressed-tensors.
     Block,
 }
 
 impl FourBitRecipe {
-    /// Symmetric or not, groups of 32 inputs in order, f16 scales.
+    /// A recipe with groups of 32 consecutive inputs and f16 scales.
     pub fn new(layout: FourBitLayout, symmetric: bool) -> FourBitRecipe {
         FourBitRecipe {
             layout,

@@ -1,5 +1,5 @@
-//! Random models as folders of 4-bit and FP8 weights, laid out as AutoGPTQ and GPTQModel, AutoAWQ, compressed-tensors and ModelOpt write them, each with a copy of
-//! the same weights in f32.
+//! Random models as folders of 4-bit and FP8 weights in the layouts of AutoGPTQ and GPTQModel,
+//! AutoAWQ, compressed-tensors and ModelOpt. Each comes with a copy of the same weights in f32.
 
 mod form;
 mod packers;
@@ -23,11 +23,13 @@ use std::io::Write;
 use std::path::Path;
 
 impl ModelRecipe {
-    /// Writes the model into the folder `packed` with 4-bit weights, and into `plain` with what they stand for in f32. The recipe's own type is
-    /// that of all other matrices in `packed`.
+    /// Writes the model with quantized weights into the folder `packed`, and with the values of
+    /// these weights in f32 into `plain`. Matrices of `packed` that are not quantized have the
+    /// recipe's own type.
     ///
     /// # Errors
-    /// A shape or type that is not known, or has no place in safetensors; what the file system says.
+    /// If the shape or type is unknown, safetensors has no dtype for it, or a folder cannot be
+    /// written.
     pub fn write_four_bit(
         &self,
         form: &FourBitRecipe,
@@ -48,6 +50,8 @@ impl ModelRecipe {
             let encoded = |error| TestingError::Encode { tensor: name.clone(), error };
             let bytes = rows(&mut random, ty, outputs, cols, spread).map_err(encoded)?;
             let mut numbers = vec![0.0; outputs * cols];
+            // Decoding rounds the numbers to what `packed` stores, so that `plain` holds exactly
+            // the same values.
             latent_quant::decode(ty, &bytes, &mut numbers).map_err(encoded)?;
             if form.takes(&name, &shape) {
                 let (parts, values) = packers::pack(form, &name, &numbers, cols, &mut random);
@@ -85,7 +89,7 @@ fn write(folder: &Path, config: &Value, tensors: &[TensorData]) -> Result<Writte
     Ok(written)
 }
 
-/// `quantization_config` as the programs write it.
+/// The `quantization_config` that the layout's program writes.
 fn settings(form: &FourBitRecipe) -> Value {
     let group = form.group.map_or(-1, |group| group as i64);
     match form.layout {

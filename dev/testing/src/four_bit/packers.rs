@@ -1,11 +1,12 @@
-//! The layouts of packed weights. Where eight integers share a word, the first is in its lowest bits.
+//! Packs quantized weights in the layout of each program. When eight integers share a word, the
+//! first occupies its lowest bits.
 
 use super::form::{FourBitLayout, FourBitRecipe, Fp8Scale, TensorData};
 use super::quantize::{QuantizedMatrix, e2m1, e2m1_value, encoded, integers, through};
 use crate::random::Random;
 use latent_types::TensorType;
 
-/// The tensors that stand for the weight `name`, and its values after rounding.
+/// The tensors that replace the weight `name`, and its values after rounding.
 pub(super) fn pack(
     form: &FourBitRecipe,
     name: &str,
@@ -36,14 +37,15 @@ fn held(stem: &str, end: &str, ty: TensorType, shape: &[usize], bytes: Vec<u8>) 
     TensorData { name: format!("{stem}.{end}"), ty, shape: shape.to_vec(), bytes }
 }
 
-/// A matrix of words, each of eight integers; `at` gives the integer of a row and column of words at a place in the word.
+/// A matrix of words of eight integers each. `at` receives a word's row and column and the place of
+/// an integer in it.
 fn words(rows: usize, cols: usize, at: impl Fn(usize, usize, usize) -> u32) -> Vec<u8> {
     let word =
         |i: usize| (0..8).fold(0u32, |word, place| word | at(i / cols, i % cols, place) << (4 * place));
     (0..rows * cols).flat_map(|i| word(i).to_le_bytes()).collect()
 }
 
-/// `[rows, cols]` transposed.
+/// The transpose of a matrix with `cols` columns.
 fn transposed<T: Copy>(numbers: &[T], cols: usize) -> Vec<T> {
     let rows = numbers.len() / cols;
     (0..numbers.len()).map(|i| numbers[i % rows * cols + i / rows]).collect()
@@ -54,6 +56,9 @@ fn gptq(stem: &str, q: &QuantizedMatrix, form: &FourBitRecipe) -> Vec<TensorData
     let quants = words(words_in, q.outputs, |row, output, i| q.quants[output * q.inputs + row * 8 + i]);
     let mut zeros = words(q.groups, words_out, |group, col, i| q.zeros[(col * 8 + i) * q.groups + group]);
     if form.layout == FourBitLayout::Gptq {
+        // GPTQModel subtracts one from all eight zero points by a subtraction on the whole word, so
+        // a zero point of 0 borrows from its neighbour. Readers undo this by adding to the whole
+        // word.
         for word in zeros.chunks_exact_mut(4) {
             let less = u32::from_le_bytes([word[0], word[1], word[2], word[3]]).wrapping_sub(0x1111_1111);
             word.copy_from_slice(&less.to_le_bytes());
@@ -76,7 +81,8 @@ fn order(q: &QuantizedMatrix) -> Vec<u8> {
     q.group_of.iter().flat_map(|group| (*group as i32).to_le_bytes()).collect()
 }
 
-/// Which of eight neighbouring outputs stands at each place of a word.
+/// The output, out of eight consecutive ones, at each place of a word. In this order one mask
+/// (`0x000f000f`) extracts two consecutive outputs into the two halves of a register.
 const AWQ_ORDER: [usize; 8] = [0, 2, 4, 6, 1, 3, 5, 7];
 
 fn awq(stem: &str, q: &QuantizedMatrix, ty: TensorType) -> Vec<TensorData> {
@@ -91,7 +97,8 @@ fn awq(stem: &str, q: &QuantizedMatrix, ty: TensorType) -> Vec<TensorData> {
     ]
 }
 
-/// Its integers are signed, and packed after 8 was added: the same bits as unsigned ones around 8.
+/// compressed-tensors stores signed integers with 8 added, which gives the same bits as unsigned
+/// integers around 8.
 fn pack_quantized(stem: &str, q: &QuantizedMatrix, form: &FourBitRecipe) -> Vec<TensorData> {
     let across = q.inputs / 8;
     let quants = words(q.outputs, across, |output, col, i| q.quants[output * q.inputs + col * 8 + i]);
@@ -101,6 +108,7 @@ fn pack_quantized(stem: &str, q: &QuantizedMatrix, form: &FourBitRecipe) -> Vec<
         stated_shape(stem, q.outputs, q.inputs),
     ];
     if !form.symmetric {
+        // Zero points are packed along the outputs, unlike the weights.
         let down = q.outputs.div_ceil(8);
         let zero = |row: usize, group: usize, i: usize| q.zeros.get((row * 8 + i) * q.groups + group);
         let zeros = words(down, q.groups, |row, group, i| zero(row, group, i).copied().unwrap_or(0));
@@ -117,7 +125,7 @@ fn stated_shape(stem: &str, outputs: usize, inputs: usize) -> TensorData {
     held(stem, "weight_shape", TensorType::I64, &[2], bytes)
 }
 
-/// Two codes per byte, the first in the lower half.
+/// Packs two codes per byte, the first in the lower half.
 fn pairs(codes: &[u8]) -> Vec<u8> {
     codes.chunks_exact(2).map(|pair| pair[0] | pair[1] << 4).collect()
 }
@@ -127,10 +135,13 @@ fn largest(numbers: &[f32]) -> f32 {
 }
 
 fn nvfp4(stem: &str, numbers: &[f32], inputs: usize) -> (Vec<TensorData>, Vec<f32>) {
-    // the largest scale of E4M3 goes with the largest value of E2M1
+    // The largest weight is represented by the largest E4M3 scale (448) times the largest E2M1
+    // value (6).
     let global = 448.0 * 6.0 / largest(numbers).max(1e-6);
     let (mut scales, mut codes, mut values) = (Vec::new(), Vec::new(), Vec::new());
     for group in numbers.chunks_exact(16) {
+        // 1/64 is the smallest normal E4M3 number. Without this bound a group of zeros would divide
+        // by a scale of 0.
         let scale = through(TensorType::F8_E4M3, (largest(group) / 6.0 * global).max(1.0 / 64.0));
         scales.push(scale);
         for number in group {
@@ -153,6 +164,8 @@ fn nvfp4(stem: &str, numbers: &[f32], inputs: usize) -> (Vec<TensorData>, Vec<f3
 fn mxfp4(stem: &str, numbers: &[f32], inputs: usize) -> (Vec<TensorData>, Vec<f32>) {
     let (mut scales, mut codes, mut values) = (Vec::new(), Vec::new(), Vec::new());
     for group in numbers.chunks_exact(32) {
+        // The OCP microscaling rule: the exponent of the largest weight less that of the largest
+        // E2M1 value, 6 = 1.5 · 2².
         let exponent = largest(group).max(1e-6).log2().floor() as i32 - 2;
         scales.push((exponent + 127) as u8);
         for number in group {
@@ -169,11 +182,12 @@ fn mxfp4(stem: &str, numbers: &[f32], inputs: usize) -> (Vec<TensorData>, Vec<f3
     (tensors, values)
 }
 
-/// The same numbers with other names, and a global scale that multiplies.
+/// NVFP4 codes and scales under ModelOpt's names. The global scale multiplies here; in
+/// compressed-tensors it divides.
 fn modelopt(stem: &str, numbers: &[f32], inputs: usize) -> (Vec<TensorData>, Vec<f32>) {
     let (tensors, _) = nvfp4(stem, numbers, inputs);
     let [codes, scales, _, _] = <[TensorData; 4]>::try_from(tensors).unwrap_or_else(|_| unreachable!());
-    // a power of two, so that products are exact in f32
+    // A power of two makes the products exact in f32, in any order of multiplication.
     let global = 2f32.powi((largest(numbers).max(1e-6) / 448.0 / 6.0).log2().ceil() as i32);
     let decode = |byte: u8| latent_quant::f8_e4m3::value(byte);
     let values = codes.bytes.iter().flat_map(|pair| [pair & 15, pair >> 4]).enumerate();
@@ -188,7 +202,7 @@ fn modelopt(stem: &str, numbers: &[f32], inputs: usize) -> (Vec<TensorData>, Vec
     (tensors, values)
 }
 
-/// FP8 with scales of BF16, as programs store them, or of F32.
+/// FP8 weights with bf16 scales.
 fn fp8(
     stem: &str,
     numbers: &[f32],
@@ -207,6 +221,7 @@ fn fp8(
     for (i, number) in numbers.iter().enumerate() {
         scales[place(i)] = scales[place(i)].max(number.abs());
     }
+    // The largest finite number of each format.
     let end = if ty == TensorType::F8_E4M3 { 448.0 } else { 57344.0 };
     let scales: Vec<f32> =
         scales.iter().map(|scale| through(TensorType::BF16, scale.max(1e-6) / end)).collect();
@@ -238,9 +253,10 @@ fn fp8(
     (tensors, values)
 }
 
-/// The E5M2 code nearest to zero of the two around a number, and its value.
+/// Rounds a number towards zero to E5M2; gives the code and its value.
 fn e5m2(number: f32) -> (u8, f32) {
     let size = number.abs().min(57344.0);
+    // Below the smallest normal number; subnormals are not generated.
     if size < 2f32.powi(-14) {
         return (0, 0.0);
     }

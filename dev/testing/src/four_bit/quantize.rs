@@ -1,9 +1,9 @@
-//! Rounding a matrix to four bits.
+//! Rounds a matrix to 4-bit integers or E2M1.
 
 use crate::random::Random;
 use latent_types::TensorType;
 
-/// A quantized matrix: unsigned quants in rows, a scale and a zero point per output and group.
+/// A quantized matrix: unsigned quants by row, with a scale and a zero point per output and group.
 pub(super) struct QuantizedMatrix {
     pub(super) outputs: usize,
     pub(super) inputs: usize,
@@ -19,7 +19,7 @@ pub(super) struct QuantizedMatrix {
 }
 
 impl QuantizedMatrix {
-    /// What the quants stand for.
+    /// The dequantized values.
     pub(super) fn values(&self) -> Vec<f32> {
         let value = |i: usize| {
             let place = i / self.inputs * self.groups + self.group_of[i % self.inputs];
@@ -29,7 +29,7 @@ impl QuantizedMatrix {
     }
 }
 
-/// Rounds `numbers` to integers of 0 to 15 per group, with scales of the type `ty`.
+/// Rounds `numbers` to integers from 0 to 15 by group, with scales of type `ty`.
 pub(super) fn integers(
     numbers: &[f32],
     inputs: usize,
@@ -42,6 +42,8 @@ pub(super) fn integers(
     let (outputs, groups) = (numbers.len() / inputs, inputs / group);
     let mut columns: Vec<usize> = (0..inputs).collect();
     if ordered {
+        // A Fisher-Yates shuffle: act-order assigns inputs to groups in the order of their
+        // importance, which is unrelated to their position.
         (1..inputs).rev().for_each(|i| columns.swap(i, random.next() as usize % (i + 1)));
     }
     let mut group_of = vec![0; inputs];
@@ -53,6 +55,8 @@ pub(super) fn integers(
             let (low, high) = of_group.fold((0.0f32, 0.0f32), |(low, high), n| (low.min(n), high.max(n)));
             let place = row * groups + g;
             let width = if symmetric { high.max(-low) * 2.0 } else { high - low };
+            // The quants below use the scale as the file stores it. 1e-5 is a subnormal number of
+            // f16, not 0, so no division by zero follows.
             scales[place] = through(ty, (width / 15.0).max(1e-5));
             if !symmetric {
                 zeros[place] = (-low / scales[place]).round().clamp(0.0, 15.0) as u32;
@@ -67,26 +71,26 @@ pub(super) fn integers(
     QuantizedMatrix { outputs, inputs, groups, quants, scales, zeros, group_of }
 }
 
-/// A number as the type `ty` holds it.
+/// A number rounded to the type `ty`.
 pub(super) fn through(ty: TensorType, number: f32) -> f32 {
     let mut out = [0.0];
-    // float types decode whatever they encode
+    // Float types decode whatever they encode.
     let _ = latent_quant::decode(ty, &encoded(ty, &[number]), &mut out);
     out[0]
 }
 
-/// Numbers in a float type.
+/// Encodes numbers in a float type.
 pub(super) fn encoded(ty: TensorType, numbers: &[f32]) -> Vec<u8> {
     let mut bytes = vec![0; numbers.len() * ty.block_bytes()];
-    // float types encode any numbers
+    // Float types encode any number.
     let _ = latent_quant::encode(ty, numbers, &mut bytes);
     bytes
 }
 
-/// The values of E2M1 without their signs, by code.
+/// The magnitudes of E2M1 by code.
 pub(super) const E2M1: [f32; 8] = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];
 
-/// The code of E2M1 nearest to a number.
+/// The E2M1 code nearest to a number.
 pub(super) fn e2m1(number: f32) -> u8 {
     let off = |code: &usize| (E2M1[*code] - number.abs()).abs();
     let code = (0..8).min_by(|a, b| off(a).total_cmp(&off(b))).unwrap_or_default() as u8;

@@ -1,8 +1,8 @@
-//! Circles in a directed graph.
+//! Cycles in a directed graph.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A graph of named nodes: each with the nodes that it needs.
+/// A graph of named nodes, each with the nodes that it depends on.
 pub type DependencyGraph = BTreeMap<String, BTreeSet<String>>;
 
 /// The strongly connected components of more than one node, by Tarjan's algorithm.
@@ -41,6 +41,8 @@ impl<'a> ComponentSearch<'a> {
         self.stack.push(node);
         let graph = self.graph;
         for next in graph.get(node).into_iter().flatten() {
+            // Tarjan's `low`: the lowest index that a node reaches through nodes on the stack.
+            // Edges to finished components do not count.
             let reached = if !self.index.contains_key(next.as_str()) {
                 self.visit(next);
                 self.low[next.as_str()]
@@ -61,7 +63,7 @@ impl<'a> ComponentSearch<'a> {
     }
 }
 
-/// The graph between the parts of its nodes.
+/// The graph of the parts that nodes belong to.
 pub fn quotient(graph: &DependencyGraph, part: impl Fn(&str) -> String) -> DependencyGraph {
     let mut parts = DependencyGraph::new();
     for (node, needs) in graph {

@@ -1,27 +1,29 @@
-//! Dependencies between the files of a crate: paths in the code, resolved to the defining files.
+//! Dependencies between the files of a crate, by resolving the paths in the code to the files that
+//! define the items.
 
 use super::graph::DependencyGraph;
 use super::lexer::{Token, after_group, tokens};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-/// Segments of a path from the root of the crate.
+/// Segments of a path, from the root of the crate.
 type PathSegments = Vec<String>;
 
 /// A module: a file, or a block within one.
 #[derive(Default)]
 struct CrateModule {
-    /// Its file, relative to the sources.
+    /// The module's file, relative to the sources.
     file: String,
-    /// What its `use` items bring in: a name, and the path behind it.
+    /// Names that its `use` items import, and their paths.
     imports: BTreeMap<String, PathSegments>,
-    /// Modules whose names it takes as its own.
+    /// Modules that it imports with `*`.
     globs: Vec<PathSegments>,
     /// Names of its items.
     items: BTreeSet<String>,
-    /// Paths in its code, and in its imports except re-exports.
+    /// Paths in its code and in its imports, without re-exports.
     paths: Vec<PathSegments>,
-    /// Re-exported paths by name: used by the module itself only if the name occurs in its code.
+    /// Re-exported names and paths. They are dependencies of the module only if the name occurs in
+    /// its code.
     exported: Vec<(String, PathSegments)>,
     words: BTreeSet<String>,
 }
@@ -31,7 +33,7 @@ struct CrateModule {
 pub struct CrateModules(BTreeMap<PathSegments, CrateModule>);
 
 impl CrateModules {
-    /// Reads the crate whose library is `lib.rs` in this folder.
+    /// Reads the crate whose `lib.rs` is in this folder.
     pub fn read(sources: &Path) -> CrateModules {
         let mut modules = CrateModules::default();
         modules.file(sources, &sources.join("lib.rs"), Vec::new());
@@ -50,7 +52,7 @@ impl CrateModules {
         self.block(sources, &folder, &name, &inner, module);
     }
 
-    /// Reads a block of a module; `folder` is where the files of its modules are.
+    /// Reads a block of a module. `folder` holds the files of its child modules.
     fn block(&mut self, sources: &Path, folder: &Path, file: &str, tokens: &[Token], path: PathSegments) {
         let mut module = CrateModule { file: file.to_owned(), ..CrateModule::default() };
         let mut at = 0;
@@ -92,7 +94,7 @@ impl CrateModules {
         self.0.insert(path, module);
     }
 
-    /// The files, each with those that it needs.
+    /// The files, each with the files that it depends on.
     pub fn graph(&self) -> DependencyGraph {
         let mut graph = DependencyGraph::new();
         for (path, module) in &self.0 {
@@ -105,9 +107,11 @@ impl CrateModules {
         graph
     }
 
-    /// The file that defines what a path in the module `from` names; none for other crates.
+    /// The file that defines the item that a path in the module `from` names. `None` for items of
+    /// other crates.
     fn resolve(&self, from: &PathSegments, path: &[String], depth: usize) -> Option<String> {
         let (first, rest) = path.split_first()?;
+        // Imports may refer to each other in a cycle.
         if depth > 8 {
             return None;
         }
@@ -118,7 +122,8 @@ impl CrateModules {
         if self.0.contains_key(&child) {
             return self.absolute(&child, rest, depth);
         }
-        // a name that this module imports, if it is one of this crate
+        // An imported name that resolves to itself (`use serde::…` imports `serde`) belongs to
+        // another crate.
         let import = self.0.get(from)?.imports.get(first).filter(|import| import.first() != Some(first))?;
         self.resolve(from, &[&import[..], rest].concat(), depth + 1)
     }
@@ -145,7 +150,7 @@ impl CrateModules {
         Some(here.file.clone())
     }
 
-    /// The file of an item that a module takes over with `use path::*`.
+    /// The file of an item that a module imports with `use path::*`.
     fn through(&self, from: &PathSegments, glob: &PathSegments, item: &str) -> Option<String> {
         let target: PathSegments = match glob.split_first()? {
             (first, rest) if first == "crate" => rest.to_vec(),
@@ -164,7 +169,8 @@ fn is_public(before: &[Token]) -> bool {
     last == Some("pub") || (closed && open.is_some_and(|at| at > 0 && before[at - 1].word() == Some("pub")))
 }
 
-/// `self`, `super` and `crate` as segments from the root of the crate, behind `crate`; other paths as they are.
+/// Turns paths with `self` and `super` into paths that begin with `crate`. Other paths are
+/// unchanged.
 fn absolute_form(path: &[String], module: &PathSegments) -> PathSegments {
     let ups = path.iter().take_while(|segment| *segment == "super" || *segment == "self").count();
     if ups == 0 {
@@ -175,7 +181,7 @@ fn absolute_form(path: &[String], module: &PathSegments) -> PathSegments {
     [&["crate".to_owned()], parent, &path[ups..]].concat()
 }
 
-/// Reads a tree of `use`.
+/// Reads a `use` tree.
 fn read_use(
     tree: &[Token],
     prefix: &mut PathSegments,
@@ -224,9 +230,10 @@ fn read_use(
     }
 }
 
-/// One imported name; `name` is empty where it keeps its own.
+/// Records one imported name. `name` is empty if it is not renamed.
 fn leaf(path: &[String], name: String, public: bool, module: &PathSegments, into: &mut CrateModule) {
     let mut path = path.to_vec();
+    // `use a::{self}` imports `a`.
     if path.len() > 1 && path.last().is_some_and(|last| last == "self") {
         path.pop();
     }
@@ -240,7 +247,7 @@ fn leaf(path: &[String], name: String, public: bool, module: &PathSegments, into
     }
 }
 
-/// Reads a path that begins here, and gives the place behind it.
+/// Reads a path that begins at `start` and returns the place after it.
 fn read_path(tokens: &[Token], start: usize, module: &PathSegments, into: &mut CrateModule) -> usize {
     let mut path = vec![tokens[start].word().unwrap_or_default().to_owned()];
     into.words.insert(path[0].clone());
@@ -256,13 +263,13 @@ fn read_path(tokens: &[Token], start: usize, module: &PathSegments, into: &mut C
     at
 }
 
-/// The folders of the workspace that hold crates.
+/// The folders of the workspace that contain crates.
 pub fn crate_folders() -> [PathBuf; 2] {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap();
     [root.join("crates"), root.join("dev")]
 }
 
-/// The crates of the workspace: name of the folder, and sources.
+/// The crates of the workspace: the name of the folder, and the sources.
 pub fn crates() -> Vec<(String, PathBuf)> {
     let mut found = Vec::new();
     for entry in crate_folders().iter().flat_map(|folder| std::fs::read_dir(folder).unwrap()).flatten() {

@@ -1,4 +1,4 @@
-//! The words and signs of a Rust file, without comments, literals and code for tests.
+//! The words and signs of a Rust file, without comments, literals and test code.
 
 /// A word, `::`, or a single sign.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,7 +65,7 @@ fn after_line(chars: &[char], start: usize) -> usize {
     chars[start..].iter().position(|c| *c == '\n').map_or(chars.len(), |n| start + n)
 }
 
-/// Behind a block comment, which may hold others.
+/// The place after a block comment. Block comments nest.
 fn after_comment(chars: &[char], start: usize) -> usize {
     let (mut at, mut depth) = (start, 0);
     while at < chars.len() {
@@ -89,7 +89,7 @@ fn after_string(chars: &[char], start: usize) -> usize {
     at + 1
 }
 
-/// Behind `r"…"`, `br#"…"#` and the like, if one begins here.
+/// The place after a raw string literal (`r"…"`, `br#"…"#` and the like), if one begins here.
 fn after_raw_string(chars: &[char], start: usize) -> Option<usize> {
     if start > 0 && (chars[start - 1].is_alphanumeric() || chars[start - 1] == '_') {
         return None;
@@ -112,7 +112,7 @@ fn after_raw_string(chars: &[char], start: usize) -> Option<usize> {
     (at..chars.len()).find(|at| ends(*at)).map(|at| at + 1 + hashes)
 }
 
-/// Behind a character literal, or behind the quote of a lifetime.
+/// The place after a character literal, or after the quote of a lifetime.
 fn after_quote(chars: &[char], start: usize) -> usize {
     match (chars.get(start + 1), chars.get(start + 2)) {
         (Some('\\'), _) => {
@@ -124,9 +124,9 @@ fn after_quote(chars: &[char], start: usize) -> usize {
     }
 }
 
-/// The tokens outside of items that are compiled for tests alone.
+/// The tokens outside of items that are compiled only for tests.
 fn without_tests(tokens: &[Token]) -> Vec<Token> {
-    let (mut at, mut kept) = (0, Vec::new());
+    let (mut at, mut others) = (0, Vec::new());
     while at < tokens.len() {
         if let Some(end) = attribute(tokens, at) {
             let words: Vec<&str> = tokens[at..end].iter().filter_map(Token::word).collect();
@@ -134,14 +134,14 @@ fn without_tests(tokens: &[Token]) -> Vec<Token> {
                 at = after_item(tokens, end);
                 continue;
             }
-            // paths in other attributes are not dependencies of this file
+            // Paths in other attributes are not dependencies of this file.
             at = end;
             continue;
         }
-        kept.push(tokens[at].clone());
+        others.push(tokens[at].clone());
         at += 1;
     }
-    kept
+    others
 }
 
 /// The end of an attribute that begins here.
@@ -155,7 +155,7 @@ fn attribute(tokens: &[Token], start: usize) -> Option<usize> {
     tokens.get(at)?.is('[').then(|| after_group(tokens, at))
 }
 
-/// Behind the group that begins with the bracket here.
+/// The place after the group whose bracket opens here.
 pub fn after_group(tokens: &[Token], start: usize) -> usize {
     let (mut at, mut depth) = (start, 0i32);
     while at < tokens.len() {
@@ -172,7 +172,7 @@ pub fn after_group(tokens: &[Token], start: usize) -> usize {
     at
 }
 
-/// Behind the item that begins here: its semicolon, its comma, or its block.
+/// The place after the item that begins here: after its semicolon, comma or block.
 fn after_item(tokens: &[Token], start: usize) -> usize {
     let mut at = start;
     while at < tokens.len() {

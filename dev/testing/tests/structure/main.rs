@@ -4,7 +4,7 @@
 //!   code, without tests, names an item of the other one, by `use` or by a path. Re-exports are
 //!   followed to the file that defines the item. A file that only re-exports depends on nothing.
 //! * The same holds for the parts of a crate: its folders and files directly under `src`.
-//! * Former names do not return: those of former-names.txt.
+//! * The names in former-names.txt, which have been replaced, are not used again.
 //!
 //! Two lists in this folder hold the exceptions. They must shrink: a line that is no longer true
 //! fails the test, and `UPDATE_STRUCTURE=1` in the environment removes it.
@@ -28,28 +28,28 @@ fn list(name: &str) -> Vec<String> {
     lines.map(str::to_owned).collect()
 }
 
-/// Fails if lines of a list are no longer true; takes them out if asked to.
+/// Fails if lines of a list are no longer true. Removes them instead if `UPDATE_STRUCTURE` is set.
 fn shrink(name: &str, stale: &[String]) {
     if stale.is_empty() {
         return;
     }
     if std::env::var_os("UPDATE_STRUCTURE").is_some() {
         let text = std::fs::read_to_string(list_path(name)).unwrap();
-        let kept = text.lines().filter(|line| !stale.iter().any(|gone| gone == line.trim()));
+        let kept = text.lines().filter(|line| !stale.iter().any(|other| other == line.trim()));
         std::fs::write(list_path(name), kept.map(|line| format!("{line}\n")).collect::<String>()).unwrap();
         return;
     }
     panic!("tests/structure/{name}: no longer true, take out (UPDATE_STRUCTURE=1 does it): {stale:?}");
 }
 
-/// The part of a crate that a file belongs to: a folder under `src`, or a file there.
+/// The part of a crate that a file belongs to: a folder or a file directly under `src`.
 fn part(file: &str) -> String {
     let first = file.split('/').next().unwrap_or(file);
     first.strip_suffix(".rs").unwrap_or(first).to_owned()
 }
 
 #[test]
-fn no_files_or_folders_need_each_other_in_a_circle() {
+fn files_and_folders_do_not_depend_on_each_other_in_a_cycle() {
     let allowed = list("circles-left.txt");
     let (mut problems, mut clean) = (Vec::new(), Vec::new());
     for (name, sources) in imports::crates() {
@@ -77,7 +77,7 @@ fn no_files_or_folders_need_each_other_in_a_circle() {
 }
 
 #[test]
-fn former_names_do_not_come_back() {
+fn former_names_are_not_used() {
     let former: BTreeMap<String, String> = list("former-names.txt")
         .iter()
         .map(|line| {
@@ -127,7 +127,7 @@ fn rust_files(folder: &Path) -> Vec<PathBuf> {
 }
 
 #[test]
-fn paths_are_read_as_rust_reads_them() {
+fn paths_are_resolved_like_in_rust() {
     let folder = tempfile::tempdir().unwrap();
     let write = |name: &str, text: &str| {
         let path = folder.path().join(name);

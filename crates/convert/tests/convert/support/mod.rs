@@ -1,4 +1,4 @@
-//! The engine's fixtures: small models with what transformers computes with them.
+//! The engine's fixtures: small models with the results of transformers.
 #![allow(dead_code, missing_docs, reason = "each test file uses a part of it")]
 
 use latent_convert::quantize::{Mix, Options};
@@ -43,7 +43,7 @@ fn expected(case: &str) -> serde_json::Value {
     serde_json::from_str(&text).unwrap()
 }
 
-/// Ids of `tokens` or `greedy`.
+/// The ids in the field `tokens` or `greedy`.
 pub fn tokens(case: &str, key: &str) -> Vec<u32> {
     expected(case)[key].as_array().unwrap().iter().map(|id| id.as_u64().unwrap() as u32).collect()
 }
@@ -59,12 +59,12 @@ pub fn metadata(checkpoint: &Checkpoint) -> &Metadata {
     }
 }
 
-/// A mix as it is.
+/// Default options with this mix.
 pub fn types(mix: &str) -> Options {
     Options::new(Mix::from_name(mix).unwrap())
 }
 
-/// The bits of a tensor's numbers.
+/// The bits of a tensor's values in f32.
 pub fn numbers(checkpoint: &Checkpoint, name: &str) -> Vec<u32> {
     let tensor = checkpoint.tensor(name).unwrap_or_else(|| panic!("{name} is missing"));
     let mut numbers = vec![0.0; tensor.info.shape.iter().product()];
