@@ -1,9 +1,9 @@
-//! The backend: its target and limits, and the memory that a model needs.
+//! [`CpuBackend`]: its target, the memory that a model needs, and the machine's peak rates.
 
 use crate::bandwidth::read_bandwidth;
 use crate::loader;
 use crate::model::CpuModel;
-use crate::ops::expanded_layout::expanded_most;
+use crate::ops::expanded_layout::max_expanded_len;
 use crate::ops::kv_splits::KV_SPLITS;
 use latent_backend::{
     Backend, BackendError, BackendModel, LoadRequest, MemoryEstimate, ModelOptions, PeakRates, RankLinks,
@@ -28,8 +28,8 @@ impl Default for CpuBackend {
 }
 
 impl CpuBackend {
-    /// The backend with every kernel of this build. Which of them the processor can run,
-    /// [`isa`](Backend::isa) says.
+    /// Creates the backend with every kernel of this build, including those that this processor
+    /// cannot run. [`isa`](Backend::isa) gives the highest tier that it can.
     pub fn new() -> CpuBackend {
         let contracts: Vec<KernelContract> =
             latent_kernels::table().iter().map(|(contract, _)| *contract).collect();
@@ -76,24 +76,28 @@ impl Backend for CpuBackend {
         context: usize,
     ) -> MemoryEstimate {
         let a = &config.attention;
+        // Stages and batch buckets run one after the other in one arena.
         let arena = stages
             .iter()
             .flat_map(|stage| &stage.plans)
             .map(|plan| plan.arena.bytes / size_of::<f32>())
             .max()
             .unwrap_or(0);
-        let most = options.stages.max_batch_tokens;
-        let rows = most.saturating_mul(config.hidden_size).saturating_add(LM_HEAD_ROWS * config.vocab_size);
+        // Saturating: the sizes come from a file and from the command line. An overflow would panic
+        // here, but a huge estimate is refused with an error.
+        let max_rows = options.stages.max_batch_tokens;
+        let rows =
+            max_rows.saturating_mul(config.hidden_size).saturating_add(LM_HEAD_ROWS * config.vocab_size);
         let naive = match options.stages.mla {
             MlaChoice::Naive => true,
-            MlaChoice::Auto => most >= latent_graph::passes::crossover(a).unwrap_or(2),
+            MlaChoice::Auto => max_rows >= latent_graph::passes::crossover(a).unwrap_or(2),
             MlaChoice::Absorbed | MlaChoice::SeparateScores => false,
         };
-        let expanded = if naive { expanded_most(context, a) } else { 0 };
+        let expanded = if naive { max_expanded_len(context, a) } else { 0 };
         let collectives = config
             .part
             .as_deref()
-            .map_or(0, |part| RankLinks::bytes(part, most.saturating_mul(config.hidden_size)));
+            .map_or(0, |part| RankLinks::bytes(part, max_rows.saturating_mul(config.hidden_size)));
         MemoryEstimate {
             arena: (arena.saturating_add(rows) as u64).saturating_mul(4).saturating_add(collectives),
             expanded: (expanded as u64).saturating_mul(4),
@@ -109,7 +113,8 @@ impl Backend for CpuBackend {
         let refused = |error| BackendError::System { what: "measuring the machine's limits", error };
         let mut thread_pool = ThreadPool::placed(placement).map_err(refused)?;
         let peaks: Mutex<Vec<CorePeak>> = Mutex::default();
-        // all at once: cores that are busy together may run slower than one alone
+        // All cores are measured concurrently: they share a power budget, so a core may run slower
+        // when the others are busy too.
         thread_pool.run(&|_| {
             let peak = latent_kernels::peak(tier);
             peaks.lock().unwrap_or_else(PoisonError::into_inner).push(peak);

@@ -1,4 +1,5 @@
-//! From a plan to a program: every value gets its operand, every weight its index, every kernel its function.
+//! Compiles a plan to a program: values become operands, weights become indices, and bound kernels
+//! become function pointers.
 
 use crate::program::{
     AbsorbK, AbsorbV, AdapterHeads, AdapterSide, AdapterSum, AttendExpanded, AttendLatent, Bias, Buffer,
@@ -14,11 +15,11 @@ use latent_graph::ops::adapted_slot;
 use latent_kernels::{AttendFn, KernelFn, MatmulFn};
 use latent_types::KernelContract;
 
-/// Compiles a plan. `weight_of` gives the index of the loaded weight for each weight of the plan; the plan's KV layers are those of the cache
-/// from `first_kv_layer` on.
+/// Compiles a plan. `weight_of` maps a weight of the plan to the index of the loaded weight. The
+/// plan's first KV layer is the layer `first_kv_layer` of the cache.
 ///
 /// # Errors
-/// When no instruction does what a node of the plan does: an error of Latent, not of the file.
+/// If a node of the plan has no instruction. This is a fault of Latent, not of the file.
 pub(crate) fn compile(
     plan: &Plan,
     weight_of: &dyn Fn(WeightId) -> usize,
@@ -49,7 +50,7 @@ fn internal<T>(problem: String) -> Result<T, BackendError> {
 /// The operand of a value.
 ///
 /// # Errors
-/// When the plan gives it no place: an error of Latent, not of the file.
+/// If the plan gives the value no offset. This is a fault of Latent, not of the file.
 pub(crate) fn operand(plan: &Plan, id: ValueId) -> Result<OperandView, BackendError> {
     let value = plan.ir.value(id);
     let here = |buffer, offset| OperandView {
@@ -70,7 +71,8 @@ pub(crate) fn operand(plan: &Plan, id: ValueId) -> Result<OperandView, BackendEr
         },
         ValueStorage::View { of, offset } => {
             let parent = operand(plan, of)?;
-            // heads of a parent seen as one row are as far apart as they are wide
+            // A view with one head over a parent with several heads sees the parent's row as a
+            // whole, so its own width is the distance between heads.
             let flat = value.heads == 1 && parent.heads > 1;
             OperandView {
                 offset: parent.offset + offset,
@@ -92,7 +94,7 @@ impl Compiler<'_> {
         }
     }
 
-    /// The input at a port that may be left out.
+    /// The input at an optional port.
     fn input_at(&self, node: &Node, port: &str) -> Result<Option<OperandView>, BackendError> {
         node.input_at(port).map(|id| operand(self.plan, id)).transpose()
     }
@@ -135,7 +137,7 @@ impl Compiler<'_> {
     fn kv(&self, node: &Node) -> Result<KvWeights, BackendError> {
         let find = |role: &str| -> Result<Option<WeightKernel>, BackendError> {
             let found = node.weights.iter().zip(&node.kernels).find(|((name, _), _)| name == role);
-            // a weight that is dequantized before use has no product
+            // `ExpandKeys` dequantizes W_UK itself, so the weight has no product.
             let product = |kernel: &BoundKernel| {
                 !matches!(latent_kernels::table()[kernel.index].1, KernelFn::ExpandKeys(_))
             };
@@ -185,7 +187,7 @@ impl Compiler<'_> {
         }
     }
 
-    /// The node's KV layer as the cache numbers it.
+    /// The index of the node's KV layer in the cache.
     fn kv_layer(&self, node: &Node) -> Result<usize, BackendError> {
         node.kv_layer
             .map(|id| self.first_kv_layer + id.0)
@@ -198,6 +200,7 @@ impl Compiler<'_> {
 
     fn instruction(&self, node: &Node, index: usize) -> Result<Option<Instruction>, BackendError> {
         Ok(Some(match node.op {
+            // Its outputs are views of its input, so there is nothing to compute.
             Op::Split => return Ok(None),
             Op::Embed { scale } => Instruction::Embed(Embed {
                 weight: self.one_weight(node)?,
@@ -280,7 +283,7 @@ impl Compiler<'_> {
         }))
     }
 
-    /// The indices of a node's weights, as many as there should be.
+    /// The indices of a node's weights. An error if there are not exactly `N`.
     fn weights<const N: usize>(&self, node: &Node) -> Result<[usize; N], BackendError> {
         let weights: Vec<usize> = node.weights.iter().map(|(_, id)| (self.weight_of)(*id)).collect();
         match weights.try_into() {
@@ -289,7 +292,8 @@ impl Compiler<'_> {
         }
     }
 
-    /// That the result of a node is its first input, overwritten.
+    /// Checks that the node overwrites its first input. Instructions that work in place have no
+    /// input of their own.
     fn in_place(&self, node: &Node) -> Result<(), BackendError> {
         let (input, out) = (self.input(node, 0)?, self.out(node, 0)?);
         if (input.buffer, input.offset) == (out.buffer, out.offset) {
@@ -305,7 +309,7 @@ impl Compiler<'_> {
         Ok(Instruction::LogDecay(LogDecay { input, rates, log_rates, bias, bound, out }))
     }
 
-    /// The instruction of an adapter's term.
+    /// The instruction that adds an adapter's term.
     fn adapter(&self, node: &Node) -> Result<Instruction, BackendError> {
         self.in_place(node)?;
         let b = node.weight("lora_b").map(|id| self.plan.ir.weight(id));
@@ -324,7 +328,7 @@ impl Compiler<'_> {
         Ok(Instruction::AdapterHeads(AdapterHeads { side, input, a, b, of, out }))
     }
 
-    /// The instruction of a node whose kernel is elementwise.
+    /// The instruction of a node with an elementwise kernel. None for other kernels.
     fn elementwise(&self, node: &Node) -> Result<Option<Elementwise>, BackendError> {
         let bound = node.kernels.first().map(|bound| latent_kernels::table()[bound.index].1);
         let Some(KernelFn::Elementwise { kernel, overwrites }) = bound else { return Ok(None) };
@@ -376,8 +380,8 @@ impl Compiler<'_> {
         }))
     }
 
-    /// The products of experts that read the operation's input: those of their weights, then those with A of each
-    /// adapter; and the terms of these.
+    /// The products of an experts' node that read its input, and its adapters. The products are
+    /// those with the node's own weights, followed by those with A of each adapter.
     fn expert_products(&self, node: &Node) -> Result<(Vec<WeightKernel>, Vec<ExpertAdapter>), BackendError> {
         let all = self.products(node)?;
         let slots = || node.weights.iter().map(|(slot, _)| slot.as_str());
@@ -387,6 +391,7 @@ impl Compiler<'_> {
             slots().zip(&all).filter(|(slot, _)| is_own(slot)).map(|(_, product)| *product).collect();
         let matrices: Vec<_> = node.weights.iter().zip(all).filter(|((slot, _), _)| !is_own(slot)).collect();
         let mut adapters = Vec::new();
+        // The pass that adds adapters appends A and B of each in turn.
         for pair in matrices.chunks(2) {
             let [((slot, a_id), a), ((_, b_id), b)] = pair else {
                 return internal("an adapter of experts without A or B".into());

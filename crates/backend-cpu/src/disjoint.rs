@@ -12,17 +12,16 @@ use std::ops::Range;
 #[cfg(any(test, debug_assertions))]
 use std::sync::{Mutex, PoisonError};
 
-/// The worker that uses a part of a buffer, and the interval between barriers.
+/// A worker in an interval between two barriers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BufferUser {
     /// Index of the worker.
     pub worker: usize,
-    /// Barriers that it has passed in this step, from 1 on: the same number for all workers between the same
-    /// barriers.
+    /// Number of the interval, from 1 on. It is the same for all workers between the same barriers.
     pub interval: u64,
 }
 
-/// A buffer whose workers use disjoint parts.
+/// A buffer of which each worker uses disjoint parts.
 pub(crate) struct DisjointBuffer<'m, T> {
     start: *mut T,
     len: usize,
@@ -31,9 +30,9 @@ pub(crate) struct DisjointBuffer<'m, T> {
     memory: PhantomData<&'m mut [T]>,
 }
 
-// SAFETY: the exclusive borrow of the buffer is shared out by element. Elements are handed out by reference,
-// which `Sync` allows, or exclusively by unsafe functions whose callers promise that no other worker uses
-// them, which `Send` allows.
+// SAFETY: the exclusive borrow of the buffer is divided by element. A shared reference to an
+// element may cross threads because T is Sync. An exclusive one may because T is Send, and because
+// callers of the unsafe functions promise that no other worker uses the element.
 unsafe impl<T: Send + Sync> Sync for DisjointBuffer<'_, T> {}
 
 impl<'m, T> DisjointBuffer<'m, T> {
@@ -51,6 +50,7 @@ impl<'m, T> DisjointBuffer<'m, T> {
     /// # Panics
     /// When they are outside of the buffer.
     fn at(&self, start: usize, len: usize) -> *mut T {
+        // A subtraction, because `start + len` may overflow.
         assert!(
             start <= self.len && len <= self.len - start,
             "elements {start} to {start} + {len} of {}",
@@ -90,7 +90,7 @@ impl<'m, T> DisjointBuffer<'m, T> {
     }
 }
 
-/// A matrix in a buffer: its first element, and where its rows and columns are.
+/// The position and shape of a matrix in a buffer.
 #[derive(Clone, Copy)]
 pub(crate) struct MatrixBlock {
     pub start: usize,
@@ -101,14 +101,15 @@ pub(crate) struct MatrixBlock {
 }
 
 impl MatrixBlock {
-    /// Elements from the first to the last.
+    /// Elements from the first to the last one. The last row has no padding behind it.
     fn len(&self) -> usize {
         if self.rows == 0 { 0 } else { (self.rows - 1) * self.stride + self.cols }
     }
 }
 
 impl DisjointBuffer<'_, f32> {
-    /// A matrix to read. The elements between its rows count as read too.
+    /// A matrix to read. The elements between its rows count as read too, since the view borrows
+    /// them.
     ///
     /// # Panics
     /// When it is not inside of the buffer.
@@ -117,7 +118,7 @@ impl DisjointBuffer<'_, f32> {
         MatrixView::new(data, block.rows, block.cols, block.stride)
     }
 
-    /// A matrix to write; others may use the elements between its rows.
+    /// A matrix to write. Other workers may use the elements between its rows.
     ///
     /// # Safety
     /// As for [`write`](Self::write), of the elements of its rows.
@@ -130,19 +131,22 @@ impl DisjointBuffer<'_, f32> {
             return MatrixViewMut::new(&mut [], 0, cols, stride);
         }
         let at = self.at(start, block.len());
+        // Row by row: the elements between the rows belong to other workers.
         if cfg!(any(test, debug_assertions)) {
             (0..rows).map(|row| start + row * stride).for_each(|start| {
                 self.uses.record(by, start..start + cols, ElementAccess::Write);
             });
         }
-        // SAFETY: in bounds and initialized; its rows are exclusive by the caller's promise.
+        // SAFETY: in bounds and initialized; its rows are exclusive by the caller's promise. A raw
+        // pointer, because a slice over all rows would alias what other workers write between them.
         unsafe { MatrixViewMut::from_raw(at, rows, cols, stride) }
     }
 
-    /// Where `len` keys or values are, that begin `start` elements of their type into the buffer, and the f32
-    /// elements that these touch.
+    /// The address of `len` keys or values that begin `start` elements of their own type into the
+    /// buffer, and the range of f32 elements that they cover.
     fn elements<N: KvElement>(&self, start: usize, len: usize) -> (*mut N, Range<usize>) {
         let (first, end) = (start * size_of::<N>(), (start + len) * size_of::<N>());
+        // Rounded outwards: an odd number of 2-byte elements covers half of an f32.
         let touched = first / size_of::<f32>()..end.div_ceil(size_of::<f32>());
         assert!(touched.end <= self.len, "expanded elements {start} + {len} are out of range");
         (self.start.cast::<N>().wrapping_add(start), touched)
@@ -155,8 +159,8 @@ impl DisjointBuffer<'_, f32> {
     pub(crate) fn read_elements<N: KvElement>(&self, by: BufferUser, start: usize, len: usize) -> &[N] {
         let (at, touched) = self.elements(start, len);
         self.uses.record(by, touched, ElementAccess::Read);
-        // SAFETY: in bounds; f32, f16 and bf16 admit every bit pattern and need no more alignment than f32;
-        // unwritten as in `read`.
+        // SAFETY: in bounds; f32, f16 and bf16 admit every bit pattern and need no more alignment
+        // than f32; unwritten as in `read`.
         unsafe { std::slice::from_raw_parts(at, len) }
     }
 
@@ -176,7 +180,8 @@ impl DisjointBuffer<'_, f32> {
     ) -> &mut [N] {
         let (at, touched) = self.elements(start, len);
         self.uses.record(by, touched, ElementAccess::Write);
-        // SAFETY: in bounds; any bits and alignment as in `read_elements`; exclusive by the caller's promise.
+        // SAFETY: in bounds; any bits and alignment as in `read_elements`; exclusive by the
+        // caller's promise.
         unsafe { std::slice::from_raw_parts_mut(at, len) }
     }
 }
@@ -188,7 +193,8 @@ pub(crate) enum ElementAccess {
     Write,
 }
 
-/// The uses of elements since the last barrier. Without `debug_assertions` it is empty and records nothing.
+/// The uses of elements since the last barrier. Without `debug_assertions` it is empty and records
+/// nothing.
 #[derive(Default)]
 pub(crate) struct ElementUses {
     #[cfg(any(test, debug_assertions))]
@@ -209,8 +215,9 @@ impl ElementUses {
     /// Records the use of some elements.
     ///
     /// # Panics
-    /// With `debug_assertions`, when another worker has used one of them since the last barrier and one of
-    /// both has written it.
+    /// With `debug_assertions`, when another worker has used one of them since the last barrier and
+    /// one of both has written it.
+    // Always inlined, so that release builds have no call here.
     #[inline(always)]
     pub(crate) fn record(&self, by: BufferUser, elements: Range<usize>, access: ElementAccess) {
         #[cfg(any(test, debug_assertions))]
@@ -226,6 +233,7 @@ impl ElementUses {
             uses.resize(elements.end, None);
         }
         for (at, last) in uses[elements.clone()].iter_mut().enumerate() {
+            // A use in an earlier interval is ordered by a barrier and cannot conflict.
             let earlier = last.filter(|last| last.by.interval == by.interval);
             let mut now = LatestUse { by, access, several: false };
             if let Some(earlier) = earlier {
@@ -239,6 +247,7 @@ impl ElementUses {
                     earlier.access
                 );
                 now.several = other;
+                // A read by the writer itself must not hide its write from the next worker.
                 if earlier.access == ElementAccess::Write {
                     now.access = ElementAccess::Write;
                 }
@@ -253,61 +262,61 @@ mod tests {
     use super::*;
     use std::panic::{AssertUnwindSafe, catch_unwind};
 
-    fn taker(worker: usize, interval: u64) -> BufferUser {
+    fn user(worker: usize, interval: u64) -> BufferUser {
         BufferUser { worker, interval }
     }
 
     /// The message of a panic in `work`, or an empty string.
-    fn said(work: impl FnOnce()) -> String {
+    fn panic_message(work: impl FnOnce()) -> String {
         let panic = catch_unwind(AssertUnwindSafe(work)).err();
         panic.map_or_else(String::new, |panic| *panic.downcast::<String>().unwrap())
     }
 
     #[test]
-    fn an_element_that_two_workers_write_between_two_barriers_is_found() {
+    fn two_writers_of_an_element_between_barriers_panic() {
         let mut memory = [0.0f32; 12];
         let shared = DisjointBuffer::new(&mut memory);
         let block = |start| MatrixBlock { start, rows: 3, cols: 2, stride: 4 };
         // SAFETY: one thread, which does not use the results again.
         unsafe {
-            shared.write_block(taker(0, 1), block(0)).row_mut(2)[1] = 1.0;
-            // the other columns of the same rows
-            shared.write_block(taker(1, 1), block(2)).row_mut(0)[0] = 2.0;
+            shared.write_block(user(0, 1), block(0)).row_mut(2)[1] = 1.0;
+            // The other columns of the same rows.
+            shared.write_block(user(1, 1), block(2)).row_mut(0)[0] = 2.0;
             assert_eq!(
-                said(|| _ = shared.write_block(taker(1, 1), block(1))),
+                panic_message(|| _ = shared.write_block(user(1, 1), block(1))),
                 "worker 0 and worker 1 use element 1 between two barriers (Write, Write)"
             );
-            assert_eq!(said(|| _ = shared.write(taker(1, 2), 0, 12)), "");
+            assert_eq!(panic_message(|| _ = shared.write(user(1, 2), 0, 12)), "");
         }
         assert_eq!((memory[9], memory[2]), (1.0, 2.0));
     }
 
     #[test]
-    fn all_workers_may_read_what_none_writes() {
+    fn several_workers_may_read_an_element_that_is_not_written() {
         let mut memory = [7u32; 4];
         let shared = DisjointBuffer::new(&mut memory);
         for worker in 0..3 {
-            assert_eq!(shared.read(taker(worker, 1), 0, 4), [7; 4]);
+            assert_eq!(shared.read(user(worker, 1), 0, 4), [7; 4]);
         }
         // SAFETY: one thread, which does not use the results again.
         unsafe {
-            // the last reader is not the only one
-            assert!(said(|| _ = shared.write(taker(2, 1), 0, 1)).ends_with("(Read, Write)"));
-            shared.write(taker(2, 2), 0, 1)[0] = 8;
-            assert_eq!(said(|| _ = shared.read(taker(2, 2), 0, 1)), "");
-            assert!(said(|| _ = shared.read(taker(1, 2), 0, 1)).ends_with("(Write, Read)"));
+            // The last reader is not the only one.
+            assert!(panic_message(|| _ = shared.write(user(2, 1), 0, 1)).ends_with("(Read, Write)"));
+            shared.write(user(2, 2), 0, 1)[0] = 8;
+            assert_eq!(panic_message(|| _ = shared.read(user(2, 2), 0, 1)), "");
+            assert!(panic_message(|| _ = shared.read(user(1, 2), 0, 1)).ends_with("(Write, Read)"));
         }
-        assert_eq!(shared.read(taker(1, 3), 0, 1), [8]);
+        assert_eq!(shared.read(user(1, 3), 0, 1), [8]);
     }
 
     #[test]
     fn elements_outside_of_the_buffer_are_refused() {
         let mut memory = [0.0f32; 4];
         let shared = DisjointBuffer::new(&mut memory);
-        assert_eq!(said(|| _ = shared.read(taker(0, 1), 3, 2)), "elements 3 to 3 + 2 of 4");
-        assert!(said(|| _ = shared.read(taker(0, 1), usize::MAX, 2)).ends_with(" of 4"));
-        assert_eq!(shared.read_elements::<latent_kernels::half::f16>(taker(0, 1), 6, 2).len(), 2);
-        let beyond = || _ = shared.read_elements::<latent_kernels::half::f16>(taker(0, 1), 7, 2);
-        assert_eq!(said(beyond), "expanded elements 7 + 2 are out of range");
+        assert_eq!(panic_message(|| _ = shared.read(user(0, 1), 3, 2)), "elements 3 to 3 + 2 of 4");
+        assert!(panic_message(|| _ = shared.read(user(0, 1), usize::MAX, 2)).ends_with(" of 4"));
+        assert_eq!(shared.read_elements::<latent_kernels::half::f16>(user(0, 1), 6, 2).len(), 2);
+        let beyond = || _ = shared.read_elements::<latent_kernels::half::f16>(user(0, 1), 7, 2);
+        assert_eq!(panic_message(beyond), "expanded elements 7 + 2 are out of range");
     }
 }

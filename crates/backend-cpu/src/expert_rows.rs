@@ -1,13 +1,13 @@
-//! Batch rows sorted by expert, and the cutting of their work into chunks.
+//! Batch rows sorted by expert, and the division of their work into chunks.
 
 use latent_threads::WorkChunk;
 use std::ops::Range;
 
-/// Cost of reading and unpacking a tile, in rows that are multiplied with it.
+/// Cost of reading and unpacking a tile, relative to multiplying one row by it.
 const TILE_READ_COST: usize = 4;
 
-/// The (row, expert) pairs of a batch, sorted by expert. An index into this order is a *pair*; inputs and
-/// results of experts are stored in it.
+/// The (row, expert) pairs of a batch, sorted by expert. An index into this order is a *pair*;
+/// inputs and results of experts are stored in it.
 #[derive(Default)]
 pub(crate) struct ExpertRows {
     /// The row of each pair; rows of one expert ascend.
@@ -19,7 +19,8 @@ pub(crate) struct ExpertRows {
 }
 
 impl ExpertRows {
-    /// Sorts the chosen experts of all rows by counting. Of all experts, those in `own` count, numbered from the first of them; others are of other ranks.
+    /// Sorts the chosen experts of all rows by counting. Only experts in `own` count, and they are
+    /// numbered from `own.start`. Other ranks compute the others.
     pub(crate) fn sort<'c>(&mut self, own: Range<usize>, rows: usize, topk_ids: impl Fn(usize) -> &'c [u32]) {
         let own_experts = |row| {
             let ids = topk_ids(row).iter().enumerate();
@@ -28,6 +29,9 @@ impl ExpertRows {
                 own.contains(&expert).then(|| (rank, expert - own.start))
             })
         };
+        // Counting sort with counts shifted by two: after the prefix sums, `starts[e + 1]` is the
+        // first pair of expert e. The second loop advances it to the end, which is the first pair
+        // of e + 1.
         self.starts.clear();
         self.starts.resize(own.len() + 2, 0);
         let mut pairs = 0;
@@ -67,9 +71,9 @@ impl ExpertRows {
         (self.rows[pair] as usize, self.ranks[pair] as usize)
     }
 
-    /// Calls `work` with (expert, pairs, tiles) for each active expert of which a chunk has some of the
-    /// `tiles` that a node holds. An expert costs its tiles times what a tile costs to read and to multiply
-    /// with each row.
+    /// Calls `work` with (expert, pairs, tiles) for each active expert that has some of its `tiles`
+    /// in the chunk. `tiles` is the number of tiles of an expert on the chunk's memory node. The
+    /// cost of a tile is that of reading it, and of multiplying each row of the expert by it.
     pub(crate) fn strips(
         &self,
         chunk: &WorkChunk,
@@ -82,7 +86,7 @@ impl ExpertRows {
         let mut start = 0;
         for (expert, pairs) in self.active() {
             let cost = cost(&pairs);
-            // a tile belongs to the chunk in which it begins
+            // A tile belongs to the chunk in which it begins.
             let tile = |at: u64| (at.saturating_sub(start).div_ceil(cost) as usize).min(tiles);
             let strip = tile(chunk.start)..tile(chunk.end);
             start += tiles as u64 * cost;
@@ -123,7 +127,7 @@ mod tests {
             assert_eq!(sorted.ranks, [1, 0, 1, 1, 0, 0]);
             assert!((0..6).all(|pair| sorted.rows_of_expert(pair) == 2));
         }
-        // experts 2 and 3 are this rank's
+        // Experts 2 and 3 are this rank's.
         sorted.sort(2..4, 3, |row| &topk_ids[row]);
         assert_eq!(sorted.active().collect::<Vec<_>>(), [(0, 0..2), (1, 2..4)]);
         assert_eq!((&sorted.rows[..], &sorted.ranks[..]), (&[1, 2, 0, 2][..], &[1, 1, 0, 0][..]));
@@ -133,7 +137,7 @@ mod tests {
 
     #[test]
     fn chunks_are_tiles_of_equal_work_and_cover_every_expert_once() {
-        // expert 0 has 40 rows, expert 2 one, expert 3 seven
+        // Expert 0 has 40 rows, expert 2 one, expert 3 seven.
         let topk_ids = |row: usize| -> &[u32] {
             match row {
                 0..40 => &[0],
@@ -157,7 +161,7 @@ mod tests {
             let once = |expert: usize| seen[expert].iter().all(|&times| times == 1);
             assert!(once(0) && once(2) && once(3) && seen[1].iter().all(|&times| times == 0));
             if tiles == 88 {
-                // the first chunks are a sixteenth each, give or take the dearest tile
+                // The first chunks are a sixteenth each, give or take the most expensive tile.
                 let total: usize = work.iter().sum();
                 assert!(
                     work[..8].iter().all(|&part| part.abs_diff(total / 16) <= TILE_READ_COST + 40),

@@ -1,10 +1,10 @@
-//! Cached rows of selected tokens, gathered for kernels that read blocks of rows.
+//! Cached rows of selected tokens, copied together for kernels that read blocks of rows.
 
 use latent_backend::KV_BLOCK;
 use latent_kernels::CacheView;
 use latent_types::CacheRow;
 
-/// Memory for gathered rows. Kernels of attention read blocks of rows that follow one another in memory.
+/// Memory for gathered rows.
 #[derive(Default)]
 pub(crate) struct GatheredRows {
     bytes: Vec<u8>,
@@ -13,7 +13,8 @@ pub(crate) struct GatheredRows {
 }
 
 impl GatheredRows {
-    /// Copies rows, which are the first ones of the result then.
+    /// Copies rows to the beginning of the memory. The rows of the last block behind them are those
+    /// of earlier calls.
     ///
     /// # Panics
     /// When a row has other than `format.bytes()` bytes.

@@ -1,5 +1,6 @@
-//! Summing the products of what weights are multiplied by: after a phase, the first worker copies the inputs of the selected weights; then all workers add their
-//! products, each to tiles of its own. Every sum is in the order of rows, so that it does not depend on the number of workers.
+//! Sums the products XᵀX of the inputs X of selected weights (the Hessian of GPTQ). After a phase,
+//! the first worker copies the inputs. Then all workers add the products, each to its own tiles.
+//! Every sum is in the order of rows, so that it does not depend on the number of workers.
 
 use crate::context::WorkerContext;
 use crate::expert_rows::ExpertRows;
@@ -9,16 +10,17 @@ use latent_backend::{InputProducts, InputSelection};
 use std::ops::Range;
 use std::sync::{Mutex, OnceLock, PoisonError, RwLock};
 
-/// Rows of a triangle that one worker adds to.
+/// Rows of a triangle per tile. A tile is what one worker adds to.
 const TILE_ROWS: usize = 32;
 
-/// Input rows that are added in one pass over a row of a triangle.
+/// Input rows that are added in one pass over a row of a triangle: each pass loads and stores the
+/// sums once.
 const ROWS_TOGETHER: usize = 4;
 
 /// Products of the selected weights.
 pub(crate) struct ProductRecorder {
     weights: Vec<SelectedWeight>,
-    /// The inputs of the present phase.
+    /// The inputs of the current phase. The first worker writes them, then all workers read them.
     pending: RwLock<Vec<PendingRows>>,
 }
 
@@ -26,13 +28,14 @@ pub(crate) struct ProductRecorder {
 struct SelectedWeight {
     index: usize,
     selection: InputSelection,
-    /// Made at its first input: columns and, per matrix, tiles of rows of the triangle.
+    /// Created at the first input, which gives the number of columns.
     sums: OnceLock<TriangleTiles>,
 }
 
+/// Lower triangles of symmetric matrices, cut into tiles of whole rows.
 struct TriangleTiles {
     columns: usize,
-    /// Of all matrices, one after another.
+    /// The tiles of all matrices, one matrix after the other.
     tiles: Vec<Mutex<Vec<f32>>>,
 }
 
@@ -49,27 +52,28 @@ impl TriangleTiles {
     }
 }
 
-/// Values of rows of a lower triangle.
+/// Number of values in rows of a lower triangle.
 fn triangle_rows(rows: Range<usize>) -> usize {
     rows.map(|row| row + 1).sum()
 }
 
-/// Rows that a matrix of a weight is multiplied by in one phase.
+/// Input rows of one matrix of a weight in one phase.
 struct PendingRows {
     weight: usize,
-    /// Among the selected ones.
+    /// Index among the selected matrices.
     matrix: usize,
     numbers: Vec<f32>,
 }
 
 impl ProductRecorder {
-    /// Starts with the indices of weights and what is selected of them.
+    /// Creates a recorder for weights, given as their indices and selected matrices.
     pub(crate) fn new(weights: impl Iterator<Item = (usize, InputSelection)>) -> ProductRecorder {
         let weight = |(index, selection)| SelectedWeight { index, selection, sums: OnceLock::new() };
         ProductRecorder { weights: weights.map(weight).collect(), pending: RwLock::default() }
     }
 
-    /// Adds the inputs of a phase. Every worker calls it; none goes on before all have added their part.
+    /// Adds the inputs of a phase. Every worker calls it, and each waits until all have added their
+    /// part: the next phase may overwrite the inputs.
     pub(crate) fn record(&self, steps: &[ProgramStep], ctx: &WorkerContext<'_>, experts: &ExpertRows) {
         if ctx.worker.index == 0 {
             let mut pending = self.pending.write().unwrap_or_else(PoisonError::into_inner);
@@ -124,7 +128,7 @@ impl ProductRecorder {
 struct PendingSink<'a> {
     weights: &'a [SelectedWeight],
     pending: &'a mut Vec<PendingRows>,
-    /// The selected ones among the weights that rows are of.
+    /// The selected weights that read the current rows.
     wanted: Vec<usize>,
 }
 

@@ -1,5 +1,6 @@
-//! Summing the squares of what weights are multiplied by: after a phase, the first worker reads the inputs of its products while the others wait.
-//! A phase writes over none of its own inputs.
+//! Sums the squares of the inputs of weights (importance matrix). After a phase, the first worker
+//! reads the inputs of its products while the other workers wait. The inputs are still there, since
+//! no phase overwrites its own inputs.
 
 use crate::context::WorkerContext;
 use crate::expert_rows::ExpertRows;
@@ -14,15 +15,15 @@ pub(crate) struct InputRecorder {
     found: Mutex<BTreeMap<usize, RecordedSquares>>,
 }
 
-/// Sums of a weight, or where those of the same input are.
 enum RecordedSquares {
     Own(InputSquares),
+    /// The weight has the same input, and therefore the same sums, as the weight with this index.
     As(usize),
 }
 
 impl InputRecorder {
-    /// Adds the inputs of a phase. Every worker calls it; none goes on before the first has read. `experts` are the rows as the first worker has
-    /// sorted them in this phase.
+    /// Adds the inputs of a phase. Every worker calls it and waits until the first has read them.
+    /// `experts` holds the rows as the calling worker has sorted them in this phase.
     pub(crate) fn record(&self, steps: &[ProgramStep], ctx: &WorkerContext<'_>, experts: &ExpertRows) {
         if ctx.worker.index == 0 {
             let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
@@ -47,24 +48,24 @@ impl InputRecorder {
     }
 }
 
-/// What takes the inputs of weights.
+/// Receiver of the inputs of weights.
 pub(crate) trait InputSink {
-    /// Announces rows for the matrices of several weights of one input; whether they are wanted.
+    /// Announces the rows of an input that all of `products` read. If it returns false, the rows
+    /// are not passed.
     fn begin(&mut self, products: &[WeightKernel], matrices: usize, columns: usize) -> bool;
 
-    /// Takes a row that a matrix of these weights is multiplied by.
+    /// Receives a row that a matrix of these weights is multiplied by.
     fn row(&mut self, matrix: usize, row: &[f32]);
 }
 
-/// The sums of a phase's inputs.
 struct SquaresSink<'a> {
     found: &'a mut BTreeMap<usize, RecordedSquares>,
-    /// The weight that rows are of.
+    /// The weight that the current rows belong to.
     weight: usize,
 }
 
 impl InputSink for SquaresSink<'_> {
-    /// Rows count for the first of several products; the others are noted to have the same.
+    /// Rows are summed for the first product only. The others refer to its sums.
     fn begin(&mut self, products: &[WeightKernel], matrices: usize, columns: usize) -> bool {
         let Some((first, others)) = products.split_first() else { return false };
         let new = || RecordedSquares::Own(InputSquares::new(matrices, columns));
@@ -83,7 +84,8 @@ impl InputSink for SquaresSink<'_> {
     }
 }
 
-/// Gives a sink the inputs of a step. `experts` are the rows as the first worker has sorted them in this phase.
+/// Passes the inputs of a step's products to a sink. `experts` holds the rows as the first worker
+/// has sorted them in this phase.
 pub(crate) fn visit(
     step: &ProgramStep,
     ctx: &WorkerContext<'_>,
@@ -122,7 +124,8 @@ pub(crate) fn visit(
         }
         Instruction::AbsorbV(op) => {
             let KvWeights::Separate(_, Some(product)) = op.kv else { return };
-            // attention leaves no partial results where values are recorded
+            // `input` holds the results: while values are recorded, attention combines its KV
+            // splits.
             of_heads(ctx, step, product, &op.input, sink);
         }
         _ => {}
@@ -145,7 +148,7 @@ fn of_heads(
     }
 }
 
-/// Rows of a value, normalized where the product that reads them does so.
+/// Rows of a value, normalized if the product that reads them applies a norm.
 struct InputValues {
     numbers: Vec<f32>,
     width: usize,

@@ -1,4 +1,4 @@
-//! Running a program: one worker's part of one step. This file alone names all operations.
+//! Runs a program: one worker's part of one step. Only this file dispatches on all instructions.
 
 use crate::context::WorkerContext;
 use crate::input_products::ProductRecorder;
@@ -11,11 +11,11 @@ use latent_backend::{CancelToken, PlanTimes};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
 
-/// Sums of nanoseconds while a profile is taken. Only the first worker writes them.
+/// Sums of nanoseconds of a plan while a profile is taken. Only the first worker writes them.
 pub(crate) struct PhaseClock {
-    /// Of each phase of the plan.
+    /// Time of each phase.
     pub phases: Vec<AtomicU64>,
-    /// Of the first worker's part of each node.
+    /// Time of the first worker's part of each node.
     pub nodes: Vec<AtomicU64>,
 }
 
@@ -26,30 +26,27 @@ impl PhaseClock {
         PhaseClock { phases: zeros(phases), nodes: zeros(nodes) }
     }
 
-    /// What was measured.
     pub(crate) fn finish(self) -> PlanTimes {
         let sums = |clocks: Vec<AtomicU64>| clocks.into_iter().map(AtomicU64::into_inner).collect();
         PlanTimes { phases: sums(self.phases), nodes: sums(self.nodes) }
     }
 }
 
-/// A run of a program, as all workers see it.
+/// A run of a program, shared by all workers.
 pub(crate) struct ProgramRun<'a> {
     pub program: &'a Program,
-    /// Where a profile is taken.
+    /// Set while a profile is taken.
     pub clock: Option<&'a PhaseClock>,
-    /// Where the spans of all workers are recorded.
+    /// Set while a timeline is recorded.
     pub timeline: Option<TimelineRun<'a>>,
-    /// What to copy out after each phase, where a trace is taken.
+    /// Set while activations are traced.
     pub recording: Option<ProgramProbes<'a>>,
-    /// What adds up the inputs of each phase, where they are wanted.
+    /// Set while the squares of inputs are summed.
     pub inputs: Option<&'a InputRecorder>,
-    /// What multiplies the inputs of each phase, where their products are wanted.
+    /// Set while the products of inputs are summed.
     pub products: Option<&'a ProductRecorder>,
-    /// The first worker looks at it after each phase.
     pub cancel: &'a CancelToken,
-    /// The phase after which a cancelled step ends. Only the first worker writes it, before the barrier that
-    /// ends this phase, so that all workers leave after the same one.
+    /// The phase after which a cancelled step ends.
     pub last_phase: &'a AtomicUsize,
 }
 
@@ -77,6 +74,10 @@ impl ProgramRun<'_> {
             if first_worker {
                 ctx.beat();
             }
+            // Only the first worker checks: workers that each read the token could see different
+            // values, leave after different phases, and wait for each other at a barrier forever.
+            // It stores the result before the barrier, which makes it visible to all (so relaxed
+            // suffices).
             if first_worker && (self.cancel.is_cancelled() || ctx.has_failed()) {
                 self.last_phase.fetch_min(number, Ordering::Relaxed);
             }
@@ -87,6 +88,8 @@ impl ProgramRun<'_> {
             if let Some(spans) = &mut spans {
                 spans.end();
             }
+            // Compared with this phase's number: a fast first worker may already have stored that
+            // of the next phase, which this worker must still run.
             if self.last_phase.load(Ordering::Relaxed) <= number {
                 return;
             }
@@ -106,7 +109,7 @@ impl ProgramRun<'_> {
     }
 }
 
-/// Adds the time since `start`, which becomes now.
+/// Adds the time since `start`, and sets `start` to now.
 fn add_since(sum: &AtomicU64, start: &mut Instant) {
     let end = Instant::now();
     sum.fetch_add((end - *start).as_nanos() as u64, Ordering::Relaxed);

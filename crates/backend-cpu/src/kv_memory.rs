@@ -1,5 +1,6 @@
-//! Memory of the KV cache: reserved at once, committed by the system as it is written. Rows of tokens and states of recurrent layers are both
-//! records of one size in the memory of their layer.
+//! Memory of the KV cache. The address space is reserved in one map, and the system commits pages
+//! as they are written. A layer holds records of one size: rows of tokens, or states of a recurrent
+//! layer.
 #![allow(unsafe_code, reason = "the workers of a step write disjoint rows of one map")]
 
 use latent_backend::KV_BLOCK;
@@ -8,11 +9,11 @@ use std::io::{Error, ErrorKind};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// A smaller cache would waste most of its huge pages.
+/// Minimum cache size in bytes for huge pages. A smaller cache would waste most of a page of 2 MB.
 #[cfg(target_os = "linux")]
-const LARGE: usize = 8 << 20;
+const MIN_HUGE_BYTES: usize = 8 << 20;
 
-/// Where a layer's memory begins: on a cache line, which also aligns the f32 of recurrent states.
+/// Alignment of a layer's memory: a cache line, which also aligns the f32 of recurrent states.
 const ALIGNMENT: usize = 64;
 
 /// The rows or states of one layer, one per slot: a part of the memory of all layers.
@@ -38,14 +39,17 @@ impl KvLayerMemory {
         let Some(total) = total else {
             return Err(Error::new(ErrorKind::OutOfMemory, "the cache's size overflows"));
         };
+        // At least one byte, because an empty map is an error. MAP_NORESERVE, because a cache is
+        // rarely full, and the kernel's overcommit check would refuse one that is larger than free
+        // memory.
         let map = MmapOptions::new().len(total.max(1)).no_reserve_swap().map_anon()?;
-        // Attention reads long runs of rows: huge pages save it a page walk per four rows, and let software
-        // prefetch work. One map for all layers, because each layer of a small context would end in the
-        // middle of a huge page.
+        // Attention reads long runs of rows: huge pages save it a page walk per four rows, and let
+        // software prefetch work. One map for all layers, because each layer of a small context
+        // would end in the middle of a huge page.
         // measured: docs/notes/memory-and-prefetch.md "The KV cache needs huge pages too"
         #[cfg(target_os = "linux")]
-        if total >= LARGE {
-            // only a hint; the system may have no huge pages
+        if total >= MIN_HUGE_BYTES {
+            // Only a hint: the system may have no huge pages.
             let _ = map.advise(memmap2::Advice::HugePage);
         }
         let map = Arc::new(MmapRaw::from(map));
@@ -60,9 +64,9 @@ impl KvLayerMemory {
 
     /// All rows.
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: inside the map, by the sizes that `reserve` summed up, and initialized: anonymous maps are
-        // zero. Rows are written by `&mut self`, or by `row_shared`, whose caller promises that no
-        // worker reads the row meanwhile.
+        // SAFETY: inside the map, by the sizes that `reserve` summed up, and initialized, since
+        // anonymous maps are zero. Rows are written through `&mut self`, or through `row_shared`,
+        // whose caller promises that no worker reads the row meanwhile.
         unsafe { std::slice::from_raw_parts(self.map.as_ptr().add(self.start), self.len) }
     }
 
@@ -72,8 +76,8 @@ impl KvLayerMemory {
     }
 
     fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: inside the map and initialized as in `bytes`; no other layer has this part, and it is
-        // borrowed exclusively.
+        // SAFETY: inside the map and initialized as in `bytes`; no other layer has this part, and
+        // it is borrowed exclusively.
         unsafe { std::slice::from_raw_parts_mut(self.map.as_mut_ptr().add(self.start), self.len) }
     }
 
@@ -90,7 +94,8 @@ impl KvLayerMemory {
     #[allow(clippy::mut_from_ref, reason = "the caller promises that the row is its own")]
     pub(crate) unsafe fn row_shared(&self, index: usize) -> &mut [u8] {
         assert!((index + 1) * self.row_bytes <= self.len, "cache row {index} is out of range");
-        // SAFETY: in range by the assertion and initialized as in `bytes`; exclusive by the caller's promise.
+        // SAFETY: in range by the assertion and initialized as in `bytes`; exclusive by the
+        // caller's promise.
         unsafe {
             let start = self.map.as_mut_ptr().add(self.start + index * self.row_bytes);
             std::slice::from_raw_parts_mut(start, self.row_bytes)
@@ -100,12 +105,13 @@ impl KvLayerMemory {
     /// Elements of the state at a slot.
     pub(crate) fn state(&self, index: usize, elements: Range<usize>) -> &[f32] {
         let start = self.state_start(index, &elements);
-        // SAFETY: inside of the map by `state_start`, which also says that it is aligned; initialized as in `bytes`, and f32 admits every bit
-        // pattern. A worker that writes a part of a state promises that no other reads it meanwhile.
+        // SAFETY: inside the map and aligned, both by `state_start`; initialized as in `bytes`, and
+        // f32 admits every bit pattern. A worker that writes a part of a state promises that no
+        // other worker reads it meanwhile.
         unsafe { std::slice::from_raw_parts(self.map.as_ptr().add(start).cast(), elements.len()) }
     }
 
-    /// Elements of the state at a slot, to write while other workers write others.
+    /// Elements of the state at a slot, to write while other workers write other elements.
     ///
     /// # Safety
     /// Until the next barrier these elements are used only through the result.
@@ -116,10 +122,11 @@ impl KvLayerMemory {
         unsafe { std::slice::from_raw_parts_mut(self.map.as_mut_ptr().add(start).cast(), elements.len()) }
     }
 
-    /// Where elements of a state begin in the map, which is a multiple of their size: layers begin on cache lines, and states are whole f32.
+    /// Offset of elements of a state in the map. It is a multiple of 4: layers begin on cache
+    /// lines, and a state is a whole number of f32.
     ///
     /// # Panics
-    /// When they are not inside of the state.
+    /// When the elements are not inside of the state.
     fn state_start(&self, index: usize, elements: &Range<usize>) -> usize {
         let float = size_of::<f32>();
         let inside = elements.start <= elements.end && elements.end <= self.row_bytes / float;

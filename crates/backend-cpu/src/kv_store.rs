@@ -10,22 +10,22 @@ use std::any::Any;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Blocks of rows of every layer with attention, which reads them in place; the workers of a step write disjoint
-/// rows. States of every recurrent layer.
+/// The KV cache: blocks of rows for every attention layer, and states for every recurrent layer.
+/// Attention reads rows in place. The workers of a step write disjoint rows.
 pub(crate) struct CpuKvStore {
     layout: KvLayout,
     layers: Vec<(LayerState, KvLayerMemory)>,
     rotation: ShiftRotation,
 }
 
-/// Model data for context shifts.
+/// Model data for context shifts, which move rows to other positions and rotate their keys.
 #[derive(Clone)]
 pub(crate) struct ShiftRotation {
     /// Rotation angles.
     pub rope: Arc<RopeTable>,
-    /// Which elements pair up.
+    /// Which elements of a rope part form pairs.
     pub pairs: RopePairing,
-    /// The same in an indexer.
+    /// The pairing in an indexer.
     pub index_pairs: RopePairing,
     /// Elements of the rope part.
     pub rope_dims: usize,
@@ -36,7 +36,7 @@ pub(crate) struct ShiftRotation {
 }
 
 impl ShiftRotation {
-    /// The rotation of a model whose elements pair up like this, in attention and in an indexer.
+    /// Creates the rotation of a model with the pairings of its attention and of its indexer.
     pub fn new(
         config: &ModelConfig,
         rope: Arc<RopeTable>,
@@ -46,7 +46,7 @@ impl ShiftRotation {
         ShiftRotation { rope, pairs, index_pairs, rope_dims: a.rope, nope: a.nope, v: a.v }
     }
 
-    /// Where the rope parts of a row are.
+    /// The rope parts of a row.
     fn parts(&self, kv_layer: &KvLayer) -> Vec<Range<usize>> {
         match kv_layer.kind {
             KvLayerKind::Index => std::iter::once(0..self.rope_dims).collect(),
@@ -62,7 +62,7 @@ impl ShiftRotation {
 }
 
 impl CpuKvStore {
-    /// Reserves the memory; the system commits a page when it is first written.
+    /// Reserves the memory. The system commits a page when it is first written.
     pub(crate) fn new(layout: KvLayout, rotation: ShiftRotation) -> Result<CpuKvStore, BackendError> {
         let memory = KvLayerMemory::reserve(layout.layers.iter().map(|layer| match layer {
             LayerState::PerToken(rows) => (layout.slots(), rows.row(layout.cache_type).bytes()),
@@ -76,7 +76,7 @@ impl CpuKvStore {
     /// A layer with rows, and their memory.
     ///
     /// # Panics
-    /// When the layer is recurrent, which no plan of this backend takes it for.
+    /// When the layer is recurrent. Compiled plans never pass one.
     pub(crate) fn kv_layer(&self, layer: usize) -> (&KvLayer, &KvLayerMemory) {
         let (state, memory) = &self.layers[layer];
         (state.per_token().expect("a layer with rows"), memory)
@@ -85,13 +85,12 @@ impl CpuKvStore {
     /// A recurrent layer, and the memory of its states.
     ///
     /// # Panics
-    /// When the layer has rows, which no plan of this backend takes it for.
+    /// When the layer has rows. Compiled plans never pass one.
     pub(crate) fn state_layer(&self, layer: usize) -> (&StateShape, &KvLayerMemory) {
         let (state, memory) = &self.layers[layer];
         (&state.recurrent().expect("a recurrent layer").shape, memory)
     }
 
-    /// Element type.
     pub(crate) fn cache_type(&self) -> CacheType {
         self.layout.cache_type
     }
@@ -103,6 +102,7 @@ impl KvStore for CpuKvStore {
     }
 
     fn copy_block(&mut self, from: u32, to: u32) -> Result<(), BackendError> {
+        // States are not in blocks. A state slot is written once and then shared, never copied.
         let with_rows = self.layers.iter_mut().filter(|(layer, _)| layer.per_token().is_some());
         with_rows.for_each(|(_, memory)| memory.copy_block(from as usize, to as usize));
         Ok(())
@@ -141,14 +141,16 @@ impl KvStore for CpuKvStore {
             elements.resize(kv_layer.width, 0.0);
             let row = kv_layer.row(self.layout.cache_type);
             latent_kernels::load_row(row, memory.row(from), &mut elements);
-            // elements without position keep their bits: only the rope parts are rounded again
+            // Only the rope parts are decoded and rounded again. The other elements keep their
+            // bits, so repeated shifts do not degrade them.
             memory.copy_row(from, to);
             for part in self.rotation.parts(kv_layer) {
                 let index = kv_layer.kind == KvLayerKind::Index;
                 let pairs = if index { self.rotation.index_pairs } else { self.rotation.pairs };
                 self.rotation.rope.shift(&mut elements[part.clone()], distance, pairs);
                 if index && !row.ty.is_float() {
-                    // one scale for all elements of the row, the rotated ones among them
+                    // An int8 index row has a single scale, so a change of its rope part
+                    // requantizes all of it.
                     latent_kernels::store_row(row, &elements, memory.row_mut(to));
                 } else {
                     latent_kernels::store_part(row, part.start, &elements[part], memory.row_mut(to));
@@ -188,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn states_are_kept_beside_rows_and_touch_none_of_them() {
+    fn recurrent_states_and_rows_do_not_overlap() {
         let rows = KvLayer::of_rows(KvLayerKind::Latent, 0, ROW.len(), 2);
         let state =
             |layer, columns| RecurrentLayer { layer, shape: StateShape { heads: 2, rows: 3, columns } };
@@ -197,7 +199,7 @@ mod tests {
             LayerState::PerToken(rows),
             LayerState::Recurrent(state(2, 1)),
         ];
-        // int8 rows: their memory ends within a cache line
+        // int8 rows: their memory ends within a cache line.
         let layout = KvLayout { layers, cache_type: CacheType::Int8, blocks: 2, state_slots: 3 };
         let bytes = [4 * 2 * 3 * 5, layout.row(1).bytes(), 4 * 2 * 3];
         assert_eq!((layout.token_bytes(), layout.state_bytes()), (bytes[1], bytes[0] + bytes[2]));
@@ -229,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn quants_and_their_scale_keep_their_bits_and_the_rope_part_turns_back() {
+    fn a_shift_keeps_the_bits_of_quants_and_scale_and_rotates_the_rope_part() {
         let kv_layer = KvLayer::of_rows(KvLayerKind::Latent, 0, ROW.len(), 2);
         let layers = vec![LayerState::PerToken(kv_layer)];
         let layout = KvLayout { layers, cache_type: CacheType::Int8, blocks: 2, state_slots: 0 };

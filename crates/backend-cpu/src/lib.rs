@@ -1,8 +1,9 @@
-//! The CPU backend: plans compiled to instructions, which a thread pool runs phase by phase over one arena
-//! and packed weights.
+//! The CPU backend. It compiles plans to instructions, and a thread pool runs them phase by phase
+//! over one arena and packed weights.
 //!
-//! Public are the backend itself and the writer of packed files. Steps run behind the traits of
-//! `latent-backend`, which the engine calls after it has checked tokens, rows and sequences:
+//! Only the backend, the writer of packed files and the bandwidth probe are public. Steps run
+//! behind the traits of `latent-backend`. The engine checks tokens, rows and sequences before it
+//! calls them:
 //!
 //! ```
 //! use latent_backend::Backend;
@@ -14,9 +15,9 @@
 //! use latent_backend_cpu::CpuModel;
 //! ```
 //!
-//! How a step comes about, each file using only those before it: `program` (data) ← `compile` (plan →
-//! program); `disjoint` (shared buffers) ← `context` (what a worker sees) ← `ops` (one file per operation) ←
-//! `interpret` ← `model` ← `backend`.
+//! Each file uses only those before it: `program` (data) ← `compile` (plan → program); `disjoint`
+//! (shared buffers) ← `context` (a worker's view of a step) ← `ops` (one file per operation) ←
+//! `interpret` (runs a program) ← `model` ← `backend`.
 
 mod backend;
 mod bandwidth;

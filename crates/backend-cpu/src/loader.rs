@@ -1,5 +1,5 @@
-//! Loading weights: which are packed into tiles and which are read in place from the mapped file, and the
-//! bytes that takes.
+//! Weight loading: decides which weights are packed into tiles and which are read in place from the
+//! mapped file, and computes the memory that they take.
 
 use crate::source_pages::SourcePages;
 use crate::weight_arena::WeightArena;
@@ -16,7 +16,8 @@ use latent_types::WeightLayout;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-/// Bytes that the weights of these stages take in memory; a tied weight counts once.
+/// Bytes that the weights of these stages take in memory. Tied weights (an embedding that is also
+/// the `lm_head`) count once.
 pub(crate) fn weight_bytes(stages: &[Stage], source: WeightSource<'_>) -> WeightBytes {
     match source {
         WeightSource::File(checkpoint) => bytes_in_file(stages, checkpoint),
@@ -35,18 +36,18 @@ fn bytes_in_file(stages: &[Stage], checkpoint: &Checkpoint) -> WeightBytes {
         } else {
             let rows = infos(weight, checkpoint).map(|info| (info.is_stored(), info.bytes as u64));
             for (stored, rows) in rows {
-                // rows that lie in pieces are copied
+                // Rows that are not contiguous in the file are copied.
                 *if stored { &mut bytes.mapped } else { &mut bytes.owned } += rows;
             }
         }
-        // scales are copied
+        // Scales are decoded to f32, four bytes each.
         let scales = weight.parts.iter().filter_map(|part| checkpoint.info(part.scale.as_ref()?));
         bytes.owned += scales.map(|scale| 4 * scale.shape.iter().product::<usize>() as u64).sum::<u64>();
     }
     bytes
 }
 
-/// As [`bytes_in_file`] for tensors without a file, none of them packed.
+/// As [`bytes_in_file`], for tensors of which only types and shapes are known.
 fn declared_bytes(stages: &[Stage], tensors: &dyn TensorIndex) -> WeightBytes {
     let tiled = tiled_tensors(stages);
     let mut bytes = WeightBytes::default();
@@ -66,11 +67,13 @@ fn infos<'c>(weight: &'c Weight, checkpoint: &'c Checkpoint) -> impl Iterator<It
     weight.parts.iter().filter_map(|part| checkpoint.info(&part.tensor))
 }
 
-/// The layout that a weight is packed into while loading; none where it is read as rows of the file, or is
-/// stored in tiles in the file. Rows that the file does not hold as they are become tiles for every kernel.
+/// The layout that a weight is packed into while loading. None if it is read as rows of the file,
+/// or if the file already stores it in tiles.
 fn layout_to_pack(weight: &Weight, tiled: &HashSet<&str>, checkpoint: &Checkpoint) -> Option<TileLayout> {
     TileLayout::new(weight.ty, weight.inputs()).filter(|_| {
         let stored = weight.derived.is_none() && infos(weight, checkpoint).all(|info| info.is_stored());
+        // Rows that must be computed (derived weights, rows in pieces) need memory in any case, so
+        // they become tiles even if every selected kernel reads rows: kernels accept both.
         (tiled.contains(weight.key()) || !stored)
             && infos(weight, checkpoint).all(|info| info.tile_rows.is_none())
     })
@@ -83,7 +86,7 @@ pub(crate) fn tensors_in_tiles(stages: &[Stage], checkpoint: &Checkpoint) -> Vec
     infos.filter(|info| info.tile_rows.is_some()).map(|info| info.name.clone()).collect()
 }
 
-/// The first tensor of each weight that some selected kernel reads in tiles.
+/// The keys of the weights that at least one selected kernel reads in tiles.
 pub(crate) fn tiled_tensors(stages: &[Stage]) -> HashSet<&str> {
     let table = latent_kernels::table();
     let mut tiled = HashSet::new();
@@ -99,7 +102,8 @@ pub(crate) fn tiled_tensors(stages: &[Stage]) -> HashSet<&str> {
     tiled
 }
 
-/// The first tensor of each weight that only operations with a kernel of their own read, not products: norms, biases, taps of convolutions.
+/// The keys of the weights that operations read as plain f32 instead of multiplying by them: norms,
+/// biases, taps of convolutions, and adapters of `kv_b`.
 fn plain_tensors(stages: &[Stage]) -> HashSet<&str> {
     let mut plain = HashSet::new();
     for plan in stages.iter().flat_map(|stage| &stage.plans) {
@@ -114,17 +118,18 @@ fn plain_tensors(stages: &[Stage]) -> HashSet<&str> {
     plain
 }
 
-/// All distinct weights of the stages, found by their first tensor.
+/// All distinct weights of the stages.
 pub(crate) struct LoadedWeights {
-    /// Each distinct weight.
+    /// In the order of [`distinct_weights`].
     pub weights: Vec<LoadedWeight>,
+    /// Position in `weights` by [`Weight::key`].
     index: HashMap<String, usize>,
 }
 
 impl LoadedWeights {
-    /// Loads every weight that the stages use, packed by the thread pool where a kernel reads tiles. Pages of
-    /// the file that this brings into memory stay there only if `keep_pages` says so. `progress` hears how many bytes of the
-    /// file of how many are done.
+    /// Loads every weight that the stages use. The thread pool packs those that a kernel reads in
+    /// tiles. Pages of the file that loading brings into memory are released unless `keep_pages` is
+    /// set. `progress` is called with the bytes done and the total.
     pub(crate) fn load(
         stages: &[Stage],
         checkpoint: &Arc<Checkpoint>,
@@ -139,6 +144,8 @@ impl LoadedWeights {
         });
         let (to_pack, sizes): (Vec<&Weight>, Vec<usize>) = to_pack.unzip();
         let sizes = to_pack.iter().zip(sizes).map(|(weight, bytes)| (weight.matrices(), bytes));
+        // One reservation, in the order in which the loop below takes the parts. `take` fails if
+        // the two lists ever differ.
         let mut memory = WeightArena::reserve(sizes, thread_pool.placement().nodes().len())?;
         let tensors: Vec<String> =
             to_pack.iter().flat_map(|weight| weight.parts.iter().map(|part| part.tensor.clone())).collect();
@@ -163,7 +170,7 @@ impl LoadedWeights {
         Ok(loaded)
     }
 
-    /// Index of a plan's weight in `weights`.
+    /// Index of a plan's weight in `weights`. Every weight of a loaded plan is there.
     pub(crate) fn find(&self, weight: &Weight) -> usize {
         self.index.get(weight.key()).copied().unwrap_or_default()
     }

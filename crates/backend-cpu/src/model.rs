@@ -1,4 +1,4 @@
-//! A model on the CPU: its weights, compiled plans, and the buffers of its steps.
+//! A loaded model: its weights, compiled plans, and the buffers of its steps.
 
 use crate::compile;
 use crate::context::{ModelData, SharedMemory, WorkerContext};
@@ -45,31 +45,35 @@ pub(crate) struct CpuModel {
     pub(crate) hidden: Vec<f32>,
     logits: Vec<f32>,
     expanded: Vec<f32>,
-    /// Scores of cached tokens, of steps with fewer rows than workers.
+    /// Indexer scores of cached tokens, in steps with fewer sparse rows than workers.
     scores: Vec<f32>,
+    /// Cosines and sines of each row's position.
     rotations: Vec<f32>,
-    /// The rows whose logits are being computed.
+    /// The rows whose logits are being computed, at most [`LM_HEAD_ROWS`].
     head_batch: Batch,
-    /// Inputs that all workers quantize together, as 8-bit blocks and as bf16.
+    /// Inputs of a product as 8-bit blocks, converted by all workers together.
     blocks: Vec<Q8Block>,
+    /// Inputs of a product as bf16, converted by all workers together.
     lines: Vec<Bf16x32>,
-    /// Most blocks, and most lines, per row.
+    /// Maximum `blocks` and maximum `lines` per row of a batch.
     row_blocks: [usize; 2],
+    /// One per worker. A worker locks only its own, so the lock never waits.
     scratch: Vec<Mutex<WorkerScratch>>,
     thread_pool: ThreadPool,
     options: ModelOptions,
-    /// Of all plans, stage by stage, while a profile is taken.
+    /// Set while a profile is taken: one clock per plan, stage by stage.
     clocks: Option<Vec<PhaseClock>>,
-    /// Records the phases of every worker, while a timeline is recorded.
+    /// Set while a timeline is recorded.
     timeline: Option<TimelineRecorder>,
-    /// Copies values out of each phase, while a trace is taken.
+    /// Set while activations are traced.
     recorder: Option<TraceRecorder>,
-    /// Adds up the inputs of weights, while they are wanted.
+    /// Set while the squares of weights' inputs are summed (importance matrix).
     inputs: Option<InputRecorder>,
+    /// Set while the products of weights' inputs are summed (GPTQ).
     products: Option<ProductRecorder>,
-    /// Reads the weights of a packed file before they are needed.
+    /// Reads the weights of a packed file before the first steps need them.
     read_ahead: Option<ReadAhead>,
-    /// The ranks that it shares the model with.
+    /// Links to the other ranks. None if this rank has the whole model.
     links: Option<RankLinks>,
 }
 
@@ -80,12 +84,15 @@ impl CpuModel {
             request;
         let (communicator, progress) = (request.communicator, request.progress);
         let links = RankLinks::of(communicator, &config);
+        // Row-wise kernels (norms, RoPE, conversions) are not in plans and choose their tier at run
+        // time.
         latent_kernels::limit_tier(options.stages.bind.tier);
         let mut thread_pool = ThreadPool::placed(placement)
             .map_err(|error| BackendError::System { what: "starting threads", error })?;
         let derived = latent_backend::with_derived_weights(checkpoint, &stages)?.map(Arc::new);
         let checkpoint = derived.as_ref().unwrap_or(checkpoint);
         let loaded = LoadedWeights::load(&stages, checkpoint, &mut thread_pool, keep_pages, progress)?;
+        // The KV cache numbers the layers of all stages in turn, each plan those of its own stage.
         let mut kv_layers = 0;
         let compile_all = |stage: &Stage| -> Result<Vec<Program>, BackendError> {
             let first = kv_layers;
@@ -106,6 +113,7 @@ impl CpuModel {
         let pairs = pairing(config.rope.pairs);
         let index_pairs = config.attention.indexer.map_or(pairs, |indexer| pairing(indexer.pairs));
         let in_place = pieces(checkpoint, &tensors_in_tiles(&stages, checkpoint));
+        // Weights that do not fit into memory would evict each other.
         let read_ahead = if weights_fit { ReadAhead::start(checkpoint, in_place, None) } else { None };
         Ok(CpuModel {
             arena: vec![0.0; arena],
@@ -157,7 +165,8 @@ impl CpuModel {
         cancel: &CancelToken,
     ) -> Result<(), BackendError> {
         if self.clocks.is_some() || self.timeline.is_some() {
-            // a profile compares threads
+            // A profile compares the threads of a phase: the number of workers must not change
+            // between the steps that it sums up.
             self.thread_pool.use_all_workers();
         } else {
             self.thread_pool.begin_step(BatchBucket::of(batch.rows()) as usize, batch.rows());
@@ -176,15 +185,17 @@ impl CpuModel {
         kv: &CpuKvStore,
         cancel: &CancelToken,
     ) -> Result<(), BackendError> {
-        let (rows, most) = (batch.rows(), self.options.stages.max_batch_tokens);
-        assert!(rows <= most, "a batch of {rows} rows, but at most {most} fit");
+        let (rows, max_rows) = (batch.rows(), self.options.stages.max_batch_tokens);
+        assert!(rows <= max_rows, "a batch of {rows} rows, but at most {max_rows} fit");
         let a = self.model.config.attention;
         let naive = batch.spans.iter().filter(|s| s.path == AttentionPath::Naive);
         let longest = naive.map(|s| s.first + s.rows.len()).max().unwrap_or(0);
-        // kernels read whole cache lines: it must begin with one
+        // Kernels read whole cache lines, so the values must begin on one. A Vec<f32> is aligned to
+        // 4 bytes only: `run` skips up to one line.
         let needed = expanded_len(longest, &a) + LINE_FLOATS;
         if longest > 0 && self.expanded.len() < needed {
-            // freed first: the old and the new one together may not fit
+            // The old buffer is freed first: both may not fit into memory together, and no step
+            // reads the expanded values of an earlier one.
             self.expanded = Vec::new();
             self.expanded = vec![0.0; needed];
         }
@@ -192,6 +203,7 @@ impl CpuModel {
         if self.scores.len() < scored {
             self.scores.resize(scored, 0.0);
         }
+        // Computed once per step, since every layer and head rotates by the same angles.
         let len = self.model.rope.rotation_len();
         self.rotations.resize(batch.rows() * len, 0.0);
         for (position, out) in batch.positions.iter().zip(self.rotations.chunks_exact_mut(len.max(1))) {
@@ -200,7 +212,8 @@ impl CpuModel {
         self.run(stage, batch, kv, batch.rows(), cancel)
     }
 
-    /// Logits of the batch's wanted rows by a head's stage, [`LM_HEAD_ROWS`] at a time.
+    /// Computes the logits of the batch's wanted rows with a head's stage, [`LM_HEAD_ROWS`] rows
+    /// per run. Logits of a whole prompt would take far more memory than the arena.
     fn logits(
         &mut self,
         head: usize,
@@ -210,6 +223,7 @@ impl CpuModel {
         on_logits: &mut dyn FnMut(usize, &[f32]),
     ) -> Result<(), BackendError> {
         let vocab = self.model.config.vocab_size;
+        // Taken out of `self`, because `run` borrows all of it; put back below for its capacity.
         let mut part = std::mem::take(&mut self.head_batch);
         for (chunk, wanted) in batch.wanted.chunks(LM_HEAD_ROWS).enumerate() {
             part.wanted.clear();
@@ -242,6 +256,7 @@ impl CpuModel {
         if self.lines.len() < lines {
             self.lines.resize(lines, Bf16x32::ZERO);
         }
+        // `align_offset` may exceed the length of an empty buffer.
         let skipped = self.expanded.as_ptr().align_offset(align_of::<Bf16x32>()).min(self.expanded.len());
         let memory = SharedMemory {
             arena: DisjointBuffer::new(&mut self.arena),
@@ -291,6 +306,7 @@ impl CpuModel {
         if let Some(error) = failure.into_inner().unwrap_or_else(PoisonError::into_inner) {
             return Err(error.into());
         }
+        // Relaxed: `ThreadPool::run` has ended, which orders the worker's store before this load.
         if last_phase.load(Ordering::Relaxed) == usize::MAX { Ok(()) } else { Err(BackendError::Cancelled) }
     }
 }
@@ -333,10 +349,13 @@ impl BackendModel for CpuModel {
 
     fn submit(&mut self, batch: &Batch, kv: &mut dyn KvStore) -> Result<(), BackendError> {
         let kv: &CpuKvStore = kv.as_any().downcast_ref().ok_or(BackendError::ForeignStore)?;
+        // The operation that waits for the last rank's rows is skipped: `collect` receives them, so
+        // that this rank can submit the next step meanwhile. A step that other ranks have begun
+        // cannot be cancelled, hence the token of its own.
         self.links.iter().for_each(|links| links.leave_returned(true));
-        let ran = self.forward(batch, kv, &CancelToken::new());
+        let result = self.forward(batch, kv, &CancelToken::new());
         self.links.iter().for_each(|links| links.leave_returned(false));
-        ran
+        result
     }
 
     fn collect(&mut self, step: ModelStep<'_>) -> Result<(), BackendError> {
@@ -354,6 +373,8 @@ impl BackendModel for CpuModel {
             return Err(BackendError::Unsupported("the model was loaded without its MTP layer".into()));
         }
         let kv: &CpuKvStore = step.kv.as_any().downcast_ref().ok_or(BackendError::ForeignStore)?;
+        // The MTP layer reads the residual stream of the main model's step. `self.hidden` may hold
+        // another step's by now, so the engine passes a copy.
         let width = self.model.config.hidden_size;
         for (span, hidden) in step.batch.spans.iter().zip(step.hidden) {
             self.hidden[span.rows.start * width..span.rows.end * width].copy_from_slice(hidden);
@@ -369,6 +390,7 @@ impl BackendModel for CpuModel {
     }
 
     fn parallel(&mut self, tasks: usize, job: &(dyn Fn(usize) + Sync)) {
+        // Waking the pool would cost more than it saves.
         if tasks < 2 {
             return (0..tasks).for_each(job);
         }
@@ -378,7 +400,7 @@ impl BackendModel for CpuModel {
     fn arithmetic(&self, (stage, bucket): (usize, usize), node: usize, _rows: usize) -> Arithmetic {
         let plan = self.stages.get(stage).and_then(|stage| stage.plans.get(bucket));
         match plan.and_then(|plan| plan.ir.nodes.get(node)) {
-            // no plan selects its kernel
+            // The plan binds no kernel to this operation: `index_scores` chooses at run time.
             Some(node) if node.op == Op::IndexSelect => {
                 let avx512 = self.model.tier >= Tier::Avx512;
                 latent_kernels::index_arithmetic(self.options.stages.bind.cache, self.model.exact, avx512)
@@ -421,7 +443,7 @@ impl BackendModel for CpuModel {
 
     fn stop_input_squares(&mut self) -> Vec<(String, InputSquares)> {
         let sums = self.inputs.take().map(InputRecorder::finish).unwrap_or_default();
-        // loaded in this order
+        // The recorder counts weights in the order in which they were loaded.
         let names: Vec<&str> =
             distinct_weights(&self.stages).map(|weight| weight.parts[0].tensor.as_str()).collect();
         sums.into_iter().map(|(weight, squares)| (names[weight].to_owned(), squares)).collect()
@@ -445,7 +467,7 @@ impl BackendModel for CpuModel {
     }
 }
 
-/// The router's rules as the kernel takes them.
+/// Converts the config's router to the kernel's type. The bias is a weight, and is set per layer.
 fn route_spec(config: &ModelConfig) -> Option<RouteSpec<'static>> {
     let router = config.moe?.router;
     Some(RouteSpec {
@@ -472,10 +494,11 @@ fn route_spec(config: &ModelConfig) -> Option<RouteSpec<'static>> {
     })
 }
 
-/// Scores that the workers share in a step: of every token that a row sees, of rows that do not see more than are selected none; nothing in
-/// steps with a row for each worker.
+/// Number of indexer scores that the workers of a step share: one per cached token of each sparse
+/// row. 0 if there is a sparse row for each worker, since each then scores its rows by itself.
 fn scores_len(batch: &Batch, indexer: Option<IndexerShape>, workers: usize) -> usize {
     let Some(indexer) = indexer else { return 0 };
+    // A row at position `topk - 1` or below attends to every token, without scores.
     let sparse = || batch.positions.iter().filter(|position| **position >= indexer.topk);
     if sparse().count() >= workers { 0 } else { sparse().map(|position| position + 1).sum() }
 }

@@ -1,4 +1,5 @@
-//! Packing weights into tiles on all workers: into memory while loading, or piece by piece for a packed file.
+//! Packs weights into tiles with all workers: into memory while loading, or piece by piece for a
+//! packed file.
 #![allow(unsafe_code, reason = "workers write disjoint tiles of one buffer")]
 
 use crate::source_pages::RELEASE;
@@ -10,10 +11,10 @@ use latent_threads::ThreadPool;
 use latent_types::TensorType;
 use std::ops::Range;
 
-/// Tiles that are packed from rows that are read at once.
-const RUN: usize = 16;
+/// Tiles whose rows are read in one call.
+const TILES_PER_READ: usize = 16;
 
-/// The matrices of one weight as rows, and the layout of the tiles that they become, matrix after matrix.
+/// The matrices of one weight as rows, and the layout of the tiles that are packed from them.
 #[derive(Clone, Copy)]
 pub struct TileMatrices<'a, 'm> {
     layout: TileLayout,
@@ -21,13 +22,13 @@ pub struct TileMatrices<'a, 'm> {
     /// Rows of a matrix.
     outputs: usize,
     count: usize,
-    /// The tensors: one per matrix, or one that holds all.
+    /// One tensor per matrix, or one tensor that holds all matrices.
     tensors: &'a [TensorRows<'m>],
 }
 
 impl<'a, 'm> TileMatrices<'a, 'm> {
-    /// `count` matrices of `outputs` rows of `inputs` elements, in a tensor each or all in one. None where
-    /// the format has no tile layout.
+    /// `count` matrices of `outputs` rows of `inputs` elements. None if the format has no tile
+    /// layout.
     pub fn new(
         ty: TensorType,
         outputs: usize,
@@ -52,14 +53,14 @@ impl<'a, 'm> TileMatrices<'a, 'm> {
         self.count * self.tiles()
     }
 
-    /// Bytes of these rows of a matrix.
+    /// The byte range of these rows in their matrix. The last tile's rows may end behind it.
     fn source(&self, rows: Range<usize>) -> Range<usize> {
         let end = rows.end.min(self.outputs);
         rows.start.min(end) * self.row_bytes..end * self.row_bytes
     }
 
-    /// Packs tiles of the matrix `m` into `out`, one after the other from the tile `first` on. Their rows are read at
-    /// once: rows that are computed cost less together.
+    /// Packs tiles of the matrix `m` into `out`, from the tile `first` on. Their rows are read in
+    /// one call: rows that are computed while they are read cost less per row in larger calls.
     fn pack(&self, m: usize, first: usize, out: &mut [u8], scratch: &mut Vec<u8>) {
         let tile_bytes = self.tile_bytes();
         let first = first * ROWS;
@@ -73,7 +74,8 @@ impl<'a, 'm> TileMatrices<'a, 'm> {
         }
     }
 
-    /// Packs tiles from `first` on, counted through all matrices, until `out` is full.
+    /// Packs tiles into `out` until it is full. `first` is the index of the first tile, counted
+    /// through all matrices.
     pub fn pack_some(&self, first: usize, out: &mut [u8], thread_pool: &mut ThreadPool) {
         let bytes = self.tile_bytes();
         let count = out.len() / bytes;
@@ -84,9 +86,10 @@ impl<'a, 'm> TileMatrices<'a, 'm> {
             let mut i = share.start;
             while i < share.end {
                 let (m, tile) = ((first + i) / self.tiles(), (first + i) % self.tiles());
-                let run = RUN.min(self.tiles() - tile).min(share.end - i);
-                // SAFETY: `count` whole tiles fit into `out`, which is borrowed for the call; shares of tiles
-                // are disjoint.
+                // A read must not cross into the next matrix, which may be another tensor.
+                let run = TILES_PER_READ.min(self.tiles() - tile).min(share.end - i);
+                // SAFETY: `count` whole tiles fit into `out`, which is borrowed for the call;
+                // shares of tiles are disjoint.
                 self.pack(m, tile, unsafe { target.tiles(i, run, bytes) }, &mut scratch);
                 i += run;
             }
@@ -98,7 +101,8 @@ impl<'a, 'm> TileMatrices<'a, 'm> {
 #[derive(Clone, Copy)]
 struct TileBuffer(*mut u8);
 
-// SAFETY: an address, used only through `tile`, whose callers promise that no two threads use one tile.
+// SAFETY: an address, used only through `tiles`, whose callers promise that no two threads use one
+// tile.
 unsafe impl Send for TileBuffer {}
 // SAFETY: as for Send.
 unsafe impl Sync for TileBuffer {}
@@ -122,8 +126,8 @@ pub struct PackedMatrices {
 }
 
 impl PackedMatrices {
-    /// Packs all matrices into the next free part of `memory`. `packed` hears, on any worker, which bytes of
-    /// the rows of which matrix it has gone through.
+    /// Packs all matrices into the next free part of `memory`. Workers call `packed` with the index
+    /// of a matrix and a range of its bytes that has been packed.
     pub fn new(
         matrices: &TileMatrices<'_, '_>,
         memory: &mut WeightArena,
@@ -136,17 +140,17 @@ impl PackedMatrices {
         // SAFETY: the place was just taken, and `bytes` is called only after packing.
         let target = TileBuffer(unsafe { place.start() });
         thread_pool.run(&|worker| {
-            // the same shares as in the steps, so that on NUMA machines a tile is on the node whose worker
-            // reads it
+            // The shares are those of the steps, so that on NUMA machines a tile is on the node of
+            // the worker that reads it: the first write to a page decides its node.
             let share = worker.share(tiles * ROWS, ROWS);
             let mut scratch = Vec::new();
             for m in 0..matrices.count {
                 let mut from = share.start;
-                for row in share.clone().step_by(RUN * ROWS) {
-                    let (first, next) = (row / ROWS, (row + RUN * ROWS).min(share.end));
+                for row in share.clone().step_by(TILES_PER_READ * ROWS) {
+                    let (first, next) = (row / ROWS, (row + TILES_PER_READ * ROWS).min(share.end));
                     let run = next.div_ceil(ROWS) - first;
-                    // SAFETY: the place has all tiles of all matrices; shares of rows are disjoint whole
-                    // tiles.
+                    // SAFETY: the place has all tiles of all matrices; shares of rows are disjoint
+                    // whole tiles.
                     let out = unsafe { target.tiles(m * tiles + first, run, bytes) };
                     matrices.pack(m, first, out, &mut scratch);
                     if next >= share.end || (next - from) * matrices.row_bytes >= RELEASE {

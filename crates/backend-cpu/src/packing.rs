@@ -1,4 +1,4 @@
-//! Writing packed files: weights that the plans read in tiles are packed, all other tensors are copied.
+//! Writes packed files: tensors that the plans read in tiles are packed, all others are copied.
 
 use crate::CpuBackend;
 use crate::loader::tiled_tensors;
@@ -15,23 +15,25 @@ use std::collections::HashMap;
 use std::io::{self, Write};
 use std::path::Path;
 
-/// Bytes that are packed at once, unless one tile takes more.
+/// Bytes that are packed and written per piece, unless one tile takes more. It bounds the memory
+/// that packing takes, whatever the model's size.
 const PIECE: usize = 32 << 20;
 
-/// A packed file that was written.
+/// The result of writing a packed file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PackedFile {
     pub bytes: u64,
-    /// Tensors with NaN or infinite elements or block scales, and how many. They are packed unchanged.
+    /// Tensors with NaN or infinite elements or block scales, and the number of these. They are
+    /// packed unchanged.
     pub not_finite: Vec<(String, u64)>,
 }
 
-/// Packs the model into the file `out`, with `threads` threads (none: one per core). The file appears when it
-/// is whole, and nothing is left behind when anything fails. `progress` gets the bytes written and the bytes
-/// in all, and cancels by returning false.
+/// Packs the model into the file `out`, with `threads` threads (none: one per core). The file
+/// appears under its name when it is complete. If packing fails, no file remains. `progress` is
+/// called with the bytes written and the total, and cancels by returning false.
 ///
 /// # Errors
-/// A model that cannot be run; a file that cannot be written; [`BackendError::Cancelled`].
+/// If the model cannot be run or the file cannot be written; [`BackendError::Cancelled`].
 pub fn pack(
     checkpoint: &Checkpoint,
     out: &Path,
@@ -39,7 +41,8 @@ pub fn pack(
     progress: &mut dyn FnMut(u64, u64) -> bool,
 ) -> Result<PackedFile, BackendError> {
     let stages = default_stages(checkpoint)?;
-    // in addition to what they are derived from, which exact precision reads
+    // Derived weights are written in addition to the tensors that they are computed from: exact
+    // precision reads the latter.
     let derived = latent_backend::with_derived_weights(checkpoint, &stages)?;
     let checkpoint = derived.as_ref().unwrap_or(checkpoint);
     let layouts = layouts(&stages);
@@ -69,6 +72,7 @@ pub fn pack(
         not_finite: Vec::new(),
     };
     let written = writer.write(&mut file, |index, out| packing.write_tensor(index, out));
+    // Before `written`, which is an I/O error "stopped" then.
     if packing.cancelled {
         return Err(BackendError::Cancelled);
     }
@@ -87,7 +91,7 @@ fn pack_io(path: &Path, total: u64, error: io::Error) -> BackendError {
     BackendError::PackIo { path: path.to_owned(), error, hint }
 }
 
-/// A packed file that is being written.
+/// State of a packed file while it is being written.
 struct FilePacker<'a> {
     checkpoint: &'a Checkpoint,
     /// The tile layout of each tensor that is packed.
@@ -96,8 +100,9 @@ struct FilePacker<'a> {
     /// The tiles of a piece.
     buffer: Vec<u8>,
     progress: &'a mut dyn FnMut(u64, u64) -> bool,
-    /// Bytes written, and bytes in all.
+    /// Bytes written.
     done: u64,
+    /// Bytes of the whole file.
     total: u64,
     cancelled: bool,
     not_finite: Vec<(String, u64)>,
@@ -129,6 +134,7 @@ impl FilePacker<'_> {
                 pack_tensor(info, &rows, tiles.rows, buffer, thread_pool, &mut write_piece)?;
             }
         }
+        // Each tensor is read once; without this, pages of the whole source file would accumulate.
         checkpoint.drop_pages(&info.name, 0..usize::MAX);
         if bad > 0 {
             self.not_finite.push((info.name.clone(), bad));
@@ -137,7 +143,8 @@ impl FilePacker<'_> {
     }
 }
 
-/// The bytes of a tensor in pieces of whole rows, of [`PIECE`] or one row.
+/// Passes the bytes of a tensor to `write` in pieces of whole rows: [`PIECE`] bytes, or one row if
+/// that is larger.
 fn each_piece(
     info: &TensorInfo,
     rows: &TensorRows<'_>,
@@ -155,7 +162,7 @@ fn default_stages(checkpoint: &Checkpoint) -> Result<Vec<Stage>, BackendError> {
     let config = ModelConfig::from_checkpoint(checkpoint)?;
     let backend = CpuBackend::new();
     let bind = BindOptions { precision: Precision::Default, tier: backend.isa(None)?, cache: CacheType::F16 };
-    // layouts do not depend on how many tokens a step has
+    // The layouts do not depend on the batch size.
     let options = StageOptions {
         mla: MlaChoice::Auto,
         form: CacheForm::Latent,
@@ -168,7 +175,8 @@ fn default_stages(checkpoint: &Checkpoint) -> Result<Vec<Stage>, BackendError> {
     Ok(Stage::of_model(circuit, &config, &tensors, backend.target(), &options)?)
 }
 
-/// The tile layouts of the tensors that these plans read in tiles. They depend on formats only, not on the machine.
+/// The tile layouts of the tensors that these plans read in tiles. They depend on formats only, so
+/// a packed file can be used on any machine.
 fn layouts(stages: &[Stage]) -> HashMap<String, TiledTensor> {
     let tiled = tiled_tensors(stages);
     let mut layouts = HashMap::new();
@@ -178,6 +186,7 @@ fn layouts(stages: &[Stage]) -> HashMap<String, TiledTensor> {
             continue;
         };
         let rows = weight.outputs();
+        // Experts in tensors of their own (one part each) are packed one matrix per tensor.
         let matrices = if weight.parts.len() > 1 { 1 } else { weight.stacked() };
         let tiles = TiledTensor { rows, bytes: matrices * layout.matrix_bytes(rows) };
         layouts.extend(weight.parts.iter().map(|part| (part.tensor.clone(), tiles)));
@@ -185,11 +194,10 @@ fn layouts(stages: &[Stage]) -> HashMap<String, TiledTensor> {
     layouts
 }
 
-/// Writes a piece: bytes of a tensor, and the tiles that they became.
+/// Called with a piece of a tensor: its rows, and the tiles packed from them.
 type PieceWriter<'a> = dyn FnMut(&[u8], &[u8]) -> io::Result<()> + 'a;
 
-/// Packs a tensor of matrices of `outputs` rows piece by piece. Besides the tiles, `write` gets the rows that
-/// they come from.
+/// Packs a tensor of matrices with `outputs` rows each, piece by piece.
 fn pack_tensor(
     info: &TensorInfo,
     rows: &TensorRows<'_>,
@@ -208,6 +216,7 @@ fn pack_tensor(
     let step = (PIECE / tile).max(1);
     let all = matrices.all_tiles();
     let tiles = (all / count.max(1)).max(1);
+    // The last tile of a matrix may have fewer than 16 rows.
     let row = |tile: usize| tile / tiles * outputs + (tile % tiles * ROWS).min(outputs);
     let mut scratch = Vec::new();
     for first in (0..all).step_by(step) {

@@ -1,5 +1,5 @@
-//! A compiled plan: every value an operand in a buffer, every weight an index, every kernel a function. Data
-//! only.
+//! Instructions: the form to which plans are compiled. Values are operands in buffers, weights are
+//! indices, kernels are function pointers. This file holds data only.
 
 use crate::weights::LoadedWeight;
 use latent_graph::circuit::AdapterWeight;
@@ -44,17 +44,17 @@ pub(crate) struct WeightKernel {
     pub kernel: MatmulFn,
     /// The type in which the kernel reads its input.
     pub activation: ActivationType,
-    /// The kernel for fewer rows than `kernel` is made for.
+    /// The kernel for calls of fewer rows than `kernel` supports. Experts of a large batch may have
+    /// few rows each.
     pub small_batch: Option<SmallBatchKernel>,
 }
 
 /// The kernel for calls of few rows.
 #[derive(Clone, Copy)]
 pub(crate) struct SmallBatchKernel {
-    /// It multiplies calls of fewer rows than this.
+    /// Calls with fewer rows than this use the kernel.
     pub below: usize,
     pub kernel: MatmulFn,
-    /// The type in which it reads its input.
     pub activation: ActivationType,
 }
 
@@ -67,7 +67,7 @@ impl WeightKernel {
         }
     }
 
-    /// The types in which its kernels read their inputs.
+    /// The types in which both kernels read their inputs.
     pub(crate) fn activations(&self) -> impl Iterator<Item = ActivationType> + use<> {
         std::iter::once(self.activation).chain(self.small_batch.map(|small| small.activation))
     }
@@ -76,9 +76,10 @@ impl WeightKernel {
 /// W_UK and W_UV of a layer, in either of the layouts that files use.
 #[derive(Clone, Copy)]
 pub(crate) enum KvWeights {
-    /// `k_b` and `v_b`, one matrix per head each. None where no product reads the weight.
+    /// `k_b` and `v_b`, with one matrix per head each (GGUF files). None if no product reads the
+    /// weight.
     Separate(Option<WeightKernel>, Option<WeightKernel>),
-    /// `kv_b`: per head the rows of its keys, then those of its values.
+    /// `kv_b`: for each head the rows of its keys, then the rows of its values (Hugging Face).
     Combined(WeightKernel),
 }
 
@@ -93,15 +94,14 @@ pub(crate) enum ExpandedKernels {
 /// The kernels of naive MLA for one element type.
 #[derive(Clone, Copy)]
 pub(crate) struct NaiveMlaKernels<N> {
-    /// Keys from latents.
+    /// Computes keys from latents.
     pub keys: ExpandKeysFn<N>,
-    /// Attention.
     pub attend: AttendExpandedFn<N>,
     /// Index of the weight that holds W_UK.
     pub key_weight: usize,
 }
 
-/// Rows of the embedding.
+/// Looks up rows of the embedding.
 pub(crate) struct Embed {
     pub weight: usize,
     pub scale: f32,
@@ -115,7 +115,7 @@ pub(crate) struct RmsNorm {
     pub out: OperandView,
 }
 
-/// Products of one input, normalized first by `norm`, with one or several weights.
+/// Products of one input with one or several weights. `norm` is applied to the input first.
 pub(crate) struct Linear {
     pub input: OperandView,
     pub norm: Option<usize>,
@@ -134,7 +134,7 @@ pub(crate) struct Rope {
 pub(crate) struct LatentStore {
     pub latent: OperandView,
     pub norm: Option<usize>,
-    /// The key of all heads, where the model has one.
+    /// The rope key, shared by all heads. None in models without RoPE.
     pub key: Option<OperandView>,
     pub rotate: bool,
     pub kv_layer: usize,
@@ -143,7 +143,7 @@ pub(crate) struct LatentStore {
 /// Stores rows of keys and values per head in the KV cache.
 pub(crate) struct ExpandedStore {
     pub latent: OperandView,
-    /// The key of all heads, where the model has one.
+    /// The rope key, shared by all heads. None in models without RoPE.
     pub key: Option<OperandView>,
     pub rotate: bool,
     pub kv: KvWeights,
@@ -158,7 +158,7 @@ pub(crate) struct IndexStore {
     pub kv_layer: usize,
 }
 
-/// The tokens that each row attends to.
+/// Selects the tokens that each row attends to (sparse attention).
 pub(crate) struct IndexSelect {
     pub query: OperandView,
     pub weights: OperandView,
@@ -166,10 +166,10 @@ pub(crate) struct IndexSelect {
     pub kv_layer: usize,
 }
 
-/// Queries into latent space: `[W_UKᵀ q_nope | rope(q_rope)]` per head.
+/// Projects queries to latent space: `[W_UKᵀ q_nope | rope(q_rope)]` per head.
 pub(crate) struct AbsorbK {
     pub q_nope: OperandView,
-    /// What meets the key of all heads, where the model has one.
+    /// The part of the query that meets the rope key. None in models without RoPE.
     pub q_rope: Option<OperandView>,
     pub rotate: bool,
     pub kv: KvWeights,
@@ -179,19 +179,19 @@ pub(crate) struct AbsorbK {
 /// Attention over cached latents.
 pub(crate) struct AttendLatent {
     pub query: OperandView,
-    /// The positions that each row attends to, where attention is sparse.
+    /// The positions that each row attends to, if attention is sparse.
     pub selected: Option<OperandView>,
     pub out: OperandView,
-    /// For partial results of KV splits.
+    /// The value that receives partial results of KV splits, if workers share them.
     pub partials: Option<OperandView>,
     pub kv_layer: usize,
     pub kernel: AttendFn,
 }
 
-/// Results of attention out of latent space: W_UV per head.
+/// Projects results of attention out of latent space: W_UV per head.
 pub(crate) struct AbsorbV {
     pub input: OperandView,
-    /// Partial results of KV splits, which stand for `input` where attention left them.
+    /// Partial results of KV splits, read instead of `input` if attention did not combine them.
     pub partials: Option<OperandView>,
     pub kv: KvWeights,
     pub out: OperandView,
@@ -200,11 +200,11 @@ pub(crate) struct AbsorbV {
 /// Attention over expanded keys and values.
 pub(crate) struct AttendExpanded {
     pub q_nope: OperandView,
-    /// What meets the key of all heads, where the model has one.
+    /// The part of the query that meets the rope key. None in models without RoPE.
     pub q_rope: Option<OperandView>,
-    /// The positions that each row attends to, where attention is sparse.
+    /// The positions that each row attends to, if attention is sparse.
     pub selected: Option<OperandView>,
-    /// None where the KV cache holds expanded keys and values.
+    /// None if the KV cache holds expanded keys and values.
     pub kv: Option<KvWeights>,
     pub out: OperandView,
     pub kv_layer: usize,
@@ -217,8 +217,8 @@ pub(crate) struct Route {
     pub bias: Option<usize>,
     pub topk_ids: OperandView,
     pub topk_weights: OperandView,
-    /// Whether every worker routes all rows for itself, because an operation of the same phase reads the
-    /// choice.
+    /// Whether every worker routes all rows by itself, because an operation of the same phase reads
+    /// the ids: another worker's results would need a barrier.
     pub in_every_worker: bool,
 }
 
@@ -226,9 +226,9 @@ pub(crate) struct Route {
 pub(crate) struct ExpertGateUp {
     pub input: OperandView,
     pub norm: Option<usize>,
-    /// None where each worker has routed all rows in this phase.
+    /// None if each worker has routed all rows in this phase ([`Route::in_every_worker`]).
     pub topk_ids: Option<OperandView>,
-    /// Gate and up, or one for both, and behind them those with A of each adapter.
+    /// Gate and up, or one product for both, followed by one product with A of each adapter.
     pub products: Vec<WeightKernel>,
     pub adapters: Vec<ExpertAdapter>,
     pub out: OperandView,
@@ -236,9 +236,9 @@ pub(crate) struct ExpertGateUp {
 
 /// The low-rank term of an adapter in the results of an experts' weight.
 pub(crate) struct ExpertAdapter {
-    /// The place of the weight among the products of the instruction.
+    /// Index of the adapted weight in the instruction's products.
     pub target: usize,
-    /// That of A.
+    /// Index of A in the instruction's products.
     pub a: usize,
     pub b: WeightKernel,
     pub rank: usize,
@@ -250,7 +250,7 @@ pub(crate) struct ExpertDown {
     pub input: OperandView,
     pub topk_ids: OperandView,
     pub topk_weights: OperandView,
-    /// Down, and behind it those with A of each adapter.
+    /// Down, followed by one product with A of each adapter.
     pub products: Vec<WeightKernel>,
     pub adapters: Vec<ExpertAdapter>,
     pub scale: f32,
@@ -262,25 +262,26 @@ pub(crate) struct ExpertDown {
 /// An elementwise operation that no product took as an epilogue.
 pub(crate) struct Elementwise {
     pub kernel: ElementwiseFn,
-    /// The input that the kernel overwrites: copied first, unless `out` is its memory.
+    /// The input that the kernel overwrites. It is copied to `out` first, unless `out` is its
+    /// memory.
     pub overwritten: OperandView,
-    /// The other input, of operations of two.
+    /// The other input of operations with two inputs.
     pub other: Option<OperandView>,
-    /// The factor of operations that scale.
+    /// The factor of operations that scale, otherwise 1.
     pub factor: f32,
     pub out: OperandView,
 }
 
-/// Short causal convolutions of queries, keys and values, and their last inputs as a state.
+/// Short causal convolutions of queries, keys and values. Their last inputs are stored as a state.
 pub(crate) struct ShortConv {
     pub inputs: [OperandView; 3],
-    /// Weights, a row of taps for each channel.
+    /// Indices of the weights, each with a row of taps per channel.
     pub taps: [usize; 3],
     pub outs: [OperandView; 3],
     pub kv_layer: usize,
 }
 
-/// Heads of unit length, times a factor, in place.
+/// Scales each head to unit length and multiplies it by a factor, in place.
 pub(crate) struct L2Norm {
     pub factor: f32,
     pub out: OperandView,
@@ -291,11 +292,11 @@ pub(crate) struct LogDecay {
     pub input: OperandView,
     /// Index of the rates of all heads.
     pub rates: usize,
-    /// Whether they are stored as logarithms.
+    /// Whether the rates are stored as logarithms.
     pub log_rates: bool,
-    /// Index of the bias of each channel.
+    /// Index of the bias, one element per channel.
     pub bias: usize,
-    /// The lower bound, where the decay has one.
+    /// The lower bound of the log decay, if it has one.
     pub bound: Option<f32>,
     pub out: OperandView,
 }
@@ -306,7 +307,7 @@ pub(crate) struct DeltaRule {
     pub k: OperandView,
     pub v: OperandView,
     pub log_decay: OperandView,
-    /// The logit of β, one for each head.
+    /// The logit of β, one per head.
     pub beta: OperandView,
     pub out: OperandView,
     pub kv_layer: usize,
@@ -319,7 +320,7 @@ pub(crate) struct GatedNorm {
     pub out: OperandView,
 }
 
-/// out += the weight, each row.
+/// Adds the weight to every row of `out`.
 pub(crate) struct Bias {
     pub weight: usize,
     pub out: OperandView,
@@ -335,10 +336,10 @@ pub(crate) struct AdapterSum {
     pub out: OperandView,
 }
 
-/// The low-rank term of an adapter of kv_b in each head, and where it is added.
+/// The low-rank term of an adapter of `kv_b`, added per head in latent space or to values.
 pub(crate) struct AdapterHeads {
     pub side: AdapterSide,
-    /// What meets the adapter: queries without position, or mixes of latents.
+    /// `q_nope` for [`AdapterSide::Keys`], attention results in latent space for `Values`.
     pub input: OperandView,
     pub a: usize,
     pub b: usize,
@@ -346,33 +347,32 @@ pub(crate) struct AdapterHeads {
     pub out: OperandView,
 }
 
-/// The half of an adapter of kv_b.
+/// The half of an adapter of `kv_b`.
 #[derive(Clone, Copy)]
 pub(crate) enum AdapterSide {
-    /// That of W_UK, in queries in latent space.
+    /// The half of W_UK, added to absorbed queries.
     Keys,
-    /// That of W_UV, in results of attention.
+    /// The half of W_UV, added to projected results of attention.
     Values,
 }
 
-/// Rows side by side.
+/// Concatenates the rows of two values.
 pub(crate) struct Concat {
     pub parts: [OperandView; 2],
     pub out: OperandView,
 }
 
-/// The rows of the residual stream whose logits are wanted.
+/// Copies the rows of the residual stream whose logits are wanted.
 pub(crate) struct GatherRows {
     pub out: OperandView,
 }
 
-/// A value that crosses between ranks.
+/// An exchange of a value with other ranks.
 pub(crate) struct RankCollective {
     pub kind: CollectiveKind,
     pub value: OperandView,
 }
 
-/// How it crosses.
 #[derive(Clone, Copy)]
 pub(crate) enum CollectiveKind {
     AllReduce,
@@ -412,7 +412,7 @@ pub(crate) enum Instruction {
 }
 
 impl Instruction {
-    /// Its products, with the number of input rows that each row of the batch has in them.
+    /// The products of the instruction, and the number of their input rows per row of the batch.
     fn products(&self) -> (&[WeightKernel], usize) {
         match self {
             Instruction::Linear(linear) => (&linear.products, 1),
@@ -428,25 +428,25 @@ impl Instruction {
 pub(crate) struct ProgramStep {
     /// The index of its node in the plan.
     pub node: usize,
-    /// The rows.
+    /// The attention path whose rows it works on.
     pub path: AttentionPath,
-    /// The operation.
     pub instruction: Instruction,
 }
 
 /// A compiled plan: phases of instructions.
 pub(crate) struct Program {
-    /// Instructions between barriers.
+    /// Each phase ends with a barrier.
     pub phases: Vec<Vec<ProgramStep>>,
-    /// The plan's index of each phase: phases without instructions are left out.
+    /// The plan's index of each phase. It differs from the index in `phases`, because phases
+    /// without instructions are left out: an empty phase would cost a barrier.
     pub numbers: Vec<usize>,
     /// Elements of the arena.
     pub arena: usize,
 }
 
 impl Program {
-    /// Most blocks of 32 elements that one batch row's inputs of a product take, over the products that read
-    /// their input as `activation`.
+    /// Maximum number of blocks of 32 elements that a product's inputs take per row of the batch,
+    /// over all products that read their input as `activation`.
     pub(crate) fn row_blocks(&self, weights: &[LoadedWeight], activation: ActivationType) -> usize {
         let of = |product: &WeightKernel| {
             let reads = product.activations().any(|a| a == activation);

@@ -1,9 +1,10 @@
-//! Read-ahead: weights are read from the file before they are needed.
+//! Read-ahead: a thread that reads weights from the file before they are needed.
 //!
-//! A mapped file is read page by page as it is touched. Each first touch waits, and the system's own
-//! read-ahead is defeated because workers touch many places at once. A thread of its own reads large pieces
-//! in order: those of a packed file while the first steps run, those of other files while they are packed.
-//! It is not started for weights that do not all fit into memory: it would evict pages that are in use.
+//! A mapped file is read page by page as it is touched. Each first touch waits for the disk, and
+//! the system's own read-ahead fails because workers touch many places concurrently. The thread
+//! reads large pieces in order: packed files while the first steps run, other files while they are
+//! packed. It is not started for weights that do not fit into memory, since it would evict pages in
+//! use.
 // measured: docs/notes/memory-and-prefetch.md "Packed files and read-ahead"
 
 use latent_formats::Checkpoint;
@@ -15,20 +16,20 @@ use std::thread::{Builder, JoinHandle};
 /// Bytes per piece: large enough to keep a disk busy, small enough to stop quickly.
 const PIECE: usize = 8 << 20;
 
-/// Pieces that are prefetched ahead of the one that is waited for.
+/// Pieces that are requested from the system ahead of the piece that the thread waits for.
 const PIECES_AHEAD: usize = 4;
 
-/// Bytes that are read one after the other.
+/// A part of a tensor that is read in one request.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct ReadPiece {
     pub(crate) tensor: String,
-    /// Bytes of it.
+    /// Byte range in the tensor.
     pub(crate) part: Range<usize>,
-    /// Bytes of all pieces before it, of the same list of tensors.
+    /// Total bytes of all earlier pieces in the list of tensors.
     pub(crate) before: u64,
 }
 
-/// The tensors cut into pieces.
+/// Cuts tensors into pieces.
 pub(crate) fn pieces(checkpoint: &Checkpoint, tensors: &[String]) -> Vec<ReadPiece> {
     let mut before = 0;
     let mut pieces = Vec::new();
@@ -44,11 +45,13 @@ pub(crate) fn pieces(checkpoint: &Checkpoint, tensors: &[String]) -> Vec<ReadPie
     pieces
 }
 
-/// Keeps a reader from running further ahead of those who use the bytes than `window`.
+/// Limits how far a reader runs ahead of the workers that use the bytes.
 #[derive(Debug)]
 pub(crate) struct ReadWindow {
+    /// Bytes that workers have used.
     used: Mutex<u64>,
     changed: Condvar,
+    /// Maximum bytes that are read and not yet used.
     window: u64,
 }
 
@@ -63,8 +66,7 @@ impl ReadWindow {
         self.changed.notify_all();
     }
 
-    /// Waits until the piece behind the first `before` bytes may be read, or until `stopped` is
-    /// set.
+    /// Waits until the piece after the first `before` bytes may be read, or until `stopped` is set.
     fn wait(&self, before: u64, stopped: &AtomicBool) {
         let used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
         let ahead =
@@ -72,15 +74,16 @@ impl ReadWindow {
         drop(self.changed.wait_while(used, ahead));
     }
 
-    /// Wakes the reader, so that it sees that it is stopped.
+    /// Wakes the reader, so that it sees the stop flag.
     fn wake(&self) {
-        // under the lock, so that it cannot come between the reader's question and its sleep
+        // The reader checks the flag while it holds the lock. Without the lock, the notification
+        // could be lost between its check and its sleep.
         drop(self.used.lock());
         self.changed.notify_all();
     }
 }
 
-/// The thread that reads ahead; it ends when this is dropped.
+/// Handle of the thread that reads ahead. Dropping it stops the thread.
 pub(crate) struct ReadAhead {
     stop: Arc<AtomicBool>,
     pace: Option<Arc<ReadWindow>>,
@@ -88,8 +91,8 @@ pub(crate) struct ReadAhead {
 }
 
 impl ReadAhead {
-    /// Starts to read these pieces in order. None if `pieces` is empty or the system refuses a
-    /// thread: loading works without read-ahead.
+    /// Starts to read these pieces in order. None if `pieces` is empty or if the system refuses a
+    /// thread, since loading works without read-ahead.
     pub(crate) fn start(
         checkpoint: &Arc<Checkpoint>,
         pieces: Vec<ReadPiece>,
@@ -106,6 +109,8 @@ impl ReadAhead {
                     checkpoint.prefetch(&piece.tensor, piece.part.clone());
                 }
             };
+            // `prefetch` only requests pages, so the disk has several requests in flight while
+            // `populate` waits for one piece.
             (0..PIECES_AHEAD).for_each(prefetch);
             for (i, piece) in pieces.iter().enumerate() {
                 if let Some(pace) = &paced {
@@ -125,7 +130,7 @@ impl ReadAhead {
     /// Waits until everything is read.
     pub(crate) fn wait(&mut self) {
         if let Some(thread) = self.thread.take() {
-            // it does not panic
+            // The thread does not panic.
             let _ = thread.join();
         }
     }
@@ -146,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reader_goes_on_when_bytes_are_used_and_ends_when_it_is_stopped() {
+    fn a_reader_continues_when_bytes_are_used_and_ends_when_stopped() {
         let (pace, stop) = (Arc::new(ReadWindow::new(10)), Arc::new(AtomicBool::new(false)));
         pace.wait(10, &stop);
         let reader = |before| {

@@ -1,4 +1,5 @@
-//! Each worker's own buffers, grown once and then reused, and the inputs of products prepared in them.
+//! Scratch memory of each worker, and the conversion of products' inputs in it. Buffers grow to the
+//! largest step and are then reused, so that steps do not allocate.
 
 use crate::expert_rows::ExpertRows;
 use crate::gathered_rows::GatheredRows;
@@ -12,31 +13,30 @@ use std::ops::Range;
 /// One worker's buffers.
 #[derive(Default)]
 pub(crate) struct WorkerScratch {
-    /// Inputs prepared for products.
+    /// Inputs converted for products.
     pub acts: ActBuffers,
     /// Scratch of the matrix kernels.
     pub scratch: MatmulScratch,
-    /// Results before an epilogue, and rows of the KV cache.
+    /// Results before an epilogue, and decoded rows of the KV cache.
     pub results: Vec<f32>,
-    /// A second buffer of the same kind.
+    /// A second buffer, for operations that need two.
     pub more: Vec<f32>,
     /// Rows sorted by expert.
     pub experts: ExpertRows,
     /// Partial results of attention that no other worker reads.
     pub partials: Vec<f32>,
-    /// Which keys the queries of a task attend to.
+    /// The keys that the queries of a task attend to.
     pub mask: KeyMask,
     /// Cached rows of selected tokens.
     pub gathered: GatheredRows,
-    /// Scratch of the delta rule.
     pub delta: DeltaScratch,
     /// Scratch of attention kernels.
     pub attention: Vec<f32>,
     pub route: Vec<f32>,
-    /// Experts of all rows, where this worker routes them for itself.
+    /// Expert ids of all rows, if this worker routes all rows by itself.
     pub topk_ids: Vec<u32>,
     pub topk_weights: Vec<f32>,
-    /// Keys of scores while the largest are selected.
+    /// Sort keys of indexer scores.
     pub order: Vec<u32>,
     /// A weight row gathered from a tile.
     pub bytes: Vec<u8>,
@@ -49,13 +49,14 @@ pub(crate) struct WorkerScratch {
 pub(crate) struct LowRankScratch {
     /// A x.
     pub low: Vec<f32>,
-    /// The same, prepared for B.
+    /// A x, converted for B.
     pub acts: ActBuffers,
     /// B (A x).
     pub terms: Vec<f32>,
 }
 
-/// Grows `buffer` to at least `len` elements and returns that many.
+/// Grows `buffer` to at least `len` elements and returns the first `len`. Their contents are those
+/// of earlier uses.
 pub(crate) fn resize_scratch(buffer: &mut Vec<f32>, len: usize) -> &mut [f32] {
     grown_to(buffer, len, 0.0)
 }
@@ -63,7 +64,6 @@ pub(crate) fn resize_scratch(buffer: &mut Vec<f32>, len: usize) -> &mut [f32] {
 /// The formats in which some products read their input.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct InputFormats {
-    /// Plain f32.
     pub f32: bool,
     pub bf16: bool,
     /// 8-bit blocks.
@@ -76,7 +76,7 @@ impl InputFormats {
         let mut formats = InputFormats::default();
         for activation in activations {
             match activation {
-                // kernels that compute in f16 round their input themselves
+                // Kernels that compute in f16 read f32 and round it themselves.
                 ActivationType::F32 | ActivationType::F16 => formats.f32 = true,
                 ActivationType::Bf16 => formats.bf16 = true,
                 ActivationType::A8 => formats.a8 = true,
@@ -91,7 +91,7 @@ impl InputFormats {
     }
 }
 
-/// Memory for prepared inputs.
+/// Buffers for converted inputs.
 #[derive(Default)]
 pub(crate) struct ActBuffers {
     normalized: Vec<f32>,
@@ -99,7 +99,7 @@ pub(crate) struct ActBuffers {
     blocks: Vec<Q8Block>,
 }
 
-/// Rows in every format that was asked for.
+/// Input rows of products in every requested format.
 pub(crate) struct PreparedInput<'a> {
     f32: MatrixView<'a>,
     lines: &'a [Bf16x32],
@@ -164,7 +164,7 @@ impl ActBuffers {
     }
 }
 
-/// Grows `buffer` to at least `len` elements and returns that many.
+/// [`resize_scratch`] for any element type.
 pub(crate) fn grown_to<T: Copy>(buffer: &mut Vec<T>, len: usize, zero: T) -> &mut [T] {
     if buffer.len() < len {
         buffer.resize(len, zero);
@@ -173,7 +173,7 @@ pub(crate) fn grown_to<T: Copy>(buffer: &mut Vec<T>, len: usize, zero: T) -> &mu
 }
 
 impl<'a> PreparedInput<'a> {
-    /// Rows converted by several workers: to bf16, to 8-bit blocks or to both.
+    /// Creates a view of rows that several workers have converted.
     pub(crate) fn converted(
         f32: MatrixView<'a>,
         lines: &'a [Bf16x32],
@@ -195,7 +195,7 @@ impl<'a> PreparedInput<'a> {
         }
     }
 
-    /// The rows in one form, which must have been among the formats.
+    /// The rows in one format, which must have been requested.
     pub(crate) fn acts(&self, activation: ActivationType) -> QuantizedInput<'a> {
         let (rows, cols) = (self.f32.rows(), self.f32.cols());
         match activation {

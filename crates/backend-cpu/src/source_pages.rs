@@ -1,34 +1,38 @@
-//! The pages of the file that weights are packed from: read ahead where they are not in memory, and given back
-//! when their bytes have been packed.
+//! The page cache's copy of a file while weights are packed from it. Pages that are not in memory
+//! are read ahead, and are released when their bytes have been packed.
 //!
-//! Without that, a model that takes half of the memory would fill the other half with pages of its file.
+//! Otherwise a model that takes half of the memory would fill the other half with pages of its
+//! file.
 
 use crate::read_ahead::{ReadAhead, ReadPiece, ReadWindow, pieces};
 use latent_formats::{Checkpoint, ResidentPages};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Bytes between two releases of pages: large enough that the system calls cost nothing.
+/// Bytes between two releases of pages: large enough that the system calls cost next to nothing.
 pub(crate) const RELEASE: usize = 8 << 20;
 
-/// Bytes that may be in memory twice, as pages and packed: this part of all, within these limits.
+/// The read-ahead window, as a divisor of the bytes to pack: pages in the window are in memory in
+/// addition to the packed weights.
 const WINDOW_SHARE: u64 = 20;
+
+/// Limits of the read-ahead window in bytes.
 const WINDOW: Range<u64> = 64 << 20..1 << 30;
 
 /// The file's pages while weights are packed.
 pub(crate) struct SourcePages {
     checkpoint: Arc<Checkpoint>,
-    /// The pages that were in memory before packing. None if nothing is packed, which saves the
-    /// query.
+    /// The pages that were in memory before packing. They stay, since another process may use them.
+    /// None if nothing is packed, which saves the query.
     before: Option<ResidentPages>,
-    /// Whether what was read stays in the page cache.
+    /// Whether pages that were read stay in the page cache.
     keep: bool,
     pace: Arc<ReadWindow>,
     _read_ahead: Option<ReadAhead>,
 }
 
 impl SourcePages {
-    /// For these tensors, packed in this order.
+    /// Starts to read ahead `tensors`, which are packed in this order.
     pub(crate) fn new(checkpoint: &Arc<Checkpoint>, tensors: &[String], keep: bool) -> SourcePages {
         let before = (!tensors.is_empty()).then(|| checkpoint.resident_pages());
         let mut pieces = pieces(checkpoint, tensors);
@@ -45,12 +49,12 @@ impl SourcePages {
         &self.checkpoint
     }
 
-    /// The pages that stay, where others are given back.
+    /// The pages that stay if all others are released. None if no page is released.
     fn staying(&self) -> Option<&ResidentPages> {
         self.before.as_ref().filter(|_| !self.keep)
     }
 
-    /// A part of a tensor has been packed.
+    /// Called when a part of a tensor has been packed, by any worker.
     pub(crate) fn packed(&self, tensor: &str, part: Range<usize>) {
         let bytes = part.len() as u64;
         if let Some(staying) = self.staying() {
@@ -59,15 +63,17 @@ impl SourcePages {
         self.pace.used(bytes);
     }
 
-    /// A tensor has been packed as a whole, part by part: what lies at the seams goes too.
+    /// Called when all parts of a tensor have been packed.
     pub(crate) fn done(&self, tensor: &str) {
         match self.staying() {
+            // Again for the whole tensor: a page at a seam belongs to two parts, so `packed` kept
+            // it.
             Some(staying) => self.checkpoint.release(tensor, 0..usize::MAX, staying),
             None => self.checkpoint.drop_pages(tensor, 0..usize::MAX),
         }
     }
 
-    /// All weights have been packed.
+    /// Called when all weights have been packed.
     pub(crate) fn finish(self) {
         if let Some(staying) = self.staying() {
             self.checkpoint.release_rest(staying);

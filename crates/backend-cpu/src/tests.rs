@@ -1,4 +1,5 @@
-//! Steps that do not fit their memory, foreign KV stores, and cancellation.
+//! Tests of whole models: steps that exceed their memory, disjoint writes, foreign KV stores,
+//! cancellation, and released pages.
 
 use crate::CpuBackend;
 use crate::kv_store::CpuKvStore;
@@ -68,7 +69,7 @@ fn batch(model: &CpuModel, rows: usize) -> Batch {
     batch
 }
 
-/// The layers over a batch of `rows` rows, as a step would run them; what a panic said.
+/// Runs the layers on a batch of `rows` rows. The error is the message of a panic.
 fn forward(model: &mut CpuModel, rows: usize) -> Result<(), String> {
     let store = model.new_kv_store(4, 0).unwrap();
     let kv: &CpuKvStore = store.as_any().downcast_ref().unwrap();
@@ -88,7 +89,7 @@ fn more_rows_than_the_arena_was_made_for_are_refused() {
 }
 
 #[test]
-fn values_outside_of_their_memory_are_refused_in_every_place() {
+fn values_outside_of_their_buffer_panic() {
     let mut model = model(1);
     let arena: fn(&mut CpuModel) = |model| model.arena.truncate(64);
     for cut in [arena, |model| model.hidden.truncate(64)] {
@@ -101,8 +102,8 @@ fn values_outside_of_their_memory_are_refused_in_every_place() {
     }
 }
 
-/// Here every use of shared memory is recorded: two workers that use one element between two barriers would
-/// panic.
+/// In test builds every use of shared memory is recorded. Two workers that use one element between
+/// two barriers, at least one of them to write it, would panic.
 #[test]
 fn workers_use_disjoint_memory_in_every_batch_bucket() {
     for threads in [2, 3, 8] {
@@ -110,7 +111,7 @@ fn workers_use_disjoint_memory_in_every_batch_bucket() {
         let store = model.new_kv_store(4, 0).unwrap();
         let kv: &CpuKvStore = store.as_any().downcast_ref().unwrap();
         let paths = [AttentionPath::Naive, AttentionPath::Absorbed];
-        // the last ones see several KV splits
+        // The last ones see several KV splits.
         for (first, rows) in [(0, 32), (32, 32), (64, 32), (96, 32), (128, 32), (160, 5), (165, 1), (166, 3)]
         {
             for path in paths.into_iter().filter(|path| rows > 16 || *path == AttentionPath::Absorbed) {
@@ -158,7 +159,7 @@ fn a_cancelled_step_ends_for_every_number_of_threads() {
                 on_logits: &mut |_, _| {},
                 on_hidden: None,
             };
-            // whichever comes first
+            // The step may end before the other thread cancels it.
             assert!(matches!(model.step(step), Ok(()) | Err(BackendError::Cancelled)));
             canceller.join().unwrap();
             let step = ModelStep {
@@ -173,7 +174,8 @@ fn a_cancelled_step_ends_for_every_number_of_threads() {
     }
 }
 
-/// Bytes of the tensors that are packed whose pages are in memory, and bytes of them all. Pieces of 16 kB, since tensors share the pages at their ends.
+/// Resident bytes and total bytes of the tensors that are packed. Counted in pieces of 16 kB, since
+/// tensors share the pages at their ends.
 fn resident(checkpoint: &Checkpoint, now: &ResidentPages) -> (usize, usize) {
     const PIECE: usize = 16 << 10;
     let packed = checkpoint.tensors().iter().filter(|info| info.ty == TensorType::Q8_0);
@@ -184,10 +186,10 @@ fn resident(checkpoint: &Checkpoint, now: &ResidentPages) -> (usize, usize) {
     })
 }
 
-/// The system may take any page out of its cache at any time, and a machine short of memory does: what should have stayed there is looked for more
-/// than once.
+/// The system may evict any page from its cache at any time, and does so if memory is short. So the
+/// test is repeated if a page that should have stayed is missing.
 #[test]
-fn loading_gives_back_the_pages_that_it_read_unless_told_to_keep_them() {
+fn loading_releases_the_pages_that_it_read_unless_told_to_keep_them() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("tiny.gguf");
     ModelRecipe::new("tiny-v3", RandomWeightTypes::from(TensorType::Q8_0)).write_gguf(&path).unwrap();
@@ -200,21 +202,21 @@ fn loading_gives_back_the_pages_that_it_read_unless_told_to_keep_them() {
     let mut there = Vec::new();
     for _ in 0..20 {
         let nothing = checkpoint.nothing_resident();
-        // begins with an empty page cache, where the file system has one
+        // Begin with an empty page cache.
         checkpoint.tensors().iter().for_each(|info| checkpoint.release(&info.name, 0..usize::MAX, &nothing));
         checkpoint.release_rest(&nothing);
         let now = || resident(&checkpoint, &checkpoint.resident_pages());
         let (cold, all) = now();
         assert!(all > 256 << 10, "{all}");
         if cold > 0 {
-            // a file system in memory gives nothing back
+            // A file system in memory (tmpfs) releases nothing.
             return;
         }
         let given_back = load(&checkpoint, 2, false);
         assert_eq!(now().0, 0);
         let kept = load(&checkpoint, 3, true);
         let after_keeping = now().0;
-        // and what was in memory before stays there
+        // Pages that were in memory before loading stay there.
         let third = load(&checkpoint, 1, false);
         let hidden = [given_back, kept, third].map(hidden);
         assert!(hidden.iter().all(|h| *h == hidden[0]));

@@ -1,18 +1,18 @@
-//! When each worker begins and ends each phase, while a timeline is recorded.
+//! Timeline recorder: the times at which each worker begins and ends each phase.
 
 use latent_backend::PhaseSpan;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-/// Maximum number of recorded spans. No run begins that would exceed it.
+/// Maximum number of recorded spans, which bounds the memory of a long recording.
 const MAX_SPANS: usize = 1 << 20;
 
 /// The recorded spans of all workers.
 pub(crate) struct TimelineRecorder {
     origin: Instant,
-    /// Runs of programs so far.
+    /// Number of program runs so far.
     runs: usize,
-    /// Spans that may still be recorded.
+    /// Number of spans that may still be recorded.
     room: usize,
     /// Each worker locks its own list only.
     workers: Vec<Mutex<Vec<PhaseSpan>>>,
@@ -25,10 +25,11 @@ impl TimelineRecorder {
         TimelineRecorder { origin, runs: 0, room: MAX_SPANS, workers }
     }
 
-    /// Begins a run of a plan with this number of phases; none if its spans would be too many.
+    /// Begins a run of a plan with this number of phases. None if it would exceed [`MAX_SPANS`].
     pub(crate) fn begin(&mut self, plan: usize, phases: usize) -> Option<TimelineRun<'_>> {
         self.runs += 1;
-        // what follows an omitted run is omitted as well
+        // At 0 it stays there: a short run after an omitted long one would leave a gap in the
+        // timeline.
         self.room = self.room.saturating_sub(phases * self.workers.len());
         (self.room > 0).then_some(TimelineRun { recorder: self, plan, run: self.runs })
     }
@@ -63,7 +64,7 @@ pub(crate) struct SpanWriter<'a> {
     run: TimelineRun<'a>,
     thread: usize,
     spans: MutexGuard<'a, Vec<PhaseSpan>>,
-    /// When the last phase ended.
+    /// End of the last phase, in nanoseconds since the origin.
     begin: u64,
 }
 
@@ -72,13 +73,13 @@ impl SpanWriter<'_> {
         self.run.recorder.origin.elapsed().as_nanos() as u64
     }
 
-    /// Begins a phase, at the time at which the last one ended.
+    /// Begins a phase at the time at which the last one ended, so that phases leave no gaps.
     pub(crate) fn begin(&mut self, phase: usize) {
         let (TimelineRun { plan, run, .. }, thread, begin) = (self.run, self.thread, self.begin);
         self.spans.push(PhaseSpan { plan, run, phase, thread, begin, arrived: 0, end: 0, nodes: Vec::new() });
     }
 
-    /// A node of the phase is finished.
+    /// Called when a node of the phase is finished.
     pub(crate) fn finish_node(&mut self, node: usize) {
         let now = self.now();
         if let Some(span) = self.spans.last_mut() {
@@ -86,7 +87,7 @@ impl SpanWriter<'_> {
         }
     }
 
-    /// The worker reaches the barrier.
+    /// Called when the worker arrives at the barrier.
     pub(crate) fn arrive(&mut self) {
         let now = self.now();
         if let Some(span) = self.spans.last_mut() {
@@ -94,7 +95,7 @@ impl SpanWriter<'_> {
         }
     }
 
-    /// The worker has passed the barrier.
+    /// Called when the worker has passed the barrier.
     pub(crate) fn end(&mut self) {
         self.begin = self.now();
         let end = self.begin;

@@ -1,4 +1,5 @@
-//! Copying values out of a step: after a phase, the first worker reads its results while the others wait.
+//! Copies activations out of a step. After each phase with probes, the first worker copies their
+//! values while the other workers wait.
 
 use crate::compile;
 use crate::context::WorkerContext;
@@ -12,7 +13,7 @@ use std::sync::{Mutex, PoisonError};
 
 /// The probes of every plan, and the trace that they fill.
 pub(crate) struct TraceRecorder {
-    /// Per plan, stage after stage, and per phase of it.
+    /// Per plan (stage after stage), per phase.
     probes: Vec<Vec<Vec<TraceProbe>>>,
     trace: Mutex<ActivationTrace>,
 }
@@ -24,9 +25,10 @@ pub(crate) struct ProgramProbes<'a> {
     trace: &'a Mutex<ActivationTrace>,
 }
 
-/// An activation, the rows that have it, and where its elements are.
+/// An activation and the location of its elements in a plan.
 struct TraceProbe {
     activation: usize,
+    /// The attention path whose rows have it.
     path: AttentionPath,
     source: ProbeSource,
     /// The operation with its kernels, as a plan prints it.
@@ -40,7 +42,7 @@ enum ProbeSource {
 }
 
 impl TraceRecorder {
-    /// Finds the activations that `trace` wants in each plan.
+    /// Finds the activations of `trace` in each plan.
     pub(crate) fn new<'p>(
         plans: impl Iterator<Item = &'p Plan>,
         activations: &Activations,
@@ -83,7 +85,8 @@ impl TraceRecorder {
 }
 
 impl ProgramProbes<'_> {
-    /// Copies the results of `phase`. Every worker calls it; none goes on before the first has read.
+    /// Copies the results of `phase`. Every worker calls it and waits until the first has read
+    /// them: the next phase may overwrite them.
     pub(crate) fn record(&self, ctx: &WorkerContext<'_>, phase: usize) {
         let probes = &self.probes[phase];
         if probes.is_empty() {
@@ -101,7 +104,8 @@ impl ProgramProbes<'_> {
 
 impl TraceProbe {
     fn record(&self, ctx: &WorkerContext<'_>, trace: &mut ActivationTrace) {
-        // a trace follows one sequence; the batch of lm_head has no spans, and all of its rows
+        // A trace follows one sequence. The batch of `lm_head` has no spans: its rows are all
+        // traced.
         let span = ctx.batch.spans.first();
         if span.is_some_and(|span| !self.path.meets(span.path)) {
             return;

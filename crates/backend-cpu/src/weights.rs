@@ -1,4 +1,4 @@
-//! Loaded weights: tiles, or slices of the mapped file.
+//! Loaded weights: tiles in memory, or slices of the mapped file.
 #![allow(
     unsafe_code,
     reason = "slices of the mapped file are stored with the checkpoint that keeps them alive"
@@ -27,7 +27,7 @@ pub struct LoadedWeight {
     scales: WeightScales,
 }
 
-/// Where the elements of a weight are. Of mapped bytes there is one piece for all matrices, or one per matrix.
+/// The elements of a weight. Mapped bytes are in one slice for all matrices, or in one per matrix.
 enum WeightStorage {
     /// Rows, as the file stores them.
     Rows(Vec<MappedBytes>),
@@ -35,20 +35,24 @@ enum WeightStorage {
     Tiles(Vec<MappedBytes>),
     /// Tiles that were packed while loading.
     Packed(PackedMatrices),
-    /// A vector (norm weights, router bias) or another weight that no product reads (taps of a convolution), dequantized.
+    /// Dequantized elements of a weight that no product reads: norm weights, router biases, taps of
+    /// a convolution.
     Vector(Vec<f32>),
 }
 
+/// Scales that are stored in tensors of their own.
 enum WeightScales {
-    /// Part of the blocks, or 1.
+    /// No such tensor: the scales are part of the blocks, or 1.
     None,
-    /// One for the results of each matrix.
+    /// One scale per matrix, applied to the results.
     Matrices(Vec<f32>),
-    /// Those of blocks of `rows` × `cols` elements (FP8), of all matrices in turn. Those of single rows are padded to whole tiles.
+    /// One scale per block of `rows` × `cols` elements (FP8), matrix after matrix. Scales of single
+    /// rows are padded to whole tiles.
     Blocks { numbers: Vec<f32>, rows: usize, cols: usize },
 }
 
-/// Bytes of the mapped file, with the checkpoint that keeps the map alive, or a copy of rows that lie in pieces there.
+/// Bytes of the mapped file, with the checkpoint that keeps the map alive. Rows that are not
+/// contiguous in the file are copied instead.
 struct MappedBytes {
     start: *const u8,
     len: usize,
@@ -62,7 +66,8 @@ unsafe impl Sync for MappedBytes {}
 
 impl MappedBytes {
     fn get(&self) -> &[u8] {
-        // SAFETY: taken from a slice of what `_keep` owns, which lives as long.
+        // SAFETY: `start` and `len` come from a slice of memory that `_keep` owns and keeps in
+        // place: a map, or the heap buffer of a Vec that is never changed.
         unsafe { std::slice::from_raw_parts(self.start, self.len) }
     }
 
@@ -73,13 +78,14 @@ impl MappedBytes {
 }
 
 impl LoadedWeight {
-    /// Takes the tensors of `weight` from the source, and packs them into `memory` on all workers where
-    /// `layout` asks for tiles. A `plain` weight is dequantized. Tiles of a packed file are used in place whatever `layout` says: kernels that
-    /// read rows gather them from tiles, with the same elements.
+    /// Loads `weight` from the source. If `layout` is tiles, all workers pack it into `memory`. A
+    /// `plain` weight is dequantized. Tiles of a packed file are used in place for every `layout`:
+    /// kernels that read rows gather the same elements from tiles.
     ///
     /// # Errors
-    /// [`BackendError::NotDecodable`] for a format that cannot be computed with; a tensor or scale that is
-    /// missing; tiles of another shape than the weight's; memory that the system refuses.
+    /// [`BackendError::NotDecodable`] if the format cannot be decoded. Also if a tensor or a scale
+    /// is missing, if stored tiles have another shape than the weight, or if the system refuses
+    /// memory.
     pub fn load(
         weight: &Weight,
         source: &SourcePages,
@@ -104,7 +110,8 @@ impl LoadedWeight {
                     let keep: Arc<Checkpoint> = Arc::clone(checkpoint);
                     mapped.push(MappedBytes { start, len, _keep: keep });
                 }
-                // rows that the file does not hold as they are become tiles, or a copy for formats without tiles
+                // Rows that are computed while they are read (derived, or in pieces) are packed
+                // into tiles below. Formats without tiles get a copy of all rows.
                 None if TileLayout::new(weight.ty, weight.inputs()).is_some() && weight.shape.len() > 1 => {
                     check_shape(part, weight, checkpoint)?;
                 }
@@ -134,7 +141,6 @@ impl LoadedWeight {
         Ok(LoadedWeight { ty, outputs, inputs, storage, scales })
     }
 
-    /// Format of the weight.
     pub fn ty(&self) -> TensorType {
         self.ty
     }
@@ -169,6 +175,7 @@ impl LoadedWeight {
         let matrix = matrix.expect("bytes that were counted while loading");
         let WeightScales::Blocks { numbers, rows, cols } = &self.scales else { return matrix };
         let (rows, cols) = (*rows, *cols);
+        // Scales of single rows were padded to whole tiles in `WeightScales::read`.
         let down = if rows == 1 { outputs.next_multiple_of(ROWS) } else { outputs.div_ceil(rows) };
         let count = down * inputs.div_ceil(cols);
         let numbers = &numbers[index * count..(index + 1) * count];
@@ -185,7 +192,7 @@ impl LoadedWeight {
         }
     }
 
-    /// The elements of a vector or of another plain weight; none of a matrix.
+    /// The elements of a vector or of another plain weight. Empty for a matrix.
     pub fn vector(&self) -> &[f32] {
         match &self.storage {
             WeightStorage::Vector(elements) => elements,
@@ -202,7 +209,7 @@ fn matrix_bytes(mapped: &[MappedBytes], index: usize, bytes: usize) -> &[u8] {
     }
 }
 
-/// Packs all matrices and releases the file's pages.
+/// Packs all matrices and releases the file's pages as it proceeds.
 fn pack(
     weight: &Weight,
     matrices: &TileMatrices<'_, '_>,
@@ -211,11 +218,11 @@ fn pack(
     thread_pool: &mut ThreadPool,
 ) -> Result<PackedMatrices, BackendError> {
     let bytes = weight.outputs() * weight.ty.row_bytes(weight.inputs()).unwrap_or(0);
-    let went_through = |m: usize, part: Range<usize>| match &weight.parts[..] {
+    let on_packed = |m: usize, part: Range<usize>| match &weight.parts[..] {
         [all] => source.packed(&all.tensor, m * bytes + part.start..m * bytes + part.end),
         parts => source.packed(&parts[m].tensor, part),
     };
-    let packed = PackedMatrices::new(matrices, memory, thread_pool, &went_through)?;
+    let packed = PackedMatrices::new(matrices, memory, thread_pool, &on_packed)?;
     weight.parts.iter().for_each(|part| source.done(&part.tensor));
     Ok(packed)
 }
@@ -228,6 +235,7 @@ impl WeightScales {
         let (mut numbers, mut grid) = (Vec::new(), None);
         for part in &weight.parts {
             let Some(name) = &part.scale else {
+                // An expert without a scale after experts with one.
                 if grid == Some(ScaleGrid::Matrix) {
                     numbers.push(1.0);
                 }
@@ -240,7 +248,8 @@ impl WeightScales {
                 return Err(misplaced(checkpoint, name, problem));
             }
             match table.grid {
-                // kernels load the scales of a whole tile
+                // Padded per matrix: kernels load the scales of a whole tile, and those of the last
+                // tile must not be the next matrix's.
                 ScaleGrid::Rows => table.numbers.chunks(outputs.max(1)).for_each(|rows| {
                     numbers.extend_from_slice(rows);
                     numbers.resize(numbers.len().next_multiple_of(ROWS), 0.0);
@@ -257,7 +266,8 @@ impl WeightScales {
     }
 }
 
-/// Checks the shape of a tensor that is computed while it is read. One that a partition cuts has been checked.
+/// Checks the shape of a tensor that is computed while it is read. Tensors that a partition cuts
+/// were checked before.
 fn check_shape(part: &WeightPart, weight: &Weight, checkpoint: &Checkpoint) -> Result<(), BackendError> {
     let info = checkpoint.info(&part.tensor).ok_or_else(|| missing(checkpoint, &part.tensor))?;
     let expected = if weight.parts.len() > 1 { &weight.shape[1..] } else { &weight.shape[..] };
@@ -276,10 +286,12 @@ fn misplaced(checkpoint: &Checkpoint, tensor: &str, problem: String) -> BackendE
     BackendError::Packed { file: checkpoint.display_name(), tensor: tensor.to_owned(), problem }
 }
 
-/// Whether the file stores the tensors of a weight in tiles, which must then have the shape of its matrices.
+/// Whether the file stores the tensors of a weight in tiles. Such tiles must have the shape of the
+/// weight's matrices.
 ///
 /// # Errors
-/// [`BackendError::Packed`] for tiles of another shape, or rows and tiles side by side.
+/// [`BackendError::Packed`] if tiles have another shape, or if some matrices are stored in rows and
+/// others in tiles.
 pub(crate) fn tiles_in_file(weight: &Weight, checkpoint: &Checkpoint) -> Result<bool, BackendError> {
     let infos = || weight.parts.iter().filter_map(|part| checkpoint.info(&part.tensor));
     if infos().all(|info| info.tile_rows.is_none()) {

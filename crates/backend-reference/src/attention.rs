@@ -1,4 +1,5 @@
-//! The KV cache and the formulations of multi-head latent attention (DeepSeek-V2, arXiv:2405.04434, section 2.1).
+//! Writing to the KV cache, and the formulations of multi-head latent attention (DeepSeek-V2,
+//! arXiv:2405.04434, section 2.1).
 
 use crate::interpret::{Interpreter, internal};
 use crate::products::dot;
@@ -6,14 +7,16 @@ use latent_backend::{BackendError, slot};
 use latent_graph::circuit::Weight;
 use latent_graph::ir::{KvLayerKind, Node, Op};
 
-/// W_UK and W_UV of one head: nope × kv_lora and v × kv_lora.
+/// The matrices that make one head's key and value of a latent: W_UK (nope × kv_lora) and W_UV
+/// (v × kv_lora).
 struct HeadProjections {
     keys: Vec<f32>,
     values: Vec<f32>,
 }
 
 impl Interpreter<'_> {
-    /// What one head makes of a latent. Files have either `kv_b` (a head's keys and then its values), or `k_b` (transposed) and `v_b`.
+    /// Decodes the projections of one head. Files have either `kv_b` (W_UK and then W_UV of each
+    /// head), or `k_b` (W_UK transposed) and `v_b`.
     fn projections(&self, node: &Node, head: usize) -> Result<HeadProjections, BackendError> {
         let a = &self.config.attention;
         let weight = |slot: &str| node.weight(slot).map(|id| self.ir().weight(id));
@@ -23,12 +26,14 @@ impl Interpreter<'_> {
             let values = self.weights.rows(both, 0, first + a.nope..first + a.nope + a.v)?;
             return Ok(HeadProjections { keys, values });
         }
+        // A node needs one projection or both: the one that it does not name stays empty.
         let whole = |weight: Option<&Weight>| match weight {
             Some(weight) => self.weights.rows(weight, head, 0..weight.outputs()),
             None => Ok(Vec::new()),
         };
         let (stored, mut keys) = (whole(weight("k_b"))?, Vec::new());
         if !stored.is_empty() {
+            // `k_b` is stored as kv_lora × nope.
             keys = (0..a.nope * a.kv_lora_rank)
                 .map(|i| stored[i % a.kv_lora_rank * a.nope + i / a.kv_lora_rank])
                 .collect();
@@ -46,7 +51,7 @@ impl Interpreter<'_> {
         self.write_rows(node, KvLayerKind::Latent, rows)
     }
 
-    /// k_nope = W_UK latent and value = W_UV latent of every head.
+    /// k_nope = W_UK · latent and value = W_UV · latent, for every head.
     pub(super) fn decompress(&mut self, node: &Node) -> Result<(), BackendError> {
         let a = self.config.attention;
         let latents = self.input(node, 0)?.clone();
@@ -65,7 +70,7 @@ impl Interpreter<'_> {
         Ok(())
     }
 
-    /// key = [k_nope | rotated key] of every head.
+    /// key = [k_nope | rotated key], for every head. All heads of a token share its rotated key.
     pub(super) fn join_keys(&mut self, node: &Node) -> Result<(), BackendError> {
         let a = self.config.attention;
         let (nope, rope) = (self.input(node, 0)?.clone(), self.input_at(node, "k_rope")?);
@@ -79,7 +84,7 @@ impl Interpreter<'_> {
         Ok(())
     }
 
-    /// cache[position] ← [key | value] of every head.
+    /// cache[position] ← [key | value] of all heads, one head after the other.
     pub(super) fn store_expanded(&mut self, node: &Node) -> Result<(), BackendError> {
         let a = self.config.attention;
         let (keys, values) = (self.input(node, 0)?, self.input(node, 1)?);
@@ -92,7 +97,7 @@ impl Interpreter<'_> {
         self.write_rows(node, KvLayerKind::Expanded, rows)
     }
 
-    /// Writes a row of each token into the KV layer of a node.
+    /// Writes one row per token into the KV layer of a node, which must be of this kind.
     fn write_rows(
         &mut self,
         node: &Node,
@@ -113,7 +118,8 @@ impl Interpreter<'_> {
         Ok(())
     }
 
-    /// Queries in latent space: [W_UKᵀ q_nope | q_rope].
+    /// The query in latent space: [W_UKᵀ · q_nope | q_rope]. Since q · (W_UK · latent) = (W_UKᵀ ·
+    /// q) · latent, scores can be computed from cached latents without expanding them.
     pub(super) fn absorb_query(&mut self, node: &Node) -> Result<(), BackendError> {
         let a = self.config.attention;
         let (nope, rope) = (self.input(node, 0)?.clone(), self.input_at(node, "q_rope")?);
@@ -135,7 +141,8 @@ impl Interpreter<'_> {
         Ok(())
     }
 
-    /// Attention of all heads to one row per token, whose first kv_lora elements are the value too.
+    /// Attention in latent space. All heads read the same row of each token; its first kv_lora
+    /// elements are both a part of the key and the value.
     pub(super) fn attend_latent(&mut self, node: &Node) -> Result<(), BackendError> {
         let Some(layer) = node.kv_layer else { return internal("attention without a KV layer".into()) };
         let (a, queries) = (self.config.attention, self.input(node, 0)?.clone());
@@ -152,7 +159,7 @@ impl Interpreter<'_> {
                     let at = row * a.heads + head;
                     let q = &queries[at * a.latent_width()..(at + 1) * a.latent_width()];
                     let score = |k: &&[f32]| match node.op {
-                        // content and position apart, as DeepSeek's published code has it
+                        // Two sums that are rounded separately, as in DeepSeek's published code.
                         Op::AttendSeparate => {
                             dot(&q[..latent], &k[..latent]) + dot(&q[latent..], &k[latent..])
                         }
@@ -168,7 +175,8 @@ impl Interpreter<'_> {
         Ok(())
     }
 
-    /// From latent space to each head's values.
+    /// W_UV · mixed latent of every head. This is the weighted sum of the values, because W_UV is
+    /// the same for all tokens.
     pub(super) fn project_value(&mut self, node: &Node) -> Result<(), BackendError> {
         let (a, mixed) = (self.config.attention, self.input(node, 0)?.clone());
         let mut made = vec![0.0; self.rows * a.heads * a.v];
@@ -184,7 +192,8 @@ impl Interpreter<'_> {
         Ok(())
     }
 
-    /// Attention to keys and values of each head, expanded from latents or read as they were stored.
+    /// Attention to keys and values of each head. Depending on the KV layer, these are expanded
+    /// from latents or read as they were stored.
     pub(super) fn attend_expanded(&mut self, node: &Node) -> Result<(), BackendError> {
         let Some(layer) = node.kv_layer else { return internal("attention without a KV layer".into()) };
         let a = self.config.attention;
@@ -194,6 +203,7 @@ impl Interpreter<'_> {
         for span in self.spans(node.path) {
             for head in 0..a.heads {
                 let projections = self.projections(node, head)?;
+                // Rows of this step are already in the cache: a plan stores before it attends.
                 let rows = (0..span.first + span.rows.len()).map(|at| {
                     let row = self.kv.row(self.first_kv_layer + layer.0, slot(&span.block_table, at));
                     if expanded {
@@ -211,10 +221,10 @@ impl Interpreter<'_> {
                     let (at, position) = (row * a.heads + head, self.batch.positions[row]);
                     let q = [&nope[at * a.nope..(at + 1) * a.nope], &rope[at * a.rope..(at + 1) * a.rope]]
                         .concat();
-                    let seen: Vec<_> = self.attended(node, row).map(|at| &rows[at]).collect();
+                    let attended: Vec<_> = self.attended(node, row).map(|at| &rows[at]).collect();
                     let weights =
-                        softmax(seen.iter().map(|(key, _)| dot(&q, key)), self.score_scale(position));
-                    let values = seen.iter().map(|(_, value)| &value[..]);
+                        softmax(attended.iter().map(|(key, _)| dot(&q, key)), self.score_scale(position));
+                    let values = attended.iter().map(|(_, value)| &value[..]);
                     weighted_sum(&weights, values, &mut made[at * a.v..(at + 1) * a.v]);
                 }
             }
@@ -223,27 +233,30 @@ impl Interpreter<'_> {
         Ok(())
     }
 
-    /// Factor on the scores of a query.
+    /// The factor on the scores of a query at this position.
     fn score_scale(&self, position: usize) -> f64 {
         let a = &self.config.attention;
         a.softmax_scale * a.temperature.map_or(1.0, |temperature| temperature.factor(position))
     }
 }
 
-/// W · x, for rows as wide as x.
+/// W · x, where `rows` are the rows of W.
 fn product(rows: &[f32], x: &[f32]) -> Vec<f32> {
     rows.chunks_exact(x.len()).map(|row| dot(row, x)).collect()
 }
 
-/// e^(scale · score − max) ÷ their sum.
+/// The softmax of scale · score.
 fn softmax(scores: impl Iterator<Item = f32>, scale: f64) -> Vec<f64> {
     let scores: Vec<f64> = scores.map(|score| f64::from(score) * scale).collect();
+    // The largest score is subtracted so that no power overflows. The quotients stay the same.
     let max = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let weights: Vec<f64> = scores.iter().map(|score| (score - max).exp()).collect();
     let sum: f64 = weights.iter().sum();
     weights.iter().map(|weight| weight / sum).collect()
 }
 
+/// Writes Σ weight · value to `out`. Sums are kept in f64, so that rounding is negligible next to
+/// that of the backends that are compared with this one.
 fn weighted_sum<'v>(weights: &[f64], values: impl Iterator<Item = &'v [f32]>, out: &mut [f32]) {
     let mut sums = vec![0.0; out.len()];
     for (weight, value) in weights.iter().zip(values) {

@@ -1,4 +1,4 @@
-//! The backend traits over the interpreter.
+//! The backend traits, implemented with the interpreter.
 
 use crate::interpret::{Interpreter, internal};
 use crate::kv::HostKvStore;
@@ -27,8 +27,8 @@ pub struct ReferenceBackend {
 }
 
 impl ReferenceBackend {
-    /// A reference backend whose models have these toy recurrences before their first layer: layers
-    /// with recurrent state in addition to those with cached rows.
+    /// Creates a backend whose models apply these toy recurrences before their first layer. Such
+    /// models have layers with recurrent state in addition to those with cached rows.
     pub fn with_recurrences(recurrences: Vec<ToyRecurrence>) -> ReferenceBackend {
         ReferenceBackend { recurrences, ..ReferenceBackend::default() }
     }
@@ -68,6 +68,7 @@ impl Backend for ReferenceBackend {
     }
 
     fn weight_bytes(&self, stages: &[Stage], _source: WeightSource<'_>) -> WeightBytes {
+        // Nothing is packed: weights are decoded from the mapped file whenever they are used.
         WeightBytes { owned: 0, mapped: distinct_weights(stages).map(|weight| weight.bytes() as u64).sum() }
     }
 
@@ -78,7 +79,7 @@ impl Backend for ReferenceBackend {
         options: &ModelOptions,
         _context: usize,
     ) -> MemoryEstimate {
-        // every value of a step has memory of its own
+        // Memory is not reused: every value of a step has its own, until the step ends.
         let values = stages.iter().flat_map(|stage| &stage.plans[0].ir.values);
         let elements: usize = values.map(|value| value.rows.of(1) * value.row_width()).sum();
         let arena = 4 * elements as u64 * options.stages.max_batch_tokens as u64;
@@ -95,6 +96,7 @@ impl Backend for ReferenceBackend {
             return Err(BackendError::Unsupported(problem));
         }
         let rotation = Rotation::new(&config, options.context);
+        // No weight is read at load, so loading ends at once.
         progress(1, 1);
         let checkpoint = Arc::clone(checkpoint);
         let recurrences = self.recurrences.clone();
@@ -116,16 +118,16 @@ struct ReferenceModel {
     stages: Vec<Stage>,
     rotation: Rotation,
     recurrences: Vec<ToyRecurrence>,
-    /// The ranks that it shares the model with.
+    /// The other ranks, if several share the model.
     links: Option<RankLinks>,
-    /// Nanoseconds of each node of each plan.
+    /// Nanoseconds of each node of each plan, while a profile is taken.
     clocks: Option<Vec<Vec<u64>>>,
-    /// What is recorded, and where each plan makes it.
+    /// The recorded activations, and the nodes of each plan that compute them.
     trace: Option<(ActivationTrace, Vec<Vec<Probe>>)>,
 }
 
 impl ReferenceModel {
-    /// Runs one stage over `batch`; returns the value called `output`.
+    /// Runs one stage over `batch` and returns its first output.
     fn run(
         &mut self,
         stage: usize,
@@ -135,6 +137,8 @@ impl ReferenceModel {
         hidden: &mut Vec<f32>,
     ) -> Result<Vec<f32>, BackendError> {
         let bucket = BatchBucket::of(rows) as usize;
+        // The number counts plans over all stages, in the order of `start_profile` and
+        // `start_trace`.
         let (plan, number) = (&self.stages[stage].plans[bucket], stage * BatchBucket::ALL.len() + bucket);
         let Some(kv) = step.kv.as_any_mut().downcast_mut::<HostKvStore>() else {
             return Err(BackendError::ForeignStore);
@@ -146,6 +150,7 @@ impl ReferenceModel {
             rotation: &self.rotation,
             batch,
             kv,
+            // Plans number the KV layers of their own stage; the store has those of all stages.
             first_kv_layer: self.stages[..stage].iter().map(|stage| stage.kv_layers().len()).sum(),
             recurrences: &self.recurrences,
             links: self.links.as_ref(),
@@ -176,7 +181,7 @@ impl ReferenceModel {
 }
 
 impl ReferenceModel {
-    /// Logits of the wanted rows, by a head's stage.
+    /// Computes the logits of the wanted rows with a head's stage, and passes them on.
     fn logits(
         &mut self,
         head: usize,
@@ -186,7 +191,7 @@ impl ReferenceModel {
         if step.batch.wanted.is_empty() {
             return Ok(());
         }
-        // the rows of this stage are those whose logits are wanted
+        // A head's stage starts by gathering the wanted rows, so its batch has only those.
         let wanted = Batch::wanted_of(step.batch);
         let logits = self.run(head, wanted.wanted.len(), step, &wanted, hidden)?;
         for (i, row) in logits.chunks_exact(self.config.vocab_size).enumerate() {
@@ -196,13 +201,14 @@ impl ReferenceModel {
     }
 }
 
-/// Copies what a node has made into the trace.
+/// Copies the results of a node into the trace.
 fn record(
     interpreter: &Interpreter<'_>,
     node: &Node,
     probe: &Probe,
     trace: &mut ActivationTrace,
 ) -> Result<(), BackendError> {
+    // Traced steps have one sequence, so that its first span decides which path was taken.
     let span = interpreter.batch.spans.first();
     if !trace.wants(probe.activation) || span.is_some_and(|span| !probe.path.meets(span.path)) {
         return Ok(());

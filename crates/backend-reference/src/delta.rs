@@ -1,15 +1,16 @@
-//! Kimi Delta Attention (Kimi Linear, arXiv:2510.26692): a recurrence over a matrix of each head.
+//! Kimi Delta Attention (Kimi Linear, arXiv:2510.26692): a recurrence whose state is one matrix per
+//! head.
 
 use crate::interpret::{Interpreter, internal, rms_norm, sigmoid, silu};
 use crate::products::dot;
 use latent_backend::{BackendError, SpanState};
 use latent_graph::ir::Node;
 
-/// Under the root of the length of a head.
+/// Added to the square of a head's length, so that a head of zeros is not divided by zero.
 const L2_EPS: f64 = 1e-6;
 
 impl Interpreter<'_> {
-    /// The cache's index of the state that a node changes.
+    /// The layer of the cache whose state a node changes.
     fn state_layer(&self, node: &Node) -> Result<usize, BackendError> {
         match node.kv_layer {
             Some(layer) => Ok(self.first_kv_layer + layer.0),
@@ -17,7 +18,8 @@ impl Interpreter<'_> {
         }
     }
 
-    /// Runs a recurrence over the rows of every span: `advance` takes a row of the batch into the state.
+    /// Runs a recurrence over the rows of every span. `advance` updates the state with one row of
+    /// the batch.
     fn recurrence(
         &mut self,
         node: &Node,
@@ -31,6 +33,8 @@ impl Interpreter<'_> {
             let Some(SpanState { from, to, kept, .. }) = &span.state else {
                 return internal("a span without state".into());
             };
+            // A sequence starts with a state of zeros. The state `from` is copied, not changed,
+            // because other sequences may continue from it too.
             let zero = || vec![0.0; shape.elements()];
             let mut state = from.map_or_else(zero, |slot| self.kv.state(layer, slot).to_vec());
             for (done, row) in span.rows.clone().enumerate() {
@@ -44,8 +48,9 @@ impl Interpreter<'_> {
         Ok(())
     }
 
-    /// y[t] = silu(Σⱼ w[j] · x[t − taps + 1 + j]), for queries, keys and values. The state is the inputs before, the oldest first, of the
-    /// three in turn.
+    /// y[t] = silu(Σⱼ w[j] · x[t − taps + 1 + j]), for queries, keys and values. The state has the
+    /// previous taps − 1 inputs, oldest first: first those of queries, then of keys, then of
+    /// values.
     pub(super) fn short_conv(&mut self, node: &Node) -> Result<(), BackendError> {
         let mut inputs = Vec::new();
         let mut weights = Vec::new();
@@ -63,10 +68,11 @@ impl Interpreter<'_> {
                 let channels = taps.len() / count;
                 let now = &x[row * channels..(row + 1) * channels];
                 for c in 0..channels {
-                    let seen: Vec<f32> =
+                    let inputs: Vec<f32> =
                         past.chunks_exact(channels).map(|row| row[c]).chain([now[c]]).collect();
-                    y[row * channels + c] = silu(dot(&taps[c * count..(c + 1) * count], &seen));
+                    y[row * channels + c] = silu(dot(&taps[c * count..(c + 1) * count], &inputs));
                 }
+                // The oldest input makes room for the newest.
                 past.rotate_left(channels);
                 let last = past.len() - channels;
                 past[last..].copy_from_slice(now);
@@ -78,7 +84,7 @@ impl Interpreter<'_> {
         Ok(())
     }
 
-    /// s · x / √(Σ x² + ε), each head.
+    /// s · x / √(Σ x² + ε), for each head.
     pub(super) fn l2_norm(&mut self, node: &Node, scale: f64) -> Result<(), BackendError> {
         let width = self.ir().value(node.inputs[0]).width;
         let heads = self.input(node, 0)?.chunks_exact(width);
@@ -96,6 +102,7 @@ impl Interpreter<'_> {
     pub(super) fn log_decay(&mut self, node: &Node, bound: Option<f64>) -> Result<(), BackendError> {
         let vector = |i: usize| self.weights.vector(self.ir().weight(node.weights[i].1));
         let (rates, bias) = (vector(0)?, vector(1)?);
+        // Some files store ln a, others a, with either sign.
         let log = node.weights[0].0 == "a_log";
         let rate = |head: usize| {
             let rate = f64::from(rates[head]);
@@ -107,6 +114,7 @@ impl Interpreter<'_> {
             let (z, a) = (f64::from(*z) + f64::from(bias[channel]), rate(channel / width));
             let log_decay = match bound {
                 Some(bound) => bound / (1.0 + (-a * z).exp()),
+                // softplus(z) = max(z, 0) + ln(1 + e^−|z|), which does not overflow for a large z.
                 None => -a * (z.max(0.0) + (-z.abs()).exp().ln_1p()),
             };
             log_decay as f32
@@ -116,7 +124,7 @@ impl Interpreter<'_> {
         Ok(())
     }
 
-    /// S ← diag(e^g) S; u = β · (v − Sᵀk); S ← S + k uᵀ; o = Sᵀq, each head.
+    /// S ← diag(e^g) S; u = β · (v − Sᵀk); S ← S + k uᵀ; o = Sᵀq, for each head.
     pub(super) fn delta_rule(&mut self, node: &Node) -> Result<(), BackendError> {
         let shape = self.ir().value(node.inputs[0]);
         let (heads, width) = (shape.heads, shape.width);
@@ -146,7 +154,7 @@ impl Interpreter<'_> {
         Ok(())
     }
 
-    /// x / √(mean x² + ε) ⊙ w ⊙ σ(gate), each head.
+    /// x / √(mean x² + ε) ⊙ w ⊙ σ(gate), for each head.
     pub(super) fn gated_norm(&mut self, node: &Node) -> Result<(), BackendError> {
         let weight = self.weights.vector(self.ir().weight(node.weights[0].1))?;
         let heads = self.input(node, 0)?.chunks_exact(weight.len());

@@ -1,4 +1,4 @@
-//! Inputs of the first layer: rows of the embedding, passed through the toy recurrences.
+//! Inputs of the first layer: rows of the embedding, to which toy recurrences are applied.
 
 use crate::interpret::{Interpreter, internal};
 use latent_backend::{BackendError, InputRow};
@@ -6,7 +6,8 @@ use latent_graph::ir::Node;
 use std::sync::atomic::Ordering;
 
 impl Interpreter<'_> {
-    /// Rows of the embedding, or the ones that came in their place.
+    /// Rows of the embedding table, and rows that the batch has instead of tokens, which are not
+    /// scaled.
     pub(super) fn embed(&mut self, node: &Node, scale: f64) -> Result<(), BackendError> {
         let weight = self.ir().weight(node.weights[0].1);
         let mut made = Vec::new();
@@ -24,9 +25,10 @@ impl Interpreter<'_> {
         Ok(())
     }
 
-    /// Applies every toy recurrence to the rows `h`, and writes the states that the batch asks for.
+    /// Applies every toy recurrence to the rows `h`, and writes the states that the batch names.
     fn recur(&mut self, h: &mut [f32]) -> Result<(), BackendError> {
         let width = self.config.hidden_size;
+        // The states of the recurrences follow the layers of the plans.
         let first = self.kv.last_layers(self.recurrences.len());
         for (op, layer) in self.recurrences.iter().zip(first..) {
             for span in &self.batch.spans {
@@ -41,6 +43,8 @@ impl Interpreter<'_> {
                 }
                 self.kv.state_mut(layer, slots.to).copy_from_slice(&state);
             }
+            // Fails after the states are written: the worst case for an engine, which must not use
+            // the states of a failed step.
             if op.fails.load(Ordering::Relaxed) {
                 return Err(BackendError::Unsupported("the toy recurrence was told to fail".into()));
             }

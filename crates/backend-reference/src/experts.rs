@@ -1,4 +1,5 @@
-//! Routing and the experts (DeepSeekMoE, arXiv:2401.06066; DeepSeek-V3, arXiv:2412.19437, section 2.1.2).
+//! Routing and the experts (DeepSeekMoE, arXiv:2401.06066; DeepSeek-V3, arXiv:2412.19437, section
+//! 2.1.2).
 
 use crate::interpret::{Interpreter, internal, silu};
 use crate::products::product;
@@ -7,7 +8,7 @@ use latent_graph::config::{Gating, GroupMask, GroupScore, RouterSpec};
 use latent_graph::ir::Node;
 
 impl Interpreter<'_> {
-    /// Chooses the experts of every row, and their weights.
+    /// Chooses the experts of every row and computes their weights.
     pub(super) fn route(&mut self, node: &Node) -> Result<(), BackendError> {
         let Some(moe) = self.config.moe else { return internal("routing without experts".into()) };
         let bias = match node.weights.first() {
@@ -25,17 +26,18 @@ impl Interpreter<'_> {
         Ok(())
     }
 
-    /// Σ weight · W_down (silu(W_gate x) ⊙ W_up x) over the experts of each row.
+    /// Σ weight · W_down (silu(W_gate · x) ⊙ W_up · x) over the experts of each row.
     pub(super) fn expert_mlp(&mut self, node: &Node) -> Result<(), BackendError> {
         let Some(moe) = self.config.moe else { return internal("experts without a router".into()) };
         let (x, weights) = (self.input(node, 0)?.clone(), self.input(node, 2)?.clone());
         let Some(ids) = self.ids.get(&node.inputs[1]) else { return internal("no expert ids".into()) };
         let (hidden, ffn) = (self.config.hidden_size, moe.intermediate);
         let weight = |slot: &str| node.weight(slot).map(|id| self.ir().weight(id));
+        // In f64, so that the order of the experts does not matter.
         let mut sums = vec![0.0f64; x.len()];
         let own = self.config.own_experts().range();
         for (place, (id, mix)) in ids.iter().zip(&weights).enumerate() {
-            // those of other ranks are in their sums
+            // Other ranks add the terms of their experts; an all-reduce sums them later.
             let Some(expert) = (*id as usize).checked_sub(own.start).filter(|expert| *expert < own.len())
             else {
                 continue;
@@ -50,7 +52,8 @@ impl Interpreter<'_> {
                 }
                 None => internal(format!("no weight {slot}")),
             };
-            // one tensor with the gate's outputs and then those of up, or two
+            // Files have either one tensor, with the outputs of the gate and then those of up, or
+            // two.
             let fused = weight("expert_gate_up").is_some();
             let (gate, up) = if fused {
                 (of("expert_gate_up", 0)?, of("expert_gate_up", ffn)?)
@@ -69,10 +72,10 @@ impl Interpreter<'_> {
     }
 }
 
-/// The experts of one row, best first, with their weights. Ties go to the lower index.
+/// The experts of one row, best first, with their weights. Of equal scores the lower index wins.
 fn choose(logits: &[f32], bias: &[f32], router: &RouterSpec, count: usize) -> Vec<(usize, f64)> {
     let scores = scores(logits, router.gating);
-    // the bias is for choosing only
+    // The bias balances the load of experts: it affects the choice, but not the weights.
     let mut choice: Vec<f64> =
         scores.iter().zip(bias).map(|(score, bias)| score + f64::from(*bias)).collect();
     if router.groups > 1 && router.groups_used < router.groups {
@@ -109,7 +112,8 @@ fn softmax(x: &[f64]) -> Vec<f64> {
     powers.iter().map(|power| power / sum).collect()
 }
 
-/// Experts of all but the best groups cannot be chosen, or count as 0.
+/// Sets the scores of experts outside of the best groups to −∞, so that they cannot be chosen, or
+/// to 0, depending on the model.
 fn keep_best_groups(choice: &mut [f64], router: &RouterSpec) {
     let size = choice.len() / router.groups;
     let judged = choice.chunks_exact(size).map(|group| {
@@ -133,6 +137,7 @@ fn keep_best_groups(choice: &mut [f64], router: &RouterSpec) {
 /// Indices of the `count` largest, largest first.
 fn largest(x: &[f64], count: usize) -> Vec<usize> {
     let mut order: Vec<usize> = (0..x.len()).collect();
+    // `total_cmp` gives NaN a place too, so that a broken model still has a defined result.
     order.sort_by(|a, b| x[*b].total_cmp(&x[*a]).then(a.cmp(b)));
     order.truncate(count);
     order

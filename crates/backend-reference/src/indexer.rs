@@ -1,4 +1,5 @@
-//! The lightning indexer of sparse attention (DeepSeek-V3.2-Exp): keys in the KV cache, scores of cached tokens, and the selected ones.
+//! The lightning indexer of sparse attention (DeepSeek-V3.2-Exp): writes its keys to the KV cache,
+//! scores the cached tokens and selects the best.
 
 use crate::interpret::{Interpreter, internal};
 use crate::products::dot;
@@ -7,7 +8,7 @@ use latent_graph::config::INDEX_NORM_EPS;
 use latent_graph::ir::Node;
 
 impl Interpreter<'_> {
-    /// cache[position] ← LayerNorm of the key, its first elements rotated.
+    /// cache[position] ← the LayerNorm of the key, with its first elements rotated.
     pub(super) fn index_store(&mut self, node: &Node) -> Result<(), BackendError> {
         let Some(layer) = node.kv_layer else { return internal("a store without a KV layer".into()) };
         let vector = |slot: &str| match node.weight(slot) {
@@ -28,7 +29,7 @@ impl Interpreter<'_> {
         Ok(())
     }
 
-    /// The positions of the tokens that each row attends to.
+    /// Selects the positions that each row attends to.
     pub(super) fn index_select(&mut self, node: &Node) -> Result<(), BackendError> {
         let Some(layer) = node.kv_layer else { return internal("an indexer without a KV layer".into()) };
         let Some(indexer) = self.config.attention.indexer else {
@@ -40,7 +41,7 @@ impl Interpreter<'_> {
             for row in span.rows.clone() {
                 let position = self.batch.positions[row];
                 if position < indexer.topk {
-                    continue; // it attends to all
+                    continue; // The row attends to all tokens up to itself: see `attended`.
                 }
                 let all = indexer.heads * indexer.width;
                 let query = &mut queries[row * all..(row + 1) * all];
@@ -51,7 +52,8 @@ impl Interpreter<'_> {
                 let score = |at: usize| {
                     let key = self.kv.row(self.first_kv_layer + layer.0, slot(&span.block_table, at));
                     let heads = query.chunks_exact(indexer.width).zip(weights);
-                    // a common factor, such as 1 / √(width · heads), selects the same tokens
+                    // Models scale scores, for example by 1 / √(width · heads). Such a factor is
+                    // the same for all tokens, so the selection does not need it.
                     heads.map(|(q, weight)| weight * dot(q, key).max(0.0)).fold(0.0, |sum, term| sum + term)
                 };
                 let scores: Vec<f32> = (0..=position).map(score).collect();
@@ -63,7 +65,7 @@ impl Interpreter<'_> {
         Ok(())
     }
 
-    /// The positions that a row attends to, ascending: those selected, or all up to its own.
+    /// The positions that a row attends to, ascending: the selected ones, or all up to its own.
     pub(super) fn attended(&self, node: &Node, row: usize) -> impl Iterator<Item = usize> + use<'_> {
         let position = self.batch.positions[row];
         let topk = self.config.attention.indexer.map_or(usize::MAX, |indexer| indexer.topk);
@@ -84,10 +86,10 @@ fn layer_norm(x: &[f32], weight: &[f32], bias: &[f32]) -> Vec<f32> {
     normed.zip(weight).zip(bias).map(|((x, w), b)| x * w + b).collect()
 }
 
-/// The positions of the `count` largest scores, ascending; of equal ones the earliest.
+/// The positions of the `count` largest scores, ascending. Of equal scores the earlier ones win.
 fn largest(scores: &[f32], count: usize) -> Vec<u32> {
     let mut order: Vec<usize> = (0..scores.len()).collect();
-    // stable: equal scores stay in the order of their positions
+    // `sort_by` is stable: equal scores stay in the order of their positions.
     order.sort_by(|a, b| scores[*b].total_cmp(&scores[*a]));
     let mut chosen: Vec<u32> = order[..count].iter().map(|at| *at as u32).collect();
     chosen.sort_unstable();

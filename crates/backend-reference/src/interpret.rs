@@ -1,4 +1,4 @@
-//! The interpreter: one node after the other, each value a matrix of its own.
+//! The interpreter: runs one node after the other. Each value is a matrix of its own.
 
 use crate::kv::HostKvStore;
 use crate::products::product;
@@ -8,7 +8,7 @@ use latent_graph::ir::{AttentionPath, Ir, Node, Op, ValueId, ValueStorage};
 use latent_graph::{GraphError, ModelConfig, Plan};
 use std::collections::HashMap;
 
-/// What a step of one stage computes with.
+/// A step of one stage.
 pub(super) struct Interpreter<'a> {
     pub plan: &'a Plan,
     pub config: &'a ModelConfig,
@@ -16,23 +16,24 @@ pub(super) struct Interpreter<'a> {
     pub rotation: &'a Rotation,
     pub batch: &'a Batch,
     pub kv: &'a mut HostKvStore,
-    /// Where the cache has the first KV layer of the plan.
+    /// The layer of the cache that is the first KV layer of the plan.
     pub first_kv_layer: usize,
-    /// What the rows of the embedding pass through before the first layer.
+    /// Toy recurrences that are applied to the rows of the embedding before the first layer.
     pub recurrences: &'a [ToyRecurrence],
-    /// Rows that the stage works on: the batch's, or those whose logits are wanted.
+    /// The rows of the stage: all of the batch, or those whose logits are wanted.
     pub rows: usize,
-    /// The other ranks, where several share the model.
+    /// The other ranks, if several share the model.
     pub links: Option<&'a RankLinks>,
-    /// The residual stream between the stages, one row for each row of the batch.
+    /// The residual stream from the previous stage, one row for each row of the batch.
     pub hidden: &'a mut Vec<f32>,
-    /// Every value so far, rows × heads × width.
+    /// The values that were computed so far, rows × heads × width.
     pub values: HashMap<ValueId, Vec<f32>>,
-    /// Expert ids, which are values too.
+    /// Values of whole numbers: ids of experts, and positions that the indexer selected.
     pub ids: HashMap<ValueId, Vec<u32>>,
 }
 
-/// An error of Latent: a plan that this interpreter does not understand.
+/// The error of a plan that this interpreter cannot run. Such a plan is a fault of Latent, not of
+/// the model.
 pub(super) fn internal<T>(problem: String) -> Result<T, BackendError> {
     Err(BackendError::Graph(GraphError::Internal { pass: "reference backend", problem }))
 }
@@ -42,12 +43,12 @@ impl Interpreter<'_> {
         &self.plan.ir
     }
 
-    /// A value that is read.
+    /// The value of input `i`.
     pub fn input(&self, node: &Node, i: usize) -> Result<&Vec<f32>, BackendError> {
         let id = node.inputs[i];
         match self.values.get(&id) {
             Some(value) => Ok(value),
-            // residual rows that come from the stage before
+            // Residual rows of the previous stage.
             None if self.ir().value(id).storage == ValueStorage::Hidden => Ok(self.hidden),
             None => internal(format!(
                 "{} reads {}, which was not computed",
@@ -61,7 +62,7 @@ impl Interpreter<'_> {
         self.links.map_or_else(|| internal("a collective, and no other ranks".into()), Ok)
     }
 
-    /// The value at a port, or no elements where it is left out.
+    /// The value at a port; empty if the node does not use the port.
     pub fn input_at(&self, node: &Node, port: &str) -> Result<Vec<f32>, BackendError> {
         match node.input_ports().position(|of| of.name == port) {
             Some(i) => Ok(self.input(node, i)?.clone()),
@@ -74,13 +75,14 @@ impl Interpreter<'_> {
         self.batch.on_path(path).cloned().collect()
     }
 
-    /// Keeps a result. Two nodes on different attention paths make different rows of one value.
+    /// Stores a result. Two nodes on different attention paths compute different rows of one value.
     pub fn set(&mut self, node: &Node, output: usize, made: Vec<f32>) {
         let id = node.outputs[output];
         if node.path == AttentionPath::All || !self.values.contains_key(&id) {
             self.values.insert(id, made);
             return;
         }
+        // The value has the rows of the other path already: only those of this path are replaced.
         let width = made.len() / self.rows.max(1);
         for span in self.spans(node.path) {
             let range = span.rows.start * width..span.rows.end * width;
@@ -194,6 +196,8 @@ impl Interpreter<'_> {
             Op::SendRows => self.links()?.send_rows(self.input(node, 0)?)?,
             Op::ReceiveRows => {
                 let mut rows = vec![0.0; self.rows * self.config.hidden_size];
+                // In a pipeline, `collect` receives the rows that return from the last rank, so
+                // that the next step can begin meanwhile.
                 if !self.links()?.leaves_returned() {
                     self.links()?.receive_rows(&mut rows)?;
                 }
@@ -206,7 +210,7 @@ impl Interpreter<'_> {
         Ok(())
     }
 
-    /// Parts of each head.
+    /// Splits each head into consecutive parts.
     fn split(&mut self, node: &Node) -> Result<(), BackendError> {
         let whole = self.input(node, 0)?.clone();
         let width = self.ir().value(node.inputs[0]).width;
@@ -221,7 +225,7 @@ impl Interpreter<'_> {
     }
 }
 
-/// x / √(mean x² + ε) · w.
+/// x / √(mean x² + ε) · w. The norm is rounded to f32 before it is multiplied by the weight.
 pub(super) fn rms_norm(x: &[f32], weight: &[f32], eps: f64) -> Vec<f32> {
     let mean = x.iter().map(|x| f64::from(*x) * f64::from(*x)).sum::<f64>() / x.len() as f64;
     let factor = 1.0 / (mean + eps).sqrt();

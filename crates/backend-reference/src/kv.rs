@@ -6,7 +6,7 @@ use latent_types::CacheType;
 use std::any::Any;
 use std::ops::Range;
 
-/// Rows of f32, in the layout of a block table, and recurrent states.
+/// Rows of f32, addressed by block tables, and recurrent states.
 pub struct HostKvStore {
     layout: KvLayout,
     layers: Vec<Vec<f32>>,
@@ -14,10 +14,10 @@ pub struct HostKvStore {
 }
 
 impl HostKvStore {
-    /// An empty cache.
+    /// Creates a cache of zeros.
     ///
     /// # Panics
-    /// When it is to store another type than f32.
+    /// If the layout stores another type than f32.
     pub fn new(layout: KvLayout) -> HostKvStore {
         assert_eq!(layout.cache_type, CacheType::F32, "the reference backend keeps its KV cache in f32");
         let elements = |layer: &LayerState| match layer {
@@ -28,12 +28,13 @@ impl HostKvStore {
         HostKvStore { layout, layers, rotation: None }
     }
 
-    /// The same for a model that rotates like this, so that contexts can be shifted.
+    /// Like [`new`](Self::new), but with the rotation of a model, so that contexts can be shifted.
+    /// Cached keys are already rotated, so a shift has to rotate them further.
     pub(super) fn of_model(layout: KvLayout, rotation: Rotation) -> HostKvStore {
         HostKvStore { rotation: Some(rotation), ..HostKvStore::new(layout) }
     }
 
-    /// A row: `[latent | rotated key]`, or per head `[key | rotated key | value]`.
+    /// A cached row: `[latent | rotated key]`, or `[key | rotated key | value]` of each head.
     pub(super) fn row(&self, layer: usize, slot: usize) -> &[f32] {
         &self.layers[layer][self.record(layer, slot)]
     }
@@ -52,12 +53,12 @@ impl HostKvStore {
         self.row_mut(layer, slot as usize)
     }
 
-    /// The first of the last `count` layers.
+    /// The index of the first of the last `count` layers.
     pub(super) fn last_layers(&self, count: usize) -> usize {
         self.layers.len().saturating_sub(count)
     }
 
-    /// The elements of one row, or of one state.
+    /// The range of elements of one row or one state.
     fn record(&self, layer: usize, slot: usize) -> Range<usize> {
         let width = match &self.layout.layers[layer] {
             LayerState::PerToken(rows) => rows.width,
@@ -85,6 +86,7 @@ impl KvStore for HostKvStore {
 
     fn copy_block(&mut self, from: u32, to: u32) -> Result<(), BackendError> {
         let (from, to) = (from as usize * KV_BLOCK, to as usize * KV_BLOCK);
+        // Recurrent states are not in blocks.
         for (layer, _) in self.layers_with_rows() {
             self.copy(layer, from..from + KV_BLOCK, to);
         }
@@ -124,11 +126,13 @@ impl KvStore for HostKvStore {
             let row = self.row_mut(layer, to);
             let (nope, rope, v) = (rotation.nope, rotation.rope, rotation.v);
             match kind {
+                // Only the end of a row is rotated; a latent does not depend on its position.
                 KvLayerKind::Latent => {
                     let content = row.len() - rope;
                     rotation.shift(&mut row[content..], distance);
                 }
                 KvLayerKind::Index => rotation.shift_index(row, distance),
+                // States have no positions.
                 KvLayerKind::ConvInputs | KvLayerKind::DeltaState => {}
                 KvLayerKind::Expanded => {
                     for head in row.chunks_exact_mut(nope + rope + v) {

@@ -1,4 +1,5 @@
-//! Low-rank terms of LoRA adapters, from their definitions.
+//! Low-rank terms of LoRA adapters, from their definitions. In the formulas s is the scale that a
+//! row asks for, and f the adapter's own factor.
 
 use crate::interpret::{Interpreter, internal};
 use crate::products::{dot, product};
@@ -13,12 +14,12 @@ impl Interpreter<'_> {
         weight.map_or_else(|| internal(format!("{} without {slot}", node.op.word())), Ok)
     }
 
-    /// The factor of an adapter's term in a row.
+    /// The factor s · f of an adapter's term in a row; 0 if the row does not use the adapter.
     fn factor(&self, b: &Weight, row: usize) -> f64 {
         b.adapter.map_or(0.0, |of| f64::from(self.batch.adapter_scale(row, of.adapter)) * of.factor)
     }
 
-    /// base + s · f · B low.
+    /// base + s · f · B · low, where low = A · x is computed by an earlier node.
     pub(super) fn lora_add(&mut self, node: &Node) -> Result<(), BackendError> {
         let b = self.matrix(node, "lora_b")?;
         let outputs = b.outputs();
@@ -28,6 +29,7 @@ impl Interpreter<'_> {
             made.chunks_exact_mut(outputs).zip(terms.chunks_exact(outputs)).enumerate()
         {
             let factor = self.factor(b, row) as f32;
+            // Rows without the adapter keep their bits, even if the term is infinite or NaN.
             if factor != 0.0 {
                 sums.iter_mut().zip(terms).for_each(|(sum, term)| *sum += factor * term);
             }
@@ -36,7 +38,8 @@ impl Interpreter<'_> {
         Ok(())
     }
 
-    /// Adds s · f · Bₑ (Aₑ x) of each adapter of an experts' weight to some of its outputs, from `from` on.
+    /// Adds s · f · Bₑ · (Aₑ · x) of each adapter of an experts' weight to `sums`, which are the
+    /// outputs from `from` on.
     pub(super) fn add_expert_terms(
         &self,
         node: &Node,
@@ -48,6 +51,7 @@ impl Interpreter<'_> {
     ) -> Result<(), BackendError> {
         let matrices = node.weights.iter().filter(|(name, _)| adapted_slot(name) == Some(slot));
         let matrices: Vec<&Weight> = matrices.map(|(_, id)| self.ir().weight(*id)).collect();
+        // A node lists the matrices of each adapter as a pair: A, then B.
         for pair in matrices.chunks_exact(2) {
             let (a, b) = (pair[0], pair[1]);
             let factor = self.factor(b, row) as f32;
@@ -60,7 +64,8 @@ impl Interpreter<'_> {
         Ok(())
     }
 
-    /// q̃ + s · f · Aᵀ (B_UKᵀ q_nope), of each head; the rope part stays.
+    /// q̃ + s · f · Aᵀ · (B_UKᵀ · q_nope), for each head. The rope part does not change, because
+    /// the adapted weight does not make the rotated key.
     pub(super) fn lora_absorb_k(&mut self, node: &Node) -> Result<(), BackendError> {
         let attention = self.config.attention;
         let (nope, latent) = (attention.nope, attention.kv_lora_rank);
@@ -89,7 +94,7 @@ impl Interpreter<'_> {
         Ok(())
     }
 
-    /// o + s · f · B_UV (A õ), of each head.
+    /// o + s · f · B_UV · (A · õ), for each head.
     pub(super) fn lora_absorb_v(&mut self, node: &Node) -> Result<(), BackendError> {
         let attention = self.config.attention;
         let (v, latent) = (attention.v, attention.kv_lora_rank);

@@ -4,7 +4,7 @@ use latent_backend::{BackendError, CheckpointRows};
 use latent_graph::circuit::Weight;
 use std::ops::Range;
 
-/// x · Wᵀ for every row of `x`: `rows` of one matrix of the weight.
+/// x · Wᵀ for every row of `x`, where W is `rows` of one matrix of the weight.
 pub(super) fn product(
     weights: CheckpointRows<'_>,
     weight: &Weight,
@@ -18,7 +18,8 @@ pub(super) fn product(
     Ok(products.collect())
 }
 
-/// Σ aᵢ · bᵢ. The sum is kept in f64, so that its order does not matter.
+/// Σ aᵢ · bᵢ. The sum is kept in f64: products of two f32 are exact in it, and the order of the sum
+/// hardly matters. Other backends can therefore be judged without knowing the order of their sums.
 pub(super) fn dot(a: &[f32], b: &[f32]) -> f32 {
     a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>() as f32
 }

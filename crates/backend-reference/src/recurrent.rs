@@ -1,4 +1,4 @@
-//! A toy recurrent operation: what recurrent state is tested with as long as no operation of the IR is recurrent.
+//! A toy recurrent operation, to test recurrent state in models whose plans have none.
 
 use latent_backend::{LayerState, RecurrentLayer, StateShape};
 use latent_graph::Stage;
@@ -6,26 +6,28 @@ use latent_graph::ir::Op;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-/// One step of a recurrence per token, elementwise over the residual stream: `s ← decay · s + h`, then `h ← h + s`.
+/// A recurrence with one step per token, elementwise over the residual stream:
+/// `s ← decay · s + h`, then `h ← h + s`.
 ///
 /// The reference backend applies it to the rows of the embedding, before the first layer. The
-/// cached rows of every layer, and the logits, therefore depend on the state. The IR has no such
-/// operation: it does not occur in plans, the audit or drawings.
+/// cached rows of every layer, and the logits, therefore depend on the state, so that a test that
+/// compares logits notices a wrong state. The IR has no such operation: it does not occur in plans,
+/// the audit or drawings.
 #[derive(Clone, Debug, Default)]
 pub struct ToyRecurrence {
-    /// What a token leaves of the state before it.
+    /// The factor on the previous state.
     pub decay: f32,
-    /// Steps fail, once they have written their states, as long as this is set.
+    /// While this is set, steps fail after they have written their states.
     pub fails: Arc<AtomicBool>,
 }
 
 impl ToyRecurrence {
-    /// A recurrence that does not fail.
+    /// Creates a recurrence that does not fail.
     pub fn new(decay: f32) -> ToyRecurrence {
         ToyRecurrence { decay, ..ToyRecurrence::default() }
     }
 
-    /// Takes one token's row into the state, and the state into the row.
+    /// Updates the state with one token's row, and then the row with the state.
     pub(super) fn advance(&self, state: &mut [f32], h: &mut [f32]) {
         for (s, h) in state.iter_mut().zip(h) {
             *s = self.decay * *s + *h;
@@ -34,10 +36,12 @@ impl ToyRecurrence {
     }
 }
 
-/// What the layers of a model with `count` toy recurrences keep: the recurrences behind the plans' own layers.
+/// The cached layers of a model with `count` toy recurrences: those of its plans, followed by the
+/// states of the recurrences.
 pub(super) fn layer_states(stages: &[Stage], count: usize) -> Vec<LayerState> {
     let mut layers = LayerState::of_stages(stages);
     let irs = stages.iter().map(|stage| &stage.plans[0].ir);
+    // Only the stage with the embedding knows the width of the residual stream.
     let embeds = irs.flat_map(|ir| ir.nodes.iter().map(move |node| (ir, node)));
     let hidden = embeds
         .filter(|(_, node)| matches!(node.op, Op::Embed { .. }))

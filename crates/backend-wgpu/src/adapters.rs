@@ -6,7 +6,7 @@ use crate::error::GpuError;
 use crate::ready::ready;
 use std::fmt;
 
-/// What kind of device an adapter is, the preferred first.
+/// The kind of an adapter's device. Preferred kinds come first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum AdapterKind {
     /// A GPU with memory of its own.
@@ -15,9 +15,10 @@ pub enum AdapterKind {
     Integrated,
     /// A GPU of a virtual machine.
     Virtual,
-    /// The driver does not say.
+    /// The driver reports no kind.
     Unknown,
-    /// A program that runs shaders on the CPU, such as Mesa's lavapipe: right, and slower than the CPU backend.
+    /// A software adapter that runs shaders on the CPU, such as Mesa's lavapipe. Slower than the
+    /// CPU backend.
     Software,
 }
 
@@ -33,39 +34,38 @@ impl fmt::Display for AdapterKind {
     }
 }
 
-/// An adapter: a device that could be opened, and what it offers.
+/// An adapter (a device that can be opened) and its capabilities.
 #[derive(Clone, Debug)]
 pub struct AdapterDescription {
     /// The name of the device.
     pub name: String,
-    /// What it is.
     pub kind: AdapterKind,
-    /// The interface that it is reached through: `Vulkan`, `Metal`, `DX12`.
+    /// The graphics API: `Vulkan`, `Metal`, `DX12`, or `WebGPU` in browsers.
     pub interface: &'static str,
-    /// Its driver, with the version.
+    /// The driver and its version.
     pub driver: String,
-    /// The largest buffer, in bytes.
+    /// Maximum size of a buffer in bytes.
     pub max_buffer: u64,
-    /// The most bytes of a buffer that one shader sees.
+    /// Maximum bytes of a buffer that one shader can access.
     pub max_binding: u64,
     /// Bytes of workgroup memory.
     pub workgroup_memory: u32,
-    /// Invocations of a workgroup.
+    /// Maximum invocations per workgroup.
     pub workgroup_size: u32,
-    /// Whether shaders compute in f16.
+    /// Whether shaders can compute in f16.
     pub f16: bool,
-    /// Smallest and largest subgroup, where shaders can use them.
+    /// Minimum and maximum subgroup size, if shaders can use subgroups.
     pub subgroups: Option<(u32, u32)>,
     /// Whether shaders can be timed.
     pub timestamps: bool,
     /// Cooperative matrices, as `M×N×K inputs → sums`.
     pub matrices: Vec<String>,
-    /// Those of them that products can use, larger ones last.
+    /// The cooperative matrices that products can use, in ascending order of size.
     pub coop_matrices: Vec<CoopMatrix>,
 }
 
 impl AdapterDescription {
-    /// Reads it from the driver.
+    /// Reads the description from the driver.
     pub(crate) fn of(adapter: &wgpu::Adapter) -> AdapterDescription {
         let (info, limits, features) = (adapter.get_info(), adapter.limits(), adapter.features());
         let subgroups = features.contains(wgpu::Features::SUBGROUP);
@@ -74,7 +74,7 @@ impl AdapterDescription {
         let sizes = subgroup_sizes(&info);
         let coop_matrices = if experimental { usable(&matrices, chosen_subgroup(&info)) } else { Vec::new() };
         let driver = [info.driver.as_str(), info.driver_info.as_str()].join(" ");
-        // browsers keep it to themselves
+        // Browsers hide the name, against fingerprinting.
         let name = if info.name.is_empty() { "the browser's WebGPU adapter".to_owned() } else { info.name };
         AdapterDescription {
             name,
@@ -111,54 +111,59 @@ impl AdapterDescription {
         }
     }
 
-    /// Whether it is a program on the CPU.
     pub(crate) fn is_software(&self) -> bool {
         self.kind == AdapterKind::Software
     }
 
-    /// Whether its driver keeps accesses inside of buffers: every Vulkan driver does (`robustBufferAccess`, which wgpu asks for).
+    /// Whether the driver keeps accesses inside of buffers.
     pub(crate) fn bounds_buffers(&self) -> bool {
+        // Every Vulkan driver supports `robustBufferAccess`, which wgpu enables.
         self.interface == "Vulkan"
     }
 
-    /// Whether its memory is that of the host.
+    /// Whether the device uses the host's memory.
     pub(crate) fn shares_memory(&self) -> bool {
         matches!(self.kind, AdapterKind::Integrated | AdapterKind::Software)
     }
 
-    /// Whether a browser compiles the shaders: its WGSL wants directives for subgroups that wgpu's refuses, and need not know packed dot products.
+    /// Whether a browser compiles the shaders. Its WGSL requires `enable` directives for subgroups,
+    /// which wgpu's refuses, and may lack packed dot products.
     pub(crate) fn in_page(&self) -> bool {
         self.interface == "WebGPU"
     }
 
-    /// The smallest subgroup, if lanes of all sizes that the adapter may choose can add their sums: 8 to 64.
+    /// The minimum subgroup size, if shaders can add sums within subgroups of every size that the
+    /// adapter may choose (8 to 64).
     pub(crate) fn subgroup_sums(&self) -> Option<usize> {
-        let (least, most) = self.subgroups?;
-        let fit = [least, most].iter().all(|size| size.is_power_of_two() && (8..=64).contains(size));
-        (fit && !self.in_page()).then_some(least as usize)
+        let (min, max) = self.subgroups?;
+        let fit = [min, max].iter().all(|size| size.is_power_of_two() && (8..=64).contains(size));
+        (fit && !self.in_page()).then_some(min as usize)
     }
 }
 
-/// Smallest and largest subgroup. wgpu takes what any driver of Metal might have; Apple's own GPUs have 32 lanes.
+/// Minimum and maximum subgroup size.
 fn subgroup_sizes(info: &wgpu::AdapterInfo) -> (u32, u32) {
     match info.backend {
+        // For Metal, wgpu reports the range of all its devices (4 to 64); Apple's GPUs have 32
+        // lanes.
         wgpu::Backend::Metal if info.name.starts_with("Apple") => (32, 32),
         _ => (info.subgroup_min_size, info.subgroup_max_size),
     }
 }
 
-/// Subgroup size of kernels with cooperative matrices: a workgroup has four subgroups. If the
-/// adapter supports several sizes, the choice is known only for Mesa's AMD driver.
+/// Subgroup size of kernels with cooperative matrices. It must be known, because their workgroups
+/// have four subgroups.
 fn chosen_subgroup(info: &wgpu::AdapterInfo) -> Option<u32> {
     let size = match subgroup_sizes(info) {
+        // If an adapter supports several sizes, the driver's choice is known only for RADV.
         (32, 64) if info.driver == "radv" => 64,
-        (least, most) if least == most => least,
+        (min, max) if min == max => min,
         _ => return None,
     };
     (8..=64).contains(&size).then_some(size)
 }
 
-/// Cooperative matrices that products can use: squares with sums in f32.
+/// The cooperative matrices that products can use: square ones with sums in f32.
 fn usable(matrices: &[wgpu::CooperativeMatrixProperties], subgroup: Option<u32>) -> Vec<CoopMatrix> {
     use wgpu::CooperativeScalarType::{F16, F32};
     let Some(subgroup) = subgroup else { return Vec::new() };
@@ -173,23 +178,25 @@ fn usable(matrices: &[wgpu::CooperativeMatrixProperties], subgroup: Option<u32>)
     usable
 }
 
-/// The adapters of this machine, the preferred first: their place here is their number in `--device gpu:N`. None where no driver is installed.
+/// The adapters of this machine, preferred ones first. The index is the number in `--device gpu:N`.
+/// Empty if no driver is installed.
 pub fn adapters() -> Vec<AdapterDescription> {
     all().iter().map(|(_, description)| description.clone()).collect()
 }
 
-/// The part of the memory that the driver offers which buffers may fill.
+/// Percentage of the driver's memory budget that buffers may fill.
 const BUDGET_PERCENT: u8 = 98;
 
-/// The same with what opens them.
+/// The adapters with their descriptions.
 fn all() -> Vec<(wgpu::Adapter, AdapterDescription)> {
     let found = driver_messages::without_desktop(|| {
         let backends = wgpu::Backends::PRIMARY;
         let instance = wgpu::Instance::new(wgpu::InstanceDescriptor {
             backends,
-            // neither the environment's settings nor debugging layers: what runs is what was asked for
+            // No debugging layers and no settings from the environment (`WGPU_*`).
             flags: wgpu::InstanceFlags::empty(),
-            // where the driver says how much there is, more is refused rather than put into the host's memory
+            // If the driver reports a budget, larger allocations fail. Otherwise it might place
+            // them in the host's memory, where they are slow.
             memory_budget_thresholds: wgpu::MemoryBudgetThresholds {
                 for_resource_creation: Some(BUDGET_PERCENT),
                 for_device_loss: None,
@@ -205,17 +212,19 @@ fn all() -> Vec<(wgpu::Adapter, AdapterDescription)> {
             (adapter, description)
         })
         .collect();
-    // stable: of equal ones, the driver's order
+    // A stable sort: adapters of one kind keep the driver's order, so `gpu:N` names the same
+    // device.
     found.sort_by_key(|(_, description)| description.kind);
     found
 }
 
-/// An adapter that offers the same and runs nothing: what would run on the other can be looked at, even if its driver does not open.
+/// An adapter of wgpu's no-op backend with the capabilities of `adapter`. It runs nothing. Calls
+/// for the original can be listed with it, even if the original cannot be opened.
 pub(crate) fn imitation(
     adapter: &wgpu::Adapter,
     description: &AdapterDescription,
 ) -> Result<wgpu::Adapter, GpuError> {
-    let (least, most) = description.subgroups.unzip();
+    let (min, max) = description.subgroups.unzip();
     let mut wanted = wgpu::InstanceDescriptor::new_without_display_handle();
     wanted.backends = wgpu::Backends::NOOP;
     wanted.flags = wgpu::InstanceFlags::empty();
@@ -223,8 +232,8 @@ pub(crate) fn imitation(
         enable: true,
         features: Some(adapter.features()),
         limits: Some(adapter.limits()),
-        subgroup_min_size: least,
-        subgroup_max_size: most,
+        subgroup_min_size: min,
+        subgroup_max_size: max,
         ..wgpu::NoopBackendOptions::default()
     };
     let found = ready(wgpu::Instance::new(wanted).enumerate_adapters(wgpu::Backends::NOOP));

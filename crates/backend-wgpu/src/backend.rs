@@ -1,4 +1,4 @@
-//! The backend traits over a device.
+//! [`GpuBackend`]: the backend trait over a device.
 
 use crate::adapters::AdapterDescription;
 use crate::buffers::largest_binding;
@@ -22,8 +22,9 @@ use latent_threads::Placement;
 use latent_types::{Setting, Tier};
 use std::sync::Arc;
 
-/// What pays here: calls that are saved. Experts share what is sorted once for all of their products, so that these stay one operation; a norm is repeated by what
-/// stores its rows, not by products, whose inputs may be quantized.
+/// The fusions that save calls. Experts stay one operation, since their products share one sort.
+/// Norms are folded into stores of cached rows, but not into products, whose inputs may be
+/// quantized.
 const FUSION: Fusion =
     Fusion { projections: true, norms: true, ropes: true, epilogues: true, ..Fusion::NONE };
 
@@ -31,53 +32,56 @@ fn unfused_target() -> BackendTarget {
     BackendTarget { sparse_attention: true, masks_tokens: false, ..BackendTarget::unfused("gpu") }
 }
 
-/// A GPU, or a program that stands for one.
+/// A GPU or a software adapter.
 pub struct GpuBackend {
     device: Arc<Device>,
     target: BackendTarget,
+    /// Maximum bytes of a scratch buffer.
     scratch: u64,
-    /// Operations of a portion of a step.
+    /// Maximum arithmetic operations per portion of a step.
     portion: f64,
 }
 
 impl GpuBackend {
-    /// Opens the adapter of this number, as [`adapters`](crate::adapters) counts them.
+    /// Opens the adapter at this index of [`adapters`](crate::adapters).
     ///
     /// # Errors
-    /// When there is none, or it lacks what shaders need, or the driver fails.
+    /// If it does not exist, if it lacks a capability that shaders need, or if the driver fails.
     pub fn open(index: usize) -> Result<GpuBackend, GpuError> {
         Ok(GpuBackend::on(Device::open(index)?))
     }
 
-    /// The same with these variants of the products rather than those that suit the adapter and the precision.
+    /// As [`open`](Self::open), with these variants of products instead of those that follow from
+    /// adapter and precision.
     pub fn open_with(index: usize, variants: KernelVariants) -> Result<GpuBackend, GpuError> {
         Ok(GpuBackend::on(Device::open_with(index, Some(variants))?))
     }
 
-    /// The same without memory: models can be loaded, but not run, to look at the calls of their steps.
+    /// As [`open`](Self::open), without memory. Models can be loaded and the calls of their steps
+    /// listed, but not run.
     pub fn open_hollow(index: usize) -> Result<GpuBackend, GpuError> {
         Ok(GpuBackend::on(Device::open_hollow(index)?))
     }
 
-    /// On an open device.
+    /// Creates the backend of an open device.
     pub(crate) fn on(device: Arc<Device>) -> GpuBackend {
         let target = BackendTarget { fusion: FUSION, ..unfused_target() };
         GpuBackend { device, target, scratch: SCRATCH, portion: PORTION }
     }
 
-    /// The same with plans as the circuits state them, to hold the others against.
+    /// Uses plans without fusion, for comparison with fused ones.
     #[must_use]
     pub fn unfused(self) -> GpuBackend {
         GpuBackend { target: unfused_target(), ..self }
     }
 
-    /// The same with smaller scratch buffers, so that few rows take several passes.
+    /// Limits scratch buffers, so that few rows take several passes.
     #[cfg(test)]
     pub(crate) fn with_scratch(self, scratch: u64) -> GpuBackend {
         GpuBackend { scratch, ..self }
     }
 
-    /// The same with steps in smaller portions.
+    /// Sets the size of portions.
     #[cfg(test)]
     pub(crate) fn with_portions_of(self, portion: f64) -> GpuBackend {
         GpuBackend { portion, ..self }
@@ -88,7 +92,6 @@ impl GpuBackend {
         &self.device
     }
 
-    /// What it runs on.
     pub fn adapter(&self) -> &AdapterDescription {
         &self.device.description
     }
@@ -103,6 +106,7 @@ impl GpuBackend {
     /// Limits the size of a buffer to `bytes`. Has no effect after a model has been loaded.
     #[must_use]
     pub fn with_piece_limit(mut self, bytes: u64) -> GpuBackend {
+        // A loaded model shares the device.
         if let Some(device) = Arc::get_mut(&mut self.device) {
             let limit = &mut device.limits.max_storage_buffer_binding_size;
             *limit = bytes.min(*limit);
@@ -110,12 +114,13 @@ impl GpuBackend {
         self
     }
 
-    /// Bytes of its memory that models have now.
+    /// Device memory in use by models, in bytes.
     pub fn memory_in_use(&self) -> u64 {
         self.device.in_use()
     }
 
-    /// Gives the device up: every call after this fails as on one that was lost. Tests provoke the loss with it.
+    /// Destroys the device. Every later call fails as on a lost device. Tests use it to provoke the
+    /// loss.
     pub fn destroy(&self) {
         self.device.raw.destroy();
     }
@@ -160,9 +165,10 @@ impl Backend for GpuBackend {
     }
 
     fn has_own_memory(&self) -> bool {
-        // browsers say nothing of memory: not how much there is, and of a trial that fails only later
-        let untold = self.adapter().shares_memory() || self.adapter().in_page();
-        self.device.hollow || !untold || self.device.memory_limit() != u64::MAX
+        // Browsers do not report memory, and report a failed allocation only later, so that `room`
+        // cannot measure it.
+        let unknown = self.adapter().shares_memory() || self.adapter().in_page();
+        self.device.hollow || !unknown || self.device.memory_limit() != u64::MAX
     }
 
     fn room(&self, wanted: u64) -> Result<u64, BackendError> {
@@ -182,7 +188,7 @@ impl Backend for GpuBackend {
             )));
         }
         let model = GpuModel::load(&self.device, (self.scratch, self.portion), request)?;
-        // a browser says only now what it has against weights
+        // Browsers report errors of the uploads only now.
         self.device.wait()?;
         Ok(Box::new(model))
     }

@@ -1,6 +1,7 @@
-//! Bank conflicts in workgroup memory, computed from a shader's text. 32 threads evaluate it: each
-//! possible branch, and each loop once. Values that depend on parameters or buffers are unknown;
-//! accesses with such an index are not counted.
+//! Bank conflicts in workgroup memory, computed from a shader's text. An interpreter runs the text
+//! for 32 threads: both branches of a condition if it is unknown, and the body of each loop once.
+//! Values that depend on parameters or buffers are unknown. Accesses with such an index are not
+//! counted.
 
 use latent_backend::BankConflicts;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -9,13 +10,13 @@ use wgpu::naga::{
     Literal, LocalVariable, MathFunction, Module, Statement, Type, TypeInner, UnaryOperator,
 };
 
-/// Threads of a subgroup, and banks of 4 bytes, of most GPUs.
+/// Threads per subgroup, and number of 4-byte banks, of most GPUs.
 const LANES: usize = 32;
 
 type LaneValues = [u32; LANES];
 type LaneMask = [bool; LANES];
 
-/// The accesses of a shader's first 32 threads.
+/// Counts the bank conflicts of a shader's first 32 threads.
 pub(crate) fn bank_conflicts(module: &Module) -> BankConflicts {
     let Some(main) = module.entry_points.first() else { return BankConflicts::default() };
     let threads: u32 = main.workgroup_size.iter().product();
@@ -26,13 +27,14 @@ pub(crate) fn bank_conflicts(module: &Module) -> BankConflicts {
     run.found
 }
 
-/// What an expression is for the threads.
+/// The value of an expression in all threads.
 #[derive(Clone, Debug)]
 enum Value {
     Number(LaneValues),
     Vector(Vec<Value>),
     Local(Handle<LocalVariable>),
-    /// Bytes of workgroup memory: where each thread's begin, how many they are, and what, if they have parts.
+    /// A pointer to workgroup memory: each thread's byte offset, the size in bytes, and the type if
+    /// it has elements.
     Shared(LaneValues, u32, Option<Handle<Type>>),
     Unknown,
 }
@@ -54,7 +56,7 @@ fn built_in(binding: Option<&Binding>) -> Value {
     }
 }
 
-/// A call of a function.
+/// The state of a function call.
 struct CallFrame {
     arguments: Vec<Value>,
     values: HashMap<Handle<Expression>, Value>,
@@ -74,7 +76,8 @@ struct ConflictCounter<'m> {
 }
 
 impl ConflictCounter<'_> {
-    /// Runs statements for the threads of the mask; those that go on after them.
+    /// Runs statements for the threads of the mask. Returns the threads that are still active after
+    /// them.
     fn block(
         &mut self,
         function: &Function,
@@ -101,6 +104,7 @@ impl ConflictCounter<'_> {
                                 |wanted: bool| std::array::from_fn(|i| mask[i] && (truth[i] != 0) == wanted);
                             (taken(true), taken(false))
                         }
+                        // Unknown: either branch may run in every thread.
                         _ => (mask, mask),
                     };
                     let accepted = self.block(function, accept, frame, yes);
@@ -112,6 +116,8 @@ impl ConflictCounter<'_> {
                         self.block(function, &case.body, frame, mask);
                     }
                 }
+                // Once: later iterations usually differ by a distance that is the same for all
+                // threads, which does not change conflicts.
                 Statement::Loop { body, continuing, .. } => {
                     self.block(function, body, frame, mask);
                     self.block(function, continuing, frame, mask);
@@ -146,14 +152,15 @@ impl ConflictCounter<'_> {
         mask
     }
 
-    /// Counts an access to workgroup memory, if it is one.
+    /// Counts an access, if it is one to workgroup memory.
     fn access(&mut self, pointer: &Value, mask: &LaneMask) {
         let Value::Shared(bytes, size, _) = pointer else { return };
         if !mask.contains(&true) {
             return;
         }
         let words = size.div_ceil(4).max(1);
-        // longer elements are moved by fewer threads at a time
+        // Hardware splits an access to long elements: each part serves as many threads as 32 words
+        // allow.
         let at_once = (LANES / words as usize).max(1);
         let mut ways = 0;
         for first in (0..LANES).step_by(at_once) {
@@ -216,6 +223,7 @@ impl ConflictCounter<'_> {
                 (MathFunction::Max, Value::Number(a), Value::Number(b)) => zip(&a, &b, u32::max),
                 _ => Value::Unknown,
             },
+            // Conversions between types of four bytes keep an integer's value.
             Expression::As { expr, convert: Some(4), .. } => of(expr),
             _ => Value::Unknown,
         }
@@ -231,7 +239,7 @@ impl ConflictCounter<'_> {
 
     fn variable(&self, variable: Handle<GlobalVariable>) -> Value {
         let GlobalVariable { space, ty, .. } = self.module.global_variables[variable];
-        // variables of their own banks: where one begins does not matter within one access
+        // An access touches one variable, so the variable's own offset shifts all banks equally.
         if space == AddressSpace::WorkGroup { self.shared([0; LANES], ty) } else { Value::Unknown }
     }
 
@@ -243,6 +251,7 @@ impl ConflictCounter<'_> {
     fn element(&self, base: Value, index: &Value) -> Value {
         let Value::Number(index) = index else { return Value::Unknown };
         match base {
+            // The index of a component is the same in all threads.
             Value::Vector(parts) => parts.get(index[0] as usize).cloned().unwrap_or(Value::Unknown),
             Value::Shared(bytes, _, Some(ty)) => {
                 let at = |stride: u32| {
@@ -316,15 +325,15 @@ mod tests {
     #[test]
     fn addresses_in_one_bank_are_counted() {
         let one = |conflicting, worst| BankConflicts { accesses: 1, conflicting, worst };
-        // neighbours, one address for all, and a stride that is odd
+        // Neighbouring words, one address for all threads, and an odd stride.
         assert_eq!(of("a[i] = 1.0;"), one(0, 1));
         assert_eq!(of("y[i] = a[7];"), one(0, 1));
         assert_eq!(of("a[i * 65u] = 1.0;"), one(0, 1));
-        // strides of 2, 8 and 64
+        // Strides of 2, 8 and 64.
         assert_eq!(of("a[i * 2u] = 1.0;"), one(1, 2));
         assert_eq!(of("a[i % 16u * 8u + i / 16u] = 1.0;"), one(1, 4));
         assert_eq!(of("y[i] = a[i * 64u];"), one(1, 32));
-        // vectors are moved by eight threads at a time
+        // Vectors are moved by eight threads at a time.
         assert_eq!(of("v[i] = vec4<f32>(1.0);"), one(0, 1));
         assert_eq!(of("v[i * 2u] = vec4<f32>(1.0);"), one(1, 2));
     }
@@ -335,7 +344,7 @@ mod tests {
         assert_eq!(of("for (var e = i; e < 2u; e += 64u) { a[e * 32u] = 1.0; }").worst, 2);
         assert_eq!(of("if i >= 1u { return; } a[i * 32u] = 1.0;").worst, 1);
         assert_eq!(of("let half = i / 2u; if half == 1u { a[i * 32u] = 1.0; }").worst, 2);
-        // functions, and what is not known
+        // Functions, and an unknown index.
         assert_eq!(
             of("let at = i * 32u; put(at); put(i);"),
             BankConflicts { accesses: 2, conflicting: 1, worst: 32 }

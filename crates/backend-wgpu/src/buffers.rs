@@ -1,4 +1,4 @@
-//! Memory of the device.
+//! Device memory: buffers for shaders, and readback buffers for the host.
 
 use crate::device::Device;
 use crate::error::GpuError;
@@ -7,7 +7,7 @@ use crate::shader_binding::ShaderBinding;
 use std::ops::Range;
 use std::sync::{Arc, mpsc};
 
-/// Bytes that are on their way to the device at a time: the driver keeps a copy of them.
+/// Maximum bytes of an upload in flight. The driver holds a copy of them in host memory.
 const PIECE: usize = 32 << 20;
 
 /// A buffer that shaders read and write.
@@ -19,14 +19,17 @@ pub(crate) struct Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
+        // A cached bind group would keep the memory alive.
         self.device.call_cache().0.forget(&self.raw);
         self.device.released(self.bytes);
     }
 }
 
 impl Buffer {
-    /// A buffer of zeros, a multiple of 4 bytes long and no shorter than asked for. Shaders see all of it.
+    /// Creates a buffer of zeros with at least `bytes` bytes, a multiple of 4. `what` names it in
+    /// errors.
     pub(crate) fn new(device: &Arc<Device>, what: &str, bytes: u64) -> Result<Buffer, GpuError> {
+        // Shaders bind a buffer as a whole, so it must fit one binding.
         let most = largest_binding(&device.limits);
         let bytes = whole(bytes);
         if bytes > most {
@@ -44,14 +47,13 @@ impl Buffer {
         Ok(Buffer { raw, bytes, device: Arc::clone(device) })
     }
 
-    /// A buffer with this content; what is missing at its end to a multiple of 4 is zero.
+    /// Creates a buffer with this content, padded with zeros to a multiple of 4 bytes.
     pub(crate) fn with(device: &Arc<Device>, what: &str, content: &[u8]) -> Result<Buffer, GpuError> {
         let buffer = Buffer::new(device, what, content.len() as u64)?;
         buffer.write(what, 0, content)?;
         Ok(buffer)
     }
 
-    /// Its length.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -60,7 +62,8 @@ impl Buffer {
         &self.device
     }
 
-    /// Writes bytes from `at` on, a multiple of 4; those up to the next multiple of 4 become zero.
+    /// Writes `content` at the offset `at`, a multiple of 4, padded with zeros to a multiple of 4
+    /// bytes.
     pub(crate) fn write(&self, what: &str, at: u64, content: &[u8]) -> Result<(), GpuError> {
         if self.device.hollow {
             return Ok(());
@@ -72,7 +75,7 @@ impl Buffer {
             self.device.checked(what, || queue.write_buffer(&self.raw, offset, piece))?;
             offset += piece.len() as u64;
             if piece.len() == PIECE {
-                // frees the driver's copy
+                // Frees the driver's copy: wgpu uploads pending writes with the next submission.
                 queue.submit([]);
                 self.device.wait()?;
             }
@@ -85,7 +88,7 @@ impl Buffer {
         Ok(())
     }
 
-    /// Reads bytes, whose range is one of whole words, when the device has done all that it was given.
+    /// Reads a range of whole words, after the device has completed all submissions.
     pub(crate) fn read(&self, what: &str, range: Range<u64>) -> Result<Vec<u8>, GpuError> {
         let reader = Readback::new(&self.device, range.end - range.start)?;
         let device = &self.device;
@@ -99,7 +102,7 @@ impl Buffer {
 }
 
 impl ShaderBinding {
-    /// Some bytes of a buffer, from a multiple of 256 on.
+    /// A byte range of a buffer. The start is a multiple of 256.
     pub(crate) fn part(buffer: &Buffer, range: Range<u64>) -> ShaderBinding {
         ShaderBinding::new(buffer.raw.clone(), range)
     }
@@ -113,18 +116,21 @@ impl From<&Buffer> for ShaderBinding {
 
 /// Size of a buffer for `bytes` bytes, rounded up.
 pub(crate) fn whole(bytes: u64) -> u64 {
+    // 16: a binding must not be empty, and a shader may declare an array of vec4.
     bytes.max(16).next_multiple_of(wgpu::COPY_BUFFER_ALIGNMENT)
 }
 
-/// The longest piece of a buffer that a shader sees, which is as long as buffers are made.
+/// Maximum bytes of a binding. Buffers are not larger than this.
 pub(crate) fn largest_binding(limits: &wgpu::Limits) -> u64 {
-    let most = limits.max_storage_buffer_binding_size.min(limits.max_buffer_size);
-    // shaders count bytes with 32 bits, and Metal's, whose buffers may be longer, are told the size of a binding so: with a longer one they would read other
-    // rows. Elements, which have four bytes at least or are counted in words, are fewer still.
-    most.min(u32::MAX.into()) / 256 * 256
+    let max = limits.max_storage_buffer_binding_size.min(limits.max_buffer_size);
+    // Shaders count bytes in u32. On Metal, whose buffers may be larger, the size of a binding is
+    // also passed as u32: with a larger binding, shaders would read wrong rows. Element counts are
+    // smaller still, since elements have at least four bytes or are counted in words. A multiple of
+    // 256, so that parts of a buffer can be bound.
+    max.min(u32::MAX.into()) / 256 * 256
 }
 
-/// Memory that the host reads and the device copies results into.
+/// A buffer into which the device copies results for the host.
 pub(crate) struct Readback {
     raw: wgpu::Buffer,
     bytes: u64,
@@ -148,22 +154,21 @@ impl Readback {
         Ok(Readback { raw, bytes, device: Arc::clone(device) })
     }
 
-    /// Its length.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Has the device copy a range of whole words to `at`.
+    /// Records a copy of a range of whole words to the offset `at`.
     pub(crate) fn copy(&self, encoder: &mut wgpu::CommandEncoder, from: &Buffer, range: Range<u64>, at: u64) {
         encoder.copy_buffer_to_buffer(&from.raw, range.start, &self.raw, at, range.end - range.start);
     }
 
-    /// The same with the first bytes of a buffer that no shader sees.
+    /// Records a copy of the first bytes of a buffer that shaders do not use.
     pub(crate) fn copy_raw(&self, encoder: &mut wgpu::CommandEncoder, from: &wgpu::Buffer, bytes: u64) {
         encoder.copy_buffer_to_buffer(from, 0, &self.raw, 0, bytes);
     }
 
-    /// The first bytes, once all that was submitted is done.
+    /// Waits until all submissions are complete and passes the first `bytes` bytes to `take`.
     pub(crate) fn read<T>(
         &self,
         what: &str,
@@ -178,13 +183,13 @@ impl Readback {
         if bytes == 0 {
             return Ok(take(&[]));
         }
-        let (answers, answer) = mpsc::channel();
+        let (sender, receiver) = mpsc::channel();
         self.device.checked(what, || {
-            // the receiver is dropped if waiting failed
-            self.raw.map_async(wgpu::MapMode::Read, 0..bytes, move |result| drop(answers.send(result)));
+            // A failed send is ignored: the receiver is dropped if waiting fails.
+            self.raw.map_async(wgpu::MapMode::Read, 0..bytes, move |result| drop(sender.send(result)));
         })?;
         self.device.wait()?;
-        match ready::heard(&answer) {
+        match ready::received(&receiver) {
             Some(Ok(())) => {}
             Some(Err(error)) => return Err(refused(error.to_string())),
             None => return Err(refused("the device did not hand out its results".into())),
@@ -198,17 +203,17 @@ impl Readback {
     }
 }
 
-/// f32 as the device stores them.
+/// The bytes of f32 values on the device.
 pub(crate) fn float_bytes(numbers: &[f32]) -> Vec<u8> {
     numbers.iter().flat_map(|number| number.to_le_bytes()).collect()
 }
 
-/// u32 as the device stores them.
+/// The bytes of u32 values on the device.
 pub(crate) fn word_bytes(words: &[u32]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
-/// Elements of bytes.
+/// The f32 values in bytes from the device.
 pub(crate) fn floats(bytes: &[u8]) -> Vec<f32> {
     bytes.as_chunks().0.iter().map(|element| f32::from_le_bytes(*element)).collect()
 }
@@ -218,8 +223,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_binding_is_longer_than_shaders_can_count() {
-        // as Metal on a machine with 64 GiB
+    fn bindings_fit_the_range_of_u32_in_shaders() {
+        // Metal's limits on a machine with 64 GiB.
         let limits = wgpu::Limits {
             max_storage_buffer_binding_size: 48 << 30,
             max_buffer_size: 48 << 30,

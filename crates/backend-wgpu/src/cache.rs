@@ -1,4 +1,5 @@
-//! Shaders over rows of the KV cache: how elements of each type are read and packed, copies and shifts.
+//! Shaders over rows of the KV cache: reading and packing elements of each type, copies, and
+//! shifts.
 
 use crate::buffers::Buffer;
 use crate::commands::Commands;
@@ -18,23 +19,24 @@ const SHIFT: &str = include_str!("cache/shift.wgsl");
 const COPY: &str = include_str!("cache/copy.wgsl");
 const PAIRS: &str = include_str!("cache/pairs.wgsl");
 
-/// The types that shaders read and write.
+/// The cache types that shaders support.
 pub(crate) const CACHE_TYPES: [CacheType; 4] =
     [CacheType::F32, CacheType::F16, CacheType::Bf16, CacheType::Int8];
 
-/// `fn cached(row: u32, i: u32) -> f32`, which reads an element of a row of `cache`.
+/// The WGSL function `cached(row: u32, i: u32) -> f32`, which reads an element of a row of `cache`.
 pub(crate) fn reading(ty: CacheType) -> &'static str {
     match ty {
         CacheType::F32 => include_str!("cache/read_f32.wgsl"),
         CacheType::Bf16 => include_str!("cache/read_bf16.wgsl"),
         CacheType::F16 => include_str!("cache/read_f16.wgsl"),
         CacheType::Int8 => include_str!("cache/read_int8.wgsl"),
-        // `row_words` refuses them
+        // `row_words` refuses these types.
         CacheType::Q8_0 | CacheType::Q4_0 | CacheType::Fp8 => "",
     }
 }
 
-/// `fn packed(row: u32, word: u32) -> u32`, which makes a word of what `fn element(row: u32, i: u32) -> f32` gives.
+/// The WGSL function `packed(row: u32, word: u32) -> u32`, which packs a word from elements that
+/// the shader's function `element(row: u32, i: u32) -> f32` returns.
 pub(crate) fn packing(ty: CacheType) -> &'static str {
     match ty {
         CacheType::F32 => include_str!("cache/pack_f32.wgsl"),
@@ -45,7 +47,8 @@ pub(crate) fn packing(ty: CacheType) -> &'static str {
     }
 }
 
-/// A shader that finds rows by block tables: `fn slot_of(blocks: u32, position: u32) -> u32`.
+/// Adds the function `slot_of(blocks: u32, position: u32) -> u32`, which finds rows by block
+/// tables.
 pub(crate) fn with_slots(shader: Shader) -> Shader {
     shader.count("KV_BLOCK", KV_BLOCK).after(SLOTS)
 }
@@ -56,7 +59,7 @@ pub(crate) fn with_pairs(shader: Shader, (pairs, kind): (usize, RopePairs)) -> S
     shader.after(PAIRS).count("PAIRS", pairs).with("INTERLEAVED", interleaved)
 }
 
-/// The error of a type that no shader reads.
+/// The error for a cache type without shaders.
 pub(crate) fn unsupported(ty: CacheType) -> BackendError {
     BackendError::Unsupported(format!(
         "the GPU backend has no KV cache of {ty}: use {}, or the CPU",
@@ -82,7 +85,7 @@ pub(crate) fn row_words(kv_layer: &KvLayer, ty: CacheType) -> Result<usize, Back
     }
 }
 
-/// A shader with the sizes of rows that it reads or writes.
+/// Adds the sizes of the cache rows that a shader reads or writes.
 pub(crate) fn with_rows(shader: Shader, kv_layer: &KvLayer, ty: CacheType) -> Result<Shader, BackendError> {
     Ok(shader
         .count("ROW_WIDTH", kv_layer.width)
@@ -90,7 +93,7 @@ pub(crate) fn with_rows(shader: Shader, kv_layer: &KvLayer, ty: CacheType) -> Re
         .count("CONTENT", kv_layer.row(ty).content))
 }
 
-/// A shader that copies words within a layer.
+/// The pipeline that copies words within a layer.
 pub(crate) fn copy_rows(device: &Device) -> Result<Arc<ShaderPipeline>, GpuError> {
     device.pipeline(&copy_shader())
 }
@@ -99,7 +102,8 @@ fn copy_shader() -> Shader {
     Shader::new("copy_block", COPY)
 }
 
-/// A shader that turns the rope parts of heads: how wide a head is, and where its rope part begins.
+/// The shader that rotates the rope parts of heads of `head_width` elements, which begin at
+/// `rope_at`.
 fn shift_shader(
     kv_layer: &KvLayer,
     ty: CacheType,
@@ -115,7 +119,7 @@ fn shift_shader(
     with_rows(with_pairs(shader, (pairs, kind)), kv_layer, ty)
 }
 
-/// Every text that is used by itself.
+/// All complete shaders of this file.
 #[cfg(test)]
 pub(crate) fn shaders() -> Vec<Shader> {
     let latent = KvLayer::of_rows(KvLayerKind::Latent, 0, 576, 64);
@@ -126,7 +130,7 @@ pub(crate) fn shaders() -> Vec<Shader> {
     all
 }
 
-/// Copies a row and turns its rope part.
+/// Copies a row and rotates its rope part.
 pub(crate) struct CacheShift {
     pipeline: Arc<ShaderPipeline>,
     pairs: usize,
@@ -139,7 +143,8 @@ impl CacheShift {
         ty: CacheType,
         rotation: &Rotation,
     ) -> Result<CacheShift, BackendError> {
-        // where the rope part of a head begins, and how far heads are apart
+        // The distance of heads, and the offset of the rope part in a head. A latent and an
+        // indexer's key count as one head.
         let (head_width, rope_at) = match kv_layer.kind {
             KvLayerKind::Latent => (kv_layer.width, kv_layer.width - rotation.rope),
             KvLayerKind::Index => (kv_layer.width, 0),
@@ -155,7 +160,7 @@ impl CacheShift {
         Ok(CacheShift { pipeline: device.pipeline(&shader)?, pairs: rotation.rope / 2 })
     }
 
-    /// Moves the row of the first slot to the second.
+    /// Copies the row at slot `from` to slot `to`, rotated by `angles`.
     pub(crate) fn record(
         &self,
         commands: &mut Commands,
@@ -163,8 +168,9 @@ impl CacheShift {
         [from, to]: [usize; 2],
         angles: impl Iterator<Item = (f64, f64)>,
     ) {
+        // Two words of padding: in a uniform, an array of vec4 begins at a multiple of 16 bytes.
         let mut params = vec![from as u32, to as u32, 0, 0];
-        // pairs without a frequency stay as they are
+        // Pairs without a frequency stay as they are.
         let still = std::iter::repeat((1.0, 0.0));
         let angles = angles.chain(still).take(2 * angle_quads(self.pairs));
         params.extend(angles.flat_map(|(cos, sin)| [(cos as f32).to_bits(), (sin as f32).to_bits()]));
@@ -172,7 +178,7 @@ impl CacheShift {
     }
 }
 
-/// Groups of four words for the angles of `pairs` pairs, at least one.
+/// Number of vec4 for the angles of `pairs` pairs. At least one, since WGSL has no empty arrays.
 fn angle_quads(pairs: usize) -> usize {
     pairs / 2 + 1
 }

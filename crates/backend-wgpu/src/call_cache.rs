@@ -1,20 +1,21 @@
-//! Parameters and bind groups of shader calls, kept between steps. Most calls of a decode step repeat those of the step before, with the same
-//! buffers and the same parameters.
+//! A cache of parameters and bind groups of shader calls. Most calls of a decode step repeat those
+//! of the previous step, with the same buffers and the same parameters.
 
 use crate::pipeline::ShaderPipeline;
 use crate::shader_binding::ShaderBinding;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Bytes of a buffer of parameters. A full one is replaced: calls that were recorded keep the old one.
+/// Bytes of a buffer of parameters. A full buffer is replaced. Recorded calls keep the old one
+/// alive.
 const PARAMETER_BYTES: u64 = 1 << 20;
 
-/// What a bind group is made of.
 #[derive(PartialEq, Eq, Hash)]
 struct BindGroupKey {
-    /// The address of the pipeline, which the device keeps as long as this cache.
+    /// The address of the pipeline. It identifies the pipeline, since the device never frees
+    /// pipelines.
     pipeline: usize,
-    /// Where the parameters begin.
+    /// Offset of the parameters.
     params: u64,
     bindings: Vec<(u32, ShaderBinding)>,
 }
@@ -23,24 +24,25 @@ struct BindGroupKey {
 #[derive(Default)]
 pub(crate) struct CallCache {
     uniforms: Option<wgpu::Buffer>,
-    /// Where parameters stand in the buffer, by their bytes.
+    /// Offsets of parameters in the buffer, by their bytes.
     offsets: HashMap<Vec<u8>, u64>,
-    /// The bytes of all of them, and how many are on the device.
+    /// The buffer's content.
     content: Vec<u8>,
+    /// Number of bytes of `content` that are on the device.
     written: usize,
     groups: HashMap<BindGroupKey, wgpu::BindGroup>,
 }
 
-/// What the cache calls to make what it lacks.
+/// The device and queue with which the cache creates bind groups and uploads parameters.
 pub(crate) struct CallContext<'d> {
     pub(crate) device: &'d wgpu::Device,
     pub(crate) queue: &'d wgpu::Queue,
-    /// Multiple at which parameters begin.
+    /// Alignment of parameters in a uniform buffer.
     pub(crate) alignment: u64,
 }
 
 impl CallCache {
-    /// The bind group of a call. `params` has a multiple of 16 bytes.
+    /// The bind group of a call. The length of `params` is a multiple of 16.
     pub(crate) fn bind_group(
         &mut self,
         context: &CallContext<'_>,
@@ -73,7 +75,7 @@ impl CallCache {
         })
     }
 
-    /// Where these parameters stand.
+    /// The buffer and offset of these parameters, which are added if they are new.
     fn parameters(&mut self, context: &CallContext<'_>, params: &[u8]) -> (wgpu::Buffer, u64) {
         if let (Some(uniforms), Some(offset)) = (&self.uniforms, self.offsets.get(params)) {
             return (uniforms.clone(), *offset);
@@ -81,6 +83,8 @@ impl CallCache {
         let end = |offset: u64| offset + params.len() as u64;
         let mut offset = (self.content.len() as u64).next_multiple_of(context.alignment);
         if self.uniforms.is_none() || end(offset) > PARAMETER_BYTES {
+            // The recorded calls refer to the old buffer, so its content must be uploaded first.
+            // Bind groups of the old buffer are dropped with it.
             self.send_parameters(context);
             *self = CallCache::default();
             offset = 0;
@@ -99,23 +103,25 @@ impl CallCache {
         (uniforms.clone(), offset)
     }
 
-    /// Sends parameters that are not on the device yet. They are there before the next submission.
+    /// Uploads parameters that are not on the device yet. The upload takes effect before the next
+    /// submission.
     pub(crate) fn send_parameters(&mut self, context: &CallContext<'_>) {
         if let Some(uniforms) = &self.uniforms
             && self.written < self.content.len()
         {
-            // offsets and lengths of copies are multiples of 4; both are multiples of 16 here
+            // Copies need offsets and lengths that are multiples of 4. Both are multiples of 16
+            // here.
             context.queue.write_buffer(uniforms, self.written as u64, &self.content[self.written..]);
             self.written = self.content.len();
         }
     }
 
-    /// Forgets the bind groups of a buffer, which would keep its memory.
+    /// Drops the bind groups of a buffer, which would keep its memory alive.
     pub(crate) fn forget(&mut self, buffer: &wgpu::Buffer) {
         self.groups.retain(|key, _| key.bindings.iter().all(|(_, binding)| binding.range().0 != buffer));
     }
 
-    /// Forgets all bind groups.
+    /// Drops all bind groups.
     pub(crate) fn clear(&mut self) {
         self.groups.clear();
     }

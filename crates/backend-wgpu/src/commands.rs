@@ -1,4 +1,4 @@
-//! Lists of shader calls, each of which the device gets at once.
+//! Lists of shader calls and copies that are submitted together.
 
 use crate::buffers::{Buffer, Readback};
 use crate::device::Device;
@@ -16,15 +16,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 struct ShaderCall {
     pipeline: Arc<ShaderPipeline>,
     bindings: Vec<(u32, ShaderBinding)>,
-    /// Its parameters, of those of the list.
+    /// Range of its bytes in [`Commands::params`].
     params: Range<usize>,
     groups: [u32; 3],
 }
 
-/// What the device does in order.
 enum Command {
     Call(ShaderCall),
-    /// Copies bytes between two buffers: whole words.
+    /// Copies bytes between two buffers, in whole words.
     Copy {
         from: ShaderBinding,
         to: wgpu::Buffer,
@@ -38,23 +37,23 @@ impl Command {
     }
 }
 
-/// Bytes of a buffer, and where they are copied to, for the host to read.
+/// A copy to a readback buffer: destination, source, source range, offset in the destination.
 pub(crate) type ReadbackCopy<'r> = (&'r Readback, &'r Buffer, Range<u64>, u64);
 
-/// Calls of shaders and copies, one after the other: each sees what those before it wrote.
+/// Shader calls and copies in order. Each sees the writes of those before it: wgpu inserts the
+/// barriers.
 pub(crate) struct Commands {
     device: Arc<Device>,
     commands: Vec<Command>,
-    /// Parameters of all calls. Those of each have a multiple of 16 bytes, as uniforms do.
+    /// Parameters of all calls, each padded to a multiple of 16 bytes (the layout of uniforms).
     params: Vec<u8>,
-    /// Where the time of commands begins to count for a number.
+    /// (index of a command, number): from this command on, time counts for the number.
     timed: Vec<(usize, usize)>,
-    /// No other list has this number.
+    /// Unique number of this list.
     number: u64,
 }
 
 impl Commands {
-    /// None yet.
     pub(crate) fn new(device: &Arc<Device>) -> Commands {
         static LISTS: AtomicU64 = AtomicU64::new(0);
         let number = LISTS.fetch_add(1, Ordering::Relaxed);
@@ -62,27 +61,26 @@ impl Commands {
         Commands { device: Arc::clone(device), commands, params, timed, number }
     }
 
-    /// The end of this list as it is now: the same again only if nothing was added.
+    /// Identifies the present end of this list. A later call returns the same value only if nothing
+    /// was added, and no other list returns it.
     pub(crate) fn end(&self) -> (u64, usize) {
         (self.number, self.commands.len())
     }
 
-    /// The device that gets them.
     pub(crate) fn device(&self) -> &Arc<Device> {
         &self.device
     }
 
-    /// How many there are.
     pub(crate) fn len(&self) -> usize {
         self.commands.len()
     }
 
-    /// Whether there are none.
     pub(crate) fn is_empty(&self) -> bool {
         self.commands.is_empty()
     }
 
-    /// Calls a shader with `groups` workgroups, with these parameters and buffers: bindings 0 and from 1 on. A call of no workgroups is left out.
+    /// Calls a shader with `groups` workgroups. The parameters are binding 0, the buffers are
+    /// bindings from 1 on. A call of 0 workgroups is omitted.
     pub(crate) fn call(
         &mut self,
         pipeline: &Arc<ShaderPipeline>,
@@ -93,7 +91,7 @@ impl Commands {
         self.call_numbered(pipeline, (1..).zip(bindings), params, groups);
     }
 
-    /// The same for a shader that leaves numbers of bindings out.
+    /// As [`call`](Self::call), for a shader whose bindings are not numbered consecutively.
     pub(crate) fn call_numbered(
         &mut self,
         pipeline: &Arc<ShaderPipeline>,
@@ -106,6 +104,7 @@ impl Commands {
         }
         let start = self.params.len();
         self.params.extend(params.iter().flat_map(|param| param.to_le_bytes()));
+        // At least 16 bytes, since a binding must not be empty.
         let end = self.params.len().next_multiple_of(16).max(start + 16);
         self.params.resize(end, 0);
         self.commands.push(Command::Call(ShaderCall {
@@ -116,7 +115,7 @@ impl Commands {
         }));
     }
 
-    /// The calls from a place of the list on, alike ones together.
+    /// The calls from the command `first` on. Equal ones are counted together.
     pub(crate) fn kernels(&self, first: usize) -> Vec<KernelCalls> {
         let mut found: Vec<KernelCalls> = Vec::new();
         for command in self.commands.iter().skip(first) {
@@ -160,25 +159,28 @@ impl Commands {
         self.commands.push(Command::Copy { from: ShaderBinding::part(from, range), to: to.raw.clone(), at });
     }
 
-    /// The time of the calls from here on counts for this number.
+    /// Lets the time of the following calls count for this number.
     pub(crate) fn timed(&mut self, number: usize) {
         self.timed.push((self.commands.len(), number));
     }
 
-    /// Hands all of them to the device, and copies of results after them.
+    /// Submits the list, followed by copies of results.
     pub(crate) fn submit(self, results: &[ReadbackCopy<'_>]) -> Result<(), GpuError> {
         self.encode(results, None).map(drop)
     }
 
-    /// Hands all of them to the device as something that can be waited for by itself.
+    /// Submits the list as a submission that can be waited for separately.
     pub(crate) fn submit_portion(self) -> Result<QueueSubmission, GpuError> {
         let device = Arc::clone(&self.device);
         let index = self.encode(&[], None)?;
         Ok(ready::submitted(&device.queue, index))
     }
 
-    /// The same on a device with timestamps, whose nanoseconds for each number, in pieces, come back once it is done. Copies between buffers take no time.
+    /// As [`submit`](Self::submit) on a device with timestamps. Waits and returns (number,
+    /// nanoseconds) pairs; a number may occur several times. Copies between buffers are not timed.
     pub(crate) fn submit_timed(self, results: &[ReadbackCopy<'_>]) -> Result<Vec<(usize, u64)>, GpuError> {
+        // As in `encode`, a pass is a row of calls: it ends at a copy, and where the number
+        // changes.
         let calls = |i: usize| matches!(self.commands[i], Command::Call(_));
         let begins = |range: &Range<usize>, i: usize| calls(i) && (i == range.start || !calls(i - 1));
         let passes = self.stretches().into_iter();
@@ -188,7 +190,7 @@ impl Commands {
         timestamps.nanos()
     }
 
-    /// Runs all of them: seconds by the device's clock, or by the host's if the device has none.
+    /// Runs the list and returns its seconds, by the device's clock or else by the host's.
     pub(crate) fn seconds(self) -> Result<f64, GpuError> {
         let (device, start) = (Arc::clone(&self.device), Instant::now());
         let nanos = match device.description.timestamps {
@@ -196,11 +198,13 @@ impl Commands {
             false => self.submit(&[]).map(|()| 0)?,
         };
         device.wait()?;
+        // A list of copies alone has no timestamps.
         Ok(if nanos > 0 { 1e-9 * nanos as f64 } else { start.elapsed().as_secs_f64() })
     }
 
-    /// The commands whose time counts for the same number, in order.
+    /// The ranges of consecutive commands whose time counts for the same number.
     fn stretches(&self) -> Vec<(usize, Range<usize>)> {
+        // Commands before the first number count for 0.
         let starts = std::iter::once((0, 0)).chain(self.timed.iter().copied());
         let ends = self.timed.iter().map(|(at, _)| *at).chain([self.len()]);
         starts.zip(ends).map(|((start, number), end)| (number, start..end)).collect()
@@ -234,6 +238,8 @@ impl Commands {
                         left -= 1;
                         continue;
                     }
+                    // Timestamps can only be written at the ends of a pass, so a timed list has a
+                    // pass per number.
                     let timestamp_writes = timestamps.as_mut().and_then(|stamps| stamps.pass(number));
                     let descriptor = wgpu::ComputePassDescriptor { label: None, timestamp_writes };
                     let mut pass = encoder.begin_compute_pass(&descriptor);
@@ -247,6 +253,8 @@ impl Commands {
                     }
                 }
             }
+            // `write_buffer` takes effect before the next submission, so this may follow the
+            // recording.
             let (mut cache, context) = device.call_cache();
             cache.send_parameters(&context);
             drop(cache);
@@ -258,12 +266,12 @@ impl Commands {
             }
             device.queue.submit([encoder.finish()])
         });
-        // one of them may be what the device refused
+        // The refused call may have used a cached bind group, which would fail in every later step.
         submitted.inspect_err(|_| device.call_cache().0.clear())
     }
 }
 
-/// Adds a call to a pass. `params` are those of all calls of its list.
+/// Adds a call to a pass. `params` are the parameters of all calls of the list.
 fn record(device: &Device, pass: &mut wgpu::ComputePass<'_>, call: ShaderCall, params: &[u8]) {
     let ShaderCall { pipeline, bindings, params: own, groups: [x, y, z] } = call;
     pass.set_pipeline(&pipeline.raw);
@@ -277,7 +285,7 @@ fn record(device: &Device, pass: &mut wgpu::ComputePass<'_>, call: ShaderCall, p
 /// amount of work.
 pub(crate) fn grid(count: usize, size: usize) -> [u32; 3] {
     let groups = count.div_ceil(size);
-    // sizes of models fit; what does not is caught by the device's own limit
+    // Sizes of models fit; a larger count exceeds the device's limit and is refused with an error.
     let clamp = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
     match groups {
         0..=GRID_WIDTH => [clamp(groups), 1, 1],
@@ -285,7 +293,7 @@ pub(crate) fn grid(count: usize, size: usize) -> [u32; 3] {
     }
 }
 
-/// Workgroups in the first dimension of a [`grid`]: what every device allows.
+/// Maximum workgroups in the first dimension of a [`grid`]: the limit that WebGPU guarantees.
 pub(crate) const GRID_WIDTH: usize = 65535;
 
 #[cfg(test)]
@@ -305,7 +313,7 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
 }";
 
     #[test]
-    fn calls_see_what_those_before_them_wrote() {
+    fn calls_see_the_writes_of_earlier_calls() {
         let Some(device) = device() else { return };
         let x: Vec<f32> = (0..1000).map(|i| i as f32).collect();
         let from = Buffer::with(&device, "x", &float_bytes(&x)).unwrap();
@@ -351,7 +359,7 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
         assert_eq!(device.call_cache().0.len(), 3);
         drop(y);
         assert_eq!(device.call_cache().0.len(), 1);
-        // more parameters than one buffer of them holds: those of earlier calls stay as they are
+        // More parameters than fit into one buffer. Earlier calls keep theirs.
         let mut commands = Commands::new(&device);
         let others = 2 << 14;
         for own in 0..others {
@@ -364,7 +372,7 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
     }
 
     #[test]
-    fn the_device_tells_the_time_of_each_number() {
+    fn timestamps_measure_each_number() {
         let Some(device) = device() else { return };
         if !device.description.timestamps {
             println!("SKIPPED: {} has no timestamps", device.name());
@@ -374,7 +382,7 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
         let y = Buffer::new(&device, "y", 4 << 20).unwrap();
         let add = Shader::new("add", ADD).with("SCALE", ShaderConstant::Number(1.0));
         let add = device.pipeline(&add).unwrap();
-        // more passes than one set of queries has
+        // More passes than one query set holds.
         let mut commands = Commands::new(&device);
         for number in 0..3000 {
             commands.timed(number);
@@ -385,12 +393,12 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
         let nanos = commands.submit_timed(&[]).unwrap();
         let wall = start.elapsed().as_nanos() as u64;
         assert!(nanos.iter().map(|(number, _)| *number).eq(0..3000));
-        // of the small ones, some may have waited for other programs of this machine
+        // Some of the small calls may have waited for other programs of this machine.
         let mut small: Vec<u64> = nanos[..2999].iter().map(|(_, nanos)| *nanos).collect();
         small.sort_unstable();
         assert!(nanos[2999].1 > small[1500], "{} of {:?}", small[1500], &nanos[2990..]);
         assert!(nanos.iter().map(|(_, nanos)| nanos).sum::<u64>() <= wall, "{wall}");
-        // copies alone take no time
+        // Copies alone are not timed.
         let mut commands = Commands::new(&device);
         commands.timed(7);
         commands.copy(&x, 0..16, &y, 0);
@@ -398,14 +406,13 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
     }
 
     #[test]
-    fn what_the_device_refuses_is_an_error() {
+    fn a_refused_call_is_an_error_and_the_device_still_works() {
         let Some(device) = device() else { return };
         let broken = device.pipeline(&Shader::new("broken", "fn main() { let x = nowhere; }"));
         let error = broken.err().unwrap().to_string();
         assert!(error.contains("compiling the shader broken") && error.contains("nowhere"), "{error}");
         let error = Buffer::new(&device, "far too much", 1 << 60).err().unwrap();
         assert!(matches!(error, GpuError::TooLarge { .. }), "{error}");
-        // and it goes on
         let buffer = Buffer::with(&device, "few", &[1, 2, 3, 4, 5]).unwrap();
         assert_eq!(buffer.read("few", 0..8).unwrap(), [1, 2, 3, 4, 5, 0, 0, 0]);
     }
@@ -427,7 +434,7 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
     }
 
     #[test]
-    fn a_device_that_was_lost_says_so() {
+    fn calls_to_a_lost_device_fail() {
         let Some(_) = device() else { return };
         let device = Device::open(0).unwrap();
         let buffer = Buffer::with(&device, "few", &[0; 16]).unwrap();

@@ -11,25 +11,25 @@ use latent_graph::{ModelConfig, Plan};
 use latent_types::CacheType;
 use std::sync::Arc;
 
-/// What says how much scratch memory an operation takes.
+/// The inputs from which operations compute their scratch memory.
 #[derive(Clone, Copy)]
 pub(crate) struct ScratchLimits<'s> {
     pub(crate) config: &'s ModelConfig,
     pub(crate) plan: &'s Plan,
     /// Maximum bytes of a scratch buffer, for operations that can split their work into passes.
     pub(crate) scratch: u64,
-    /// Bytes that a buffer may have.
-    pub(crate) most: u64,
+    /// Maximum bytes of a buffer.
+    pub(crate) max_buffer: u64,
 }
 
 impl ScratchLimits<'_> {
-    /// Most rows of a step.
+    /// Maximum rows of a step.
     pub(crate) fn rows(&self) -> usize {
         self.plan.max_rows.max(1)
     }
 }
 
-/// What an operation is compiled with.
+/// The context in which operations are compiled.
 pub(crate) struct Compiler<'c> {
     pub(crate) device: &'c Arc<Device>,
     pub(crate) plan: &'c Plan,
@@ -39,16 +39,15 @@ pub(crate) struct Compiler<'c> {
     pub(crate) cache_type: CacheType,
     /// Maximum bytes of a scratch buffer, for operations that can split their work into passes.
     pub(crate) scratch: u64,
-    /// Operations of a portion of a step.
+    /// Maximum arithmetic operations per portion of a step.
     pub(crate) portion: f64,
     pub(crate) registers: &'c ValueRegisters,
 }
 
 impl Compiler<'_> {
-    /// What scratch memory depends on.
     pub(crate) fn sizes(&self) -> ScratchLimits<'_> {
-        let most = largest_binding(&self.device.limits);
-        ScratchLimits { config: self.config, plan: self.plan, scratch: self.scratch, most }
+        let max_buffer = largest_binding(&self.device.limits);
+        ScratchLimits { config: self.config, plan: self.plan, scratch: self.scratch, max_buffer }
     }
 
     pub(crate) fn operand(&self, id: ValueId) -> Result<ShaderOperand, BackendError> {
@@ -62,7 +61,7 @@ impl Compiler<'_> {
         }
     }
 
-    /// The input at a port that may be left out.
+    /// The input at an optional port.
     pub(crate) fn input_at(&self, node: &Node, port: &str) -> Result<Option<ShaderOperand>, BackendError> {
         node.input_at(port).map(|id| self.operand(id)).transpose()
     }
@@ -74,12 +73,12 @@ impl Compiler<'_> {
         }
     }
 
-    /// A weight that rows are multiplied by.
+    /// A weight of a product.
     pub(crate) fn product_weight(&self, id: WeightId) -> Result<Arc<DeviceWeight>, BackendError> {
         self.weights.product(self.plan.ir.weight(id))
     }
 
-    /// The vector of a node that has only one weight.
+    /// The vector of a node with exactly one weight.
     pub(crate) fn vector(&self, node: &Node) -> Result<Arc<DeviceVector>, BackendError> {
         match &node.weights[..] {
             [(_, id)] => self.weights.vector(self.plan.ir.weight(*id)),
@@ -87,7 +86,7 @@ impl Compiler<'_> {
         }
     }
 
-    /// The node's KV layer: its index in the plan, and what it holds.
+    /// The node's KV layer and its index in the plan.
     pub(crate) fn kv_layer(&self, node: &Node) -> Result<(usize, &KvLayer), BackendError> {
         match node.kv_layer {
             Some(id) => Ok((id.0, &self.plan.ir.kv_layers[id.0])),
@@ -95,7 +94,7 @@ impl Compiler<'_> {
         }
     }
 
-    /// Elements of the rows of a value with another width of heads.
+    /// A view of a value with heads of another width.
     pub(crate) fn cut(&self, operand: ShaderOperand, width: usize) -> Result<ShaderOperand, BackendError> {
         let width = count(width)?;
         operand.cut(width).map_or_else(

@@ -1,21 +1,22 @@
 //! Cooperative matrices.
 
-/// Square cooperative matrices, with sums in f32, that the lanes of a subgroup multiply together.
+/// A kind of square cooperative matrices with sums in f32. The lanes of a subgroup multiply them
+/// together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CoopMatrix {
-    /// Rows, and columns: 8 or 16.
+    /// Number of rows and of columns: 8 or 16.
     pub side: usize,
-    /// Whether factors are f16; else f32.
+    /// Whether factors are f16 instead of f32.
     pub f16: bool,
-    /// Lanes of a subgroup that multiplies them.
+    /// Lanes per subgroup.
     pub subgroup: usize,
 }
 
 impl CoopMatrix {
-    /// Subgroups of a workgroup that multiplies them.
+    /// Subgroups per workgroup.
     pub(crate) const SUBGROUPS: usize = 4;
 
-    /// What a text that uses them begins with.
+    /// The directives with which a shader's text begins.
     pub(crate) fn directives(self) -> &'static str {
         match self.f16 {
             true => "enable f16;\nenable wgpu_cooperative_matrix;\n",
@@ -28,7 +29,7 @@ impl CoopMatrix {
         if self.f16 { "f16" } else { "f32" }
     }
 
-    /// Their types, and constants: `SIDE`, `SUBGROUPS`.
+    /// Declarations of the matrix types and of the constants `SIDE` and `SUBGROUPS`.
     pub(crate) fn types(self) -> String {
         let (side, element) = (self.side, self.element());
         let alias = |name, ty, role| format!("alias {name} = coop_mat{side}x{side}<{ty}, {role}>;\n");
@@ -41,7 +42,7 @@ impl CoopMatrix {
         .concat()
     }
 
-    /// Threads of such a workgroup.
+    /// Threads per workgroup.
     pub(crate) fn threads(self) -> usize {
         CoopMatrix::SUBGROUPS * self.subgroup
     }

@@ -1,4 +1,4 @@
-//! A device that was opened: its queue, its limits, and every call to it with its errors caught.
+//! An open device: its queue and limits. Errors of every call to it are caught.
 
 use crate::adapters::{AdapterDescription, adapter, imitation};
 use crate::call_cache::{CallCache, CallContext};
@@ -16,7 +16,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-/// How long the device may take for what it was given at once. Drivers reset a GPU far earlier; software adapters never give up.
+/// Maximum time of one submission. Drivers reset a GPU far earlier. Software adapters have no
+/// limit, so a shader that does not end would block forever.
 const PATIENCE: Duration = Duration::from_secs(600);
 
 /// An open device. Its buffers and pipelines share it.
@@ -25,56 +26,58 @@ pub(crate) struct Device {
     pub(crate) queue: wgpu::Queue,
     pub(crate) limits: wgpu::Limits,
     pub(crate) description: AdapterDescription,
-    /// What products use in the place of what precision and adapter suggest.
+    /// Variants of product kernels. None: those that follow from precision and adapter.
     pub(crate) variants: Option<KernelVariants>,
-    /// Whether buffers have no memory and take no content: for looking at what would run.
+    /// Whether buffers have no memory and writes are ignored. Used to list calls without running
+    /// them.
     pub(crate) hollow: bool,
-    /// Whether shaders check their indices and loops even where they need not.
+    /// Whether shaders check their indices and loops even if the driver does.
     pub(crate) checks: bool,
-    /// How long it may take for a list.
+    /// Maximum time of one submission.
     patience: Duration,
-    /// Bytes of the buffers that Latent has there.
+    /// Total bytes of this process's buffers on the device.
     in_use: AtomicU64,
-    /// Calls of shaders that it was handed.
+    /// Number of submitted shader calls.
     #[cfg(test)]
     pub(crate) calls: AtomicU64,
-    /// Lists that it was handed.
+    /// Number of submitted lists.
     #[cfg(test)]
     pub(crate) lists: AtomicU64,
-    /// Most bytes that they may have together.
-    most: AtomicU64,
-    /// What is wrong with it since it failed outside of a call.
+    /// Maximum of `in_use`.
+    max_in_use: AtomicU64,
+    /// The first failure outside of a call. The device is not used after it.
     fault: Arc<Mutex<Option<DeviceFault>>>,
-    /// Whether it widens f16 exactly, once that was tried.
+    /// Whether the device converts f16 to f32 exactly. Set by the first probe.
     pub(crate) exact_f16: OnceLock<bool>,
-    /// Kinds of cooperative matrices that were tried, and whether it multiplies them as it should.
+    /// Tried kinds of cooperative matrices, and whether the device multiplies them correctly.
     pub(crate) tried_matrices: Mutex<HashMap<CoopMatrix, bool>>,
     /// Compiled shaders by their whole text.
     pub(crate) pipelines: Mutex<HashMap<String, Arc<ShaderPipeline>>>,
     /// Bind groups that steps repeat.
     calls_made: Mutex<CallCache>,
-    /// What says what the driver makes of shaders.
+    /// Reports the driver's statistics of compiled shaders.
     #[cfg(any(windows, target_os = "linux"))]
     executables: OnceLock<Option<CompilerDevice>>,
 }
 
 impl Device {
-    /// Opens the adapter of this number with all that shaders may use of it.
+    /// Opens the adapter of this number with all features that shaders may use.
     pub(crate) fn open(index: usize) -> Result<Arc<Device>, GpuError> {
         Device::open_with(index, None)
     }
 
-    /// The same, with other variants of the products.
+    /// As [`open`](Self::open), with these variants of product kernels.
     pub(crate) fn open_with(index: usize, variants: Option<KernelVariants>) -> Result<Arc<Device>, GpuError> {
         Device::opened(index, variants, false).map(Arc::new)
     }
 
-    /// The same without memory behind its buffers: a model that fits no device can be looked at.
+    /// As [`open`](Self::open), without memory behind the buffers, so that the calls of a model
+    /// that fits no device can be listed.
     pub(crate) fn open_hollow(index: usize) -> Result<Arc<Device>, GpuError> {
         Device::opened(index, None, true).map(Arc::new)
     }
 
-    /// The same with shaders that check their indices and loops, whether or not they need to.
+    /// As [`open_with`](Self::open_with), with shaders that always check their indices and loops.
     #[cfg(test)]
     pub(crate) fn checking(index: usize, variants: Option<KernelVariants>) -> Result<Arc<Device>, GpuError> {
         Ok(Arc::new(Device { checks: true, ..Device::opened(index, variants, false)? }))
@@ -104,15 +107,18 @@ impl Device {
             .ok_or_else(|| not_opened("it does not answer".into()))?
             .map_err(|error| not_opened(error.to_string()))?;
         let fault = Arc::new(Mutex::new(None));
-        // by default wgpu ends the process on either
-        let hears = Arc::clone(&fault);
-        raw.on_uncaptured_error(Arc::new(move |error: wgpu::Error| note(&hears, DeviceFault::of(&error))));
-        let hears = Arc::clone(&fault);
+        // Without these callbacks, wgpu ends the process on either.
+        let of_errors = Arc::clone(&fault);
+        raw.on_uncaptured_error(Arc::new(move |error: wgpu::Error| {
+            note(&of_errors, DeviceFault::of(&error));
+        }));
+        let of_loss = Arc::clone(&fault);
         raw.set_device_lost_callback(move |_, message| {
             let reason = if message.is_empty() { "the driver gives no reason" } else { &message };
-            note(&hears, DeviceFault::Lost(reason.to_owned()));
+            note(&of_loss, DeviceFault::Lost(reason.to_owned()));
         });
-        let (in_use, most, pipelines) = (AtomicU64::new(0), AtomicU64::new(u64::MAX), Mutex::default());
+        let (in_use, max_in_use) = (AtomicU64::new(0), AtomicU64::new(u64::MAX));
+        let pipelines = Mutex::default();
         Ok(Device {
             raw,
             queue,
@@ -123,7 +129,7 @@ impl Device {
             checks: false,
             patience: PATIENCE,
             in_use,
-            most,
+            max_in_use,
             #[cfg(test)]
             calls: AtomicU64::new(0),
             #[cfg(test)]
@@ -138,7 +144,8 @@ impl Device {
         })
     }
 
-    /// What the adapter's driver makes of a text, as far as it says; nothing where shaders are to run.
+    /// The driver's statistics of a shader's text. Empty if the driver reports none, and on devices
+    /// that run shaders.
     pub(crate) fn executable(&self, text: &str) -> CompiledKernel {
         #[cfg(any(windows, target_os = "linux"))]
         if self.hollow {
@@ -151,17 +158,17 @@ impl Device {
         CompiledKernel::default()
     }
 
-    /// Its name, for messages.
     pub(crate) fn name(&self) -> &str {
         &self.description.name
     }
 
-    /// Makes calls to the device; what goes wrong in them is an error.
+    /// Makes calls to the device, and returns their first error. `what` names them in messages.
     pub(crate) fn checked<T>(&self, what: &str, calls: impl FnOnce() -> T) -> Result<T, GpuError> {
         self.alive()?;
         let (made, problem) = ready::caught(&self.raw, calls);
         if problem.is_some() {
-            // a device that is lost refuses calls before it says that it is; what it does not answer here it has said before
+            // A lost device refuses calls before it reports the loss, which is the better error.
+            // Polling runs the callback that stores it. A result of the poll itself adds nothing.
             let _ = self.raw.poll(wgpu::PollType::Poll);
         }
         self.alive()?;
@@ -171,7 +178,8 @@ impl Device {
     /// Runs calls that allocate `bytes` bytes. The bytes are counted until
     /// [`released`](Self::released).
     pub(crate) fn memory<T>(&self, what: &str, bytes: u64, calls: impl FnOnce() -> T) -> Result<T, GpuError> {
-        // what it lacked before is not what it lacks now
+        // First: an earlier fault for lack of memory must not be reported with this call's name and
+        // size.
         self.alive()?;
         let (device, named, in_use) = (self.name().to_owned(), what.to_owned(), self.in_use());
         let full = GpuError::OutOfMemory { device, what: named, bytes: Some(bytes), in_use };
@@ -186,7 +194,7 @@ impl Device {
         Ok(made)
     }
 
-    /// What was wrong with a call.
+    /// Converts wgpu's error.
     fn refused(&self, what: &str, problem: wgpu::Error) -> GpuError {
         let (device, what) = (self.name().to_owned(), what.to_owned());
         match problem {
@@ -199,7 +207,7 @@ impl Device {
         }
     }
 
-    /// Refuses a device that was lost.
+    /// Returns the error of a device that has failed.
     pub(crate) fn alive(&self) -> Result<(), GpuError> {
         match self.fault.lock().unwrap_or_else(PoisonError::into_inner).as_ref() {
             Some(DeviceFault::Lost(problem)) => {
@@ -213,12 +221,12 @@ impl Device {
         }
     }
 
-    /// Waits until the device has done all that it was given.
+    /// Waits until the device has completed all submissions.
     pub(crate) fn wait(&self) -> Result<(), GpuError> {
         self.wait_until(None)
     }
 
-    /// Waits until the device has done this.
+    /// Waits until the device has completed this submission.
     pub(crate) fn wait_for(&self, submitted: QueueSubmission) -> Result<(), GpuError> {
         self.wait_until(Some(submitted))
     }
@@ -231,9 +239,9 @@ impl Device {
             Ok(()) => Ok(()),
             Err(wgpu::PollError::Timeout) => {
                 let error = GpuError::Hung { device, seconds: self.patience.as_secs() };
-                // later calls fail at once
+                // Later calls fail immediately instead of waiting again.
                 note(&self.fault, DeviceFault::Lost(error.to_string()));
-                // wgpu must not wait either: dropping the last handle of a queue blocks until the
+                // Wgpu must not wait either: dropping the last handle of a queue blocks until the
                 // queue is idle. The device's memory is leaked, but the process can continue on the
                 // CPU.
                 std::mem::forget((self.raw.clone(), self.queue.clone()));
@@ -247,36 +255,37 @@ impl Device {
 
     /// Maximum total size of buffers in bytes; `u64::MAX` if unlimited.
     pub(crate) fn memory_limit(&self) -> u64 {
-        self.most.load(Ordering::Relaxed)
+        self.max_in_use.load(Ordering::Relaxed)
     }
 
     pub(crate) fn set_memory_limit(&self, bytes: u64) {
-        self.most.store(bytes, Ordering::Relaxed);
+        self.max_in_use.store(bytes, Ordering::Relaxed);
     }
 
-    /// Bytes of the buffers that Latent has there.
+    /// Total bytes of this process's buffers on the device.
     pub(crate) fn in_use(&self) -> u64 {
         self.in_use.load(Ordering::Relaxed)
     }
 
-    /// Bind groups of earlier calls, and what makes others.
+    /// The cache of bind groups, and the context in which it creates others.
     pub(crate) fn call_cache(&self) -> (MutexGuard<'_, CallCache>, CallContext<'_>) {
+        // At least 16: `CallCache` copies parameters in multiples of 16 bytes.
         let alignment = self.limits.min_uniform_buffer_offset_alignment.max(16).into();
         let context = CallContext { device: &self.raw, queue: &self.queue, alignment };
         (self.calls_made.lock().unwrap_or_else(PoisonError::into_inner), context)
     }
 
-    /// Counts a buffer that is gone.
+    /// Counts a freed buffer.
     pub(crate) fn released(&self, bytes: u64) {
         self.in_use.fetch_sub(bytes, Ordering::Relaxed);
     }
 }
 
-/// Why a device that failed outside of a call is used no more.
+/// A failure outside of a call, after which the device is not used.
 enum DeviceFault {
-    /// It is gone, as this says.
+    /// The device was lost, for this reason.
     Lost(String),
-    /// It had no memory for something, which it says later than it was asked: browsers do. What was to be there is not.
+    /// An allocation failed and was reported after the call, as browsers do. Its buffer is invalid.
     Full,
 }
 
@@ -289,7 +298,7 @@ impl DeviceFault {
     }
 }
 
-/// Keeps the first problem: those after it follow from it.
+/// Stores the first problem only: later ones are its consequences.
 fn note(fault: &Mutex<Option<DeviceFault>>, problem: DeviceFault) {
     fault.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(problem);
 }
@@ -307,7 +316,7 @@ mod tests {
         let Some(_) = device() else { return };
         let hasty = Device { patience: Duration::ZERO, ..Device::opened(0, None, false).unwrap() };
         let device = Arc::new(hasty);
-        // seconds on a CPU, and longer on any GPU than no time at all
+        // Seconds on a CPU, and longer than 0 s on any GPU.
         let multiply = Shader::new("multiply", include_str!("limits/multiply.wgsl"));
         let multiply = multiply.after("alias Element = f32;\n");
         let turns = if device.description.is_software() { 1 << 12 } else { 1 << 20 };
@@ -318,15 +327,16 @@ mod tests {
         commands.submit(&[]).unwrap();
         let error = device.wait().unwrap_err().to_string();
         assert!(error.contains("no answer within 0 s") && error.contains(device.name()), "{error}");
-        // dropping the device does not wait for the shader: a dropped queue reports when it is idle
-        let (says, idle) = std::sync::mpsc::channel();
-        device.queue.on_submitted_work_done(move || says.send(()).unwrap());
+        // Dropping the device does not wait for the shader: a dropped queue reports when it is
+        // idle.
+        let (sender, idle) = std::sync::mpsc::channel();
+        device.queue.on_submitted_work_done(move || sender.send(()).unwrap());
         drop((results, multiply, device));
         assert_eq!(idle.try_recv(), Err(std::sync::mpsc::TryRecvError::Empty), "the queue was waited for");
     }
 
     #[test]
-    fn memory_that_there_is_not_is_an_error_that_says_how_much() {
+    fn an_allocation_that_exceeds_the_limit_is_an_error_with_its_size() {
         let Some(device) = device() else { return };
         let none = wgpu::Error::OutOfMemory { source: "no memory".into() };
         let error = device.refused("the KV cache", none).to_string();
@@ -347,11 +357,11 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_is_missed_later_is_no_lost_device() {
+    fn a_late_out_of_memory_error_is_not_reported_as_a_lost_device() {
         let Some(_) = device() else { return };
         let device = Device::opened(0, None, false).map(Arc::new).unwrap();
         note(&device.fault, DeviceFault::of(&wgpu::Error::OutOfMemory { source: "no memory".into() }));
-        // what follows from it
+        // A consequence of the first fault.
         note(&device.fault, DeviceFault::Lost("a buffer is invalid".into()));
         let error = Buffer::new(&device, "weights", 16).err().unwrap();
         assert!(matches!(error, GpuError::OutOfMemory { bytes: None, .. }), "{error}");
@@ -359,11 +369,11 @@ mod tests {
     }
 
     #[test]
-    fn a_hollow_device_has_no_memory_and_takes_every_call() {
+    fn a_hollow_device_allocates_nothing_and_accepts_every_call() {
         let Some(_) = device() else { return };
         let device = Device::open_hollow(0).unwrap();
         let most = crate::buffers::largest_binding(&device.limits);
-        // more than any machine has
+        // More than any machine has.
         let buffers: Vec<Buffer> = (0..64).map(|_| Buffer::new(&device, "weights", most).unwrap()).collect();
         assert!(buffers.iter().all(|buffer| buffer.bytes() == most));
         buffers[0].write("weights", most - 4, &[1, 2, 3, 4]).unwrap();

@@ -3,21 +3,23 @@
 //! Mesa queries the device of a Wayland desktop. Without a desktop, libwayland prints an error
 //! about `XDG_RUNTIME_DIR` each time.
 
-/// Runs `work`. On a machine without a desktop, lines about it are left out of what is printed on standard error meanwhile.
+/// Runs `work`. On a machine without a desktop, standard error is redirected to a file meanwhile,
+/// and then printed without the lines about the missing desktop.
 #[cfg(target_os = "linux")]
 pub(crate) fn without_desktop<T>(work: impl FnOnce() -> T) -> T {
     use std::io::{Read, Seek, Write};
     use std::sync::{Mutex, PoisonError};
 
-    /// Standard error is redirected once at a time.
+    /// Held while standard error is redirected: a second redirection would restore the first one's
+    /// file.
     static REDIRECTED: Mutex<()> = Mutex::new(());
 
-    /// Makes standard error what it was.
+    /// Restores standard error.
     struct StderrGuard(std::os::fd::OwnedFd);
 
     impl Drop for StderrGuard {
         fn drop(&mut self) {
-            // it was open a moment ago
+            // Cannot fail: the saved descriptor is open.
             let _ = rustix::stdio::dup2_stderr(&self.0);
         }
     }
@@ -39,7 +41,7 @@ pub(crate) fn without_desktop<T>(work: impl FnOnce() -> T) -> T {
     if file.rewind().and_then(|()| file.read_to_end(&mut printed)).is_ok() {
         for line in printed.split_inclusive(|byte| *byte == b'\n') {
             if !String::from_utf8_lossy(line).contains("XDG_RUNTIME_DIR") {
-                // ignore a closed standard error
+                // Ignore a closed standard error.
                 let _ = std::io::stderr().write_all(line);
             }
         }

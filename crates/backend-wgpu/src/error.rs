@@ -3,7 +3,7 @@
 use latent_backend::BackendError;
 use latent_types::Setting;
 
-/// An error of a device, or of looking for one.
+/// An error of a device, or of opening one.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum GpuError {
@@ -43,7 +43,7 @@ pub enum GpuError {
     },
     #[error("{device}: {what} takes {}, and the device allows {} in one piece", mib(*bytes), mib(*most))]
     TooLarge { device: String, what: String, bytes: u64, most: u64 },
-    /// The device is gone: a driver that was reset, a hung shader, a card that was removed.
+    /// The device is lost: its driver was reset, a shader hung, or the card was removed.
     #[error(
         "{device}: the device was lost: {problem}; load the model again, or use {} (`latent serve` can do so automatically: {})",
         Setting::Device.to("cpu"), Setting::GpuFallback.to("cpu")
@@ -52,15 +52,15 @@ pub enum GpuError {
     #[error("{device}: no answer within {seconds} s: a shader hangs, or the device is overloaded")]
     Hung {
         device: String,
-        /// How long it was waited for.
+        /// Seconds waited.
         seconds: u64,
     },
-    /// The device refused a shader or a command: an error of Latent or of the driver.
+    /// The device refused a shader or a command. This is a fault of Latent or of the driver.
     #[error("{device}: {what} failed: {problem}")]
     Refused {
         device: String,
         what: String,
-        /// What the driver, or the checks before it, said.
+        /// The message of the driver or of wgpu's validation.
         problem: String,
     },
 }
@@ -109,12 +109,12 @@ impl From<GpuError> for BackendError {
     }
 }
 
-/// How much more something takes.
+/// The requested size as words.
 fn more(bytes: Option<u64>) -> String {
     bytes.map_or_else(|| "more than is left".into(), |bytes| format!("{} more", mib(bytes)))
 }
 
-/// Bytes in words: whole MiB, and what is less than ten of them exactly.
+/// Bytes as words: whole MiB, or exactly if less than 10 MiB.
 fn mib(bytes: u64) -> String {
     match bytes >> 20 {
         0..10 => format!("{bytes} bytes"),
@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_page_is_told_nothing_of_options() {
+    fn messages_for_pages_mention_no_options() {
         let device = || "a device".to_owned();
         let (what, problem) =
             ("the KV cache of layer 3 (a smaller option `context` takes less)".to_owned(), device());

@@ -3,7 +3,7 @@
 //!
 //! Each text becomes a separate pipeline on a separate device. wgpu does not query statistics, and
 //! wgpu cannot open drivers that only compile for absent hardware (`RADV_FORCE_FAMILY`).
-#![allow(unsafe_code, reason = "Vulkan is called directly, where wgpu has no words for it")]
+#![allow(unsafe_code, reason = "wgpu has no API for these statistics, so Vulkan is called directly")]
 
 use crate::checks::DRIVER_BOUNDS;
 use ash::{khr, vk};
@@ -19,7 +19,7 @@ pub(crate) struct CompilerDevice {
     device: ash::Device,
     statistics: khr::pipeline_executable_properties::Device,
     instance: ash::Instance,
-    /// The library, which must outlive what it made.
+    /// The loaded library, which must outlive the instance and the device.
     _entry: ash::Entry,
 }
 
@@ -35,13 +35,15 @@ impl Drop for CompilerDevice {
 }
 
 impl CompilerDevice {
-    /// The driver's device of this name, if it states what it compiles.
+    /// Opens the driver's device of this name. None if it reports no statistics.
     pub(crate) fn open(name: &str) -> Option<CompilerDevice> {
-        // SAFETY: the library is the system's Vulkan loader, whose initialization has no conditions.
+        // SAFETY: the library is the system's Vulkan loader, whose initialization has no
+        // conditions.
         let entry = unsafe { ash::Entry::load() }.ok()?;
         let application = vk::ApplicationInfo::default().api_version(vk::API_VERSION_1_3);
         let wanted = vk::InstanceCreateInfo::default().application_info(&application);
-        // SAFETY: the description lives until the call returns, and names neither layers nor extensions.
+        // SAFETY: the description lives until the call returns, and names neither layers nor
+        // extensions.
         let instance = unsafe { entry.create_instance(&wanted, None) }.ok()?;
         match opened(&instance, name) {
             Some(device) => {
@@ -49,24 +51,25 @@ impl CompilerDevice {
                 Some(CompilerDevice { device, statistics, instance, _entry: entry })
             }
             None => {
-                // SAFETY: nothing was made with it.
+                // SAFETY: no object was created from it.
                 unsafe { instance.destroy_instance(None) };
                 None
             }
         }
     }
 
-    /// What becomes of a text in WGSL; nothing where the driver refuses it.
+    /// The statistics of a shader in WGSL. Empty if the driver refuses it.
     pub(crate) fn compiled(&self, text: &str) -> CompiledKernel {
         let found = wgsl::parse_str(text).ok().and_then(|module| {
             let words = self.words(&module)?;
-            // SAFETY: naga has validated the module and written these words from it, with the bindings that `bindings` reads from it.
+            // SAFETY: naga has validated the module and written these words from it, with the
+            // bindings that `bindings` reads from it.
             unsafe { self.of_words(&words, &bindings(&module)) }.ok()
         });
         found.map_or_else(CompiledKernel::default, |statistics| stated(&statistics))
     }
 
-    /// In SPIR-V, as wgpu has it written.
+    /// Translates a module to SPIR-V with the options that wgpu uses for `Device::pipeline`.
     fn words(&self, module: &Module) -> Option<Vec<u32>> {
         let info = Validator::new(ValidationFlags::all(), Capabilities::all()).validate(module).ok()?;
         let options = spv::Options {
@@ -97,7 +100,8 @@ impl CompilerDevice {
         bindings: &[vk::DescriptorSetLayoutBinding<'_>],
     ) -> Result<Vec<(String, f64)>, vk::Result> {
         let device = &self.device;
-        // SAFETY: descriptions live until their calls return; what is made is destroyed below, each after what was made with it; the words are the caller's promise.
+        // SAFETY: descriptions live until their calls return. Every object is destroyed below,
+        // after the objects created from it. The words are valid by the caller's promise.
         unsafe {
             let wanted = vk::DescriptorSetLayoutCreateInfo::default().bindings(bindings);
             let set = device.create_descriptor_set_layout(&wanted, None)?;
@@ -128,7 +132,7 @@ impl CompilerDevice {
         module: vk::ShaderModule,
         layout: vk::PipelineLayout,
     ) -> Result<Vec<(String, f64)>, vk::Result> {
-        // as wgpu has it where shaders may use subgroups
+        // Wgpu sets this flag if shaders may use subgroups.
         let stage = vk::PipelineShaderStageCreateInfo::default()
             .flags(vk::PipelineShaderStageCreateFlags::ALLOW_VARYING_SUBGROUP_SIZE)
             .stage(vk::ShaderStageFlags::COMPUTE)
@@ -138,7 +142,8 @@ impl CompilerDevice {
             .flags(vk::PipelineCreateFlags::CAPTURE_STATISTICS_KHR)
             .stage(stage)
             .layout(layout);
-        // SAFETY: the handles are the caller's promise; the pipeline is destroyed once its statistics, which are values, are there.
+        // SAFETY: the handles are valid by the caller's promise. The statistics are plain values,
+        // so the pipeline may be destroyed before they are used.
         unsafe {
             let made = self.device.create_compute_pipelines(vk::PipelineCache::null(), &[wanted], None);
             let pipeline = made.map_err(|(_, error)| error)?[0];
@@ -150,12 +155,14 @@ impl CompilerDevice {
     }
 }
 
-/// Opens the physical device of this name with what shaders here may use.
+/// Opens the physical device of this name with all supported features, and with the extensions that
+/// this crate's shaders may need.
 fn opened(instance: &ash::Instance, name: &str) -> Option<ash::Device> {
     let has = |extensions: &[vk::ExtensionProperties], name: &CStr| {
         extensions.iter().any(|extension| extension.extension_name_as_c_str() == Ok(name))
     };
-    // SAFETY: the instance is alive; the physical devices are its own; the chains of structures live until each call returns.
+    // SAFETY: the instance is alive, the physical devices belong to it, and the chains of
+    // structures live until each call returns.
     unsafe {
         for physical in instance.enumerate_physical_devices().ok()? {
             let properties = instance.get_physical_device_properties(physical);
@@ -189,7 +196,7 @@ fn opened(instance: &ash::Instance, name: &str) -> Option<ash::Device> {
                 features = features.push_next(&mut matrix);
                 extensions.push(khr::cooperative_matrix::NAME.as_ptr());
             }
-            // the device is then created with every supported feature
+            // The device is then created with every supported feature.
             instance.get_physical_device_features2(physical, &mut features);
             let queues = [vk::DeviceQueueCreateInfo::default().queue_priorities(&[1.0])];
             let wanted = vk::DeviceCreateInfo::default()
@@ -202,7 +209,7 @@ fn opened(instance: &ash::Instance, name: &str) -> Option<ash::Device> {
     None
 }
 
-/// What the module binds, all in set 0.
+/// The bindings of a module, all in set 0.
 fn bindings(module: &Module) -> Vec<vk::DescriptorSetLayoutBinding<'static>> {
     let variables = module.global_variables.iter();
     let bound = variables.filter_map(|(_, variable)| {
@@ -218,10 +225,11 @@ fn bindings(module: &Module) -> Vec<vk::DescriptorSetLayoutBinding<'static>> {
     bound.collect()
 }
 
-/// Name and value.
+/// The name and the value of a statistic.
 fn statistic(found: &vk::PipelineExecutableStatisticKHR<'_>) -> (String, f64) {
     let name = found.name_as_c_str().unwrap_or_default().to_string_lossy().into_owned();
-    // SAFETY: the format says which field of the union the driver has written; all bits of each are a value.
+    // SAFETY: the format says which field of the union the driver has written; all bits of each are
+    // a value.
     let value = unsafe {
         match found.format {
             vk::PipelineExecutableStatisticFormatKHR::BOOL32 => f64::from(found.value.b32),
@@ -233,10 +241,11 @@ fn statistic(found: &vk::PipelineExecutableStatisticKHR<'_>) -> (String, f64) {
     (name, value)
 }
 
-/// What drivers call the same thing: RADV, ANV, NVIDIA.
+// The names of one statistic differ between drivers (RADV, ANV, NVIDIA).
 const INSTRUCTIONS: [&str; 2] = ["Instructions", "Instruction Count"];
 const REGISTERS: [&str; 3] = ["VGPRs", "Max live registers", "Register Count"];
-// NVIDIA's "Local Memory Size" is not among these: driver 580 states 64 GiB for shaders that spill nothing
+// NVIDIA's "Local Memory Size" is not among these: driver 580 states 64 GiB for shaders that spill
+// nothing.
 const SPILLED: [&str; 2] = ["Spilled VGPRs", "Spill Count"];
 const CYCLES: [&str; 2] = ["Inverse Throughput", "Cycle Count"];
 const SUBGROUPS: [&str; 1] = ["Subgroups per SIMD"];
@@ -260,7 +269,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn drivers_call_the_same_thing_differently() {
+    fn statistics_are_found_under_each_drivers_names() {
         let named = |names: &[(&str, f64)]| {
             stated(&names.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect::<Vec<_>>())
         };

@@ -11,20 +11,21 @@ const BY_INTEGERS: &str = include_str!("f16_values/by_integers.wgsl");
 const BY_DEVICE: &str = include_str!("f16_values/by_device.wgsl");
 const PROBE: &str = include_str!("f16_values/probe.wgsl");
 
-/// All f16.
+/// Number of f16 values.
 const COUNT: u32 = 1 << 16;
 
-/// How a device does it. WGSL lets devices take subnormal f16 for zero, and scales of small weights are some.
+/// The method of a device. WGSL allows devices to flush subnormal f16 to zero, but scales of small
+/// weights are subnormal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum F16Values {
-    /// With integers: a dozen instructions, exact everywhere.
+    /// Integer operations: a dozen instructions, exact on every device.
     ByIntegers,
-    /// With the device's own instruction, where it is exact.
+    /// The device's conversion, if it is exact.
     ByDevice,
 }
 
 impl F16Values {
-    /// The function `f16_value(bits)`, for 16 bits with zeros or anything above them.
+    /// The function `f16_value(bits)`. The upper 16 bits of `bits` are ignored.
     pub(crate) fn wgsl(self) -> &'static str {
         match self {
             F16Values::ByIntegers => BY_INTEGERS,
@@ -32,19 +33,23 @@ impl F16Values {
         }
     }
 
-    /// What is exact on a device: its own instruction, if that agrees for every f16, which is tried once. A device that fails
-    /// at it will fail again when it is used.
+    /// The fastest method that is exact on a device. The device's conversion is tried once with
+    /// every f16.
     pub(crate) fn of(device: &Arc<Device>) -> F16Values {
-        // nothing runs there; GPUs are exact, as far as is known
+        // A hollow device cannot run the probe. All known GPUs convert exactly.
         let exact = device.hollow || device.exact_f16.get().copied().unwrap_or_else(|| tried(device));
         if exact { F16Values::ByDevice } else { F16Values::ByIntegers }
     }
 }
 
-/// Tries, and keeps the answer. Nothing is locked meanwhile: in a page the device is waited for by others too.
+/// Runs the probe and stores its result.
 fn tried(device: &Arc<Device>) -> bool {
+    // The probe runs outside of `get_or_init`: in a page, WebAssembly is suspended while it waits,
+    // and another call that needs the cell would deadlock.
     match agrees(device) {
         Ok(exact) => *device.exact_f16.get_or_init(|| exact),
+        // Not stored: the cause (a lost device, no memory) will appear again in the caller's next
+        // call.
         Err(_) => false,
     }
 }

@@ -10,8 +10,9 @@ pub(crate) fn of(adapter: &wgpu::Adapter, description: &AdapterDescription) -> w
     adapter.features() & wanted
 }
 
-/// Cooperative matrices are the only feature that wgpu calls experimental.
-#[allow(unsafe_code, reason = "wgpu wants to hear that experimental features are meant")]
+/// Enables wgpu's experimental features if cooperative matrices need them. No other feature here is
+/// experimental.
+#[allow(unsafe_code, reason = "wgpu enables experimental features by an unsafe function")]
 pub(crate) fn experimental(description: &AdapterDescription) -> wgpu::ExperimentalFeatures {
     if description.coop_matrices.is_empty() {
         return wgpu::ExperimentalFeatures::disabled();

@@ -1,4 +1,4 @@
-//! Workgroup properties from a shader's text.
+//! Properties of workgroups, read from a shader's text.
 
 use latent_backend::{BankConflicts, CompiledKernel};
 
@@ -6,15 +6,15 @@ use latent_backend::{BankConflicts, CompiledKernel};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct KernelFacts {
     pub(crate) threads: u32,
-    /// Bytes.
+    /// Bytes of workgroup memory.
     pub(crate) memory: u32,
-    /// Of its accesses to that memory.
+    /// Bank conflicts of accesses to workgroup memory.
     pub(crate) conflicts: BankConflicts,
-    /// As the driver has it, where that was asked.
+    /// Statistics from the driver, if they were requested.
     pub(crate) compiled: CompiledKernel,
 }
 
-/// The facts of a text that was compiled; zeros in a page, where the browser reads it.
+/// The properties of a text. Zeros in a page, where the browser compiles shaders.
 #[cfg(not(target_family = "wasm"))]
 pub(crate) fn kernel_facts(text: &str) -> KernelFacts {
     use wgpu::naga::{AddressSpace, front::wgsl, proc::Layouter};
@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_text_says_how_large_a_workgroup_is() {
+    fn workgroup_size_and_memory_are_read_from_the_text() {
         let text = "const N: u32 = 32u;
 var<workgroup> a: array<f32, N * 4u>;
 var<workgroup> b: array<vec4<f32>, N>;

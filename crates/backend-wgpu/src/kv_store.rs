@@ -11,28 +11,30 @@ use latent_types::Setting;
 use std::any::Any;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Calls that are kept back at most: a context shift moves thousands of rows, each by a call for every layer.
-const KEPT_BACK: usize = 512;
+/// Maximum pending calls. A context shift moves thousands of rows, with one call per row and layer,
+/// and a submission per call would be far slower.
+const MAX_PENDING: usize = 512;
 
-/// Blocks of rows or recurrent states of every layer, each in a buffer of its own.
+/// The KV cache: blocks of rows, or recurrent states. Each layer has its own buffer, so that only a
+/// layer must fit the largest binding.
 pub(crate) struct GpuKvStore {
     layout: KvLayout,
     device: Arc<Device>,
     layers: Vec<KvLayerBuffer>,
     rotation: Rotation,
-    /// Copies and shifts that the device has not got yet.
-    waiting: Mutex<Commands>,
+    /// Copies and shifts that are not submitted yet.
+    pending: Mutex<Commands>,
 }
 
 struct KvLayerBuffer {
     buffer: Buffer,
-    /// Of a row, or of a recurrent state.
+    /// Bytes of a row or of a recurrent state.
     bytes: usize,
     /// None for recurrent states.
     rows: Option<RowShaders>,
 }
 
-/// What moves rows within a layer.
+/// Shaders that move rows within a layer.
 struct RowShaders {
     copy: Arc<ShaderPipeline>,
     shift: CacheShift,
@@ -68,7 +70,7 @@ impl GpuKvStore {
                         recurrent.layer,
                         Setting::StateCache
                     );
-                    // at least one, as buffers need
+                    // At least one, since a buffer must not be empty.
                     let slots = u64::from(layout.state_slots.max(1));
                     KvLayerBuffer {
                         buffer: Buffer::new(device, &what, slots * bytes as u64)?,
@@ -78,8 +80,8 @@ impl GpuKvStore {
                 }
             });
         }
-        let waiting = Mutex::new(Commands::new(device));
-        Ok(GpuKvStore { layout, device: Arc::clone(device), layers, rotation: rotation.clone(), waiting })
+        let pending = Mutex::new(Commands::new(device));
+        Ok(GpuKvStore { layout, device: Arc::clone(device), layers, rotation: rotation.clone(), pending })
     }
 
     /// The rows or recurrent states of a layer.
@@ -87,20 +89,21 @@ impl GpuKvStore {
         &self.layers[layer].buffer
     }
 
-    fn waiting(&self) -> MutexGuard<'_, Commands> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    fn pending(&self) -> MutexGuard<'_, Commands> {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Hands copies and shifts to the device.
+    /// Submits pending copies and shifts.
     pub(crate) fn flush(&self) -> Result<(), GpuError> {
-        let mut waiting = self.waiting();
-        match waiting.is_empty() {
+        let mut pending = self.pending();
+        match pending.is_empty() {
             true => Ok(()),
-            false => std::mem::replace(&mut *waiting, Commands::new(&self.device)).submit(&[]),
+            false => std::mem::replace(&mut *pending, Commands::new(&self.device)).submit(&[]),
         }
     }
 
     fn read(&self, what: &str, layer: usize, first: usize, found: &mut [u8]) -> Result<(), BackendError> {
+        // Pending copies may write the rows.
         self.flush()?;
         let KvLayerBuffer { buffer, bytes, .. } = &self.layers[layer];
         let at = (first * bytes) as u64;
@@ -109,13 +112,15 @@ impl GpuKvStore {
     }
 
     fn write(&mut self, what: &str, layer: usize, first: usize, new: &[u8]) -> Result<(), BackendError> {
+        // Pending copies may read the rows as they are now, or would overwrite the new ones.
         self.flush()?;
         let KvLayerBuffer { buffer, bytes, .. } = &self.layers[layer];
         Ok(buffer.write(what, (first * bytes) as u64, new)?)
     }
 
     fn flush_many(&self) -> Result<(), BackendError> {
-        let many = self.waiting().len() >= KEPT_BACK;
+        // The lock must be released before `flush` takes it, hence the variable.
+        let many = self.pending().len() >= MAX_PENDING;
         if many { Ok(self.flush()?) } else { Ok(()) }
     }
 }
@@ -127,10 +132,11 @@ impl KvStore for GpuKvStore {
 
     fn copy_block(&mut self, from: u32, to: u32) -> Result<(), BackendError> {
         for layer in &self.layers {
+            // Recurrent states are in slots of their own, not in blocks.
             let Some(rows) = &layer.rows else { continue };
             let words = (KV_BLOCK * layer.bytes / 4) as u32;
             let params = [from * words, to * words, words];
-            self.waiting().call(&rows.copy, [(&layer.buffer).into()], &params, grid(words as usize, 256));
+            self.pending().call(&rows.copy, [(&layer.buffer).into()], &params, grid(words as usize, 256));
         }
         self.flush_many()
     }
@@ -155,7 +161,7 @@ impl KvStore for GpuKvStore {
         for layer in &self.layers {
             let Some(rows) = &layer.rows else { continue };
             let angles = self.rotation.shift_angles(distance);
-            rows.shift.record(&mut self.waiting(), &layer.buffer, [from, to], angles);
+            rows.shift.record(&mut self.pending(), &layer.buffer, [from, to], angles);
         }
         self.flush_many()
     }

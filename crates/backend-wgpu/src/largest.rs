@@ -1,4 +1,5 @@
-//! The largest logits of rows, found on the device, so that whole rows do not have to come back.
+//! Top-k search for logits on the device, so that the host need not read whole rows of the
+//! vocabulary.
 
 use crate::buffers::{Buffer, whole};
 use crate::commands::{Commands, ShaderBinding};
@@ -21,10 +22,11 @@ fn token_at(at: u32) -> u32 { return source[2u * at]; }
 fn bits_at(at: u32) -> u32 { return source[2u * at + 1u]; }
 ";
 
-/// Logits per workgroup. Longer rows are split into slices, whose largest logits are found first.
+/// Logits per workgroup. Longer rows are cut into slices, and a second pass searches the results of
+/// the slices.
 const SLICE: usize = 4096;
 
-/// Bytes of a token with its logit.
+/// Bytes of a (token, logit) pair.
 const PAIR: u64 = 8;
 
 /// The token of an unused pair: the row has fewer logits than requested.
@@ -35,8 +37,9 @@ pub(crate) struct TopLogitsSearch {
     of_logits: Arc<ShaderPipeline>,
     of_pairs: Arc<ShaderPipeline>,
     vocab: usize,
-    /// The largest of each slice.
+    /// Results of the first pass: the largest logits of each slice.
     of_slices: Buffer,
+    /// The largest logits of each row.
     found: Buffer,
 }
 
@@ -44,24 +47,24 @@ fn slices(vocab: usize) -> usize {
     vocab.div_ceil(SLICE)
 }
 
-/// Bytes of the largest of every slice, and of every row.
+/// Bytes of the results per slice, and of the results per row.
 fn sizes(vocab: usize) -> [u64; 2] {
     let rows = (LM_HEAD_ROWS * MAX_TOP_LOGITS) as u64 * PAIR;
     [if slices(vocab) > 1 { slices(vocab) as u64 * rows } else { 0 }, rows]
 }
 
-/// The texts for logits, and for what was found of them.
+/// The shaders of the first pass (over logits) and of the second (over pairs).
 pub(crate) fn shaders() -> [Shader; 2] {
     [Shader::new("largest_logits", TEXT).after(LOGITS), Shader::new("largest_pairs", TEXT).after(PAIRS)]
 }
 
-/// What it takes of the device's memory.
+/// Device memory of a [`TopLogitsSearch`].
 pub(crate) fn bytes(vocab: usize) -> u64 {
     sizes(vocab).into_iter().map(whole).sum()
 }
 
 impl TopLogitsSearch {
-    /// For rows of a vocabulary.
+    /// Creates a search in rows of `vocab` logits.
     pub(crate) fn new(device: &Arc<Device>, vocab: usize) -> Result<TopLogitsSearch, GpuError> {
         let [of_slices, found] = sizes(vocab);
         let [of_logits, of_pairs] = shaders();
@@ -89,14 +92,14 @@ impl TopLogitsSearch {
         }
     }
 
-    /// Where those of a row are.
+    /// The location of a row's results.
     pub(crate) fn of_row(&self, row: usize, keep: usize) -> (&Buffer, Range<u64>) {
         let bytes = keep as u64 * PAIR;
         (&self.found, row as u64 * bytes..(row as u64 + 1) * bytes)
     }
 }
 
-/// What the device found of a row, in ascending order of tokens.
+/// Decodes the results of a row, in ascending order of tokens.
 pub(crate) fn pairs(bytes: &[u8]) -> Vec<TokenLogit> {
     let words = |bytes: &[u8; 8]| {
         let [token, bits] =
@@ -114,7 +117,7 @@ mod tests {
     use super::*;
     use crate::buffers::float_bytes;
 
-    /// The same on the host.
+    /// Computes the result on the host.
     fn expected(row: &[f32], keep: usize) -> Vec<(u32, u32)> {
         let mut all: Vec<(u32, f32)> = (0..).zip(row.iter().copied()).collect();
         all.retain(|(_, logit)| *logit > f32::NEG_INFINITY);
@@ -125,20 +128,20 @@ mod tests {
     }
 
     #[test]
-    fn the_largest_are_those_that_the_host_finds() {
+    fn the_device_finds_the_same_logits_as_the_host() {
         let Some(device) = crate::testing::device() else { return };
         let mut seed = 7u32;
         let mut random = || {
             seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
             seed >> 8
         };
-        // one slice, several, and a last one that is short
+        // One slice, several slices, and a short last slice.
         for vocab in [100, SLICE, 3 * SLICE, 5 * SLICE + 77] {
             let largest = TopLogitsSearch::new(&device, vocab).unwrap();
             let mut any: Vec<f32> = (0..vocab).map(|_| random() as f32 / 1e6 - 8.0).collect();
             any[vocab / 2] = f32::NAN;
             any[vocab / 3] = f32::INFINITY;
-            // many equal ones, both zeros among them
+            // Many equal logits, with zeros of both signs.
             let ties: Vec<f32> =
                 (0..vocab).map(|_| [-1.0, -0.0, 0.0, 0.5][(random() % 4) as usize]).collect();
             let equal = vec![-3.25; vocab];

@@ -1,31 +1,36 @@
-//! The GPU backend: plans run by WGSL shaders through wgpu, on Vulkan, Metal and DX12.
+//! The GPU backend: runs plans with WGSL shaders through wgpu, on Vulkan, Metal and DX12.
 //!
 //! The device:
-//! * `adapters`: which devices there are.
-//! * `device`: one that was opened; every call to it is checked. `features`: what is asked of it, where it is offered.
-//! * `buffers`: its memory.
-//! * `shader`, `pipeline`: shaders, compiled once. `checks`: what they check as they run.
-//! * `commands`, `timestamps`: lists of calls, which the device gets at once, and its clock. `call_cache`,
-//!   `shader_binding`: bind groups that steps repeat, and what calls are bound to.
-//! * `variants`: what kernels of products use beyond what every device has.
-//! * `matmul`: products with weights in the formats of their files; `cases` (a feature): the table of kernel cases on a device.
-//! * `coop_matrix`: a kind of cooperative matrices. `matrix_trial`: whether the device multiplies them right. `f16_values`: how f16 becomes f32.
+//! * `adapters`: enumeration of adapters.
+//! * `device`: an open device with checked calls. `features`: the optional features that it
+//!   requests.
+//! * `buffers`: device memory.
+//! * `shader`, `pipeline`: shaders, compiled once. `checks`: their run-time checks.
+//! * `commands`, `timestamps`: lists of shader calls that are submitted together, and their timing.
+//!   `call_cache`, `shader_binding`: bind groups that steps repeat, and the buffers in them.
+//! * `variants`: the optional device features that product kernels use.
+//! * `matmul`: products with weights in the formats of their files. `cases` (a feature): the table
+//!   of kernel cases on a device.
+//! * `coop_matrix`: a kind of cooperative matrices. `matrix_trial`: a check that the device
+//!   multiplies them correctly. `f16_values`: conversion of f16 to f32.
 //! * `error`: the errors.
 //!
 //! Products without a model:
-//! * `w4_device`: 4-bit weights and rows that stay in its memory.
+//! * `w4_device`: 4-bit weights and rows that stay in device memory.
 //!
-//! A model on it:
+//! A model on the device:
 //! * `backend`, `model`: the traits of `latent-backend`.
-//! * `weights`: decoded and sent.
-//! * `values`, `memory`: where the values of a plan are; `needs`: how much they take.
+//! * `weights`: upload of weights.
+//! * `values`, `memory`: the buffers of a plan's values. `needs`: their sizes.
 //! * `cache`, `kv_store`: the KV cache.
-//! * `compile`, `ops`, `program`: operations become calls. Each operation has a file and its
-//!   shaders.
-//! * `step_data`, `run`: the data of a step for the shaders; `state_runs`: of spans with a recurrent state. `portions`: the size of submissions.
-//! * `largest`: the largest logits of a row, where these are enough.
-//! * `observe`, `limits`: timing, recording and listing of calls; what the device can do at best.
-//! * `kernel_facts`, `bank_conflicts`: what texts of shaders say of their workgroups, and of accesses to their memory; `executables`: what a driver makes of them.
+//! * `compile`, `ops`, `program`: compilation of operations to shader calls. Each operation has a
+//!   file and its shaders.
+//! * `step_data`, `run`: the data of a step for the shaders. `state_runs`: the data of spans with a
+//!   recurrent state. `portions`: the size of submissions.
+//! * `largest`: the largest logits of a row, if the sampler needs no others.
+//! * `observe`, `limits`: timing, tracing and listing of calls; the device's peak rates.
+//! * `kernel_facts`, `bank_conflicts`: workgroup sizes and memory accesses, read from shader texts.
+//!   `executables`: statistics of a driver's compiler.
 //!
 //! ```
 //! for (number, adapter) in latent_backend_wgpu::adapters().iter().enumerate() {

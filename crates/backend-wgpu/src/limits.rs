@@ -1,4 +1,4 @@
-//! Device limits, measured by one shader each.
+//! Peak rates of a device, each measured by a shader.
 
 use crate::buffers::{Buffer, largest_binding};
 use crate::commands::{Commands, ShaderBinding};
@@ -17,21 +17,24 @@ const MULTIPLY: &str = include_str!("limits/multiply.wgsl");
 const DOT: &str = include_str!("limits/dot.wgsl");
 const MATRICES: &str = include_str!("limits/matrices.wgsl");
 
-/// Workgroups.
+/// Number of workgroups.
 const GROUPS: u32 = 1024;
-/// Invocations of a workgroup, but for cooperative matrices.
+/// Invocations per workgroup, except with cooperative matrices.
 const THREADS: u32 = 256;
-/// Bytes that are read, at most: more than caches hold. The first is for devices with memory of their own, where it has room.
+/// Maximum bytes that are read, more than caches hold: for devices with their own memory, and for
+/// devices that share the host's.
 const BYTES: [u64; 2] = [1 << 30, 256 << 20];
-/// Bytes that are read at least.
+/// Minimum bytes that are read if memory is short.
 const MIN_BYTES: u64 = 16 << 20;
-/// Multiply-accumulates of an invocation in one turn of the loop: of `multiply.wgsl` and of `dot.wgsl`.
+/// Multiply-accumulates of an invocation per iteration of the loops in `multiply.wgsl` and
+/// `dot.wgsl`.
 const MACS: [f64; 2] = [16.0, 32.0];
-/// Sums that a subgroup has at a time, each of which waits for its last multiplication.
+/// Independent sums per subgroup. Each waits for its own last multiplication, so several hide the
+/// latency.
 const SUMS: usize = 8;
 /// Minimum time of a measurement, which makes the start and end of workgroups negligible.
 const SECONDS: f64 = 4e-3;
-/// Runs of each measurement; the best counts.
+/// Runs of each measurement. The best one counts.
 const RUNS: usize = 5;
 
 /// Measures the bandwidth, and each kind of arithmetic that shaders here use.
@@ -42,7 +45,7 @@ pub(crate) fn measure(device: &Arc<Device>) -> Result<PeakRates, GpuError> {
     let description = &device.description;
     let mut f32_macs = rate(&multiply(false), MACS[0] * threads)?;
     let mut f16_macs = if description.f16 { rate(&multiply(true), MACS[0] * threads)? } else { 0.0 };
-    // a browser need not know packed dot products, and no product there uses them
+    // Browsers may lack packed dot products, and products there do not use them.
     let int8_macs =
         if description.in_page() { f32_macs } else { rate(&Shader::new("dot", DOT), MACS[1] * threads)? };
     for matrix in description.coop_matrices.iter().filter(|matrix| multiplies(device, **matrix)) {
@@ -61,18 +64,18 @@ pub(crate) fn measure(device: &Arc<Device>) -> Result<PeakRates, GpuError> {
     })
 }
 
-/// Vectors of f32 or f16.
+/// The shader that multiplies vectors of f32 or f16.
 fn multiply(f16: bool) -> Shader {
     let element = if f16 { "alias Element = f16;\n" } else { "alias Element = f32;\n" };
     Shader { f16, ..Shader::new("multiply", MULTIPLY).after(element) }
 }
 
-/// Bytes per second.
+/// Measures bytes read per second.
 fn bandwidth(device: &Arc<Device>, results: &Buffer) -> Result<f64, GpuError> {
     let shares = device.description.shares_memory();
     let most = |bytes: u64| largest_binding(&device.limits).min(bytes);
     let mut bytes = most(BYTES[usize::from(shares)]);
-    // a loaded model may leave little memory
+    // A loaded model may leave little memory.
     let source = loop {
         match Buffer::new(device, "a measurement", bytes) {
             Err(GpuError::OutOfMemory { .. }) if bytes > MIN_BYTES => bytes /= 2,
@@ -83,7 +86,8 @@ fn bandwidth(device: &Arc<Device>, results: &Buffer) -> Result<f64, GpuError> {
     speed(device, &device.pipeline(&read)?, &[&source, results], source.bytes() as f64)
 }
 
-/// Work per second of a shader that does `work` in each turn of its loop: as many turns as take long enough, the best of several runs.
+/// Work per second of a shader that does `work` per iteration of its loop, in the best of several
+/// runs.
 fn speed(
     device: &Arc<Device>,
     pipeline: &Arc<ShaderPipeline>,
@@ -100,6 +104,8 @@ fn speed(
         );
         commands.seconds()
     };
+    // Four times as many iterations until a run takes long enough. The bound ends the loop if the
+    // clock does not advance.
     let (mut turns, mut best) = (1, run(1)?);
     while best < SECONDS && turns < 1 << 24 {
         turns *= 4;
@@ -111,16 +117,17 @@ fn speed(
     Ok(work * f64::from(turns) / best)
 }
 
-/// Multiply-accumulates of a workgroup in one turn of the loop.
+/// Multiply-accumulates of a workgroup per iteration of the loop.
 fn macs_of(matrix: CoopMatrix) -> f64 {
     (CoopMatrix::SUBGROUPS * SUMS * matrix.side.pow(3)) as f64
 }
 
-/// The text for cooperative matrices: sums have variables of their own, since an array of them may end up in memory.
+/// The shader for cooperative matrices. Each sum is a separate variable, since a driver may place
+/// an array of them in memory instead of registers.
 fn matrices(matrix: CoopMatrix) -> String {
     let mut text = String::from(matrix.directives());
     text.push_str(&matrix.types());
-    // writing to a string does not fail
+    // Writing to a string does not fail.
     let _ =
         writeln!(text, "const THREADS: u32 = {}u;\nalias Element = {};", matrix.threads(), matrix.element());
     let each = |line: &dyn Fn(usize) -> String| (0..SUMS).map(line).collect::<String>();
@@ -141,10 +148,10 @@ mod tests {
     use crate::matmul::tests::translate::translate;
 
     #[test]
-    fn limits_are_those_of_a_machine() {
+    fn measured_rates_are_plausible() {
         let Some(device) = crate::testing::device() else { return };
         let limits = measure(&device).unwrap();
-        // between a slow core that others use and the largest card there will be for a while
+        // From a slow, busy core to a card larger than any of today.
         assert!((1e7..1e14).contains(&limits.read_bandwidth), "{limits:?}");
         assert!((1e6..1e16).contains(&limits.f32_macs), "{limits:?}");
         assert!((1e6..1e17).contains(&limits.int8_macs), "{limits:?}");
@@ -153,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn what_measures_translates() {
+    fn all_measuring_shaders_translate() {
         let read = Shader::new("read", READ).count("VECTORS", 1 << 20);
         for shader in [read, multiply(false), multiply(true), Shader::new("dot", DOT)] {
             let [metal, direct3d] = translate(shader.name, &shader.text());

@@ -13,7 +13,8 @@ use std::sync::{Arc, PoisonError};
 
 const TRIAL: &str = include_str!("matrix_trial/trial.wgsl");
 
-/// What products in a precision use: what the device was opened with, or what it offers, without matrices that it does not multiply as it should.
+/// The variants of products in a precision: those that the device was opened with, or those that
+/// follow from the adapter, without cooperative matrices that fail the trial.
 pub(crate) fn variants(device: &Arc<Device>, precision: Precision) -> KernelVariants {
     device.variants.unwrap_or_else(|| tried(device, KernelVariants::of(&device.description, precision)))
 }
@@ -22,12 +23,14 @@ fn tried(device: &Arc<Device>, variants: KernelVariants) -> KernelVariants {
     KernelVariants { matrices: variants.matrices.filter(|matrix| multiplies(device, *matrix)), ..variants }
 }
 
-/// Whether it multiplies these as it should. Nothing is locked while they are tried.
+/// Whether the device multiplies these matrices correctly.
 pub(crate) fn multiplies(device: &Arc<Device>, matrix: CoopMatrix) -> bool {
-    // nothing runs there
+    // A hollow device cannot run the trial.
     if device.hollow {
         return true;
     }
+    // Not locked during the trial: in a page, WebAssembly is suspended while the trial waits, and
+    // another call that needs the lock would deadlock.
     let tried = || device.tried_matrices.lock().unwrap_or_else(PoisonError::into_inner);
     let known = tried().get(&matrix).copied();
     known.unwrap_or_else(|| {
@@ -43,7 +46,7 @@ fn trial(matrix: CoopMatrix) -> String {
     [matrix.directives(), &matrix.types(), &constants, TRIAL].concat()
 }
 
-/// The products of the trial's subgroups, as the device finds them.
+/// The products of the trial's subgroups, computed on the device.
 fn products(device: &Arc<Device>, matrix: CoopMatrix) -> Result<Vec<f32>, GpuError> {
     let pipeline = device.compiled("trial_of_matrices", trial(matrix))?;
     let count = CoopMatrix::SUBGROUPS * matrix.side * matrix.side;
@@ -56,13 +59,14 @@ fn products(device: &Arc<Device>, matrix: CoopMatrix) -> Result<Vec<f32>, GpuErr
     Ok(found.as_chunks().0.iter().map(|float| f32::from_le_bytes(*float)).collect())
 }
 
-/// The same: integers far below 2^11, which every type holds.
+/// The products of the trial's subgroups, computed on the host. All values are integers far below
+/// 2^11, which f16 holds exactly.
 fn expected(matrix: CoopMatrix) -> Vec<f32> {
     let side = matrix.side;
     let mut all = Vec::with_capacity(CoopMatrix::SUBGROUPS * side * side);
     for subgroup in 0..CoopMatrix::SUBGROUPS {
         let a = |i: usize, k: usize| ((3 * i + 5 * k + subgroup) % 7) as f32 - 3.0;
-        // a row of it is a column of the factor
+        // Transposed: a row of b is a column of the factor.
         let b = |j: usize, k: usize| ((2 * j + 3 * k + 5 * subgroup) % 11) as f32 - 5.0;
         for (i, j) in (0..side).flat_map(|i| (0..side).map(move |j| (i, j))) {
             let product: f32 = (0..side).map(|k| a(i, k) * b(j, k)).sum();
@@ -89,7 +93,8 @@ mod tests {
         kinds().for_each(|matrix| drop(translate("trial_of_matrices", &trial(matrix))));
     }
 
-    /// Those of a device are right; with lanes that it has not, wrong, and then nothing is multiplied by them.
+    /// The device's own kinds are correct. With a subgroup size that it does not have, results are
+    /// wrong, and the kind is not used.
     #[test]
     fn matrices_are_tried_before_they_are_used() {
         let Some(device) = crate::testing::device() else { return };
@@ -111,9 +116,10 @@ mod tests {
         assert_eq!(tried(&device, KernelVariants::default()), KernelVariants::default());
     }
 
-    /// A device that has none refuses the text: an answer, not an error.
+    /// A device without cooperative matrices refuses the text. That is a failed trial, not an
+    /// error.
     #[test]
-    fn what_a_device_does_not_know_is_not_used() {
+    fn unsupported_matrices_are_not_used() {
         let Some(device) = crate::testing::device() else { return };
         if device.description.coop_matrices.is_empty() {
             kinds().for_each(|matrix| assert!(!multiplies(&device, matrix), "{matrix:?}"));

@@ -1,4 +1,4 @@
-//! Buffers of a model other than those of its weights: what steps compute in.
+//! Buffers of a model other than its weights and KV cache.
 
 use crate::buffers::{Buffer, largest_binding, whole};
 use crate::device::Device;
@@ -11,16 +11,17 @@ use std::sync::Arc;
 /// Maximum bytes of a scratch buffer, for operations that can split rows or heads into passes.
 pub(crate) const SCRATCH: u64 = 32 << 20;
 
-/// Scratch buffers.
+/// Number of scratch buffers.
 pub(crate) const SCRATCHES: usize = 4;
 
-/// Largest and smallest buffer of a trial of how much memory there is.
+/// Largest and smallest buffer in a trial of the free memory.
 const TRIAL: (u64, u64) = (256 << 20, 4 << 20);
 
-/// How many of `wanted` bytes the device has room for, which wgpu does not say: they are taken, and given back.
+/// Free device memory, up to `wanted` bytes. wgpu does not report it, so buffers are allocated
+/// until an allocation fails, and are then freed.
 pub(crate) fn room(device: &Arc<Device>, wanted: u64) -> Result<u64, GpuError> {
     let left = device.memory_limit().saturating_sub(device.in_use());
-    // buffers are whole words
+    // Rounded down to whole words, since buffers are rounded up.
     let wanted = wanted.min(left / 4 * 4);
     if device.hollow {
         return Ok(wanted);
@@ -39,43 +40,42 @@ pub(crate) fn room(device: &Arc<Device>, wanted: u64) -> Result<u64, GpuError> {
         }
     }
     drop(taken);
-    // what the device has done with them is what frees them
+    // Wgpu frees dropped buffers only after the device has completed its submissions.
     device.wait()?;
     Ok(room.min(wanted))
 }
 
-/// What a model's operations need.
+/// Sizes of a model's buffers in bytes.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct BufferSizes {
-    /// Bytes of each register.
+    /// Each register.
     pub(crate) registers: Vec<u64>,
-    /// Bytes of the residual stream.
+    /// The residual stream.
     pub(crate) hidden: u64,
-    /// Bytes of the logits.
     pub(crate) logits: u64,
-    /// Bytes of the largest of them.
+    /// The top-k search in logits.
     pub(crate) largest: u64,
-    /// Bytes of each scratch buffer.
+    /// Each scratch buffer.
     pub(crate) scratch: [u64; SCRATCHES],
-    /// Bytes of pairs sorted by expert, and of their tiles.
+    /// Pairs sorted by expert, and their tiles.
     pub(crate) sorted: [u64; 2],
-    /// Bytes of quantized inputs.
+    /// Quantized inputs.
     pub(crate) quantized: u64,
-    /// Bytes of what a step tells the shaders of its rows.
+    /// The data of a step.
     pub(crate) step: u64,
-    /// Bytes that the host reads.
+    /// The readback buffer.
     pub(crate) results: u64,
 }
 
 impl BufferSizes {
-    /// Asks for at least this much of the scratch buffers.
+    /// Grows the scratch buffers to at least these sizes.
     pub(crate) fn scratch(&mut self, bytes: [u64; SCRATCHES]) {
         self.scratch.iter_mut().zip(bytes).for_each(|(size, bytes)| *size = bytes.max(*size));
     }
 
-    /// All together.
+    /// Total bytes.
     pub(crate) fn bytes(&self) -> u64 {
-        // rows of the embedding wait in as much memory as residual rows take
+        // `hidden` twice: rows that the host uploads have a buffer of the same size.
         let others = [self.hidden, self.hidden, self.logits, self.step, self.results];
         let buffers = self.registers.iter().chain(&self.scratch).chain(&self.sorted).chain(&others);
         let quantized = if self.quantized > 0 { whole(self.quantized) } else { 0 };
@@ -88,7 +88,7 @@ pub(crate) struct ModelBuffers {
     pub(crate) logits: Buffer,
     registers: Vec<Buffer>,
     pub(crate) scratch: [Buffer; SCRATCHES],
-    /// Pairs of rows and experts, sorted anew for each layer.
+    /// Pairs of rows and experts, sorted again for each layer.
     pub(crate) sorted: SortMemory,
 }
 

@@ -1,4 +1,4 @@
-//! A model on the device: its steps.
+//! A model on the device, and its steps.
 
 use crate::buffers::{Buffer, Readback, float_bytes, floats};
 use crate::commands::Commands;
@@ -40,11 +40,11 @@ pub(crate) struct GpuModel {
     stages: Vec<Stage>,
     rotation: Rotation,
     cache_type: CacheType,
-    /// For each plan of each stage.
+    /// A program per stage and batch bucket.
     programs: Vec<Vec<Program>>,
-    /// Whether rows of the embedding are looked up on the host.
+    /// Whether the host looks up rows of the embedding.
     looks_up: bool,
-    /// Operations of a portion of a step.
+    /// Maximum arithmetic operations per portion of a step.
     portion: f64,
     memory: ModelBuffers,
     step_buffer: Buffer,
@@ -54,7 +54,7 @@ pub(crate) struct GpuModel {
     observer: StepObserver,
 }
 
-/// What a step hands out, and who may stop it.
+/// The callbacks and the cancel token of a step.
 struct StepSinks<'s, 'l> {
     cancel: &'s CancelToken,
     on_logits: &'s mut dyn FnMut(usize, &[f32]),
@@ -76,6 +76,8 @@ impl GpuModel {
         let rows = CheckpointRows { checkpoint };
         let products = ProductContext::new(device, options.stages.bind.precision);
         let weights = DeviceWeights::load(&products, &stages, &config, rows, progress)?;
+        // The registers of all plans share buffers, which grow to the largest plan. So all plans
+        // are compiled before the buffers are allocated.
         let mut needs = needs(&stages, &config, &products, &options, scratch);
         let mut programs = Vec::new();
         for stage in &stages {
@@ -122,7 +124,7 @@ impl GpuModel {
         })
     }
 
-    /// Layers, then logits of the wanted rows, by two stages.
+    /// Runs a stage of layers, then computes the logits of the wanted rows with a head's stage.
     fn run(
         &mut self,
         (layers, head): (usize, usize),
@@ -130,6 +132,7 @@ impl GpuModel {
         kv: &GpuKvStore,
         mut sinks: StepSinks<'_, '_>,
     ) -> Result<(), BackendError> {
+        // Pending copies and shifts of cached rows must run before the step reads them.
         kv.flush()?;
         let data = self.step_data(batch)?;
         self.embed(layers, batch)?;
@@ -156,7 +159,8 @@ impl GpuModel {
             self.record(head, batch, &data, kv, first..last, &mut portions)?;
             self.logits(portions.take(), first..last, &mut sinks)?;
         }
-        // reading logits waits for all earlier work
+        // Reading logits waits for all earlier work. Without logits the step waits here, so that
+        // its errors do not appear in a later step.
         if batch.wanted.is_empty() {
             self.observer.submit(portions.take(), &[])?;
             self.device.wait()?;
@@ -178,14 +182,15 @@ impl GpuModel {
         self.run((MTP, MTP_HEAD), batch, kv, StepSinks { cancel, on_logits, on_hidden: None, largest })
     }
 
-    /// Sends what a step tells the shaders, and makes room for it.
+    /// Uploads the data of a step for the shaders. Its buffer grows if needed.
     fn step_data(&mut self, batch: &Batch) -> Result<StepData, BackendError> {
         let data = StepData::of(batch, &self.config.attention, &self.rotation);
         data.send(&self.device, &mut self.step_buffer)?;
         Ok(data)
     }
 
-    /// Sends the rows of the embedding that the stage's batch begins with, as far as the device does not look them up.
+    /// Uploads the rows of the batch that the device does not look up: embeddings, and tokens if
+    /// the embedding's table is not on the device.
     fn embed(&mut self, stage: usize, batch: &Batch) -> Result<(), BackendError> {
         let ir = &self.stages[stage].plan(batch.rows()).ir;
         for node in &ir.nodes {
@@ -198,7 +203,8 @@ impl GpuModel {
         Ok(())
     }
 
-    /// Adds the calls of a stage for some rows: of the batch, or of those whose logits are wanted.
+    /// Records the calls of a stage. `rows` are rows of the batch, or for a head's stage indices
+    /// into the rows whose logits are wanted.
     fn record(
         &mut self,
         stage: usize,
@@ -217,7 +223,7 @@ impl GpuModel {
             let (operation, path) = (&instruction.operation, instruction.path);
             let node = &plan.ir.nodes[instruction.node];
             let place = (number, plan.phases[instruction.node]);
-            // what is only looked at goes nowhere
+            // A listing only counts calls and submits nothing, so they need not be split.
             let lists = self.observer.lists();
             let parts = if lists { 1 } else { operation.parts(data, (batch, rows.len()), path) };
             let work = work(plan, node, batch, rows.len(), self.cache_type) / parts as f64;
@@ -253,7 +259,8 @@ impl GpuModel {
         Ok(())
     }
 
-    /// Submits commands that end with the logits of these wanted rows, and hands out each whole or its largest.
+    /// Submits commands that compute the logits of these wanted rows, and passes each row, or its
+    /// largest logits, to the callbacks.
     fn logits(
         &mut self,
         mut commands: Commands,
@@ -284,13 +291,14 @@ impl GpuModel {
     }
 }
 
-/// Submits commands and reads parts of buffers after them; `hear` gets the number of each part and its bytes.
+/// Submits commands and reads parts of buffers afterwards. `on_part` is called with the index and
+/// the bytes of each part.
 fn read_back(
     (results, observer): (&mut Readback, &mut StepObserver),
     commands: Commands,
     parts: &[(&Buffer, Range<u64>)],
     what: &str,
-    hear: &mut dyn FnMut(usize, &[u8]),
+    on_part: &mut dyn FnMut(usize, &[u8]),
 ) -> Result<(), BackendError> {
     let bytes = parts.iter().map(|(_, range)| range.end - range.start).sum();
     if results.bytes() < bytes {
@@ -307,14 +315,14 @@ fn read_back(
         let mut rest = all;
         for (number, (_, range)) in parts.iter().enumerate() {
             let (part, others) = rest.split_at((range.end - range.start) as usize);
-            hear(number, part);
+            on_part(number, part);
             rest = others;
         }
     })?;
     Ok(())
 }
 
-/// Whether the device lacks the table of an embedding, so that the host looks up what rows are tokens.
+/// Whether an embedding's table is not on the device, so that the host looks up tokens.
 fn looks_up(stages: &[Stage], weights: &DeviceWeights) -> bool {
     let plans = stages.iter().flat_map(|stage| &stage.plans);
     let mut nodes = plans.flat_map(|plan| plan.ir.nodes.iter().map(move |node| (plan, node)));
@@ -324,7 +332,8 @@ fn looks_up(stages: &[Stage], weights: &DeviceWeights) -> bool {
     })
 }
 
-/// The stages hand the residual stream on in its own buffer.
+/// Checks that the plan's result is in the residual stream or the logits, where the next stage or
+/// the readback expects it.
 fn check_result(plan: &Plan, registers: &ValueRegisters) -> Result<(), BackendError> {
     let Some((name, id)) = plan.ir.outputs.first() else {
         return internal("a stage without a result".into());

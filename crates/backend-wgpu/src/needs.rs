@@ -7,8 +7,8 @@ use crate::{buffers, largest, ops, step_data};
 use latent_backend::ModelOptions;
 use latent_graph::{LM_HEAD_ROWS, ModelConfig, Stage};
 
-/// All memory except the registers, which grow while plans are compiled. `scratch` is the maximum
-/// size of a scratch buffer for operations that can split their work into passes.
+/// The sizes of all buffers except the registers, which grow while plans are compiled. `scratch` is
+/// the maximum size of a scratch buffer for operations that can split their work into passes.
 pub(crate) fn needs(
     stages: &[Stage],
     config: &ModelConfig,
@@ -23,14 +23,14 @@ pub(crate) fn needs(
         hidden,
         logits,
         largest: largest::bytes(config.vocab_size),
-        // logits come back, or the residual stream does
+        // The host reads logits or the residual stream, never both in one readback.
         results: logits.max(hidden),
         step: step_data::max_bytes(rows, &config.attention, options.context),
         ..BufferSizes::default()
     };
-    let most = buffers::largest_binding(&products.device().limits);
+    let max_buffer = buffers::largest_binding(&products.device().limits);
     for plan in stages.iter().flat_map(|stage| &stage.plans) {
-        let sizes = ScratchLimits { config, plan, scratch, most };
+        let sizes = ScratchLimits { config, plan, scratch, max_buffer };
         plan.ir.nodes.iter().for_each(|node| ops::needs(&sizes, products, node, &mut needs));
     }
     needs

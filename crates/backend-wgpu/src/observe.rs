@@ -1,5 +1,6 @@
-//! Timing and recording of single operations. A device with timestamps times them in one list; of another one, each is waited for by itself, as
-//! is each that is recorded.
+//! Timing, tracing and listing of operations. A device with timestamps times all operations of a
+//! list. Without timestamps, each operation is submitted and waited for separately, as is each
+//! traced operation.
 
 use crate::buffers::floats;
 use crate::commands::{Commands, ReadbackCopy};
@@ -16,18 +17,18 @@ use latent_graph::passes::BatchBucket;
 use latent_types::{CacheRow, CacheType, TensorType};
 use std::sync::Arc;
 
-/// What is watched, if anything.
+/// Observers of a step. All are off by default.
 #[derive(Default)]
 pub(crate) struct StepObserver {
-    /// Nanoseconds of each phase of each plan.
+    /// Profile: nanoseconds of each phase of each plan.
     clocks: Option<Vec<Vec<u64>>>,
-    /// Where the device has no timestamps.
+    /// Start of the current operation, on devices without timestamps.
     started: Option<Instant>,
-    /// The plan and the phase of each operation that was recorded since the last list went to the device.
+    /// Plan and phase of each operation that was recorded since the last submission.
     timed: Vec<(usize, usize)>,
-    /// The calls of each node so far, and how many commands there were before the next one.
+    /// Listing: the calls of each node so far, and the number of commands before the current node.
     listing: Option<(Vec<NodeCalls>, usize)>,
-    /// What is recorded, and where each plan makes it.
+    /// Trace: the activations, and the probes of each plan.
     trace: Option<(ActivationTrace, Vec<Vec<Probe>>)>,
 }
 
@@ -42,7 +43,7 @@ impl StepObserver {
         clocks.into_iter().map(|phases| PlanTimes { phases, nodes: Vec::new() }).collect()
     }
 
-    /// From now on lists of operations are recorded and not submitted to the device.
+    /// Starts a listing: operations are recorded, but not submitted.
     pub(crate) fn start_listing(&mut self) {
         self.listing = Some((Vec::new(), 0));
     }
@@ -59,7 +60,7 @@ impl StepObserver {
         self.trace.take().map(|(trace, _)| trace)
     }
 
-    /// Hands a list to the device. Its times count where a profile is taken.
+    /// Submits a list. While a profile is taken, its times are added.
     pub(crate) fn submit(
         &mut self,
         commands: Commands,
@@ -77,7 +78,8 @@ impl StepObserver {
         Ok(())
     }
 
-    /// The same in the middle of a step: what can be waited for, unless its times were.
+    /// Submits a portion of a step, which can be waited for. None if a profile has already waited
+    /// for it.
     pub(crate) fn submit_portion(&mut self, commands: Commands) -> Result<Option<QueueSubmission>, GpuError> {
         if self.clocks.is_some() {
             return self.submit(commands, &[]).map(|()| None);
@@ -85,17 +87,16 @@ impl StepObserver {
         commands.submit_portion().map(Some)
     }
 
-    /// Whether anything is watched.
     pub(crate) fn is_active(&self) -> bool {
         self.clocks.is_some() || self.listing.is_some() || self.trace.is_some()
     }
 
-    /// Whether lists are only looked at.
+    /// Whether operations are listed instead of submitted.
     pub(crate) fn lists(&self) -> bool {
         self.listing.is_some()
     }
 
-    /// Before an operation is recorded, of this phase of a plan.
+    /// Called before an operation is recorded. `place` is its plan and phase.
     pub(crate) fn before(
         &mut self,
         run: &mut StageRun<'_>,
@@ -112,13 +113,14 @@ impl StepObserver {
             run.commands.timed(self.timed.len());
             self.timed.push(place);
         } else {
+            // The clock of the host must not measure earlier operations too.
             finish(run.commands, device)?;
             self.started = Some(Instant::now());
         }
         Ok(())
     }
 
-    /// After a part of an operation is recorded, of this phase of a plan.
+    /// Called after a part of an operation is recorded.
     pub(crate) fn after_part(
         &mut self,
         run: &mut StageRun<'_>,
@@ -132,7 +134,7 @@ impl StepObserver {
         Ok(())
     }
 
-    /// After an operation is recorded, a node of a plan.
+    /// Called after an operation is recorded. It is a node of the plan with this number.
     pub(crate) fn after(
         &mut self,
         run: &mut StageRun<'_>,
@@ -148,6 +150,7 @@ impl StepObserver {
         self.after_part(run, device, (number, plan.phases[node]))?;
         if let Some((trace, probes)) = &mut self.trace {
             let mut here = probes[number].iter().filter(|probe| probe.node == node).peekable();
+            // Values are read before later operations run, which may overwrite their registers.
             if here.peek().is_some() {
                 finish(run.commands, device)?;
             }
@@ -157,13 +160,13 @@ impl StepObserver {
     }
 }
 
-/// Waits until the device has done all that was recorded.
+/// Submits the commands and waits for them.
 fn finish(commands: &mut Commands, device: &Arc<Device>) -> Result<(), GpuError> {
     std::mem::replace(commands, Commands::new(device)).submit(&[])?;
     device.wait()
 }
 
-/// The words of a value's rows, as they are in its buffer from its first element on.
+/// Reads the words of a value's rows, from its first element on.
 fn words(run: &StageRun<'_>, operand: &ShaderOperand) -> Result<Vec<u8>, GpuError> {
     let buffer = run.memory.of(operand.home);
     let first = 4 * u64::from(operand.offset);
@@ -171,7 +174,7 @@ fn words(run: &StageRun<'_>, operand: &ShaderOperand) -> Result<Vec<u8>, GpuErro
     buffer.read("an activation", first..end.min(buffer.bytes()))
 }
 
-/// Copies what a node has made into the trace.
+/// Copies a node's activation into the trace.
 fn record(
     run: &StageRun<'_>,
     plan: &Plan,
@@ -187,6 +190,7 @@ fn record(
     let operand = |id: ValueId| registers.operand(plan, id);
     let mut keep = |row: usize, elements: &mut dyn Iterator<Item = (usize, f32)>| {
         let out = trace.row(probe.activation, run.position(row), &made_by);
+        // The experts that a row does not use keep a weight of 0.
         out.fill(0.0);
         for (i, element) in elements {
             if let Some(out) = out.get_mut(i) {
@@ -233,7 +237,7 @@ fn record(
     Ok(())
 }
 
-/// Elements of a row of the KV cache.
+/// Decodes a row of the KV cache.
 fn decode(row: CacheRow, bytes: &[u8], elements: &mut [f32]) -> Result<(), BackendError> {
     let decoded = match row.ty {
         CacheType::F32 => latent_quant::decode(TensorType::F32, bytes, elements),
@@ -244,6 +248,7 @@ fn decode(row: CacheRow, bytes: &[u8], elements: &mut [f32]) -> Result<(), Backe
             let (rope, scale) = rest.split_at(rest.len() - size_of::<f32>());
             let scale = floats(scale)[0];
             let (content, rotated) = elements.split_at_mut(row.content);
+            // Quants are bytes biased by 128, as `store_int8.wgsl` writes them.
             for (element, quant) in content.iter_mut().zip(quants) {
                 *element = (f32::from(*quant) - 128.0) * scale;
             }

@@ -1,4 +1,4 @@
-//! A compiled shader.
+//! [`ShaderPipeline`], a compiled shader.
 
 use crate::kernel_facts::{KernelFacts, kernel_facts};
 use latent_backend::CompiledKernel;
@@ -10,7 +10,7 @@ pub(crate) struct ShaderPipeline {
     pub(crate) raw: wgpu::ComputePipeline,
     pub(crate) layout: wgpu::BindGroupLayout,
     text: String,
-    /// Read from the text when somebody asks.
+    /// Computed from the text on the first request.
     facts: OnceLock<KernelFacts>,
 }
 
@@ -20,7 +20,7 @@ impl ShaderPipeline {
         ShaderPipeline { name: name.to_owned(), raw, layout, text: text.to_owned(), facts: OnceLock::new() }
     }
 
-    /// What its text says of its workgroups, and what `compile` makes of it.
+    /// The properties of its workgroups, with the statistics that `compile` returns for its text.
     pub(crate) fn facts(&self, compile: &dyn Fn(&str) -> CompiledKernel) -> KernelFacts {
         let facts = || KernelFacts { compiled: compile(&self.text), ..kernel_facts(&self.text) };
         *self.facts.get_or_init(facts)

@@ -1,5 +1,5 @@
-//! A step is submitted in portions. Drivers reset a GPU that works for seconds on one submission,
-//! and a user may cancel a long prompt.
+//! Portions: the submissions of a step. Drivers reset a GPU that works for seconds on one
+//! submission, and a user may cancel a long prompt between two portions.
 
 use crate::commands::Commands;
 use crate::device::Device;
@@ -12,9 +12,9 @@ use latent_graph::passes::BatchBucket;
 use latent_types::CacheType;
 use std::sync::Arc;
 
-/// Arithmetic operations of a portion: some tenths of a second on the slowest GPUs that run models,
-/// a tenth of what Windows allows. Indivisible work may exceed it: one pass of experts, expanded
-/// keys, and products of one weight.
+/// Arithmetic operations per portion: some tenths of a second on the slowest GPUs that run models,
+/// a tenth of the time that Windows allows (TDR). Indivisible work may exceed it: one pass of
+/// experts, expanded keys, and products of one weight.
 pub(crate) const PORTION: f64 = (1u64 << 36) as f64;
 
 /// Calls of a step's first submission. The device starts on it while the host records the rest.
@@ -23,21 +23,21 @@ const FIRST_CALLS: usize = 32;
 /// The commands of a step that are not submitted yet.
 pub(crate) struct PendingCommands<'c> {
     pub(crate) commands: Commands,
-    /// Maximum operations of a portion.
-    most: f64,
-    /// Operations since the last portion.
+    /// Maximum arithmetic operations of a portion.
+    max_work: f64,
+    /// Arithmetic operations since the last portion.
     work: f64,
-    /// Calls after which the commands are submitted early: twice as many each time.
+    /// Number of calls after which the commands are submitted early. It doubles each time.
     early: usize,
-    /// The portion before: the device works on it while the next one is put together and waits.
+    /// The last submitted portion. The device works on it while the host records the next one.
     before: Option<QueueSubmission>,
     cancel: &'c CancelToken,
 }
 
 impl<'c> PendingCommands<'c> {
-    pub(crate) fn new(device: &Arc<Device>, most: f64, cancel: &'c CancelToken) -> PendingCommands<'c> {
+    pub(crate) fn new(device: &Arc<Device>, max_work: f64, cancel: &'c CancelToken) -> PendingCommands<'c> {
         let (commands, early) = (Commands::new(device), FIRST_CALLS);
-        PendingCommands { commands, most, work: 0.0, early, before: None, cancel }
+        PendingCommands { commands, max_work, work: 0.0, early, before: None, cancel }
     }
 
     /// Called before an operation of `work` arithmetic operations. Submits the pending commands if
@@ -47,9 +47,11 @@ impl<'c> PendingCommands<'c> {
     /// [`BackendError::Cancelled`]: the rest is not submitted. The device completes what was
     /// submitted, which writes only slots of the step's rows.
     pub(crate) fn before(&mut self, work: f64, observer: &mut StepObserver) -> Result<(), BackendError> {
-        if self.work > 0.0 && self.work + work > self.most {
+        if self.work > 0.0 && self.work + work > self.max_work {
             let device = Arc::clone(self.commands.device());
             let submitted = observer.submit_portion(self.take())?;
+            // Waits for the portion before the one just submitted: the device always has work, and
+            // a cancelled step ends after at most two portions.
             if let Some(before) = std::mem::replace(&mut self.before, submitted) {
                 device.wait_for(before)?;
             }
@@ -73,8 +75,9 @@ impl<'c> PendingCommands<'c> {
     }
 }
 
-/// Operations of a node in a step of this batch, as far as they say how long it takes. With few rows products take as long as their weights are read, which is
-/// never long: only attention, whose cache may be, counts there.
+/// Estimates the time of a node in a step of this batch, in arithmetic operations. With few rows,
+/// products take as long as reading their weights, which is short. Then only attention counts,
+/// since its cache may be long.
 pub(crate) fn work(plan: &Plan, node: &Node, batch: &Batch, rows: usize, cache: CacheType) -> f64 {
     let attends = matches!(node.op, Op::AttendLatent | Op::AttendSeparate | Op::AttendExpanded);
     if BatchBucket::of(rows) != BatchBucket::Prefill && !attends {
@@ -82,6 +85,6 @@ pub(crate) fn work(plan: &Plan, node: &Node, batch: &Batch, rows: usize, cache: 
     }
     let sequences = batch.spans.len().max(1);
     let past_len = batch.spans.iter().map(|span| span.first).sum::<usize>() / sequences;
-    // rows on another path are too many: those of a step take one, as a rule
+    // Rows on other paths are counted too. Usually all rows of a step take one path.
     node.cost(&plan.ir, StepWorkload { rows, sequences, past_len, cache, path: node.path }).flops
 }

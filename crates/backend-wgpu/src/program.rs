@@ -1,4 +1,4 @@
-//! A plan as a list of operations: every value has its buffer, every weight its buffers, every shader its pipeline.
+//! A compiled plan: a list of operations with their buffers and pipelines.
 
 use crate::compile::Compiler;
 use crate::ops;
@@ -10,13 +10,13 @@ use latent_types::Arithmetic;
 
 /// A node with its operation.
 pub(crate) struct Instruction {
-    /// Its index in the plan.
+    /// The node's index in the plan.
     pub(crate) node: usize,
     pub(crate) path: AttentionPath,
     pub(crate) operation: Box<dyn GpuOperation>,
 }
 
-/// A plan as the backend runs it.
+/// A compiled plan.
 pub(crate) struct Program {
     pub(crate) instructions: Vec<Instruction>,
     pub(crate) registers: ValueRegisters,
@@ -30,7 +30,7 @@ impl Program {
     }
 }
 
-/// The operations of the compiler's plan, in its order.
+/// Compiles the nodes of the compiler's plan, in their order.
 pub(crate) fn instructions(compiler: &Compiler<'_>) -> Result<Vec<Instruction>, BackendError> {
     let (plan, mut instructions) = (compiler.plan, Vec::new());
     for (index, node) in plan.ir.nodes.iter().enumerate() {

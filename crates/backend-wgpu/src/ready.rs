@@ -1,4 +1,5 @@
-//! Waiting for drivers and devices: the calling thread blocks; in a browser, where no thread may, WebAssembly is suspended meanwhile.
+//! Waiting for drivers and devices. Natively, the calling thread blocks. In a browser, where a
+//! page's thread must not block, WebAssembly is suspended.
 
 #[cfg(target_family = "wasm")]
 mod browser;
@@ -6,6 +7,6 @@ mod browser;
 mod native;
 
 #[cfg(target_family = "wasm")]
-pub(crate) use browser::{QueueSubmission, caught, done, heard, ready, submitted};
+pub(crate) use browser::{QueueSubmission, caught, done, ready, received, submitted};
 #[cfg(not(target_family = "wasm"))]
-pub(crate) use native::{QueueSubmission, caught, done, heard, ready, submitted};
+pub(crate) use native::{QueueSubmission, caught, done, ready, received, submitted};

@@ -1,4 +1,4 @@
-//! Context for recording an operation's calls.
+//! [`StageRun`], the context in which operations record their calls, and the operations' trait.
 
 use crate::buffers::Buffer;
 use crate::commands::{Commands, ShaderBinding};
@@ -21,13 +21,14 @@ pub(crate) struct StageRun<'r> {
     pub(crate) batch: &'r Batch,
     pub(crate) step: &'r StepData,
     pub(crate) step_buffer: &'r Buffer,
-    /// Rows of the embedding, or those that came in their place.
+    /// Rows that the host uploads: looked-up tokens, or embeddings.
     pub(crate) embedded: &'r Buffer,
-    /// Rows that the stage works on: the batch's, or some of those whose logits are wanted.
+    /// Number of rows that the stage works on: the batch's, or some of those whose logits are
+    /// wanted.
     pub(crate) rows: usize,
-    /// Of a head's stage, which of those.
+    /// In a head's stage, the indices of its rows in `batch.wanted`.
     pub(crate) wanted: Option<Range<usize>>,
-    /// Where the cache has the first KV layer of the plan.
+    /// Index of the plan's first KV layer in the cache.
     pub(crate) first_kv_layer: usize,
 }
 
@@ -37,13 +38,15 @@ impl StageRun<'_> {
         ShaderBinding::from(self.memory.of(operand.home))
     }
 
-    /// The rows of a value from `first` on, as products take them.
+    /// The rows of a value from `first` on, as an input or output of products.
     pub(crate) fn matrix(&self, operand: &ShaderOperand, first: usize) -> BufferRows {
         let stride = operand.row_stride as usize;
         BufferRows { binding: self.bind(operand), first: operand.offset as usize + first * stride, stride }
     }
 
+    /// The position of a row of the stage in its sequence.
     pub(crate) fn position(&self, row: usize) -> usize {
+        // A head's stage has only wanted rows, which may be any rows of the batch.
         let of_batch = match &self.wanted {
             Some(wanted) => self.batch.wanted[wanted.start + row] as usize,
             None => row,
@@ -51,7 +54,7 @@ impl StageRun<'_> {
         self.batch.positions[of_batch]
     }
 
-    /// What attention of queries `q` reads of a step, and where its results `y` go.
+    /// The buffers of attention with queries `q` and results `y`.
     pub(crate) fn queries(&self, q: &ShaderOperand, y: &ShaderOperand) -> AttentionQueries {
         AttentionQueries {
             step: self.step_buffer.into(),
@@ -67,15 +70,15 @@ impl StageRun<'_> {
     }
 }
 
-/// Queries of attention, and their results.
+/// The buffers of queries and results of attention.
 pub(crate) struct AttentionQueries {
-    /// The words of a step.
+    /// The data of the step.
     pub(crate) step: ShaderBinding,
-    /// Where the factors on scores stand in it.
+    /// Index of the rows' score scales in `step`.
     pub(crate) scales: u32,
-    /// Queries, and where the heads of a row are: offset, row stride, head stride.
+    /// Queries with their offset, row stride and head stride.
     pub(crate) q: (ShaderBinding, [u32; 3]),
-    /// Results, in the same words.
+    /// Results with their offset, row stride and head stride.
     pub(crate) y: (ShaderBinding, [u32; 3]),
 }
 
@@ -87,22 +90,23 @@ pub(crate) fn ranges(batch: &Batch, rows: usize, path: AttentionPath) -> Vec<Ran
     }
 }
 
-/// One operation of a plan, compiled.
+/// A compiled operation of a plan.
 pub(crate) trait GpuOperation: Send {
-    /// Adds its calls for the rows on its path.
+    /// Records its calls for the rows on its path.
     fn record(&self, run: &mut StageRun<'_>, path: AttentionPath) -> Result<(), GpuError>;
 
-    /// In how many parts the device may get its calls: several where they may take seconds together.
+    /// Number of parts that may be submitted separately. Several if all calls together may take
+    /// seconds: drivers reset a device that works on one submission for so long.
     fn parts(&self, _step: &StepData, _rows: (&Batch, usize), _path: AttentionPath) -> usize {
         1
     }
 
-    /// Adds the calls of one of these parts.
+    /// Records the calls of one part.
     fn record_part(&self, run: &mut StageRun<'_>, path: AttentionPath, _part: usize) -> Result<(), GpuError> {
         self.record(run, path)
     }
 
-    /// The arithmetic of most of its products for `_rows` rows.
+    /// The arithmetic that most of its products use for `_rows` rows.
     fn arithmetic(&self, _rows: usize) -> Arithmetic {
         Arithmetic::F32
     }
@@ -121,7 +125,7 @@ pub(crate) trait MultiPass: Send {
         path: AttentionPath,
     ) -> impl Iterator<Item = Self::ExpansionPass<'s>>;
 
-    /// Adds the calls of one pass.
+    /// Records the calls of one pass.
     fn record_pass(
         &self,
         run: &mut StageRun<'_>,
@@ -142,6 +146,7 @@ impl<T: MultiPass> GpuOperation for T {
     }
 
     fn parts(&self, step: &StepData, rows: (&Batch, usize), path: AttentionPath) -> usize {
+        // At least one, because the work of the operation is divided by it.
         self.passes(step, rows, path).count().max(1)
     }
 

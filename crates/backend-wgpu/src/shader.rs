@@ -1,4 +1,4 @@
-//! Shaders: a text and the constants before it, compiled once per device.
+//! Shaders: WGSL texts with constants before them, compiled once per device.
 
 use crate::checks::DRIVER_BOUNDS;
 use crate::commands::GRID_WIDTH;
@@ -19,41 +19,42 @@ pub(crate) enum ShaderConstant {
     Flag(bool),
 }
 
-/// A shader: its text with the constants that it uses. The entry point is `main`; binding 0 of group 0 is a uniform with the parameters of the
-/// call, and the storage buffers follow in order.
+/// A WGSL text with its constants. The entry point is `main`. In group 0, binding 0 is a uniform
+/// with the parameters of the call, and the storage buffers follow in order.
 #[derive(Clone, Debug)]
 pub(crate) struct Shader {
     /// For messages and debuggers.
     pub(crate) name: &'static str,
-    /// WGSL without `enable` directives.
+    /// WGSL without `enable` directives, which must precede the constants.
     pub(crate) parts: Vec<&'static str>,
-    /// Become `const` declarations before the text.
+    /// Written as `const` declarations before the text.
     pub(crate) constants: Vec<(&'static str, ShaderConstant)>,
-    /// Whether it computes in f16.
+    /// Whether it needs `enable f16`.
     pub(crate) f16: bool,
 }
 
 impl Shader {
-    /// A shader of one text in plain WGSL.
+    /// Creates a shader from one text in plain WGSL.
     pub(crate) fn new(name: &'static str, source: &'static str) -> Shader {
         Shader { name, parts: vec![source], constants: Vec::new(), f16: false }
     }
 
-    /// The same with a constant more.
+    /// Adds a constant.
     #[must_use]
     pub(crate) fn with(mut self, name: &'static str, value: ShaderConstant) -> Shader {
         self.constants.push((name, value));
         self
     }
 
-    /// The same with a `u32` more.
+    /// Adds a `u32` constant.
     #[must_use]
     pub(crate) fn count(self, name: &'static str, value: usize) -> Shader {
-        // what does not fit is refused when buffers are made: no size of a model that fits a device is this large
+        // A size beyond u32 cannot occur in a shader that runs: its buffer would exceed the largest
+        // binding and is refused first.
         self.with(name, ShaderConstant::Count(u32::try_from(value).unwrap_or(u32::MAX)))
     }
 
-    /// The same with another text before it: functions that it uses.
+    /// Inserts another text before this one, with functions that it uses.
     #[must_use]
     pub(crate) fn after(mut self, part: &'static str) -> Shader {
         self.parts.insert(0, part);
@@ -66,13 +67,14 @@ impl Shader {
         if self.f16 {
             text.push_str("enable f16;\n");
         }
-        // where a call has more workgroups than one dimension holds: see `grid`
+        // Used by shaders whose calls may exceed one dimension of workgroups (see `grid`).
         let _ = writeln!(text, "const GRID_WIDTH: u32 = {GRID_WIDTH}u;");
         for (name, value) in &self.constants {
-            // writing to a string does not fail
+            // Writing to a string does not fail.
             let _ = match value {
                 ShaderConstant::Count(count) => writeln!(text, "const {name}: u32 = {count}u;"),
-                // all digits that the number has, in a form that WGSL reads
+                // The shortest digits that give the same f32; the exponent makes it a WGSL float
+                // literal.
                 ShaderConstant::Number(number) => writeln!(text, "const {name}: f32 = {number:e}f;"),
                 ShaderConstant::Flag(flag) => writeln!(text, "const {name}: bool = {flag};"),
             };
@@ -83,13 +85,14 @@ impl Shader {
 }
 
 impl Device {
-    /// The shader, compiled; the second time the same text is asked for, it is there already.
+    /// Compiles a shader, or returns the pipeline of an equal text.
     pub(crate) fn pipeline(&self, shader: &Shader) -> Result<Arc<ShaderPipeline>, GpuError> {
         self.compiled(shader.name, shader.text())
     }
 
-    /// The same for a text that was put together elsewhere.
+    /// As [`pipeline`](Self::pipeline), for a complete text.
     pub(crate) fn compiled(&self, name: &str, text: String) -> Result<Arc<ShaderPipeline>, GpuError> {
+        // Locked while compiling, so that two threads do not compile the same text.
         let mut pipelines = self.pipelines.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(compiled) = pipelines.get(&text) {
             return Ok(Arc::clone(compiled));
@@ -107,6 +110,7 @@ impl Device {
                 module: &module,
                 entry_point: Some("main"),
                 compilation_options: wgpu::PipelineCompilationOptions {
+                    // Every shader writes its workgroup memory before it reads it.
                     zero_initialize_workgroup_memory: false,
                     ..wgpu::PipelineCompilationOptions::default()
                 },
@@ -120,16 +124,19 @@ impl Device {
     }
 }
 
-/// A module of a shader of this crate.
-#[allow(unsafe_code, reason = "wgpu wants to hear that shaders are right which are not checked")]
+/// Creates the module of a shader of this crate, without run-time checks if the driver bounds
+/// buffers.
+#[allow(unsafe_code, reason = "wgpu omits run-time checks of shaders by an unsafe function")]
 fn module(device: &Device, wanted: wgpu::ShaderModuleDescriptor<'_>) -> wgpu::ShaderModule {
     if device.checks || !device.description.bounds_buffers() {
         return device.raw.create_shader_module(wanted);
     }
-    // SAFETY: all texts are this crate's own. Their loops end, since they count to sizes that the host has written. Indices into workgroup memory are numbers of
-    // threads and constants, or are kept below the length where they are made: the experts that a router has chosen among as many as it has, digits of eight bits, experts
-    // of a sort (none is larger than the model has, at most `MAX_EXPERTS`), a thread's number within partly filled subgroups. A test holds modules with and without
-    // checks against each other, bit by bit. Buffers are bounded by the driver.
+    // SAFETY: all texts are this crate's own. Their loops end, since they count to sizes that the
+    // host writes. Indices into workgroup memory are computed from thread indices and constants, or
+    // are bounded where they are computed: experts that the router selects among its own, digits of
+    // eight bits, experts of a sort (below the model's number, at most `MAX_EXPERTS`), thread
+    // indices within partly filled subgroups. A test compares modules with and without checks bit
+    // by bit. The driver bounds buffers.
     unsafe { device.raw.create_shader_module_trusted(wanted, DRIVER_BOUNDS) }
 }
 
@@ -138,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn constants_are_written_as_wgsl_reads_them() {
+    fn constants_are_written_as_wgsl_declarations() {
         let shader = Shader::new("test", "fn f() {}")
             .count("ROWS", 7)
             .with("EPS", ShaderConstant::Number(1e-6))

@@ -1,7 +1,8 @@
-//! Runs of rows of spans with a recurrent state: the delta rule takes them row after row, or in chunks.
+//! Runs of rows of spans with a recurrent state. The delta rule computes a run row by row, or in
+//! chunks.
 //!
-//! What a row's form is follows from its position and the snapshots before it, so that a text that continues from a snapshot gives the same bits
-//! as one that has run as a whole.
+//! Whether a row is in a chunk follows from its position and from the snapshots before it. So a
+//! sequence that continues from a snapshot has the same bits as one that ran as a whole.
 
 use latent_backend::{STATE_CHUNK, SeqSpan, SpanState};
 use std::ops::Range;
@@ -9,43 +10,46 @@ use std::ops::Range;
 /// Maximum number of rows of a chunk. Chunks begin at multiples of it.
 pub(crate) const DELTA_CHUNK: usize = 16;
 
-/// Minimum number of rows for which a chunk is faster than one row after the other.
+/// Minimum number of rows for which a chunk is faster than single rows.
 const MIN_CHUNK: usize = 4;
 
-/// Words of a span or of a run of single rows: first row, rows, slots of the state before and after, snapshots and where they are.
+/// Words of a span or of a run of single rows: first row, number of rows, slots of the state before
+/// and after, number of snapshots and index of their words.
 pub(crate) const SPAN_WORDS: usize = 6;
 
-/// Words of a run of chunks: where the chunks' words begin, chunks, slots of the state before and after.
+/// Words of a run of chunks: index of the first chunk's words, number of chunks, slots of the state
+/// before and after.
 pub(crate) const RUN_WORDS: usize = 4;
 
-/// Words of a chunk: first row, rows, slot of the snapshot after it.
+/// Words of a chunk: first row, number of rows, slot of the snapshot after it.
 pub(crate) const CHUNK_WORDS: usize = 3;
 
-/// Marks a span without a state before it, and a chunk without a snapshot after it.
+/// The slot of a span without a state before it, and of a chunk without a snapshot after it.
 pub(crate) const NO_SLOT: u32 = u32::MAX;
 
-/// Maximum words of the spans and runs of a row, with its snapshot: once for all rows of a span together, and once for its runs.
+/// Maximum words per row in both lists (spans and runs): each row may have its own span or run, and
+/// a snapshot of two words.
 pub(crate) const MAX_ROW_WORDS: usize = 2 * (SPAN_WORDS + 2);
 
 const _: () = assert!(STATE_CHUNK.is_multiple_of(DELTA_CHUNK), "steps end where chunks end");
 
-/// Consecutive rows of a span in one form.
+/// Consecutive rows of a span that are all single rows or all in chunks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct StateRun {
     /// Rows of the batch.
     rows: Range<usize>,
-    /// The slot of the state before them; none of zeros.
+    /// The slot of the state before the rows. None: the state is zero.
     from: Option<u32>,
-    /// The slot for the state after them, which the next run of the span reads.
+    /// The slot of the state after the rows, which the next run of the span reads.
     to: u32,
-    /// Snapshots: number of rows of the run, and slot.
+    /// Snapshots as (number of rows of the run, slot).
     kept: Vec<(usize, u32)>,
-    /// Rows of the batch; none where rows run one after the other.
+    /// The rows of each chunk. Empty for single rows.
     chunks: Vec<Range<usize>>,
 }
 
 impl StateRun {
-    /// All rows of a span one after the other.
+    /// All rows of a span as single rows.
     fn whole(span: &SeqSpan, state: &SpanState) -> StateRun {
         let kept = state.kept.clone();
         StateRun { rows: span.rows.clone(), from: state.from, to: state.to, kept, chunks: Vec::new() }
@@ -58,10 +62,11 @@ impl StateRun {
     }
 }
 
-/// Where words of one kind begin, and how many spans, runs or chunks they describe.
+/// Index of the first word of a list, and the number of spans, runs or chunks in it.
 pub(crate) type WordList = (u32, u32);
 
-/// Runs that the device takes at once: at most one of each span.
+/// Runs that the device computes in one call: at most one of each span, since the next one depends
+/// on it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct DeltaRound {
     /// Runs of single rows.
@@ -72,7 +77,8 @@ pub(crate) struct DeltaRound {
     pub(crate) chunks: WordList,
 }
 
-/// Adds the words of spans with a recurrent state, for operations that take all rows of a span together.
+/// Adds the words of spans with a recurrent state, for operations that do not divide spans into
+/// runs.
 pub(crate) fn add_spans<'s>(words: &mut Vec<u32>, spans: impl Iterator<Item = &'s SeqSpan>) -> WordList {
     let spans = spans.filter_map(|span| Some(StateRun::whole(span, span.state.as_ref()?)));
     add_rows(words, &spans.collect::<Vec<_>>())
@@ -86,6 +92,7 @@ pub(crate) fn add_rounds<'s>(
     let mut of_spans: Vec<_> = spans.map(|span| state_runs(span).into_iter()).collect();
     let mut rounds = Vec::new();
     loop {
+        // The next run of every span: spans do not depend on each other.
         let runs = of_spans.iter_mut().filter_map(Iterator::next);
         let (rows, chunked): (Vec<_>, Vec<_>) = runs.partition(|run| run.chunks.is_empty());
         if rows.is_empty() && chunked.is_empty() {
@@ -112,7 +119,7 @@ pub(crate) fn add_rounds<'s>(
 fn add_rows(words: &mut Vec<u32>, runs: &[StateRun]) -> WordList {
     let mut kept = Vec::new();
     for run in runs {
-        // a step has at most MAX_STEP_ROWS rows
+        // The cast cannot truncate: a step has at most MAX_STEP_ROWS rows.
         kept.push(words.len() as u32);
         words.extend(run.kept.iter().flat_map(|(rows, slot)| [*rows as u32, *slot]));
     }
@@ -125,7 +132,7 @@ fn add_rows(words: &mut Vec<u32>, runs: &[StateRun]) -> WordList {
     (at, runs.len() as u32)
 }
 
-/// The runs of a span, in order: none of a span without a state.
+/// The runs of a span, in order. Empty for a span without a state.
 fn state_runs(span: &SeqSpan) -> Vec<StateRun> {
     let Some(state) = &span.state else { return Vec::new() };
     let run = |rows: Range<usize>, from| StateRun {
@@ -140,6 +147,8 @@ fn state_runs(span: &SeqSpan) -> Vec<StateRun> {
         let rows = span.rows.start + piece.start..span.rows.start + piece.end;
         let alike = |run: &&mut StateRun| run.chunks.is_empty() != chunked;
         if runs.last_mut().filter(alike).is_none() {
+            // Later runs continue from the slot that the previous run has written. The slot `from`
+            // is never written: other sequences may continue from it.
             let from = if runs.is_empty() { state.from } else { Some(state.to) };
             runs.push(run(rows.start..rows.start, from));
         }
@@ -152,19 +161,21 @@ fn state_runs(span: &SeqSpan) -> Vec<StateRun> {
         }
     }
     if runs.is_empty() {
-        // the state is copied
+        // Without rows, the state is only copied to its new slot.
         runs.push(StateRun::whole(span, state));
     }
     runs
 }
 
-/// Rows of a span up to the next boundary of chunks or snapshot, and whether they are a chunk.
+/// Cuts the rows of a span at chunk boundaries and snapshots. Each piece has a flag whether it is
+/// computed as a chunk.
 fn pieces(span: &SeqSpan, state: &SpanState) -> Vec<(Range<usize>, bool)> {
     let (mut pieces, mut row) = (Vec::new(), 0);
     for end in state.kept.iter().map(|(after, _)| *after).chain([span.rows.len()]) {
         while row < end {
             let within = (span.first + row) % DELTA_CHUNK;
             let rows = (DELTA_CHUNK - within).min(end - row);
+            // Drafts run row by row, so that an accepted draft has the bits of a step of one row.
             pieces.push((row..row + rows, !state.drafted && rows >= MIN_CHUNK));
             row += rows;
         }
@@ -191,7 +202,7 @@ mod tests {
             kept: kept.to_vec(),
             chunks: chunks.to_vec(),
         };
-        // from position 14 on: two rows, a chunk, one to a snapshot, three rows
+        // From position 14 on: two rows, a chunk, one to a snapshot, three rows.
         let found = state_runs(&span(100..125, 14, Some(2), &[(18, 3), (22, 4)]));
         let expected = [
             run(100..102, Some(2), &[], &[]),
@@ -210,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_from_a_snapshot_on_has_the_pieces_of_the_whole() {
+    fn a_sequence_continued_from_a_snapshot_is_cut_like_the_whole() {
         for rows in 1..70 {
             for snapshot in 1..rows {
                 let whole = span(0..rows, 0, None, &[(snapshot, 1)]);

@@ -1,5 +1,5 @@
-//! The step's data for shaders: slots, angles, block tables and the tasks of attention, in one
-//! buffer.
+//! The data of a step for shaders: tokens, slots, angles, block tables and the tasks of attention.
+//! All words are in one buffer, which takes one upload per step and one binding per shader.
 
 use crate::buffers::{Buffer, word_bytes};
 use crate::commands::GRID_WIDTH;
@@ -10,55 +10,57 @@ use latent_graph::config::AttentionShape;
 use latent_graph::ir::AttentionPath;
 use std::sync::Arc;
 
-/// Queries of one task of attention, which read keys and values together.
+/// Queries per task of attention to latents. They read each cached row together.
 pub(crate) const QUERIES: usize = 16;
 
-/// The same where each has keys and values of one head: more rows of a span.
+/// Queries per task of attention to keys and values of one head. The queries are rows of a span.
 pub(crate) const TILE_QUERIES: usize = 64;
 
-/// Words of a task: first row of the span, first query in it, queries, block table, and rows that the sequence had before.
+/// Words of a task: first row of the span, first query in it, number of queries, block table, and
+/// the sequence's rows before the step.
 pub(crate) const TASK_WORDS: u32 = 5;
 
-/// Marks a row without a token.
+/// The token of a row that is an embedding.
 const NO_TOKEN: u32 = u32::MAX;
 
 /// Maximum bytes of the data of a step of `rows` rows. Its sequences share the blocks of a context
 /// of `context` tokens, plus one block each.
 pub(crate) fn max_bytes(rows: usize, shape: &AttentionShape, context: usize) -> u64 {
-    // token, slot, scale, angles, wanted
+    // Token, slot, scale, wanted, and two words per pair of rope elements.
     let of_rows = rows * (4 + shape.rope);
     let tables = context.div_ceil(KV_BLOCK) + rows;
-    // of both kinds; those of a span that are not full are at most its rows
+    // Tasks of both kinds. A span may have one task that is not full, and has at least one row.
     let tasks = rows * (shape.heads.div_ceil(QUERIES) + 1);
     let states = rows * MAX_ROW_WORDS;
     4 * (of_rows + tables + TASK_WORDS as usize * tasks + states) as u64
 }
 
-/// A span, as attention sees it.
+/// A span and its tasks of attention.
 pub(crate) struct SpanTasks {
     pub(crate) path: AttentionPath,
     /// Rows of the sequence after the step.
     pub(crate) kv_len: usize,
-    /// Rows that it had before.
+    /// Rows of the sequence before the step.
     pub(crate) past: usize,
-    /// Its block table.
+    /// Index of the block table in the step's data.
     pub(crate) blocks: u32,
-    /// Its tasks for one head each: of attention to keys and values of heads.
+    /// Tasks of one head each, for attention to expanded keys and values.
     pub(crate) by_head: TaskRange,
 }
 
-/// Tasks next to one another.
+/// Consecutive tasks in the step's data.
 #[derive(Clone, Copy)]
 pub(crate) struct TaskRange {
-    /// Where they begin.
+    /// Index of the first task's first word.
     pub(crate) at: u32,
     pub(crate) count: u32,
-    /// The most rows that one of them reads.
+    /// Maximum cached rows that a task reads.
     pub(crate) kv_len: usize,
 }
 
 impl TaskRange {
-    /// Those of a span that are for one head each, with `past` rows before it, without the ones whose queries are all before a position.
+    /// For a span's tasks of one head: omits tasks whose queries are all before `position`. `past`
+    /// is the position of the span's first row.
     pub(crate) fn not_before(self, past: usize, position: usize) -> TaskRange {
         let before = (position.saturating_sub(past) / TILE_QUERIES).min(self.count as usize) as u32;
         TaskRange { at: self.at + before * TASK_WORDS, count: self.count - before, ..self }
@@ -67,7 +69,7 @@ impl TaskRange {
     /// Cuts the tasks into pieces that fit a portion of a step and a grid. A task takes `work`
     /// operations.
     pub(crate) fn pieces(self, portion: f64, work: f64) -> impl Iterator<Item = TaskRange> {
-        // what is beyond its range becomes the largest count
+        // The cast saturates, so a tiny `work` gives the largest count.
         let at_once = ((portion / work) as u32).clamp(1, GRID_WIDTH as u32);
         (0..self.count).step_by(at_once as usize).map(move |first| TaskRange {
             at: self.at + first * TASK_WORDS,
@@ -77,14 +79,14 @@ impl TaskRange {
     }
 }
 
-/// The words of a step, and where each kind begins.
+/// The words of a step, and the index at which each kind begins.
 pub(crate) struct StepData {
     words: Vec<u32>,
-    /// The token of each row; [`NO_TOKEN`] of one that is an embedding.
+    /// The token of each row, or [`NO_TOKEN`].
     pub(crate) tokens: u32,
     /// The slot of each row in the KV cache.
     pub(crate) slots: u32,
-    /// The factor on scores of each row.
+    /// The score scale of each row.
     pub(crate) scales: u32,
     /// Cosine and sine of each pair of each row.
     pub(crate) angles: u32,
@@ -92,18 +94,19 @@ pub(crate) struct StepData {
     pub(crate) wanted: u32,
     /// The spans with a recurrent state.
     pub(crate) states: WordList,
-    /// Their rows as the delta rule takes them, one round after the other.
+    /// The rows of these spans in rounds of the delta rule.
     pub(crate) rounds: Vec<DeltaRound>,
     /// The block table of each span.
     pub(crate) tables: Vec<u32>,
     spans: Vec<SpanTasks>,
-    /// Tasks of each path for all heads of a row together: of attention to latents.
+    /// Tasks of all heads of a row, for attention to latents, by path.
     shared: Vec<(AttentionPath, TaskRange)>,
+    /// Tasks of one head, for attention to expanded keys and values, by path.
     by_head: Vec<(AttentionPath, TaskRange)>,
 }
 
 impl StepData {
-    /// Of a batch with all its rows.
+    /// Collects the data of a batch.
     pub(crate) fn of(batch: &Batch, shape: &AttentionShape, rotation: &Rotation) -> StepData {
         let mut data = StepData {
             words: Vec::new(),
@@ -135,7 +138,7 @@ impl StepData {
         }));
         data.angles = data.at();
         for position in &batch.positions {
-            // pairs without a frequency stay as they are
+            // Pairs without a frequency (partial RoPE) are not rotated.
             let angles = rotation.angles(*position).chain(std::iter::repeat((1.0, 0.0)));
             let words = angles.take(shape.rope / 2).flat_map(|(cos, sin)| [cos, sin]);
             data.words.extend(words.map(|word| (word as f32).to_bits()));
@@ -148,11 +151,12 @@ impl StepData {
         for path in [AttentionPath::Absorbed, AttentionPath::Naive] {
             let spans = || batch.spans.iter().zip(&tables).filter(|(span, _)| span.path == path);
             let start = data.at();
-            // rows that attend to tokens of their own share none
-            let most = shape.indexer.map(|indexer| indexer.topk);
+            // With sparse attention, each row attends to other tokens, so a task has heads of one
+            // row.
+            let topk = shape.indexer.map(|indexer| indexer.topk);
             let shared: Vec<TaskRange> = spans()
-                .map(|(span, blocks)| match most {
-                    Some(most) => data.tasks_of_rows(span, *blocks, shape.heads, most),
+                .map(|(span, blocks)| match topk {
+                    Some(topk) => data.tasks_of_rows(span, *blocks, shape.heads, topk),
                     None => data.tasks(span, *blocks, (shape.heads, QUERIES)),
                 })
                 .collect();
@@ -171,7 +175,7 @@ impl StepData {
     }
 
     fn at(&self) -> u32 {
-        // a step has at most MAX_STEP_ROWS rows
+        // Cannot exceed u32: a step has at most MAX_STEP_ROWS rows.
         self.words.len() as u32
     }
 
@@ -181,8 +185,9 @@ impl StepData {
         at
     }
 
-    /// Adds the tasks of a span whose rows attend to `most` tokens at most, each to its own: heads of one row.
-    fn tasks_of_rows(&mut self, span: &SeqSpan, blocks: u32, heads: usize, most: usize) -> TaskRange {
+    /// Adds the tasks of a span with sparse attention, whose rows attend to at most `topk` tokens
+    /// each. A task has heads of one row.
+    fn tasks_of_rows(&mut self, span: &SeqSpan, blocks: u32, heads: usize, topk: usize) -> TaskRange {
         let (at, rows) = (self.at(), span.rows.len());
         for row in 0..rows {
             for first in (0..heads).step_by(QUERIES) {
@@ -192,35 +197,37 @@ impl StepData {
             }
         }
         let count = (rows * heads.div_ceil(QUERIES)) as u32;
-        TaskRange { at, count, kv_len: (span.first + rows).min(most) }
+        TaskRange { at, count, kv_len: (span.first + rows).min(topk) }
     }
 
-    /// Adds the tasks of a span, `sharing` heads of a row together, with up to `most` queries each.
-    fn tasks(&mut self, span: &SeqSpan, blocks: u32, (sharing, most): (usize, usize)) -> TaskRange {
+    /// Adds the tasks of a span. A row has `sharing` queries (heads), and a task has at most
+    /// `max_queries` queries of consecutive rows.
+    fn tasks(&mut self, span: &SeqSpan, blocks: u32, (sharing, max_queries): (usize, usize)) -> TaskRange {
         let (at, queries) = (self.at(), span.rows.len() * sharing);
-        for first in (0..queries).step_by(most) {
-            let task = [span.rows.start, first, most.min(queries - first), blocks as usize, span.first];
+        for first in (0..queries).step_by(max_queries) {
+            let count = max_queries.min(queries - first);
+            let task = [span.rows.start, first, count, blocks as usize, span.first];
             self.words.extend(task.map(|word| word as u32));
         }
-        TaskRange { at, count: queries.div_ceil(most) as u32, kv_len: span.first + span.rows.len() }
+        TaskRange { at, count: queries.div_ceil(max_queries) as u32, kv_len: span.first + span.rows.len() }
     }
 
-    /// Spans that attend on this path.
+    /// The spans on this path.
     pub(crate) fn spans(&self, path: AttentionPath) -> impl Iterator<Item = &SpanTasks> {
         self.spans.iter().filter(move |span| path.meets(span.path))
     }
 
-    /// Tasks of the spans on this path, all heads of a row together.
+    /// Tasks of all heads of a row, of the spans on this path.
     pub(crate) fn shared(&self, path: AttentionPath) -> impl Iterator<Item = TaskRange> {
         of_path(&self.shared, path)
     }
 
-    /// Tasks of the spans on this path, for one head each.
+    /// Tasks of one head, of the spans on this path.
     pub(crate) fn by_head(&self, path: AttentionPath) -> impl Iterator<Item = TaskRange> {
         of_path(&self.by_head, path)
     }
 
-    /// Sends them to `buffer`, which grows as it must.
+    /// Uploads the words to `buffer`, which grows if needed.
     pub(crate) fn send(&self, device: &Arc<Device>, buffer: &mut Buffer) -> Result<(), BackendError> {
         let bytes = word_bytes(&self.words);
         if buffer.bytes() < bytes.len() as u64 {
@@ -234,7 +241,7 @@ fn of_path(tasks: &[(AttentionPath, TaskRange)], path: AttentionPath) -> impl It
     tasks.iter().filter(move |(of, _)| path.meets(*of)).map(|(_, tasks)| *tasks)
 }
 
-/// Lists of tasks that stand next to one another as one; none of no tasks.
+/// Joins adjacent lists of tasks. None if `lists` is empty.
 fn together(at: u32, lists: &[TaskRange]) -> Option<TaskRange> {
     let count = lists.iter().map(|tasks| tasks.count).sum();
     let kv_len = lists.iter().map(|tasks| tasks.kv_len).max()?;

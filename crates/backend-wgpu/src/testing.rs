@@ -1,4 +1,4 @@
-//! The device of tests.
+//! Devices for tests.
 
 use crate::adapters::{AdapterDescription, AdapterKind};
 use crate::device::Device;
@@ -13,12 +13,13 @@ pub(crate) fn device() -> Option<Arc<Device>> {
     open(None)
 }
 
-/// A device whose products use nothing that a device may lack.
+/// A device whose products use no optional features.
 pub(crate) fn plain_device() -> Option<Arc<Device>> {
     open(Some(KernelVariants::default()))
 }
 
-/// A device that uses one variant of the products, where the adapter offers it; says so where it does not.
+/// A device that uses one variant of products. If the adapter does not support it, a message says
+/// that the test is skipped.
 pub(crate) fn device_with(variant: KernelVariant) -> Option<Arc<Device>> {
     let adapters = crate::adapters();
     let Some(adapter) = adapters.first() else { return open(None) };
@@ -30,14 +31,15 @@ pub(crate) fn device_with(variant: KernelVariant) -> Option<Arc<Device>> {
     open(variants)
 }
 
-/// A device that quantizes inputs to int8, whose subgroups add, where the adapter offers that.
+/// A device that quantizes inputs to int8 and adds sums within subgroups, if the adapter supports
+/// it.
 pub(crate) fn integer_subgroup_device() -> Option<Arc<Device>> {
     let device = device_with(KernelVariant::Subgroups)?;
     let variants = device.variants.map(|variants| KernelVariants { integers: true, ..variants });
     open(variants)
 }
 
-/// A device whose products use what they would if it were hardware.
+/// A device whose products use the variants of a hardware adapter.
 pub(crate) fn device_as_hardware(precision: Precision) -> Option<Arc<Device>> {
     let Some(adapter) = crate::adapters().into_iter().next() else { return open(None) };
     open(Some(KernelVariants::of(&AdapterDescription { kind: AdapterKind::Discrete, ..adapter }, precision)))
@@ -49,7 +51,8 @@ pub(crate) fn checking_device(variants: Option<KernelVariants>) -> Option<Arc<De
 }
 
 fn open(variants: Option<KernelVariants>) -> Option<Arc<Device>> {
-    // drivers that load one another at the same time are not what is tested here
+    // One at a time: loading a Vulkan driver in several threads concurrently is not what is tested
+    // here.
     static ONE: Mutex<()> = Mutex::new(());
     let _one = ONE.lock();
     match Device::open_with(0, variants) {

@@ -1,4 +1,5 @@
-//! Random models on the device, held against the reference backend; what cannot be served.
+//! Runs random models on the device and compares them with the reference backend. Also tests errors
+//! of models, caches and devices.
 
 use crate::matmul::tests::translate::translate;
 use crate::{AdapterKind, GpuBackend};
@@ -25,7 +26,8 @@ mod ways;
 
 const CONTEXT: usize = 256;
 
-/// A file of one weight format, in a folder that goes with the first value. Two layers: software adapters are slow.
+/// Writes a model of one weight format to a folder, which is deleted when the first value is
+/// dropped. It has only two layers: software adapters are slow.
 fn random_model(shape: &str, format: TensorType) -> (tempfile::TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model.gguf");
@@ -33,12 +35,12 @@ fn random_model(shape: &str, format: TensorType) -> (tempfile::TempDir, PathBuf)
     (folder, path)
 }
 
-/// The first layer is dense, the second one has experts.
+/// A model of two layers. The first is dense, the second has experts.
 fn two_layers(shape: &str, format: TensorType) -> ModelRecipe {
     ModelRecipe { layers: Some(2), ..ModelRecipe::new(shape, RandomWeightTypes::from(format)) }
 }
 
-/// How a test runs a model.
+/// The formulation of attention and the cache with which a test runs a model.
 #[derive(Clone, Copy)]
 struct MlaVariant {
     mla: MlaChoice,
@@ -46,7 +48,7 @@ struct MlaVariant {
     cache: CacheType,
 }
 
-/// A model as it is planned.
+/// A planned model that is not loaded yet.
 struct StagedModel {
     checkpoint: Arc<Checkpoint>,
     config: ModelConfig,
@@ -93,7 +95,8 @@ fn load(backend: &dyn Backend, path: &Path, way: MlaVariant) -> Result<Box<dyn B
     StagedModel::new(backend, path, (way, Precision::Exact), &|_| {})?.load(backend)
 }
 
-/// Runs two sequences in steps of these sizes, both in each step; logits of every fifth row.
+/// Runs two sequences in steps of these sizes, both in each step. Returns the logits of every fifth
+/// row.
 fn run(model: &mut dyn BackendModel, way: MlaVariant, steps: &[usize]) -> Vec<Vec<f32>> {
     let mut kv = model.new_kv_store(8, 0).unwrap();
     let shape = model.config().attention;
@@ -103,16 +106,17 @@ fn run(model: &mut dyn BackendModel, way: MlaVariant, steps: &[usize]) -> Vec<Ve
         for sequence in 0..2 {
             let tokens: Vec<u32> =
                 (past..past + rows).map(|i| ((i * 7 + sequence * 31) % 100) as u32).collect();
+            // The blocks of both sequences alternate, so that neither has consecutive blocks.
             let blocks: Vec<u32> = (0..4).map(|block| (block * 2 + sequence) as u32).collect();
             batch.push(InputRows::Tokens(&tokens), past, &blocks, way.mla.path(*rows, &shape));
         }
         batch.wanted = (0..batch.rows() as u32).rev().step_by(5).collect();
-        let mut hear = |_: usize, logits: &[f32]| all.push(logits.to_vec());
+        let mut on_logits = |_: usize, logits: &[f32]| all.push(logits.to_vec());
         let step = ModelStep {
             batch: &batch,
             kv: &mut *kv,
             cancel: &CancelToken::new(),
-            on_logits: &mut hear,
+            on_logits: &mut on_logits,
             on_hidden: None,
         };
         model.step(step).unwrap();
@@ -121,7 +125,7 @@ fn run(model: &mut dyn BackendModel, way: MlaVariant, steps: &[usize]) -> Vec<Ve
     all
 }
 
-/// Relative square error of each row, in ascending order.
+/// The relative square error of each row, in ascending order.
 fn errors(found: &[Vec<f32>], expected: &[Vec<f32>]) -> Vec<f64> {
     assert_eq!(found.len(), expected.len());
     let rows = found.iter().zip(expected).map(|(found, expected)| {
@@ -147,20 +151,21 @@ fn models_of_every_shape_run_in_every_way_and_every_shader_translates() {
     for shape in sample_of(tiny_shapes(), 0, 3) {
         let path = folder.path().join(format!("{shape}.gguf"));
         two_layers(shape, TensorType::F32).write_gguf(&path).unwrap();
-        // fixtures run in every formulation; here one shape does
+        // Tests of the engine run fixtures in every formulation; here one shape is enough.
         for (mla, form) in if shape == first { &FORMS[..] } else { &FORMS[..1] } {
             let (mla, form) = (*mla, *form);
             let way = |cache| MlaVariant { mla, form, cache };
             let steps = [36, 1, 4];
             let mut reference = load(&ReferenceBackend::default(), &path, way(CacheType::F32)).unwrap();
             let expected = run(&mut *reference, way(CacheType::F32), &steps);
-            // types that round may change which experts a row gets, so that some rows differ by more; each is tried in every way of one shape
+            // Cache types that round may change which experts a row gets, so that some rows differ
+            // by more: only the better half of the rows is judged.
             let rounding = [(CacheType::F16, 1e-5), (CacheType::Bf16, 1e-3), (CacheType::Int8, 1e-3)];
             let caches = if shape == first { &rounding[..] } else { &[] };
-            // int8 is for latents
+            // Only latents can be cached in int8.
             let caches = if form == CacheForm::Latent { caches } else { &caches[..caches.len().min(2)] };
             let plain = [(CacheType::F32, 1e-9)];
-            // with fused plans the caches of every type are tested over several blocks (`ways`)
+            // Fused plans are tested with every cache type in `ways`, over several blocks.
             let [fused, unfused] = &gpus;
             let of_unfused =
                 plain.iter().chain(caches).filter(|_| shape == first).map(|case| (unfused, case));
@@ -196,15 +201,17 @@ fn shaders_that_check_indices_give_the_same_bits() {
             let mut model = load(&GpuBackend::on(Arc::clone(device)), &path, way).unwrap();
             run(&mut *model, way, &[36, 1, 4])
         });
-        // a hardware driver contracts other products where the shader's text differs
+        // A hardware driver may fuse other multiplications and additions if the shader's text
+        // differs.
         let bound = if device.description.kind == AdapterKind::Software { 0.0 } else { 1e-5 };
         let worst = errors(&checked, &trusted).into_iter().fold(0.0, f64::max);
         assert!(worst <= bound, "{mla} {form:?}: {worst:e}");
     }
 }
 
-/// In default precision inputs and the cache are rounded, which may change which experts a row gets: half of the rows are judged. Three blocks are cached, which
-/// the last steps read in several splits.
+/// In default precision inputs and the cache are rounded, which may change which experts a row
+/// gets, so only half of the rows are judged. Three blocks are cached, so that the last steps read
+/// them in several splits.
 #[test]
 fn models_run_with_what_products_use_on_hardware() {
     let (_folder, path) = random_model("tiny-v2", TensorType::Q4_0);
@@ -222,7 +229,9 @@ fn models_run_with_what_products_use_on_hardware() {
         let errors = errors(&found, &expected);
         let middle = errors[errors.len() / 2];
         assert!(middle <= if precision == Precision::Exact { 1e-9 } else { 1e-3 }, "{precision}: {errors:?}");
-        // int8 inputs differ by more than an f16 cache does; where matrices of f16 multiply prompts, only those of the rows that follow
+        // Shows that default precision is used: int8 inputs cause larger errors than an f16 cache.
+        // With cooperative matrices, prompts are multiplied in f16, and only later rows have int8
+        // inputs.
         let judged = if has_matrices { errors[errors.len() - 1] } else { middle };
         assert_eq!(precision == Precision::Exact, judged <= 1e-6, "{precision}: {errors:?}");
         assert!(found == run(&mut *model, way(cache), &steps), "{precision}: other bits");
@@ -230,7 +239,7 @@ fn models_run_with_what_products_use_on_hardware() {
 }
 
 #[test]
-fn small_scratch_memory_takes_several_goes_to_the_same_logits() {
+fn several_passes_with_little_scratch_memory_give_the_same_logits() {
     let Some(device) = crate::testing::device() else { return };
     let gpu = GpuBackend::on(device).with_scratch(1 << 14);
     let folder = tempfile::tempdir().unwrap();
@@ -242,7 +251,7 @@ fn small_scratch_memory_takes_several_goes_to_the_same_logits() {
         (MlaChoice::Absorbed, CacheForm::Latent),
     ] {
         let way = MlaVariant { mla, form, cache: CacheType::F32 };
-        // 64 positions at a time: the later steps begin within the second pass
+        // Each pass has 64 positions, so that the later steps begin within the second pass.
         let steps = [70, 1, 20];
         let mut reference = load(&ReferenceBackend::default(), &path, way).unwrap();
         let expected = run(&mut *reference, way, &steps);
@@ -255,7 +264,7 @@ fn small_scratch_memory_takes_several_goes_to_the_same_logits() {
     }
 }
 
-/// Calls of a step that decodes one row behind five.
+/// The number of calls of a step that decodes one row after five others.
 fn calls(gpu: &GpuBackend, path: &Path) -> u64 {
     let way = MlaVariant { mla: MlaChoice::Auto, form: CacheForm::Latent, cache: CacheType::F32 };
     let mut model = load(gpu, path, way).unwrap();
@@ -281,7 +290,7 @@ fn calls(gpu: &GpuBackend, path: &Path) -> u64 {
     step(&[6], 5)
 }
 
-/// The figures of docs/gpu.md.
+/// Checks the figures of docs/gpu.md.
 #[test]
 fn fused_plans_have_fewer_calls() {
     let Some(device) = crate::testing::device() else { return };
@@ -298,16 +307,16 @@ fn fused_plans_have_fewer_calls() {
 }
 
 #[test]
-fn what_it_cannot_serve_is_an_error_that_says_what_to_do() {
+fn too_large_and_foreign_caches_are_errors() {
     let Some(device) = crate::testing::device() else { return };
     let gpu = GpuBackend::on(device);
     let (_folder, path) = random_model("tiny-v3", TensorType::F32);
     let way = MlaVariant { mla: MlaChoice::Absorbed, form: CacheForm::Latent, cache: CacheType::F32 };
     let mut model = load(&gpu, &path, way).unwrap();
-    // more cache than any device has
+    // A cache larger than the memory of any device.
     let refused = model.new_kv_store(u32::MAX, 0).err().unwrap().to_string();
     assert!(refused.contains("KV cache of layer 0") && refused.contains("option `context`"), "{refused}");
-    // the cache of another backend
+    // The cache of another backend.
     let mut foreign = load(&ReferenceBackend::default(), &path, way).unwrap().new_kv_store(8, 0).unwrap();
     let mut batch = Batch::default();
     batch.push(InputRows::Tokens(&[1]), 0, &[0], MlaChoice::Absorbed.path(1, &model.config().attention));
@@ -320,7 +329,7 @@ fn what_it_cannot_serve_is_an_error_that_says_what_to_do() {
 }
 
 #[test]
-fn rows_of_int8_are_those_of_the_cpu() {
+fn rows_of_int8_equal_those_of_the_cpu() {
     let Some(device) = crate::testing::device() else { return };
     let gpu = GpuBackend::on(device);
     let (_folder, path) = random_model("tiny-v3", TensorType::F32);
@@ -330,7 +339,7 @@ fn rows_of_int8_are_those_of_the_cpu() {
         let mut kv = model.new_kv_store(2, 0).unwrap();
         let tokens: Vec<u32> = (0..100).collect();
         let mut batch = Batch::default();
-        // the second block of the store, then 36 rows of the first
+        // The tokens fill the second block of the store, and then 36 rows of the first.
         batch.push(InputRows::Tokens(&tokens), 0, &[1, 0], way.mla.path(100, &model.config().attention));
         let (cancel, mut ignore) = (CancelToken::new(), |_: usize, _: &[f32]| {});
         let step = ModelStep {
@@ -343,7 +352,8 @@ fn rows_of_int8_are_those_of_the_cpu() {
         model.step(step).unwrap();
         kv
     });
-    // latents of the first layer depend on no cache
+    // Latents of the first layer do not depend on the cache, so both stores rounded the same
+    // numbers.
     let read = |number: usize, slot| {
         let kv: &dyn KvStore = &*stores[number];
         let mut row = vec![0; kv.layout().row(0).bytes()];
@@ -361,7 +371,7 @@ fn rows_of_int8_are_those_of_the_cpu() {
 #[test]
 fn a_device_that_is_lost_between_two_steps_ends_the_second_with_an_error() {
     let Some(_) = crate::testing::device() else { return };
-    // a device of its own: those of other tests go on
+    // Opens a device for this test alone: other tests go on using theirs.
     let gpu = GpuBackend::open(0).unwrap();
     let (_folder, path) = random_model("tiny-v3", TensorType::F32);
     let way = MlaVariant { mla: MlaChoice::Absorbed, form: CacheForm::Latent, cache: CacheType::F32 };
@@ -372,16 +382,16 @@ fn a_device_that_is_lost_between_two_steps_ends_the_second_with_an_error() {
         let mut batch = Batch::default();
         batch.push(InputRows::Tokens(&[1]), first, &[0], way.mla.path(1, &model.config().attention));
         batch.wanted.push(0);
-        let mut heard = 0;
-        let mut hears = |_: usize, _: &[f32]| heard += 1;
+        let mut received = 0;
+        let mut on_logits = |_: usize, _: &[f32]| received += 1;
         let ran = model.step(ModelStep {
             batch: &batch,
             kv: &mut *kv,
             cancel: &cancel,
-            on_logits: &mut hears,
+            on_logits: &mut on_logits,
             on_hidden: None,
         });
-        ran.map(|()| heard)
+        ran.map(|()| received)
     };
     assert_eq!(step(0).unwrap(), 1);
     gpu.device().raw.destroy();
@@ -404,7 +414,8 @@ fn steps_are_listed_without_memory_as_they_run() {
         batch.push(InputRows::Tokens(&[1]), 100, &[0, 1, 2, 3], way.mla.path(1, &model.config().attention));
         batch.wanted.push(0);
         let mut calls = model.kernel_calls(&batch, &*kv).unwrap();
-        // only a device without memory asks the driver
+        // Only a device without memory asks the driver how it compiled a kernel, so this is not
+        // compared.
         calls
             .iter_mut()
             .flat_map(|node| &mut node.kernels)
@@ -423,7 +434,7 @@ fn steps_are_listed_without_memory_as_they_run() {
     assert!((8192..=16384).contains(&attention.memory), "{attention:?}");
     let product = &of("linear").kernels[0];
     assert!(product.kernel.contains("gemv") && product.workgroups > 1 && product.memory > 0, "{product:?}");
-    // the head runs too
+    // The stage of the head is listed too.
     assert_eq!(words.iter().filter(|word| **word == "gather_rows").count(), 1);
 }
 
@@ -447,7 +458,7 @@ fn rows_of_the_cache_are_copied_shifted_read_and_written() {
             }
             kv.copy_block(0, 2).unwrap();
             kv.shift_token(5, KV_BLOCK + 1, -3).unwrap();
-            // in place
+            // In place.
             kv.shift_token(9, 9, 4).unwrap();
             let read = |slot| {
                 let mut row = vec![0; bytes];

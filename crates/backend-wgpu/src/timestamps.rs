@@ -1,22 +1,22 @@
-//! The device's own clock, read before and after passes of calls.
+//! Timestamps of the device's clock at the beginning and end of compute passes.
 
 use crate::buffers::Readback;
 use crate::device::Device;
 use crate::error::GpuError;
 use std::sync::Arc;
 
-/// Queries of a set: the most that there may be.
+/// Queries per query set: the maximum that wgpu allows.
 const QUERIES: u32 = wgpu::QUERY_SET_MAX_QUERIES;
 
 /// Times of the passes of one list.
 pub(crate) struct PassTimestamps {
-    /// Queries of passes, two for each.
+    /// Two queries per pass.
     sets: Vec<wgpu::QuerySet>,
-    /// What each pass is counted for.
+    /// The number to which the time of each pass is added.
     passes: Vec<usize>,
     resolved: wgpu::Buffer,
     results: Readback,
-    /// Nanoseconds of a tick.
+    /// Nanoseconds per tick.
     period: f64,
 }
 
@@ -54,6 +54,7 @@ impl PassTimestamps {
     /// the allocated number.
     pub(crate) fn pass(&mut self, number: usize) -> Option<wgpu::ComputePassTimestampWrites<'_>> {
         let each = QUERIES as usize / 2;
+        // A set has a limited number of queries, so that passes are spread over several sets.
         let query_set = self.sets.get(self.passes.len() / each)?;
         let first = 2 * (self.passes.len() % each) as u32;
         self.passes.push(number);
@@ -64,7 +65,7 @@ impl PassTimestamps {
         })
     }
 
-    /// Has the device hand the times out.
+    /// Records the copy of the times to the readback buffer.
     pub(crate) fn resolve(&self, encoder: &mut wgpu::CommandEncoder) {
         let passes = self.passes.chunks(QUERIES as usize / 2);
         for (i, (set, passes)) in self.sets.iter().zip(passes).enumerate() {
@@ -81,13 +82,13 @@ impl PassTimestamps {
         2 * u64::from(wgpu::QUERY_SIZE) * self.passes.len() as u64
     }
 
-    /// Nanoseconds of each pass with the number that it counts for, once the device has done them.
+    /// Waits for the passes, and returns (number, nanoseconds) of each.
     pub(crate) fn nanos(&self) -> Result<Vec<(usize, u64)>, GpuError> {
         let ticks: Vec<u64> = self.results.read("times of passes", self.bytes(), |bytes| {
             bytes.as_chunks().0.iter().map(|tick| u64::from_le_bytes(*tick)).collect()
         })?;
         let pairs = ticks.as_chunks::<2>().0.iter();
-        // a clock that is set back between the two tells nothing
+        // Saturating: WebGPU allows the clock to be reset between two timestamps.
         let nanos = pairs.map(|[start, end]| (end.saturating_sub(*start) as f64 * self.period) as u64);
         Ok(self.passes.iter().copied().zip(nanos).collect())
     }

@@ -1,19 +1,19 @@
-//! Locations of a plan's values: values with disjoint lifetimes share buffers.
+//! Locations of a plan's values. Values with disjoint lifetimes share buffers (registers).
 
 use latent_backend::BackendError;
 use latent_graph::ir::{ValueId, ValueStorage};
 use latent_graph::passes::lifetimes;
 use latent_graph::{GraphError, Plan};
 
-/// Which buffer of the model a value is in.
+/// The buffer of the model that holds a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ValueBuffer {
     /// The residual stream.
     Hidden,
     Logits,
-    /// One of the buffers that operations use within themselves.
+    /// A buffer for intermediate results within an operation.
     Scratch(usize),
-    /// One of the shared buffers.
+    /// A buffer that values share.
     Register(usize),
 }
 
@@ -40,7 +40,7 @@ impl ShaderOperand {
         self.heads * self.width
     }
 
-    /// The elements of a row as heads of another width, where they are next to one another.
+    /// Views the elements of a row as heads of another width. None if they are not contiguous.
     pub(crate) fn cut(&self, width: u32) -> Option<ShaderOperand> {
         let contiguous = self.heads == 1 || self.head_stride == self.width;
         let heads = self.row_width().checked_div(width)?;
@@ -60,18 +60,19 @@ impl ShaderOperand {
     }
 }
 
-/// An error of Latent: a plan that this backend does not understand.
+/// The error of a plan that this backend cannot compile. It is a fault of Latent.
 pub(crate) fn internal<T>(problem: String) -> Result<T, BackendError> {
     Err(BackendError::Graph(GraphError::Internal { pass: "gpu backend", problem }))
 }
 
-/// A size as u32, as shaders count. A plan with larger sizes cannot run on a GPU.
+/// A size as u32, the type of all counts in shaders. A plan with larger sizes cannot run on a GPU.
 pub(crate) fn count(size: usize) -> Result<u32, BackendError> {
     u32::try_from(size).or_else(|_| internal(format!("{size} elements exceed the range of u32 in shaders")))
 }
 
-/// The register of each value of a plan that has a buffer of its own.
+/// The registers of a plan's values.
 pub(crate) struct ValueRegisters {
+    /// By value. None for views, and for the residual stream and logits.
     of: Vec<Option<usize>>,
 }
 
@@ -82,12 +83,13 @@ impl ValueRegisters {
         let mut lives = lifetimes(&plan.ir, &plan.phases, plan.max_rows);
         lives.sort_by_key(|life| (life.first, life.value));
         let mut of = vec![None; plan.ir.values.len()];
-        // the last phase of what each register holds
+        // The last phase in which each register's value is used.
         let mut busy: Vec<Option<usize>> = vec![None; sizes.len()];
         for life in &lives {
             let bytes = life.bytes as u64;
             let free = |register: &usize| busy[*register].is_none_or(|last| last < life.first);
-            // the smallest that is large enough, or else the largest, which grows
+            // Best fit: the smallest register that is large enough, otherwise the largest one,
+            // which grows by the least.
             let best = (0..sizes.len())
                 .filter(free)
                 .min_by_key(|register| (sizes[*register] < bytes, sizes[*register].abs_diff(bytes)));
@@ -103,13 +105,14 @@ impl ValueRegisters {
         ValueRegisters { of }
     }
 
-    /// Where a value is.
+    /// The location of a value.
     ///
     /// # Errors
-    /// When the plan gives it no place: an error of Latent, not of the file.
+    /// If the plan gives the value no register. This is a fault of Latent, not of the file.
     pub(crate) fn operand(&self, plan: &Plan, id: ValueId) -> Result<ShaderOperand, BackendError> {
         let value = plan.ir.value(id);
         let (heads, width) = (count(value.heads)?, count(value.width)?);
+        // Checked here, so that `heads * width` below and in shaders cannot overflow.
         count(value.heads.saturating_mul(value.width))?;
         let here = |home| ShaderOperand {
             home,
@@ -128,7 +131,8 @@ impl ValueRegisters {
             },
             ValueStorage::View { of, offset } => {
                 let parent = self.operand(plan, of)?;
-                // heads of a parent seen as one row are as far apart as they are wide
+                // A view with one head over a parent with several heads sees the parent's row as a
+                // whole, so its own width is the distance between heads.
                 let flat = heads == 1 && parent.heads > 1;
                 ShaderOperand {
                     offset: parent.offset + count(offset)?,

@@ -1,22 +1,24 @@
-//! Variants of the kernels: what they use beyond what every device has, and when.
+//! Variants of product kernels: the optional device features that they use.
 
 use crate::adapters::AdapterDescription;
 use crate::coop_matrix::CoopMatrix;
 use latent_graph::passes::Precision;
 use std::fmt;
 
-/// Which variants of the kernels multiply.
+/// A set of kernel variants.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KernelVariants {
     /// Repack weights while uploading if the block size is not a multiple of four bytes.
     pub planes: bool,
-    /// Lanes add the sums of a GEMV within subgroups, of which this is the smallest.
+    /// Add the sums of a GEMV within subgroups, of which this is the minimum size.
     pub subgroups: Option<usize>,
-    /// Inputs of weights that the CPU multiplies so are quantized to int8, for dot products of packed bytes.
+    /// Quantize inputs to int8 for dot products of packed bytes, with the weight formats for which
+    /// the CPU does so too.
     pub integers: bool,
-    /// Tiles of a GEMM with quantized weights are f16; sums are f32.
+    /// Use f16 tiles in a GEMM with quantized weights. Sums are f32.
     pub f16_tiles: bool,
-    /// Tiles of a GEMM are multiplied as cooperative matrices: with f16 factors those of quantized weights, with f32 all.
+    /// Multiply the tiles of a GEMM as cooperative matrices: with f16 factors for quantized
+    /// weights, with f32 factors for all weights.
     pub matrices: Option<CoopMatrix>,
 }
 
@@ -51,7 +53,7 @@ impl KernelVariant {
         matches!(self, KernelVariant::Planes | KernelVariant::Subgroups | KernelVariant::MatricesF32)
     }
 
-    /// Only this one, on an adapter that offers it.
+    /// The set of this variant only. None if the adapter does not support it.
     pub fn alone(self, adapter: &AdapterDescription) -> Option<KernelVariants> {
         let none = KernelVariants::default();
         match self {
@@ -65,6 +67,7 @@ impl KernelVariant {
             KernelVariant::F16Tiles => adapter.f16.then_some(KernelVariants { f16_tiles: true, ..none }),
             KernelVariant::MatricesF16 | KernelVariant::MatricesF32 => {
                 let f16 = self == KernelVariant::MatricesF16;
+                // The largest: they are in ascending order.
                 let matrices = adapter.coop_matrices.iter().rfind(|matrix| matrix.f16 == f16).copied();
                 matrices.map(|matrices| KernelVariants { matrices: Some(matrices), ..none })
             }
@@ -86,8 +89,9 @@ impl fmt::Display for KernelVariant {
 }
 
 impl KernelVariants {
-    /// Those of an adapter. Exact products are f32 throughout; software adapters compute everything so, where nothing else is faster.
+    /// The variants for an adapter and a precision. Exact products use f32 throughout.
     pub(crate) fn of(adapter: &AdapterDescription, precision: Precision) -> KernelVariants {
+        // Types that round are not faster on a CPU.
         let rounds = precision == Precision::Default && !adapter.is_software();
         let used = KernelVariant::ALL.into_iter().filter(|variant| variant.is_exact() || rounds);
         let mut all = KernelVariants::default();
@@ -100,11 +104,12 @@ impl KernelVariants {
                 matrices: all.matrices.or(one.matrices),
             };
         }
-        // no gain was measured: an odd address costs a CPU next to nothing, and matrices are plain loops there
+        // Neither is faster on a CPU: unaligned words cost next to nothing, and software adapters
+        // run cooperative matrices as plain loops.
         if adapter.is_software() { KernelVariants { planes: false, matrices: None, ..all } } else { all }
     }
 
-    /// What products on an adapter use, in a line.
+    /// The variants that products on an adapter use, as a line of text.
     pub fn described(adapter: &AdapterDescription) -> String {
         let [exact, default] = [Precision::Exact, Precision::Default].map(|precision| {
             let names = KernelVariants::of(adapter, precision).names();
@@ -165,11 +170,11 @@ mod tests {
     }
 
     #[test]
-    fn what_an_adapter_lacks_is_not_used() {
+    fn unsupported_features_are_not_used() {
         let poor = AdapterDescription { f16: false, subgroups: None, coop_matrices: Vec::new(), ..adapter() };
         let used = KernelVariants::of(&poor, Precision::Default);
         assert_eq!(used, KernelVariants { planes: true, integers: true, ..KernelVariants::default() });
-        // 4 lanes, 128 lanes, and a browser's own WGSL
+        // 4 lanes, 128 lanes, and a browser's own WGSL.
         for (subgroups, interface) in [((4, 4), "Vulkan"), ((64, 128), "Vulkan"), ((32, 32), "WebGPU")] {
             let adapter = AdapterDescription { subgroups: Some(subgroups), interface, ..adapter() };
             let used = KernelVariants::of(&adapter, Precision::Default);

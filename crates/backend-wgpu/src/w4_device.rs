@@ -1,4 +1,5 @@
-//! Products with 4-bit weights for callers without a model: weights and rows stay in the device's memory.
+//! Products with 4-bit weights for callers without a model (the marlin crate). Weights and rows
+//! stay in device memory.
 
 use crate::adapters::AdapterDescription;
 use crate::buffers::{Buffer, floats, word_bytes};
@@ -18,22 +19,22 @@ use std::sync::Arc;
 #[derive(Clone)]
 pub struct W4Device(Arc<Device>);
 
-/// How a product is computed.
+/// The kernel of a product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum W4DeviceKernel {
-    /// Many rows: tiles in two buffers, one filled while the other is multiplied.
+    /// For many rows: double-buffered tiles, of which one is filled while the other is multiplied.
     Gemm,
-    /// Few rows: codes decoded in registers.
+    /// For few rows: codes are decoded in registers.
     Fused,
-    /// Few tiles: K in slices, whose partial sums are added in their order.
+    /// For few output tiles: K is cut into slices (split-K), whose partial sums are added in order.
     Striped {
-        /// At least 1, and at most K / 8.
+        /// Number of slices, from 1 to K / 8.
         slices: usize,
     },
 }
 
 impl W4DeviceKernel {
-    /// Its name for a type of codes.
+    /// The kernel's name for a kind of codes.
     pub fn name(self, codes: W4CodeKind) -> &'static str {
         match (self, codes) {
             (W4DeviceKernel::Gemm, W4CodeKind::Fp4) => "marlin_gemm_fp4",
@@ -49,7 +50,7 @@ impl W4DeviceKernel {
     }
 }
 
-/// Elements of rows.
+/// Row elements on the host.
 #[derive(Clone, Copy, Debug)]
 pub enum W4Elements<'a> {
     F32(&'a [f32]),
@@ -81,7 +82,7 @@ impl W4Elements<'_> {
     }
 }
 
-/// Rows of f32 or f16 in the device's memory. Rows of f16 begin at whole words.
+/// Rows of f32 or f16 in device memory. Rows of f16 begin at whole words.
 pub struct W4Rows {
     buffer: Buffer,
     rows: usize,
@@ -89,39 +90,39 @@ pub struct W4Rows {
     f16: bool,
 }
 
-/// A 4-bit weight in the device's memory.
+/// A 4-bit weight in device memory.
 pub struct W4Resident {
     device: Arc<Device>,
     shape: W4WeightShape,
     codes: W4CodeKind,
     /// None if it has no elements.
     weight: Option<W4Weight>,
-    /// The input that each of its rows along K is multiplied with; none if they are in order.
+    /// The index of the input that each row along K is multiplied by (GPTQ's `g_idx` order). None
+    /// if the rows are in order.
     order: Option<Buffer>,
-    /// Operations of a submission.
+    /// Maximum arithmetic operations per submission.
     portion: f64,
 }
 
 impl W4Device {
-    /// Opens the adapter of this number, as [`adapters`](crate::adapters) counts them.
+    /// Opens the adapter at this index of [`adapters`](crate::adapters).
     ///
     /// # Errors
-    /// When there is none, or it lacks what shaders need, or the driver fails.
+    /// If it does not exist, if it lacks a capability that shaders need, or if the driver fails.
     pub fn open(index: usize) -> Result<W4Device, GpuError> {
         Device::open(index).map(W4Device)
     }
 
-    /// What it runs on.
     pub fn adapter(&self) -> &AdapterDescription {
         &self.0.description
     }
 
-    /// Whether it was not lost.
+    /// Whether the device works: it was not lost.
     pub fn is_usable(&self) -> bool {
         self.0.alive().is_ok()
     }
 
-    /// Bytes of its memory that weights and rows have now.
+    /// Device memory in use by weights and rows, in bytes.
     pub fn memory_in_use(&self) -> u64 {
         self.0.in_use()
     }
@@ -131,10 +132,11 @@ impl W4Device {
         self.0.set_memory_limit(bytes);
     }
 
-    /// Sends a weight. With an `order`, its row k along K is multiplied with input `order[k]`.
+    /// Uploads a weight. With an `order`, row k along K is multiplied by input `order[k]`.
     ///
     /// # Errors
-    /// Operands that do not match the shape, an order that names other inputs, too little memory.
+    /// If operands do not match the shape, if the order has an index outside of the inputs, or if
+    /// memory is too small.
     pub fn upload(&self, operand: &W4Operand<'_>, order: Option<&[u32]>) -> Result<W4Resident, GpuError> {
         let W4WeightShape { k, n, .. } = operand.shape;
         if let Some(order) = order
@@ -155,7 +157,8 @@ impl W4Device {
         })
     }
 
-    /// Sends rows. Those of f16 have an even number of columns.
+    /// Uploads rows. Rows of f16 must have an even number of columns, since shaders read whole
+    /// words.
     pub fn rows(&self, elements: W4Elements<'_>, rows: usize, columns: usize) -> Result<W4Rows, GpuError> {
         let f16 = matches!(elements, W4Elements::F16(_));
         if rows.checked_mul(columns) != Some(elements.len()) || (f16 && !columns.is_multiple_of(2)) {
@@ -169,13 +172,15 @@ impl W4Device {
     fn empty(&self, what: &str, rows: usize, columns: usize, f16: bool) -> Result<W4Rows, GpuError> {
         let words = rows.checked_mul(if f16 { columns.div_ceil(2) } else { columns });
         let bytes = words.and_then(|words| u64::try_from(words).ok()).and_then(|words| words.checked_mul(4));
+        // A size that overflows becomes one that no device allows, so that the error names the
+        // buffer. It is not the maximum, because sizes are rounded up to whole words.
         let buffer = Buffer::new(&self.0, what, bytes.unwrap_or(u64::MAX - 16))?;
         Ok(W4Rows { buffer, rows, columns, f16 })
     }
 }
 
 impl W4Rows {
-    /// Rows, and elements of each.
+    /// Number of rows and of columns.
     pub fn shape(&self) -> (usize, usize) {
         (self.rows, self.columns)
     }
@@ -189,7 +194,7 @@ impl W4Rows {
         W4Device(Arc::clone(self.buffer.device()))
     }
 
-    /// Whether they are in the memory of this device.
+    /// Whether the rows are in the memory of this device.
     pub fn is_of(&self, device: &W4Device) -> bool {
         Arc::ptr_eq(self.buffer.device(), &device.0)
     }
@@ -206,12 +211,12 @@ impl W4Rows {
         self.buffer.read("rows", 0..4 * (self.rows * self.stride()) as u64)
     }
 
-    /// Its elements, once the device has computed them; those of f16 widened.
+    /// Waits for the elements and reads them. Elements of f16 are converted to f32.
     pub fn read_f32(&self) -> Result<Vec<f32>, GpuError> {
         if self.f16 { self.to_f32()?.read_f32() } else { Ok(floats(&self.read()?)) }
     }
 
-    /// Its elements as bits of f16; those of f32 rounded.
+    /// Waits for the elements and reads them as bits of f16. Elements of f32 are rounded.
     pub fn read_f16(&self) -> Result<Vec<u16>, GpuError> {
         if !self.f16 {
             return self.to_f16()?.read_f16();
@@ -222,12 +227,12 @@ impl W4Rows {
         Ok(halves.map(|half| u16::from_le_bytes(*half)).collect())
     }
 
-    /// The same elements as f16, rounded to nearest even.
+    /// Converts to f16, rounded to nearest even.
     pub fn to_f16(&self) -> Result<W4Rows, GpuError> {
         self.mapped(true, W4RowShader::ToF16)
     }
 
-    /// The same elements as f32.
+    /// Converts to f32.
     pub fn to_f32(&self) -> Result<W4Rows, GpuError> {
         self.mapped(false, W4RowShader::ToF32)
     }
@@ -252,12 +257,10 @@ impl W4Rows {
 }
 
 impl W4Resident {
-    /// Its sizes.
     pub fn shape(&self) -> W4WeightShape {
         self.shape
     }
 
-    /// What its codes mean.
     pub fn codes(&self) -> W4CodeKind {
         self.codes
     }
@@ -266,10 +269,12 @@ impl W4Resident {
         W4Device(Arc::clone(&self.device))
     }
 
-    /// x · W, and a value per column if there is a bias. The device computes it after what it was given before.
+    /// Computes x · W, plus the bias of each column if given. Returns after submission: reading the
+    /// result waits for it.
     ///
     /// # Errors
-    /// Rows of another device or length, slices that are not from 1 to K / 8, too little memory, a device that fails.
+    /// If rows are of another device or length, if slices are not from 1 to K / 8, if memory is too
+    /// small, or if the device fails.
     pub fn multiply(
         &self,
         kernel: W4DeviceKernel,
@@ -295,6 +300,8 @@ impl W4Resident {
         if x.rows == 0 || n == 0 {
             return Ok(y);
         }
+        // Inputs are copied in the order of the weight's rows first, so that kernels read both one
+        // after the other.
         let selected = self.order.as_ref().map(|order| self.selected(order, x)).transpose()?;
         let x = selected.as_ref().unwrap_or(x);
         let height = self.pass_rows(kernel).min(x.rows);
@@ -312,7 +319,7 @@ impl W4Resident {
             let from = BufferRows { first: first * k, ..BufferRows::new(&x.buffer, k) };
             let inputs = W4Inputs { rows: &from, f16: x.f16 };
             let to = BufferRows { first: first * n, ..BufferRows::new(&y.buffer, n) };
-            // without inputs, results stay 0
+            // Without inputs (K = 0) the result is 0, as the new buffer is.
             if let Some(weight) = &self.weight {
                 match (&partials, kernel) {
                     (Some((partials, slices)), _) => {
@@ -326,7 +333,7 @@ impl W4Resident {
                 map_rows(&mut commands, W4RowShader::Bias, (rows, n), [(&bias.buffer).into()], (0, &to))?;
             }
             let submitted = commands.submit_portion()?;
-            // the device works on one pass while the next is put together and waits
+            // The device works on one pass while the host records the next.
             if let Some(before) = before.replace(submitted) {
                 self.device.wait_for(before)?;
             }
@@ -334,11 +341,14 @@ impl W4Resident {
         Ok(y)
     }
 
-    /// Rows of a submission: a driver resets a device that works on one for seconds.
+    /// Rows per submission.
     fn pass_rows(&self, kernel: W4DeviceKernel) -> usize {
         let W4WeightShape { k, n, .. } = self.shape;
+        // Whole tiles, so that only the last pass may have a partial one.
         let tile = 2 * W4_GEMM[W4_GEMM.len() - 1].rows;
+        // Drivers reset a device that works on one submission for seconds.
         let by_time = (self.portion / (2.0 * k.max(1) as f64 * n.max(1) as f64)) as usize;
+        // The partial sums of all slices must fit scratch memory.
         let by_memory = match kernel {
             W4DeviceKernel::Striped { slices } => SCRATCH as usize / 4 / slices.saturating_mul(n).max(1),
             _ => usize::MAX,
@@ -346,7 +356,7 @@ impl W4Resident {
         (by_time.min(by_memory) / tile * tile).max(tile)
     }
 
-    /// Inputs in the order of the weight's rows.
+    /// Copies the inputs in the order of the weight's rows.
     fn selected(&self, order: &Buffer, x: &W4Rows) -> Result<W4Rows, GpuError> {
         let to = self.device().empty("inputs", x.rows, x.columns, x.f16)?;
         let map = if x.f16 { W4RowShader::SelectF16 } else { W4RowShader::SelectF32 };
@@ -357,7 +367,7 @@ impl W4Resident {
         Ok(to)
     }
 
-    /// Its values `[K, N]` as it is stored, in f32 or f16 (rounded to nearest even).
+    /// The weight's values `[K, N]` in the stored order, in f32 or f16 (rounded to nearest even).
     pub fn dequantize(&self, f16: bool) -> Result<W4Rows, GpuError> {
         let values = self.device().empty("the dequantized weight", self.shape.k, self.shape.n, f16)?;
         if let Some(weight) = &self.weight {
@@ -379,7 +389,7 @@ mod tests {
     use crate::matmul::w4::GroupScales;
     use crate::testing::device;
 
-    /// Products of more rows than a submission may have are those of one submission, bit by bit.
+    /// A product in several passes has the same bits as in one.
     #[test]
     fn long_products_run_in_passes_with_the_same_bits() {
         let Some(device) = device().map(W4Device) else { return };
@@ -406,7 +416,7 @@ mod tests {
                 };
                 weight.portion = PORTION;
                 let (whole, lists) = read(&weight);
-                // the inputs in order, and the product
+                // One list selects the inputs, one multiplies.
                 assert_eq!(lists, 2);
                 weight.portion = 1.0;
                 let (passes, lists) = read(&weight);

@@ -1,4 +1,4 @@
-//! Weights on the device: matrices in the blocks of their file, vectors decoded to f32.
+//! Weights on the device: matrices in the blocks of the file, vectors decoded to f32.
 
 use crate::buffers::{Buffer, float_bytes, whole};
 use crate::device::Device;
@@ -16,13 +16,13 @@ use std::sync::Arc;
 /// How a weight is stored on the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum WeightStorage {
-    /// As f32: a vector.
+    /// A vector in f32.
     Vector,
-    /// In its blocks: matrices that rows are multiplied by.
+    /// Matrices of products, in the blocks of the file.
     Matrices,
-    /// The same of a matrix whose rows are looked up and that nothing is multiplied by.
+    /// An embedding whose rows are looked up, in the blocks of the file.
     Table,
-    /// The same with a matrix for each head, also where the file has one matrix with all of them.
+    /// One matrix per head, in the blocks of the file. A matrix of all heads is cut.
     Heads,
 }
 
@@ -46,7 +46,7 @@ impl DeviceWeights {
         )
     }
 
-    /// A weight that rows are multiplied by.
+    /// A weight of products.
     pub(crate) fn product(&self, weight: &Weight) -> Result<Arc<ProductWeight>, BackendError> {
         let found = self.products.get(weight.key());
         found.map_or_else(
@@ -55,12 +55,14 @@ impl DeviceWeights {
         )
     }
 
-    /// The same where it is there: an embedding that the device has no room for is looked up on the host, and one that no row needs is nowhere.
+    /// The table of an embedding. None if the device has no room for it, so that the host looks up
+    /// rows, or if no row needs it.
     pub(crate) fn table(&self, weight: &Weight) -> Option<Arc<ProductWeight>> {
         self.products.get(weight.key()).map(Arc::clone)
     }
 
-    /// Sends every weight that the plans use. `progress` hears bytes of the file.
+    /// Uploads every weight that the plans use. `progress` is called with the bytes done and the
+    /// total.
     pub(crate) fn load(
         products: &Arc<ProductContext>,
         stages: &[Stage],
@@ -83,6 +85,7 @@ impl DeviceWeights {
                 let heads = if form == WeightStorage::Heads { config.attention.heads } else { 1 };
                 let sent = send_blocks(products, weight, heads, rows);
                 match sent {
+                    // The host looks up rows of the table instead.
                     Err(error) if form == WeightStorage::Table && is_too_much(&error) => {}
                     sent => {
                         let sent = sent.map_err(|error| too_much(error, needed))?;
@@ -97,13 +100,13 @@ impl DeviceWeights {
     }
 }
 
-/// Decodes a vector.
+/// Decodes and uploads a vector.
 fn send_vector(
     device: &Arc<Device>,
     weight: &Weight,
     rows: CheckpointRows<'_>,
 ) -> Result<DeviceVector, BackendError> {
-    // the taps of convolutions are a row for each channel
+    // The taps of a convolution are a matrix with a row per channel.
     let elements = match weight.outputs() {
         1 => rows.vector(weight)?,
         channels => rows.rows(weight, 0, 0..channels)?,
@@ -128,7 +131,8 @@ fn send_blocks(
     let scales = factors.as_ref().map(|factors| HostScales {
         numbers: &factors.numbers,
         rows: factors.rows,
-        // one for a whole row, whatever its length
+        // Shaders read weights eight inputs at a time; a factor of a whole row has its length
+        // rounded up.
         inputs: factors.inputs.next_multiple_of(8),
         per_matrix: !cut,
     });
@@ -137,13 +141,13 @@ fn send_blocks(
     Ok(rows.blocks(weight, |bytes| ProductWeight::upload_for(products, &what, format, bytes, scales))??)
 }
 
-/// Whether the device has no room, so that the host looks rows up in its file.
+/// Whether the error says that the device has no room.
 fn is_too_much(error: &BackendError) -> bool {
     let BackendError::Device(inner) = error else { return false };
     matches!(inner.downcast_ref(), Some(GpuError::OutOfMemory { .. } | GpuError::TooLarge { .. }))
 }
 
-/// Says of a device without room by how much the weights exceed it.
+/// Replaces an out-of-memory error by one that names the size of all weights and the missing bytes.
 fn too_much(error: BackendError, needed: u64) -> BackendError {
     let BackendError::Device(inner) = error else { return error };
     match inner.downcast::<GpuError>() {
@@ -157,7 +161,7 @@ fn too_much(error: BackendError, needed: u64) -> BackendError {
     }
 }
 
-/// Bytes on the device of the weights of these stages.
+/// Device memory of the weights of these stages.
 pub(crate) fn total_bytes(stages: &[Stage]) -> u64 {
     let bytes = |(weight, form): &(&Weight, WeightStorage)| match form {
         WeightStorage::Vector => whole(4 * weight.elements() as u64),
@@ -166,7 +170,7 @@ pub(crate) fn total_bytes(stages: &[Stage]) -> u64 {
     used(stages).iter().map(bytes).sum()
 }
 
-/// How the weights of an operation are stored.
+/// The storage of an operation's weights.
 fn form(op: Op) -> WeightStorage {
     match op {
         Op::Embed { .. } => WeightStorage::Table,
@@ -176,12 +180,14 @@ fn form(op: Op) -> WeightStorage {
     }
 }
 
-/// Whether rows of a stage are tokens: behind a cut all of them come as embeddings, so that the table is not needed.
+/// Whether rows of a stage may be tokens. Behind a cut (layers on the CPU come first) all rows are
+/// embeddings, so the table is not needed.
 fn starts_from_tokens(span: &ModelSpan) -> bool {
     span.mtp || span.layers.start == 0
 }
 
-/// The weights of the stages, each once; tables last, since the device can do without them.
+/// The distinct weights of the stages. Tables are last, since the model runs without them if the
+/// device is full.
 fn used(stages: &[Stage]) -> Vec<(&Weight, WeightStorage)> {
     let (mut used, mut known) = (Vec::new(), HashSet::new());
     let nodes = || {
@@ -199,7 +205,7 @@ fn used(stages: &[Stage]) -> Vec<(&Weight, WeightStorage)> {
             for (id, form) in own.chain(folded) {
                 let weight = plan.ir.weight(id);
                 let name = weight.key();
-                // an embedding that is the weight of the logits too is there already
+                // A tied embedding is uploaded once, as the weight of the logits.
                 let there = tables && known.contains(&(name, WeightStorage::Matrices));
                 if !there && known.insert((name, form)) {
                     used.push((weight, form));
@@ -210,7 +216,7 @@ fn used(stages: &[Stage]) -> Vec<(&Weight, WeightStorage)> {
     used
 }
 
-/// The weight of a node in the first of these slots that it has.
+/// The weight of a node in the first of these slots that is filled.
 pub(crate) fn slot(node: &Node, slots: &[&str]) -> Option<WeightId> {
     slots.iter().find_map(|slot| node.weight(slot))
 }

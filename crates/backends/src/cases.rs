@@ -1,4 +1,4 @@
-//! Kernels of a device for the table of cases.
+//! The kernels of a device, to run the table of cases.
 
 use crate::device::{Device, chosen};
 use crate::gpu::GpuDevice;
@@ -6,24 +6,25 @@ use latent_backend::{Backend, BackendError};
 use latent_backend_cpu::CpuBackend;
 use latent_conformance::CpuCaseBackend;
 
-/// Kernels of a device, and the device, which they are held against.
+/// The kernels of a device, and the device, whose limits they are compared with.
 pub struct DeviceKernels {
     pub kernels: Box<dyn latent_conformance::CaseBackend>,
-    /// What measures limits.
+    /// The backend, which measures the limits of the device.
     pub backend: Box<dyn Backend>,
     /// The adapter, unless it is the CPU.
     pub gpu: Option<GpuDevice>,
 }
 
-/// The kernels of a device, named as for [`by_name`](crate::by_name).
+/// Opens the kernels of the device with a name, as for [`by_name`](crate::by_name).
 ///
 /// # Errors
-/// The same, and [`BackendError::Unsupported`] for the reference, which has none.
+/// As for `by_name`. Also [`BackendError::Unsupported`] for the reference, which has no kernels.
 pub fn kernels(name: &str) -> Result<DeviceKernels, BackendError> {
     opened(name, false)
 }
 
-/// The same on an adapter without memory, whose kernels can be counted, but not run.
+/// Like [`kernels`], but opens an adapter without using its memory: kernels can be counted, but not
+/// run.
 pub fn hollow_kernels(name: &str) -> Result<DeviceKernels, BackendError> {
     opened(name, true)
 }
@@ -34,6 +35,7 @@ fn opened(name: &str, hollow: bool) -> Result<DeviceKernels, BackendError> {
         Device::Reference => Err(BackendError::Unsupported(
             "the reference backend has no kernels: it computes each operation by its definition; use cpu, gpu or gpu:N".into(),
         )),
+        // `chosen` has replaced `auto`: it does not get here.
         Device::Cpu | Device::Auto => {
             Ok(DeviceKernels { kernels: Box::new(CpuCaseBackend::new()), backend: Box::new(CpuBackend::new()), gpu: None })
         }

@@ -1,11 +1,12 @@
-//! GPUs, in a build that has their backend.
+//! GPUs, if this build has their backend. Without it the same functions exist, so that the rest of
+//! the crate does not depend on the feature.
 
 use latent_backend::{Backend, BackendError};
 
-/// An adapter of this machine.
+/// The description of an adapter of this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GpuDevice {
-    /// Its name, as the driver has it.
+    /// The name that its driver gives it.
     pub name: String,
     /// Kind, API and driver: `discrete GPU, Vulkan, driver NVIDIA 550.54`.
     pub kind: String,
@@ -15,7 +16,8 @@ pub struct GpuDevice {
     pub offers: Vec<String>,
 }
 
-/// The adapters of this machine; `--device gpu:N` counts them from 0. None in a build without the GPU backend.
+/// Lists the adapters of this machine, in the order in which `--device gpu:N` counts them from 0.
+/// Empty in a build without the GPU backend.
 pub fn gpu_devices() -> Vec<GpuDevice> {
     #[cfg(feature = "gpu")]
     return latent_backend_wgpu::adapters().iter().map(described).collect();
@@ -29,7 +31,7 @@ pub(crate) fn open(index: usize) -> Result<Box<dyn Backend>, BackendError> {
     Ok(Box::new(latent_backend_wgpu::GpuBackend::open(index)?))
 }
 
-/// Opens an adapter for looking at what models become on it.
+/// Opens an adapter without using its memory, to inspect how models are compiled for it.
 #[cfg(feature = "gpu")]
 pub(crate) fn open_hollow(index: usize) -> Result<Box<dyn Backend>, BackendError> {
     Ok(Box::new(latent_backend_wgpu::GpuBackend::open_hollow(index)?))
@@ -45,6 +47,7 @@ pub(crate) fn open(_index: usize) -> Result<Box<dyn Backend>, BackendError> {
     Err(absent())
 }
 
+/// The error for any adapter in a build without the GPU backend.
 #[cfg(not(feature = "gpu"))]
 pub(crate) fn absent() -> BackendError {
     BackendError::Unsupported(format!(
@@ -53,6 +56,8 @@ pub(crate) fn absent() -> BackendError {
     ))
 }
 
+/// Describes an adapter in words. Its features are listed because the choice of kernels depends on
+/// them.
 #[cfg(feature = "gpu")]
 pub(crate) fn described(adapter: &latent_backend_wgpu::AdapterDescription) -> GpuDevice {
     use latent_backend_wgpu::KernelVariants;

@@ -1,4 +1,5 @@
-//! The backends that this build has: the one crate that names them all. Programs take a backend from here and give it to the engine.
+//! The backends of this build. This is the only crate that names them all: programs take a backend
+//! from here and give it to the engine, which knows only the traits.
 //!
 //! ```
 //! let backend = latent_backends::by_name("cpu").unwrap();
@@ -26,12 +27,13 @@ pub use device::NAMES;
 pub use gpu::{GpuDevice, gpu_devices};
 pub use latent_backend_cpu::{PackedFile, pack};
 
-/// The CPU of this host.
+/// The backend for the CPU of this host.
 pub fn cpu() -> Box<dyn Backend> {
     Box::new(CpuBackend::new())
 }
 
-/// The interpreter of plain f32 that other backends are held against: slow, and short enough to read.
+/// The reference backend, which computes each operation from its definition. Other backends are
+/// tested against it. It is slow, but short enough to read.
 #[cfg(feature = "reference")]
 pub fn reference() -> Box<dyn Backend> {
     Box::new(ReferenceBackend::default())
@@ -50,6 +52,7 @@ pub fn check_name(name: &str) -> Result<(), BackendError> {
 /// the GPU backend. [`BackendError::Device`] if the adapter does not exist or cannot be opened.
 pub fn by_name(name: &str) -> Result<Box<dyn Backend>, BackendError> {
     match chosen(name)? {
+        // `chosen` has replaced `auto`: it does not get here.
         Device::Cpu | Device::Auto => Ok(cpu()),
         #[cfg(feature = "reference")]
         Device::Reference => Ok(reference()),
@@ -75,6 +78,7 @@ pub fn hollow(name: &str) -> Result<Box<dyn Backend>, BackendError> {
 /// CPU's limits.
 pub fn limits(backend: &dyn Backend, placement: &Placement, tier: Tier) -> Result<PeakRates, BackendError> {
     match backend.limits(placement, tier) {
+        // `NAMES` are the backends that run on the host.
         Err(BackendError::Unsupported(_)) if NAMES.contains(&backend.name()) => cpu().limits(placement, tier),
         measured => measured,
     }
@@ -85,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn devices_are_named_as_the_command_line_has_them() {
+    fn device_names_are_parsed() {
         assert_eq!(parse("gpu"), Some(Device::Gpu(0)));
         assert_eq!(parse("gpu:12"), Some(Device::Gpu(12)));
         assert_eq!(parse("auto"), Some(Device::Auto));
@@ -102,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn an_adapter_that_there_is_not_is_an_error_that_says_what_to_do() {
+    fn a_missing_adapter_is_an_error_with_advice() {
         let error = by_name("gpu:9999").err().unwrap().to_string();
         let advice = ["the feature gpu", "`latent devices`", "option `device: cpu`"];
         assert!(advice.iter().any(|advice| error.contains(advice)), "{error}");

@@ -1,4 +1,4 @@
-//! Products on a GPU: the time of each kernel at several shapes, and which one the shape gets.
+//! Products on a GPU: measures each kernel at several shapes, and prints which one is chosen.
 //!
 //! ```text
 //! cargo run --release -p latent-marlin --features gpu --example device_perf -- [gpu:N]
@@ -9,7 +9,7 @@ use latent_marlin::half::f16;
 use latent_marlin::{Error, GemmDevice, Input, Kernel, Options, Packed, QuantType, ResidentWeight, Shape};
 use std::time::Instant;
 
-/// K and N of projections of models.
+/// K and N of projections in models.
 const SHAPES: [(usize, usize); 4] = [(4096, 4096), (2048, 8192), (7168, 576), (14_336, 4096)];
 const ROWS: [usize; 7] = [1, 4, 8, 12, 32, 128, 1024];
 
@@ -30,7 +30,8 @@ fn packed(quant: QuantType, shape: Shape) -> Packed {
     }
 }
 
-/// Microseconds of a product, the least of three runs of as many as take some milliseconds.
+/// Microseconds of a product: the fastest of three measurements. Each runs many products, which
+/// take some milliseconds together, so that the clock is precise enough.
 fn micros(weight: &ResidentWeight, options: &Options, m: usize, halves: bool) -> Result<f64, Error> {
     let Shape { k, n, .. } = weight.shape();
     let device = weight.device();
@@ -48,7 +49,8 @@ fn micros(weight: &ResidentWeight, options: &Options, m: usize, halves: bool) ->
         Ok(start.elapsed().as_secs_f64())
     };
     let once = run(1)?.min(run(1)?);
-    // reading the result takes as long for one product as for many
+    // Reading the result takes as long for one product as for many, so the difference between two
+    // runs is the time of products alone.
     let count = ((0.02 / once) as usize).clamp(2, 200);
     let mut best = f64::INFINITY;
     for _ in 0..3 {
@@ -74,7 +76,8 @@ fn main() -> Result<(), Error> {
                 let plan = weight.plan(&Options::default(), m)?;
                 let mut times = Vec::new();
                 for kernel in [Kernel::Fused, Kernel::Gemm, Kernel::Striped] {
-                    // of a device's fused kernel, hundreds of rows only show that it reads the weight again and again
+                    // The fused kernel reads the weight again for every few rows: with hundreds of
+                    // rows it only takes long, and tells nothing new.
                     let skipped = kernel == Kernel::Fused && m > 128;
                     let options = Options { kernel: Some(kernel), ..Options::default() };
                     times.push(if skipped { f64::NAN } else { micros(&weight, &options, m, halves)? });

@@ -13,14 +13,15 @@ use latent_threads::ThreadPool;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Bytes that are read in turn: more than caches hold.
+/// Bytes that are read in turn: more than caches hold, so that they come from memory.
 const MEMORY: usize = 256 << 20;
 
-/// Time per figure.
+/// Time to measure each figure.
 const TIME: Duration = Duration::from_millis(400);
 
-/// The shortest of some calls in seconds, and the median.
+/// Seconds of the shortest of some calls, and of the median.
 fn timed(mut call: impl FnMut(usize)) -> (f64, f64) {
+    // The first calls are slower: they allocate memory and wake threads.
     (0..3).for_each(&mut call);
     let (begin, mut seconds) = (Instant::now(), Vec::new());
     while seconds.len() < 5 || begin.elapsed() < TIME {
@@ -32,7 +33,7 @@ fn timed(mut call: impl FnMut(usize)) -> (f64, f64) {
     (seconds[0], seconds[seconds.len() / 2])
 }
 
-/// Bytes per second that threads read together.
+/// Bytes per second that all threads together read.
 fn bandwidth(threads: usize) -> f64 {
     let Ok(mut pool) = ThreadPool::new(threads) else { return f64::NAN };
     let numbers: Vec<u64> = (0..MEMORY as u64 / 8).collect();
@@ -47,7 +48,7 @@ fn bandwidth(threads: usize) -> f64 {
     MEMORY as f64 / median
 }
 
-/// One copy of a weight.
+/// One of several copies of a weight. Products use them in turn, so that no copy stays in a cache.
 struct WeightCopy {
     words: Vec<u32>,
     scales: Vec<f16>,
@@ -72,7 +73,7 @@ impl WeightCopy {
     }
 }
 
-/// What is measured.
+/// The measured threads, weights and inputs.
 struct MarlinBench {
     marlin: Marlin,
     shape: Shape,
@@ -133,8 +134,9 @@ impl MarlinBench {
         );
     }
 
-    /// The least time of decoding to f32 and multiplying then, which reads all of it again: the longer of that and of f32 arithmetic. Prints what decoding
-    /// takes.
+    /// The minimum time of decoding to f32 and then multiplying. The product reads the decoded
+    /// weight again, so it takes at least the time of reading it, or of f32 arithmetic if that is
+    /// longer. Prints the time of decoding.
     fn decode_first(
         &mut self,
         quant: QuantType,

@@ -33,7 +33,7 @@ impl Input<'_> {
         matches!(self, Input::Bf16(_))
     }
 
-    /// Some elements as f32.
+    /// Copies elements to `out` as f32, beginning with element `from`.
     fn widen(&self, from: usize, out: &mut [f32]) {
         match self {
             Input::F32(x) => out.copy_from_slice(&x[from..][..out.len()]),
@@ -43,33 +43,36 @@ impl Input<'_> {
     }
 }
 
-/// Memory of converted rows.
+/// Memory for converted rows, which is reused by later products.
 #[derive(Default)]
 pub(crate) struct ConvertedRows {
     floats: Vec<f32>,
     panels: Vec<u32>,
 }
 
-/// Inputs that are converted by the caller alone: waking threads takes longer.
-const SMALL: usize = 1 << 15;
+/// Largest number of inputs that the caller converts alone: for so few, waking threads takes longer
+/// than converting.
+const MAX_ALONE: usize = 1 << 15;
 
-/// Elements from one f32 row to the next: rows that are a multiple of 4096 bytes apart evict each other from the cache.
+/// Elements from one f32 row to the next. Rows whose distance is a multiple of 4096 bytes fall into
+/// the same cache sets and evict each other. 16 more elements, one cache line, avoid that.
 fn stride(k: usize) -> usize {
     if k.is_multiple_of(256) { k + 16 } else { k }
 }
 
 impl ConvertedRows {
-    /// The rows in the form that a kernel reads; f32 rows that it reads as they are stay where they are.
+    /// Converts rows to the form that a kernel reads.
     pub(crate) fn input<'a>(
         &'a mut self,
         (form, input): (W4Form, &Input<'a>),
         (m, k): (usize, usize),
         workers: &mut Workers,
     ) -> Result<W4Input<'a>, Error> {
+        // A few f32 rows are read where they are: so few cannot evict each other.
         if let (W4Form::F32, Input::F32(x), ..=4) = (form, input, m) {
             return Ok(W4Input::from_rows(MatrixView::try_new(x, m, k, k)?));
         }
-        let small = m * k <= SMALL;
+        let small = m * k <= MAX_ALONE;
         if form == W4Form::F32 {
             let stride = stride(k).max(1);
             self.floats.resize(m * stride, 0.0);
@@ -79,6 +82,7 @@ impl ConvertedRows {
         }
         let (height, len) = (form.panel_rows(m), form.panel_len(m, k)?);
         self.panels.resize(m.div_ceil(height) * len, 0);
+        // Each worker packs whole panels, from f32 rows in its own memory.
         let panels = self.panels.chunks_mut(len.max(1)).enumerate();
         workers.each(panels.collect(), small, |(index, panel), memory| {
             let first = index * height;

@@ -1,4 +1,5 @@
-//! FP4 and INT4 GEMM: activations of 16 or 32 bits times weights of 4 bits with group scales (W4A16), accumulated in f32.
+//! FP4 and INT4 GEMM: activations of 16 or 32 bits times weights of 4 bits with group scales
+//! (W4A16), accumulated in f32.
 //!
 //! ```
 //! use latent_marlin::{Input, Marlin, Shape, pack_fp4};
@@ -12,11 +13,16 @@
 //! # Ok::<(), latent_marlin::Error>(())
 //! ```
 //!
-//! * [`Weight`]: the layout that callers have, checked: [`QuantType`], [`Scales`], [`Shape`]. [`pack_fp4`], [`pack_u4`] and [`pack_u4_sym`] make one, and [`pack_gptq`] by the Hessian of its inputs.
-//! * [`Marlin`]: products and dequantization by a pool of threads. [`Plan`] is the kernel that a shape gets; [`Options`] force another.
-//! * [`GemmDevice`]: the same on a GPU, where a [`ResidentWeight`] and each [`DeviceArray`] stay (feature `gpu`).
+//! * [`Weight`]: a checked weight in the caller's memory, described by [`QuantType`], [`Scales`]
+//!   and [`Shape`]. [`pack_fp4`], [`pack_u4`] and [`pack_u4_sym`] pack a dense weight;
+//!   [`pack_gptq`] also uses the Hessian of its inputs.
+//! * [`Marlin`]: products and dequantization with a pool of threads. [`Plan`] selects the kernel
+//!   for a shape; [`Options`] force another one.
+//! * [`GemmDevice`]: products on a GPU. A [`ResidentWeight`] and each [`DeviceArray`] stay in its
+//!   memory (feature `gpu`).
 //!
-//! The kernels are in `latent-kernels`, folder `w4`; those of GPUs in `latent-backend-wgpu`, folder `matmul/w4`.
+//! CPU kernels are in `latent-kernels`, folder `w4`; GPU kernels are in `latent-backend-wgpu`,
+//! folder `matmul/w4`.
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 

@@ -1,4 +1,4 @@
-//! The product: checks, the plan, and the division of work among threads.
+//! The product: checks operands, plans, and divides the work among threads.
 
 use crate::error::{Error, exactly};
 use crate::input::{ConvertedRows, Input};
@@ -21,52 +21,55 @@ pub struct Marlin {
     partials: Vec<f32>,
 }
 
-/// A tile of the results and what is written there.
+/// A part of the results: its place and its memory.
 struct OutputTile<'y> {
     rows: Range<usize>,
     columns: Range<usize>,
     y: MatrixViewMut<'y>,
 }
 
-/// Columns of which shares are multiples: whole cache lines of words, and blocks of the GEMM.
-const UNIT: usize = 48;
+/// The number of columns of a share is a multiple of this: whole cache lines of words, and whole
+/// blocks of the GEMM.
+const COLUMN_UNIT: usize = 48;
 
-/// The same for kernels on integers, which decode a pair of vectors at a time, for a few rows: the words of a share stay in L2.
-const INTEGER_UNIT: usize = 128;
+/// Columns of a share for kernels on integers. They decode a pair of vectors at a time for only a
+/// few rows, so they read the words of a share again and again; so few stay in the L2 cache.
+const INTEGER_COLUMNS: usize = 128;
 
-/// Rows of a share where columns are too few to go around: whole panels.
-const ROWS: usize = 64;
+/// Rows of a share if there are too few columns for all workers: whole panels of inputs.
+const SHARE_ROWS: usize = 64;
 
 impl Marlin {
-    /// `threads` workers (at least one), the caller included.
+    /// Starts `threads` workers (at least one). The caller is one of them.
     ///
     /// # Errors
-    /// When the system refuses to start a thread.
+    /// If the system refuses to start a thread.
     pub fn new(threads: usize) -> Result<Marlin, Error> {
         Marlin::placed(&Placement::anywhere(threads.max(1)))
     }
 
-    /// A worker per place.
+    /// Starts one worker for each place of `placement`.
     ///
     /// # Errors
-    /// When the system refuses to start a thread.
+    /// If the system refuses to start a thread.
     pub fn placed(placement: &Placement) -> Result<Marlin, Error> {
         let workers = Workers::new(placement)?;
         Ok(Marlin { workers, converted: ConvertedRows::default(), partials: Vec::new() })
     }
 
-    /// y = x · W with the kernel that suits the shape: `m` rows of K inputs, `m` rows of N results. The same bits for any number of threads.
+    /// Computes y = x · W with the kernel for the shape: `m` rows of K inputs give `m` rows of N
+    /// results. The bits of results do not depend on the number of threads.
     ///
     /// # Errors
-    /// When an operand has another length.
+    /// If the length of an operand does not match its shape.
     pub fn multiply(&mut self, w: &Weight<'_>, x: Input<'_>, m: usize, y: &mut [f32]) -> Result<(), Error> {
         self.multiply_with(&Options::default(), w, x, m, y)
     }
 
-    /// [`multiply`](Self::multiply) with what `options` force.
+    /// Like [`multiply`](Self::multiply), with what `options` force.
     ///
     /// # Errors
-    /// When an operand has another length, or no kernel does what is forced.
+    /// If the length of an operand does not match its shape, or no kernel does what is forced.
     pub fn multiply_with(
         &mut self,
         options: &Options,
@@ -87,15 +90,16 @@ impl Marlin {
         if plan.kernel == Kernel::Striped && plan.slices > 1 {
             return striped(&plan, w, &input, y, (&mut self.workers, &mut self.partials));
         }
-        let heights =
-            if plan.kernel == Kernel::Fused || shape.n >= UNIT * 8 * self.workers.count() { m } else { ROWS };
+        // Rows are divided only if columns alone do not give each worker several shares: every
+        // share of the same columns decodes their weights again.
+        let whole_columns = plan.kernel == Kernel::Fused || shape.n >= COLUMN_UNIT * 8 * self.workers.count();
         let columns = match plan.kernel {
-            // a worker reads all of its columns in one go
-            Kernel::Fused => shape.n.div_ceil(self.workers.count()).next_multiple_of(UNIT),
-            _ if matches!(plan.chosen().form, W4Form::Int16 | W4Form::Int8) => INTEGER_UNIT,
-            _ => UNIT,
+            // One share per worker, so that it reads the words of all its columns in one pass.
+            Kernel::Fused => shape.n.div_ceil(self.workers.count()).next_multiple_of(COLUMN_UNIT),
+            _ if matches!(plan.chosen().form, W4Form::Int16 | W4Form::Int8) => INTEGER_COLUMNS,
+            _ => COLUMN_UNIT,
         };
-        let shares = cut(y, heights, columns);
+        let shares = cut(y, if whole_columns { m } else { SHARE_ROWS }, columns);
         self.workers.each(shares, false, |share, memory| {
             let OutputTile { rows, columns, mut y } = share;
             let args = W4Args { weight: w.matrix(), input: &input, rows, k: 0..shape.k, columns };
@@ -107,11 +111,12 @@ impl Marlin {
     /// Decodes a weight to f32 `[K, N]`. E2M1 and integers times an f16 or E8M0 scale are exact.
     ///
     /// # Errors
-    /// When `out` has another length.
+    /// If `out` does not have K · N elements.
     pub fn dequantize(&mut self, w: &Weight<'_>, out: &mut [f32]) -> Result<(), Error> {
         let shape = w.shape();
         exactly("the dequantized weight", (shape.k, shape.n), out.len())?;
         let (kernel, len) = (dequant_kernel(), (8 * shape.n).max(1));
+        // A row of words has the codes of eight inputs.
         let eights = out.chunks_mut(len).enumerate().collect();
         self.workers.each(eights, false, |(i, rows), memory| {
             let mut rows = MatrixViewMut::new(rows, 8, shape.n, shape.n);
@@ -120,10 +125,11 @@ impl Marlin {
         Ok(())
     }
 
-    /// Decodes a weight to f16 `[K, N]`, rounded to nearest even; beyond 65504 to infinity.
+    /// Decodes a weight to f16 `[K, N]`, rounded to nearest even. Values beyond 65504 become
+    /// infinite.
     ///
     /// # Errors
-    /// When `out` has another length.
+    /// If `out` does not have K · N elements.
     pub fn dequantize_f16(&mut self, w: &Weight<'_>, out: &mut [f16]) -> Result<(), Error> {
         let shape = w.shape();
         exactly("the dequantized weight", (shape.k, shape.n), out.len())?;
@@ -131,14 +137,14 @@ impl Marlin {
         let eights = out.chunks_mut(len).enumerate().collect();
         self.workers.each(eights, false, |(i, rows), memory| {
             let of = (w.matrix(), 8 * i..8 * i + 8, 0..shape.n);
-            // the rows have the shape, so that this cannot fail
+            // The rows have the right shape, so this cannot fail.
             let _ = latent_kernels::w4_dequant_f16(kernel, of, (rows, shape.n), &mut memory.scratch);
         });
         Ok(())
     }
 }
 
-/// The best kernel that decodes.
+/// The decoding kernel of the highest tier that this machine has.
 fn dequant_kernel() -> latent_kernels::W4DequantFn {
     let best = latent_kernels::features().tier();
     let of = |kernel: &W4Kernel| match kernel.function {
@@ -151,7 +157,7 @@ fn dequant_kernel() -> latent_kernels::W4DequantFn {
     found.map(|(_, function)| function).expect("the portable kernel is always there")
 }
 
-/// Cuts results into shares of `height` rows and `width` columns.
+/// Cuts results into shares of at most `height` rows and `width` columns.
 fn cut(mut y: MatrixViewMut<'_>, height: usize, width: usize) -> Vec<OutputTile<'_>> {
     let (height, width) = (height.max(1), width.max(1));
     let mut shares = Vec::new();
@@ -174,7 +180,8 @@ fn cut(mut y: MatrixViewMut<'_>, height: usize, width: usize) -> Vec<OutputTile<
     shares
 }
 
-/// Units of tiles and slices into partial sums, then their sums.
+/// Computes a partial sum for each tile and slice of K, and then adds them up. The slices are added
+/// in order, so that the bits of results do not depend on the number of threads.
 fn striped(
     plan: &Plan,
     w: &Weight<'_>,
@@ -190,9 +197,12 @@ fn striped(
     partials.resize(count, 0.0);
     let tile = tile(m);
     let stripes = W4Stripes { rows: m, columns: n, k: shape.k, tile, slices: plan.slices };
+    // An empty slice has no unit that would write its sums. Zeros make it count as nothing, instead
+    // of the sums of an earlier product.
     let blocks = partials.chunks_mut((m * n).div_ceil(workers.count()).max(4096)).collect();
     workers.each(blocks, plan.slices * m * n < 4096, |block, _| w4_zero(block));
-    // for each slice the tiles in the order of the line
+    // The tiles of each slice, in the order in which `stripes` counts them: below, the next tile of
+    // a unit's slice is the unit's.
     let mut slices = Vec::new();
     for slice in partials.chunks_exact_mut(m * n) {
         slices.push(cut(MatrixViewMut::try_new(slice, m, n, n)?, tile.0, tile.1).into_iter());
@@ -208,6 +218,7 @@ fn striped(
         let args = W4Args { weight: w.matrix(), input, rows: unit.rows, k: unit.k, columns: unit.columns };
         (plan.function)(&args, &mut y, &mut memory.scratch);
     });
+    // Shares of whole cache lines, so that two workers seldom write to the same one.
     let columns = n.div_ceil(workers.count()).next_multiple_of(16);
     let (partials, shares) = (&partials[..], cut(y, m, columns));
     workers.each(shares, m * n < 4096, |share, _| {

@@ -1,7 +1,9 @@
 //! Packing of dense weights: round to nearest, with a scale per group and column.
 //!
-//! Scales are computed in f32 and rounded to f16; quotients are taken by the rounded scale. Ties go to even: to the even code of FP4, to the even integer of
-//! INT4. A scale that is too small for f16 is 0, and so are the weights of its group.
+//! Scales are computed in f32 and rounded to f16. Weights are divided by the rounded scale, because
+//! that is the scale by which decoding multiplies. Ties go to even: to the even code of FP4, to the
+//! even integer of INT4. A scale that is too small for f16 becomes 0, and so do the weights of its
+//! group.
 
 use crate::error::{Error, exactly};
 use crate::weight::{QuantType, Scales, Shape, Weight};
@@ -10,23 +12,23 @@ use half::f16;
 /// A packed weight.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Packed {
-    /// What its codes mean.
+    /// The type of its codes.
     pub quant: QuantType,
-    /// Its sizes.
+    /// Its shape.
     pub shape: Shape,
-    /// `[K/8, N]`: eight codes along K, the first in the lowest bits.
+    /// Words `[K/8, N]` of eight codes along K, the first in the lowest bits.
     pub words: Vec<u32>,
-    /// `[K/group, N]`.
+    /// Group scales `[K/group, N]`.
     pub scales: Vec<f16>,
-    /// `[K/group, N]` for [`QuantType::Int4`], else empty.
+    /// Zero points `[K/group, N]` of [`QuantType::Int4`]; empty for other types.
     pub zeros: Vec<u8>,
 }
 
 impl Packed {
-    /// The weight that kernels read.
+    /// Borrows it as a weight for products.
     ///
     /// # Errors
-    /// When fields were changed so that they do not fit together.
+    /// If fields were changed so that they do not fit together.
     pub fn weight(&self) -> Result<Weight<'_>, Error> {
         let zeros = (self.quant == QuantType::Int4).then_some(&self.zeros[..]);
         Weight::new(self.quant, self.shape, &self.words, Scales::F16(&self.scales), zeros)
@@ -36,13 +38,15 @@ impl Packed {
 /// Packs a dense weight `[K, N]` to E2M1: scale = largest magnitude of the group / 6.
 ///
 /// # Errors
-/// When K is not a multiple of 8 or of the group, `dense` has another length, a weight is not finite, or a scale is beyond f16.
+/// If K is not a multiple of 8 and of the group, `dense` does not have K · N elements, a weight is
+/// not finite, or a scale is beyond f16.
 pub fn pack_fp4(dense: &[f32], shape: Shape) -> Result<Packed, Error> {
     pack(QuantType::Fp4, dense, shape)
 }
 
-/// Packs a dense weight `[K, N]` to unsigned integers with zero points: scale = (largest − smallest) / 15 of the group and 0, zero point =
-/// −smallest / scale, value = (code − zero point) · scale.
+/// Packs a dense weight `[K, N]` to unsigned integers with zero points: scale = (largest −
+/// smallest) / 15, where the largest is at least 0 and the smallest at most 0; zero point =
+/// −smallest / scale; value = (code − zero point) · scale.
 ///
 /// # Errors
 /// As for [`pack_fp4`].
@@ -50,7 +54,8 @@ pub fn pack_u4(dense: &[f32], shape: Shape) -> Result<Packed, Error> {
     pack(QuantType::Int4, dense, shape)
 }
 
-/// Packs a dense weight `[K, N]` to unsigned integers with the zero point 8: scale = largest magnitude of the group / 7, value = (code − 8) · scale.
+/// Packs a dense weight `[K, N]` to unsigned integers with the zero point 8: scale = largest
+/// magnitude of the group / 7, value = (code − 8) · scale.
 ///
 /// # Errors
 /// As for [`pack_fp4`].
@@ -69,12 +74,13 @@ fn pack(quant: QuantType, dense: &[f32], shape: Shape) -> Result<Packed, Error> 
     for (g, rows) in dense.chunks_exact((group * n).max(1)).enumerate() {
         for col in 0..n {
             let column = || rows.iter().skip(col).step_by(n).copied();
+            // With 0 in the range, the zero point is a code, and a weight of 0 stays 0.
             let low = column().fold(0.0f32, f32::min);
             let high = column().fold(0.0f32, f32::max);
             let wanted = match quant {
                 QuantType::Fp4 => high.max(-low) / 6.0,
                 QuantType::Int4Sym => high.max(-low) / 7.0,
-                // halves, since the difference of finite numbers may overflow
+                // Each is divided first: the difference of two finite numbers may overflow.
                 QuantType::Int4 => (high / 15.0) - (low / 15.0),
             };
             let scale = f16::from_f32(wanted);
@@ -103,18 +109,19 @@ fn pack(quant: QuantType, dense: &[f32], shape: Shape) -> Result<Packed, Error> 
     Ok(Packed { quant, shape, words, scales, zeros })
 }
 
-/// The nearest integer to a quotient, ties to even; 0 for a scale of 0.
+/// The nearest integer to weight / scale, ties to even; 0 for a scale of 0.
 fn nearest_integer(weight: f32, scale: f32) -> f32 {
     if scale == 0.0 { 0.0 } else { (weight / scale).round_ties_even() }
 }
 
-/// The code of the E2M1 value nearest to a quotient, ties to the even code; never that of −0.
+/// The code of the E2M1 value nearest to weight / scale, ties to the even code. Never the code of
+/// −0.
 fn nearest_fp4(weight: f32, scale: f32) -> u32 {
     if scale == 0.0 {
         return 0;
     }
     let size = (weight / scale).abs();
-    // midpoints between neighbouring values, and whether the lower one has the even code
+    // Midpoints between neighbouring values, and whether the lower one has the even code.
     const MIDDLES: [(f32, bool); 7] =
         [(0.25, true), (0.75, false), (1.25, true), (1.75, false), (2.5, true), (3.5, false), (5.0, true)];
     let above = |&(middle, even): &(f32, bool)| size > middle || (size == middle && !even);

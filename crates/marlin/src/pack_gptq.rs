@@ -1,4 +1,5 @@
-//! Packing by GPTQ: codes along K are chosen one after another, and later ones make up for the errors of earlier ones, by the Hessian of the inputs.
+//! Packing by GPTQ: codes along K are chosen one after another. The Hessian of the inputs tells how
+//! later codes can compensate for the errors of earlier ones.
 
 use crate::error::{Error, exactly};
 use crate::pack::Packed;
@@ -6,11 +7,13 @@ use crate::weight::{QuantType, Shape};
 use half::f16;
 use latent_quant::gptq::{GptqOptions, HessianFactor, LevelGroup, StoredLevels, round_levels};
 
-/// Packs a dense weight `[K, N]` so that the outputs for inputs like those of the Hessian are as near as GPTQ finds: `hessian` is the lower triangle of
-/// Xᵀ·X `[K, K]`, row by row, as [`add_inputs`] sums it. Scales are those of f16 that leave the lowest error.
+/// Packs a dense weight `[K, N]` by GPTQ, which keeps the outputs close to those of the dense
+/// weight for inputs like those of the Hessian. `hessian` is the lower triangle of Xᵀ·X `[K, K]`,
+/// row by row, as [`add_inputs`] sums it. Scales are the f16 numbers with the lowest error.
 ///
 /// # Errors
-/// As for [`pack_fp4`](crate::pack_fp4); a Hessian of another size, with values that are not finite, or that damping does not make positive definite.
+/// As for [`pack_fp4`](crate::pack_fp4). Also if the Hessian has another size, has values that are
+/// not finite, or does not become positive definite by damping.
 pub fn pack_gptq(
     quant: QuantType,
     dense: &[f32],
@@ -23,6 +26,7 @@ pub fn pack_gptq(
     if let Some(at) = dense.iter().position(|weight| !weight.is_finite()) {
         return Err(Error::NotFinite { row: at / n, col: at % n, value: dense[at] });
     }
+    // All columns have the same inputs, so the Hessian is factored once.
     let factor = HessianFactor::new(hessian, k, group, options);
     let factor = factor.map_err(|problem| Error::Hessian { k, problem })?;
     let kind = match quant {
@@ -54,10 +58,11 @@ pub fn pack_gptq(
     Ok(Packed { quant, shape, words, scales, zeros })
 }
 
-/// Adds the products of inputs `[rows, K]` to a Hessian: the lower triangle of Xᵀ·X, of K · (K + 1) / 2 values that begin at zero.
+/// Adds Xᵀ·X of inputs X `[rows, K]` to a Hessian: its lower triangle, K · (K + 1) / 2 values,
+/// which are zeros before the first inputs.
 ///
 /// # Errors
-/// A Hessian or inputs of another size.
+/// If the Hessian or the inputs have another size.
 pub fn add_inputs(hessian: &mut [f32], inputs: &[f32], k: usize) -> Result<(), Error> {
     let overflow = || Error::Overflow { what: "a Hessian", rows: k, cols: k };
     let values = latent_quant::gptq::triangle_len(k).ok_or_else(overflow)?;

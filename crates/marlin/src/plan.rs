@@ -12,12 +12,12 @@ pub enum Kernel {
     Gemm,
     /// Few rows: codes are decoded in registers.
     Fused,
-    /// Few output tiles: K is split into slices, whose partial sums are reduced in order.
+    /// Few output tiles: K is split into slices, whose partial sums are added in order.
     Striped,
 }
 
 impl Kernel {
-    /// All of them.
+    /// All kernels.
     pub const ALL: [Kernel; 3] = [Kernel::Gemm, Kernel::Fused, Kernel::Striped];
 
     /// Its name: `gemm`, `fused`, `striped`.
@@ -37,17 +37,19 @@ impl Kernel {
 /// Precision of the inputs in products.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Activations {
-    /// That of the inputs. f32 keeps at least sixteen bits.
+    /// The precision of the inputs. f32 inputs keep at least sixteen bits.
     #[default]
     AsGiven,
     /// Rounded to bf16.
     Bf16,
-    /// Rounded to 8-bit integers with a scale per 32 inputs. Faster where the arithmetic binds and bf16 has no instructions of its own; an input is off by up to
-    /// 1/254 of the largest of its 32. Only for groups of whole words.
+    /// Rounded to 8-bit integers with a scale per 32 inputs. Faster if arithmetic limits the speed
+    /// and the CPU has no bf16 instructions. The error of an input is at most 1/254 of the largest
+    /// of its
+    /// 32. Only for groups of whole words.
     Int8,
 }
 
-/// Precision in which a kernel sees its inputs.
+/// Precision that the inputs of a kernel must have.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum KernelPrecision {
     AtLeast16,
@@ -84,7 +86,7 @@ impl KernelPrecision {
     }
 }
 
-/// What may be forced. The default chooses by shape.
+/// Options that force a choice. By default everything is chosen by shape.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
     /// The kernel.
@@ -97,44 +99,46 @@ pub struct Options {
     pub activations: Activations,
 }
 
-/// Most rows for which codes are decoded in registers.
-const FEW_ROWS: usize = 16;
+/// Largest number of rows for which codes are decoded in registers.
+const MAX_FUSED_ROWS: usize = 16;
 
-/// Rows and columns of a striped tile: with few rows, the weight is read in long rows.
+/// Rows and columns of a striped tile. With few rows, reading the weight takes most of the time,
+/// and wide tiles read long stretches of it.
 pub(crate) fn tile(m: usize) -> (usize, usize) {
-    if m <= FEW_ROWS { (FEW_ROWS, 8192) } else { (64, 96) }
+    if m <= MAX_FUSED_ROWS { (MAX_FUSED_ROWS, 8192) } else { (64, 96) }
 }
 
-/// Tiles below which K is split: enough to keep the cores of one machine busy.
-const FEW_TILES: usize = 32;
+/// With fewer tiles K is split. 32 tiles keep the cores of one machine busy.
+const MIN_TILES: usize = 32;
 
-/// Fewest inputs of a slice.
-const SLICE: usize = 1024;
+/// Smallest number of inputs of a slice.
+const MIN_SLICE_INPUTS: usize = 1024;
 
 /// How a product runs.
 #[derive(Clone, Copy)]
 pub struct Plan {
     /// The kernel.
     pub kernel: Kernel,
-    /// Slices of K; 1 but for [`Kernel::Striped`].
+    /// Slices of K; 1 except for [`Kernel::Striped`].
     pub slices: usize,
     chosen: &'static W4Kernel,
     pub(crate) function: W4MatmulFn,
 }
 
 impl Plan {
-    /// The plan for `m` rows of inputs that are bf16, or more precise.
+    /// Plans a product with `m` rows of inputs, which are bf16 or more precise.
     ///
     /// # Errors
-    /// When no kernel of the machine does what `options` force.
+    /// If no kernel of the machine does what `options` force.
     pub fn new(options: &Options, shape: Shape, m: usize, bf16_inputs: bool) -> Result<Plan, Error> {
         let words = shape.k / 8;
-        // by the shape alone, so that results do not depend on the machine's threads
+        // Slices change the order of sums. Their number depends only on the shape, so that results
+        // do not depend on the number of threads.
         let tiles = m.div_ceil(64) * shape.n.div_ceil(96);
-        let useful = FEW_TILES.div_ceil(tiles.max(1)).min(shape.k / SLICE).max(1);
+        let useful = MIN_TILES.div_ceil(tiles.max(1)).min(shape.k / MIN_SLICE_INPUTS).max(1);
         let kernel = options.kernel.unwrap_or(match m {
             _ if useful > 1 => Kernel::Striped,
-            ..=FEW_ROWS => Kernel::Fused,
+            ..=MAX_FUSED_ROWS => Kernel::Fused,
             _ => Kernel::Gemm,
         });
         let slices = match kernel {
@@ -155,13 +159,14 @@ impl Plan {
         })
     }
 
-    /// The kernel of the table that multiplies.
+    /// The chosen kernel of the table.
     pub fn chosen(&self) -> &'static W4Kernel {
         self.chosen
     }
 }
 
-/// The kernel of the highest tier that this machine has; for few rows one on 16-bit integers.
+/// Finds the kernel of the highest tier that this machine has; for few rows rather one on 16-bit
+/// integers.
 fn find(
     kernel: Kernel,
     (m, shape): (usize, Shape),
@@ -178,17 +183,17 @@ fn find(
             && tier.is_none_or(|tier| tier == other.tier)
             && other.takes(shape)
             && precision.allows(other.activation);
-        let few = kernel == Kernel::Fused || m <= FEW_ROWS;
+        let few = kernel == Kernel::Fused || m <= MAX_FUSED_ROWS;
         let rank = |other: &W4Kernel| {
-            // for many rows, 16-bit integers are as fast as bf16 on CPUs with VNNI; with AVX2, f32
-            // is faster
+            // For many rows, 16-bit integers are as fast as bf16 on CPUs with VNNI; with AVX2, f32
+            // is faster.
             let form = match other.form {
                 W4Form::Pairs | W4Form::TileRows => 3,
                 W4Form::Int16 if other.tier >= Tier::Avx512 => 2,
                 W4Form::F32 | W4Form::Int8 => 1,
                 W4Form::Int16 => 0,
             };
-            // with few rows, tiles would be empty for the most part
+            // With few rows, most of a matrix tile would be empty.
             (few && other.form == W4Form::Int16, other.tier, form)
         };
         if fits && found.is_none_or(|(before, _)| rank(other) > rank(before)) {

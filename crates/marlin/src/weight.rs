@@ -1,14 +1,15 @@
-//! A weight in Marlin's layout, checked.
+//! A weight in Marlin's layout, whose operands are checked.
 
 use crate::error::{Error, exactly};
 use half::f16;
 use half::slice::HalfFloatSliceExt;
 use latent_kernels::{W4Codes, W4Matrix, W4Scales, W4Shape};
 
-/// What codes mean.
+/// The type of 4-bit codes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QuantType {
-    /// E2M1 floats: sign, two exponent bits, one mantissa bit. 0, 0.5, 1, 1.5, 2, 3, 4, 6 and their negatives; −0 is 0.
+    /// E2M1 floats: sign, two exponent bits, one mantissa bit. The values are 0, 0.5, 1, 1.5, 2, 3,
+    /// 4, 6 and their negatives; −0 decodes to 0.
     Fp4,
     /// Unsigned integers with zero points: value = (code − zero point) · scale.
     Int4,
@@ -17,7 +18,7 @@ pub enum QuantType {
 }
 
 impl QuantType {
-    /// All of them.
+    /// All types.
     pub const ALL: [QuantType; 3] = [QuantType::Fp4, QuantType::Int4, QuantType::Int4Sym];
 
     /// Its name: `fp4`, `int4`, `int4_sym`.
@@ -37,7 +38,7 @@ pub enum Scales<'a> {
     F16(&'a [f16]),
     /// E8M0 (MXFP4): 2^(code − 127); 255 is NaN.
     E8m0(&'a [u8]),
-    /// F8_E4M3 (NVFP4) times the tensor's scale.
+    /// F8_E4M3 (NVFP4), multiplied by the scale of the tensor.
     E4m3(&'a [u8], f32),
 }
 
@@ -53,7 +54,7 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// Checks K and the group.
+    /// Checks K, the group and the number of elements.
     pub(crate) fn check(self) -> Result<Shape, Error> {
         let Shape { k, n, group } = self;
         if !k.is_multiple_of(8) {
@@ -65,7 +66,7 @@ impl Shape {
         k.checked_mul(n).map(|_| self).ok_or(Error::Overflow { what: "a weight", rows: k, cols: n })
     }
 
-    /// Groups along K.
+    /// The number of groups along K.
     pub fn groups(self) -> usize {
         self.k.checked_div(self.group).unwrap_or(0)
     }
@@ -79,11 +80,12 @@ pub struct Weight<'a> {
 }
 
 impl<'a> Weight<'a> {
-    /// Wraps words `[K/8, N]`, scales `[K/group, N]` and, for [`QuantType::Int4`], zero points `[K/group, N]`. The lowest four bits of a word are the first
-    /// of its eight codes along K.
+    /// Wraps words `[K/8, N]`, scales `[K/group, N]` and, for [`QuantType::Int4`], zero points
+    /// `[K/group, N]`. The lowest four bits of a word are the first of its eight codes along K.
     ///
     /// # Errors
-    /// When K is not a multiple of 8 or of the group, an operand has another length, zero points are missing, out of place, or above 16.
+    /// If K is not a multiple of 8 and of the group, the length of an operand does not match the
+    /// shape, or zero points are missing, not expected, or above 16.
     pub fn new(
         quant: QuantType,
         shape: Shape,
@@ -114,6 +116,7 @@ impl<'a> Weight<'a> {
             _ => return Err(Error::Zeros { quant: quant.name(), needed: quant == QuantType::Int4 }),
         };
         let matrix = W4Matrix::new(W4Shape { k, n, group }, words, scales, codes);
+        // The kernels' error does not say which zero point is wrong: it is looked up here.
         let too_large = || zeros?.iter().position(|zero| *zero > 16).zip(zeros);
         let matrix = matrix.map_err(|refused| match too_large() {
             Some((at, zeros)) => Error::ZeroPoint { group: at / n, col: at % n, value: zeros[at] },
@@ -122,23 +125,23 @@ impl<'a> Weight<'a> {
         Ok(Weight { quant, matrix })
     }
 
-    /// What its codes mean.
+    /// The type of its codes.
     pub fn quant(&self) -> QuantType {
         self.quant
     }
 
-    /// Its sizes.
+    /// Its shape.
     pub fn shape(&self) -> Shape {
         let W4Shape { k, n, group } = self.matrix.shape();
         Shape { k, n, group }
     }
 
-    /// Bytes of words, scales and zero points: what a product with one row reads.
+    /// Bytes of words, scales and zero points. A product with one row reads each of them once.
     pub fn bytes(&self) -> usize {
         self.matrix.bytes()
     }
 
-    /// The kernels' view.
+    /// The weight as kernels take it.
     pub(crate) fn matrix(&self) -> &W4Matrix<'a> {
         &self.matrix
     }

@@ -1,10 +1,10 @@
-//! The thread pool with each worker's memory, and the division of a list of tasks among them.
+//! The thread pool, with memory for each worker. Divides lists of tasks among the workers.
 
 use latent_kernels::W4Scratch;
 use latent_threads::{Placement, ThreadPool};
 use std::sync::{Mutex, PoisonError};
 
-/// Memory of one worker.
+/// Memory of one worker, which is reused by later products.
 #[derive(Default)]
 pub(crate) struct WorkerMemory {
     pub scratch: W4Scratch,
@@ -28,7 +28,8 @@ impl Workers {
         self.pool.threads()
     }
 
-    /// Works off all tasks. A worker has a contiguous share of them; with `alone`, the caller does all.
+    /// Runs all tasks. Each worker has a contiguous share of them; with `alone`, the caller runs
+    /// all.
     pub(crate) fn each<T: Send>(
         &mut self,
         tasks: Vec<T>,
@@ -40,6 +41,8 @@ impl Workers {
             tasks.into_iter().for_each(|task| work(task, memory));
             return;
         }
+        // The locks let workers take tasks by value out of a shared list. Each task belongs to one
+        // worker, so no lock is ever waited for.
         let tasks: Vec<Mutex<Option<T>>> = tasks.into_iter().map(|task| Mutex::new(Some(task))).collect();
         let memory = &self.memory;
         self.pool.run(&|worker| {

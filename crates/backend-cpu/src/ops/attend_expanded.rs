@@ -1,4 +1,5 @@
-//! Naive MLA (prefill): keys and values of a group of heads are expanded, then attended per head.
+//! Naive MLA (prefill): expands keys and values of a group of heads, then computes attention per
+//! head.
 
 use super::expand::ExpandGroup;
 use super::expanded_layout::ExpandedLayout;
@@ -14,7 +15,7 @@ use std::ops::Range;
 /// Minimum query rows per task, unless the step has fewer.
 const MIN_QUERIES: usize = 32;
 
-/// Tasks per worker, so that all finish together.
+/// Minimum tasks per worker, so that workers finish at about the same time.
 const TASKS_PER_WORKER: usize = 8;
 
 impl AttendExpanded {
@@ -26,7 +27,8 @@ impl AttendExpanded {
         }
     }
 
-    /// Expands and attends to one group of heads after the other, as many as shared memory holds.
+    /// Expands and attends to one group of heads after the other. A group has as many heads as fit
+    /// into the shared buffer.
     fn attend<N: KvElement>(
         &self,
         ctx: &WorkerContext<'_>,
@@ -43,6 +45,7 @@ impl AttendExpanded {
                 match &self.kv {
                     Some(kv) => {
                         group.expand_values::<N>(ctx, kv, scratch);
+                        // Keys are computed from the rows that `expand_values` has packed.
                         ctx.barrier();
                         group.expand_keys(ctx, kv, kernels, scratch);
                     }
@@ -50,12 +53,14 @@ impl AttendExpanded {
                 }
                 ctx.barrier();
                 self.attend_group(ctx, &group, kernels.attend, scratch);
+                // The next group overwrites the keys and values.
                 ctx.barrier();
             }
         }
     }
 
-    /// Attention of the span's rows with one group of heads: tasks of a head and some query rows.
+    /// Computes attention of the span's rows with one group of heads. A task is a head and some
+    /// query rows.
     fn attend_group<N: KvElement>(
         &self,
         ctx: &WorkerContext<'_>,
@@ -72,7 +77,11 @@ impl AttendExpanded {
         let masks = ctx.selected(self.selected.as_ref(), span.rows.end - 1).is_some();
         let mut masked = None;
         for_each_task(ctx, heads * tasks, |task| {
-            // the longest first, so that workers finish together; a mask serves all heads of its rows
+            // Later rows attend to more keys, so tasks are numbered from the last rows: the longest
+            // tasks run first, and workers finish at about the same time. Ranges from a queue are
+            // tasks of one head, which read the same keys. With masks they are heads of the same
+            // rows, which share a mask. Without a queue, heads vary fastest too, so that long tasks
+            // come first.
             let (h, task) = match masks || !ctx.takes_from_queues() {
                 true => (task % heads, tasks - 1 - task / heads),
                 false => (task / tasks, tasks - 1 - task % tasks),
@@ -80,7 +89,7 @@ impl AttendExpanded {
             let head = group.heads.start + h;
             let first = span.rows.start + task * size;
             let rows = first..span.rows.end.min(first + size);
-            // heads of the same rows follow each other
+            // The mask in scratch is that of the task before.
             if masked.as_ref() != Some(&rows) {
                 self.mask(ctx, rows.clone(), &mut scratch.mask);
                 masked = Some(rows.clone());
@@ -118,7 +127,8 @@ impl AttendExpanded {
         });
     }
 
-    /// The tokens that some rows of a span attend to, where the last of them attends to selected ones.
+    /// Sets the mask of some rows of a span. Nothing to do if the last row attends to all tokens,
+    /// since the rows before it do too.
     fn mask(&self, ctx: &WorkerContext<'_>, rows: Range<usize>, mask: &mut KeyMask) {
         let selected = |row| ctx.selected(self.selected.as_ref(), row);
         if selected(rows.end - 1).is_none() {
@@ -142,8 +152,8 @@ fn for_each_task(ctx: &WorkerContext<'_>, tasks: usize, mut work: impl FnMut(usi
     (ctx.worker.index..tasks).step_by(ctx.worker.count).for_each(work);
 }
 
-/// Query rows of a task: the more, the less often keys are read, but there must be tasks enough for all
-/// workers.
+/// Number of query rows per task. More rows per task read keys less often, but there must be enough
+/// tasks for all workers.
 fn queries_per_task<N: KvElement>(rows: usize, heads: usize, workers: usize) -> usize {
     let mut size = N::Q_TILE;
     while size > MIN_QUERIES && heads * rows.div_ceil(size) < TASKS_PER_WORKER * workers {

@@ -1,5 +1,5 @@
-//! MLA decode: attention over cached latents, each row's KV range cut into splits whose partial results are
-//! combined in order.
+//! MLA decode: attention over cached latents. Each row's KV range is cut into splits, whose partial
+//! results are combined in order.
 
 use super::kv_splits::{self, HeadGroup, RowGroup, kv_len, rows_on, split, split_count};
 use crate::context::WorkerContext;
@@ -11,24 +11,27 @@ use latent_graph::ir::AttentionPath;
 use latent_kernels::{AttendArgs, CacheView, PartialSoftmax, partial_softmax_len};
 use std::ops::Range;
 
-/// Most heads of a task where one worker computes all splits: it keeps the partial results of all of them.
+/// Maximum heads per task if one worker computes all splits. The worker's scratch holds the partial
+/// results of all splits and heads of a task.
 const MAX_TASK_HEADS: usize = 32;
 
-/// The same where a row attends to selected tokens: their cached rows are gathered once for all heads of a task, which costs as much as attention
-/// with 32 of them.
+/// Maximum heads per task if a row attends to selected tokens. Their cached rows are gathered once
+/// per task, which costs as much as attention with 32 heads.
 const MAX_SELECTED_HEADS: usize = 128;
 
-/// The heads of a task are a multiple of this, however little there is to share out.
+/// The heads per task are a multiple of this: kernels process several heads per cached row that
+/// they load.
 const MIN_TASK_HEADS: usize = 4;
 
 impl AttendLatent {
-    /// Small batches split each row's KV range across workers (flash decoding), and the consumer combines the
-    /// partial results ([`RowGroup::combine`]). Otherwise one worker computes all splits of its (row,
-    /// head) tasks. The sums are the same.
+    /// In small batches, workers share the KV splits of each row (flash decoding), and the reader
+    /// combines the partial results ([`RowGroup::combine`]). Otherwise one worker computes all
+    /// splits of its (row, head) tasks. The splits, and so the sums, are the same.
     pub(crate) fn run(&self, ctx: &WorkerContext<'_>, path: AttentionPath, scratch: &mut WorkerScratch) {
         if let Some(partials) = kv_splits::shares_splits(ctx, self.partials, path) {
             self.attend_split_kv(ctx, path, &partials, scratch);
             if ctx.traced {
+                // A trace reads the results, not the partial results.
                 ctx.barrier();
                 self.combine_all(ctx, path, &partials);
             }
@@ -37,7 +40,8 @@ impl AttendLatent {
         }
     }
 
-    /// Tasks of a row and a group of its heads, dealt to the workers in turn; of many rows, a worker takes some from a queue with all their heads.
+    /// Computes tasks of a row and a group of its heads, dealt to the workers in turn. If there are
+    /// many rows, workers take rows with all their heads from a queue.
     fn attend_whole(&self, ctx: &WorkerContext<'_>, path: AttentionPath, scratch: &mut WorkerScratch) {
         let heads = self.out.heads;
         let rows = kv_splits::row_count(ctx, path);
@@ -49,8 +53,8 @@ impl AttendLatent {
                 }
             });
         }
-        // the sums of a head do not depend on the others of its task, so that tasks may depend on the number
-        // of workers
+        // The size of tasks depends on the number of workers. That does not change results: the
+        // sums of a head do not depend on the other heads of its task.
         let share = (rows * heads).div_ceil(ctx.worker.count).next_multiple_of(MIN_TASK_HEADS);
         let mut task = 0;
         for (span, row) in rows_on(ctx, path) {
@@ -63,7 +67,7 @@ impl AttendLatent {
         }
     }
 
-    /// Heads of a task of a row: at most `share`.
+    /// Number of heads per task of a row, at most `share`.
     fn task_heads(&self, ctx: &WorkerContext<'_>, row: usize, share: usize) -> usize {
         let selects = ctx.selected(self.selected.as_ref(), row).is_some();
         share.min(if selects { MAX_SELECTED_HEADS } else { MAX_TASK_HEADS })
@@ -97,10 +101,11 @@ impl AttendLatent {
         ctx.beat();
     }
 
-    /// The KV splits of all rows, shared out by cached rows: neighbouring splits go to one worker, since a
-    /// kernel prefetches the rows after its split. One worker computes all heads of a split, and those of all rows of a
-    /// sequence that it is common to, so that its rows are read from memory once; with fewer splits than workers,
-    /// groups of heads are shared out too.
+    /// Divides the KV splits of all rows among the workers by their number of cached rows.
+    /// Neighbouring splits go to one worker, since a kernel prefetches the rows after its split.
+    /// One worker computes all heads of a split, for all rows of the sequence that have it, so that
+    /// cached rows are read from memory once. If there are fewer splits than workers, groups of
+    /// heads are divided too.
     // measured: docs/notes/attention-kernels.md "Share out KV splits by size"
     fn attend_split_kv(
         &self,
@@ -119,13 +124,14 @@ impl AttendLatent {
                 let rows = group.work(ctx, index);
                 for first in (0..out.heads).step_by(together) {
                     let heads = first..(first + together).min(out.heads);
-                    // a task belongs to the worker whose share has its middle, counted in cached rows per
-                    // head
+                    // A task belongs to the worker whose share contains its middle, in units of
+                    // cached rows × heads. So tasks of unequal size are divided evenly and each has
+                    // one worker.
                     let work = rows * heads.len();
                     if own.contains(&(before + work / 2)) {
                         let (at, elements) = group.partials_of(partials, out.width, &heads, index);
-                        // SAFETY: tasks are disjoint in group, split or heads, each has its own range, and the
-                        // middle of one is in one share.
+                        // SAFETY: tasks are disjoint in group, split or heads, each has its own
+                        // range, and the middle of one is in one share.
                         let partial = unsafe { ctx.elements_mut(partials, at, elements) };
                         self.attend_group(ctx, &group, heads, index, partial, scratch);
                         ctx.beat();
@@ -136,8 +142,9 @@ impl AttendLatent {
         }
     }
 
-    /// Partial results of one split for some heads of all rows of a group: in one call of the kernel where the split is
-    /// the same for all rows, else row by row. The sums are the same.
+    /// Computes the partial results of one split for some heads of all rows of a group: in one call
+    /// of the kernel if the split is the same for all rows, otherwise row by row. The bits are the
+    /// same.
     fn attend_group(
         &self,
         ctx: &WorkerContext<'_>,
@@ -154,6 +161,7 @@ impl AttendLatent {
         let mut partial = PartialSoftmax::in_memory(partial, group.rows.len() * count, latent);
         let one_scale =
             group.rows.clone().all(|row| scale(row).to_bits() == scale(group.rows.start).to_bits());
+        // A call of the kernel takes one scale and evenly spaced queries.
         let queries = ctx.read_rows_of_heads(&self.query, group.rows.clone());
         if let (Some(rows), Some(q), true, true) =
             (group.shared_split(index), queries, count == self.out.heads, one_scale)
@@ -163,7 +171,7 @@ impl AttendLatent {
         }
         for (i, row) in group.rows.clone().enumerate() {
             let rows = split(kv_len(ctx, row), index);
-            // results of a split that a row does not have are never read
+            // `combine` reads only the splits that a row has, so the others are left unwritten.
             if !rows.is_empty() {
                 let q = ctx.read_heads(&self.query, row, heads.clone());
                 let args = AttendArgs { q, cache: &cache, rows: rows.clone(), scale: scale(row), latent };
@@ -179,7 +187,7 @@ impl AttendLatent {
         }
     }
 
-    /// The cached rows of some selected tokens.
+    /// Gathers the cached rows of some selected tokens.
     fn gather<'g>(
         &self,
         ctx: &WorkerContext<'_>,
@@ -191,7 +199,7 @@ impl AttendLatent {
         gathered.gather(ctx.kv_format(self.kv_layer), rows)
     }
 
-    /// Partial results of one split, given as cached rows.
+    /// Computes the partial results of one split, given as a range of cached rows.
     fn attend_split(
         &self,
         ctx: &WorkerContext<'_>,

@@ -1,4 +1,5 @@
-//! Values that cross between ranks. The first worker speaks to the other ranks while the others wait at the end of the phase.
+//! Collectives: exchanges of values with other ranks. The first worker communicates while the other
+//! workers wait at the end of the phase.
 
 use crate::context::WorkerContext;
 use crate::program::{CollectiveKind, RankCollective};
@@ -7,6 +8,7 @@ use crate::scratch::{WorkerScratch, resize_scratch};
 impl RankCollective {
     pub(crate) fn run(&self, ctx: &WorkerContext<'_>, scratch: &mut WorkerScratch) {
         let Some(links) = ctx.links.filter(|_| ctx.worker.index == 0) else { return };
+        // `CpuModel::collect` receives the rows of a submitted step.
         if matches!(self.kind, CollectiveKind::ReceiveRows) && links.leaves_returned() {
             return;
         }

@@ -1,5 +1,5 @@
-//! Kimi Delta Attention: each worker takes its share of the heads of all sequences, the same in every operation here, so that it reads what it
-//! has made itself without a barrier.
+//! Kimi Delta Attention. Each worker takes a share of the heads of all sequences. The share is the
+//! same in every operation here, so a worker reads its own results and needs no barrier.
 
 use crate::context::WorkerContext;
 use crate::program::{DeltaRule, GatedNorm, L2Norm, LogDecay, OperandView, ShortConv};
@@ -8,10 +8,10 @@ use latent_backend::{STATE_CHUNK, SeqSpan, SpanState};
 use latent_kernels::{DELTA_CHUNK, DeltaChunk, DeltaRow, DeltaScratch, DeltaState};
 use std::ops::Range;
 
-/// Most tokens that a convolution sees, as the config's limit says.
+/// Maximum number of taps of a convolution, which the config also checks.
 const MAX_TAPS: usize = 16;
 
-/// Minimum number of rows for which a chunk is faster than one row after the other.
+/// Minimum number of rows for which a chunk is faster than single rows.
 const MIN_CHUNK: usize = 4;
 
 const _: () = assert!(STATE_CHUNK.is_multiple_of(DELTA_CHUNK), "steps end where chunks end");
@@ -21,13 +21,14 @@ fn slots(span: &SeqSpan) -> &SpanState {
     span.state.as_ref().expect("the engine gives every span of a recurrent model its slots")
 }
 
-/// Where a span's states are due: numbers of rows with their slots, the state after the last row at the end.
-fn ends(span: &SeqSpan) -> impl Iterator<Item = (usize, u32)> + use<'_> {
+/// The states that a span stores, as (number of rows, slot): its snapshots, then the state after
+/// its last row.
+fn stored_states(span: &SeqSpan) -> impl Iterator<Item = (usize, u32)> + use<'_> {
     let states = slots(span);
     states.kept.iter().copied().chain([(span.rows.len(), states.to)])
 }
 
-/// The columns of some of `heads` heads of a value that may not be cut into heads.
+/// The columns of a range of heads in a value that the plan may store as one row of all heads.
 fn columns(operand: &OperandView, range: Range<usize>, heads: usize) -> Range<usize> {
     let width = operand.heads * operand.width / heads;
     range.start * width..range.end * width
@@ -56,8 +57,9 @@ impl ShortConv {
                     let start = (part * past + row) * channels;
                     start + own.start..start + own.end
                 };
-                // the input at a row of the span, or of those before it
-                let seen = |row: usize, back: usize| match row.checked_sub(back) {
+                // The input `back` rows before a row of the span: from the batch, from the state,
+                // or zeros before the first token.
+                let input_before = |row: usize, back: usize| match row.checked_sub(back) {
                     Some(row) => ctx.elements(input, span.rows.start + row, own.clone()),
                     None => match slots(span).from {
                         Some(slot) => ctx.state(self.kv_layer, slot, in_state(past + row - back)),
@@ -67,7 +69,7 @@ impl ShortConv {
                 let mut inputs: [&[f32]; MAX_TAPS] = [&[]; MAX_TAPS];
                 for row in 0..span.rows.len() {
                     for (j, input) in inputs[..past + 1].iter_mut().enumerate() {
-                        *input = seen(row, past - j);
+                        *input = input_before(row, past - j);
                     }
                     for head in range.clone() {
                         let of_head = columns(input, head..head + 1, heads);
@@ -80,11 +82,12 @@ impl ShortConv {
                         latent_kernels::short_conv(&inputs[..past + 1], taps, out);
                     }
                 }
-                for (rows, slot) in ends(span) {
+                for (rows, slot) in stored_states(span) {
                     for row in 0..past {
-                        // SAFETY: heads of a span are in one share; the slots that a span writes are its own.
-                        let kept = unsafe { ctx.state_mut(self.kv_layer, slot, in_state(row)) };
-                        kept.copy_from_slice(seen(rows + row, past));
+                        // SAFETY: heads of a span are in one share; the slots that a span writes
+                        // are its own.
+                        let state = unsafe { ctx.state_mut(self.kv_layer, slot, in_state(row)) };
+                        state.copy_from_slice(input_before(rows + row, past));
                     }
                 }
             }
@@ -133,8 +136,9 @@ impl DeltaRule {
         for (span, head) in ctx.own_heads(heads) {
             let of_head = head * size..(head + 1) * size;
             let (mut from, mut done) = (slots(span).from, 0);
-            for (rows, slot) in ends(span) {
-                // SAFETY: heads of a span are in one share; the slots that a span writes are its own, and differ from the one that it reads.
+            for (rows, slot) in stored_states(span) {
+                // SAFETY: heads of a span are in one share. The slots that a span writes are its
+                // own, and differ from the one that it reads.
                 let to = unsafe { ctx.state_mut(self.kv_layer, slot, of_head.clone()) };
                 let mut old = from.map(|from| ctx.state(self.kv_layer, from, of_head.clone()));
                 if old.is_none() {
@@ -142,10 +146,13 @@ impl DeltaRule {
                 }
                 let mut row = done;
                 while row < rows {
-                    // chunks begin at multiples of their length, whatever the step: a text that continues from a snapshot between blocks gives
-                    // the same bits as one that has run as a whole
+                    // Chunks begin at multiples of their length, counted in positions instead of
+                    // rows of the step. So a sequence that continues from a snapshot has the same
+                    // bits as one that ran as a whole.
                     let within = (span.first + row) % DELTA_CHUNK;
                     let chunk = (DELTA_CHUNK - within).min(rows - row);
+                    // A draft may be refused after any row, so drafts must have the bits of single
+                    // rows.
                     let single = slots(span).drafted || chunk < MIN_CHUNK;
                     let chunk = if single { 1 } else { chunk };
                     let state = match old.take() {
@@ -156,6 +163,7 @@ impl DeltaRule {
                     self.run_rows(ctx, first..first + chunk, head, state, &mut scratch.delta);
                     row += chunk;
                 }
+                // A snapshot before the first row: no row has consumed the old state.
                 if let Some(old) = old {
                     to.copy_from_slice(old);
                 }

@@ -1,4 +1,5 @@
-//! Elementwise operations that no product took as an epilogue: each worker takes its share of the rows.
+//! Elementwise operations that are not fused into a product as an epilogue. Each worker takes a
+//! share of the rows.
 
 use crate::context::WorkerContext;
 use crate::program::{Bias, Concat, Elementwise};
@@ -8,15 +9,16 @@ impl Elementwise {
         let Elementwise { kernel, overwritten, other, factor, out } = self;
         let in_place = (overwritten.buffer, overwritten.offset) == (out.buffer, out.offset);
         for row in ctx.own_rows(out) {
-            // SAFETY: shares of rows are disjoint, and `row` is in this worker's; an input in place is not
-            // read.
+            // SAFETY: shares of rows are disjoint, and `row` is in this worker's; an input in place
+            // is not read.
             let elements = unsafe { ctx.row_mut(out, row) };
             if !in_place {
                 elements.copy_from_slice(ctx.row(overwritten, row));
             }
             match other {
                 Some(other) if other.heads > 1 && other.head_stride != other.width => {
-                    // a part of each head, such as the gate of a projection that makes queries and gates
+                    // A strided view of each head, such as the gates of a projection to queries and
+                    // gates.
                     for (head, elements) in elements.chunks_exact_mut(other.width).enumerate() {
                         kernel(elements, ctx.head(other, row, head), *factor);
                     }

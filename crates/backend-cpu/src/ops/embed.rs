@@ -1,4 +1,5 @@
-//! Rows of the embedding: each worker decodes its share of the rows, or copies those that came as embeddings.
+//! Embedding lookup. Each worker decodes its share of the rows, or copies rows that are embeddings
+//! already.
 
 use crate::context::WorkerContext;
 use crate::program::Embed;
@@ -14,7 +15,7 @@ impl Embed {
             let out = unsafe { ctx.row_mut(&self.out, row) };
             let token = match ctx.batch.input(row) {
                 InputRow::Token(token) => token as usize,
-                // what the lookup would give, with its factor
+                // Callers pass embeddings with the model's scale applied.
                 InputRow::Embedding(elements) => {
                     out.copy_from_slice(elements);
                     continue;

@@ -1,5 +1,5 @@
-//! Expanded keys and values of a group of heads: computed from cached latents, or unpacked from an expanded
-//! KV cache.
+//! Expands keys and values of a group of heads: computes them from cached latents, or unpacks them
+//! from an expanded KV cache.
 
 use super::expanded_layout::ExpandedLayout;
 use super::mla_projection::{HeadProjection, KvProjection, kv_formats};
@@ -11,10 +11,11 @@ use latent_backend::SeqSpan;
 use latent_kernels::{ExpandArgs, KeyBlocks, KeyOrder, KvElement, MatrixView, MatrixViewMut};
 use std::ops::Range;
 
-/// Cached rows whose keys a worker expands per dequantized W_UK.
+/// Cached rows per task of [`ExpandGroup::expand_keys`]. Each task may dequantize its head's W_UK,
+/// which must be little work compared with the product.
 const KEY_ROWS: usize = 512;
 
-/// The heads of a span that are expanded together, and where to.
+/// The heads of a span that are expanded in one pass, and the layout of the result.
 pub(crate) struct ExpandGroup<'s> {
     pub span: &'s SeqSpan,
     pub kv_layer: usize,
@@ -23,7 +24,8 @@ pub(crate) struct ExpandGroup<'s> {
 }
 
 impl ExpandGroup<'_> {
-    /// Calls `work` with blocks of cached rows for this worker, as (block, rows). Rows of the last block may be missing.
+    /// Calls `work` with (block, rows) for this worker's blocks of cached rows. The last block may
+    /// have fewer rows.
     fn for_each_block<N: KvElement>(
         &self,
         ctx: &WorkerContext<'_>,
@@ -37,7 +39,7 @@ impl ExpandGroup<'_> {
         });
     }
 
-    /// Packs some elements of cached rows as a block of keys.
+    /// Packs a range of elements of cached rows as a block of keys.
     fn pack_cached<N: KvElement>(
         &self,
         ctx: &WorkerContext<'_>,
@@ -49,7 +51,8 @@ impl ExpandGroup<'_> {
         N::pack_keys(ctx.kv_format(self.kv_layer), rows, elements, out);
     }
 
-    /// Packs this worker's cached rows like keys, and multiplies them with W_UV of each head of the group.
+    /// Packs this worker's cached rows like keys, and multiplies them by W_UV of each head of the
+    /// group.
     pub(crate) fn expand_values<N: KvElement>(
         &self,
         ctx: &WorkerContext<'_>,
@@ -60,7 +63,7 @@ impl ExpandGroup<'_> {
         let (formats, width, format) = (kv_formats(kv), a.latent_width(), ctx.kv_format(self.kv_layer));
         let WorkerScratch { acts, scratch, results, more, .. } = scratch;
         self.for_each_block::<N>(ctx, |block, rows| {
-            // the packed rows serve all groups of heads
+            // Packed once per span: all groups of heads read the same rows.
             if self.heads.start == 0 {
                 let (latent, all) = (layout.latent * N::KV_BLOCK, layout.width * N::KV_BLOCK);
                 // SAFETY: ranges of cached rows are disjoint whole blocks, and this block is this
@@ -90,7 +93,7 @@ impl ExpandGroup<'_> {
         });
     }
 
-    /// Keys of the group: tasks of a head and some blocks of cached rows.
+    /// Computes the keys of the group. A task is a head and some blocks of cached rows.
     pub(crate) fn expand_keys<N: KvElement>(
         &self,
         ctx: &WorkerContext<'_>,
@@ -103,12 +106,14 @@ impl ExpandGroup<'_> {
         let tasks = layout.blocks().div_ceil(task_blocks);
         let weights = resize_scratch(&mut scratch.more, a.nope * a.kv_lora_rank);
         let mut decoded = None;
-        // neighbouring tasks go to one worker, which dequantizes the head's weights once for them
+        // Neighbouring tasks have the same head and go to one worker, which dequantizes the head's
+        // weights once for them.
         ctx.for_each_range(self.heads.len() * tasks, 1, |range| {
             for task in range {
                 let (h, task) = (task / tasks, task % tasks);
                 let weight = &ctx.model.weights[kernels.key_weight];
-                // the rows of k_b are elements of latents, those of kv_b are elements of keys
+                // A row of k_b belongs to an element of the latents, a row of kv_b to an element of
+                // the keys.
                 let (matrix, from, order) = match kv {
                     KvWeights::Separate(..) => (self.heads.start + h, 0..a.kv_lora_rank, KeyOrder::Latents),
                     KvWeights::Combined(_) => {
@@ -125,8 +130,8 @@ impl ExpandGroup<'_> {
                 let latents =
                     KeyBlocks::new(latents, stride, a.kv_lora_rank, a.nope).expect("blocks of latents");
                 let len = blocks.len() * layout.nope * N::KV_BLOCK;
-                // SAFETY: tasks are disjoint in head or blocks, and this one is this worker's; keys are
-                // stored behind the latents that are read.
+                // SAFETY: tasks are disjoint in head or blocks, and this one is this worker's; keys
+                // are stored behind the latents that are read.
                 let keys = unsafe { ctx.expanded_mut(layout.keys(h, blocks.start), len) };
                 let args = ExpandArgs { weights, order, blocks: &latents };
                 (kernels.keys)(&args, keys, &mut scratch.attention);
@@ -134,7 +139,7 @@ impl ExpandGroup<'_> {
         });
     }
 
-    /// Packs this worker's blocks of an expanded KV cache.
+    /// Packs this worker's blocks of cached rows of an expanded KV cache.
     pub(crate) fn unpack<N: KvElement>(&self, ctx: &WorkerContext<'_>, scratch: &mut WorkerScratch) {
         let (a, layout, format) = (&ctx.model.config.attention, &self.layout, ctx.kv_format(self.kv_layer));
         let head_width = a.nope + a.rope + a.v;
@@ -147,11 +152,11 @@ impl ExpandGroup<'_> {
                     unsafe { ctx.expanded_mut(layout.keys(h, block), layout.nope * N::KV_BLOCK) };
                 self.pack_cached(ctx, &rows, from..from + a.nope, keys);
                 let rope = from + a.nope..from + a.nope + a.rope;
-                // all heads share one rope key
+                // The rope key is stored with every head, but is the same in all of them.
                 if head == 0 {
                     let all = layout.width * N::KV_BLOCK;
-                    // SAFETY: ranges of cached rows are disjoint whole blocks, and this block is this
-                    // worker's.
+                    // SAFETY: ranges of cached rows are disjoint whole blocks, and this block is
+                    // this worker's.
                     let out: &mut [N] = unsafe { ctx.expanded_mut(block * all, all) };
                     self.pack_cached(ctx, &rows, rope.clone(), &mut out[layout.latent * N::KV_BLOCK..]);
                 }
@@ -170,7 +175,7 @@ impl ExpandGroup<'_> {
     }
 }
 
-/// Dequantizes some rows of a weight, its scale included.
+/// Dequantizes rows of a weight and applies its scale.
 fn decode_rows(
     weight: &LoadedWeight,
     matrix: usize,

@@ -4,23 +4,27 @@ use latent_graph::config::AttentionShape;
 use latent_kernels::KvElement;
 use latent_kernels::half::bf16;
 
-/// Most elements of keys and values that are expanded at once, unless one head takes more: 64 MB of f32.
-const BUDGET: usize = 16 << 20;
+/// Maximum elements of keys and values that are expanded in one pass (64 MB of f32), unless one
+/// head takes more.
+const MAX_ELEMENTS: usize = 16 << 20;
 
-/// f32 elements of shared memory that naive MLA needs for a span of `kv_len` cached rows, for every element
-/// type.
+/// Number of f32 elements of shared memory that naive MLA needs for a span of `kv_len` cached rows,
+/// whichever element type its kernels use.
 pub(crate) fn expanded_len(kv_len: usize, a: &AttentionShape) -> usize {
+    // f16 uses the layout of f32 with half the bytes. bf16 pads to larger blocks (128 rows), so for
+    // short spans it may take more than f32.
     ExpandedLayout::new::<f32>(kv_len, a).floats().max(ExpandedLayout::new::<bf16>(kv_len, a).floats())
 }
 
-/// f32 elements of shared memory that suffice for any span of up to `kv_len` cached rows; monotonic in
-/// `kv_len`.
-pub(crate) fn expanded_most(kv_len: usize, a: &AttentionShape) -> usize {
-    ExpandedLayout::new::<f32>(kv_len, a).most().max(ExpandedLayout::new::<bf16>(kv_len, a).most())
+/// Number of f32 elements of shared memory that suffice for any span of up to `kv_len` cached rows.
+/// Monotonic in `kv_len`.
+pub(crate) fn max_expanded_len(kv_len: usize, a: &AttentionShape) -> usize {
+    let f32 = ExpandedLayout::new::<f32>(kv_len, a).max_floats();
+    f32.max(ExpandedLayout::new::<bf16>(kv_len, a).max_floats())
 }
 
-/// Offsets in elements of one type. First the cached rows, `[latent | rope]`, packed in blocks like keys;
-/// then the keys of each head of a group in blocks, then its values.
+/// Offsets in elements of one type. The buffer holds the cached rows `[latent | rope]`, packed in
+/// blocks like keys, then the keys of each head of a group in blocks, then its values.
 #[derive(Clone, Copy)]
 pub(crate) struct ExpandedLayout {
     /// Bytes per element.
@@ -29,14 +33,17 @@ pub(crate) struct ExpandedLayout {
     block: usize,
     /// Cached rows, padded to whole blocks.
     pub kv_len: usize,
-    /// Elements per cached row without its rope part, and with it.
+    /// Elements per cached row without its rope part.
     pub latent: usize,
+    /// Elements per cached row with its rope part.
     pub width: usize,
-    /// Elements per key and per value.
+    /// Elements per key.
     pub nope: usize,
+    /// Elements per value.
     pub v: usize,
-    /// Heads of the model, and heads that are expanded together.
+    /// Heads of the model.
     heads: usize,
+    /// Heads that are expanded in one pass.
     pub group: usize,
 }
 
@@ -45,7 +52,7 @@ impl ExpandedLayout {
         let (kv_len, latent) = (kv_len.next_multiple_of(N::KV_BLOCK), N::padded(a.kv_lora_rank));
         let (nope, v) = (N::padded(a.nope), N::padded(a.v));
         let width = latent + N::padded(a.rope);
-        let group = (BUDGET / (kv_len * (nope + v)).max(1)).clamp(1, a.heads);
+        let group = (MAX_ELEMENTS / (kv_len * (nope + v)).max(1)).clamp(1, a.heads);
         let (bytes, block, heads) = (size_of::<N>(), N::KV_BLOCK, a.heads);
         ExpandedLayout { bytes, block, kv_len, latent, width, nope, v, heads, group }
     }
@@ -54,26 +61,26 @@ impl ExpandedLayout {
         self.kv_len / self.block
     }
 
-    /// Offset of the keys of a head of the group, from a block on.
+    /// Offset of a block of the keys of a head of the group.
     pub(crate) fn keys(&self, head: usize, block: usize) -> usize {
         self.kv_len * (self.width + head * self.nope) + block * self.block * self.nope
     }
 
-    /// Offset of the values of a head of the group, from a block on.
+    /// Offset of a block of the values of a head of the group.
     pub(crate) fn values(&self, head: usize, block: usize) -> usize {
         self.keys(self.group, 0) + (head * self.kv_len + block * self.block) * self.v
     }
 
-    /// f32 elements that take as many bytes as all of it.
+    /// Size of the buffer, in f32 elements.
     fn floats(&self) -> usize {
         (self.values(self.group, 0) * self.bytes).div_ceil(size_of::<f32>())
     }
 
-    /// An upper bound of [`floats`](Self::floats) over all shorter spans: a shorter one may expand more heads
-    /// at once.
-    fn most(&self) -> usize {
+    /// An upper bound of [`floats`](Self::floats) over all spans up to this length.
+    fn max_floats(&self) -> usize {
+        // `floats` itself is not monotonic: a shorter span may expand more heads per pass.
         let head = self.kv_len * (self.nope + self.v);
-        let all = self.kv_len * self.width + (head * self.heads).min(BUDGET).max(head);
+        let all = self.kv_len * self.width + (head * self.heads).min(MAX_ELEMENTS).max(head);
         (all * self.bytes).div_ceil(size_of::<f32>())
     }
 }
@@ -83,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_span_needs_more_than_the_most_of_its_context() {
+    fn spans_need_at_most_the_maximum_for_their_context() {
         let mut a = AttentionShape {
             heads: 16,
             q_lora_rank: None,
@@ -100,9 +107,9 @@ mod tests {
             a.heads = heads;
             let mut before = 0;
             for kv_len in (0..40_000).step_by(37) {
-                let most = expanded_most(kv_len, &a);
-                assert!(expanded_len(kv_len, &a) <= most && before <= most, "{kv_len} rows");
-                before = most;
+                let bound = max_expanded_len(kv_len, &a);
+                assert!(expanded_len(kv_len, &a) <= bound && before <= bound, "{kv_len} rows");
+                before = bound;
             }
         }
     }

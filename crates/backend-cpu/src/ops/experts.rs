@@ -1,5 +1,5 @@
-//! The mixture of experts: batch rows sorted by expert, so that each expert's weights are read once (a
-//! grouped GEMM).
+//! Mixture of experts as a grouped GEMM: batch rows are sorted by expert, so that each expert's
+//! weights are read once.
 
 use super::lora::{ExpertOperands, add_expert_terms};
 use super::matmul::{self, MatmulOperands, OUTPUT_UNIT};
@@ -10,12 +10,12 @@ use crate::scratch::{InputFormats, LowRankScratch, PreparedInput, WorkerScratch,
 use latent_kernels::{MatmulScratch, MatrixViewMut};
 use std::ops::Range;
 
-/// Sorts the rows by their experts, which an earlier phase has chosen.
+/// Sorts the rows by the experts that an earlier phase has chosen.
 fn sort(ctx: &WorkerContext<'_>, topk_ids: &OperandView, experts: &mut ExpertRows) {
     experts.sort(ctx.model.config.own_experts().range(), ctx.rows, |row| ctx.ids(topk_ids, row));
 }
 
-/// Some outputs of one expert, for its pairs of (row, expert).
+/// A range of outputs of one expert, for all of its (row, expert) pairs.
 struct ExpertStrip {
     expert: usize,
     pairs: Range<usize>,
@@ -23,11 +23,13 @@ struct ExpertStrip {
 }
 
 impl ExpertGateUp {
-    /// Experts have very different numbers of rows, so that the outputs of all active experts are cut into
-    /// chunks of equal work, taken from a work queue: chunks of the worker's own memory node first.
+    /// Experts have very different numbers of rows. Therefore the outputs of all active experts are
+    /// cut into chunks of equal work, which workers take from a queue. They take chunks of their
+    /// own memory node first.
     // measured: docs/notes/threads-and-placement.md "Work queue for experts"
     pub(crate) fn run(&self, ctx: &WorkerContext<'_>, scratch: &mut WorkerScratch) {
         let WorkerScratch { acts, scratch, results, experts, lora, .. } = scratch;
+        // Without ids, `Route::route_all` has sorted the rows into this worker's scratch.
         if let Some(topk_ids) = &self.topk_ids {
             sort(ctx, topk_ids, experts);
         }
@@ -59,7 +61,8 @@ impl ExpertGateUp {
         ExpertStrip { expert, pairs, outputs }: ExpertStrip,
         (results, scratch, lora): (&mut Vec<f32>, &mut MatmulScratch, &mut LowRankScratch),
     ) {
-        // one tensor with the outputs of gate and then those of up, or two tensors; A of adapters is behind them
+        // Files store gate and up as two tensors, or as one tensor with the rows of gate before
+        // those of up. The products with A of adapters come after them.
         let (gate, up, up_target, up_from) = match &self.products[..self.products.len() - self.adapters.len()]
         {
             [both] => (both, both, 0, self.out.width),
@@ -88,8 +91,8 @@ impl ExpertGateUp {
 }
 
 impl ExpertDown {
-    /// A worker computes ranges of outputs and adds the experts of a row in ascending order. In small batches there is one range per worker, and the
-    /// dense sum that the same phase may add has the same.
+    /// Each worker computes ranges of outputs for all experts, and adds the experts of a row in
+    /// ascending order. So a sum does not depend on the number of workers.
     pub(crate) fn run(&self, ctx: &WorkerContext<'_>, scratch: &mut WorkerScratch) {
         let ExpertDown { input, topk_ids, topk_weights, products, adapters, scale, add, out } = self;
         let WorkerScratch { acts, scratch, results, experts, lora, .. } = scratch;
@@ -97,7 +100,8 @@ impl ExpertDown {
         sort(ctx, topk_ids, experts);
         let formats = InputFormats::of_products(products);
         let all = ctx.read(input, 0..experts.len(), 0, input.width);
-        // the number of rows of a pair's expert decides which kernel reads it
+        // The number of rows of a pair's expert decides which kernel, and so which format, reads
+        // the pair.
         let formats_of_pair = |pair| {
             let rows = experts.rows_of_expert(pair);
             InputFormats::of(products.iter().map(|product| product.for_rows(rows).1))
@@ -105,7 +109,9 @@ impl ExpertDown {
         let x = matmul::prepare_some(ctx, all, None, formats, formats_of_pair, acts);
         ctx.for_each_range(out.width, OUTPUT_UNIT, |outputs| {
             let cols = outputs.len();
-            // SAFETY: ranges of outputs are disjoint columns, and this one is this worker's; a dense sum in the same phase has the same ranges.
+            // SAFETY: ranges of outputs are disjoint columns, and this one is this worker's. A
+            // dense product that adds to `out` in the same phase has the same ranges: in small
+            // batches one per worker, and in large ones a phase of its own.
             let mut sums = unsafe { ctx.write(out, 0..ctx.rows, outputs.start, cols) };
             if !add {
                 (0..ctx.rows).for_each(|row| sums.row_mut(row).fill(0.0));

@@ -1,4 +1,4 @@
-//! The rows of the residual stream whose logits are wanted: each worker copies its share.
+//! Copies the rows of the residual stream whose logits are wanted. Each worker copies its share.
 
 use crate::context::WorkerContext;
 use crate::program::{Buffer, GatherRows, OperandView};

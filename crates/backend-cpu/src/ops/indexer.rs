@@ -1,4 +1,5 @@
-//! The lightning indexer of sparse attention: keys into the KV cache, and the tokens that rows attend to.
+//! The lightning indexer of sparse attention: stores its keys in the KV cache, and selects the
+//! tokens that rows attend to.
 
 use super::kv_store::stored_rows;
 use crate::context::WorkerContext;
@@ -10,7 +11,7 @@ use latent_kernels::IndexArgs;
 use latent_types::Tier;
 use std::ops::Range;
 
-/// Rows that are scored together: a cached key is loaded once for all of them.
+/// Maximum rows per scan of the cached keys. A key is loaded once for all of them.
 const TILE_ROWS: usize = 8;
 
 impl IndexStore {
@@ -24,8 +25,8 @@ impl IndexStore {
                 let row = span.rows.start + offset;
                 latent_kernels::layer_norm(ctx.row(key, row), weight, bias, INDEX_NORM_EPS, elements);
                 ctx.rotate_index(elements, row);
-                // SAFETY: each position is dealt to one worker, and the slots that a step writes belong to
-                // one span: a block that another sequence shares is copied before.
+                // SAFETY: each position is dealt to one worker, and the slots that a step writes
+                // belong to one span: a block that another sequence shares is copied before.
                 let stored = unsafe { ctx.kv_row_mut(span, *kv_layer, span.first + offset) };
                 latent_kernels::store_row(format, elements, stored);
             }
@@ -34,12 +35,13 @@ impl IndexStore {
 }
 
 impl IndexSelect {
-    /// Scores all cached tokens of each row that sees more than are selected, and selects the largest. Tiles of rows are dealt to the workers; if
-    /// there are fewer rows than workers, the workers share the cached tokens of each. A score depends on its row and token alone, so both give
-    /// the same positions.
+    /// Scores the cached tokens of each row that sees more tokens than are selected, and selects
+    /// those with the largest scores. Tiles of rows are dealt to the workers. If there are fewer
+    /// rows than workers, the workers divide the cached tokens of each row instead. A score depends
+    /// on its row and token only, so both ways select the same positions.
     pub(crate) fn run(&self, ctx: &WorkerContext<'_>, scratch: &mut WorkerScratch) {
         let topk = self.out.width;
-        // positions ascend in a span, so its sparse rows are the last ones
+        // Positions ascend in a span, so its sparse rows are the last ones.
         let sparse = || {
             ctx.batch.spans.iter().map(move |span| {
                 let dense = topk.saturating_sub(span.first).min(span.rows.len());
@@ -56,12 +58,13 @@ impl IndexSelect {
             for (_, (span, rows)) in
                 tiles.enumerate().filter(|(at, _)| at % ctx.worker.count == ctx.worker.index)
             {
-                // the last row sees most tokens; what the others do not see is scored and not read
-                let most = ctx.batch.positions[rows.end - 1] + 1;
+                // The last row sees the most tokens. The other rows are scored against all of
+                // these, and the scores of later tokens are ignored.
+                let max_tokens = ctx.batch.positions[rows.end - 1] + 1;
                 let mut scores = std::mem::take(&mut scratch.more);
-                let all = resize_scratch(&mut scores, most * rows.len());
-                self.score(ctx, span, rows.clone(), 0..most, all, scratch);
-                for (scores, row) in all.chunks_exact(most).zip(rows) {
+                let all = resize_scratch(&mut scores, max_tokens * rows.len());
+                self.score(ctx, span, rows.clone(), 0..max_tokens, all, scratch);
+                for (scores, row) in all.chunks_exact(max_tokens).zip(rows) {
                     self.select(ctx, row, &scores[..ctx.batch.positions[row] + 1], &mut scratch.order);
                 }
                 scratch.more = scores;
@@ -96,7 +99,7 @@ impl IndexSelect {
         }
     }
 
-    /// Scores of some cached tokens, [rows, tokens].
+    /// Computes the scores of some cached tokens as `[rows, tokens]`.
     fn score(
         &self,
         ctx: &WorkerContext<'_>,
@@ -123,7 +126,7 @@ impl IndexSelect {
         latent_kernels::index_scores(&args, out, &mut scratch.attention);
     }
 
-    /// Writes the positions of a row.
+    /// Selects the positions of a row.
     fn select(&self, ctx: &WorkerContext<'_>, row: usize, scores: &[f32], order: &mut Vec<u32>) {
         // SAFETY: each row is dealt to one worker.
         let selected = unsafe { ctx.ids_mut(&self.out, row) };

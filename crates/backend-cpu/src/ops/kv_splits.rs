@@ -1,10 +1,10 @@
-//! KV splits (flash decoding): how a row's KV range is cut, and where the partial results of the splits are
-//! stored until they are combined.
+//! KV splits (flash decoding): the division of a row's KV range into splits, and the layout of the
+//! splits' partial results until they are combined.
 //!
-//! The partial results are a value of the plan, which the pass `share_kv_splits` adds with a row for each row of a step
-//! whose splits may be shared. Both the writer ([`AttendLatent`](crate::program::AttendLatent)) and the reader
-//! ([`AbsorbV`](crate::program::AbsorbV)) find those of a row, a group of its heads and a split by the same
-//! functions.
+//! The partial results are a value of the plan. The pass `share_kv_splits` adds it, with one row
+//! for each row of a step whose splits may be shared. The writer
+//! ([`AttendLatent`](crate::program::AttendLatent)) and the reader
+//! ([`AbsorbV`](crate::program::AbsorbV)) use the same functions to locate a row's results.
 
 use crate::context::WorkerContext;
 use crate::program::OperandView;
@@ -14,35 +14,37 @@ use latent_graph::ir::{AttentionPath, RowCount};
 use latent_kernels::{MatrixViewMut, partial_softmax_len};
 use std::ops::Range;
 
-/// Most splits of a row's KV range.
+/// Maximum number of splits of a row's KV range.
 const MAX_SPLITS: usize = 32;
 
-/// Cached rows of a split, unless that makes more than [`MAX_SPLITS`] splits, or fewer than
-/// [`ENOUGH_SPLITS`].
+/// Cached rows per split, unless that gives more than [`MAX_SPLITS`] or fewer than
+/// [`ENOUGH_SPLITS`] splits.
 const SPLIT_ROWS: usize = 4 * KV_BLOCK;
 
-/// Splits are smaller than [`SPLIT_ROWS`] while there would be fewer than this.
+/// Short ranges are cut into splits smaller than [`SPLIT_ROWS`] to get at least this number.
 const ENOUGH_SPLITS: usize = 8;
 
-/// Heads of a task where several workers share a split: a kernel reads a cached row for 16 heads at little
-/// more than the cost of one.
+/// Heads per task if several workers share a split. A kernel reads a cached row for 16 heads at
+/// little more than the cost of one.
 const HEAD_GROUP: usize = 16;
 
-/// Rows of one sequence that read a split together: as many as a step verifies of drafted tokens.
+/// Maximum rows of one sequence that read a split together: the rows of a step that verifies
+/// drafts.
 const ROWS_TOGETHER: usize = 8;
 
-/// What plans for this backend leave room for.
+/// The sizes for which plans of this backend reserve partial results.
 pub(crate) const KV_SPLITS: KvSplits =
     KvSplits { most: MAX_SPLITS, head_group: HEAD_GROUP, groups_per_worker: 4, rows_together: ROWS_TOGETHER };
 
-/// The split of `kv_len` cached rows at `index`. Boundaries depend on the length alone, and with them the
-/// order of sums.
+/// The split of `kv_len` cached rows at `index`. Its boundaries, and so the order of sums, depend
+/// on the length only: results have the same bits for any number of threads.
 pub(crate) fn split(kv_len: usize, index: usize) -> Range<usize> {
     let size = split_size(kv_len);
     (index * size).min(kv_len)..((index + 1) * size).min(kv_len)
 }
 
 fn split_size(kv_len: usize) -> usize {
+    // Whole KV blocks, whose rows are contiguous in memory.
     let rows = |splits| kv_len.div_ceil(splits).next_multiple_of(KV_BLOCK);
     rows(ENOUGH_SPLITS).clamp(KV_BLOCK, SPLIT_ROWS).max(rows(MAX_SPLITS))
 }
@@ -51,22 +53,22 @@ pub(crate) fn split_count(kv_len: usize) -> usize {
     kv_len.div_ceil(split_size(kv_len))
 }
 
-/// Consecutive rows of a sequence whose KV ranges are cut into splits of one size. A split that ends before the first
-/// of them is the same for all, and is read once for all.
+/// Consecutive rows of a sequence whose KV ranges are cut into splits of the same size. A split
+/// that ends before the first row is the same for all rows, and is read once for all of them.
 #[derive(Clone)]
 pub(crate) struct RowGroup<'c> {
     pub span: &'c SeqSpan,
     pub rows: Range<usize>,
-    /// Rows on the path before the first one: its place among the partial results.
+    /// Number of rows on the path before the first one: the index of its partial results.
     before: usize,
     /// KV lengths of the first and the last row.
     kv_lens: [usize; 2],
-    /// Whether some row attends to selected tokens alone.
+    /// Whether at least one row attends to selected tokens only.
     selects: bool,
 }
 
 impl<'c> RowGroup<'c> {
-    /// The rows on an attention path in groups, in order.
+    /// The rows on an attention path, in order, as groups.
     pub(crate) fn all(ctx: &WorkerContext<'c>, path: AttentionPath) -> impl Iterator<Item = RowGroup<'c>> {
         let mut spans = ctx.batch.on_path(path);
         let (mut current, mut next, mut before) = (None::<&SeqSpan>, 0, 0);
@@ -80,7 +82,7 @@ impl<'c> RowGroup<'c> {
             let other = (next..span.rows.end).find(|row| size(*row) != size(next));
             let rows = next..other.unwrap_or(span.rows.end);
             let kv_lens = [kv_len(ctx, rows.start), kv_len(ctx, rows.end - 1)];
-            // rows of selected tokens read others each
+            // Rows with selected tokens read different cached rows each.
             let selects = ctx.batch.positions[rows.end - 1] + 1 > kv_lens[1];
             let group = RowGroup { span, rows: rows.clone(), before, kv_lens, selects };
             (next, before) = (rows.end, before + rows.len());
@@ -88,32 +90,35 @@ impl<'c> RowGroup<'c> {
         })
     }
 
-    /// Splits of the longest row.
+    /// Number of splits of the longest row.
     pub(crate) fn split_count(&self) -> usize {
         split_count(self.kv_lens[1])
     }
 
-    /// The split at `index`, if it is the same for all rows.
+    /// The split at `index`. None if it is not the same for all rows.
     pub(crate) fn shared_split(&self, index: usize) -> Option<Range<usize>> {
         if self.selects {
             return None;
         }
+        // Lengths ascend from row to row, so the first and the last row suffice.
         let [first, last] = self.kv_lens.map(|kv_len| split(kv_len, index));
         (first == last).then_some(first)
     }
 
-    /// Cached rows that the rows attend to in the split at `index`, all together.
+    /// Sum over the rows of the cached rows that they attend to in the split at `index`.
     pub(crate) fn work(&self, ctx: &WorkerContext<'_>, index: usize) -> usize {
         self.rows.clone().map(|row| split(kv_len(ctx, row), index).len()).sum()
     }
 
-    /// How many heads go to one worker together: with fewer splits than workers, groups of heads are shared out too.
+    /// Number of heads per task: all, or groups of [`HEAD_GROUP`] if there are fewer splits than
+    /// workers.
     pub(crate) fn heads_together(&self, ctx: &WorkerContext<'_>, heads: usize) -> usize {
         if split_count(self.kv_lens[0]) >= ctx.worker.count { heads } else { HEAD_GROUP }
     }
 
-    /// Where the partial results of a split are for some heads of all rows, and the row that this is counted from:
-    /// those of the first row, then those of the next.
+    /// The location of the partial results of a split for some heads of all rows: the row of
+    /// `partials`, and the elements counted from its start. The results of the first row come
+    /// first, then those of the next.
     pub(crate) fn partials_of(
         &self,
         partials: &OperandView,
@@ -158,7 +163,7 @@ pub(crate) struct HeadGroup {
 }
 
 impl HeadGroup {
-    /// The heads of a row in groups of `size`.
+    /// Cuts the heads of a row into groups of `size`.
     pub(crate) fn of_row(
         ctx: &WorkerContext<'_>,
         row: usize,
@@ -173,7 +178,7 @@ impl HeadGroup {
         })
     }
 
-    /// Combines the partial results of all splits, in order, of some of the group's heads.
+    /// Combines the partial results of all splits, in order, for some of the group's heads.
     pub(crate) fn combine(
         &self,
         partials: &[f32],
@@ -187,7 +192,7 @@ impl HeadGroup {
     }
 }
 
-/// Cached rows that a row attends to.
+/// Number of cached rows that a row attends to.
 pub(crate) fn kv_len(ctx: &WorkerContext<'_>, row: usize) -> usize {
     ctx.attended(row)
 }
@@ -205,18 +210,19 @@ pub(crate) fn rows_on<'c>(
     ctx.batch.on_path(path).flat_map(|span| span.rows.clone().map(move |row| (span, row)))
 }
 
-/// The value that workers leave partial results of the path's rows in, where they share KV splits: few rows, several
-/// splits.
+/// The value for partial results, if workers share the KV splits of the path's rows. They do so for
+/// few rows, of which at least one has several splits.
 pub(crate) fn shares_splits(
     ctx: &WorkerContext<'_>,
     partials: Option<OperandView>,
     path: AttentionPath,
 ) -> Option<OperandView> {
     let several = |(_, row): (&SeqSpan, usize)| split_count(kv_len(ctx, row)) > 1;
-    let apart = ctx.batch.on_path(path).all(|span| span.rows.len() == 1);
+    let single_rows = ctx.batch.on_path(path).all(|span| span.rows.len() == 1);
     let few = |of: &OperandView| match of.rows {
-        // rows of different sequences read nothing together
-        RowCount::AtMost(_) if apart => {
+        // Rows of different sequences have no split in common. With enough of them, every worker is
+        // busy without sharing splits.
+        RowCount::AtMost(_) if single_rows => {
             row_count(ctx, path) <= KV_SPLITS.rows_apart(of.heads, ctx.worker.count)
         }
         RowCount::AtMost(most) => row_count(ctx, path) <= most,
@@ -225,8 +231,8 @@ pub(crate) fn shares_splits(
     partials.filter(few).filter(|_| rows_on(ctx, path).any(several))
 }
 
-/// The value that holds partial results for the reader to combine, where attention left them. A trace wants the
-/// results themselves.
+/// The value with partial results that the reader must combine. None if attention has combined
+/// them, as it always does while values are traced.
 pub(crate) fn left_partials(
     ctx: &WorkerContext<'_>,
     partials: Option<OperandView>,
@@ -235,7 +241,7 @@ pub(crate) fn left_partials(
     if ctx.traced { None } else { shares_splits(ctx, partials, path) }
 }
 
-/// Combines the splits that workers computed of a head, for some of the path's rows.
+/// Combines the splits of a head for some of the path's rows.
 pub(crate) fn combine_head(
     ctx: &WorkerContext<'_>,
     partials: &OperandView,

@@ -1,4 +1,4 @@
-//! Rows of the KV cache: latents, or expanded keys and values.
+//! Stores rows in the KV cache: latents, or expanded keys and values.
 
 use super::mla_projection::{HeadProjection, KvProjection, kv_formats};
 use crate::context::WorkerContext;
@@ -10,11 +10,12 @@ use latent_kernels::MatrixViewMut;
 /// Consecutive cached rows that are placed on one memory node.
 const NODE_ROWS: usize = 2 * KV_BLOCK;
 
-/// Rows of a span, counted from its first, that this worker stores in a KV layer. Runs of [`NODE_ROWS`]
-/// positions are dealt to the memory nodes in turn: the system places a page where it is written first, so
-/// that the cache fills the memory of all nodes evenly and reads use all of them at once, even when one row
-/// per step is stored. Each layer begins with another node, because a huge page is placed whole where its
-/// first row is written.
+/// The rows of a span, counted from its first, that this worker stores in a KV layer.
+///
+/// Runs of [`NODE_ROWS`] positions are dealt to the memory nodes in turn. The system places a page
+/// on the node that writes it first. So the cache fills the memory of all nodes evenly and reads
+/// use all of them, even if each step stores one row. Each layer begins with another node, because
+/// a huge page is placed as a whole when its first row is written.
 pub(super) fn stored_rows<'c>(
     ctx: &WorkerContext<'c>,
     span: &SeqSpan,
@@ -45,8 +46,8 @@ impl LatentStore {
                 if *rotate {
                     ctx.rotate(rope, row);
                 }
-                // SAFETY: each position is dealt to one worker, and the slots that a step writes belong to
-                // one span: a block that another sequence shares is copied before.
+                // SAFETY: each position is dealt to one worker, and the slots that a step writes
+                // belong to one span: a block that another sequence shares is copied before.
                 let stored = unsafe { ctx.kv_row_mut(span, *kv_layer, span.first + offset) };
                 latent_kernels::store_row(format, elements, stored);
             }
@@ -86,8 +87,8 @@ impl ExpandedStore {
                         }
                     }
                 }
-                // SAFETY: each position is dealt to one worker, and the slots that a step writes belong to
-                // one span: a block that another sequence shares is copied before.
+                // SAFETY: each position is dealt to one worker, and the slots that a step writes
+                // belong to one span: a block that another sequence shares is copied before.
                 let stored = unsafe { ctx.kv_row_mut(span, *kv_layer, span.first + offset) };
                 latent_kernels::store_row(format, elements, stored);
             }

@@ -1,4 +1,4 @@
-//! Products of rows with dense weights: each worker computes some of the outputs.
+//! Products of rows with dense weights. Each worker computes a range of the outputs.
 
 use super::matmul::{self, MatmulOperands, OUTPUT_UNIT};
 use crate::context::WorkerContext;
@@ -34,6 +34,9 @@ impl Linear {
             let mut y = MatrixViewMut::new(gated, ctx.rows, cols, cols);
             let operands = |outputs| MatmulOperands { matrix: 0, x, index: None, outputs };
             gate.multiply(ctx, operands(outputs.clone()), &mut y, scratch);
+            // Both products of a range are computed by one worker, so that SiLU needs no barrier
+            // and no second pass over memory. Only the gate needs a buffer: `up` is multiplied in
+            // place.
             // SAFETY: ranges of outputs are disjoint columns, and this one is this worker's.
             let mut y = unsafe { ctx.write(&self.outs[0], 0..ctx.rows, outputs.start, cols) };
             up.multiply(ctx, operands(outputs), &mut y, scratch);
@@ -43,8 +46,9 @@ impl Linear {
         });
     }
 
-    /// The outputs of all products are shared out as one list, so that a worker with little of the first gets
-    /// more of the second. With many rows each product has a queue of its own.
+    /// Computes all products. Their outputs are divided among the workers as one list, so that a
+    /// worker with little of the first product gets more of the second. With many rows each product
+    /// has its own queue.
     fn each_product(
         &self,
         ctx: &WorkerContext<'_>,
@@ -66,7 +70,7 @@ impl Linear {
         }
     }
 
-    /// Some outputs of one product.
+    /// Computes a range of outputs of one product.
     fn outputs(
         &self,
         ctx: &WorkerContext<'_>,
@@ -79,6 +83,7 @@ impl Linear {
         let (product, out) = (&self.products[index], &self.outs[index]);
         let operands = MatmulOperands { matrix: 0, x, index: None, outputs };
         if let Epilogue::AddTo(scale) = self.epilogue {
+            // Kernels overwrite their result, so a sum needs a buffer.
             let terms = resize_scratch(results, rows * cols);
             let mut y = MatrixViewMut::new(terms, rows, cols, cols);
             product.multiply(ctx, operands, &mut y, scratch);

@@ -1,4 +1,5 @@
-//! Low-rank terms of LoRA adapters, each row with the scale of its sequence. Rows of scale 0 keep their bits.
+//! Low-rank terms of LoRA adapters. Each row uses the scale of its sequence. Rows with scale 0 keep
+//! their bits, so that a sequence without adapters does not depend on the others in its batch.
 
 use super::matmul::{self, MatmulOperands, OUTPUT_UNIT};
 use crate::context::WorkerContext;
@@ -13,18 +14,20 @@ fn factor(ctx: &WorkerContext<'_>, of: AdapterWeight, row: usize) -> f32 {
     (f64::from(ctx.batch.adapter_scale(row, of.adapter)) * of.factor) as f32
 }
 
-/// Rows of an expert that adapters add their terms to.
+/// Operands of the product of an expert to which adapters add their terms.
 pub(super) struct ExpertOperands<'a> {
     pub expert: usize,
-    /// The input of the experts' products, and which rows of it are this expert's: the listed ones, or all.
+    /// The input of the experts' products.
     pub x: &'a PreparedInput<'a>,
+    /// The rows of `x` that belong to this expert; all if None.
     pub index: Option<&'a [u32]>,
-    /// The outputs, and the place of their weight among the products.
     pub outputs: Range<usize>,
+    /// Index of the adapted weight in the products.
     pub target: usize,
 }
 
-/// Adds the terms of all adapters of an experts' weight; `row_of` gives the batch row of each row of `y`.
+/// Adds the terms of all adapters of an experts' weight. `row_of` maps a row of `y` to its batch
+/// row.
 pub(super) fn add_expert_terms(
     ctx: &WorkerContext<'_>,
     (adapters, products): (&[ExpertAdapter], &[WeightKernel]),
@@ -98,7 +101,7 @@ impl AdapterHeads {
         }
     }
 
-    /// This worker's share of rows × heads, with the factors of their terms; without those whose factor is 0.
+    /// This worker's share of rows × heads as (row, head, factor), without factors of 0.
     fn own_terms(&self, ctx: &WorkerContext<'_>) -> impl Iterator<Item = (usize, usize, f32)> {
         let heads = self.out.heads;
         let items = ctx.worker.share(ctx.rows * heads, 1);
@@ -149,10 +152,10 @@ impl AdapterHeads {
     }
 }
 
-/// Partial sums of a dot product, which compilers keep in registers.
+/// Number of partial sums of a dot product. The compiler keeps them in vector registers.
 const LANES: usize = 16;
 
-/// Σ aᵢ · bᵢ, in an order that depends on the length alone.
+/// Σ aᵢ · bᵢ, in an order that depends on the length only.
 fn dot(a: &[f32], b: &[f32]) -> f32 {
     let mut sums = [0.0f32; LANES];
     let (a, rest_of_a) = a.as_chunks::<LANES>();

@@ -1,4 +1,4 @@
-//! One product with one weight matrix, and the preparation of inputs that all workers read.
+//! The product with one weight matrix, and the conversion of inputs that all workers read.
 
 use crate::context::WorkerContext;
 use crate::program::WeightKernel;
@@ -6,26 +6,30 @@ use crate::scratch::{ActBuffers, InputFormats, PreparedInput};
 use latent_kernels::{MatmulArgs, MatmulScratch, MatrixView, MatrixViewMut, Q8Rows};
 use std::ops::Range;
 
-/// Outputs are shared out in multiples of this, the rows of a weight tile.
+/// Workers' ranges of outputs are cut at multiples of this: the rows of a weight tile, which
+/// kernels compute as a whole.
 pub(crate) const OUTPUT_UNIT: usize = 16;
 
 /// Outputs between two beats of a rank's pulse, a multiple of [`OUTPUT_UNIT`].
 const WATCHED_OUTPUTS: usize = 1024;
 
-/// Minimum number of rows whose inputs the workers convert together.
+/// Minimum number of rows whose inputs the workers convert together. For fewer rows, the two
+/// barriers cost more than a conversion by every worker.
 const SHARED_ROWS: usize = 16;
 
-/// What a product multiplies: `outputs` rows of one matrix of its weight with the rows of `x` that `index`
-/// lists, or all.
+/// Operands of a product.
 pub(crate) struct MatmulOperands<'a> {
+    /// Index of the matrix in the weight.
     pub matrix: usize,
     pub x: &'a PreparedInput<'a>,
+    /// The rows of `x` to multiply; all if None.
     pub index: Option<&'a [u32]>,
+    /// Rows of the matrix.
     pub outputs: Range<usize>,
 }
 
 impl WeightKernel {
-    /// Multiplies into `y`, with the matrix's scale.
+    /// Multiplies into `y`, and applies the matrix's scale.
     pub(crate) fn multiply(
         &self,
         ctx: &WorkerContext<'_>,
@@ -37,16 +41,18 @@ impl WeightKernel {
         let weight = &ctx.model.weights[self.weight];
         let (kernel, activation) = self.for_rows(y.rows());
         let (view, input) = (weight.matrix(matrix), x.acts(activation));
-        // many rows and outputs take minutes on a slow host, of which other ranks hear: each output is the same in whatever company
-        let most = if ctx.is_watched() { WATCHED_OUTPUTS } else { usize::MAX };
-        let mut rest = 0..outputs.len();
-        while !rest.is_empty() {
-            let here = rest.start..rest.end.min(rest.start.saturating_add(most));
-            rest.start = here.end;
-            let outputs = outputs.start + here.start..outputs.start + here.end;
-            let y = &mut y.columns(here);
+        // A product of many rows can take minutes on a slow host. Other ranks would take this rank
+        // to hang, so it beats between parts. An output does not depend on the others of its call,
+        // so the parts have the bits of the whole.
+        let max_outputs = if ctx.is_watched() { WATCHED_OUTPUTS } else { usize::MAX };
+        let mut remaining = 0..outputs.len();
+        while !remaining.is_empty() {
+            let part = remaining.start..remaining.end.min(remaining.start.saturating_add(max_outputs));
+            remaining.start = part.end;
+            let outputs = outputs.start + part.start..outputs.start + part.end;
+            let y = &mut y.columns(part);
             kernel(MatmulArgs { weight: &view, input: &input, row_ids: index, outputs, y }, scratch);
-            if !rest.is_empty() {
+            if !remaining.is_empty() {
                 ctx.beat();
             }
         }
@@ -54,7 +60,7 @@ impl WeightKernel {
     }
 }
 
-/// Multiplies results with the scale of their matrix.
+/// Multiplies results by the scale of their matrix.
 pub(crate) fn rescale(scale: f32, y: &mut MatrixViewMut<'_>) {
     if scale != 1.0 {
         for row in 0..y.rows() {
@@ -63,8 +69,9 @@ pub(crate) fn rescale(scale: f32, y: &mut MatrixViewMut<'_>) {
     }
 }
 
-/// The input of a product that all workers compute parts of. Each worker converts a few rows for itself,
-/// which is quicker than waiting for others at a barrier; many rows are converted together.
+/// Converts the input of a product of which all workers compute parts. If there are few rows, each
+/// worker converts all of them by itself, which is faster than a barrier. Otherwise each worker
+/// converts a share.
 pub(crate) fn prepare<'x>(
     ctx: &'x WorkerContext<'_>,
     x: MatrixView<'x>,
@@ -75,8 +82,8 @@ pub(crate) fn prepare<'x>(
     prepare_some(ctx, x, norm, formats, |_| formats, acts)
 }
 
-/// As [`prepare`], where kernels read some rows in some of the formats only: if rows are converted together,
-/// each is converted to `formats_of_row`.
+/// As [`prepare`], for inputs of which kernels read some rows in some of the formats only. If the
+/// workers share the conversion, a row is converted to `formats_of_row` instead of all `formats`.
 pub(crate) fn prepare_some<'x>(
     ctx: &'x WorkerContext<'_>,
     x: MatrixView<'x>,
@@ -85,17 +92,18 @@ pub(crate) fn prepare_some<'x>(
     formats_of_row: impl Fn(usize) -> InputFormats,
     acts: &'x mut ActBuffers,
 ) -> PreparedInput<'x> {
+    // Shared memory has no buffer for normalized f32 rows.
     if x.rows() < SHARED_ROWS || formats.f32 {
         return acts.prepare(x, ctx.norm(norm), formats);
     }
     let row_blocks = Q8Rows::row_blocks(x.cols());
     let all = |needed: bool| if needed { x.rows() * row_blocks } else { 0 };
-    // others may still read the input of an earlier product of this phase
+    // Other workers may still read the shared buffers for an earlier product of this phase.
     ctx.barrier();
     for row in ctx.worker.share(x.rows(), 1) {
         let (formats, at) = (formats_of_row(row), row * row_blocks);
-        // SAFETY: shares of rows are disjoint, and these are the lines of a row in this worker's; the barrier
-        // before has ended all reads of them.
+        // SAFETY: shares of rows are disjoint, and these are the lines of a row in this worker's;
+        // the barrier before has ended all reads of them.
         let lines = formats.bf16.then(|| unsafe { ctx.lines_mut(at, row_blocks) });
         // SAFETY: as above, of blocks.
         let blocks = formats.a8.then(|| unsafe { ctx.blocks_mut(at, row_blocks) });

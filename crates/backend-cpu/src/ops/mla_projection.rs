@@ -1,5 +1,5 @@
-//! Weight absorption: queries into latent space before attention, results out of it afterwards. Workers share
-//! heads × outputs.
+//! Weight absorption: projects queries to latent space before attention, and results out of it
+//! afterwards. The workers divide heads × outputs.
 
 use super::kv_splits;
 use super::matmul::{MatmulOperands, OUTPUT_UNIT, rescale};
@@ -22,12 +22,12 @@ pub(crate) enum KvProjection {
 pub(crate) struct HeadProjection {
     product: WeightKernel,
     matrix: usize,
-    /// First row of the head in `kv_b`; none where the head has a matrix of its own.
+    /// First row of the head in `kv_b`. None if the head has its own matrix.
     first_row: Option<usize>,
 }
 
 impl HeadProjection {
-    /// None where the plan has no product for this projection.
+    /// None if the plan has no product for this projection.
     pub(crate) fn new(
         ctx: &WorkerContext<'_>,
         kv: &KvWeights,
@@ -46,7 +46,7 @@ impl HeadProjection {
         Some(HeadProjection { product, matrix, first_row })
     }
 
-    /// W_UKᵀ · q: the `outputs` of the head's latent columns.
+    /// W_UKᵀ · q: computes `outputs` of the head's latent columns.
     fn absorb_query(
         &self,
         ctx: &WorkerContext<'_>,
@@ -56,11 +56,11 @@ impl HeadProjection {
         scratch: &mut MatmulScratch,
     ) {
         let Some(from) = self.first_row else {
-            // the rows of k_b are latent columns
+            // The rows of k_b are latent columns.
             let operands = MatmulOperands { matrix: self.matrix, x, index: None, outputs };
             return self.product.multiply(ctx, operands, y, scratch);
         };
-        // the rows of kv_b are elements of keys: a transposed product with this head's rows
+        // The rows of kv_b are elements of keys: a transposed product with this head's rows.
         let nope = ctx.model.config.attention.nope;
         let both = &ctx.model.weights[self.product.weight];
         let weight = both.matrix(0).slice_rows(from..from + nope);
@@ -70,7 +70,7 @@ impl HeadProjection {
         rescale(both.scale(0), y);
     }
 
-    /// Latent rows to the `outputs` of the head's keys or values.
+    /// Projects latent rows to `outputs` of the head's keys or values.
     pub(crate) fn project_value(
         &self,
         ctx: &WorkerContext<'_>,
@@ -106,15 +106,17 @@ impl AbsorbK {
                 let x = ctx.read(q_nope, rows.clone(), head * q_nope.head_stride, q_nope.width);
                 let x = acts.prepare(x, None, formats);
                 let column = head * out.head_stride + outputs.start;
-                // SAFETY: shares of (head, columns) are disjoint, and these columns are in this worker's.
+                // SAFETY: shares of (head, columns) are disjoint, and these columns are in this
+                // worker's.
                 let mut y = unsafe { ctx.write(out, rows.clone(), column, outputs.len()) };
                 if let Some(projection) = &projection {
                     projection.absorb_query(ctx, &x, outputs.clone(), &mut y, scratch);
                 }
+                // The worker with the head's last columns also copies the rope part.
                 if let Some(q_rope) = q_rope.as_ref().filter(|_| outputs.end == latent) {
                     for row in rows {
-                        // SAFETY: one worker has the last latent column of a head, and no share has columns
-                        // of the tail.
+                        // SAFETY: one worker has the last latent column of a head, and no share has
+                        // columns of the tail.
                         let tail = unsafe { ctx.head_mut(out, row, head, latent..out.width) };
                         tail.copy_from_slice(ctx.head(q_rope, row, head));
                         if *rotate {
@@ -128,8 +130,8 @@ impl AbsorbK {
 }
 
 impl AbsorbV {
-    /// Where attention left partial results, each worker combines the KV splits of the heads that it needs,
-    /// so that none waits for another.
+    /// If attention left partial results, each worker combines the KV splits of the heads that it
+    /// reads. Heads that two workers read are combined twice, which is cheaper than a barrier.
     pub(crate) fn run(&self, ctx: &WorkerContext<'_>, path: AttentionPath, scratch: &mut WorkerScratch) {
         let AbsorbV { input, partials, kv, out } = self;
         let formats = kv_formats(kv);
@@ -147,7 +149,8 @@ impl AbsorbV {
                 };
                 let x = acts.prepare(x, None, formats);
                 let column = head * out.head_stride + outputs.start;
-                // SAFETY: shares of (head, columns) are disjoint, and these columns are in this worker's.
+                // SAFETY: shares of (head, columns) are disjoint, and these columns are in this
+                // worker's.
                 let mut y = unsafe { ctx.write(out, rows, column, outputs.len()) };
                 if let Some(projection) = &projection {
                     projection.project_value(ctx, &x, outputs.clone(), &mut y, scratch);
@@ -157,7 +160,8 @@ impl AbsorbV {
     }
 }
 
-/// Latent columns are cut at multiples of this: a transposed product cuts `kv_b` between its blocks.
+/// Shares of latent columns are cut at multiples of this. The transposed product with `kv_b` reads
+/// columns of its rows, and so can only start at a quantization block.
 fn latent_unit(ctx: &WorkerContext<'_>, kv: &KvWeights) -> usize {
     let block = match kv {
         KvWeights::Combined(both) => ctx.model.weights[both.weight].ty().block_len(),

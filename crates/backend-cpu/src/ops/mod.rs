@@ -1,7 +1,8 @@
-//! The operations: one worker's part of each, given a [`WorkerContext`](crate::context::WorkerContext).
+//! The operations: one worker's part of each, given a
+//! [`WorkerContext`](crate::context::WorkerContext).
 //!
-//! Several operations share `matmul` (one product, and inputs that workers convert together), `kv_splits`
-//! (flash decoding), and `expanded_layout` and `expand` (keys and values of naive MLA).
+//! Several operations share `matmul` (one product, and inputs that workers convert together),
+//! `kv_splits` (flash decoding), and `expanded_layout` and `expand` (keys and values of naive MLA).
 #![allow(unsafe_code, reason = "workers write disjoint parts of shared buffers between barriers")]
 
 pub(crate) mod attend_expanded;

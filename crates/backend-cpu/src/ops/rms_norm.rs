@@ -1,5 +1,5 @@
-//! RMSNorm as an operation of its own: each worker takes its share of the rows. Most norms are fused into the
-//! products that read them.
+//! RMSNorm as a separate operation. Each worker takes a share of the rows. Most norms are fused
+//! into the products that read them.
 
 use crate::context::WorkerContext;
 use crate::program::RmsNorm;

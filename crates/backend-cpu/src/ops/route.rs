@@ -1,4 +1,4 @@
-//! The router: top-k experts of each row.
+//! The router: selects the top-k experts of each row.
 
 use crate::context::WorkerContext;
 use crate::program::Route;
@@ -21,8 +21,8 @@ impl Route {
         }
     }
 
-    /// Routes all rows and sorts them for the experts of this phase, which saves a barrier; later phases read
-    /// what each worker writes of its own rows.
+    /// Routes all rows in this worker and sorts them for the experts of this phase, which saves a
+    /// barrier. Later phases read the shared values, to which each worker writes its own rows only.
     fn route_all(&self, ctx: &WorkerContext<'_>, spec: &RouteSpec<'_>, scratch: &mut WorkerScratch) {
         let own = ctx.own_rows(&self.topk_ids);
         let used = self.topk_ids.width;

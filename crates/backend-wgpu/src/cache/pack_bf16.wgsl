@@ -1,4 +1,4 @@
-// to nearest, ties to even; NaN stays NaN
+// Rounds to nearest, ties to even. NaN stays NaN.
 fn bf16(x: f32) -> u32 {
     let bits = bitcast<u32>(x);
     let rounded = (bits + 0x7fffu + ((bits >> 16u) & 1u)) >> 16u;

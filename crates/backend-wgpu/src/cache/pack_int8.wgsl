@@ -1,4 +1,5 @@
-// Quants and their scale stay as they are: only rope parts are written by themselves.
+// Keeps the quants and their scale of the source row: a shift changes the rope part only, which is
+// f16.
 fn packed(row: u32, word: u32) -> u32 {
     let rope = CONTENT / 4u;
     if (word < rope || word == ROW_WORDS - 1u) { return cache[row * ROW_WORDS + word]; }

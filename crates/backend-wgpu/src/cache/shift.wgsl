@@ -1,9 +1,11 @@
-// One workgroup copies one row and turns its rope parts: all is read before anything is written, since both slots may be one.
+// One workgroup copies one row and rotates its rope parts. All words are read before any is
+// written, since both slots may be the same. One workgroup, because barriers do not span
+// workgroups.
 
 struct Params {
     source: u32,
     to: u32,
-    // cosine and sine of each pair, two pairs at a time
+    // Cosine and sine of each pair, two pairs at a time.
     @align(16) angles: array<vec4<f32>, ANGLES>,
 }
 @group(0) @binding(0) var<uniform> params: Params;

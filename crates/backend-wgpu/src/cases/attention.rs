@@ -1,4 +1,4 @@
-//! Attention of the table: to latents, and to keys and values of a head.
+//! Cases of attention: to latents, and to keys and values of a head.
 
 use super::job::RecordedJob;
 use crate::GpuError;
@@ -17,20 +17,21 @@ use latent_graph::ir::{KvLayer, KvLayerKind};
 use latent_types::{ActivationType, CacheType};
 use std::sync::Arc;
 
-/// Bytes of partial results, at most.
-const SCRATCH: u64 = 32 << 20;
+/// Largest number of bytes of partial results.
+const MAX_SCRATCH: u64 = 32 << 20;
 
-/// Whether shaders compute it: in f32, from rows that are whole words.
+/// Whether shaders compute the case: in f32, from rows that are whole words.
 pub(super) fn serves_latent(case: &LatentCase) -> bool {
     case.activation == ActivationType::F32 && !case.separate && row_words(&latents(case), case.cache).is_ok()
 }
 
-/// The same of keys and values.
+/// Whether shaders compute a case of keys and values.
 pub(super) fn serves_expanded(case: &ExpandedCase) -> bool {
     case.activation == ActivationType::F32 && !case.selects
 }
 
-/// Widths of a latent, of a head's key in its two parts, and of its value.
+/// The shape of attention, from the widths of a latent, of the two parts of a head's key, and of
+/// its value.
 fn shape(heads: usize, kv_lora_rank: usize, (nope, rope, v): (usize, usize, usize)) -> AttentionShape {
     AttentionShape {
         heads,
@@ -39,7 +40,7 @@ fn shape(heads: usize, kv_lora_rank: usize, (nope, rope, v): (usize, usize, usiz
         nope,
         rope,
         v,
-        // each query has its own
+        // Each query has its own scale in the step's words.
         softmax_scale: 1.0,
         temperature: None,
         output_gate: None,
@@ -52,7 +53,7 @@ fn latents(case: &LatentCase) -> KvLayer {
     KvLayer::of_rows(KvLayerKind::Latent, 0, row.width(), case.rope)
 }
 
-/// A step's words: factors on scores, block tables, and the tasks of some lists of queries.
+/// The words of a step: factors on scores, block tables, and tasks of attention.
 #[derive(Default)]
 struct StepWords(Vec<u32>);
 
@@ -63,20 +64,22 @@ impl StepWords {
         at
     }
 
-    /// Tasks of up to `most` queries, of one sequence that had `past` rows before.
+    /// Adds the tasks for the queries of one sequence, of at most `max_queries` each. `past` rows
+    /// are cached before them.
     fn tasks(
         &mut self,
-        (queries, most): (usize, usize),
+        (queries, max_queries): (usize, usize),
         blocks: u32,
         (past, kv_len): (usize, usize),
     ) -> TaskRange {
-        let firsts = (0..queries).step_by(most);
-        let task = |first: usize| [0, first as u32, most.min(queries - first) as u32, blocks, past as u32];
-        TaskRange { at: self.add(firsts.flat_map(task)), count: queries.div_ceil(most) as u32, kv_len }
+        let firsts = (0..queries).step_by(max_queries);
+        let task =
+            |first: usize| [0, first as u32, max_queries.min(queries - first) as u32, blocks, past as u32];
+        TaskRange { at: self.add(firsts.flat_map(task)), count: queries.div_ceil(max_queries) as u32, kv_len }
     }
 }
 
-/// What both kinds read and write.
+/// Buffers that both kinds of attention read and write.
 struct AttentionBuffers {
     device: Arc<Device>,
     words: Buffer,
@@ -101,7 +104,7 @@ impl AttentionBuffers {
         })
     }
 
-    /// Rows of `heads` heads with these widths of queries and results.
+    /// Queries and results with `heads` heads of these widths.
     fn queries(&self, scales: u32, heads: usize, [q, y]: [usize; 2]) -> AttentionQueries {
         let place = |width: usize| [0, (heads * width) as u32, width as u32];
         AttentionQueries {
@@ -117,13 +120,13 @@ impl AttentionBuffers {
     }
 }
 
-/// All heads of the newest row of a sequence.
+/// Attention of all heads of the newest row of a sequence to latents.
 pub(super) struct GpuLatentJob {
     buffers: AttentionBuffers,
     shaders: LatentAttention,
     partials: Buffer,
     case: LatentCase,
-    /// Those of each copy of the rows.
+    /// The tasks for each copy of the cached rows.
     tasks: Vec<TaskRange>,
     splits: Option<LatentSplits>,
 }
@@ -143,9 +146,9 @@ impl GpuLatentJob {
             let blocks = words.add(table.iter().copied());
             tasks.push(words.tasks((heads, QUERIES), blocks, (rows - 1, rows)));
         }
-        // as many as the case says, or as in a model
+        // The case gives the number of splits, or leaves it to the shaders, as a model does.
         let splits = match case.splits {
-            1 => shaders.splits(1, tasks[0], SCRATCH),
+            1 => shaders.splits(1, tasks[0], MAX_SCRATCH),
             count => LatentSplits::of(rows, count),
         };
         let count = splits.map_or(1, |splits| splits.count as usize);
@@ -191,7 +194,7 @@ impl RecordedJob for GpuLatentJob {
     }
 }
 
-/// The newest rows of a sequence, of one head.
+/// Attention of one head of the newest rows of a sequence to keys and values.
 pub(super) struct GpuExpandedJob {
     buffers: AttentionBuffers,
     shader: FlashShader,
@@ -216,6 +219,7 @@ impl GpuExpandedJob {
         let blocks = kv_len.div_ceil(KV_BLOCK);
         let mut words = StepWords::default();
         let scales = words.add(operands.scales.iter().map(|scale| scale.to_bits()));
+        // Blocks are in reverse order, so that a shader that ignores the table reads wrong rows.
         let table = words.add((0..blocks as u32).rev());
         let tasks = words.tasks((queries, TILE_QUERIES), table, (position, kv_len));
         let mut rows = vec![0.0; blocks * KV_BLOCK * width];

@@ -1,4 +1,4 @@
-//! The delta rule of one head, from a state of zeros.
+//! Cases of the delta rule: one head, from a state of zeros.
 
 use super::job::RecordedJob;
 use crate::GpuError;
@@ -24,7 +24,7 @@ pub(super) struct DeltaJob {
     rounds: Vec<DeltaRound>,
     call: DeltaCall,
     y: Buffer,
-    /// What the call is bound to.
+    /// Buffers that the call reads. They are kept as long as the call.
     _inputs: Vec<Buffer>,
 }
 

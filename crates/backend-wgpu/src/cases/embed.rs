@@ -1,4 +1,4 @@
-//! Rows of embeddings.
+//! Cases of rows of embeddings.
 
 use super::job::RecordedJob;
 use crate::GpuError;
@@ -12,12 +12,13 @@ use latent_conformance::{RowCase, RowOp, RowOperands};
 use latent_types::{TensorType, WeightLayout};
 use std::sync::Arc;
 
-/// Whether rows are exact: where a number is added to each weight, a device may round once rather than twice.
+/// Whether decoded rows are exact, as the table demands. If a format adds a minimum to each weight,
+/// a device may fuse the product and the sum, and round once instead of twice.
 pub(super) fn serves(ty: TensorType, stored: WeightLayout) -> bool {
     stored == WeightLayout::Rows && layout(ty).is_some_and(|layout| !layout.adds())
 }
 
-/// All rows of a weight, in order.
+/// Decodes all rows of a weight, in order.
 pub(super) struct EmbedJob {
     device: Arc<Device>,
     rows: usize,

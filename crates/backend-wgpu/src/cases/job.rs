@@ -1,4 +1,4 @@
-//! Jobs: calls that are recorded, run and read.
+//! Jobs: record calls, run them and read their results.
 
 use crate::commands::Commands;
 use crate::device::Device;
@@ -7,18 +7,18 @@ use latent_conformance::KernelJob;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// What a job asks of the device.
+/// The calls of a job.
 pub(super) trait RecordedJob: Send {
     fn device(&self) -> &Arc<Device>;
 
-    /// Adds its calls, on copy `copy` (modulo their number) of the weight.
+    /// Adds its calls, with copy `copy` (modulo the number of copies) of the weight.
     fn record(&self, commands: &mut Commands, copy: usize) -> Result<(), GpuError>;
 
     /// The results of the last run.
     fn read(&self) -> Result<Vec<f32>, GpuError>;
 }
 
-/// A job of the table.
+/// A job of the table of cases.
 pub(super) struct GpuJob(pub(super) Box<dyn RecordedJob>);
 
 impl GpuJob {
@@ -38,11 +38,12 @@ impl GpuJob {
 
 impl KernelJob for GpuJob {
     fn run(&mut self, copy: usize) {
-        // a device that fails between two runs has no results, which `results` and `promises` tell
+        // If the device fails, `results` are empty and `promises` reports the error.
         let _ = self.call(copy);
     }
 
-    /// All runs go to the device in one list.
+    /// Submits all runs in one list of commands, so that the time of submitting is not measured for
+    /// each.
     fn time(&mut self, copies: Range<usize>) -> Result<f64, String> {
         let seconds = self.recorded(copies).and_then(Commands::seconds);
         seconds.map_err(|error| error.to_string())
@@ -52,7 +53,7 @@ impl KernelJob for GpuJob {
         self.0.read().unwrap_or_default()
     }
 
-    /// A second run gives the same bits.
+    /// Checks that a second run gives the same bits.
     fn promises(&mut self) -> Result<(), String> {
         let first = self.results();
         self.call(0).map_err(|error| error.to_string())?;

@@ -1,4 +1,5 @@
-//! A device as a backend of the table of cases: matmuls from the blocks of a file, attention, rows of embeddings, the delta rule, and the entries for 4-bit weights.
+//! Runs the table of cases on a device: matmuls with the blocks of a file, attention, rows of
+//! embeddings, the delta rule, and the entries for 4-bit weights.
 
 mod attention;
 mod delta;
@@ -33,21 +34,22 @@ pub struct GpuCaseBackend {
     kernels: Vec<GpuKernel>,
 }
 
-/// A kernel, perhaps with other variants of its shaders than those that suit the device.
+/// A kernel, with the variants of its shaders or those that are chosen for the device.
 struct GpuKernel {
     name: String,
     served: KernelCases,
-    /// What it needs and the adapter does not offer.
+    /// A feature that it needs and the adapter lacks.
     missing: Option<&'static str>,
     variants: Option<KernelVariants>,
-    /// Whether the variant changes anything for a format.
+    /// Whether the variant changes the shader of a format. If not, its cases would only repeat
+    /// those of another kernel.
     differs: fn(TensorType) -> bool,
 }
 
-/// A kernel, and the cases that it computes.
+/// The name of a kernel, and the cases that it computes.
 type KernelCases = (&'static str, fn(&KernelCase) -> bool);
 
-/// Kernels at the head of the list that have variants.
+/// The first three kernels of the list have variants.
 const PRODUCTS: usize = 3;
 
 /// Kernels that multiply quantized weights in default precision, in addition to those of exact
@@ -72,13 +74,14 @@ const ROUNDED: [RoundedKernel; 3] = [
     ),
 ];
 
-/// int8 dot products in addition to the variants of exact precision.
+/// The variants of exact precision, with int8 dot products.
 fn integer_variants(adapter: &AdapterDescription) -> Option<KernelVariants> {
     let integers = KernelVariant::Integers.alone(adapter)?.integers;
     Some(KernelVariants { integers, ..exact_variants(adapter) })
 }
 
-/// Cooperative matrices in f16, otherwise f16 tiles.
+/// The variants of exact precision, with cooperative matrices of f16, or f16 tiles if the adapter
+/// has none.
 fn half_variants(adapter: &AdapterDescription) -> Option<KernelVariants> {
     let exact = exact_variants(adapter);
     match KernelVariant::MatricesF16.alone(adapter) {
@@ -91,7 +94,7 @@ fn exact_variants(adapter: &AdapterDescription) -> KernelVariants {
     KernelVariants { matrices: None, ..KernelVariants::of(adapter, Precision::Exact) }
 }
 
-/// The name of the kernel that takes chunks of rows.
+/// The name of the kernel that computes the delta rule in chunks of rows.
 const DELTA_CHUNKS: &str = "gpu_delta_chunks";
 
 const KERNELS: [KernelCases; 13] = [
@@ -121,7 +124,7 @@ const KERNELS: [KernelCases; 13] = [
     }),
 ];
 
-/// A matmul that shaders compute: blocks as they are in files with f32.
+/// A matmul of exact precision: shaders read the blocks of files, and inputs in f32.
 fn product(case: &KernelCase) -> Option<&ProductCase> {
     match case {
         KernelCase::Product(case) => {
@@ -131,13 +134,15 @@ fn product(case: &KernelCase) -> Option<&ProductCase> {
     }
 }
 
-/// A matmul with inputs in blocks of int8, which on the CPU reads tiles: here the blocks of the file.
+/// A matmul with inputs in blocks of int8. The table has it for tiles, which are a layout of the
+/// CPU; shaders read the blocks of the file instead.
 fn integers(case: &KernelCase) -> Option<&ProductCase> {
     of_tiles(case, ActivationType::A8)
         .filter(|case| layout(case.weight).is_some_and(BlockLayout::has_integers))
 }
 
-/// A matmul whose factors are rounded: on the CPU to bf16, here to f16, whose errors are an eighth of that.
+/// A matmul whose factors are rounded. The CPU rounds them to bf16, shaders to f16. f16 has three
+/// more bits, so that the bounds for bf16 hold for it.
 fn halves(case: &KernelCase) -> Option<&ProductCase> {
     of_tiles(case, ActivationType::Bf16)
 }
@@ -160,7 +165,7 @@ fn w4_op(case: &KernelCase) -> Option<W4Op> {
 }
 
 impl GpuCaseBackend {
-    /// The device of a backend.
+    /// Creates the kernels of a backend's device, in every variant that can be forced.
     pub fn of(backend: &GpuBackend) -> GpuCaseBackend {
         let mut gpu = GpuCaseBackend::on(Arc::clone(backend.device()));
         let alone = |variant: KernelVariant| variant.alone(&gpu.device.description);
@@ -188,7 +193,7 @@ impl GpuCaseBackend {
         gpu
     }
 
-    /// With the variants that suit it alone.
+    /// Creates the kernels of a device, only in the variants that are chosen for it.
     pub(crate) fn on(device: Arc<Device>) -> GpuCaseBackend {
         let kernel = |served: KernelCases| {
             let name = served.0.to_owned();
@@ -197,7 +202,7 @@ impl GpuCaseBackend {
         GpuCaseBackend { device, kernels: KERNELS.map(kernel).into() }
     }
 
-    /// A case on the device.
+    /// Uploads the operands of a case, and prepares its calls.
     fn recorded(
         &self,
         kernel: &CaseKernel,
@@ -233,7 +238,7 @@ impl GpuCaseBackend {
         }
     }
 
-    /// A matmul of eight rows with as many as a prompt has.
+    /// Makes a matmul of eight rows into one of a prompt, with 512 rows.
     fn prompt(case: &KernelCase) -> Option<KernelCase> {
         let case = product(case).filter(|case| case.rows == MAX_GEMV_ROWS)?;
         Some(KernelCase::Product(ProductCase { rows: 512, ..*case }))
@@ -279,7 +284,8 @@ impl CaseBackend for GpuCaseBackend {
         self.kernels.iter().enumerate().map(kernel).collect()
     }
 
-    /// With prompts, which the table measures on the CPU in other layouts, and attention to a long context.
+    /// Adds prompts, which the table has only in layouts of the CPU, and attention to a long
+    /// context.
     fn real_sizes(&self) -> Vec<KernelCase> {
         let mut cases = real_sizes();
         let mut prompts: Vec<KernelCase> = cases.iter().filter_map(GpuCaseBackend::prompt).collect();
@@ -301,7 +307,8 @@ impl CaseBackend for GpuCaseBackend {
         self.kernels.get(kernel.id).is_some_and(|kernel| (kernel.served.1)(case) && differs(kernel))
     }
 
-    /// f16 tiles are multiplied in f32, and rounded cases of the CPU here in f16.
+    /// The arithmetic that limits a case with rounded factors. Only cooperative matrices multiply
+    /// in f16: tiles store f16 and are multiplied in f32.
     fn arithmetic(&self, kernel: &CaseKernel, case: &KernelCase) -> Option<Arithmetic> {
         halves(case)?;
         let variants = self.kernels.get(kernel.id)?.variants?;
@@ -315,12 +322,13 @@ impl CaseBackend for GpuCaseBackend {
         operands: &CaseOperands,
     ) -> Result<Vec<KernelCalls>, String> {
         let recorded = self.recorded(kernel, case, operands)?;
+        // Calls are only recorded: counting does not run them.
         let mut commands = Commands::new(&self.device);
         recorded.record(&mut commands, 0).map_err(|error| error.to_string())?;
         Ok(commands.kernels(0))
     }
 
-    /// Runs the job once, so that what the device refuses is an error here.
+    /// Runs the job once, so that an error of the device is reported here: `run` cannot report any.
     fn prepare<'o>(
         &self,
         kernel: &CaseKernel,

@@ -1,4 +1,4 @@
-//! Matmuls of the table.
+//! Cases of matmuls.
 
 use super::job::RecordedJob;
 use crate::GpuError;
@@ -12,15 +12,15 @@ use latent_conformance::{ProductCase, ProductOperands};
 use latent_types::WeightLayout;
 use std::sync::Arc;
 
-/// A matmul, of which some rows of the weight may be used.
+/// A matmul with all rows of a weight, or with some of them.
 pub(super) struct GpuProductJob {
     device: Arc<Device>,
-    /// Its copies.
+    /// Copies of the weight, which measurements use in turn so that none stays in a cache.
     weights: Vec<DeviceWeight>,
     part: WeightSlice,
     items: ProductItems,
     y: Buffer,
-    /// Results.
+    /// The number of results.
     count: usize,
 }
 
@@ -31,13 +31,13 @@ impl GpuProductJob {
         operands: &ProductOperands,
     ) -> Result<GpuProductJob, GpuError> {
         let device = products.device();
-        // transposed, some rows of the weight are the inputs
+        // In a transposed matmul, each row of the weight belongs to one input.
         let (rows, inputs) =
             if case.across { (case.inputs, case.outputs) } else { (case.outputs, case.inputs) };
         let shape = DeviceWeightShape { inputs, outputs: rows + case.skipped, matrices: 1 };
         let upload = |copy: usize| {
             let matrix = operands.weight(case, copy);
-            // tiles are the CPU's
+            // Tiles are a layout of the CPU: shaders read the blocks of the file.
             let bytes = if case.layout == WeightLayout::Rows { matrix.bytes() } else { operands.file() };
             let scales = matrix.scales().map(|s| HostScales {
                 numbers: s.numbers,

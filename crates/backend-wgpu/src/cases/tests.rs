@@ -1,11 +1,11 @@
-//! The declared table of cases, on the device.
+//! Runs the table of cases on the device.
 
 use super::GpuCaseBackend;
 use crate::GpuBackend;
 use crate::testing::device;
 use latent_conformance::{CaseVerdict, KernelCase, KernelFilter, cases, test};
 
-/// Runs the cases of operations that begin like this.
+/// Runs the cases whose operation begins with `operation`.
 fn run(operation: &str, fewest: usize) {
     let Some(device) = device() else { return };
     let cases: Vec<_> = cases().into_iter().filter(|case| case.operation().starts_with(operation)).collect();
@@ -27,13 +27,14 @@ fn run_cases(gpu: &GpuCaseBackend, cases: &[KernelCase], word: &str, fewest: usi
 }
 
 #[test]
-fn products_are_those_of_the_reference() {
+fn products_match_the_reference() {
     run("linear", 600);
 }
 
-/// What default precision multiplies with on hardware, with few rows and with more than a tile's.
+/// The kernels that default precision uses on hardware, with few rows and with more than a tile
+/// has. Only small cases: software adapters are slow.
 #[test]
-fn rounded_products_are_those_of_the_reference() {
+fn rounded_products_match_the_reference() {
     let Some(device) = device() else { return };
     let gpu = GpuCaseBackend::of(&GpuBackend::on(device));
     let small = |case: &KernelCase| matches!(case, KernelCase::Product(case) if case.rows <= 64 && case.outputs < 100);
@@ -46,22 +47,22 @@ fn rounded_products_are_those_of_the_reference() {
 }
 
 #[test]
-fn rows_of_embeddings_are_those_of_the_reference() {
+fn rows_of_embeddings_match_the_reference() {
     run("embed", 20);
 }
 
 #[test]
-fn entries_for_4_bit_weights_are_those_of_the_reference() {
+fn entries_for_4_bit_weights_match_the_reference() {
     run("w4_", 600);
 }
 
 #[test]
-fn attention_is_that_of_the_reference() {
+fn attention_matches_the_reference() {
     run("attend_latent", 80);
     run("attend_expanded", 17);
 }
 
 #[test]
-fn the_delta_rule_is_that_of_the_reference_in_rows_and_in_chunks() {
+fn the_delta_rule_matches_the_reference_in_rows_and_in_chunks() {
     run("delta_", 30);
 }

@@ -1,4 +1,4 @@
-//! 4-bit weights of the table.
+//! Cases of 4-bit weights.
 
 use super::job::RecordedJob;
 use crate::GpuError;
@@ -14,7 +14,8 @@ use latent_kernels::half::f16;
 use latent_kernels::{W4Codes as CpuCodes, W4Matrix, W4Scales};
 use std::sync::Arc;
 
-/// Whether there is a shader: inputs are f32, and memory is set to zero by the device itself.
+/// Whether there is a shader: for inputs in f32. None sets memory to zero, because devices do that
+/// themselves.
 pub(super) fn serves(op: W4Op) -> bool {
     match op {
         W4Op::Gemm(rounding) | W4Op::Fused(rounding) | W4Op::Striped(rounding, _) => {
@@ -31,7 +32,7 @@ pub(super) struct GpuW4Job {
     op: W4Op,
     rows: usize,
     shape: W4WeightShape,
-    /// Its copies; none for partial sums.
+    /// Copies of the weight; none if the case only adds partial sums.
     weights: Vec<W4Weight>,
     x: Buffer,
     partials: Buffer,
@@ -120,6 +121,7 @@ impl RecordedJob for GpuW4Job {
         if self.op != W4Op::DequantF16 {
             return Ok(floats(&found));
         }
+        // Rows of an odd number of f16 are padded to whole words.
         let rows = found.chunks_exact(4 * n.div_ceil(2));
         let halves = rows.flat_map(|row| row.chunks_exact(2).take(n));
         Ok(halves.map(|half| f16::from_le_bytes([half[0], half[1]]).to_f32()).collect())

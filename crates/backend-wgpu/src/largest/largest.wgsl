@@ -1,11 +1,14 @@
-// The largest logits of a slice of a row, in no order: a workgroup finds the digits of the last that is among them, the highest first, by counting
-// how many logits have each value of the next digit. Of equal logits those of the lower tokens are taken.
+// Finds the `keep` largest logits of a slice of a row, in no particular order, by a radix select. A
+// workgroup determines the key of the smallest of these logits digit by digit, highest digit first:
+// it counts how many candidates have each value of the next digit. Then it writes all logits with
+// this key or a larger one. Among equal logits, lower tokens are preferred, as on the host.
 
 struct Params {
-    // logits of a row, and logits of a slice
+    // Logits per row.
     items: u32,
+    // Logits per slice.
     slice: u32,
-    // how many are found: pairs of a token and the bits of its logit
+    // Number of results per slice: pairs of a token and the bits of its logit.
     keep: u32,
 }
 @group(0) @binding(0) var<uniform> params: Params;
@@ -14,29 +17,32 @@ struct Params {
 
 const THREADS: u32 = 256u;
 const DIGITS: u32 = 256u;
-// four digits of the logit, then four of the token
+// Four digits of the logit, then four of the token. Tokens are part of the key, so that all keys
+// differ and exactly `keep` are found.
 const DIGITS_OF_KEY: u32 = 8u;
 const EMPTY_PAIR: u32 = 0xffffffffu;
 const MINUS_INFINITY: u32 = 0xff800000u;
 
 var<workgroup> counts: array<atomic<u32>, DIGITS>;
-// how many have this digit or a higher one
+// Number of candidates with this digit or a higher one.
 var<workgroup> at_least: array<u32, DIGITS>;
-// digits found so far, of logit and token
+// Digits found so far, of logit and token.
 var<workgroup> bound: vec2<u32>;
-// how many are still to be found among those with these digits
+// Number of results still to be found among the keys with these digits.
 var<workgroup> left: u32;
 var<workgroup> done: u32;
 var<workgroup> places: atomic<u32>;
 
-// Ordered like the logits; 0 is −∞ or no number.
+// Maps the bits of a logit to an integer with the same order. 0 stands for −∞ and NaN, which are
+// never found. Negative numbers are complemented, since their bits are in reverse order. −0 is
+// mapped like +0.
 fn order_of(bits: u32) -> u32 {
     if ((bits & 0x7fffffffu) > 0x7f800000u || bits == MINUS_INFINITY) { return 0u; }
     if (bits >= 0x80000000u && bits != 0x80000000u) { return ~bits; }
     return bits | 0x80000000u;
 }
 
-// Larger first: the logit's order, and the tokens downwards.
+// The key: the logit's order, then the complement of the token, so that lower tokens are larger.
 fn key_of(at: u32) -> vec2<u32> {
     return vec2<u32>(order_of(bits_at(at)), ~token_at(at));
 }
@@ -45,7 +51,7 @@ fn digit(key: vec2<u32>, nth: u32) -> u32 {
     return (select(key.y, key.x, nth < 4u) >> (24u - 8u * (nth % 4u))) & 255u;
 }
 
-// Whether the digits before the digit's are those that were found.
+// Whether the digits of a key before the nth are those found so far.
 fn matches(key: vec2<u32>, known: vec2<u32>, nth: u32) -> bool {
     if (key.x == 0u) { return false; }
     if (nth == 0u) { return true; }
@@ -67,6 +73,8 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
     }
     for (var nth = 0u; nth < DIGITS_OF_KEY; nth++) {
         atomicStore(&counts[thread], 0u);
+        // The load is also a barrier: it makes the zeroed counts visible before any thread adds to
+        // them.
         if (workgroupUniformLoad(&done) != 0u) { break; }
         let known = workgroupUniformLoad(&bound);
         for (var at = first + thread; at < end; at += THREADS) {
@@ -75,6 +83,8 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
         }
         workgroupBarrier();
         at_least[thread] = atomicLoad(&counts[thread]);
+        // Suffix sums in log2(DIGITS) rounds. Two barriers per round: all threads must have read
+        // before any adds, and have added before any reads again.
         for (var distance = 1u; distance < DIGITS; distance *= 2u) {
             workgroupBarrier();
             var more = 0u;
@@ -87,15 +97,17 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
         var above = 0u;
         if (thread + 1u < DIGITS) { above = at_least[thread + 1u]; }
         workgroupBarrier();
-        // one thread at most: counts of the others reach the wanted number above their digit, or not with it
+        // True for at most one thread: the sums decrease with the digit, so they cross `wanted`
+        // once.
         if (above < wanted && here >= wanted) {
             let found_digit = thread << (24u - 8u * (nth % 4u));
             if (nth < 4u) { bound.x = known.x | found_digit; } else { bound.y = known.y | found_digit; }
             left = wanted - above;
-            // all with these digits are taken
+            // All keys with these digits are results, so the remaining digits do not matter.
             if (here == wanted) { done = 1u; }
         }
-        // the first digit alone can have fewer than are wanted: all are taken
+        // Only in the first round can there be fewer candidates than wanted. Then all are results:
+        // the bound (1, 0) excludes only −∞ and NaN, whose order is 0.
         if (thread == 0u && here < wanted) {
             bound = vec2<u32>(1u, 0u);
             done = 1u;
@@ -113,6 +125,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
         }
     }
     workgroupBarrier();
+    // Unused places are marked, since the buffer still holds the results of an earlier call.
     for (var place = atomicLoad(&places) + thread; place < params.keep; place += THREADS) {
         found[2u * (results + place)] = EMPTY_PAIR;
         found[2u * (results + place) + 1u] = MINUS_INFINITY;

@@ -1,4 +1,5 @@
-// Products of four packed bytes each that depend on nothing in memory, eight in a turn.
+// Dot products of four packed bytes, eight per iteration. No operand comes from memory. The
+// components are four independent chains, which hide the latency of an instruction.
 @group(0) @binding(0) var<uniform> turns: vec4<u32>;
 @group(0) @binding(1) var<storage, read_write> y: array<f32>;
 

@@ -1,9 +1,11 @@
-// Products of two cooperative matrices that depend on nothing in memory; several sums of each subgroup take turns.
+// Products of two cooperative matrices that are loaded once. Each subgroup has several independent
+// sums, which hide the latency of a multiplication. The lines at the marks below are generated in
+// limits.rs.
 @group(0) @binding(0) var<uniform> turns: vec4<u32>;
 @group(0) @binding(1) var<storage, read_write> y: array<f32>;
 
 var<workgroup> factors: array<Element, SIDE * SIDE>;
-// a matrix for each subgroup
+// One matrix per subgroup.
 var<workgroup> sums: array<f32, SUBGROUPS * SIDE * SIDE>;
 
 @compute @workgroup_size(THREADS)

@@ -1,4 +1,5 @@
-// Multiply-accumulates of vectors that depend on nothing in memory, sixteen in a turn.
+// Multiply-accumulates of vectors, sixteen per iteration. No operand comes from memory. The factor
+// depends on the thread, so that a compiler cannot fold the loop.
 @group(0) @binding(0) var<uniform> turns: vec4<u32>;
 @group(0) @binding(1) var<storage, read_write> y: array<f32>;
 

@@ -1,4 +1,5 @@
-// Reads a buffer in each turn: neighbours read neighbouring vectors.
+// Reads a buffer once per iteration. Neighbouring threads read neighbouring vectors (coalesced).
+// The sum is written, so that the reads are not removed.
 @group(0) @binding(0) var<uniform> turns: vec4<u32>;
 @group(0) @binding(1) var<storage, read> x: array<vec4<f32>>;
 @group(0) @binding(2) var<storage, read_write> y: array<f32>;

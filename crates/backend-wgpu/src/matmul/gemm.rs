@@ -1,4 +1,4 @@
-//! The text of a GEMM: the form of its tiles, and what multiplies them.
+//! The text of a GEMM shader, for each form of tiles in workgroup memory.
 
 use super::matrix_tile::{MATRICES, MatrixTile};
 use super::tile_order::TileOrder;
@@ -10,7 +10,7 @@ use std::fmt::Write;
 const GEMM: &str = include_str!("wgsl/gemm.wgsl");
 const INTEGERS: &str = include_str!("wgsl/gemm_integers.wgsl");
 
-/// What tiles in workgroup memory hold, and what multiplies them.
+/// The element type of tiles in workgroup memory, and the instructions that multiply them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum GemmForm {
     F32,
@@ -27,7 +27,7 @@ pub(super) struct GemmShader {
     pub(super) tile: GemmTile,
     pub(super) sorted: bool,
     pub(super) form: GemmForm,
-    /// Whether a number is added to each weight.
+    /// Whether the format adds a minimum to each weight.
     pub(super) adds: bool,
 }
 
@@ -73,6 +73,7 @@ impl GemmShader {
         } else {
             source.push_str(section(GEMM, "load"));
             order.multiply(source, ["", ""]);
+            // The next step overwrites the tiles, which all threads must have read before.
             source.push_str("    workgroupBarrier();\n  }\n");
         }
         let back = if self.form == GemmForm::F16 { " / WEIGHT_FACTOR" } else { "" };
@@ -92,15 +93,16 @@ impl GemmShader {
 }
 
 impl GemmForm {
-    /// Inputs per step of a tile. Those in f32 for cooperative matrices are half as many, whose rows have a gap against bank conflicts.
+    /// Inputs per step of a tile.
     pub(super) fn inputs(self, tile: GemmTile) -> usize {
         match self {
+            // Half as many, since rows of matrix tiles are padded and would exceed 16 KiB in f32.
             GemmForm::Matrices(CoopMatrix { f16: false, .. }) => tile.inputs / 2,
             _ => tile.inputs,
         }
     }
 
-    /// The same, or f32 where inputs could not be quantized.
+    /// This form, or f32 if inputs could not be quantized.
     pub(super) fn with(self, quantized: bool) -> GemmForm {
         if self == GemmForm::Integers && !quantized { GemmForm::F32 } else { self }
     }
@@ -116,7 +118,7 @@ impl GemmForm {
         match self {
             GemmForm::F16 => inputs / 2,
             GemmForm::Integers => inputs / 4,
-            // matrices lie otherwise
+            // Not used for matrices, whose tiles have another layout.
             GemmForm::F32 | GemmForm::Matrices(_) => inputs,
         }
     }
@@ -129,13 +131,14 @@ impl GemmForm {
         }
     }
 
-    /// The element type of tiles, and how it is made of f32. A number beyond f16's range becomes its largest one.
+    /// WGSL with the element type of tiles and the conversion from f32. Numbers beyond the range of
+    /// f16 are clamped.
     pub(super) fn element(self) -> &'static str {
         let f16 = matches!(self, GemmForm::F16 | GemmForm::Matrices(CoopMatrix { f16: true, .. }));
         section(GEMM, if f16 { "halves" } else { "floats" })
     }
 
-    /// Every one, with cooperative matrices of every kind for subgroups of a few sizes.
+    /// All forms, with every kind of cooperative matrices for some subgroup sizes.
     #[cfg(test)]
     pub(super) fn all() -> Vec<GemmForm> {
         let mut all = vec![GemmForm::F32, GemmForm::F16, GemmForm::Integers];
@@ -152,7 +155,7 @@ impl GemmForm {
         match self {
             GemmForm::F32 => 4 * inputs * both,
             GemmForm::F16 => 2 * inputs * both,
-            // with totals of octets of inputs, and up to two numbers for 16 weights
+            // Including totals of octets of inputs, and up to two floats per 16 weights.
             GemmForm::Integers => {
                 inputs * both + 4 * tile.rows * (1 + inputs / 8) + 8 * tile.outputs * inputs / 16
             }
@@ -163,7 +166,7 @@ impl GemmForm {
     }
 }
 
-/// Those of subgroups in a tile for cooperative matrices.
+/// Appends the kernel with cooperative matrices.
 fn matrices(source: &mut String, gemm: GemmShader, matrix: CoopMatrix) {
     let tile = MatrixTile {
         rows: gemm.tile.rows,
@@ -183,6 +186,7 @@ fn matrices(source: &mut String, gemm: GemmShader, matrix: CoopMatrix) {
     tile.begin(source);
     source.push_str(section(MATRICES, "load"));
     tile.multiply(source, "0u");
+    // The next step overwrites the tiles, which all threads must have read before.
     source.push_str("    workgroupBarrier();\n  }\n");
     tile.end(source, "vec3<u32>(first_row, slot, count), first");
     source.push_str("}\n");
@@ -195,14 +199,14 @@ mod tests {
     use super::*;
     use crate::matmul::tiles::GEMM;
 
-    /// What every WebGPU device has: 16 KiB of workgroup memory, 256 threads.
+    /// WebGPU guarantees 16 KiB of workgroup memory and 256 threads.
     #[test]
     fn tiles_of_every_form_fit_into_the_smallest_device() {
         for tile in GEMM {
             for form in GemmForm::all() {
                 assert!(form.memory(tile) <= 16384 && form.threads(tile) <= 256, "{tile:?} {form:?}");
                 let GemmForm::Matrices(CoopMatrix { side, .. }) = form else { continue };
-                // rows of tiles, and matrices in them, begin at multiples of 16 bytes
+                // Rows of tiles, and matrices in them, begin at multiples of 16 bytes.
                 assert!(form.inputs(tile).is_multiple_of(side) && tile.rows.is_multiple_of(side));
             }
         }

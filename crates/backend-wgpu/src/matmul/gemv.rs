@@ -1,4 +1,4 @@
-//! The text of a GEMV: what is multiplied, and how the sums of lanes are added.
+//! The text of a GEMV shader: the loop over inputs, and the reduction of the lanes' sums.
 
 use super::items::InputAccess;
 use super::tiles::GemvTile;
@@ -12,15 +12,15 @@ pub(super) struct GemvShader {
     pub(super) rows: usize,
     pub(super) tile: GemvTile,
     pub(super) by_ids: bool,
-    /// The smallest subgroup, where subgroups add the sums of their lanes.
+    /// Minimum subgroup size, if lanes add their sums within subgroups.
     pub(super) subgroup: Option<usize>,
-    /// Turns of each lane, where these are unrolled.
+    /// Number of iterations of each lane, if it is a constant of the shader.
     pub(super) turns: Option<usize>,
     pub(super) inputs: InputAccess,
 }
 
 impl GemvShader {
-    /// All rows and outputs of a thread have variables of their own: an array that is indexed in a loop may end up in memory.
+    /// Appends the kernel.
     pub(super) fn write(self, source: &mut String) {
         let GemvTile { threads, lanes, outputs } = self.tile;
         let sizes = [("THREADS", threads), ("LANES", lanes), ("OUTPUTS", outputs), ("ROWS", self.rows)];
@@ -39,6 +39,9 @@ impl GemvShader {
         }
         source.push_str(if self.subgroup.is_some() { section(GEMV, "subgroup_entry") } else { ENTRY });
         source.push_str(section(GEMV, if self.by_ids { "by_ids" } else { "per_slot" }));
+        // Each row and output of a thread has its own variable: a driver may place an array that is
+        // indexed in a loop in memory instead of registers. Beyond the last row or output, a thread
+        // computes the last one again and does not store it, so that loads need no condition.
         for r in 0..self.rows {
             let _ = writeln!(source, "  let row_{r} = input_row(min(batch + {r}u, p.rows - 1u), slot);");
         }
@@ -57,7 +60,7 @@ impl GemvShader {
         (0..self.rows).flat_map(move |r| (0..self.tile.outputs).map(move |o| (r, o)))
     }
 
-    /// The beginning of the loop over the octets of a lane.
+    /// Appends the beginning of the loop over the octets of a lane.
     fn turns(self, source: &mut String) {
         source.push_str(match self.turns {
             Some(_) => {
@@ -72,6 +75,7 @@ impl GemvShader {
             let _ = writeln!(source, "  var sum_{r}_{o} = vec4<f32>(0.0);");
         }
         self.turns(source);
+        // The weights of all outputs are decoded first, and then used by every row.
         for o in 0..self.tile.outputs {
             let _ = writeln!(source, "    let w_{o} = weight_octet(matrix, output_{o}, octet);");
         }
@@ -112,7 +116,7 @@ impl GemvShader {
         source.push_str("  }\n");
     }
 
-    /// Adds the sums of an output's lanes pairwise, neighbours first.
+    /// Appends the reduction. It adds the sums of an output's lanes pairwise, neighbours first.
     fn reduce(self, source: &mut String) {
         let outputs = self.tile.outputs;
         if let Some(smallest) = self.subgroup {
@@ -126,15 +130,19 @@ impl GemvShader {
         source.push_str(section(GEMV, "reduce"));
     }
 
-    /// The same with shuffles rather than `subgroupAdd`, whose order is the device's own. Two lanes that exchange halves of their sums keep half each, so that
-    /// sums cost fewer and fewer shuffles; that goes on while there are several, over the distances that every subgroup has. Which sums a lane keeps, the
-    /// low bits of its number say. All distances are constants: a shuffle by a variable one is a loop on some devices.
+    /// Appends the reduction within subgroups, which have at least `smallest` lanes.
     fn exchange(self, source: &mut String, smallest: usize) {
+        // Shuffles instead of `subgroupAdd`, whose order of sums depends on the device. All
+        // distances are constants: on some devices, a shuffle by a variable distance is a loop.
         let mut left: Vec<String> = self.all().map(|(r, o)| format!("total_{r}_{o}")).collect();
         source.push_str(
             "  let lanes = min(LANES, size);\n  let lane_of = thread % lanes;\n  var place = 0u;\n",
         );
         let (mut distance, mut shared) = (1, 1);
+        // While a lane has several sums, two lanes exchange halves of theirs and each keeps one
+        // half, so that a round has half as many shuffles as the previous one. This is possible
+        // over the distances that every subgroup has. The low bits of a lane's number tell which
+        // sums it keeps.
         while distance < smallest && left.len() > 1 {
             let half = left.len() / 2;
             let high = format!("high_{distance}");
@@ -151,6 +159,7 @@ impl GemvShader {
             distance *= 2;
             shared = distance;
         }
+        // Now each lane has one sum, or distances are left that only larger subgroups have.
         while distance < self.tile.lanes {
             let add = |total: &String| format!("{total} += subgroupShuffleXor({total}, {distance}u);");
             let adds: Vec<String> = left.iter().map(add).collect();

@@ -5,12 +5,12 @@ use crate::buffers::Buffer;
 use crate::commands::ShaderBinding;
 use std::ops::Range;
 
-/// Where rows of f32 are: element `offset + row · row_stride + slot · slot_stride` of what is bound, modulo 2^32.
+/// The address of rows of f32: element `offset + row · row_stride + slot · slot_stride` of the
+/// binding, modulo 2^32.
 #[derive(Clone)]
 pub(crate) struct RowAddress {
-    /// What is bound.
     pub(crate) binding: ShaderBinding,
-    /// Offset, and strides of rows and of slots.
+    /// Offset, row stride and slot stride.
     pub(crate) address: [u32; 3],
 }
 
@@ -24,25 +24,25 @@ impl RowAddress {
         }
     }
 
-    /// The same from a slot on, and in each row from an element on.
+    /// The address from a slot on, and within each row from an element on.
     pub(super) fn past(&self, slot: usize, element: usize) -> RowAddress {
         let [offset, row, stride] = self.address;
-        // modulo 2^32, as shaders count
+        // Wrapping, like u32 arithmetic in shaders: offsets may be negative.
         let offset = offset.wrapping_add((slot as u32).wrapping_mul(stride)).wrapping_add(element as u32);
         RowAddress { binding: self.binding.clone(), address: [offset, row, stride] }
     }
 }
 
-/// How inputs are read.
+/// The access to inputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum InputAccess {
-    /// f32, one by one.
+    /// Single f32 elements.
     Elements,
-    /// f32, four at a time: rows are whole octets at multiples of four elements.
+    /// Vectors of four f32. Rows are whole octets and begin at multiples of four elements.
     Vectors,
     /// int8 blocks.
     Integers,
-    /// f32 as `Vectors`, which the kernel quantizes to int8 blocks: four lanes of a subgroup share a block.
+    /// Vectors of f32 that the kernel quantizes to int8. Four lanes of a subgroup share a block.
     Quantized,
 }
 
@@ -53,21 +53,21 @@ impl InputAccess {
     }
 }
 
-/// What becomes of the sum of a product.
+/// The operation that combines a product's sum with the result's previous value `y`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum ProductEpilogue {
-    /// It is the result.
+    /// y ← sum.
     Store,
-    /// Times a factor, it is added to what is there.
+    /// y ← y + factor · sum.
     Add,
-    /// It is multiplied by silu of what is there.
+    /// y ← silu(y) · sum.
     SiluMul,
-    /// The square of what is above 0 of it is the result.
+    /// y ← max(sum, 0)².
     Relu2,
 }
 
 impl ProductEpilogue {
-    /// `fn keep(at: u32, sum: f32)`.
+    /// The WGSL function `keep(at: u32, sum: f32)`.
     pub(super) fn wgsl(self) -> &'static str {
         match self {
             ProductEpilogue::Store => "fn keep(at: u32, sum: f32) {\n  y[at] = sum;\n}\n",
@@ -81,7 +81,7 @@ impl ProductEpilogue {
         }
     }
 
-    /// Behind the name of a shader.
+    /// The suffix of a shader's name.
     pub(super) fn suffix(self) -> &'static str {
         match self {
             ProductEpilogue::Store => "",
@@ -92,8 +92,8 @@ impl ProductEpilogue {
     }
 }
 
-/// What is multiplied: slots (heads, or experts) of rows, which are all inputs of the weight wide, and where their results go. Buffers of inputs and of results are
-/// not the same.
+/// The items of a product: slots (heads or experts) of rows. Each item is as wide as the weight's
+/// inputs. The buffers of inputs and of results must differ.
 #[derive(Clone)]
 pub(crate) struct ProductItems {
     pub(crate) rows: Range<usize>,

@@ -1,16 +1,19 @@
-//! The table of block layouts: what every dialect of shaders knows about a weight format, as numbers and a few kinds.
+//! The table of block layouts of weight formats.
 //!
-//! A shader decodes weights by *octets*: eight consecutive elements of a row, the first at a multiple of eight. A dialect gets a layout's numbers as named
-//! constants ([`BlockLayout::constants`]) and brings one piece of text per kind of quants and of scales, so that a second dialect shares all of the numbers.
+//! Shaders decode weights by *octets*: eight consecutive elements of a row, the first at a multiple
+//! of eight. The numbers of a layout become named constants of a shader
+//! ([`BlockLayout::constants`]). The texts in `wgsl/` are per kind of quants and of scales, so that
+//! formats of the same kind share them.
 
 use latent_quant::{e2m1, iq4_nl};
 use latent_types::TensorType;
 
-/// Elements that are decoded at once.
+/// Elements per octet.
 pub const OCTET: usize = 8;
 
-/// How quants are packed in bits: element i of a span is in byte i mod width, where the width is the span's bytes, at bit i / width · bits. So the 32
-/// elements of Q4_0 take sixteen bytes with two elements each, i and i + 16.
+/// The packing of quants into bits. Element i of a span is in byte i mod width, at bit i / width ·
+/// bits, where width is the span's size in bytes. For example, the 32 elements of a Q4_0 block are
+/// in sixteen bytes, each with the elements i and i + 16.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BitPlane {
     /// Byte offset in the block.
@@ -32,17 +35,14 @@ impl BitPlane {
     }
 }
 
-/// What an integer made of planes stands for.
+/// The meaning of an integer that is stored in planes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QuantEncoding {
-    /// Itself less a zero point.
-    Unsigned {
-        /// The zero point.
-        zero: usize,
-    },
+    /// The integer minus a zero point.
+    Unsigned { zero: usize },
     /// An i8.
     Signed,
-    /// An entry of a table.
+    /// An index into a table.
     Table([i8; 16]),
 }
 
@@ -55,7 +55,8 @@ pub enum PlainFloat {
     F8E4M3,
 }
 
-/// A codebook of rows of small integers, and how an octet names its rows, signs and scale.
+/// A codebook of rows of small integers, and the encoding of an octet's row indices, signs and
+/// scale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the formats' names")]
 pub enum GridCodebook {
@@ -68,17 +69,16 @@ pub enum GridCodebook {
     Iq3S,
 }
 
-/// How the elements of a block are stored.
+/// The storage of a block's elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BlockQuants {
     /// Floats, without blocks.
     Plain(PlainFloat),
-    /// Integers; the upper bits of each may be in a second plane.
+    /// Integers. Their upper bits may be in a second plane.
     Planes {
         low: BitPlane,
-        /// The bits above them.
+        /// The upper bits.
         high: Option<BitPlane>,
-        /// What an integer stands for.
         meaning: QuantEncoding,
     },
     /// Base-3 digits, five per byte (TQ1_0).
@@ -87,51 +87,52 @@ pub enum BlockQuants {
     Grid(GridCodebook),
 }
 
-/// How the scale of an octet is found, and what is added to its weights.
+/// The storage of an octet's scale and minimum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OctetScales {
-    /// None: plain floats, and codebooks, which have scales of their own forms.
+    /// None: plain floats, and codebook formats, which have their own forms of scales.
     None,
     /// One f16 per block.
     Half,
-    /// One f16 per block, and an f16 that is added.
+    /// One f16 per block, and an f16 minimum that is added.
     HalfMin,
     /// One f32 per block.
     Single,
-    /// One E8M0 exponent per block, of half the scale.
+    /// One E8M0 exponent per block, for half the scale (the table has doubled values).
     E8m0,
-    /// One UE4M3 per sub-block, of half the scale.
+    /// One UE4M3 per sub-block, for half the scale (the table has doubled values).
     Ue4m3,
-    /// f16 times 4 bits per sub-block, less f16 times 4 bits.
+    /// f16 times 4 bits per sub-block, minus f16 times 4 bits.
     NibbleMins,
-    /// f16 times 6 bits per sub-block, less f16 times 6 bits, packed as in Q4_K.
+    /// f16 times 6 bits per sub-block, minus f16 times 6 bits, packed as in Q4_K.
     SixBitMins,
     /// f16 times 6 bits with the zero point 32 per sub-block, packed as in Q3_K.
     SixBit,
     /// f16 times an i8 per sub-block.
     Bytes,
-    /// f16 times 6 bits with the zero point 32 per sub-block, low and high bits apart, as in IQ4_XS.
+    /// f16 times 6 bits with the zero point 32 per sub-block, with low and high bits in separate
+    /// fields, as in IQ4_XS.
     SplitSixBit,
 }
 
-/// How a weight is stored on the device.
+/// The storage of a weight on the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum BlockStorage {
+    /// The blocks of the file.
     File,
-    /// In two planes: what is left of each block without its scale `d`, a multiple of four bytes; then the scales of all blocks.
+    /// Two planes: all blocks without their scale `d`, each a multiple of four bytes, followed by
+    /// the scales of all blocks.
     Planes,
 }
 
-/// A format: how its blocks are laid out.
+/// The block layout of a format.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BlockLayout {
-    /// The format; it knows elements and bytes per block.
     pub ty: TensorType,
-    /// How elements are stored.
     pub quants: BlockQuants,
-    /// How scales are stored.
     pub scales: OctetScales,
-    /// Byte offsets of scales and of the parts of codebook formats, and elements per sub-block, by the names that shaders use.
+    /// Byte offsets of scales and of the parts of codebook formats, and elements per sub-block, by
+    /// the names that shaders use.
     pub fields: &'static [(&'static str, usize)],
 }
 
@@ -154,7 +155,7 @@ const fn signed(at: usize) -> BlockQuants {
     BlockQuants::Planes { low: BitPlane::new(at, 8, 1), high: None, meaning: QuantEncoding::Signed }
 }
 
-/// A set bit is 1, another −1.
+/// The table of Q1_0: a set bit is 1, a clear bit is −1.
 const SIGNS: [i8; 16] = [-1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
 const fn float(ty: TensorType, float: PlainFloat) -> BlockLayout {
@@ -174,7 +175,7 @@ const fn row(
     BlockLayout { ty, quants, scales, fields }
 }
 
-/// Every format that is multiplied.
+/// The formats that shaders can multiply.
 pub const LAYOUTS: [BlockLayout; 30] = [
     float(TensorType::F32, PlainFloat::F32),
     float(TensorType::F16, PlainFloat::F16),
@@ -277,7 +278,7 @@ pub fn layout(ty: TensorType) -> Option<&'static BlockLayout> {
 }
 
 impl BlockLayout {
-    /// Elements per block; of plain formats, those of an octet.
+    /// Elements per block, or 8 for plain formats.
     pub fn block_len(&self) -> usize {
         self.ty.block_len().max(OCTET)
     }
@@ -296,12 +297,14 @@ impl BlockLayout {
     pub fn odd_scale(&self) -> Option<(usize, usize)> {
         let at = self.fields.iter().find(|(name, _)| *name == "D_AT")?.1;
         let bytes = if self.scales == OctetScales::E8m0 { 1 } else { 2 };
+        // Shaders load whole words: without the scale, every block begins at one.
         (!self.word_blocks()).then_some((bytes, at))
     }
 
-    /// Whether inputs are quantized for it in default precision: those formats that the CPU has tiles of. All others of integers have fewer than four bits,
-    /// where the weights round more than inputs do, or keep the scale of an input block with each weight.
+    /// Whether inputs are quantized for this format in default precision.
     pub fn has_integers(&self) -> bool {
+        // The formats for which the CPU has tiles, so that both backends round alike. Q8_K is an
+        // input format itself. The other excluded formats have fewer than four bits.
         use TensorType::{Q1_0, Q2_0, Q8_K, TQ2_0};
         matches!(self.quants, BlockQuants::Planes { .. }) && ![Q1_0, Q2_0, Q8_K, TQ2_0].contains(&self.ty)
     }
@@ -311,18 +314,19 @@ impl BlockLayout {
         self.ty.block_len() == 1
     }
 
-    /// Whether weights are scale · quant plus a number: a device may round that once rather than twice.
+    /// Whether weights are scale · quant + minimum. A device may round that once (fma) or twice.
     pub fn adds(&self) -> bool {
         matches!(self.scales, OctetScales::HalfMin | OctetScales::NibbleMins | OctetScales::SixBitMins)
     }
 
-    /// The numbers of the table by the names that all dialects use, for blocks that are stored like this.
+    /// The shader constants of this layout for a storage.
     pub fn constants(&self, storage: BlockStorage) -> Vec<(&'static str, usize)> {
         let all = self.numbers();
         match (storage, self.odd_scale()) {
             (BlockStorage::File, _) | (_, None) => all,
             (BlockStorage::Planes, Some((bytes, at))) => {
                 let moved = all.into_iter().filter(|(name, _)| *name != "D_AT").map(|(name, value)| {
+                    // Without the scale, blocks are shorter and the fields behind it move forward.
                     let behind = name == "BLOCK_BYTES" || (name.ends_with("_AT") && value > at);
                     (name, if behind { value - bytes } else { value })
                 });
@@ -331,7 +335,7 @@ impl BlockLayout {
         }
     }
 
-    /// The numbers of the blocks of the file.
+    /// The shader constants for blocks as the file stores them.
     fn numbers(&self) -> Vec<(&'static str, usize)> {
         let mut all = vec![("BLOCK_OCTETS", self.block_len() / OCTET), ("BLOCK_BYTES", self.block_bytes())];
         all.extend(self.fields);
@@ -391,7 +395,7 @@ mod tests {
         for layout in LAYOUTS.iter().filter(|layout| layout.ty.is_quantized() && !layout.word_blocks()) {
             let (bytes, at) = layout.odd_scale().expect("a scale");
             assert!((layout.block_bytes() - bytes).is_multiple_of(4), "{}", layout.ty);
-            // the first or the last field: what is behind it moves by whole fields
+            // The first or the last field, so that no field is cut.
             assert!(at == 0 || at + bytes == layout.block_bytes(), "{}", layout.ty);
             repacked += 1;
         }

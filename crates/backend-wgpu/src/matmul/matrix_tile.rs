@@ -1,4 +1,5 @@
-//! Tiles that subgroups multiply as cooperative matrices: each has a rectangle of the results, whose sums have variables of their own.
+//! Tiles that subgroups multiply as cooperative matrices. Each subgroup computes a rectangle of the
+//! results, and each of its sums has its own variable.
 
 use super::wgsl::{constants, section};
 use crate::coop_matrix::CoopMatrix;
@@ -8,7 +9,8 @@ pub(super) const MATRICES: &str = include_str!("wgsl/gemm_matrices.wgsl");
 
 const SUBGROUPS: usize = CoopMatrix::SUBGROUPS;
 
-/// Elements between two rows of a tile: rows begin at multiples of 16 bytes, and four of them in different banks.
+/// Padding elements between two rows of a tile. With 8, rows begin at multiples of 16 bytes, and
+/// four consecutive rows begin in different memory banks.
 const GAP: usize = 8;
 
 #[derive(Clone, Copy)]
@@ -17,12 +19,12 @@ pub(super) struct MatrixTile {
     pub(super) outputs: usize,
     /// Inputs per step.
     pub(super) inputs: usize,
-    /// What multiplies it.
     pub(super) matrix: CoopMatrix,
 }
 
 impl MatrixTile {
-    /// Rows and columns of subgroup rectangles, and matrices of each rectangle.
+    /// The numbers of subgroup rectangles down and across, and the numbers of matrices down and
+    /// across in each rectangle.
     fn grid(&self) -> ([usize; 2], [usize; 2]) {
         let side = self.matrix.side;
         let down = if self.rows >= 4 * side { 2 } else { 1 };
@@ -43,7 +45,7 @@ impl MatrixTile {
         buffers * element * (self.inputs + GAP) * (self.rows + self.outputs) + 4 * SUBGROUPS * side * side
     }
 
-    /// Constants and types.
+    /// Appends constants and types.
     pub(super) fn head(&self, source: &mut String) {
         let side = self.matrix.side;
         let ([_, across], [high, wide]) = self.grid();
@@ -52,7 +54,7 @@ impl MatrixTile {
         constants(source, [("ACROSS", across), ("HIGH", high * side), ("WIDE", wide * side)]);
     }
 
-    /// Sums of 0.
+    /// Appends the declarations of the sums, initialized to 0.
     pub(super) fn begin(&self, source: &mut String) {
         source.push_str(section(MATRICES, "begin"));
         for (i, j) in self.sums() {
@@ -60,7 +62,8 @@ impl MatrixTile {
         }
     }
 
-    /// A loop over the inputs of a step, whose tiles are at these elements of all rows, and of all outputs, times the stride.
+    /// Appends the loop over the inputs of a step. `buffer` is the index of the tile buffer, as an
+    /// expression.
     pub(super) fn multiply(&self, source: &mut String, buffer: &str) {
         let (_, [high, wide]) = self.grid();
         source.push_str("    for (var k = 0u; k < TILE_INPUTS; k += SIDE) {\n");
@@ -78,8 +81,11 @@ impl MatrixTile {
         source.push_str("    }\n");
     }
 
-    /// Stores the sums, one matrix of each subgroup at a time: `to` is where they go, as the function `store` takes it.
+    /// Appends the stores of the sums. `to` are the last arguments of the function `store`.
     pub(super) fn end(&self, source: &mut String, to: &str) {
+        // One matrix per subgroup at a time: workgroup memory holds no more. The first barrier is
+        // before reading what other threads of the subgroup have written, the second before it is
+        // overwritten.
         for (i, j) in self.sums() {
             let _ = write!(
                 source,

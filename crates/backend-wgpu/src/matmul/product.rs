@@ -1,4 +1,5 @@
-//! Calls that multiply rows with a weight: y = x · Wᵀ, in f32 sums whose order depends on shapes alone.
+//! Calls that multiply rows by a weight: y = x · Wᵀ. Sums are f32, and their order depends on
+//! shapes only.
 
 use super::gemm::GemmForm;
 use super::items::InputAccess;
@@ -15,39 +16,39 @@ use crate::error::GpuError;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Which matrix of the weight a slot is multiplied with.
+/// The matrix of the weight by which a slot is multiplied.
 #[derive(Clone)]
 pub(crate) enum SlotMatrix {
-    /// The first.
+    /// The first matrix.
     One,
-    /// That of the slot's number, counted from this one.
+    /// The matrix with this index plus the slot's number.
     PerSlot(usize),
-    /// The matrix named by element `offset + row · slots + slot` of these u32. A number out of
-    /// range leaves its result unchanged.
+    /// The matrix whose index is element `offset + row · slots + slot` of `ids`. An index out of
+    /// range leaves the result unchanged.
     ByIds {
-        /// The numbers.
         ids: ShaderBinding,
-        /// Where those of row 0 begin.
+        /// Index of row 0's first id.
         offset: u32,
     },
 }
 
-/// Which rows of each matrix are multiplied with, and whether as its columns.
+/// The rows of each matrix that take part in a product.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct WeightSlice {
     /// Rows of each matrix.
     pub(crate) rows: Range<usize>,
-    /// y = x · W: inputs are as many as there are rows, and results as a row has elements.
+    /// If set, y = x · W: the rows are inputs, and the elements of a row are outputs.
     pub(crate) transposed: bool,
 }
 
-/// Most outputs of a product whose workgroups quantize inputs.
+/// Maximum outputs of a product whose workgroups quantize inputs by themselves. With more outputs,
+/// many workgroups would repeat that work.
 const MAX_QUANTIZING_OUTPUTS: usize = 32768;
 
-/// Rows per workgroup of a transposed product: each takes registers for eight outputs.
+/// Rows per workgroup of a transposed product. Each row takes registers for eight outputs.
 const TRANSPOSED_ROWS: [usize; 3] = [1, 2, 4];
 
-/// The numbers that all kernels share, as in `wgsl/head.wgsl`.
+/// The parameters that all kernels share, in the order of `Params` in `wgsl/head.wgsl`.
 #[derive(Clone, Copy, Default)]
 struct ProductParams {
     rows: (usize, usize),
@@ -83,13 +84,13 @@ impl ProductParams {
         ProductParams { rows, slots: items.slots, x: items.x.address, y: items.y.address, ..self }
     }
 
-    /// How f32 inputs are read: four at a time if they can be.
+    /// The access to f32 inputs: as vectors of four if all rows are aligned.
     fn floats(&self) -> InputAccess {
         let whole = self.inputs.is_multiple_of(8) && self.x.iter().all(|n| n.is_multiple_of(4));
         if whole { InputAccess::Vectors } else { InputAccess::Elements }
     }
 
-    /// With the slots' matrices from this one on.
+    /// Sets the matrix of the first slot. The following slots use the following matrices.
     fn per_slot(self, first: usize) -> ProductParams {
         let skipped = first - self.matrices.0;
         let first_byte = self.first_byte + skipped * self.matrix_rows * self.row_bytes;
@@ -130,13 +131,13 @@ impl ProductParams {
     }
 }
 
-/// A weight with the part of it that is multiplied with.
+/// A product with a part of a weight.
 struct WeightProduct<'c, 'w> {
     commands: &'c mut Commands,
     device: Arc<Device>,
     weight: &'w DeviceWeight,
     part: WeightSlice,
-    /// What becomes of sums, and the factor of those that are added.
+    /// The epilogue, and the factor of [`ProductEpilogue::Add`].
     keep: (ProductEpilogue, f32),
 }
 
@@ -159,8 +160,8 @@ impl<'c, 'w> WeightProduct<'c, 'w> {
         })
     }
 
-    /// The part's rows in a chunk: its matrices, or its rows of the only matrix. None if the chunk
-    /// has none of them.
+    /// The parameters for the part's rows in a chunk. A chunk holds whole matrices, or some rows of
+    /// the only matrix. None if it holds no row of the part.
     fn params(&self, chunk: &WeightChunk) -> Option<ProductParams> {
         let (shape, row_bytes) = (self.weight.shape, self.weight.row_bytes);
         let only = shape.matrices == 1;
@@ -171,6 +172,8 @@ impl<'c, 'w> WeightProduct<'c, 'w> {
         let scales = self.weight.scales.as_ref().map_or(ScaleStrides::default(), |scales| {
             let stride = shape.inputs.div_ceil(scales.inputs);
             let own = scales.per_matrix;
+            // Blocks of scales begin anew with each matrix, so that the shader skips whole matrices
+            // of scales; or they run through all matrices, so that it counts their rows.
             ScaleStrides {
                 rows: scales.rows,
                 inputs: scales.inputs,
@@ -180,6 +183,7 @@ impl<'c, 'w> WeightProduct<'c, 'w> {
                 first_row: 0,
             }
         });
+        // Scales belong to rows of the whole matrix, not of the part.
         let scales = ScaleStrides { first_row: rows.start, ..scales };
         (!rows.is_empty()).then(|| ProductParams {
             inputs: shape.inputs,
@@ -194,7 +198,7 @@ impl<'c, 'w> WeightProduct<'c, 'w> {
         })
     }
 
-    /// Calls a shader on a chunk.
+    /// Records the call of a shader on a chunk.
     fn call(
         &mut self,
         (kernel, inputs): (ProductShaderKind, InputAccess),
@@ -227,13 +231,13 @@ impl<'c, 'w> WeightProduct<'c, 'w> {
         Ok(())
     }
 
-    /// The items with quantized inputs, if these are wanted and there is room.
+    /// The items with quantized inputs, if `wanted` is set and the blocks fit a binding.
     fn quantized(&mut self, items: &ProductItems, wanted: bool) -> Result<Option<QuantizedItems>, GpuError> {
         let (products, inputs) = (&self.weight.products, self.weight.shape.inputs);
         if wanted { products.quantize(self.commands, items, inputs) } else { Ok(None) }
     }
 
-    /// Multiplies items with the matrices of a chunk that they name.
+    /// Multiplies items by their matrices in a chunk.
     fn items(
         &mut self,
         chunk: &WeightChunk,
@@ -244,19 +248,24 @@ impl<'c, 'w> WeightProduct<'c, 'w> {
         let rows = items.rows.len();
         let variants = self.weight.products.variants;
         let form = self.weight.gemm_form();
+        // By ids, neighbouring rows may have different matrices. They cannot share decoded weights,
+        // so a GEMM would gain nothing.
         let few = ids.is_some() || rows <= MAX_GEMV_ROWS;
+        // A transposed product adds elements of different rows. Their blocks have different scales,
+        // so integers cannot be added before they are scaled.
         let integers = !self.part.transposed
             && if few { self.weight.multiplies_integers() } else { form == GemmForm::Integers };
         let in_kernel = integers && self.quantizes_in_kernel(&params.of_items(items));
         let quantized = self.quantized(items, integers && !in_kernel)?;
         let items = quantized.as_ref().map_or(items, |quantized| &quantized.items);
         let params = params.of_items(items);
-        let most = |sizes: &[usize]| {
-            let enough = sizes.iter().copied().find(|most| *most >= rows);
+        // The smallest compiled number of rows that is enough, or else the largest.
+        let fitting = |sizes: &[usize]| {
+            let enough = sizes.iter().copied().find(|size| *size >= rows);
             enough.or(sizes.last().copied()).unwrap_or(1)
         };
         let (kernel, across, rows_each) = if self.part.transposed {
-            let rows = most(&TRANSPOSED_ROWS);
+            let rows = fitting(&TRANSPOSED_ROWS);
             (
                 ProductShaderKind::Transposed { rows },
                 params.inputs.div_ceil(8).div_ceil(TRANSPOSED.octets),
@@ -264,7 +273,8 @@ impl<'c, 'w> WeightProduct<'c, 'w> {
             )
         } else if few {
             let tile = GemvTile::of(params.inputs.div_ceil(8));
-            let rows = if ids.is_some() { 1 } else { most(&GEMV_ROWS) };
+            // By ids, a workgroup has one row, because the next row may have another matrix.
+            let rows = if ids.is_some() { 1 } else { fitting(&GEMV_ROWS) };
             let (by_ids, subgroup) = (ids.is_some(), variants.subgroups);
             let turns = if rows == 1 { tile.turns(params.inputs.div_ceil(8)) } else { None };
             let kernel = ProductShaderKind::Gemv { rows, tile, by_ids, subgroup, turns };
@@ -295,13 +305,14 @@ impl<'c, 'w> WeightProduct<'c, 'w> {
         Ok(())
     }
 
-    /// Whether each workgroup quantizes inputs itself, which repeats work and saves a call: for one row.
+    /// Whether each workgroup quantizes the inputs by itself.
     fn quantizes_in_kernel(&self, params: &ProductParams) -> bool {
+        // For one row, the repeated work costs less than a separate call.
         let few = params.rows.1 == 1 && params.outputs <= MAX_QUANTIZING_OUTPUTS;
         few && self.weight.products.variants.subgroups.is_some() && params.floats() == InputAccess::Vectors
     }
 
-    /// Notes which quantized inputs the last call has read.
+    /// Records that the quantized inputs are valid after the last call.
     fn keep(&self, quantized: Option<&QuantizedItems>) {
         if let Some(quantized) = quantized {
             self.weight.products.keep(self.commands, quantized);
@@ -309,17 +320,19 @@ impl<'c, 'w> WeightProduct<'c, 'w> {
     }
 }
 
-/// The rows of each call. A workgroup has `each` rows of one slot, and the workgroups of a call fit
-/// one dimension.
+/// Cuts rows into calls. A workgroup computes `each` rows of one slot, and the workgroups of a call
+/// must fit one dimension.
 fn calls(rows: &Range<usize>, slots: usize, each: usize) -> impl Iterator<Item = Range<usize>> {
-    let (end, most) = (rows.end, (GRID_WIDTH / slots).max(1) * each);
-    rows.clone().step_by(most).map(move |first| first..end.min(first + most))
+    let (end, max_rows) = (rows.end, (GRID_WIDTH / slots).max(1) * each);
+    rows.clone().step_by(max_rows).map(move |first| first..end.min(first + max_rows))
 }
 
-/// Multiplies items with a part of a weight. With [`SlotMatrix::ByIds`], an item reads the part by itself: for few rows; for more, see [`multiply_sorted_into`].
+/// Multiplies items by a part of a weight. With [`SlotMatrix::ByIds`], each item reads the weights
+/// by itself, which suits few rows. For more rows see [`multiply_sorted_into`].
 ///
 /// # Errors
-/// Matrices that the weight does not have; transposed products by ids; sizes beyond 32 bits; what the device refuses.
+/// If a matrix does not exist, for transposed products by ids, for sizes beyond 32 bits, or if the
+/// device refuses a call.
 pub(crate) fn multiply(
     commands: &mut Commands,
     (weight, part): (&DeviceWeight, &WeightSlice),
@@ -329,10 +342,11 @@ pub(crate) fn multiply(
     multiply_into(commands, (weight, part), items, matrices, (ProductEpilogue::Store, 0.0))
 }
 
-/// The same with something else than storing done with sums; those that are added have a factor.
+/// As [`multiply`], with an epilogue and the factor of [`ProductEpilogue::Add`].
 ///
 /// # Errors
-/// As for [`multiply`]; transposed products whose sums are not stored.
+/// As for [`multiply`]. Also for transposed products with another epilogue than
+/// [`ProductEpilogue::Store`].
 pub(crate) fn multiply_into(
     commands: &mut Commands,
     (weight, part): (&DeviceWeight, &WeightSlice),
@@ -352,8 +366,10 @@ pub(crate) fn multiply_into(
     let wanted = match matrices {
         SlotMatrix::One => 0..1,
         SlotMatrix::PerSlot(first) => *first..first.saturating_add(items.slots),
+        // Only the device knows the ids, so any matrix may be among them.
         SlotMatrix::ByIds { .. } => 0..all,
     };
+    // Each chunk would have a partial sum of every result.
     let split = part.transposed && weight.chunks.len() > 1 && all == 1;
     if wanted.end > all || split || (part.transposed && matches!(matrices, SlotMatrix::ByIds { .. })) {
         let kind = if part.transposed { "transposed" } else { "plain" };
@@ -367,7 +383,8 @@ pub(crate) fn multiply_into(
         if here.is_empty() {
             continue;
         }
-        // results of the only matrix's rows in the buffers before
+        // Number of results that earlier chunks compute, if rows of the only matrix are in several
+        // chunks.
         let above = if part.transposed { 0 } else { params.scales.first_row - part.rows.start };
         let (slot, slots) = match matrices {
             SlotMatrix::PerSlot(_) => (here.start - wanted.start, here.len()),
@@ -378,6 +395,7 @@ pub(crate) fn multiply_into(
         match matrices {
             SlotMatrix::One => product.items(chunk, params, &items, None)?,
             SlotMatrix::PerSlot(_) => product.items(chunk, params.per_slot(here.start), &items, None)?,
+            // The call has all items. Its shader skips those whose matrix is in another chunk.
             SlotMatrix::ByIds { ids, offset } => {
                 product.items(chunk, ProductParams { ids: *offset, ..params }, &items, Some(ids))?;
             }
@@ -386,7 +404,8 @@ pub(crate) fn multiply_into(
     Ok(())
 }
 
-/// As [`multiply_into`] by ids, over [sorted](super::sort::sort_items) items of the same rows: the weights of a matrix are decoded once per tile of its items.
+/// As [`multiply_into`] by ids, over [sorted](super::sort::sort_items) items of the same rows. A
+/// matrix is decoded once per tile of its items.
 pub(crate) fn multiply_sorted_into(
     commands: &mut Commands,
     (weight, part): (&DeviceWeight, &WeightSlice),
@@ -415,6 +434,7 @@ pub(crate) fn multiply_sorted_into(
         let Some(params) = product.params(chunk) else { continue };
         let y = items.y.past(0, params.scales.first_row - part.rows.start);
         let params = ProductParams { y: y.address, ..params.of_items(items) };
+        // Workgroups for the maximum number of tiles: the host does not know how many there are.
         let groups = folded(params.outputs.div_ceil(tile.outputs), sorted.count, &product.device)?;
         product.call(
             (ProductShaderKind::Gemm { tile, sorted: true, form }, inputs.unwrap_or_else(|| params.floats())),
@@ -446,6 +466,7 @@ pub(crate) fn gather(
     };
     let octets = rows.saturating_mul(weight.shape.inputs.div_ceil(8));
     let groups = folded(octets.div_ceil(GATHER_THREADS), 1, &product.device)?;
+    // Each chunk's call has all ids. Its shader leaves the results of rows in other chunks alone.
     for chunk in weight.chunks.iter().filter(|_| rows > 0) {
         let Some(params) = product.params(chunk).filter(|params| params.matrices.0 == 0) else { continue };
         let params = ProductParams { rows: (0, rows), slots: 1, y: y.address, ids: offset, ..params };

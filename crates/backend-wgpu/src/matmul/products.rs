@@ -1,4 +1,4 @@
-//! State shared by the products of a model: kernel variants, and memory for quantized inputs.
+//! State shared by the products of a model: kernel variants, and the buffer of quantized inputs.
 
 use super::gemm::GemmForm;
 use super::items::ProductItems;
@@ -16,22 +16,23 @@ use latent_types::{Setting, TensorType};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// What the products of a model share.
+/// State shared by the products of a model.
 pub(crate) struct ProductContext {
     pub(super) device: Arc<Device>,
     pub(super) variants: KernelVariants,
-    /// Quantized inputs: written before a product, and read by it and those that directly follow it with the same inputs.
+    /// Quantized inputs. They are written before a product, and read by it and by directly
+    /// following products with the same inputs.
     quantized: Mutex<QuantizedBuffer>,
 }
 
 #[derive(Default)]
 struct QuantizedBuffer {
     buffer: Option<Buffer>,
-    /// What it holds once the calls up to this end of a list are done.
+    /// Its content after the calls up to this end of a list.
     holds: Option<(QuantizedSource, (u64, usize))>,
 }
 
-/// Inputs that are quantized.
+/// Identifies inputs that are quantized.
 #[derive(Clone, PartialEq)]
 struct QuantizedSource {
     binding: ShaderBinding,
@@ -53,16 +54,17 @@ pub(super) const Q8_BLOCK: usize = 32;
 /// Words of an int8 block: 32 quants and a scale.
 const BLOCK_WORDS: usize = 9;
 
-/// What the memory is for.
+/// The buffer's name in errors.
 fn quantized() -> String {
     format!("quantized inputs (a smaller {} takes less)", Setting::BatchTokens)
 }
 
-/// Threads per workgroup, each for a block.
+/// Threads per workgroup. Each quantizes one block.
 const THREADS: usize = 64;
 
 impl ProductContext {
-    /// For products in a precision, with the variants that the device offers for it or was opened with.
+    /// Creates the context for products in a precision, with the variants that the device supports
+    /// for it or was opened with.
     pub(crate) fn new(device: &Arc<Device>, precision: Precision) -> Arc<ProductContext> {
         ProductContext::with(device, matrix_trial::variants(device, precision))
     }
@@ -75,14 +77,16 @@ impl ProductContext {
         &self.device
     }
 
-    /// Whether inputs are quantized for weights of a format that have no factors.
+    /// Whether inputs are quantized for weights of a format without block scales.
     pub(super) fn takes_integers(&self, format: TensorType, inputs: usize) -> bool {
         let format = layout(format).is_some_and(BlockLayout::has_integers);
+        // Rows of whole blocks: a block has one scale, and must not belong to two rows.
         self.variants.integers && format && inputs.is_multiple_of(Q8_BLOCK)
     }
 
-    /// What tiles of a GEMM hold.
+    /// The form of a GEMM's tiles. Cooperative matrices are preferred, then int8, then f16.
     pub(super) fn gemm_form(&self, format: TensorType, integers: bool) -> GemmForm {
+        // Only quantized weights are rounded to f16: plain ones may have more bits.
         let quantized = format.is_quantized();
         match self.variants.matrices {
             Some(matrix) if quantized || !matrix.f16 => GemmForm::Matrices(matrix),
@@ -92,8 +96,8 @@ impl ProductContext {
         }
     }
 
-    /// Maximum bytes of quantized inputs of products with weights of a format: of `rows` rows
-    /// together, or of up to `by_one` rows that are multiplied one by one.
+    /// Maximum bytes of quantized inputs of products with weights of a format: for `rows` rows in a
+    /// GEMM, or for up to `by_one` rows in a GEMV.
     pub(crate) fn quantized_bytes(
         &self,
         (format, inputs): (TensorType, usize),
@@ -103,9 +107,11 @@ impl ProductContext {
         if !self.takes_integers(format, inputs) {
             return 0;
         }
+        // If a GEMM takes other inputs, only the few rows of a GEMV are quantized.
         let together = self.gemm_form(format, true) == GemmForm::Integers;
         let rows = if together { rows } else { rows.min(by_one) };
         let bytes = block_bytes(rows, slots, inputs);
+        // `quantize` refuses inputs that exceed a buffer, and products then read f32.
         if bytes <= largest_binding(&self.device.limits) { bytes } else { 0 }
     }
 
@@ -119,7 +125,8 @@ impl ProductContext {
         Ok(())
     }
 
-    /// Quantizes the rows of items, and gives them in their place: blocks instead of elements. None where they are more than a buffer holds.
+    /// Quantizes the inputs of items, and returns the items with blocks as inputs. None if the
+    /// blocks exceed a buffer.
     pub(super) fn quantize(
         &self,
         commands: &mut Commands,
@@ -127,7 +134,7 @@ impl ProductContext {
         inputs: usize,
     ) -> Result<Option<QuantizedItems>, GpuError> {
         let [x, x_row, x_slot] = items.x.address;
-        // slots of a row that share its elements share its blocks
+        // With a slot stride of 0, all slots read the same elements, which are quantized once.
         let slots = if x_slot == 0 { 1 } else { items.slots };
         let row_blocks = inputs / Q8_BLOCK;
         let blocks = items.rows.len().saturating_mul(slots).saturating_mul(row_blocks);
@@ -150,19 +157,22 @@ impl ProductContext {
         }
         let mut items = items.clone();
         items.x.binding = to;
-        // modulo 2^32, as shaders count
+        // The blocks begin with row `rows.start`, but shaders add row · stride. The negative offset
+        // compensates, since u32 arithmetic wraps in WGSL too.
         let offset = (items.rows.start as u32).wrapping_mul(high).wrapping_neg();
         items.x.address = [offset, high, if x_slot == 0 { 0 } else { wide }];
         Ok(Some(QuantizedItems { items, source }))
     }
 
-    /// Notes that the last call was a product of these items. Products do not write to the buffer of their inputs, so that a product that follows finds them quantized.
+    /// Records that the last call was a product of these items. Products do not write to the buffer
+    /// of their inputs, so a directly following product can use the same blocks.
     pub(super) fn keep(&self, commands: &Commands, items: &QuantizedItems) {
         let mut there = self.quantized.lock().unwrap_or_else(PoisonError::into_inner);
         there.holds = Some((items.source.clone(), commands.end()));
     }
 
-    /// Memory for as many bytes, and whether it holds these inputs at this end of a list. What is replaced lives on in the calls that were recorded with it.
+    /// The buffer with at least `bytes` bytes, and whether it holds these inputs at this end of a
+    /// list. Recorded calls keep a replaced buffer alive.
     fn room(
         &self,
         bytes: u64,
@@ -181,7 +191,7 @@ impl ProductContext {
     }
 }
 
-/// Bytes of the blocks of `rows` rows of `slots` slots.
+/// Bytes of the blocks of `rows` rows with `slots` slots each.
 fn block_bytes(rows: usize, slots: usize, inputs: usize) -> u64 {
     let blocks = rows.saturating_mul(slots).saturating_mul(inputs / Q8_BLOCK);
     (blocks as u64).saturating_mul(4 * BLOCK_WORDS as u64)

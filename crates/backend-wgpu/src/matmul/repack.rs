@@ -9,10 +9,11 @@ use super::layout::BlockLayout;
 use crate::buffers::Buffer;
 use crate::error::GpuError;
 
-/// Blocks that are repacked at a time, a multiple of four so that their scales are whole words: 256 KiB to 3.3 MiB.
+/// Blocks per piece: 256 KiB to 3.3 MiB. A multiple of four, so that the scales of a piece are
+/// whole words.
 const PIECE_BLOCKS: usize = 16 << 10;
 
-/// Pieces after which the driver's copies are freed.
+/// Number of pieces after which the upload waits, so that the driver frees its copies.
 const PIECES: usize = 8;
 
 /// Offset of the scales of `blocks` blocks: they follow the other bytes of all blocks.
@@ -21,7 +22,7 @@ pub(super) fn scales_at(layout: &BlockLayout, blocks: usize) -> usize {
     blocks * (layout.block_bytes() - bytes)
 }
 
-/// Writes blocks into a buffer that is as long as they are.
+/// Writes blocks into a buffer of the same size.
 pub(super) fn write(
     buffer: &Buffer,
     what: &str,

@@ -1,4 +1,4 @@
-//! Products of plain rows, one for each or several that share one: what most callers have.
+//! Products of plain rows, the common case: one item per row, or several items that share a row.
 
 use super::limits::too_large;
 use super::product::{ProductEpilogue, ProductItems, RowAddress, SlotMatrix, WeightSlice, multiply_into};
@@ -8,7 +8,8 @@ use crate::buffers::Buffer;
 use crate::commands::{Commands, ShaderBinding};
 use crate::error::GpuError;
 
-/// Rows of f32 in a buffer, in elements: row r begins at `first + r · stride`. Buffers of inputs and of results are not the same.
+/// Rows of f32 in a buffer. Row r begins at element `first + r · stride`. The buffers of inputs and
+/// of results must differ.
 #[derive(Clone)]
 pub(crate) struct BufferRows {
     /// The buffer, or a part of it.
@@ -25,7 +26,7 @@ impl BufferRows {
         BufferRows { binding: ShaderBinding::from(buffer), first: 0, stride: cols }
     }
 
-    /// Its rows as slots, `slots` per row.
+    /// The address of the rows as items with `slots` slots per row.
     fn place(&self, commands: &Commands, slots: usize, slot_stride: usize) -> Result<RowAddress, GpuError> {
         let word = |value: usize| u32::try_from(value).map_err(|_| too_large(commands.device(), value));
         let row = if slot_stride == 0 { self.stride } else { self.stride.saturating_mul(slots) };
@@ -39,7 +40,7 @@ fn whole(weight: &DeviceWeight) -> WeightSlice {
     WeightSlice { rows: 0..weight.shape.outputs, transposed: false }
 }
 
-/// Pairs as slots of the rows that they share: pair i takes row i / `share` of `x`, and gives row i of `y`.
+/// The items of (row, expert) pairs: pair i reads row i / `share` of `x` and writes row i of `y`.
 pub(crate) fn pairs(
     commands: &Commands,
     (x, share): (&BufferRows, usize),
@@ -51,7 +52,7 @@ pub(crate) fn pairs(
     Ok(ProductItems { rows: 0..count / slots, slots, x, y: y.place(commands, slots, y.stride)? })
 }
 
-/// Multiplies `rows` rows of `x` with a weight of one matrix, into rows of `y`.
+/// Multiplies `rows` rows of `x` by a weight with one matrix, into rows of `y`.
 pub(crate) fn matmul(
     commands: &mut Commands,
     weight: &DeviceWeight,
@@ -64,7 +65,8 @@ pub(crate) fn matmul(
     multiply_into(commands, (weight, &whole(weight)), &items, &SlotMatrix::One, keep)
 }
 
-/// Sorts pairs by expert, for any number of products over the same ids. Pairs of one expert keep their order.
+/// Sorts pairs by expert, for any number of products over the same ids. Pairs of one expert keep
+/// their order.
 pub(crate) fn sort_by_expert(
     commands: &mut Commands,
     memory: &SortMemory,

@@ -1,4 +1,4 @@
-//! Shaders of products: what is compiled, as a key, and its source.
+//! Shaders of products: the key of a compiled shader, and its source.
 
 use super::gemm::{GemmForm, GemmShader};
 use super::gemv::GemvShader;
@@ -10,33 +10,31 @@ use crate::f16_values::F16Values;
 use latent_types::TensorType;
 use std::fmt::Write;
 
-/// What a shader computes.
+/// The kernel of a shader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum ProductShaderKind {
-    /// Rows of the weight as f32, picked by their indices.
+    /// Dequantizes rows of the weight, selected by their indices.
     Gather,
-    /// Few rows times the weight.
+    /// Multiplies few rows.
     Gemv {
         /// Rows per workgroup.
         rows: usize,
-        /// Threads and outputs.
         tile: GemvTile,
-        /// Whether each row and slot names its matrix.
+        /// Whether each row and slot has the id of its matrix.
         by_ids: bool,
-        /// The smallest subgroup, where subgroups add the sums of their lanes.
+        /// Minimum subgroup size, if lanes add their sums within subgroups.
         subgroup: Option<usize>,
-        /// Turns of each lane, where these are unrolled: see [`GemvTile::turns`].
+        /// Number of iterations of each lane, if it is a constant: see [`GemvTile::turns`].
         turns: Option<usize>,
     },
-    /// Rows times the weight, in tiles.
+    /// Multiplies many rows in tiles.
     Gemm {
         tile: GemmTile,
-        /// Whether pairs of row and slot are sorted by matrix.
+        /// Whether (row, slot) pairs are sorted by matrix.
         sorted: bool,
-        /// What the tile holds.
         form: GemmForm,
     },
-    /// Rows times the weight's rows rather than its columns: y = x · W.
+    /// y = x · W instead of x · Wᵀ.
     Transposed {
         /// Rows per workgroup.
         rows: usize,
@@ -48,36 +46,34 @@ pub(crate) enum ProductShaderKind {
 pub(crate) struct ProductShader {
     /// Format of the weight.
     pub(crate) format: TensorType,
-    /// What is computed.
     pub(crate) kernel: ProductShaderKind,
-    /// How it is stored.
     pub(crate) storage: BlockStorage,
-    /// How inputs are read.
     pub(crate) inputs: InputAccess,
-    /// Whether rectangles of the weight have factors (block scales of FP8).
+    /// Whether blocks of the weight's rows and columns have separate scales (FP8).
     pub(crate) block_scales: bool,
-    /// What becomes of sums, other than those of a gather or a transposed product.
+    /// The epilogue. Gather and transposed products have none.
     pub(crate) keep: ProductEpilogue,
 }
 
-/// What is bound. Bindings are numbered in the order of [`ProductShader::slots`].
+/// A binding. Bindings are numbered in the order of [`ProductShader::slots`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BindingSlot {
-    /// Uniform: sizes.
+    /// Uniform with sizes.
     Params,
     /// Words of the weight's blocks.
     Weight,
-    /// f32 inputs.
+    /// Inputs: f32, or words of int8 blocks.
     Input,
     /// f32 results.
     Output,
-    /// f32 factors of rectangles.
+    /// f32 block scales.
     BlockScales,
     /// Rows of small integers.
     Codebook,
-    /// u32: the weight's row of each result (gather), each row's expert (GEMV), or the pair of each sorted row (GEMM).
+    /// u32: the weight's row of each result (gather), each row's expert (GEMV), or the pair of each
+    /// sorted row (GEMM).
     Rows,
-    /// Tiles of sorted rows: four u32 each, expert, first row, rows, 0.
+    /// Tiles of sorted rows, four u32 each: expert, first row, number of rows, 0.
     Tiles,
 }
 
@@ -110,13 +106,14 @@ impl ProductShader {
         format!("{kernel}{experts}{integers}{keep}_{}", self.format)
     }
 
-    /// The layout of its format, if there is one.
+    /// The layout of the format. None if shaders do not support it.
     pub(crate) fn layout(&self) -> Option<&'static BlockLayout> {
         layout(self.format)
     }
 
-    /// What it binds, in the order of the indices.
+    /// The bindings in the order of their numbers.
     pub(crate) fn slots(&self) -> Vec<BindingSlot> {
+        // Only what the kernel uses: every device allows just eight storage buffers.
         let mut slots = vec![BindingSlot::Params, BindingSlot::Weight];
         if self.kernel != ProductShaderKind::Gather {
             slots.push(BindingSlot::Input);
@@ -140,7 +137,7 @@ impl ProductShader {
         slots
     }
 
-    /// Its source in WGSL; none for a format without a layout.
+    /// The source in WGSL. None for a format without a layout.
     pub(crate) fn wgsl(&self, f16_values: F16Values) -> Option<String> {
         let layout = self.layout()?;
         let mut source = String::new();
@@ -198,9 +195,10 @@ impl ProductShader {
         Some(source)
     }
 
-    /// Functions that give octets of weights and of f32 inputs.
+    /// Appends the functions that read octets of weights and of f32 inputs.
     fn octets(&self, source: &mut String, layout: &BlockLayout) {
         source.push_str(section(INPUTS, "decode"));
+        // Rows that are read element by element may end inside an octet.
         let tails = self.inputs == InputAccess::Elements;
         if tails || self.block_scales {
             source.push_str(section(INPUTS, "tails"));
@@ -213,7 +211,7 @@ impl ProductShader {
                 (false, false) => "weights",
             },
         ));
-        // transposed, elements of the input are read one by one
+        // A transposed product reads single elements of the input.
         if !matches!(self.kernel, ProductShaderKind::Gather | ProductShaderKind::Transposed { .. }) {
             source.push_str(section(INPUTS, if tails { "elements" } else { "vectors" }));
         }
@@ -222,7 +220,8 @@ impl ProductShader {
 
 const ACROSS: &str = include_str!("wgsl/transposed.wgsl");
 
-/// Lanes share the weight's rows, which are the inputs.
+/// Appends the kernel of a transposed product. Lanes divide the weight's rows, which are the
+/// inputs.
 fn transposed(source: &mut String, rows: usize) {
     let (octets, lanes) = (TRANSPOSED.octets, TRANSPOSED.lanes);
     let sizes = [("THREADS", octets * lanes), ("OCTETS", octets), ("LANES", lanes), ("ROWS", rows)];
@@ -234,6 +233,7 @@ fn transposed(source: &mut String, rows: usize) {
         let _ = writeln!(source, "  let row_{r} = input_row(min(batch + {r}u, p.rows - 1u), slot);");
         let _ = writeln!(source, "  var sum_{r} = Octet(vec4<f32>(0.0), vec4<f32>(0.0));");
     }
+    // The parameters describe the weight as for a plain product: its outputs are the inputs here.
     source.push_str("  for (var input = lane; input < p.outputs; input += LANES) {\n");
     source.push_str("    let w = weight_octet(matrix, input, octet);\n");
     for r in 0..rows {

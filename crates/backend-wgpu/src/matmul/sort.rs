@@ -1,4 +1,4 @@
-//! Items sorted by the matrix that they name, on the device.
+//! Sorts items by their matrix (expert) on the device.
 
 use super::limits::{refused, too_large};
 use super::tiles::{GEMM, GemmTile, MAX_EXPERTS, SORT_THREADS};
@@ -10,7 +10,7 @@ use crate::error::GpuError;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Memory of a sort: pairs in their order, and tiles of those of one matrix.
+/// Buffers of a sort: the sorted pairs, and tiles of pairs of one matrix.
 pub(crate) struct SortMemory {
     order: Buffer,
     tiles: Buffer,
@@ -31,28 +31,30 @@ impl SortMemory {
     }
 }
 
-/// Tiles that pairs may take: each matrix's last one may be partly filled.
+/// Maximum number of tiles of `pairs` pairs. The last tile of each matrix may be partly filled.
 fn tiles(pairs: usize, experts: usize, tile: GemmTile) -> usize {
     pairs / tile.rows + experts.min(pairs)
 }
 
-/// Maximum pairs whose tiles fit one dimension of a call, for every tile.
+/// Maximum pairs whose tiles fit one dimension of a call, for every tile size.
 pub(crate) const MAX_PAIRS: usize = (GRID_WIDTH - MAX_EXPERTS) * GEMM[0].rows;
 
-/// Pairs of rows and slots, sorted on the device by the matrix that they name.
+/// (row, slot) pairs, sorted by their matrix.
 pub(crate) struct SortedItems {
     pub(super) order: ShaderBinding,
     pub(super) tiles: ShaderBinding,
-    /// How many tiles there may be.
+    /// Maximum number of tiles. The host does not know the actual number, so calls have a workgroup
+    /// for each possible tile, and unused tiles have 0 rows.
     pub(super) count: usize,
     pub(super) tile: GemmTile,
 }
 
-/// Sorts the items of some rows by the matrix that they name, for any number of products of these rows and ids up to the next sort in the same memory. Items of
-/// one matrix keep their order.
+/// Sorts the items of some rows by their matrix. The result is valid for products of these rows
+/// until the next sort in the same memory. Items of one matrix keep their order.
 ///
 /// # Errors
-/// More than 1024 matrices, or than the memory has room for; sizes beyond 32 bits; what the device refuses.
+/// If there are more than 1024 matrices, if the buffers are too small, for sizes beyond 32 bits, or
+/// if the device refuses a call.
 pub(crate) fn sort_items(
     commands: &mut Commands,
     memory: &SortMemory,
@@ -65,7 +67,7 @@ pub(crate) fn sort_items(
         return Err(too_large(&device, experts));
     }
     let pairs = rows.len().saturating_mul(slots);
-    // an expert's share, if all are chosen as often
+    // The tile that fits an expert's rows if all experts are used equally.
     let tile = GemmTile::of(pairs.div_ceil(experts.max(1)));
     let count = tiles(pairs, experts, tile);
     if memory.order.bytes() < 4 * pairs as u64 || memory.tiles.bytes() < 16 * count as u64 {
@@ -76,11 +78,12 @@ pub(crate) fn sort_items(
     let word = |value: usize| u32::try_from(value).map_err(|_| too_large(&device, value));
     let first = word(rows.start.saturating_mul(slots))?.wrapping_add(offset);
     let params = [word(pairs)?, word(experts)?, word(count)?, first];
+    // One workgroup, since barriers do not span workgroups.
     commands.call(&pipeline, [ids.clone(), order.clone(), tiles.clone()], &params, [1, 1, 1]);
     Ok(SortedItems { order, tiles, count, tile })
 }
 
-/// The shader that sorts, for tiles of this many rows.
+/// The shader that sorts into tiles of this size.
 pub(super) fn sort_source(tile: GemmTile) -> String {
     let mut source = String::new();
     let sizes = [("THREADS", SORT_THREADS), ("MAX_EXPERTS", MAX_EXPERTS), ("TILE_ROWS", tile.rows)];

@@ -1,33 +1,36 @@
-//! Tiles in workgroup memory whose rows are read and written several inputs at a time, in an order that keeps threads out of one another's banks.
+//! The order of elements of tiles in workgroup memory. Threads access several inputs of a row at
+//! once, without bank conflicts.
 
 use super::tiles::PER_THREAD;
 use super::wgsl::constants;
 use std::fmt::Write;
 
-/// Words of 4 bytes that 32 banks deliver at a time.
+/// Number of 4-byte memory banks.
 const BANKS: usize = 32;
 
-/// How the rows of two tiles, of inputs and of weights, lie in memory.
+/// The layout of the rows of two tiles, of inputs and of weights.
 ///
-/// Neighbouring threads read the same unit of neighbouring rows. Rows begin where the banks begin, or halfway, so that these units would all lie in the same banks: units trade
-/// places, otherwise in each of the rows that begin alike.
+/// Neighbouring threads read the same unit of neighbouring rows. The length of a row divides or
+/// equals the number of banks, so these units would be in the same banks. Therefore the units of a
+/// row are permuted (XOR with a number that depends on the row), differently in each of the rows
+/// that begin in the same bank. Padding would take more memory.
 #[derive(Clone, Copy)]
 pub(super) struct TileOrder {
-    /// Units of a row, which are read and written at once.
+    /// Units per row. A unit is read and written at once.
     pub(super) units: usize,
-    /// Words of 4 bytes of a row.
+    /// 4-byte words per row.
     pub(super) words: usize,
-    /// Rows between those of a thread, and outputs.
+    /// Distances between the rows of a thread, and between its outputs.
     pub(super) steps: [usize; 2],
 }
 
 impl TileOrder {
-    /// log2 of how many rows fill the banks.
+    /// log2 of the number of rows that fill the banks.
     fn shift(self) -> usize {
         (BANKS / self.words).max(1).trailing_zeros() as usize
     }
 
-    /// Constants and the function `unit_at(row, unit)`.
+    /// Appends constants and the function `unit_at(row, unit)`.
     pub(super) fn head(self, source: &mut String) {
         constants(source, [("ROW_UNITS", self.units), ("ALIKE_ROWS", self.shift())]);
         source.push_str(
@@ -39,11 +42,13 @@ fn unit_at(row: u32, unit: u32) -> u32 {
         );
     }
 
-    /// Reads a unit of each of the thread's rows (`x_0` to `x_3`) and outputs (`w_0` to `w_3`), whose tiles begin with these rows.
+    /// Appends the reads of a unit of each of the thread's rows (`x_0` to `x_3`) and outputs (`w_0`
+    /// to `w_3`). `firsts` are the first rows of the tiles in memory.
     pub(super) fn read(self, source: &mut String, unit: &str, firsts: [&str; 2], convert: &str) {
         for (i, (tile, place)) in [("w", "column"), ("x", "line")].into_iter().enumerate() {
             let (first, step) = (firsts[1 - i], self.steps[1 - i]);
-            // units trade places alike in all rows of a thread: their distances are constants, which loads can have in them
+            // If the permutation is the same in all rows of a thread, their distances are
+            // constants, which the compiler can encode in the load instructions.
             let alike = step.is_multiple_of(self.units << self.shift());
             let _ = writeln!(source, "      let {tile}_at = unit_at({first}{place}, {unit});");
             for i in 0..PER_THREAD {
@@ -56,7 +61,8 @@ fn unit_at(row: u32, unit: u32) -> u32 {
         }
     }
 
-    /// A loop over a tile of floats: adds the products of a thread's rows and outputs to `sum_0` to `sum_3`, input by input.
+    /// Appends the loop over a tile of floats, which adds the products of a thread's rows and
+    /// outputs to `sum_0` to `sum_3`, input by input.
     pub(super) fn multiply(self, source: &mut String, firsts: [&str; 2]) {
         source.push_str("    for (var unit = 0u; unit < ROW_UNITS; unit++) {\n");
         self.read(source, "unit", firsts, "vec4<f32>");
@@ -80,7 +86,7 @@ fn unit_at(row: u32, unit: u32) -> u32 {
 mod tests {
     use super::*;
 
-    /// Where WGSL's function puts a unit.
+    /// The WGSL function `unit_at`.
     fn unit_at((units, words): (usize, usize), row: usize, unit: usize) -> usize {
         let shift = TileOrder { units, words, steps: [4, 16] }.shift();
         row * units + (unit ^ ((row >> shift) % units))
@@ -88,14 +94,14 @@ mod tests {
 
     #[test]
     fn units_of_neighbouring_rows_are_in_different_banks() {
-        // 32 and 16 inputs in f32, 32 in f16, 32 in int8: units and words of a row
+        // Units and words per row of 32 and 16 inputs in f32, 32 in f16, and 32 in int8.
         for (units, words) in [(8, 32), (4, 16), (8, 16), (4, 8)] {
             let (tile, each) = ((units, words), words / units);
             let mut places: Vec<usize> =
                 (0..64 * units).map(|i| unit_at(tile, i / units, i % units)).collect();
             places.sort_unstable();
             assert!(places.iter().enumerate().all(|(i, place)| i == *place), "a place for each");
-            // as many threads as the banks serve at once
+            // The number of threads that the banks serve at once.
             let threads = BANKS / each;
             for (first, unit) in
                 (0..64).step_by(threads).flat_map(|row| (0..units).map(move |unit| (row, unit)))

@@ -1,41 +1,44 @@
-//! Tile sizes: how much of a product one workgroup computes. All dialects take them from here.
+//! Tile sizes: the part of a product that one workgroup computes.
 
-/// Threads and outputs of a workgroup of a GEMV. Lanes share the inputs of an output, octet by octet; their sums are added pairwise.
+/// Threads and outputs of a workgroup of a GEMV. Lanes divide the inputs of an output octet by
+/// octet, and their sums are added pairwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct GemvTile {
     /// Threads per workgroup.
     pub threads: usize,
-    /// Threads that share an output: a power of two.
+    /// Threads per output: a power of two.
     pub lanes: usize,
-    /// Outputs per thread: inputs are read once for all of them.
+    /// Outputs per thread. Inputs are read once for all of them.
     pub outputs: usize,
 }
 
-/// A GEMV with long rows.
+/// The tile for long rows.
 pub const GEMV_WIDE: GemvTile = GemvTile { threads: 64, lanes: 64, outputs: 2 };
 
-/// A GEMV whose rows have too few octets for 64 lanes.
+/// The tile for rows with too few octets for 64 lanes.
 pub const GEMV_NARROW: GemvTile = GemvTile { threads: 64, lanes: 16, outputs: 2 };
 
-/// Row counts that a GEMV is compiled for; others take the next larger one.
+/// Row counts for which a GEMV is compiled. Other counts use the next larger one.
 pub const GEMV_ROWS: [usize; 4] = [1, 2, 4, 8];
 
 /// Maximum rows of a GEMV. For more rows a GEMM decodes weights once per tile.
 pub(crate) const MAX_GEMV_ROWS: usize = GEMV_ROWS[GEMV_ROWS.len() - 1];
 
-/// Minimum octets per row for [`GEMV_WIDE`]: two for every lane.
+/// Minimum octets per row for [`GEMV_WIDE`]: two per lane.
 const WIDE_OCTETS: usize = 128;
 
-/// Most turns of a lane that are unrolled.
+/// Maximum iterations of a lane that are a constant of the shader, so that drivers can unroll the
+/// loop.
 const MAX_TURNS: usize = 16;
 
 impl GemvTile {
-    /// That of rows of as many octets.
+    /// The tile for rows of `octets` octets.
     pub const fn of(octets: usize) -> GemvTile {
         if octets >= WIDE_OCTETS { GEMV_WIDE } else { GEMV_NARROW }
     }
 
-    /// Turns of each lane over rows of as many octets, if they are the same for all lanes and few enough to unroll.
+    /// Number of iterations of each lane over rows of `octets` octets. None if it differs between
+    /// lanes or exceeds [`MAX_TURNS`].
     pub(super) const fn turns(&self, octets: usize) -> Option<usize> {
         let turns = octets / self.lanes;
         if octets.is_multiple_of(self.lanes) && turns <= MAX_TURNS { Some(turns) } else { None }
@@ -45,7 +48,7 @@ impl GemvTile {
         self.threads / self.lanes * self.outputs
     }
 
-    /// Sums of all outputs with a thread's number, after subgroups of at least `smallest` lanes
+    /// Maximum sums per output of a thread that remain after subgroups of at least `smallest` lanes
     /// have added theirs.
     pub const fn subgroup_sums(&self, smallest: usize) -> usize {
         self.threads / if smallest < self.lanes { smallest } else { self.lanes }
@@ -58,7 +61,8 @@ impl GemvTile {
     }
 }
 
-/// A tile of a GEMM: inputs and decoded weights go through workgroup memory, and each thread keeps four rows of four sums.
+/// A tile of a GEMM. Inputs and decoded weights pass through workgroup memory, and each thread
+/// holds 4 × 4 sums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct GemmTile {
     pub rows: usize,
@@ -67,39 +71,40 @@ pub struct GemmTile {
     pub inputs: usize,
 }
 
-/// Rows, and outputs, of a thread.
+/// Rows per thread, and outputs per thread.
 pub const PER_THREAD: usize = 4;
 
-/// Tiles of a GEMM, by rows.
+/// Tiles of a GEMM, in ascending order of rows.
 pub const GEMM: [GemmTile; 3] = [
     GemmTile { rows: 16, outputs: 64, inputs: 32 },
     GemmTile { rows: 32, outputs: 64, inputs: 32 },
     GemmTile { rows: 64, outputs: 64, inputs: 32 },
 ];
 
-/// Threads of a workgroup of a transposed product: each has an octet of outputs, and lanes share the inputs.
+/// Threads of a workgroup of a transposed product. Each thread computes an octet of outputs, and
+/// lanes divide the inputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TransposedTile {
     /// Octets of outputs per workgroup.
     pub octets: usize,
-    /// Threads that share an octet.
+    /// Threads per octet.
     pub lanes: usize,
 }
 
-/// The only one.
+/// The only transposed tile.
 pub const TRANSPOSED: TransposedTile = TransposedTile { octets: 8, lanes: 8 };
 
-/// Threads per workgroup where each decodes an octet.
+/// Threads per workgroup of kernels in which each thread decodes an octet.
 pub const GATHER_THREADS: usize = 64;
 
-/// Threads of the one workgroup that sorts rows by expert.
+/// Threads of the single workgroup that sorts rows by expert.
 pub const SORT_THREADS: usize = 256;
 
-/// Most experts of a layer.
+/// Maximum number of experts of a layer, which the shaders' workgroup memory holds.
 pub const MAX_EXPERTS: usize = 1024;
 
 impl GemmTile {
-    /// The smallest one that has as many rows, or the largest.
+    /// The smallest tile with at least `rows` rows, or the largest tile.
     pub fn of(rows: usize) -> GemmTile {
         GEMM.into_iter().find(|tile| tile.rows >= rows).unwrap_or(GEMM[GEMM.len() - 1])
     }
@@ -114,7 +119,7 @@ impl GemmTile {
 mod tests {
     use super::*;
 
-    /// What every WebGPU device has: 16 KiB of workgroup memory, 256 threads.
+    /// WebGPU guarantees 16 KiB of workgroup memory and 256 threads.
     #[test]
     fn tiles_fit_into_the_smallest_device() {
         for tile in GEMM {

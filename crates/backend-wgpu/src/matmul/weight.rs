@@ -1,4 +1,4 @@
-//! A weight in the device's memory: the blocks of its file.
+//! A weight in device memory, in the blocks of the file.
 
 use super::gemm::GemmForm;
 use super::layout::{BlockLayout, BlockQuants, BlockStorage, GridCodebook, layout};
@@ -16,27 +16,28 @@ use latent_types::{Arithmetic, TensorType};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The shape of a weight, in elements: `matrices` matrices `[outputs, inputs]`, one after the other.
+/// The shape of a weight, in elements: `matrices` matrices `[outputs, inputs]`, one after the
+/// other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DeviceWeightShape {
-    /// Elements of a row of inputs.
+    /// Elements per row.
     pub(crate) inputs: usize,
-    /// Results per row of inputs: rows of one matrix.
+    /// Rows per matrix.
     pub(crate) outputs: usize,
-    /// Matrices, of experts or heads; else 1.
+    /// Number of matrices: experts or heads, otherwise 1.
     pub(crate) matrices: usize,
 }
 
-/// Factors of rectangles of a weight, row-major.
+/// Block scales of a weight, row-major.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HostScales<'a> {
-    /// The factors.
     pub(crate) numbers: &'a [f32],
-    /// Rows that share one.
+    /// Rows per scale.
     pub(crate) rows: usize,
-    /// Inputs that share one: a multiple of eight.
+    /// Inputs per scale: a multiple of eight.
     pub(crate) inputs: usize,
-    /// Whether rectangles begin anew with every matrix, as those of experts do; else with the first only.
+    /// Whether blocks begin again with every matrix (experts). Otherwise they run through all
+    /// matrices (heads of one matrix).
     pub(crate) per_matrix: bool,
 }
 
@@ -48,15 +49,15 @@ pub(super) struct DeviceScales {
     pub(super) per_matrix: bool,
 }
 
-/// Some rows of a weight, in one buffer: of several matrices, all rows of some.
+/// Rows of a weight in one buffer: whole matrices, or some rows of the only matrix.
 pub(super) struct WeightChunk {
     pub(super) buffer: Buffer,
     pub(super) rows: Range<usize>,
-    /// Byte at which the scales of repacked blocks begin.
+    /// Byte offset of the scales of repacked blocks.
     pub(super) d_first: usize,
 }
 
-/// How a weight of this layout is stored.
+/// The storage of a weight with this layout.
 fn storage(products: &ProductContext, layout: &BlockLayout) -> BlockStorage {
     if products.variants.planes && layout.odd_scale().is_some() {
         BlockStorage::Planes
@@ -66,7 +67,7 @@ fn storage(products: &ProductContext, layout: &BlockLayout) -> BlockStorage {
 }
 
 impl WeightChunk {
-    /// Sends rows of blocks.
+    /// Uploads rows of blocks.
     fn send(
         products: &ProductContext,
         what: &str,
@@ -85,7 +86,7 @@ impl WeightChunk {
     }
 }
 
-/// A weight whose blocks the device has.
+/// A weight in device memory.
 pub(crate) struct DeviceWeight {
     pub(super) format: TensorType,
     pub(super) shape: DeviceWeightShape,
@@ -96,15 +97,16 @@ pub(crate) struct DeviceWeight {
     pub(super) chunks: Vec<WeightChunk>,
     pub(super) scales: Option<DeviceScales>,
     pub(super) codebook: Option<Buffer>,
-    /// Shaders that were called on it: putting a text together takes longer than looking here.
+    /// The shaders of earlier calls.
     pipelines: Mutex<Vec<(ProductShader, Arc<ShaderPipeline>)>>,
 }
 
 impl DeviceWeight {
-    /// Copies a weight to the device, in as many buffers as its limits make necessary.
+    /// Uploads a weight, into several buffers if it exceeds the largest binding.
     ///
     /// # Errors
-    /// A format without shaders, bytes that are not those of the shape, a matrix that is larger than a buffer may be, no memory.
+    /// If the format has no shaders, if the bytes do not match the shape, if a matrix exceeds a
+    /// buffer, or if memory is too small.
     pub(crate) fn upload_for(
         products: &Arc<ProductContext>,
         what: &str,
@@ -112,11 +114,11 @@ impl DeviceWeight {
         bytes: &[u8],
         scales: Option<HostScales<'_>>,
     ) -> Result<DeviceWeight, GpuError> {
-        let most = largest_binding(&products.device.limits);
-        DeviceWeight::upload_in(most, products, what, format, bytes, scales)
+        let max_buffer = largest_binding(&products.device.limits);
+        DeviceWeight::upload_in(max_buffer, products, what, format, bytes, scales)
     }
 
-    /// The same for exact products, by itself.
+    /// As [`upload_for`](Self::upload_for), for exact products without a shared context.
     #[cfg(any(test, feature = "cases"))]
     pub(crate) fn upload(
         device: &Arc<Device>,
@@ -129,9 +131,9 @@ impl DeviceWeight {
         DeviceWeight::upload_for(&products, what, (format, shape), bytes, scales)
     }
 
-    /// The same in buffers of at most `most` bytes.
+    /// As [`upload_for`](Self::upload_for), in buffers of at most `max_buffer` bytes.
     pub(super) fn upload_in(
-        most: u64,
+        max_buffer: u64,
         products: &Arc<ProductContext>,
         what: &str,
         (format, shape): (TensorType, DeviceWeightShape),
@@ -154,11 +156,12 @@ impl DeviceWeight {
             let shape = format!("{matrices} × {outputs} rows of {inputs} elements in {format}");
             return Err(refused(format!("{} bytes are not {shape}", bytes.len())));
         }
-        // whole matrices, or any rows of the only one
+        // Chunks hold whole matrices, or any rows of the only matrix.
         let step = if matrices > 1 { outputs } else { 1 };
-        // shaders address bytes with 32 bits
-        let most = usize::try_from(most.min(u32::MAX.into())).unwrap_or(usize::MAX);
-        let max_rows = (most / row_bytes / step).max(1) * step;
+        // Shaders address bytes in u32.
+        let max_bytes = usize::try_from(max_buffer.min(u32::MAX.into())).unwrap_or(usize::MAX);
+        // At least one matrix or row, even if it is too large: then its upload reports the error.
+        let max_rows = (max_bytes / row_bytes / step).max(1) * step;
         let mut chunks = Vec::new();
         for first in (0..rows).step_by(max_rows) {
             let rows = first..rows.min(first.saturating_add(max_rows));
@@ -192,18 +195,19 @@ impl DeviceWeight {
         };
         let storage = storage(products, layout);
         let row_blocks = row_bytes / format.block_bytes();
+        // Repacking moves the scales of all rows to the end, so that rows are shorter.
         let row_bytes =
             if storage == BlockStorage::Planes { repack::scales_at(layout, row_blocks) } else { row_bytes };
         let (products, pipelines) = (Arc::clone(products), Mutex::default());
         Ok(DeviceWeight { format, shape, storage, products, row_bytes, chunks, scales, codebook, pipelines })
     }
 
-    /// Whether inputs are quantized for it: what the CPU does for quantized weights with tiles. Factors of rectangles are for f32.
+    /// Whether products quantize the inputs. Weights with block scales keep f32 inputs.
     pub(super) fn multiplies_integers(&self) -> bool {
         self.scales.is_none() && self.products.takes_integers(self.format, self.shape.inputs)
     }
 
-    /// What tiles of a GEMM hold.
+    /// The form of a GEMM's tiles.
     pub(super) fn gemm_form(&self) -> GemmForm {
         self.products.gemm_form(self.format, self.multiplies_integers())
     }
@@ -220,14 +224,16 @@ impl DeviceWeight {
         }
     }
 
-    /// A shader for it, compiled.
+    /// The compiled shader.
     pub(super) fn pipeline(
         &self,
         device: &Device,
         shader: &ProductShader,
     ) -> Result<Arc<ShaderPipeline>, GpuError> {
-        // may have to ask the device
+        // Before the lock: the first call runs a probe on the device.
         let f16_values = F16Values::of(&self.products.device);
+        // A search here is faster than composing the shader's text, which is the key of the
+        // device's pipelines.
         let mut known = self.pipelines.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, pipeline)) = known.iter().find(|(one, _)| one == shader) {
             return Ok(Arc::clone(pipeline));
@@ -255,8 +261,9 @@ fn codebook_words<const W: usize, const N: usize>(rows: &[[i8; W]; N]) -> Vec<u3
     bytes.chunks_exact(4).map(|four| u32::from_le_bytes([four[0], four[1], four[2], four[3]])).collect()
 }
 
-/// The codebook of a format, four values per word: rows of two words, of IQ3 one. Shaders read it from a buffer: a constant array of that size
-/// would be copied into the memory of every thread.
+/// The codebook of a format, four values per word. Rows have two words, or one in IQ3. Shaders read
+/// it from a buffer, since a driver may copy a constant array of that size into the memory of every
+/// thread.
 pub fn codebook(layout: &BlockLayout) -> Option<Vec<u32>> {
     let BlockQuants::Grid(grid) = layout.quants else { return None };
     Some(match grid {

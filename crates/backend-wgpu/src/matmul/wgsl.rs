@@ -1,4 +1,4 @@
-//! The WGSL dialect: constants of the tables in front of texts that use them.
+//! Composition of WGSL texts: constants from the tables, followed by the texts that use them.
 
 use super::items::InputAccess;
 use super::layout::{
@@ -8,7 +8,7 @@ use crate::f16_values::F16Values;
 use latent_quant::e2m1::DOUBLED;
 use std::fmt::Write;
 
-/// A text cut at lines `//= name`.
+/// The section of a text that begins after the line `//= name`. It ends before the next such line.
 pub(super) fn section(text: &'static str, name: &str) -> &'static str {
     let mut rest = text;
     while let Some((_, after)) = rest.split_once("//= ") {
@@ -28,10 +28,10 @@ pub(super) fn constants<'n>(source: &mut String, all: impl IntoIterator<Item = (
     }
 }
 
-/// Numbers of eight bits.
+/// Conversion of F8_E4M3.
 pub(super) const E4M3: &str = include_str!("wgsl/e4m3.wgsl");
 
-/// The beginning of most kernels.
+/// The entry point of most kernels.
 pub(super) const ENTRY: &str = "
 @compute @workgroup_size(THREADS)
 fn main(
@@ -46,16 +46,16 @@ const GRIDS: &str = include_str!("wgsl/grids.wgsl");
 const PLAIN: &str = include_str!("wgsl/plain.wgsl");
 const BLOCK_SCALES: &str = include_str!("wgsl/block_scales.wgsl");
 
-/// What quants stand for that are numbers of a table.
+/// Look-up of quants that index a table.
 const TABLE: &str = include_str!("wgsl/table.wgsl");
 
-/// Dot products of packed integers: weights.
+/// Dot products of packed integers.
 const INTEGERS: &str = include_str!("wgsl/integers.wgsl");
 
-/// What makes int8 of f32.
+/// Quantization of f32 to int8.
 pub(super) const INT8_BLOCK: &str = include_str!("wgsl/int8_block.wgsl");
 
-/// The integers of an octet from one plane, as an expression.
+/// An expression for the integers of an octet in one plane.
 fn plane_bytes(plane: &BitPlane, name: &str) -> String {
     match (plane.width(), plane.bits) {
         (1, 1) => format!("one_bit_plane(block, octet, {name}_AT)"),
@@ -65,7 +65,7 @@ fn plane_bytes(plane: &BitPlane, name: &str) -> String {
     }
 }
 
-/// The integers of an octet, a byte each, as an expression.
+/// An expression for the integers of an octet, one byte each.
 fn octet_bytes(low: &BitPlane, high: Option<&BitPlane>) -> String {
     let bytes = plane_bytes(low, "LOW");
     match high {
@@ -102,7 +102,8 @@ fn decode_block(block: u32, octet: u32) -> Octet {{
     );
 }
 
-/// The function `block_quants(block, octet)`: the integers of an octet as i8, for dot products of packed bytes. Scales apply to them as to `decode_block`.
+/// Appends the function `block_quants(block, octet)`, which returns the integers of an octet as i8
+/// for dot products of packed bytes. Their scales are those of `decode_block`.
 pub(super) fn integer_decoder(source: &mut String, layout: &BlockLayout, inputs: InputAccess) {
     let BlockQuants::Planes { low, high, meaning } = &layout.quants else { return };
     let quants = octet_bytes(low, high.as_ref());
@@ -114,7 +115,7 @@ pub(super) fn integer_decoder(source: &mut String, layout: &BlockLayout, inputs:
     source.push_str(match meaning {
         QuantEncoding::Unsigned { zero: 0 } | QuantEncoding::Signed => "",
         QuantEncoding::Unsigned { .. } => section(INTEGERS, "zero"),
-        // there already
+        // `decoder` has already appended it.
         QuantEncoding::Table(values) if *values == DOUBLED => "",
         QuantEncoding::Table(_) => section(TABLE, "bytes"),
     });
@@ -137,7 +138,8 @@ fn block_quants(block: u32, octet: u32) -> vec2<u32> {{
     source.push_str(section(INTEGERS, if layout.adds() { "adds" } else { "scales" }));
 }
 
-/// Constants of a layout and the function `decode_block(block, octet)`, which dequantizes an octet of the block at a byte offset into `weight`.
+/// Appends the constants of a layout and the function `decode_block(block, octet)`, which
+/// dequantizes an octet of the block at a byte offset into `weight`.
 pub(super) fn decoder(
     source: &mut String,
     layout: &BlockLayout,
@@ -193,7 +195,7 @@ pub(super) fn decoder(
         BlockQuants::Planes { low, high, meaning } => {
             source.push_str(include_str!("wgsl/planes.wgsl"));
             if let QuantEncoding::Table(values) = meaning {
-                // numbers that can be computed, four at a time
+                // E2M1 values can be computed, four at a time.
                 let sections = if *values == DOUBLED { ["e2m1", "e2m1_values"] } else { ["word", "values"] };
                 sections.into_iter().for_each(|name| source.push_str(section(TABLE, name)));
             }

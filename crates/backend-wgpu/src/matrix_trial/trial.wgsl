@@ -1,4 +1,5 @@
-// Each subgroup multiplies matrices of its own, of small integers, and stores the product as the kernels do.
+// Each subgroup multiplies its own matrices of small integers, which every element type holds
+// exactly, and stores the product as the kernels of products do.
 @group(0) @binding(0) var<uniform> words: vec4<u32>;
 @group(0) @binding(1) var<storage, read_write> y: array<f32>;
 
@@ -24,7 +25,8 @@ fn main(
         sums[i] = f32(row) - f32(2u * column);
     }
     workgroupBarrier();
-    // smaller subgroups than the kernels count on are more of them
+    // If subgroups are smaller than expected, a workgroup has more of them. The index is bounded,
+    // and the result is wrong, which the host detects.
     let mine = min(subgroup, SUBGROUPS - 1u) * SQUARE;
     let left = coopLoadT<Rows>(&a[mine], SIDE);
     let right = coopLoad<Outputs>(&b[mine], SIDE);
@@ -35,7 +37,7 @@ fn main(
     workgroupBarrier();
     coopStoreT(sum, &sums[mine], SIDE);
     workgroupBarrier();
-    // each lane of them has its part
+    // If subgroups are smaller than expected, some elements are not written.
     for (var i = member; i < SQUARE; i += SUBGROUP) {
         if mine + i < words.x {
             y[mine + i] = sums[mine + i];

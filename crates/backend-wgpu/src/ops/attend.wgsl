@@ -1,23 +1,26 @@
-// Attention of up to QUERIES queries that read the same latents: heads of one row, or of several. A workgroup goes through the latents in tiles,
-// which pass workgroup memory in slices, so that rows of any width fit.
+// Attention of up to QUERIES queries that read the same latents: heads of one or more rows. A
+// workgroup visits the latents in tiles of TILE rows. Each tile passes through workgroup memory in
+// slices of SLICE elements, so that rows of any width fit the 16 KiB that every device has.
 
 const THREADS: u32 = 256u;
+// Cached rows per tile.
 const TILE: u32 = 32u;
+// Elements of a row per slice.
 const SLICE: u32 = 64u;
-// Queries of a thread, of a column of results.
+// Queries per thread in a column of results.
 const GROUP: u32 = QUERIES * SLICE / THREADS;
-// Rows of a tile that threads read at a time, and turns to read them all.
+// Rows of a tile that all threads read in one turn, and the number of turns.
 const ROW_STEP: u32 = THREADS / SLICE;
 const Q_TURNS: u32 = QUERIES / ROW_STEP;
 const KV_TURNS: u32 = TILE / ROW_STEP;
 const PLACE_STEP: u32 = ROW_STEP * (SLICE + 1u);
 const PAIRS: u32 = QUERIES * TILE / THREADS;
 const VALUE_SLICES: u32 = (VALUE_WIDTH + SLICE - 1u) / SLICE;
-// below every score
+// Below every score. Not -infinity, because WGSL lets devices assume that it does not occur.
 const NONE: f32 = -3.0e38;
 
 struct Params {
-    // where the tasks of this call stand
+    // Index of the tasks of this call in `step`.
     task: u32,
     scales: u32,
     split_rows: u32,
@@ -32,7 +35,7 @@ struct Params {
 @group(0) @binding(2) var<storage, read> q: array<f32>;
 @group(0) @binding(3) var<storage, read_write> y: array<f32>;
 
-// one element more, so that rows begin in different banks
+// Rows are padded by one element, so that they begin in different memory banks.
 var<workgroup> q_tile: array<f32, QUERIES * (SLICE + 1u)>;
 var<workgroup> kv_tile: array<f32, TILE * (SLICE + 1u)>;
 var<workgroup> p: array<f32, QUERIES * (TILE + 1u)>;
@@ -40,7 +43,8 @@ var<workgroup> running_max: array<f32, QUERIES>;
 var<workgroup> running_sum: array<f32, QUERIES>;
 var<workgroup> correction: array<f32, QUERIES>;
 
-// Elements behind the end of a row are zero.
+// Elements after the end of a row are zero. The address is clamped before the load, so that it
+// stays inside of the row without a branch.
 fn query(at: u32, d: u32) -> f32 {
     return select(0.0, q[at + min(d, KEY_WIDTH - 1u)], d < KEY_WIDTH);
 }
@@ -62,7 +66,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     let split = group.y;
     let seen = past + (first_query + count - 1u) / SHARING + 1u;
     let end = min(min(seen, MAX_ATTENDED), (split + 1u) * params.split_rows);
-    // of a task of one row
+    // Selected tokens belong to one row, so with them all queries of a task are heads of one row.
     let list = params.selected + (span_row + first_query / SHARING) * params.selected_row;
 
     if (thread < QUERIES) {
@@ -72,7 +76,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     let column = thread % SLICE;
     let first_row = thread / SLICE;
     let place = first_row * (SLICE + 1u) + column;
-    // the queries that this thread reads
+    // Addresses of the queries that this thread loads.
     var queries: array<u32, Q_TURNS>;
     for (var i = 0u; i < Q_TURNS; i++) {
         let n = first_row + i * ROW_STEP;
@@ -86,18 +90,19 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     for (var first = split * params.split_rows; first < end; first += TILE) {
         var scores: array<f32, PAIRS>;
         for (var i = 0u; i < PAIRS; i++) { scores[i] = 0.0; }
-        // the rows that this thread reads, in every slice
+        // Slots of the cached rows that this thread loads in every slice.
         var slots: array<u32, KV_TURNS>;
         for (var i = 0u; i < KV_TURNS; i++) {
             let j = first + first_row + i * ROW_STEP;
             slots[i] = slot_of(blocks, attended(list, seen, min(j, end - 1u)));
         }
-        // the next slice is on its way while one is computed with
+        // Software pipeline: the next slice is loaded to registers while the current one is used.
         var next_q: array<f32, Q_TURNS>;
         var next_kv: array<f32, KV_TURNS>;
         for (var i = 0u; i < Q_TURNS; i++) { next_q[i] = query(queries[i], column); }
         for (var i = 0u; i < KV_TURNS; i++) { next_kv[i] = key(slots[i], column); }
         for (var d0 = 0u; d0 < KEY_WIDTH; d0 += SLICE) {
+            // All threads have finished with the previous slice (or with p and the last values).
             workgroupBarrier();
             for (var i = 0u; i < Q_TURNS; i++) { q_tile[place + i * PLACE_STEP] = next_q[i]; }
             for (var i = 0u; i < KV_TURNS; i++) { kv_tile[place + i * PLACE_STEP] = next_kv[i]; }
@@ -107,7 +112,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
                 for (var i = 0u; i < Q_TURNS; i++) { next_q[i] = query(queries[i], d1); }
                 for (var i = 0u; i < KV_TURNS; i++) { next_kv[i] = key(slots[i], d1); }
             } else {
-                // the first values
+                // After the last keys, the first slice of values.
                 for (var i = 0u; i < KV_TURNS; i++) { next_kv[i] = value(slots[i], column); }
             }
             for (var i = 0u; i < PAIRS; i++) {
@@ -134,6 +139,8 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         }
         workgroupBarrier();
         if (thread < QUERIES) {
+            // Online softmax: if the maximum grows, earlier sums are multiplied by exp(before -
+            // most).
             let before = running_max[thread];
             var most = before;
             for (var t = 0u; t < TILE; t++) { most = max(most, p[thread * (TILE + 1u) + t]); }
@@ -150,6 +157,8 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
             running_sum[thread] = running_sum[thread] * kept + sum;
         }
         for (var slice = 0u; slice < VALUE_SLICES; slice++) {
+            // Before the writes: all reads of kv_tile are done. After them: kv_tile, p and
+            // correction can be read.
             workgroupBarrier();
             for (var i = 0u; i < KV_TURNS; i++) { kv_tile[place + i * PLACE_STEP] = next_kv[i]; }
             workgroupBarrier();

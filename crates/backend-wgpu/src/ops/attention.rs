@@ -10,20 +10,21 @@ use crate::values::{ShaderOperand, ValueBuffer, internal};
 use latent_backend::{BackendError, Batch};
 use latent_graph::ir::{AttentionPath, KvLayerKind, Node};
 
-/// Rows of a step whose KV ranges are cut into splits, at most: more keep the device busy by themselves.
+/// Maximum rows of a step whose KV ranges are cut into splits. More rows keep the device busy
+/// without splits.
 const SPLIT_ROWS: usize = 16;
 
-/// Attention of all heads to one row per token, whose first elements are the value too.
+/// Attention of all heads to one cached row per token. The row's first elements are also the value.
 struct AttendLatent {
     shaders: LatentAttention,
     q: ShaderOperand,
     y: ShaderOperand,
     kv_layer: usize,
-    /// The tokens that rows attend to, of a sparse model.
+    /// The tokens that rows attend to, if attention is sparse.
     selected: Option<ShaderOperand>,
-    /// Bytes that partial results may take.
+    /// Maximum bytes of partial results.
     scratch: u64,
-    /// Operations of a portion of a step.
+    /// Maximum arithmetic operations per portion of a step.
     portion: f64,
 }
 
@@ -31,14 +32,14 @@ struct AttendLatent {
 struct LatentPass {
     tasks: TaskRange,
     list: TaskRange,
-    /// Whether they end the list.
+    /// Whether these are the last tasks of the list.
     is_last: bool,
 }
 
 impl MultiPass for AttendLatent {
     type ExpansionPass<'s> = LatentPass;
 
-    /// The tasks on a path, as many at a time as a portion of a step has room for.
+    /// The tasks on a path, cut into passes that fit a portion of a step.
     fn passes<'s>(
         &'s self,
         step: &'s StepData,
@@ -56,8 +57,7 @@ impl MultiPass for AttendLatent {
         })
     }
 
-    /// Adds the calls of some tasks. The KV splits depend on the whole list, so the bits of the
-    /// results do not depend on the passes.
+    /// Records the calls of some tasks.
     fn record_pass(
         &self,
         run: &mut StageRun<'_>,
@@ -71,8 +71,10 @@ impl MultiPass for AttendLatent {
             selected: self.selected.map(|of| (run.bind(&of), [of.offset, of.row_stride])),
         };
         let few = run.rows <= SPLIT_ROWS;
+        // Splits depend on the whole list, so the bits of the results do not depend on the passes.
         let splits = few.then(|| self.shaders.splits(run.rows, pass.list, self.scratch)).flatten();
         self.shaders.attend(run.commands, &buffers, pass.tasks, splits);
+        // Once per list: combining reads the partial results of all its tasks.
         if let Some(splits) = splits.filter(|_| pass.is_last) {
             for rows in run.ranges(path) {
                 self.shaders.combine(run.commands, &buffers, &rows, splits);
@@ -84,7 +86,7 @@ impl MultiPass for AttendLatent {
 
 /// Bytes of scratch buffers: partial results.
 pub(super) fn scratch(sizes: &ScratchLimits<'_>) -> [u64; SCRATCHES] {
-    [sizes.scratch.min(sizes.most), 0, 0, 0]
+    [sizes.scratch.min(sizes.max_buffer), 0, 0, 0]
 }
 
 pub(super) fn latent(compiler: &Compiler<'_>, node: &Node) -> Result<Box<dyn GpuOperation>, BackendError> {
@@ -94,9 +96,10 @@ pub(super) fn latent(compiler: &Compiler<'_>, node: &Node) -> Result<Box<dyn Gpu
     }
     let selected = compiler.input_at(node, "selected")?;
     let a = &compiler.config.attention;
-    let most = selected.and(a.indexer).map(|indexer| indexer.topk);
-    let shaders = LatentAttention::new(compiler.device, a, rows, compiler.cache_type, most)?;
+    let max_attended = selected.and(a.indexer).map(|indexer| indexer.topk);
+    let shaders = LatentAttention::new(compiler.device, a, rows, compiler.cache_type, max_attended)?;
     let (q, y) = (compiler.input(node, 0)?, compiler.output(node, 0)?);
+    // `combine` writes results while it reads partial results there.
     debug_assert_ne!(y.home, ValueBuffer::Scratch(0));
     let [scratch, ..] = scratch(&compiler.sizes());
     Ok(Box::new(AttendLatent { shaders, q, y, kv_layer, selected, scratch, portion: compiler.portion }))

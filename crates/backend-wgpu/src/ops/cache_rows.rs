@@ -1,4 +1,4 @@
-//! Rows of the KV cache are written.
+//! Writes rows of the KV cache: latents, or expanded keys and values.
 
 use super::head_products::{HeadProducts, LatentProjection};
 use super::rms_norm::with_norm;
@@ -50,7 +50,7 @@ const NORMALIZED: &str = "
 var<private> factor: f32;
 fn prepare(row: u32, thread: u32) {
     var sum = 0.0;
-    // a constant number of turns: their loads wait together
+    // A constant number of turns: their loads wait together.
     for (var turn = 0u; turn < (LATENT + THREADS - 1u) / THREADS; turn++) {
         let i = turn * THREADS + thread;
         let element = select(0.0, x[params.x + row * params.x_row + min(i, LATENT - 1u)], i < LATENT);
@@ -74,27 +74,28 @@ fn key(row: u32, i: u32) -> f32 {
 }
 ";
 
-/// What workgroups share.
+/// The division of the work into workgroups.
 enum WorkgroupSplit {
+    /// A workgroup per row.
     Rows,
-    /// Words of rows of this number of words.
+    /// An invocation per word, of rows with this number of words.
     Words(usize),
 }
 
-/// What is stored of each row.
+/// A shader that stores rows, for one KV layer.
 struct RowStoreShader {
     pipeline: Arc<ShaderPipeline>,
     groups: WorkgroupSplit,
     kv_layer: usize,
-    /// The gain of a norm before it.
+    /// The weight of a norm that is applied first.
     gain: Option<Arc<DeviceVector>>,
 }
 
-/// What a text that stores rows is made of.
+/// The parts of a shader that stores rows.
 #[derive(Clone, Copy)]
 struct StoreShaderText {
     name: &'static str,
-    /// Has `fn element(row: u32, i: u32) -> f32`.
+    /// WGSL with the function `element(row: u32, i: u32) -> f32`.
     elements: &'static str,
     /// Whether latents are normalized.
     norm: bool,
@@ -103,7 +104,8 @@ struct StoreShaderText {
 }
 
 impl StoreShaderText {
-    /// Whether a workgroup has a whole row: scales and norms depend on all of its elements.
+    /// Whether a workgroup stores a whole row, because scales and norms depend on all of its
+    /// elements.
     fn by_rows(self, ty: CacheType) -> bool {
         self.norm || ty == CacheType::Int8
     }
@@ -134,7 +136,7 @@ impl StoreShaderText {
     }
 }
 
-/// Every text.
+/// All shaders of this file.
 #[cfg(test)]
 pub(super) fn shaders(a: &AttentionShape) -> Vec<Shader> {
     let latents = KvLayer::of_rows(KvLayerKind::Latent, 0, a.latent_width(), a.rope);
@@ -149,7 +151,7 @@ pub(super) fn shaders(a: &AttentionShape) -> Vec<Shader> {
         for ty in crate::cache::CACHE_TYPES {
             let text = StoreShaderText { name: "latent_store", elements: LATENT, norm, rotates };
             all.push(text.shader((a, &latents), ty, (1e-6, pairs)).unwrap());
-            // int8 is for latents, and heads have norms of their own before
+            // int8 is for latents only, and expanded rows have no norm here.
             if ty.is_float() && !norm {
                 let text = StoreShaderText { name: "expanded_store", elements: EXPANDED, norm, rotates };
                 all.push(text.shader((a, &heads), ty, (1e-6, pairs)).unwrap());
@@ -160,7 +162,7 @@ pub(super) fn shaders(a: &AttentionShape) -> Vec<Shader> {
 }
 
 impl RowStoreShader {
-    /// `elements` has `fn element(row: u32, i: u32) -> f32`.
+    /// Compiles the shader of a node. `elements` is WGSL with `element(row: u32, i: u32) -> f32`.
     fn new(
         compiler: &Compiler<'_>,
         node: &Node,
@@ -208,7 +210,8 @@ impl RowStoreShader {
 struct LatentStore {
     store: RowStoreShader,
     latent: ShaderOperand,
-    /// The key that all heads share; of a model without one, anything that can be bound.
+    /// The rope key, shared by all heads. In a model without RoPE it is not read, and is the latent
+    /// because the binding must be filled.
     key: ShaderOperand,
 }
 
@@ -243,6 +246,7 @@ impl GpuOperation for ExpandedStore {
         for range in run.ranges(path) {
             for first in range.clone().step_by(self.rows_at_once) {
                 let rows = first..range.end.min(first + self.rows_at_once);
+                // Every head reads the whole latent.
                 let x = ShaderOperand { head_stride: 0, ..self.latent };
                 let [keys, values] = [(1, &self.keys), (2, &self.values)]
                     .map(|(scratch, products)| heads_in(scratch, products, first));
@@ -256,10 +260,12 @@ impl GpuOperation for ExpandedStore {
     }
 }
 
-/// Results of all heads of rows from `first` on, next to one another in scratch memory.
+/// Results of all heads of rows from `first` on, contiguous in scratch memory.
 fn heads_in(scratch: usize, products: &HeadProducts, first: usize) -> ShaderOperand {
     let (heads, width) = (products.heads() as u32, products.outputs() as u32);
     let row_stride = heads * width;
+    // Shaders add row * row_stride to the offset. The negative offset lets row `first` begin at 0,
+    // since u32 arithmetic wraps in WGSL too.
     let offset = 0u32.wrapping_sub((first as u32).wrapping_mul(row_stride));
     ShaderOperand {
         home: ValueBuffer::Scratch(scratch),
@@ -271,20 +277,20 @@ fn heads_in(scratch: usize, products: &HeadProducts, first: usize) -> ShaderOper
     }
 }
 
-/// Elements of a row's keys, and of its values, of all heads.
+/// Number of elements of a row's keys, and of its values, in all heads.
 fn widths(sizes: &ScratchLimits<'_>) -> [usize; 2] {
     let a = &sizes.config.attention;
     [a.heads * a.nope, a.heads * a.v]
 }
 
-/// Rows whose keys and values scratch memory holds.
+/// Number of rows whose keys and values fit scratch memory.
 fn rows_at_once(sizes: &ScratchLimits<'_>) -> usize {
     let row = 4 * widths(sizes).into_iter().fold(1, usize::max) as u64;
-    let most = usize::try_from(sizes.scratch.min(sizes.most) / row).unwrap_or(usize::MAX);
-    most.clamp(1, sizes.rows())
+    let rows = usize::try_from(sizes.scratch.min(sizes.max_buffer) / row).unwrap_or(usize::MAX);
+    rows.clamp(1, sizes.rows())
 }
 
-/// Bytes of scratch buffers of an expanded cache, and rows that are expanded together.
+/// Bytes of scratch buffers for an expanded cache, and rows that are expanded per pass.
 pub(super) fn needs(sizes: &ScratchLimits<'_>) -> ([u64; SCRATCHES], usize) {
     let rows = rows_at_once(sizes);
     let [keys, values] = widths(sizes).map(|width| 4 * (rows * width) as u64);
@@ -301,6 +307,7 @@ pub(super) fn expanded(compiler: &Compiler<'_>, node: &Node) -> Result<Box<dyn G
     let values = HeadProducts::new(compiler, values, LatentProjection::Values)?;
     let store = RowStoreShader::new(compiler, node, "expanded_store", EXPANDED)?;
     let latent = compiler.input(node, 0)?;
+    // `heads_in` relies on strides of 32 bits.
     count(a.heads * a.nope.max(a.v))?;
     let rows_at_once = rows_at_once(&compiler.sizes());
     let key = compiler.input_at(node, "k_rope")?.unwrap_or(latent);

@@ -1,4 +1,6 @@
-// Combines the partial results of the KV splits of each head of a row, in their order.
+// Combines the partial results of the KV splits of each head of a row. Each split has the sum of
+// weighted values, the maximum score, and the sum of weights relative to that maximum. The order of
+// all sums depends on sizes only.
 
 struct Params {
     first_row: u32,
@@ -14,12 +16,12 @@ struct Params {
 const NONE: f32 = -3.0e38;
 
 const THREADS: u32 = 256u;
-// Threads of a column share the splits: four.
+// Threads per column, which divide the splits: four.
 const SHARING: u32 = THREADS / COLUMNS;
 const CHUNKS: u32 = (VALUE_WIDTH + COLUMNS - 1u) / COLUMNS;
 
 var<workgroup> numbers: array<f32, THREADS>;
-// the weight of each split
+// exp(maximum of the split - maximum of all splits).
 var<workgroup> weights: array<f32, MAX_SPLITS>;
 
 @compute @workgroup_size(THREADS)
@@ -41,6 +43,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         workgroupBarrier();
     }
     let most = numbers[0];
+    // Every thread has read the maximum before the array is used again.
     workgroupBarrier();
     var total = 0.0;
     for (var s = thread; s < params.splits; s += THREADS) {

@@ -11,7 +11,8 @@ struct Params {
 @group(0) @binding(3) var<storage, read> rates: array<f32>;
 @group(0) @binding(4) var<storage, read> bias: array<f32>;
 
-// ln(1 + e^−z) of z ≥ 0: near 1 the sum has few digits of a small power
+// ln(1 + e^−z) for z ≥ 0. WGSL has no log1p: for small e^−z, the sum 1 + e^−z keeps few of its
+// digits, so a series is used.
 fn tail(z: f32) -> f32 {
     let e = exp(-z);
     let series = e * (1.0 - e * (0.5 - e * (1.0 / 3.0 - e * (0.25 - e * 0.2))));

@@ -1,4 +1,5 @@
-//! Kimi Delta Attention: short convolutions, norms of heads, decays, and the delta rule over recurrent states (`delta_rule`).
+//! Kimi Delta Attention: short convolutions, norms of heads, decays, and the delta rule over
+//! recurrent states (`delta_rule`).
 
 use crate::commands::{ShaderBinding, grid};
 use crate::compile::{Compiler, ScratchLimits};
@@ -15,7 +16,7 @@ use latent_backend::BackendError;
 use latent_graph::ir::{AttentionPath, Node, Op};
 use std::sync::Arc;
 
-/// Under the root of the length of a head.
+/// Epsilon of the L2 norm, added to the sum of squares under the root.
 const L2_EPS: f64 = 1e-6;
 
 const IN_PLACE: &str = "
@@ -42,7 +43,7 @@ fn conv_shader(taps: usize) -> Shader {
 
 /// The shader of an L2 norm, or of an RMSNorm with this epsilon and a gate.
 fn norm_shader(in_place: bool, width: usize, gated: Option<f64>) -> Shader {
-    // the L2 norm is a root of the sum, not of the mean
+    // The divisor of the sum of squares: 1 for the L2 norm, which has no mean.
     let (name, scale, divisor, eps) = match gated {
         Some(eps) => ("gated_norm", GATED, width, eps),
         None => ("l2_norm", PLAIN, 1, L2_EPS),
@@ -63,7 +64,7 @@ fn decay_shader(in_place: bool, width: usize, log_rate: bool, bound: Option<f64>
         .with("BOUND", ShaderConstant::Number(bound.unwrap_or_default() as f32))
 }
 
-/// Every text.
+/// All shaders of this file.
 #[cfg(test)]
 pub(super) fn shaders() -> Vec<Shader> {
     let mut all = vec![conv_shader(4), conv_shader(2)];
@@ -76,7 +77,7 @@ pub(super) fn shaders() -> Vec<Shader> {
     all
 }
 
-/// The operation of a node of delta attention.
+/// Compiles a node of delta attention.
 pub(super) fn compile(compiler: &Compiler<'_>, node: &Node) -> Result<Box<dyn GpuOperation>, BackendError> {
     match node.op {
         Op::ShortConv => short_conv(compiler, node),
@@ -89,8 +90,9 @@ pub(super) fn compile(compiler: &Compiler<'_>, node: &Node) -> Result<Box<dyn Gp
     }
 }
 
-/// Whether a result is where the input is.
+/// Whether a result overwrites its input.
 fn in_place(node: &Node, x: &ShaderOperand, y: &ShaderOperand) -> Result<bool, BackendError> {
+    // WebGPU does not allow a buffer to be bound for reading and for writing in one call.
     if x.home == y.home && x.address() != y.address() {
         return internal(format!("{} reads and writes different parts of one buffer", node.op.word()));
     }
@@ -103,14 +105,14 @@ fn result_and_input(run: &StageRun<'_>, y: &ShaderOperand, x: &ShaderOperand) ->
     [(1, run.bind(y))].into_iter().chain(copied).collect()
 }
 
-/// A value whose rows are not cut into heads.
+/// A view of a value with one head per row.
 fn flat(compiler: &Compiler<'_>, operand: ShaderOperand) -> Result<ShaderOperand, BackendError> {
     compiler.cut(operand, operand.row_width() as usize)
 }
 
 struct ShortConvShader {
     pipeline: Arc<ShaderPipeline>,
-    /// Inputs, taps and results of queries, keys and values.
+    /// (input, taps, result) of queries, keys and values.
     thirds: Vec<(ShaderOperand, Arc<DeviceVector>, ShaderOperand)>,
     kv_layer: usize,
 }
@@ -120,6 +122,7 @@ fn short_conv(compiler: &Compiler<'_>, node: &Node) -> Result<Box<dyn GpuOperati
     let mut taps = 1;
     for (i, (_, id)) in node.weights.iter().enumerate() {
         let (x, y) = (flat(compiler, compiler.input(node, i)?)?, flat(compiler, compiler.output(node, i)?)?);
+        // The shader binds inputs for reading and results for writing: see `in_place`.
         if x.home == y.home {
             return internal("a convolution reads and writes one buffer".into());
         }
@@ -149,6 +152,8 @@ impl GpuOperation for ShortConvShader {
                 run.bind(y),
                 run.kv.layer(run.first_kv_layer + self.kv_layer).into(),
             ];
+            // One thread computes all rows of a span in one channel, because each row needs the
+            // inputs of the rows before it.
             let threads = count as usize * channels as usize;
             run.commands.call(&self.pipeline, bindings, &params, grid(threads, 64));
         }
@@ -184,7 +189,7 @@ fn delta_rule(compiler: &Compiler<'_>, node: &Node) -> Result<Box<dyn GpuOperati
     Ok(Box::new(DeltaRule { shaders, inputs, beta, y, kv_layer }))
 }
 
-/// Bytes of scratch buffers: scores of chunks.
+/// Bytes of scratch buffers, which hold the scores of chunks.
 pub(super) fn scratch(sizes: &ScratchLimits<'_>, node: &Node) -> [u64; SCRATCHES] {
     let heads = node.outputs.first().map_or(0, |id| sizes.plan.ir.value(*id).heads);
     [DeltaShaders::score_bytes(sizes.rows(), heads), 0, 0, 0]
@@ -279,6 +284,7 @@ fn log_decay(
     };
     let vector = |id| compiler.weights.vector(compiler.plan.ir.weight(id));
     let (rates, bias) = (vector(*rates)?, vector(*bias)?);
+    // There is a rate per head, and a bias per element.
     let width = bias.len / rates.len.max(1);
     let (x, y) = (flat(compiler, compiler.input(node, 0)?)?, flat(compiler, compiler.output(node, 0)?)?);
     let shader = decay_shader(in_place(node, &x, &y)?, width.max(1), slot == "a_log", bound);

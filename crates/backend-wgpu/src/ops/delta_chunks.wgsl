@@ -1,12 +1,14 @@
-// The delta rule over the chunks of a run of rows. With Π the decays of some rows, and T and QK of `delta_scores.wgsl`, a chunk with state S gives
-// U = T (V − (K Π_{t≤i} e^g) S), out = (Q Π_{t≤i} e^g) S + QK U, and S ← Π_t e^g S + Σⱼ (kⱼ Π_{t>j} e^g) uⱼᵀ.
-// A workgroup has some columns of a head's state in its memory, from the first chunk to the last: memory of the device is read and written once.
+// The delta rule over the chunks of a run of rows. Π denotes products of decays over rows. T and QK
+// come from `delta_scores.wgsl`. For a chunk with state S: U = T (V − (K Π_{t≤i} e^g) S), out = (Q
+// Π_{t≤i} e^g) S + QK U, S ← Π_t e^g S + Σⱼ (kⱼ Π_{t>j} e^g) uⱼᵀ. A workgroup holds some columns of
+// a head's state in workgroup memory from the first chunk to the last, so the state is read and
+// written once.
 
 struct Params {
-    // where the runs' words stand
+    // Index of the runs' words in `step`.
     runs: u32,
     heads: u32,
-    // groups of columns of a head
+    // Groups of columns per head.
     parts: u32,
     groups: u32,
     q: u32, q_row: u32, q_head: u32,
@@ -26,19 +28,19 @@ struct Params {
 @group(0) @binding(8) var<storage, read_write> states: array<f32>;
 
 const THREADS: u32 = 64u;
-// vectors of rows of keys, and as many of queries
+// Vectors of four rows of keys, and the same number for queries.
 const BLOCKS: u32 = CHUNK / 4u;
-// threads that share the sums over a state's rows
+// Threads that divide the sums over a state's rows.
 const SPLITS: u32 = THREADS / (2u * BLOCKS * VECTORS);
-// rows of a state whose factors are in workgroup memory at a time
+// Rows of the state whose factors are in workgroup memory at a time.
 const TILE: u32 = 32u;
-// vectors between those of two rows, without bank conflicts
+// Vectors from one row to the next, padded by one against bank conflicts.
 const STRIDE: u32 = 2u * BLOCKS + 1u;
 const COLUMNS: u32 = 4u * VECTORS;
 
-// vectors of columns
+// The state's columns, as vectors of four.
 var<workgroup> matrix: array<vec4<f32>, WIDTH * VECTORS>;
-// factors of keys and queries, then the sums of each thread, then U
+// Used in turn for the factors of keys and queries, for the sums of each thread, and for U.
 var<workgroup> factors: array<vec4<f32>, TILE * STRIDE>;
 var<workgroup> solution: array<vec4<f32>, CHUNK * BLOCKS>;
 var<workgroup> reading: array<vec4<f32>, CHUNK * BLOCKS>;
@@ -65,7 +67,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     let vector = thread % VECTORS;
     let block = thread / VECTORS % (2u * BLOCKS);
     let split = thread / (VECTORS * 2u * BLOCKS);
-    // the row of a thread that has one
+    // The chunk's row of this thread, if less than CHUNK.
     let line = thread / VECTORS;
     let column = first_column + 4u * vector;
     for (var n = thread; n < WIDTH * VECTORS; n += THREADS) {
@@ -87,7 +89,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         let q_at = params.q + first * params.q_row + head * params.q_head;
         let k_at = params.k + first * params.k_row + head * params.k_head;
         let g_at = params.g + first * params.g_row + head * params.g_head;
-        // rows of T and QK, four elements for each thread, asked for early
+        // Four elements of T and QK per thread, loaded early to hide the latency.
         var of_solution = vec4<f32>();
         var of_reading = vec4<f32>();
         if (thread / BLOCKS < rows) {
@@ -102,7 +104,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         var sum_3 = vec4<f32>();
         for (var tile = 0u; tile < WIDTH; tile += TILE) {
             workgroupBarrier();
-            // one half of the threads has keys, the other queries
+            // One half of the threads computes factors of keys, the other those of queries.
             let channel = min(tile + thread % TILE, WIDTH - 1u);
             let asks = thread / TILE;
             var faded = 1.0;
@@ -181,7 +183,8 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
                 if (column + i < WIDTH) { y[to + column + i] = answer[i]; }
             }
         }
-        // a thread has whole rows of the state
+        // A thread updates whole rows of the state. Decays are multiplied from the last row
+        // backwards: nothing is divided by a decay, which may underflow to 0.
         for (var c = thread; c < WIDTH; c += THREADS) {
             var faded = 1.0;
             var new_0 = vec4<f32>();

@@ -1,7 +1,8 @@
-//! Calls of the delta rule: row after row, or in chunks as products of matrices.
+//! The delta rule: row by row, or in chunks as products of matrices.
 //!
-//! In both forms a workgroup has some columns of a head's state in its own memory for all rows of a run. Chunks take a barrier for each tile of the
-//! state's rows rather than three for each row of the text, and read an element of the state from workgroup memory once for four rows.
+//! In both forms a workgroup holds some columns of a head's state in workgroup memory for all rows
+//! of a run. Chunks take two barriers per tile of the state's rows instead of three per row of the
+//! sequence, and read an element of the state from workgroup memory once for four rows.
 
 use crate::commands::{Commands, ShaderBinding, grid};
 use crate::device::Device;
@@ -11,28 +12,30 @@ use crate::shader::{Shader, ShaderConstant};
 use crate::state_runs::{CHUNK_WORDS, DELTA_CHUNK, DeltaRound, NO_SLOT, RUN_WORDS, SPAN_WORDS};
 use std::sync::Arc;
 
-/// Widest head whose rows fit a workgroup's memory next to some columns of its state.
+/// Maximum head width. The rows of a head and some columns of its state must fit the 16 KiB of
+/// workgroup memory that every device has.
 pub(crate) const MAX_WIDTH: usize = 512;
 
-/// Elements of a state that a workgroup has.
+/// Maximum elements of a state per workgroup: 8 KiB.
 const STATE_ELEMENTS: usize = 2048;
 
-/// Threads that share the sums of a column, where rows run one after the other.
+/// Threads per column of the state, which divide its sums, in runs of single rows.
 const SHARES: usize = 8;
 
-/// Columns of a state that a workgroup has, where rows run one after the other.
+/// Columns of a state per workgroup, in runs of single rows.
 fn columns(width: usize) -> usize {
     (STATE_ELEMENTS / width).clamp(1, 16)
 }
 
-/// The same for chunks, as vectors of four columns: 1, 2 or 4.
+/// Vectors of four columns per workgroup, in runs of chunks: 1, 2 or 4.
 fn vectors(width: usize) -> usize {
-    let most = match width {
+    // The state's columns of a workgroup must fit its memory: the wider a head, the fewer columns.
+    let max_vectors = match width {
         0..=128 => 4,
         129..=256 => 2,
         _ => 1,
     };
-    width.div_ceil(4).next_power_of_two().min(most)
+    width.div_ceil(4).next_power_of_two().min(max_vectors)
 }
 
 pub(super) fn with_spans(shader: Shader) -> Shader {
@@ -61,23 +64,23 @@ fn chunk_shader(width: usize) -> Shader {
         .with("NO_SLOT", ShaderConstant::Count(NO_SLOT))
 }
 
-/// Every text.
+/// All shaders of this file.
 #[cfg(test)]
 pub(super) fn shaders() -> Vec<Shader> {
     let of_width = |width| [row_shader(width), score_shader(width), chunk_shader(width)];
     [18, 128, 200, MAX_WIDTH].into_iter().flat_map(of_width).collect()
 }
 
-/// A value, and where the heads of a row are: offset, row stride, head stride.
+/// A value with its offset, row stride and head stride.
 type BoundValue = (ShaderBinding, [u32; 3]);
 
 /// Operands of the delta rule.
 pub(crate) struct DeltaCall {
-    /// The words of a step.
+    /// The data of a step.
     pub(crate) step: ShaderBinding,
     /// Queries, keys, values and decays.
     pub(crate) inputs: [BoundValue; 4],
-    /// The logits of β: offset and row stride.
+    /// The logits of β with their offset and row stride.
     pub(crate) beta: (ShaderBinding, [u32; 2]),
     pub(crate) y: BoundValue,
     pub(crate) heads: u32,
@@ -96,7 +99,7 @@ pub(crate) struct DeltaShaders {
 }
 
 impl DeltaShaders {
-    /// Of a width up to [`MAX_WIDTH`].
+    /// Compiles the shaders for a width up to [`MAX_WIDTH`].
     pub(crate) fn new(device: &Device, width: usize) -> Result<DeltaShaders, GpuError> {
         Ok(DeltaShaders {
             width,
@@ -106,14 +109,18 @@ impl DeltaShaders {
         })
     }
 
-    /// Bytes of the scores of a step: for each row and head, its rows of two matrices.
+    /// Bytes of the scores of a step: a row of each of the two matrices (T and QK) per row and
+    /// head.
     pub(crate) fn score_bytes(rows: usize, heads: usize) -> u64 {
-        // what does not fit is refused when buffers are made
+        // Saturating: a size that overflows exceeds the largest binding and is refused at
+        // allocation.
         4 * (2 * DELTA_CHUNK as u64).saturating_mul(rows as u64).saturating_mul(heads as u64)
     }
 
-    /// Adds the calls of all rounds: a later one continues from the states of those before it.
+    /// Records the calls of all rounds in order: each continues from the states of the previous
+    /// one.
     pub(crate) fn record(&self, commands: &mut Commands, call: &DeltaCall, rounds: &[DeltaRound]) {
+        // The two calls of a round have runs of different spans, so their order does not matter.
         for round in rounds {
             self.record_chunks(commands, call, round);
             self.record_rows(commands, call, round);

@@ -1,12 +1,13 @@
-// The delta rule with decay over the rows of a span: S ← diag(e^g) S; u = β (v − Sᵀk); S ← S + k uᵀ; o = Sᵀq.
-// A workgroup has some columns of a head's matrix in its own memory, from the first row to the last: memory of the device is read and written once.
-// A thread changes the same elements all the time, so that only sums cross between threads.
+// The delta rule with decay over the rows of a span: S ← diag(e^g) S; u = β (v − Sᵀk); S ← S + k
+// uᵀ; o = Sᵀq. A workgroup holds some columns of a head's state in workgroup memory from the first
+// row to the last, so the state is read and written once. Each thread always updates the same
+// elements, so only sums need barriers.
 
 struct Params {
-    // where the spans' words stand
+    // Index of the spans' words in `step`.
     spans: u32,
     heads: u32,
-    // groups of columns of a head
+    // Groups of columns per head.
     parts: u32,
     groups: u32,
     q: u32, q_row: u32, q_head: u32,

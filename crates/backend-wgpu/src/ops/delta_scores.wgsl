@@ -1,13 +1,15 @@
-// What the delta rule needs of a chunk of rows before it sees the state, for each head. With Π the decays of the rows between two rows:
-// KKᵢⱼ = Σ_c kᵢ kⱼ Π_{j<t≤i} e^g for j < i, and QKᵢⱼ the same of qᵢ for j ≤ i; T = (1 + diag(β) KK)⁻¹ diag(β). A row gets its rows of T and QK.
-// Products of decays grow from a row backwards: nothing is divided by a decay, and no logarithms are subtracted, which would lose the digits of
-// a weak decay next to a strong one.
+// The part of the chunked delta rule that does not depend on the state, for each chunk and head. Π
+// denotes the product of decays of the rows between two rows: KKᵢⱼ = Σ_c kᵢ kⱼ Π_{j<t≤i} e^g for j
+// < i, QKᵢⱼ is the same with qᵢ for j ≤ i, and T = (1 + diag(β) KK)⁻¹ diag(β). The result is the
+// rows of T and QK for each row of the chunk. Products of decays are extended from a row backwards.
+// Nothing is divided by a decay, and no logarithms are subtracted, which would lose the digits of a
+// weak decay next to a strong one.
 
 struct Params {
-    // where the chunks' words stand
+    // Index of the chunks' words in `step`.
     chunks: u32,
     heads: u32,
-    // chunks times heads
+    // Chunks × heads.
     groups: u32,
     q: u32, q_row: u32, q_head: u32,
     k: u32, k_row: u32, k_head: u32,
@@ -23,15 +25,15 @@ struct Params {
 @group(0) @binding(6) var<storage, read_write> scores: array<f32>;
 
 const THREADS: u32 = 64u;
-// threads of a row
+// Threads per row.
 const SLICES: u32 = THREADS / CHUNK;
-// channels in workgroup memory at a time, and vectors of them
+// Channels in workgroup memory at a time, and their number of vectors.
 const TILE: u32 = 32u;
 const VECTORS: u32 = TILE / 4u;
 
 var<workgroup> keys: array<vec4<f32>, CHUNK * VECTORS>;
 var<workgroup> decays: array<vec4<f32>, CHUNK * VECTORS>;
-// sums of each thread with each earlier row
+// Sums of each thread with each earlier row. Other threads add them up at the end.
 var<workgroup> kk: array<f32, CHUNK * THREADS>;
 var<workgroup> qk: array<f32, CHUNK * THREADS>;
 var<workgroup> summed: array<f32, CHUNK * CHUNK>;
@@ -87,7 +89,8 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
             if (channel < WIDTH) { query_0[i] = q[queries + channel]; }
             if (channel + 4u * SLICES < WIDTH) { query_1[i] = q[queries + channel + 4u * SLICES]; }
         }
-        // all threads read the same row at a time
+        // All threads read the same row j in an iteration, which is a broadcast without bank
+        // conflicts. (own | 7) + 1 makes the trip count equal for the threads of a subgroup.
         for (var after = (own | 7u) + 1u; after > 0u; after--) {
             let j = after - 1u;
             if (j <= own) {
@@ -120,7 +123,8 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         if (i < rows) { scores[((first + i) * params.heads + head) * 2u * CHUNK + CHUNK + j] = of_query; }
     }
     workgroupBarrier();
-    // a column of the inverse for each thread, which reads no other
+    // Forward substitution. Each thread computes one column of the inverse and reads no other, so
+    // no barriers are needed.
     if (thread < CHUNK) {
         for (var i = 0u; i < rows; i++) {
             var sum = select(0.0, 1.0, i == thread);

@@ -1,4 +1,4 @@
-//! Operations that make each element of one or two others.
+//! Elementwise operations with one or two inputs.
 
 use crate::commands::grid;
 use crate::compile::Compiler;
@@ -14,7 +14,8 @@ use std::sync::Arc;
 
 const MAIN: &str = include_str!("elementwise.wgsl");
 
-// A buffer that is written is not bound a second time to be read.
+// WebGPU does not allow a buffer to be bound for reading and for writing in one call. So an input
+// in the result's buffer is read through the result's binding.
 const FIRST_IS_RESULT: &str = "
 @group(0) @binding(1) var<storage, read_write> y: array<f32>;
 fn first(to: u32, source: u32) -> f32 { return y[to]; }
@@ -61,7 +62,7 @@ fn shader(name: &'static str, parts: [&'static str; 3]) -> Shader {
     parts.into_iter().fold(Shader::new(name, MAIN), Shader::after)
 }
 
-/// Every text.
+/// All shaders of this file.
 #[cfg(test)]
 pub(super) fn shaders() -> Vec<Shader> {
     let mut all = Vec::new();
@@ -75,9 +76,9 @@ pub(super) fn shaders() -> Vec<Shader> {
 
 enum SecondOperand {
     None,
-    /// A value, with the distance of its elements: 0 where one serves a whole head.
+    /// A value and the distance of its elements, which is 0 if one element serves a whole head.
     Value(ShaderOperand, u32),
-    /// A vector for every row.
+    /// A vector that every row uses.
     Weight(Arc<DeviceVector>),
 }
 
@@ -98,6 +99,7 @@ impl Elementwise {
         second: SecondOperand,
         factor: f64,
     ) -> Result<Elementwise, BackendError> {
+        // Through the result's binding, the shader can only read the element that it writes.
         if x.home == y.home && x.address() != y.address() {
             return internal(format!("{name} reads and writes different parts of one buffer"));
         }
@@ -128,7 +130,7 @@ impl Elementwise {
         Elementwise::new(compiler, ("copy", COPY), x, y, SecondOperand::None, 1.0)
     }
 
-    /// Adds a call for `rows` rows from `first` on.
+    /// Records a call for `rows` rows from `first` on.
     pub(super) fn call(&self, run: &mut StageRun<'_>, first: usize, rows: usize) -> Result<(), GpuError> {
         let (x, y) = (&self.x, &self.y);
         let mut bindings = vec![(1, run.bind(y))];
@@ -180,7 +182,8 @@ pub(super) fn compile(compiler: &Compiler<'_>, node: &Node) -> Result<Box<dyn Gp
         Op::SigmoidMul => {
             let gate = compiler.input(node, 1)?;
             let second = match gate.row_width() {
-                // one for each head: one for each element would be as wide as the row
+                // One gate per head instead of per element. With a head width of 1 both are the
+                // same.
                 width if width == y.heads && y.width > 1 => {
                     let [offset, row_stride, _] = gate.address();
                     SecondOperand::Value(ShaderOperand { offset, row_stride, head_stride: 1, ..gate }, 0)
@@ -202,7 +205,7 @@ pub(super) fn compile(compiler: &Compiler<'_>, node: &Node) -> Result<Box<dyn Gp
     Ok(Box::new(made?))
 }
 
-/// Two rows side by side.
+/// Concatenates the rows of two values.
 struct Concat([Elementwise; 2]);
 
 impl GpuOperation for Concat {

@@ -1,4 +1,5 @@
-// One result for each element, of one value or two.
+// An elementwise operation with one or two inputs. `first`, `second` and `result` are inserted
+// before.
 
 struct Params {
     first_row: u32,

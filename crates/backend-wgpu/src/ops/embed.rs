@@ -1,4 +1,4 @@
-//! Rows of the embedding: looked up on the device, or on the host where the device has no room for the table.
+//! Embedding lookup: on the device, or on the host if the device has no room for the table.
 
 use super::elementwise::Elementwise;
 use crate::compile::Compiler;
@@ -13,11 +13,11 @@ use latent_graph::ir::{AttentionPath, Node, Op};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Rows that the host has sent.
+/// Rows that the host has uploaded.
 struct UploadedRows(ShaderOperand);
 
 impl UploadedRows {
-    /// Copies rows from the `first` one of those that were sent on.
+    /// Copies uploaded rows, from the `first` one on, to these rows of the batch.
     fn copy(&self, run: &mut StageRun<'_>, first: usize, rows: Range<usize>) {
         let row = 4 * u64::from(self.0.row_width());
         let (from, to) = (first as u64 * row, 4 * u64::from(self.0.offset) + rows.start as u64 * row);
@@ -33,35 +33,36 @@ impl GpuOperation for UploadedRows {
     }
 }
 
-/// Rows of a table on the device, times the model's factor.
+/// Looks up rows in a table on the device, and multiplies them by the model's embedding scale.
 struct TableLookup {
     table: Arc<DeviceWeight>,
     scale: Option<Elementwise>,
-    /// Rows given as embeddings, not as tokens.
-    sent: UploadedRows,
+    /// Rows given as embeddings instead of tokens.
+    uploaded: UploadedRows,
 }
 
 impl GpuOperation for TableLookup {
     fn record(&self, run: &mut StageRun<'_>, path: AttentionPath) -> Result<(), GpuError> {
-        let y = &self.sent.0;
+        let y = &self.uploaded.0;
         let place = RowAddress { binding: run.bind(y), address: y.address() };
         let tokens = (&run.step_buffer.into(), run.step.tokens);
         gather(run.commands, &self.table, tokens, run.rows, &place)?;
         self.scale.iter().try_for_each(|scale| scale.record(run, path))?;
+        // After the scale, which embeddings already contain. The host uploads them without gaps.
         let batch = run.batch;
-        let mut sent = 0;
+        let mut copied = 0;
         for rows in stretches((0..run.rows).map(|row| matches!(batch.input(row), InputRow::Embedding(_)))) {
-            self.sent.copy(run, sent, rows.clone());
-            sent += rows.len();
+            self.uploaded.copy(run, copied, rows.clone());
+            copied += rows.len();
         }
         Ok(())
     }
 }
 
-/// Where rows next to one another are such.
+/// The ranges of consecutive rows that are true.
 fn stretches(rows: impl Iterator<Item = bool>) -> Vec<Range<usize>> {
     let mut found: Vec<Range<usize>> = Vec::new();
-    for (row, _) in rows.enumerate().filter(|(_, such)| *such) {
+    for (row, _) in rows.enumerate().filter(|(_, is_true)| *is_true) {
         match found.last_mut() {
             Some(last) if last.end == row => last.end += 1,
             _ => found.push(row..row + 1),
@@ -80,10 +81,11 @@ pub(super) fn compile(compiler: &Compiler<'_>, node: &Node) -> Result<Box<dyn Gp
         return Ok(Box::new(UploadedRows(y)));
     };
     let scale = (scale != 1.0).then(|| Elementwise::scale(compiler, y, scale)).transpose()?;
-    Ok(Box::new(TableLookup { table, scale, sent: UploadedRows(y) }))
+    Ok(Box::new(TableLookup { table, scale, uploaded: UploadedRows(y) }))
 }
 
-/// Elements that the device needs of a batch: rows that are embeddings, and those of tokens, times the model's factor, where they are looked up here.
+/// The elements of a batch that the host uploads: rows that are embeddings, and, if `looks_up` is
+/// set, rows of tokens multiplied by the model's embedding scale.
 pub(crate) fn rows(
     batch: &Batch,
     (rows, weight, scale): (CheckpointRows<'_>, &circuit::Weight, f64),
@@ -108,7 +110,7 @@ mod tests {
     use super::stretches;
 
     #[test]
-    fn embeddings_next_to_one_another_are_one_copy() {
+    fn consecutive_embeddings_are_one_copy() {
         let found = |rows: &str| stretches(rows.chars().map(|row| row == 'e'));
         assert_eq!(found("eeeete"), [0..4, 5..6]);
         assert_eq!(found("teetete"), [1..3, 4..5, 6..7]);

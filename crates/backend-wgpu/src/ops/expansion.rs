@@ -1,4 +1,5 @@
-//! Attention to keys and values of each head: read from the cache, or expanded from latents, for as many positions at a time as scratch memory holds.
+//! Attention to keys and values of each head, which are read from the cache or expanded from
+//! latents. As many positions are expanded per pass as fit scratch memory.
 
 use super::flash::{self, FlashAttention, KvSource};
 use super::head_products::{HeadProducts, LatentProjection};
@@ -26,10 +27,10 @@ const CACHE: &str = "
 @group(0) @binding(3) var<storage, read> cache: array<u32>;
 ";
 
-/// Maximum positions whose keys and values are expanded at a time: more are not faster.
+/// Maximum positions whose keys and values are expanded per pass. More are not faster.
 const MAX_AT_ONCE: u64 = 4096;
 
-/// Attention to rows of heads in the cache.
+/// Attention to an expanded KV cache.
 struct AttendHeads {
     flash: FlashAttention,
     kv_layer: usize,
@@ -67,7 +68,7 @@ struct AttendExpanded {
     values: HeadProducts,
     kv_layer: usize,
     row_width: u32,
-    /// Positions whose keys and values scratch memory holds.
+    /// Positions per pass: their keys and values fit scratch memory.
     at_once: usize,
 }
 
@@ -76,15 +77,15 @@ struct Pass<'s> {
     span: &'s SpanTasks,
     positions: Range<usize>,
     tasks: TaskRange,
-    /// Whether these positions are still to be expanded.
+    /// Whether this pass must expand the positions: it is the first one with them.
     expands: bool,
 }
 
 impl MultiPass for AttendExpanded {
     type ExpansionPass<'s> = Pass<'s>;
 
-    /// The spans on a path, cut into ranges of positions that fit scratch memory, in order. The queries
-    /// of each range are cut into portions.
+    /// The spans on a path, cut into ranges of positions that fit scratch memory, in order. The
+    /// queries of each range are cut into portions.
     fn passes<'s>(
         &'s self,
         step: &'s StepData,
@@ -97,6 +98,7 @@ impl MultiPass for AttendExpanded {
             firsts.map(move |first| (span, first..span.kv_len.min(first + at_once)))
         });
         ranges.flat_map(|(span, positions)| {
+            // Queries before the first of these positions do not attend to any of them.
             let all = span.by_head.not_before(span.past, positions.start);
             let pieces = self.flash.pieces(all, positions.len());
             pieces.map(move |tasks| Pass {
@@ -114,6 +116,8 @@ impl MultiPass for AttendExpanded {
         _path: AttentionPath,
         pass: Pass<'_>,
     ) -> Result<(), GpuError> {
+        // Later passes with the same positions find them in scratch memory: no other pass comes
+        // between.
         if pass.expands {
             self.expand(run, pass.span, &pass.positions)?;
         }
@@ -124,7 +128,7 @@ impl MultiPass for AttendExpanded {
 }
 
 impl AttendExpanded {
-    /// Expands some keys and values of a span, each once.
+    /// Expands the keys and values of some positions of a span.
     fn expand(
         &self,
         run: &mut StageRun<'_>,
@@ -144,6 +148,7 @@ impl AttendExpanded {
             heads: 1,
             width: self.row_width,
         };
+        // All heads read the same latents, so `latents` has a head stride of 0.
         for (scratch, products) in [(1, &self.keys), (2, &self.values)] {
             let (heads, width) = (products.heads() as u32, products.outputs() as u32);
             let home = ValueBuffer::Scratch(scratch);
@@ -161,20 +166,20 @@ impl AttendExpanded {
     }
 }
 
-/// Elements of a latent row, and of the keys and the values that it expands to.
+/// Number of elements of a latent row, and of the keys and the values that it expands to.
 fn widths(sizes: &ScratchLimits<'_>, rows: &KvLayer) -> [usize; 3] {
     let a = &sizes.config.attention;
     [rows.width, a.heads * a.nope, a.heads * a.v]
 }
 
-/// Positions whose keys and values scratch memory holds.
+/// Positions per pass: whole KV blocks whose keys and values fit scratch memory.
 fn at_once(sizes: &ScratchLimits<'_>, rows: &KvLayer) -> usize {
     let widest = widths(sizes, rows).into_iter().fold(1, usize::max);
-    let most = sizes.scratch.min(sizes.most) / (4 * widest as u64) / KV_BLOCK as u64;
-    most.clamp(1, MAX_AT_ONCE / KV_BLOCK as u64) as usize * KV_BLOCK
+    let blocks = sizes.scratch.min(sizes.max_buffer) / (4 * widest as u64) / KV_BLOCK as u64;
+    blocks.clamp(1, MAX_AT_ONCE / KV_BLOCK as u64) as usize * KV_BLOCK
 }
 
-/// Bytes of scratch buffers, and rows that are expanded together.
+/// Bytes of scratch buffers, and rows that are expanded per pass.
 pub(super) fn needs(sizes: &ScratchLimits<'_>, rows: &KvLayer) -> ([u64; SCRATCHES], usize) {
     let [.., states] = flash::scratch(sizes);
     if rows.kind == KvLayerKind::Expanded {
@@ -185,13 +190,13 @@ pub(super) fn needs(sizes: &ScratchLimits<'_>, rows: &KvLayer) -> ([u64; SCRATCH
     ([latents, keys, values, states], at_once)
 }
 
-/// The text that gathers rows of latents.
+/// The shader that gathers latent rows from the cache.
 fn shader(rows: &KvLayer, cache: CacheType) -> Result<Shader, BackendError> {
     let shader = Shader::new("latents", LATENTS).after(CACHE).after(reading(cache));
     with_rows(with_slots(shader), rows, cache)
 }
 
-/// Every text.
+/// All shaders of this file.
 #[cfg(test)]
 pub(super) fn shaders(a: &AttentionShape) -> Vec<Shader> {
     let rows = KvLayer::of_rows(KvLayerKind::Latent, 0, a.latent_width(), a.rope);

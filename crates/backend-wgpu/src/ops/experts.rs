@@ -21,19 +21,20 @@ use latent_types::Arithmetic;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Maximum pairs that are multiplied one by one. For more, an expert's weights are decoded once for
-/// several pairs.
+/// Maximum (row, expert) pairs that are multiplied one by one. More pairs are sorted by expert, so
+/// that an expert's weights are decoded once for several pairs.
 const FEW_PAIRS: usize = 64;
 
-/// Scratch memory of experts as a multiple of that of other operations: every pass reads the
-/// weights of nearly all experts again.
-const SHARE: u64 = 8;
+/// Scratch memory of experts as a multiple of that of other operations, because every pass reads
+/// the weights of nearly all experts again.
+const SCRATCH_FACTOR: u64 = 8;
 
-/// Rows of each of a weight's matrices.
+/// A weight and a range of rows of each of its matrices.
 type MatrixRowRange = (Arc<DeviceWeight>, Range<usize>);
 
 struct ExpertFfn {
-    /// Of two weights, or of one whose outputs are those of the gate and then those of up.
+    /// Gate and up are two weights, or one weight whose rows are those of the gate followed by
+    /// those of up.
     gate: MatrixRowRange,
     up: MatrixRowRange,
     down: MatrixRowRange,
@@ -42,27 +43,28 @@ struct ExpertFfn {
     ids: ShaderOperand,
     weights: ShaderOperand,
     y: ShaderOperand,
-    /// Experts of the layer, and of a row.
+    /// Number of experts of the layer.
     experts: usize,
+    /// Number of experts per row.
     used: usize,
     /// Elements of an expert's hidden layer.
     ffn: u32,
-    /// Rows whose results scratch memory holds.
+    /// Rows per pass: their results fit scratch memory.
     rows_at_once: usize,
 }
 
-/// A row and one of its experts each.
+/// The (row, expert) pairs of a pass.
 struct ExpertPairs {
     ids: ShaderBinding,
-    /// Where theirs begin.
+    /// Index of the first pair's id.
     offset: u32,
     count: usize,
-    /// Set if the pairs are so numerous that several share an expert.
+    /// Set if there are more than [`FEW_PAIRS`].
     sorted: Option<SortedItems>,
 }
 
 impl ExpertPairs {
-    /// Multiplies; `share` pairs have one row of `x`.
+    /// Multiplies the pairs by the experts' matrices. `x` comes with the number of pairs per row.
     fn multiply(
         &self,
         run: &mut StageRun<'_>,
@@ -118,6 +120,8 @@ impl MultiPass for ExpertFfn {
             first: 0,
             stride: width as usize,
         };
+        // `up` multiplies its sums by the activated gate in place, so that two buffers suffice for
+        // gate, up and down.
         let (activated, results) = (in_scratch(0, ffn), in_scratch(1, hidden));
         chosen.multiply(run, &self.gate, (&x, used), (&activated, ProductEpilogue::Store))?;
         chosen.multiply(run, &self.up, (&x, used), (&activated, ProductEpilogue::SiluMul))?;
@@ -133,20 +137,21 @@ impl MultiPass for ExpertFfn {
 
     fn arithmetic(&self, rows: usize) -> Arithmetic {
         let pairs = rows * self.used;
-        // one by one, or as many together as tiles have
+        // Few pairs use the kernel of single rows.
         self.gate.0.arithmetic(if pairs > FEW_PAIRS { pairs } else { 1 })
     }
 }
 
-/// The text that adds up the experts of a row.
+/// The shader that adds the weighted results of a row's experts.
 pub(super) fn shader() -> Shader {
     Shader::new("combine_experts", include_str!("combine_experts.wgsl"))
 }
 
-/// Rows whose results scratch memory holds.
+/// Rows per pass: their results fit scratch memory.
 fn rows_at_once(sizes: &ScratchLimits<'_>, moe: &MoeShape) -> usize {
     let widest = moe.intermediate.max(sizes.config.hidden_size);
-    rows_per_pass(sizes.rows(), (moe.num_experts_per_tok, widest), (SHARE * sizes.scratch).min(sizes.most))
+    let scratch = (SCRATCH_FACTOR * sizes.scratch).min(sizes.max_buffer);
+    rows_per_pass(sizes.rows(), (moe.num_experts_per_tok, widest), scratch)
 }
 
 /// Rows per pass, for the smallest number of passes with `bytes` bytes of scratch memory. Each row
@@ -154,10 +159,12 @@ fn rows_at_once(sizes: &ScratchLimits<'_>, moe: &MoeShape) -> usize {
 fn rows_per_pass(rows: usize, (used, width): (usize, usize), bytes: u64) -> usize {
     let row = 4 * (used.max(1) * width.max(1)) as u64;
     let fit = usize::try_from(bytes / row).unwrap_or(usize::MAX).min(MAX_PAIRS / used.max(1));
+    // Passes of equal size: each reads the weights of nearly all experts, so a small last pass
+    // would cost nearly as much as a large one.
     rows.div_ceil(rows.div_ceil(fit.max(1)))
 }
 
-/// Bytes of scratch buffers, of memory to sort in, and of quantized inputs.
+/// Bytes of scratch buffers, of the sort's buffers, and of quantized inputs.
 pub(crate) fn needs(
     sizes: &ScratchLimits<'_>,
     products: &ProductContext,
@@ -218,17 +225,17 @@ mod tests {
     use crate::memory::SCRATCH;
 
     #[test]
-    fn experts_take_few_passes_and_sizes_of_files_at_least_one_row() {
-        let bytes = SHARE * SCRATCH;
-        // DeepSeek-V3: a step of 512 rows takes one pass, and one of 4096 takes four
+    fn experts_take_few_passes_and_a_pass_has_at_least_one_row() {
+        let bytes = SCRATCH_FACTOR * SCRATCH;
+        // DeepSeek-V3: a step of 512 rows takes one pass, and one of 4096 takes four.
         let v3 = (8, 7168);
         assert_eq!([16, 512, 4096].map(|rows| rows_per_pass(rows, v3, bytes)), [16, 512, 1024]);
-        // in bindings of 128 MiB
+        // Bindings of 128 MiB.
         assert_eq!([512, 4096].map(|rows| rows_per_pass(rows, v3, 128 << 20)), [512, 512]);
-        // one row alone exceeds the scratch memory; and the widest row that files may claim
+        // A single row exceeds the scratch memory; and the widest row that a file may claim.
         assert_eq!(rows_per_pass(512, (9, 1 << 20), 32 << 20), 1);
         assert_eq!(rows_per_pass(1, (1024, 1 << 20), 1), 1);
-        // more tiles than a call has workgroups, in 2 GiB of tiny rows
+        // 2 GiB of tiny rows would need more tiles than a call has workgroups.
         let rows = rows_per_pass(1 << 20, (64, 8), 2 << 30);
         assert!(rows * 64 / 16 + 1024 <= 65535, "{rows}");
     }

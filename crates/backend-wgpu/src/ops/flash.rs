@@ -1,4 +1,5 @@
-//! Attention of many rows to keys and values of each head: in the cache, or expanded by the step.
+//! Flash attention of many rows to keys and values of each head, which are in the cache or expanded
+//! by the step.
 
 use crate::cache::{reading, with_rows, with_slots};
 use crate::commands::{Commands, ShaderBinding};
@@ -56,7 +57,8 @@ fn value(blocks: u32, position: u32, head: u32, d: u32) -> f32 {
 }
 ";
 
-/// The scratch buffer with what was found before of each head of each row.
+/// Index of the scratch buffer with the running maximum and sum of each head of each row, which
+/// continue from one range of keys to the next.
 const STATES: usize = 3;
 
 /// Bytes of scratch buffers.
@@ -66,16 +68,16 @@ pub(super) fn scratch(sizes: &ScratchLimits<'_>) -> [u64; SCRATCHES] {
     scratch
 }
 
-/// What keys and values are.
+/// The source of keys and values.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum KvSource {
-    /// Rows of the cache with keys and values of each head.
+    /// Rows of an expanded KV cache.
     Cache,
-    /// Keys and values that the step has expanded from latents, some positions at a time.
+    /// Buffers into which the step has expanded some positions.
     Expanded,
 }
 
-/// The text; whether rotated parts of queries are a value of their own.
+/// The shader. `two_queries`: the rotated parts of queries are a separate value.
 fn shader(
     a: &AttentionShape,
     rows: &KvLayer,
@@ -97,7 +99,7 @@ fn shader(
     with_rows(shader, rows, cache)
 }
 
-/// Every text.
+/// All shaders of this file.
 #[cfg(test)]
 pub(super) fn shaders(a: &AttentionShape) -> Vec<Shader> {
     let heads = KvLayer::of_rows(KvLayerKind::Expanded, 0, a.heads * (a.nope + a.rope + a.v), 0);
@@ -105,27 +107,27 @@ pub(super) fn shaders(a: &AttentionShape) -> Vec<Shader> {
     let mut all = Vec::new();
     for two in [false, true] {
         all.extend(crate::cache::CACHE_TYPES.map(|ty| shader(a, &latents, ty, (KvSource::Expanded, two))));
-        // int8 is for latents
+        // Only latents can be cached in int8.
         let floats = crate::cache::CACHE_TYPES.into_iter().filter(|ty| ty.is_float());
         all.extend(floats.map(|ty| shader(a, &heads, ty, (KvSource::Cache, two))));
     }
     all.into_iter().map(Result::unwrap).collect()
 }
 
-/// The shader, for one KV layer.
+/// The compiled shader for one KV layer.
 pub(crate) struct FlashShader {
     pipeline: Arc<ShaderPipeline>,
     heads: usize,
 }
 
-/// What it reads and writes.
+/// The buffers of a [`FlashShader`].
 pub(crate) struct FlashBuffers<'b> {
     pub(crate) queries: AttentionQueries,
-    /// Their rotated parts, where these are a value of their own.
+    /// The rotated parts of queries, if they are a separate value.
     pub(crate) r: Option<(ShaderBinding, [u32; 3])>,
     /// The KV layer, or latents, keys and values.
     pub(crate) kv: &'b [ShaderBinding],
-    /// What was found before of each head of each row.
+    /// Running maximum and sum of each head of each row.
     pub(crate) states: ShaderBinding,
 }
 
@@ -140,7 +142,7 @@ impl FlashShader {
         Ok(FlashShader { pipeline: device.pipeline(&shader(a, rows, cache, kind)?)?, heads: a.heads })
     }
 
-    /// Adds a call for some positions of the keys: later ones than those of the calls before.
+    /// Records a call for a range of keys. The ranges of consecutive calls must ascend from 0.
     pub(crate) fn call(
         &self,
         commands: &mut Commands,
@@ -153,6 +155,8 @@ impl FlashShader {
         params.extend(q.1);
         params.extend(r.as_ref().map_or([0; 3], |(_, address)| *address));
         params.extend(y.1);
+        // Bindings have numbers, because shaders without `r`, or with fewer buffers of keys, leave
+        // some out.
         let mut bindings: Vec<(u32, ShaderBinding)> = vec![(1, step), (2, q.0), (3, y.0)];
         bindings.extend((4..).zip(kv.iter().cloned()));
         bindings.extend(r.map(|(binding, _)| (7, binding)));
@@ -167,9 +171,9 @@ pub(super) struct FlashAttention {
     q: ShaderOperand,
     r: Option<ShaderOperand>,
     y: ShaderOperand,
-    /// Operations of a portion of a step.
+    /// Maximum arithmetic operations per portion of a step.
     portion: f64,
-    /// Those of a task, of all heads, for each position.
+    /// Arithmetic operations of a task in all heads, per position.
     work: f64,
 }
 
@@ -184,6 +188,7 @@ impl FlashAttention {
         let (_, rows) = compiler.kv_layer(node)?;
         let kind = (source, r.is_some());
         let shader = FlashShader::new(compiler.device, &a, rows, compiler.cache_type, kind)?;
+        // A product and a sum for each element of a key and of a value.
         let work = (2 * TILE_QUERIES * a.heads * (a.nope + a.rope + a.v)) as f64;
         Ok(FlashAttention { shader, q, r, y, portion: compiler.portion, work })
     }
@@ -197,7 +202,7 @@ impl FlashAttention {
         tasks.pieces(self.portion, self.work * positions as f64)
     }
 
-    /// Adds a call for some positions of the keys: later ones than those of the calls before.
+    /// Records a call for a range of keys. The ranges of consecutive calls must ascend from 0.
     pub(super) fn record(
         &self,
         run: &mut StageRun<'_>,

@@ -1,21 +1,23 @@
-// Attention of up to QUERIES rows of one head to keys and values of that head, some keys at a time: what a workgroup has found so far stays in y
-// and in the states until it has seen its last key. Tiles behind a workgroup's last query are left out.
+// Flash attention of up to QUERIES rows of one head to a range of keys and values of that head.
+// Until the last key of a task, unnormalized sums are in y, and running maxima and sums in the
+// states, from which the next call continues. Tiles after a task's last query are skipped (causal
+// mask).
 
 const THREADS: u32 = 128u;
 const TILE: u32 = 32u;
 const SLICE: u32 = 16u;
-// a thread has these of the queries, and one of eight keys or columns
+// Register tile: a thread computes four queries × every eighth key (or column of the values).
 const OWN_QUERIES: u32 = 4u;
 const LANES: u32 = 8u;
 const OWN_KEYS: u32 = TILE / LANES;
 const OWN_COLUMNS: u32 = SLICE / LANES;
 const VALUE_SLICES: u32 = (VALUE_WIDTH + SLICE - 1u) / SLICE;
 const OWN_SUMS: u32 = OWN_QUERIES * OWN_COLUMNS;
-// below every score
+// Below every score. Not -infinity, because WGSL lets devices assume that it does not occur.
 const NONE: f32 = -3.0e38;
 
 struct Params {
-    // where the tasks of this call stand
+    // Index of the tasks of this call in `step`.
     task: u32,
     first_key: u32,
     end_key: u32,
@@ -29,10 +31,10 @@ struct Params {
 @group(0) @binding(1) var<storage, read> step: array<u32>;
 @group(0) @binding(2) var<storage, read> q: array<f32>;
 @group(0) @binding(3) var<storage, read_write> y: array<f32>;
-// largest score and sum of each head of each row
+// Running maximum and sum of each head of each row.
 @group(0) @binding(8) var<storage, read_write> states: array<f32>;
 
-// one element more, so that rows begin in different banks
+// Rows are padded by one element, so that they begin in different memory banks.
 var<workgroup> q_tile: array<f32, QUERIES * (SLICE + 1u)>;
 var<workgroup> kv_tile: array<f32, TILE * (SLICE + 1u)>;
 var<workgroup> p: array<f32, QUERIES * (TILE + 1u)>;
@@ -47,13 +49,14 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     let first_row = step[task] + first_query;
     let count = step[task + 2u];
     let blocks = step[task + 3u];
-    // the first query's own position, and the end of the last one's keys
+    // Position of the first query, and the end of the keys of the last query.
     let position = step[task + 4u] + first_query;
     let end = position + count;
     let end_here = min(end, params.end_key);
     let head = group.y;
     let own = thread / LANES * OWN_QUERIES;
     let lane = thread % LANES;
+    // An earlier call has left states to continue from.
     let begun = params.first_key > 0u;
 
     if (thread < QUERIES) {
@@ -123,6 +126,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
             }
         }
         workgroupBarrier();
+        // Online softmax: if the maximum grows, earlier sums are multiplied by exp(before - most).
         if (thread < QUERIES) {
             let before = running_max[thread];
             var most = before;
@@ -164,6 +168,8 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
                 for (var i = 0u; i < OWN_SUMS; i++) { sums[slice * OWN_SUMS + i] = here[i]; }
             }
         }
+        // Here and not with the maxima: the weights in p are complete only after the barriers
+        // above.
         if (thread < QUERIES) {
             var sum = 0.0;
             for (var t = 0u; t < TILE; t++) { sum += p[thread * (TILE + 1u) + t]; }

@@ -1,4 +1,4 @@
-//! The rows whose logits are wanted.
+//! Gathers the rows whose logits are wanted.
 
 use crate::commands::grid;
 use crate::compile::Compiler;
@@ -20,6 +20,7 @@ struct RowGather {
 impl GpuOperation for RowGather {
     fn record(&self, run: &mut StageRun<'_>, _path: AttentionPath) -> Result<(), GpuError> {
         let (x, y, width) = (&self.x, &self.y, self.x.row_width());
+        // A head's stage runs for a range of the wanted rows, at most `LM_HEAD_ROWS`.
         let wanted = run.step.wanted + run.wanted.as_ref().map_or(0, |wanted| wanted.start) as u32;
         let params = [run.rows as u32, width, wanted, x.offset, x.row_stride, y.offset, y.row_stride];
         let bindings = [run.step_buffer.into(), run.bind(x), run.bind(y)];

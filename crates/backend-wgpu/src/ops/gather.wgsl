@@ -1,4 +1,4 @@
-// The rows whose logits are wanted.
+// Gathers the rows whose logits are wanted.
 
 struct Params {
     rows: u32,

@@ -1,4 +1,4 @@
-//! Products of heads with the matrices that they have of W_UK and W_UV.
+//! Products of heads with their matrices of W_UK and W_UV.
 
 use crate::compile::Compiler;
 use crate::error::GpuError;
@@ -12,8 +12,9 @@ use latent_types::Arithmetic;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// What heads are multiplied by. The file has one matrix with the rows of each head's keys and then its values, or a matrix for each head of
-/// each, that of keys transposed.
+/// The projection by which heads are multiplied. A file has one matrix (`kv_b`) with the rows of
+/// each head's keys followed by those of its values, or one matrix per head for each (`k_b` and
+/// `v_b`), of which `k_b` is transposed.
 #[derive(Clone, Copy)]
 pub(super) enum LatentProjection {
     /// W_UK: from latents to keys.
@@ -41,6 +42,8 @@ impl HeadProducts {
         let a = &compiler.config.attention;
         let combined = compiler.plan.ir.weight(id).shape.len() == 2;
         let (nope, v, latent) = (a.nope, a.v, a.kv_lora_rank);
+        // `kv_b` and `v_b` have a row per output of a head, `k_b` has one per element of the
+        // latent.
         let (rows, transposed, outputs) = match (projection, combined) {
             (LatentProjection::Keys, true) => (0..nope, false, nope),
             (LatentProjection::Keys, false) => (0..latent, true, nope),
@@ -53,7 +56,7 @@ impl HeadProducts {
         Ok(HeadProducts { weight, part, heads: a.heads, outputs })
     }
 
-    /// Results of a head.
+    /// Number of results per head.
     pub(super) fn outputs(&self) -> usize {
         self.outputs
     }
@@ -67,7 +70,8 @@ impl HeadProducts {
         if self.part.transposed { Arithmetic::F32 } else { self.weight.arithmetic(rows) }
     }
 
-    /// Adds its calls for some of the heads: the first of them is that at the operands' offsets, which may wrap around.
+    /// Records the calls for some of the heads. The operands' offsets are those of the first of
+    /// these heads, and may be negative (wrapped around).
     pub(super) fn record(
         &self,
         run: &mut StageRun<'_>,

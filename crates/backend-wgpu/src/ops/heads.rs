@@ -1,4 +1,4 @@
-//! Queries into latent space and results out of it: products per head.
+//! Weight absorption: queries to latent space and results out of it, as products per head.
 
 use super::elementwise::Elementwise;
 use super::head_products::{HeadProducts, LatentProjection};
@@ -12,7 +12,8 @@ use latent_backend::BackendError;
 use latent_graph::ir::{AttentionPath, Node};
 use latent_types::Arithmetic;
 
-/// Products of each head with its matrix, and an optional copy next to their results.
+/// Products of each head with its matrix, and an optional copy of the rope part next to the
+/// results.
 struct HeadProductsOp {
     products: HeadProducts,
     x: ShaderOperand,
@@ -33,7 +34,7 @@ impl GpuOperation for HeadProductsOp {
     }
 }
 
-/// [W_UKᵀ q_nope | q_rope].
+/// Compiles `[W_UKᵀ q_nope | q_rope]`.
 pub(super) fn absorb_query(
     compiler: &Compiler<'_>,
     node: &Node,
@@ -45,6 +46,7 @@ pub(super) fn absorb_query(
     let rope = compiler.input_at(node, "q_rope")?;
     let copy = |rope: ShaderOperand| -> Result<Box<dyn GpuOperation>, BackendError> {
         let y = y.part(latent, rope.width);
+        // Rotating writes to another value anyway, so it replaces the copy.
         if node.prologue.rope {
             return rotate(compiler, rope, y);
         }
@@ -54,7 +56,7 @@ pub(super) fn absorb_query(
     Ok(Box::new(HeadProductsOp { products, x, y: y.part(0, latent), copy }))
 }
 
-/// W_UV õ.
+/// Compiles W_UV õ.
 pub(super) fn project_value(
     compiler: &Compiler<'_>,
     node: &Node,

@@ -1,12 +1,14 @@
-// Scores of the cached tokens that a row sees, by an indexer: Σ_h w_h · max(0, q_h · k), a thread for each token.
+// Indexer scores of the cached tokens that a row sees: Σ_h w_h · max(0, q_h · k). A thread per
+// token.
 
 const THREADS: u32 = 64u;
-// Heads whose queries a workgroup has at a time.
+// Heads whose queries are in workgroup memory at a time. A key's element is loaded once for all of
+// them.
 const GROUP: u32 = 8u;
 
 struct Params {
     first_row: u32,
-    // the first row of the span, and rows that the sequence had before
+    // First row of the span, and the sequence's rows before the step.
     span_row: u32,
     past: u32,
     kv_len: u32,
@@ -39,6 +41,8 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     let row = params.first_row + group.y;
     let position = params.past + row - params.span_row;
     if (group.x * THREADS > position) { return; }
+    // Threads after the last token compute it again instead of returning, because every thread must
+    // reach the barriers.
     let j = group.x * THREADS + thread;
     let slot = slot_of(params.blocks, min(j, position));
     var score = 0.0;

@@ -1,5 +1,6 @@
-// The positions of the TOPK largest scores of a row, ascending; of equal ones the earliest. A workgroup for each row finds the smallest
-// selected score eight bits at a time, then writes positions in their order.
+// The positions of the TOPK largest scores of a row, in ascending order. Among equal scores, the
+// earliest are selected, as on the CPU. A workgroup per row finds the smallest selected score eight
+// bits at a time (radix select), then writes the positions in order with prefix sums.
 
 const THREADS: u32 = 256u;
 
@@ -20,7 +21,8 @@ var<workgroup> scan: array<u32, THREADS>;
 var<workgroup> least: u32;
 var<workgroup> wanted: u32;
 
-// bits that compare like the numbers
+// Maps a score to an integer with the same order. −0 would be below +0, but no score is −0: the sum
+// of `index_scores.wgsl` begins with +0.
 fn ordered(number: u32, j: u32) -> u32 {
     let bits = bitcast<u32>(scores[number * params.kv_len + j]);
     return select(bits | 0x80000000u, ~bits, bits >> 31u == 1u);
@@ -43,7 +45,8 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         let above = least;
         for (var j = thread; j < seen; j += THREADS) {
             let bits = ordered(number, j);
-            // a shift by 32 bits is none
+            // In the first turn all scores are candidates. The shift would be by 32 bits, which
+            // WGSL reduces to 0.
             if (turn == 0u || (bits >> (shift + 8u)) == (above >> (shift + 8u))) {
                 atomicAdd(&counts[(bits >> shift) & 255u], 1u);
             }
@@ -63,7 +66,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     }
     let threshold = least;
     let equal_wanted = wanted;
-    // larger ones and equal ones before this tile
+    // Numbers of larger and of equal scores before this tile.
     var larger = 0u;
     var equal = 0u;
     let tiles = (seen + THREADS - 1u) / THREADS;
@@ -73,6 +76,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         let is_larger = select(0u, 1u, j < seen && bits > threshold);
         let is_equal = select(0u, 1u, j < seen && bits == threshold);
         workgroupBarrier();
+        // Both counts in one word: each is at most 256.
         scan[thread] = is_larger | is_equal << 16u;
         for (var distance = 1u; distance < THREADS; distance *= 2u) {
             workgroupBarrier();

@@ -1,4 +1,5 @@
-// The key of an indexer: LayerNorm with weight and bias, then the first pairs rotated by the row's position.
+// The key of an indexer: LayerNorm with weight and bias, then rotation of the first pairs by the
+// row's position.
 
 @group(0) @binding(5) var<storage, read> gain: array<f32>;
 @group(0) @binding(6) var<storage, read> bias: array<f32>;
@@ -8,6 +9,7 @@ var<private> mean: f32;
 var<private> factor: f32;
 
 fn total(own: f32, thread: u32) -> f32 {
+    // All threads have read the result of an earlier call.
     workgroupBarrier();
     shared_sums[thread] = own;
     for (var half = THREADS / 2u; half > 0u; half /= 2u) {
@@ -24,6 +26,7 @@ fn prepare(row: u32, thread: u32) {
     var sum = 0.0;
     for (var i = thread; i < ROW_WIDTH; i += THREADS) { sum += raw(row, i); }
     mean = total(sum, thread) / f32(ROW_WIDTH);
+    // Two passes: Σx² − n·mean² would lose digits.
     var squares = 0.0;
     for (var i = thread; i < ROW_WIDTH; i += THREADS) {
         let distance = raw(row, i) - mean;

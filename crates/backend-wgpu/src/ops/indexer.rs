@@ -1,4 +1,5 @@
-//! The indexer of sparse attention: its keys in the KV cache, scores of cached tokens, and the selected ones.
+//! The indexer of sparse attention: stores its keys in the KV cache, scores cached tokens, and
+//! selects those with the largest scores.
 
 use crate::cache::{packing, reading, with_pairs, with_rows, with_slots};
 use crate::commands::{ShaderBinding, grid};
@@ -18,11 +19,11 @@ use latent_types::CacheType;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// The scratch buffer of scores.
+/// Index of the scratch buffer with scores.
 const SCORES: usize = 1;
 
-/// Cached tokens of a workgroup that scores them.
-const SCORED: usize = 64;
+/// Cached tokens that a workgroup scores: one per thread of `index_scores.wgsl`.
+const TOKENS_PER_GROUP: usize = 64;
 
 fn store_shader(
     a: &AttentionShape,
@@ -57,7 +58,7 @@ fn select_shader(indexer: &IndexerShape) -> Shader {
     Shader::new("index_select", include_str!("index_select.wgsl")).count("TOPK", indexer.topk)
 }
 
-/// Every text.
+/// All shaders of this file.
 #[cfg(test)]
 pub(super) fn shaders(a: &AttentionShape) -> Vec<Shader> {
     use latent_graph::config::RopePairs;
@@ -130,7 +131,7 @@ struct IndexSelectShaders {
     y: ShaderOperand,
     kv_layer: usize,
     indexer: IndexerShape,
-    /// Scores that scratch memory holds.
+    /// Number of scores that fit scratch memory.
     room: usize,
 }
 
@@ -143,12 +144,12 @@ struct SelectionPass {
     blocks: u32,
 }
 
-/// Bytes of scratch buffers: scores of cached tokens.
+/// Bytes of scratch buffers, which hold the scores of cached tokens.
 pub(super) fn scratch(sizes: &ScratchLimits<'_>) -> [u64; SCRATCHES] {
     let mut all = [0; SCRATCHES];
-    // of one row at least
+    // At least one row: a pass cannot have less.
     let row = 4 * sizes.config.context_length as u64;
-    all[SCORES] = sizes.scratch.max(row).min(sizes.most);
+    all[SCORES] = sizes.scratch.max(row).min(sizes.max_buffer);
     all
 }
 
@@ -177,8 +178,9 @@ impl MultiPass for IndexSelectShaders {
         let mut passes = Vec::new();
         for (span, blocks) in batch.spans.iter().zip(&step.tables) {
             let kv_len = span.first + span.rows.len();
-            // rows before attend to all tokens that they see
+            // Earlier rows see at most `topk` tokens and attend to all of them.
             let first = span.rows.start + self.indexer.topk.saturating_sub(span.first);
+            // The upper bound keeps the rows below the maximum of a grid's second dimension, 65535.
             let at_once = (self.room / kv_len.max(1)).clamp(1, 1 << 14);
             for start in (first..span.rows.end).step_by(at_once) {
                 let rows = start..span.rows.end.min(start + at_once);
@@ -215,7 +217,7 @@ impl MultiPass for IndexSelectShaders {
         ];
         let kv = run.kv.layer(run.first_kv_layer + self.kv_layer);
         let bindings = [run.step_buffer.into(), run.bind(q), run.bind(w), kv.into(), scores.clone()];
-        let tiles = kv_len.div_ceil(SCORED as u32);
+        let tiles = kv_len.div_ceil(TOKENS_PER_GROUP as u32);
         run.commands.call(&self.score, bindings, &params, [tiles, count, 1]);
         let params = [first_row, count, span_row, past, kv_len, y.offset, y.row_stride];
         run.commands.call(&self.select, [scores, run.bind(y)], &params, grid(rows.len(), 1));

@@ -1,4 +1,5 @@
-//! The shaders of attention to latents: several heads of a row, or of several rows, read one latent row together.
+//! The shaders of attention to latents. A workgroup computes several queries (heads of one or more
+//! rows), which read each latent row together.
 
 use crate::cache::{reading, with_rows, with_slots};
 use crate::commands::{Commands, ShaderBinding, grid};
@@ -50,25 +51,27 @@ fn keep_state(row: u32, head: u32, split: u32, most: f32, total: f32) {
 }
 ";
 
-/// Columns of a workgroup that combines splits.
+/// Columns per workgroup that combines splits.
 const COMBINED_COLUMNS: usize = 64;
-/// Cached rows of a split, at least: a tile.
+/// Minimum cached rows per split: a tile of `attend.wgsl`.
 const MIN_SPLIT: usize = 32;
-/// Workgroups that keep a device busy, and most splits of a task.
-const BUSY: usize = 256;
+/// Number of workgroups that keeps a device busy. It is also the maximum number of splits per task,
+/// which `combine_splits.wgsl` holds in workgroup memory.
+const BUSY_WORKGROUPS: usize = 256;
 
-/// `results`: [`WHOLE`], or [`PARTIAL`] of splits; `most`: tokens that a row attends to, of those that are selected for it.
+/// The shader of attention. `results` is [`WHOLE`], or [`PARTIAL`] for splits. `max_attended` is
+/// the maximum number of tokens that a row attends to, if they are selected.
 fn shader(
     a: &AttentionShape,
     rows: &KvLayer,
     cache: CacheType,
     results: &'static str,
-    most: Option<usize>,
+    max_attended: Option<usize>,
 ) -> Result<Shader, BackendError> {
     let shader = Shader::new("attend", TEXT)
         .after(LATENTS)
-        .after(if most.is_some() { SELECTED_TOKENS } else { ALL_TOKENS })
-        .count("MAX_ATTENDED", most.unwrap_or(usize::MAX))
+        .after(if max_attended.is_some() { SELECTED_TOKENS } else { ALL_TOKENS })
+        .count("MAX_ATTENDED", max_attended.unwrap_or(usize::MAX))
         .after(reading(cache))
         .after(results)
         .count("QUERIES", QUERIES)
@@ -82,20 +85,20 @@ fn shader(
 fn combine(a: &AttentionShape) -> Shader {
     Shader::new("combine_splits", include_str!("combine_splits.wgsl"))
         .count("VALUE_WIDTH", a.kv_lora_rank)
-        .count("MAX_SPLITS", BUSY)
+        .count("MAX_SPLITS", BUSY_WORKGROUPS)
         .count("COLUMNS", COMBINED_COLUMNS)
 }
 
-/// Every text.
+/// All shaders of this file.
 #[cfg(test)]
 pub(super) fn shaders(a: &AttentionShape) -> Vec<Shader> {
     let rows = KvLayer::of_rows(KvLayerKind::Latent, 0, a.latent_width(), a.rope);
     let kinds = [(WHOLE, None), (PARTIAL, None), (WHOLE, Some(2048)), (PARTIAL, Some(2048))];
-    let of = |cache| kinds.map(|(results, most)| shader(a, &rows, cache, results, most).unwrap());
+    let of = |cache| kinds.map(|(results, attended)| shader(a, &rows, cache, results, attended).unwrap());
     crate::cache::CACHE_TYPES.into_iter().flat_map(of).chain([combine(a)]).collect()
 }
 
-/// The shaders, for one KV layer.
+/// The compiled shaders for one KV layer.
 pub(crate) struct LatentAttention {
     whole: Arc<ShaderPipeline>,
     partial: Arc<ShaderPipeline>,
@@ -103,22 +106,22 @@ pub(crate) struct LatentAttention {
     heads: usize,
     /// Floats of a partial result.
     partial_width: usize,
-    /// Operations of a task for each row that it reads.
+    /// Arithmetic operations of a task per cached row.
     pub(super) work: f64,
 }
 
-/// What they read and write.
+/// The buffers of a [`LatentAttention`].
 pub(crate) struct LatentBuffers {
     pub(crate) queries: AttentionQueries,
     /// The KV layer.
     pub(crate) kv: ShaderBinding,
-    /// The tokens that are selected for each row, and where they are: offset and row stride.
+    /// The selected tokens of each row, with their offset and row stride.
     pub(crate) selected: Option<(ShaderBinding, [u32; 2])>,
-    /// Partial results, where KV ranges are cut.
+    /// Partial results, if KV ranges are cut into splits.
     pub(crate) partials: ShaderBinding,
 }
 
-/// How the KV range of tasks is cut into splits of equal size.
+/// The division of the tasks' KV range into splits of equal size.
 #[derive(Clone, Copy)]
 pub(crate) struct LatentSplits {
     rows: u32,
@@ -131,18 +134,20 @@ impl LatentAttention {
         a: &AttentionShape,
         rows: &KvLayer,
         cache: CacheType,
-        most: Option<usize>,
+        max_attended: Option<usize>,
     ) -> Result<LatentAttention, BackendError> {
-        let pipeline =
-            |results| Ok::<_, BackendError>(device.pipeline(&shader(a, rows, cache, results, most)?)?);
+        let pipeline = |results| {
+            Ok::<_, BackendError>(device.pipeline(&shader(a, rows, cache, results, max_attended)?)?)
+        };
         let (whole, partial) = (pipeline(WHOLE)?, pipeline(PARTIAL)?);
         let combine = device.pipeline(&combine(a))?;
         let (heads, partial_width) = (a.heads, a.kv_lora_rank + 2);
+        // A product and a sum for each element of the key, and for each of the value.
         let work = (2 * QUERIES * (a.latent_width() + a.kv_lora_rank)) as f64;
         Ok(LatentAttention { whole, partial, combine, heads, partial_width, work })
     }
 
-    /// Bytes of the partial results of `rows` rows, for each split.
+    /// Bytes of the partial results of `rows` rows per split.
     pub(crate) fn partial_bytes(&self, rows: usize) -> usize {
         4 * rows * self.heads * self.partial_width
     }
@@ -150,11 +155,13 @@ impl LatentAttention {
     /// The number of splits that keeps the device busy with tasks of `rows` rows and whose partial
     /// results fit `room` bytes. None if one split suffices.
     pub(crate) fn splits(&self, rows: usize, tasks: TaskRange, room: u64) -> Option<LatentSplits> {
-        let wanted = BUSY.div_ceil(tasks.count as usize).min(tasks.kv_len.div_ceil(MIN_SPLIT));
+        let wanted = BUSY_WORKGROUPS.div_ceil(tasks.count as usize);
+        // A workgroup reads cached rows in tiles: a smaller split would waste a part of its tile.
+        let wanted = wanted.min(tasks.kv_len.div_ceil(MIN_SPLIT));
         LatentSplits::of(tasks.kv_len, wanted.min(room as usize / self.partial_bytes(rows)))
     }
 
-    /// Adds a call for tasks whose ranges are cut like this.
+    /// Records a call for tasks, with or without splits.
     pub(crate) fn attend(
         &self,
         commands: &mut Commands,
@@ -163,6 +170,8 @@ impl LatentAttention {
         splits: Option<LatentSplits>,
     ) {
         let AttentionQueries { step, scales, q, y } = &buffers.queries;
+        // Splits write sums that are not divided yet, because each split knows only its own maximum
+        // and total. `combine` divides them.
         let (pipeline, (y, address)) = match splits {
             Some(_) => (&self.partial, (&buffers.partials, [0; 3])),
             None => (&self.whole, (&y.0, y.1)),
@@ -182,7 +191,7 @@ impl LatentAttention {
         commands.call(pipeline, bindings, &params, [tasks.count, count, 1]);
     }
 
-    /// Adds a call that combines the partial results of some rows.
+    /// Records a call that combines the partial results of some rows.
     pub(crate) fn combine(
         &self,
         commands: &mut Commands,
@@ -206,6 +215,7 @@ impl LatentSplits {
         if count < 2 {
             return None;
         }
+        // Whole tiles may leave fewer splits than `count`.
         let rows = kv_len.div_ceil(count).next_multiple_of(MIN_SPLIT);
         Some(LatentSplits { rows: rows as u32, count: kv_len.div_ceil(rows) as u32 })
     }

@@ -1,4 +1,4 @@
-// Rows of one sequence, in order of their positions, as f32.
+// Gathers cached rows of one sequence, in the order of positions, as f32.
 
 struct Params {
     first: u32,

@@ -1,4 +1,4 @@
-//! Products of whole rows with one weight or several, and what becomes of their sums.
+//! Products of rows with one or several dense weights, with an epilogue.
 
 use super::elementwise::Elementwise;
 use crate::compile::Compiler;
@@ -21,7 +21,7 @@ struct LinearProduct {
 }
 
 struct Linear {
-    /// What sums are added to, where it is not there yet.
+    /// Copies the value to which the product is added, unless it is already in the result.
     base: Option<Elementwise>,
     x: ShaderOperand,
     products: Vec<LinearProduct>,
@@ -50,12 +50,12 @@ pub(super) fn compile(compiler: &Compiler<'_>, node: &Node) -> Result<Box<dyn Gp
     let result = |i| flat(compiler.output(node, i)?);
     let x = flat(compiler.input(node, 0)?)?;
     let mut base = None;
-    // each weight's result, and what becomes of its sums
+    // The result and the epilogue of each weight.
     let store = (ProductEpilogue::Store, 0.0);
     let kept = match (node.epilogue, node.weights.len()) {
         (Epilogue::None, count) => (0..count).map(|i| Ok((result(i)?, store))).collect(),
         (Epilogue::Relu2, 1) => result(0).map(|y| vec![(y, (ProductEpilogue::Relu2, 0.0))]),
-        // the gate, which the second product finds where its own results go
+        // The gate is stored in the result. The epilogue of up reads it there.
         (Epilogue::SiluMul, 2) => result(0).map(|y| vec![(y, store), (y, (ProductEpilogue::SiluMul, 0.0))]),
         (Epilogue::AddTo(factor), 1) => {
             let (y, sum) = (result(0)?, flat(compiler.input(node, node.inputs.len() - 1)?)?);

@@ -1,4 +1,4 @@
-//! The operations of a plan as calls of shaders: one file each.
+//! The operations of a plan as shader calls, one file each.
 
 mod attention;
 mod cache_rows;
@@ -34,7 +34,7 @@ use latent_backend::BackendError;
 use latent_graph::config::{AttentionShape, MoeShape};
 use latent_graph::ir::{Node, Op};
 
-/// Every text of the operations, for attention and experts of a model.
+/// All shaders of the operations, for the attention and experts of a model.
 #[cfg(test)]
 pub(crate) fn shaders(a: &AttentionShape, moe: &MoeShape) -> Vec<Shader> {
     let mut all = vec![gather::shader(), experts::shader(), rms_norm::shader(7168, 1e-6)];
@@ -51,7 +51,7 @@ pub(crate) fn shaders(a: &AttentionShape, moe: &MoeShape) -> Vec<Shader> {
     all
 }
 
-/// Adds what an operation needs of memory that operations share.
+/// Grows the shared buffers to the sizes that an operation needs.
 pub(crate) fn needs(
     sizes: &ScratchLimits<'_>,
     products: &ProductContext,
@@ -59,7 +59,7 @@ pub(crate) fn needs(
     needs: &mut BufferSizes,
 ) {
     let kv_layer = node.kv_layer.map(|id| &sizes.plan.ir.kv_layers[id.0]);
-    // rows whose inputs are quantized together, and slots of each
+    // Number of rows whose inputs are quantized in one call, and slots (heads) of each.
     let (scratch, (rows, slots)) = match node.op {
         Op::ExpertMlp => {
             let (scratch, sorted, quantized) = experts::needs(sizes, products, node);
@@ -90,7 +90,7 @@ pub(crate) fn needs(
     }
 }
 
-/// The operation of a node; none of one that only gives values another shape.
+/// Compiles a node. None if its results are only views of its input.
 pub(crate) fn compile(
     compiler: &Compiler<'_>,
     node: &Node,
@@ -131,7 +131,7 @@ pub(crate) fn compile(
         | Op::KvLoraDecompress
         | Op::PartialRopeConcat
         | Op::KeyValueStore
-        // a model with adapters is refused before
+        // The target of this backend has no adapters, so a model with adapters is refused earlier.
         | Op::LoraAdd
         | Op::LoraAbsorbK
         | Op::LoraAbsorbV

@@ -1,4 +1,4 @@
-//! RMSNorm of rows, or of their heads.
+//! RMSNorm of rows or of their heads.
 
 use crate::commands::grid;
 use crate::compile::Compiler;
@@ -38,6 +38,7 @@ pub(super) fn compile(compiler: &Compiler<'_>, node: &Node) -> Result<Box<dyn Gp
     let weight = compiler.vector(node)?;
     let x = compiler.cut(compiler.input(node, 0)?, weight.len)?;
     let y = compiler.cut(compiler.output(node, 0)?, weight.len)?;
+    // WebGPU does not allow a buffer to be bound for reading and for writing in one call.
     if x.home == y.home {
         return internal("a norm reads and writes one buffer".into());
     }
@@ -51,7 +52,7 @@ pub(super) fn shader(width: usize, eps: f64) -> Shader {
     with_norm(Shader::new("rms_norm", include_str!("rms_norm.wgsl")), width, eps)
 }
 
-/// A shader of `THREADS` threads that calls `fn norm_factor(own: f32, thread: u32) -> f32`.
+/// Adds the function `norm_factor(own: f32, thread: u32) -> f32` to a shader of `THREADS` threads.
 pub(super) fn with_norm(shader: Shader, width: usize, eps: f64) -> Shader {
     shader.after(NORM).count("NORM_WIDTH", width).with("EPS", ShaderConstant::Number(eps as f32))
 }

@@ -1,4 +1,4 @@
-// x / √(mean x² + ε) · w, a workgroup for each head of a row.
+// X / √(mean x² + ε) · w, with a workgroup per head of a row.
 
 struct Params {
     first_row: u32,
@@ -23,7 +23,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     let head = number % params.heads;
     let source = params.x + row * params.x_row + head * params.x_head;
     let to = params.y + row * params.y_row + head * params.y_head;
-    // each element is read once, and all of them before the first is needed
+    // Each element is loaded once, and all loads are issued before the first result is needed.
     var own: array<f32, TURNS>;
     var sum = 0.0;
     for (var turn = 0u; turn < TURNS; turn++) {

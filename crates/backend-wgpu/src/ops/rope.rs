@@ -1,4 +1,4 @@
-//! Rotation by position, in place or into another value.
+//! Rotation by position (RoPE), in place or into another value.
 
 use crate::cache::with_pairs;
 use crate::commands::{ShaderBinding, grid};
@@ -55,6 +55,8 @@ pub(super) fn rotate(
     x: ShaderOperand,
     y: ShaderOperand,
 ) -> Result<Box<dyn GpuOperation>, BackendError> {
+    // In place, the shader reads through the result's binding: WebGPU does not allow a buffer to be
+    // bound for reading and for writing in one call.
     if x.home == y.home && x.address() != y.address() {
         return internal("a rotation reads and writes different parts of one buffer".into());
     }
@@ -68,7 +70,7 @@ fn shader(in_place: bool, pairs: (usize, RopePairs)) -> Shader {
     with_pairs(shader.after(if in_place { IN_PLACE } else { COPY }), pairs)
 }
 
-/// Every text.
+/// All shaders of this file.
 #[cfg(test)]
 pub(super) fn shaders() -> Vec<Shader> {
     let pairs = [RopePairs::Interleaved, RopePairs::NeoX];

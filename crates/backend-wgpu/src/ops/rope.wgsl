@@ -4,7 +4,7 @@ struct Params {
     first_row: u32,
     rows: u32,
     heads: u32,
-    // where cosine and sine of each pair of each row stand
+    // Index of cosine and sine of each pair of each row in `step`.
     angles: u32,
     x: u32, x_row: u32, x_head: u32,
     y: u32, y_row: u32, y_head: u32,

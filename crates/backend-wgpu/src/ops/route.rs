@@ -1,4 +1,4 @@
-//! The choice of experts.
+//! The router: selects the experts of each row.
 
 use crate::commands::grid;
 use crate::compile::Compiler;
@@ -69,7 +69,8 @@ pub(super) fn compile(compiler: &Compiler<'_>, node: &Node) -> Result<Box<dyn Gp
     }))
 }
 
-/// The text for a router. The scores of its experts, of which there are [`MAX_EXPERTS`](crate::matmul::tiles::MAX_EXPERTS) at most, are in workgroup memory twice.
+/// The shader of a router. It holds the scores of all experts in workgroup memory twice, which
+/// [`MAX_EXPERTS`](crate::matmul::tiles::MAX_EXPERTS) bounds.
 fn shader(moe: &MoeShape, bias: bool) -> Shader {
     let router = &moe.router;
     let gate = match router.gating {
@@ -77,6 +78,7 @@ fn shader(moe: &MoeShape, bias: bool) -> Shader {
         Gating::Sigmoid => SIGMOID,
         Gating::SqrtSoftplus => SQRT_SOFTPLUS,
     };
+    // A single group cannot be masked.
     let groups_used = if router.groups > 1 { router.groups_used } else { router.groups };
     Shader::new("route", include_str!("route.wgsl"))
         .after(gate)
@@ -86,6 +88,7 @@ fn shader(moe: &MoeShape, bias: bool) -> Shader {
         .count("GROUPS", router.groups)
         .count("GROUPS_USED", groups_used)
         .with("TOP_TWO", ShaderConstant::Flag(router.group_score == GroupScore::TopTwoSum))
+        // Not −∞: shaders may be compiled as if infinities did not occur.
         .with(
             "MASKED",
             ShaderConstant::Number(if router.group_mask == GroupMask::Zero { 0.0 } else { -3.0e38 }),
@@ -97,7 +100,7 @@ fn shader(moe: &MoeShape, bias: bool) -> Shader {
         .with("SCALE", ShaderConstant::Number(router.scale as f32))
 }
 
-/// Every text, for as many experts as files may have.
+/// All shaders of this file, for the maximum number of experts.
 #[cfg(test)]
 pub(super) fn shaders(moe: &MoeShape) -> Vec<Shader> {
     use crate::matmul::tiles::MAX_EXPERTS;

@@ -1,4 +1,5 @@
-// Chooses the experts of a row and their weights: one workgroup for each row. Of equal ones the lower number is taken.
+// Selects the experts of a row and their weights, with one workgroup per row. Among equal scores,
+// the lower expert is selected, as on the CPU.
 
 struct Params {
     first_row: u32,
@@ -13,7 +14,7 @@ struct Params {
 @group(0) @binding(3) var<storage, read_write> weights: array<f32>;
 
 const THREADS: u32 = 64u;
-// below every score: chosen already, or not to be chosen
+// Below every score: already selected, or masked.
 const NONE: f32 = -3.0e38;
 
 var<workgroup> score: array<f32, EXPERTS>;
@@ -39,7 +40,7 @@ fn reduce_sum(thread: u32) {
     workgroupBarrier();
 }
 
-// score ← softmax of score
+// Replaces the scores by their softmax.
 fn softmax(thread: u32) {
     var most = NONE;
     for (var e = thread; e < EXPERTS; e += THREADS) { most = max(most, score[e]); }
@@ -59,7 +60,8 @@ fn softmax(thread: u32) {
     for (var e = thread; e < EXPERTS; e += THREADS) { score[e] /= total; }
 }
 
-// Experts of all but the best groups cannot be chosen, or count as 0.
+// Masks the experts of all groups but the best ones. Depending on the model they cannot be
+// selected, or count as 0.
 fn keep_best_groups(thread: u32) {
     let size = EXPERTS / GROUPS;
     for (var g = thread; g < GROUPS; g += THREADS) {
@@ -126,7 +128,8 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         }
         workgroupBarrier();
         if (thread == 0u) {
-            // NaN scores are chosen in order
+            // If only NaN scores are left, no comparison succeeds. An index is still needed, since
+            // it addresses workgroup memory and weights.
             let found = select(k, best_at[0], best_at[0] < EXPERTS);
             chosen[k] = found;
             choice[found] = NONE;
@@ -144,7 +147,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         for (var k = 0u; k < USED; k++) {
             let s = score[chosen[k]];
             var weight = select(s, exp(s - most) / sum, OF_SELECTED);
-            // weights of a softmax over the selected add up to 1 already
+            // A softmax over the selected experts already has the sum 1.
             if (NORMALISE) { weight /= max(select(sum, 1.0, OF_SELECTED), NORM_FLOOR); }
             ids[params.ids + row * USED + k] = chosen[k];
             weights[params.weights + row * USED + k] = weight * SCALE;

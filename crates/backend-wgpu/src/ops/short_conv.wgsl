@@ -1,11 +1,12 @@
-// silu of a causal convolution over time, a thread for each channel of a span. The state is the inputs before, the oldest first.
+// SiLU of a causal convolution over time, with a thread per channel of a span. The state holds the
+// previous inputs, oldest first.
 
 struct Params {
-    // where the spans' words stand, and how many there are
+    // Index of the spans' words in `step`, and the number of spans.
     spans: u32,
     count: u32,
     channels: u32,
-    // which third of the state
+    // Third of the state: queries, keys or values.
     third: u32,
     x: u32, x_row: u32,
     y: u32, y_row: u32,

@@ -1,4 +1,4 @@
-// Writes rows of the KV cache, a word for each invocation.
+// Writes rows of the KV cache, one word per invocation.
 
 @compute @workgroup_size(64)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {

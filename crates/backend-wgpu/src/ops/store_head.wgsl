@@ -1,9 +1,9 @@
-// What shaders see that write rows of the KV cache.
+// Bindings of shaders that write rows of the KV cache.
 
 struct Params {
     first_row: u32,
     rows: u32,
-    // where the slot of each row stands, and cosine and sine of each pair
+    // Indices in `step` of each row's slot, and of cosine and sine of each pair.
     slots: u32,
     angles: u32,
     x: u32, x_row: u32, x_head: u32,

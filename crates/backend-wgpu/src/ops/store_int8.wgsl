@@ -1,15 +1,18 @@
-// Writes rows of the KV cache as bytes biased by 128 with a scale, and their rope parts as f16: a workgroup for each row.
+// Writes rows of the KV cache with a workgroup per row: the content as bytes biased by 128 with one
+// scale per row, the rope part as f16.
 
 const THREADS: u32 = 64u;
 const INFINITY: u32 = 0x7f800000u;
 const NAN: u32 = 0x7fc00000u;
 
-// bits of magnitudes compare like integers, and those of NaN are above all of them
+// Bits of magnitudes compare like integers. NaN is above all numbers, so one maximum finds it too.
 var<workgroup> largest: array<u32, THREADS>;
 var<workgroup> scale_bits: u32;
 var<workgroup> inverse_scale: f32;
 
-// a / b of positive numbers, rounded to nearest even like the CPU's: a division of a shader may be some bits off. 0 where it would overflow.
+// A / b of positive numbers, rounded to nearest even as on the CPU. WGSL allows an error of 2.5 ULP
+// in a division, and the same rows must have the same bytes on every device. 0 if it would
+// overflow.
 fn quotient(a: f32, b: f32) -> f32 {
     let divisor = (bitcast<u32>(b) & 0x7fffffu) | 0x800000u;
     var rest = (bitcast<u32>(a) & 0x7fffffu) | 0x800000u;
@@ -18,7 +21,7 @@ fn quotient(a: f32, b: f32) -> f32 {
         rest *= 2u;
         exponent -= 1;
     }
-    // 24 bits, and one to round by
+    // Long division: 24 bits and one for rounding.
     var bits = 0u;
     for (var i = 0u; i < 25u; i++) {
         bits *= 2u;
@@ -29,7 +32,8 @@ fn quotient(a: f32, b: f32) -> f32 {
         rest *= 2u;
     }
     let up = bits % 2u == 1u && (rest != 0u || bits % 4u == 3u);
-    // too small to have all of its bits: no model has such rows
+    // A subnormal result has fewer bits. Rows of models are not that small, so it need not be
+    // exact.
     if (exponent <= 0) { return a / b; }
     let found = (u32(exponent) << 23u) + bits / 2u - 0x800000u + select(0u, 1u, up);
     return select(bitcast<f32>(found), 0.0, found >= INFINITY);

@@ -1,4 +1,4 @@
-// Writes rows of the KV cache, a workgroup for each.
+// Writes rows of the KV cache, one workgroup per row.
 
 const THREADS: u32 = 64u;
 

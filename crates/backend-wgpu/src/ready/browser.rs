@@ -1,4 +1,5 @@
-//! In a browser, by JavaScript Promise Integration: calls from the page are promises to it, and wait here for promises of WebGPU.
+//! Waiting in a browser, by JavaScript Promise Integration (JSPI): the page's call returns a
+//! promise, and WebAssembly is suspended here until WebGPU's promise is resolved.
 
 use js_sys::futures::future_to_promise;
 use std::future::Future;
@@ -8,49 +9,52 @@ use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
-/// Whether somebody was woken, and who waits for that.
+/// A flag that a future can wait for.
 #[derive(Default)]
 struct WakeSignal {
-    given: AtomicBool,
-    waits: Mutex<Option<Waker>>,
+    set: AtomicBool,
+    waiter: Mutex<Option<Waker>>,
 }
 
 impl Wake for WakeSignal {
     fn wake(self: Arc<WakeSignal>) {
-        self.given.store(true, Ordering::Release);
-        if let Some(waker) = self.waits.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        // The flag is set before the waker is taken. `poll` stores its waker after it has read the
+        // flag, and both run on the page's only thread, so the signal is not lost.
+        self.set.store(true, Ordering::Release);
+        if let Some(waker) = self.waiter.lock().unwrap_or_else(PoisonError::into_inner).take() {
             waker.wake();
         }
     }
 }
 
-/// Ready when the signal is given.
+/// Ready when the signal is set. Clears it.
 struct SignalFuture(Arc<WakeSignal>);
 
 impl Future for SignalFuture {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        if self.0.given.swap(false, Ordering::Acquire) {
+        if self.0.set.swap(false, Ordering::Acquire) {
             return Poll::Ready(());
         }
-        *self.0.waits.lock().unwrap_or_else(PoisonError::into_inner) = Some(context.waker().clone());
+        *self.0.waiter.lock().unwrap_or_else(PoisonError::into_inner) = Some(context.waker().clone());
         Poll::Pending
     }
 }
 
-/// Returns when the signal is given; none where the page did not call by a function that returns a promise.
+/// Suspends WebAssembly until the signal is set. None if the page's call does not return a promise,
+/// so that it cannot be suspended.
 fn suspend(signal: &Arc<WakeSignal>) -> Option<()> {
-    let given = SignalFuture(Arc::clone(signal));
+    let signalled = SignalFuture(Arc::clone(signal));
     let promise = future_to_promise(async move {
-        given.await;
+        signalled.await;
         Ok(js_sys::wasm_bindgen::JsValue::UNDEFINED)
     });
     #[expect(deprecated, reason = "so marked as long as it is new: the standard behind it is finished")]
     js_sys::futures::jspi_block_on_promise(&promise).ok().map(|_| ())
 }
 
-/// The result of a future.
+/// Waits for the result of a future.
 pub(crate) fn ready<T>(future: impl Future<Output = T>) -> Option<T> {
     let signal = Arc::new(WakeSignal::default());
     let waker = Waker::from(Arc::clone(&signal));
@@ -63,16 +67,16 @@ pub(crate) fn ready<T>(future: impl Future<Output = T>) -> Option<T> {
     }
 }
 
-/// Makes calls to the device. What it says against them comes later, as an uncaptured error: to wait for that after every call would cost
-/// several ways to the browser's GPU process.
+/// Makes calls to the device. Their errors are reported later as uncaptured errors: waiting for
+/// them after every call would cost several round trips to the browser's GPU process.
 pub(crate) fn caught<T>(_device: &wgpu::Device, calls: impl FnOnce() -> T) -> (T, Option<wgpu::Error>) {
     (calls(), None)
 }
 
-/// Something that the device was given: a signal when it is done.
+/// A submission, as a signal that is set when it is complete.
 pub(crate) struct QueueSubmission(Arc<WakeSignal>);
 
-/// All that was submitted so far.
+/// Everything that was submitted so far.
 pub(crate) fn submitted(queue: &wgpu::Queue, _index: wgpu::SubmissionIndex) -> QueueSubmission {
     all(queue)
 }
@@ -84,7 +88,8 @@ fn all(queue: &wgpu::Queue) -> QueueSubmission {
     QueueSubmission(signal)
 }
 
-/// Waits until the device has done something that it was given, or all. Browsers themselves end shaders that hang.
+/// Waits until the device has completed a submission, or all if none is given. There is a timeout
+/// in the browser itself, which ends shaders that hang.
 pub(crate) fn done(
     _device: &wgpu::Device,
     queue: &wgpu::Queue,
@@ -95,7 +100,8 @@ pub(crate) fn done(
     suspend(&signal).ok_or(wgpu::PollError::Timeout)
 }
 
-/// What the device says when it is done. WebGPU answers in order: a buffer that was to be mapped before [`done`] is mapped after it.
-pub(crate) fn heard<T>(answer: &mpsc::Receiver<T>) -> Option<T> {
-    answer.try_recv().ok()
+/// The result of a callback that was registered before [`done`]. It need not be waited for: WebGPU
+/// resolves promises in order, so a buffer is mapped before the later `done` returns.
+pub(crate) fn received<T>(receiver: &mpsc::Receiver<T>) -> Option<T> {
+    receiver.try_recv().ok()
 }

@@ -1,4 +1,4 @@
-//! On a machine's own drivers.
+//! Waiting with native drivers.
 
 use std::future::Future;
 use std::pin::pin;
@@ -6,10 +6,11 @@ use std::sync::mpsc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-/// How long results that the device has finished may take to be handed out.
-const ANSWER: Duration = Duration::from_secs(60);
+/// Maximum time from the end of a submission to the callback with its results.
+const CALLBACK_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The result of a future that is ready at once, as those of native drivers are; none if it would wait.
+/// The result of a future that is ready immediately, as wgpu's native futures are. None if it is
+/// not.
 pub(crate) fn ready<T>(future: impl Future<Output = T>) -> Option<T> {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(result) => Some(result),
@@ -17,7 +18,7 @@ pub(crate) fn ready<T>(future: impl Future<Output = T>) -> Option<T> {
     }
 }
 
-/// Makes calls to the device; with what it says against them.
+/// Makes calls to the device, and returns their result and first error.
 pub(crate) fn caught<T>(device: &wgpu::Device, calls: impl FnOnce() -> T) -> (T, Option<wgpu::Error>) {
     let filters =
         [wgpu::ErrorFilter::Internal, wgpu::ErrorFilter::OutOfMemory, wgpu::ErrorFilter::Validation];
@@ -25,22 +26,22 @@ pub(crate) fn caught<T>(device: &wgpu::Device, calls: impl FnOnce() -> T) -> (T,
     let made = calls();
     let mut problem = None;
     for scope in scopes.iter_mut().rev() {
-        // the innermost scope is popped first, and every scope is
+        // Scopes must be popped innermost first, and all of them even if one has an error: a scope
+        // left open would catch the errors of later calls.
         let caught = scope.take().and_then(|scope| ready(scope.pop()).flatten());
         problem = problem.or(caught);
     }
     (made, problem)
 }
 
-/// Something that the device was given.
 pub(crate) type QueueSubmission = wgpu::SubmissionIndex;
 
-/// What was submitted last.
+/// The last submission.
 pub(crate) fn submitted(_queue: &wgpu::Queue, index: wgpu::SubmissionIndex) -> QueueSubmission {
     index
 }
 
-/// Waits until the device has done something that it was given, or all.
+/// Waits until the device has completed a submission, or all if none is given.
 pub(crate) fn done(
     device: &wgpu::Device,
     _queue: &wgpu::Queue,
@@ -50,7 +51,9 @@ pub(crate) fn done(
     device.poll(wgpu::PollType::Wait { submission_index, timeout: Some(patience) }).map(|_| ())
 }
 
-/// What the device says when it is done. If another thread waits for it at the same time, it may be the one that is about to answer.
-pub(crate) fn heard<T>(answer: &mpsc::Receiver<T>) -> Option<T> {
-    answer.recv_timeout(ANSWER).ok()
+/// The result of a callback that was registered before [`done`].
+pub(crate) fn received<T>(receiver: &mpsc::Receiver<T>) -> Option<T> {
+    // If another thread polls the device concurrently, it may be the one that runs the callback,
+    // and may not have done so yet.
+    receiver.recv_timeout(CALLBACK_TIMEOUT).ok()
 }

@@ -1,4 +1,4 @@
-//! The delta rule over spans of a step, held against its formula in f64.
+//! Compares the delta rule over the spans of a step with its formula in f64.
 
 use crate::buffers::{Buffer, float_bytes, floats, word_bytes};
 use crate::commands::Commands;
@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 const SLOTS: usize = 12;
 
-/// Numbers between −1 and 1.
+/// Random numbers between −1 and 1.
 fn numbers(seed: u32, count: usize) -> Vec<f32> {
     let mut state = seed;
     let next = |_| {
@@ -28,7 +28,7 @@ fn span(rows: Range<usize>, first: usize, from: Option<u32>, to: u32, kept: &[(u
     SeqSpan { rows, first, block_table: Vec::new(), path: AttentionPath::All, state }
 }
 
-/// A token, a prompt, one that continues between two blocks, drafts, a few rows, and a prompt of whole chunks.
+/// One token, a prompt, a prompt that continues inside a chunk, drafts, and a few rows.
 fn spans() -> Vec<SeqSpan> {
     let mut drafts = span(63..72, 16, Some(2), 9, &[(3, 10)]);
     drafts.state.as_mut().unwrap().drafted = true;
@@ -41,10 +41,11 @@ fn spans() -> Vec<SeqSpan> {
     ]
 }
 
-/// Gets a name, numbers that were found and the truth.
+/// Compares found numbers with the truth. The name is for error messages.
 type Comparison<'c> = dyn FnMut(&str, &[f32], &[f64]) + 'c;
 
-/// Rows of all heads, in rows that are longer than their elements.
+/// Inputs of all heads. Rows have margins, so that a shader with a wrong stride reads wrong
+/// numbers.
 struct DeltaInputs {
     heads: usize,
     width: usize,
@@ -54,11 +55,11 @@ struct DeltaInputs {
     states: Vec<f32>,
 }
 
-/// Elements before the first head of the rows of each input, and after the last one.
+/// For each input, the elements of a row before its first head, and after its last.
 const MARGINS: [(usize, usize); 4] = [(0, 0), (3, 1), (1, 0), (0, 5)];
 
 impl DeltaInputs {
-    /// Log decays between 0 and `-steep`; `logit` is the largest logit of β.
+    /// Creates inputs with log decays between 0 and `-steep`, and logits of β up to `logit`.
     fn new(rows: usize, (heads, width): (usize, usize), steep: f32, logit: f32) -> DeltaInputs {
         let mut inputs = [0, 1, 2, 3].map(|i| {
             let (before, after) = MARGINS[i];
@@ -72,10 +73,10 @@ impl DeltaInputs {
             inputs: Default::default(),
         };
         inputs[3].iter_mut().for_each(|g| *g = (*g - 1.0) / 2.0 * steep);
-        // nearly 0 and nearly 1 by turns where the logits are large
+        // If the logits are large, β is always nearly 0 or nearly 1.
         all.beta.iter_mut().for_each(|beta| *beta = logit * if logit > 50.0 { beta.signum() } else { *beta });
         all.inputs = inputs;
-        // queries and keys have unit length
+        // Queries and keys have unit length, as in a model.
         for (i, number) in [0, 1].into_iter().flat_map(|i| (0..rows * heads).map(move |number| (i, number))) {
             let at = all.at(i, number / heads, number % heads);
             let x = &mut all.inputs[i][at..at + width];
@@ -104,7 +105,7 @@ impl DeltaInputs {
         let step = Buffer::with(device, "step", &word_bytes(&words)).unwrap();
         let inputs = self.inputs.each_ref().map(|input| with(input));
         let (beta, states) = (with(&self.beta), with(&self.states));
-        // what is not written is not a number
+        // Results that no shader writes stay NaN and fail the test.
         let nothing = |count: usize| with(&vec![f32::NAN; count]);
         let y = nothing(rows * heads * width);
         let scores = nothing(DeltaShaders::score_bytes(rows, heads) as usize / 4);
@@ -130,8 +131,9 @@ impl DeltaInputs {
         (found, read(&states))
     }
 
-    /// The same by the formula, one span and head after the other: calls `hear` with the name, what was found and the truth.
-    fn check(&self, spans: &[SeqSpan], found: &(Vec<f32>, Vec<f32>), hear: &mut Comparison<'_>) {
+    /// Computes the same by the formula, one span and head after the other, and calls `compare`
+    /// with the results and the states.
+    fn check(&self, spans: &[SeqSpan], found: &(Vec<f32>, Vec<f32>), compare: &mut Comparison<'_>) {
         let (heads, width) = (self.heads, self.width);
         let size = width * width;
         for (number, span) in spans.iter().enumerate() {
@@ -166,18 +168,23 @@ impl DeltaInputs {
                     results.extend(&found.0[at..at + width]);
                     let done = row + 1 - span.rows.start;
                     for (_, slot) in slots.kept.iter().filter(|(after, _)| *after == done) {
-                        hear(
+                        compare(
                             &format!("span {number}, head {head}, row {done}"),
                             &found.1[of_slot(*slot)],
                             &state,
                         );
                     }
                 }
-                hear(&format!("span {number}, head {head}"), &results, &expected);
-                hear(&format!("span {number}, head {head}, last state"), &found.1[of_slot(slots.to)], &state);
+                compare(&format!("span {number}, head {head}"), &results, &expected);
+                compare(
+                    &format!("span {number}, head {head}, last state"),
+                    &found.1[of_slot(slots.to)],
+                    &state,
+                );
+                // The state that a span starts from must not change: others may start from it too.
                 if let Some(slot) = slots.from {
                     let truth: Vec<f64> = self.states[of_slot(slot)].iter().map(|s| f64::from(*s)).collect();
-                    hear(
+                    compare(
                         &format!("span {number}, head {head}, first state"),
                         &found.1[of_slot(slot)],
                         &truth,
@@ -195,7 +202,7 @@ fn assert_formula(device: &Arc<Device>, shape: (usize, usize), steep: f32, logit
     inputs.check(&spans, &found, &mut |name, found, truth| {
         let error: f64 = found.iter().zip(truth).map(|(a, b)| (f64::from(*a) - b).powi(2)).sum();
         let size: f64 = truth.iter().map(|t| t * t).sum();
-        // states of less than the smallest normal number are zeros on devices
+        // Devices may replace states below the smallest normal number by zeros.
         assert!(error <= 1e-11 * size + 1e-60, "{shape:?} {steep} {logit}: {name}: {:e}", error / size);
     });
 }
@@ -207,7 +214,7 @@ fn spans_in_rows_and_in_chunks_follow_the_formula() {
         assert_formula(&device, shape, 1.0, 3.0);
     }
     assert_formula(&device, (1, MAX_WIDTH), 1.0, 3.0);
-    // weak and strong decays, some beyond the range of f32, and β of 0 and 1
+    // Weak and strong decays, some beyond the range of f32, and β of 0 and 1.
     for steep in [0.0, 0.05, 5.0, 60.0, 180.0, 1e30] {
         for logit in [3.0, 200.0] {
             assert_formula(&device, (2, 36), steep, logit);
@@ -236,7 +243,7 @@ fn rows_have_the_same_bits_next_to_others_from_a_snapshot_on_and_as_drafts() {
         let of_span = span.rows.start * row..span.rows.end * row;
         assert_eq!(bits(&whole.0[of_span.clone()]), bits(&alone.0[of_span]), "{span:?}");
     }
-    // from a snapshot on
+    // Continues each span from a snapshot.
     for (number, after, slot) in [(1, 20, 5), (1, 32, 6), (2, 18, 8)] {
         let span = &all[number];
         let mut rest = span.clone();
@@ -256,10 +263,10 @@ fn rows_have_the_same_bits_next_to_others_from_a_snapshot_on_and_as_drafts() {
         assert_eq!(bits(&whole.0[of_rest.clone()]), bits(&found.0[of_rest]), "{rest:?}");
         assert_eq!(bits(&whole.1), bits(&found.1), "{rest:?}");
     }
-    // drafts, as steps of one row
+    // Drafts must have the bits of steps of one row.
     let mut states = inputs.states.clone();
     for at in 0..9 {
-        // two slots by turns
+        // Two slots are used in turn, because a step must not write the slot that it reads.
         let (from, to) = if at % 2 == 0 { (2, 9) } else { (9, 2) };
         let single = span(63 + at..64 + at, 16 + at, Some(from), to, &[]);
         let step = DeltaInputs { states, inputs: inputs.inputs.clone(), beta: inputs.beta.clone(), ..inputs };

@@ -1,4 +1,4 @@
-//! The memory of a model equals the plan.
+//! The memory of a model equals its estimate.
 
 use super::{CONTEXT, MlaVariant, StagedModel, random_model, run};
 use crate::device::Device;
@@ -19,7 +19,7 @@ fn steps_take_no_memory_that_was_not_planned() {
         (Precision::Default, MlaChoice::Naive, CacheForm::Latent),
         (Precision::Default, MlaChoice::Naive, CacheForm::Expanded),
     ];
-    // a format that is multiplied with int8 inputs, and f32, which is not
+    // A format whose inputs can be rounded to int8, and f32, whose inputs cannot.
     for (format, ways) in [(TensorType::Q4_0, &ways[..]), (TensorType::F32, &ways[1..2])] {
         let (_folder, path) = random_model("tiny-v3", format);
         for &(precision, mla, form) in sample_of(ways, 0, 3) {
@@ -34,7 +34,8 @@ fn steps_take_no_memory_that_was_not_planned() {
             let loaded = gpu.memory_in_use();
             let case = format!("{format} {precision} {mla} {form:?}");
             assert_eq!(loaded, weights + scratch.arena, "{case}");
-            // one by one, and sorted by expert; together all rows that a step may have
+            // Few rows, whose experts run one by one, and many, which are sorted by expert. The
+            // last step has nearly as many rows as a step may have.
             let _ = run(&mut *model, way, &[1, 4, 150]);
             assert_eq!(gpu.memory_in_use(), loaded, "{case}: a step took more");
             assert!(cache > 0 && scratch.expanded == 0, "{case}");
@@ -42,13 +43,14 @@ fn steps_take_no_memory_that_was_not_planned() {
     }
 }
 
-/// Rows behind a cut arrive as embeddings, so the embedding table is not needed.
+/// The side after a cut receives rows of the residual stream, so it does not need the embedding
+/// table.
 #[test]
-fn the_side_behind_a_cut_has_no_table_of_embeddings() {
+fn the_side_after_a_cut_has_no_table_of_embeddings() {
     let Some(device) = crate::testing::device() else { return };
     let gpu = GpuBackend::on(device);
     let way = MlaVariant { mla: MlaChoice::Absorbed, form: CacheForm::Latent, cache: CacheType::F32 };
-    // a head of its own, and one that is the table
+    // A model with a separate head, and one whose head is the table.
     for shape in ["tiny-v3", "tiny-plm"] {
         let (_folder, path) = random_model(shape, TensorType::F32);
         let planned = StagedModel::new(&gpu, &path, (way, Precision::Exact), &|_| {}).unwrap();
@@ -70,9 +72,10 @@ fn the_side_behind_a_cut_has_no_table_of_embeddings() {
     }
 }
 
-/// A browser says neither how much there is nor, at once, that a trial has failed: its adapters are of no known kind.
+/// In a browser, memory must not be tried: it does not report how much there is, and reports a
+/// failed allocation only later. Its adapters are of an unknown kind.
 #[test]
-fn no_memory_is_tried_in_a_page() {
+fn a_web_page_does_not_try_to_allocate_memory() {
     let Some(_) = crate::testing::device() else { return };
     let own = |interface: &'static str| {
         let mut device = Device::open(0).unwrap();

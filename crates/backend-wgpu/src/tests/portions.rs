@@ -1,4 +1,4 @@
-//! Steps that the device gets in portions.
+//! Steps that are submitted to the device in portions.
 
 use super::{MlaVariant, load, random_model};
 use crate::GpuBackend;
@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 const WAY: MlaVariant =
     MlaVariant { mla: MlaChoice::Absorbed, form: CacheForm::Latent, cache: CacheType::F32 };
 
-/// A step of tokens of one sequence behind `past` others; logits of its last row.
+/// Runs a step of one sequence, at `(past, rows)`. Returns the logits of its last row.
 fn step(
     model: &mut dyn BackendModel,
     kv: &mut dyn KvStore,
@@ -22,7 +22,7 @@ fn step(
     step_in(WAY, model, kv, at, cancel)
 }
 
-/// The same in another way.
+/// Like [`step`], with another formulation of attention.
 fn step_in(
     way: MlaVariant,
     model: &mut dyn BackendModel,
@@ -40,8 +40,8 @@ fn step_in(
     );
     batch.wanted.push(rows as u32 - 1);
     let mut logits = Vec::new();
-    let mut hear = |_: usize, row: &[f32]| logits.extend_from_slice(row);
-    model.step(ModelStep { batch: &batch, kv, cancel, on_logits: &mut hear, on_hidden: None })?;
+    let mut on_logits = |_: usize, row: &[f32]| logits.extend_from_slice(row);
+    model.step(ModelStep { batch: &batch, kv, cancel, on_logits: &mut on_logits, on_hidden: None })?;
     Ok(logits)
 }
 
@@ -50,18 +50,18 @@ fn a_step_that_is_cancelled_in_the_middle_leaves_the_sequence_as_it_was() {
     let Some(device) = crate::testing::device() else { return };
     let (_folder, path) = random_model("tiny-v3", TensorType::F32);
     let whole = GpuBackend::on(Arc::clone(&device));
-    // some hundred operations: many portions
+    // Portions of so little work that a step has many.
     let cut = GpuBackend::on(Arc::clone(&device)).with_portions_of(1e6);
     let calls = || device.calls.load(Ordering::Relaxed);
-    let goes_on = CancelToken::new();
+    let not_cancelled = CancelToken::new();
     let run = |gpu: &GpuBackend, cancelled: bool| {
         let mut model = load(gpu, &path, WAY).unwrap();
         let mut kv = model.new_kv_store(4, 0).unwrap();
-        let mut all = vec![step(&mut *model, &mut *kv, (0, 40), &goes_on).unwrap()];
+        let mut all = vec![step(&mut *model, &mut *kv, (0, 40), &not_cancelled).unwrap()];
         let before = calls();
         let mut stopped = 0;
         if cancelled {
-            // asked for before the step: it is seen after the first portion
+            // Cancelled before the step starts: the step notices it after the first portion.
             let cancel = CancelToken::new();
             cancel.cancel();
             let error = step(&mut *model, &mut *kv, (40, 150), &cancel).unwrap_err();
@@ -69,15 +69,15 @@ fn a_step_that_is_cancelled_in_the_middle_leaves_the_sequence_as_it_was() {
             stopped = calls() - before;
         }
         let before = calls();
-        all.push(step(&mut *model, &mut *kv, (40, 150), &goes_on).unwrap());
+        all.push(step(&mut *model, &mut *kv, (40, 150), &not_cancelled).unwrap());
         let of_step = calls() - before;
-        all.push(step(&mut *model, &mut *kv, (190, 1), &goes_on).unwrap());
+        all.push(step(&mut *model, &mut *kv, (190, 1), &not_cancelled).unwrap());
         (all, stopped, of_step)
     };
     let (expected, _, whole_calls) = run(&whole, false);
     let (found, stopped, cut_calls) = run(&cut, true);
     assert!(found == expected, "other bits");
-    // attention is several calls where one would be more than a portion
+    // If one call of attention is more work than a portion, it is made in several.
     assert!(whole_calls < cut_calls, "{whole_calls} {cut_calls}");
     assert!(stopped > 0 && stopped < cut_calls / 2, "{stopped} of {cut_calls} calls were made");
 }
@@ -96,7 +96,8 @@ fn decoding_takes_few_submissions_and_a_prompt_several() {
         device.lists.load(Ordering::Relaxed) - before
     };
     let [prompt, one, four] = [(0, 150), (150, 1), (151, 4)].map(&mut lists);
-    // the first calls are submitted early
+    // A step that decodes has two lists, because its first calls are submitted early: the device
+    // works on them while the host records the rest.
     assert!(prompt > 4 && (one, four) == (2, 2), "{prompt} {one} {four}");
 }
 
@@ -110,7 +111,7 @@ fn portions_are_timed_as_the_whole_step_is() {
     model.start_profile();
     step(&mut *model, &mut *kv, (0, 150), &CancelToken::new()).unwrap();
     let times = model.stop_profile();
-    // the third plan of the first stage is that of many rows; copies and views take no time
+    // The third plan of the first stage is for many rows. Copies and views take no time.
     let phases = &times[2].phases;
     let timed = phases.iter().filter(|nanos| **nanos > 0).count();
     assert!(timed * 2 > phases.len(), "{timed} of {} phases", phases.len());
@@ -138,7 +139,8 @@ fn passes_of_an_operation_are_submitted_separately() {
     assert!(one < of_operations && of_operations < of_passes, "{one} {of_operations} {of_passes}");
 }
 
-/// One call of attention is as many as portions make necessary: of a prompt, and of a few rows whose KV ranges are cut into splits besides.
+/// Attention is cut into as many calls as portions need: for a prompt, and for a few rows, whose KV
+/// ranges are cut into splits anyway.
 #[test]
 fn attention_is_cut_into_portions_with_the_same_bits() {
     let Some(device) = crate::testing::device() else { return };
@@ -165,7 +167,7 @@ fn attention_is_cut_into_portions_with_the_same_bits() {
         };
         for (step, ((expected, whole), (found, cut))) in run(None).iter().zip(&run(Some(1.0))).enumerate() {
             assert!(found == expected, "{} {:?}: other bits", way.mla, way.form);
-            // sixteen rows of one head are one task
+            // With expanded keys, the sixteen rows of one head are one task, which cannot be cut.
             let more = if step == 0 || way.mla == MlaChoice::Absorbed {
                 whole[0] < cut[0]
             } else {

@@ -1,4 +1,4 @@
-//! Every shader except those of products translates, on any machine.
+//! Translates every shader except those of products, on any machine: no adapter is needed.
 
 use super::random_model;
 use crate::matmul::tests::translate::translate;
@@ -9,11 +9,11 @@ use latent_types::TensorType;
 use std::path::Path;
 
 #[test]
-fn every_text_of_operations_caches_and_logits_translates_with_every_option() {
+fn shaders_of_operations_caches_and_logits_translate_with_every_option() {
     let (_folder, path) = random_model("tiny-v3", TensorType::F32);
     let config = ModelConfig::from_checkpoint(&Checkpoint::open(&path).unwrap()).unwrap();
     let mut attention = config.attention;
-    // DeepSeek-V3's own sizes
+    // The sizes of DeepSeek-V3.
     (attention.heads, attention.kv_lora_rank) = (128, 512);
     (attention.nope, attention.rope, attention.v) = (128, 64, 128);
     let mut shaders = ops::shaders(&attention, &config.moe.unwrap());
@@ -24,7 +24,7 @@ fn every_text_of_operations_caches_and_logits_translates_with_every_option() {
         assert!(metal.contains("kernel void main_") && direct3d.contains("numthreads"), "{}", shader.name);
     }
     assert!(shaders.len() > 100, "{}", shaders.len());
-    // no file is left out
+    // No file may be left out.
     let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     for of in ["ops", "cache", "largest"] {
         for file in sources.join(of).read_dir().unwrap().map(|entry| entry.unwrap().path()) {

@@ -9,7 +9,9 @@ use latent_graph::config::Gating;
 use latent_graph::passes::{CacheForm, MlaChoice, Precision};
 use latent_types::{CacheType, TensorType};
 
-/// Three blocks, which attention of the later steps reads in as many splits. No rounding changes which experts a row gets: there are none.
+/// The cache has three blocks, so that attention of the later steps reads it in three splits. The
+/// model has no experts: otherwise rounding could change which ones a row gets, and rows could not
+/// be compared.
 #[test]
 fn caches_of_several_blocks_are_read_as_they_were_written() {
     let Some(device) = crate::testing::device() else { return };
@@ -26,7 +28,7 @@ fn caches_of_several_blocks_are_read_as_they_were_written() {
         let way = |cache| MlaVariant { mla, form, cache };
         let mut reference = load(&ReferenceBackend::default(), &path, way(CacheType::F32)).unwrap();
         let expected = run(&mut *reference, way(CacheType::F32), &steps);
-        // int8 is for latents
+        // Only latents can be cached in int8.
         for (cache, bound) in &types[..if form == CacheForm::Latent { 4 } else { 3 }] {
             let mut model = load(&gpu, &path, way(*cache)).unwrap();
             let found = run(&mut *model, way(*cache), &steps);
@@ -66,7 +68,8 @@ fn every_kind_of_router_chooses_as_the_reference_does() {
             all.push(expected);
         }
     }
-    // weights of a softmax over the selected add up to 1 already; everything else differs
+    // The weights of a softmax over the selected experts add up to 1 already, so normalising
+    // changes nothing. Every other setting changes the logits.
     let same = all.iter().enumerate().flat_map(|(i, a)| all[..i].iter().filter(move |b| a == *b)).count();
     assert_eq!(same, 1);
 }

@@ -1,4 +1,5 @@
-//! A build without GPUs. Devices, weights and rows have no values, so that nothing here can be called but what opens them.
+//! A build without GPU support. The types of devices, weights and rows have no values, so that
+//! functions that take one can never be called and need no code.
 
 use crate::error::Error;
 use crate::input::Input;

@@ -1,4 +1,4 @@
-//! A build with GPUs: the shaders of `latent-backend-wgpu`.
+//! A build with GPU support, which uses the shaders of `latent-backend-wgpu`.
 
 use crate::error::Error;
 use crate::input::Input;
@@ -17,7 +17,7 @@ pub(super) fn first_hardware() -> Option<usize> {
     adapters().iter().position(|adapter| adapter.kind != AdapterKind::Software)
 }
 
-/// The adapters of this machine, in words.
+/// Lists the adapters of this machine, for an error message.
 pub(super) fn devices() -> String {
     let found: Vec<String> = adapters()
         .iter()
@@ -96,6 +96,7 @@ pub(super) fn rows(device: &W4Device, x: &Input<'_>, (m, k): (usize, usize)) -> 
     let elements = match x {
         Input::F32(x) => W4Elements::F32(x),
         Input::F16(x) if k.is_multiple_of(2) => W4Elements::F16(x.reinterpret_cast()),
+        // Shaders read words of two f16: rows of an odd length would begin inside of a word.
         Input::F16(x) => {
             widened = x.to_f32_vec();
             W4Elements::F32(&widened)
@@ -119,6 +120,7 @@ pub(super) fn multiply(
         Kernel::Fused => W4DeviceKernel::Fused,
         Kernel::Striped => W4DeviceKernel::Striped { slices },
     };
+    // Results are f32, and so must be what they begin with.
     let widened = match bias {
         Some(bias) if bias.is_f16() => Some(bias.to_f32().map_err(failed)?),
         _ => None,
@@ -150,7 +152,8 @@ pub(super) fn converted(rows: &W4Rows, halves: bool) -> Result<W4Rows, Error> {
     if halves { rows.to_f16() } else { rows.to_f32() }.map_err(failed)
 }
 
-/// An error of the device, without advice for models.
+/// Converts an error of the device. Its advice about the layers of a model is cut off, because this
+/// library multiplies single weights.
 fn failed(error: GpuError) -> Error {
     let text = error.to_string();
     let message = text.split_once("; a smaller").map_or(text.as_str(), |(problem, _)| problem).to_owned();

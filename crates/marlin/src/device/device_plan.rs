@@ -1,4 +1,4 @@
-//! The kernel of a product on a device: by shape, or as requested.
+//! Kernel selection for a device: by shape, or as requested.
 
 use super::build;
 use crate::error::Error;
@@ -10,26 +10,29 @@ use crate::weight::{QuantType, Shape};
 pub struct DevicePlan {
     /// The kernel.
     pub kernel: Kernel,
-    /// Slices of K; 1 but for [`Kernel::Striped`].
+    /// Slices of K; 1 except for [`Kernel::Striped`].
     pub slices: usize,
     /// The name of the kernel for the type of the weight: `marlin_gemm_fused_fp4`.
     pub name: &'static str,
 }
 
-/// Most rows of a device's fused kernel, which reads the weight once for as many.
-const FEW_ROWS: usize = 8;
+/// Largest number of rows for which the fused kernel is chosen. It reads the weight once for so
+/// many rows; for more rows it would read the weight several times.
+const MAX_FUSED_ROWS: usize = 8;
 
-/// Tiles below which K is split: several for each of the hundred or more processors of a large GPU.
-const FEW_TILES: usize = 512;
+/// With fewer tiles K is split. 512 tiles are several for each of the hundred or more processors of
+/// a large GPU.
+const MIN_TILES: usize = 512;
 
-/// Fewest inputs of a slice.
-const SLICE: usize = 512;
+/// Smallest number of inputs of a slice.
+const MIN_SLICE_INPUTS: usize = 512;
 
 /// Columns of a tile.
 const TILE_COLUMNS: usize = 64;
 
 impl DevicePlan {
-    /// The plan of `m` rows, by the shape alone: results do not depend on how many processors a device has.
+    /// Plans a product with `m` rows. It depends only on the shape, so that the order of sums does
+    /// not depend on the number of processors of a device.
     pub(super) fn new(
         options: &Options,
         (shape, quant): (Shape, QuantType),
@@ -38,11 +41,12 @@ impl DevicePlan {
     ) -> Result<DevicePlan, Error> {
         let Shape { k, n, .. } = shape;
         let words = k / 8;
+        // The tiles that the shaders have for few and for many rows.
         let tile_rows = if m <= 16 { 16 } else { 32 };
         let tiles = m.div_ceil(tile_rows).saturating_mul(n.div_ceil(TILE_COLUMNS)).max(1);
-        let useful = FEW_TILES.div_ceil(tiles).min(k / SLICE).max(1);
+        let useful = MIN_TILES.div_ceil(tiles).min(k / MIN_SLICE_INPUTS).max(1);
         let kernel = options.kernel.unwrap_or(match m {
-            ..=FEW_ROWS => Kernel::Fused,
+            ..=MAX_FUSED_ROWS => Kernel::Fused,
             _ if useful > 1 => Kernel::Striped,
             _ => Kernel::Gemm,
         });

@@ -1,7 +1,9 @@
-//! Products on a GPU: weights and rows stay in its memory. A build without the feature `gpu` has the same types, and opens no device.
+//! Products on a GPU: weights and rows stay in its memory. A build without the feature `gpu` has
+//! the same types, but cannot open a device, so that callers need no conditional code.
 //!
-//! * `resident`: devices, weights and arrays; `device_plan`: the kernel that a shape gets.
-//! * `adapter` or, without the feature, `absent`: what both call. `process`: what a forked child must not use.
+//! * `resident`: devices, weights and arrays, which a forked child must not use.
+//! * `device_plan`: selects the kernel for a shape.
+//! * `adapter` or, without the feature, `absent`: the functions that both call.
 
 #[cfg(not(feature = "gpu"))]
 mod absent;

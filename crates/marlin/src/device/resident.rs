@@ -9,17 +9,17 @@ use crate::weight::{QuantType, Shape, Weight};
 use half::f16;
 use std::sync::Arc;
 
-/// A GPU for products. Clones are the same device.
+/// A GPU for products. Clones refer to the same device.
 ///
 /// ```
 /// use latent_marlin::{GemmDevice, Input, Options, Shape, pack_fp4};
-/// // none for the CPU; an error without a GPU, or without the feature `gpu`
+/// // None for the CPU; an error without a GPU, or without the feature `gpu`.
 /// let Some(device) = GemmDevice::named("gpu").ok().flatten() else { return Ok(()) };
 /// let shape = Shape { k: 64, n: 48, group: 32 };
 /// let packed = pack_fp4(&vec![0.5; 64 * 48], shape)?;
 /// let weight = device.upload(&packed.weight()?)?;
 /// let x = device.rows(Input::F32(&[1.0; 3 * 64]), 3, 64)?;
-/// let y = weight.multiply(&Options::default(), &x, None)?; // stays there
+/// let y = weight.multiply(&Options::default(), &x, None)?; // Stays on the device.
 /// let mut host = vec![0.0; 3 * 48];
 /// y.read(&mut host)?;
 /// assert!(host.iter().all(|sum| (sum - 32.0).abs() < 0.01));
@@ -40,18 +40,19 @@ pub struct ResidentWeight {
     own: OwnedByProcess<build::Weight>,
 }
 
-/// Rows of f32 or f16 in the memory of a device: inputs, results of products and inputs of further ones.
+/// Rows of f32 or f16 in the memory of a device: inputs of products, or results, which can be
+/// inputs of others.
 pub struct DeviceArray {
     device: GemmDevice,
     own: OwnedByProcess<build::Rows>,
 }
 
 impl GemmDevice {
-    /// The number of the adapter that a name means: `gpu` (the first), `gpu:N`, or `auto` (the first that is hardware). None for `cpu`, and for `auto`
-    /// without such an adapter.
+    /// The number of the adapter with a name: `gpu` (the first), `gpu:N`, or `auto` (the first that
+    /// is hardware). None for `cpu`, and for `auto` without such an adapter.
     ///
     /// # Errors
-    /// Any other name; the message lists the devices.
+    /// For any other name. The message lists the devices.
     pub fn index(name: &str) -> Result<Option<usize>, Error> {
         match name {
             "cpu" => return Ok(None),
@@ -65,18 +66,19 @@ impl GemmDevice {
             .ok_or_else(|| Error::UnknownDevice { name: name.to_owned(), devices: build::devices() })
     }
 
-    /// Opens the device of a name, as for [`index`](Self::index); none for the CPU.
+    /// Opens the device with a name, as for [`index`](Self::index); none for the CPU.
     ///
     /// # Errors
-    /// An unknown name, or what [`open`](Self::open) refuses.
+    /// As for [`index`](Self::index) and [`open`](Self::open).
     pub fn named(name: &str) -> Result<Option<GemmDevice>, Error> {
         GemmDevice::index(name)?.map(GemmDevice::open).transpose()
     }
 
-    /// Opens the adapter of this number.
+    /// Opens the adapter with this number.
     ///
     /// # Errors
-    /// A build without the feature `gpu`; a number that no adapter has; an adapter that lacks what shaders need, or whose driver fails.
+    /// If the build lacks the feature `gpu`, no adapter has the number, the adapter lacks a feature
+    /// that shaders need, or its driver fails.
     pub fn open(index: usize) -> Result<GemmDevice, Error> {
         let own = Arc::new(OwnedByProcess::new(build::open(index)?));
         Ok(GemmDevice { index, own })
@@ -87,22 +89,22 @@ impl GemmDevice {
         format!("gpu:{}", self.index)
     }
 
-    /// The name that its driver gives it.
+    /// The name of the adapter, from its driver.
     pub fn adapter(&self) -> String {
         self.own.get().map_or_else(|_| String::new(), build::adapter)
     }
 
-    /// Whether it still takes work: it was not lost, and this process opened it.
+    /// Whether it can be used: it was opened by this process and was not lost.
     pub fn is_usable(&self) -> bool {
         self.own.get().is_ok_and(build::is_usable)
     }
 
-    /// Whether another process opened it, from which this one was forked.
+    /// Whether it was opened by another process, from which this one was forked.
     pub fn is_forked(&self) -> bool {
         self.own.get().is_err()
     }
 
-    /// Bytes of its memory that weights and rows have now.
+    /// Bytes of its memory that weights and rows use now.
     pub fn memory_in_use(&self) -> u64 {
         self.own.get().map_or(0, build::memory_in_use)
     }
@@ -114,18 +116,19 @@ impl GemmDevice {
         }
     }
 
-    /// Sends a weight.
+    /// Uploads a weight.
     ///
     /// # Errors
-    /// Too little memory, a buffer that is too large for the device, a device that fails.
+    /// If the device does not have enough memory, a buffer is too large for it, or it fails.
     pub fn upload(&self, w: &Weight<'_>) -> Result<ResidentWeight, Error> {
         self.resident(w, None)
     }
 
-    /// Sends a weight whose row k along K is multiplied with input `order[k]`: that of a checkpoint in act-order.
+    /// Uploads a weight whose row k is multiplied by input `order[k]`. Checkpoints in act-order
+    /// have such an order.
     ///
     /// # Errors
-    /// The same, and an order that is not one of K inputs.
+    /// As for [`upload`](Self::upload). Also if `order` does not have K numbers, all less than K.
     pub fn upload_ordered(&self, w: &Weight<'_>, order: &[u32]) -> Result<ResidentWeight, Error> {
         let k = w.shape().k;
         exactly("the order of inputs", (k, 1), order.len())?;
@@ -140,16 +143,19 @@ impl GemmDevice {
         Ok(ResidentWeight { device: self.clone(), quant: w.quant(), shape: w.shape(), bytes: w.bytes(), own })
     }
 
-    /// Sends `m` rows of `k` elements. f32 and f16 are kept as they are (f16 with an odd number of columns, and bf16, as f32).
+    /// Uploads `m` rows of `k` elements. f32 stays f32, and f16 stays f16 if `k` is even. bf16, and
+    /// f16 with an odd `k`, become f32.
     ///
     /// # Errors
-    /// Another number of elements, too little memory, a device that fails.
+    /// If `x` does not have `m` · `k` elements, or the device does not have enough memory or fails.
     pub fn rows(&self, x: Input<'_>, m: usize, k: usize) -> Result<DeviceArray, Error> {
         x.check(m, k)?;
         let own = OwnedByProcess::new(build::rows(self.own.get()?, &x, (m, k))?);
         Ok(DeviceArray { device: self.clone(), own })
     }
 
+    /// Whether both are the same opening of an adapter. Each opening has its own memory, so equal
+    /// numbers are not enough.
     fn is(&self, other: &GemmDevice) -> bool {
         Arc::ptr_eq(&self.own, &other.own)
     }
@@ -168,12 +174,12 @@ impl ResidentWeight {
         &self.device
     }
 
-    /// What its codes mean.
+    /// The type of its codes.
     pub fn quant(&self) -> QuantType {
         self.quant
     }
 
-    /// Its sizes.
+    /// Its shape.
     pub fn shape(&self) -> Shape {
         self.shape
     }
@@ -183,19 +189,22 @@ impl ResidentWeight {
         self.bytes
     }
 
-    /// How `m` rows would be multiplied.
+    /// Plans a product with `m` rows.
     ///
     /// # Errors
-    /// When no kernel does what `options` force.
+    /// If no kernel does what `options` force.
     pub fn plan(&self, options: &Options, m: usize) -> Result<DevicePlan, Error> {
         DevicePlan::new(options, (self.shape, self.quant), m, || self.device.name())
     }
 
-    /// y = x · W + bias, which stays on the device: rows of K inputs, rows of N results in f32. A bias is one row of N numbers in f32. f32 inputs are
-    /// multiplied exactly. f16 inputs are too, unless the device has cooperative matrices: then weights are rounded to f16 for products of more than 8 rows.
+    /// Computes y = x · W + bias, which stays on the device: rows of K inputs give rows of N
+    /// results in f32. A bias is one row of N numbers. Weights are not rounded for f32 inputs, and
+    /// for f16 inputs only if the device has cooperative matrices: then they are rounded to f16 for
+    /// products of more than 8 rows.
     ///
     /// # Errors
-    /// Operands of another length or device, no kernel for what is forced, too little memory, a device that fails.
+    /// If an operand has another length or device, no kernel does what is forced, or the device
+    /// does not have enough memory or fails.
     pub fn multiply(
         &self,
         options: &Options,
@@ -229,24 +238,26 @@ impl ResidentWeight {
             }
         }
         let plan = self.plan(options, m)?;
+        // `m` may be any number if rows have no elements.
         m.checked_mul(n).ok_or(Error::Overflow { what: "the result", rows: m, cols: n })?;
         let bias = bias.map(|bias| bias.own.get()).transpose()?;
         let y = build::multiply(own, (plan.kernel, plan.slices), x.own.get()?, bias)?;
         Ok(DeviceArray { device: self.device.clone(), own: OwnedByProcess::new(y) })
     }
 
-    /// Its values `[K, N]` in f32, as it is stored. E2M1 and integers times an f16 or E8M0 scale are exact.
+    /// Decodes it to f32 `[K, N]`, in the order in which rows are stored. E2M1 and integers times
+    /// an f16 or E8M0 scale are exact.
     ///
     /// # Errors
-    /// Too little memory, a device that fails.
+    /// If the device does not have enough memory or fails.
     pub fn dequantize(&self) -> Result<DeviceArray, Error> {
         self.decoded(false)
     }
 
-    /// The same in f16, rounded to nearest even; beyond 65504 infinite.
+    /// Decodes it to f16 `[K, N]`, rounded to nearest even. Values beyond 65504 become infinite.
     ///
     /// # Errors
-    /// Too little memory, a device that fails.
+    /// If the device does not have enough memory or fails.
     pub fn dequantize_f16(&self) -> Result<DeviceArray, Error> {
         self.decoded(true)
     }
@@ -263,7 +274,7 @@ impl DeviceArray {
         &self.device
     }
 
-    /// Rows, and elements of each.
+    /// The number of rows, and of elements per row.
     pub fn shape(&self) -> (usize, usize) {
         self.own.get().map_or((0, 0), build::shape)
     }
@@ -273,10 +284,10 @@ impl DeviceArray {
         self.own.get().is_ok_and(build::is_f16)
     }
 
-    /// Copies its elements to the host, once the device has computed them.
+    /// Waits until the device has computed its elements, and copies them to the host.
     ///
     /// # Errors
-    /// When `out` has another length, a device that fails.
+    /// If `out` has another length, or the device fails.
     pub fn read(&self, out: &mut [f32]) -> Result<(), Error> {
         let rows = self.own.get()?;
         exactly("the result", self.shape(), out.len())?;
@@ -284,10 +295,10 @@ impl DeviceArray {
         Ok(())
     }
 
-    /// The same rounded to f16, or as f16 if they are.
+    /// Like [`read`](Self::read), but as f16. f32 elements are rounded.
     ///
     /// # Errors
-    /// When `out` has another length, a device that fails.
+    /// If `out` has another length, or the device fails.
     pub fn read_f16(&self, out: &mut [f16]) -> Result<(), Error> {
         let rows = self.own.get()?;
         exactly("the result", self.shape(), out.len())?;
@@ -296,20 +307,21 @@ impl DeviceArray {
         Ok(())
     }
 
-    /// Its elements in f16, or in f32, as an array of their own on the device.
+    /// Converts its elements to f16 or f32, in a new array on the device.
     ///
     /// # Errors
-    /// Too little memory, a device that fails.
+    /// If the device does not have enough memory or fails.
     pub fn converted(&self, halves: bool) -> Result<DeviceArray, Error> {
         let own = OwnedByProcess::new(build::converted(self.own.get()?, halves)?);
         Ok(DeviceArray { device: self.device.clone(), own })
     }
 }
 
-/// A value that only the process that made it uses. A child that is forked from it neither uses nor drops it.
+/// A value that only the process that made it may use. A child that is forked from the process
+/// neither uses nor drops it, because the driver's threads and handles are not valid there.
 struct OwnedByProcess<T> {
     process: u32,
-    /// None while it is dropped.
+    /// None only while it is dropped.
     value: Option<T>,
 }
 
@@ -329,7 +341,7 @@ impl<T> OwnedByProcess<T> {
 impl<T> Drop for OwnedByProcess<T> {
     fn drop(&mut self) {
         if self.process != std::process::id() {
-            // threads of the driver are not here: waiting for them would never end
+            // A fork does not copy the threads of the driver: dropping would wait for them forever.
             std::mem::forget(self.value.take());
         }
     }

@@ -1,11 +1,11 @@
-//! All sixteen codes with the extremes of scales.
+//! All sixteen codes with extreme scales.
 
 use crate::truth::{OwnedScales, OwnedWeight, Random};
 use latent_marlin::half::f16;
 use latent_marlin::{Input, Kernel, Marlin, Options, QuantType, Shape};
 use latent_types::Tier;
 
-/// A weight whose column c has the code c % 16 for all inputs, and the scale of the same index as c / 16.
+/// A weight whose column c has the code c % 16 for all inputs. `scales` has one scale per column.
 fn all_codes(quant: QuantType, scales: OwnedScales, kinds: usize, k: usize) -> OwnedWeight {
     let n = 16 * kinds;
     let words = (0..k / 8 * n).map(|i| (i % n % 16) as u32 * 0x1111_1111).collect();
@@ -13,7 +13,7 @@ fn all_codes(quant: QuantType, scales: OwnedScales, kinds: usize, k: usize) -> O
     OwnedWeight { quant, shape: Shape { k, n, group: k }, words, scales, zeros }
 }
 
-/// Each of some scales sixteen times.
+/// Repeats each scale sixteen times: once for every code.
 fn spread<T: Copy>(scales: &[T]) -> Vec<T> {
     scales.iter().flat_map(|scale| [*scale; 16]).collect()
 }
@@ -89,7 +89,9 @@ fn products_with_extreme_scales_are_right_and_stay_in_their_columns() {
                             let sum: f64 = x[at / n * 64..][..64].iter().map(|x| f64::from(*x)).sum();
                             let (truth, size) = (sum * value * scale, sum * 32.0 * scale.abs());
                             let error = (f64::from(*y) - truth).abs();
-                            // 0 · infinity is NaN for a weight; a kernel multiplies the scale with the sum of the group
+                            // If a scale is infinite or NaN, a result need not equal that of
+                            // decoded weights: kernels multiply the scale by the sum of a group,
+                            // not by each weight, and 0 · infinity is NaN.
                             let right = match scale.is_finite() {
                                 true => {
                                     error <= 2e-5 * size + 1e-44

@@ -1,4 +1,4 @@
-//! Products on the machine's first adapter: in CI, Mesa's lavapipe.
+//! Products on the first adapter of the machine. In CI it is Mesa's lavapipe.
 
 #![cfg_attr(
     not(feature = "gpu"),
@@ -25,7 +25,8 @@ fn a_build_without_gpus_says_so() {
     assert!(GemmDevice::named("cpu").unwrap().is_none() && GemmDevice::named("auto").unwrap().is_none());
 }
 
-/// A device of its own; none without an adapter, where `REQUIRE_GPU` asks for none.
+/// Opens the first adapter for one test alone. Without an adapter the test is skipped, unless
+/// `REQUIRE_GPU` is set.
 #[cfg(feature = "gpu")]
 fn device() -> Option<GemmDevice> {
     match GemmDevice::open(0) {
@@ -38,7 +39,8 @@ fn device() -> Option<GemmDevice> {
     }
 }
 
-/// M, K, N, group, type of the scales: tails in every dimension, groups that cut words, one group, one row, one column, one word.
+/// M, K, N, group size and type of the scales, with partial tiles in every dimension, groups that
+/// end inside a word, and one group, row, column or word.
 const SHAPES: [(usize, usize, usize, usize, &str); 10] = [
     (1, 8, 1, 8, "f16"),
     (1, 512, 37, 32, "e8m0"),
@@ -79,7 +81,8 @@ fn every_kernel_gives_the_products_of_the_decoded_weights() {
                     let mut found = vec![f32::NAN; m * n];
                     y.read(&mut found).unwrap();
                     let (worst, nmse) = errors(&found, &truth);
-                    // on hardware, f16 inputs may be multiplied as cooperative matrices
+                    // On hardware, f16 inputs may be multiplied by cooperative matrices, for which
+                    // weights are rounded to f16.
                     let (bound, most) = if x.is_f16() { (1e-3, 1e-5) } else { (1e-6, 1e-7) };
                     let case =
                         format!("{} {kind} {m}x{k}x{n} g{group}", resident.plan(&options, m).unwrap().name);
@@ -183,7 +186,7 @@ fn inputs_are_reordered_and_converted_there() {
     let there = |x: &[f32]| device.rows(Input::F32(x), m, k).unwrap();
     let expected = read(plain.multiply(&options, &there(&moved(&x)), None).unwrap());
     assert_eq!(read(ordered.multiply(&options, &there(&x), None).unwrap()), expected);
-    // f16: sent as such, and made of f32
+    // f16 that was uploaded as f16, and f16 that the device converted from f32.
     let wide: Vec<f32> = halves.iter().map(|half| half.to_f32()).collect();
     let expected = read(plain.multiply(&options, &there(&moved(&wide)), None).unwrap());
     let sent = device.rows(Input::F16(&halves), m, k).unwrap();
@@ -193,7 +196,7 @@ fn inputs_are_reordered_and_converted_there() {
         assert_eq!(read(ordered.multiply(&options, x, None).unwrap()), expected);
     }
     assert_eq!(read(made.converted(false).unwrap()), wide);
-    // every f16, subnormals too, and an odd number of columns
+    // Every f16, with subnormals, and an odd number of columns.
     let all: Vec<f32> =
         (0..=u16::MAX).map(|bits| f16::from_bits(bits).to_f32()).filter(|v| !v.is_nan()).collect();
     let all = &all[..63_485];
@@ -324,7 +327,7 @@ fn what_does_not_fit_is_refused_as_on_the_cpu() {
     assert!(other.is_usable() && !other.is_forked());
 }
 
-/// More rows than any memory has, of no elements.
+/// Rows without elements, but more of them than any memory could hold results for.
 #[cfg(feature = "gpu")]
 fn rows_of_nothing(device: &GemmDevice) -> DeviceArray {
     device.rows(Input::F32(&[]), usize::MAX, 0).unwrap()

@@ -1,4 +1,5 @@
-//! Packing by the Hessian of inputs: outputs are nearer than those of rounding, and Hessians that do not fit are refused.
+//! Packing by the Hessian of inputs: outputs are closer than those of rounding to the nearest code,
+//! and Hessians of a wrong size or with wrong values are refused.
 
 use crate::truth::Random;
 use latent_marlin::{
@@ -8,7 +9,8 @@ use latent_marlin::{
 
 const ROWS: usize = 400;
 
-/// Inputs that are mixtures of few directions, with noise.
+/// Inputs that are mixtures of few directions, with noise: correlated, as those of a model are.
+/// GPTQ gains nothing for inputs that are independent of each other.
 fn inputs(k: usize, seed: u64) -> Vec<f32> {
     let directions = Random(3).numbers(12 * k);
     let (parts, noise) = (Random(seed).numbers(ROWS * 12), Random(seed + 1).numbers(ROWS * k));

@@ -1,4 +1,4 @@
-//! The library against sums in f64 of weights decoded by plain definitions.
+//! Compares the library with sums in f64, of weights that are decoded from their definitions.
 #![forbid(unsafe_code)]
 #![allow(missing_docs, clippy::print_stdout, reason = "tests, which say what they skip")]
 

@@ -14,7 +14,7 @@ fn decoded(packed: &Packed) -> Vec<f32> {
 
 #[test]
 fn eight_codes_along_k_fill_a_word_from_its_lowest_bits() {
-    // column 1 counts through the E2M1 values, the others are 0
+    // Column 1 has the E2M1 values in order; the others are 0.
     let values = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];
     let mut dense = vec![0.0; 8 * 3];
     for (k, value) in values.into_iter().enumerate() {
@@ -27,13 +27,13 @@ fn eight_codes_along_k_fill_a_word_from_its_lowest_bits() {
 
 #[test]
 fn a_zero_point_is_subtracted_from_the_code() {
-    // −3 to 12 in steps of 1: scale 1, zero point 3, code 0 is −3
+    // −3 to 12 in steps of 1: scale 1, zero point 3, so that code 0 is −3.
     let dense: Vec<f32> = (0..16).map(|i| i as f32 - 3.0).collect();
     let packed = pack_u4(&dense, Shape { k: 16, n: 1, group: 16 }).unwrap();
     assert_eq!((packed.scales[0], packed.zeros[0]), (f16::ONE, 3));
     assert_eq!(packed.words, [0x7654_3210, 0xfedc_ba98]);
     assert_eq!(decoded(&packed), dense);
-    // symmetric: the code 8 is 0, the code 0 is −8 · scale
+    // Symmetric: the code 8 is 0, the code 0 is −8 · scale.
     let packed =
         pack_u4_sym(&[7.0, 1.0, 0.0, -1.0, -7.0, 2.0, 3.0, 4.0], Shape { k: 8, n: 1, group: 8 }).unwrap();
     assert_eq!(packed.words, [0xcba1_789f]);
@@ -75,7 +75,8 @@ fn groups_of_zeros_and_of_one_sign_are_packed() {
         let zeros = pack(&[0.0; 96], SHAPE).unwrap();
         assert_eq!(decoded(&zeros), [0.0; 96]);
         for sign in [1.0, -1.0] {
-            // 6, 15 or 7 steps: the largest is kept exactly by each
+            // The range is 6, 15 or 7 steps, so that each type represents its largest weight
+            // exactly.
             let dense: Vec<f32> = (0..96).map(|i| sign * [0.0, 210.0][i % 2]).collect();
             assert_eq!(decoded(&pack(&dense, SHAPE).unwrap()), dense);
         }

@@ -4,16 +4,19 @@ use crate::truth::{KINDS, OwnedWeight, Random, errors, largest, product, to_bf16
 use latent_marlin::{Activations, Error, Input, Kernel, Marlin, Options, Plan, QuantType, Shape};
 use latent_types::Tier;
 
-/// Largest error of a result, relative to the sum of its terms' magnitudes: f32 sums of groups, then of their products with scales.
+/// Largest error of a result, relative to the sum of the magnitudes of its terms. Kernels sum in
+/// f32: first each group, then the groups multiplied by their scales.
 const BOUND: f64 = 1e-6;
 
-/// The same for inputs that are rounded to 16-bit integers, half a unit of 32639ths of the largest of 32: in their place it is the size of a term.
+/// Like `BOUND`, for inputs that are rounded to 16-bit integers. They are off by up to half of
+/// 1/32639 of the largest of 32 inputs, so here that largest input is the magnitude of a term.
 const INT16_BOUND: f64 = 0.5 / 32_639.0 + BOUND;
 
 /// Normalized mean square error against f64.
 const NMSE: f64 = 1e-7;
 
-/// M, K, N, group: tails in every dimension, groups that cut words, one group, one row, one column, one word.
+/// M, K, N and group size, with partial tiles in every dimension, groups that end inside a word,
+/// and one group, row, column or word.
 const SHAPES: [(usize, usize, usize, usize); 14] = [
     (1, 8, 1, 8),
     (1, 64, 16, 32),
@@ -73,7 +76,7 @@ fn every_kernel_gives_the_products_of_the_decoded_weights() {
                             let (worst, nmse) = errors(&y, truth);
                             let case = format!("{name} {} {kind} {m}x{k}x{n} g{group}", quant.name());
                             assert!(worst <= bound, "{case}: error {worst:e}");
-                            // of fewer results, all may be small differences of large terms
+                            // Among so few results, all may be small differences of large terms.
                             assert!(m * n < 64 || nmse <= NMSE, "{case}: NMSE {nmse:e}");
                             ran += 1;
                         }
@@ -98,7 +101,7 @@ fn inputs_that_are_rounded_to_bf16_lose_no_more_than_that() {
         let options = Options { kernel: Some(kernel), activations: Activations::Bf16, ..Options::default() };
         let mut y = vec![0.0; m * shape.n];
         marlin.multiply_with(&options, &weight.view(), Input::F32(&x), m, &mut y).unwrap();
-        // half a unit in the last of eight bits
+        // bf16 has eight significant bits: an input is off by up to half a unit in the last.
         assert!(errors(&y, &truth).0 < 1.0 / 256.0, "{kernel:?}");
     }
 }
@@ -165,7 +168,7 @@ fn shapes_choose_the_kernel_and_a_forced_one_runs() {
     let name = |m, k, n| Plan::new(&Options::default(), Shape { k, n, group: 32 }, m, false).unwrap();
     assert_eq!(name(1, 4096, 4096).kernel, Kernel::Fused);
     assert_eq!(name(512, 4096, 4096).kernel, Kernel::Gemm);
-    // one tile of results, and a long K
+    // One tile of results, and a long K.
     let narrow = name(1, 16384, 64);
     assert_eq!((narrow.kernel, narrow.slices), (Kernel::Striped, 16));
     let forced = Options { kernel: Some(Kernel::Gemm), tier: Some(Tier::Portable), ..Options::default() };

@@ -1,4 +1,5 @@
-//! Weights with random codes and scales, what they mean, and products in f64: written from the definitions, without the library's tables.
+//! Weights with random codes and scales, their values, and products in f64. Written from the
+//! definitions, without the tables of the library, so that a wrong table is found.
 
 use latent_marlin::half::{bf16, f16};
 use latent_marlin::{Input, QuantType, Scales, Shape, Weight};
@@ -12,7 +13,7 @@ impl Random {
         (self.0 >> 32) as u32
     }
 
-    /// From −1 to 1.
+    /// A number between −1 and 1.
     pub fn number(&mut self) -> f32 {
         self.bits() as f32 / (1u64 << 31) as f32 - 1.0
     }
@@ -75,7 +76,7 @@ impl OwnedWeight {
         let scales = match kind {
             "f16" => OwnedScales::F16((0..count).map(|_| f16::from_f32(random.number())).collect()),
             "e8m0" => OwnedScales::E8m0((0..count).map(|_| (120 + random.bits() % 8) as u8).collect()),
-            // not NaN: codes below 0x7f
+            // Codes below 0x7f are not NaN.
             _ => OwnedScales::E4m3((0..count).map(|_| (random.bits() % 0x7f) as u8).collect(), 0.37),
         };
         let zeros = match quant {
@@ -133,10 +134,10 @@ pub fn to_bf16(x: &[f32]) -> Vec<bf16> {
     x.iter().map(|v| bf16::from_f32(*v)).collect()
 }
 
-/// Inputs that share a scale where they are rounded to 16-bit integers.
+/// Inputs that share a scale when they are rounded to 16-bit integers.
 const BLOCK: usize = 32;
 
-/// x with the largest magnitude of its 32 neighbours in the place of each element.
+/// Replaces each element of x by the largest magnitude in its block of 32.
 pub fn largest(x: &[f64], k: usize) -> Vec<f64> {
     let mut out = x.to_vec();
     for row in out.chunks_mut(k.max(1)) {
@@ -147,7 +148,8 @@ pub fn largest(x: &[f64], k: usize) -> Vec<f64> {
     out
 }
 
-/// y = x · W, and the sum of the magnitudes of each result's terms with `size` as inputs; a zero point counts as a term.
+/// Each result of y = x · W, with the sum of the magnitudes of its terms, for which `sizes` replace
+/// the inputs. A zero point counts as a term.
 pub fn product(w: &OwnedWeight, x: &[f64], sizes: &[f64], m: usize) -> Vec<(f64, f64)> {
     let Shape { k, n, group } = w.shape;
     let mut y = Vec::with_capacity(m * n);
@@ -166,7 +168,7 @@ pub fn product(w: &OwnedWeight, x: &[f64], sizes: &[f64], m: usize) -> Vec<(f64,
     y
 }
 
-/// The largest error relative to its size, and the normalized mean square error.
+/// The largest error, relative to the magnitude of the terms, and the normalized mean square error.
 pub fn errors(found: &[f32], truth: &[(f64, f64)]) -> (f64, f64) {
     assert_eq!(found.len(), truth.len());
     let (mut worst, mut square, mut total) = (0.0f64, 0.0, 0.0);

@@ -1,4 +1,5 @@
-//! Every format's weights on the device are those of `latent-quant`, bit for bit where nothing but products is rounded.
+//! The decoded weights of every format equal those of `latent-quant`: bit for bit, unless a format
+//! adds a minimum to a product.
 
 use super::Random;
 use crate::buffers::{Buffer, floats, word_bytes};
@@ -10,7 +11,7 @@ use crate::matmul::weight::{DeviceWeight, DeviceWeightShape};
 use crate::testing::device;
 use std::sync::Arc;
 
-/// The device's weights of some rows.
+/// Decodes some rows on the device.
 fn decoded(device: &Arc<Device>, layout: &BlockLayout, bytes: &[u8], rows: usize, cols: usize) -> Vec<f32> {
     let shape = DeviceWeightShape { inputs: cols, outputs: rows, matrices: 1 };
     let weight = DeviceWeight::upload(device, "w", (layout.ty, shape), bytes, None).unwrap();
@@ -26,7 +27,8 @@ fn decoded(device: &Arc<Device>, layout: &BlockLayout, bytes: &[u8], rows: usize
 fn check(layout: &BlockLayout, found: &[f32], bytes: &[u8]) {
     let mut truth = vec![0.0; found.len()];
     latent_quant::decode(layout.ty, bytes, &mut truth).unwrap();
-    // of all terms, none is larger than twice the largest weight and its minimum together
+    // A device may fuse the product and the sum, and round once instead of twice. The difference is
+    // relative to the terms, which can be larger than the weight.
     let largest = truth.iter().filter(|v| v.is_finite()).fold(0.0f32, |m, v| m.max(v.abs()));
     for (i, (found, truth)) in found.iter().zip(&truth).enumerate() {
         let same = found.to_bits() == truth.to_bits() || found == truth || (found.is_nan() && truth.is_nan());
@@ -46,7 +48,7 @@ fn random_blocks_have_the_values_of_the_reference() {
     }
 }
 
-/// What an encoder writes, with weights so small that f16 scales are subnormal.
+/// Encodes weights that are so small that f16 scales are subnormal.
 #[test]
 fn small_weights_keep_their_subnormal_scales() {
     let Some(device) = device() else { return };
@@ -61,7 +63,7 @@ fn small_weights_keep_their_subnormal_scales() {
     }
 }
 
-/// All codes of formats whose elements, or scales, are bytes with rules of their own.
+/// All codes of formats whose elements or scales are small floats.
 #[test]
 fn every_code_of_small_floats_is_decoded() {
     use latent_types::TensorType;
@@ -70,7 +72,8 @@ fn every_code_of_small_floats_is_decoded() {
     let codes: Vec<u8> = (0..=255).collect();
     let layout = row(TensorType::F8_E4M3);
     check(layout, &decoded(&device, layout, &codes, 1, 256), &codes);
-    // exponents from 2 on: below, half the scale is subnormal in f32, which devices may flush to zero
+    // Exponents from 2 on: below, half the scale is subnormal in f32, and devices may replace it by
+    // zero.
     let layout = row(TensorType::MXFP4);
     let blocks: Vec<u8> = (2..=255).flat_map(|e| std::iter::once(e).chain((0..16).map(|i| i * 17))).collect();
     check(layout, &decoded(&device, layout, &blocks, 1, 254 * 32), &blocks);
@@ -83,7 +86,7 @@ fn every_code_of_small_floats_is_decoded() {
     check(layout, &decoded(&device, layout, &halves, 1, 65536), &halves);
 }
 
-/// Plain formats have rows of any length, which begin at any byte.
+/// Plain formats have rows of any length, so that rows may begin at any byte.
 #[test]
 fn rows_may_end_inside_an_octet() {
     let Some(device) = device() else { return };

@@ -1,4 +1,4 @@
-//! Products with several matrices, and weights in several buffers.
+//! Products with weights of several matrices, and with weights in several buffers.
 
 use super::Random;
 use crate::buffers::{Buffer, float_bytes, floats, word_bytes};
@@ -17,7 +17,7 @@ use latent_graph::passes::Precision;
 use latent_types::TensorType;
 use std::sync::Arc;
 
-/// A weight of a format with its elements.
+/// An encoded weight, with its decoded elements.
 struct ExpertWeight {
     shape: DeviceWeightShape,
     format: TensorType,
@@ -36,17 +36,18 @@ fn make(format: TensorType, shape: DeviceWeightShape) -> ExpertWeight {
 }
 
 impl ExpertWeight {
-    /// Uploads the weight in buffers of at most `most` bytes.
-    fn upload(&self, device: &Arc<Device>, most: u64) -> DeviceWeight {
+    /// Uploads the weight in buffers of at most `max_buffer` bytes.
+    fn upload(&self, device: &Arc<Device>, max_buffer: u64) -> DeviceWeight {
         let products = ProductContext::new(device, Precision::Exact);
-        DeviceWeight::upload_in(most, &products, "w", (self.format, self.shape), &self.bytes, None).unwrap()
+        DeviceWeight::upload_in(max_buffer, &products, "w", (self.format, self.shape), &self.bytes, None)
+            .unwrap()
     }
 
     fn whole(&self) -> WeightSlice {
         WeightSlice { rows: 0..self.shape.outputs, transposed: false }
     }
 
-    /// Fails unless results are those of a matrix.
+    /// Panics unless `y` is the product of `x` with a part of one matrix.
     fn check(&self, part: &WeightSlice, matrix: usize, x: &[f32], y: &[f32]) {
         let DeviceWeightShape { inputs, outputs, .. } = self.shape;
         let element =
@@ -75,7 +76,7 @@ fn run(device: &Arc<Device>, y: &Buffer, record: impl FnOnce(&mut Commands)) -> 
 
 const FORMATS: [TensorType; 4] = [TensorType::Q4_0, TensorType::Q6_K, TensorType::BF16, TensorType::IQ2_XS];
 
-/// More workgroups of rows and heads than one dimension of a call has.
+/// Rows and heads need more workgroups than one dimension of a call may have.
 #[test]
 fn many_rows_of_many_heads_take_several_calls() {
     let Some(device) = device() else { return };
@@ -105,17 +106,18 @@ fn each_item_gets_its_expert() {
         let made = make(format, shape);
         let (tokens, slots) = (19, 3);
         let pairs = tokens * slots;
-        // expert 5 is never chosen, and 2 by most
+        // Expert 5 is never chosen, and expert 2 by most.
         let chosen: Vec<u32> = (0..pairs).map(|i| [2, 0, 6, 2, 1, 3, 4, 2][i * 5 % 8]).collect();
         let x = Random(11).numbers(tokens * shape.inputs);
         let stored = Buffer::with(&device, "ids", &word_bytes(&[&[9, 9], &chosen[..]].concat())).unwrap();
         let ids = (&stored).into();
         let input = Buffer::with(&device, "x", &float_bytes(&x)).unwrap();
-        // all experts in one buffer, and two in each of several; every token, and those from the third on
+        // All experts in one buffer, and two in each of several; all tokens, and all but the first
+        // three.
         for (experts, first) in [(7, 0), (2, 0), (2, 3)] {
             let weight = made.upload(&device, (made.bytes.len() / 7 * experts) as u64);
             let y = Buffer::new(&device, "y", 4 * (pairs * shape.outputs) as u64).unwrap();
-            // every slot of a token reads the same input
+            // Every slot of a token reads the same input.
             let mut from = RowAddress::rows(&input, 1, shape.inputs);
             from.address[2] = 0;
             let to = RowAddress::rows(&y, slots, shape.outputs);
@@ -146,7 +148,7 @@ fn each_item_gets_its_expert() {
     }
 }
 
-/// As most callers have it: pairs that share rows, and pairs with rows of their own.
+/// Pairs of tokens and experts that share rows of inputs, and pairs that each have a row.
 #[test]
 fn pairs_are_slots_of_the_rows_that_they_share() {
     let Some(device) = device() else { return };
@@ -180,7 +182,7 @@ fn pairs_are_slots_of_the_rows_that_they_share() {
     }
 }
 
-/// Heads of W_UK and W_UV, which are parts of the matrices of one weight.
+/// W_UK and W_UV of each head, which are parts of the matrices of one weight.
 #[test]
 fn each_slot_gets_its_matrix() {
     let Some(device) = device() else { return };
@@ -212,7 +214,7 @@ fn each_slot_gets_its_matrix() {
     }
 }
 
-/// The same bits from one buffer and from several.
+/// A weight in one buffer and in several gives the same bits.
 #[test]
 fn weights_may_be_in_several_buffers() {
     let Some(device) = device() else { return };
@@ -224,7 +226,8 @@ fn weights_may_be_in_several_buffers() {
             let x = Random(5).numbers(rows * shape.inputs);
             let results = [1 << 20, 4096].map(|most| {
                 let weight = made.upload(&device, most);
-                // rows of inputs that are further apart than they are wide, results behind others
+                // Inputs have a stride of more than their width, and results follow three elements
+                // that must not change.
                 let stride = shape.inputs + 4;
                 let input = Buffer::new(&device, "x", 4 * (rows * stride) as u64).unwrap();
                 for (row, x) in x.chunks_exact(shape.inputs).enumerate() {
@@ -256,12 +259,13 @@ fn weights_may_be_in_several_buffers() {
         });
         assert_eq!(found[0], found[1]);
         assert_eq!(found[0][..shape.inputs], made.elements[100 * shape.inputs..][..shape.inputs]);
-        // row 101 does not exist
+        // Row 101 does not exist. Its result is zeros.
         assert!(found[0][4 * shape.inputs..].iter().all(|v| *v == 0.0));
     }
 }
 
-/// Rectangles that begin anew with each expert, and those that cover all rows.
+/// Blocks of scales that begin anew with each expert, and blocks that cover the rows of all
+/// experts.
 #[test]
 fn several_matrices_have_block_scales() {
     let Some(device) = device() else { return };
@@ -301,7 +305,7 @@ fn several_matrices_have_block_scales() {
 }
 
 #[test]
-fn what_does_not_fit_is_an_error() {
+fn operands_of_a_wrong_size_are_errors() {
     let Some(device) = device() else { return };
     let shape = DeviceWeightShape { inputs: 64, outputs: 2, matrices: 2 };
     let upload =

@@ -1,4 +1,4 @@
-//! Tests of the shaders on the machine's adapter: in CI, Mesa's lavapipe.
+//! Tests of the shaders on the adapter of the machine. In CI it is Mesa's lavapipe.
 
 mod decode;
 mod experts;
@@ -15,12 +15,13 @@ impl Random {
         (self.0 >> 33) as u32
     }
 
-    /// Values in −1..1.
+    /// Numbers between −1 and 1.
     fn numbers(&mut self, count: usize) -> Vec<f32> {
         (0..count).map(|_| self.next() as f32 / (1u32 << 30) as f32 - 1.0).collect()
     }
 
-    /// Bytes whose f16 at even offsets are finite: the highest bit of their exponents is 0.
+    /// Bytes for blocks. f16 at even offsets are finite, because the highest bit of their exponents
+    /// is 0; f16 scales of infinity or NaN would hide other errors of a block.
     fn blocks(&mut self, count: usize) -> Vec<u8> {
         (0..count).map(|i| (self.next() >> 7) as u8 & if i % 2 == 1 { 0xbf } else { 0xff }).collect()
     }

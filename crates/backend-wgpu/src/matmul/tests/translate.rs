@@ -1,4 +1,5 @@
-//! Every shader is valid WGSL and can be written in Metal's language and in Direct3D's, on any machine.
+//! Checks that every shader is valid WGSL and translates to the languages of Metal and Direct3D.
+//! This needs no adapter, so that shaders for other systems are tested on any machine.
 
 use crate::coop_matrix::CoopMatrix;
 use crate::f16_values::F16Values;
@@ -15,7 +16,7 @@ use latent_types::TensorType;
 use naga::back::{hlsl, msl};
 use naga::valid::{Capabilities, ValidationFlags, Validator};
 
-/// Every kernel of f32 in what every device has.
+/// Every kernel that multiplies in f32 and needs only features that every device has.
 fn kernels() -> Vec<ProductShaderKind> {
     let mut all = vec![ProductShaderKind::Gather];
     all.extend([1, 2, 4].map(|rows| ProductShaderKind::Transposed { rows }));
@@ -39,7 +40,7 @@ fn gemms(form: GemmForm) -> impl Iterator<Item = ProductShaderKind> {
         .flat_map(move |tile| [false, true].map(|sorted| ProductShaderKind::Gemm { tile, sorted, form }))
 }
 
-/// Every shader of a format that needs nothing that a device may lack.
+/// Every shader of a format that needs only features that every device has.
 fn shaders(format: TensorType) -> Vec<ProductShader> {
     let scaled: &[bool] =
         if matches!(format, TensorType::F8_E4M3 | TensorType::NVFP4) { &[false, true] } else { &[false] };
@@ -63,7 +64,8 @@ fn shaders(format: TensorType) -> Vec<ProductShader> {
     all
 }
 
-/// The variants of a format's shaders: repacked, with quantized inputs, with subgroups, with other tiles.
+/// The variants of the shaders of a format: repacked, with quantized inputs, with subgroups, with
+/// other tiles.
 fn variants(format: TensorType) -> Vec<ProductShader> {
     let base = ProductShader {
         format,
@@ -92,7 +94,7 @@ fn variants(format: TensorType) -> Vec<ProductShader> {
             ..base
         }));
     }
-    // sums are kept alike whatever the format
+    // How sums are stored does not depend on the format, so one format is enough.
     if format == TensorType::Q8_0 {
         let keeps = [ProductEpilogue::Add, ProductEpilogue::SiluMul, ProductEpilogue::Relu2];
         all.extend(
@@ -103,16 +105,19 @@ fn variants(format: TensorType) -> Vec<ProductShader> {
     all.into_iter().flat_map(|shader| storages.map(|storage| ProductShader { storage, ..shader })).collect()
 }
 
-/// What naga checks a shader against, and which languages it is written in.
+/// The capabilities with which naga validates a shader, and the languages to which it is
+/// translated.
 struct ShaderTranslation {
     capabilities: Capabilities,
-    /// Metal's language of this version.
+    /// The version of Metal's language.
     metal: (u8, u8),
-    /// None where Direct3D's has no words for it: naga writes no cooperative matrices there, and no adapter of DX12 offers any.
+    /// None for a shader with cooperative matrices: naga cannot write them for Direct3D, and no
+    /// adapter of DX12 offers them.
     direct3d: Option<hlsl::ShaderModel>,
 }
 
-/// In both languages, with the capabilities that the shader says it uses; where it says nothing, with those of every WebGPU device (`unpack2x16float`).
+/// Translates a shader to both languages, with the capabilities that it enables. Every shader may
+/// use `unpack2x16float`, which every WebGPU device has.
 pub(crate) fn translate(name: &str, source: &str) -> [String; 2] {
     ShaderTranslation::of(source).write(name, source)
 }
@@ -157,7 +162,8 @@ impl ShaderTranslation {
     }
 }
 
-/// Of formats whose text differs in how quants and scales are stored: with and without a table, minimums, a codebook, blocks of whole words.
+/// Formats that differ in how quants and scales are stored: with and without a table, minimums, a
+/// codebook, blocks of whole words.
 #[test]
 fn every_variant_translates() {
     use TensorType::{BF16, IQ2_XS, MXFP4, Q4_0, Q4_K, Q6_K, Q8_0};
@@ -237,7 +243,7 @@ fn entries_for_4_bit_weights_translate() {
     }
 }
 
-/// What all devices offer: eight storage buffers.
+/// Every device allows eight storage buffers per shader, and not every device more.
 #[test]
 fn no_shader_binds_more_than_the_smallest_device_has() {
     for layout in &LAYOUTS {
@@ -255,7 +261,7 @@ fn no_shader_binds_more_than_the_smallest_device_has() {
     }
 }
 
-/// A tile's memory in its source is what the table says.
+/// The workgroup memory of a tile's source is the same as in the table, by which tiles are chosen.
 #[test]
 fn workgroup_memory_is_that_of_the_table() {
     for (tile, form) in GEMM.into_iter().flat_map(|tile| GemmForm::all().into_iter().map(move |f| (tile, f)))
@@ -264,7 +270,7 @@ fn workgroup_memory_is_that_of_the_table() {
         let kernel = ProductShaderKind::Gemm { tile, sorted: false, form };
         let integers = form == GemmForm::Integers;
         let shader = ProductShader {
-            // with minimums
+            // A format with minimums, which need memory too.
             format: TensorType::Q4_1,
             kernel,
             storage: BlockStorage::File,

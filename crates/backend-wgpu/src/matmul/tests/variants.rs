@@ -1,4 +1,5 @@
-//! Variants of the kernels, forced one by one: products of odd sizes against sums in f64, and the bits of those that promise them.
+//! Forces the variants of kernels one by one. Compares products of odd sizes with sums in f64, and
+//! the bits of variants that promise the same bits.
 
 use super::Random;
 use crate::buffers::{Buffer, float_bytes, floats, word_bytes};
@@ -19,14 +20,15 @@ use latent_kernels::{Q8Block, quantize_q8};
 use latent_types::TensorType;
 use std::sync::Arc;
 
-/// Formats that differ in how quants and scales are stored: no blocks, odd blocks, minimums, odd blocks with their scale at the end, a table.
+/// Formats that differ in how quants and scales are stored: no blocks, odd blocks, minimums, odd
+/// blocks with their scale at the end, a table.
 const FORMATS: [TensorType; 5] =
     [TensorType::F16, TensorType::Q4_0, TensorType::Q4_K, TensorType::Q6_K, TensorType::MXFP4];
 
-/// Rows of inputs, and outputs: GEMV, and tiles of a GEMM that are full and that are not.
+/// Rows of inputs, and outputs: for GEMV, and for GEMM with full and with partial tiles.
 const SIZES: [(usize, usize); 4] = [(1, 45), (7, 66), (9, 3), (70, 130)];
 
-/// Matrices of a weight, with their elements.
+/// An encoded weight of several matrices, with its decoded elements.
 struct TestMatrices {
     format: TensorType,
     shape: DeviceWeightShape,
@@ -43,12 +45,13 @@ fn make(format: TensorType, (inputs, outputs, matrices): (usize, usize, usize)) 
     TestMatrices { format, shape: DeviceWeightShape { inputs, outputs, matrices }, bytes, elements }
 }
 
-/// How inputs and weights are seen by a variant, and how much its sums may be off, as a part of the sum of all terms' sizes.
-fn seen(variant: Option<KernelVariant>, format: TensorType, x: &[f32]) -> (Vec<f32>, f64) {
+/// The inputs as a variant rounds them, and the largest error of its sums, relative to the sum of
+/// the magnitudes of all terms.
+fn rounded_inputs(variant: Option<KernelVariant>, format: TensorType, x: &[f32]) -> (Vec<f32>, f64) {
     let floats = (x.to_vec(), 1e-6);
     let Some(layout) = crate::matmul::layout::layout(format) else { return floats };
     match variant {
-        // both factors are rounded by at most 2^-11
+        // Both factors are rounded by at most 2⁻¹¹.
         Some(KernelVariant::F16Tiles | KernelVariant::MatricesF16) if format.is_quantized() => {
             (x.to_vec(), 1e-3)
         }
@@ -56,7 +59,8 @@ fn seen(variant: Option<KernelVariant>, format: TensorType, x: &[f32]) -> (Vec<f
             let mut blocks = vec![Q8Block::ZERO; x.len() / 32];
             quantize_q8(x, &mut blocks);
             let values = blocks.iter().flat_map(|b| b.quants.map(|quant| f32::from(quant) * b.scale));
-            // a device may round a division, and with it a quant between two others, otherwise
+            // A device may round a division differently than the CPU, and then a quant that is near
+            // the middle between two integers too.
             (values.collect(), 1e-5)
         }
         _ => floats,
@@ -71,7 +75,7 @@ impl TestMatrices {
 
     fn check(&self, variant: Option<KernelVariant>, matrix: usize, x: &[f32], y: &[f32]) {
         let DeviceWeightShape { inputs, outputs, .. } = self.shape;
-        let (x, allowed) = seen(variant, self.format, x);
+        let (x, allowed) = rounded_inputs(variant, self.format, x);
         for (o, found) in y.iter().enumerate() {
             let weights = &self.elements[(matrix * outputs + o) * inputs..][..inputs];
             let (mut sum, mut size) = (0.0, 0.0f64);
@@ -86,7 +90,7 @@ impl TestMatrices {
     }
 }
 
-/// Rows times all outputs, twice with the same bits.
+/// Multiplies rows by a whole weight, twice, and checks that both results have the same bits.
 fn product(
     device: &Arc<Device>,
     weight: &DeviceWeight,
@@ -112,12 +116,12 @@ fn product(
     first
 }
 
-/// Products of plain rows on a device with a variant, or without any.
+/// Products of each format and size on a device, which are checked against sums in f64.
 fn products(device: &Arc<Device>, variant: Option<KernelVariant>) -> Vec<Vec<f32>> {
     let mut all = Vec::new();
     for format in FORMATS {
         for (rows, outputs) in SIZES.into_iter().filter(|(rows, _)| multiplies(variant, *rows)) {
-            // enough octets for 64 lanes each, and few
+            // With one row, more octets than 64 lanes, so that lanes take several turns; else few.
             let inputs = if rows == 1 { 1280 } else { 256 };
             let made = make(format, (inputs, outputs, 1));
             let x = Random(rows as u64).numbers(rows * inputs);
@@ -143,7 +147,7 @@ fn multiplies(variant: Option<KernelVariant>, rows: usize) -> bool {
 #[test]
 fn every_variant_multiplies() {
     let Some(plain) = plain_device() else { return };
-    // a place for each size of each format
+    // One result for each size of each format.
     let expected = products(&plain, None);
     for variant in KernelVariant::ALL {
         let Some(device) = device_with(variant) else { continue };
@@ -152,7 +156,7 @@ fn every_variant_multiplies() {
         let of_variant = |place: &usize| multiplies(Some(variant), SIZES[place % SIZES.len()].0);
         let expected = (0..expected.len()).filter(of_variant).map(|place| &expected[place]);
         let all_same = found.iter().zip(expected).all(same);
-        // other bits than without it show that it is used
+        // A variant that rounds must change bits: if it does not, it was not used.
         let keeps_bits = matches!(variant, KernelVariant::Planes | KernelVariant::Subgroups);
         assert_eq!(all_same, keeps_bits, "{variant}");
         let pipelines = device.pipelines.lock().unwrap();
@@ -168,7 +172,8 @@ fn every_variant_multiplies() {
     }
 }
 
-/// An index beyond its array is bounded where shaders check, so that results would be others.
+/// Shaders with checks limit an index to its array. If a shader without checks used one beyond it,
+/// results would differ.
 #[test]
 fn shaders_without_checks_have_the_same_bits() {
     let all = KernelVariant::ALL.map(Some).into_iter().chain([None]);
@@ -195,7 +200,7 @@ fn every_variant_multiplies_with_experts() {
             let y = Buffer::new(&device, "y", 4 * (chosen.len() * 45) as u64).unwrap();
             let mut from = RowAddress::rows(&input, 1, 512);
             from.address[2] = 0;
-            // all rows, and those from the third on
+            // All rows, and all but the first three.
             for first in [0, 3] {
                 let items = ProductItems {
                     rows: first..tokens,
@@ -230,7 +235,7 @@ fn every_variant_multiplies_with_experts() {
     }
 }
 
-/// Every format whose inputs are quantized decodes its integers in a way of its own.
+/// Every format whose inputs are quantized has code of its own to decode integers.
 #[test]
 fn integers_of_every_format_are_multiplied() {
     let Some(device) = device_with(KernelVariant::Integers) else { return };
@@ -249,7 +254,8 @@ fn integers_of_every_format_are_multiplied() {
     assert!(formats >= 8, "{formats}");
 }
 
-/// Scales, and quants unless they are between two; blocks of zeros, and those that have no scale.
+/// Scales and quants equal those of the CPU, except quants near the middle between two integers.
+/// Also for blocks of zeros, and for blocks with infinite numbers or NaN, which have no scale.
 #[test]
 fn inputs_are_quantized_as_on_the_cpu() {
     let Some(device) = device_with(KernelVariant::Integers) else { return };
@@ -261,7 +267,7 @@ fn inputs_are_quantized_as_on_the_cpu() {
     x[224..256].iter_mut().for_each(|x| *x *= 1e30);
     let input = Buffer::with(&device, "x", &float_bytes(&x)).unwrap();
     let products = ProductContext::new(&device, Precision::Exact);
-    // rows 1 and 2 of two slots each
+    // Rows 1 and 2, with two slots each.
     let place = RowAddress::rows(&input, 2, 64);
     let items = ProductItems { rows: 1..3, slots: 2, x: place.clone(), y: place };
     let mut commands = Commands::new(&device);
@@ -285,7 +291,8 @@ fn inputs_are_quantized_as_on_the_cpu() {
     }
 }
 
-/// Products that follow one another quantize their common inputs once; a call between them, another list, and other rows make it necessary again.
+/// Consecutive products quantize their common inputs once. Another call between them, another list
+/// of commands, or other rows make it necessary again.
 #[test]
 fn common_inputs_are_quantized_once() {
     let Some(device) = device_with(KernelVariant::Integers) else { return };
@@ -308,7 +315,7 @@ fn common_inputs_are_quantized_once() {
     let mut commands = Commands::new(&device);
     assert_eq!([0, 1].map(|which| multiply_rows(&mut commands, which, 3)), [2, 1]);
     assert_eq!(multiply_rows(&mut commands, 0, 4), 2, "other rows");
-    // the first row becomes the second
+    // The first row is overwritten by the second.
     let second = Buffer::with(&device, "the second row", &float_bytes(&x[64..128])).unwrap();
     commands.copy(&second, 0..256, &input, 0);
     assert_eq!([0, 1].map(|which| multiply_rows(&mut commands, which, 4)), [2, 1]);
@@ -322,7 +329,8 @@ fn common_inputs_are_quantized_once() {
     }
 }
 
-/// The kernel quantizes them where one row is multiplied and subgroups exchange numbers: the same bits, and a call less.
+/// If one row is multiplied and subgroups exchange numbers, the kernel itself quantizes its inputs.
+/// This gives the same bits and saves a call.
 #[test]
 fn one_row_is_quantized_by_its_product() {
     let (Some(apart), Some(together)) = (device_with(KernelVariant::Integers), integer_subgroup_device())
@@ -331,7 +339,7 @@ fn one_row_is_quantized_by_its_product() {
     };
     let formats = LAYOUTS.iter().filter(|layout| layout.has_integers()).map(|layout| layout.ty);
     for (number, format) in formats.enumerate() {
-        // sixteen lanes and 64, whose turns are the same for all lanes and are not
+        // For 16 and 64 lanes, sizes with the same number of turns for all lanes, and others.
         let mut sizes = vec![256, 768, 1024, 1280, 16 * 512, 17 * 512];
         if format.block_len() == 32 {
             sizes.extend([32, 96, 544, 1056]);
@@ -347,7 +355,7 @@ fn one_row_is_quantized_by_its_product() {
                 let weight = made.upload(device);
                 let input = Buffer::with(device, "x", &float_bytes(&x)).unwrap();
                 let y = Buffer::new(device, "y", 4 * 4 * 5).unwrap();
-                // slots with matrices of their own, and that name them
+                // A matrix for each slot, and matrices that are named by ids.
                 let ids = Buffer::with(device, "ids", &word_bytes(&[1, 0])).unwrap();
                 let by_ids = SlotMatrix::ByIds { ids: (&ids).into(), offset: 0 };
                 let mut commands = Commands::new(device);
@@ -363,7 +371,8 @@ fn one_row_is_quantized_by_its_product() {
                 commands.submit(&[]).unwrap();
                 (calls, floats(&y.read("y", 0..4 * 4 * 5).unwrap()))
             });
-            // the second product finds what the first has quantized
+            // Without subgroups there is one more call, which quantizes the inputs of both
+            // products.
             assert_eq!((expected.0, found.0), (3, 2), "{format}");
             let bits = |y: &[f32]| y.iter().map(|y| y.to_bits()).collect::<Vec<_>>();
             let same = expected
@@ -377,7 +386,7 @@ fn one_row_is_quantized_by_its_product() {
     }
 }
 
-/// Words of what is bound.
+/// Reads the words of a binding.
 fn read_blocks(device: &Arc<Device>, from: &ShaderBinding, to: &Buffer) -> Vec<u32> {
     const COPY: &str = "
 @group(0) @binding(0) var<uniform> words: vec4<u32>;
@@ -394,11 +403,11 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) { if id.x < words.x { y[id
     bytes.as_chunks().0.iter().map(|word| u32::from_le_bytes(*word)).collect()
 }
 
-/// A weight is repacked in several pieces, and begins with any row.
+/// Weights that are repacked in several pieces, with parts that begin at any row.
 #[test]
 fn repacked_weights_have_the_same_bits_in_parts_and_pieces() {
     let (Some(plain), Some(planes)) = (plain_device(), device_with(KernelVariant::Planes)) else { return };
-    // three pieces of blocks; heads with parts of their matrices
+    // A weight of three pieces of blocks, and one with a matrix for each head.
     for (format, shape) in [(TensorType::Q8_0, (96, 12_000, 1)), (TensorType::Q4_0, (64, 40, 5))] {
         let made = make(format, shape);
         let (inputs, outputs, matrices) = shape;

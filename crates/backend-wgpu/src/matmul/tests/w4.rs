@@ -13,7 +13,7 @@ use crate::variants::KernelVariant;
 use latent_kernels::half::f16;
 
 #[test]
-fn what_does_not_agree_is_an_error() {
+fn operands_of_a_wrong_size_are_errors() {
     let Some(device) = device() else { return };
     let shape = W4WeightShape { k: 16, n: 3, group: 8 };
     let scales = GroupScales::E8m0(&[127; 6]);
@@ -36,11 +36,12 @@ fn what_does_not_agree_is_an_error() {
     assert!(reduce(&mut commands, (&buffer, 1000), (4, 4), &rows).is_err());
 }
 
-/// Inputs that f16 has give the same bits from f16 as from f32, in every entry that multiplies: one shader differs in how it loads them alone.
+/// If inputs are f16 numbers, every entry gives the same bits whether they are stored as f16 or as
+/// f32: the shaders differ only in how they load inputs.
 #[test]
 fn f16_inputs_have_the_bits_of_the_same_numbers_in_f32() {
     let Some(device) = plain_device() else { return };
-    // whole groups, and groups that cut words
+    // Groups of whole words, and groups that end inside a word.
     for (codes, group) in [(W4CodeKind::Fp4, 32), (W4CodeKind::Int4, 12), (W4CodeKind::Int4Sym, 96)] {
         let shape = W4WeightShape { k: 96, n: 51, group };
         let mut random = Random(9);
@@ -80,7 +81,8 @@ fn f16_inputs_have_the_bits_of_the_same_numbers_in_f32() {
     }
 }
 
-/// f16 inputs as cooperative matrices: weights are rounded to f16, sums are f32. Slices have words that do not fill a step.
+/// f16 inputs as cooperative matrices: weights are rounded to f16, sums are f32. Slices end with
+/// words that do not fill a step of the shader.
 #[test]
 fn f16_inputs_are_multiplied_as_cooperative_matrices() {
     let (Some(plain), Some(device)) = (plain_device(), device_with(KernelVariant::MatricesF16)) else {
@@ -113,7 +115,8 @@ fn f16_inputs_are_multiplied_as_cooperative_matrices() {
             });
             let largest = expected.iter().fold(0.0f32, |most, v| most.max(v.abs()));
             let off = expected.iter().zip(&found).fold(0.0f32, |most, (a, b)| most.max((a - b).abs()));
-            // weights of 12 bits have one more than f16
+            // A decoded weight has up to 12 bits, one more than f16, so that rounding changes some
+            // results.
             assert!(largest > 0.0 && off <= 1e-3 * largest, "{codes:?} {rows} rows: {off} of {largest}");
             assert!(off > 0.0, "weights are not rounded");
         }

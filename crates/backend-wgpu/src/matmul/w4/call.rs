@@ -1,4 +1,4 @@
-//! Calls of the entries.
+//! Calls of the kernels for 4-bit weights.
 
 use super::format::ScaleKind;
 use super::shader::{W4RowShader, W4Shader, W4ShaderKind, reduce_source};
@@ -17,7 +17,7 @@ use crate::matrix_trial;
 use latent_graph::passes::Precision;
 use std::sync::Arc;
 
-/// The numbers of `wgsl/head.wgsl`.
+/// The parameters of all kernels, in the order of `Params` in `wgsl/head.wgsl`.
 #[derive(Clone, Copy, Default)]
 struct W4Params {
     rows: usize,
@@ -54,7 +54,8 @@ impl W4Params {
     }
 }
 
-/// Rows of inputs: f32, or f16, whose elements are counted so in `rows` and are packed two to a word.
+/// Rows of inputs in f32 or f16. Offsets and strides in `rows` count elements. Two f16 are packed
+/// in a word.
 #[derive(Clone, Copy)]
 pub(crate) struct W4Inputs<'m> {
     pub(crate) rows: &'m BufferRows,
@@ -67,7 +68,7 @@ impl<'m> From<&'m BufferRows> for W4Inputs<'m> {
     }
 }
 
-/// Calls a shader of a weight.
+/// Records the call of a shader of a weight.
 fn call(
     commands: &mut Commands,
     weight: &W4Weight,
@@ -76,6 +77,7 @@ fn call(
     groups: [u32; 3],
 ) -> Result<(), GpuError> {
     let W4WeightShape { k, n, group } = weight.shape;
+    // A word has eight codes. If groups are whole words, the shader reads one scale per word.
     let whole_groups = group.is_multiple_of(8);
     let shader = W4Shader { entry, codes: weight.codes, scales: weight.kind, whole_groups, f16 };
     let pipeline = weight.pipeline(&Arc::clone(commands.device()), &shader)?;
@@ -88,7 +90,7 @@ fn call(
     Ok(())
 }
 
-/// Refuses inputs that do not begin at multiples of four elements.
+/// Refuses inputs that do not begin at multiples of four elements: kernels read vectors of four.
 fn check(commands: &Commands, W4Inputs { rows: x, .. }: W4Inputs<'_>) -> Result<(), GpuError> {
     if x.first.is_multiple_of(4) && x.stride.is_multiple_of(4) {
         return Ok(());
@@ -100,10 +102,11 @@ fn check(commands: &Commands, W4Inputs { rows: x, .. }: W4Inputs<'_>) -> Result<
     })
 }
 
-/// Few rows, codes decoded in registers: eight rows at a time read the weight once.
+/// Multiplies few rows, with codes decoded in registers. Up to eight rows read the weight once.
 ///
 /// # Errors
-/// Inputs that begin at odd places; sizes beyond 32 bits; what the device refuses.
+/// If inputs are not aligned to four elements, for sizes beyond 32 bits, or if the device refuses a
+/// call.
 pub(crate) fn fused<'m>(
     commands: &mut Commands,
     weight: &W4Weight,
@@ -116,26 +119,30 @@ pub(crate) fn fused<'m>(
         return Ok(());
     }
     check(commands, x)?;
-    let most = GEMV_ROWS.into_iter().find(|most| *most >= rows).unwrap_or(GEMV_ROWS[GEMV_ROWS.len() - 1]);
+    let tile_rows = GEMV_ROWS.into_iter().find(|count| *count >= rows);
+    let tile_rows = tile_rows.unwrap_or(GEMV_ROWS[GEMV_ROWS.len() - 1]);
     let params =
         W4Params { rows, x: (x.rows.first, x.rows.stride), y: (y.first, y.stride), ..W4Params::default() };
-    // columns are within one dimension: a weight of 65535 · 16 of them and eight inputs has 4 MiB
+    // One dimension suffices: a weight with 65535 · 16 columns and only eight inputs has 4 MiB.
     let across = weight.shape.n.div_ceil(W4_FUSED.columns);
-    let [columns, down, rest] = folded(across, rows.div_ceil(most), commands.device())?;
+    let [columns, down, rest] = folded(across, rows.div_ceil(tile_rows), commands.device())?;
     if rest > 1 {
         return Err(too_large(commands.device(), weight.shape.n));
     }
     let operands = [x.rows.binding.clone(), y.binding.clone()];
-    call(commands, weight, (W4ShaderKind::Fused { rows: most }, params, x.f16), operands, [columns, down, 1])
+    let entry = W4ShaderKind::Fused { rows: tile_rows };
+    call(commands, weight, (entry, params, x.f16), operands, [columns, down, 1])
 }
 
-/// Cooperative matrices that multiply f16 inputs. Exponents as scales reach beyond f16, so that such weights keep f32.
+/// The cooperative matrices that multiply f16 inputs, if the device has them and they suit the
+/// weight.
 fn matrix(device: &Arc<Device>, weight: &W4Weight, f16: bool) -> Option<CoopMatrix> {
     let matrix = matrix_trial::variants(device, Precision::Default).matrices?;
+    // Weights with E8M0 scales may exceed the range of f16. f32 inputs would be rounded to f16.
     (f16 && matrix.f16 && weight.kind != ScaleKind::E8m0).then_some(matrix)
 }
 
-/// Tiles over slices of K, into results or partial sums.
+/// Multiplies tiles over slices of K, into results or partial sums.
 fn tiles(
     commands: &mut Commands,
     weight: &W4Weight,
@@ -158,13 +165,16 @@ fn tiles(
     };
     let [columns, down, rest] =
         folded(weight.shape.n.div_ceil(tile.columns), rows.div_ceil(tile.rows), commands.device())?;
+    // Slices are the third dimension of the call, which WebGPU limits to 65535. So tiles may not
+    // need it too.
     let slices = u32::try_from(slices).ok().filter(|slices| *slices <= u32::from(u16::MAX) && rest == 1);
     let slices = slices.ok_or_else(|| too_large(commands.device(), weight.shape.n))?;
     let operands = [x.rows.binding.clone(), y.binding.clone()];
     call(commands, weight, (entry, params, x.f16), operands, [columns, down, slices])
 }
 
-/// Many rows, in tiles whose next strip is fetched while the present one is multiplied.
+/// Multiplies many rows with double-buffered tiles: the next step is fetched while the current one
+/// is multiplied.
 pub(crate) fn gemm<'m>(
     commands: &mut Commands,
     weight: &W4Weight,
@@ -175,7 +185,8 @@ pub(crate) fn gemm<'m>(
     if rows == 0 { Ok(()) } else { tiles(commands, weight, (x.into(), rows), 1, y) }
 }
 
-/// The same with K in slices, which fill a device where tiles are few: `partials` has room for as many results of each slice, which are then added in their order.
+/// As [`gemm`], with K cut into slices (split-K), which keeps a device busy if there are few tiles.
+/// `partials` holds the results of each slice, which are then added in order.
 pub(crate) fn striped<'m>(
     commands: &mut Commands,
     weight: &W4Weight,
@@ -216,7 +227,8 @@ pub(crate) fn reduce(
     Ok(())
 }
 
-/// Weights as rows of f32, or of f16 (with `halves`; `first` and `stride` of `out` then count words of two).
+/// Dequantizes to rows of f32, or of f16 if `halves` is set. Then `first` and `stride` of `out`
+/// count words of two elements.
 pub(crate) fn dequant(
     commands: &mut Commands,
     weight: &W4Weight,
@@ -232,7 +244,8 @@ pub(crate) fn dequant(
     call(commands, weight, (entry, params, false), [out.binding.clone()], groups)
 }
 
-/// Rows of `columns` elements, mapped one by one. `x_words` and `y_words` are words from one row to the next, where rows are f16.
+/// Applies an elementwise shader to rows of `columns` elements. `x_words` is the number of words
+/// from one input row to the next, for rows of f16.
 pub(crate) fn map_rows(
     commands: &mut Commands,
     map: W4RowShader,

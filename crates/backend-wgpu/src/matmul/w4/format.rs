@@ -1,18 +1,18 @@
 //! Formats of codes and scales.
 
-/// What the sixteen codes mean.
+/// The meaning of the sixteen codes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum W4CodeKind {
     /// E2M1 floats.
     Fp4,
-    /// Unsigned integers less the zero point of their group.
+    /// Unsigned integers minus the zero point of their group.
     Int4,
-    /// Unsigned integers less 8.
+    /// Unsigned integers minus 8.
     Int4Sym,
 }
 
 impl W4CodeKind {
-    /// The end of the names of kernels for it.
+    /// The suffix of kernel names.
     pub(crate) fn suffix(self) -> &'static str {
         match self {
             W4CodeKind::Fp4 => "fp4",
@@ -22,7 +22,7 @@ impl W4CodeKind {
     }
 }
 
-/// How scales are stored on the device.
+/// The format of scales on the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum ScaleKind {
     F16,

@@ -1,12 +1,15 @@
-//! The entries for 4-bit weights `[K, N]` with group scales (FP4 and INT4, as Marlin's callers have them): y = x · W.
+//! Kernels for 4-bit weights `[K, N]` with group scales (FP4 and INT4, the layout of Marlin's
+//! callers): y = x · W.
 //!
-//! * `gemm`: tiles whose next strip is fetched while the present one is multiplied.
-//! * `fused`: few rows, codes decoded in registers.
-//! * `striped`: `gemm` over slices of K, whose partial sums `reduce` adds in the order of the slices.
+//! * `gemm`: double-buffered tiles.
+//! * `fused`: few rows, with codes decoded in registers.
+//! * `striped`: `gemm` over slices of K. `reduce` adds the partial sums in the order of the slices.
 //! * `dequant`: weights as f32 or f16.
-//! * `map_rows`: what callers without a model need around products: biases, columns in another order, f16 and f32.
+//! * `map_rows`: elementwise operations for callers without a model: biases, permuted columns, f16
+//!   and f32.
 //!
-//! Inputs are f32 or f16. Sums are f32, and their order depends on shapes alone. Devices may take subnormal f32 for 0, so that what an E8M0 scale of 2^-127 contributes may be missing.
+//! Inputs are f32 or f16. Sums are f32, and their order depends on shapes only. Devices may flush
+//! subnormal f32 to 0, so the contribution of an E8M0 scale of 2^-127 may be missing.
 
 mod call;
 mod format;

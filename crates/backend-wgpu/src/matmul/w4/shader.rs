@@ -11,19 +11,15 @@ use crate::matmul::tiles::{GATHER_THREADS, PER_THREAD};
 use crate::matmul::wgsl::{E4M3, ENTRY, constants, section};
 use std::fmt::Write;
 
-/// What a shader computes.
+/// The kernel of a shader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum W4ShaderKind {
-    /// `rows` rows per workgroup, codes decoded in registers.
+    /// `rows` rows per workgroup, with codes decoded in registers.
     Fused { rows: usize },
-    /// Tiles in two buffers, for all of K or slices of it.
+    /// Double-buffered tiles, for all of K or slices of it.
     Gemm { tile: W4Tile },
-    /// Tiles of f16 in two buffers, multiplied as cooperative matrices.
-    Matrices {
-        tile: W4Tile,
-        /// What multiplies it.
-        matrix: CoopMatrix,
-    },
+    /// Double-buffered tiles of f16, multiplied as cooperative matrices.
+    Matrices { tile: W4Tile, matrix: CoopMatrix },
     /// Weights as f32.
     DequantF32,
     /// Weights as f16.
@@ -33,13 +29,10 @@ pub(crate) enum W4ShaderKind {
 /// The key of a compiled shader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct W4Shader {
-    /// What is computed.
     pub(crate) entry: W4ShaderKind,
-    /// What codes mean.
     pub(crate) codes: W4CodeKind,
-    /// How scales are stored.
     pub(crate) scales: ScaleKind,
-    /// Whether groups are whole words.
+    /// Whether groups are whole words, so that all codes of a word have one scale.
     pub(crate) whole_groups: bool,
     /// Whether inputs are f16.
     pub(crate) f16: bool,
@@ -73,7 +66,8 @@ impl W4Shader {
         !matches!(self.entry, W4ShaderKind::DequantF32 | W4ShaderKind::DequantF16)
     }
 
-    /// Its source in WGSL. Bindings: parameters, words, scales, zero points if codes have them, inputs if it multiplies, results.
+    /// The source in WGSL. Bindings: parameters, words, scales, zero points if the codes have them,
+    /// inputs if the kernel multiplies, results.
     pub(crate) fn wgsl(&self, f16_values: F16Values) -> String {
         let mut source = String::new();
         if let W4ShaderKind::Matrices { matrix, .. } = self.entry {
@@ -86,11 +80,13 @@ impl W4Shader {
             declarations.push("var<storage, read> zeros: array<u32>");
         }
         if self.multiplies() {
+            // A load has four inputs: four f32, or two words of two f16.
             declarations.push(match self.f16 {
                 true => "var<storage, read> x: array<vec2<u32>>",
                 false => "var<storage, read> x: array<vec4<f32>>",
             });
         }
+        // f16 is written as words of two, because not every device has the type f16.
         declarations.push(match self.entry {
             W4ShaderKind::DequantF16 => "var<storage, read_write> y: array<u32>",
             _ => "var<storage, read_write> y: array<f32>",
@@ -140,18 +136,18 @@ impl W4Shader {
     }
 }
 
-/// What becomes of rows before and after products.
+/// Elementwise operations on rows before and after products.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum W4RowShader {
-    /// A value per column is added.
+    /// Adds a value per column.
     Bias,
-    /// Columns in another order.
+    /// Permutes columns of f32.
     SelectF32,
-    /// The same of f16.
+    /// Permutes columns of f16.
     SelectF16,
-    /// f32 rounded to f16.
+    /// Rounds f32 to f16.
     ToF16,
-    /// f16 widened to f32.
+    /// Converts f16 to f32.
     ToF32,
 }
 
@@ -176,7 +172,7 @@ impl W4RowShader {
         }
     }
 
-    /// Its source in WGSL.
+    /// The source in WGSL.
     pub(crate) fn wgsl(self, f16_values: F16Values) -> String {
         let mut source = String::from(HEAD);
         source.push_str("@group(0) @binding(0) var<uniform> p: Params;\n");
@@ -221,7 +217,8 @@ fn fused(source: &mut String, rows: usize, groups: &str) {
     source.push_str(section(FUSED, "reduce"));
 }
 
-/// A step's tiles are filled while those of the step before are multiplied.
+/// Appends the kernel with cooperative matrices. The tiles of a step are filled while those of the
+/// previous step are multiplied.
 fn matrices(source: &mut String, tile: W4Tile, matrix: CoopMatrix) {
     let W4Tile { rows, columns, words } = tile;
     let sizes =
@@ -239,13 +236,15 @@ fn matrices(source: &mut String, tile: W4Tile, matrix: CoopMatrix) {
     tile.begin(source);
     source.push_str(section(W4_MATRICES, "load"));
     tile.multiply(source, "buffer");
+    // One barrier per step suffices: a step fills the buffer that the previous step has read.
     source.push_str("    workgroupBarrier();\n  }\n");
     tile.end(source, "first_row, first_column, slice");
     source.push_str("}\n");
     source.push_str(section(W4_MATRICES, "store"));
 }
 
-/// Fetches what a thread brings of step `$step`: words with their scales and zero points, and four inputs.
+/// Appends the loads of a thread for step `step` into registers: words with their scales and zero
+/// points, and four inputs.
 fn fetch(source: &mut String, step: &str, words: usize, indent: &str) {
     for i in 0..words {
         let _ = write!(
@@ -271,7 +270,8 @@ fn fetch(source: &mut String, step: &str, words: usize, indent: &str) {
     );
 }
 
-/// Decodes what was fetched into a buffer.
+/// Appends the decoding of the loaded words into a tile buffer. Words after the end of the slice
+/// become zeros.
 fn stash(source: &mut String, buffer: &str, words: usize, indent: &str) {
     for i in 0..words {
         let _ = write!(
@@ -327,9 +327,11 @@ fn gemm(source: &mut String, tile: W4Tile) {
     source.push_str(
         "  workgroupBarrier();\n  for (var step = 0u; step < steps; step++) {\n    let buffer = step % 2u;\n",
     );
+    // The loads are issued before the products of the current step, which hide their latency.
     fetch(source, "step + 1u", per_thread, "    ");
     order.multiply(source, ["buffer * TILE_ROWS + ", "buffer * TILE_COLUMNS + "]);
     stash(source, "(1u - buffer)", per_thread, "    ");
+    // One barrier per step suffices: a step fills the buffer that the previous step has read.
     source.push_str("    workgroupBarrier();\n  }\n");
     source.push_str(section(GEMM, "end"));
 }

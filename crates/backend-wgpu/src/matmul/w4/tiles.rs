@@ -1,20 +1,23 @@
-//! Tile sizes of the entries for 4-bit weights.
+//! Tile sizes of the kernels for 4-bit weights.
 
 use crate::matmul::tiles::PER_THREAD;
 
-/// Threads and columns of a workgroup of a 4-bit GEMM whose codes are decoded in registers: a column is a thread's, and lanes share the inputs.
+/// Threads and columns of a workgroup of the fused kernel. A thread computes one column, and lanes
+/// divide the inputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct W4FusedTile {
-    /// Columns per workgroup, which neighbouring threads read.
+    /// Columns per workgroup. Neighbouring threads read neighbouring columns.
     pub columns: usize,
-    /// Threads that share a column: a power of two.
+    /// Threads per column: a power of two.
     pub lanes: usize,
 }
 
-/// The only fused tile: 64 bytes of each row of words, and enough workgroups for few columns.
+/// The only fused tile. 16 columns are 64 contiguous bytes of each row of words, and few enough
+/// that weights with few columns still have many workgroups.
 pub const W4_FUSED: W4FusedTile = W4FusedTile { columns: 16, lanes: 16 };
 
-/// A tile of a 4-bit GEMM: inputs and decoded weights are in workgroup memory twice, one being filled while the other is multiplied.
+/// A tile of a 4-bit GEMM. Inputs and decoded weights are double-buffered in workgroup memory: one
+/// buffer is filled while the other is multiplied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct W4Tile {
     pub rows: usize,
@@ -23,12 +26,12 @@ pub struct W4Tile {
     pub words: usize,
 }
 
-/// Tiles of a 4-bit GEMM, by rows.
+/// Tiles of a 4-bit GEMM, in ascending order of rows.
 pub const W4_GEMM: [W4Tile; 2] =
     [W4Tile { rows: 16, columns: 64, words: 2 }, W4Tile { rows: 32, columns: 64, words: 2 }];
 
 impl W4Tile {
-    /// The smallest one that has as many rows, or the largest.
+    /// The smallest tile with at least `rows` rows, or the largest tile.
     pub fn of(rows: usize) -> W4Tile {
         W4_GEMM.into_iter().find(|tile| tile.rows >= rows).unwrap_or(W4_GEMM[W4_GEMM.len() - 1])
     }
@@ -55,7 +58,7 @@ mod tests {
     fn tiles_fit_into_the_smallest_device() {
         for tile in W4_GEMM {
             assert!(tile.memory() <= 16384 && tile.threads() <= 256, "{tile:?}");
-            // each thread fetches whole words, and four inputs of one row
+            // Each thread loads whole words, and four inputs of one row.
             let inputs = tile.rows * 8 * tile.words / 4;
             assert!((tile.columns * tile.words).is_multiple_of(tile.threads()) && inputs == tile.threads());
         }

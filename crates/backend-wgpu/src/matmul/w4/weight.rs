@@ -1,4 +1,4 @@
-//! A 4-bit weight in the device's memory.
+//! A 4-bit weight in device memory.
 
 use super::format::{ScaleKind, W4CodeKind};
 use super::shader::W4Shader;
@@ -22,29 +22,27 @@ pub enum GroupScales<'a> {
     E4m3(&'a [u8], f32),
 }
 
-/// Sizes of a weight: K inputs, a multiple of eight; N columns; inputs that share a scale.
+/// The sizes of a weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct W4WeightShape {
-    /// Inputs.
+    /// Inputs: a multiple of eight.
     pub k: usize,
     /// Columns.
     pub n: usize,
-    /// Inputs per group: divides K.
+    /// Inputs per scale: a divisor of K.
     pub group: usize,
 }
 
 /// A weight on the host.
 #[derive(Clone, Copy, Debug)]
 pub struct W4Operand<'a> {
-    /// Its sizes.
     pub shape: W4WeightShape,
     /// `[K / 8, N]`: eight codes along K, the first in the lowest bits.
     pub words: &'a [u32],
     /// `[K / group, N]`.
     pub scales: GroupScales<'a>,
-    /// What its codes mean.
     pub codes: W4CodeKind,
-    /// Zero points `[K / group, N]` of [`W4CodeKind::Int4`]; else none.
+    /// Zero points `[K / group, N]` of [`W4CodeKind::Int4`]. Empty for other codes.
     pub zeros: &'a [u8],
 }
 
@@ -54,7 +52,8 @@ pub(crate) struct W4Weight {
     pub(crate) codes: W4CodeKind,
     pub(super) kind: ScaleKind,
     pub(super) tensor_scale: f32,
-    /// Power of two by which weights are multiplied, beyond `WEIGHT_FACTOR`, before they are rounded to f16; taken back from sums.
+    /// A power of two by which weights are multiplied, in addition to `WEIGHT_FACTOR`, before they
+    /// are rounded to f16. Sums are divided by it.
     pub(super) f16_factor: f32,
     pub(super) words: Buffer,
     pub(super) scales: Buffer,
@@ -62,36 +61,38 @@ pub(crate) struct W4Weight {
     pipelines: Mutex<Vec<(W4Shader, Arc<ShaderPipeline>)>>,
 }
 
-/// Largest distance of a code from its zero point.
+/// Maximum distance of a code from its zero point.
 const MAX_CODE: f32 = 16.0;
 
 /// `WEIGHT_FACTOR` of the shaders.
 const SHADER_FACTOR: f32 = 64.0;
 
-/// The power of two with which the largest weight that these scales allow comes to at least a quarter of the largest f16, and not beyond it: large
-/// weights would be cut off, and small ones lose bits.
+/// The power of two that scales the largest possible weight to between a quarter of the largest f16
+/// and the largest f16. With a larger factor, large weights would be clamped. With a smaller one,
+/// small weights would lose bits.
 fn f16_factor(scales: GroupScales<'_>) -> f32 {
     let finite = |scale: f32| if scale.is_finite() { scale.abs() } else { 0.0 };
     let largest = match scales {
         GroupScales::F16(bits) => {
             bits.iter().map(|bits| finite(f16::from_bits(*bits).to_f32())).fold(0.0, f32::max)
         }
-        // not multiplied in f16
+        // Such weights are not multiplied in f16.
         GroupScales::E8m0(_) => return 1.0,
         GroupScales::E4m3(codes, tensor) => {
             let magnitudes = codes.iter().map(|code| code & 0x7f).filter(|code| *code != 0x7f);
             finite(f8_e4m3::value(magnitudes.max().unwrap_or(0)) * tensor)
         }
     };
+    // If all scales are 0 or not finite, any factor is right.
     let room = f32::from(f16::MAX) / (largest * MAX_CODE * SHADER_FACTOR);
     if room.is_normal() { 2f32.powi(room.log2().floor().clamp(-100.0, 100.0) as i32) } else { 1.0 }
 }
 
 impl W4Weight {
-    /// Copies a weight to the device.
+    /// Uploads a weight.
     ///
     /// # Errors
-    /// Sizes that do not agree; words that do not fit into one binding; no memory.
+    /// If sizes do not agree, if the words exceed a binding, or if memory is too small.
     pub(crate) fn upload(
         device: &Arc<Device>,
         what: &str,
@@ -137,7 +138,7 @@ impl W4Weight {
         })
     }
 
-    /// A shader for it, compiled.
+    /// The compiled shader.
     pub(super) fn pipeline(
         &self,
         device: &Arc<Device>,

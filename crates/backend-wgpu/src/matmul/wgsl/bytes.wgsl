@@ -1,10 +1,11 @@
-// Bytes of the weight, which is an array of words. Reading behind its end is clamped, and what is read there is not used.
+// Bytes of the weight, which is an array of words. Some functions read one word past the end, where
+// the driver bounds the access. The value is not used.
 
 fn byte_at(byte: u32) -> u32 {
   return (weight[byte >> 2u] >> ((byte & 3u) * 8u)) & 0xffu;
 }
 
-// at an even byte
+// The address is even, so the two bytes are in one word.
 fn half_bits_at(byte: u32) -> u32 {
   return (weight[byte >> 2u] >> ((byte & 2u) * 8u)) & 0xffffu;
 }

@@ -1,5 +1,5 @@
 
-// Rows of the only matrix as f32: rows[i] is the row of result i.
+// Dequantizes rows of the only matrix: result i is row rows[i]. A thread decodes an octet.
 @compute @workgroup_size(THREADS)
 fn main(
   @builtin(workgroup_id) group: vec3<u32>,
@@ -13,6 +13,8 @@ fn main(
   if row >= p.rows {
     return;
   }
+  // Index within this chunk of the weight. Rows of other chunks wrap around or are too large, and
+  // are skipped.
   let output = rows[p.ids + row] - p.scale_first_row;
   if output >= p.outputs {
     return;

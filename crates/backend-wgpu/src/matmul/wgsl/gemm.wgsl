@@ -7,16 +7,17 @@ fn elements(values: vec4<f32>) -> vec4<f32> {
 }
 //= halves
 alias Element = f16;
-// a power of two, taken back from sums: a device may take subnormal f16 for 0, and weights below 2^-14 are many
+// A power of two by which sums are divided again. Devices may flush subnormal f16 to 0, and many
+// weights are below 2^-14.
 const WEIGHT_FACTOR: f32 = 64.0;
 
-// a number beyond the range becomes the largest one
+// Clamped, since an infinity would spoil the sums of the whole tile.
 fn elements(values: vec4<f32>) -> vec4<f16> {
   return vec4<f16>(clamp(values, vec4<f32>(-65504.0), vec4<f32>(65504.0)));
 }
 //= memory
 
-// four inputs of a row, or of an output, each
+// Vectors of four inputs of a row, or of an output.
 var<workgroup> x_tile: array<vec4<Element>, TILE_ROWS * ROW_UNITS>;
 var<workgroup> w_tile: array<vec4<Element>, TILE_OUTPUTS * ROW_UNITS>;
 //= per_slot
@@ -30,6 +31,8 @@ var<workgroup> w_tile: array<vec4<Element>, TILE_OUTPUTS * ROW_UNITS>;
   let first_row = tile.y;
   let count = tile.z;
   let matrix = tile.x - p.first_matrix;
+  // Unused tiles have no rows. Matrices of other chunks of the weight are computed by other calls.
+  // The condition is the same for the whole workgroup, so no thread waits at a barrier.
   if count == 0u || matrix >= p.matrices {
     return;
   }
@@ -77,7 +80,7 @@ fn result_place(row: u32, slot: u32) -> u32 {
 }
 //= sorted_places
 
-// sorted rows are pairs of a row and a slot
+// A sorted row is a pair of row and slot.
 fn input_place(row: u32, slot: u32) -> u32 {
   return input_row(rows[row] / p.slots, rows[row] % p.slots);
 }

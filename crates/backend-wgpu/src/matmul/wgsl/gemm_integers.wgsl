@@ -1,12 +1,13 @@
 //= memory
 
-// octets of inputs of a row, or of an output
+// Octets of int8 inputs of a row, or of quants of an output. A step of 32 inputs is one block of
+// x_scales.
 var<workgroup> x_tile: array<vec2<u32>, TILE_ROWS * ROW_UNITS>;
 var<workgroup> w_tile: array<vec2<u32>, TILE_OUTPUTS * ROW_UNITS>;
 var<workgroup> x_scales: array<f32, TILE_ROWS>;
-// sums of octets
+// Sums of the inputs of each octet, for formats with minima.
 var<workgroup> x_totals: array<i32, TILE_OCTETS * TILE_ROWS>;
-// one for sixteen weights
+// One scale per sixteen weights, the smallest sub-block of any format.
 var<workgroup> w_scales: array<Scale, TILE_OCTETS / 2u * TILE_OUTPUTS>;
 
 fn octet_dot(x: vec2<u32>, w: vec2<u32>) -> i32 {
@@ -30,7 +31,7 @@ fn scaled(sum: vec4<f32>, dots: vec4<i32>, half: u32, row: u32, column: u32) -> 
 }
 //= adds
 
-// what is added to each weight is multiplied with the sum of the inputs
+// Σ x (scale · quant + minimum) = scale · Σ x · quant + minimum · Σ x.
 fn scaled(sum: vec4<f32>, dots: vec4<i32>, half: u32, row: u32, column: u32) -> vec4<f32> {
   let at = half * TILE_OUTPUTS + column;
   let one = w_scales[at];

@@ -1,9 +1,9 @@
 //= memory
 
-// rows of inputs, and rows of the weight
+// Rows of inputs, and rows of the weight.
 var<workgroup> x_tile: array<Element, TILE_ROWS * STRIDE>;
 var<workgroup> w_tile: array<Element, TILE_OUTPUTS * STRIDE>;
-// results on their way out, one matrix of each subgroup
+// One matrix of results per subgroup, between coopStoreT and the epilogue.
 var<workgroup> results: array<f32, SUBGROUPS * SIDE * SIDE>;
 //= stash
 
@@ -37,7 +37,8 @@ fn stash_weights(at: u32, o: Octet) {
 var<workgroup> chosen: vec4<u32>;
 //= sorted
   let slot = 0u;
-  // one load for all threads, and no `||`, which is a branch: what subgroups do together must not depend on what may differ between threads
+  // Cooperative operations need uniform control flow. So the tile is loaded once for all threads
+  // (workgroupUniformLoad), and `|` is used instead of `||`, which is a branch.
   if thread == 0u {
     chosen = tiles[group.y];
   }
@@ -93,7 +94,7 @@ fn main(
     workgroupBarrier();
 //= store
 
-// rows and outputs of a matrix that the tile and the results have
+// Stores the elements of a matrix that are inside of the tile's rows and of the results.
 fn store(mine: u32, member: u32, at: vec2<u32>, rows_of: vec3<u32>, first: u32) {
   for (var i = member; i < SIDE * SIDE; i += SUBGROUP) {
     let row = at.x + i / SIDE;

@@ -3,10 +3,10 @@
 var<workgroup> sums: array<f32, ROWS * OUTPUTS * THREADS>;
 //= subgroup_sums
 
-// a sum of each subgroup, or of all lanes of an output where a subgroup has several outputs
+// One sum per subgroup, or per output if a subgroup computes several outputs.
 var<workgroup> sums: array<f32, ROWS * OUTPUTS * SUMS>;
 
-// up to eight sums that are next to one another, added pairwise
+// Adds up to eight consecutive sums pairwise.
 fn pairwise(first: u32, count: u32) -> f32 {
   var total = sums[first];
   if count >= 2u {
@@ -30,8 +30,9 @@ fn main(
   @builtin(subgroup_size) size: u32,
   @builtin(subgroup_invocation_id) member: u32,
 ) {
-  // whose neighbours are those of its subgroup, whatever numbers the device gives to invocations
-  // (where the device fills subgroups partly, results would be wrong, but no index beyond its array)
+  // Not local_invocation_index: shuffles need consecutive numbers within a subgroup, and the
+  // mapping of invocations to subgroups is up to the device. If a device filled subgroups only
+  // partly, results would be wrong, but the bounded index stays inside of the arrays.
   let thread = min(subgroup * size + member, THREADS - 1u);
 //= floats
 
@@ -57,7 +58,7 @@ fn add_octet(sum: vec4<f32>, x: Octet, w: Octet) -> vec4<f32> {
   }
 //= reduce
   workgroupBarrier();
-  // neighbours first, as subgroups do: the same order, and the same bits, with them and without
+  // Neighbours first, as in the reduction within subgroups, so that both give the same bits.
   for (var distance = 1u; distance < LANES; distance *= 2u) {
     if lane % (2u * distance) == 0u {
       for (var i = 0u; i < ROWS * OUTPUTS; i++) {

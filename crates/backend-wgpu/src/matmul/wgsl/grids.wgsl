@@ -1,5 +1,5 @@
 //= signs
-// the eighth sign of a seven-bit index makes their number even
+// Seven signs are stored. The eighth makes the number of negative signs even.
 fn even_signs(index: u32) -> u32 {
   let seven = index & 127u;
   return seven | ((countOneBits(seven) & 1u) << 7u);

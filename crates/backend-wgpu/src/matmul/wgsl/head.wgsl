@@ -9,14 +9,14 @@ struct Params {
   slots: u32,
   inputs: u32,
   outputs: u32,
-  // the weight: matrices that are matrix_rows apart
+  // The weight. Matrices are matrix_rows rows apart.
   row_bytes: u32,
   first_byte: u32,
   matrix_rows: u32,
   first_matrix: u32,
   matrices: u32,
   matrix_step: u32,
-  // element x + row * x_row + slot * x_slot, modulo 2^32
+  // Inputs: element x + row * x_row + slot * x_slot, modulo 2^32.
   x: u32,
   x_row: u32,
   x_slot: u32,
@@ -24,16 +24,16 @@ struct Params {
   y_row: u32,
   y_slot: u32,
   ids: u32,
-  // factors of rectangles: rows and inputs of one, and how they are found
+  // Block scales: rows and inputs per scale, and strides.
   scale_rows: u32,
   scale_inputs: u32,
   scale_stride: u32,
   scale_matrix: u32,
   scale_matrix_rows: u32,
   scale_first_row: u32,
-  // byte at which the scales of repacked blocks begin
+  // Byte offset of the scales of repacked blocks.
   d_first: u32,
-  // of sums that are added
+  // Factor of the epilogue that adds.
   factor: f32,
 }
 

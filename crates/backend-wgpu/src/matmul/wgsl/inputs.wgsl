@@ -4,7 +4,7 @@ fn input_octet(row: u32, octet: u32) -> Octet {
   return Octet(x[at], x[at + 1u]);
 }
 //= elements
-// elements behind the end of a row are 0
+// Elements after the end of a row are 0.
 fn input_octet(row: u32, octet: u32) -> Octet {
   let at = row + octet * 8u;
   return inside(Octet(

@@ -1,6 +1,7 @@
 //= zero
 
-// Bytes less the zero point, as i8: no byte borrows from the one above it, since the highest bit of each is set before and changed back after.
+// Bytes minus the zero point, as i8. The highest bit of each byte is set before the subtraction, so
+// that no byte borrows from the next, and flipped back afterwards.
 fn less_zero(quants: u32) -> u32 {
   return ((quants | 0x80808080u) - ZERO * 0x01010101u) ^ 0x80808080u;
 }
@@ -16,7 +17,7 @@ struct Int8Octet {
 }
 //= blocks
 
-// inputs: blocks of eight words with four i8 each, and an f32 scale
+// An input block has eight words of four i8 each, and an f32 scale.
 fn input_int8(row: u32, octet: u32) -> Int8Octet {
   let block = (row + octet / 4u) * 9u;
   let at = block + octet % 4u * 2u;
@@ -24,7 +25,8 @@ fn input_int8(row: u32, octet: u32) -> Int8Octet {
 }
 //= quantized
 
-// A block of 32 inputs is four octets, of lanes that are next to one another.
+// A block of 32 inputs is four octets, which four neighbouring lanes hold. They find the largest
+// magnitude together.
 fn input_int8(row: u32, octet: u32) -> Int8Octet {
   let at = (row >> 2u) + octet * 2u;
   let a = x[at];
@@ -46,7 +48,7 @@ fn add_quants(sum: f32, x: vec2<u32>, x_scale: f32, w: vec2<u32>, scale: f32) ->
 }
 //= adds
 
-// what is added to each weight is multiplied with the sum of the inputs
+// Σ x (scale · quant + minimum) = scale · Σ x · quant + minimum · Σ x.
 fn add_quants(sum: f32, x: vec2<u32>, x_scale: f32, w: vec2<u32>, scale: vec2<f32>) -> f32 {
   let total = dot4I8Packed(x.x, 0x01010101u) + dot4I8Packed(x.y, 0x01010101u);
   return fma(x_scale, fma(scale.x, f32(dot4I8Packed(x.x, w.x) + dot4I8Packed(x.y, w.y)), scale.y * f32(total)), sum);

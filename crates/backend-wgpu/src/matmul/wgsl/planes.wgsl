@@ -1,5 +1,6 @@
 
-// The integers of an octet from one bit plane, a byte each: spans of at least eight bytes hold them in eight bytes at the same bits.
+// The integers of an octet from one bit plane, one byte each. In spans of at least eight bytes,
+// they are in eight consecutive bytes at the same bit position.
 fn wide_plane(block: u32, octet: u32, at: u32, bits: u32, span: u32, width: u32) -> vec2<u32> {
   let element = octet * 8u;
   let place = element % span;
@@ -7,7 +8,8 @@ fn wide_plane(block: u32, octet: u32, at: u32, bits: u32, span: u32, width: u32)
   return (bytes >> vec2<u32>(place / width * bits)) & vec2<u32>(((1u << bits) - 1u) * 0x01010101u);
 }
 
-// Spans of one byte: an octet takes as many bytes as an element has bits.
+// Spans of one byte: an octet takes one byte per bit of an element. The multiplication copies four
+// bits to four bytes.
 fn one_bit_plane(block: u32, octet: u32, at: u32) -> vec2<u32> {
   let bits = byte_at(block + at + octet);
   return (vec2<u32>(bits & 15u, bits >> 4u) * 0x00204081u) & vec2<u32>(0x01010101u);

@@ -13,7 +13,7 @@ struct Params {
 @group(0) @binding(1) var<storage, read> x: array<f32>;
 @group(0) @binding(2) var<storage, read_write> blocks: array<u32>;
 
-// A thread quantizes a block.
+// A thread quantizes a block of 32 inputs.
 @compute @workgroup_size(THREADS)
 fn main(
   @builtin(workgroup_id) group: vec3<u32>,

@@ -11,13 +11,15 @@ fn octet_scale(block: u32, octet: u32) -> f32 {
   return bitcast<f32>(word_at(d_place(block)));
 }
 //= e8m0
-// half of 2^(e - 127); below 2, subnormal in f32, which a device may flush to zero
+// Half of 2^(e - 127), since the table has doubled values. For e < 2 it is subnormal in f32, which
+// a device may flush to 0.
 fn octet_scale(block: u32, octet: u32) -> f32 {
   let e = byte_at(d_place(block));
   return bitcast<f32>(select((e - 1u) << 23u, 0x00200000u << (e & 1u), e < 2u));
 }
 //= ue4m3
-// half the scale, whose sign is ignored; 0x7f, but not 0xff, is 0
+// Half the scale, since the table has doubled values. The sign is ignored. 0x7f is 0, but 0xff is
+// not, as in ggml.
 fn octet_scale(block: u32, octet: u32) -> f32 {
   let stored = byte_at(block + SCALES_AT + octet * 8u / SUB_BLOCK);
   let code = stored & 0x7fu;

@@ -15,8 +15,9 @@ var<workgroup> firsts: array<u32, MAX_EXPERTS>;
 var<workgroup> first_tiles: array<u32, MAX_EXPERTS>;
 var<workgroup> used: u32;
 
-// Sorts pairs of token and slot by expert, those of one expert in their order, and cuts each expert's into tiles of rows.
-// A thread does all of an expert, so that the order does not depend on who is first.
+// Sorts (token, slot) pairs by expert, and cuts each expert's pairs into tiles of rows. Pairs of
+// one expert keep their order. A thread handles all pairs of an expert: with atomics, the order
+// would depend on timing, and with it the bits of sums.
 @compute @workgroup_size(THREADS)
 fn main(@builtin(local_invocation_index) thread: u32) {
   for (var expert = thread; expert < p.experts; expert += THREADS) {
@@ -27,6 +28,7 @@ fn main(@builtin(local_invocation_index) thread: u32) {
     counts[expert] = count;
   }
   workgroupBarrier();
+  // Prefix sums by one thread: at most MAX_EXPERTS steps.
   if thread == 0u {
     var first = 0u;
     var tile = 0u;
@@ -53,7 +55,7 @@ fn main(@builtin(local_invocation_index) thread: u32) {
       tile++;
     }
   }
-  // tiles that are left have no rows
+  // Unused tiles get no rows. The buffer holds the tiles of an earlier sort.
   for (var tile = used + thread; tile < p.tiles; tile += THREADS) {
     tiles[tile] = vec4<u32>(0u);
   }

@@ -1,6 +1,7 @@
 //= word
 
-// the word of the table with a quant's entry
+// The word of the table with a quant's entry. Selects instead of an array: a driver may place an
+// array that is indexed by a variable in memory.
 fn table_word(quant: u32) -> u32 {
   let low = select(TABLE_0, TABLE_1, (quant & 4u) != 0u);
   let high = select(TABLE_2, TABLE_3, (quant & 4u) != 0u);
@@ -28,14 +29,15 @@ fn table_bytes(quants: u32) -> u32 {
 }
 //= e2m1
 
-// Twice the number of an E2M1 code, 0 to 12 with a sign, of four codes at once: a size of more than 4 is its code and 1, 2 or 5 more.
+// Twice the values of four E2M1 codes at once: 0 to 12 with a sign. A magnitude above 4 is its code
+// plus 1, 2 or 5.
 fn table_bytes(quants: u32) -> u32 {
   let low = quants & 0x03030303u;
   let both = low & (low >> 1u) & 0x01010101u;
   let large = (quants >> 2u) & 0x01010101u;
   let size = (quants & 0x07070707u) + ((low + (both << 1u)) & ((large << 8u) - large));
   let negative = (quants >> 3u) & 0x01010101u;
-  // no byte carries into the one above it: -0 is 0
+  // Negation per byte (complement plus 1) without carries into the next byte. -0 becomes 0.
   let flipped = size ^ ((negative << 8u) - negative);
   return ((flipped & 0x7f7f7f7fu) + negative) ^ (flipped & 0x80808080u);
 }

@@ -1,14 +1,16 @@
 //= sums
 
-// eight outputs of each thread, one after another
+// Eight outputs per thread. Plane i holds output i of all threads, so neighbouring threads use
+// neighbouring words.
 var<workgroup> sums: array<f32, 8u * THREADS>;
 
 fn scaled_sum(sum: Octet, x: f32, w: Octet) -> Octet {
   return Octet(fma(vec4<f32>(x), w.a, sum.a), fma(vec4<f32>(x), w.b, sum.b));
 }
 
-// Adds the sums of all lanes, in their order, and stores those of one row.
+// Adds the sums of all lanes in order, and stores the results of one row.
 fn reduce(sum: Octet, thread: u32, row: u32, slot: u32, first: u32) {
+  // All threads have read the sums of the previous row.
   workgroupBarrier();
   sums[thread] = sum.a.x;
   sums[THREADS + thread] = sum.a.y;
@@ -19,7 +21,7 @@ fn reduce(sum: Octet, thread: u32, row: u32, slot: u32, first: u32) {
   sums[6u * THREADS + thread] = sum.b.z;
   sums[7u * THREADS + thread] = sum.b.w;
   workgroupBarrier();
-  // a thread per output
+  // One thread per output.
   for (var index = thread; index < OCTETS * 8u; index += THREADS) {
     let output = first * 8u + index;
     if row < p.rows && output < p.inputs {

@@ -1,5 +1,5 @@
 
-// fields of four bytes begin at words
+// For formats whose fields of four bytes begin at words.
 fn word_at(byte: u32) -> u32 {
   return weight[byte >> 2u];
 }

@@ -1,5 +1,6 @@
 
-// Four bytes from any: the upper word is shifted in two steps, since a shift by 32 is none.
+// Four bytes from any address. The upper word is shifted in two steps, since for an aligned address
+// the shift would be by 32, which WGSL reduces to 0.
 fn word_at(byte: u32) -> u32 {
   let at = byte >> 2u;
   let shift = (byte & 3u) * 8u;

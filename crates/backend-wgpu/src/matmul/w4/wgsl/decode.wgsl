@@ -1,5 +1,5 @@
 //= fp4
-// E2M1: twice its value is an integer
+// E2M1: twice the value is an integer, which is computed without a table.
 fn code_values(codes: vec4<u32>) -> vec4<f32> {
   let size = codes & vec4<u32>(7u);
   let doubled = select((vec4<u32>(2u) | (size & vec4<u32>(1u))) << (max(size >> vec4<u32>(1u), vec4<u32>(1u)) - vec4<u32>(1u)), size, size < vec4<u32>(2u));
@@ -29,7 +29,7 @@ fn four_inputs(at: u32) -> vec4<f32> {
   return x[at];
 }
 //= inputs_f16
-// a device may take subnormal f16 for 0
+// A device may flush subnormal f16 to 0.
 fn four_inputs(at: u32) -> vec4<f32> {
   return vec4<f32>(unpack2x16float(x[at].x), unpack2x16float(x[at].y));
 }
@@ -38,7 +38,7 @@ fn scale_at(at: u32) -> f32 {
   return f16_value((scales[at >> 1u] >> ((at & 1u) * 16u)) & 0xffffu);
 }
 //= e8m0
-// 2^-127 is subnormal: a device may take it for 0
+// 2^-127 is subnormal in f32, and a device may flush it to 0. Code 255 is NaN.
 fn scale_at(at: u32) -> f32 {
   let code = scale_byte(at);
   var bits = select(code << 23u, 0x00400000u, code == 0u);
@@ -58,7 +58,7 @@ fn zero_at(at: u32) -> f32 {
   return 0.0;
 }
 //= whole_groups
-// all codes of a word have one scale
+// All codes of a word have one scale.
 
 fn group_of(word: u32, column: u32) -> u32 {
   return word * 8u / p.group * p.columns + column;
@@ -68,7 +68,7 @@ fn scaled_values(values: Octet, word: u32, column: u32, scale: f32, zero: f32) -
   return Octet((values.a - zero) * scale, (values.b - zero) * scale);
 }
 //= cut_groups
-// groups end inside of words: every code looks up its own scale
+// Groups end inside of words, so every code looks up its own scale.
 
 fn group_of(word: u32, column: u32) -> u32 {
   return 0u;

@@ -1,6 +1,6 @@
 //= f32
 
-// A thread decodes the eight codes of a word, which are rows apart.
+// A thread decodes the eight codes of a word, which belong to eight rows.
 @compute @workgroup_size(THREADS)
 fn main(
   @builtin(workgroup_id) group: vec3<u32>,
@@ -21,7 +21,8 @@ fn main(
 }
 //= f16
 
-// A thread decodes the eight codes of two neighbouring words, whose f16 share words of the result. Rows begin at words.
+// A thread decodes two neighbouring words, whose f16 are in the same words of the result. Rows
+// begin at words.
 @compute @workgroup_size(THREADS)
 fn main(
   @builtin(workgroup_id) group: vec3<u32>,
@@ -52,7 +53,8 @@ fn decoded(word: u32, column: u32) -> Octet {
 }
 
 //= round
-// The nearest f16, ties to even, as bits: what a conversion of the device does to halves and subnormals is its own matter.
+// The nearest f16 as bits, ties to even. Not pack2x16float: WGSL does not specify its rounding, and
+// allows it to flush subnormals.
 fn f16_bits(value: f32) -> u32 {
   let bits = bitcast<u32>(value);
   let sign = (bits >> 16u) & 0x8000u;
@@ -60,7 +62,7 @@ fn f16_bits(value: f32) -> u32 {
   if size > 0x7f800000u {
     return sign | 0x7e00u;
   }
-  // from 65520 on, infinity
+  // From 65520 on, the nearest f16 is infinity.
   if size >= 0x477ff000u {
     return sign | 0x7c00u;
   }
@@ -68,7 +70,7 @@ fn f16_bits(value: f32) -> u32 {
     let shifted = size - 0x38000000u;
     return sign | ((shifted + 0xfffu + ((shifted >> 13u) & 1u)) >> 13u);
   }
-  // subnormal: units of 2^-24
+  // Subnormal results are multiples of 2^-24. Below half of that, the result is 0.
   if size < 0x33000000u {
     return sign;
   }

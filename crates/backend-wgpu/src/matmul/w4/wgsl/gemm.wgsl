@@ -1,6 +1,7 @@
 //= memory
 
-// two buffers of each: while one is multiplied, the other is filled; four inputs of a row, or of a column, each
+// Double-buffered: one half is multiplied while the other is filled. Vectors of four inputs of a
+// row, or of a column.
 var<workgroup> x_tile: array<vec4<f32>, 2u * TILE_ROWS * ROW_UNITS>;
 var<workgroup> w_tile: array<vec4<f32>, 2u * TILE_COLUMNS * ROW_UNITS>;
 

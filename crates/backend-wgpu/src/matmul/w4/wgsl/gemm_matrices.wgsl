@@ -1,13 +1,13 @@
 //= memory
 
-// two buffers of each: while one is multiplied, the other is filled
+// Double-buffered: one half is multiplied while the other is filled.
 var<workgroup> x_tile: array<Element, 2u * TILE_ROWS * STRIDE>;
 var<workgroup> w_tile: array<Element, 2u * TILE_OUTPUTS * STRIDE>;
-// results on their way out, one matrix of each subgroup
+// One matrix of results per subgroup, between coopStoreT and the store.
 var<workgroup> results: array<f32, SUBGROUPS * SIDE * SIDE>;
 //= fill
 
-// start is the first of the step's words, end the first behind the slice
+// `start` is the first word of the step, `end` the end of the slice.
 fn fill(thread: u32, buffer: u32, start: u32, end: u32, first_row: u32, first_column: u32) {
   for (var index = thread; index < TILE_OUTPUTS * TILE_WORDS; index += THREADS) {
     let place = index % TILE_OUTPUTS;
@@ -49,7 +49,7 @@ fn fill(thread: u32, buffer: u32, start: u32, end: u32, first_row: u32, first_co
     fill(thread, 1u - buffer, first_word + (step + 1u) * TILE_WORDS, end, first_row, first_column);
 //= store
 
-// rows and columns of a matrix that the tile and the results have
+// Stores the elements of a matrix that are inside of the results.
 fn store(mine: u32, member: u32, at: vec2<u32>, first_row: u32, first_column: u32, slice: u32) {
   for (var i = member; i < SIDE * SIDE; i += SUBGROUP) {
     let row = first_row + at.x + i / SIDE;

@@ -2,7 +2,7 @@
 @group(0) @binding(1) var<storage, read> partials: array<f32>;
 @group(0) @binding(2) var<storage, read_write> y: array<f32>;
 
-// The partial sums of all slices, added in the order of the slices.
+// Adds the partial sums of all slices in order, so that the bits do not depend on timing.
 @compute @workgroup_size(THREADS)
 fn main(
   @builtin(workgroup_id) group: vec3<u32>,

@@ -14,7 +14,7 @@ fn work(index: u32) {
 @group(0) @binding(2) var<storage, read> x: array<f32>;
 @group(0) @binding(3) var<storage, read_write> y: array<f32>;
 
-// Columns in another order.
+// Permutes columns.
 fn work(index: u32) {
   if index < p.rows * p.columns {
     let row = index / p.columns;
@@ -30,7 +30,7 @@ fn half_at(at: u32) -> u32 {
   return (x[at >> 1u] >> ((at & 1u) * 16u)) & 0xffffu;
 }
 
-// Columns in another order, two of them to a word. Their number is even.
+// Permutes columns, two per word. Their number is even.
 fn work(index: u32) {
   let first = index * 2u;
   if first < p.rows * p.columns {
@@ -43,7 +43,7 @@ fn work(index: u32) {
 @group(0) @binding(1) var<storage, read> x: array<f32>;
 @group(0) @binding(2) var<storage, read_write> y: array<u32>;
 
-// Two columns of a row become a word; the last of an odd number is alone in its word.
+// Two columns of a row become a word. The last of an odd number is alone in its word.
 fn work(index: u32) {
   let row = index / p.y_stride;
   let column = index % p.y_stride * 2u;
