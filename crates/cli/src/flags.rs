@@ -1,10 +1,10 @@
-//! The flags of settings that texts of the libraries name.
+//! Flags of the settings named in messages of the libraries.
 
 use latent_server::flag_of;
 use latent_types::Setting;
 use std::borrow::Cow;
 
-/// A text with the flags of the settings that it names.
+/// Replaces the placeholder of each setting by its flag.
 pub(crate) fn in_flags(text: &str) -> Cow<'_, str> {
     Setting::rename(text, |setting| Some(flag_of(setting)))
 }

@@ -1,4 +1,5 @@
-//! Files that list hosts with what was measured of them.
+//! TOML files of hosts with their measured memory, speed and link. Written by `latent plan-hosts
+//! --measure`, read by `--hosts-file`.
 
 use crate::exit::UsageError;
 use anyhow::{Context, Result};
@@ -8,7 +9,7 @@ use serde::Deserialize;
 use std::fmt::Write;
 use std::path::Path;
 
-/// Most bytes of a list of hosts.
+/// Maximum bytes of a hosts file.
 const MAX_FILE_BYTES: u64 = 1 << 20;
 
 /// Hosts and the link between them.
@@ -38,7 +39,7 @@ struct LinkEntry {
 #[serde(deny_unknown_fields)]
 struct HostEntry {
     name: String,
-    /// `None` if unknown: everything fits.
+    /// `None` if unknown: any model fits.
     memory_gb: Option<f64>,
     read_gb_per_s: f64,
     gflops: Option<f64>,
@@ -52,7 +53,7 @@ struct SpeedEntry {
     gflops: Option<f64>,
 }
 
-/// Between a host and itself nothing crosses.
+/// The link of a single host: nothing crosses it.
 const NO_LINK: NetworkLink = NetworkLink { bandwidth: f64::INFINITY, latency: 0.0, sums: None };
 
 impl HostsFile {
@@ -72,6 +73,8 @@ impl HostsFile {
     pub(crate) fn text(&self) -> String {
         let mut text = String::new();
         if self.link.bandwidth.is_finite() {
+            // Files use the units of data sheets (Gbit/s, µs, GB/s); the predictor uses bytes and
+            // seconds.
             let (rate, latency) = (self.link.bandwidth * 8.0 / 1e9, self.link.latency * 1e6);
             let _ = writeln!(text, "[link]\ngbit_per_s = {rate:.4}\nlatency_us = {latency:.1}");
             if let Some(sums) = self.link.sums {
@@ -80,7 +83,7 @@ impl HostsFile {
             }
         }
         for host in &self.hosts {
-            // JSON's escapes are among those of TOML
+            // A JSON string is a valid TOML basic string: TOML knows all of JSON's escapes.
             let name = serde_json::Value::from(host.name.as_str());
             let _ = writeln!(text, "[[host]]\nname = {name}");
             if host.memory.is_finite() {
@@ -108,6 +111,8 @@ impl HostsDocument {
             None if self.host.len() > 1 => {
                 return Err(UsageError("no [link] between the hosts".into()).into());
             }
+            // An all-reduce is predicted from both numbers: half of them would be combined with the
+            // plain link's.
             Some(link) if link.sum_gbit_per_s.is_some() != link.sum_latency_us.is_some() => {
                 let both = "sum_gbit_per_s and sum_latency_us: give both, or none of them";
                 return Err(UsageError(both.into()).into());
@@ -181,7 +186,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hosts_are_read_as_they_were_written() {
+    fn hosts_files_round_trip() {
         let speed = |bandwidth, flops| HostSpeed { bandwidth, flops };
         let host = |name: &str, flops: Option<f64>| {
             let at_once = flops.map(|flops| speed(9.5e9, Some(flops)));
@@ -198,16 +203,16 @@ mod tests {
         let alone = HostsFile::alone(host("a", None));
         std::fs::write(&path, alone.text()).unwrap();
         assert_eq!(HostsFile::read(&path).unwrap().hosts, alone.hosts);
-        // one that does not say what memory it has
+        // A host without `memory_gb`.
         let unknown = HostsFile::alone(Host { memory: f64::INFINITY, ..host("a", None) });
         std::fs::write(&path, unknown.text()).unwrap();
         assert!(!unknown.text().contains("memory_gb"));
         assert_eq!(HostsFile::read(&path).unwrap().hosts, unknown.hosts);
-        // what is known of sums is known in full
+        // One of the two `sum_` keys alone is an error.
         let half = file.text().replace("sum_latency_us = 500.0\n", "");
         std::fs::write(&path, &half).unwrap();
         assert!(format!("{:#}", HostsFile::read(&path).unwrap_err()).contains("give both"), "{half}");
-        // two need a link
+        // Two hosts need a link.
         std::fs::write(&path, alone.text().repeat(2)).unwrap();
         assert!(format!("{:#}", HostsFile::read(&path).unwrap_err()).contains("no [link]"));
     }

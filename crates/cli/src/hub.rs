@@ -1,4 +1,5 @@
-//! Models of Hugging Face's hub where a path is expected, by reference or short name, and what downloading one shows.
+//! Models of the Hugging Face Hub in place of a path, by reference or short name, and the output of
+//! downloads.
 
 use crate::exit::UsageError;
 use crate::progress::LateBar;
@@ -15,10 +16,11 @@ use std::io::{IsTerminal, stderr, stdin};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The path of a model: of one of the hub that of its files, which are downloaded if they are not there.
-pub(crate) fn located(path: &Path) -> Result<Cow<'_, Path>> {
+/// The local path of a model. A model of the hub is downloaded if it is not cached.
+pub(crate) fn resolve(path: &Path) -> Result<Cow<'_, Path>> {
     match reference(path)? {
-        Some(model) => ready(&model, path_short_name(path)).map(Cow::Owned),
+        Some(model) => downloaded(&model, path_short_name(path)).map(Cow::Owned),
+        // A name such as `deepsek-v2-lite` would otherwise be reported as a missing file.
         None => match misspelled_name(path) {
             Some(problem) => Err(anyhow!(problem)),
             None => Ok(Cow::Borrowed(path)),
@@ -26,10 +28,11 @@ pub(crate) fn located(path: &Path) -> Result<Cow<'_, Path>> {
     }
 }
 
-/// What to call something that is made from a model of the hub; none for other models.
+/// The base of the names of files made from a model of the hub; `None` for local models.
 pub(crate) fn local_name(path: &Path) -> Option<String> {
     let model = reference(path).ok()??;
     if let Some(text) = path_short_name(path) {
+        // Windows forbids colons in file names.
         return Some(text.replace(':', "-"));
     }
     let name = &model.repo.name;
@@ -40,14 +43,14 @@ pub(crate) fn local_name(path: &Path) -> Option<String> {
     })
 }
 
-/// A file's name without its shard and ending.
+/// A file's name without its shard number and extension.
 pub(crate) fn file_set_name(file: &Path) -> Option<&str> {
     let name = file.file_name()?.to_str()?;
     let set = set_name(name);
     if set.len() < name.len() { Some(set) } else { file.file_stem()?.to_str() }
 }
 
-/// The repository of a model of the hub, `OWNER/NAME`; none for other models.
+/// The repository `OWNER/NAME` of a model of the hub; `None` for local models.
 pub(crate) fn repository(path: &Path) -> Option<String> {
     reference(path).ok()?.map(|model| model.repo.to_string())
 }
@@ -64,13 +67,14 @@ fn reference(path: &Path) -> Result<Option<ModelRef>> {
 /// Whether `--offline` was given.
 static OFFLINE: AtomicBool = AtomicBool::new(false);
 
-/// Keeps this process from downloading anything.
+/// Disables downloads in this process.
 pub(crate) fn stay_offline() {
+    // Relaxed: set before the server's threads exist.
     OFFLINE.store(true, Ordering::Relaxed);
 }
 
-/// The canonical path of a model on this machine: of one of the hub that of its files, if they are there.
-pub(crate) fn found(path: &Path) -> Option<PathBuf> {
+/// The canonical local path of a model; `None` if it is not on this machine.
+pub(crate) fn cached_path(path: &Path) -> Option<PathBuf> {
     let local = match reference(path).ok()? {
         Some(model) => latent_hub::find(&settings().ok()?, &model).ok()??.path,
         None => path.to_owned(),
@@ -78,21 +82,23 @@ pub(crate) fn found(path: &Path) -> Option<PathBuf> {
     local.canonicalize().ok()
 }
 
-/// The settings of the environment and of `--offline`.
+/// The settings from the environment and `--offline`.
 pub(crate) fn settings() -> Result<HubSettings> {
     let mut settings = HubSettings::from_env()?;
     settings.offline |= OFFLINE.load(Ordering::Relaxed);
     Ok(settings)
 }
 
-/// What a short name without a quant takes.
+/// The quant policy of a short name: it depends on the free memory.
 pub(crate) fn policy(name: Option<&str>) -> QuantPolicy {
     QuantPolicy::of_short_name(name, memory::available().map(|free| free.bytes))
 }
 
-fn ready(model: &ModelRef, name: Option<&str>) -> Result<PathBuf> {
+fn downloaded(model: &ModelRef, name: Option<&str>) -> Result<PathBuf> {
     let settings = settings()?;
     if let Some(local) = latent_hub::find(&settings, model)? {
+        // Without a quant, a cached model is preferred over a download. The user learns of it if
+        // the cached quant is not one of the defaults.
         if model.choice == ModelSelector::Usual && !latent_hub::DEFAULT_QUANTS.contains(&local.name.as_str())
         {
             output::note(&format!("{model}: using {}, which is already downloaded", local.name));
@@ -102,9 +108,12 @@ fn ready(model: &ModelRef, name: Option<&str>) -> Result<PathBuf> {
     Ok(pull(&settings, model, &policy(name), false)?.model.path)
 }
 
-/// What `latent pull` brings up to date for a reference or short name: without a quant, the model that is on this machine.
+/// The model that `latent pull` updates for a reference or short name. Without a quant, the one
+/// that is cached.
 pub(crate) fn wanted(settings: &HubSettings, text: &str) -> Result<ModelRef> {
     let model = latent_hub::model_ref(text).map_err(usage)?;
+    // A short name without a quant chooses by free memory. Free memory varies, so `pull` could
+    // otherwise download a second quant and leave the first one outdated.
     if latent_hub::short_name(text).is_none() || model.choice != ModelSelector::Usual {
         return Ok(model);
     }
@@ -116,7 +125,8 @@ pub(crate) fn wanted(settings: &HubSettings, text: &str) -> Result<ModelRef> {
     Ok(ModelRef { choice, ..model })
 }
 
-/// Downloads a model, with a progress bar on a terminal. A user at a terminal is asked which of several models is meant.
+/// Downloads a model, with a progress bar on a terminal. If several models match, a user at a
+/// terminal chooses.
 pub(crate) fn pull(
     settings: &HubSettings,
     model: &ModelRef,
@@ -134,8 +144,10 @@ pub(crate) fn pull(
     }
 }
 
-/// The model that a user chooses; none without a terminal, or when no number is typed.
+/// The model that the user chooses; `None` without a terminal or if no valid number is typed.
 fn ask<'a>(repo: &Repo, problem: &str, choices: &'a [ModelChoice]) -> Result<Option<&'a ModelChoice>> {
+    // Both must be terminals: the list goes to standard error and the answer comes from standard
+    // input. In a script the error with its list is the answer.
     if choices.is_empty() || !stdin().is_terminal() || !stderr().is_terminal() {
         return Ok(None);
     }
@@ -167,11 +179,13 @@ fn download(
             PullEvent::Progress { done, total } if total > 0 => bar.set(done, total),
             _ => {}
         }
+        // The callback returns false to stop. The partial file stays and the next pull resumes it.
         !interrupt::asked()
     });
     bar.finish();
     if let Err(stopped @ HubError::Stopped { .. }) = &pulled {
-        // the exit code says that it was a signal; an error would not be printed
+        // `exit::code` prints no error after a signal, so the state of the download is printed
+        // here.
         output::note(&stopped.to_string());
     }
     pulled
@@ -185,7 +199,7 @@ fn plan(model: &ModelRef, name: &str, files: usize, bytes: u64, here: u64, folde
     format!("pulling {model}: {name}, {files} file{s}, {bytes}{here}, into {}", folder.display())
 }
 
-/// A reference that is none is wrong usage.
+/// Converts an error in a reference to a usage error.
 pub(crate) fn usage(error: HubError) -> anyhow::Error {
     match error {
         HubError::Reference { .. } => UsageError(error.to_string()).into(),

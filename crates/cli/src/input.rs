@@ -1,4 +1,4 @@
-//! Reading standard input, bounded.
+//! Bounded reads of standard input and of text files.
 
 use crate::exit::UsageError;
 use crate::interrupt;
@@ -7,39 +7,43 @@ use latent_formats::input_file;
 use std::io::{BufRead, Read, stdin};
 use std::path::{Path, PathBuf};
 
-/// Maximum bytes of a text: those of the corpora that models are measured on.
-const MAX_FILE: u64 = 1 << 30;
+/// Maximum bytes of a text file. Corpora for perplexity are the largest.
+const MAX_FILE_BYTES: u64 = 1 << 30;
 
-/// Maximum bytes of an answer to a question.
-const MAX_LINE: u64 = 4096;
+/// Maximum bytes of a line that a user types.
+const MAX_LINE_BYTES: u64 = 4096;
 
-/// Most bytes of standard input: far above any prompt that fits into a context.
-const MAX_STDIN: u64 = 64 << 20;
+/// Maximum bytes of standard input. No context holds a prompt of this size.
+const MAX_STDIN_BYTES: u64 = 64 << 20;
 
-/// A line that a user types; none at the end of the input.
+/// Reads a line that a user types; `None` at the end of the input.
 pub(crate) fn line() -> Result<Option<String>> {
     let _at_once = interrupt::at_once();
     let mut line = String::new();
-    let bytes = stdin().lock().take(MAX_LINE).read_line(&mut line).context("standard input")?;
+    let bytes = stdin().lock().take(MAX_LINE_BYTES).read_line(&mut line).context("standard input")?;
     Ok((bytes > 0).then_some(line))
 }
 
-/// All of standard input, as text.
+/// Reads all of standard input as text.
 pub(crate) fn stdin_text() -> Result<String> {
-    // there is nothing to clean up yet
+    // The read blocks without polling for signals, and there is nothing to clean up yet.
     let _at_once = interrupt::at_once();
     let mut bytes = Vec::new();
-    stdin().lock().take(MAX_STDIN + 1).read_to_end(&mut bytes).context("standard input")?;
-    if bytes.len() as u64 > MAX_STDIN {
-        let problem = format!("standard input has more than {} MB, the limit of a prompt", MAX_STDIN >> 20);
+    // One byte more than the limit distinguishes a text of the limit from a longer one.
+    stdin().lock().take(MAX_STDIN_BYTES + 1).read_to_end(&mut bytes).context("standard input")?;
+    if bytes.len() as u64 > MAX_STDIN_BYTES {
+        let problem =
+            format!("standard input has more than {} MB, the limit of a prompt", MAX_STDIN_BYTES >> 20);
         return Err(UsageError(problem).into());
     }
     String::from_utf8(bytes).map_err(|_| UsageError("standard input is not UTF-8 text".into()).into())
 }
 
-/// The text of a plain file, as a [`prompt`]. llama.cpp reads the file of `-f` so in all of its programs.
+/// The text of a plain file, trimmed by [`prompt`].
 pub(crate) fn file_text(path: &Path) -> Result<String> {
-    Ok(prompt(&input_file::read_text(path, MAX_FILE)?).to_owned())
+    // All llama.cpp programs trim the file of `-f` in this way. The same file must give the same
+    // tokens.
+    Ok(prompt(&input_file::read_text(path, MAX_FILE_BYTES)?).to_owned())
 }
 
 /// The texts of several files, joined by line ends.
@@ -48,16 +52,20 @@ pub(crate) fn files_text(paths: &[PathBuf]) -> Result<String> {
     for path in paths {
         let text = file_text(path)?;
         bytes += text.len() as u64;
-        if bytes > MAX_FILE {
-            return Err(UsageError(format!("the files of -f have more than {} MB", MAX_FILE >> 20)).into());
+        if bytes > MAX_FILE_BYTES {
+            return Err(
+                UsageError(format!("the files of -f have more than {} MB", MAX_FILE_BYTES >> 20)).into()
+            );
         }
         texts.push(text);
     }
     Ok(texts.join("\n"))
 }
 
-/// A text from a file or a pipe without the byte-order mark at its beginning and the line end that editors and `echo` leave at its end.
+/// A text from a file or a pipe, without a byte-order mark and without one final line end.
 pub(crate) fn prompt(text: &str) -> &str {
+    // Notepad and PowerShell write a byte-order mark, and editors and `echo` a final line end. As
+    // tokens they would change the answer. Only one line end is removed: more are the author's.
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let text = text.strip_suffix('\n').unwrap_or(text);
     text.strip_suffix('\r').unwrap_or(text)
@@ -68,7 +76,7 @@ mod tests {
     use super::prompt;
 
     #[test]
-    fn one_line_end_and_the_mark_of_utf_8_are_no_part_of_a_prompt() {
+    fn prompts_lose_a_byte_order_mark_and_one_line_end() {
         for (text, expected) in [
             ("a", "a"),
             ("a\n", "a"),

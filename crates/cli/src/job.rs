@@ -1,13 +1,13 @@
-//! The MPI job that this process may be a rank of.
+//! The MPI job, if this process is a rank of one.
 
 #[cfg(not(feature = "mpi"))]
 pub(crate) use alone::{abort, failed, finish, hosts, hurry, problem};
 #[cfg(feature = "mpi")]
 pub(crate) use over_mpi::{abort, failed, finish, hosts, hurry, problem};
-// a build without MPI tells, too, who has started it
+// A build without MPI also detects mpirun, to explain that it cannot take part.
 pub(crate) use latent_mpi::launched;
 
-/// What a build without MPI says of what takes it.
+/// Error of a build without MPI for flags that need it.
 pub(crate) const WITHOUT_MPI: &str = "this program was built without MPI; build it with --features mpi (on Debian with openmpi-bin, libopenmpi-dev and \
                                       libclang-dev)";
 
@@ -20,13 +20,13 @@ mod over_mpi {
     use std::sync::{Arc, Mutex, PoisonError};
     use std::time::Duration;
 
-    /// How long all ranks may take to come up.
-    const PATIENCE: Duration = Duration::from_secs(60);
+    /// Timeout for all ranks to start.
+    const START_TIMEOUT: Duration = Duration::from_secs(60);
 
-    /// MPI is started once in a process.
+    /// MPI can be initialized only once per process.
     static RANK: Mutex<Option<Arc<MpiRank>>> = Mutex::new(None);
 
-    /// How this process takes part in running a model that several share; none where it is alone.
+    /// The partition and communicator of this process; `None` if it runs the model alone.
     pub(crate) fn hosts(partition: Option<&Partition>) -> Result<Option<Hosts>, RankError> {
         if partition.is_none() && !latent_mpi::launched() {
             return Ok(None);
@@ -34,8 +34,9 @@ mod over_mpi {
         let mut started = RANK.lock().unwrap_or_else(PoisonError::into_inner);
         let rank = match &*started {
             Some(rank) => Arc::clone(rank),
-            None => Arc::clone(started.insert(Arc::new(latent_mpi::start(PATIENCE)?))),
+            None => Arc::clone(started.insert(Arc::new(latent_mpi::start(START_TIMEOUT)?))),
         };
+        // `mpirun -n 1` without --partition is an ordinary run: no stage has a peer.
         if partition.is_none() && rank.ranks() == 1 {
             return Ok(None);
         }
@@ -47,31 +48,32 @@ mod over_mpi {
         RANK.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Tells the other ranks, if there are any, why this one ends.
+    /// Sends the other ranks, if any, the cause why this one ends.
     pub(crate) fn failed(cause: &str) {
         if let Some(rank) = rank() {
             rank.fail(cause);
         }
     }
 
-    /// Takes silent ranks for lost soon, since this process was told to end: perhaps because one is gone.
+    /// Shortens the timeout for silent ranks.
     pub(crate) fn hurry() {
         if let Some(rank) = rank() {
+            // This process was told to end, perhaps because mpirun has lost a rank.
             rank.hurry();
         }
     }
 
-    /// What has gone wrong with another rank, if there are any.
+    /// The error of another rank, if any.
     pub(crate) fn problem() -> Option<RankError> {
         rank()?.problem()
     }
 
-    /// Ends this process's part in the job together with the others. To be called last.
+    /// Leaves the job together with the other ranks. Must be called last.
     pub(crate) fn finish() -> Result<(), RankError> {
         rank().map_or(Ok(()), |rank| rank.finish())
     }
 
-    /// Ends all ranks of the job with an exit code. To be called last; it may return.
+    /// Aborts all ranks of the job with an exit code. Must be called last; it may return.
     pub(crate) fn abort(code: u8) {
         if let Some(rank) = rank() {
             rank.abort(i32::from(code));

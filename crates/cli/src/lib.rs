@@ -1,6 +1,7 @@
 //! The `latent` program: thin commands over the engine.
 //!
-//! A library with one function, so that it is compiled in parallel with the kernels: a binary waits for all of its libraries.
+//! It is a library with one function. A binary is compiled only after all of its libraries; a
+//! library is compiled in parallel with the kernels.
 
 mod args;
 mod commands;
@@ -24,13 +25,13 @@ mod target;
 
 use std::process::ExitCode;
 
-/// The command tree, for tests that go through it.
+/// The command tree, for tests that walk it.
 #[doc(hidden)]
 pub fn command() -> clap::Command {
     args::command()
 }
 
-/// Whether a command lacks a flag that the group of its model's flags has, for the same tests.
+/// Whether a command omits a flag of the shared model flags, for the same tests.
 #[doc(hidden)]
 pub fn is_absent(path: &str, id: &str) -> bool {
     args::is_absent(path, id)
@@ -46,8 +47,13 @@ pub fn main() -> ExitCode {
         Ok(args) => args,
         Err(error) => return exit::usage(&error),
     };
+    // Signals are blocked per thread, and threads inherit the mask: this call comes before any
+    // other thread exists.
     interrupt::watch();
+    // Weights are memory-mapped: reading a file that another program has truncated raises SIGBUS.
     latent_formats::install_sigbus_handler();
     let code = exit::code(commands::execute(args));
+    // A failed rank aborts the MPI job, because the other ranks would wait for it. After a signal
+    // this rank leaves the job in order instead.
     ExitCode::from(ranks::end(code, code != 0 && !interrupt::asked()))
 }

@@ -1,4 +1,4 @@
-//! Opening a model: a file, a folder, or the demo model that is built in.
+//! Opening a model: a file, a folder, a model of the hub, or the built-in demo model.
 
 use crate::args::{EngineArgs, LoraFile, ModelArgs};
 use crate::exit::UsageError;
@@ -23,30 +23,32 @@ static DEMO: &[u8] = include_bytes!("../../../models/mla-demo-Q4_K_M.gguf");
 /// Name of the built-in model in messages.
 pub(crate) const DEMO_NAME: &str = "(built-in demo model)";
 
-/// Opens the model at `path`, which may be one of the hub, or the built-in one.
+/// Opens the model at `path` (a reference to the hub is resolved), or the built-in one.
 pub(crate) fn open(path: Option<&Path>) -> Result<Arc<Checkpoint>> {
     opened(path).map(Arc::new)
 }
 
 fn opened(path: Option<&Path>) -> Result<Checkpoint> {
     let checkpoint = match path {
-        Some(path) => Checkpoint::open(&hub::located(path)?)?,
+        Some(path) => Checkpoint::open(&hub::resolve(path)?)?,
         None => demo()?,
     };
     warn_if_older(&checkpoint);
     Ok(checkpoint)
 }
 
-/// The model of a command that one process runs, with the metadata of its flags.
+/// Opens the model of a command that runs in one process, with the metadata overrides of its flags.
 pub(crate) fn open_alone(args: &ModelArgs) -> Result<Arc<Checkpoint>> {
     with_metadata(pack_cache::cached(opened(args.model.as_deref())?, &args.engine)?, &args.engine)
 }
 
-/// The same for a command that several ranks may run, each of which needs the files with its own tensors alone.
+/// Opens the model of a command that several ranks may run.
 pub(crate) fn open_for_rank(path: Option<&Path>, args: &EngineArgs) -> Result<Arc<Checkpoint>> {
     let checkpoint = match path {
         Some(path) if ranks::hosts(args.partition.as_ref())?.is_some() => {
-            let checkpoint = Checkpoint::open_for_rank(&hub::located(path)?)?;
+            // Each rank needs only the files with its own tensors, so a host may hold some of the
+            // shards.
+            let checkpoint = Checkpoint::open_for_rank(&hub::resolve(path)?)?;
             warn_if_older(&checkpoint);
             checkpoint
         }
@@ -55,15 +57,17 @@ pub(crate) fn open_for_rank(path: Option<&Path>, args: &EngineArgs) -> Result<Ar
     with_metadata(checkpoint, args)
 }
 
-/// The same of a command's arguments.
+/// [`open_for_rank`] of a command's arguments.
 pub(crate) fn open_shared(args: &ModelArgs) -> Result<Arc<Checkpoint>> {
     open_for_rank(args.model.as_deref(), &args.engine)
 }
 
-/// The model with metadata in place of its file's.
+/// Applies `--override-kv` and the `--rope-…` flags to the model's metadata.
 fn with_metadata(checkpoint: Checkpoint, args: &EngineArgs) -> Result<Arc<Checkpoint>> {
     let architecture = match checkpoint.source() {
         CheckpointSource::Gguf(source) => source.metadata.str("general.architecture")?.unwrap_or_default(),
+        // GGUF keys begin with the architecture (`deepseek2.rope.freq_base`). A config.json has no
+        // such prefix.
         CheckpointSource::HuggingFace(_) => "",
     };
     let overrides = args.metadata.overrides(architecture);
@@ -72,14 +76,15 @@ fn with_metadata(checkpoint: Checkpoint, args: &EngineArgs) -> Result<Arc<Checkp
     Ok(Arc::new(with_adapters(changed, args)?))
 }
 
-/// The model with the adapters of `--lora`.
+/// Adds the adapters of `--lora`.
 fn with_adapters(checkpoint: Checkpoint, args: &EngineArgs) -> Result<Checkpoint> {
     let open = |lora: &LoraFile| Ok((AdapterFile::open(&lora.path)?, lora.scale));
     let adapters = args.lora.iter().map(open).collect::<Result<Vec<_>, FormatError>>()?;
     Ok(checkpoint.with_adapters(adapters)?)
 }
 
-/// The tensors of adapters in addition to those of a model whose data may be missing.
+/// The model with the adapters of `--lora`, for commands whose model may lack its data; `None`
+/// without adapters.
 pub(crate) fn adapted(path: Option<&Path>, args: &EngineArgs) -> Result<Option<Checkpoint>> {
     if args.lora.is_empty() { Ok(None) } else { with_adapters(opened(path)?, args).map(Some) }
 }
@@ -87,9 +92,12 @@ pub(crate) fn adapted(path: Option<&Path>, args: &EngineArgs) -> Result<Option<C
 /// Warns if the source of a packed file is in the same folder and has changed since.
 fn warn_if_older(checkpoint: &Checkpoint) {
     let Some(from) = checkpoint.packed_from() else { return };
-    // only the bare name: nothing outside this folder is opened, whatever the file says
+    // Only the bare name is used: a packed file from elsewhere must not make the program open files
+    // outside of its folder.
     let Some(name) = Path::new(&from.name).file_name() else { return };
     let source = checkpoint.path().with_file_name(name);
+    // The packed file may have taken the name of its source, or the source was deleted to free the
+    // disk.
     if source == checkpoint.path() || !source.exists() {
         return;
     }
@@ -108,7 +116,7 @@ fn warn_if_older(checkpoint: &Checkpoint) {
 /// The outline of the model at `path`, whose data may be missing, or of the built-in one.
 pub(crate) fn outline(path: Option<&Path>) -> Result<Outline> {
     let outline = match path {
-        Some(path) => Outline::open(&hub::located(path)?)?,
+        Some(path) => Outline::open(&hub::resolve(path)?)?,
         None => Outline::from(demo()?),
     };
     if let Some(whole) = outline.whole() {
@@ -117,20 +125,21 @@ pub(crate) fn outline(path: Option<&Path>) -> Result<Outline> {
     Ok(outline)
 }
 
-/// Describes the model at `path`, or the built-in one, whose data may be missing. If a folder without tensors does not say
-/// enough, the error is the reason why it cannot be opened: an incomplete download, or weights in another format.
+/// Describes the model at `path`, or the built-in one, whose data may be missing.
 pub(crate) fn describe(path: Option<&Path>, circuit: Option<&Path>) -> Result<ModelInfo> {
-    let path = path.map(hub::located).transpose()?;
+    let path = path.map(hub::resolve).transpose()?;
     let path = path.as_deref();
     let outline = outline(path)?;
     if outline.data() == OutlineData::Config && outline.refusal().is_some() {
         return Err(outline.into_refusal().map_or_else(|| anyhow!("it cannot be opened"), Into::into));
     }
+    // If a folder without tensors does not suffice, the useful error is why it cannot be opened: an
+    // incomplete download, or weights in another format (PyTorch's .bin).
     let folder = path.filter(|path| outline.data() == OutlineData::Config && path.is_dir());
     ModelInfo::new(outline, circuit).map_err(|error| {
         let unsupported = matches!(error.downcast_ref(), Some(latent_graph::ConfigError::Unsupported { .. }));
         match folder.filter(|_| !unsupported).map(Checkpoint::open) {
-            Some(Err(hindrance)) => hindrance.into(),
+            Some(Err(cause)) => cause.into(),
             _ => error,
         }
     })
@@ -140,14 +149,14 @@ pub(crate) fn describe(path: Option<&Path>, circuit: Option<&Path>) -> Result<Mo
 pub(crate) struct ModelInfo {
     pub(crate) outline: Outline,
     pub(crate) config: ModelConfig,
-    /// The model's own, or the user's.
+    /// The model's own circuit, or the one of `--circuit`.
     pub(crate) circuit: Cow<'static, Circuit>,
-    /// The tensors implied by a config.json without tensors.
+    /// The tensors that a config.json without tensors implies.
     pub(crate) promised: Option<DeclaredTensors>,
 }
 
 impl ModelInfo {
-    /// Reads the config of a supported model, and the circuit in the file `circuit` where one is given.
+    /// Reads the config of a supported model. `circuit` is the file of `--circuit`.
     pub(crate) fn new(outline: Outline, circuit: Option<&Path>) -> Result<ModelInfo> {
         let config = ModelConfig::from_outline(&outline)?;
         let circuit = circuit_for(circuit, &config)?;
@@ -181,6 +190,7 @@ pub(crate) fn load(checkpoint: &Arc<Checkpoint>, args: &EngineArgs, quiet: bool)
     let mut bar = LateBar::bytes(!quiet, "loading");
     let circuit = circuit(args.circuit.as_deref())?.map(Arc::new);
     let hosts = ranks::hosts(args.partition.as_ref())?;
+    // Without this error, a forgotten mpirun would silently run the whole model on one host.
     if args.hosts_file.is_some() && hosts.is_none() {
         let problem = "--hosts-file predicts a model that several ranks share, and this process runs the model alone: start ranks with mpirun \
                        (docs/hosts.md), or leave the flag out; `latent plan-hosts` predicts without ranks";
@@ -188,14 +198,14 @@ pub(crate) fn load(checkpoint: &Arc<Checkpoint>, args: &EngineArgs, quiet: bool)
     }
     let backend = backend(args)?;
     args.check_tuned(&*backend)?;
-    // what is wrong with a configuration is said by the engine
+    // An invalid config is not an error here: the engine reports it while it loads.
     let limit = ModelConfig::before_loading(checkpoint).map(|config| config.context_length);
     let args = &*limit.map_or(Cow::Borrowed(args), |limit| with_context(args, limit));
     let options = EngineOptions { circuit, hosts, offload: args.offload(&*backend), ..args.options() };
     let engine = ranks::load(&*backend, checkpoint, &options, &mut |done, total| {
         bar.set(done, total);
         if interrupt::asked() {
-            // nothing to save yet
+            // Nothing needs to be saved. The bar is cleared first, because the program ends here.
             bar.finish();
             interrupt::end_if_asked();
         }
@@ -211,9 +221,11 @@ pub(crate) fn load(checkpoint: &Arc<Checkpoint>, args: &EngineArgs, quiet: bool)
     Ok(engine)
 }
 
-/// The backend. A wish for layers on a GPU yields to a machine without one, as in llama.cpp.
+/// The backend of the flags.
 pub(crate) fn backend(args: &EngineArgs) -> Result<Box<dyn Backend>, BackendError> {
     let backend = args.backend()?;
+    // llama.cpp accepts `-ngl` on a machine without a GPU and runs on the CPU. Command lines are
+    // shared between machines, so this is a warning here, too.
     if let Some(layers) = args.n_gpu_layers
         && args.asks_for_layers()
         && latent_backends::NAMES.contains(&backend.name())
@@ -228,10 +240,11 @@ pub(crate) fn backend(args: &EngineArgs) -> Result<Box<dyn Backend>, BackendErro
     Ok(backend)
 }
 
-/// The arguments with a context that the model has: `--ctx-size 0` stands for its limit, to which a larger one is reduced with a warning, as
-/// llama-server does.
+/// Limits the context to that of the model.
 pub(crate) fn with_context(args: &EngineArgs, limit: usize) -> Cow<'_, EngineArgs> {
     match args.ctx_size {
+        // As in llama-server: `-c 0` is the model's limit, and a larger value is reduced with a
+        // warning.
         Some(tokens) if tokens == 0 || tokens > limit => {
             if tokens > limit {
                 output::note(&format!(
@@ -244,7 +257,7 @@ pub(crate) fn with_context(args: &EngineArgs, limit: usize) -> Cow<'_, EngineArg
     }
 }
 
-/// Refuses more tokens than a model has context for.
+/// Refuses more tokens than the model's context.
 pub(crate) fn check_length(tokens: usize, limit: usize) -> Result<()> {
     if tokens > limit {
         let problem = format!("{tokens} tokens are more than the model's context of {limit}: give fewer");
@@ -267,37 +280,38 @@ pub(crate) fn describe_load(engine: &Engine, checkpoint: &Checkpoint, verbose: b
     doubts(engine);
 }
 
-/// What the machine can do where the engine's threads run.
+/// Measures the peak rates of the device, on the cores that the engine's threads use.
 pub(crate) fn limits(engine: &Engine, args: &EngineArgs) -> Result<PeakRates> {
     let summary = engine.summary();
-    // `-ngl 0` leaves nothing to the device that was asked for
+    // `-ngl 0` runs all layers on the CPU although --device names a GPU.
     let cpu = summary.backend == latent_backends::NAMES[0];
     let backend = if cpu { latent_backends::cpu() } else { args.backend()? };
     let measured = latent_backends::limits(&*backend, &summary.placement, summary.tier);
     measured.context("measuring what the machine can do")
 }
 
-/// What limits are measured of.
+/// The device or cores whose peak rates are measured.
 pub(crate) fn measured(summary: &Summary) -> String {
     if summary.backend == "gpu" { "the GPU".into() } else { summary.placement.to_string() }
 }
 
-/// Prints audit findings of the user's own circuit, which runs nevertheless so that it can be debugged.
+/// Prints audit findings of the user's circuit.
 fn doubts(engine: &Engine) {
+    // Warnings, not errors: a faulty circuit must run, so that it can be debugged.
     let doubts = &engine.summary().doubts;
-    doubts.iter().take(DOUBTS).for_each(|doubt| output::note(&format!("warning: {doubt}")));
-    if doubts.len() > DOUBTS {
+    doubts.iter().take(MAX_SHOWN_DOUBTS).for_each(|doubt| output::note(&format!("warning: {doubt}")));
+    if doubts.len() > MAX_SHOWN_DOUBTS {
         output::note(&format!(
             "warning: and {} more of this kind: `latent verify` lists them",
-            doubts.len() - DOUBTS
+            doubts.len() - MAX_SHOWN_DOUBTS
         ));
     }
 }
 
-/// Most findings shown.
-const DOUBTS: usize = 3;
+/// Maximum number of findings shown.
+const MAX_SHOWN_DOUBTS: usize = 3;
 
-/// The circuit that the user gave, or the model's own.
+/// The circuit of `--circuit`, or the model's own.
 pub(crate) fn circuit_for(path: Option<&Path>, config: &ModelConfig) -> Result<Cow<'static, Circuit>> {
     Ok(match circuit(path)? {
         Some(circuit) => Cow::Owned(circuit),
@@ -305,12 +319,12 @@ pub(crate) fn circuit_for(path: Option<&Path>, config: &ModelConfig) -> Result<C
     })
 }
 
-/// Name of the circuit, or the user's file.
+/// Name of the circuit, or the file of `--circuit`.
 pub(crate) fn circuit_name(args: &EngineArgs, config: &ModelConfig) -> String {
     args.circuit.as_ref().map_or_else(|| config.circuit.clone(), |path| path.display().to_string())
 }
 
-/// The circuit file that the user gave, if any.
+/// The circuit of `--circuit`, if given.
 pub(crate) fn circuit(path: Option<&Path>) -> Result<Option<Circuit>> {
     let Some(path) = path else { return Ok(None) };
     let name = || path.display().to_string();
@@ -327,7 +341,7 @@ fn start_up_line(engine: &Engine, demo: bool) -> String {
     format!("{name}: {parameters} parameters, {size}; context {}; {}{gpu}", s.context, s.placement)
 }
 
-/// Kernels, cache and time of loading.
+/// Kernels, cache and load time, for `--verbose`.
 fn details(engine: &Engine) -> String {
     let s = engine.summary();
     let state = match s.state_bytes {
@@ -344,7 +358,7 @@ fn details(engine: &Engine) -> String {
     )
 }
 
-/// Prints what a user should know of memory and of slow kernels.
+/// Prints warnings about memory and slow kernels.
 fn warn_of_limits(engine: &Engine) {
     let s = engine.summary();
     s.warnings.iter().for_each(|warning| output::note(&format!("warning: {warning}")));
@@ -366,7 +380,8 @@ fn warn_of_limits(engine: &Engine) {
     }
 }
 
-/// `avx512 with avx512_q4_k_a8_tiles`, or the name of a device without kernels; where two have the layers, both with theirs.
+/// `avx512 with avx512_q4_k_a8_tiles`, or the name of a device without kernels. If two devices
+/// share the layers, both are described.
 fn device(summary: &Summary) -> String {
     let own = kernels(summary.backend, summary.tier, &summary.kernels);
     let Some(front) = &summary.front else { return own };

@@ -1,8 +1,9 @@
-//! Writing to standard output, where a broken pipe ends the command quietly, and to standard error, where errors are ignored
-//! altogether. On a terminal, long lines are wrapped between words.
+//! Writing to standard output and standard error. A broken pipe of standard output ends the command
+//! quietly; errors of standard error are ignored. On a terminal, long lines are wrapped between
+//! words.
 //!
-//! Output may contain names out of files: control characters are escaped, see [`latent_types::printable`]. Settings that a library names are shown
-//! as flags.
+//! Output may contain names from model files: control characters are escaped, see
+//! [`latent_types::printable`]. Settings that a library names are printed as flags.
 
 use crate::flags::in_flags;
 use anyhow::{Context, Result};
@@ -11,11 +12,11 @@ use serde::Serialize;
 use std::borrow::Cow;
 use std::io::{self, BufWriter, IsTerminal, Write, stderr, stdout};
 
-/// Columns if the terminal does not tell.
-const USUAL: usize = 80;
+/// Columns if the terminal does not report its size.
+const DEFAULT_COLUMNS: usize = 80;
 
 /// Indentation of continued lines without a heading.
-const INDENT: usize = 4;
+const CONTINUATION_INDENT: usize = 4;
 
 /// Prints one line.
 pub(crate) fn line(text: &str) -> Result<()> {
@@ -30,23 +31,27 @@ pub(crate) fn line_in_colour(text: &str, colour: Option<Colour>) -> Result<()> {
     }
 }
 
-/// Prints text of several lines at once.
-pub(crate) fn now(text: &str) -> Result<()> {
+/// Prints text of several lines.
+pub(crate) fn multiline(text: &str) -> Result<()> {
     raw(&printable_lines(&in_flags(text)))
 }
 
-/// Streams a model's text. Into a pipe it is passed on byte for byte.
+/// Streams a model's text.
 pub(crate) fn stream(text: &str) -> Result<()> {
+    // A program behind a pipe needs the exact bytes, tabs and control characters included. A
+    // terminal would execute escape sequences that a model writes.
     if stdout().is_terminal() { raw(&printable_stream(text)) } else { raw(text) }
 }
 
-/// Writes what is for a terminal as it is, control sequences included: only what this program has made.
+/// Writes text with control sequences to a terminal. Only for sequences that this program made.
 pub(crate) fn controls(text: &str) -> Result<()> {
     raw(text)
 }
 
 fn raw(text: &str) -> Result<()> {
     let mut out = stdout().lock();
+    // Standard output is line-buffered: without a flush a streamed token would show only at the
+    // next line end.
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).context("standard output")
 }
 
@@ -57,16 +62,20 @@ pub(crate) fn json(value: &impl Serialize) -> Result<()> {
     written.and_then(|()| out.write_all(b"\n")).and_then(|()| out.flush()).context("standard output")
 }
 
-/// Prints JSON that is written bit by bit. Control characters occur only within strings, where they are escaped.
+/// A writer for JSON that escapes control characters.
 pub(crate) fn json_writer() -> impl Write {
+    // In JSON from serde, unprintable characters occur only within strings, where `\uXXXX` is a
+    // valid escape. Line feeds between the values stay.
     EscapingFormatter(BufWriter::new(stdout().lock()))
 }
 
-/// Escapes what [`printable`] would. The serializer writes whole characters.
+/// Escapes the characters that [`printable`] would, as JSON does.
 struct EscapingFormatter<W>(W);
 
 impl<W: Write> Write for EscapingFormatter<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        // The serializer writes whole characters, so no multi-byte character is split between two
+        // calls.
         let text = std::str::from_utf8(bytes).map_err(io::Error::other)?;
         if matches!(printable_lines(text), Cow::Borrowed(_)) {
             self.0.write_all(bytes)?;
@@ -78,6 +87,7 @@ impl<W: Write> Write for EscapingFormatter<W> {
             if c == '\n' || printable(own).starts_with(c) {
                 self.0.write_all(own.as_bytes())?;
             } else {
+                // JSON has only 16-bit escapes: characters beyond U+FFFF are surrogate pairs.
                 for unit in c.encode_utf16(&mut [0; 2]) {
                     write!(self.0, "\\u{unit:04x}")?;
                 }
@@ -91,9 +101,10 @@ impl<W: Write> Write for EscapingFormatter<W> {
     }
 }
 
-/// Prints what clap has laid out, with its styles where the terminal has colours. Nothing else of it acts on a terminal: variables of the environment
-/// occur in it.
+/// Prints text that clap has laid out. Styles are kept if the terminal has colours.
 pub(crate) fn laid_out(text: &str, to_stderr: bool) -> Result<()> {
+    // Clap's errors contain the user's arguments, and its help the values of environment variables:
+    // `styled` escapes every sequence other than a style.
     if to_stderr {
         let _ = stderr().write_all(styled(text, has_colours(stderr().is_terminal())).as_bytes());
         return Ok(());
@@ -101,18 +112,23 @@ pub(crate) fn laid_out(text: &str, to_stderr: bool) -> Result<()> {
     raw(&styled(text, has_colours(stdout().is_terminal())))
 }
 
-/// Whether colours are wanted on a terminal.
+/// Whether to use colours.
 fn has_colours(terminal: bool) -> bool {
+    // https://no-color.org: any non-empty value of NO_COLOR switches colours off. Emacs' M-x shell
+    // sets TERM=dumb and prints escape sequences as text. Windows sets no TERM, so its absence
+    // means colours.
     let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
     terminal && set("NO_COLOR").is_none() && set("TERM").is_none_or(|term| term != "dumb")
 }
 
-/// Text whose only control sequences are those that style, or none.
+/// Escapes all control sequences except SGR styles, which are removed unless `coloured`.
 fn styled(text: &str, coloured: bool) -> String {
     let mut parts = text.split("\u{1b}[");
     let mut safe = printable_lines(parts.next().unwrap_or_default()).into_owned();
     for part in parts {
         let (style, rest) =
+            // An SGR sequence is ESC [, digits and semicolons, and a final m. Any other final byte
+            // moves the cursor, erases or sets a mode.
             part.split_at(part.find(|c: char| !c.is_ascii_digit() && c != ';').unwrap_or(part.len()));
         match rest.strip_prefix('m') {
             Some(rest) => {
@@ -127,7 +143,7 @@ fn styled(text: &str, coloured: bool) -> String {
     safe
 }
 
-/// Where a log writes: each event becomes one line of standard error.
+/// A writer for logs: each event becomes one line of standard error.
 pub(crate) struct Log;
 
 impl Write for Log {
@@ -158,11 +174,12 @@ fn coloured(text: &str, colour: Colour) -> String {
     format!("\x1b[{code}m{text}\x1b[0m")
 }
 
-/// Writes one line to standard error, the words `error` and `warning` at its beginning in colour. Errors (a full disk, a closed pipe) do not
-/// stop.
+/// Writes one line to standard error. A leading `error:` or `warning:` is coloured.
 pub(crate) fn note(text: &str) {
     let text = in_flags(text);
     let text = printable(&text);
+    // Errors of the write are ignored below: a full disk or a closed pipe of the log must not stop
+    // a server.
     let marked = [("error:", Colour::Red), ("warning:", Colour::Yellow)]
         .into_iter()
         .find_map(|(word, colour)| Some((word, colour, text.strip_prefix(word)?)))
@@ -184,26 +201,29 @@ pub(crate) fn say(text: &str) {
     }
 }
 
-/// Joins lines; line feeds in names are escaped, so that each stays one line.
+/// Joins lines.
 pub(crate) fn joined<T: AsRef<str>>(lines: &[T]) -> String {
+    // Line feeds within an item are escaped, so that each item stays one line.
     lines.iter().map(|line| printable(line.as_ref())).collect::<Vec<_>>().join("\n")
 }
 
-/// Prints lines. On a terminal, long lines are wrapped and indented below their own text; a pipe gets one line per
-/// item.
+/// Prints lines. On a terminal, long lines are wrapped and continued below their own text. A pipe
+/// gets one line per item.
 pub(crate) fn lines(text: &str) -> Result<()> {
     lines_in_colour(text, |_| None)
 }
 
-/// Prints items, a line each, as [`lines`] does.
+/// Prints items as [`lines`] does, one per line.
 pub(crate) fn items<T: AsRef<str>>(items: &[T]) -> Result<()> {
     lines(&(joined(items) + "\n"))
 }
 
-/// Prints lines as [`lines`] does, each of them in the colour that `colour` gives it if the terminal shows colours.
+/// Prints lines as [`lines`] does. `colour` chooses the colour of each line if the terminal has
+/// colours.
 pub(crate) fn lines_in_colour(text: &str, colour: impl Fn(&str) -> Option<Colour>) -> Result<()> {
     if !stdout().is_terminal() {
-        return now(text);
+        // Wrapped lines would break `grep` and `cut` behind a pipe.
+        return multiline(text);
     }
     let (columns, colours) = (width(), has_colours(stdout().is_terminal()));
     let mut whole = String::with_capacity(text.len());
@@ -221,25 +241,26 @@ pub(crate) fn lines_in_colour(text: &str, colour: impl Fn(&str) -> Option<Colour
 /// Columns of the terminal, or 80.
 pub(crate) fn width() -> usize {
     let size = stdout().is_terminal().then(|| terminal_size::terminal_size_of(stdout())).flatten();
-    size.map_or(USUAL, |(width, _)| usize::from(width.0)).max(20)
+    // Below 20 columns wrapped text is unreadable.
+    size.map_or(DEFAULT_COLUMNS, |(width, _)| usize::from(width.0)).max(20)
 }
 
 /// Columns and rows of the terminal that standard output is, or 80 and 24.
 pub(crate) fn size() -> (usize, usize) {
     let size = stdout().is_terminal().then(|| terminal_size::terminal_size_of(stdout())).flatten();
-    // a terminal of unknown size reports 0
+    // A terminal of unknown size (a serial console, some pty wrappers) reports 0.
     let size = size.map(|(width, height)| (usize::from(width.0), usize::from(height.0)));
     let (columns, rows) = size.unwrap_or_default();
-    (if columns == 0 { USUAL } else { columns }, if rows == 0 { 24 } else { rows })
+    (if columns == 0 { DEFAULT_COLUMNS } else { columns }, if rows == 0 { 24 } else { rows })
 }
 
-/// Wraps a text between words into lines of at most `columns` (a longer word stays whole): the first behind `heading`, the others
-/// indented.
+/// Wraps a text between words into lines of at most `columns`; a longer word is not cut. The first
+/// line begins with `heading`, the others are indented.
 pub(crate) fn wrapped(heading: &str, indent: usize, text: &str, columns: usize) -> Vec<String> {
     let mut lines = Vec::new();
     let mut line = heading.to_owned();
     let mut fresh = true;
-    // gaps between words are kept: they may separate columns
+    // Runs of spaces are kept, because they may align columns of a table.
     for word in text.split(' ') {
         if !fresh && !word.is_empty() && line.chars().count() + 1 + word.chars().count() > columns {
             lines.push(std::mem::replace(&mut line, " ".repeat(indent)).trim_end().to_owned());
@@ -253,16 +274,17 @@ pub(crate) fn wrapped(heading: &str, indent: usize, text: &str, columns: usize) 
     lines
 }
 
-/// Column where a line's text begins: behind the last gap of several spaces in its first half.
+/// The column where a line's text begins: after the last gap of several spaces in its first half.
 fn hang(line: &str, columns: usize) -> usize {
     let (mut at, mut blanks) = (0, 0);
+    // A text column that begins in the right half would leave too little room for wrapped lines.
     for (column, c) in line.chars().take(columns / 2).enumerate() {
         if c != ' ' && blanks > 1 && column > blanks {
             at = column;
         }
         blanks = if c == ' ' { blanks + 1 } else { 0 };
     }
-    if at == 0 { INDENT } else { at }
+    if at == 0 { CONTINUATION_INDENT } else { at }
 }
 
 #[cfg(test)]
@@ -270,7 +292,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_are_broken_between_words_and_hang_below_their_text() {
+    fn lines_wrap_between_words_with_a_hanging_indent() {
         let text = "attention      128 heads, q_lora 1536, kv_lora 512";
         assert_eq!(hang(text, 40), 15);
         let lines = wrapped("", 15, text, 40);
@@ -285,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn of_what_clap_lays_out_only_styles_act_on_a_terminal() {
+    fn clap_output_keeps_styles_and_escapes_other_sequences() {
         let text = "\u{1b}[1m\u{1b}[32mUsage:\u{1b}[0m x\u{1b}[2Jy\u{1b}]0;t\u{7}\u{202e}\n  z\u{1b}[";
         assert_eq!(styled(text, false), "Usage: x\\u{1b}[2Jy\\u{1b}]0;t\\u{7}\\u{202e}\n  z\\u{1b}[");
         assert!(styled(text, true).starts_with("\u{1b}[1m\u{1b}[32mUsage:\u{1b}[0m x\\u{1b}[2Jy"));

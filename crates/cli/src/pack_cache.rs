@@ -1,4 +1,5 @@
-//! Packed copies of models: `latent pack`, and the ones that `--pack-cache` makes at the first start of a model.
+//! Packed copies of models: `latent pack` and `--pack-cache`, which writes one at the first start
+//! of a model.
 
 use crate::args::EngineArgs;
 use crate::exit::UsageError;
@@ -13,7 +14,7 @@ use latent_types::format_bytes;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Packs a model into a file, with a bar. Ctrl-C cancels it and leaves no file.
+/// Packs a model into a file, with a progress bar. Ctrl-C cancels it and leaves no file.
 pub(crate) fn pack(
     checkpoint: &Checkpoint,
     out: &Path,
@@ -33,10 +34,11 @@ pub(crate) fn pack(
     Ok(packed)
 }
 
-/// With `--pack-cache`, the packed copy of a model, which is made if it is not there. If it cannot be made, a warning says why, and the model is
-/// used as it is.
+/// With `--pack-cache`, opens the packed copy of a model and writes it first if necessary. If it
+/// cannot be written, a warning gives the reason and the model itself is used.
 pub(crate) fn cached(checkpoint: Checkpoint, args: &EngineArgs) -> Result<Checkpoint> {
     let Some(folder) = &args.pack_cache else { return Ok(checkpoint) };
+    // The model is a packed file already.
     if checkpoint.packed_from().is_some() {
         return Ok(checkpoint);
     }
@@ -67,8 +69,11 @@ pub(crate) fn cached(checkpoint: Checkpoint, args: &EngineArgs) -> Result<Checkp
         Ok(packed) => {
             let size = format_bytes(packed.bytes);
             output::note(&format!("wrote a packed copy for later starts: {} ({size})", path.display()));
+            // The copy is used from the first start on, so that the first and later runs execute
+            // the same kernels on the same layout. Another process may have removed it meanwhile.
             Ok(opened(&path, &checkpoint).unwrap_or(checkpoint))
         }
+        // Ctrl-C while packing ends the command. It must not start to load the model instead.
         Err(error) if interrupt::asked() => Err(error),
         Err(error) => {
             output::note(&format!("warning: --pack-cache: no packed copy was written: {error:#}"));
@@ -77,16 +82,19 @@ pub(crate) fn cached(checkpoint: Checkpoint, args: &EngineArgs) -> Result<Checkp
     }
 }
 
-/// The copy at `path`, if it is one of this model.
+/// The copy at `path`, if it was packed from this model.
 fn opened(path: &Path, checkpoint: &Checkpoint) -> Option<Checkpoint> {
     let copy = Checkpoint::open(path).ok()?;
+    // The name holds the hashes already, but a file can be renamed or copied by hand.
     copy.packed_from().is_some_and(|from| from.identity == checkpoint.identity()).then_some(copy)
 }
 
-/// `NAME-HASHES.latent`: another model of the same name, or a changed one, has a copy of its own.
+/// `NAME-HASHES.latent`: a different model of the same name, or a changed one, gets its own copy.
 fn copy_name(checkpoint: &Checkpoint) -> PathBuf {
     let path = checkpoint.path();
     let stem = hub::file_set_name(path).or_else(|| path.file_name()?.to_str()).unwrap_or("model");
+    // The name comes from a repository or a file and becomes part of a path: separators and shell
+    // metacharacters are replaced.
     let stem: String =
         stem.chars().map(|c| if c.is_alphanumeric() || "._-".contains(c) { c } else { '_' }).collect();
     let identity = checkpoint.identity();

@@ -1,4 +1,4 @@
-//! What is predicted of a model on several hosts.
+//! Predicted performance of a model on several hosts.
 
 use crate::args::ModelArgs;
 use crate::hosts_file::HostsFile;
@@ -10,16 +10,17 @@ use latent_graph::ModelConfig;
 use latent_hosts::predict::{self, PlannedModel, PlannedPart, Prediction, PredictionCase};
 use std::sync::Arc;
 
-/// Does something with a model of which only plans are made.
+/// Calls `then` with the plans of a model whose weights are not loaded.
 ///
 /// # Errors
-/// A model or options that no plans can be made of; what `then` fails with.
+/// A model or options without plans, or an error of `then`.
 pub(crate) fn planned<T>(
     args: &ModelArgs,
     then: impl FnOnce(&PlannedModel<'_>, usize, &Outline) -> Result<T>,
 ) -> Result<T> {
     let described = model::describe(args.model.as_deref(), args.engine.circuit.as_deref());
-    // of some shards that fails for want of a tensor, or not
+    // An incomplete set of shards fails in `describe` only if a needed tensor is missing. The count
+    // of shards is checked in both cases and gives the clearer error.
     match &described {
         Ok(model) => check_shards(&model.outline)?,
         Err(_) => check_shards(&model::outline(args.model.as_deref())?)?,
@@ -36,7 +37,8 @@ pub(crate) fn planned<T>(
         if config.part.is_some() {
             latent_engine::check_cut(&model.outline, tensors, &stages).map_err(|error| error.to_string())?;
         }
-        // what crosses between ranks depends on how many there are, and is counted with them
+        // Scratch for collectives depends on the number of ranks. The predictor adds it, so it is
+        // left out here.
         let alone = ModelConfig { part: None, ..config.clone() };
         let scratch = backend.scratch_bytes(&alone, &stages, &resolved.options, context);
         Ok(PlannedPart { stages, scratch: (scratch.arena + scratch.expanded) as f64 })
@@ -52,7 +54,7 @@ pub(crate) fn planned<T>(
     then(&planned, context, &model.outline)
 }
 
-/// Some shards of a set do not say which tensors the others have.
+/// Refuses an incomplete set of shards: it does not tell the tensors of the missing ones.
 fn check_shards(outline: &Outline) -> Result<()> {
     let CheckpointSource::Gguf(source) = outline.source() else { return Ok(()) };
     let (here, all) = (source.shards as u64, source.metadata.u64("split.count")?.unwrap_or(0));
@@ -66,7 +68,7 @@ fn check_shards(outline: &Outline) -> Result<()> {
     Err(exit::UsageError(problem).into())
 }
 
-/// What is expected of a run of this engine over ranks; none without a file of hosts, or where the model is on one host.
+/// The predicted run of this engine over ranks; `None` without a hosts file or on one host.
 pub(crate) fn of_engine(
     args: &ModelArgs,
     engine: &Engine,

@@ -1,4 +1,4 @@
-//! Requests to a server: what `chat --url` and `top` share. Redirects are not followed, so that the key goes nowhere else.
+//! HTTP client for `chat --url` and `top`.
 
 use crate::exit::UsageError;
 use crate::interrupt;
@@ -16,40 +16,43 @@ use ureq::tls::TlsConfig;
 use ureq::{Agent, Body};
 
 /// Connection timeout, and the default timeout of a whole answer without a stream.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How often signals are looked at while a server is waited for.
-const LOOK: Duration = Duration::from_millis(50);
+/// How often a signal is checked for while waiting for a server.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Longest file of a key.
-const MAX_KEY_FILE: u64 = 64 << 10;
+/// Maximum bytes of a key file.
+const MAX_KEY_FILE_BYTES: u64 = 64 << 10;
 
-/// Longest line of a stream, in bytes.
-const MAX_LINE: u64 = 2 << 20;
+/// Maximum bytes of a line of a stream.
+// A hostile server must not fill the memory.
+const MAX_LINE_BYTES: u64 = 2 << 20;
 
 /// Lines of a stream that are read ahead.
-const AHEAD: usize = 8;
+// With a full channel the reading thread waits, and a slow terminal slows the server down through
+// TCP. Lines do not pile up here.
+const MAX_BUFFERED_LINES: usize = 8;
 
-/// Most bytes that are read of what a server says about an error.
-const MAX_ERROR: u64 = 64 << 10;
+/// Maximum bytes read of an error's body.
+const MAX_ERROR_BYTES: u64 = 64 << 10;
 
-/// Why a request has no answer, and what to do.
+/// Why a request failed, and what the user can do.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Trouble {
     #[error("cannot reach {url}: {problem}; is the server running there? (`latent serve` starts one)")]
     Unreachable { url: String, problem: String },
     #[error("{url} {problem}: give its key with --api-key-file FILE or in LATENT_API_KEY")]
     Key { url: String, problem: &'static str },
-    #[error("{url} is busy: try again {wait}{said}")]
-    Full { url: String, wait: String, said: String },
-    #[error("{url} is not ready (loading its model, or shutting down): try again {wait}{said}")]
-    NotReady { url: String, wait: String, said: String },
-    #[error("{url} has no {path}: is this an OpenAI-compatible server?{said}")]
-    NotFound { url: String, path: String, said: String },
+    #[error("{url} is busy: try again {wait}{detail}")]
+    Full { url: String, wait: String, detail: String },
+    #[error("{url} is not ready (loading its model, or shutting down): try again {wait}{detail}")]
+    NotReady { url: String, wait: String, detail: String },
+    #[error("{url} has no {path}: is this an OpenAI-compatible server?{detail}")]
+    NotFound { url: String, path: String, detail: String },
     #[error("{url} redirects to {to:?}: use that address if you trust it")]
     Moved { url: String, to: String },
-    #[error("{url} refuses the request (status {status}){said}")]
-    Refused { url: String, status: u16, said: String },
+    #[error("{url} refuses the request (status {status}){detail}")]
+    Refused { url: String, status: u16, detail: String },
     #[error("the connection to {url} was lost: {problem}")]
     Lost { url: String, problem: String },
     #[error("the answer of {url} has not grown for {seconds} s (--timeout SECONDS waits longer)")]
@@ -67,15 +70,15 @@ pub(crate) struct ServerClient {
     tls: TlsConfig,
 }
 
-/// A piece of a stream.
+/// An item of a stream.
 pub(crate) enum StreamLine {
     /// A line, without its end.
     Line(String),
-    /// The stream ended as streams do.
+    /// The server closed the stream.
     End,
 }
 
-/// A stream of lines; the connection closes with it.
+/// A stream of lines. Dropping it closes the connection.
 pub(crate) struct LineStream {
     agent: Agent,
     pieces: Receiver<Result<StreamLine, Trouble>>,
@@ -86,7 +89,7 @@ impl ServerClient {
         let url = address(url).map_err(|problem| UsageError(format!("--url {url}: {problem}")))?;
         let key = match key_file {
             Some(path) => {
-                let text = input_file::read_text(path, MAX_KEY_FILE)
+                let text = input_file::read_text(path, MAX_KEY_FILE_BYTES)
                     .map_err(|e| UsageError(format!("--api-key-file: {e}")))?;
                 let line =
                     text.lines().map(str::trim).find(|line| !line.is_empty() && !line.starts_with('#'));
@@ -99,12 +102,15 @@ impl ServerClient {
                 .filter(|key| !key.trim().is_empty())
                 .map(|key| key.trim().to_owned()),
         };
+        // Such a key cannot be a header value: `ureq` would fail later with an error that does not
+        // name the key.
         if key.as_ref().is_some_and(|key| !key.bytes().all(|b| b.is_ascii_graphic())) {
             return Err(
                 UsageError("the server's key contains spaces or characters other than ASCII".into()).into()
             );
         }
-        // certificates are only read for those who need them
+        // Loading the system's certificates takes time and can fail in a minimal container. Plain
+        // http needs none of them.
         let tls = if url.starts_with("https:") { latent_hub::tls()? } else { TlsConfig::default() };
         Ok(ServerClient { url, key, tls })
     }
@@ -114,9 +120,10 @@ impl ServerClient {
         &self.url
     }
 
-    /// Whether the key can be read on the way.
+    /// Whether the key would be sent unencrypted over a network.
     pub(crate) fn exposes_key(&self) -> bool {
         let uri: Option<Uri> = self.url.parse().ok();
+        // `Uri::host` keeps the brackets of an IPv6 address.
         let host = uri.as_ref().and_then(Uri::host).unwrap_or_default().trim_matches(['[', ']']);
         let loopback =
             host.parse::<IpAddr>().map_or(host.eq_ignore_ascii_case("localhost"), |ip| ip.is_loopback());
@@ -124,7 +131,7 @@ impl ServerClient {
         self.key.is_some() && !here
     }
 
-    /// The body of an answer of at most `limit` bytes that comes within `patience`.
+    /// GETs a body of at most `limit` bytes within `patience`.
     pub(crate) fn get(&self, path: &str, limit: u64, patience: Duration) -> Result<String, Trouble> {
         let agent = self.agent(Some(patience));
         let mut request = agent.get(format!("{}{path}", self.url));
@@ -143,19 +150,23 @@ impl ServerClient {
         String::from_utf8(bytes).map_err(|_| problem(format!("{path} is not UTF-8 text")))
     }
 
-    /// Sends a request; what comes back is read by a thread, so that a signal can end the wait for it at any time.
+    /// Sends a request.
     pub(crate) fn post(&self, path: &'static str, body: &Value) -> LineStream {
+        // No timeout for the whole answer: a long answer of a slow server is normal. The caller of
+        // `next` limits the time without progress.
         let agent = self.agent(None);
-        let (sender, pieces) = sync_channel(AHEAD);
-        let asking = ServerClient { url: self.url.clone(), key: self.key.clone(), tls: self.tls.clone() };
+        let (sender, pieces) = sync_channel(MAX_BUFFERED_LINES);
+        let client = ServerClient { url: self.url.clone(), key: self.key.clone(), tls: self.tls.clone() };
         let (own, body) = (agent.clone(), body.to_string());
+        // A thread reads the response, so that a signal can end the wait at any time.
         let read = move || {
-            if let Err(trouble) = asking.stream(&own, path, &body, &sender) {
-                // the receiver is dropped when the answer was stopped
+            if let Err(trouble) = client.stream(&own, path, &body, &sender) {
+                // The receiver was dropped if the answer was stopped.
                 let _ = sender.send(Err(trouble));
             }
         };
-        // without the thread the channel is closed, which is a lost connection
+        // If the thread cannot be spawned, the closure and its sender are dropped: `next` then
+        // reports a lost connection.
         let _ = thread::Builder::new().name("server".into()).spawn(read);
         LineStream { agent, pieces }
     }
@@ -179,16 +190,22 @@ impl ServerClient {
         let mut reader = BufReader::new(response.into_body().into_with_config().limit(u64::MAX).reader());
         loop {
             let mut line = Vec::new();
-            let read =
-                reader.by_ref().take(MAX_LINE).read_until(b'\n', &mut line).map_err(|e| self.lost(&e))?;
+            let read = reader
+                .by_ref()
+                .take(MAX_LINE_BYTES)
+                .read_until(b'\n', &mut line)
+                .map_err(|e| self.lost(&e))?;
             if read == 0 {
                 let _ = sender.send(Ok(StreamLine::End));
                 return Ok(());
             }
-            if read as u64 == MAX_LINE {
-                let problem = format!("a line has more than {MAX_LINE} bytes");
+            // `take` cut the line here.
+            if read as u64 == MAX_LINE_BYTES {
+                let problem = format!("a line has more than {MAX_LINE_BYTES} bytes");
                 return Err(Trouble::Response { url: self.url.clone(), problem });
             }
+            // Invalid UTF-8 becomes replacement characters. JSON outside of strings is ASCII, so
+            // the line still parses.
             let line = String::from_utf8_lossy(&line).trim_end_matches(['\n', '\r']).to_owned();
             if sender.send(Ok(StreamLine::Line(line))).is_err() {
                 return Ok(());
@@ -199,13 +216,17 @@ impl ServerClient {
     fn agent(&self, patience: Option<Duration>) -> Agent {
         Agent::config_builder()
             .tls_config(self.tls.clone())
+            // Bodies of error responses hold the server's message, and `ureq`'s errors would drop
+            // them.
             .http_status_as_error(false)
+            // A redirect could send the key to another host.
             .max_redirects(0)
             .max_redirects_will_error(false)
             .user_agent(concat!("latent/", env!("CARGO_PKG_VERSION")))
+            // A compressing proxy would buffer a stream of events.
             .accept_encoding("identity")
-            .timeout_connect(Some(PATIENCE))
-            .timeout_resolve(Some(PATIENCE))
+            .timeout_connect(Some(TIMEOUT))
+            .timeout_resolve(Some(TIMEOUT))
             .timeout_global(patience)
             .build()
             .new_agent()
@@ -219,7 +240,7 @@ impl ServerClient {
         Trouble::Lost { url: self.url.clone(), problem: error.to_string() }
     }
 
-    /// The response, if it is a good one.
+    /// The response if its status is 2xx, else the error.
     fn checked(&self, path: &str, response: Response<Body>) -> Result<Response<Body>, Trouble> {
         let status = response.status().as_u16();
         if response.status().is_success() {
@@ -227,6 +248,7 @@ impl ServerClient {
         }
         let (url, path) = (self.url.clone(), path.to_owned());
         let header = |name: &str| response.headers().get(name).and_then(|value| value.to_str().ok());
+        // Retry-After is seconds or a date. A date is not worth a parser: it becomes "in a moment".
         let wait = match header("retry-after").and_then(|wait| wait.trim().parse::<u64>().ok()) {
             Some(seconds) => format!("in {seconds} s"),
             None => "in a moment".into(),
@@ -235,26 +257,28 @@ impl ServerClient {
         if matches!(status, 301..=308) {
             return Err(Trouble::Moved { url, to });
         }
-        let said = said(response);
+        let detail = error_detail(response);
         Err(match status {
             401 | 403 if self.key.is_none() => Trouble::Key { url, problem: "asks for a key" },
             401 | 403 => Trouble::Key { url, problem: "does not take the key" },
-            429 => Trouble::Full { url, wait, said },
-            503 => Trouble::NotReady { url, wait, said },
-            404 | 405 => Trouble::NotFound { url, path, said },
-            status => Trouble::Refused { url, status, said },
+            429 => Trouble::Full { url, wait, detail },
+            503 => Trouble::NotReady { url, wait, detail },
+            404 | 405 => Trouble::NotFound { url, path, detail },
+            status => Trouble::Refused { url, status, detail },
         })
     }
 }
 
 impl LineStream {
-    /// The next piece, none from `end` on; an error that says so if a signal comes.
+    /// The next item; `None` at `end`; `Trouble::Stopped` after a signal.
     pub(crate) fn next(&self, end: Instant) -> Result<Option<StreamLine>, Trouble> {
         while Instant::now() < end {
-            match self.pieces.recv_timeout(LOOK) {
+            match self.pieces.recv_timeout(POLL_INTERVAL) {
+                // Before the item is looked at: nothing is printed after Ctrl-C.
                 _ if interrupt::asked() => return Err(Trouble::Stopped),
                 Ok(piece) => return piece.map(Some),
                 Err(RecvTimeoutError::Timeout) => {}
+                // The thread ended without an item, or could not be spawned.
                 Err(RecvTimeoutError::Disconnected) => return Ok(Some(StreamLine::End)),
             }
         }
@@ -264,11 +288,13 @@ impl LineStream {
 
 impl Drop for LineStream {
     fn drop(&mut self) {
+        // Closes the socket under the reading thread, which would otherwise block until the server
+        // sends more. The server notices that the client is gone and stops generating.
         self.agent.clone().shutdown();
     }
 }
 
-/// An address without what it may end in.
+/// Normalizes an address: adds `http://` and removes a final slash or `/v1`.
 fn address(url: &str) -> Result<String, &'static str> {
     let url = url.trim();
     let whole = if url.contains("://") { url.to_owned() } else { format!("http://{url}") };
@@ -277,22 +303,24 @@ fn address(url: &str) -> Result<String, &'static str> {
         return Err("expected an address that begins with http:// or https://");
     }
     let authority = uri.authority().filter(|a| !a.host().is_empty()).ok_or("it has no host")?;
+    // A password in the address would show in `ps` and in error messages.
     if authority.as_str().contains('@') {
         return Err("it holds a user; a key belongs into --api-key-file or LATENT_API_KEY");
     }
     if uri.query().is_some() {
         return Err("it holds a query");
     }
-    let bare = whole.trim_end_matches('/');
-    Ok(bare.strip_suffix("/v1").unwrap_or(bare).trim_end_matches('/').to_owned())
+    // OpenAI's clients take a base URL that ends with /v1. Users paste the same one here.
+    let trimmed = whole.trim_end_matches('/');
+    Ok(trimmed.strip_suffix("/v1").unwrap_or(trimmed).trim_end_matches('/').to_owned())
 }
 
-/// `: ` and what a server says about an error.
-fn said(response: Response<Body>) -> String {
+/// The server's error message after `: `, or an empty text.
+fn error_detail(response: Response<Body>) -> String {
     let mut bytes = Vec::new();
     let reader = response.into_body().into_with_config().limit(u64::MAX).reader();
-    // half of it says more than nothing
-    let _ = reader.take(MAX_ERROR).read_to_end(&mut bytes);
+    // A partial body is better than none, so an error of the read is ignored.
+    let _ = reader.take(MAX_ERROR_BYTES).read_to_end(&mut bytes);
     let text = String::from_utf8_lossy(&bytes);
     let value: Value = serde_json::from_str(&text).unwrap_or_default();
     let message = message(&value).unwrap_or_default();
@@ -300,19 +328,22 @@ fn said(response: Response<Body>) -> String {
     if message.is_empty() { message } else { format!(": {message}") }
 }
 
-/// What a server's error object says.
+/// The message of a server's error object.
 pub(crate) fn message(value: &Value) -> Option<String> {
     let error = value.get("error")?;
+    // OpenAI and llama-server send an object with `message`, Ollama and TGI a string.
     let text = error.get("message").unwrap_or(error);
     Some(text.as_str().map_or_else(|| text.to_string(), str::to_owned))
 }
 
-/// The address of what a server tells of one of its models.
+/// Adds `?model=NAME`, percent-encoded, to a path.
 pub(crate) fn of_model(path: &str, model: Option<&str>) -> String {
     let mut path = path.to_owned();
     for (at, byte) in model.unwrap_or_default().bytes().enumerate() {
         path.push_str(if at == 0 { "?model=" } else { "" });
         match byte {
+            // RFC 3986: unreserved characters are not encoded. A model's name may contain `/`, `:`
+            // and `&`.
             byte if byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte) => path.push(char::from(byte)),
             byte => path.push_str(&format!("%{byte:02X}")),
         }
@@ -325,7 +356,7 @@ mod tests {
     use super::address;
 
     #[test]
-    fn addresses_are_taken_as_people_write_them() {
+    fn addresses_are_normalized() {
         for (written, meant) in [
             ("http://127.0.0.1:8080", "http://127.0.0.1:8080"),
             ("localhost:8080/", "http://localhost:8080"),

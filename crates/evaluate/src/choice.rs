@@ -1,4 +1,4 @@
-//! Multiple choice: the ending of a text that a model holds likeliest.
+//! Multiple choice: the ending of a text that a model considers likeliest.
 
 use crate::error::EvalError;
 use crate::jsonl::{self, JsonlLine};
@@ -14,18 +14,19 @@ use std::path::Path;
 /// A text and its possible endings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChoiceQuestion {
-    /// Its line in the file.
+    /// Line number in the file.
     pub line: usize,
     /// The text.
     pub context: String,
     pub endings: Vec<String>,
-    /// Which of them is right, from 0.
+    /// Index of the right ending.
     pub label: usize,
 }
 
 impl ChoiceQuestion {
-    /// Reads a file of one object per line, as HellaSwag has them: `ctx`, `endings` and `label` (a number, or one as text); with
-    /// `activity_label` the text is prepared as lm-evaluation-harness does.
+    /// Reads a file with one object per line in HellaSwag's format: `ctx`, `endings` and `label` (a
+    /// number, or a number as text). With `activity_label` the text is prepared as by
+    /// lm-evaluation-harness.
     pub fn read(path: &Path, most: Option<usize>) -> Result<Vec<ChoiceQuestion>, EvalError> {
         jsonl::read(path, most, ChoiceQuestion::parse)
     }
@@ -38,11 +39,14 @@ impl ChoiceQuestion {
             texts.filter(|texts| texts.len() >= 2 && texts.iter().all(|text| !text.trim().is_empty()));
         let texts = texts.ok_or_else(|| line.wrong("endings must be a list of two or more texts".into()))?;
         let label = line.value(&["label", "gold", "answer"])?;
+        // HellaSwag's JSON has the label as text, other sets as a number.
         let number = label.as_u64().or_else(|| label.as_str()?.trim().parse().ok());
         let label =
             number.map(|label| label as usize).filter(|label| *label < texts.len()).ok_or_else(|| {
                 line.wrong(format!("label must be the number of the right ending, 0 to {}", texts.len() - 1))
             })?;
+        // Scores are comparable only with the same text. This follows `process_docs` and
+        // `preprocess` in lm_eval/tasks/hellaswag/utils.py.
         let prepared = match line.find(&["activity_label"]).and_then(Value::as_str) {
             Some(activity) => {
                 let (a, b) = (line.find(&["ctx_a"]), line.find(&["ctx_b"]));
@@ -59,14 +63,14 @@ impl ChoiceQuestion {
     }
 }
 
-/// As Python's `str.capitalize`: the first letter large, all others small.
+/// As Python's `str.capitalize`: the first letter in upper case, all others in lower case.
 fn capitalized(text: &str) -> String {
     let mut letters = text.chars();
     let first = letters.next().into_iter().flat_map(char::to_uppercase);
     first.chain(letters.flat_map(char::to_lowercase)).collect()
 }
 
-/// Without the marks that HellaSwag's source left in its texts, such as `[title]`.
+/// Removes the WikiHow markup that is left in HellaSwag's texts, such as `[title]`.
 fn cleaned(text: &str) -> String {
     let text = text.trim().replace(" [title]", ". ");
     let mut out = String::with_capacity(text.len());
@@ -80,7 +84,7 @@ fn cleaned(text: &str) -> String {
     out.replace("  ", " ")
 }
 
-/// How likely a model holds an ending.
+/// A model's score of an ending.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct EndingScore {
     /// Sum of ln p over its tokens.
@@ -89,7 +93,8 @@ pub struct EndingScore {
     pub characters: usize,
 }
 
-/// Scores the endings of a text. Text and ending are tokenized together, with a space between; tokens that all endings share are not scored.
+/// Scores the endings of a text. Text and ending are tokenized together, separated by a space.
+/// Tokens that all endings share are not scored.
 pub fn score_endings(
     engine: &mut Engine,
     tokenizer: &Tokenizer,
@@ -100,15 +105,19 @@ pub fn score_endings(
     let mut sequence = Sequence::default();
     let mut first = None;
     let chunk = engine.chunk_for(shared);
-    let mut hear = |_: usize, logits: &[f32]| first = Some(logits.to_vec());
+    let mut on_logits = |_: usize, logits: &[f32]| first = Some(logits.to_vec());
     let before = &texts[0][..shared];
-    engine.prefill(&mut sequence, before, chunk, LogitsRequest::Last, &mut hear, &mut |_| true)?;
+    engine.prefill(&mut sequence, before, chunk, LogitsRequest::Last, &mut on_logits, &mut |_| true)?;
+    // The shared tokens run once. Each ending continues from here and is then truncated; a
+    // recurrent state needs a snapshot for that.
     engine.snapshot(&mut sequence)?;
     let first = first.unwrap_or_default();
     let mut scores = Vec::with_capacity(texts.len());
     for (tokens, ending) in texts.iter().zip(&choice.endings) {
+        // The logits of the last shared token score the first token of the ending.
         let mut ln_p = ln_p_of(&first, tokens[shared]);
-        // tokens that a recurrent state has forgotten run again; the last one's logits are not needed
+        // After a truncation a recurrent state may be before `shared`, so its tokens run again. The
+        // logits behind the last token are not needed.
         let start = sequence.len();
         let rows: Vec<usize> = (shared - start..tokens.len() - 1 - start).collect();
         let mut sum = |row: usize, logits: &[f32]| {
@@ -127,17 +136,19 @@ pub fn score_endings(
     Ok(scores)
 }
 
-/// The tokens of the text with each of its endings.
+/// Tokens of the text with each of its endings.
 pub fn encoded(tokenizer: &Tokenizer, choice: &ChoiceQuestion) -> Result<Vec<Vec<u32>>, TextError> {
     let how = EncodeOptions { add_special: true, parse_special: false };
     choice
         .endings
         .iter()
+        // Together, because a tokenizer may merge characters across the border.
         .map(|ending| tokenizer.encode(&format!("{} {ending}", choice.context), how))
         .collect()
 }
 
-/// How many tokens all texts begin with; one of each, at least, is left to score, and one to score it with.
+/// Number of tokens that all texts begin with. At least one token of each is left to score, and one
+/// before it to score it with.
 fn shared_tokens(texts: &[Vec<u32>]) -> usize {
     let shortest = texts.iter().map(Vec::len).min().unwrap_or(0);
     let same = (0..shortest).take_while(|at| texts.iter().all(|text| text[*at] == texts[0][*at])).count();
@@ -148,18 +159,18 @@ fn ln_p_of(logits: &[f32], token: u32) -> Option<f64> {
     Some(LogSoftmax::of(logits)?.ln_p(logits[token as usize]))
 }
 
-/// How often a model chose the right ending.
+/// Share of right choices.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ChoiceAccuracy {
-    /// Texts.
+    /// Number of texts.
     pub tasks: usize,
     /// Share of right choices by the sum of ln p.
     pub accuracy: Estimate,
-    /// The same by ln p per token, as llama.cpp's HellaSwag score.
+    /// Share of right choices by ln p per token, as llama.cpp's HellaSwag score.
     pub per_token: Estimate,
-    /// The same by ln p per character, as `acc_norm` of lm-evaluation-harness.
+    /// Share of right choices by ln p per character, as `acc_norm` of lm-evaluation-harness.
     pub per_character: Estimate,
-    /// What guessing gives.
+    /// Expected share of guessing.
     pub chance: f64,
 }
 
@@ -180,12 +191,14 @@ impl ChoiceCount {
             |score| score.ln_p / score.characters.max(1) as f64,
         ];
         for (right, by) in self.right.iter_mut().zip(by) {
-            // the first of equals
+            // Of equal scores the first one wins, as `argmax` in NumPy, which lm-evaluation-harness
+            // uses.
             let best =
                 scores.iter().enumerate().max_by(|a, b| by(a.1).total_cmp(&by(b.1)).then(b.0.cmp(&a.0)));
             *right += usize::from(best.is_some_and(|(at, _)| at == label));
         }
         self.tasks += 1;
+        // The texts of a file may have different numbers of endings.
         self.chance += 1.0 / scores.len().max(1) as f64;
     }
 
@@ -208,8 +221,9 @@ mod tests {
     }
 
     #[test]
-    fn lines_of_hellaswag_are_prepared_as_its_scores_want_it() {
-        // preprocess() and process_docs() of lm_eval/tasks/hellaswag/utils.py, worked out by hand
+    fn hellaswag_lines_are_prepared_as_in_lm_eval() {
+        // Expected values by hand from preprocess() and process_docs() of
+        // lm_eval/tasks/hellaswag/utils.py.
         let line = r#"{"activity_label": "Removing ice", "ctx_a": "A man [header] is there.", "ctx_b": "he Then", "ctx": "unused",
             "endings": ["goes. [title] On", " stays [substeps] here."], "label": "1"}"#;
         let choice = &parsed(&line.replace('\n', "")).unwrap()[0];
@@ -221,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_lines_say_what_they_lack() {
+    fn errors_name_the_missing_key() {
         let refused = |line: &str| parsed(line).unwrap_err();
         assert!(refused(r#"{"ctx": "a", "endings": ["b"], "label": 0}"#).contains("two or more"));
         assert!(refused(r#"{"ctx": "a", "endings": ["b", "c"], "label": 2}"#).contains("0 to 1"));
@@ -230,10 +244,10 @@ mod tests {
     }
 
     #[test]
-    fn endings_are_chosen_by_sum_by_token_and_by_character() {
+    fn endings_are_scored_by_sum_per_token_and_per_character() {
         let score = |ln_p, tokens, characters| EndingScore { ln_p, tokens, characters };
         let mut count = ChoiceCount::default();
-        // by sum the first, by token the second, by character the third
+        // The first wins by sum, the second per token, the third per character.
         let scores = [score(-2.0, 1, 2), score(-3.0, 3, 4), score(-4.0, 2, 9)];
         (0..3).for_each(|label| count.add(label, &scores));
         let found = count.finish();

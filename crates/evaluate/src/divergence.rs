@@ -1,4 +1,4 @@
-//! How far next-token probabilities are from those of another run.
+//! KL divergence of next-token probabilities from those of another run.
 
 use crate::chunks::{ScoredPosition, run_chunks};
 use crate::error::EvalError;
@@ -8,39 +8,40 @@ use crate::statistics::{Estimate, Moments, quantile};
 use latent_engine::Engine;
 use serde::{Deserialize, Serialize};
 
-/// Positions where the base's ln p is at or below this do not count: the file clamps smaller ones.
+/// Tokens whose ln p in the base is at or below this value are omitted from the sum: the file
+/// clamps smaller ones.
 const MIN_LN_BASE: f32 = -16.0;
 
 /// Divergence of a model's probabilities from those of a base, over the same positions.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Divergence {
-    /// Tokens of a chunk.
+    /// Tokens per chunk.
     pub context: usize,
     pub chunks: usize,
-    /// Positions that count, in all chunks.
+    /// Number of scored positions in all chunks.
     pub positions: usize,
     /// The model's perplexity.
     pub perplexity: Estimate,
     pub base_perplexity: Estimate,
-    /// ln of their ratio, whose error knows that they are correlated.
+    /// ln of the ratio of both perplexities. Its error accounts for their correlation.
     pub ln_ratio: Estimate,
     /// Correlation of the two −ln p, from −1 to 1.
     pub correlation: f64,
     /// Mean of the KL divergence `Σ p_base · ln(p_base ÷ p)`, in nats.
     pub kl: Estimate,
-    /// Its distribution over the positions.
+    /// Distribution of the KL divergence over the positions.
     pub kl_quantiles: Quantiles,
-    /// Mean of `p − p_base` of the token that comes next.
+    /// Mean of `p − p_base` of the next token.
     pub p_difference: Estimate,
-    /// Root of the mean square of the same.
+    /// Root mean square of `p − p_base`.
     pub p_difference_rms: Estimate,
-    /// Its distribution.
+    /// Distribution of `p − p_base`.
     pub p_difference_quantiles: Quantiles,
-    /// Share of the positions at which both hold the same token likeliest.
+    /// Share of positions at which both have the same likeliest token.
     pub same_top: Estimate,
 }
 
-/// A distribution.
+/// Quantiles of a distribution.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "the names say it all")]
 pub struct Quantiles {
@@ -75,7 +76,7 @@ impl Quantiles {
     }
 }
 
-/// What is summed over the positions.
+/// Sums over the positions.
 #[derive(Default)]
 struct DivergenceSums {
     nll: Moments,
@@ -99,6 +100,8 @@ impl DivergenceSums {
         let (mut base_top, mut base_max) = (0, f32::NEG_INFINITY);
         for (token, (ln_base, logit)) in base.ln_p().zip(position.logits).enumerate() {
             if ln_base > base_max {
+                // The first of equal values, as in `LogSoftmax`. Otherwise ties would count as
+                // different tokens.
                 (base_top, base_max) = (token, ln_base);
             }
             if token == next {
@@ -108,6 +111,7 @@ impl DivergenceSums {
                 kl += f64::from(ln_base.exp()) * (f64::from(ln_base) - softmax.ln_p(*logit));
             }
         }
+        // The file clamps small probabilities. If the base ran here, its exact value is used.
         let base_next = base_nll.map_or(base_next, |nll| -f64::from(nll));
         let ln_p = softmax.ln_p(position.logits[next]);
         self.nll.add(-ln_p);
@@ -122,7 +126,7 @@ impl DivergenceSums {
         let count = self.nll.count;
         let (nll, base) = (self.nll.estimate(), self.base_nll.estimate());
         let n = count.max(1) as f64;
-        // of the means
+        // Covariance of the two means, hence the division by n - 1 and not by 1.
         let covariance = (self.products / n - nll.value * base.value) / (n - 1.0).max(1.0);
         let variance = nll.error.powi(2) + base.error.powi(2) - 2.0 * covariance;
         let spread = nll.error * base.error;
@@ -133,6 +137,7 @@ impl DivergenceSums {
         };
         let squares = moments(&self.p_difference, |d| d * d);
         let rms = squares.value.sqrt();
+        // Error propagation of the square root: d√s = ds / (2 √s).
         let rms_error = if rms > 0.0 { 0.5 / rms * squares.error } else { 0.0 };
         Divergence {
             context,
@@ -142,6 +147,7 @@ impl DivergenceSums {
             base_perplexity: base.exp(),
             ln_ratio: Estimate { value: nll.value - base.value, error: variance.max(0.0).sqrt() },
             correlation: if spread > 0.0 { covariance / spread } else { 0.0 },
+            // Two passes over stored values: the quantiles need all of them anyway.
             kl: moments(&self.kl, |kl| kl),
             p_difference: moments(&self.p_difference, |d| d),
             p_difference_rms: Estimate { value: rms, error: rms_error },
@@ -152,8 +158,9 @@ impl DivergenceSums {
     }
 }
 
-/// Runs the text of a logits file and compares every position with it. `bos` replaces the first token of each chunk, as it did for the base.
-/// `base_nll` is the base's own −ln p of the next tokens, which the file clamps; `None` if unknown.
+/// Runs the text of a logits file and compares every position with it. `bos` replaces the first
+/// token of each chunk, as for the base. `base_nll` is the base's own −ln p of the next tokens,
+/// which the file clamps; `None` if unknown.
 ///
 /// # Errors
 /// As for [`run_chunks`]; logits that are not finite; a file that cannot be read.
@@ -168,6 +175,7 @@ pub fn divergence(
     let mut sums = DivergenceSums::default();
     let mut sink = |position: ScoredPosition<'_>| {
         let softmax = LogSoftmax::of(position.logits).ok_or_else(|| position.not_finite())?;
+        // `sums.kl` has an element per position so far, so its length is the position's index.
         let nll = base_nll.and_then(|all| all.get(sums.kl.len()).copied());
         sums.add(&position, &softmax, base.read()?, nll);
         Ok(())

@@ -5,7 +5,7 @@ use latent_formats::{FormatError, InputError, OutputError};
 use latent_types::Setting;
 use std::path::PathBuf;
 
-/// Why an evaluation fails.
+/// Errors of evaluations.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EvalError {
@@ -19,23 +19,23 @@ pub enum EvalError {
     Output(#[from] OutputError),
     #[error(transparent)]
     Text(#[from] latent_text::TextError),
-    /// A line of a file of questions that is wrong.
+    /// An invalid line in a file of questions.
     #[error("{}, line {line}: {problem}", path.display())]
     Line { path: PathBuf, line: usize, problem: String },
     #[error("{}: the file is empty: it needs one JSON object per line", path.display())]
     Empty { path: PathBuf },
     #[error("the model has no routed experts, and so no router statistics")]
     NoRouter,
-    /// Two files without a tensor of the same name and shape.
+    /// Two files without a common tensor of the same name and shape.
     #[error(
         "{file} and {base} have no tensor of the same name and shape: give two GGUF files, or two folders, of one model"
     )]
     NothingInCommon {
         file: String,
-        /// What it was to be compared with.
+        /// The file to compare with.
         base: String,
     },
-    /// The probability of an ending of a multiple choice is not finite.
+    /// The probability of an ending is not finite.
     #[error(
         "line {line}: the logits of an ending are NaN or infinite: `latent verify` says which weights are not finite ({})",
         Setting::Weights
@@ -46,10 +46,10 @@ pub enum EvalError {
         Setting::Context
     )]
     TooShort { tokens: usize, context: usize },
-    /// Chunks of so few tokens that none of them is counted.
+    /// Chunks too short for a scored token.
     #[error("chunks of {context} tokens have no token to count: give {} or more", Setting::Context.to(4))]
     NoPositions { context: usize },
-    /// A file that is not one of llama.cpp's logits files, or a damaged one.
+    /// Not a logits file of llama.cpp, or a damaged one.
     #[error("{}: {problem}", path.display())]
     LogitsFile { path: PathBuf, problem: String },
     #[error("{}: it is of a model with {theirs} tokens, this one has {ours}: compare models with the same tokenizer", path.display())]

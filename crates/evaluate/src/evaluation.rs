@@ -1,4 +1,4 @@
-//! Every kind of result, as `latent eval --json` prints it and a report reads it.
+//! All kinds of results, as printed by `latent eval --json` and read by `latent eval report`.
 
 use crate::choice::ChoiceAccuracy;
 use crate::divergence::Divergence;
@@ -9,25 +9,26 @@ use crate::routing::RoutingStatistics;
 use crate::weights::WeightErrors;
 use serde::{Deserialize, Serialize};
 
-/// A result, and what it was measured of.
+/// A result, the model, and the input.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Evaluation {
-    /// What was measured.
+    /// The model.
     pub model: EvaluatedModel,
     /// The text, questions or other input file; empty if the evaluation has none.
+    // Results of older versions lack some fields; `latent eval report` still reads them.
     #[serde(default)]
     pub input: String,
     #[serde(flatten)]
     pub found: EvaluationResult,
 }
 
-/// The model, and the settings that change its numbers.
+/// The model and the settings that affect its results.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct EvaluatedModel {
     pub file: String,
     #[serde(default)]
     pub name: String,
-    /// Exact or default arithmetic; empty where the model was not run.
+    /// Exact or default arithmetic; empty if the model was not run.
     #[serde(default)]
     pub precision: String,
     /// The instruction set.
@@ -36,14 +37,14 @@ pub struct EvaluatedModel {
     /// Type of the KV cache.
     #[serde(default)]
     pub cache: String,
-    /// What it was compared with, in words; empty where it was not.
+    /// Description of what it was compared with; empty if it was not.
     #[serde(default)]
     pub base: String,
     /// Latent's version.
     pub version: String,
 }
 
-/// What was found.
+/// The result.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "evaluation", rename_all = "snake_case")]
 pub enum EvaluationResult {

@@ -1,33 +1,35 @@
-//! Files of one JSON object per line.
+//! Files with one JSON object per line (JSON Lines).
 
 use crate::error::EvalError;
 use latent_formats::input_file;
 use serde_json::{Map, Value};
 use std::path::Path;
 
-/// Most bytes of such a file.
+/// Maximum bytes of a file.
+// The whole file is in memory while its lines are parsed.
 const MAX_BYTES: u64 = 1 << 30;
 
-/// One line, for errors about it.
+/// A line and its place, for errors.
 pub(crate) struct JsonlLine<'a> {
     path: &'a Path,
-    /// Its number, from 1.
+    /// Line number, from 1.
     pub(crate) number: usize,
     object: Map<String, Value>,
 }
 
 impl JsonlLine<'_> {
-    /// The error that says what is wrong with it.
+    /// An error about this line.
     pub(crate) fn wrong(&self, problem: String) -> EvalError {
         wrong(self.path, self.number, problem)
     }
 
-    /// The value of the first of some keys that it has.
+    /// The value of the first of these keys that the object has.
     pub(crate) fn find(&self, keys: &[&str]) -> Option<&Value> {
+        // Data sets differ in names: the text is `ctx` in HellaSwag and `question` in others.
         keys.iter().find_map(|key| self.object.get(*key))
     }
 
-    /// The same, which must be there.
+    /// The value of the first of these keys, which is required.
     pub(crate) fn value(&self, keys: &[&str]) -> Result<&Value, EvalError> {
         self.find(keys).ok_or_else(|| {
             let has: Vec<&str> = self.object.keys().map(String::as_str).collect();
@@ -35,7 +37,7 @@ impl JsonlLine<'_> {
         })
     }
 
-    /// The same as text that is not empty.
+    /// The required value as a nonempty text.
     pub(crate) fn text(&self, keys: &[&str]) -> Result<&str, EvalError> {
         let value = self.value(keys)?;
         let text = value.as_str().filter(|text| !text.is_empty());
@@ -51,10 +53,10 @@ fn wrong(path: &Path, line: usize, problem: String) -> EvalError {
     EvalError::Line { path: path.to_owned(), line, problem }
 }
 
-/// What `parse` makes of every line that is not blank, `most` of them at most.
+/// Parses every line that is not blank, at most `most` of them.
 ///
 /// # Errors
-/// Anything but a plain text file; a line that is not a JSON object; what `parse` refuses; a file
+/// Anything but a plain text file; a line that is not a JSON object; an error of `parse`; a file
 /// without lines.
 pub(crate) fn read<T>(
     path: &Path,
@@ -63,6 +65,7 @@ pub(crate) fn read<T>(
 ) -> Result<Vec<T>, EvalError> {
     let text = input_file::read_text(path, MAX_BYTES)?;
     let mut all = Vec::new();
+    // Counted before blank lines are dropped, so that errors have an editor's line numbers.
     let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
     for (at, line) in lines.take(most.unwrap_or(usize::MAX)) {
         let number = at + 1;

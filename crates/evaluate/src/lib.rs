@@ -1,15 +1,16 @@
 //! Evaluation of models: metrics comparable with other programs, and an HTML report.
 //!
-//! * [`perplexity`]: how well a model predicts a text, computed as llama.cpp's tool does.
-//! * [`Divergence`]: how far its next-token probabilities are from those in a [logits file](LogitsReader) of llama.cpp's form.
-//! * [`ChoiceQuestion`], [`Question`], [`Haystack`]: endings that it holds likeliest, answers that are exactly right, facts that it finds in long prompts.
-//! * [`routing`]: how its experts are used, and how many a step reads.
-//! * [`weight_errors`]: how far its weights are from those of another file.
+//! * [`perplexity`]: how well a model predicts a text, computed as by llama.cpp's tool.
+//! * [`Divergence`]: distance of next-token probabilities from those in a [logits
+//!   file](LogitsReader) of llama.cpp's format.
+//! * [`ChoiceQuestion`], [`Question`], [`Haystack`]: likeliest endings, exactly right answers,
+//!   facts found in long prompts.
+//! * [`routing`]: load of experts, and the number of experts that a step reads.
+//! * [`weight_errors`]: distance of weights from those of another file.
 //! * [`compare`]: where two runs diverge.
-//! * [`report`]: pictures of results, in one HTML file.
+//! * [`report`]: charts of results in one HTML file.
 //!
 //! Formulas and units: docs/evaluating.md.
-//!
 //!
 //! ```
 //! use latent_engine::{Engine, EngineOptions};

@@ -1,18 +1,18 @@
-//! Probabilities of the next token from logits.
+//! Log-probabilities of the next token.
 
-/// What turns the logits of one position into log-probabilities, and which of them is the largest.
+/// Normalization of the logits of one position to log-probabilities, and the likeliest token.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LogSoftmax {
     /// The largest logit.
     pub max: f32,
-    /// The first token that has it.
+    /// The first token with the largest logit.
     pub top: usize,
     /// `ln Σ exp(logit − max)`.
     pub ln_sum: f64,
 }
 
 impl LogSoftmax {
-    /// `None` if a logit is NaN or +∞, for which no probabilities exist. (−∞ is a probability of 0.)
+    /// `None` if a logit is NaN or +∞, which have no probabilities. (−∞ is a probability of 0.)
     pub fn of(logits: &[f32]) -> Option<LogSoftmax> {
         let (mut top, mut max) = (0, f32::NEG_INFINITY);
         for (token, logit) in logits.iter().enumerate() {
@@ -20,11 +20,14 @@ impl LogSoftmax {
                 (top, max) = (token, *logit);
             }
         }
+        // Subtracting the maximum keeps `exp` from overflowing. The sum is in f64: 128k terms in
+        // f32 would lose digits.
         let sum: f64 = logits.iter().map(|logit| f64::from((logit - max).exp())).sum();
+        // A NaN is never larger than `max`, but makes the sum NaN. Only −∞ leaves `max` at −∞.
         (max.is_finite() && sum.is_finite()).then(|| LogSoftmax { max, top, ln_sum: sum.ln() })
     }
 
-    /// ln of the probability that a logit stands for.
+    /// ln of a logit's probability.
     pub fn ln_p(&self, logit: f32) -> f64 {
         f64::from(logit) - f64::from(self.max) - self.ln_sum
     }

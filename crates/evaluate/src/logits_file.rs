@@ -1,8 +1,10 @@
-//! The file of log-probabilities that llama.cpp's perplexity tool writes with `--kl-divergence-base` and reads with `--kl-divergence`.
+//! llama.cpp's file of log-probabilities: `llama-perplexity` writes it with `--kl-divergence-base`
+//! and reads it with `--kl-divergence`.
 //!
-//! Little-endian: `_logits_`; tokens of a chunk, of the vocabulary, and number of chunks, each u32; all tokens, each u32; then a record per
-//! counted position: scale and minimum, each f32, and for each token of the vocabulary a u16, padded to an even count. A log-probability is
-//! `scale · u16 + minimum`; those more than 16 below the largest are raised to that.
+//! Little-endian: `_logits_`; tokens per chunk, vocabulary size and number of chunks, each u32; all
+//! tokens, each u32. Then a record per scored position: scale and minimum, each f32, and a u16 per
+//! token of the vocabulary, padded to an even count. A log-probability is `scale · u16 + minimum`.
+//! Those more than 16 below the largest are raised to that.
 
 use crate::chunks::TokenChunks;
 use crate::error::EvalError;
@@ -17,15 +19,16 @@ const MAGIC: &[u8; 8] = b"_logits_";
 /// Bytes before the tokens.
 const HEADER: u64 = 8 + 3 * 4;
 
-/// Log-probabilities further below the largest are clamped.
+/// Log-probabilities further below the largest are clamped, as in llama.cpp.
 const RANGE: f32 = 16.0;
 
-/// Bytes of a position: scale, minimum, and two bytes per token.
+/// Bytes per position: scale, minimum, and two bytes per token.
 fn record_bytes(vocab: usize) -> usize {
+    // llama.cpp stores a record as an even number of u16 in total.
     8 + 2 * vocab.next_multiple_of(2)
 }
 
-/// A logits file that is being written. Dropped before it is finished, it leaves nothing behind.
+/// A logits file that is being written. If dropped before it is finished, no file remains.
 #[derive(Debug)]
 pub struct LogitsWriter {
     out: OutputFile,
@@ -33,8 +36,9 @@ pub struct LogitsWriter {
 }
 
 impl LogitsWriter {
-    /// Begins the file at `path` for a model of `vocab` tokens.
+    /// Creates the file at `path` for a model of `vocab` tokens.
     pub fn create(path: &Path, chunks: &TokenChunks, vocab: usize) -> Result<LogitsWriter, EvalError> {
+        // Only the owner can read the file, because its tokens are the evaluated text.
         let mut out = OutputFile::create_private(path)?;
         let mut header = MAGIC.to_vec();
         for number in [chunks.context(), vocab, chunks.count()] {
@@ -53,12 +57,15 @@ impl LogitsWriter {
     pub fn add(&mut self, softmax: &LogSoftmax, logits: &[f32]) -> Result<(), EvalError> {
         let LogSoftmax { max, ln_sum, .. } = *softmax;
         let min = logits.iter().copied().fold(f32::INFINITY, f32::min).max(max - RANGE);
+        // The range maps to all 16 bits: `max` becomes 65535.
         let scale = (max - min) / 65535.0;
         self.record.clear();
         self.record.extend(scale.to_le_bytes());
         self.record.extend((min - max - ln_sum as f32).to_le_bytes());
+        // With equal logits the scale is 0, and the quotient would be infinite.
         let inverse = if scale > 0.0 { 1.0 / scale } else { 0.0 };
         for logit in logits {
+            // Rounded to nearest even, as by `nearest_int` in llama.cpp.
             let quant = if *logit > min { (inverse * (logit - min)).round_ties_even() as u16 } else { 0 };
             self.record.extend(quant.to_le_bytes());
         }
@@ -66,14 +73,14 @@ impl LogitsWriter {
         Ok(self.out.write_all(&self.record).map_err(|error| self.out.failed(error))?)
     }
 
-    /// Gives the file its name.
+    /// Renames the complete file to its target.
     pub fn finish(self) -> Result<(), EvalError> {
         self.out.finish()?;
         Ok(())
     }
 }
 
-/// A logits file that is being read.
+/// A reader of a logits file.
 #[derive(Debug)]
 pub struct LogitsReader {
     path: PathBuf,
@@ -83,7 +90,7 @@ pub struct LogitsReader {
     record: Vec<u8>,
 }
 
-/// The log-probabilities of one position.
+/// Log-probabilities of one position.
 #[derive(Clone, Copy, Debug)]
 pub struct BaseRow<'a> {
     scale: f32,
@@ -92,7 +99,7 @@ pub struct BaseRow<'a> {
 }
 
 impl BaseRow<'_> {
-    /// ln of the probability of each token.
+    /// ln p of each token.
     pub fn ln_p(&self) -> impl Iterator<Item = f32> + '_ {
         let quants = self.quants.chunks_exact(2).map(|bytes| u16::from_le_bytes([bytes[0], bytes[1]]));
         quants.map(|quant| self.scale * f32::from(quant) + self.minimum)
@@ -100,15 +107,17 @@ impl BaseRow<'_> {
 }
 
 impl LogitsReader {
-    /// Opens a file for a model of `vocab` tokens, and reads its tokens.
+    /// Opens a file for a model of `vocab` tokens and reads its tokens.
     ///
     /// # Errors
-    /// Anything but a plain file; a file of another form, of another vocabulary, or without all of its positions.
+    /// Anything but a plain file; a file of another format or vocabulary, or without all of its
+    /// positions.
     pub fn open(path: &Path, vocab: usize) -> Result<LogitsReader, EvalError> {
         let (file, metadata) = input_file::open(path)?;
         let wrong = |problem: String| EvalError::LogitsFile { path: path.to_owned(), problem };
         let io = |error| InputError::Io { path: path.to_owned(), error };
         let bytes = metadata.len();
+        // A record of a vocabulary of 128k tokens has 256 KiB, more than the default buffer.
         let mut file = BufReader::with_capacity(1 << 20, file);
         let mut header = [0; HEADER as usize];
         if bytes < HEADER {
@@ -132,7 +141,10 @@ impl LogitsReader {
             return Err(wrong(format!("{count} chunks of {context} tokens have nothing to compare")));
         }
         let tokens = count as u64 * context as u64;
+        // The scored rows of a chunk, as in `TokenChunks::scored`.
         let records = count as u64 * (context - 1 - context / 2) as u64;
+        // u128: three numbers of 32 bits from the file can overflow 64 bits. The size is checked
+        // before any allocation that depends on them.
         let expected =
             u128::from(HEADER) + 4 * u128::from(tokens) + u128::from(records) * record_bytes(vocab) as u128;
         if u128::from(bytes) != expected {
@@ -141,6 +153,7 @@ impl LogitsReader {
             )));
         }
         let tokens = read_tokens(&mut file, tokens as usize).map_err(io)?;
+        // Refused before the run, by an error that names the file.
         if let Some(token) = tokens.iter().find(|token| **token as usize >= vocab) {
             return Err(wrong(format!("token {token} is out of range: the vocabulary has {vocab}")));
         }
@@ -148,17 +161,18 @@ impl LogitsReader {
         Ok(LogitsReader { path: path.to_owned(), file, vocab, chunks, record: vec![0; record_bytes(vocab)] })
     }
 
-    /// The text that it was written for.
+    /// The text of the file.
     pub fn chunks(&self) -> &TokenChunks {
         &self.chunks
     }
 
-    /// The next position, in the order of [`run_chunks`](crate::run_chunks).
+    /// Reads the next position, in the order of [`run_chunks`](crate::run_chunks).
     pub fn read(&mut self) -> Result<BaseRow<'_>, EvalError> {
         let io = |error| InputError::Io { path: self.path.clone(), error };
         self.file.read_exact(&mut self.record).map_err(io)?;
         let float = |at: usize| f32::from_le_bytes([0, 1, 2, 3].map(|i| self.record[at + i]));
         let (scale, minimum) = (float(0), float(4));
+        // NaN would turn every mean of the report into NaN without naming the file.
         if !(scale.is_finite() && minimum.is_finite()) {
             let problem = "it holds scales that are NaN or infinite".into();
             return Err(EvalError::LogitsFile { path: self.path.clone(), problem });

@@ -11,23 +11,24 @@ use serde::{Deserialize, Serialize};
 /// How well a model predicts a text.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Perplexity {
-    /// Tokens of a chunk.
+    /// Tokens per chunk.
     pub context: usize,
     pub chunks: usize,
-    /// Positions that count, in all chunks.
+    /// Number of scored positions in all chunks.
     pub positions: usize,
-    /// Mean of −ln p of the token that comes next, in nats.
+    /// Mean of −ln p of the next token, in nats.
     pub nll: Estimate,
-    /// e to this mean.
+    /// e to `nll`.
     pub perplexity: Estimate,
-    /// Perplexity after each chunk, of all up to there.
+    /// Perplexity of all chunks up to each one.
     pub running: Vec<f64>,
     /// −ln p at each position, in nats.
     #[serde(skip)]
     pub token_nll: Vec<f32>,
 }
 
-/// The perplexity of a text in chunks. What `logits` is given is written there, too.
+/// Computes the perplexity of a text in chunks. All log-probabilities are written to `logits`, if
+/// given.
 ///
 /// # Errors
 /// As for [`run_chunks`]; logits that are not finite; a file that cannot be written.
@@ -46,7 +47,9 @@ pub fn perplexity(
         let softmax = LogSoftmax::of(position.logits).ok_or_else(|| position.not_finite())?;
         let value = -softmax.ln_p(position.logits[position.next as usize]);
         nll.add(value);
+        // `divergence` needs a value per position. f32 halves the memory of a long text.
         token_nll.push(value as f32);
+        // Once per chunk, as llama-perplexity prints it.
         if position.row == last {
             running.push(nll.mean().exp());
         }

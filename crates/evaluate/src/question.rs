@@ -1,4 +1,4 @@
-//! Questions with one right answer.
+//! Questions with exactly one right answer.
 
 use crate::error::EvalError;
 use crate::jsonl::{self, JsonlLine};
@@ -11,12 +11,12 @@ use serde_json::Value;
 use std::path::Path;
 use std::sync::Arc;
 
-/// A question, and the only answer that counts.
+/// A question and its only accepted answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Question {
-    /// Its line in the file.
+    /// Line number in the file.
     pub line: usize,
-    /// What sort of question it is; empty where the file does not say.
+    /// The category of the question; empty if the file has none.
     pub kind: String,
     pub prompt: String,
     /// The answer.
@@ -24,7 +24,8 @@ pub struct Question {
 }
 
 impl Question {
-    /// Reads a file of one object per line: `question` or `prompt`, `answer` or `expected`, and perhaps `kind`.
+    /// Reads a file with one object per line: `question` or `prompt`, `answer` or `expected`, and
+    /// optionally `kind`.
     pub fn read(path: &Path, most: Option<usize>) -> Result<Vec<Question>, EvalError> {
         jsonl::read(path, most, Question::parse)
     }
@@ -39,7 +40,8 @@ impl Question {
     }
 }
 
-/// Answers a prompt by greedy decoding, with `most` tokens at most. What `session` has cached of it is not computed again.
+/// Answers a prompt by greedy decoding, with at most `most` tokens. The cached prefix in `session`
+/// is reused.
 pub fn answer(
     engine: &mut Engine,
     session: &mut Session,
@@ -47,47 +49,50 @@ pub fn answer(
     (prompt, most): (Vec<u32>, usize),
     listener: &mut dyn Listener,
 ) -> Result<Answer, EngineError> {
+    // Without randomness, two runs of the same model give the same score.
     let sampling = SamplingParams::greedy();
     let request = Request { prompt, sampling, max_tokens: Some(most), ..Request::default() };
     engine.generate(session, &request, tokenizer, listener)
 }
 
-/// How many questions a model answered as expected.
+/// Number of questions that a model answered as expected.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct QuestionAccuracy {
     pub questions: usize,
-    /// Share of the answers that are the expected one, white space at both ends aside.
+    /// Share of answers that equal the expected one, ignoring white space at both ends.
     pub exact: Estimate,
-    /// The same by sort of question, in the order of the file.
+    /// Results by category, in the order of the file.
     pub kinds: Vec<QuestionKind>,
-    /// The other answers.
+    /// The wrong answers.
     pub wrong: Vec<WrongAnswer>,
 }
 
-/// Questions of one sort.
+/// Questions of one category.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct QuestionKind {
-    /// What the file calls them.
+    /// The category's name in the file.
     pub kind: String,
-    /// How many there are.
+    /// Number of questions.
     pub questions: usize,
-    /// How many were answered as expected.
+    /// Number of questions answered as expected.
     pub right: usize,
 }
 
-/// An answer that is not the expected one.
+/// A wrong answer.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WrongAnswer {
     /// The question's line in the file.
     pub line: usize,
     pub expected: String,
-    /// The model's.
+    /// The model's answer.
     pub answer: String,
 }
 
 impl QuestionAccuracy {
     pub fn add(&mut self, question: &Question, answer: &str) {
+        // Models end answers with a line feed or begin them with a space.
         let right = answer.trim() == question.expected.trim();
+        // A list and not a map: reports show the categories in the order of the file.
         let at = self.kinds.iter().position(|kind| kind.kind == question.kind).unwrap_or_else(|| {
             self.kinds.push(QuestionKind { kind: question.kind.clone(), ..QuestionKind::default() });
             self.kinds.len() - 1

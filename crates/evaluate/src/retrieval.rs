@@ -1,6 +1,8 @@
-//! Retrieval: one fact among many, at a chosen depth of a prompt of a chosen length.
+//! Retrieval (needle in a haystack): one fact among many, at a given depth of a prompt of a given
+//! length.
 //!
-//! All texts are made from the numbers of the case alone, so that every run and every machine asks the same.
+//! All texts derive from the numbers of the case, so that every run on every machine has the same
+//! prompts.
 
 use crate::statistics::Estimate;
 use serde::{Deserialize, Serialize};
@@ -11,12 +13,12 @@ const KINDS: [&str; 12] =
 const THINGS: [&str; 12] =
     ["box", "gate", "boat", "room", "safe", "shelf", "locker", "chest", "tower", "bag", "door", "cart"];
 
-/// One prompt: where its fact stands, and which of several texts it is.
+/// A prompt: its length, the position of its fact, and the number of the text.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RetrievalCase {
-    /// Tokens of the prompt, which it has at most.
+    /// Maximum tokens of the prompt.
     pub length: usize,
-    /// Where the fact stands, from 0 (first) to 1 (last).
+    /// Position of the fact, from 0 (first) to 1 (last).
     pub depth: f64,
     /// The number of the text.
     pub trial: usize,
@@ -28,27 +30,28 @@ pub struct Needle {
     /// The prompt.
     pub text: String,
     pub tokens: Vec<u32>,
-    /// The code that was asked for.
+    /// The code that is asked for.
     pub expected: String,
-    /// Facts or sentences among which it stands.
+    /// Number of other facts or sentences.
     pub sentences: usize,
 }
 
-/// Makes the tokens of a prompt from a text; none of one that is far too long.
+/// Encodes a text with the chat template; `None` if it is far too long.
 pub type PromptEncoder<'a, E> = dyn FnMut(&str) -> Result<Option<Vec<u32>>, E> + 'a;
 
-/// What the fact is hidden among.
+/// The text in which the fact is hidden.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Haystack {
-    /// Facts of the same form about other things.
+    /// Facts of the same form about other things. Harder than a text, because the wording does not
+    /// give the fact away.
     #[default]
     SimilarFacts,
-    /// Sentences of a text, again from the beginning where it ends.
+    /// Sentences of a text, repeated if it is too short.
     Sentences(Vec<String>),
 }
 
 impl Haystack {
-    /// The sentences of a text; none where it has no sentence.
+    /// The sentences of a text; `None` if it has none.
     pub fn of_text(text: &str) -> Option<Haystack> {
         let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
         let sentences: Vec<String> = words
@@ -61,22 +64,25 @@ impl Haystack {
 
     fn sentence(&self, case: RetrievalCase, at: usize) -> String {
         match self {
-            // fact 0 is the one that is asked for
+            // Fact 0 is the needle.
             Haystack::SimilarFacts => fact(case.trial, at + 1).sentence,
+            // The offset gives each trial another part of the text.
             Haystack::Sentences(sentences) => sentences[(at + case.trial * 97) % sentences.len()].clone(),
         }
     }
 
-    /// The prompt with `sentences` of these.
+    /// The prompt with `sentences` of these, and the code.
     fn prompt(&self, case: RetrievalCase, sentences: usize) -> (String, String) {
         let RetrievalFact { sentence, key, code } = fact(case.trial, 0);
         let at = (case.depth.clamp(0.0, 1.0) * sentences as f64).round() as usize;
+        // The needle is added to them: `sentences` counts only the others.
         let mut lines: Vec<String> = (0..sentences).map(|i| self.sentence(case, i)).collect();
         lines.insert(at.min(sentences), sentence);
         (format!("Here are some facts.\n{}\n\nWhat is the code of the {key}?", lines.join("\n")), code)
     }
 
-    /// The longest prompt of a case: `tokens` puts the chat template around a text. None where the question alone is longer than the case allows.
+    /// The longest prompt of a case. `tokens` encodes a text with the chat template. `None` if the
+    /// question alone exceeds the length.
     pub fn hide<E>(
         &self,
         case: RetrievalCase,
@@ -88,7 +94,7 @@ impl Haystack {
             Ok(tokens.map(|tokens| Needle { text, tokens, expected, sentences }))
         };
         let Some(mut best) = make(0)? else { return Ok(None) };
-        // a sentence has a token at least
+        // A sentence has at least one token, so `length` bounds their number.
         let (mut low, mut high) = (0, case.length);
         while low < high {
             let middle = low + (high - low).div_ceil(2);
@@ -101,54 +107,57 @@ impl Haystack {
     }
 }
 
-/// What is known of one thing.
+/// A fact about one thing.
 struct RetrievalFact {
     sentence: String,
     key: String,
     code: String,
 }
 
-/// The fact of this number in a text. No two of a text are about the same thing.
+/// Fact `number` of a text. No two facts of a text are about the same thing.
 fn fact(trial: usize, number: usize) -> RetrievalFact {
     let all = KINDS.len() * THINGS.len();
-    // 61 has no divisor in common with 144, so that every thing comes once before any comes again
+    // 61 and 144 (12 kinds × 12 things) are coprime, so every thing occurs once before any repeats.
     let thing = (number * 61 + trial * 17) % all;
     let (kind, thing) = (KINDS[thing / THINGS.len()], THINGS[thing % THINGS.len()]);
     let house = number / all;
     let key = if house == 0 { format!("{kind} {thing}") } else { format!("{kind} {thing} of house {house}") };
+    // Fibonacci hashing of trial and number: codes look random but are reproducible.
     let mixed = ((trial as u64) << 32 | number as u64).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    // Always four digits: a code must not stand out by its length.
     let code = (1000 + (mixed >> 33) % 9000).to_string();
     RetrievalFact { sentence: format!("The code of the {key} is {code}."), key, code }
 }
 
-/// Whether an answer has the code in it, and not as a part of a longer number.
+/// Whether an answer contains the code, and not as part of a longer number.
 pub fn found(answer: &str, expected: &str) -> bool {
+    // Models wrap the code in a sentence or in markup such as `**4912**`.
     answer.split(|c: char| !c.is_ascii_digit()).any(|number| number == expected)
 }
 
-/// What share of the facts a model found, by length and depth.
+/// Share of facts that a model found, by length and depth.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Retrieval {
-    /// What the fact was hidden among: `facts` or the name of a text.
+    /// The haystack: `facts` or the name of a text.
     pub haystack: String,
     /// Prompts per length and depth.
     pub trials: usize,
-    /// All prompts together.
+    /// Share over all prompts.
     pub found: Estimate,
-    /// By length and depth.
+    /// Results by length and depth.
     pub cells: Vec<RetrievalCell>,
 }
 
-/// Prompts of one length, the fact at one depth.
+/// Prompts of one length with the fact at one depth.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RetrievalCell {
-    /// Tokens that a prompt has at most.
+    /// Maximum tokens of a prompt.
     pub length: usize,
-    /// Tokens that it has, on average.
+    /// Mean tokens of the prompts.
     pub tokens: f64,
-    /// Where the fact stands, from 0 to 1.
+    /// Position of the fact, from 0 to 1.
     pub depth: f64,
-    /// Share of the prompts whose answer has the code.
+    /// Share of prompts whose answer contains the code.
     pub found: f64,
 }
 
@@ -168,10 +177,10 @@ mod tests {
     }
 
     #[test]
-    fn a_prompt_is_as_long_as_it_may_be_and_the_same_every_time() {
+    fn prompts_fill_the_length_and_are_reproducible() {
         let case = RetrievalCase { length: 500, depth: 0.5, trial: 3 };
         let needle = hide(case, &Haystack::SimilarFacts).unwrap();
-        // a fact has 8 words
+        // A fact has 8 words.
         assert!((493..=500).contains(&needle.tokens.len()), "{}", needle.tokens.len());
         assert_eq!(hide(case, &Haystack::SimilarFacts).unwrap(), needle);
         assert_ne!(
@@ -182,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn the_fact_stands_at_its_depth_and_no_other_has_its_key() {
+    fn the_fact_is_at_its_depth_with_a_unique_key() {
         for (depth, line) in [(0.0, 1), (0.5, 31), (1.0, 61)] {
             let needle =
                 hide(RetrievalCase { length: 500, depth, trial: 1 }, &Haystack::SimilarFacts).unwrap();
@@ -205,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn sentences_of_a_text_are_used_again_where_it_is_short() {
+    fn short_texts_are_repeated() {
         let haystack = Haystack::of_text("One fox ran.  It was\nwarm! Why?").unwrap();
         let Haystack::Sentences(sentences) = &haystack else { panic!("a text has sentences") };
         assert_eq!(sentences, &["One fox ran.", "It was warm!", "Why?"]);
@@ -214,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_code_counts_as_a_whole_number_only() {
+    fn codes_match_whole_numbers_only() {
         assert!(found("The code is 4912.", "4912") && found("4912", "4912"));
         assert!(!found("14912 or 49120", "4912") && !found("", "4912"));
     }

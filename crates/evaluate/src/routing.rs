@@ -1,4 +1,5 @@
-//! Router statistics: how evenly experts are used, and how many different ones the rows of a step choose.
+//! Router statistics: how evenly experts are used, and how many distinct ones the rows of a step
+//! choose.
 
 use crate::chunks::TokenChunks;
 use crate::error::EvalError;
@@ -8,53 +9,59 @@ use latent_graph::activations::Activations;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// What the routers of a model chose over a text.
+/// Choices of a model's routers over a text.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RoutingStatistics {
     /// Tokens of the text.
     pub tokens: usize,
     /// The MoE layers.
     pub layers: Vec<LayerLoad>,
-    /// What steps of several rows choose.
+    /// Distinct experts of steps with several rows.
     pub steps: Vec<StepExperts>,
 }
 
-/// How the experts of a layer are used.
+/// Load of the experts of a layer.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct LayerLoad {
     pub layer: usize,
     /// Mean number of experts per token.
     pub per_token: f64,
-    /// Of each expert, the share of all choices that are it.
+    /// Share of each expert in all choices.
     pub load: Vec<f64>,
-    /// Entropy of these shares over that of equal ones, `−Σ f ln f ÷ ln n`: 1 where all experts are used alike.
+    /// Entropy of the shares relative to that of equal ones, `−Σ f ln f ÷ ln n`: 1 for an even
+    /// load.
     pub entropy: f64,
-    /// The largest share over the mean: 1 where all are used alike.
+    /// Maximum share divided by the mean: 1 for an even load.
     pub imbalance: f64,
     /// Experts that no token chose.
     pub unused: usize,
 }
 
-/// What a step of some rows chooses, on average over the text and over the MoE layers.
+/// Experts of a step of several rows: means over the text and the MoE layers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct StepExperts {
     pub rows: usize,
-    /// Different experts per layer that neighbouring tokens choose: a step that verifies drafts reads them.
+    /// Distinct experts per layer of consecutive tokens: a step that verifies drafts reads them.
     pub neighbours: f64,
-    /// The same of tokens far apart in the text: a step that decodes for several sequences.
+    /// Distinct experts per layer of tokens far apart in the text: a step that decodes several
+    /// sequences reads them.
     pub apart: f64,
-    /// What rows would choose that know nothing of each other, from routers without preference: `n (1 − (1 − k ÷ n)^rows)`.
+    /// Expected distinct experts of independent rows and unbiased routers: `n (1 − (1 − k ÷
+    /// n)^rows)`.
     pub uniform: f64,
-    /// Bytes of weights and cache that a step of neighbours reads, over those of a step of one row.
+    /// Bytes of weights and cache read by a step of consecutive tokens, relative to a step of one
+    /// row.
     pub neighbours_bytes: f64,
-    /// The same for tokens far apart, each in a sequence of its own.
+    /// Bytes read by a step of tokens far apart, each in its own sequence, relative to a step of
+    /// one row.
     pub apart_bytes: f64,
 }
 
-/// Per MoE layer, the experts that each row chose.
+/// The experts that each row chose, by MoE layer.
 type RowExperts = BTreeMap<usize, Vec<Vec<usize>>>;
 
-/// Runs all chunks and counts what their routers choose; `counts` are the rows of the steps to look at.
+/// Runs all chunks and counts the choices of their routers. `counts` are the rows of the steps to
+/// analyze.
 pub fn routing(
     engine: &mut Engine,
     activations: &Activations,
@@ -67,6 +74,7 @@ pub fn routing(
     let mut done = 0;
     for text in chunks.tokens().chunks_exact(chunks.context()) {
         let mut tokens = text.to_vec();
+        // As in `run_chunks`: the routers see the same tokens as a measurement of perplexity.
         tokens[0] = bos.unwrap_or(text[0]);
         let mut sequence = Sequence::default();
         for part in tokens.chunks(engine.chunk_for(tokens.len())) {
@@ -87,10 +95,14 @@ pub fn routing(
     }
     let layers: Vec<LayerLoad> = rows.iter().map(|(layer, rows)| load(*layer, rows, experts)).collect();
     let per_token = layers.iter().map(|layer| layer.per_token).sum::<f64>() / layers.len() as f64;
+    // The mean length of the cache while a chunk runs.
     let cached = chunks.context() / 2;
     let one = bytes(engine, StepSize::decode(1, cached), &distinct(&rows, 1, true));
+    // A step of more rows than the text has tokens would have no group to average over.
     let steps = counts.iter().filter(|count| (1..=done).contains(*count)).map(|&count| {
         let (near, far) = (distinct(&rows, count, true), distinct(&rows, count, false));
+        // A step that verifies drafts computes the logits of all its rows, and they share one
+        // sequence's cache. A decode step reads the cache of each of its sequences.
         let verify = StepSize { rows: count, wanted: count, ..StepSize::decode(1, cached) };
         StepExperts {
             rows: count,
@@ -107,6 +119,7 @@ pub fn routing(
 
 /// Bytes of a step that reads `distinct` experts in each layer.
 fn bytes(engine: &Engine, size: StepSize, distinct: &BTreeMap<usize, f64>) -> f64 {
+    // Dense layers have no entry, and read no expert.
     engine.routed_bytes(size, &|layer| distinct.get(&layer).copied().unwrap_or(0.0)).total()
 }
 
@@ -119,11 +132,13 @@ fn load(layer: usize, rows: &[Vec<usize>], experts: usize) -> LayerLoad {
     rows.iter().flatten().for_each(|expert| counts[*expert] += 1);
     let total = counts.iter().sum::<usize>().max(1) as f64;
     let load: Vec<f64> = counts.iter().map(|count| *count as f64 / total).collect();
+    // 0 · ln 0 counts as 0, but is NaN in floating point.
     let entropy: f64 = load.iter().filter(|share| **share > 0.0).map(|share| -share * share.ln()).sum();
     let most = load.iter().copied().fold(0.0, f64::max);
     LayerLoad {
         layer,
         per_token: total / rows.len().max(1) as f64,
+        // ln 1 is 0, so a single expert would give 0 / 0.
         entropy: if experts > 1 { entropy / (experts as f64).ln() } else { 1.0 },
         imbalance: most * experts as f64,
         unused: counts.iter().filter(|count| **count == 0).count(),
@@ -131,10 +146,12 @@ fn load(layer: usize, rows: &[Vec<usize>], experts: usize) -> LayerLoad {
     }
 }
 
-/// Per layer, the mean number of different experts in groups of `count` rows: neighbours, or rows as far apart as they can be.
+/// Mean number of distinct experts per layer in groups of `count` rows: consecutive rows, or rows
+/// as far apart as possible.
 fn distinct(rows: &RowExperts, count: usize, near: bool) -> BTreeMap<usize, f64> {
     let of_layer = |rows: &Vec<Vec<usize>>| {
         let groups = rows.len() / count;
+        // Far apart: row i of a group is in the i-th of `count` equal parts of the text.
         let row = |group: usize, i: usize| if near { group * count + i } else { i * groups + group };
         let mut sum = 0;
         for group in 0..groups {
@@ -153,7 +170,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn load_is_even_where_all_experts_are_chosen_alike() {
+    fn equal_choices_give_an_even_load() {
         let even = load(3, &[vec![0, 1], vec![2, 3]], 4);
         assert_eq!((even.layer, even.unused, even.per_token), (3, 0, 2.0));
         assert!((even.entropy - 1.0).abs() < 1e-12 && (even.imbalance - 1.0).abs() < 1e-12);
@@ -162,12 +179,12 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_that_choose_alike_need_fewer_experts_than_rows_apart() {
+    fn similar_neighbours_share_experts() {
         let rows = RowExperts::from([(1, vec![vec![0, 1], vec![0, 1], vec![2, 3], vec![2, 3]])]);
         assert_eq!(distinct(&rows, 2, true)[&1], 2.0);
         assert_eq!(distinct(&rows, 2, false)[&1], 4.0);
         assert_eq!(distinct(&rows, 1, false)[&1], 2.0);
-        // rows that do not fill a group are left out
+        // Rows that do not fill a group are omitted.
         assert_eq!(distinct(&rows, 3, true)[&1], 4.0);
     }
 }

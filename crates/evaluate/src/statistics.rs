@@ -21,14 +21,15 @@ impl Estimate {
         Estimate { value, error }
     }
 
-    /// e to this power; errors are small, so that the derivative is enough.
+    /// e to this power.
     pub(crate) fn exp(self) -> Estimate {
         let value = self.value.exp();
+        // Linear propagation, because the error is small.
         Estimate { value, error: value * self.error }
     }
 }
 
-/// Sums from which mean and variance follow.
+/// Sums for mean and variance.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Moments {
     pub(crate) count: usize,
@@ -37,6 +38,8 @@ pub(crate) struct Moments {
 }
 
 impl Moments {
+    // Sum and sum of squares in f64 as in llama.cpp, so that both print the same error. −ln p is of
+    // order 1, so no digits cancel.
     pub(crate) fn add(&mut self, value: f64) {
         self.count += 1;
         self.sum += value;
@@ -60,7 +63,7 @@ impl Moments {
     }
 }
 
-/// The quantile of sorted values, between two of them in proportion; 0 of none.
+/// A quantile of sorted values, linearly interpolated; 0 without values.
 pub(crate) fn quantile(sorted: &[f32], fraction: f64) -> f64 {
     let Some(last) = sorted.len().checked_sub(1) else { return 0.0 };
     let at = fraction.clamp(0.0, 1.0) * last as f64;
@@ -74,10 +77,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_error_of_a_mean_is_the_deviation_over_the_root_of_the_count() {
+    fn standard_errors_match_a_textbook_example() {
         let mut moments = Moments::default();
         [2.0, 4.0, 4.0, 4.0, 5.0, 5.0, 7.0, 9.0].into_iter().for_each(|x| moments.add(x));
-        // the textbook's eight values: mean 5, sum of squared deviations 32
+        // The textbook's eight values: mean 5, sum of squared deviations 32.
         let Estimate { value, error } = moments.estimate();
         assert!((value - 5.0).abs() < 1e-12 && (error - (32.0f64 / 8.0 / 7.0).sqrt()).abs() < 1e-12);
         assert_eq!(Moments::default().estimate(), Estimate::default());
@@ -86,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn quantiles_lie_between_values_in_proportion() {
+    fn quantiles_are_interpolated() {
         let sorted = [1.0, 2.0, 3.0, 4.0];
         assert_eq!((quantile(&sorted, 0.0), quantile(&sorted, 0.5), quantile(&sorted, 1.0)), (1.0, 2.5, 4.0));
         assert!((quantile(&sorted, 0.9) - 3.7).abs() < 1e-12);

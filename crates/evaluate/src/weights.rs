@@ -1,4 +1,4 @@
-//! Errors of weights: compares every tensor of a file with the tensor of the same name in another.
+//! Weight errors: compares every tensor of a file with the tensor of the same name in another file.
 
 use crate::error::EvalError;
 use latent_formats::{Checkpoint, FormatError, TensorInfo};
@@ -7,35 +7,36 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// Elements that a thread decodes at once.
+/// Elements per work item. Both files' rows of an item are decoded to f32, so this bounds the
+/// memory of a thread.
 const ELEMENTS: usize = 1 << 20;
 
-/// How far the weights of a file are from those of a base.
+/// Distance of a file's weights from those of a base.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct WeightErrors {
-    /// Weights whose tensors are in both files.
+    /// Number of weights in common tensors.
     pub elements: u64,
-    /// Of all of these, root of the sum of squared differences over that of squared weights of the base.
+    /// Root of the sum of squared differences divided by that of the base's squared weights.
     pub relative: f64,
-    /// By the type that the tensors have in the file.
+    /// By the tensors' type in the file.
     pub types: Vec<WeightGroup>,
-    /// By what the tensors are: their names without the layer.
+    /// By the tensors' role: the name without the layer.
     pub roles: Vec<WeightGroup>,
-    /// Each tensor whose values differ.
+    /// The tensors whose values differ.
     pub tensors: Vec<TensorError>,
-    /// Tensors that were not compared: only one file has them, or their shapes differ.
+    /// Tensors that were not compared: missing in one file, or of different shapes.
     pub skipped: Vec<String>,
 }
 
-/// Tensors that have something in common.
+/// A group of tensors.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct WeightGroup {
-    /// What: a type, or a name.
+    /// A type or a role.
     pub name: String,
-    /// How many there are.
+    /// Number of tensors.
     pub tensors: usize,
     pub elements: u64,
-    /// Bits that the file takes for one of them.
+    /// Bits per weight in the file.
     pub bits: f64,
     /// As [`WeightErrors::relative`].
     pub relative: f64,
@@ -48,7 +49,7 @@ pub struct TensorError {
     pub base_type: String,
     /// As [`WeightErrors::relative`].
     pub relative: f64,
-    /// The largest difference.
+    /// Maximum difference.
     pub max_abs: f32,
 }
 
@@ -68,19 +69,21 @@ impl WeightErrorSums {
     }
 
     fn relative(&self) -> f64 {
+        // A tensor of zeros that equals its base would give 0 / 0.
         if self.squares == 0.0 { 0.0 } else { (self.squares / self.base_squares).sqrt() }
     }
 }
 
 /// Compares the weights of two files with `threads` threads. `progress` is called with the finished
-/// and the total pieces; if it returns false, the comparison stops.
+/// and total work items; if it returns false, the comparison stops.
 pub fn weight_errors(
     file: &Checkpoint,
     base: &Checkpoint,
     threads: usize,
     progress: &(dyn Fn(usize, usize) -> bool + Sync),
 ) -> Result<WeightErrors, EvalError> {
-    // skip FP8 tensors: their codes mean nothing without the block scales
+    // FP8 tensors with block scales (DeepSeek's safetensors) are skipped: their codes have no
+    // meaning without the scales.
     let scaled =
         |name: &str| [file, base].iter().any(|file| file.info(&format!("{name}_scale_inv")).is_some());
     let fits = |info: &&TensorInfo| {
@@ -96,8 +99,11 @@ pub fn weight_errors(
     let alone = base.tensors().iter().filter(|info| file.info(&info.name).is_none());
     skipped.extend(alone.map(|info| info.name.clone()));
     let pieces = pieces(&both);
+    // A lock per tensor, because several threads work on the rows of a large one.
     let found: Vec<Mutex<WeightErrorSums>> = both.iter().map(|_| Mutex::default()).collect();
     let failed: Mutex<Option<FormatError>> = Mutex::default();
+    // Relaxed suffices for all three: they only distribute and count work. The mutexes and the end
+    // of the scope publish the sums.
     let (next, done, stop) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicBool::new(false));
     std::thread::scope(|scope| {
         for _ in 0..threads.min(pieces.len()).clamp(1, latent_threads::MAX_THREADS) {
@@ -110,6 +116,7 @@ pub fn weight_errors(
                     if let Err(error) = decode(file, name, &piece, &mut rows.0)
                         .and_then(|()| decode(base, name, &piece, &mut rows.1))
                     {
+                        // One error suffices, so a later one may replace it.
                         *failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
                         stop.store(true, Ordering::Relaxed);
                     }
@@ -135,18 +142,19 @@ pub fn weight_errors(
     Ok(report(base, both.into_iter().zip(sums).collect(), skipped))
 }
 
-/// Tensor, first row and number of rows of each piece of work.
+/// Tensor, first row and number of rows of each work item.
 fn pieces(tensors: &[&TensorInfo]) -> Vec<(usize, usize, usize)> {
     let mut pieces = Vec::new();
     for (at, info) in tensors.iter().enumerate() {
         let (rows, width) = rows(info);
+        // A row wider than a work item is still one item: decoders need whole rows.
         let each = (ELEMENTS / width.max(1)).max(1);
         pieces.extend((0..rows).step_by(each).map(|first| (at, first, each.min(rows - first))));
     }
     pieces
 }
 
-/// Rows of a tensor, and elements of each.
+/// Number of rows of a tensor, and elements per row.
 fn rows(info: &TensorInfo) -> (usize, usize) {
     let width = info.shape.last().copied().unwrap_or(1);
     (elements(info).checked_div(width).unwrap_or(0), width)
@@ -156,7 +164,7 @@ fn elements(info: &TensorInfo) -> usize {
     info.shape.iter().product()
 }
 
-/// The numbers of some rows.
+/// Decodes some rows.
 fn decode(file: &Checkpoint, name: &str, rows: &Range<usize>, out: &mut Vec<f32>) -> Result<(), FormatError> {
     let (Some(info), Some(stored)) = (file.info(name), file.rows(name)?) else { return Ok(()) };
     out.clear();
@@ -170,6 +178,7 @@ fn decode(file: &Checkpoint, name: &str, rows: &Range<usize>, out: &mut Vec<f32>
 fn add(sums: &mut WeightErrorSums, a: &[f32], b: &[f32]) {
     for (a, b) in a.iter().zip(b) {
         let difference = a - b;
+        // f64: a tensor may have billions of weights, whose squares would vanish in an f32 sum.
         sums.squares += f64::from(difference) * f64::from(difference);
         sums.base_squares += f64::from(*b) * f64::from(*b);
         sums.max_abs = sums.max_abs.max(difference.abs());
@@ -183,6 +192,7 @@ fn report(
 ) -> WeightErrors {
     let mut all = WeightErrorSums::default();
     found.iter().for_each(|(_, sums)| all.merge(*sums));
+    // Unchanged tensors are omitted: a quantized file has many that are copied, such as norms.
     let tensors = found.iter().filter(|(_, sums)| sums.squares != 0.0).map(|(info, sums)| TensorError {
         name: info.name.clone(),
         ty: info.ty.to_string(),
@@ -200,15 +210,16 @@ fn report(
     }
 }
 
-/// A name without the numbers that say which layer (and which expert) it is of: `blk.3.ffn_up.weight` is `ffn_up`.
+/// A name without layer and expert numbers: `blk.3.ffn_up.weight` is `ffn_up`.
 fn role(name: &str) -> String {
+    // Numbers of layers and experts are components of their own, in GGUF and in safetensors.
     let parts = name.split('.').filter(|part| part.parse::<usize>().is_err());
     let parts: Vec<&str> =
         parts.filter(|part| !["blk", "model", "layers", "weight"].contains(part)).collect();
     if parts.is_empty() { name.to_owned() } else { parts.join(".") }
 }
 
-/// Tensors together that `key` says the same of, in the order of their errors, the largest first.
+/// Groups tensors by `key`, sorted by decreasing error.
 fn groups(found: &[(&TensorInfo, WeightErrorSums)], key: impl Fn(&TensorInfo) -> String) -> Vec<WeightGroup> {
     let mut groups: Vec<(WeightGroup, WeightErrorSums, f64)> = Vec::new();
     for (info, sums) in found {

@@ -57,7 +57,7 @@ fn chunks(demo: &EvaluatedDemo, count: usize) -> TokenChunks {
 const PEER: [(usize, f64); 4] = [(1, 1.9662), (2, 2.1720), (4, 2.0805), (8, 1.9722)];
 
 #[test]
-fn perplexity_is_that_of_llama_cpp_in_either_precision() {
+fn perplexity_equals_that_of_llama_cpp_in_either_precision() {
     for precision in [Precision::Default, Precision::Exact] {
         let mut demo = demo(precision);
         let chunks = chunks(&demo, 8);
@@ -110,7 +110,7 @@ fn a_model_does_not_diverge_from_itself_and_little_from_exact_precision() {
 }
 
 #[test]
-fn a_stopped_evaluation_says_so() {
+fn a_stopped_evaluation_has_the_exit_code_of_the_signal() {
     let mut demo = demo(Precision::Default);
     let chunks = chunks(&demo, 2);
     let stopped = perplexity(&mut demo.engine, &chunks, None, None, &mut |_| false).unwrap_err();
@@ -191,7 +191,7 @@ fn weights_of_a_file_are_those_of_itself() {
 }
 
 #[test]
-fn weights_of_four_bits_are_compared_as_what_they_stand_for() {
+fn four_bit_weights_are_compared_dequantized() {
     use latent_testing::{FourBitLayout, FourBitRecipe, ModelRecipe};
     let folder = tempfile::tempdir().unwrap();
     let (packed, plain) = (folder.path().join("packed"), folder.path().join("plain"));
@@ -204,7 +204,7 @@ fn weights_of_four_bits_are_compared_as_what_they_stand_for() {
 }
 
 #[test]
-fn weights_with_scales_beside_them_are_left_out_by_name() {
+fn weights_with_separate_scales_are_skipped_by_name() {
     let folder = tempfile::tempdir().unwrap();
     latent_testing::ModelRecipe::new("tiny-dense", "F8_E4M3".parse().unwrap())
         .write_folder(folder.path())

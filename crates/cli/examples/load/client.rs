@@ -1,4 +1,4 @@
-//! One client, which waits for each answer before it asks again.
+//! A client that waits for each answer before it sends the next request.
 
 use super::figures::LoadFigures;
 use super::plan::{ClientPlan, PlannedRequest};
@@ -7,10 +7,10 @@ use std::io::{BufRead, BufReader};
 use std::time::{Duration, Instant};
 use ureq::Agent;
 
-/// Without a byte for so long, a request has failed.
+/// Timeout of a request without a received byte.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// After a refusal without Retry-After.
+/// Pause after a refusal without Retry-After.
 const PAUSE: Duration = Duration::from_millis(250);
 
 pub struct LoadClient {
@@ -20,7 +20,7 @@ pub struct LoadClient {
 
 enum RequestEnd {
     Answered,
-    /// The client went away, as planned, or since time is over.
+    /// The client closed the connection, as planned or because the time is over.
     Left,
     Refused(Duration),
 }
@@ -117,7 +117,7 @@ impl LoadClient {
         if *asked != got {
             return Err(format!("{asked} tokens were asked for, and {got} came"));
         }
-        // tokens that end within a letter come without an event of their own
+        // A token that ends within a UTF-8 character has no event of its own.
         figures.tokens_out += got.saturating_sub(events);
         figures.whole.push(begin.elapsed());
         Ok(RequestEnd::Answered)

@@ -1,4 +1,4 @@
-//! What clients counted.
+//! Counts and times of the clients.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -12,11 +12,11 @@ pub struct LoadFigures {
     pub errors: BTreeMap<String, usize>,
     pub tokens_in: usize,
     pub tokens_out: usize,
-    /// From request to first token.
+    /// Time from a request to its first token.
     pub first: Vec<Duration>,
-    /// From token to token.
+    /// Time between two tokens.
     pub gaps: Vec<Duration>,
-    /// From request to last token.
+    /// Time from a request to its last token.
     pub whole: Vec<Duration>,
 }
 
@@ -35,7 +35,7 @@ impl LoadFigures {
         self.whole.extend(other.whole);
     }
 
-    /// Several lines, without the last line's end.
+    /// The report: several lines without a final line end.
     pub fn report(&self, seconds: f64) -> String {
         let mut text = format!(
             "{} answered, {} given up by the client, {} refused, {} failed in {seconds:.1} s\n\
@@ -58,7 +58,7 @@ impl LoadFigures {
                 count => sorted[((count - 1) as f64 * share).round() as usize].as_secs_f64() * 1e3,
             };
             let mean = times.iter().map(Duration::as_secs_f64).sum::<f64>() * 1e3 / times.len() as f64;
-            // writing to a string cannot fail
+            // Writing to a string cannot fail.
             let _ = write!(
                 text,
                 "\n{name:>15}, ms: mean {mean:.1}, median {:.1}, p90 {:.1}, p99 {:.1}, longest {:.1}",

@@ -1,4 +1,4 @@
-//! Attacks, and the latency of plain requests with and without them.
+//! Attacks on a server, and the latency of plain requests with and without them.
 
 use super::watch;
 use anyhow::{Context, Result, ensure};
@@ -9,33 +9,34 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use ureq::Agent;
 
-/// How much slower a plain request may become, at the 99th percentile.
+/// Maximum slow-down of plain requests at the 99th percentile.
 const FACTOR: u32 = 5;
 
-/// Below this 99th percentile, plain requests are fast enough whatever the factor: on two cores attacks and answers share the processor.
+/// A 99th percentile below this passes whatever the factor: on two cores, attacks and answers share
+/// the processor.
 const FAST_ENOUGH: Duration = Duration::from_secs(2);
 
-/// Minimum of plain requests in each state.
+/// Minimum number of plain requests with and without attacks.
 const FEWEST: usize = 100;
 
-/// Calm and attack alternate, so that other load on the machine meets both.
+/// Rounds of calm and attack alternate, so that other load on the machine affects both.
 const ROUNDS: u32 = 4;
 
-/// Without a byte for so long, a request has failed.
+/// Timeout of a request without a received byte.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Between two requests of one attacker: the attackers share the machine with the server.
+/// Pause of an attacker between two requests. Attackers share the machine with the server.
 const PAUSE: Duration = Duration::from_millis(20);
 
 pub struct AttackTarget<'a> {
     pub url: &'a str,
     pub pid: Option<u32>,
-    /// Most resident memory of the server.
+    /// Maximum resident memory of the server.
     pub memory: u64,
     pub seconds: u64,
 }
 
-/// What attackers share.
+/// State shared by the attackers.
 struct Attack<'a> {
     agent: Agent,
     url: &'a str,
@@ -110,7 +111,7 @@ fn agent() -> Result<Agent> {
         .into())
 }
 
-/// A short completion. A full queue (429) is retried.
+/// A short completion.
 fn ask_plainly(agent: &Agent, url: &str) -> Result<()> {
     let body = json!({"prompt": [300, 301, 302, 303, 304, 305, 306, 307], "n_predict": 16, "ignore_eos": true, "cache_prompt": false});
     let mut response = agent.post(format!("{url}/completion")).send(body.to_string())?;
@@ -119,7 +120,7 @@ fn ask_plainly(agent: &Agent, url: &str) -> Result<()> {
     Ok(())
 }
 
-/// Times plain requests for a while, and until there are enough.
+/// Times plain requests for `time`, and until there are at least `fewest`.
 fn measure(agent: &Agent, url: &str, time: Duration, fewest: usize, times: &mut Vec<Duration>) -> Result<()> {
     let (end, enough) = (Instant::now() + time, times.len() + fewest);
     let last = Instant::now() + PATIENCE;
@@ -144,11 +145,13 @@ const ATTACKS: &[AttackStep] =
 
 impl Attack<'_> {
     fn repeat(&self, step: AttackStep) {
-        // attackers of a real server run on other machines
+        // Attackers of a real server run on other machines, so these must not take its processor
+        // time.
         latent_threads::lower_priority(19);
         while !self.stop.load(Ordering::Relaxed) {
             self.sent.fetch_add(1, Ordering::Relaxed);
-            // the server may refuse, close or reset: it is asked plainly whether it lives
+            // The server may refuse, close or reset the connection. Plain requests test whether it
+            // lives.
             if step(self).is_err() {
                 self.refused.fetch_add(1, Ordering::Relaxed);
             }
@@ -156,7 +159,7 @@ impl Attack<'_> {
         }
     }
 
-    /// Sends a body, and reads the answer without keeping it.
+    /// Sends a body and discards the answer.
     fn post(&self, path: &str, body: &[u8]) -> Result<()> {
         let mut response = self.agent.post(format!("{}{path}", self.url)).send(body)?;
         let status = response.status();
@@ -187,7 +190,8 @@ impl Attack<'_> {
     }
 }
 
-/// Intersections of patterns and of divisors, as answers and as arguments.
+/// Intersections of patterns and of divisors, whose automata explode, as answers and as tool
+/// arguments.
 fn schemas(attack: &Attack<'_>) -> Result<()> {
     let patterns: Vec<Value> = ('a'..='z')
         .map(|letter| json!({"type": "string", "pattern": format!(".*{letter}.{{3}}.*")}))
@@ -210,7 +214,7 @@ fn grammars(attack: &Attack<'_>) -> Result<()> {
     attack.chat(json!({"grammar": "root ::= e\ne ::= e e | e e e | .", "ignore_eos": true}))
 }
 
-/// Long texts, and many values in fields that are read and in one that is not.
+/// Long texts, and many values in fields that are read and in an unknown one.
 fn large_bodies(attack: &Attack<'_>) -> Result<()> {
     let text = json!({"content": "a é1 ".repeat(1_000_000), "with_pieces": true}).to_string();
     let values = vec![json!({"": 0}); 400_000];
@@ -222,7 +226,7 @@ fn large_bodies(attack: &Attack<'_>) -> Result<()> {
     results.into_iter().collect()
 }
 
-/// Many at once, with no connection closed until all are sent.
+/// Many requests at once. No connection is closed before all are sent.
 fn small_bodies(attack: &Attack<'_>) -> Result<()> {
     let body = json!({"messages": [{"role": "user", "content": vec![json!({"": 0}); 7800]}]}).to_string();
     let head = format!(
@@ -239,7 +243,7 @@ fn small_bodies(attack: &Attack<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Heads as long as they may be and longer, of which some never end.
+/// Headers up to the limit and beyond. Some never end.
 fn headers(attack: &Attack<'_>) -> Result<()> {
     let mut open = Vec::new();
     for i in 0..50 {
@@ -251,7 +255,7 @@ fn headers(attack: &Attack<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Bodies of which a byte comes now and then.
+/// Bodies sent byte by byte (slowloris).
 fn slow_bodies(attack: &Attack<'_>) -> Result<()> {
     let mut open = Vec::new();
     for _ in 0..50 {
@@ -271,7 +275,7 @@ fn slow_bodies(attack: &Attack<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Greetings of TLS, whole, cut and wrong, that are closed before the answer is read.
+/// TLS client hellos, whole and cut, on connections that are closed before the answer is read.
 fn handshakes(attack: &Attack<'_>) -> Result<()> {
     let hello = client_hello();
     for i in 0..50 {
@@ -285,11 +289,12 @@ fn handshakes(attack: &Attack<'_>) -> Result<()> {
     Ok(())
 }
 
-/// A greeting of TLS 1.3 with a key that no private key is known of: the server answers it, which costs it a signature.
+/// A TLS 1.3 client hello with a key share of unknown private key. The server answers it, which
+/// costs it a signature.
 fn client_hello() -> Vec<u8> {
     let sized = |bytes: &[u8]| [&(bytes.len() as u16).to_be_bytes()[..], bytes].concat();
     let extension = |kind: u16, body: &[u8]| [&kind.to_be_bytes()[..], &sized(body)].concat();
-    // the base point of X25519
+    // The base point of X25519: a valid public key without any computation.
     let key: Vec<u8> = [&[9][..], &[0; 31]].concat();
     let extensions = [
         extension(43, &[2, 3, 4]),

@@ -1,4 +1,5 @@
-//! Many clients at a server's `/completion` at once: what they get, how fast, and whether the server keeps anything of them.
+//! Load test: many concurrent clients of a server's `/completion`. Measures what they get, how
+//! fast, and whether the server leaks memory.
 //!
 //! ```text
 //! cargo run --release -p latent-cli --example load -- --serve target/release/latent --clients 64 --seconds 600 --mixed
@@ -6,12 +7,15 @@
 //! cargo run --release -p latent-cli --example load -- --serve target/release/latent --hostile --seconds 12
 //! ```
 //!
-//! With `--hostile` it attacks the server, and fails if that makes plain requests more than five times as slow, or if the server ends or takes
-//! more memory than allowed. Otherwise it measures throughput:
+//! With `--hostile` it attacks the server. It fails if plain requests become more than five times
+//! as slow, if the server ends, or if it takes more memory than allowed. Otherwise it measures
+//! throughput.
 //!
-//! It speaks llama.cpp's interface, so that llama-server can be measured by the same clients. Prompts are random token ids; every client sends its
-//! next request when the last one has ended, and leaves the one that runs when time is over: tokens are counted as they come. Exits with 1 if a request failed (429 and 503 do not count), if blocks of the KV cache are still held
-//! once all have ended, or if resident memory after warm-up spread by more than `--memory-spread`.
+//! It uses llama.cpp's API, so that llama-server can be measured with the same clients. Prompts are
+//! random token IDs. A client sends its next request when the last one has ended. When the time is
+//! over it abandons the running one, whose tokens so far count. The exit code is 1 if a request
+//! failed (429 and 503 do not count), if blocks of the KV cache are still held at the end, or if
+//! resident memory after the warm-up varied by more than `--memory-spread`.
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout, reason = "a program for the terminal")]
 

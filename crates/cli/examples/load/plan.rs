@@ -1,15 +1,15 @@
-//! What a client asks for.
+//! The requests of a client.
 
 use super::Args;
 use serde_json::{Value, json};
 
 pub struct PlannedRequest {
     pub body: Value,
-    /// Tokens after which the client goes away.
+    /// Tokens after which the client closes the connection.
     pub leave_after: Option<usize>,
 }
 
-/// A client's requests, one after the other.
+/// A generator of requests.
 pub struct ClientPlan {
     random: u64,
     mixed: bool,
@@ -19,7 +19,8 @@ pub struct ClientPlan {
     ids: (u32, u32),
 }
 
-/// Tokens that prompts with a common beginning share.
+/// Number of tokens that prompts with a common prefix share. More than one KV block (64), so that
+/// the prefix cache has something to reuse.
 const COMMON: usize = 96;
 
 impl ClientPlan {
@@ -81,7 +82,7 @@ impl ClientPlan {
             "ignore_eos": true,
             "stream": true,
             "temperature": 0.0,
-            // steady clients measure prompts that run
+            // Clients with equal prompts measure prefill, which a cached prompt would skip.
             "cache_prompt": self.mixed,
         });
         PlannedRequest { body, leave_after }

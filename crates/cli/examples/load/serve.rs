@@ -1,11 +1,11 @@
-//! A server of our own for the run.
+//! A server started for the run.
 
 use anyhow::{Context, Result, ensure};
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-/// 128 and the number of SIGTERM, as shells have it.
+/// Exit code after SIGTERM: 128 plus its number.
 const ASKED: i32 = 143;
 
 pub struct LoadServer {
@@ -27,6 +27,7 @@ impl LoadServer {
         let mut child = command.spawn().with_context(|| program.display().to_string())?;
         let mut line = String::new();
         BufReader::new(child.stdout.as_mut().context("no output")?).read_line(&mut line)?;
+        // The server prints `NAMES at URL` when it is ready.
         let url = line.trim().rsplit(' ').next().filter(|word| word.starts_with("http"));
         let url = url.with_context(|| format!("no address in {line:?}"))?.to_owned();
         Ok(LoadServer { child, url })
@@ -40,11 +41,11 @@ impl LoadServer {
         self.child.id()
     }
 
-    /// Tells it to stop, and waits until it has.
+    /// Stops the server and waits for its end.
     pub fn stop(mut self) -> Result<()> {
         ask_to_stop(&mut self.child)?;
         let status = self.child.wait()?;
-        // asked by a signal, it says so
+        // A server stopped by a signal exits with its code.
         ensure!(matches!(status.code(), Some(0 | ASKED)) || !cfg!(unix), "the server ended with {status}");
         Ok(())
     }
@@ -57,7 +58,7 @@ fn ask_to_stop(child: &mut Child) -> Result<()> {
     Ok(kill(Pid::from_raw(i32::try_from(child.id())?), Signal::SIGTERM)?)
 }
 
-/// Without signals the server cannot be asked to stop.
+/// Windows has no SIGTERM, so the server is killed.
 #[cfg(not(unix))]
 fn ask_to_stop(child: &mut Child) -> Result<()> {
     Ok(child.kill()?)
@@ -65,7 +66,8 @@ fn ask_to_stop(child: &mut Child) -> Result<()> {
 
 impl Drop for LoadServer {
     fn drop(&mut self) {
-        // after an error; one that has ended is left alone
+        // After an error the server may still run. Killing an ended process fails, which is
+        // ignored.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -1,4 +1,4 @@
-//! What is seen of the server from outside: its resident memory, and the blocks that it holds.
+//! External view of the server: resident memory, and KV blocks in use.
 
 use anyhow::{Context, Result, ensure};
 use std::fmt;
@@ -7,10 +7,10 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How long requests that were given up may take to end.
+/// Maximum time for abandoned requests to end.
 const ENDING: Duration = Duration::from_secs(30);
 
-/// A thread that looks once a second.
+/// A thread that samples the memory once per second.
 pub struct MemoryWatch {
     thread: JoinHandle<Result<MemorySpread>>,
     stop: Sender<()>,
@@ -55,7 +55,7 @@ impl MemorySpread {
         self.count += 1;
     }
 
-    /// Half the distance of the extremes, as a share of the mean: ±.
+    /// Half the distance of the extremes, relative to the mean: ±.
     pub fn share(&self) -> f64 {
         (self.highest - self.lowest) as f64 / 2.0 / (self.sum as f64 / self.count as f64)
     }
@@ -78,7 +78,7 @@ fn resident(pid: u32) -> Result<u64> {
     memory(pid, "VmRSS:")
 }
 
-/// The most bytes that were resident.
+/// Peak of resident bytes.
 pub fn peak(pid: u32) -> Result<u64> {
     memory(pid, "VmHWM:")
 }
@@ -92,7 +92,8 @@ fn memory(pid: u32, name: &str) -> Result<u64> {
     Ok(kib * 1024)
 }
 
-/// Blocks that requests hold once none runs or waits; none if the server has no such figures.
+/// KV blocks in use when no request runs or waits; `None` if the server does not report them
+/// (llama-server).
 pub fn blocks_after_all(url: &str) -> Result<Option<u64>> {
     let until = Instant::now() + ENDING;
     loop {

@@ -34,6 +34,7 @@ Examples:
 #[command(next_help_heading = "Prompt, context and output")]
 pub(crate) struct TemplateArgs {
     /// System message for the chat template
+    // `system`: the spelling until 2026-11.
     #[arg(long, alias = "system", value_name = "TEXT")]
     pub(crate) system_prompt: Option<String>,
 
@@ -74,15 +75,17 @@ pub(crate) struct PromptCacheArgs {
     pub(crate) prompt_cache_ro: bool,
 
     /// Restore the KV cache and the conversation from this file, which must exist; do not write it
+    // The flag until 2026-11. It differs from --prompt-cache: the file must exist.
     #[arg(long, value_name = "FILE", hide = true, conflicts_with = "prompt_cache")]
     pub(crate) restore: Option<PathBuf>,
 }
 
 impl PromptCacheArgs {
-    /// The file to restore from, if there is one to restore.
+    /// The file to restore from, if it exists.
     pub(crate) fn read(&self) -> Option<&Path> {
-        let kept = self.prompt_cache.as_deref().filter(|path| path.exists());
-        self.restore.as_deref().or(kept)
+        // The first run with a prompt cache creates the file.
+        let existing = self.prompt_cache.as_deref().filter(|path| path.exists());
+        self.restore.as_deref().or(existing)
     }
 
     /// The file to save into at the end.
@@ -106,7 +109,8 @@ pub(crate) struct ShiftArgs {
 }
 
 impl ShiftArgs {
-    /// The shift of a full context, if one is asked for. Of a prompt of `prompt` tokens, `usual` are kept unless a flag says otherwise.
+    /// The context shift, if requested. `usual` tokens of a prompt of `prompt` tokens are kept
+    /// unless a flag gives another number.
     pub(crate) fn shift(&self, sampling: &SamplingArgs, usual: usize, prompt: usize) -> Option<ContextShift> {
         let keep = self.keep.map_or(usual, |keep| if keep == usize::MAX { prompt } else { keep });
         (self.context_shift && !sampling.ends_with_context()).then_some(ContextShift { keep, discard: 0 })
@@ -119,11 +123,13 @@ impl ShiftArgs {
 pub(crate) struct ConstraintArgs {
     /// Constrain the answer to JSON that matches this schema: a file, or the schema itself, which
     /// begins with {
+    // `json-schema-file`: llama.cpp has one flag for the text and one for the file.
     #[arg(long, value_name = "FILE|TEXT", alias = "json-schema-file", conflicts_with = "grammar")]
     pub(crate) json_schema: Option<String>,
 
     /// Constrain the answer to this grammar: a file in llama.cpp's GBNF or llguidance's Lark
     /// (recognized by its ending or contents), or a GBNF grammar itself, which contains ::=
+    // `grammar-file`: llama.cpp has one flag for the text and one for the file.
     #[arg(long, value_name = "FILE|TEXT", alias = "grammar-file")]
     pub(crate) grammar: Option<OsString>,
 }
@@ -178,6 +184,7 @@ pub(crate) struct RunArgs {
     pub(crate) prompt_cache: PromptCacheArgs,
 
     /// Save the KV cache and the conversation to this file at the end
+    // The flag until 2026-11. It writes another file than the one of --restore.
     #[arg(long, value_name = "FILE", hide = true, conflicts_with = "prompt_cache")]
     pub(crate) save: Option<PathBuf>,
 
@@ -187,7 +194,7 @@ pub(crate) struct RunArgs {
 }
 
 impl RunArgs {
-    /// The arguments of a chat in place of one answer.
+    /// The arguments of a chat with the same model and settings.
     pub(crate) fn chat(&self) -> ChatArgs {
         ChatArgs {
             words: Vec::new(),
@@ -211,7 +218,8 @@ impl RunArgs {
     }
 }
 
-/// Seconds without progress after which an answer of a server is given up.
+/// Seconds without progress after which a server's answer fails. A prompt of 100k tokens on a CPU
+/// takes minutes before its first token.
 const ANSWER_TIMEOUT: f64 = 600.0;
 
 /// A server to talk to.
@@ -232,7 +240,9 @@ pub(crate) struct UrlArgs {
     pub(crate) timeout: f64,
 }
 
-/// Flags that only a model of this process can follow.
+/// Flags that apply only to a model in this process.
+// `conflicts_with_all` takes IDs of arguments, so a new flag of `EngineArgs` must be added here by
+// hand.
 const LOCAL: [&str; 25] = [
     "ctx_size",
     "threads",

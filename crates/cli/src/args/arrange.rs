@@ -1,4 +1,4 @@
-//! The command tree as users see it: order and headings of help, and flags that a command does not have.
+//! Arranges the command tree: order and headings of help, and flags that commands omit.
 
 use super::limits::{DEVELOPER, HOSTS, PERFORMANCE};
 use clap::builder::Resettable;
@@ -16,52 +16,53 @@ const HEADINGS: [&str; 7] = [
     DEVELOPER,
 ];
 
-/// Arguments of a command itself, which have no heading: clap gives them the one of the group before them.
-const OWN: &str = "words prompt file files messages tokens json html quiet plain no_history";
+/// Arguments of a command itself, which have no heading in help.
+// Clap would put them under the heading of the group flattened before them.
+const COMMAND_ARGS: &str = "words prompt file files messages tokens json html quiet plain no_history";
 
-/// Flags under a heading that `-h` shows too: what most users need.
+/// Flags under a heading that `-h` shows, too: those that most users need.
 const ESSENTIAL: &str = "parallel system_prompt prompt_cache context_shift json_schema n_predict temp seed url host port api_key_file";
 
-/// Flags of the groups that commands share, and commands on which they have no effect: these commands do not have them. `eval` is every command
-/// under it.
+/// Commands, and flags of shared groups that have no effect on them. The flags are hidden and
+/// refused there. `eval` stands for all of its subcommands.
 const ABSENT: [(&str, &str); 16] = [
-    // the file as it is, or two files
+    // These commands show the file as it is, or compare two files.
     (
         "inspect check graph verify diff plan-hosts",
         "override_kv rope_scaling rope_scale rope_freq_base rope_freq_scale yarn_orig_ctx yarn_attn_factor yarn_beta_fast yarn_beta_slow yarn_ext_factor",
     ),
-    // the weights of the file alone
+    // Only the weights of the file.
     ("inspect check verify diff plan-hosts imatrix", "lora"),
     ("inspect check graph verify dump diff plan-hosts imatrix", "pack_cache"),
-    // only speed and plans depend on them
+    // They affect only speed and plans.
     ("chat serve logits inspect check verify dump diff imatrix plan-hosts eval", "without"),
     ("inspect check verify dump diff imatrix plan-hosts", "tuned"),
-    // nothing runs
+    // These commands run nothing.
     ("inspect check graph verify", "hosts_file wire hung_after pin verbose n_gpu_layers"),
     ("inspect check verify", "force"),
     ("check graph verify", "ctx_size state_cache"),
     ("check", "threads batch_size draft"),
-    // every form is audited
+    // Every form is audited.
     ("verify", "mla precision expanded_cache"),
-    // one process runs the model
+    // One process runs the model.
     ("diff dump imatrix", "wire hung_after"),
-    // nothing is predicted
+    // Nothing is predicted.
     ("chat serve logits profile diff dump imatrix plan-hosts eval", "hosts_file"),
-    // nothing is generated
+    // Nothing is generated.
     ("logits imatrix eval-perplexity eval-kl eval-choice eval-routing", "draft"),
     ("diff dump plan-hosts", "verbose"),
-    // nothing of a chat has a place for them
+    // A chat has no place to show them.
     ("chat", "logprobs"),
-    // the command chooses them
+    // The command chooses them.
     ("imatrix", "ctx_size mla"),
 ];
 
-/// Whether a word is one of a list.
+/// Whether a list contains a word.
 fn has_word(list: &str, word: &str) -> bool {
     list.split(' ').any(|other| other == word)
 }
 
-/// The command tree with every subcommand arranged.
+/// Arranges every subcommand.
 pub(super) fn tree(command: Command) -> Command {
     tree_with(command, |_| true)
 }
@@ -88,7 +89,7 @@ fn arranged(mut command: Command, path: &str) -> Command {
         command = command.mut_subcommand(name, |inner| arranged(inner, &path));
     }
     let rank = |arg: &Arg| match arg.get_help_heading() {
-        Some(heading) if !has_word(OWN, arg.get_id().as_str()) => {
+        Some(heading) if !has_word(COMMAND_ARGS, arg.get_id().as_str()) => {
             1 + HEADINGS.iter().position(|own| *own == heading).unwrap_or(HEADINGS.len())
         }
         _ => 0,
@@ -99,7 +100,7 @@ fn arranged(mut command: Command, path: &str) -> Command {
     let absent = absent_lists(path);
     let mut hidden = false;
     for (order, (rank, id)) in ids.iter().enumerate() {
-        // a flag that is changed becomes the last one
+        // `mut_arg` moves the argument to the end. Changing all of them in order sorts them.
         command = command.mut_arg(id, |arg| {
             let short = *rank == 0 || has_word(ESSENTIAL, id);
             hidden |= !short;
@@ -109,26 +110,28 @@ fn arranged(mut command: Command, path: &str) -> Command {
             if short { arg } else { arg.hide_short_help(true) }
         });
     }
+    // `-h` and `--help` are the same, so no hint is needed.
     if !hidden {
         return command;
     }
     let more = format!("`latent help {path}` lists all flags.");
     let examples = command.get_after_help().cloned();
     let command = command.after_help(more);
+    // `-h` shows the hint in place of the examples, `--help` the examples.
     match examples {
         Some(examples) => command.after_long_help(examples),
         None => command,
     }
 }
 
-/// The flags of shared groups that a command lacks, as rows of [`ABSENT`].
+/// Rows of [`ABSENT`] for a command: the flags of shared groups that it omits.
 fn absent_lists(path: &str) -> Vec<&'static str> {
     let (group, name) = (path.split(' ').next(), path.replace(' ', "-"));
-    let lacks = |commands| has_word(commands, &name) || group.is_some_and(|group| has_word(commands, group));
-    ABSENT.iter().filter(|(commands, _)| lacks(commands)).map(|(_, ids)| *ids).collect()
+    let omits = |commands| has_word(commands, &name) || group.is_some_and(|group| has_word(commands, group));
+    ABSENT.iter().filter(|(commands, _)| omits(commands)).map(|(_, ids)| *ids).collect()
 }
 
-/// Whether a command lacks a flag of a shared group.
+/// Whether a command omits a flag of a shared group.
 pub(crate) fn is_absent(path: &str, id: &str) -> bool {
     absent_lists(path).iter().any(|ids| has_word(ids, id))
 }

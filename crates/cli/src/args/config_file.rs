@@ -8,15 +8,15 @@ use std::path::PathBuf;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-/// Flags that only the command line has: they say how the program itself starts.
+/// Flags that only the command line can set: they decide how the program starts.
 const ONLY_FLAGS: [&str; 5] = ["config", "restart", "launch", "stop-at-eof", "help"];
 
-/// What a file of settings says.
+/// The contents of a config file.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ConfigFile {
     /// Flags of the server and of all its models.
     pub(crate) options: Vec<PresetOption>,
-    /// Lines about settings that have no effect.
+    /// Notes about settings without effect.
     pub(crate) without_effect: Vec<String>,
     pub(crate) models: Vec<ConfigModel>,
     pub(crate) limits: Limits,
@@ -32,15 +32,18 @@ pub(crate) struct ConfigModel {
 }
 
 impl ConfigFile {
-    /// Reads the text of a file; `serve` is the command whose flags it may set. A setting that would have no effect by mistake is an error.
+    /// Parses the text of a file. `serve` is the command whose flags it may set. A setting that
+    /// would silently have no effect is an error.
     ///
     /// # Errors
     /// Text that is not TOML, an unknown setting, or a value of the wrong type, each with its line.
     /// Values are checked by [`ServeArgs::with_config`].
     pub(crate) fn parse(text: &str, serve: &Command) -> Result<ConfigFile, String> {
         let reader = ConfigReader { text, serve };
+        // A tree with positions and not a struct: the keys are clap's flags, and errors name lines.
         let table = DeTable::parse(text).map_err(|error| reader.syntax(&error))?;
         let mut file = ConfigFile::default();
+        // Errors about a section without a name mention no section.
         let mut top = PresetSection::new("", 1);
         for (key, value) in table.get_ref() {
             match (key.get_ref().as_ref(), value.get_ref()) {
@@ -81,12 +84,13 @@ impl ConfigReader<'_> {
         format!("line {}: `{}`: {problem}", self.line(key.span().start), key.get_ref().as_ref())
     }
 
+    // The position is a byte offset; users need the line.
     fn syntax(&self, error: &toml::de::Error) -> String {
         let line = error.span().map_or(1, |span| self.line(span.start));
         format!("line {line}: not valid TOML: {}", error.message())
     }
 
-    /// Adds a setting to a section. The key may have the flag's dashes or underscores.
+    /// Adds a setting to a section. Dashes and underscores in the key are equal.
     fn add<T: AsRef<str>>(
         &self,
         section: &mut PresetSection,
@@ -127,6 +131,7 @@ impl ConfigReader<'_> {
         let line = self.line(section.span().start);
         let wrong = |problem: &str| format!("line {line}: [[models]]: {problem}");
         let DeValue::Table(table) = section.get_ref() else { return Err(wrong("expected a section")) };
+        // Errors put the name into brackets: `[[models]]`.
         let (mut name, mut own) = (String::new(), PresetSection::new("[models]", line));
         for (key, value) in table {
             match (key.get_ref().as_ref(), value.get_ref()) {
@@ -146,12 +151,14 @@ impl ConfigReader<'_> {
     }
 }
 
-/// A value as a flag has it.
+/// A value in the form of a flag's value.
 fn scalar(value: &DeValue<'_>) -> Option<String> {
     match value {
         DeValue::String(text) => Some(text.clone().into_owned()),
         DeValue::Boolean(truth) => Some(truth.to_string()),
         DeValue::Float(number) => Some(number.as_str().to_owned()),
+        // TOML's hexadecimal, octal and binary integers and underscores become decimal digits,
+        // which flags accept.
         DeValue::Integer(number) => {
             Some(i128::from_str_radix(number.as_str(), number.radix()).ok()?.to_string())
         }
@@ -180,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_sets_flags_and_flags_have_priority() {
+    fn flags_override_the_config_file() {
         let text = "model = \"m.gguf\"\nport = 9_000\ncors = [\"https://a.example\", \"https://b.example\"]\n\
                     unload-idle = 600\ntemp = 0.5\nallow_unauthenticated = false\nshare_prefixes = true\n\
                     cache_type = \"f16\"\nstop = [\"a,b\", \"c\"]\n[limits]\nbody_bytes = 0x10\n";
@@ -197,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_model_has_flags_of_its_own() {
+    fn models_in_a_config_file_override_its_flags() {
         let text = "ctx_size = 64\ntemp = 0.5\n[[models]]\nname = \"b\"\nmodel = \"b.gguf\"\nctx_size = 512\nload_on_startup = true\n\
                     [[models]]\nname = \"a\"\nmodel = \"hf:o/n\"\n";
         let own = |line: &str| {
@@ -215,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_told_with_its_line() {
+    fn errors_name_the_line() {
         for (text, expected) in [
             ("port = 80\nprot = 1", "line 2: `prot`: unknown key; a similar one is `port`"),
             ("[limits]\nbody = 1", "line 2: `body`: unknown limit"),

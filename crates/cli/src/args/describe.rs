@@ -15,6 +15,7 @@ pub(crate) struct InspectArgs {
     pub(crate) model: ModelArgs,
 
     /// The former name of `latent check`
+    // `latent check` was `latent inspect --contract` until 2026-11.
     #[arg(long, hide = true, conflicts_with_all = ["tensors", "metadata"])]
     pub(crate) contract: bool,
 
@@ -151,6 +152,7 @@ pub(crate) struct VerifyArgs {
 
     /// Also read every weight: find NaN, infinity, rows of zeros and wild scales, and print
     /// statistics of each tensor
+    // `deep`: the spelling until 2026-11.
     #[arg(long, alias = "deep")]
     pub(crate) weights: bool,
 

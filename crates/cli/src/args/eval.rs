@@ -89,6 +89,7 @@ pub(crate) struct KlArgs {
 
     /// The base: a file of log-probabilities that `latent eval perplexity` or llama-perplexity
     /// wrote with this flag
+    // The file fixes base, chunks and context.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["base_model", "base", "chunks", "ctx_size"])]
     pub(crate) kl_divergence_base: Option<PathBuf>,
 
@@ -223,6 +224,7 @@ pub(crate) struct RoutingArgs {
 }
 
 #[derive(Args, Debug)]
+// Not `ModelArgs`: nothing runs, so flags of the engine would have no effect.
 pub(crate) struct WeightsArgs {
     /// The model, as with -m
     #[arg(value_name = "MODEL")]

@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-/// What `latent help pull` says at its end.
+/// The end of `latent help pull`.
 pub(crate) const PULL_HELP: &str = "References:
   glm-4.7-flash               a short name (`latent ls --short-names`): the
                               usual quant, or the largest that fits in memory

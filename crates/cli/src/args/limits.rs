@@ -1,32 +1,32 @@
-//! Bounds and spellings of numbers, and the headings that several groups share.
+//! Bounds and formats of numbers, and headings of help.
 
 use clap::builder::RangedU64ValueParser;
 
-/// Most tokens of a context, prompt or answer that a flag accepts: more than any model takes, and few enough that no sum or product with
-/// counts of sequences and bytes per token overflows 64 bits.
+/// Maximum tokens of a context, prompt or answer in a flag. No model has more, and products with
+/// counts of sequences and bytes per token do not overflow 64 bits.
 pub(super) const MAX_TOKENS: u64 = 1 << 30;
 
-/// Most tokens of one step.
+/// Maximum tokens of one step.
 pub(crate) const MAX_STEP_ROWS: u64 = 8192;
 
-/// Most rows of a step that `--verify` measures: those of the batch bucket for few rows.
+/// Maximum rows of a step that `--verify` measures: the limit of the small-batch bucket.
 pub(crate) const MAX_VERIFY_ROWS: usize = 16;
 
-/// The heading of flags that change speed and memory.
+/// Heading of flags that affect speed and memory.
 pub(super) const PERFORMANCE: &str = "Speed and memory";
 
-/// The heading of flags for a model that several processes share.
+/// Heading of flags for a model on several hosts.
 pub(super) const HOSTS: &str = "Several hosts (MPI)";
 
-/// The heading of flags that only developers of Latent need.
+/// Heading of flags for developers of Latent.
 pub(super) const DEVELOPER: &str = "Developer options";
 
-/// A number of tokens, at least `least`: 4096, 4k, 1M.
+/// Parses a number of tokens of at least `least`: 4096, 4k, 1M.
 pub(crate) fn tokens(least: u64) -> impl Fn(&str) -> Result<usize, String> + Clone {
     move |word| count(word, least, MAX_TOKENS)
 }
 
-/// A number of tokens of one step.
+/// Parses a number of tokens of one step.
 pub(crate) fn step_tokens(word: &str) -> Result<u16, String> {
     count(word, 1, MAX_STEP_ROWS)
 }
@@ -41,29 +41,29 @@ pub(super) fn count_to(most: u64) -> RangedU64ValueParser<usize> {
     RangedU64ValueParser::new().range(0..=most)
 }
 
-/// A time in seconds.
+/// Parses a time in seconds.
 pub(super) fn seconds(word: &str) -> Result<f64, String> {
     let seconds: f64 = word.parse().map_err(|_| "expected seconds")?;
     if (0.1..=86400.0).contains(&seconds) { Ok(seconds) } else { Err("expected 0.1 to 86400 seconds".into()) }
 }
 
-/// A speed relative to another one.
+/// Parses a ratio of speeds.
 pub(super) fn ratio(word: &str) -> Result<f64, String> {
     let ratio = word.parse().ok().filter(|ratio| (0.01..=100.0).contains(ratio));
     ratio.ok_or_else(|| "expected a ratio such as 0.95, from 0.01 to 100".into())
 }
 
-/// A number of tokens where −1 stands for `all`, as in llama.cpp.
+/// Parses a number of tokens. As in llama.cpp, −1 stands for `all`.
 pub(super) fn tokens_or_all(all: usize) -> impl Fn(&str) -> Result<usize, String> + Clone {
     move |word| if word == "-1" { Ok(all) } else { count(word, 0, MAX_TOKENS) }
 }
 
-/// Threads. −1 leaves the choice to the program, as in llama.cpp, and becomes 0.
+/// Parses a number of threads. As in llama.cpp, −1 is the default; it becomes 0.
 pub(crate) fn threads(word: &str) -> Result<u16, String> {
     if word == "-1" { Ok(0) } else { count(word, 1, 1024) }
 }
 
-/// A number within bounds that may end in k (1024) or M.
+/// Parses a number within bounds, with an optional suffix k (1024) or M.
 fn count<T: TryFrom<u64>>(word: &str, least: u64, most: u64) -> Result<T, String> {
     let wrong = || format!("expected a number such as {}, or with a suffix, such as 4k", least.max(512));
     let (digits, factor) = match word.char_indices().last() {
@@ -71,6 +71,7 @@ fn count<T: TryFrom<u64>>(word: &str, least: u64, most: u64) -> Result<T, String
         Some((at, 'm' | 'M')) => (&word[..at], 1 << 20),
         _ => (word, 1),
     };
+    // A u128 holds any u64 times the suffix, so that a huge number is reported as out of bounds.
     let number = match digits.parse::<u128>() {
         Ok(number) => number.saturating_mul(factor),
         Err(_) => return Err(wrong()),
@@ -81,7 +82,7 @@ fn count<T: TryFrom<u64>>(word: &str, least: u64, most: u64) -> Result<T, String
         .ok_or_else(|| format!("{word} is not in {least}..={most}"))
 }
 
-/// A number of bytes: 4096, 500M, 20G, 20GiB.
+/// Parses a number of bytes: 4096, 500M, 20G, 20GiB.
 pub(super) fn bytes(word: &str) -> Result<u64, String> {
     let digits = word.find(|c: char| !c.is_ascii_digit()).unwrap_or(word.len());
     let (number, unit) = word.split_at(digits);

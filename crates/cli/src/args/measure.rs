@@ -27,6 +27,8 @@ pub(crate) struct BenchArgs {
     pub(crate) model: ModelArgs,
 
     /// Prompt lengths in tokens, separated by commas (0: no such test)
+    // `prompt`, `generate` and `depth`: the spellings until 2026-11. The names now are
+    // llama-bench's.
     #[arg(short = 'p', long, alias = "prompt", value_delimiter = ',', default_value = "512", value_name = "N", value_parser = tokens(0))]
     pub(crate) n_prompt: Vec<usize>,
 

@@ -1,4 +1,4 @@
-//! Metadata of a model in place of its file's: `--override-kv` and flags for positions.
+//! Overrides of metadata: `--override-kv` and flags for positions.
 
 use super::limits::DEVELOPER;
 use clap::Args;
@@ -65,9 +65,11 @@ fn factor(word: &str) -> Result<f64, String> {
 }
 
 impl MetadataArgs {
-    /// The values for a model of an architecture; later ones have priority.
+    /// The overrides for an architecture. Later ones take precedence.
     pub(crate) fn overrides(&self, architecture: &str) -> Vec<MetadataOverride> {
+        // llama.cpp's scripts pass 0 or -1 for "the model's value", so these are not overrides.
         let real = |value: Option<f64>| value.filter(|value| *value > 0.0).map(Value::Float);
+        // --rope-freq-scale is the reciprocal of the metadata key's factor.
         let scale = self.rope_freq_scale.filter(|scale| *scale > 0.0).map(|scale| 1.0 / scale);
         let original = self.yarn_orig_ctx.filter(|tokens| *tokens > 0);
         let flags = [
@@ -113,7 +115,7 @@ mod tests {
             ),
             "a.rope.scaling.type=\"yarn\" a.rope.scaling.factor=2 a.rope.scaling.original_context_length=4096 a.rope.freq_base=5"
         );
-        // llama.cpp's words for the model's own values
+        // llama.cpp's values for "the model's own".
         assert_eq!(
             keys(
                 "--rope-freq-base 0 --yarn-attn-factor -1 --yarn-ext-factor -1 --yarn-beta-fast -1 --yarn-orig-ctx 0"

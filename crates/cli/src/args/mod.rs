@@ -1,7 +1,7 @@
-//! The command line: one file per group of commands.
+//! Command-line arguments: one file per group of commands.
 //!
-//! Flags take llama.cpp's spelling where it has the flag, else vLLM's. Every spelling that a release has had stays valid as a hidden
-//! alias; the tests go through a table of them.
+//! Flags have llama.cpp's spelling if it has the flag, else vLLM's. Every released spelling stays
+//! valid as a hidden alias; the tests walk a table of them.
 
 mod answer;
 mod arrange;
@@ -77,6 +77,7 @@ const STYLES: Styles = Styles::styled()
 
 /// Run language models with Multi-head Latent Attention and Mixture of Experts from GGUF and safetensors files.
 #[derive(Debug, Parser)]
+// Examples and tables in help are laid out for 80 columns.
 #[command(name = "latent", version, styles = STYLES, max_term_width = 80, arg_required_else_help = true)]
 #[command(after_help = "Examples:
   latent run \"Tell me a story.\"                 the built-in demo model
@@ -99,7 +100,8 @@ pub(crate) struct Cli {
     pub(crate) command: Command,
 }
 
-/// Flags of several letters behind one dash, which llama.cpp has, and how they are written here.
+/// llama.cpp's flags of several letters after one dash, and Latent's spelling.
+// Clap has no such flags: it would read `-ngl` as `-n gl`.
 const ONE_DASH: [(&str, &str); 5] = [
     ("-ngl", "--n-gpu-layers"),
     ("-np", "--parallel"),
@@ -114,25 +116,27 @@ pub(crate) fn command() -> clap::Command {
 }
 
 impl Cli {
-    /// Reads a command line, the program's name first.
+    /// Reads a command line that begins with the program's name.
     pub(crate) fn read(words: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Error> {
         Cli::read_with(words, &|name| std::env::var_os(name))
     }
 
-    /// The same, with variables of other servers from `variable`.
+    /// Reads a command line. `variable` looks up environment variables of other servers.
     fn read_with(
         words: impl IntoIterator<Item = OsString>,
         variable: &dyn Fn(&str) -> Option<OsString>,
     ) -> Result<Cli, clap::Error> {
         let mut flags = true;
         let words = words.into_iter().map(|word| {
+            // Words after `--` are positional arguments, whatever they look like.
             flags &= word != "--";
             let long = ONE_DASH.iter().find(|(short, _)| flags && word == *short);
             long.map_or(word, |(_, long)| OsString::from(long))
         });
         let words: Vec<OsString> = words.collect();
         Cli::read_words(&words, variable).map_err(|error| {
-            // messages repeat arguments: those of the escaped arguments say the same
+            // Clap's messages repeat arguments, which may contain escape sequences (a file name
+            // from a script). The escaped arguments give the same message.
             let escaped = words.iter().map(|word| printable(&word.to_string_lossy()).into_owned().into());
             Cli::read_words(&escaped.collect::<Vec<_>>(), variable).err().unwrap_or(error)
         })
@@ -143,6 +147,8 @@ impl Cli {
         variable: &dyn Fn(&str) -> Option<OsString>,
     ) -> Result<Cli, clap::Error> {
         let mut command = arrange::tree_of_words(<Cli as CommandFactory>::command(), words);
+        // Only `latent serve` replaces another server. Elsewhere `suggest` explains llama.cpp's
+        // flags.
         if words.get(1).is_some_and(|word| word == "serve") {
             return Cli::read_serve(words, variable, &mut command);
         }
@@ -150,7 +156,7 @@ impl Cli {
         Cli::settled(&matches, &mut command)
     }
 
-    /// Reads a command line of `latent serve`, which knows flags and variables of other servers.
+    /// Reads a command line of `latent serve`, which accepts flags and variables of other servers.
     fn read_serve(
         words: &[OsString],
         variable: &dyn Fn(&str) -> Option<OsString>,
@@ -163,6 +169,8 @@ impl Cli {
         let is_set = |flag: &str| is_set(&matches, flag, &serve);
         let environment = Environment { variable, is_set: &is_set };
         let (all, from) = compat::with_environment(&own, &environment).map_err(refused)?;
+        // Variables that were translated to flags need a second parse. Its errors name the
+        // variable, because the user has not typed the flag.
         if !from.is_empty() {
             matches = parsed(&all.words, command).map_err(|error| suggest::of_variable(error, &from))?;
         }
@@ -175,6 +183,8 @@ impl Cli {
     }
 
     fn settled(matches: &ArgMatches, command: &mut clap::Command) -> Result<Cli, clap::Error> {
+        // `from_arg_matches` does not know the command: `format` adds its usage and styles to the
+        // error.
         let mut cli = Cli::from_arg_matches(matches).map_err(|error| error.format(command))?;
         cli.settle(command, matches)?;
         Ok(cli)
@@ -182,21 +192,23 @@ impl Cli {
 }
 
 impl ServeArgs {
-    /// The arguments with the settings of a file where neither the command line nor the environment says otherwise.
+    /// The arguments with the settings of a file. The command line and the environment take
+    /// precedence.
     pub(crate) fn with_config(&self, file: ConfigFile) -> Result<ServeArgs, String> {
         let args = ServeArgs { file: Arc::new(file), ..self.clone() }.with_preset(&[])?;
         Ok(ServeArgs { without_effect: self.without_effect.clone(), ..args })
     }
 
-    /// The arguments of one model: `options` of its preset count where neither the command line nor the environment says otherwise, and those of
-    /// the file of settings where the preset does not either.
+    /// The arguments of one model. The command line and the environment take precedence over
+    /// `options` of its preset, and these over the config file.
     pub(crate) fn with_preset(&self, options: &[PresetOption]) -> Result<ServeArgs, String> {
         let (mut command, serve) = (command(), of_serve());
         let all = PresetOption::layered(&self.file.options, options);
         let mut read = |options: &[&PresetOption]| {
             let line = &self.line.0;
             let (begin, rest) = line.split_at(line.len().min(2));
-            // the models of the command line are others
+            // The words go before those of the command line: with `args_override_self` the last
+            // value of a flag counts.
             let words = options.iter().flat_map(|option| &option.words);
             let all: Vec<OsString> = begin.iter().chain(words).chain(rest).cloned().collect();
             let matches = parsed(&all, &mut command)?;
@@ -204,6 +216,8 @@ impl ServeArgs {
             Ok::<_, clap::Error>((matches, cli))
         };
         let problem = |error: clap::Error| {
+            // Only the first paragraph of clap's message: usage and tips are about the command
+            // line, not about a file.
             let text = error.render().to_string();
             let text = text.strip_prefix("error: ").unwrap_or(&text);
             text.split("\n\n").next().unwrap_or_default().split_whitespace().collect::<Vec<_>>().join(" ")
@@ -219,6 +233,8 @@ impl ServeArgs {
             Ok(_) => return Err("the command is another one".into()),
             Err(error) => problem(error),
         };
+        // The error of all options together does not tell the line. Each option is read alone to
+        // find the wrong one.
         let wrong = options.iter().find_map(|option| Some((option, read(&[option]).err()?)));
         Err(wrong.map_or(error, |(option, error)| {
             format!("line {}: `{}`: {}", option.line, option.key, problem(error))
@@ -231,7 +247,8 @@ fn parsed(words: &[OsString], command: &mut clap::Command) -> Result<ArgMatches,
     matches.map_err(|error| suggest::improved(error, words, &self::command()))
 }
 
-/// Reads a command line with variables of other servers, for tests: the arguments as text, and the lines about flags without an effect.
+/// Reads a command line with variables of other servers, for tests: the arguments as text, and
+/// notes about flags without effect.
 #[doc(hidden)]
 pub fn read_line(words: &[&str], variables: &[(&str, &str)]) -> Result<(String, Vec<String>), String> {
     let variable =
@@ -252,10 +269,10 @@ pub(crate) fn of_serve() -> clap::Command {
     command.find_subcommand("serve").cloned().unwrap_or(command)
 }
 
-/// What names a model: where one is given, variables name no other.
+/// Arguments that name a model. If one is given, variables of other servers do not name another.
 const MODEL: [&str; 4] = ["models", "words", "hf_repo", "hf_file"];
 
-/// Whether `latent serve` was given a flag, by an argument or by a variable of Latent's own.
+/// Whether an argument or one of Latent's own variables sets a flag of `latent serve`.
 fn is_set(matches: &ArgMatches, flag: &str, serve: &clap::Command) -> bool {
     let Some(("serve", matches)) = matches.subcommand() else { return false };
     let long = flag.trim_start_matches('-');
@@ -269,7 +286,8 @@ fn is_set(matches: &ArgMatches, flag: &str, serve: &clap::Command) -> bool {
         matches!(matches.value_source(id), Some(ValueSource::CommandLine | ValueSource::EnvVariable))
     };
     match id {
-        // it says more about the repository
+        // --hf-file selects a file of --hf-repo, so the variable LLAMA_ARG_HF_FILE may complete the
+        // flag --hf-repo.
         "hf_file" => MODEL.into_iter().filter(|id| *id != "hf_repo").any(given),
         id if MODEL.contains(&id) => MODEL.into_iter().any(given),
         id => given(id),
@@ -302,6 +320,7 @@ pub(crate) enum Command {
     Graph(GraphArgs),
     /// Check a model's circuit, plans and tensors against the audit rules
     #[command(
+        // The name until 2026-11.
         alias = "audit",
         after_help = "Examples:\n  latent verify -m model.gguf\n  latent verify -m model.gguf --weights --json\n  latent verify --rules\n\nExit codes: 0 nothing found, 1 findings or an error, 2 model not supported."
     )]
@@ -349,6 +368,7 @@ pub(crate) enum Command {
     )]
     Profile(ProfileArgs),
     /// Test and measure single kernels, without a model
+    // The name until 2026-11.
     #[command(alias = "ops")]
     Kernels(KernelsArgs),
     /// Find where two runs diverge: two settings, two files, or a dump of another program

@@ -1,4 +1,4 @@
-//! Which model, and how it is run.
+//! Arguments that select a model and how it runs.
 
 use super::limits::{DEVELOPER, HOSTS, PERFORMANCE, step_tokens, threads, tokens};
 use super::metadata::MetadataArgs;
@@ -34,6 +34,7 @@ pub(crate) struct ModelArgs {
 pub(crate) struct EngineArgs {
     /// Context size in tokens, such as 4096 or 4k (0: the model's limit) [default: the model's
     /// limit, or less if memory is short]
+    // `ctx`: the spelling until 2026-11.
     #[arg(short, long, alias = "ctx", value_name = "TOKENS", value_parser = tokens(0))]
     pub(crate) ctx_size: Option<usize>,
 
@@ -43,11 +44,14 @@ pub(crate) struct EngineArgs {
 
     /// Maximum tokens per step; longer prompts run in batches of this size [default: 512 to 4096,
     /// by prompt and memory]
+    // `chunk`: the spelling until 2026-11. `ubatch-size`: llama.cpp.
     #[arg(short, long, alias = "chunk", alias = "ubatch-size", value_name = "N", value_parser = step_tokens, help_heading = PERFORMANCE)]
+    // A list, because -b and -ub of llama.cpp may both be given: the smaller one counts.
     pub(crate) batch_size: Vec<u16>,
 
     /// Type of the KV cache: f32, f16, bf16, or quantized latents: int8, q8_0, fp8, q4_0 [default:
     /// f16; with --precision exact: f32]
+    // llama.cpp has one flag each for keys and values. MLA caches one latent for both.
     #[arg(long, alias = "cache-type-k", value_name = "TYPE", value_parser = cache_type, help_heading = PERFORMANCE)]
     pub(crate) cache_type: Option<CacheType>,
 
@@ -61,6 +65,7 @@ pub(crate) struct EngineArgs {
     #[arg(
         long,
         value_name = "FOLDER",
+        // Without `require_equals`, `--pack-cache model.gguf` would take the model as the folder.
         num_args = 0..=1,
         require_equals = true,
         conflicts_with = "lora",
@@ -93,6 +98,8 @@ pub(crate) struct EngineArgs {
     /// short: -ngl. Implies --device auto
     #[arg(
         long,
+        // Both long names are llama.cpp's. -ngl is rewritten by `ONE_DASH`; `ngl` serves config
+        // files and presets.
         visible_alias = "gpu-layers",
         alias = "ngl",
         value_name = "N",
@@ -178,8 +185,10 @@ pub(crate) struct LoraFile {
     pub(crate) scale: f32,
 }
 
-/// `FILE` or `FILE:SCALE`. What follows the last colon is a scale if it is a number.
+/// Parses `FILE` or `FILE:SCALE`.
 pub(super) fn lora(word: &str) -> Result<LoraFile, String> {
+    // The text after the last colon is a scale only if it is a number: `C:\a.gguf` has a colon,
+    // too.
     let scaled = word.rsplit_once(':').and_then(|(file, scale)| Some((file, scale.parse::<f32>().ok()?)));
     let (file, scale) = scaled.unwrap_or((word, 1.0));
     if file.is_empty() || !scale.is_finite() {
@@ -201,8 +210,8 @@ pub(crate) fn isa(word: &str) -> Result<IsaLimit, String> {
         .map_err(|_| "expected auto, portable, avx2, avx512 or amx".into())
 }
 
-/// Times of kernels that were measured on this machine, or the problem of the file. It is an error only if the command has the flag,
-/// which `Cli::settle` decides.
+/// Kernel times measured on this machine, or the error of the file. It is reported only if the
+/// command has the flag, which `Cli::settle` decides.
 #[derive(Clone, Debug)]
 pub(crate) struct TunedFile(pub(crate) Result<Arc<KernelTimings>, String>);
 
@@ -216,7 +225,7 @@ fn tuned(file: &str) -> Result<TunedFile, String> {
     Ok(TunedFile(read()))
 }
 
-/// A type of the KV cache, or llama.cpp's name of one.
+/// Parses a type of the KV cache, including llama.cpp's names.
 pub(crate) fn cache_type(word: &str) -> Result<CacheType, String> {
     match word.to_ascii_lowercase().as_str() {
         "q4_1" | "iq4_nl" | "q5_0" | "q5_1" => {
@@ -228,7 +237,7 @@ pub(crate) fn cache_type(word: &str) -> Result<CacheType, String> {
     }
 }
 
-/// A name of a backend. It is opened when it is needed.
+/// Checks the name of a device. It is opened later.
 pub(crate) fn device(word: &str) -> Result<String, String> {
     latent_backends::check_name(word).map(|()| word.to_owned()).map_err(|error| error.to_string())
 }
@@ -236,11 +245,11 @@ pub(crate) fn device(word: &str) -> Result<String, String> {
 impl EngineArgs {
     /// The name of the backend.
     pub(crate) fn device_name(&self) -> &str {
-        // llama.cpp takes a GPU when it is told how many layers to put there
+        // In llama.cpp `-ngl N` alone uses a GPU.
         self.device.as_deref().unwrap_or(if self.asks_for_layers() { "auto" } else { "cpu" })
     }
 
-    /// Whether layers are to be on a GPU.
+    /// Whether the flags put layers on a GPU.
     pub(crate) fn asks_for_layers(&self) -> bool {
         self.n_gpu_layers.is_some_and(|layers| layers != DeviceLayers::Count(0))
     }
@@ -250,7 +259,7 @@ impl EngineArgs {
         !latent_backends::NAMES.contains(&self.device_name())
     }
 
-    /// The same on the CPU.
+    /// The same arguments on the CPU.
     pub(crate) fn on_cpu(&self) -> EngineArgs {
         EngineArgs { device: None, n_gpu_layers: None, ..self.clone() }
     }
@@ -260,12 +269,13 @@ impl EngineArgs {
         latent_backends::by_name(self.device_name())
     }
 
-    /// The same for looking at what models become there: nothing runs, and no driver is asked to open a device.
+    /// The backend without a device: it makes plans and kernels, but opens no driver and runs
+    /// nothing.
     pub(crate) fn hollow_backend(&self) -> Result<Box<dyn Backend>, BackendError> {
         latent_backends::hollow(self.device_name())
     }
 
-    /// Refuses times of kernels where the CPU runs none.
+    /// Refuses `--tuned` if the CPU runs no kernels.
     pub(crate) fn check_tuned(&self, backend: &dyn Backend) -> Result<(), UsageError> {
         if self.tuned.is_none() || backend.name() == "cpu" || self.offload(backend).is_some() {
             return Ok(());
@@ -274,19 +284,20 @@ impl EngineArgs {
         Err(UsageError(format!("--device {}: {problem}", self.device_name())))
     }
 
-    /// Which layers the CPU runs of a model on this backend; none for other devices.
+    /// The layers that the CPU runs in addition to this backend; `None` for other devices.
     pub(crate) fn offload(&self, backend: &dyn Backend) -> Option<Offload> {
         let layers = self.n_gpu_layers.filter(|_| !latent_backends::NAMES.contains(&backend.name()))?;
         Some(Offload { front: latent_backends::cpu().into(), layers })
     }
 
-    /// Tokens of the largest step that plans are made for, where nothing is run.
+    /// Maximum tokens of a step in plans that are only printed.
     pub(crate) fn max_batch_tokens(&self) -> usize {
         self.batch_tokens().unwrap_or(latent_engine::DEFAULT_BATCH_TOKENS)
     }
 
-    /// The limit of a step's tokens. llama.cpp has two, a logical and a physical one, of which the smaller one counts.
+    /// Maximum tokens of a step.
     pub(crate) fn batch_tokens(&self) -> Option<usize> {
+        // llama.cpp has a logical (-b) and a physical batch (-ub), which cannot be larger.
         self.batch_size.iter().min().copied().map(usize::from)
     }
 
@@ -294,7 +305,8 @@ impl EngineArgs {
         if self.expanded_cache { CacheForm::Expanded } else { CacheForm::Latent }
     }
 
-    /// The engine's options, except the user's own circuit, which [`model::load`](crate::model::load) reads, and what depends on the backend.
+    /// The engine's options, except the circuit, which [`model::load`](crate::model::load) reads,
+    /// and those that depend on the backend.
     pub(crate) fn options(&self) -> latent_engine::EngineOptions {
         latent_engine::EngineOptions {
             mla: self.mla,

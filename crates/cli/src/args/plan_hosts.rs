@@ -1,4 +1,4 @@
-//! What `latent plan-hosts` is given.
+//! `latent plan-hosts`.
 
 use super::limits::tokens;
 use super::model::ModelArgs;

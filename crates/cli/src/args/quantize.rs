@@ -79,6 +79,8 @@ pub(crate) struct QuantizeArgs {
     pub(crate) words: Vec<String>,
 
     /// A .gguf file (any shard of a set) or hf:OWNER/NAME[:QUANT] [env: LATENT_MODEL]
+    // Without `env`: clap would treat LATENT_MODEL like --model, and then a positional MODEL would
+    // be an error.
     #[arg(short, long)]
     pub(crate) model: Option<PathBuf>,
 
@@ -141,26 +143,27 @@ pub(crate) enum QuantizeMethod {
     Gptq,
 }
 
-/// What a command line of `latent quantize` names.
+/// The task of a command line of `latent quantize`.
 #[derive(Debug, PartialEq)]
 pub(crate) struct QuantizeTask {
     pub(crate) model: PathBuf,
-    /// The file to write; none if it is called after the model.
+    /// The output file; `None` if its name comes from the model.
     pub(crate) out: Option<PathBuf>,
-    /// None if a size or a nearness chooses the types.
+    /// `None` if a target size or KL divergence chooses the types.
     pub(crate) mix: Option<Mix>,
     pub(crate) threads: Option<u16>,
 }
 
 impl QuantizeArgs {
-    /// The words and flags together; `environment` is the model that the environment names.
+    /// Combines words and flags. `environment` is the model of LATENT_MODEL.
     ///
     /// # Errors
-    /// A sentence that says what is missing, given twice or unknown.
+    /// A sentence about what is missing, given twice or unknown.
     pub(crate) fn task(&self, environment: Option<PathBuf>) -> Result<QuantizeTask, String> {
         let mut words: Vec<&str> = self.words.iter().map(String::as_str).collect();
         let chosen = self.types.target_size.is_some() || self.target_kl.is_some();
         let mut threads = self.types.threads;
+        // llama-quantize takes the number of threads as the last word, after the type.
         if let [.., before, last] = words[..]
             && let (Some(_), Ok(count)) = (mix(before), last.parse())
         {
@@ -172,6 +175,7 @@ impl QuantizeArgs {
         let mix = words.last().and_then(|word| mix(word));
         match words.last() {
             _ if mix.is_some() => drop(words.pop()),
+            // With --target-size or --target-kl a search chooses the types, so a mix is optional.
             _ if chosen => {}
             Some(last) if words.len() > 1 || self.model.is_some() || !is_model(last) => {
                 return Err(ConvertError::UnknownMix((*last).to_owned()).to_string());
@@ -196,13 +200,13 @@ impl QuantizeArgs {
     }
 }
 
-/// A mix by its name, or by llama.cpp's number for it.
+/// Parses a mix by name, or by llama.cpp's number of its file type.
 fn mix(word: &str) -> Option<Mix> {
     let numbered = |number: u32| Mix::names().filter_map(Mix::from_name).find(|mix| mix.id() == number);
     Mix::from_name(word).or_else(|| word.parse().ok().and_then(numbered))
 }
 
-/// Whether a word is meant as a model and not as a type.
+/// Whether a word looks like a model and not like a type.
 fn is_model(word: &str) -> bool {
     word.starts_with("hf:") || word.contains(['/', '.']) || Path::new(word).exists()
 }
@@ -252,6 +256,7 @@ fn size(text: &str) -> Result<u64, String> {
     let units = [("GiB", 30), ("MiB", 20), ("KiB", 10)];
     let binary =
         units.iter().find_map(|(unit, bits)| Some((text.strip_suffix(unit)?, f64::from(1u32 << bits))));
+    // Longer units first: "GB" ends in "B".
     let decimal = || {
         let units = [
             ("GB", 1e9),

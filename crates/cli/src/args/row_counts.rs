@@ -1,9 +1,9 @@
-//! Numbers of rows of a step, as `--verify` takes them.
+//! Numbers of rows of a step, for `--verify`.
 
 use super::limits::MAX_VERIFY_ROWS;
 use std::str::FromStr;
 
-/// One number of rows, or all from one to another, both included.
+/// A number of rows, or an inclusive range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RowCounts {
     first: usize,
@@ -11,7 +11,7 @@ pub(crate) struct RowCounts {
 }
 
 impl RowCounts {
-    /// The numbers of several of them: ascending, each once.
+    /// All numbers of several ranges, sorted and without duplicates.
     pub(crate) fn all(counts: &[RowCounts]) -> Vec<usize> {
         let mut all: Vec<usize> = counts.iter().flat_map(|counts| counts.first..=counts.last).collect();
         all.sort_unstable();
@@ -49,7 +49,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_hold_both_ends_and_lists_are_sorted() {
+    fn ranges_are_inclusive_and_lists_sorted() {
         assert_eq!(all(&["1..8"]), Ok(vec![1, 2, 3, 4, 5, 6, 7, 8]));
         assert_eq!(all(&["1", "2", "4"]), Ok(vec![1, 2, 4]));
         assert_eq!(all(&["6", "2..4", "3..3", "1"]), Ok(vec![1, 2, 3, 4, 6]));
@@ -57,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number_of_rows_is_refused_with_what_is() {
+    fn invalid_row_counts_are_refused_with_the_valid_ones() {
         for word in
             ["0", "17", "0..4", "1..17", "", "..", "1..", "..8", "a", "1-8", "1...8", "-1", "1..=8", "1e1"]
         {

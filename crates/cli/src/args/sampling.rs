@@ -16,6 +16,7 @@ pub(crate) struct SamplingArgs {
     #[arg(
         short = 'n',
         long,
+        // llama.cpp's second name, and the spelling until 2026-11.
         alias = "predict",
         alias = "max-tokens",
         value_name = "N",
@@ -36,6 +37,7 @@ pub(crate) struct SamplingArgs {
     pub(crate) samplers: Option<SamplerOrder>,
 
     /// The same as --samplers by letters, such as edskypmxt
+    // llama.cpp has both spellings.
     #[arg(long, alias = "sampling-seq", value_name = "LETTERS", value_parser = sampler_letters)]
     pub(crate) sampler_seq: Option<SamplerOrder>,
 
@@ -57,6 +59,7 @@ pub(crate) struct SamplingArgs {
     pub(crate) seed: Option<Seed>,
 
     /// Stop before this text; repeatable
+    // llama.cpp's name.
     #[arg(long, alias = "reverse-prompt", value_name = "TEXT")]
     pub(crate) stop: Vec<String>,
 
@@ -70,6 +73,8 @@ pub(crate) struct SamplingArgs {
 pub(crate) struct SamplerOrder(pub(crate) Vec<SamplerKind>);
 
 fn sampler_names(words: &str) -> Result<SamplerOrder, String> {
+    // llama.cpp separates names by semicolons, which shells need quoted. Commas work without
+    // quotes.
     let names = words.split([';', ',']).filter(|name| !name.trim().is_empty());
     SamplerKind::order_of_names(names).map(SamplerOrder).map_err(|error| error.to_string())
 }
@@ -78,14 +83,14 @@ fn sampler_letters(letters: &str) -> Result<SamplerOrder, String> {
     SamplerKind::order_of_letters(letters).map(SamplerOrder).map_err(|error| error.to_string())
 }
 
-/// How long an answer may be.
+/// Maximum length of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AnswerLimit {
     /// A number of tokens.
     Tokens(usize),
     /// Until the model ends.
     None,
-    /// Until the model ends or the context is full, which is not shifted.
+    /// Until the model ends or the context is full. The context is not shifted.
     Context,
 }
 
@@ -94,6 +99,7 @@ impl FromStr for AnswerLimit {
 
     fn from_str(word: &str) -> Result<AnswerLimit, String> {
         match word {
+            // llama.cpp's values.
             "-1" => Ok(AnswerLimit::None),
             "-2" => Ok(AnswerLimit::Context),
             word if word.starts_with('-') => {
@@ -104,7 +110,7 @@ impl FromStr for AnswerLimit {
     }
 }
 
-/// A seed; none: a new one each time.
+/// A seed; `None`: a random one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Seed(Option<u64>);
 
@@ -112,6 +118,7 @@ impl FromStr for Seed {
     type Err = String;
 
     fn from_str(word: &str) -> Result<Seed, String> {
+        // llama.cpp's value for a random seed.
         if word == "-1" {
             return Ok(Seed(None));
         }
@@ -120,7 +127,7 @@ impl FromStr for Seed {
 }
 
 impl SamplingArgs {
-    /// The maximum number of tokens of an answer, if there is one.
+    /// Maximum tokens of an answer, if given.
     pub(crate) fn max_tokens(&self) -> Option<usize> {
         match self.n_predict {
             Some(AnswerLimit::Tokens(tokens)) => Some(tokens),
@@ -138,9 +145,10 @@ impl SamplingArgs {
         self.samplers.as_ref().or(self.sampler_seq.as_ref()).map(|order| order.0.clone())
     }
 
-    /// The sequence breakers of DRY, if any are given. The word `none` stands for no breaker, escapes for characters.
+    /// The sequence breakers of DRY, if given. `none` means no breaker.
     pub(crate) fn breakers(&self) -> Option<Vec<String>> {
         let texts = &self.dry_sequence_breaker;
+        // Shells pass `\n` and `\t` unchanged.
         let text = |text: &String| text.replace("\\n", "\n").replace("\\t", "\t");
         (!texts.is_empty()).then(|| texts.iter().filter(|text| *text != "none").map(text).collect())
     }

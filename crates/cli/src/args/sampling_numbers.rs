@@ -1,4 +1,4 @@
-//! Flags for the numbers of sampling, made from the engine's table.
+//! Flags of numeric sampling parameters, generated from the engine's table.
 
 use super::limits::tokens_or_all;
 use clap::{Arg, ArgMatches, Args, Command, Error, FromArgMatches};
@@ -6,7 +6,7 @@ use latent_engine::sampling::{SamplingField, SamplingNumber, SamplingParams};
 use serde_json::Value;
 use std::sync::LazyLock;
 
-/// Flags that are not called as their fields are: the field, the flag, and other names of the flag.
+/// Fields whose flags have other names: field, flag, and aliases. The names are llama.cpp's.
 const FLAGS: [(&str, &str, &[&str]); 8] = [
     ("temperature", "temp", &["temperature"]),
     ("typical_p", "typical", &["typical-p"]),
@@ -18,12 +18,12 @@ const FLAGS: [(&str, &str, &[&str]); 8] = [
     ("mirostat_tau", "mirostat-ent", &[]),
 ];
 
-/// The numbers that flags set.
+/// The numbers set by flags.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SamplingNumbers(Vec<(&'static SamplingField, f64)>);
 
 impl SamplingNumbers {
-    /// Sets the numbers.
+    /// Applies the numbers.
     pub(crate) fn apply(&self, params: &mut SamplingParams) {
         self.0.iter().for_each(|(field, value)| field.set(params, *value));
     }
@@ -33,10 +33,11 @@ impl SamplingNumbers {
         self.0.iter().any(|(field, _)| field.name == name)
     }
 
-    /// Names of fields, and their values in a request: digits as they were typed, not those of the nearest f32.
+    /// Names and values for a request to a server.
     pub(crate) fn request(&self) -> impl Iterator<Item = (String, Value)> {
         self.0.iter().map(|(field, value)| {
             let value = match field.number {
+                // As f64: 0.7 through f32 would be sent as 0.699999988079071.
                 SamplingNumber::Real { .. } => Value::from(*value),
                 SamplingNumber::Count { .. } => Value::from(*value as i64),
             };

@@ -18,7 +18,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What `latent help serve` says at its end.
+/// The end of `latent help serve`.
 pub(crate) const SERVE_HELP: &str =
     "Flags have priority over environment variables, and these over the file of
 --config, which sets flags by name, such as ctx_size = 4096 (docs/serving.md).
@@ -78,12 +78,12 @@ pub(crate) struct ServeArgs {
     pub(crate) file: Arc<ConfigFile>,
 }
 
-/// The words of a command line.
+/// The words of the command line. Models with a preset parse them again.
 #[derive(Clone, Default)]
 pub(crate) struct CommandLine(pub(crate) Vec<OsString>);
 
 impl fmt::Debug for CommandLine {
-    /// The words say what the other fields do, and may hold keys.
+    /// Prints no words: they repeat the other fields and may contain API keys.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("CommandLine")
     }
@@ -91,6 +91,7 @@ impl fmt::Debug for CommandLine {
 
 /// Flags of llama-server that Latent's own flags say otherwise.
 #[derive(Args, Clone, Debug)]
+// Hidden, so that help shows one way for each setting. Scripts for llama-server use these flags.
 pub(crate) struct PlacementArgs {
     /// Model on the Hugging Face Hub
     #[arg(long, value_name = "OWNER/NAME[:QUANT]", hide = true, conflicts_with_all = ["models", "words"])]
@@ -190,6 +191,7 @@ fn pooling(word: &str) -> Result<Pooling, String> {
         "last" => Ok(Pooling::Last),
         "cls" => Ok(Pooling::First),
         "none" => Ok(Pooling::None),
+        // llama.cpp's pooling of rerankers.
         "rank" => Err("no model of these families reranks: mean, last, cls or none".into()),
         _ => Err("expected mean, last, cls or none".into()),
     }
@@ -220,6 +222,7 @@ impl FromStr for ReasoningSwitch {
 
     fn from_str(word: &str) -> Result<ReasoningSwitch, String> {
         match word {
+            // llama-server's words for on and off.
             "on" | "true" | "enabled" | "1" => Ok(ReasoningSwitch::On),
             "off" | "false" | "disabled" | "0" => Ok(ReasoningSwitch::Off),
             "auto" | "-1" => Ok(ReasoningSwitch::Auto),
@@ -229,18 +232,22 @@ impl FromStr for ReasoningSwitch {
 }
 
 impl ServeArgs {
-    /// Puts positional arguments and flags of other servers into the fields of Latent's own flags; `given`: whether `-m` is on the command line.
+    /// Moves positional arguments and flags of other servers into Latent's own fields. `given`:
+    /// whether `-m` is on the command line.
     pub(super) fn settle(&mut self, given: bool) -> Result<(), String> {
         let placement = &mut self.placement;
         if placement.hf_repo.is_none() && placement.hf_file.is_some() {
             return Err("--hf-file is a file of --hf-repo, which is missing".into());
         }
+        // A model on the command line replaces LATENT_MODEL, which clap has put into `models`. With
+        // -m, words are further models.
         self.models = match (take(&mut self.words), placement.hf_repo.take()) {
             (_, Some(repo)) => vec![hub_model(&repo, placement.hf_file.take().as_deref())],
             (words, None) if given => self.models.iter().cloned().chain(words).collect(),
             (words, None) if words.is_empty() => take(&mut self.models),
             (words, None) => words,
         };
+        // MLA caches one latent per token, not keys and values.
         match (self.engine.cache_type, placement.cache_type_v.take()) {
             (Some(keys), Some(values)) if keys != values => Err(format!(
                 "--cache-type-k {keys} and --cache-type-v {values} differ: one type holds for keys and values"
@@ -311,6 +318,7 @@ pub(crate) struct ServerArgs {
     pub(crate) unload_idle: Option<IdleTimeout>,
 
     /// Maximum number of concurrent requests; others wait [default: 16]
+    // `np` is llama.cpp's.
     #[arg(long, alias = "np", alias = "max-batch", value_name = "N", value_parser = up_to(4096))]
     pub(crate) parallel: Option<usize>,
 
@@ -339,6 +347,7 @@ pub(crate) struct ServerArgs {
 
     /// Allow requests from web pages of this origin: https://chat.example.org, localhost (any port
     /// of this machine), or * (all origins); repeatable
+    // `cors-origins`: llama.cpp's name.
     #[arg(long, alias = "cors-origins", value_name = "ORIGIN", value_delimiter = ',')]
     pub(crate) cors: Vec<String>,
 
@@ -368,6 +377,7 @@ pub(crate) struct ServerArgs {
     pub(crate) api_prefix: Option<String>,
 
     /// Do not serve the chat page
+    // llama.cpp's older name.
     #[arg(long, alias = "no-webui")]
     pub(crate) no_ui: bool,
 
@@ -404,6 +414,7 @@ pub(crate) struct ServerArgs {
     pub(crate) launch: Option<String>,
 
     /// Stop, as after Ctrl-C, when standard input ends: for programs that start a server
+    // --restart itself adds this flag for the ranks.
     #[arg(long, conflicts_with = "restart")]
     pub(crate) stop_at_eof: bool,
 
@@ -417,12 +428,13 @@ pub(crate) struct ServerArgs {
     pub(crate) log: Option<String>,
 }
 
-/// Idle time after which a model is unloaded; none: never.
+/// Idle time after which a model is unloaded; `None`: never.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct IdleTimeout(pub(crate) Option<Duration>);
 
 fn idle(word: &str) -> Result<IdleTimeout, String> {
     if word == "never" {
+        // A type of its own, because clap takes a plain `Option` for a flag that may be absent.
         return Ok(IdleTimeout(None));
     }
     let time = latent_server::parse_duration(word);

@@ -1,4 +1,4 @@
-//! Puts positional arguments where the commands read them.
+//! Moves positional arguments into the fields that commands read.
 
 use super::arrange::is_absent;
 use super::model::TunedFile;
@@ -12,13 +12,14 @@ use std::mem::take;
 use std::path::PathBuf;
 
 impl Cli {
-    /// Puts positional arguments into the fields of models, prompts and files.
+    /// Moves positional arguments into the fields of models, prompts and files.
     pub(super) fn settle(
         &mut self,
         command: &clap::Command,
         matches: &ArgMatches,
     ) -> Result<(), clap::Error> {
         let (mut used, mut matches, mut path) = (command, matches, Vec::new());
+        // Down to the innermost subcommand, such as `eval kl`.
         while let Some((name, inner)) = matches.subcommand() {
             let Some(found) = used.find_subcommand(name) else { break };
             path.push(name);
@@ -26,6 +27,8 @@ impl Cli {
         }
         let path = path.join(" ");
         let on_line = |id: &str| matches.value_source(id) == Some(ValueSource::CommandLine);
+        // Clap knows shared groups as a whole. A flag that the command omits is an error only here,
+        // so that it is never silently ignored.
         let absent = used.get_arguments().find(|arg| {
             let id = arg.get_id().as_str();
             is_absent(&path, id) && on_line(id)
@@ -38,14 +41,14 @@ impl Cli {
             let problem = format!("--tuned: {problem}");
             return Err(used.clone().error(ErrorKind::ValueValidation, problem));
         }
-        // a name that the command lacks is an error of the program
+        // `value_source` panics for an ID that the command does not have.
         let has = |id: &str| used.get_arguments().any(|arg| arg.get_id() == id);
         let given = ["model", "models"].into_iter().any(|id| has(id) && on_line(id));
         self.command.settle(given).map_err(|problem| used.clone().error(ErrorKind::ArgumentConflict, problem))
     }
 }
 
-/// The one text of a prompt, from its flag or from a positional argument.
+/// Takes the prompt from its flag or from a positional argument.
 fn one_text(flag: &mut Option<String>, word: Option<String>, others: bool) -> Result<(), String> {
     let Some(word) = word else { return Ok(()) };
     if flag.is_some() || others {
@@ -58,7 +61,7 @@ fn one_text(flag: &mut Option<String>, word: Option<String>, others: bool) -> Re
     Ok(())
 }
 
-/// A file that a command needs.
+/// A required file.
 fn needed(path: Option<PathBuf>, name: &str) -> Result<PathBuf, String> {
     path.ok_or_else(|| format!("{name} is missing"))
 }

@@ -1,4 +1,4 @@
-//! The machine that `latent profile --simulate` predicts for.
+//! The machine of `latent profile --simulate`.
 
 use serde::Serialize;
 use std::str::FromStr;
@@ -6,18 +6,18 @@ use std::str::FromStr;
 const KEYS: &str = "cores (1 to 2048), gbs (GB/s of all memory, up to 100000), nodes (1 to cores), \
      speed (of a core relative to one here, 0.01 to 100), line_ns (1 to 10000)";
 
-/// A machine by its numbers.
+/// A simulated machine.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(crate) struct SimulatedMachine {
     /// Cores, each with one thread.
     pub(crate) cores: usize,
     /// Memory nodes.
     pub(crate) nodes: usize,
-    /// Gigabytes per second from all memory.
+    /// Bandwidth of all memory in GB/s.
     pub(crate) gbs: f64,
     /// Speed of a core relative to one of this machine.
     pub(crate) speed: f64,
-    /// Nanoseconds that a cache line takes between cores; measured here if none.
+    /// Time of a cache line between cores in nanoseconds; measured on this machine if `None`.
     pub(crate) line_ns: Option<f64>,
 }
 
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_come_in_any_order_and_some_have_defaults() {
+    fn keys_may_be_in_any_order_and_some_have_defaults() {
         let machine = |text: &str| text.parse::<SimulatedMachine>().unwrap();
         let expected = SimulatedMachine { cores: 64, nodes: 2, gbs: 400.0, speed: 1.0, line_ns: None };
         assert_eq!(machine("cores=64,nodes=2,gbs=400"), expected);

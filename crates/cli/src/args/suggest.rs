@@ -1,4 +1,4 @@
-//! Errors of usage with a likely meaning: the right call.
+//! Usage errors with a tip: the call that the user probably meant.
 
 use super::compat::VariableFlag;
 use super::words::{is_model, quoted};
@@ -6,7 +6,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Command, Error};
 use std::ffi::OsString;
 
-/// Words for commands that have another name here.
+/// Names of commands in llama.cpp, ollama and other programs, and Latent's name.
 const OTHER_NAMES: [(&str, &str); 23] = [
     ("generate", "run"),
     ("complete", "run"),
@@ -33,7 +33,7 @@ const OTHER_NAMES: [(&str, &str); 23] = [
     ("compare", "diff"),
 ];
 
-/// llama.cpp's flags that need no counterpart, or have one of another form.
+/// llama.cpp's flags without a counterpart, or with one of another form.
 const OTHER_FLAGS: [(&[&str], &str); 7] = [
     (&["--hf-repo", "-hf", "--hf"], "models of the hub are written as -m hf:OWNER/NAME[:QUANT]"),
     (&["--flash-attn", "-fa"], "attention is always fused: leave the flag out"),
@@ -50,7 +50,7 @@ const OTHER_FLAGS: [(&[&str], &str); 7] = [
     (&["--cache-type-v", "-ctv"], "there is one cache: --cache-type sets its type"),
 ];
 
-/// The error with a tip, if its likely meaning is known.
+/// Adds a tip to an error, if its likely meaning is known.
 pub(super) fn improved(mut error: Error, words: &[OsString], command: &Command) -> Error {
     match error.kind() {
         ErrorKind::InvalidSubcommand => {
@@ -59,6 +59,8 @@ pub(super) fn improved(mut error: Error, words: &[OsString], command: &Command) 
             };
             let word = word.clone();
             let first = words.get(1).is_some_and(|first| *first == *word);
+            // A wrong word further behind belongs to a subcommand (`eval foo`), where clap's own
+            // suggestion fits.
             if !first && words.get(1).is_none_or(|first| *first != *"help") {
                 return error;
             }
@@ -75,8 +77,10 @@ pub(super) fn improved(mut error: Error, words: &[OsString], command: &Command) 
             let known = OTHER_FLAGS.iter().find(|(flags, _)| flags.contains(&flag.as_str()));
             let own = |word: &OsString| command.find_subcommand(word).is_some();
             if let Some((_, advice)) = known {
+                // Clap suggests the nearest spelling, which may be an unrelated flag.
                 error.remove(ContextKind::SuggestedArg);
                 tip(&mut error, advice);
+            // `latent -m model.gguf "Hello"`: the command is missing.
             } else if words.get(1).is_some_and(|first| *first == *flag) && !words.iter().any(own) {
                 tip(&mut error, &run_instead(words));
             }
@@ -86,8 +90,9 @@ pub(super) fn improved(mut error: Error, words: &[OsString], command: &Command) 
     error
 }
 
-/// The error of a command line to which variables have added flags: it names the variable.
+/// Names the variable whose flag caused the error.
 pub(super) fn of_variable(mut error: Error, from: &[VariableFlag]) -> Error {
+    // Clap names only the flag, which the user has not typed.
     let shown = error.render().to_string();
     if let Some(one) = from.iter().find(|one| shown.contains(&one.flag)) {
         tip(&mut error, &format!("the variable {} has set {}", one.variable, one.flag));
@@ -99,7 +104,7 @@ fn tip(error: &mut Error, advice: &str) {
     error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![advice.to_owned().into()]));
 }
 
-/// `latent run` before the words of a call that has no command.
+/// `latent run` in front of the words of a call without a command.
 fn run_instead(words: &[OsString]) -> String {
     let rest = &words[1..];
     let prompt = rest.iter().all(|word| !word.to_string_lossy().starts_with('-') && !is_model(word));
@@ -119,7 +124,7 @@ fn run_instead(words: &[OsString]) -> String {
     format!("a command is missing: latent run {shown}")
 }
 
-/// The command that a word probably stands for.
+/// The command that the user probably meant.
 fn closest(word: &str, command: &Command) -> Option<String> {
     let lower = word.to_lowercase();
     if let Some((_, name)) = OTHER_NAMES.iter().find(|(other, _)| *other == lower) {
@@ -127,7 +132,7 @@ fn closest(word: &str, command: &Command) -> Option<String> {
     }
     let names = command.get_subcommands().flat_map(|command| command.get_name_and_visible_aliases());
     let near = names.map(|name| (strsim::damerau_levenshtein(&lower, name), name));
-    // a third of the letters may be wrong
+    // A third of the letters may be wrong, at most three.
     let near = near.filter(|(distance, name)| *distance <= name.len().max(lower.len()).div_ceil(3).min(3));
     near.min_by_key(|(distance, _)| *distance).map(|(_, name)| name.to_owned())
 }

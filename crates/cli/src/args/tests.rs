@@ -73,7 +73,7 @@ fn former_spellings_mean_the_same() {
 }
 
 #[test]
-fn the_help_shows_new_spellings_alone() {
+fn help_shows_only_new_spellings() {
     for command in command().get_subcommands_mut() {
         let help = command.render_long_help().to_string();
         for former in [
@@ -94,7 +94,7 @@ fn the_help_shows_new_spellings_alone() {
 }
 
 #[test]
-fn a_kept_cache_and_its_parts_exclude_each_other() {
+fn prompt_cache_conflicts_with_restore_and_save() {
     for line in [
         "run --prompt-cache x --save y Hi",
         "run --prompt-cache x --restore y Hi",
@@ -174,7 +174,7 @@ fn a_path_is_never_taken_for_a_prompt() {
 }
 
 #[test]
-fn numbers_are_those_of_llama_cpp() {
+fn numbers_equal_those_of_llama_cpp() {
     for line in [
         "run -n -1 Hi",
         "run -n -2 Hi",
@@ -264,7 +264,7 @@ fn hostile_lines(command: &clap::Command, before: &[String], lines: &mut Vec<Vec
 }
 
 #[test]
-fn wrong_usage_is_told_without_what_acts_on_a_terminal() {
+fn usage_errors_escape_control_sequences() {
     let mut lines = Vec::new();
     hostile_lines(&command(), &["latent".to_owned()], &mut lines);
     let (mut read, mut refused) = (0, 0);

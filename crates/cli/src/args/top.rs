@@ -4,7 +4,7 @@ use super::limits::seconds;
 use clap::Args;
 use std::path::PathBuf;
 
-/// What `latent help top` says at its end.
+/// The end of `latent help top`.
 pub(crate) const TOP_HELP: &str = "Keys:
   q, Ctrl-C     exit
 

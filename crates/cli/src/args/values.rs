@@ -29,6 +29,7 @@ pub(crate) struct LogitsArgs {
 
     /// Write a base file for llama.cpp's perplexity tool (--kl-divergence-base), in chunks of
     /// --kl-chunk tokens
+    // `kl-base`: the spelling until 2026-11.
     #[arg(long, alias = "kl-base", value_name = "FILE", conflicts_with = "rows")]
     pub(crate) kl_divergence_base: Option<PathBuf>,
 

@@ -3,27 +3,29 @@
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
-/// Endings of the names of model files.
-const ENDINGS: [&str; 3] = [".gguf", ".safetensors", ".latent"];
+/// Extensions of model files.
+const MODEL_EXTENSIONS: [&str; 3] = [".gguf", ".safetensors", ".latent"];
 
-/// The model of a command, and whether `-m` has named it; the environment yields to a positional argument.
+/// The model of a command, and whether `-m` is on the command line. A positional argument overrides
+/// the environment.
 pub(super) struct ModelFlag<'a> {
     pub(super) model: &'a mut Option<PathBuf>,
     pub(super) given: bool,
 }
 
-/// Whether an argument names a model: an existing path, the name of a model file, a reference to the hub, or a short name.
+/// Whether an argument names a model: an existing path, a model file's name, a reference to the
+/// hub, or a short name.
 pub(super) fn is_model(word: &OsStr) -> bool {
     let text = word.to_string_lossy();
     let ends = |ending: &&str| text.to_ascii_lowercase().ends_with(*ending);
-    is_of_hub(&text) || ENDINGS.iter().any(ends) || exists(word)
+    is_of_hub(&text) || MODEL_EXTENSIONS.iter().any(ends) || exists(word)
 }
 
 fn is_of_hub(text: &str) -> bool {
     text.starts_with("hf:") || latent_hub::short_name(text).is_some()
 }
 
-/// The advice for a word that is probably a misspelled short name.
+/// A tip for a word that is probably a misspelled short name.
 fn spelling(word: &OsStr) -> Option<String> {
     let name = latent_hub::likely_short_name(word.to_str()?)?;
     Some(format!(
@@ -42,7 +44,7 @@ impl ModelFlag<'_> {
         format!("the model is given twice: -m {model} and {}", word.display())
     }
 
-    /// Takes the model of a command that has no other positional argument.
+    /// Takes the model of a command without other positional arguments.
     pub(super) fn alone(self, words: Vec<OsString>) -> Result<(), String> {
         match words.as_slice() {
             [] => Ok(()),
@@ -55,7 +57,7 @@ impl ModelFlag<'_> {
         }
     }
 
-    /// Takes the model of a command with one more path after it, which is returned.
+    /// Takes the model of a command with another path after it, which is returned.
     pub(super) fn with_path(self, words: Vec<OsString>, name: &str) -> Result<Option<PathBuf>, String> {
         match words.as_slice() {
             [] => Ok(None),
@@ -74,15 +76,17 @@ impl ModelFlag<'_> {
         }
     }
 
-    /// Takes the model of a command with a text after it, which is returned. An argument that names a model or any existing file is never taken for
-    /// the text.
+    /// Takes the model of a command with a text after it, which is returned.
     pub(super) fn with_text(self, words: Vec<OsString>, command: &str) -> Result<Option<String>, String> {
         match words.as_slice() {
             [] => Ok(None),
+            // The name of a file is hardly ever meant as a prompt. Running it as one would waste
+            // minutes and look like a wrong answer.
             [word] if self.given && exists(word) => Err(format!(
                 "`{0}` is a file or folder, and -m has named the model: -f {0} reads the text from it, -p {0} takes the word itself",
                 word.display()
             )),
+            // One word is the text, unless it names a model.
             [word] if self.given || !is_model(word) => match spelling(word).filter(|_| !self.given) {
                 Some(problem) => Err(format!("{problem}; -p takes the word itself as the text")),
                 None => Ok(Some(text(word)?)),
@@ -95,6 +99,7 @@ impl ModelFlag<'_> {
                 *self.model = Some(word.into());
                 Ok(Some(text(last)?))
             }
+            // `latent run "Hello" model.gguf` in the wrong order.
             [first, last] if !self.given && is_model(last) => {
                 Err(format!("the model comes first: latent {command} {} {}", last.display(), quoted(first)))
             }
@@ -102,6 +107,7 @@ impl ModelFlag<'_> {
             [first, _] if !self.given && spelling(first).is_some() => {
                 Err(spelling(first).unwrap_or_default())
             }
+            // `latent run model.gguf Why is the sky blue?` without quotes.
             [model, rest @ ..] if !self.given && is_model(model) => Err(format!(
                 "put the text between quotes: latent {command} {} {}",
                 model.display(),
@@ -122,7 +128,7 @@ impl ModelFlag<'_> {
     }
 }
 
-/// Whether a name is that of a model and of no file that a command reads or writes besides.
+/// Whether a word can only be a model: an existing path may be the other file of the command.
 fn is_model_alone(word: &OsStr) -> bool {
     let text = word.to_string_lossy().to_ascii_lowercase();
     is_of_hub(&text) || text.ends_with(".gguf") || text.ends_with(".latent")
@@ -132,7 +138,7 @@ fn text(word: &OsStr) -> Result<String, String> {
     word.to_str().map(str::to_owned).ok_or_else(|| "the text is not UTF-8".into())
 }
 
-/// Words as one argument.
+/// Joins words to one quoted argument.
 fn joined(words: &[OsString]) -> String {
     let words: Vec<_> = words.iter().map(|word| word.to_string_lossy()).collect();
     quoted(OsStr::new(&words.join(" ")))
@@ -142,7 +148,7 @@ pub(super) fn quoted(word: &OsStr) -> String {
     format!("\"{}\"", word.to_string_lossy().replace('"', "\\\""))
 }
 
-/// `hf:OWNER/NAME:QUANT`, or of a file `hf:OWNER/NAME/FILE`.
+/// `hf:OWNER/NAME:QUANT`, or `hf:OWNER/NAME/FILE` for a file.
 pub(crate) fn hub_model(repo: &str, file: Option<&str>) -> String {
     let repo = repo.strip_prefix("hf:").unwrap_or(repo);
     match file {

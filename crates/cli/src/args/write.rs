@@ -114,6 +114,7 @@ pub(crate) struct ConvertArgs {
 
     /// Output: a .gguf file, or a folder if the model is a .gguf file [default: next to the model,
     /// or in the current folder for a model of the hub]
+    // `outfile` and `outtype`: names of llama.cpp's convert_hf_to_gguf.py.
     #[arg(short, long, alias = "outfile", value_name = "PATH")]
     pub(crate) out: Option<PathBuf>,
 

@@ -1,4 +1,4 @@
-//! Batched sequences of equal length with reproducible tokens, for `bench` and `profile`.
+//! Batches of sequences of equal length with reproducible tokens, for `bench` and `profile`.
 
 use crate::args::EngineArgs;
 use crate::exit::UsageError;
@@ -10,7 +10,7 @@ use latent_engine::{DraftInput, Engine, EngineError, LogitsRequest, SeqInput};
 use std::collections::VecDeque;
 use std::ops::Range;
 
-/// Sequences and their tokens, including future ones.
+/// Sequences and all tokens that they will run.
 pub(super) struct BatchedSequences {
     sequences: Vec<Sequence>,
     tokens: Vec<Vec<u32>>,
@@ -18,17 +18,21 @@ pub(super) struct BatchedSequences {
 
 /// Pseudo-random token ids, the same in every run.
 pub(super) fn token(i: usize, vocab: usize) -> u32 {
+    // Fibonacci hashing: 2^64 divided by the golden ratio. Its high bits are well mixed, so
+    // neighbours get unrelated tokens and, in MoE models, unrelated experts. A fixed token would
+    // measure a warm subset of the experts.
     let mixed = (i as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     ((mixed >> 20) % vocab as u64) as u32
 }
 
 /// Tokens of context that `count` sequences of `length` tokens need.
 pub(super) fn context(count: usize, length: usize) -> usize {
-    // the cache is given out in whole blocks
+    // The cache allocates whole blocks. A single sequence may end within its last one.
     if count == 1 { length } else { count * length.next_multiple_of(KV_BLOCK) }
 }
 
-/// Sets the context to the number of tokens needed, or checks that the given one is large enough. The model has at most `limit`.
+/// Sets the context to the number of tokens needed, or checks that the given one suffices. `limit`
+/// is the model's.
 pub(super) fn fit(args: &mut EngineArgs, needed: usize, limit: usize) -> Result<()> {
     *args = model::with_context(args, limit).into_owned();
     if needed > limit && args.ctx_size.is_none() {
@@ -39,7 +43,7 @@ pub(super) fn fit(args: &mut EngineArgs, needed: usize, limit: usize) -> Result<
         return Err(UsageError(problem).into());
     }
     let given = *args.ctx_size.get_or_insert(needed.max(1));
-    // the cache is given out in whole blocks
+    // The last block is allocated as a whole.
     if needed > given.next_multiple_of(KV_BLOCK) {
         let problem = format!(
             "depth, prompt and generated tokens of all sequences take {needed} tokens of context, but --ctx-size gives {given}: leave \
@@ -51,7 +55,7 @@ pub(super) fn fit(args: &mut EngineArgs, needed: usize, limit: usize) -> Result<
 }
 
 impl BatchedSequences {
-    /// `count` sequences of `length` tokens, none of them in the KV cache.
+    /// `count` sequences of `length` tokens, with an empty KV cache.
     pub(super) fn new(engine: &Engine, count: usize, length: usize) -> BatchedSequences {
         let vocab = engine.config().vocab_size;
         let tokens = |s: usize| (0..length).map(|i| token(s * length + i, vocab)).collect();
@@ -61,11 +65,14 @@ impl BatchedSequences {
         }
     }
 
-    /// Prefills the first `depth` tokens of all sequences, which [`truncate`](Self::truncate) will go back to.
+    /// Prefills the first `depth` tokens of all sequences. [`truncate`](Self::truncate) returns to
+    /// this point.
     pub(super) fn fill(&mut self, engine: &mut Engine, depth: usize) -> Result<(), EngineError> {
         for sequence in 0..self.sequences.len() {
             if depth > 0 {
                 self.prefill(engine, sequence, 0..depth, LogitsRequest::Nothing)?;
+                // A recurrent state cannot be truncated. Without a snapshot each repetition would
+                // prefill `depth` tokens again.
                 engine.snapshot(&mut self.sequences[sequence])?;
             }
         }
@@ -105,7 +112,8 @@ impl BatchedSequences {
         engine.step(&mut items, &mut |_, _, _| {})?.all()
     }
 
-    /// Runs these tokens of all sequences, one per step and sequence. Where several steps may be in flight, the sequences are divided among as many.
+    /// Decodes these tokens of all sequences, one per step. If several steps may be in flight
+    /// (pipeline), the sequences are divided into as many groups.
     pub(super) fn decode(&mut self, engine: &mut Engine, tokens: Range<usize>) -> Result<(), EngineError> {
         let groups = engine.steps_in_flight().min(self.sequences.len());
         if groups < 2 {
@@ -119,7 +127,8 @@ impl BatchedSequences {
                 if interrupt::asked() {
                     return Err(EngineError::Stopped);
                 }
-                // the oldest step is this group's last one
+                // The oldest step in flight is this group's previous one: its next token depends on
+                // it.
                 if tickets.len() == groups
                     && let Some(ticket) = tickets.pop_front()
                 {
@@ -146,7 +155,7 @@ impl BatchedSequences {
         engine.step(&mut items, &mut |_, _, _| {})?.all()
     }
 
-    /// Drafts for all sequences, whose next token is the one at `at`.
+    /// Drafts for all sequences. Their next token is the one at `at`.
     pub(super) fn draft(&mut self, engine: &mut Engine, at: usize) -> Result<(), EngineError> {
         let of_each = self.sequences.iter_mut().zip(&self.tokens);
         let mut items: Vec<DraftInput<'_>> =
@@ -157,23 +166,23 @@ impl BatchedSequences {
     /// Truncates all sequences to their first tokens.
     pub(super) fn truncate(&mut self, engine: &mut Engine, depth: usize) -> Result<(), EngineError> {
         for sequence in 0..self.sequences.len() {
-            let kept = engine.truncate(&mut self.sequences[sequence], depth);
-            // a recurrent state may have gone back further
-            if kept < depth {
-                self.prefill(engine, sequence, kept..depth, LogitsRequest::Nothing)?;
+            let length = engine.truncate(&mut self.sequences[sequence], depth);
+            // A recurrent state returns to its last snapshot, which may be before `depth`.
+            if length < depth {
+                self.prefill(engine, sequence, length..depth, LogitsRequest::Nothing)?;
             }
         }
         Ok(())
     }
 
-    /// Releases all but the first sequences.
+    /// Releases all but the first `count` sequences.
     pub(super) fn keep(&mut self, engine: &mut Engine, count: usize) {
         self.tokens.truncate(count);
         let others = self.sequences.split_off(count.min(self.sequences.len()));
         others.into_iter().for_each(|sequence| engine.release(sequence));
     }
 
-    /// Gives their KV blocks back.
+    /// Releases all sequences.
     pub(super) fn release(mut self, engine: &mut Engine) {
         self.keep(engine, 0);
     }

@@ -1,4 +1,5 @@
-//! `latent bench`: speed of prefill and decode, compared with the roofline, measured in the same run.
+//! `latent bench`: speed of prefill and decode, compared with the roofline, which is measured in
+//! the same run.
 
 use super::batched::{BatchedSequences, context, fit};
 use super::bench_draft;
@@ -26,9 +27,9 @@ struct BenchMeasurement {
     seconds: Vec<f64>,
     /// Bytes that a step in the middle of the test must read: weights and KV cache.
     step_bytes: f64,
-    /// The least time of the whole test.
+    /// Minimum time of the whole test at the machine's limits.
     roofline: Roofline,
-    /// What the file of hosts lets expect.
+    /// The prediction from the hosts file.
     predicted: Option<BenchPrediction>,
 }
 
@@ -39,7 +40,7 @@ struct BenchSize {
     prompt: usize,
     /// Tokens that each sequence generates; 0: none.
     generate: usize,
-    /// Tokens in the cache of each sequence before.
+    /// Tokens in each sequence's cache before the test.
     depth: usize,
     /// Sequences that decode together.
     sequences: usize,
@@ -67,9 +68,9 @@ impl BenchSize {
         (self.sequences * (self.prompt + self.generate)) as f64
     }
 
-    /// What is predicted of it.
+    /// The test as a case of the predictor.
     fn case(&self, engine: &Engine, wire: WireType) -> PredictionCase {
-        // as `decode` divides them
+        // `BatchedSequences::decode` divides the sequences in this way.
         let groups = engine.steps_in_flight().min(self.sequences);
         let rows = self.sequences.div_ceil(groups);
         PredictionCase {
@@ -96,6 +97,7 @@ impl BenchMeasurement {
         let values: Vec<f64> = self.seconds.iter().map(|s| f(*s)).collect();
         let n = values.len() as f64;
         let mean = values.iter().sum::<f64>() / n;
+        // The sample variance (n - 1). `max` avoids 0 / 0 with one repetition.
         let variance = values.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / (n - 1.0).max(1.0);
         (mean, variance.sqrt())
     }
@@ -109,7 +111,7 @@ impl BenchMeasurement {
         self.size.tokens() / self.roofline.seconds
     }
 
-    /// The measured speed as a share of the roofline.
+    /// Measured speed divided by the roofline's.
     fn of_roofline(&self) -> f64 {
         self.speed().0 / self.roofline_speed()
     }
@@ -119,7 +121,7 @@ impl BenchMeasurement {
         (self.size.prompt > 0).then(|| self.spread(|s| s).0)
     }
 
-    /// Gigabytes per second that decode must read.
+    /// Read bandwidth that decode uses, in GB/s.
     fn gb_per_s(&self) -> f64 {
         if self.size.generate == 0 { 0.0 } else { self.roofline.bytes / self.spread(|s| s).0 / 1e9 }
     }
@@ -139,11 +141,13 @@ pub(super) fn run(args: &BenchArgs) -> Result<()> {
     fit(&mut engine_args, sizes.iter().map(needed).max().unwrap_or(1).max(least), limit)?;
     let table = if args.json { BenchFormat::Json } else { args.output };
     let mut engine = model::load(&checkpoint, &engine_args, table != BenchFormat::Md)?;
-    // the read-ahead thread would disturb the measurement
+    // The thread that reads weights ahead would compete for memory bandwidth.
     engine.wait_for_weights();
     let mut limits = LimitSamples::default();
     limits.measure(&engine, &args.model.engine)?;
     let mut rows = Vec::new();
+    // The limits are measured before, between and after the tests: on a shared machine they change
+    // within seconds. The rooflines below use the median of all.
     for size in sizes {
         rows.push(measure(&mut engine, size, args, &limits.median())?);
         limits.refresh(&engine, &args.model.engine)?;
@@ -172,7 +176,7 @@ pub(super) fn run(args: &BenchArgs) -> Result<()> {
             objects.extend(drafting.map(|drafting| drafting.object()));
             output::json(&Value::Array(objects))
         }
-        // drafts have other columns
+        // CSV has one header. The table of drafts has other columns, so it is left out.
         BenchFormat::Csv => csv(&objects),
         BenchFormat::Md => {
             markdown(&rows, &engine, &limits)?;
@@ -184,7 +188,7 @@ pub(super) fn run(args: &BenchArgs) -> Result<()> {
     regression
 }
 
-/// The requested tests, by depth.
+/// The requested tests, ordered by depth.
 fn sizes(args: &BenchArgs) -> Vec<BenchSize> {
     let mut sizes = Vec::new();
     for &depth in &args.n_depth {
@@ -196,7 +200,7 @@ fn sizes(args: &BenchArgs) -> Vec<BenchSize> {
             sizes.extend(many.map(|sequences| BenchSize { prompt: 0, generate, depth, sequences, busy: 0 }));
         }
     }
-    // each behind the same test on a quiet machine
+    // Each test with busy threads follows the same test without them.
     let busy = usize::from(args.busy);
     let counts = if busy > 0 { vec![0, busy] } else { vec![0] };
     sizes.iter().flat_map(|size| counts.iter().map(|&busy| BenchSize { busy, ..*size })).collect()
@@ -213,25 +217,28 @@ fn measure(
     limits: &PeakRates,
 ) -> Result<BenchMeasurement> {
     let BenchSize { prompt, generate, depth, sequences: count, busy } = size;
-    let mut together = BatchedSequences::new(engine, count, depth + prompt + generate);
-    together.fill(engine, depth)?;
+    let mut batch = BatchedSequences::new(engine, count, depth + prompt + generate);
+    batch.fill(engine, depth)?;
     let mut seconds = Vec::new();
+    // After `fill`: the prefill of the depth is not measured and should not be slowed down.
     let busy = BusyThreads::start(busy)?;
-    // the first repetition warms up
+    // The first repetition warms caches, page tables and the thread pool. Two decode steps suffice
+    // for that.
     for repetition in 0..=args.repetitions {
-        together.truncate(engine, depth)?;
+        batch.truncate(engine, depth)?;
         let start = Instant::now();
         if prompt > 0 {
-            together.prompt(engine, depth..depth + prompt)?;
+            batch.prompt(engine, depth..depth + prompt)?;
         }
         let steps = if repetition == 0 { generate.min(2) } else { generate };
-        together.decode(engine, depth + prompt..depth + prompt + steps)?;
+        batch.decode(engine, depth + prompt..depth + prompt + steps)?;
         if repetition > 0 {
             seconds.push(start.elapsed().as_secs_f64());
         }
     }
     drop(busy);
-    together.release(engine);
+    batch.release(engine);
+    // The cache's mean length during the test.
     let cost = engine.cost(StepSize::decode(count, depth + generate / 2));
     Ok(BenchMeasurement {
         test: size.name(),
@@ -254,6 +261,8 @@ fn object(row: &BenchMeasurement, engine: &Engine, file: &str, samples: &LimitSa
     let (avg_ts, stddev_ts) = row.speed();
     let time = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
     let mut object = json!({
+        // Names and units of llama-bench's JSON up to `samples_ts`, so that its scripts read this
+        // output. Latent's own fields follow.
         "build_commit": option_env!("LATENT_COMMIT").unwrap_or("unknown"),
         "build_number": 0,
         "version": env!("CARGO_PKG_VERSION"),
@@ -307,14 +316,14 @@ fn object(row: &BenchMeasurement, engine: &Engine, file: &str, samples: &LimitSa
     object
 }
 
-/// The backends of a model, as `llama-bench` writes them.
+/// The backends of a model in llama-bench's notation.
 fn backends(summary: &Summary) -> String {
     let front = summary.front.as_ref().map(|front| front.backend);
     let all: Vec<String> = std::iter::once(summary.backend).chain(front).map(str::to_uppercase).collect();
     all.join(",")
 }
 
-/// A line per object, of the keys whose values fit into a cell.
+/// Prints one line per object with the keys whose values are scalars.
 pub(super) fn csv(objects: &[Value]) -> Result<()> {
     let Some(keys) =
         objects.first().and_then(Value::as_object).map(|o| o.keys().cloned().collect::<Vec<_>>())
@@ -328,6 +337,7 @@ pub(super) fn csv(objects: &[Value]) -> Result<()> {
     for object in objects {
         let cell = |key: &String| {
             let value = &object[key];
+            // RFC 4180: every cell is quoted and quotes are doubled. llama-bench does the same.
             format!("\"{}\"", value.as_str().map_or_else(|| value.to_string(), |s| s.replace('"', "\"\"")))
         };
         output::line(&keys.iter().map(cell).collect::<Vec<_>>().join(","))?;
@@ -350,6 +360,7 @@ fn markdown(rows: &[BenchMeasurement], engine: &Engine, limits: &LimitSamples) -
             " | ".into()
         };
         let bound = if row.roofline.bound() == "memory" { "memory" } else { "arith." };
+        // If the bandwidth itself varied by more than 25 %, a percentage of it is meaningless.
         let share = match limits.are_noisy() {
             true => "–".to_owned(),
             false => format!("{:.0} %", 100.0 * row.of_roofline()),
@@ -369,7 +380,7 @@ fn markdown(rows: &[BenchMeasurement], engine: &Engine, limits: &LimitSamples) -
     output::line(&format!("{limits}; loaded in {:.2} s", s.load_time.as_secs_f64()))
 }
 
-/// Threads that compute nothing until this is dropped.
+/// Threads that spin until this is dropped.
 struct BusyThreads {
     stop: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
@@ -392,22 +403,22 @@ impl Drop for BusyThreads {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         for thread in self.threads.drain(..) {
-            // a thread that only spins cannot have panicked
+            // A thread that only spins cannot panic.
             let _ = thread.join();
         }
     }
 }
 
-/// What is predicted of a test.
+/// The prediction of a test.
 #[derive(Clone, Copy)]
 struct BenchPrediction {
     /// Tokens per second.
     speed: f64,
-    /// Seconds of a decode step that values are on their way between ranks.
+    /// Seconds per decode step spent on links between ranks.
     links: f64,
 }
 
-/// What is predicted of a test; none without a file of hosts, or on one host.
+/// Predicts a test; `None` without a hosts file or on one host.
 fn predicted(args: &ModelArgs, engine: &Engine, case: &PredictionCase) -> Result<Option<BenchPrediction>> {
     let found = prediction::of_engine(args, engine, case)?;
     Ok(found.and_then(|found| {
@@ -420,7 +431,7 @@ fn predicted(args: &ModelArgs, engine: &Engine, case: &PredictionCase) -> Result
     }))
 }
 
-/// A line for each test that something is predicted of.
+/// Prints a line for each test with a prediction.
 fn print_predicted(rows: &[(&str, f64, Option<BenchPrediction>)]) -> Result<()> {
     if rows.iter().all(|(_, _, predicted)| predicted.is_none()) {
         return Ok(());

@@ -1,4 +1,4 @@
-//! The part of `latent bench` about drafts: how many are accepted, what their steps cost, and what is gained.
+//! `latent bench` of drafts: acceptance, cost of their steps, and gain.
 
 use super::conversation::MessageList;
 use super::median::median;
@@ -15,7 +15,8 @@ use latent_formats::Checkpoint;
 use serde_json::{Value, json};
 use std::time::Instant;
 
-/// What is asked: acceptance depends on the text.
+/// Questions to the model. Acceptance depends on the text, so they are fixed. The demo model was
+/// trained on such stories.
 const QUESTIONS: [&str; 4] = [
     "Hello!",
     "Who are you?",
@@ -23,37 +24,39 @@ const QUESTIONS: [&str; 4] = [
     "Tell me a story about an owl called Greta and a kite.",
 ];
 
-/// Most tokens of an answer.
-const ANSWER: usize = 400;
+/// Maximum tokens of an answer.
+const MAX_ANSWER_TOKENS: usize = 400;
 
-/// Tokens of context that questions and answers take, whatever the chat template adds.
+/// Context for a question and its answer, with a margin for the chat template.
 pub(super) const CONTEXT: usize = 1024;
 
-/// What drafting costs and gives.
+/// Results of a benchmark of drafts.
 pub(super) struct DraftBench {
     count: DraftCount,
-    /// Tokens of the answers, which are the same without drafts.
+    /// Tokens of the answers. Greedy answers are the same without drafts.
     tokens: usize,
-    /// The same but for the first token of each answer, which its prompt's step gives.
+    /// Tokens without the first one of each answer, which comes from the prompt's last step.
     stepped: usize,
-    /// Seconds of the answers, with and without drafts, in each repetition.
+    /// Seconds of all answers per repetition, with and without drafts.
     with: Vec<f64>,
     without: Vec<f64>,
-    /// Seconds of a step of one row, of a step of two, and of the MTP layer's step: medians.
+    /// Median seconds of a step of one row, of two rows, and of the MTP layer.
     one: f64,
     two: f64,
     mtp: f64,
 }
 
 impl DraftBench {
-    /// How much faster answers are with drafts: the median of the repetitions.
+    /// Speed-up by drafts: the median of the repetitions.
     fn gain(&self) -> f64 {
+        // The answers of a ratio were measured in turn, so slow phases of the machine affect both.
         let ratios: Vec<f64> =
             self.without.iter().zip(&self.with).map(|(without, with)| without / with).collect();
         median(&ratios)
     }
 
-    /// The gain that acceptance and the cost of steps let expect.
+    /// The gain expected from acceptance and the cost of steps: a drafted step costs two rows and
+    /// the MTP layer, and yields 1 + acceptance tokens.
     fn expected(&self) -> f64 {
         (1.0 + self.count.acceptance()) * self.one / (self.two + self.mtp)
     }
@@ -102,7 +105,7 @@ impl DraftBench {
         ))?;
         output::line("")?;
         output::line(&format!(
-            "drafts: {} answers of at most {ANSWER} tokens, greedy, with and without drafts in turn; expected: (1 + acceptance) · one row ÷ \
+            "drafts: {} answers of at most {MAX_ANSWER_TOKENS} tokens, greedy, with and without drafts in turn; expected: (1 + acceptance) · one row ÷ \
              (two rows + MTP layer)",
             QUESTIONS.len()
         ))
@@ -117,7 +120,7 @@ impl Listener for BenchListener {
     }
 }
 
-/// Measures drafts on answers to fixed questions.
+/// Measures drafts with answers to fixed questions.
 pub(super) fn measure(engine: &mut Engine, checkpoint: &Checkpoint, args: &BenchArgs) -> Result<DraftBench> {
     let config = engine.config().clone();
     let formatter = ChatFormatter::open(checkpoint, &config, Some(engine.context()))?;
@@ -142,7 +145,7 @@ pub(super) fn measure(engine: &mut Engine, checkpoint: &Checkpoint, args: &Bench
                 let request = Request {
                     prompt: prompt.clone(),
                     sampling: SamplingParams::greedy(),
-                    max_tokens: Some(ANSWER),
+                    max_tokens: Some(MAX_ANSWER_TOKENS),
                     no_drafts,
                     ..Request::default()
                 };
@@ -154,6 +157,7 @@ pub(super) fn measure(engine: &mut Engine, checkpoint: &Checkpoint, args: &Bench
             }
             with += drafted.generate_seconds;
             without += plain.generate_seconds;
+            // Greedy answers repeat exactly, so their tokens are counted once.
             if repetition == 0 {
                 made.tokens += drafted.tokens.len();
                 made.stepped += drafted.tokens.len().saturating_sub(1);
@@ -169,8 +173,9 @@ pub(super) fn measure(engine: &mut Engine, checkpoint: &Checkpoint, args: &Bench
     Ok(made)
 }
 
-/// Times single steps after a text, each kind in turn.
+/// Times single steps after a text.
 fn steps(engine: &mut Engine, text: &[u32], made: &mut DraftBench) -> Result<(), EngineError> {
+    // Room for the two rows and the draft behind the text.
     let room = engine.context().saturating_sub(4);
     let text = &text[..text.len().min(room)];
     let mut sequence = Sequence::default();
@@ -178,12 +183,14 @@ fn steps(engine: &mut Engine, text: &[u32], made: &mut DraftBench) -> Result<(),
     engine.prefill(&mut sequence, text, chunk, LogitsRequest::Nothing, &mut |_, _| {}, &mut |_| true)?;
     let (len, pair) = (sequence.len(), [text[0], text[text.len() / 2]]);
     let (mut one, mut two, mut mtp) = (Vec::new(), Vec::new(), Vec::new());
-    for _ in 0..STEPS {
+    // The kinds alternate, so that slow phases of the machine affect all of them.
+    for _ in 0..TIMED_STEPS {
         let mut rows = |engine: &mut Engine, rows: usize| -> Result<f64, EngineError> {
             let start = Instant::now();
             let mut inputs = [SeqInput::drafted(&mut sequence, &pair[..rows])];
             engine.step(&mut inputs, &mut |_, _, _| {})?.all()?;
             let seconds = start.elapsed().as_secs_f64();
+            // A single row stays: the draft below continues from it.
             if rows == 2 {
                 let _ = engine.truncate(&mut sequence, len);
             }
@@ -201,5 +208,6 @@ fn steps(engine: &mut Engine, text: &[u32], made: &mut DraftBench) -> Result<(),
     Ok(())
 }
 
-/// Steps of each kind that are timed.
-const STEPS: usize = 101;
+/// Number of timed steps of each kind.
+// Odd, so that the median is a measured value.
+const TIMED_STEPS: usize = 101;

@@ -1,4 +1,4 @@
-//! `latent bench --save` and `--compare`: measurements that are kept, and what became faster or slower since.
+//! `latent bench --save` and `--compare`: saved measurements, and what became faster or slower.
 
 use crate::cpu_info::cpu_info;
 use crate::exit::UsageError;
@@ -9,13 +9,13 @@ use serde_json::{Value, json};
 use std::io::Write;
 use std::path::Path;
 
-/// Says what a file of measurements is.
+/// Marks a file of measurements and its version.
 const FORMAT: &str = "latent-bench-1";
 
-/// Most bytes of such a file.
+/// Maximum bytes of such a file.
 const MAX_BYTES: u64 = 64 << 20;
 
-/// What a measurement may be made with: differences are named, and ratios are given all the same.
+/// Settings of a measurement. Differences are reported, and ratios are still printed.
 const SETTINGS: [(&str, &str); 10] = [
     ("backends", "backend"),
     ("device", "device"),
@@ -29,8 +29,10 @@ const SETTINGS: [(&str, &str); 10] = [
     ("build_commit", "commit"),
 ];
 
-/// What makes a machine another one.
+/// The identity of the machine. Ratios between different machines are refused.
 fn machine() -> Value {
+    // Linux only. On other systems memory and number of CPUs are unknown on both sides, which
+    // compares as equal.
     let lines = |path: &str, key: &str| -> Vec<String> {
         let text = std::fs::read_to_string(path).unwrap_or_default();
         text.lines().filter(|line| line.starts_with(key)).map(str::to_owned).collect()
@@ -40,7 +42,7 @@ fn machine() -> Value {
     json!({
         "cpu": cpu_info(),
         "cpus": lines("/proc/cpuinfo", "processor").len(),
-        // what the system keeps for itself varies a little
+        // MemTotal lacks what the kernel reserves, which varies between boots. Whole GiB hide that.
         "memory_gib": kilobytes.map(|kilobytes| kilobytes.div_ceil(1 << 20)),
         "os": std::env::consts::OS,
         "arch": std::env::consts::ARCH,
@@ -49,9 +51,9 @@ fn machine() -> Value {
 
 /// Writes the rows of a table.
 pub(super) fn save(path: &Path, rows: &[Value]) -> Result<()> {
-    let kept = json!({ "format": FORMAT, "machine": machine(), "rows": rows });
+    let file = json!({ "format": FORMAT, "machine": machine(), "rows": rows });
     let mut out = OutputFile::create(path)?;
-    let text = serde_json::to_string_pretty(&kept)? + "\n";
+    let text = serde_json::to_string_pretty(&file)? + "\n";
     out.write_all(text.as_bytes()).map_err(|error| out.failed(error))?;
     out.finish()?;
     Ok(())
@@ -60,30 +62,31 @@ pub(super) fn save(path: &Path, rows: &[Value]) -> Result<()> {
 /// Measurements of an earlier run.
 pub(super) struct EarlierRun {
     rows: Vec<Value>,
-    /// What differs in the machine: `cpu: AMD EPYC 9354 before, AMD EPYC 9654 now`.
+    /// Differences of the machine: `cpu: AMD EPYC 9354 before, AMD EPYC 9654 now`.
     machine: Vec<String>,
 }
 
 impl EarlierRun {
-    /// Reads what [`save`] has written.
+    /// Reads a file of [`save`].
     pub(super) fn read(path: &Path) -> Result<EarlierRun> {
         EarlierRun::parse(&input_file::read_text(path, MAX_BYTES)?, &machine())
             .map_err(|problem| UsageError(format!("{}: {problem}", path.display())).into())
     }
 
     fn parse(text: &str, here: &Value) -> Result<EarlierRun, String> {
-        let kept: Value = serde_json::from_str(text).map_err(|error| format!("not valid JSON: {error}"))?;
-        let rows = kept["rows"].as_array().filter(|_| kept["format"] == FORMAT);
+        let file: Value = serde_json::from_str(text).map_err(|error| format!("not valid JSON: {error}"))?;
+        let rows = file["rows"].as_array().filter(|_| file["format"] == FORMAT);
         let rows = rows.ok_or("it holds no measurements: give a file that `latent bench --save` wrote")?;
         if rows.iter().any(|row| speed(row).is_none()) {
             return Err("a measurement in it has no name or no speed".into());
         }
         let keys = here.as_object().into_iter().flat_map(|here| here.keys());
-        let machine = keys.filter_map(|key| difference(key, &kept["machine"][key], &here[key])).collect();
+        let machine = keys.filter_map(|key| difference(key, &file["machine"][key], &here[key])).collect();
         Ok(EarlierRun { rows: rows.clone(), machine })
     }
 
-    /// Compares each row with the row of the same test if the machine is the same.
+    /// Compares each row with the row of the same test. Ratios are computed only on the same
+    /// machine.
     pub(super) fn compare(&self, now: &[Value]) -> BenchComparison {
         let pair = |now: &Value| {
             let (name, speed_now) = speed(now)?;
@@ -91,6 +94,7 @@ impl EarlierRun {
                 let (other, before) = speed(row)?;
                 (other == name).then_some((row, before))
             })?;
+            // A speed of 0 would give an infinite ratio, which JSON cannot hold.
             let ratio = (self.machine.is_empty() && before.0 > 0.0).then(|| Ratio::of(before, speed_now));
             Some((ComparedTest { test: name.to_owned(), before: before.0, now: speed_now.0, ratio }, row))
         };
@@ -123,17 +127,18 @@ fn difference(name: &str, before: &Value, now: &Value) -> Option<String> {
     (before != now).then(|| format!("{name}: {} before, {} now", shown(before), shown(now)))
 }
 
-/// How many times as fast.
+/// Speed divided by the earlier speed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Ratio {
     value: f64,
-    /// One standard deviation, from those of both sides.
+    /// Standard deviation, propagated from both sides.
     deviation: f64,
 }
 
 impl Ratio {
     fn of(before: (f64, f64), now: (f64, f64)) -> Ratio {
         let value = now.0 / before.0;
+        // Relative errors of independent values add in quadrature.
         let relative = (before.1 / before.0).hypot(if now.0 > 0.0 { now.1 / now.0 } else { 0.0 });
         Ratio { value, deviation: value * relative }
     }
@@ -157,7 +162,7 @@ pub(super) struct BenchComparison {
 }
 
 impl BenchComparison {
-    /// Adds to the objects of a table what they were before.
+    /// Adds the earlier values to the objects of a table.
     pub(super) fn add_to(&self, objects: &mut [Value]) {
         for object in objects {
             let of = self.rows.iter().find(|row| object["test"] == row.test.as_str());
@@ -225,8 +230,8 @@ mod tests {
     }
 
     fn before(machine: &Value, rows: &[Value]) -> EarlierRun {
-        let kept = json!({ "format": FORMAT, "machine": machine, "rows": rows });
-        EarlierRun::parse(&kept.to_string(), &json!({ "cpu": "A", "cpus": 4 })).unwrap()
+        let file = json!({ "format": FORMAT, "machine": machine, "rows": rows });
+        EarlierRun::parse(&file.to_string(), &json!({ "cpu": "A", "cpus": 4 })).unwrap()
     }
 
     #[test]

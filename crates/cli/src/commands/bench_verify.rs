@@ -1,4 +1,5 @@
-//! `latent bench --verify`: the cost of a step that verifies several tokens of one sequence, compared with the cost of the bytes that it reads.
+//! `latent bench --verify`: the cost of a step that verifies several tokens of one sequence,
+//! compared with the bytes that it reads.
 
 use super::batched::{fit, token};
 use super::median::median;
@@ -13,15 +14,15 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-/// Steps of each size that one round times, each with tokens of its own.
-const STEPS: usize = 4;
+/// Timed steps of each size per round. Each step has its own tokens.
+const STEPS_PER_ROUND: usize = 4;
 
 /// The tokens that a step verifies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum VerifyText {
-    /// Tokens that have nothing to do with each other.
+    /// Unrelated tokens.
     Independent,
-    /// One token again and again: rows choose the same experts as far as they ever do.
+    /// One token repeated: rows share as many experts as they ever can.
     Repeated,
 }
 
@@ -35,22 +36,24 @@ impl VerifyText {
         }
     }
 
-    /// `rows` tokens of the step `number`.
+    /// The `rows` tokens of step `number`.
     fn tokens(self, number: usize, rows: usize, vocab: usize) -> Vec<u32> {
+        // Steps of all sizes with the same number begin with the same token, so that their ratios
+        // compare like with like.
         let first = number * MAX_VERIFY_ROWS;
         let at = |row| if self == VerifyText::Repeated { first } else { first + row };
         (0..rows).map(|row| token(at(row), vocab)).collect()
     }
 }
 
-/// Steps of one number of rows, after the same tokens.
+/// Results of steps with one number of rows.
 struct VerifyMeasurement {
     text: VerifyText,
     depth: usize,
     rows: usize,
     /// Seconds of a step, per round.
     seconds: Vec<f64>,
-    /// Time over that of one row in the same round.
+    /// Time divided by that of one row in the same round.
     ratios: Vec<f64>,
     /// Distinct experts of a step, by MoE layer: mean over the steps.
     distinct: BTreeMap<usize, f64>,
@@ -68,13 +71,14 @@ impl VerifyMeasurement {
         name
     }
 
-    /// Mean over the MoE layers; none of a dense model.
+    /// Mean distinct experts over the MoE layers; `None` for a dense model.
     fn distinct(&self) -> Option<f64> {
         let layers = self.distinct.len();
         (layers > 0).then(|| self.distinct.values().sum::<f64>() / layers as f64)
     }
 
-    /// What the time of one row should be multiplied by: the bytes that the step reads over those that one of one row reads.
+    /// The expected ratio of times: bytes read by the step divided by those read by a step of one
+    /// row.
     fn model(&self) -> f64 {
         self.bytes.total() / self.one.total()
     }
@@ -83,7 +87,7 @@ impl VerifyMeasurement {
         median(&self.ratios)
     }
 
-    /// How much more time the step took than its bytes say.
+    /// Relative excess of the measured ratio over the expected one.
     fn deviation(&self) -> f64 {
         self.ratio() / self.model() - 1.0
     }
@@ -98,7 +102,7 @@ pub(super) fn run(args: &BenchArgs) -> Result<()> {
     fit(&mut engine_args, deepest + counts.iter().max().copied().unwrap_or(1), limit)?;
     let table = if args.json { BenchFormat::Json } else { args.output };
     let mut engine = model::load(&checkpoint, &engine_args, table != BenchFormat::Md)?;
-    // the read-ahead thread would disturb the measurement
+    // The thread that reads weights ahead would compete for memory bandwidth.
     engine.wait_for_weights();
     let activations = engine.activations(&checkpoint)?;
     let mut all = Vec::new();
@@ -117,36 +121,36 @@ pub(super) fn run(args: &BenchArgs) -> Result<()> {
     }
 }
 
-/// A sequence of some depth, to which steps are added and taken away again.
+/// A sequence of some depth. Steps are appended and removed again.
 struct VerifyBench<'e> {
     engine: &'e mut Engine,
     activations: &'e Activations,
     sequence: Sequence,
-    /// What it holds beforehand.
+    /// Its tokens before each step.
     context: Vec<u32>,
 }
 
 impl<'e> VerifyBench<'e> {
     fn new(engine: &'e mut Engine, activations: &'e Activations, depth: usize) -> Result<Self, EngineError> {
         let vocab = engine.config().vocab_size;
-        // far from those of the steps
+        // From the far end of the token sequence, so that no step repeats a token of the context.
         let context = (0..depth).map(|i| token(usize::MAX / 2 - i, vocab)).collect();
         let mut bench = VerifyBench { engine, activations, sequence: Sequence::default(), context };
-        bench.go_back()?;
+        bench.rewind()?;
         if depth > 0 {
             bench.engine.snapshot(&mut bench.sequence)?;
         }
         Ok(bench)
     }
 
-    /// Makes the sequence what it was beforehand.
-    fn go_back(&mut self) -> Result<(), EngineError> {
+    /// Removes the tokens of the last step.
+    fn rewind(&mut self) -> Result<(), EngineError> {
         let depth = self.context.len();
-        let kept = self.engine.truncate(&mut self.sequence, depth);
-        if kept == depth {
+        let length = self.engine.truncate(&mut self.sequence, depth);
+        if length == depth {
             return Ok(());
         }
-        let (chunk, rest) = (self.engine.chunk_for(depth - kept), &self.context[kept..]);
+        let (chunk, rest) = (self.engine.chunk_for(depth - length), &self.context[length..]);
         let mut go_on = |_| !interrupt::asked();
         self.engine.prefill(
             &mut self.sequence,
@@ -158,7 +162,7 @@ impl<'e> VerifyBench<'e> {
         )
     }
 
-    /// Seconds of a step that gives the logits of all its rows.
+    /// Times a step that computes the logits of all rows, as verification does.
     fn time(&mut self, tokens: &[u32]) -> Result<f64, EngineError> {
         if interrupt::asked() {
             return Err(EngineError::Stopped);
@@ -167,17 +171,17 @@ impl<'e> VerifyBench<'e> {
         let mut inputs = [SeqInput::tokens(&mut self.sequence, tokens, LogitsRequest::All)];
         self.engine.step(&mut inputs, &mut |_, _, _| {})?.all()?;
         let seconds = start.elapsed().as_secs_f64();
-        self.go_back()?;
+        self.rewind()?;
         Ok(seconds)
     }
 
     fn routing(&mut self, tokens: &[u32]) -> Result<Vec<LayerRouting>, EngineError> {
         let routing = self.engine.trace_routing(self.activations, &mut self.sequence, tokens)?;
-        self.go_back()?;
+        self.rewind()?;
         Ok(routing)
     }
 
-    /// Rounds in which every number of rows is timed in turn, compared with one row.
+    /// Measures rounds in which every number of rows is timed in turn, and one row as the base.
     fn measure(
         &mut self,
         text: VerifyText,
@@ -186,21 +190,25 @@ impl<'e> VerifyBench<'e> {
     ) -> Result<Vec<VerifyMeasurement>, EngineError> {
         let vocab = self.engine.config().vocab_size;
         let mut all = vec![(1, Vec::new())];
+        // One row is always measured: it is the base of the ratios.
         all.extend(counts.iter().filter(|rows| **rows > 1).map(|rows| (*rows, Vec::new())));
-        let tokens = |round: usize, step: usize, rows| text.tokens(round * STEPS + step, rows, vocab);
-        // the first round warms up
+        let tokens =
+            |round: usize, step: usize, rows| text.tokens(round * STEPS_PER_ROUND + step, rows, vocab);
+        // The first round is a warm-up.
         for round in 0..=rounds {
             for (rows, seconds) in &mut all {
                 let mut sum = 0.0;
-                for step in 0..STEPS {
+                for step in 0..STEPS_PER_ROUND {
                     sum += self.time(&tokens(round, step, *rows))?;
                 }
                 if round > 0 {
-                    seconds.push(sum / STEPS as f64);
+                    seconds.push(sum / STEPS_PER_ROUND as f64);
                 }
             }
         }
-        let steps = (1..=rounds).flat_map(|round| (0..STEPS).map(move |step| (round, step)));
+        // Routing is traced separately, with the same tokens: tracing copies activations and would
+        // distort the times.
+        let steps = (1..=rounds).flat_map(|round| (0..STEPS_PER_ROUND).map(move |step| (round, step)));
         let mut measured: Vec<VerifyMeasurement> = Vec::new();
         let one = all[0].1.clone();
         for (rows, seconds) in all {
@@ -208,7 +216,7 @@ impl<'e> VerifyBench<'e> {
             for (round, step) in steps.clone() {
                 for layer in self.routing(&tokens(round, step, rows))? {
                     *distinct.entry(layer.layer).or_insert(0.0) +=
-                        layer.distinct() as f64 / (rounds * STEPS) as f64;
+                        layer.distinct() as f64 / (rounds * STEPS_PER_ROUND) as f64;
                 }
             }
             let size = StepSize { sequences: 1, rows, cached: self.context.len(), wanted: rows, mtp: false };
@@ -226,6 +234,7 @@ impl<'e> VerifyBench<'e> {
                 one,
             });
         }
+        // One row is listed only if requested.
         measured.retain(|measured| counts.contains(&measured.rows));
         Ok(measured)
     }
@@ -251,7 +260,7 @@ fn object(row: &VerifyMeasurement, engine: &Engine, checkpoint: &Checkpoint) -> 
         "n_rows": row.rows,
         "n_depth": row.depth,
         "rounds": row.seconds.len(),
-        "steps_per_round": STEPS,
+        "steps_per_round": STEPS_PER_ROUND,
         "median_ms": 1e3 * median(&row.seconds),
         "samples_ms": row.seconds.iter().map(|s| s * 1e3).collect::<Vec<f64>>(),
         "time_ratio": row.ratio(),
@@ -283,7 +292,7 @@ fn markdown(rows: &[VerifyMeasurement], engine: &Engine) -> Result<()> {
     let s = engine.summary();
     output::line("")?;
     output::line(&format!(
-        "{}, {}, {} cache; medians of {} rounds of {STEPS} steps; all rows give logits. Bytes: weights outside of experts, the distinct \
+        "{}, {}, {} cache; medians of {} rounds of {STEPS_PER_ROUND} steps; all rows give logits. Bytes: weights outside of experts, the distinct \
          experts that the router chose, cached rows.",
         s.name,
         s.placement,
@@ -297,12 +306,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn independent_tokens_differ_between_steps_and_repeated_ones_within_none() {
+    fn independent_steps_share_no_token_and_repeated_steps_have_one() {
         let [a, b] = [0, 1].map(|number| VerifyText::Independent.tokens(number, 8, 100_000));
         assert!(a.iter().all(|token| !b.contains(token)) && a[0] != a[1]);
         let repeated = VerifyText::Repeated.tokens(1, 8, 100_000);
         assert_eq!(repeated, vec![b[0]; 8]);
-        // a shorter step has the first tokens of a longer one
+        // A shorter step has the first tokens of a longer one.
         assert_eq!(VerifyText::Independent.tokens(0, 3, 100_000), a[..3]);
     }
 }

@@ -1,4 +1,4 @@
-//! Variables of a chat template besides the messages: tools, and whether the model should think.
+//! Variables of a chat template other than the messages: tools, and whether the model should think.
 
 use crate::args::TemplateArgs;
 use crate::exit::UsageError;
@@ -9,19 +9,20 @@ use latent_text::ChatInput;
 use serde_json::{Map, Value};
 use std::path::Path;
 
-/// Variables by which templates turn thinking on and off.
+/// Variables with which templates switch thinking on and off: Qwen's and GLM's `enable_thinking`,
+/// DeepSeek's `thinking`.
 const THINKING: [&str; 2] = ["enable_thinking", "thinking"];
 
-/// Largest file of tools, in bytes.
+/// Maximum bytes of a file of tools.
 const MAX_TOOLS_BYTES: u64 = 1 << 20;
 
-/// Most tools of a file.
+/// Maximum tools of a file.
 const MAX_TOOLS: usize = 1024;
 
 /// Maximum bytes of a system message.
 const MAX_SYSTEM_BYTES: u64 = 16 << 20;
 
-/// The system message that the flags give.
+/// The system message of the flags.
 pub(super) fn system_message(args: &TemplateArgs) -> Result<Option<String>> {
     match &args.system_prompt_file {
         None => Ok(args.system_prompt.clone()),
@@ -32,7 +33,7 @@ pub(super) fn system_message(args: &TemplateArgs) -> Result<Option<String>> {
     }
 }
 
-/// Variables of a template besides the messages.
+/// Variables of a template other than the messages.
 #[derive(Default)]
 pub(super) struct TemplateOptions {
     tools: Option<Value>,
@@ -42,9 +43,10 @@ pub(super) struct TemplateOptions {
 }
 
 impl TemplateOptions {
-    /// Reads the flags; a flag that the model's template would ignore is refused.
+    /// Reads the flags. A flag that the model's template would ignore is an error.
     pub(super) fn new(args: &TemplateArgs, checkpoint: &Checkpoint) -> Result<TemplateOptions> {
         let mut options = TemplateOptions { allow_special: args.allow_special, ..TemplateOptions::default() };
+        // Without these flags the model needs no chat template.
         if !args.think && !args.no_think && args.tools.is_none() {
             return Ok(options);
         }
@@ -72,7 +74,7 @@ impl TemplateOptions {
         Ok(options)
     }
 
-    /// The tools, if there are any.
+    /// The tools, or null.
     pub(super) fn tools(&self) -> &Value {
         self.tools.as_ref().unwrap_or(&Value::Null)
     }
@@ -84,7 +86,7 @@ impl TemplateOptions {
     }
 }
 
-/// A list of tools in OpenAI's form.
+/// Reads a list of tools in OpenAI's format.
 pub(super) fn read_tools(path: &Path) -> Result<Value> {
     let failed = |problem: String| UsageError(format!("--tools {}: {problem}", path.display()));
     let text = input_file::read_text(path, MAX_TOOLS_BYTES)
@@ -117,7 +119,10 @@ fn check_tools(tools: &Value) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether the code of a Jinja template reads a variable of this name from outside: it occurs, not as an attribute, before the template sets it.
+/// Whether a Jinja template reads an outside variable: the name occurs in its code, not as an
+/// attribute, before the template sets it.
+// A search for the name alone is wrong: it may occur in the template's text, in a comment, or as an
+// attribute (`message.thinking`). A scan of the code blocks suffices, so no parser is needed.
 fn reads(template: &str, name: &str) -> bool {
     let mut rest = template;
     while let Some(at) = rest.find(['{']) {
@@ -134,6 +139,7 @@ fn reads(template: &str, name: &str) -> bool {
         let (code, after) = code_until(&rest[1..], end);
         match mention(code, name) {
             Mention::Read => return true,
+            // From here on the name is the template's own variable.
             Mention::Set => return false,
             Mention::None => rest = after,
         }
@@ -141,7 +147,7 @@ fn reads(template: &str, name: &str) -> bool {
     false
 }
 
-/// The code up to `end` outside of quotes, and what follows it.
+/// The code up to `end`, and what follows it. An `end` within quotes does not count.
 fn code_until<'t>(text: &'t str, end: &str) -> (&'t str, &'t str) {
     let bytes = text.as_bytes();
     let (mut at, mut quote) = (0, None);
@@ -160,7 +166,7 @@ fn code_until<'t>(text: &'t str, end: &str) -> (&'t str, &'t str) {
     (text, "")
 }
 
-/// How a block of code mentions a variable first.
+/// How a block of code first mentions a variable.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Mention {
     None,
@@ -170,6 +176,8 @@ enum Mention {
 
 fn mention(code: &str, name: &str) -> Mention {
     let bytes = code.as_bytes();
+    // Bytes of multi-byte characters count as letters, so that a word never ends inside a
+    // character.
     let is_name = |b: u8| b.is_ascii_alphanumeric() || b == b'_' || b >= 0x80;
     let (mut at, mut before, mut found) = (0, "", Mention::None);
     while at < bytes.len() {
@@ -188,7 +196,7 @@ fn mention(code: &str, name: &str) -> Mention {
             let word = code.get(start..at).unwrap_or_default();
             if word == name && before != "." {
                 match before {
-                    // `set x = x | default(…)` reads it too
+                    // `set x = x | default(…)` reads it, too, so the search continues.
                     "set" | "for" if found == Mention::None => found = Mention::Set,
                     _ => return Mention::Read,
                 }

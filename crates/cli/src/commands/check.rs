@@ -1,4 +1,4 @@
-//! `latent check`: whether a model is supported, which kernels run it, and everything that is missing.
+//! `latent check`: whether a model is supported, its kernels, and everything that is missing.
 
 use super::hyper_parameters::{facts, rope};
 use crate::args::{CheckArgs, EngineArgs};
@@ -13,8 +13,8 @@ use serde_json::{Value, json};
 use std::io::Write;
 use std::path::Path;
 
-/// Circuits that the text compares an unknown architecture with.
-const ALIKE: usize = 3;
+/// Number of circuits that the text compares an unknown architecture with.
+const MAX_SIMILAR: usize = 3;
 
 pub(super) fn run(args: &CheckArgs) -> Result<()> {
     let outline = model::outline(args.path.as_deref().or(args.model.model.as_deref()))?;
@@ -25,12 +25,14 @@ pub(super) fn run(args: &CheckArgs) -> Result<()> {
     let machine = Machine { target, bind, mla: options.mla, form: options.form, circuit: circuit.as_ref() };
     let support = support::support_report(&outline, machine)?;
     let side = TextSide::of(outline.source());
+    // Before the verdict: the command fails for an unsupported architecture, which is what a draft
+    // is for.
     if let Some(path) = &args.draft_circuit {
         write_draft(&outline, path)?;
     }
     if args.json {
         let mut value = serde_json::to_value(&support)?;
-        // the name of 2026-11
+        // The name of `config` until 2026-11, kept for scripts.
         value["contract"] = value["config"].clone();
         value["circuit"] = json!(support.config.as_ref().map(|c| model::circuit_name(&args.model.engine, c)));
         value["supported"] = json!(support.supported && side.problems() == 0);
@@ -40,6 +42,7 @@ pub(super) fn run(args: &CheckArgs) -> Result<()> {
     } else {
         output::lines_in_colour(&text(&support, &side, &args.model.engine, bind.tier.name()), colour)?;
     }
+    // A damaged file is an error (exit code 1), not an unsupported model (2).
     if let Some(damage) = outline.into_refusal().filter(|refusal| !refusal.is_unsupported()) {
         return Err(damage.into());
     }
@@ -71,7 +74,7 @@ struct TextSide {
 
 /// An optional part of a model.
 enum CheckedPart {
-    /// Missing, or in a file that is not there; with a hint.
+    /// Missing; with a hint.
     None(&'static str),
     /// Present and supported: its kind.
     Supported(String),
@@ -115,7 +118,7 @@ impl TextSide {
         TextSide { tokenizer, template }
     }
 
-    /// How many of the two are present but not supported.
+    /// Number of parts that are present but not supported.
     fn problems(&self) -> usize {
         [&self.tokenizer, &self.template].into_iter().filter(|part| part.problem().is_some()).count()
     }
@@ -147,7 +150,7 @@ impl CheckedPart {
     }
 }
 
-/// Verdicts in colour, and what is missing.
+/// The colour of verdicts and missing parts.
 fn colour(line: &str) -> Option<Colour> {
     match line {
         "supported      yes" => Some(Colour::Green),
@@ -206,7 +209,7 @@ fn text(support: &SupportReport, side: &TextSide, args: &EngineArgs, tier: &str)
             wrapped(&mut lines, &format!("  {kind:<14}"), problem);
         }
     }
-    alike(support, &mut lines);
+    add_similar(support, &mut lines);
     if !support.unread.is_empty() {
         lines.push(String::new());
         lines.push("keys that nothing reads, and that may ask for more operations".into());
@@ -217,18 +220,18 @@ fn text(support: &SupportReport, side: &TextSide, args: &EngineArgs, tier: &str)
     output::joined(&lines)
 }
 
-/// Known circuits, compared with an unknown architecture.
-fn alike(support: &SupportReport, lines: &mut Vec<String>) {
+/// Compares an unknown architecture with known circuits.
+fn add_similar(support: &SupportReport, lines: &mut Vec<String>) {
     let Some(best) = support.closest.first() else { return };
     lines.push(String::new());
     lines.push("closest known  share  keys   choices  slots  tensors  dimensions".into());
     let share = |(some, all): (usize, usize)| if all == 0 { "-".to_owned() } else { format!("{some}/{all}") };
-    for like in support.closest.iter().take(ALIKE) {
+    for like in support.closest.iter().take(MAX_SIMILAR) {
         let Similarity { name, score, keys, choices, slots, tensors, dimensions, .. } = like;
         let slots = if tensors.1 == 0 { "-".to_owned() } else { share(*slots) };
         lines.push(format!(
             "  {name:<13}{:>4.0} %  {:<6} {:<8} {slots:<6} {:<8} {}",
-            // 100 % only without any difference
+            // Rounded down, so that 100 % means no difference.
             (score * 100.0).floor(),
             share(*keys),
             share(*choices),
@@ -241,7 +244,7 @@ fn alike(support: &SupportReport, lines: &mut Vec<String>) {
     wrapped(lines, "  no slot for  ", &best.tensors_unknown.join(" "));
 }
 
-/// Operations with their kernels.
+/// Lists operations and their kernels.
 fn operations(support: &SupportReport, tier: &str, lines: &mut Vec<String>) {
     if support.operations.is_empty() {
         return;
@@ -279,7 +282,7 @@ fn operations(support: &SupportReport, tier: &str, lines: &mut Vec<String>) {
     }
 }
 
-/// A text behind a heading; nothing if the text is empty.
+/// Adds a wrapped text behind a heading, unless it is empty.
 fn wrapped(lines: &mut Vec<String>, heading: &str, text: &str) {
     if !text.is_empty() {
         lines.extend(output::wrapped(heading, heading.chars().count(), text, output::width()));

@@ -1,4 +1,4 @@
-//! A text as chunks of tokens, each of which is run as a text of its own.
+//! A text in chunks of tokens that are run independently.
 
 use crate::exit::UsageError;
 use crate::input;
@@ -7,7 +7,8 @@ use latent_formats::Checkpoint;
 use latent_text::{EncodeOptions, Tokenizer};
 use std::path::Path;
 
-/// The first `most` whole chunks of `size` tokens, each begun as a text where the model begins texts by a token.
+/// The first `most` whole chunks of `size` tokens. Each begins with the BOS token, if the model has
+/// one.
 pub(super) fn chunks(
     checkpoint: &Checkpoint,
     path: &Path,
@@ -31,6 +32,8 @@ pub(super) fn chunks(
         return Err(UsageError(problem).into());
     }
     if let Some(begin) = begin {
+        // As llama.cpp's perplexity does: BOS replaces the first token of each chunk, so the
+        // results can be compared.
         chunks.iter_mut().for_each(|chunk| chunk[0] = begin);
     }
     Ok(chunks)

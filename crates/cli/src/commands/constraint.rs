@@ -1,4 +1,4 @@
-//! `--json-schema` and `--grammar`: what answers have to obey.
+//! Constraints of answers: `--json-schema` and `--grammar`.
 
 use crate::args::ConstraintArgs;
 use crate::exit::UsageError;
@@ -11,16 +11,18 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Largest file of a schema or grammar, in bytes.
+/// Maximum bytes of a schema or grammar file.
 const MAX_BYTES: u64 = 1 << 20;
 
-/// What opens and closes reasoning in the templates of most models.
+/// Opening and closing tags of reasoning in the templates of most models.
 const THINKING: [&str; 2] = ["<think>", "</think>"];
 
-/// What the flags name, for messages, and what it says.
+/// The constraint of the flags, with a name for messages.
 pub(super) fn asked(args: &ConstraintArgs) -> Result<Option<(String, GrammarSource)>> {
     match (&args.json_schema, &args.grammar) {
         (Some(schema), _) => schema_of(schema).map(Some),
+        // llama.cpp's `--grammar` takes the GBNF text itself, Latent's a file. `::=` occurs in
+        // every GBNF rule and hardly in a path.
         (None, Some(given)) => match given.to_str().filter(|text| text.contains("::=")) {
             Some(text) => Ok(Some(("--grammar".to_owned(), GrammarSource::Gbnf(text.to_owned())))),
             None => grammar_of(Path::new(given)).map(Some),
@@ -36,19 +38,19 @@ pub(super) struct AnswerConstraint {
     source: GrammarSource,
     grammars: Grammars,
     tokenizer: Arc<Tokenizer>,
-    /// Whether the model's template knows reasoning, which then is free.
+    /// Whether the model's template has reasoning, which the constraint leaves free.
     thinks: bool,
 }
 
 impl AnswerConstraint {
-    /// Reads the flags, and compiles what they name.
+    /// Reads and compiles the constraint of the flags.
     pub(super) fn new(
         args: &ConstraintArgs,
         tokenizer: &Arc<Tokenizer>,
         template: Option<&str>,
     ) -> Result<Option<AnswerConstraint>> {
         let Some((name, source)) = asked(args)? else { return Ok(None) };
-        // a user of the command line waits only for their own grammar
+        // The server's default limits protect other users. A command has only one.
         let limits = GrammarLimits {
             source_bytes: MAX_BYTES as usize,
             compile_time: Duration::from_secs(30),
@@ -58,6 +60,7 @@ impl AnswerConstraint {
         let thinks = template.is_some_and(|template| template.contains(THINKING[1]));
         let tokenizer = Arc::clone(tokenizer);
         let constraint = AnswerConstraint { name, source, grammars, tokenizer, thinks };
+        // Reports a faulty grammar before the model is loaded.
         constraint.compile(None)?;
         Ok(Some(constraint))
     }
@@ -71,6 +74,8 @@ impl AnswerConstraint {
     }
 
     pub(super) fn processor(&self, prompt: &[u32]) -> Result<Box<dyn LogitsProcessor>> {
+        // A template that ends with `<think>` starts the answer within reasoning. Eight tokens hold
+        // the tag and a line end, even if each byte is a token.
         let tail = &prompt[prompt.len().saturating_sub(8)..];
         let open = self.tokenizer.decode(tail, true).trim_end().ends_with(THINKING[0]);
         let [begin, end] = THINKING.map(str::to_owned);

@@ -1,4 +1,4 @@
-//! The messages of a conversation: rendered into prompts, saved with the KV cache, and restored.
+//! Messages of a conversation: rendered into prompts, saved with the KV cache, and restored.
 
 use super::prompt::{self, ChatFormatter};
 use crate::exit::UsageError;
@@ -7,10 +7,10 @@ use latent_formats::input_file;
 use serde_json::{Map, Value, json};
 use std::path::Path;
 
-/// Version of the saved form.
+/// Version of the saved format.
 const VERSION: u64 = 1;
 
-/// Most messages of a saved conversation.
+/// Maximum messages of a saved conversation.
 const MAX_MESSAGES: usize = 100_000;
 
 /// Maximum bytes of a file with messages.
@@ -38,7 +38,7 @@ impl MessageList {
         self.messages.push(prompt::message(role, text));
     }
 
-    /// Adds an answer; reasoning is a separate field, which templates read.
+    /// Adds an answer. Reasoning is a separate field, which templates read.
     pub(super) fn push_answer(&mut self, text: &str, reasoning: &str) {
         self.push("assistant", text);
         if let Some(message) = self.messages.last_mut().filter(|_| !reasoning.is_empty()) {
@@ -51,7 +51,7 @@ impl MessageList {
         self.messages[*self.turns().last()?]["content"].as_str()
     }
 
-    /// Takes the last message back.
+    /// Removes the last message.
     pub(super) fn pop(&mut self) {
         self.messages.pop();
     }
@@ -72,12 +72,12 @@ impl MessageList {
         self.messages.splice(..self.first(), message);
     }
 
-    /// Forgets everything but the system message.
+    /// Removes everything but the system message.
     pub(super) fn clear(&mut self) {
         self.messages.truncate(self.first());
     }
 
-    /// Takes back the last question and everything after it; whether there was one.
+    /// Removes the last question and everything after it; returns whether it existed.
     pub(super) fn undo(&mut self) -> bool {
         let Some(at) = self.turns().last().copied() else { return false };
         self.messages.truncate(at);
@@ -88,7 +88,7 @@ impl MessageList {
         !self.turns().is_empty()
     }
 
-    /// Takes back everything after the last question.
+    /// Removes everything after the last question.
     pub(super) fn take_back_answer(&mut self) {
         if let Some(at) = self.turns().last() {
             self.messages.truncate(at + 1);
@@ -100,14 +100,15 @@ impl MessageList {
         (0..self.messages.len()).filter(|i| role(&self.messages[*i]) == "user").collect()
     }
 
-    /// Turns that can be left out: a question with what follows it, but not the last one.
+    /// Number of turns (a question and its answer) that can be removed: all but the last one.
     pub(super) fn droppable(&self) -> usize {
         self.turns().len().saturating_sub(1)
     }
 
-    /// The same conversation without its `count` oldest turns.
+    /// The conversation without its `count` oldest turns.
     pub(super) fn without(&self, count: usize) -> MessageList {
         let first = self.first();
+        // With 0, messages before the first question stay, such as a greeting of the assistant.
         let from = if count == 0 { first } else { self.turns().get(count).copied().unwrap_or(first) };
         let rest = self.messages[..first].iter().chain(&self.messages[from..]);
         MessageList { messages: rest.cloned().collect() }
@@ -125,7 +126,7 @@ impl MessageList {
             .into_bytes()
     }
 
-    /// Reads an attachment back.
+    /// Reads an attachment.
     pub(super) fn from_bytes(bytes: &[u8]) -> Result<MessageList> {
         let text = std::str::from_utf8(bytes).map_err(|_| anyhow!("it is not UTF-8 text"))?;
         let value = latent_formats::json::parse(text).map_err(|problem| anyhow!(problem))?;
@@ -153,12 +154,13 @@ fn role(message: &Value) -> &str {
     message["role"].as_str().unwrap_or_default()
 }
 
-/// A message, without keys that templates do not read. Clients send contents as lists of texts and arguments of calls as JSON in a string.
+/// Checks a message and drops keys that templates do not read.
 fn checked(message: &Value, place: usize) -> Result<Value> {
     let field = |name: &str| message.as_object().and_then(|m: &Map<String, Value>| m.get(name)?.as_str());
     let calls = message["tool_calls"].as_array().filter(|calls| !calls.is_empty());
     let content = match &message["content"] {
         Value::String(text) => Some(text.clone()),
+        // OpenAI's clients send content as a list of parts, or null in a message with tool calls.
         Value::Array(parts) => Some(texts(parts)?),
         Value::Null if calls.is_some() => Some(String::new()),
         _ => None,
@@ -166,26 +168,29 @@ fn checked(message: &Value, place: usize) -> Result<Value> {
     let (Some(role), Some(content)) = (field("role"), content) else {
         bail!("it has no role and content");
     };
+    // OpenAI's newer name of the system role. Templates know only `system`.
     let role = if role == "developer" { "system" } else { role };
     if !ROLES.contains(&role) {
         bail!("its role is {role:?}, expected one of {}", ROLES.join(", "));
     }
+    // [`MessageList::first`] and many templates expect it there.
     if role == "system" && place > 0 {
         bail!("a system message must be the first one");
     }
-    let mut kept = prompt::message(role, &content);
+    let mut checked = prompt::message(role, &content);
+    // Other keys are dropped: a file may hold anything, and templates would see it.
     for name in ["reasoning_content", "tool_call_id", "name"] {
         if let Some(text) = field(name) {
-            kept[name] = text.into();
+            checked[name] = text.into();
         }
     }
     if let Some(calls) = calls {
-        kept["tool_calls"] = Value::Array(calls.iter().map(call).collect());
+        checked["tool_calls"] = Value::Array(calls.iter().map(call).collect());
     }
-    Ok(kept)
+    Ok(checked)
 }
 
-/// The texts of a content in parts.
+/// Joins the texts of a content in parts.
 fn texts(parts: &[Value]) -> Result<String> {
     let text = |part: &Value| match part["type"].as_str() {
         Some("text") => part["text"].as_str().map(str::to_owned),
@@ -196,7 +201,8 @@ fn texts(parts: &[Value]) -> Result<String> {
     Ok(texts.collect::<Result<Vec<_>>>()?.concat())
 }
 
-/// A tool call whose arguments are an object, as templates read them.
+/// A tool call with its arguments as an object: OpenAI's API has them as a string of JSON, but
+/// templates iterate over an object.
 fn call(call: &Value) -> Value {
     let mut call = call.clone();
     if let Some(arguments) = call["function"]["arguments"].as_str() {
@@ -208,13 +214,15 @@ fn call(call: &Value) -> Value {
     call
 }
 
-/// The conversation of a file: a list of messages, or an object with one.
+/// Reads a conversation from a file: a list of messages, or an object with the key `messages`, such
+/// as a request to OpenAI's API.
 pub(super) fn read(path: &Path) -> Result<MessageList> {
     let text = input_file::read_text(path, MAX_BYTES)?;
     parse(&text).map_err(|problem| UsageError(format!("{}: {problem}", path.display())).into())
 }
 
 fn parse(text: &str) -> Result<MessageList> {
+    // Notepad and PowerShell may write a byte-order mark, which JSON does not allow.
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let value = latent_formats::json::parse(text).map_err(|problem| anyhow!("not valid JSON: {problem}"))?;
     let list = value.as_array().or_else(|| value["messages"].as_array());
@@ -230,7 +238,7 @@ fn parse(text: &str) -> Result<MessageList> {
     }
 }
 
-/// Number of tokens at the beginning of every prompt of a conversation, whatever the user says: a context shift keeps them.
+/// Number of tokens that every prompt of a conversation begins with. A context shift keeps them.
 pub(super) fn kept_tokens(formatter: &ChatFormatter, conversation: &MessageList) -> Result<usize> {
     let mut start = conversation.clone();
     start.clear();
@@ -239,7 +247,8 @@ pub(super) fn kept_tokens(formatter: &ChatFormatter, conversation: &MessageList)
         asked.push("user", text);
         formatter.chat(asked.messages())
     };
-    // two questions that begin differently
+    // The common prefix of two questions with different first characters: a template may put text
+    // before the system message, so the tokens cannot be counted directly.
     let (one, other) = (asking("A")?, asking("7")?);
     Ok(one.iter().zip(&other).take_while(|(a, b)| a == b).count())
 }
@@ -263,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn turns_are_taken_back_and_left_out_whole() {
+    fn undo_and_context_shift_remove_whole_turns() {
         let mut talk = talk();
         assert_eq!((talk.len(), talk.droppable(), talk.system()), (5, 2, Some("Be brief.")));
         assert_eq!(contents(&talk.without(0)), contents(&talk));
@@ -281,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_saved_is_read_back_and_nothing_else() {
+    fn saved_conversations_round_trip_and_others_are_refused() {
         let mut talk = talk();
         assert_eq!(talk.question(), Some("three"));
         talk.push_answer("3", "Two and one.");

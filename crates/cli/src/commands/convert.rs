@@ -1,7 +1,7 @@
-//! `latent convert`: a model in a file of the other kind.
+//! `latent convert`: converts safetensors folders to GGUF files and back.
 
 use super::quantize::named_by_type;
-use super::types::{self, USUAL};
+use super::types::{self, DEFAULT_MIX};
 use crate::args::{ConvertArgs, TypeArgs};
 use crate::exit::{UnsupportedModel, UsageError};
 use crate::progress::LateBar;
@@ -27,7 +27,7 @@ pub(super) fn run(args: &ConvertArgs) -> Result<()> {
     }
 }
 
-/// A LoRA adapter in the other form.
+/// Converts a LoRA adapter to the other format.
 fn adapter(args: &ConvertArgs, given: &Path, base: &Path) -> Result<()> {
     if args.ty.is_some() || args.pre.is_some() || args.split_max_size.is_some() {
         return Err(
@@ -48,7 +48,8 @@ fn adapter(args: &ConvertArgs, given: &Path, base: &Path) -> Result<()> {
 
 fn into_gguf(args: &ConvertArgs, checkpoint: &Checkpoint, given: &Path) -> Result<()> {
     let stored = matrix_type(checkpoint).name();
-    let usual = if args.types.target_size.is_some() { USUAL } else { stored };
+    // Without --type, matrices keep their type. A target size needs a mix to begin with.
+    let usual = if args.types.target_size.is_some() { DEFAULT_MIX } else { stored };
     let name = args.ty.as_deref().unwrap_or(usual);
     let unknown = || UsageError(ConvertError::UnknownMix(name.to_owned()).to_string());
     let mix = Mix::from_name(name).ok_or_else(unknown)?;
@@ -82,7 +83,8 @@ fn into_gguf(args: &ConvertArgs, checkpoint: &Checkpoint, given: &Path) -> Resul
     });
     bar.finish();
     let written = match written {
-        // an interrupted program says no more than its exit code otherwise
+        // `exit::code` prints no error after a signal, so the state of the partial file is printed
+        // here.
         Err(stopped @ ConvertError::Stopped { .. }) => {
             output::note(&stopped.to_string());
             return Ok(());
@@ -93,7 +95,7 @@ fn into_gguf(args: &ConvertArgs, checkpoint: &Checkpoint, given: &Path) -> Resul
     if args.types.json {
         output::json(&types::report(&written, fit.as_ref(), weights.notes()))
     } else if written.tensors.iter().any(|tensor| tensor.assigned.to.is_quantized()) {
-        output::now(&types::table(&written, fit.as_ref(), mix))
+        output::multiline(&types::table(&written, fit.as_ref(), mix))
     } else {
         let (tensors, bytes) = (written.tensors.len(), format_bytes(written.bytes));
         output::line(&format!("{}: {tensors} tensors, {bytes}", types::names(&written)))
@@ -122,7 +124,7 @@ fn into_folder(args: &ConvertArgs, checkpoint: &Checkpoint, given: &Path) -> Res
     output::line(&format!("{} and {others} more: {tensors} tensors, {bytes}", report.files[0].display()))
 }
 
-/// The first flag that is given and means nothing for a folder.
+/// The first given flag that has no meaning for a folder.
 fn of_gguf(args: &TypeArgs) -> Option<&'static str> {
     let given = [
         (args.imatrix.is_some(), "--imatrix"),
@@ -139,10 +141,11 @@ fn of_gguf(args: &TypeArgs) -> Option<&'static str> {
     given.into_iter().find(|(given, _)| *given).map(|(_, flag)| flag)
 }
 
-/// What the new file is called after: the model's folder, or its file without ending and number.
+/// The base of the new file's name: the model's folder, or its file without extension and shard
+/// number.
 fn own_name(checkpoint: &Checkpoint, model: &Path) -> String {
     let path = checkpoint.path();
-    // `.` and `..` have no name
+    // `.` and `..` have no file name.
     let path = if path.file_name().is_none() {
         path.canonicalize().unwrap_or(path.to_owned())
     } else {
@@ -154,13 +157,14 @@ fn own_name(checkpoint: &Checkpoint, model: &Path) -> String {
     hub::local_name(model).or_else(name).unwrap_or_else(|| "model".into())
 }
 
-/// A path next to the model; in the current folder for a model of the hub.
+/// A path next to the model, or in the current folder for a model of the hub.
 fn next_to_model(checkpoint: &Checkpoint, model: &Path, name: &Path) -> PathBuf {
     let path = checkpoint.path();
     let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
     match path.parent() {
+        // Files in the cache folder belong to the hub, so nothing is written there.
         Some(parent) if hub::local_name(model).is_none() => {
-            // as short as the user wrote it
+            // Relative if the user gave a relative path.
             let short = checkpoint.path().parent().filter(|_| checkpoint.path().file_name().is_some());
             short.unwrap_or(parent).join(name)
         }
@@ -168,7 +172,7 @@ fn next_to_model(checkpoint: &Checkpoint, model: &Path, name: &Path) -> PathBuf 
     }
 }
 
-/// The error with its exit code: a type that is not offered is wrong usage.
+/// Maps errors to exit codes: an unknown type is wrong usage.
 fn usage(error: ConvertError) -> anyhow::Error {
     match error {
         ConvertError::Type { .. } => UsageError(error.to_string()).into(),

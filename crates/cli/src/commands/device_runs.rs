@@ -1,4 +1,5 @@
-//! What operations of plans become on a GPU, for `latent graph`: the model is loaded there without memory, and steps are looked at.
+//! GPU calls of a plan's operations, for `latent graph`. The model is loaded on the device without
+//! memory.
 
 use crate::args::EngineArgs;
 use crate::{model, output};
@@ -10,10 +11,10 @@ use latent_viz::DeviceRuns;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Cached tokens before the steps that are looked at.
-const CACHED: usize = 1024;
+/// Cached tokens before the inspected steps.
+const CACHED_TOKENS: usize = 1024;
 
-/// The calls of steps of these rows; none on a device whose kernels are functions.
+/// The calls of steps with these rows; empty on a device whose kernels are functions.
 pub(super) fn device_runs(
     args: &EngineArgs,
     (outline, path): (&Outline, Option<&Path>),
@@ -31,7 +32,7 @@ pub(super) fn device_runs(
     let most = rows.iter().copied().max().unwrap_or(1);
     let options = EngineOptions {
         circuit: model::circuit(args.circuit.as_deref())?.map(Arc::new),
-        context: Some(CACHED + most),
+        context: Some(CACHED_TOKENS + most),
         max_batch_tokens: Some(most),
         force: true,
         ..args.options()
@@ -43,9 +44,9 @@ pub(super) fn device_runs(
 fn add(mut runs: DeviceRuns, engine: &mut Engine, rows: &[usize]) -> Result<DeviceRuns> {
     for &rows in rows {
         let bucket = BatchBucket::of(rows);
-        for node in engine.kernel_calls(rows, CACHED)? {
+        for node in engine.kernel_calls(rows, CACHED_TOKENS)? {
             let head = node.stage == latent_graph::stage_index::LM_HEAD;
-            // the head works on the row whose logits are wanted
+            // lm_head runs on one row: the one whose logits are requested.
             let plan = engine.stages()[node.stage].plan(if head { 1 } else { rows });
             runs.add(bucket, &plan.ir, &plan.ir.nodes[node.node], node.kernels);
         }

@@ -1,4 +1,4 @@
-//! `latent devices`: what `--device` can take.
+//! `latent devices`: the values of `--device`.
 
 use crate::args::DevicesArgs;
 use crate::output;

@@ -16,8 +16,8 @@ use latent_graph::passes::Precision;
 use serde_json::json;
 use std::path::Path;
 
-/// Number of tokens by default: enough for the prefill plan, which keeps most activations.
-const TOKENS: usize = 24;
+/// Default number of tokens. Enough for the prefill plan, which keeps most activations.
+const DEFAULT_TOKENS: usize = 24;
 
 struct DescribedRun {
     points: Activations,
@@ -30,7 +30,7 @@ pub(super) fn run(args: &DiffArgs) -> Result<()> {
     check_numbers(args)?;
     let mut a_args = args.model.engine.clone();
     if args.a.is_empty() {
-        // whatever the device: it is held against the CPU
+        // By default any device is compared with exact precision on the CPU.
         ["precision=exact", "device=cpu"].iter().try_for_each(|word| set(&mut a_args, word, "--a"))?;
     }
     args.a.iter().try_for_each(|word| set(&mut a_args, word, "--a"))?;
@@ -40,6 +40,8 @@ pub(super) fn run(args: &DiffArgs) -> Result<()> {
     let given = (!args.tokens.is_empty()).then_some(&args.tokens[..]);
     let (a, b) = if let Some(path) = &args.dump {
         let mut tokens = given.map(<[u32]>::to_vec);
+        // The dump decides the tokens, unless they are given. It can be read only after the model's
+        // activations are known.
         let b = run_side(args, &b_args, b_model, &mut |points, _| {
             let trace = dump::read(path, points, tokens.as_deref())?;
             tokens = Some(trace.tokens().to_vec());
@@ -55,10 +57,10 @@ pub(super) fn run(args: &DiffArgs) -> Result<()> {
         (a, ran)
     } else {
         let mut choose = |_: &Activations, vocab: usize| -> Result<(Vec<u32>, Option<ActivationTrace>)> {
-            let arbitrary = || (0..TOKENS).map(|i| token(i, vocab)).collect();
+            let arbitrary = || (0..DEFAULT_TOKENS).map(|i| token(i, vocab)).collect();
             Ok((given.map_or_else(arbitrary, <[u32]>::to_vec), None))
         };
-        // sequentially, so that the two need not fit into memory together
+        // One after the other, so that both models need not fit into memory together.
         let (a, _) = run_side(args, &a_args, args.model.model.as_deref(), &mut choose)?;
         let (b, _) = run_side(args, &b_args, b_model, &mut choose)?;
         (a, b)
@@ -88,7 +90,7 @@ pub(super) fn run(args: &DiffArgs) -> Result<()> {
     if report.parted.is_some() || report.not_finite > 0 { Err(ReportedDifferences.into()) } else { Ok(()) }
 }
 
-/// Loads a model and runs the tokens that `tokens` returns.
+/// Loads a model and traces the tokens that `tokens` chooses.
 #[allow(clippy::type_complexity, reason = "the tokens, and a trace that was read with them")]
 fn run_side(
     args: &DiffArgs,
@@ -111,7 +113,8 @@ fn run_side(
     Ok((DescribedRun { points, trace, numerics: Some(Numerics::of(&engine)), what }, read))
 }
 
-/// `model.gguf, mla auto, precision exact, avx512, f32 cache, 2 threads`; another device than the CPU in the place of instruction set and threads.
+/// `model.gguf, mla auto, precision exact, avx512, f32 cache, 2 threads`. For a GPU, its name
+/// replaces instruction set and threads.
 fn describe(engine: &Engine, settings: &EngineArgs, file: &str) -> String {
     let s = engine.summary();
     let form = if settings.expanded_cache { " of expanded keys" } else { "" };
@@ -173,7 +176,7 @@ fn check_numbers(args: &DiffArgs) -> Result<()> {
     Ok(())
 }
 
-/// `all`: every value is listed; `exact`: both sides have exact precision.
+/// `all`: list every activation. `exact`: both sides have exact precision.
 fn print(report: &ComparisonReport, a: &str, b: &str, rows: usize, (all, exact): (bool, bool)) -> Result<()> {
     for (name, what) in [("A", a), ("B", b)] {
         wrapped(&format!("{name}: {what}"), 3)?;
@@ -205,6 +208,7 @@ fn print(report: &ComparisonReport, a: &str, b: &str, rows: usize, (all, exact):
             output::line_in_colour("the two sides agree in every bit", Some(Colour::Green))
         }
         None => {
+            // Not empty: `compare` refuses runs without a common activation.
             let last = &report.points[report.points.len() - 1];
             let flipped = report.points.iter().find(|point| point.other_experts.is_some_and(|rows| rows > 0));
             let why = flipped.map_or_else(String::new, |point| {
@@ -225,7 +229,8 @@ fn not_finite(report: &ComparisonReport) -> Result<bool> {
     let bad: Vec<&PointReport> = report.points.iter().filter(|p| p.distance.not_finite > 0).collect();
     let Some(first) = bad.first() else { return Ok(false) };
     let d = &first.distance;
-    // otherwise the position is that of the largest difference
+    // With a difference above 0, the position is that of the largest difference, not of the first
+    // NaN.
     let place =
         if d.max_abs == 0.0 { format!(" at row {}, column {}", d.row, d.column) } else { String::new() };
     let text = format!(
@@ -239,7 +244,8 @@ fn not_finite(report: &ComparisonReport) -> Result<bool> {
     Ok(true)
 }
 
-/// Without --all: of a layer without differences, only its last activation.
+/// Whether a point is listed. Without --all, layers without differences show only their last
+/// activation.
 fn shown(report: &ComparisonReport, index: usize) -> bool {
     let point = &report.points[index];
     let same_layer = |other: &&PointReport| other.layer == point.layer;
@@ -260,6 +266,7 @@ fn row(point: &PointReport) -> Result<()> {
         number(d.max_abs),
         number(d.relative),
         number(point.inputs_error),
+        // Rounding can make the cosine of equal vectors slightly larger than 1.
         number((1.0 - d.cosine).max(0.0)),
         point.verdict.word()
     );
@@ -277,7 +284,7 @@ fn row(point: &PointReport) -> Result<()> {
     }
 }
 
-/// Reports the first difference: its operation and its inputs.
+/// Reports the first difference with its operation and inputs.
 fn blame(report: &ComparisonReport, index: usize) -> Result<()> {
     let point = &report.points[index];
     let d = &point.distance;
@@ -326,7 +333,7 @@ fn summary(names: &[String]) -> String {
     found.iter().map(text).collect::<Vec<_>>().join(", ")
 }
 
-/// Prints a text, all lines but the first indented.
+/// Prints a wrapped text. All lines but the first are indented.
 fn wrapped(text: &str, indent: usize) -> Result<()> {
     in_colour(text, indent, None)
 }

@@ -1,4 +1,5 @@
-//! Drawings of `latent graph`: a page, SVG, or their data. The model may be a config.json alone.
+//! Drawings of `latent graph`: an HTML page, SVG, or their data. The model may be a config.json
+//! alone.
 
 mod file_info;
 
@@ -21,7 +22,8 @@ pub(super) fn run(args: &GraphArgs, stage: PrintedStage, path: Option<&Path>) ->
     if let Some(out) = &args.html {
         target::check(out, args.model.engine.force)?;
     }
-    // both models stay open until the page is written, which takes no file's place that belongs to them
+    // Both models stay open until the page is written: `output_file` then refuses to overwrite one
+    // of them.
     let model = ModelInfo::new(model::outline(path)?, args.model.engine.circuit.as_deref())?;
     let drawing = draw(args, &model, path)?;
     let formulation = formulation(&args.model.engine);
@@ -31,7 +33,8 @@ pub(super) fn run(args: &GraphArgs, stage: PrintedStage, path: Option<&Path>) ->
         let weights = args.weights.as_deref().map(|path| read_json(path, &WEIGHTS)).transpose()?;
         let parity = args.parity.as_deref().map(|path| read_json(path, &PARITY)).transpose()?;
         let file_info = Some(file_info::file_info(&model.outline));
-        // the other model has its own circuit: so a circuit of the user's is compared with it
+        // The other model keeps its own circuit, so that a user's circuit can be compared with the
+        // original.
         let other = |path| ModelInfo::new(model::outline(Some(path))?, None);
         let other = args.against.as_deref().map(other).transpose()?;
         let against = other.as_ref().map(|other| draw(args, other, args.against.as_deref())).transpose()?;
@@ -58,10 +61,10 @@ pub(super) fn run(args: &GraphArgs, stage: PrintedStage, path: Option<&Path>) ->
     let view = drawing
         .view(stage.name(), formulation, bucket)
         .with_context(|| format!("no view of {} {formulation} {bucket}", stage.name()))?;
-    output::now(&drawing.svg(view))
+    output::multiline(&drawing.svg(view))
 }
 
-/// The page of a model that `latent serve` runs: what a step computes for one token.
+/// The page of a model that `latent serve` runs: a decode step.
 pub(super) fn page_of(model_args: &ModelArgs) -> Result<String> {
     let args = GraphArgs {
         model: model_args.clone(),
@@ -128,11 +131,11 @@ fn draw(args: &GraphArgs, model: &ModelInfo, path: Option<&Path>) -> Result<Draw
 
 /// A kind of JSON file that the page shows.
 struct JsonKind {
-    /// What a file that is of another kind lacks.
+    /// What a file of another kind lacks.
     lacks: &'static str,
     /// The command that writes it.
     command: &'static str,
-    /// Whether a value is of this kind, as far as the page needs it to be.
+    /// Checks the fields that the page reads.
     check: fn(&Value) -> bool,
 }
 

@@ -1,4 +1,4 @@
-//! `latent dump`: the activations of a run, as a safetensors file.
+//! `latent dump`: writes the activations of a run to a safetensors file.
 
 use super::layers::layers;
 use crate::args::DumpArgs;

@@ -1,4 +1,4 @@
-//! `latent graph --emit-c`: the plan of a model as a C library.
+//! `latent graph --emit-c`: writes the plan of a model as a C library.
 
 use super::stage::PrintedStage;
 use crate::args::{GraphArgs, MAX_STEP_ROWS};
@@ -13,13 +13,13 @@ use latent_types::CacheType;
 use std::io::Write;
 use std::path::Path;
 
-/// Tokens of a step without `--rows`.
-const ROWS: usize = 16;
+/// Default of `--rows`, the maximum tokens of a step.
+const DEFAULT_ROWS: usize = 16;
 
 pub(super) fn run(args: &GraphArgs, stage: PrintedStage, path: Option<&Path>, folder: &Path) -> Result<()> {
     check(args, stage)?;
     let engine = &args.model.engine;
-    // an existing folder is checked before the model is read
+    // An existing folder is checked before the model is read, which takes long.
     if folder.exists() {
         for name in CLibrary::file_names() {
             target::check(&folder.join(name), engine.force)?;
@@ -39,7 +39,7 @@ pub(super) fn run(args: &GraphArgs, stage: PrintedStage, path: Option<&Path>, fo
         mla: engine.mla,
         form: engine.form(),
         without: &engine.without,
-        rows: args.rows.unwrap_or(ROWS),
+        rows: args.rows.unwrap_or(DEFAULT_ROWS),
     };
     let library = CLibrary::emit(&request)?;
     write(&library, folder)?;
@@ -86,6 +86,8 @@ fn check(args: &GraphArgs, stage: PrintedStage) -> Result<()> {
 
 /// Writes all files, or none.
 fn write(library: &CLibrary, folder: &Path) -> Result<()> {
+    // A library of which one file is missing or old would compile and fail later. The complete
+    // files are renamed together at the end, and the folder is removed after an error.
     let made = OutputFolder::create(folder)?;
     let mut complete = Vec::new();
     for file in &library.files {

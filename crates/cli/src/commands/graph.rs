@@ -51,6 +51,8 @@ pub(super) fn run(args: &GraphArgs) -> Result<()> {
     let config = part.as_ref().unwrap_or(config);
     let layers = layers(args.layers.as_deref(), config.layers)?;
     let whole = layers == (0..config.layers);
+    // --layers cuts the model: the embedding belongs to the first layer, the head only to the
+    // whole.
     let span = match args.model.engine.draft.has_mtp() {
         true => ModelSpan::whole_mtp(circuit, config)?,
         false if part.is_some() => ModelSpan::backbone(config),
@@ -83,7 +85,7 @@ pub(super) fn run(args: &GraphArgs) -> Result<()> {
     print(&plan.ir, Some(&plan.phases), format, &text, json)
 }
 
-/// A plan as text and JSON, with the calls that its operations become where they are calls of a device.
+/// A plan as text and JSON. On a GPU, each operation is followed by its calls.
 fn with_runs(plan: &Plan, runs: &DeviceRuns) -> Result<(String, serde_json::Value)> {
     let (mut text, mut json) = (String::new(), serde_json::to_value(plan)?);
     let mut nodes = plan.ir.nodes.iter().enumerate().peekable();
@@ -91,6 +93,8 @@ fn with_runs(plan: &Plan, runs: &DeviceRuns) -> Result<(String, serde_json::Valu
     for line in plan.to_text().lines() {
         text.push_str(line);
         text.push('\n');
+        // A node's line in the plan's text ends with its line in the IR's text. Lines of phases and
+        // buffers do not.
         let Some((i, node)) = nodes.next_if(|(_, node)| line.ends_with(&plan.ir.line(node))) else {
             continue;
         };
@@ -133,7 +137,7 @@ fn called(device: &str, call: &KernelCalls) -> String {
     text + "\n"
 }
 
-/// `--after` is about the IR, and names a pass.
+/// Checks `--after`: it is for the IR and names a pass.
 fn check_after(args: &GraphArgs, stage: PrintedStage, format: GraphFormat) -> Result<()> {
     let Some(name) = &args.after else { return Ok(()) };
     if stage != PrintedStage::Ir || matches!(format, GraphFormat::Svg | GraphFormat::Data) {
@@ -148,7 +152,7 @@ fn check_after(args: &GraphArgs, stage: PrintedStage, format: GraphFormat) -> Re
         .into())
 }
 
-/// Refuses steps of no or too many tokens.
+/// Checks the number of rows.
 fn check_rows(rows: usize) -> Result<()> {
     let (few, most) = (BatchBucket::SMALL_BATCH, MAX_STEP_ROWS as usize);
     if (1..=most).contains(&rows) {
@@ -162,7 +166,7 @@ fn check_rows(rows: usize) -> Result<()> {
     .into())
 }
 
-/// The stage and the model, in either order.
+/// The stage and the model, in any order.
 fn words(args: &GraphArgs) -> Result<(PrintedStage, Option<PathBuf>)> {
     let (mut stage, mut path) = (None, None);
     for word in &args.words {
@@ -182,7 +186,8 @@ fn words(args: &GraphArgs) -> Result<(PrintedStage, Option<PathBuf>)> {
             }
         }
     }
-    // a model named on the command line overrides the environment
+    // A model on the command line overrides LATENT_MODEL, which clap has put into the same field.
+    // Only two models on the command line are an error.
     let from_flag = args.model.model.clone();
     if let (Some(path), Some(flag)) = (&path, &from_flag)
         && std::env::var_os("LATENT_MODEL").is_none_or(|set| set != flag.as_os_str())
@@ -205,7 +210,7 @@ fn print(
 ) -> Result<()> {
     match format {
         GraphFormat::Json => output::json(&json),
-        GraphFormat::Dot => output::now(&ir.to_dot(phases)),
-        _ => output::now(text),
+        GraphFormat::Dot => output::multiline(&ir.to_dot(phases)),
+        _ => output::multiline(text),
     }
 }

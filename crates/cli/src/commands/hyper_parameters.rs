@@ -1,11 +1,11 @@
-//! The hyper-parameters of a model as text: what `inspect` and `check` share.
+//! Hyper-parameters of a model as text, for `inspect` and `check`.
 
 use latent_graph::ModelConfig;
 use latent_graph::circuit::LayerRun;
 use latent_graph::config::{OutputGate, RopeScaling};
 use latent_graph::passes::crossover;
 
-/// What layers are made of; sizes of attention, experts and vocabulary, one line for each part.
+/// Layers and the sizes of attention, experts and vocabulary. One line per part.
 pub(super) fn facts(c: &ModelConfig, layers: &[LayerRun]) -> Vec<String> {
     let a = &c.attention;
     let mut lines = Vec::new();
@@ -50,6 +50,7 @@ pub(super) fn facts(c: &ModelConfig, layers: &[LayerRun]) -> Vec<String> {
                 indexer.topk, indexer.heads, indexer.width, c.layers
             ));
         }
+        // The indexer is off (--sparse-attention) or missing: the model attends to all tokens.
         (None, Some(topk)) => lines.push(format!(
             "sparse         no: trained with attention to {topk} tokens, and it attends to all here"
         )),

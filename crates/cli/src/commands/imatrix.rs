@@ -1,4 +1,4 @@
-//! `latent imatrix`: importances of a model's columns, from the activations of a text.
+//! `latent imatrix`: importances of weight columns, from activations of a text.
 
 use super::chunks::chunks;
 use crate::args::ImatrixArgs;
@@ -16,10 +16,10 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::path::Path;
 
-/// The output matrix, whose importances llama.cpp leaves out unless it is asked for them.
+/// The output matrix. llama.cpp omits its importances by default (`--process-output`).
 const OUTPUT: &str = "output.weight";
 
-/// Every layer for multi-token prediction has a tensor of this name.
+/// A tensor that every MTP layer has.
 const MTP: &str = ".nextn.eh_proj.weight";
 
 pub(super) fn run(args: &ImatrixArgs) -> Result<()> {
@@ -39,9 +39,11 @@ pub(super) fn run(args: &ImatrixArgs) -> Result<()> {
     let limit = latent_graph::ModelConfig::before_loading(&checkpoint)?.context_length;
     model::check_length(args.chunk_size, limit)?;
     engine_args.ctx_size = Some(args.chunk_size);
-    // so that W_UK and W_UV have inputs of their own
+    // In absorbed MLA, W_UK and W_UV are separate products with inputs of their own. The naive form
+    // multiplies kv_b as a whole.
     engine_args.mla = MlaChoice::Absorbed;
-    // the key may stand in a file whose converter left the layer out
+    // The metadata key of MTP layers is also in files whose converter dropped the layer, so a
+    // tensor decides.
     if checkpoint.tensors().iter().any(|tensor| tensor.name.ends_with(MTP)) {
         engine_args.draft = Draft::Mtp;
     }
@@ -59,6 +61,7 @@ pub(super) fn run(args: &ImatrixArgs) -> Result<()> {
         .filter(|(name, _)| matrix(name) && (args.process_output || name != OUTPUT))
         .map(|(tensor, squares)| CollectedSums { tensor, counts: squares.counts, sums: squares.sums })
         .collect();
+    // NaN importances would make every later quantization with this file useless.
     if let Some(bad) = collected.iter().find(|one| one.sums.iter().any(|sum| !sum.is_finite())) {
         let problem =
             format!("the inputs of {} become NaN or infinite: `latent diff` shows where", bad.tensor);
@@ -84,7 +87,7 @@ pub(super) fn run(args: &ImatrixArgs) -> Result<()> {
     ))
 }
 
-/// Runs the text again for each part of the Hessians that fits into memory, and writes them.
+/// Runs the text once for each part of the Hessians that fits into memory, and writes them.
 fn collect_hessians(
     engine: &mut Engine,
     texts: &[&[u32]],
@@ -93,6 +96,7 @@ fn collect_hessians(
     path: &Path,
 ) -> Result<()> {
     let groups = HessianGroup::of(collected);
+    // Half of the free memory: the file's pages and the engine's buffers need room, too.
     let free = memory::available().map_or(u64::MAX, |free| free.bytes / 2);
     let parts = parts(&groups, free)?;
     let total: u64 = groups.iter().map(HessianGroup::bytes).sum();
@@ -128,6 +132,8 @@ fn collect_hessians(
                 Err(error) => {
                     let message = error.to_string();
                     stopped = Some(error);
+                    // `write_hessians` passes on only I/O errors. The original error is kept in
+                    // `stopped` and returned below.
                     return Err(std::io::Error::other(message));
                 }
             }
@@ -143,14 +149,14 @@ fn collect_hessians(
     Ok(())
 }
 
-/// Matrices of groups that one run of the text multiplies.
+/// The matrices that one run of the text computes, by group.
 type HessianRun = Vec<(usize, Range<usize>)>;
 
 fn part_bytes(part: &HessianRun, groups: &[HessianGroup]) -> u64 {
     part.iter().map(|(group, matrices)| groups[*group].matrix_bytes() * matrices.len() as u64).sum()
 }
 
-/// All matrices in order, cut into runs of at most `most` bytes.
+/// All matrices in order, divided into runs of at most `most` bytes.
 fn parts(groups: &[HessianGroup], most: u64) -> Result<Vec<HessianRun>> {
     let mut parts: Vec<HessianRun> = vec![Vec::new()];
     let mut left = most;
@@ -182,7 +188,7 @@ fn parts(groups: &[HessianGroup], most: u64) -> Result<Vec<HessianRun>> {
     Ok(parts)
 }
 
-/// Warns of experts that no token chose: nothing is known of their columns.
+/// Warns about experts that no token chose: their importances are unknown.
 fn unseen(collected: &[CollectedSums]) {
     let all = || collected.iter().filter(|one| one.counts.len() > 1);
     let never: usize = all().map(|one| one.counts.iter().filter(|count| **count == 0).count()).sum();
@@ -199,7 +205,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn runs_hold_what_fits_and_all_matrices_in_order() {
+    fn runs_fit_into_memory_and_hold_all_matrices_in_order() {
         let group =
             |name: &str, matrices, columns| HessianGroup { weights: vec![name.into()], matrices, columns };
         // 40 and 12 bytes per matrix

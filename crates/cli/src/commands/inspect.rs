@@ -1,4 +1,5 @@
-//! `latent inspect`: what a model file holds and what it needs. A header or a config.json without weights is enough.
+//! `latent inspect`: contents and memory needs of a model file. A header or a config.json without
+//! weights suffices.
 
 use super::hyper_parameters::facts;
 use crate::args::InspectArgs;
@@ -20,6 +21,8 @@ use std::sync::Arc;
 
 pub(super) fn run(args: &InspectArgs) -> Result<()> {
     let path = args.path.as_deref().or(args.model.model.as_deref());
+    // Metadata and tensors are printed without a config, so that files of unsupported architectures
+    // can be inspected, too.
     if args.metadata {
         return metadata(model::outline(path)?.source());
     }
@@ -37,7 +40,8 @@ pub(super) fn run(args: &InspectArgs) -> Result<()> {
     if args.json { output::json(&report.json(args)?) } else { output::lines(&report.text()) }
 }
 
-/// The layout of tensors that no file holds as they are: the 4-bit weights of a GPTQ, AWQ or compressed-tensors folder.
+/// The layout of tensors that no file stores in this form: the 4-bit weights of a GPTQ, AWQ or
+/// compressed-tensors folder, which are assembled from several tensors.
 const JOINED: &str = "joined";
 
 struct ListedTensor<'a> {
@@ -72,6 +76,7 @@ fn promised(model: &ModelInfo) -> Vec<ListedTensor<'_>> {
 
 fn of_index<'a>((name, ty, shape): (&'a str, TensorType, &'a [usize])) -> ListedTensor<'a> {
     let row = shape.last().and_then(|cols| ty.row_bytes(*cols)).unwrap_or(0) as u64;
+    // Saturating: shapes of a config.json are untrusted numbers.
     let rows = shape.iter().rev().skip(1).fold(1u64, |n, size| n.saturating_mul(*size as u64));
     ListedTensor { name, ty, shape, bytes: row.saturating_mul(rows), layout: "rows" }
 }
@@ -87,7 +92,7 @@ struct InspectReport<'a> {
     assumed: Option<TensorType>,
     tensors: Vec<ListedTensor<'a>>,
     packed: Option<PackSource>,
-    /// Tensors, bytes and elements of each type.
+    /// Number of tensors, bytes and elements of each type.
     types: BTreeMap<TensorType, (usize, u64, u64)>,
     cache: CacheType,
     context: usize,
@@ -144,11 +149,13 @@ impl<'a> InspectReport<'a> {
         };
         let token_bytes = report.token_bytes(args.model.engine.form(), cache).unwrap_or(0);
         let token_bytes = token_bytes + report.index_bytes(cache).unwrap_or(0);
+        // The exact bytes per token of the printed table times the context, so that both tables
+        // agree.
         report.needed.cache = token_bytes.saturating_mul(context as u64);
         Ok(report)
     }
 
-    /// Bytes per token in the KV cache; none if the type cannot store this form.
+    /// Bytes per token in the KV cache; `None` if the type cannot store this form.
     fn token_bytes(&self, form: CacheForm, ty: CacheType) -> Option<u64> {
         let a = &self.config.attention;
         let (content, rope) = match form {
@@ -159,7 +166,7 @@ impl<'a> InspectReport<'a> {
         form.stores(ty).then_some((row.bytes() * self.config.latent_layers()) as u64)
     }
 
-    /// Bytes per token of the keys of indexers; none in a model without any.
+    /// Bytes per token of indexer keys; `None` in a model without indexers.
     fn index_bytes(&self, ty: CacheType) -> Option<u64> {
         let indexer = self.config.attention.indexer?;
         let layers = (0..self.config.layers).filter(|layer| self.config.has_indexer(*layer)).count();
@@ -193,7 +200,7 @@ impl<'a> InspectReport<'a> {
                 "fingerprint": format!("{:016x}-{:016x}", p.identity.header, p.identity.sample),
             })),
             "config": self.config,
-            // the name of 2026-11
+            // The name of `config` until 2026-11, kept for scripts.
             "contract": self.config,
             "crossover_rows": crossover(&self.config.attention),
             "types": self.types.iter().map(by_type).collect::<Vec<_>>(),
@@ -254,7 +261,7 @@ impl<'a> InspectReport<'a> {
         output::joined(&lines)
     }
 
-    /// Types of the tensors, bytes per token in the KV cache, and memory.
+    /// Tables of tensor types, cache bytes per token, and memory.
     fn tables(&self, lines: &mut Vec<String>) {
         lines.push(String::new());
         lines.push(format!("{:<10} {:>8} {:>12} {:>14}", "type", "tensors", "bytes", "parameters"));
@@ -316,7 +323,7 @@ fn kind(outline: &Outline) -> String {
     }
 }
 
-/// The tokenizer in a few words, and the length of the chat template.
+/// Facts about the tokenizer, and the length of the chat template.
 fn text_side(source: &CheckpointSource) -> Result<(Value, Option<usize>)> {
     match source {
         CheckpointSource::Gguf(g) => {
@@ -345,7 +352,7 @@ fn text_side(source: &CheckpointSource) -> Result<(Value, Option<usize>)> {
     }
 }
 
-/// An object as `key value, key value`, without what is null.
+/// An object as `key value, key value`, without null values.
 fn plain(value: &Value) -> String {
     let Some(object) = value.as_object() else { return value.to_string() };
     let word = |v: &Value| v.as_str().map_or_else(|| v.to_string(), str::to_owned);

@@ -1,4 +1,5 @@
-//! Limits of the machine that are measured several times in one run: memory bandwidth of a shared machine changes within seconds.
+//! The machine's limits, measured several times per run: the memory bandwidth of a shared machine
+//! changes within seconds.
 
 use super::median::median;
 use crate::args::EngineArgs;
@@ -7,13 +8,13 @@ use anyhow::Result;
 use latent_engine::{Engine, PeakRates};
 use std::time::{Duration, Instant};
 
-/// Largest ratio of two measured bandwidths with which a share of the limit still says something.
-const QUIET: f64 = 1.25;
+/// Maximum ratio of two measured bandwidths at which a percentage of the limit is meaningful.
+const MAX_SPREAD: f64 = 1.25;
 
-/// Age at which a measurement is repeated between tests.
-const FRESH: Duration = Duration::from_secs(2);
+/// A measurement older than this is repeated between tests.
+const MAX_AGE: Duration = Duration::from_secs(2);
 
-/// Measurements of the limits, in the order of time.
+/// Measured limits, in order of time.
 #[derive(Default)]
 pub(super) struct LimitSamples {
     samples: Vec<PeakRates>,
@@ -21,17 +22,17 @@ pub(super) struct LimitSamples {
 }
 
 impl LimitSamples {
-    /// Measures the limits once more.
+    /// Measures the limits again.
     pub(super) fn measure(&mut self, engine: &Engine, args: &EngineArgs) -> Result<()> {
         self.samples.push(model::limits(engine, args)?);
         self.last = Some(Instant::now());
         Ok(())
     }
 
-    /// Measures the limits once more between two tests, unless they have just been measured.
+    /// Measures the limits again between two tests, unless the last measurement is recent.
     pub(super) fn refresh(&mut self, engine: &Engine, args: &EngineArgs) -> Result<()> {
         match self.last {
-            Some(last) if last.elapsed() < FRESH => Ok(()),
+            Some(last) if last.elapsed() < MAX_AGE => Ok(()),
             _ => self.measure(engine, args),
         }
     }
@@ -48,25 +49,25 @@ impl LimitSamples {
         }
     }
 
-    /// The lowest and the highest bandwidth, in bytes per second.
+    /// The minimum and maximum bandwidth, in bytes per second.
     pub(super) fn bandwidths(&self) -> (f64, f64) {
         let all = self.samples.iter().map(|limits| limits.read_bandwidth);
         all.fold((f64::INFINITY, 0.0), |(low, high), one| (low.min(one), high.max(one)))
     }
 
-    /// Whether the bandwidth changed so much that no share of it means anything.
+    /// Whether the bandwidth varied too much for percentages of it.
     pub(super) fn are_noisy(&self) -> bool {
         let (low, high) = self.bandwidths();
-        high > QUIET * low
+        high > MAX_SPREAD * low
     }
 
-    /// The median limits of the named device, and how far the bandwidth varied.
+    /// Describes the median limits of a device and the range of the bandwidth.
     pub(super) fn text(&self, device: &str) -> String {
         let how = format!("median of {} measurements in this run", self.samples.len());
         self.text_of(device, &how, &self.median())
     }
 
-    /// These limits of the named device, and how far the bandwidth varied.
+    /// Describes these limits of a device and the range of the bandwidth.
     pub(super) fn text_of(&self, device: &str, how: &str, limits: &PeakRates) -> String {
         let (low, high) = self.bandwidths();
         let (low_gb, high_gb) = (low / 1e9, high / 1e9);
@@ -96,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn the_median_counts_and_the_spread_is_told() {
+    fn limits_report_median_and_spread() {
         let quiet = samples(&[20.0, 22.0, 21.0]);
         assert!(!quiet.are_noisy() && (quiet.median().read_bandwidth - 21e9).abs() < 1.0);
         let text = quiet.text("2 threads");

@@ -1,4 +1,5 @@
-//! `latent logits`: the logits of given tokens, as text, as JSON, or as the base file of llama.cpp's perplexity tool.
+//! `latent logits`: prints the logits of given tokens as text or JSON, or writes the base file of
+//! llama.cpp's perplexity tool.
 
 use super::eval::{bos, failed};
 use crate::args::LogitsArgs;
@@ -41,6 +42,9 @@ pub(super) fn run(args: &LogitsArgs) -> Result<()> {
             all += logits.len();
             match &mut json {
                 None => found.push(logits.to_vec()),
+                // Rows are written as they are computed: all logits of a long text (128k entries
+                // per row) would not fit into memory. The callback returns nothing, so an error is
+                // kept for later.
                 Some(json) if written.is_ok() => written = json.row(logits),
                 Some(_) => {}
             }
@@ -68,7 +72,7 @@ pub(super) fn run(args: &LogitsArgs) -> Result<()> {
     Ok(())
 }
 
-/// Rows of logits as JSON, each written when it is computed.
+/// A stream of JSON rows.
 struct JsonRows {
     out: Box<dyn Write>,
     begun: bool,
@@ -95,13 +99,13 @@ impl JsonRows {
     }
 }
 
-/// Number of logits that are NaN or infinite.
 fn not_finite(logits: &[f32]) -> usize {
     logits.iter().filter(|logit| !logit.is_finite()).count()
 }
 
 fn print(rows: &[usize], found: &[Vec<f32>]) -> Result<()> {
     for (row, logits) in rows.iter().zip(found) {
+        // Of equal logits the smallest token ID wins, as in greedy sampling.
         let best = logits.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1).then(b.0.cmp(&a.0)));
         let best = best.map_or(0, |(token, _)| token);
         output::line(&format!("row {row}: likeliest token {best}"))?;
@@ -126,6 +130,7 @@ fn rows(word: &str, count: usize) -> Result<Vec<usize>> {
             list.split(',').map(number).collect::<Result<Vec<usize>>>()?
         }
     };
+    // Logits arrive step by step, hence in ascending order. `print` pairs them with these rows.
     rows.sort_unstable();
     rows.dedup();
     match rows.iter().find(|&&row| row >= count) {
@@ -136,8 +141,8 @@ fn rows(word: &str, count: usize) -> Result<Vec<usize>> {
     }
 }
 
-/// The file that `llama-perplexity --kl-divergence-base` writes. As in that tool, the first token of each chunk is replaced by BOS if the model
-/// has one.
+/// Writes the file of `llama-perplexity --kl-divergence-base`. As in that tool, BOS replaces the
+/// first token of each chunk if the model has one.
 fn kl_base(engine: &mut Engine, tokens: &[u32], chunk: usize, bos: Option<u32>, path: &Path) -> Result<()> {
     let chunks = TokenChunks::cut(tokens.to_vec(), chunk, None).map_err(|_| {
         UsageError(format!(

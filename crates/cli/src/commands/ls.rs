@@ -1,4 +1,4 @@
-//! `latent ls`: the models that were pulled.
+//! `latent ls`: lists the cached models.
 
 use crate::args::LsArgs;
 use crate::output;
@@ -17,6 +17,7 @@ pub(super) fn run(args: &LsArgs) -> Result<()> {
     if args.json {
         return output::json(&Value::Array(all.iter().map(described).collect()));
     }
+    // On standard error: a script that reads the list gets no lines.
     if all.is_empty() {
         let cache = settings.cache.display();
         output::note(&format!(
@@ -40,7 +41,7 @@ fn widths(rows: &[[String; 5]]) -> [usize; 4] {
     [0, 1, 2, 3].map(|column| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0))
 }
 
-/// The models that have a short name.
+/// Lists the short names.
 fn short_names(json: bool) -> Result<()> {
     let all = latent_hub::short_names();
     if json {

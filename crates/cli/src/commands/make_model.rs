@@ -1,4 +1,4 @@
-//! `latent make-model`: a random model of a known shape.
+//! `latent make-model`: writes a random model of a known shape.
 
 use crate::args::MakeModelArgs;
 use crate::exit::UsageError;
@@ -35,7 +35,7 @@ pub(super) fn run(args: &MakeModelArgs) -> Result<()> {
         return Err(UsageError(format!("{flag} is for .gguf files, and {} is not one", out.display())).into());
     }
     for file in if as_file { recipe.gguf_files(out)? } else { recipe.folder_files(out) } {
-        // a folder that does not exist yet is made
+        // A missing folder is created, so its files need no check.
         if file.parent().is_none_or(|folder| folder.as_os_str().is_empty() || folder.exists()) {
             target::check(&file, args.force)?;
         }

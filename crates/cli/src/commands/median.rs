@@ -1,6 +1,6 @@
-//! The median of measurements.
+//! Median of measurements. One slow outlier (another process, a page fault) does not move it.
 
-/// The middle of some values; of an even number, the mean of the two in the middle.
+/// The median. For an even number of values, the mean of the two middle ones.
 pub(super) fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);

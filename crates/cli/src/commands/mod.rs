@@ -1,4 +1,4 @@
-//! The commands: one file each, and what several of them share.
+//! One file per command, and code that several commands share.
 
 mod batched;
 mod bench;
@@ -56,8 +56,10 @@ mod verify;
 use crate::args::{Cli, Command, EngineArgs};
 use crate::{interrupt, output};
 
-/// Runs the command asked for.
+/// Runs a command.
 pub(crate) fn execute(cli: Cli) -> anyhow::Result<()> {
+    // These commands poll `interrupt::asked` and save or clean up. The first signal ends any other
+    // command immediately.
     let looks_at_signals = matches!(
         cli.command,
         Command::Run(_)
@@ -119,7 +121,7 @@ pub(crate) fn execute(cli: Cli) -> anyhow::Result<()> {
     }
 }
 
-/// The name and options of a command that no ranks can share.
+/// The name and options of a command that cannot run on several ranks.
 fn of_whole_models(command: &Command) -> Option<(&'static str, &EngineArgs)> {
     Some(match command {
         Command::Inspect(args) => ("inspect", &args.model.engine),

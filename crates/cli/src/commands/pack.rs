@@ -1,4 +1,4 @@
-//! `latent pack`: a model as a packed file.
+//! `latent pack`: writes a model as a packed file.
 
 use crate::args::PackArgs;
 use crate::{hub, model, output, pack_cache};
@@ -17,12 +17,14 @@ pub(super) fn run(args: &PackArgs) -> Result<()> {
         Some(name) => PathBuf::from(format!("{name}.{EXTENSION}")),
         None => packed_path(checkpoint.path()),
     });
+    // A repeated `latent pack` in a script is a no-op if the model has not changed.
     if !args.force && out.try_exists()? {
         match older(&checkpoint, &out) {
             None => return output::line(&format!("{}: up to date", out.display())),
             Some(what) => bail!("{}: {what}; --force replaces it", out.display()),
         }
     }
+    // Replacing a file whose weights are mapped would destroy the source.
     if same_file(checkpoint.path(), &out) {
         bail!("{}: this is the model itself; give another file with --out", out.display());
     }
@@ -56,7 +58,7 @@ fn packed_path(path: &Path) -> PathBuf {
     }
 }
 
-/// Why the file at `out` is not the packed form of this model; none if it is.
+/// Why the file at `out` is not the packed form of this model; `None` if it is.
 fn older(checkpoint: &Checkpoint, out: &Path) -> Option<String> {
     let Ok(there) = Checkpoint::open(out) else {
         return Some("there is a file of this name that cannot be read as a packed one".into());

@@ -1,11 +1,11 @@
-//! What `--partition` is to commands that run nothing.
+//! `--partition` in commands that run no ranks.
 
 use crate::args::{EngineArgs, GraphArgs};
 use crate::exit::UsageError;
 use anyhow::Result;
 use latent_graph::{GraphError, ModelConfig};
 
-/// Refuses what is said of ranks to a command that runs no model, or in one process only.
+/// Refuses `--partition` in a command that runs no model, or runs it in one process only.
 pub(super) fn refuse_ranks(command: &str, args: &EngineArgs) -> Result<()> {
     let Some(partition) = &args.partition else { return Ok(()) };
     Err(UsageError(format!(
@@ -14,7 +14,7 @@ pub(super) fn refuse_ranks(command: &str, args: &EngineArgs) -> Result<()> {
     .into())
 }
 
-/// The config of the rank that is asked for; none where the whole model is.
+/// The config of the requested rank; `None` without `--partition`.
 pub(super) fn part(args: &GraphArgs, config: &ModelConfig) -> Result<Option<ModelConfig>> {
     let Some(partition) = &args.model.engine.partition else { return Ok(None) };
     let (rank, ranks) = (args.rank, partition.ranks());

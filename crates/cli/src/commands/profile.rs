@@ -1,4 +1,5 @@
-//! `latent profile`: the time of each phase of decode and prefill, compared with the limit that binds it, measured in the same run.
+//! `latent profile`: the time of each phase of decode and prefill, compared with the machine's
+//! limits, which are measured in the same run.
 
 use super::batched::{BatchedSequences, context, fit};
 use super::limit_samples::LimitSamples;
@@ -22,41 +23,43 @@ pub(super) fn run(args: &ProfileArgs) -> Result<()> {
     let checkpoint = model::open_shared(&args.model)?;
     let count = usize::from(args.sequences);
     let mut engine_args = args.model.engine.clone();
+    // Verification and drafting read tokens after the last decoded one.
     let length = args.n_depth + args.n_prompt.max(args.n_gen + 2);
     let limit = ModelConfig::before_loading(&checkpoint)?.context_length;
     fit(&mut engine_args, context(count, length), limit)?;
     let mut engine = model::load(&checkpoint, &engine_args, args.json)?;
+    // The thread that reads weights ahead would compete for memory bandwidth.
     engine.wait_for_weights();
     let mut samples = LimitSamples::default();
     samples.measure(&engine, &args.model.engine)?;
     let limits = samples.median();
-    let mut together = BatchedSequences::new(&engine, count, length);
-    together.fill(&mut engine, args.n_depth)?;
+    let mut batch = BatchedSequences::new(&engine, count, length);
+    batch.fill(&mut engine, args.n_depth)?;
     let mut profiles = Vec::new();
     if args.n_gen > 0 {
         let sizes: Vec<StepSize> =
             (0..args.n_gen).map(|i| StepSize::decode(count, args.n_depth + i)).collect();
-        profiles.push(measure(&mut engine, &mut together, args.n_depth, &sizes, &limits)?);
+        profiles.push(measure(&mut engine, &mut batch, args.n_depth, &sizes, &limits)?);
         if engine.drafts() {
             let cached = |i: usize| args.n_depth + i;
             let verify: Vec<StepSize> = (0..args.n_gen).map(|i| StepSize::verify(count, cached(i))).collect();
-            profiles.push(measure(&mut engine, &mut together, args.n_depth, &verify, &limits)?);
+            profiles.push(measure(&mut engine, &mut batch, args.n_depth, &verify, &limits)?);
             let draft: Vec<StepSize> =
                 (0..args.n_gen).map(|i| StepSize::draft(count, cached(i + 1))).collect();
-            profiles.push(measure(&mut engine, &mut together, args.n_depth, &draft, &limits)?);
+            profiles.push(measure(&mut engine, &mut batch, args.n_depth, &draft, &limits)?);
         }
     }
     if args.n_prompt > 0 {
-        // of one sequence
+        // The prompt is profiled with one sequence.
         let chunk = engine.chunk_for(args.n_prompt);
         let mut sizes: Vec<_> = StepSize::prompt(args.n_prompt, args.n_depth, chunk).collect();
         if engine.drafts() {
             sizes.extend(mtp_of_prompt(&sizes, args.n_depth));
         }
-        together.keep(&mut engine, 1);
-        profiles.push(measure(&mut engine, &mut together, args.n_depth, &sizes, &limits)?);
+        batch.keep(&mut engine, 1);
+        profiles.push(measure(&mut engine, &mut batch, args.n_depth, &sizes, &limits)?);
     }
-    together.release(&mut engine);
+    batch.release(&mut engine);
     samples.measure(&engine, &args.model.engine)?;
     if let Some(out) = &args.trace {
         output_file::write(out, timeline(&profiles).to_string().as_bytes())?;
@@ -92,34 +95,34 @@ pub(super) fn run(args: &ProfileArgs) -> Result<()> {
     }
 }
 
-/// Runs steps of these sizes, after `depth` tokens, once to warm up and once to measure.
+/// Runs steps of these sizes after `depth` tokens, once as a warm-up and once measured.
 fn measure(
     engine: &mut Engine,
-    together: &mut BatchedSequences,
+    batch: &mut BatchedSequences,
     depth: usize,
     sizes: &[StepSize],
     limits: &PeakRates,
 ) -> Result<StepProfile> {
     let mut once = |engine: &mut Engine| -> Result<(), EngineError> {
-        together.truncate(engine, depth)?;
+        batch.truncate(engine, depth)?;
         let mut first = depth;
         for size in sizes {
             match (size.mtp, size.rows, size.wanted) {
-                // a row that the layer can draft after, which is not measured
+                // The MTP layer drafts after a row of the model, which is not measured.
                 (true, 1, 1..) => {
-                    together.step(engine, first..first + 1, LogitsRequest::Nothing)?;
-                    together.draft(engine, first + 1)?;
+                    batch.step(engine, first..first + 1, LogitsRequest::Nothing)?;
+                    batch.draft(engine, first + 1)?;
                     first += 1;
                 }
-                // what the steps of a prompt do by themselves
+                // The MTP rows of a prompt run as part of its steps.
                 (true, ..) => {}
                 (false, 2, 2..) => {
-                    together.verify(engine, first..first + 2)?;
-                    together.truncate(engine, first)?;
+                    batch.verify(engine, first..first + 2)?;
+                    batch.truncate(engine, first)?;
                 }
                 (false, rows, wanted) => {
                     let wanted = if wanted > 0 { LogitsRequest::Last } else { LogitsRequest::Nothing };
-                    together.step(engine, first..first + rows, wanted)?;
+                    batch.step(engine, first..first + rows, wanted)?;
                     first += rows;
                 }
             }
@@ -127,14 +130,14 @@ fn measure(
         Ok(())
     };
     once(engine)?;
-    // decode steps are alike: their average is shown; for a prompt, the sum of all steps
+    // Decode steps are alike, so their average is shown. The steps of a prompt are summed.
     let repeated = sizes.iter().all(|size| size.rows <= 2 && size.wanted >= size.rows);
     let profile = engine.profile(sizes, repeated, limits, &mut once)?;
-    together.truncate(engine, depth)?;
+    batch.truncate(engine, depth)?;
     Ok(profile)
 }
 
-/// The steps of the MTP layer during a prompt; it is one row behind.
+/// Steps of the MTP layer during a prompt. It needs the next token, so it is one row behind.
 fn mtp_of_prompt(sizes: &[StepSize], depth: usize) -> Vec<StepSize> {
     let of = |size: &StepSize| {
         let behind = usize::from(size.cached == 0 && depth == 0);
@@ -178,7 +181,7 @@ fn print(step: &StepProfile) -> Result<()> {
     Ok(())
 }
 
-/// Another rank's time, in addition to the phases of this one.
+/// Prints another rank's time.
 fn rank(rank: &RankProfile) -> Result<()> {
     let RankProfile { rank, host, millis, idle_millis, collective_millis, operations } = rank;
     output::line(&format!(
@@ -192,7 +195,8 @@ fn rank(rank: &RankProfile) -> Result<()> {
     }
 }
 
-/// The first thread's time in each of several operations, and waiting for the others; none of a phase that is one operation.
+/// The first thread's time per operation of a phase, and its wait for other threads; `None` for a
+/// single operation.
 fn of_operations(phase: &PhaseProfile) -> Option<String> {
     let times = &phase.operation_micros;
     if times.len() < 2 {
@@ -227,9 +231,11 @@ fn row(phase: &PhaseProfile, operation: &str) -> String {
     )
 }
 
-/// The Trace Event Format, which Perfetto (ui.perfetto.dev) opens; the page of `latent graph --html` writes the same from the JSON of a profile
-/// (crates/viz/assets/timeline.js). A process per profile; in it a thread per thread of the backend, with a slice per phase. In that are slices of its operations, and
-/// of the wait at the barrier.
+/// The profile in the Trace Event Format, which Perfetto (ui.perfetto.dev) opens.
+// One process per profile, one thread per thread of the backend, one slice per phase. Within a
+// phase are slices of its operations and of the wait at the barrier. The page of `latent graph
+// --html` writes the same format from a profile's JSON (crates/viz/assets/timeline.js): keep both
+// in step.
 fn timeline(profiles: &[StepProfile]) -> Value {
     let mut events = Vec::new();
     for (pid, profile) in profiles.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! From a user's text to the tokens of a prompt: chat template or raw text.
+//! Prompts: from a user's text to tokens, with the chat template or raw.
 
 use super::chat_options::TemplateOptions;
 use crate::exit::UsageError;
@@ -13,25 +13,25 @@ use std::sync::Arc;
 pub(super) struct ChatFormatter {
     pub(super) tokenizer: Arc<Tokenizer>,
     template: Option<ChatTemplate>,
-    /// Variables of the template besides the messages.
+    /// Variables of the template other than the messages.
     pub(super) options: TemplateOptions,
     fit: ContextFit,
 }
 
-/// What drafts cost a restored session.
+/// Note about restored sessions of models that draft.
 pub(super) const RUN_AGAIN: &str =
     "the restored tokens run again: the file holds no rows of the MTP layer, which drafts need";
 
-/// Limits of a prompt, as far as known before the model is loaded.
+/// Limits of a prompt that are known before the model is loaded.
 struct ContextFit {
-    /// Tokens of context asked for, or the model's limit.
+    /// The requested context in tokens, or the model's limit.
     context: usize,
     /// The model's limit.
     largest: usize,
 }
 
 impl ChatFormatter {
-    /// With the model's own tokenizer; `context` is the context asked for, if any.
+    /// Uses the model's own tokenizer. `context` is the requested context, if any.
     pub(super) fn open(
         checkpoint: &Checkpoint,
         config: &ModelConfig,
@@ -48,6 +48,7 @@ impl ChatFormatter {
         context: Option<usize>,
     ) -> Result<ChatFormatter> {
         let largest = config.context_length;
+        // --ctx-size 0 and larger values mean the model's limit, as in `model::with_context`.
         let context = context.filter(|tokens| *tokens > 0).unwrap_or(largest).min(largest);
         let fit = ContextFit { context, largest };
         let tokenizer = Arc::new(tokenizer);
@@ -55,19 +56,21 @@ impl ChatFormatter {
         Ok(ChatFormatter { tokenizer, template, options: TemplateOptions::default(), fit })
     }
 
-    /// Tokens of a text without the template.
+    /// Encodes a text without the template.
     pub(super) fn raw(&self, text: &str) -> Result<Vec<u32>> {
         let how = EncodeOptions { add_special: true, parse_special: self.options.allow_special };
+        // Encoding stops as soon as the text cannot fit, so a huge file by mistake fails fast.
         self.if_fits(self.tokenizer.encode_within(text, how, self.fit.tokens()))?
             .map_err(|bytes| self.fit.too_long(bytes))
     }
 
-    /// The most bytes that a prompt can have and fit into the context; none if the tokenizer's rules set no bound.
+    /// Maximum bytes of a prompt that fits into the context; `None` if the tokenizer's rules set no
+    /// bound.
     pub(super) fn longest(&self) -> Option<usize> {
         self.tokenizer.longest_text(self.fit.tokens())
     }
 
-    /// Refuses a text that cannot fit into the context, by its length alone.
+    /// Refuses a text whose length alone exceeds the context.
     pub(super) fn check_length(&self, bytes: usize) -> Result<()> {
         match self.longest() {
             Some(longest) if bytes > longest => Err(self.fit.too_long(bytes)),
@@ -75,7 +78,8 @@ impl ChatFormatter {
         }
     }
 
-    /// The tokens if they fit into the context with one token to spare, else the bytes of the text.
+    /// The tokens if they fit into the context with one token to spare, else the size of the text
+    /// in bytes.
     fn if_fits(&self, encoded: Result<Vec<u32>, TextError>) -> Result<Result<Vec<u32>, usize>> {
         match encoded {
             Err(TextError::TooLong { bytes, .. }) => Ok(Err(bytes)),
@@ -83,19 +87,20 @@ impl ChatFormatter {
         }
     }
 
-    /// Tokens of a conversation, up to where the model answers.
+    /// Encodes a conversation up to the beginning of the answer.
     pub(super) fn chat(&self, messages: &[Value]) -> Result<Vec<u32>> {
         self.chat_if_fits(messages)?.map_err(|bytes| self.fit.too_long(bytes))
     }
 
-    /// The same; if the conversation does not fit into the context, the bytes of its text.
+    /// Encodes a conversation; if it does not fit into the context, the inner error is its size in
+    /// bytes.
     pub(super) fn chat_if_fits(&self, messages: &[Value]) -> Result<Result<Vec<u32>, usize>> {
         let rendered = self.rendered(messages)?;
         let (special, limit) = (self.options.allow_special, self.fit.tokens());
         self.if_fits(self.tokenizer.encode_rendered_within(&rendered, special, limit))
     }
 
-    /// The text of a conversation's prompt.
+    /// Renders a conversation to the text of a prompt.
     pub(super) fn rendered(&self, messages: &[Value]) -> Result<RenderedText> {
         let Some(template) = &self.template else {
             let problem = "the model has no chat template; give --raw to feed the prompt as it is";
@@ -108,7 +113,7 @@ impl ChatFormatter {
 }
 
 impl ContextFit {
-    /// Tokens of the longest prompt: one is left for the answer.
+    /// Maximum tokens of a prompt: one is left for the answer.
     fn tokens(&self) -> usize {
         self.context.saturating_sub(1)
     }

@@ -1,4 +1,4 @@
-//! `latent pull`: a model of the hub.
+//! `latent pull`: downloads a model of the hub.
 
 use crate::args::PullArgs;
 use crate::{hub, output};
@@ -26,5 +26,6 @@ pub(super) fn run(args: &PullArgs) -> Result<()> {
         let what = if pulled.up_to_date { "up to date" } else { "pulled" };
         output::note(&format!("{model}: {what}, {}, {}", local.name, format_bytes(local.bytes)));
     }
+    // The path is the only line of standard output: `latent run -m $(latent pull …)`.
     output::line(&local.path.display().to_string())
 }

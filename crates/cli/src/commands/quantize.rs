@@ -1,7 +1,7 @@
-//! `latent quantize`: a GGUF file in other types.
+//! `latent quantize`: rewrites a GGUF file with other tensor types.
 
 use super::quantize_kl::Trials;
-use super::types::{self, Costs, USUAL};
+use super::types::{self, Costs, DEFAULT_MIX};
 use crate::args::{LoraFile, QuantizeArgs, QuantizeMethod, TypeArgs};
 use crate::exit::UsageError;
 use crate::model;
@@ -26,8 +26,10 @@ pub(super) fn run(args: &QuantizeArgs) -> Result<()> {
     let checkpoint = model::open(Some(&task.model))?;
     let hessians = hessians(args)?;
     let of_imatrix = args.types.importances()?;
+    // The diagonals of the Hessians are importances: types without GPTQ and experts that met few
+    // tokens use them.
     let importances = of_imatrix.as_ref().or(hessians.as_ref().map(Hessians::importances));
-    let mix = task.mix.or_else(|| Mix::from_name(USUAL)).context("no TYPE")?;
+    let mix = task.mix.or_else(|| Mix::from_name(DEFAULT_MIX)).context("no TYPE")?;
     let merged = merged(&checkpoint, &task.model, args)?;
     let weights: &dyn Weights = merged.as_ref().map_or(&*checkpoint, |merged| merged);
     let mut assignment = Assignment::new(weights, &args.types.options(mix), importances)?;
@@ -56,7 +58,8 @@ pub(super) fn run(args: &QuantizeArgs) -> Result<()> {
     });
     bar.finish();
     let written = match written {
-        // an interrupted program says no more than its exit code otherwise
+        // `exit::code` prints no error after a signal, so the state of the partial file is printed
+        // here.
         Err(stopped @ ConvertError::Stopped { .. }) => {
             output::note(&stopped.to_string());
             return Ok(());
@@ -66,11 +69,11 @@ pub(super) fn run(args: &QuantizeArgs) -> Result<()> {
     if args.types.json {
         output::json(&types::report(&written, fit.as_ref(), &[]))
     } else {
-        output::now(&types::table(&written, fit.as_ref(), mix))
+        output::multiline(&types::table(&written, fit.as_ref(), mix))
     }
 }
 
-/// The weights with the adapters of `--merge-lora`.
+/// Merges the adapters of `--merge-lora`.
 fn merged<'a>(
     checkpoint: &'a Checkpoint,
     model: &Path,
@@ -81,7 +84,8 @@ fn merged<'a>(
     }
     let open = |lora: &LoraFile| Ok((AdapterFile::open(&lora.path)?, lora.scale));
     let adapters = args.merge_lora.iter().map(open).collect::<Result<Vec<_>, FormatError>>()?;
-    // only the names of PEFT need the model's circuit
+    // PEFT's adapters name modules of Hugging Face, which the circuit maps to tensors. GGUF
+    // adapters name the tensors.
     let names = match adapters.iter().any(|(adapter, _)| adapter.naming == AdapterNaming::HuggingFace) {
         true => {
             let model = model::describe(Some(model), None)?;
@@ -94,7 +98,7 @@ fn merged<'a>(
     Ok(Some(merged))
 }
 
-/// The Hessians of the method.
+/// Opens the Hessians of `--method gptq`.
 fn hessians(args: &QuantizeArgs) -> Result<Option<Hessians>> {
     match (args.method, &args.hessians) {
         (QuantizeMethod::Gptq, Some(path)) => Ok(Some(Hessians::open(path)?)),
@@ -109,7 +113,7 @@ fn hessians(args: &QuantizeArgs) -> Result<Option<Hessians>> {
     }
 }
 
-/// Says what the factors of Hessians take, and refuses if that is not free.
+/// Prints the memory for the factors of Hessians, and fails if that is not free.
 fn check_memory(assignment: &Assignment<'_>, threads: usize) -> Result<()> {
     let bytes = assignment.gptq_bytes(threads);
     output::note(&format!("Hessians take up to {} of memory with {threads} threads", format_bytes(bytes)));
@@ -123,7 +127,7 @@ fn check_memory(assignment: &Assignment<'_>, threads: usize) -> Result<()> {
     Ok(())
 }
 
-/// Types for the size, or for the nearness, that is asked for.
+/// Chooses types for the requested size or KL divergence.
 fn fitted(
     checkpoint: &Arc<Checkpoint>,
     assignment: &mut Assignment<'_>,
@@ -145,7 +149,7 @@ fn fitted(
     Ok(Some(Costs { fit: assignment.fit(&measured, size)?, kl: None }))
 }
 
-/// `model-Q4_K_M.gguf` of `model-BF16` and `model`.
+/// `model-Q4_K_M.gguf` for `model-BF16` or `model`.
 pub(super) fn named_by_type(set: &str, ty: &str) -> String {
     match latent_hub::base_name(set) {
         "" => format!("{ty}.gguf"),
@@ -153,7 +157,8 @@ pub(super) fn named_by_type(set: &str, ty: &str) -> String {
     }
 }
 
-/// `model-Q4_K_M.gguf` next to `model-BF16.gguf` or `model.gguf`; in the current folder for a model of the hub.
+/// `model-Q4_K_M.gguf` next to `model-BF16.gguf` or `model.gguf`. For a model of the hub, in the
+/// current folder.
 fn named(given: &Path, model: &Path, ty: &str) -> PathBuf {
     let name = hub::local_name(given);
     let file = named_by_type(name.as_deref().or_else(|| hub::file_set_name(model)).unwrap_or("model"), ty);

@@ -1,4 +1,5 @@
-//! KL divergence of quantization types: trial files are written next to the target, run over a text, and removed.
+//! KL divergence of quantization types. Trial files are written next to the target, run over a
+//! text, and removed.
 
 use super::chunks::chunks;
 use crate::args::QuantizeArgs;
@@ -14,18 +15,18 @@ use latent_types::format_bytes;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Files that are written and compared at most, until one is near enough.
-const TRIALS: usize = 7;
+/// Maximum number of trial files.
+const MAX_TRIALS: usize = 7;
 
-/// Sizes that are this near are not told apart.
-const NEAR: f64 = 1.01;
+/// Sizes within this ratio count as equal.
+const MIN_SIZE_RATIO: f64 = 1.01;
 
-/// The model's next tokens, which trials are compared to.
+/// Log-probabilities of the original model, with which trials are compared.
 pub(super) struct Trials {
     model: Vec<Vec<f32>>,
     chunks: Vec<Vec<u32>>,
     threads: usize,
-    /// Where they are written.
+    /// The folder of trial files.
     folder: PathBuf,
 }
 
@@ -36,6 +37,7 @@ impl Trials {
         out: &Path,
         args: &QuantizeArgs,
     ) -> Result<Trials> {
+        // Next to the target: /tmp may be a RAM disk without room for a model.
         let folder = out.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let mut trials = Trials {
             model: Vec::new(),
@@ -47,8 +49,10 @@ impl Trials {
         Ok(trials)
     }
 
-    /// Mean KL divergence of the file that an assignment would write from the model, in nats.
+    /// Mean KL divergence, in nats, of the file that an assignment would write.
     fn divergence(&self, assignment: &Assignment<'_>) -> Result<f64> {
+        // The folder is removed when this function returns, so only one trial file exists at a
+        // time.
         let place = output_file::temporary_folder(&self.folder);
         let place = place.with_context(|| self.folder.display().to_string())?;
         let path = place.path().join("trial.gguf");
@@ -57,7 +61,7 @@ impl Trials {
         Ok(kl(&self.model, &self.logits(&trial)?))
     }
 
-    /// Makes errors count by what those of each group of tensors do to the next tokens.
+    /// Weights the errors of each group of tensors by their measured effect on the next tokens.
     pub(super) fn measure_sensitivities(
         &self,
         assignment: &mut Assignment<'_>,
@@ -76,7 +80,8 @@ impl Trials {
         Ok(())
     }
 
-    /// Gives the tensors the types of the smallest file that was found to be near enough; what it costs, and its mean KL divergence from the model in nats.
+    /// Assigns the types of the smallest trial within `target`. Returns its cost and its mean KL
+    /// divergence in nats.
     pub(super) fn nearest(
         &self,
         assignment: &mut Assignment<'_>,
@@ -84,16 +89,17 @@ impl Trials {
         target: f64,
     ) -> Result<(SizeFit, f64)> {
         let (least, most) = measured.range();
-        let bar = LateBar::new(true, "searching", TRIALS);
+        let bar = LateBar::new(true, "searching", MAX_TRIALS);
         let mut done = 0;
         let mut trial = |size: u64| -> Result<(SizeFit, f64)> {
             let fit = assignment.fit(measured, size)?;
             let kl = self.divergence(assignment)?;
             done += 1;
-            bar.set(done, TRIALS as u64);
+            bar.set(done, MAX_TRIALS as u64);
             output::note(&format!("{}: KL divergence {kl:.5} nats", format_bytes(fit.bytes)));
             Ok((fit, kl))
         };
+        // The largest file bounds what is possible: if it misses the target, so do all others.
         let mut best = trial(most)?;
         if best.1 > target {
             let (kl, bytes) = (best.1, format_bytes(best.0.bytes));
@@ -101,10 +107,11 @@ impl Trials {
             return Err(UsageError(problem).into());
         }
         let (mut low, mut high) = (least as f64, most as f64);
-        for _ in 1..TRIALS {
-            if high / low < NEAR {
+        for _ in 1..MAX_TRIALS {
+            if high / low < MIN_SIZE_RATIO {
                 break;
             }
+            // Bisection of the logarithm: sizes differ by factors.
             let size = (low * high).sqrt();
             let tried = trial(size as u64)?;
             if tried.1 <= target {
@@ -113,10 +120,12 @@ impl Trials {
                 low = size;
             }
         }
+        // The last trial may have been one above the target, so the best size is assigned again.
         Ok((assignment.fit(measured, high as u64)?, best.1))
     }
 
-    /// Log-probabilities behind the second half of every chunk.
+    /// Log-probabilities of the second half of each chunk: its tokens have at least half a chunk of
+    /// context, as in llama-perplexity.
     fn logits(&self, checkpoint: &Arc<Checkpoint>) -> Result<Vec<Vec<f32>>> {
         let context = self.chunks.first().map_or(1, Vec::len);
         let options = EngineOptions {
@@ -140,11 +149,12 @@ impl Trials {
 
 fn log_softmax(logits: &[f32]) -> Vec<f32> {
     let most = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    // A sum of 128k f32 terms would lose digits that a KL divergence of 1e-4 needs.
     let sum: f64 = logits.iter().map(|logit| f64::from(logit - most).exp()).sum();
     logits.iter().map(|logit| (f64::from(logit - most) - sum.ln()) as f32).collect()
 }
 
-/// Mean over rows of Σ p·(ln p − ln q).
+/// Mean over rows of Σ p · (ln p − ln q), in nats.
 fn kl(model: &[Vec<f32>], other: &[Vec<f32>]) -> f64 {
     let of_row = |(p, q): (&Vec<f32>, &Vec<f32>)| -> f64 {
         let terms = p.iter().zip(q).map(|(p, q)| f64::from(*p).exp() * (f64::from(*p) - f64::from(*q)));
@@ -158,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn equal_rows_have_no_divergence_and_others_that_of_their_definition() {
+    fn kl_divergence_follows_its_definition() {
         let p = log_softmax(&[1.0, 2.0, 3.0]);
         assert!((p.iter().map(|p| f64::from(*p).exp()).sum::<f64>() - 1.0).abs() < 1e-6);
         let p = [p];

@@ -1,4 +1,4 @@
-//! `latent rm`: models that were pulled go.
+//! `latent rm`: removes cached models.
 
 use crate::args::RmArgs;
 use crate::{hub, output};

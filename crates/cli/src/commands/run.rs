@@ -24,15 +24,17 @@ pub(super) fn run(args: &RunArgs) -> Result<()> {
     }
     let prompted =
         args.prompt.is_some() || args.messages.is_some() || !args.files.is_empty() || !args.tokens.is_empty();
+    // `latent run -m MODEL` at a terminal starts a chat, as ollama does. In a pipe the prompt is
+    // standard input.
     if !prompted && stdin().is_terminal() {
         return talk(args);
     }
     let checkpoint = model::open_shared(&args.model)?;
     if ranks::follows(args.model.engine.partition.as_ref())? {
-        // the prompt is rank 0's
+        // A following rank stays in this call until rank 0 ends.
         model::load(&checkpoint, &args.model.engine, true)?;
     }
-    // unsupported models are refused before missing parts are reported, and both before the work begins
+    // An unsupported model is reported before missing parts of it, and both before the long work.
     let config = latent_graph::ModelConfig::before_loading(&checkpoint)?;
     if let Some(path) = args.saved() {
         OutputFile::check(path)?;
@@ -52,7 +54,7 @@ pub(super) fn run(args: &RunArgs) -> Result<()> {
     formatter.options = TemplateOptions::new(&args.template, &checkpoint)?;
     let prompt = RunPrompt::new(args, &formatter)?;
     let sampling = Sampling::new(&args.sampling, &checkpoint)?;
-    // what a raw prompt continues, knows no reasoning
+    // A raw prompt has no template and so no reasoning.
     let template = latent_text::chat_template(&checkpoint)?.filter(|_| prompt.conversation.is_some());
     let constraint = AnswerConstraint::new(&args.constraint, &formatter.tokenizer, template)?;
     let processors = processors(constraint.as_ref(), &prompt.tokens)?;
@@ -82,7 +84,7 @@ pub(super) fn run(args: &RunArgs) -> Result<()> {
     let answer =
         engine.generate_with(&mut session, &request, &formatter.tokenizer, processors, &mut printer)?;
     printer.bar.finish();
-    // before anything is printed, which fails on a closed terminal
+    // The session is saved before the rest is printed: printing fails if the terminal was closed.
     let saved = args.saved().map(|path| {
         let attachment = prompt.conversation.map(|mut conversation| {
             conversation.push("assistant", &answer.text);
@@ -92,7 +94,7 @@ pub(super) fn run(args: &RunArgs) -> Result<()> {
     });
     let printed = show(args, &answer, &engine, &request, &sampling, printer);
     if let Some(Err(error)) = saved {
-        // reported also after a signal, whose exit code does not show it
+        // After a signal `exit::code` prints no error, so it is printed here.
         if interrupt::asked() {
             exit::report(&error.into());
         } else {
@@ -106,7 +108,7 @@ pub(super) fn run(args: &RunArgs) -> Result<()> {
     Ok(())
 }
 
-/// Prints the footer, or everything as JSON.
+/// Prints the footer, or the whole report as JSON.
 fn show(
     args: &RunArgs,
     answer: &Answer,
@@ -135,13 +137,13 @@ struct RunPrompt {
     tokens: Vec<u32>,
     /// Tokens that a context shift keeps.
     keep: usize,
-    /// The messages that it was rendered from; none for a raw prompt.
+    /// The messages that it was rendered from; `None` for a raw prompt.
     conversation: Option<MessageList>,
 }
 
 impl RunPrompt {
     fn new(args: &RunArgs, formatter: &ChatFormatter) -> Result<RunPrompt> {
-        // the BOS token, if the prompt begins with it
+        // A context shift keeps the BOS token: many models degrade without it.
         let first = |tokens: &[u32]| {
             usize::from(!tokens.is_empty() && tokens.first().copied() == formatter.tokenizer.bos())
         };
@@ -166,7 +168,7 @@ impl RunPrompt {
             let tokens = formatter.raw(&text)?;
             return Ok(RunPrompt { keep: first(&tokens), tokens, conversation: None });
         }
-        // a template may drop the white space around it
+        // The check uses the trimmed text, because a template may trim it.
         formatter.check_length(text.trim().len())?;
         let mut conversation = MessageList::new(system_message(&args.template)?.as_deref());
         conversation.push("user", &text);
@@ -185,7 +187,7 @@ impl RunPrompt {
     }
 }
 
-/// Holds a conversation in place of one answer: there is a terminal, and no prompt.
+/// Starts a chat: standard input is a terminal and no prompt is given.
 fn talk(args: &RunArgs) -> Result<()> {
     let single = [("--json", args.json), ("--raw", args.raw), ("--save", args.save.is_some())];
     if let Some((flag, _)) = single.iter().find(|(_, given)| *given) {
@@ -250,11 +252,12 @@ fn footer(answer: &Answer) {
     ));
 }
 
-/// What the file of hosts lets expect of such an answer.
+/// The speed that the hosts file predicts for such an answer.
 fn predicted(args: &RunArgs, answer: &Answer, engine: &Engine) -> Result<Option<String>> {
     let new = answer.prompt_tokens - answer.cached_tokens;
     let case = PredictionCase {
         context: answer.prompt_tokens + answer.tokens.len(),
+        // The mean length of the sequence during the answer.
         past: answer.prompt_tokens + answer.tokens.len() / 2,
         rows: 1,
         in_flight: 1,
@@ -271,7 +274,7 @@ fn predicted(args: &RunArgs, answer: &Answer, engine: &Engine) -> Result<Option<
     }))
 }
 
-/// `, 61 of 64 drafts accepted`, where any were made.
+/// `, 61 of 64 drafts accepted`, or an empty text without drafts.
 pub(super) fn drafts(answer: &Answer) -> String {
     let DraftCount { drafted, accepted, .. } = answer.drafts;
     if drafted == 0 { String::new() } else { format!(", {accepted} of {drafted} drafts accepted") }

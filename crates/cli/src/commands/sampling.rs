@@ -7,14 +7,15 @@ use latent_engine::sampling::{RecommendedParams, SamplerKind, SamplingField, Sam
 use latent_formats::Checkpoint;
 use serde_json::{Map, Value, json};
 
-/// Parameters of sampling, and which of them the model set.
+/// Sampling parameters, and which of them come from the model.
 pub(super) struct Sampling {
     pub(super) params: SamplingParams,
     from_model: Vec<&'static str>,
 }
 
 impl Sampling {
-    /// Flags override the model's recommendations, which `--no-model-sampling` ignores. Without a seed each call draws one.
+    /// Combines flags, the model's recommendations (unless `--no-model-sampling`) and defaults.
+    /// Without a seed, each call draws one.
     pub(super) fn new(args: &SamplingArgs, checkpoint: &Checkpoint) -> Result<Sampling> {
         let model =
             if args.no_model_sampling { RecommendedParams::default() } else { recommended(checkpoint)? };
@@ -34,7 +35,7 @@ impl Sampling {
         Ok(Sampling { params, from_model })
     }
 
-    /// A line for the start of a run; none if nothing came from the model.
+    /// A line for the start of a run; `None` if no parameter comes from the model.
     pub(super) fn note(&self) -> Option<String> {
         if self.from_model.is_empty() {
             return None;
@@ -48,7 +49,7 @@ impl Sampling {
         Some(format!("sampling from the model: {}", words.join(", ")))
     }
 
-    /// The parameters that a model can set, and the names of those it has set.
+    /// The parameters that a model can recommend, and the names of those that it did.
     pub(super) fn report(&self) -> Value {
         let fields = SamplingField::all().iter().filter(|field| field.is_recommended);
         let mut report: Map<String, Value> =
@@ -59,7 +60,7 @@ impl Sampling {
     }
 }
 
-/// What the model recommends.
+/// The model's recommendations.
 fn recommended(checkpoint: &Checkpoint) -> Result<RecommendedParams> {
     RecommendedParams::of(checkpoint).context("--no-model-sampling runs the model without what it recommends")
 }
@@ -67,11 +68,13 @@ fn recommended(checkpoint: &Checkpoint) -> Result<RecommendedParams> {
 /// A fresh seed.
 fn drawn_seed() -> u64 {
     let time = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    // The low 64 bits of the nanoseconds change with every call.
     time.map_or(0, |t| t.as_nanos() as u64)
 }
 
-/// `ID=BIAS`, or `ID+BIAS` and `ID-BIAS` as llama.cpp has it.
+/// Parses `ID=BIAS`, or `ID+BIAS` and `ID-BIAS` as in llama.cpp.
 fn bias(word: &str) -> Result<(u32, f32)> {
+    // The sign belongs to the bias, so the text is split before it.
     let sign = || word.find(['+', '-']).map(|at| word.split_at(at));
     let parsed = word
         .split_once('=')

@@ -1,4 +1,4 @@
-//! Completions and man pages.
+//! Shell completions and man pages.
 
 use crate::args::command;
 use crate::target;
@@ -8,9 +8,11 @@ use std::io::Write;
 use std::path::Path;
 
 pub(super) fn completions(shell: clap_complete::Shell) -> Result<()> {
+    // `clap_complete` panics if its writer fails. Through memory, a closed pipe (`latent
+    // completions bash | head`) is an ordinary error.
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut command(), "latent", &mut script);
-    crate::output::now(&String::from_utf8_lossy(&script))
+    crate::output::multiline(&String::from_utf8_lossy(&script))
 }
 
 pub(super) fn man(folder: &Path, replace: bool) -> Result<()> {
@@ -29,7 +31,7 @@ pub(super) fn man(folder: &Path, replace: bool) -> Result<()> {
     Ok(())
 }
 
-/// The name and text of the page of a command and of each of its subcommands.
+/// Name and text of the pages of a command and its subcommands.
 fn pages(command: &clap::Command) -> Result<Vec<(String, Vec<u8>)>> {
     let mut all = Vec::new();
     for command in command.get_subcommands().filter(|command| !command.is_hide_set()) {

@@ -1,4 +1,5 @@
-//! Prediction of a step's time on another machine from its measured phases: `latent profile --simulate`.
+//! Predicts the time of a step on another machine from its measured phases: `latent profile
+//! --simulate`.
 
 use crate::args::SimulatedMachine;
 use crate::output;
@@ -7,37 +8,37 @@ use latent_engine::{PeakRates, PhaseProfile, ProfileClock, StepProfile, Timeline
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// What the prediction assumes.
+/// The assumptions of the prediction.
 pub(super) const METHOD: &str = "Each phase keeps the share of its limit that it reaches here. Its limit there is the \
      longer of reading its bytes at gbs and of the largest share: bytes and operations per core as \
      fast as here. The time of the shortest phase is a fixed cost. Shares are whole units of 16 \
      outputs; imbalance of experts is as measured. A barrier costs its transfers of cache lines. Not \
      modelled: remote memory, larger caches, other instruction sets, lower clocks.";
 
-/// Outputs of a product that threads share out as one unit.
+/// Outputs of a product that are assigned to a thread as one unit: a tile of sixteen rows.
 const OUTPUT_UNIT: usize = 16;
 
-/// Rows from which a phase without counted cost is shared out by rows.
+/// Minimum rows for which a phase without counted cost is divided among threads by rows.
 const MIN_SHARED_ROWS: usize = 16;
 
-/// Workers that meet at one counter of a barrier.
+/// Workers per counter of a barrier, as `GROUP` in crates/threads/src/barrier.rs.
 const BARRIER_GROUP: usize = 8;
 
-/// Nanoseconds of a cache line between cores of a large machine, the least that is assumed.
+/// Minimum assumed time of moving a cache line between cores of a large machine, in nanoseconds.
 const MIN_LINE_NS: f64 = 80.0;
 
-/// A phase's predicted microseconds, and what they consist of.
+/// The predicted time of a phase and its parts.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct SimulatedPhase {
     operations: Vec<String>,
     count: usize,
     measured_micros: f64,
     micros: f64,
-    /// Of `micros`, what uneven shares cost.
+    /// Part of `micros` due to uneven shares.
     share_micros: f64,
-    /// Of `micros`, what uneven experts cost.
+    /// Part of `micros` due to uneven experts.
     expert_micros: f64,
-    /// `memory`, `arithmetic` or `fixed`: what binds.
+    /// What bounds the phase: `memory`, `arithmetic` or `fixed`.
     bound: &'static str,
 }
 
@@ -56,16 +57,16 @@ pub(super) struct SimulatedStep {
     phases: Vec<SimulatedPhase>,
 }
 
-/// What the threads of a phase did, relative to its time.
+/// Thread times of a phase, relative to its duration.
 #[derive(Clone, Copy, Debug)]
 struct ThreadTimes {
-    /// Average work of a thread ÷ time of the phase.
+    /// Mean work of a thread divided by the phase's time.
     busy: f64,
-    /// Longest work of a thread ÷ average work.
+    /// Maximum work of a thread divided by the mean.
     imbalance: f64,
 }
 
-/// Predictions for profiles of this machine's CPU.
+/// Predictions from profiles of this machine's CPU.
 pub(super) fn of_profiles(
     profiles: &[StepProfile],
     machine: &SimulatedMachine,
@@ -88,12 +89,16 @@ fn of_step(step: &StepProfile, machine: &SimulatedMachine, limits: &PeakRates) -
     let barrier = transfers(machine.cores, machine.nodes) * line / 1e3;
     let times: Vec<ThreadTimes> = (0..step.phases.len()).map(|phase| thread_times(&runs, phase)).collect();
     let works = step.phases.iter().zip(&times).map(|(phase, times)| phase.micros * times.busy);
+    // Even the shortest phase has a fixed cost (dispatch, cold code), which more cores do not
+    // reduce.
     let fixed = works.fold(f64::INFINITY, f64::min);
     let of = |(phase, times)| of_phase(phase, times, threads, fixed, machine, limits);
     let phases: Vec<SimulatedPhase> = step.phases.iter().zip(times).map(of).collect();
     let sum = |of: fn(&SimulatedPhase) -> f64| -> f64 {
         phases.iter().map(|phase| phase.count as f64 * of(phase) / 1e3).sum()
     };
+    // For a prompt, times are sums over its steps, but `barriers` counts one step. Decode reports
+    // averages.
     let runs = if step.steps > 1 && step.rows > step.sequences * 2 { step.steps } else { 1 };
     let barrier_millis = (runs * step.barriers) as f64 * barrier / 1e3;
     let millis = sum(|phase| phase.micros) + barrier_millis;
@@ -121,6 +126,8 @@ fn of_phase(
     let cores = machine.cores as f64;
     let experts = phase.operations.iter().any(|operation| operation.starts_with("expert"));
     let even = |units: usize| units.div_ceil(machine.cores) as f64 * cores / units.max(1) as f64;
+    // The slowest thread's share relative to an even one: experts keep their measured imbalance,
+    // products are divided in whole units of outputs.
     let stretch = if experts {
         times.imbalance
     } else if phase.product_columns > 0 {
@@ -131,12 +138,14 @@ fn of_phase(
     let memory_here = phase.bytes / limits.read_bandwidth * 1e6;
     let here = memory_here.max(phase.arithmetic_micros);
     let (scaled, ratio, bound) = if here > 0.0 {
-        // cores of this machine, of which each reads and computes a part of the limits
+        // Each of this machine's cores contributes an equal part of the limits.
         let fewer = threads as f64 / cores;
         let memory = phase.bytes / (machine.gbs * 1e9) * 1e6;
         let core = |stretch: f64| {
             (memory_here * fewer).max(phase.arithmetic_micros * fewer / machine.speed) * stretch
         };
+        // Time there divided by time here. The difference between `ratio(stretch)` and `ratio(1.0)`
+        // is the cost of uneven shares.
         let ratio = |stretch| memory.max(core(stretch)) / here;
         let reads = memory.max(memory_here * fewer * stretch) >= core(stretch);
         let bound = if reads { "memory" } else { "arithmetic" };
@@ -145,7 +154,7 @@ fn of_phase(
         let fewer = threads as f64 / cores / machine.speed;
         ((work - fixed).max(0.0), (fewer * even(phase.rows), fewer), "arithmetic")
     } else {
-        // few rows: the thread that does it takes as long as here
+        // With few rows one thread does all the work, at the speed of its core.
         let longest = (work * times.imbalance - fixed).max(0.0);
         (longest, (1.0 / machine.speed, 1.0 / machine.speed), "fixed")
     };
@@ -180,34 +189,38 @@ fn thread_times(runs: &PhaseRuns<'_>, phase: usize) -> ThreadTimes {
         all += run.iter().map(|slice| slice.work + slice.wait).sum::<f64>();
         longest += run.iter().map(|slice| slice.work).fold(0.0, f64::max) * run.len() as f64;
     }
-    // a phase that the recorded step does not run counts as fully busy
+    // A phase that the recorded step does not contain counts as fully busy.
     let ratio = |above: f64, below: f64| if below > 0.0 { above / below } else { 1.0 };
     ThreadTimes { busy: ratio(work, all), imbalance: ratio(longest, work).max(1.0) }
 }
 
-/// Nanoseconds of a cache line between threads of this machine: the median over phases of what the last to arrive waits, per transfer.
+/// Time of moving a cache line between threads of this machine, in nanoseconds.
 fn measured_line(runs: &PhaseRuns<'_>, threads: usize) -> f64 {
     if threads < 2 {
         return 0.0;
     }
+    // The last thread to arrive waits only for the barrier itself. The median over phases ignores
+    // interrupts.
     let last = |run: &Vec<&TimelineSlice>| run.iter().map(|slice| slice.wait).fold(f64::INFINITY, f64::min);
     let mut waits: Vec<f64> = runs.values().map(last).filter(|wait| wait.is_finite()).collect();
     waits.sort_by(f64::total_cmp);
     waits.get(waits.len() / 2).map_or(0.0, |wait| wait * 1e3 / transfers(threads, 1))
 }
 
-/// Transfers of cache lines one after another in a barrier: the arrivals in a group and of the groups, the opening of each group, and its reading.
+/// Sequential transfers of cache lines in a barrier.
 fn transfers(workers: usize, nodes: usize) -> f64 {
     if workers < 2 {
         return 0.0;
     }
+    // Arrivals within a group, arrivals of the groups, and the opening of each group
+    // (crates/threads/src/barrier.rs).
     let per_node = workers.div_ceil(nodes);
     let groups = nodes * per_node.div_ceil(BARRIER_GROUP);
     let arrivals = per_node.min(BARRIER_GROUP) + if groups > 1 { groups } else { 0 };
     (arrivals + groups) as f64
 }
 
-/// The predictions as text.
+/// Prints the predictions.
 pub(super) fn print(
     machine: &SimulatedMachine,
     profiles: &[StepProfile],
@@ -286,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_machine_keeps_its_times_and_more_memory_helps_until_cores_bind() {
+    fn bandwidth_helps_until_cores_are_the_limit() {
         let phase = product("linear", 2048);
         assert!((micros(&phase, 1.0, "cores=2,gbs=40").micros - 100.0).abs() < 1e-9);
         assert!((micros(&phase, 1.0, "cores=2,gbs=400").micros - 100.0).abs() < 1e-9);
@@ -296,7 +309,7 @@ mod tests {
 
     #[test]
     fn uneven_shares_and_experts_cost_what_is_reported() {
-        // 65 units for 64 cores: two for one of them
+        // 65 units for 64 cores: one core gets two.
         let even = micros(&product("linear", 64 * 16), 1.0, "cores=64,gbs=90000");
         let uneven = micros(&product("linear", 65 * 16), 1.0, "cores=64,gbs=90000");
         assert!((uneven.micros / even.micros - 128.0 / 65.0).abs() < 1e-9);
@@ -310,7 +323,7 @@ mod tests {
     fn barriers_cost_transfers_within_and_between_groups() {
         let all = [(1, 1), (2, 1), (8, 1), (16, 1), (64, 1), (64, 2)].map(|(n, nodes)| transfers(n, nodes));
         assert_eq!(all, [0.0, 3.0, 9.0, 12.0, 24.0, 24.0]);
-        // two threads: the later one waits 0.3 µs for three transfers
+        // Two threads: the later one waits 0.3 µs for three transfers.
         let slice = |thread, work, wait| TimelineSlice {
             thread,
             phase: 0,

@@ -1,4 +1,4 @@
-//! The stages of `latent graph`, and the options that its plans are made with.
+//! Stages of `latent graph` and the options of its plans.
 
 use crate::args::GraphArgs;
 use crate::exit::usage_of;

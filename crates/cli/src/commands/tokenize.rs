@@ -1,4 +1,4 @@
-//! `latent tokenize`: the tokens of a text.
+//! `latent tokenize`: prints the tokens of a text.
 
 use crate::args::TokenizeArgs;
 use crate::{input, model, output};
@@ -17,6 +17,7 @@ pub(super) fn run(args: &TokenizeArgs) -> Result<()> {
     };
     let ids = tokenizer
         .encode(&text, EncodeOptions { add_special: !args.no_special, parse_special: !args.plain })?;
+    // With a text of hundreds of megabytes the memory is needed for the output.
     drop(text);
     if args.json {
         return output::json(&Tokens { count: ids.len(), ids: &ids, tokens: TokenPieces(&ids, &tokenizer) });
@@ -28,10 +29,11 @@ pub(super) fn run(args: &TokenizeArgs) -> Result<()> {
 }
 
 fn piece(tokenizer: &Tokenizer, id: u32) -> Cow<'_, str> {
+    // A token may be part of a UTF-8 character (byte fallback, byte-level BPE).
     String::from_utf8_lossy(tokenizer.piece(id).unwrap_or_default())
 }
 
-/// The tokens of a text, which are written one by one.
+/// The report, whose tokens are serialized one by one.
 #[derive(Serialize)]
 struct Tokens<'a> {
     count: usize,

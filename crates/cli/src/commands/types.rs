@@ -1,4 +1,4 @@
-//! Types of tensors: what `latent quantize` and `latent convert` are asked for, and what they say of it.
+//! Tensor types for `latent quantize` and `latent convert`: their options and reports.
 
 use crate::args::TypeArgs;
 use crate::model::ModelInfo;
@@ -17,8 +17,8 @@ use latent_threads::{Placement, Topology};
 use latent_types::{TensorType, format_bytes};
 use serde_json::{Value, json};
 
-/// The mix that a search begins with and is compared to, where none is given.
-pub(super) const USUAL: &str = "Q4_K_M";
+/// The default mix, with which a search begins and is compared.
+pub(super) const DEFAULT_MIX: &str = "Q4_K_M";
 
 impl TypeArgs {
     pub(super) fn importances(&self) -> Result<Option<Importances>> {
@@ -42,7 +42,7 @@ impl TypeArgs {
     }
 }
 
-/// Errors of types on rows of every tensor.
+/// Measures the error of each type on rows of every tensor.
 pub(super) fn measured(assignment: &Assignment<'_>, args: &TypeArgs) -> Result<TypeMeasurements> {
     let bar = LateBar::new(true, "measuring", assignment.tensors().len());
     Ok(assignment.measure(args.threads(), &|done, total| {
@@ -51,21 +51,21 @@ pub(super) fn measured(assignment: &Assignment<'_>, args: &TypeArgs) -> Result<T
     })?)
 }
 
-/// Types for the size that is asked for.
+/// Chooses types for the requested size.
 pub(super) fn sized(assignment: &mut Assignment<'_>, args: &TypeArgs) -> Result<Option<Costs>> {
     let Some(target) = args.target_size else { return Ok(None) };
     let measured = measured(assignment, args)?;
     Ok(Some(Costs { fit: assignment.fit(&measured, target)?, kl: None }))
 }
 
-/// What the chosen types cost.
+/// The cost of the chosen types.
 pub(super) struct Costs {
     pub(super) fit: SizeFit,
     /// Nats.
     pub(super) kl: Option<f64>,
 }
 
-fn said(Costs { fit, kl }: &Costs, mix: Mix) -> String {
+fn costs_text(Costs { fit, kl }: &Costs, mix: Mix) -> String {
     let percent = |error: f64| 100.0 * error.sqrt();
     let expected = fit
         .expected_kl
@@ -98,6 +98,8 @@ fn shape(tensor: &AssignedTensor) -> String {
 }
 
 fn types(tensor: &AssignedTensor) -> String {
+    // A mix may ask for a type whose block does not divide the row. The assignment then falls back
+    // to another one.
     let note = tensor
         .meant
         .map(|meant| format!(" (row length is not a multiple of {meant} blocks)"))
@@ -126,7 +128,7 @@ fn weights<'t>(tensors: impl Iterator<Item = &'t AssignedTensor>) -> u64 {
     tensors.map(|tensor| tensor.shape.iter().product::<usize>() as u64).sum()
 }
 
-/// The first of the files, and how many more there are.
+/// The first file and the number of others.
 pub(super) fn names(written: &QuantizedModel) -> String {
     let first = written.files.first().map(|file| file.display().to_string()).unwrap_or_default();
     match written.files.len() {
@@ -135,10 +137,11 @@ pub(super) fn names(written: &QuantizedModel) -> String {
     }
 }
 
-/// A line per tensor, and what came of it.
+/// A line per tensor and a summary.
 pub(super) fn table(written: &QuantizedModel, fit: Option<&Costs>, mix: Mix) -> String {
     let heading = format!("{:<44} {:>20} {:>10} {:>9}  types", "tensor", "shape", "bytes", "error");
     let percent = |tensor: &WrittenTensor| match tensor.error {
+        // The tensor keeps its type: nothing is rounded.
         None => "–".to_owned(),
         Some(error) => format!("{:.3} %{}", 100.0 * error, if tensor.weighted { "*" } else { " " }),
     };
@@ -153,7 +156,7 @@ pub(super) fn table(written: &QuantizedModel, fit: Option<&Costs>, mix: Mix) -> 
         0 => String::new(),
         bytes => format!(", {} of them by an earlier run", format_bytes(bytes)),
     };
-    lines.extend(fit.map(|fit| said(fit, mix)));
+    lines.extend(fit.map(|fit| costs_text(fit, mix)));
     let bits = bits(written.bytes, count);
     let bytes = format_bytes(written.bytes);
     lines.push(format!("{}: {bytes}{resumed}, {bits:.2} bits per weight", names(written)));
@@ -161,7 +164,7 @@ pub(super) fn table(written: &QuantizedModel, fit: Option<&Costs>, mix: Mix) -> 
     lines.join("\n")
 }
 
-/// How many matrices were rounded by GPTQ, if any.
+/// The number of matrices rounded by GPTQ, if any.
 fn rounded(written: &QuantizedModel) -> Option<String> {
     let all = || written.tensors.iter().filter_map(|tensor| tensor.rounded);
     all().next()?;
@@ -207,7 +210,7 @@ pub(super) fn report(written: &QuantizedModel, fit: Option<&Costs>, notes: &[Str
     })
 }
 
-/// What running a model takes.
+/// Memory and bandwidth needed to run a model.
 struct MemoryNeeds {
     context: usize,
     memory: MemoryEstimate,
@@ -217,7 +220,7 @@ struct MemoryNeeds {
     bandwidth: f64,
 }
 
-/// Prints the types, size, memory and speed of the file that a run would write.
+/// Prints types, size, memory and speed of the file that would be written.
 pub(super) fn dry_run(
     assignment: &Assignment<'_>,
     fit: Option<&Costs>,
@@ -226,7 +229,7 @@ pub(super) fn dry_run(
 ) -> Result<()> {
     let bytes = assignment.bytes()?;
     let count = weights(assignment.tensors().iter());
-    // a model that the engine does not run can be quantized nevertheless
+    // A model that the engine does not support can still be quantized.
     let needs = needs(assignment, args);
     if args.json {
         let needs = needs.map(|needs| {
@@ -250,7 +253,7 @@ pub(super) fn dry_run(
         }));
     }
     let mut lines: Vec<String> = assignment.tensors().iter().map(|tensor| row(tensor, "")).collect();
-    lines.extend(fit.map(|fit| said(fit, assignment.mix())));
+    lines.extend(fit.map(|fit| costs_text(fit, assignment.mix())));
     lines.push(format!("size     {}, {:.2} bits per weight", format_bytes(bytes), bits(bytes, count)));
     match needs {
         Ok(needs) => {
@@ -271,15 +274,16 @@ pub(super) fn dry_run(
         Err(error) => lines.push(format!("memory   unknown: {error}")),
     }
     lines.push(String::new());
-    output::now(&lines.join("\n"))
+    output::multiline(&lines.join("\n"))
 }
 
-/// Context that memory is counted for, where the model has more.
-const CONTEXT: usize = 4096;
+/// Maximum context for which memory is estimated.
+const MAX_CONTEXT: usize = 4096;
 
 fn needs(assignment: &Assignment<'_>, args: &TypeArgs) -> Result<MemoryNeeds> {
     let folder = output_file::temporary_folder(&std::env::temp_dir())?;
     let header = folder.path().join("header.gguf");
+    // The header alone is written: the estimate needs names, types and shapes, but no data.
     assignment.write_header(&header)?;
     let model = ModelInfo::new(Outline::open(&header)?, None)?;
     let placement = Placement::anywhere(args.threads());
@@ -287,7 +291,7 @@ fn needs(assignment: &Assignment<'_>, args: &TypeArgs) -> Result<MemoryNeeds> {
     let backend = latent_backends::cpu();
     let resolved = options.resolve(&*backend, &model.config)?;
     let stages = resolved.stages(&model.config, model.tensors())?;
-    let context = model.config.context_length.min(CONTEXT);
+    let context = model.config.context_length.min(MAX_CONTEXT);
     let weights = resolved.weight_bytes(&stages, WeightSource::Declared(model.tensors()));
     let memory = resolved.estimate(&model.config, &stages, weights, context);
     let cache = resolved.options.stages.bind.cache;
@@ -296,6 +300,7 @@ fn needs(assignment: &Assignment<'_>, args: &TypeArgs) -> Result<MemoryNeeds> {
         let step = StepWorkload {
             rows: 1,
             sequences: 1,
+            // The mean over an answer that fills the context. Decode attends in absorbed form.
             past_len: context / 2,
             cache,
             path: AttentionPath::Absorbed,

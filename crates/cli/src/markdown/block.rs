@@ -1,30 +1,32 @@
-//! Lines: what a line is, and how it is laid out.
+//! Layout of one line: quotes, headings, rules, list items, fences.
 
 use super::glyph::{GlyphRow, Style, glyphs};
 use super::inline::inline;
 use super::wrap::wrap;
 
-/// Quotes within quotes that are told apart.
-const QUOTES: usize = 8;
+/// Maximum depth of nested quotes.
+const MAX_QUOTE_DEPTH: usize = 8;
 
-/// The widest rule.
-const RULE: usize = 60;
+/// Maximum columns of a horizontal rule.
+const MAX_RULE_COLUMNS: usize = 60;
 
-/// Rows of one line of Markdown.
+/// The rows of one line of Markdown.
 pub(super) fn layout(line: &str, columns: usize, colours: bool) -> Vec<GlyphRow> {
     let (mut first, mut rest, mut text) = (GlyphRow::new(), GlyphRow::new(), line);
-    for _ in 0..QUOTES {
+    for _ in 0..MAX_QUOTE_DEPTH {
         let Some(inner) = text.trim_start().strip_prefix('>') else { break };
         first.extend(glyphs("│ ", Style::DIM));
         text = inner.strip_prefix(' ').unwrap_or(inner);
     }
     rest.extend(&first);
     let inner = text.trim_start();
+    // Nested lists keep their indentation. At most half of the width: deeper ones would leave no
+    // room for text.
     let indent = glyphs(&" ".repeat((text.len() - inner.len()).min(columns / 2)), Style::PLAIN);
     first.extend(&indent);
     rest.extend(&indent);
     if is_rule(inner) {
-        let room = columns.saturating_sub(first.len()).min(RULE);
+        let room = columns.saturating_sub(first.len()).min(MAX_RULE_COLUMNS);
         first.extend(glyphs(&"─".repeat(room), Style::DIM));
         return vec![first];
     }
@@ -37,9 +39,9 @@ pub(super) fn layout(line: &str, columns: usize, colours: bool) -> Vec<GlyphRow>
     wrap(&inline(text, Style::PLAIN, colours), &first, &rest, columns)
 }
 
-/// A border of code: a line with the language in it.
+/// The border of a code block, with the language in it.
 pub(super) fn border(language: &str, columns: usize) -> GlyphRow {
-    let room = columns.min(RULE);
+    let room = columns.min(MAX_RULE_COLUMNS);
     let language: String = language.chars().take(room.saturating_sub(6)).collect();
     let mut text = if language.is_empty() { String::new() } else { format!("── {language} ") };
     let used = super::glyph::width(&glyphs(&text, Style::DIM));
@@ -47,10 +49,11 @@ pub(super) fn border(language: &str, columns: usize) -> GlyphRow {
     glyphs(&text, Style::DIM)
 }
 
-/// The mark of a heading's level, and its text.
+/// The style of a heading's level, and its text.
 fn heading(line: &str) -> Option<(Style, &str)> {
     let title = line.trim_start_matches('#');
     let level = line.len() - title.len();
+    // CommonMark requires a space after the marks: `#include` and `#1234` are text.
     let title = title.strip_prefix(' ')?.trim_start();
     let style = match level {
         1 => Style::BOLD.with(Style::UNDERLINED),
@@ -58,6 +61,8 @@ fn heading(line: &str) -> Option<(Style, &str)> {
         3..=6 => Style::BOLD.with(Style::ITALIC),
         _ => return None,
     };
+    // `## Title ##` has closing marks; those of `C#` have no space before them and belong to the
+    // title.
     let bare = title.trim_end().trim_end_matches('#');
     Some((style, if bare.is_empty() || bare.ends_with(' ') { bare.trim_end() } else { title }))
 }
@@ -68,7 +73,7 @@ fn is_rule(line: &str) -> bool {
     marks >= 3 && line.chars().all(|c| Some(c) == mark || c == ' ')
 }
 
-/// The mark of a list's item as it is shown, and the item's text.
+/// The displayed mark of a list item, and the item's text.
 fn item(line: &str) -> (String, &str) {
     if let Some(text) = ["- ", "* ", "+ "].iter().find_map(|mark| line.strip_prefix(mark)) {
         let text = text.trim_start();
@@ -80,6 +85,7 @@ fn item(line: &str) -> (String, &str) {
         return ("• ".into(), text);
     }
     let digits = line.len() - line.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+    // CommonMark limits list numbers to nine digits. Longer ones are phone numbers or IDs.
     if (1..=9).contains(&digits)
         && let Some(text) = line[digits..].strip_prefix(['.', ')']).and_then(|rest| rest.strip_prefix(' '))
     {
@@ -88,23 +94,25 @@ fn item(line: &str) -> (String, &str) {
     (String::new(), line)
 }
 
-/// A fence of code.
+/// The opening fence of a code block.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Fence {
     mark: char,
     length: usize,
-    /// Blanks before it, which are taken from the code's lines too.
+    /// Spaces before it. They are removed from the code lines, too.
     pub(super) indent: usize,
 }
 
 impl Fence {
-    /// The fence that a line opens, and the language.
+    /// The fence that a line opens, and its language.
     pub(super) fn open(line: &str) -> Option<(Fence, &str)> {
         let inner = line.trim_start_matches(' ');
         let mark = inner.chars().next().filter(|c| matches!(c, '`' | '~'))?;
         let info = inner.trim_start_matches(mark);
         let length = inner.len() - info.len();
         let fence = Fence { mark, length, indent: line.len() - inner.len() };
+        // Backticks behind the opening ones make it inline code: ```` ```x``` ````. Tildes have no
+        // such meaning.
         (length >= 3 && !(mark == '`' && info.contains('`')))
             .then(|| (fence, info.split_whitespace().next().unwrap_or_default()))
     }

@@ -1,4 +1,4 @@
-//! Characters with their style, and rows of them.
+//! Styled characters and rows of them.
 
 use unicode_width::UnicodeWidthChar;
 
@@ -19,8 +19,10 @@ impl Style {
         Style(self.0 | other.0)
     }
 
-    /// Writes the sequence that sets exactly these attributes.
+    /// Writes the SGR sequence that sets exactly these attributes.
     fn write(self, colours: bool, out: &mut String) {
+        // A reset first: SGR 22 ends bold and dim together, so a single attribute cannot be
+        // removed.
         out.push_str("\u{1b}[0");
         let sgr = [
             (Style::BOLD, ";1"),
@@ -45,22 +47,25 @@ pub(super) struct Glyph {
 }
 
 impl Glyph {
-    /// Columns that it takes.
+    /// Columns that it occupies.
     pub(super) fn width(self) -> usize {
         match self.c {
-            // it makes an emoji, of two columns, of the character before it
+            // The variation selector turns the character before it, of one column, into an emoji of
+            // two.
             '\u{fe0f}' => 1,
             c => c.width().unwrap_or(0),
         }
     }
 
-    /// Whether terminals disagree on how wide the characters around it are: joined emoji, their skin, flags.
+    /// Whether terminals disagree about the width of the characters around it.
     fn is_odd(self) -> bool {
+        // Zero-width joiner, variation selectors, skin tones, regional indicators (flags). kitty
+        // and WezTerm draw a joined sequence as one emoji, xterm draws its parts.
         matches!(self.c, '\u{200d}' | '\u{fe0e}'..='\u{fe0f}' | '\u{1f3fb}'..='\u{1f3ff}' | '\u{1f1e6}'..='\u{1f1ff}')
     }
 }
 
-/// What stands on a row of the screen.
+/// A row of the screen.
 pub(super) type GlyphRow = Vec<Glyph>;
 
 pub(super) fn glyphs(text: &str, style: Style) -> GlyphRow {
@@ -72,7 +77,7 @@ pub(super) fn width(row: &[Glyph]) -> usize {
     row.iter().map(|glyph| glyph.width()).sum()
 }
 
-/// Writes glyphs; the terminal is left with no attribute set.
+/// Writes glyphs and resets the attributes behind them.
 pub(super) fn write(row: &[Glyph], colours: bool, out: &mut String) {
     let mut now = Style::PLAIN;
     for glyph in row {
@@ -87,20 +92,23 @@ pub(super) fn write(row: &[Glyph], colours: bool, out: &mut String) {
     }
 }
 
-/// How many glyphs of `old` can stay when it becomes `new`, so that writing can begin behind them. `behind`: the cursor stands behind `old`.
-pub(super) fn kept(old: &[Glyph], new: &[Glyph], behind: bool) -> usize {
+/// How many glyphs of `old` can stay when it becomes `new`: writing begins behind them. `behind`:
+/// the cursor is behind `old`.
+pub(super) fn common_prefix(old: &[Glyph], new: &[Glyph], behind: bool) -> usize {
     let same = old.iter().zip(new).take_while(|(a, b)| a == b).count();
-    // what only goes on behind its end needs no column to be known
+    // The row only grows and the cursor is at its end: no column needs to be computed.
     if behind && same == old.len() && new.get(same).is_none_or(|next| next.width() > 0 && !next.is_odd()) {
         return same;
     }
+    // The column behind such a glyph is uncertain, so the whole row is written again.
     if new[..same].iter().any(|glyph| glyph.is_odd()) {
         return 0;
     }
     let joined = |row: &[Glyph], at: usize| row.get(at).is_some_and(|g| g.width() == 0 || g.is_odd());
-    let mut kept = same;
-    while kept > 0 && (joined(old, kept) || joined(new, kept)) {
-        kept -= 1;
+    let mut prefix = same;
+    // A combining mark changes the glyph before it, so both are written again.
+    while prefix > 0 && (joined(old, prefix) || joined(new, prefix)) {
+        prefix -= 1;
     }
-    kept
+    prefix
 }

@@ -1,14 +1,15 @@
-//! Within a line: emphasis, code, links.
+//! Inline Markdown: emphasis, code, links.
 
 use super::glyph::{GlyphRow, Style, glyphs};
 
-/// How deep emphasis may be nested.
-const DEPTH: usize = 8;
+/// Maximum depth of nested emphasis and links. It bounds the recursion.
+const MAX_DEPTH: usize = 8;
 
-/// What a backslash takes its meaning from. Not brackets: `\(` and `\[` begin formulas, which are shown as they are.
+/// Characters that a backslash escapes.
+// Brackets are not among them: `\(` and `\[` begin LaTeX formulas, which are shown unchanged.
 const ESCAPED: &str = "*_`#~|>";
 
-/// The text of a line without its marks, styled. Marks that nothing closes stay.
+/// The styled text of a line without its marks. Marks that are not closed stay.
 pub(super) fn inline(text: &str, style: Style, colours: bool) -> GlyphRow {
     let chars: Vec<char> = text.chars().collect();
     let mut row = GlyphRow::new();
@@ -19,7 +20,9 @@ pub(super) fn inline(text: &str, style: Style, colours: bool) -> GlyphRow {
 struct InlineMarkdown {
     colours: bool,
     depth: usize,
-    /// Marks that nothing closes from here to the end of the text.
+    /// Marks with no closing mark from here to the end of the text.
+    // Without this list, a line of `*a *a *a …` would be searched to its end for each mark, at
+    // every piece.
     unclosed: Vec<(char, usize)>,
 }
 
@@ -45,6 +48,8 @@ impl InlineMarkdown {
 
     /// Parses a part of the text with more style.
     fn inner(&mut self, text: &[char], style: Style, row: &mut GlyphRow) {
+        // The list is about one text: a part of it ends earlier, so a mark may be unclosed there
+        // and closed outside.
         let unclosed = std::mem::take(&mut self.unclosed);
         self.depth += 1;
         self.parse(text, style, row);
@@ -71,8 +76,9 @@ impl InlineMarkdown {
         }
     }
 
-    /// Where `what` stands at `from` or behind it.
+    /// Position of `what` at or after `from`.
     fn find(&mut self, text: &[char], from: usize, what: &[char]) -> Option<usize> {
+        // The entries share `unclosed` with runs of marks. A length above 100 keeps them apart.
         let key = (what[what.len() - 1], what.len() + 100);
         if self.unclosed.contains(&key) {
             return None;
@@ -110,12 +116,13 @@ impl InlineMarkdown {
             return ticks;
         }
         let mut body = &text[ticks..end];
+        // CommonMark removes one space at each end: `` `` `a` `` `` shows a text with backticks.
         if let [' ', inner @ .., ' '] = body
             && inner.iter().any(|c| *c != ' ')
         {
             body = inner;
         }
-        // without colours the marks say what is code
+        // Without colours only the marks distinguish code from text.
         let mark: &[char] = if self.colours { &[] } else { &['`'] };
         for part in [mark, body, mark] {
             put(row, part, style.with(Style::CODE));
@@ -136,9 +143,11 @@ impl InlineMarkdown {
             }
         };
         let from = at + length;
+        // An opening mark is not followed by a space (`2 * 3`). An underscore within a word is part
+        // of a name (`snake_case`).
         let opens = text.get(from).is_some_and(|c| !c.is_whitespace())
             && (mark != '_' || at == 0 || !text[at - 1].is_alphanumeric());
-        let end = if opens && self.depth < DEPTH { self.closing(text, from, mark, length) } else { None };
+        let end = if opens && self.depth < MAX_DEPTH { self.closing(text, from, mark, length) } else { None };
         let Some(end) = end else {
             put(row, &text[at..from], style);
             return length;
@@ -147,7 +156,7 @@ impl InlineMarkdown {
         end + length - at
     }
 
-    /// Where emphasis ends that begins at `from`.
+    /// Position of the mark that closes the emphasis beginning at `from`.
     fn closing(&mut self, text: &[char], from: usize, mark: char, length: usize) -> Option<usize> {
         if self.unclosed.contains(&(mark, length)) {
             return None;
@@ -157,7 +166,8 @@ impl InlineMarkdown {
             match text[at] {
                 '\\' => at += 2,
                 '`' => {
-                    // marks within code are none
+                    // Marks within inline code do not close emphasis. The search for the code's end
+                    // is limited, because this loop runs per mark.
                     let ticks = run(text, at);
                     at += ticks;
                     let mut look = at;
@@ -173,7 +183,7 @@ impl InlineMarkdown {
                 c if c == mark => {
                     let found = run(text, at);
                     let free = mark != '_' || text.get(at + found).is_none_or(|c| !c.is_alphanumeric());
-                    // `**bold *both***` ends two at once
+                    // `**bold *both***`: the three marks close the inner and the outer emphasis.
                     if found >= length && at > from && !text[at - 1].is_whitespace() && free {
                         let fits = found == length || (found == 3 && length < 3);
                         if fits {
@@ -195,6 +205,7 @@ impl InlineMarkdown {
             put(row, &text[..1], style);
             return 1;
         };
+        // The address is shown once.
         if label == address || label.is_empty() {
             put(row, address, style.with(Style::UNDERLINED));
             return length;
@@ -222,7 +233,7 @@ impl InlineMarkdown {
 
     /// Label, address and length of a link.
     fn parts<'t>(&mut self, text: &'t [char]) -> Option<(&'t [char], &'t [char], usize)> {
-        if self.depth >= DEPTH {
+        if self.depth >= MAX_DEPTH {
             return None;
         }
         let close = self.find(text, 1, &[']', '('])?;
@@ -231,7 +242,8 @@ impl InlineMarkdown {
             match text.get(at)? {
                 '(' => depth += 1,
                 ')' => depth -= 1,
-                // an address has no blanks; a title may follow it
+                // Parentheses within an address are balanced (Wikipedia). The limit bounds the
+                // search.
                 _ if at - close > 2000 => return None,
                 _ => {}
             }
@@ -260,11 +272,13 @@ impl InlineMarkdown {
     }
 }
 
-/// `$x_1 * y_1$` is shown unchanged; a price is not a formula.
+/// `$x_1 * y_1$` is shown unchanged: its `_` and `*` are not emphasis. A price is not a formula.
 fn formula(text: &[char], at: usize, style: Style, row: &mut GlyphRow) -> usize {
     let marks = run(text, at);
     let from = at + marks;
     let closing = |i: &usize| {
+        // Pandoc's rule: the closing `$` has no space before it and no digit behind it (`$5 and
+        // $10`).
         run_of(text, *i, '$') == marks
             && (marks > 1 || (text[i - 1] != ' ' && !text.get(i + 1).is_some_and(char::is_ascii_digit)))
     };
@@ -278,7 +292,7 @@ fn formula(text: &[char], at: usize, style: Style, row: &mut GlyphRow) -> usize 
     length
 }
 
-/// How often the character at `at` is repeated.
+/// Length of the run of the character at `at`.
 fn run(text: &[char], at: usize) -> usize {
     run_of(text, at, text[at])
 }

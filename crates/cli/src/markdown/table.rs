@@ -1,16 +1,16 @@
-//! Tables.
+//! Layout of tables (GitHub-flavored Markdown).
 
 use super::glyph::{Glyph, GlyphRow, Style, glyphs, width};
 use super::inline::inline;
 use super::wrap::wrap;
 
-/// Most columns.
-const COLUMNS: usize = 32;
+/// Maximum columns of a table.
+const MAX_COLUMNS: usize = 32;
 
-/// The narrowest column, where all do not fit.
-const NARROWEST: usize = 3;
+/// Minimum width to which columns are narrowed if not all fit.
+const MIN_WIDTH: usize = 3;
 
-/// Between two columns.
+/// The text between two columns.
 const GAP: &str = " │ ";
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -25,27 +25,29 @@ pub(super) fn cells(line: &str) -> Vec<&str> {
     let line = line.strip_prefix('|').unwrap_or(line);
     let (mut cells, mut from, mut escaped) = (Vec::new(), 0, false);
     for (at, c) in line.char_indices() {
+        // In a table, GitHub splits at a `|` even within backticks. Only `\|` is part of a cell.
         if c == '|' && !escaped {
             cells.push(line[from..at].trim());
             from = at + 1;
         }
         escaped = c == '\\' && !escaped;
     }
+    // The last `|` of a row is optional.
     if !line[from..].trim().is_empty() {
         cells.push(line[from..].trim());
     }
     cells
 }
 
-/// Whether this may become the line below a table's heading.
+/// Whether this line, complete or partial, may be the rule below a table's heading.
 pub(super) fn may_rule(line: &str) -> bool {
     line.chars().all(|c| matches!(c, '|' | '-' | ':' | ' '))
 }
 
-/// The alignment of columns, if this is the line below a heading with as many.
+/// The alignment of the columns, if this line is the rule below a heading with as many columns.
 pub(super) fn rule(line: &str, heading: &str) -> Option<Vec<Align>> {
     let cells_below = cells(line);
-    if !may_rule(line) || cells_below.len() != cells(heading).len() || cells_below.len() > COLUMNS {
+    if !may_rule(line) || cells_below.len() != cells(heading).len() || cells_below.len() > MAX_COLUMNS {
         return None;
     }
     let align = |cell: &&str| {
@@ -60,7 +62,8 @@ pub(super) fn rule(line: &str, heading: &str) -> Option<Vec<Align>> {
     cells_below.iter().map(align).collect()
 }
 
-/// The rows of a table's lines (the first is the heading), and the widths of its columns; none if they do not fit.
+/// The rows of a table's lines (the first is the heading) and the widths of its columns; `None` if
+/// they do not fit.
 pub(super) fn layout(
     lines: &[String],
     align: &[Align],
@@ -76,9 +79,10 @@ pub(super) fn layout(
     let mut widths: Vec<usize> = (0..align.len())
         .map(|i| table.iter().map(|cells| width(&cells[i])).max().unwrap_or(0).clamp(1, room.max(1)))
         .collect();
+    // Narrowing the widest column first keeps short columns (numbers, names) unbroken.
     while widths.iter().sum::<usize>() > room {
         let widest = widths.iter_mut().max()?;
-        if *widest <= NARROWEST {
+        if *widest <= MIN_WIDTH {
             return None;
         }
         *widest -= 1;
@@ -94,19 +98,21 @@ pub(super) fn layout(
     Some((rows, widths))
 }
 
-/// The rows of one more line of a table whose widths are fixed.
-pub(super) fn more(line: &str, widths: &[usize], align: &[Align], colours: bool) -> Vec<GlyphRow> {
+/// The rows of another line of a table whose widths are fixed.
+pub(super) fn layout_row(line: &str, widths: &[usize], align: &[Align], colours: bool) -> Vec<GlyphRow> {
     line_rows(&row_cells(line, align.len(), Style::PLAIN, colours), widths, align)
 }
 
-/// As many cells as there are columns; what a line has beyond them goes into the last.
+/// The cells of a line.
 fn row_cells(line: &str, columns: usize, style: Style, colours: bool) -> Vec<GlyphRow> {
     let found = cells(line);
     let cell = |i: usize| {
+        // A cell cannot contain a line break; models write `<br>` instead.
         let text = found.get(i).copied().unwrap_or_default().replace("<br>", " ").replace("\\|", "|");
         inline(&text, style, colours)
     };
     let mut row: Vec<GlyphRow> = (0..columns).map(cell).collect();
+    // Cells beyond the last column are appended to it, so that no text is lost.
     if let (Some(last), Some(beyond)) = (row.last_mut(), found.get(columns..)) {
         for text in beyond {
             last.extend(glyphs(" | ", style));
@@ -136,6 +142,7 @@ fn line_rows(cells: &[GlyphRow], widths: &[usize], align: &[Align]) -> Vec<Glyph
             };
             row.extend(glyphs(&" ".repeat(before), Style::PLAIN));
             row.extend(text);
+            // No padding behind the last column: it would be copied along with the text.
             if column + 1 < cells.len() {
                 row.extend(glyphs(&" ".repeat(blank - before), Style::PLAIN));
             }

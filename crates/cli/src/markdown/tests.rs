@@ -192,7 +192,7 @@ After";
 }
 
 #[test]
-fn any_pieces_of_anything_show_the_same() {
+fn the_screen_does_not_depend_on_the_pieces() {
     let parts = [
         "**",
         "*",
@@ -237,7 +237,7 @@ fn any_pieces_of_anything_show_the_same() {
 }
 
 #[test]
-fn nothing_from_the_model_acts_on_the_terminal() {
+fn streamed_control_sequences_are_escaped() {
     let text = shown("a\u{1b}]0;title\u{7}b\u{9b}2J\n```\n\u{1b}[2J\u{8}\n```\n", 60);
     assert!(text.contains(r"a\u{1b}]0;title\u{7}b\u{9b}2J") && text.contains(r"\u{1b}[2J\u{8}"), "{text}");
 }
@@ -256,7 +256,7 @@ fn text_appears_at_once_and_only_the_end_is_written_again() {
 }
 
 #[test]
-fn nothing_is_lost_when_the_width_changes_or_rows_leave_the_screen() {
+fn resizing_and_scrolling_lose_no_text() {
     let mut markdown = Markdown::new(true);
     let mut screen = TerminalScreen::new(9000);
     let words: Vec<String> = (0..300).map(|i| format!("w{i}")).collect();

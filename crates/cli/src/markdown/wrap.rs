@@ -1,11 +1,12 @@
-//! Breaking text into rows between words.
+//! Word wrapping.
 
 use super::glyph::{Glyph, GlyphRow, width};
 
-/// Rows of at most `columns`: `first` stands before the first, `rest` before the others. A word longer than a row is cut.
+/// Wraps a text into rows of at most `columns`. `first` is put before the first row, `rest` before
+/// the others. A word longer than a row is cut.
 pub(super) fn wrap(text: &[Glyph], first: &[Glyph], rest: &[Glyph], columns: usize) -> Vec<GlyphRow> {
     let columns = columns.max(1);
-    // a margin that leaves no room is left out
+    // A margin (quote bars, list indentation) that leaves fewer than four columns is omitted.
     let fits = |margin: &[Glyph]| if width(margin) + 4 <= columns { margin.to_vec() } else { Vec::new() };
     let (first, rest) = (fits(first), fits(rest));
     let mut rows = vec![first];
@@ -18,7 +19,7 @@ pub(super) fn wrap(text: &[Glyph], first: &[Glyph], rest: &[Glyph], columns: usi
         at = end;
         let blank = piece[0].c == ' ';
         if used + long > columns && blank {
-            // blanks at the end of a row are not seen; the next word begins a new one
+            // Spaces at the end of a row are dropped, and the next word begins a new row.
             used = columns;
             continue;
         }
@@ -42,7 +43,7 @@ pub(super) fn wrap(text: &[Glyph], first: &[Glyph], rest: &[Glyph], columns: usi
     rows
 }
 
-/// Length of the first piece: blanks, a word, or one wide character, behind which a row may end.
+/// Length of the first unit that is not broken: spaces, a word, or one wide character.
 fn word(text: &[Glyph]) -> usize {
     let joins = |glyph: &Glyph| glyph.width() == 0 || matches!(glyph.c, '\u{fe0f}');
     let Some(head) = text.first() else { return 0 };
@@ -51,6 +52,8 @@ fn word(text: &[Glyph]) -> usize {
     }
     let ends = |glyph: &Glyph| glyph.c == ' ' || glyph.width() > 1;
     let more = text[1..].iter();
+    // Chinese and Japanese have no spaces between words: a row may end behind any wide character,
+    // but not before its combining marks.
     if head.width() > 1 {
         return 1 + more.take_while(|glyph| joins(glyph)).count();
     }

@@ -1,4 +1,4 @@
-//! `latent bench --verify`: what it prints, and what it refuses.
+//! `latent bench --verify`: output and refusals.
 
 use crate::support::latent;
 use serde_json::Value;
@@ -66,7 +66,7 @@ fn json_has_the_time_the_experts_and_the_bytes_of_every_step() {
         assert!((mean - number(row, "distinct_experts")).abs() < 1e-9, "{row}");
     }
     let bytes = |row: &Value| ["dense_bytes", "expert_bytes", "cache_bytes"].map(|key| number(row, key));
-    // the demo model: five MoE layers, two of sixteen experts per row
+    // The demo model has five MoE layers with two of sixteen experts per row.
     let inspected: Value = serde_json::from_str(&stdout(&["inspect", "--json"])).unwrap();
     let (used, experts) =
         (&inspected["contract"]["moe"]["num_experts_per_tok"], &inspected["contract"]["moe"]["experts"]);
@@ -77,7 +77,7 @@ fn json_has_the_time_the_experts_and_the_bytes_of_every_step() {
         for row in &rows[1..] {
             let distinct = number(row, "distinct_experts");
             assert!(distinct >= number(one, "distinct_experts") && distinct <= experts.as_f64().unwrap());
-            // expert bytes are those of the experts counted, whose layers differ little in size
+            // Expert bytes are those of the counted experts. Layers differ little in size.
             let [dense, of_experts, cache] = bytes(row);
             let share = of_experts / bytes(one)[1] / (distinct / number(one, "distinct_experts"));
             assert!((share - 1.0).abs() < 0.25, "{share} {row}");
@@ -86,7 +86,8 @@ fn json_has_the_time_the_experts_and_the_bytes_of_every_step() {
             assert!((ratio - number(row, "model_ratio")).abs() < 1e-3, "{ratio} {row}");
         }
     }
-    // independent tokens need more experts than repeated ones, and deeper steps read more cached rows
+    // Independent tokens need more experts than repeated ones, and deeper steps read more cached
+    // rows.
     assert!(number(&rows[3], "distinct_experts") > number(&rows[7], "distinct_experts"));
     assert!(number(&rows[8], "cache_bytes") > number(&rows[0], "cache_bytes"));
 }
@@ -127,7 +128,7 @@ fn a_dense_model_has_no_experts_to_count() {
 }
 
 #[test]
-fn row_counts_that_are_none_are_refused() {
+fn invalid_row_counts_are_refused() {
     let refused = |args: &[&str], part: &str| {
         let output = latent(args).output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr).into_owned();

@@ -1,4 +1,5 @@
-//! `latent chat` and what it shares with `run`: conversations, full contexts, sampling settings of models, tools and thinking.
+//! `latent chat` and features that it shares with `run`: conversations, full contexts, sampling
+//! settings of models, tools and thinking.
 
 use crate::support::{demo_with, latent};
 use serde_json::{Value, json};
@@ -6,7 +7,7 @@ use std::path::Path;
 
 const STORY: &str = "Tell me a story about a fox and a lantern.";
 
-/// What a conversation of these lines says: exit code, answers, and everything else.
+/// Runs a conversation of these lines: exit code, answers, and everything else.
 fn chat(args: &[&str], lines: &str) -> (i32, String, String) {
     let folder = tempfile::tempdir().unwrap();
     let args = [&["chat", "--precision", "exact", "--temp", "0", "-t", "2"], args].concat();
@@ -17,7 +18,7 @@ fn chat(args: &[&str], lines: &str) -> (i32, String, String) {
     (output.status.code().unwrap(), text(&output.stdout), text(&output.stderr))
 }
 
-/// The error of a usage that is refused.
+/// The error of a refused usage.
 fn refused(args: &[&str], code: i32) -> String {
     let output = latent(args).write_stdin("").output().unwrap();
     let stderr = String::from_utf8(output.stderr).unwrap();
@@ -34,7 +35,7 @@ fn lines_are_messages_and_commands_answer() {
         assert!(stderr.contains(said), "no {said:?} in {stderr}");
     }
     assert!(!stdout.contains("t/s") && !stderr.contains("0/0"), "{stdout}{stderr}");
-    // two slashes, or a blank, make a message of it; the same message either way
+    // Two slashes, or a space before the slash, make the same message.
     let (_, two, _) = chat(&["-n", "8"], "//usr is a folder\n");
     let (_, blank, _) = chat(&["-n", "8"], " /usr is a folder\n");
     assert!(!two.trim().is_empty());
@@ -56,7 +57,7 @@ fn an_answer_can_be_asked_for_again() {
     let twice = greedy(&format!("{STORY}\n/regen\n"));
     let answers: Vec<&str> = twice.lines().collect();
     assert_eq!((answers.len(), answers[0]), (2, answers[1]), "greedy: the same again");
-    // each time with another seed, though the first is given
+    // Each answer has another seed, although --seed is given.
     let seeded = ["-n", "12", "-q", "--temp", "1.5", "--seed", "7"];
     let output =
         latent(&[&["chat"], &seeded[..]].concat()).write_stdin(format!("{STORY}\n/regen\n")).output();
@@ -66,7 +67,7 @@ fn an_answer_can_be_asked_for_again() {
 }
 
 #[test]
-fn a_saved_conversation_goes_on_where_it_stopped() {
+fn saved_conversations_continue() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("talk.kv").display().to_string();
     let follow = "And then?";
@@ -77,30 +78,30 @@ fn a_saved_conversation_goes_on_where_it_stopped() {
     assert!(stderr.contains("restored") && stderr.contains("2 messages from"), "{stderr}");
     let answers: Vec<&str> = whole.lines().collect();
     assert_eq!(stdout.lines().collect::<Vec<_>>(), answers[1..], "the conversation came back with the cache");
-    // what was cached is not read again
+    // Cached tokens are not computed again.
     let prompt = stderr.split("prompt ").nth(1).unwrap().split(',').next().unwrap().parse::<usize>().unwrap();
     assert!(prompt < 20, "{stderr}");
-    // the same by the flag; an answer of `run` can be continued too
+    // The same with the flag. An answer of `run` can be continued, too.
     let (_, flagged, _) = chat(&["-q", "-n", "30", "--restore", &file], &format!("{follow}\n"));
     assert_eq!(flagged, stdout);
     let run = ["run", "-q", "--precision", "exact", "--temp", "0", "-n", "30", "--save", &file, STORY];
     assert!(latent(&run).output().unwrap().status.success());
     let (_, after_run, _) = chat(&["-q", "-n", "30", "--restore", &file], &format!("{follow}\n"));
     assert_eq!(after_run, stdout);
-    // and `run` takes what a chat saved, for its cache
+    // `run` reuses the cache that a chat saved.
     let run = ["run", "--json", "--precision", "exact", "--temp", "0", "-n", "1", "--restore", &file, STORY];
     let output = latent(&run).output().unwrap();
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert!(report["timings"]["cached_n"].as_u64().unwrap() > 5, "{report}");
 
-    // a file of before, with nothing behind its cache
+    // A file of an older version, without an attachment behind its cache.
     let bytes = std::fs::read(&file).unwrap();
     let at = bytes.windows(8).rposition(|window| window == b"LATNTAT1").unwrap();
     std::fs::write(&file, &bytes[..at]).unwrap();
     let (code, _, stderr) = chat(&["-n", "5"], &format!("/restore {file}\n{STORY}\n"));
     assert_eq!(code, 0, "{stderr}");
     assert!(stderr.contains("contains no conversation"), "{stderr}");
-    // one that is damaged changes nothing
+    // A damaged file changes nothing.
     let mut damaged = bytes.clone();
     damaged[at + 30] ^= 1;
     std::fs::write(&file, damaged).unwrap();
@@ -111,7 +112,7 @@ fn a_saved_conversation_goes_on_where_it_stopped() {
 }
 
 #[test]
-fn a_full_context_is_no_dead_end() {
+fn a_full_context_tells_how_to_continue() {
     let ctx = ["--ctx-size", "96", "--logit-bias", "1=-inf"];
     let (code, _, stderr) = chat(&ctx, &format!("{STORY}\n{STORY}\n/clear\n"));
     assert_eq!(code, 1, "{stderr}");
@@ -124,7 +125,7 @@ fn a_full_context_is_no_dead_end() {
     ] {
         assert!(stderr.contains(said), "no {said:?} in {stderr}");
     }
-    // of a model whose limit is reached, no larger context is advised
+    // At the model's limit, no larger context is suggested.
     let (_, _, stderr) = chat(&["--ctx-size", "2048"], &format!("{}\n", "fox ".repeat(3000)));
     assert!(stderr.contains("shorten it") && !stderr.contains("--ctx-size"), "{stderr}");
 
@@ -137,14 +138,14 @@ fn a_full_context_is_no_dead_end() {
     {
         assert!(stderr.contains(said), "no {said:?} in {stderr}");
     }
-    // a message that fits into no context is refused, and the conversation goes on
+    // A message that exceeds the context is refused, and the conversation continues.
     let (code, stdout, stderr) = chat(&shift, &format!("{}\nHi\n", "fox ".repeat(200)));
     assert_eq!(code, 1);
     assert!(stderr.contains("shorten it") && !stdout.trim().is_empty(), "{stderr}");
 }
 
 #[test]
-fn an_answer_of_run_goes_on_beyond_the_context() {
+fn context_shift_continues_an_answer_of_run() {
     let args = ["run", "--json", "--temp", "0", "--ctx-size", "96", "--logit-bias", "1=-inf", "-n", "300"];
     let report = |more: &[&str]| -> Value {
         let output = latent(&[&args, more, &[STORY]].concat()).output().unwrap();
@@ -204,7 +205,7 @@ fn samplers_of_llama_cpp_are_flags() {
 }
 
 #[test]
-fn a_model_recommends_and_flags_decide() {
+fn flags_override_the_models_sampling() {
     let (_folder, path) = demo_with(
         None,
         &[
@@ -243,7 +244,7 @@ fn a_model_recommends_and_flags_decide() {
     );
 }
 
-/// A template that shows what it is given.
+/// A template that prints its variables.
 const SHOWING: &str = "{{ bos_token }}{% if enable_thinking is defined %}think {{ enable_thinking }} {% endif %}\
 {% if tools %}{{ tools | length }} {{ tools[0].function.name }} {% endif %}{{ messages[-1].content }}";
 
@@ -271,7 +272,7 @@ fn tools_and_thinking_reach_the_template_or_are_refused() {
 
     assert!(refused(&["run", "--think", "--no-think", "Hi"], 64).contains("cannot be used with"));
     assert!(refused(&["run", "--raw", "--think", "Hi"], 64).contains("cannot be used with"));
-    // the demo model's own template has neither
+    // The demo model's own template has neither.
     assert!(
         refused(&["run", "--no-think", "Hi"], 64)
             .contains("--no-think: the model's chat template has no such switch")
@@ -295,20 +296,20 @@ fn tools_and_thinking_reach_the_template_or_are_refused() {
 }
 
 #[test]
-fn reasoning_is_no_part_of_the_answer() {
+fn reasoning_is_not_part_of_the_answer() {
     let template = "{{ bos_token }}{{ messages[-1].content }}{% if messages | length > 2 %}{{ messages[1].reasoning_content }}{% endif %}<|assistant|><think>";
     let (folder, path) = demo_with(Some(template), &[]);
     let file = folder.path().join("talk.json").display().to_string();
     let (code, stdout, stderr) =
         chat(&["-m", &path, "-n", "12"], &format!("{STORY}\n/save {file}\nAnd?\n/stats\n"));
-    // all of it, since nothing closes it
+    // All of the text, because no tag closes the reasoning.
     assert_eq!((code, stdout.as_str()), (0, "\n\n"), "{stderr}");
     assert!(stderr.contains("2 answers: "), "{stderr}");
     let saved: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
     let answer = &saved["messages"][1];
     assert_eq!(answer["content"], "");
     assert!(answer["reasoning_content"].as_str().unwrap().len() > 10, "{saved}");
-    // what is typed does not open it
+    // A tag that the user types does not open reasoning.
     let (_, stdout, _) = chat(&["-n", "12", "-q"], "<think>\n");
     assert!(!stdout.trim().is_empty());
 }
@@ -331,7 +332,7 @@ fn folder_with_template(template: &Value) -> (tempfile::TempDir, String) {
 }
 
 #[test]
-fn the_models_own_response_template_takes_answers_apart() {
+fn the_models_own_response_template_parses_answers() {
     let planned = json!({"start_anchor": "<｜Assistant｜>", "fields": {
         "thinking": {"open": "[plan]", "close": "[/plan]", "first": true},
         "content": {"content_args": {"strip": "at_markers"}},
@@ -347,7 +348,7 @@ fn the_models_own_response_template_takes_answers_apart() {
         (stdout, stderr)
     };
     assert_eq!(answer(&planned), ("a lantern\n".to_owned(), String::new()));
-    // one that cannot be used is told of
+    // An unusable template is reported.
     let (stdout, stderr) = answer(&json!({"fields": "none"}));
     assert_eq!(stdout, "[plan]a fox[/plan]a lantern\n");
     assert!(stderr.contains("response_template is ignored: "), "{stderr}");

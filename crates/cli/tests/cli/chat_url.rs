@@ -5,7 +5,7 @@ use crate::support::{latent, program};
 use serde_json::{Value, json};
 use std::time::Duration;
 
-/// Exit code, standard output and standard error of a conversation of these lines.
+/// Runs a conversation of these lines: exit code, standard output, standard error.
 fn chat(server: &MockServer, args: &[&str], lines: &str) -> (i32, String, String) {
     let args = [&["chat", "--url", &server.url], args].concat();
     let mut command = latent(&args);
@@ -15,7 +15,7 @@ fn chat(server: &MockServer, args: &[&str], lines: &str) -> (i32, String, String
     (output.status.code().unwrap(), text(&output.stdout), text(&output.stderr))
 }
 
-/// A server with two models, whose answers to questions are these, in order.
+/// A server with two models and these answers, in order.
 fn server(answers: Vec<MockAnswer>) -> MockServer {
     MockServer::new(move |path, before| match path {
         "/v1/models" => MockAnswer::Plain("200 OK", r#"{"data":[{"id":"fox"},{"id":"owl"}]}"#.into()),
@@ -32,7 +32,7 @@ fn contents(body: &Value) -> Vec<&str> {
 }
 
 #[test]
-fn a_conversation_goes_to_the_server_with_what_flags_say() {
+fn a_conversation_is_sent_with_the_parameters_of_flags() {
     let server = server(vec![
         MockAnswer::Stream(events("Hm.", &["Hello", " **you**"])),
         MockAnswer::Stream(events("", &["Again"])),
@@ -186,9 +186,10 @@ fn what_cannot_work_is_refused_at_once() {
     }
 }
 
-/// Answers that never end, each in its own way: bytes outside of the answer are counted, and so is the time without progress.
+/// Answers that never end, in several ways. Bytes outside of the answer are limited, and so is the
+/// time without progress.
 #[test]
-fn an_answer_that_does_not_grow_is_given_up() {
+fn an_answer_without_progress_times_out() {
     const EMPTY: &str = "data: {\"choices\":[{\"delta\":{\"content\":\"\"}}]}\n\n";
     const CALL: &str = "data: {\"choices\":[{\"delta\":{\"tool_calls\":[{\"index\":7,\"function\":{\"arguments\":\"x\"}}]}}]}\n\n";
     let stream = |start: &str| EVENTS.to_owned() + start;
@@ -227,11 +228,11 @@ fn an_answer_that_does_not_grow_is_given_up() {
         for (answer, said) in cases {
             scope.spawn(move || {
                 let server = server(vec![answer, MockAnswer::Stream(events("", &["fox"]))]);
-                // bytes are counted long before that time is over
+                // The limit on bytes is reached long before the timeout.
                 let timeout = if said == stalled { "1" } else { "60" };
                 let (code, stdout, stderr) = chat(&server, &["--timeout", timeout], "A\n/regen\n");
                 assert!(stderr.contains(said) && stderr.contains("/regen asks again"), "{said}: {stderr}");
-                // the conversation continues
+                // The conversation continues.
                 assert_eq!((code, stdout.as_str()), (1, "fox\n"), "{stderr}");
             });
         }
@@ -239,7 +240,7 @@ fn an_answer_that_does_not_grow_is_given_up() {
 }
 
 #[test]
-fn what_came_before_a_silence_is_kept() {
+fn a_timeout_keeps_the_partial_answer() {
     let server =
         server(vec![MockAnswer::Hanging(deltas("", &["half"])), MockAnswer::Stream(events("", &["x"]))]);
     let (code, stdout, stderr) = chat(&server, &["--timeout", "3"], "A\nB\n");
@@ -312,9 +313,9 @@ fn conversations_are_saved_as_json_and_any_model_goes_on() {
         &format!("/load {file}\nAnd?\n/load /nonexistent\n/load {}\n/tokens\n", folder.path().display()),
     );
     assert!(code == 1 && stderr.contains("restored 2 messages") && stderr.contains("4 messages"), "{stderr}");
-    // of earlier answers only the text goes to a server
+    // Only the text of earlier answers is sent to a server.
     assert_eq!(second.questions()[0].body["messages"][1], json!({"role": "assistant", "content": "answer"}));
-    // a model of this process goes on with it, and gives it back
+    // A model in this process continues the conversation and saves it.
     let output = latent(&["chat", "-n", "4", "-t", "1"])
         .write_stdin(format!("/load {file}\nAnd?\n/save {file}\n"))
         .output()
@@ -322,7 +323,7 @@ fn conversations_are_saved_as_json_and_any_model_goes_on() {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let saved: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
     assert_eq!(saved["messages"].as_array().unwrap().len(), 4);
-    // one that is damaged changes nothing
+    // A damaged file changes nothing.
     std::fs::write(&file, "{\"version\": 1}").unwrap();
     let (_, _, stderr) = chat(&second, &[], &format!("Hi\n/load {file}\n/tokens\n"));
     assert!(stderr.contains("no list of messages") && stderr.contains("2 messages"), "{stderr}");
@@ -330,7 +331,7 @@ fn conversations_are_saved_as_json_and_any_model_goes_on() {
 
 #[cfg(unix)]
 #[test]
-fn ctrl_c_closes_the_connection_and_keeps_what_came() {
+fn ctrl_c_closes_the_connection_and_keeps_the_partial_answer() {
     use nix::sys::signal::{Signal, kill};
     use std::io::{BufRead, BufReader, Read, Write};
     use std::process::{Command, Stdio};

@@ -1,4 +1,4 @@
-//! `latent check` as a user meets it: supported, missing, broken.
+//! `latent check`: supported, incomplete and damaged models.
 
 use crate::support;
 use serde_json::{Value, json};
@@ -15,13 +15,13 @@ fn support(path: &Path) -> (i32, Value) {
     (code, serde_json::from_str(&stdout).unwrap_or_else(|error| panic!("{error}: {stdout}{stderr}")))
 }
 
-/// What is missing, as `kind what` lines.
+/// The missing parts as `kind what` lines.
 fn missing(support: &Value) -> Vec<String> {
     let line = |m: &Value| format!("{} {}", m["kind"].as_str().unwrap(), m["what"].as_str().unwrap());
     support["missing"].as_array().unwrap().iter().map(line).collect()
 }
 
-/// The facts of DeepSeek-V3's config.json.
+/// Facts about DeepSeek-V3's config.json.
 fn deepseek_v3() -> Value {
     json!({
         "architectures": ["DeepseekV3ForCausalLM"], "model_type": "deepseek_v3", "attention_bias": false,
@@ -83,14 +83,14 @@ fn a_config_alone_is_enough() {
     ] {
         assert!(text.contains(word), "no {word:?} in {text}");
     }
-    // the audit needs no more
+    // The audit needs nothing else.
     let (code, text, error) = latent(&["verify", &path.display().to_string()]);
     assert_eq!(code, 0, "{text}{error}");
     assert!(text.contains("findings       0"));
 }
 
 #[test]
-fn a_config_alone_says_what_its_folder_says() {
+fn a_config_alone_gives_the_same_report_as_its_folder() {
     let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../engine/tests/fixtures");
     let mut folders = 0;
     for entry in std::fs::read_dir(fixtures).unwrap() {
@@ -104,7 +104,7 @@ fn a_config_alone_says_what_its_folder_says() {
         for key in ["architecture", "circuit", "layers"] {
             assert_eq!(alone[key], whole[key], "{}: {key}", folder.display());
         }
-        // which tensors are joined, and whether routers have a bias, only files say
+        // Only files tell which tensors are joined, and whether routers have a bias.
         for key in ["attention", "rope"] {
             assert_eq!(alone["config"][key], whole["config"][key], "{}: {key}", folder.display());
         }
@@ -130,7 +130,7 @@ fn a_config_of_four_bit_weights_names_the_blocks_that_they_run_as() {
 }
 
 #[test]
-fn everything_that_is_missing_is_named_not_only_the_first_thing() {
+fn all_missing_parts_are_named() {
     let broken = changed(|c| {
         c.remove("kv_lora_rank");
         c["scoring_func"] = "softplus".into();
@@ -194,7 +194,7 @@ fn an_unknown_architecture_gets_a_draft_of_its_circuit() {
     let path = |name: &str| folder.path().join(name).display().to_string();
     let (known, unknown, draft) = (path("known.gguf"), path("unknown.gguf"), path("draft.json"));
     assert_eq!(latent(&["make-model", "tiny-v3", "F32", &known]).0, 0);
-    // the same model under another name, with a tensor of another name
+    // The same model under another name, with a renamed tensor.
     let bytes = std::fs::read(&known).unwrap();
     let renamed = [("deepseek2", "deepseek9"), ("blk.1.attn_q_b.weight", "blk.1.attn_q_z.weight")];
     let renamed = renamed.into_iter().fold(bytes, |mut bytes, (from, to)| {
@@ -222,7 +222,7 @@ fn an_unknown_architecture_gets_a_draft_of_its_circuit() {
     assert!(of("certain", "attn_q_a.weight") == 1 && of("certain", "shape") > 10, "{written}");
     assert!(of("open", "attn_q_z.weight") == 1, "{written}");
     assert!(of("open", "published code") == 1, "{written}");
-    // a config alone says nothing of tensors
+    // A config alone tells nothing about tensors.
     let config = changed(|c| {
         c["model_type"] = "deepseek_v9".into();
         c.insert("index_blocks".into(), 2048.into());
@@ -256,14 +256,14 @@ fn a_gguf_header_is_enough() {
     assert_eq!(of_header["contract"], of_whole["contract"]);
     let (code, text, error) = latent(&["verify", &header.display().to_string()]);
     assert_eq!(code, 0, "{text}{error}");
-    // inside the header it is broken, not unsupported
+    // A file cut inside the header is damaged, not unsupported.
     std::fs::write(&header, &head[..head.len() / 2]).unwrap();
     let (code, _, error) = latent(&["check", &header.display().to_string()]);
     assert_eq!(code, 1);
     assert!(error.contains("truncated"), "{error}");
 }
 
-/// Every shape that is known, by its header.
+/// Every known shape, by its header.
 #[test]
 fn every_shape_is_supported_and_clean() {
     let folder = tempfile::tempdir().unwrap();
@@ -273,7 +273,7 @@ fn every_shape_is_supported_and_clean() {
         let name = path.display().to_string();
         assert_eq!(latent(&["make-model", shape, "Q4_K_M", &name, "--header-only"]).0, 0, "{shape}");
         assert_eq!(support(&path).0, 0, "{shape}");
-        // plans of 60 layers take seconds: one of the large shapes
+        // Plans of 60 layers take seconds, so only one of the large shapes is tested.
         if !(latent_testing::exhaustive() || shape.starts_with("tiny") || shape == "deepseek-v2-lite") {
             continue;
         }
@@ -323,7 +323,7 @@ fn broken_files_are_errors() {
     assert_eq!(code, 64);
 }
 
-/// The demo model's circuit, with a tensor that no file has in the place of a norm.
+/// The demo model's circuit, with a nonexistent tensor in place of a norm.
 fn with_slot(folder: &Path) -> String {
     let (_, text, _) = latent(&["graph", "circuit"]);
     let mut circuit: Value = serde_json::from_str(&text).unwrap();
@@ -343,7 +343,7 @@ fn with_slot(folder: &Path) -> String {
     path.display().to_string()
 }
 
-/// Every command that takes a circuit of the user's looks at that one, and not at the model's own.
+/// Every command with --circuit uses that circuit instead of the model's own.
 #[test]
 fn a_circuit_of_the_users_takes_the_place_of_the_models_own() {
     let folder = tempfile::tempdir().unwrap();
@@ -354,7 +354,7 @@ fn a_circuit_of_the_users_takes_the_place_of_the_models_own() {
     let missing = missing(&support);
     assert!(missing.contains(&"tensor blk.{layer}.own_norm.weight".to_owned()), "{missing:?}");
     assert!(missing.contains(&"unread blk.{layer}.attn_norm.weight".to_owned()), "{missing:?}");
-    // a config.json alone promises what the circuit reads
+    // A config.json alone implies the tensors that the circuit reads.
     let ConfigFolder(_folder, path) = config(&deepseek_v3());
     let path = path.display().to_string();
     for command in [&["check"][..], &["verify"], &["graph", "plan", "--format", "svg", "-m"]] {
@@ -363,7 +363,7 @@ fn a_circuit_of_the_users_takes_the_place_of_the_models_own() {
         assert_eq!(code, 0, "{args:?}: {stdout}{stderr}");
         assert!(stdout.contains(if command[0] == "graph" { "own_norm" } else { "own.json" }), "{stdout}");
     }
-    // and no command runs or counts what the file does not have
+    // No command runs or counts tensors that the file does not have.
     for command in
         [&["inspect"][..], &["verify"], &["graph"], &["logits", "--tokens", "1"], &["run", "Hello"]]
     {
@@ -376,7 +376,7 @@ fn a_circuit_of_the_users_takes_the_place_of_the_models_own() {
 
 /// `inspect` and every text form of `graph` need no more than `check` does.
 #[test]
-fn what_needs_no_data_takes_a_header_or_a_config() {
+fn commands_without_data_accept_headers_and_configs() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).display().to_string();
     let (whole, header) = (path("whole.gguf"), path("header.gguf"));
@@ -418,7 +418,7 @@ fn what_needs_no_data_takes_a_header_or_a_config() {
     };
     let (of_header, of_whole) = (report(&header), report(&whole));
     for part in ["contract", "types", "memory", "cache_bytes_per_token", "tokenizer", "tensors"] {
-        // free memory changes from run to run
+        // Free memory differs between runs.
         let of = |report: &Value| {
             let mut part = report[part].clone();
             part.as_object_mut().map(|part| part.remove("available"));
@@ -440,7 +440,7 @@ fn what_needs_no_data_takes_a_header_or_a_config() {
 }
 
 #[test]
-fn plans_are_named_by_what_their_steps_do() {
+fn plans_are_titled_by_batch_bucket_and_rows() {
     for (rows, heading) in [
         ("1", "plan for decode (1 row), "),
         ("2", "plan for small batch (2 to 16 rows), "),
@@ -464,7 +464,8 @@ fn plans_are_named_by_what_their_steps_do() {
     }
 }
 
-/// The likeness of DeepSeek-V3's config.json under another name and with one change; what the best known one is called, and its share.
+/// Similarity of DeepSeek-V3's config.json under another name and with one change: the closest
+/// known architecture and its share.
 fn likeness(change: impl FnOnce(&mut serde_json::Map<String, Value>)) -> (Value, f64, String) {
     let unknown = changed(|c| {
         c["model_type"] = "deepseek_v9".into();
@@ -479,11 +480,11 @@ fn likeness(change: impl FnOnce(&mut serde_json::Map<String, Value>)) -> (Value,
 }
 
 #[test]
-fn likeness_is_whole_only_where_nothing_differs() {
+fn similarity_is_complete_only_without_differences() {
     let (closest, score, text) = likeness(|_| {});
     assert_eq!((&closest["name"], score), (&json!("deepseek_v3"), 1.0), "{closest}");
     assert!(text.contains("deepseek_v3   100 %"), "{text}");
-    // the family that has this router
+    // The family with this router.
     let (closest, score, _) = likeness(|c| c["scoring_func"] = "softmax".into());
     assert_eq!((&closest["name"], score), (&json!("mistral4"), 1.0), "{closest}");
     type Change = fn(&mut serde_json::Map<String, Value>);
@@ -506,7 +507,7 @@ fn likeness_is_whole_only_where_nothing_differs() {
         let widest = table.map(|line| line.chars().count()).max().unwrap();
         assert!(widest <= 80, "{widest}: {text}");
     }
-    // what differs in the router is nearer to the family that has that router
+    // A config with another router is closer to the family with that router.
     let (closest, ..) = likeness(|c| {
         c["scoring_func"] = "softmax".into();
         c["topk_method"] = "greedy".into();
@@ -517,14 +518,14 @@ fn likeness_is_whole_only_where_nothing_differs() {
 #[test]
 fn one_more_norm_and_one_more_key_are_seen_in_files_too() {
     let folder = tempfile::tempdir().unwrap();
-    // a folder of another family, with a norm of queries in addition to the others
+    // A folder of another family, with a norm of queries in addition to the others.
     let path = folder.path().join("model");
     assert_eq!(latent(&["make-model", "tiny-v3", "F32", &path.display().to_string()]).0, 0);
     let config = path.join("config.json");
     let mut keys: Value = serde_json::from_str(&std::fs::read_to_string(&config).unwrap()).unwrap();
     keys["model_type"] = "deepseek_v9".into();
     keys["architectures"] = json!(["DeepseekV9ForCausalLM"]);
-    // MiniCPM3's, which a made model has whatever its shape
+    // MiniCPM3's value, which a generated model has whatever its shape.
     for key in ["scale_emb", "scale_depth", "dim_model_base"] {
         keys.as_object_mut().unwrap().remove(key);
     }
@@ -559,7 +560,7 @@ fn one_more_norm_and_one_more_key_are_seen_in_files_too() {
     let (_, text, _) = latent(&["check", "-m", &path.display().to_string()]);
     assert!(!text.contains("100 %") && text.contains("q_norm"), "{text}");
 
-    // the header of a GGUF file whose architecture has another name of the same length
+    // The header of a GGUF file with another architecture name of the same length.
     let header = folder.path().join("header.gguf");
     assert_eq!(
         latent(&["make-model", "tiny-v3", "Q4_0", &header.display().to_string(), "--header-only"]).0,
@@ -574,7 +575,7 @@ fn one_more_norm_and_one_more_key_are_seen_in_files_too() {
     std::fs::write(&header, &bytes).unwrap();
     let same = support(&header).1;
     assert_eq!((score(&same), &same["unread"]), (1.0, &json!([])), "{}", same["closest"][0]);
-    // a key that is read, under a name that nothing reads
+    // A key that is read, renamed to one that is not.
     let at = bytes.windows(30).position(|window| window == b"deepseek9.expert_weights_scale").unwrap();
     bytes[at + 10..at + 16].copy_from_slice(b"output");
     std::fs::write(&header, &bytes).unwrap();
@@ -593,7 +594,7 @@ fn with_files(files: &[(&str, &str)]) -> ConfigFolder {
 }
 
 #[test]
-fn tokenizer_and_template_are_spoken_of() {
+fn tokenizer_and_template_are_reported() {
     let none = with_files(&[]);
     let (code, alone) = support(&none.1);
     assert_eq!((code, &alone["tokenizer"], &alone["chat_template"]), (0, &Value::Null, &Value::Null));
@@ -621,7 +622,7 @@ fn tokenizer_and_template_are_spoken_of() {
 }
 
 #[test]
-fn a_folder_with_tiktoken_model_is_spoken_of() {
+fn a_folder_with_tiktoken_model_is_reported() {
     let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../text/tests/data/tiktoken");
     let read = |name: &str| std::fs::read_to_string(data.join(name)).unwrap();
     let (model, config) = (read("tiktoken.model"), read("tokenizer_config.json"));
@@ -643,7 +644,8 @@ fn made(change: impl FnOnce(&mut serde_json::Map<String, Value>)) -> ConfigFolde
     ConfigFolder(folder, path)
 }
 
-/// What `run` refuses, `check` refuses for the same reason and with the same exit code: 2 for what is not supported, 1 for damage.
+/// `check` refuses what `run` refuses, for the same reason and with the same exit code: 2 for
+/// unsupported, 1 for damaged.
 #[test]
 fn check_gives_the_reason_that_run_gives() {
     let settings = |settings: Value| made(|c| drop(c.insert("quantization_config".into(), settings)));
@@ -689,18 +691,18 @@ fn check_gives_the_reason_that_run_gives() {
         for command in [&["check", &path][..], &["run", "-m", &path, "Hello"], &["check", "--json", &path]] {
             let (found, stdout, stderr) = latent(command);
             assert_eq!(found, *code, "{command:?}: {stdout}{stderr}");
-            // lines are wrapped
+            // Lines are wrapped.
             let told = [stdout, stderr].concat().split_whitespace().collect::<Vec<_>>().join(" ");
             let told = told.replace("\\\"", "\"");
             assert!(told.contains(reason), "no {reason:?} in {command:?}: {told}");
             assert!(!told.contains("supported yes") && !told.contains("\"supported\": true"), "{told}");
         }
     }
-    // a header alone is not damaged: its data was never written
+    // A header alone is not damaged: its data was never written.
     let ConfigFolder(_folder, path) = damaged(&cut(0));
     let (code, support) = support(&path);
     assert_eq!((code, &support["supported"], &support["refused"]), (0, &json!(true), &Value::Null));
-    // a config.json alone tells what it can
+    // A config.json alone gives a partial report.
     let ConfigFolder(_folder, path) = changed(|c| {
         c["quantization_config"] = json!({"quant_method": "fp8", "fmt": "e3m4"});
     });
@@ -710,7 +712,8 @@ fn check_gives_the_reason_that_run_gives() {
     assert!(text.contains("FP8 of E3M4"), "{text}");
 }
 
-/// The published forms of FP8 and NVFP4, each by its config.json, and params.json of Mistral Large 3.
+/// The published FP8 and NVFP4 formats, each by its config.json, and params.json of Mistral Large
+/// 3.
 #[test]
 fn published_fp8_is_supported_by_its_config_alone() {
     let compressed = |strategy: &str, dynamic: bool| {
@@ -732,7 +735,7 @@ fn published_fp8_is_supported_by_its_config_alone() {
         assert_eq!((code, &support["supported"]), (0, &json!(true)), "{settings}: {support}");
         assert!(support["assumed"][0].as_str().unwrap().contains(ty), "{settings}: {support}");
     }
-    // Mistral's own keys, as published for Mistral Large 3
+    // Mistral's own keys, as published for Mistral Large 3.
     let params = json!({
         "dim": 7168, "n_layers": 61, "head_dim": 192, "hidden_dim": 16384, "n_heads": 128, "n_kv_heads": 128,
         "rope_theta": 10000.0, "norm_eps": 1e-6, "vocab_size": 131_072, "tied_embeddings": false,
@@ -756,11 +759,11 @@ fn published_fp8_is_supported_by_its_config_alone() {
     assert!((softmax - 1.0 / 192f64.sqrt()).abs() < 1e-9, "apply_scale is false: {softmax}");
     let (code, of_folder) = support(folder.path());
     assert_eq!((code, &of_folder["config"]), (0, &of_file["config"]));
-    // keys that are missing are named as in the file's folder
+    // Missing keys are named as in the folder's file.
     std::fs::write(&path, r#"{"dim": 8, "n_layers": 1, "kv_lora_rank": 16}"#).unwrap();
     let (code, text, _) = latent(&["check", &path.display().to_string()]);
     assert_eq!(code, 2, "{text}");
-    // a dense model of Mistral has no latent attention
+    // A dense Mistral model lacks latent attention.
     std::fs::write(&path, r#"{"dim": 8, "n_layers": 1, "n_heads": 2}"#).unwrap();
     let (code, text, _) = latent(&["check", &path.display().to_string()]);
     assert!(code == 2 && text.contains("mistral"), "{text}");
@@ -786,7 +789,7 @@ fn a_truncated_gguf_file_is_described_and_refused() {
 }
 
 #[test]
-fn what_a_config_overrides_is_a_warning() {
+fn overridden_config_values_are_warnings() {
     let ConfigFolder(_folder, path) = made(|c| c["tie_word_embeddings"] = true.into());
     let (code, support) = support(&path);
     assert_eq!((code, support["warnings"].as_array().map(Vec::len)), (0, Some(1)), "{support}");
@@ -794,7 +797,8 @@ fn what_a_config_overrides_is_a_warning() {
     assert!(text.contains("warning        ") && text.contains("lm_head.weight is stored"), "{text}");
 }
 
-/// As the published Kimi-Linear-48B-A3B says which layers have which kind of attention, and as Transformers classes call tensors in memory.
+/// Attention kinds per layer as in the published Kimi-Linear-48B-A3B, and tensor names as in
+/// Transformers.
 #[test]
 fn what_published_files_have_is_named() {
     let linear = changed(|c| {

@@ -1,4 +1,4 @@
-//! `--json-schema` and `--grammar`: answers obey them, and errors say where.
+//! `--json-schema` and `--grammar`: constrained answers, and errors with their position.
 
 use crate::support::{demo, latent};
 use serde_json::Value;
@@ -51,7 +51,7 @@ fn answers_obey_grammars_of_both_dialects() {
         assert!(text.ends_with('\n') && text.lines().count() == 3 && text.lines().all(line), "{text:?}");
         assert_eq!(answer["stop"], "end");
     }
-    // an answer that may only continue as it began: a choice of one
+    // A choice of one: the answer has only one continuation.
     let one = file("one.gbnf", "root ::= \"yes, but\"");
     let model = demo().display().to_string();
     latent(&["chat", "-m", &model, "-q", "--grammar", &one])
@@ -62,7 +62,7 @@ fn answers_obey_grammars_of_both_dialects() {
 }
 
 #[test]
-fn errors_say_what_and_where() {
+fn errors_name_the_file_and_the_position() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("bad.gbnf");
     std::fs::write(&path, "root ::= item\nitem ::= [a-z\n").unwrap();

@@ -25,7 +25,7 @@ fn files(ending: &str) -> Vec<PathBuf> {
     found
 }
 
-/// A document of YAML.
+/// A YAML document.
 #[derive(Clone, Debug, PartialEq)]
 enum Yaml {
     Text(String),
@@ -126,7 +126,8 @@ fn value<'a>(
     value
 }
 
-/// The words of each command of a text for the shell: lines that go on with a backslash are one, and quotes are none.
+/// The words of each command of a shell text. Lines that end with a backslash are joined, and
+/// quotes are removed.
 fn shell(text: &str) -> Vec<Vec<String>> {
     let joined = text.replace("\\\n", " ");
     let lines = joined.lines().map(str::trim).filter(|line| !line.starts_with('#'));
@@ -135,21 +136,21 @@ fn shell(text: &str) -> Vec<Vec<String>> {
     commands.map(|command| command.split_whitespace().map(word).collect()).collect()
 }
 
-/// The words behind the program of this name, where it is one of the command's.
+/// The words behind this program, if the command runs it.
 fn behind<'a>(words: &'a [String], names: &[&str]) -> Option<&'a [String]> {
     let is = |word: &String| names.contains(&word.rsplit('/').next().unwrap_or_default());
     let at = words.iter().position(is)?;
     Some(&words[at + 1..])
 }
 
-/// What is wrong with the words behind `latent`, by its help.
+/// The problem of the words behind `latent`, according to its help.
 fn wrong(words: &[String]) -> Option<String> {
     let command = words.first()?;
     if command.starts_with(['-', '$', '<']) || !command.bytes().all(|b| b.is_ascii_lowercase() || b == b'-') {
         return None;
     }
     let help = |names: &[&str]| latent(&[&["help"], names].concat()).output().unwrap();
-    // `eval` has subcommands of its own, with flags of their own
+    // `eval` has subcommands with their own flags.
     let nested = words.get(1).map(|second| help(&[command, second])).filter(|help| help.status.success());
     let help = nested.unwrap_or_else(|| help(&[command]));
     if !help.status.success() {
@@ -183,7 +184,7 @@ fn worker_flags() -> Vec<String> {
 fn check(path: &Path, commands: &[Vec<String>]) -> usize {
     let mut checked = 0;
     for words in commands {
-        // scripts name the program by a variable
+        // Scripts refer to the program by a variable.
         if let Some(behind) = behind(words, &["latent", "$program"]) {
             let problem = wrong(behind);
             assert!(problem.is_none(), "{}: {}: {words:?}", path.display(), problem.unwrap_or_default());
@@ -209,7 +210,7 @@ fn check(path: &Path, commands: &[Vec<String>]) -> usize {
 fn scripts_can_be_read_by_bash() {
     let scripts = [files("sh"), files("sbatch")].concat();
     for script in &scripts {
-        // no script runs without bash
+        // Scripts need bash.
         let Ok(output) = Command::new("bash").arg("-n").arg(script).output() else { return };
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         assert!(read(script).contains("\nset -euo pipefail\n"), "{}", script.display());
@@ -217,7 +218,7 @@ fn scripts_can_be_read_by_bash() {
 }
 
 #[test]
-fn scripts_name_what_there_is() {
+fn scripts_name_existing_commands_and_flags() {
     for (script, commands) in
         [("mpi/serve.sh", 1), ("slurm/latent.sbatch", 1), ("dynamo/local.sh", 1), ("kubernetes/pod.sh", 0)]
     {
@@ -240,12 +241,12 @@ fn the_list_of_hosts_has_a_rank_for_each() {
         })
         .collect();
     assert!(names.len() > 1 && names.iter().collect::<BTreeSet<_>>().len() == names.len(), "{names:?}");
-    // the script counts the same lines, and starts one rank for each
+    // The script counts the same lines and starts one rank for each.
     assert!(script.contains("ranks=$(grep -cE '^[^#[:space:]]' \"$hosts\")"), "{script}");
     assert!(script.contains("--map-by ppr:1:node") && script.contains("pipeline=$ranks"), "{script}");
 }
 
-/// The instructions of a Containerfile: a word, and what is behind it.
+/// The instructions of a Containerfile: keyword and arguments.
 fn instructions(path: &Path) -> Vec<(String, String)> {
     let text = read(path).replace("\\\n", " ");
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
@@ -256,7 +257,7 @@ fn instructions(path: &Path) -> Vec<(String, String)> {
 
 /// What an image is built from is in the checkout, what its second stage copies is built in the first, and what it starts is in it.
 #[test]
-fn images_copy_what_there_is_and_start_what_they_have() {
+fn images_copy_existing_files_and_start_copied_programs() {
     let version: toml::Table = read(&root().join("Cargo.toml")).parse().unwrap();
     let rust = version["workspace"]["package"]["rust-version"].as_str().unwrap().to_owned();
     for (name, manifest, program) in
@@ -311,7 +312,7 @@ fn images_copy_what_there_is_and_start_what_they_have() {
             }
         }
         assert!(bases[0].starts_with(&format!("rust:{rust}-")), "{name}: {bases:?}, built by Rust {rust}");
-        // the libraries that a program was linked with are those of the same Debian
+        // The program's libraries are those of the same Debian release.
         let debian = bases[0].rsplit('-').next().unwrap();
         assert!(bases.len() == 2 && bases[1].contains(debian), "{name}: {bases:?}");
         assert!(has.contains(&format!("/usr/local/bin/{program}")), "{name}: {has:?}");
@@ -328,7 +329,7 @@ fn a_group_of_pods_shares_a_model_by_its_size() {
     let leader = template.get("leaderTemplate.spec.containers.0");
     let partition = format!("--partition=pipeline={}", template.get("size").text());
     assert!(leader.get("args").list().contains(&Yaml::Text(partition)), "{leader:?}");
-    // all pods are alike, but for what the leader runs
+    // All pods are equal except for the leader's command.
     let worker = template.get("workerTemplate.spec");
     for same in ["image", "resources", "volumeMounts"] {
         assert_eq!(worker.get("containers.0").get(same), leader.get(same), "{same}");
@@ -341,7 +342,7 @@ fn a_group_of_pods_shares_a_model_by_its_size() {
 }
 
 #[test]
-fn replicas_stand_behind_a_frontend_that_looks_at_what_they_have_cached() {
+fn replicas_are_routed_by_cached_prefixes() {
     let path = root().join("deploy/dynamo/graph-deployment.yaml");
     let documents = documents(&path);
     assert_eq!(documents.len(), 1);
@@ -351,7 +352,7 @@ fn replicas_stand_behind_a_frontend_that_looks_at_what_they_have_cached() {
     assert_eq!(kinds, ["frontend", "worker"]);
     let frontend = components[0].get("podTemplate.spec.containers.0.args").list();
     assert!(frontend.windows(2).any(|pair| pair[0].text() == "--router-mode" && pair[1].text() == "kv"));
-    // the worker's time to end, and Dynamo's five seconds before it, are within the pod's
+    // The worker's shutdown time, and Dynamo's five seconds before it, are within the pod's.
     let number = |value: &Yaml| value.text().parse::<u64>().unwrap();
     let pod = components[1].get("podTemplate.spec");
     let patience = pod.get("containers.0.env.0");
@@ -361,7 +362,7 @@ fn replicas_stand_behind_a_frontend_that_looks_at_what_they_have_cached() {
 }
 
 #[test]
-fn documents_name_what_there_is() {
+fn documents_name_existing_commands_and_flags() {
     for (name, least) in [("README.md", 15), ("docs/hosts.md", 3)] {
         let path = root().join(name);
         let text = read(&path);
@@ -380,7 +381,7 @@ fn documents_name_what_there_is() {
     }
 }
 
-/// What Dynamo depends on never touches a build of the workspace.
+/// Dynamo's dependencies never affect a build of the workspace.
 #[test]
 fn integrations_are_outside_the_workspace() {
     let whole: toml::Table = read(&root().join("Cargo.toml")).parse().unwrap();

@@ -1,4 +1,4 @@
-//! `latent diff` and `latent dump` as a user meets them.
+//! `latent diff` and `latent dump`.
 
 use crate::support;
 use serde_json::{Value, json};
@@ -61,7 +61,7 @@ fn equal_sides_agree_in_every_bit_and_the_table_fits_a_terminal() {
 }
 
 #[test]
-fn a_miswired_circuit_is_located_and_the_exit_code_says_so() {
+fn a_miswired_circuit_is_located_and_sets_the_exit_code() {
     let folder = tempfile::tempdir().unwrap();
     let model = fixture("v3");
     let circuit = format!("circuit={}", miswired(folder.path(), &["-m", &model]).display());
@@ -95,7 +95,7 @@ fn the_example_of_the_documentation_is_true() {
         let rows = first.take_while(|line| !line.is_empty());
         rows.map(|line| line.split_whitespace().next().unwrap().to_owned()).collect()
     };
-    // the document leaves rows out
+    // The document omits rows.
     let found_names = names(&found);
     let mut rest = found_names.iter();
     for name in names(&document).iter().filter(|name| *name != "…") {
@@ -137,7 +137,7 @@ fn a_dump_is_a_side() {
 }
 
 #[test]
-fn wrong_uses_say_what_is_wrong() {
+fn wrong_usage_is_explained() {
     let folder = tempfile::tempdir().unwrap();
     let bad = folder.path().join("bad.json").display().to_string();
     std::fs::write(&bad, "{\"name\": 3}").unwrap();

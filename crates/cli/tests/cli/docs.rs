@@ -10,16 +10,16 @@ use std::sync::Mutex;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-/// How a command is run.
+/// How to run a command.
 #[derive(Clone, Copy)]
 enum DocsRun {
-    /// Not at all, for this reason.
+    /// Not run, for this reason.
     Skip(&'static str),
-    /// With another exit code than 0.
+    /// With an exit code other than 0.
     Exit(i32),
     /// As a server, until it prints its address.
     Serve,
-    /// In another form, which takes seconds or needs no such machine.
+    /// In another form that takes seconds or needs no such machine.
     Instead(&'static str, &'static str),
 }
 
@@ -31,7 +31,7 @@ const MPI: DocsRun = Skip("it needs MPI; mpi.rs runs it");
 const CLIENT: DocsRun = Skip("it starts another program; tests/clients runs clients that are packages");
 const GPU: DocsRun = Skip("it needs a GPU; gpu.rs runs it");
 
-/// What commands that begin so need. The first rule that fits counts.
+/// How to run commands with these beginnings. The first match counts.
 const RULES: [(&str, DocsRun); 63] = [
     ("latent pull ", NETWORK),
     ("latent run hf:", NETWORK),
@@ -233,7 +233,7 @@ fn pages() -> Vec<String> {
     pages
 }
 
-/// A shell command in a folder, without settings of the user's.
+/// A shell command in a folder, without the user's settings.
 fn shell(folder: &Path, command: &str) -> Command {
     let programs = assert_cmd::cargo::cargo_bin("latent").parent().unwrap().to_owned();
     let path = std::env::var("PATH").unwrap_or_default();
@@ -249,7 +249,7 @@ fn shell(folder: &Path, command: &str) -> Command {
     shell
 }
 
-/// Runs a command that must end with a code.
+/// Runs a command and checks its exit code.
 fn check(folder: &Path, command: &str, code: i32) -> Result<(), String> {
     let output = shell(folder, command).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
@@ -362,7 +362,7 @@ fn wrong_circuit(folder: &Path) {
     std::fs::write(folder.join("wrong.json"), circuit.to_string()).unwrap();
 }
 
-/// Runs the commands of a page; what went wrong.
+/// Runs the commands of a page; returns the failures.
 fn page(name: &str, shared: &Path, used: &Mutex<HashSet<usize>>) -> Vec<String> {
     let text = std::fs::read_to_string(root().join(name)).unwrap();
     let mut problems = Vec::new();
@@ -378,7 +378,7 @@ fn page(name: &str, shared: &Path, used: &Mutex<HashSet<usize>>) -> Vec<String> 
             std::fs::write(folder.join("latent.toml"), block.lines.join("\n")).unwrap();
             commands = vec!["latent serve --config latent.toml".into()];
         } else if name == "docs/debugging.md" && first.starts_with("findings ") {
-            // the output of the command before it
+            // The output of the previous command.
             let output = shell(folder, "latent verify --circuit wrong.json").output().unwrap();
             let said = String::from_utf8_lossy(&output.stdout).into_owned();
             let missing: Vec<&String> =
@@ -390,13 +390,13 @@ fn page(name: &str, shared: &Path, used: &Mutex<HashSet<usize>>) -> Vec<String> 
             .iter()
             .any(|(page, start)| name.starts_with(page) && first.starts_with(start))
             && commands.first().is_none_or(|command| rule(command).is_none_or(|_| command.starts_with('{')));
-        // the settings of docs/serving.md are served
+        // The config file of docs/serving.md is served.
         let other_language = LANGUAGES.contains(&block.language.as_str()) && block.language != "toml";
         if other || other_language || (block.language == "toml" && name != "docs/serving.md") {
             continue;
         }
         for command in commands {
-            // the demo model takes the place of large ones
+            // The demo model replaces large ones.
             let small =
                 SHORT_NAMES.iter().fold(command.clone(), |command, name| command.replace(name, "model.gguf"));
             let command = if command.starts_with("latent pull ") { command } else { small };
@@ -409,7 +409,7 @@ fn page(name: &str, shared: &Path, used: &Mutex<HashSet<usize>>) -> Vec<String> 
             used.lock().unwrap().insert(at);
             if !prepared && !matches!(run, Skip(_)) {
                 files(folder, shared);
-                // elsewhere a command of the page makes it
+                // On other pages a command creates it.
                 if name == "docs/evaluating.md" {
                     std::fs::hard_link(folder.join("model.gguf"), folder.join("model-Q4_K_M.gguf")).unwrap();
                 }
@@ -485,7 +485,7 @@ fn every_command_of_the_pages_runs() {
 }
 
 #[test]
-fn descriptions_and_further_lines_are_told_from_commands() {
+fn descriptions_and_continued_lines_are_not_commands() {
     let page = "# T\n\n    latent a \"x   y\"     says more\n    latent b 'one\n      two' > c   # more\n\ntext\n\n```sh\nlatent d\n```\n";
     let found: Vec<Vec<String>> = blocks(page).iter().map(commands).collect();
     assert_eq!(found, [vec!["latent a \"x   y\"", "latent b 'one\ntwo' > c"], vec!["latent d"]]);

@@ -12,7 +12,7 @@ fn json(args: &[&str]) -> Value {
 const QUESTION: &str = "Tell me a story about a fox and a lantern.";
 
 #[test]
-fn an_answer_says_how_many_drafts_were_accepted_and_is_the_one_without() {
+fn drafts_are_counted_and_do_not_change_the_answer() {
     let ask = |more: &[&str]| {
         json(&[&["run", QUESTION, "--json", "-t", "2", "--seed", "5", "-n", "60"], more].concat())
     };
@@ -68,7 +68,7 @@ fn bench_measures_drafts_and_profile_shows_their_steps() {
 }
 
 #[test]
-fn what_a_model_lacks_for_drafts_is_said() {
+fn missing_parts_for_drafts_are_reported() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("tiny.gguf");
     let path = path.to_str().unwrap();
@@ -85,7 +85,7 @@ fn what_a_model_lacks_for_drafts_is_said() {
     let refused = latent(&["run", "--draft", "eagle", "Hi"]).output().unwrap();
     assert_eq!(refused.status.code(), Some(64));
     assert!(String::from_utf8(refused.stderr).unwrap().contains("expected none, ngram, mtp or all"));
-    // a layer in part
+    // A partial layer.
     let part = folder.path().join("part");
     let part = part.to_str().unwrap();
     assert!(

@@ -1,4 +1,4 @@
-//! Drawings as a user asks for them.
+//! Drawings of `latent graph`.
 
 use crate::support;
 use serde_json::Value;
@@ -76,7 +76,7 @@ fn a_profile_writes_a_timeline() {
 }
 
 #[test]
-fn a_page_holds_everything_and_asks_nothing() {
+fn pages_are_self_contained() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("plan.html");
     let demo = root("models/mla-demo-Q4_K_M.gguf").display().to_string();
@@ -114,12 +114,12 @@ fn the_data_of_the_page_is_printed_too() {
     let drawing: Value = serde_json::from_str(&stdout(&["graph", "--format", "drawing-json"])).unwrap();
     let count = |key: &str| drawing[key].as_array().unwrap().len();
     assert_eq!(count("views"), 2 + count("formulations") * count("buckets") * (count("passes") + 1));
-    // quantised weights: tiles, 8-bit input, and why
+    // Quantized weights: tiles, 8-bit input, and the reason.
     let bindings = drawing["bindings"].as_array().unwrap();
     let q4 = bindings.iter().find(|b| b["operation"] == "linear" && b["format"] == "Q4_K").unwrap();
     assert_eq!((&q4["layout"], &q4["activation"]), (&"tiles".into(), &"a8".into()));
     assert!(!q4["others"].as_array().unwrap().is_empty());
-    // a mix of formats: one block, each format with its layers
+    // A mix of formats: one block, and for each format its layers.
     let mixed = |weight: &&Value| weight["formats"].as_array().unwrap().len() > 1;
     let layers =
         drawing["weights"].as_array().unwrap().iter().find(mixed).map(|w| w["formats"][0]["layers"].clone());

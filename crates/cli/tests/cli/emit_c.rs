@@ -231,7 +231,7 @@ fn scalar_loops_agree_and_the_makefile_builds_the_demo() {
     assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
     let mean = mean_error(&logits_of(&out.join("model"), &demo(), &tokens), &expected);
     assert!(mean <= EXACT, "vector loops: {mean:e}");
-    // the same tokens as the engine in exact precision
+    // The same tokens as the engine in exact precision.
     let words: Vec<String> = tokens.iter().map(u32::to_string).collect();
     let mut args = vec!["--greedy", "8"];
     args.extend(words.iter().map(String::as_str));
@@ -313,7 +313,7 @@ fn broken_files_are_refused_and_nothing_past_them_is_read() {
     };
     for (path, start) in [(model.clone(), 0), (packed(&model), 4096)] {
         let whole = std::fs::read(&path).unwrap();
-        // cut anywhere in the header, and in the last tensor
+        // Cut anywhere in the header, and in the last tensor.
         let header = start..(start + 4096).min(whole.len());
         let lengths = sample_of(0..64, 0, 3)
             .chain(header.clone().step_by(397))
@@ -321,7 +321,8 @@ fn broken_files_are_refused_and_nothing_past_them_is_read() {
         for length in lengths.chain([whole.len() - 40]) {
             refused(&whole[..length], &format!("cut at {length}"));
         }
-        // other numbers in the header: refused, or harmless, but never read past the end
+        // Changed numbers in the header are refused or harmless, but never cause a read past the
+        // end.
         for (turn, at) in (4..64).step_by(7).chain(header.clone().step_by(61)).enumerate() {
             for byte in sample_of([0xff, 0x00], turn, 2) {
                 let mut bytes = whole.clone();
@@ -369,7 +370,7 @@ fn a_hostile_name_stays_a_name() {
 }
 
 #[test]
-fn what_has_no_c_code_is_refused_before_anything_is_written() {
+fn operations_without_c_code_are_refused_before_writing() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
     let model = random(folder.path(), "tiny-v2", TensorType::Q4_0, false);

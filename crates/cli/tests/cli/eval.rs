@@ -1,4 +1,4 @@
-//! `latent eval` and the memory of `latent bench`, as a user meets them.
+//! `latent eval`, and `latent bench --save` and `--compare`.
 
 use crate::support::{demo, latent, lookup_model};
 use serde_json::Value;
@@ -68,7 +68,7 @@ fn a_logits_file_is_written_and_compared_with() {
     assert!(same["kl"]["value"].as_f64().unwrap().abs() < 1e-5, "{}", same["kl"]);
     assert_eq!(same["perplexity"], found["perplexity"]);
     assert!(std::fs::read_to_string(&page).unwrap().contains("<svg"));
-    // against exact precision, which runs first
+    // Compared with exact precision, which runs first.
     let exact = json(&["eval", "kl", "-c", "128", "--chunks", "2", &text]);
     assert_eq!((&exact["chunks"], exact["positions"].as_u64()), (&2.into(), Some(126)));
     assert!(exact["kl"]["value"].as_f64().unwrap() > 0.0);
@@ -120,7 +120,7 @@ fn endings_facts_experts_and_weights_are_measured_and_drawn_on_one_page() {
 }
 
 #[test]
-fn short_facts_are_found_wherever_they_stand() {
+fn short_facts_are_found_at_every_depth() {
     let found = json(&["eval", "retrieval", "--lengths", "96,192", "--depths", "0,50,100", "--trials", "2"]);
     assert_eq!(found["cells"].as_array().unwrap().len(), 6);
     for cell in found["cells"].as_array().unwrap() {
@@ -161,7 +161,7 @@ fn sparse_attention_finds_facts_as_attention_to_all_tokens_does() {
     for how in ["on", "off"] {
         assert_eq!(found("model", how), [1.0; 6], "--sparse-attention {how}");
     }
-    // the same facts behind an indexer that does not look for them
+    // The same facts with an indexer that does not look for them.
     assert_eq!(found("blind", "off"), [1.0; 6]);
     let blind = found("blind", "on");
     assert!(blind.iter().sum::<f64>() <= 3.0, "{blind:?}");
@@ -196,7 +196,7 @@ fn inputs_that_cannot_be_measured_are_named() {
     let hf = folder.path("hf");
     latent(&["make-model", "tiny-dense", "BF16", &hf, "--layers", "1"]).assert().success();
     refused(&["eval", "weights", "--base-model", &hf], 1, &["no tensor of the same name"]);
-    // a logits file of another vocabulary
+    // A logits file of another vocabulary.
     let (text, base) = (folder.text(), folder.path("base"));
     latent(&["eval", "perplexity", "-c", "64", "--chunks", "1", "--kl-divergence-base", &base, &text])
         .assert()

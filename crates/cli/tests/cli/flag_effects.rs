@@ -10,24 +10,25 @@ use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// How the effect of a flag is observed, with the base call of its command in `BASES`.
+/// How the effect of a flag is observed. `BASES` has the base call of each command.
 #[derive(Clone, Copy)]
 enum Effect {
-    /// The base with these arguments says this; without them it does not.
+    /// The base prints this text with these arguments, and not without them.
     Shows(&'static str, &'static str),
-    /// The base with the first arguments does not say the text, with the second ones, which have the flag, it does.
+    /// The base prints the text with the second arguments, which contain the flag, and not with the
+    /// first.
     With(&'static str, &'static str, &'static str),
-    /// The base with these arguments fails, and the error says this: the value was used.
+    /// The base fails with this error: the value was used.
     Fails(&'static str, &'static str),
-    /// The flag excludes another one of these arguments, or lacks one: wrong usage.
+    /// The flag conflicts with or requires another one: wrong usage.
     Clashes(&'static str),
-    /// The flag changes speed alone: a value out of its range is refused.
+    /// The flag affects only speed: a value out of range is refused.
     Speed(&'static str),
-    /// With these arguments the command writes this file or folder, without them not.
+    /// With these arguments the command writes this file or folder, and not without them.
     Writes(&'static str, &'static str),
-    /// The command gives its flags to `model::load`, as `run` does.
+    /// The command passes its flags to `model::load`, as `run` does.
     Loaded,
-    /// A test in this file, below `crates`, observes it; it has this text.
+    /// A test in this file below `crates` observes it. The file contains this text.
     Tested(&'static str, &'static str),
 }
 
@@ -74,10 +75,10 @@ const BASES: &[(&str, &str)] = &[
     ("eval report", "out.html {result}"),
 ];
 
-/// Commands that load a model and print how it runs, and whose flags are observed there.
+/// Commands that load a model and print how it runs. Flags are observed with them.
 const LOADS: &[&str] = &["run", "chat", "serve", "logits"];
 
-/// Commands that take longer, and give the same flags to the same function.
+/// Commands that take longer and pass the same flags to the same function.
 const LOAD_ALIKE: &[&str] = &[
     "bench",
     "profile",
@@ -566,10 +567,10 @@ fn effect(path: &str, id: &str) -> Option<Effect> {
 /// Files that base calls need.
 struct Files {
     folder: tempfile::TempDir,
-    /// Names in braces, and what they stand for.
+    /// Names in braces and their values.
     names: BTreeMap<&'static str, String>,
     number: AtomicUsize,
-    /// What bases have printed.
+    /// The output of base calls.
     known: Mutex<BTreeMap<Vec<String>, CommandOutput>>,
 }
 
@@ -577,17 +578,17 @@ struct Files {
 struct CommandOutput {
     code: Option<i32>,
     text: String,
-    /// What it has written: names, and hashes of contents.
+    /// The files that it has written: names and hashes.
     files: BTreeMap<String, u64>,
 }
 
 impl CommandOutput {
-    /// What can be compared with another run.
+    /// The part of the output that is equal in all runs.
     fn seen(&self) -> (Option<i32>, String, &BTreeMap<String, u64>) {
         (self.code, steady(&self.text), &self.files)
     }
 
-    /// Whether it has printed this, which may be cut into lines between any two words.
+    /// Whether it has printed this text. Lines may be broken between any two words.
     fn says(&self, words: &str) -> bool {
         let one_line = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
         self.text.contains(words) || one_line(&self.text).contains(&one_line(words))
@@ -648,7 +649,8 @@ impl Files {
         }
         let line: Vec<&str> = ["latent"].into_iter().chain(words.iter().map(String::as_str)).collect();
         if let Err(text) = latent_cli::read_line(&line, &[]) {
-            // wrong usage, which the program would print; a start of it costs a thousand times as much
+            // Wrong usage is detected in this process: starting the program is a thousand times
+            // slower.
             let printed = CommandOutput { code: Some(64), text, files: BTreeMap::new() };
             self.known.lock().unwrap().insert(words, printed.clone());
             return printed;
@@ -676,7 +678,7 @@ impl Files {
         printed
     }
 
-    /// What is wrong with a flag, if anything.
+    /// The problem of a flag, if any.
     fn problem(&self, path: &str, effect: Effect) -> Option<String> {
         let differs = |without: &str, with: &str, text: &str| {
             let (before, after) = (self.run(path, without), self.run(path, with));
@@ -715,7 +717,7 @@ impl Files {
     }
 }
 
-/// What a source file below `crates` lacks, if anything.
+/// The problem of a source file below `crates`, if any.
 fn lacks(file: &str, text: &str) -> Option<String> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(file);
     let source = std::fs::read_to_string(path).unwrap_or_default();
@@ -727,7 +729,8 @@ fn is_flag(word: &str) -> bool {
     word.starts_with('-') && !word[1..].starts_with(|c: char| c.is_ascii_digit())
 }
 
-/// A text without what differs from run to run: numbers with a point, which are times and speeds, and ports.
+/// A text without parts that differ between runs: numbers with a point (times and speeds), and
+/// ports.
 fn steady(text: &str) -> String {
     let varies = |word: &str| {
         word.contains(|c: char| c.is_ascii_digit()) && (word.contains('.') || word.contains("e-"))
@@ -735,7 +738,7 @@ fn steady(text: &str) -> String {
     text.split_whitespace().filter(|word| !varies(word)).collect::<Vec<_>>().join(" ")
 }
 
-/// A call with a flag that the command lacks: it must be refused.
+/// A call with a flag that the command omits must be refused.
 fn refused(files: &Files, path: &str, flag: &clap::Arg) -> Option<String> {
     let long = flag.get_long()?;
     let value = match flag.get_id().as_str() {

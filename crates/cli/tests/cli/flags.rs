@@ -1,4 +1,5 @@
-//! Every flag that takes a number, in every command, with the numbers at which sums and products break: an answer or an error, never a panic.
+//! Every numeric flag of every command with values at which sums and products overflow: an answer
+//! or an error, never a panic.
 
 use crate::support::latent;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -27,14 +28,14 @@ const COMMANDS: [(&str, &str); 20] = [
     ("eval retrieval", "-m {} -t 1 --lengths 64 --depths 0 --trials 1 -n 1"),
 ];
 
-/// Names that help gives to numbers.
+/// Value names of numbers in help.
 const NUMBERS: [&str; 12] =
     ["N", "K", "T", "P", "X", "TOKENS", "ROWS", "MS", "MIB", "IDS", "SEED", "ID=BIAS"];
 
-/// The last three are tried with `LATENT_TEST_EXHAUSTIVE`: fewer flags treat them in a way of their own.
+/// The last three are tested only with `LATENT_TEST_EXHAUSTIVE`: fewer flags treat them specially.
 const VALUES: [&str; 5] = ["0", "18446744073709551615", "1", "1e39", "99999999999999999999999"];
 
-/// The flags of a command that take numbers, each in its long form with its short one, if any.
+/// The numeric flags of a command: the long form, and the short one if any.
 fn flags(command: &str) -> Vec<(Option<String>, String)> {
     let words: Vec<&str> = ["help"].into_iter().chain(command.split(' ').take(2)).collect();
     let words = if command == "graph plan" { vec!["help", "graph"] } else { words };
@@ -58,7 +59,7 @@ fn flags(command: &str) -> Vec<(Option<String>, String)> {
     found
 }
 
-/// The quick flags of a command, without the one that is to be tested.
+/// The quick flags of a command, without the tested one.
 fn without(base: &str, model: &str, (short, long): &(Option<String>, String)) -> Vec<String> {
     let mut words = Vec::new();
     let mut skip = false;
@@ -111,10 +112,10 @@ fn check(words: &[String], folder: &std::path::Path) {
     let args: Vec<&str> = words.iter().map(String::as_str).collect();
     let output = latent(&args).current_dir(folder).write_stdin("").output().unwrap();
     let stderr = String::from_utf8_lossy(&output.stderr);
-    // 101 is a panic, none a signal or a process that did not end
+    // 101 is a panic. No code means a signal or a timeout.
     assert!(matches!(output.status.code(), Some(0 | 1 | 2 | 64)), "{words:?}: {:?} {stderr}", output.status);
     assert!(!stderr.contains("panicked"), "{words:?}: {stderr}");
-    // two sides that differ are not an error
+    // Different sides are not an error.
     if output.status.code() != Some(0) && words[0] != "diff" {
         assert!(stderr.lines().any(|line| line.starts_with("error:")), "{words:?}: {stderr}");
     }
@@ -139,7 +140,7 @@ fn numbers_out_of_range_are_named_with_their_range() {
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.code() == Some(64) && stderr.contains(range), "{words:?}: {stderr}");
     }
-    // numbers that are in range each, and too many together
+    // Numbers that are in range separately, but too many together.
     for words in [
         &["bench", "--ctx-size", "64", "-d", "1073741824", "--sequences", "512"][..],
         &["profile", "--ctx-size", "64", "-d", "1073741824"],
@@ -153,7 +154,7 @@ fn numbers_out_of_range_are_named_with_their_range() {
     }
 }
 
-/// What the file of tiny-v3 says itself.
+/// The metadata of tiny-v3's file.
 const YARN: [&str; 6] = ["--rope-scaling", "yarn", "--rope-scale", "40", "--yarn-orig-ctx", "256"];
 
 #[test]
@@ -195,7 +196,7 @@ fn metadata_flags_change_how_positions_are_scaled() {
     }
     let refused = run_on(&directory, &["--rope-scale", "2"]);
     assert!(!refused.status.success() && String::from_utf8_lossy(&refused.stderr).contains("config.json"));
-    // what is saved of one model does not fit the other
+    // A session saved with one model does not fit the other.
     let saved = path("a.kv");
     let talk = |more: &[&str]| {
         let words =

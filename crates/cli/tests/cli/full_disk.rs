@@ -51,7 +51,7 @@ code=$?
 (cd "$0" && find . -mindepth 1 ! -name filler) >"$LISTED"
 exit $code"#;
 
-/// A place where a tmpfs can be mounted.
+/// A folder on which a tmpfs can be mounted.
 struct FullDisk {
     folder: tempfile::TempDir,
     namespace: &'static str,
@@ -75,7 +75,7 @@ impl FullDisk {
         None
     }
 
-    /// The command that runs a program there, and where its leavings are listed.
+    /// The command that runs a program there, and the list of files that it left.
     fn command(&self, options: &str, words: &[String]) -> (Command, PathBuf) {
         let at = |name: &str| self.folder.path().join(name);
         let mut command = Command::new("unshare");
@@ -86,11 +86,11 @@ impl FullDisk {
         (command, at("listed"))
     }
 
-    /// Runs a program, and what it left.
+    /// Runs a program; returns the files that it left, too.
     fn run(&self, options: &str, input: &str, words: &[String]) -> (Output, String) {
         let (mut command, listed) = self.command(options, words);
         let mut child = command.spawn().unwrap();
-        // one that has failed reads no more
+        // A failed program no longer reads its input.
         let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
         let output = child.wait_with_output().unwrap();
         (output, std::fs::read_to_string(listed).unwrap_or_default())
@@ -123,13 +123,13 @@ fn no_command_leaves_anything_on_a_full_file_system() {
     std::fs::write(full.folder.path().join("result"), &result.stdout).unwrap();
     for (at, writer) in WRITERS.into_iter().enumerate() {
         let (words, input) = full.words(writer);
-        // every other time without an inode either: then the file cannot even begin
+        // Every other time without a free inode: then the file cannot even be created.
         let (output, left) = full.run(if at % 2 == 0 { "" } else { "nr_inodes=2" }, &input, &words);
         let said = stderr(&output);
         assert_eq!(output.status.code(), Some(1), "{writer}: {said}");
         assert!(said.contains("No space left on device") && said.contains("full/new"), "{writer}: {said}");
         assert_eq!(left, "", "{writer}: {said}");
-        // the temporary name means nothing to a user
+        // The temporary name means nothing to a user.
         assert!(!said.contains("panicked") && !said.contains(".latent-"), "{writer}: {said}");
     }
 }
@@ -149,7 +149,7 @@ fn a_model_is_not_pulled_onto_a_full_file_system() {
     }
 }
 
-/// A server answers without the cache that it cannot keep, says so, and leaves nothing but the folder.
+/// A server answers without the cache that it cannot write, reports it, and leaves only the folder.
 #[test]
 fn a_server_leaves_no_prefixes_on_a_full_file_system() {
     let Some(full) = FullDisk::new() else { return };
@@ -171,7 +171,7 @@ fn a_server_leaves_no_prefixes_on_a_full_file_system() {
     let mut reply = String::new();
     stream.read_to_string(&mut reply).unwrap();
     assert!(reply.starts_with("HTTP/1.1 200"), "{reply}");
-    // it ends when its input does, after what is to be written
+    // It ends when its input ends, after pending writes.
     drop(server.stdin.take());
     let output = server.wait_with_output().unwrap();
     let said = stderr(&output);
@@ -179,7 +179,7 @@ fn a_server_leaves_no_prefixes_on_a_full_file_system() {
     assert_eq!(std::fs::read_to_string(listed).unwrap(), "./new\n", "{said}");
 }
 
-/// What is printed goes to a device that is always full.
+/// Output goes to a device that is always full.
 #[test]
 fn output_that_cannot_be_written_is_an_error() {
     for line in [

@@ -5,7 +5,7 @@
 use crate::support::latent;
 use serde_json::Value;
 
-/// What a command prints.
+/// The output of a command.
 fn printed(args: &[&str]) -> String {
     let output = latent(args).output().unwrap();
     let errors = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -17,14 +17,14 @@ fn json(args: &[&str]) -> Value {
     serde_json::from_str(&printed(args)).unwrap()
 }
 
-/// What a command says when it fails.
+/// The error of a failed command.
 fn refused(args: &[&str]) -> String {
     let output = latent(args).output().unwrap();
     assert!(!output.status.success(), "latent {}", args.join(" "));
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// Whether there is an adapter.
+/// Whether an adapter is available.
 fn there_is_one() -> bool {
     if !cfg!(feature = "gpu") {
         return false;
@@ -130,7 +130,7 @@ fn kernels_of_an_adapter_are_counted_without_running() {
         assert!(call["memory"].as_u64().unwrap() > 0, "{call}");
         assert_eq!(call["accesses"].as_u64() > Some(0), call["worst_conflict"].as_u64() > Some(0), "{call}");
     }
-    // inputs and weights pass workgroup memory there, whatever the variant
+    // Inputs and weights pass through workgroup memory there, whatever the variant.
     assert!(of("m=512,")["calls"][0]["accesses"].as_u64().unwrap() > 10);
     assert_eq!(of("m=512,")["flops"].as_f64().unwrap(), 2.0 * 512.0 * 7168.0 * 2048.0);
     let text = printed(&args);
@@ -140,7 +140,8 @@ fn kernels_of_an_adapter_are_counted_without_running() {
     );
 }
 
-/// Mesa's driver for AMD compiles for GPUs that are not there, and says what it has compiled.
+/// Mesa's driver for AMD compiles for GPUs that are not installed, and reports what it has
+/// compiled.
 #[test]
 fn what_a_driver_compiles_is_counted_without_a_gpu() {
     const DRIVER: &str = "/usr/share/vulkan/icd.d/radeon_icd.x86_64.json";
@@ -177,7 +178,7 @@ fn what_a_driver_compiles_is_counted_without_a_gpu() {
     assert!(["subgroups", "int8", "f16", "gemm64"].into_iter().all(uses));
     let text = counted(&[&args[..], &["linear(q4_k, rows"]].concat());
     assert!(text.contains("instr.") && text.contains("registers of a thread"), "{text}");
-    // attention too, in the plan of a model
+    // Attention, too, in the plan of a model.
     let plan = counted(&["graph", "plan", "--device", "gpu", "--rows", "1"]);
     let attend = plan.lines().find(|line| line.contains("attend ×")).unwrap_or_else(|| panic!("{plan}"));
     assert!(attend.contains(" instructions, ") && attend.contains(" registers"), "{attend}");
@@ -197,7 +198,7 @@ fn what_only_a_cpu_has_is_refused() {
 }
 
 #[test]
-fn a_profile_says_what_took_its_times() {
+fn a_profile_names_its_clock() {
     if !there_is_one() {
         return;
     }
@@ -220,7 +221,7 @@ fn a_profile_says_what_took_its_times() {
     }
     let text = printed(&["profile", "--device", "gpu", "-p", "0", "-n", "1"]);
     assert!(text.contains("limits of the GPU") && text.contains("timestamps"), "{text}");
-    // the CPU's says nothing new
+    // The CPU's plan has no calls.
     let text = printed(&["profile", "-t", "1", "-p", "0", "-n", "1"]);
     assert!(text.contains("limits of 1 thread") && !text.contains("timestamps"), "{text}");
 }
@@ -232,7 +233,7 @@ fn a_graph_shows_the_calls_that_operations_become() {
     }
     let text = printed(&["graph", "plan", "--device", "gpu"]);
     let lines: Vec<&str> = text.lines().collect();
-    // beneath each operation
+    // Below each operation.
     let beneath = |word: &str| {
         let at =
             lines.iter().position(|line| line.contains(word)).unwrap_or_else(|| panic!("{word}: {text}"));
@@ -244,7 +245,7 @@ fn a_graph_shows_the_calls_that_operations_become() {
     );
     assert!(text.contains(" bytes of workgroup memory"), "{text}");
     assert!(beneath("embed tokens -> h").starts_with("      gpu: "), "{text}");
-    // of a CPU, functions
+    // On a CPU the kernels are functions.
     assert!(!printed(&["graph", "plan"]).contains(" workgroups of "));
 
     let plan = json(&["graph", "plan", "--device", "gpu:0", "--rows", "64", "--json"]);
@@ -267,7 +268,7 @@ fn a_graph_shows_the_calls_that_operations_become() {
         assert!(kernel(word)["calls"].as_u64().unwrap() > 0, "{word}");
     }
     assert!(kernel("attend_latent")["memory"].as_u64().unwrap() > 0);
-    // without weights there is a drawing, and it is said what is missing
+    // Without weights there is still a drawing, and a note about the missing part.
     let folder = tempfile::tempdir().unwrap();
     let config = folder.path().join("config.json");
     let fixture = concat!(env!("CARGO_MANIFEST_DIR"), "/../engine/tests/fixtures/youtu/config.json");
@@ -289,7 +290,7 @@ fn a_run_on_a_gpu_agrees_with_the_cpu_and_is_measured() {
     assert!(said("a").contains("precision exact") && !said("a").contains("gpu"), "{}", said("a"));
     assert!(said("b").contains(", gpu, "), "{}", said("b"));
     assert!(diff["report"]["points"].as_array().unwrap().len() > 50, "{diff}");
-    // sides by name, and bits equal between two runs
+    // Sides by name, and bits equal between two runs.
     let sides =
         ["--a", "precision=exact,device=gpu", "--b", "precision=exact,device=gpu:0", "--tolerance", "0"];
     let same = json(&[&args[..], &sides[..]].concat());
@@ -301,7 +302,7 @@ fn a_run_on_a_gpu_agrees_with_the_cpu_and_is_measured() {
     assert_eq!(bench[0]["backends"], "GPU", "{bench}");
     let device = json(&["devices", "--json"])[0]["name"].as_str().unwrap().to_owned();
     assert!(bench[0]["device"].as_str().is_some_and(|name| name.starts_with(&device)), "{bench}");
-    // nothing is left to the GPU, nor held against it
+    // No layer is on the GPU, and no limit of it counts.
     let cpu = json(&["bench", "--device", "gpu", "-ngl", "0", "-p", "8", "-n", "2", "-r", "1", "--json"]);
     assert!(cpu[0]["backends"] == "CPU" && cpu[0]["device"].is_null(), "{cpu}");
     let text = printed(&["bench", "--device", "gpu", "-p", "0", "-n", "1", "-r", "1"]);

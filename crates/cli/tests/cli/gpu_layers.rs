@@ -4,7 +4,7 @@
 
 use crate::support::{demo, latent};
 
-/// What a command prints on both streams.
+/// The output of a command on both streams.
 fn output(args: &[&str]) -> (String, String) {
     let output = latent(args).output().unwrap();
     let text = |bytes| String::from_utf8(bytes).unwrap();

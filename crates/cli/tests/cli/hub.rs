@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 const FILE: &str = "mla-demo-Q4_K_M.gguf";
 
-/// A home folder of its own, and a hub.
+/// A separate home folder and a hub.
 pub(crate) struct HubHome {
     home: tempfile::TempDir,
     pub(crate) hub: Hub,
@@ -21,14 +21,14 @@ impl HubHome {
         HubHome { home: tempfile::tempdir().unwrap(), hub: Hub::new(files) }
     }
 
-    /// With the demo model in the repository `o/n`, and a quant that is noise.
+    /// With the demo model in the repository `o/n`, and a quant of random bytes.
     pub(crate) fn with_demo() -> (HubHome, Vec<u8>) {
         let bytes = std::fs::read(support::demo()).unwrap();
         let other = large("mla-demo-Q8_0.gguf", noise(3_000_000, 1));
         (HubHome::new(vec![small("README.md", "words"), large(FILE, bytes.clone()), other]), bytes)
     }
 
-    /// The variables of a user who has set nothing else.
+    /// The environment of a user without other settings.
     pub(crate) fn environment(&self) -> Vec<(&'static str, String)> {
         let home = self.home.path().display().to_string();
         vec![
@@ -76,7 +76,7 @@ impl HubHome {
     }
 }
 
-/// What the machine's own user may have set.
+/// Variables that the machine's user may have set.
 const VARIABLES: [&str; 14] = [
     "HF_TOKEN",
     "HUGGING_FACE_HUB_TOKEN",
@@ -99,7 +99,7 @@ fn stderr(output: &Output) -> String {
 }
 
 #[test]
-fn a_drafter_and_a_projector_are_not_taken_for_the_model() {
+fn drafters_and_projectors_are_not_pulled_as_models() {
     let file = |name: &str| large(name, noise(1000, 1));
     let names = ["n-Q4_K_M.gguf", "n-Q8_0.gguf", "mtp-n-Q4_K_M.gguf", "mtp-n-BF16.gguf", "mmproj-n-F16.gguf"];
     let place = HubHome::new(names.map(file).into());
@@ -110,7 +110,7 @@ fn a_drafter_and_a_projector_are_not_taken_for_the_model() {
         "{said}"
     );
     assert!(said.contains("\n  latent pull hf:o/n:Q4_K_M  # 1.00 kB"), "{said}");
-    // named by its file it is pulled, and is still not the model
+    // Named by its file it is pulled, but it is still not a model.
     assert!(place.says(&["pull", "hf:o/n/mtp-n-BF16.gguf"]).trim_end().ends_with("/mtp-n-BF16.gguf"));
     place.says(&["rm", "hf:o/n:Q4_K_M"]);
     let said = place.fails(&["inspect", "-m", "hf:o/n:BF16"], 1);
@@ -148,7 +148,7 @@ fn a_model_is_pulled_run_listed_and_removed() {
     assert_eq!((&again["up_to_date"], &again["bytes"]), (&Value::Bool(true), &Value::from(bytes.len())));
     assert_eq!(place.hub.downloads(FILE).len(), 1);
     let requests = place.hub.seen().len();
-    // the network is not used for what is there
+    // The network is not used for cached files.
     let here = place.says(&["run", "-m", "hf:o/n", "-q", "-n", "8", "--temp", "0", "Tell me a story."]);
     let file = support::demo().display().to_string();
     assert_eq!(here, place.says(&["run", "-m", &file, "-q", "-n", "8", "--temp", "0", "Tell me a story."]));
@@ -191,14 +191,14 @@ fn every_command_takes_a_model_of_the_hub_and_pulls_it() {
     let by_variable =
         place.command(&["run", "-q", "-n", "2", "Hi"]).env("LATENT_MODEL", model).output().unwrap();
     assert!(by_variable.status.success(), "{}", stderr(&by_variable));
-    // a packed file does not go into the cache folder, where no command looks for it
+    // A packed file is not written into the cache folder, where no command looks for it.
     place.says(&["pack", "-t", "1", "-m", model]);
     assert!(place.home.path().join("n-Q4_K_M.latent").exists());
     assert_eq!(place.hub.downloads(FILE).len(), 1);
 }
 
 #[test]
-fn what_is_wrong_is_said_in_one_line() {
+fn errors_are_one_line() {
     let (place, _) = HubHome::with_demo();
     assert!(place.fails(&["pull", "hf:model"], 64).contains("hf:OWNER/NAME"));
     assert!(place.fails(&["run", "-m", "hf:../x", "Hi"], 64).contains("hf:OWNER/NAME"));
@@ -241,7 +241,7 @@ fn a_short_name_is_pulled_run_served_and_removed() {
     let output = place.command(&serve).output().unwrap();
     assert!(output.status.success(), "{}", stderr(&output));
     assert_eq!(place.hub.seen().len(), requests);
-    // a quant that is named is taken, and a file of that name counts first
+    // A named quant is used, and an existing file of that name takes precedence.
     assert!(place.says(&["pull", "-q", "glm-4.7-flash:Q8_0"]).trim_end().ends_with("mla-demo-Q8_0.gguf"));
     std::fs::write(place.home.path().join("glm-4.7-flash"), "no model").unwrap();
     assert!(place.fails(&["inspect", "glm-4.7-flash"], 1).contains("glm-4.7-flash"));
@@ -271,7 +271,7 @@ fn short_names_are_listed_and_unknown_ones_list_the_nearest() {
         let said = place.fails(args, code);
         assert!(said.contains("glm-4.7-flash") && said.contains("latent ls --short-names"), "{said}");
     }
-    // a word is a prompt of the demo model if it resembles no name
+    // A word is a prompt for the demo model if it resembles no name.
     place.says(&["run", "-q", "-n", "1", "Hello"]);
     place.says(&["run", "-q", "-n", "1", "-p", "glm-4.7-flsh"]);
     assert!(place.hub.seen().is_empty());
@@ -279,7 +279,7 @@ fn short_names_are_listed_and_unknown_ones_list_the_nearest() {
 
 #[test]
 #[cfg(unix)]
-fn a_signal_keeps_what_came_and_says_how_to_go_on() {
+fn a_signal_keeps_the_partial_download_and_tells_how_to_resume() {
     use std::process::{Command as Program, Stdio};
     let (place, bytes) = HubHome::with_demo();
     place.hub.misbehave(FILE, [Misdeed::Stall(4_000_000)]);
@@ -304,14 +304,14 @@ fn a_signal_keeps_what_came_and_says_how_to_go_on() {
     assert_eq!(place.hub.downloads(FILE)[1].headers["range"], "bytes=4000000-");
 }
 
-/// A limit on the size of files stands for a disk that is full: both fail a write in the middle.
+/// A limit on file sizes simulates a full disk: both fail a write in the middle.
 #[test]
 #[cfg(target_os = "linux")]
-fn a_disk_that_becomes_full_keeps_what_there_is() {
+fn a_disk_that_becomes_full_keeps_downloaded_parts() {
     use std::process::Command as Program;
     let (place, bytes) = HubHome::with_demo();
     let program = assert_cmd::cargo::cargo_bin("latent");
-    // in blocks of 512 or of 1024 bytes, by shell
+    // In blocks of 512 or 1024 bytes, depending on the shell.
     let line = format!("ulimit -f 3000; exec {} pull hf:o/n", program.display());
     let output = Program::new("sh")
         .args(["-c", &line])
@@ -329,7 +329,7 @@ fn a_disk_that_becomes_full_keeps_what_there_is() {
 }
 
 #[test]
-fn two_programs_at_once_download_one_time() {
+fn concurrent_programs_download_once() {
     let (place, bytes) = HubHome::with_demo();
     place.hub.misbehave(FILE, [Misdeed::Slow(Duration::from_millis(100))]);
     let outputs: Vec<Output> = std::thread::scope(|scope| {
@@ -350,7 +350,7 @@ fn a_repository_of_llama_servers_flags_is_one_of_the_hub() {
     let refused = place.fails(&["serve", "--port", "0", "-hf", "o/n", "-hff", FILE, "--offline"], 1);
     assert!(refused.contains("o/n") && refused.contains("--offline"), "{refused}");
     assert!(place.hub.seen().is_empty());
-    // what was pulled is served without the network, under the variables' names as well
+    // Cached models are served without the network, also under the names from variables.
     place.says(&["pull", &format!("hf:o/n/{FILE}")]);
     for (words, variables) in [
         (&["-hf", "o/n", "-hff", FILE, "--offline"][..], &[][..]),

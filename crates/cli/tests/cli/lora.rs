@@ -33,7 +33,7 @@ fn adapters_change_what_a_model_says() {
     let halves = format!("{adapter}:0.5,{adapter}:0.5");
     assert!(logits(&["--lora", &halves]) != own);
     assert!(logits(&["--lora", &format!("{adapter}:2"), "--device", "reference"]) != own);
-    // the plan and the drawing have its operations
+    // The plan and the drawing contain its operations.
     let plan = |more: &[&str]| {
         let out = run(&[&["graph", "plan", &model][..], more].concat());
         assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
@@ -106,7 +106,7 @@ fn adapters_are_converted_between_gguf_and_peft() {
     };
     let own = logits(&adapter);
     assert!(logits(&peft) == own && logits(&back) == own);
-    // what one alpha cannot say goes into B
+    // Scales that one alpha cannot express go into B.
     let config = std::path::Path::new(&peft).join("adapter_config.json");
     let text = std::fs::read_to_string(&config).unwrap();
     assert!(text.contains("q_a_proj") && text.contains("rank_pattern"), "{text}");
@@ -120,9 +120,9 @@ fn adapters_are_converted_between_gguf_and_peft() {
     assert!(!refused.status.success() && String::from_utf8_lossy(&refused.stderr).contains("exists"));
 }
 
-/// A model with an adapter merged into F32 weights says what the model and the adapter say.
+/// A model with an adapter merged into F32 weights gives the same answers as model and adapter.
 #[test]
-fn merged_adapters_leave_the_logits_of_unmerged_ones() {
+fn merged_adapters_give_the_logits_of_unmerged_ones() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).display().to_string();
     let (model, adapter, peft, merged) =

@@ -1,4 +1,4 @@
-//! The program `latent`, run as users run it.
+//! Tests of the program `latent`, run as by a user.
 #![allow(missing_docs, reason = "tests")]
 
 mod bench_verify;

@@ -1,4 +1,4 @@
-//! Wrong uses: each prints one helpful error and exits with the right code.
+//! Wrong usage: each prints one helpful error and exits with the right code.
 
 use crate::support;
 use crate::support::demo;
@@ -15,7 +15,8 @@ fn latent(args: &[&str]) -> Command {
     command
 }
 
-/// Runs it; the exit code and every word must be there, and exactly one line may begin with "error:".
+/// Runs a command. The exit code and every word must match, and exactly one line may begin with
+/// "error:".
 fn refused(command: &mut Command, code: i32, words: &[&str]) {
     let output = command.output().unwrap();
     let stderr = String::from_utf8_lossy(&output.stderr);
@@ -99,7 +100,7 @@ fn folders_that_cannot_be_read() {
 }
 
 #[test]
-fn what_cannot_be_converted() {
+fn unconvertible_models() {
     let out = tempfile::tempdir().unwrap();
     let target = out.path().join("new.gguf").display().to_string();
     let converted = |model: &str, code, words: &[&str]| {
@@ -144,7 +145,7 @@ fn wrong_numbers() {
 }
 
 #[test]
-fn what_fits_no_context_is_reduced_or_named_without_a_flag_that_was_not_given() {
+fn contexts_above_the_limit_are_reduced_and_errors_name_given_flags_only() {
     let text = |args: &[&str], code: i32| {
         let output = latent(args).output().unwrap();
         let text = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -166,7 +167,7 @@ fn what_fits_no_context_is_reduced_or_named_without_a_flag_that_was_not_given() 
 }
 
 #[test]
-fn the_first_line_names_the_model_and_v_tells_more() {
+fn the_first_line_names_the_model_and_verbose_adds_details() {
     let first = |args: &[&str]| {
         let output = latent(args).output().unwrap();
         String::from_utf8_lossy(&output.stderr).into_owned()
@@ -246,7 +247,8 @@ fn an_unreadable_file() {
     refused(&mut latent(&["inspect", "-m", &path]), ERROR, &[&path, "permissions"]);
 }
 
-/// A prompt that cannot fit is refused by its length, before it is tokenized and before weights are loaded.
+/// A prompt that cannot fit is refused by its length, before it is tokenized and before weights are
+/// loaded.
 #[test]
 fn prompts_that_cannot_fit_are_refused_by_their_length() {
     let model = demo().display().to_string();
@@ -266,7 +268,7 @@ fn prompts_that_cannot_fit_are_refused_by_their_length() {
 }
 
 #[test]
-fn a_partition_is_refused_where_nothing_runs_that_ranks_could_share() {
+fn partitions_are_refused_by_commands_without_ranks() {
     for args in
         [&["inspect"][..], &["check"], &["verify"], &["graph", "circuit"], &["dump", "--tokens", "1", "out"]]
     {

@@ -68,10 +68,10 @@ fn one_to_three_ranks_give_the_logits_of_one_process() {
 }
 
 #[test]
-fn rank_0_alone_speaks_and_its_text_is_that_of_one_process() {
+fn only_rank_0_prints_and_its_text_equals_that_of_one_process() {
     let args = ["run", "--temp", "0", "-n", "24", "-t", "1", "Tell me a story about a fox and a lantern."];
     let alone = Command::new(LATENT).args(args).output().unwrap();
-    // without --partition a pipeline over all ranks
+    // Without --partition, a pipeline over all ranks.
     let Some(mut command) = ranks(2, &args) else { return };
     let shared = command.stdin(Stdio::null()).output().unwrap();
     assert_eq!(stdout(&shared), stdout(&alone));
@@ -84,7 +84,7 @@ fn rank_0_alone_speaks_and_its_text_is_that_of_one_process() {
 }
 
 #[test]
-fn ranks_that_do_not_fit_together_end_with_an_error_that_says_how() {
+fn incompatible_ranks_end_with_an_error() {
     let (v3, other) = (fixture("v3"), fixture("moonlight"));
     let Some(mut command) = ranks(3, &[&logits_args(&v3)[..], &["--partition", "pipeline=2"]].concat())
     else {
@@ -116,7 +116,7 @@ fn ranks_that_do_not_fit_together_end_with_an_error_that_says_how() {
 }
 
 #[test]
-fn a_rank_needs_the_shards_with_its_own_tensors_alone() {
+fn a_rank_needs_only_the_shards_with_its_tensors() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
     let made = Command::new(LATENT)
@@ -147,15 +147,16 @@ fn a_rank_needs_the_shards_with_its_own_tensors_alone() {
     command.args(["-n", "1", LATENT]).args(logits_args(&opened[0])).args([":", "-n", "1", LATENT]);
     let shared = command.args(logits_args(&opened[1])).output().unwrap();
     assert!(stdout(&shared) == alone, "not the bits of one process");
-    // two ranks of the same folder: rank 1 lacks files
+    // Two ranks with the same folder, in which rank 1 lacks files.
     let output = ranks(2, &logits_args(&opened[0])).unwrap().output().unwrap();
     let error = stderr(&output);
     assert!(!output.status.success() && error.contains("no rank has m-0000"), "{error}");
 }
 
-/// Sends a signal to a rank in the middle of its steps; what mpirun ended with, and how long after.
+/// Sends a signal to a rank in the middle of its steps. Returns how mpirun ended, and after which
+/// time.
 fn disturb(rank: usize, signal: Signal) -> Option<(Output, Duration, Vec<Pid>)> {
-    // more steps than can be run while the test waits
+    // More steps than can run while the test waits.
     let mut command =
         ranks(3, &["bench", "-m", &fixture("v3"), "-p", "0", "-n", "64", "-r", "60000", "-t", "1"])?;
     let mut child =
@@ -181,14 +182,14 @@ fn completion(address: &str) -> String {
     value["choices"][0]["text"].as_str().unwrap().to_owned()
 }
 
-/// Serves with this command until `text` was asked for twice, then ends rank 0 as a user would.
+/// Serves with this command until `text` was requested twice, then ends rank 0 as a user would.
 fn served(mut command: Command, count: usize) -> Vec<String> {
     let mut child =
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut line = String::new();
     BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
     let address = line.trim().rsplit_once("http://").unwrap().1.to_owned();
-    // one after the other, and two at once
+    // One after the other, and two concurrently.
     let first = completion(&address);
     let both = [address.clone(), address].map(|address| std::thread::spawn(move || completion(&address)));
     let texts = [first].into_iter().chain(both.into_iter().map(|thread| thread.join().unwrap())).collect();
@@ -224,7 +225,7 @@ fn a_rank_that_is_killed_ends_the_others() {
 }
 
 #[test]
-fn a_rank_that_is_stopped_is_noticed_by_the_others() {
+fn a_stopped_rank_is_detected() {
     let Some((output, after, pids)) = disturb(1, Signal::SIGSTOP) else { return };
     eprintln!("rank 1 stopped: ended after {:.2} s", after.as_secs_f64());
     let error = stderr(&output);
@@ -268,7 +269,7 @@ fn four_ranks_each_hold_a_part_of_a_sparse_file() {
             "{row}"
         );
     }
-    // measured on two of them
+    // Measured on two of them.
     let measure = ["plan-hosts", "-m", model, "-t", "1", "-p", "16", "--ctx-size", "64", "--measure"];
     let measure = [&measure[..], &[hosts.to_str().unwrap(), "--force", "--json"]].concat();
     let found: Value = serde_json::from_str(&stdout(&ranks(2, &measure).unwrap().output().unwrap())).unwrap();

@@ -13,7 +13,7 @@ fn json(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
 }
 
-/// The same command in one process, and over ranks.
+/// The same command in one process and over ranks.
 fn both(count: usize, partition: &str, args: &[&str]) -> Option<(Output, Output)> {
     let shared =
         ranks(count, &[args, &["--partition", partition]].concat())?.stdin(Stdio::null()).output().unwrap();
@@ -25,7 +25,7 @@ fn both(count: usize, partition: &str, args: &[&str]) -> Option<(Output, Output)
 fn several_sequences_are_measured_over_two_and_three_ranks() {
     let model = fixture("v3");
     for (count, partition) in [(2, "pipeline=2"), (3, "pipeline=3")] {
-        // prompts in chunks, and as many sequences as ranks and more
+        // Prompts in chunks, and as many sequences as ranks or more.
         let args = ["bench", "-m", &model, "-p", "24", "-b", "8", "-n", "6", "--sequences", "1,2,5"];
         let args = [&args[..], &["-r", "1", "-t", "1", "--json", "--partition", partition]].concat();
         let Some(mut command) = ranks(count, &args) else { return };
@@ -72,7 +72,7 @@ fn rows_cross_in_bf16_where_all_ranks_say_so() {
         let squares = |x: &mut dyn Iterator<Item = f64>| x.map(|x| x * x).sum::<f64>();
         let error =
             squares(&mut shared.iter().zip(&alone).map(|(a, b)| a - b)) / squares(&mut alone.iter().copied());
-        // 8 bits of each row that crosses, and no more than a few of them
+        // 8 bits per row that crosses, and not more than a few of them.
         assert!((1e-9..1e-3).contains(&error), "{partition}: {error:e}");
         let again = ranks(2, &[&halved[..], &["--partition", partition]].concat()).unwrap().output().unwrap();
         assert!(stdout(&again) == text, "{partition}: equal between runs");
@@ -94,7 +94,7 @@ fn rows_cross_in_bf16_where_all_ranks_say_so() {
 }
 
 #[test]
-fn a_conversation_over_ranks_is_that_of_one_process() {
+fn a_conversation_over_ranks_equals_that_of_one_process() {
     let chat = |mut command: Command| {
         command.args(["chat", "-q", "--precision", "exact", "--temp", "0", "-n", "12", "-t", "1"]);
         let mut child =
@@ -142,7 +142,7 @@ fn a_profile_shows_what_every_rank_does() {
 }
 
 #[test]
-fn a_perplexity_over_ranks_is_that_of_one_process() {
+fn a_perplexity_over_ranks_equals_that_of_one_process() {
     let folder = tempfile::tempdir().unwrap();
     let (text, base) = (folder.path().join("text"), folder.path().join("base"));
     let (text, base) = (text.to_str().unwrap(), base.to_str().unwrap());
@@ -153,7 +153,7 @@ fn a_perplexity_over_ranks_is_that_of_one_process() {
     let Some((alone, shared)) = both(2, "pipeline=2", &perplexity) else { return };
     let of = |output: &Output| json(&stdout(output))["found"].clone();
     assert_eq!(of(&alone), of(&shared));
-    // against a base in a file; one that is to run first is refused
+    // Compared with a base in a file. A base that would run first is refused.
     let written = [&perplexity[..], &["--kl-divergence-base", base]].concat();
     stdout(&Command::new(LATENT).args(&written).output().unwrap());
     let kl = ["eval", "kl", "--kl-divergence-base", base, "--precision", "exact", "-t", "1", "--json"];

@@ -157,7 +157,7 @@ fn is_running(pid: Pid) -> bool {
 }
 
 #[test]
-fn ranks_that_are_gone_come_back_with_their_cache() {
+fn failed_ranks_restart_with_their_cache() {
     let Some(server) = MpiServer::start() else { return };
     let (text, cached) = server.complete();
     assert!(!text.is_empty() && cached == 0, "{text}, {cached}");
@@ -173,9 +173,9 @@ fn ranks_that_are_gone_come_back_with_their_cache() {
         let end = rest.get(rest.len().saturating_sub(600)..).unwrap_or(&rest);
         eprintln!("{signal} to {rank:?}: heard after {:.2} s: {}", after.as_secs_f64(), end.trim());
         assert!(after < WITHIN, "{after:?}: {end}");
-        // without mpirun the ranks end in order, and the answer may come to its end first
+        // Without mpirun the ranks end in order, and the answer may complete first.
         assert!(rank.is_none() || !rest.contains(r#""finish_reason":"length""#), "ran to its end: {end}");
-        // otherwise rank 0 ends, which speaks to the client
+        // Otherwise rank 0 ends, which serves the client.
         let told = end.contains(r#"{"error":"#) && end.contains("rank 1 on host ");
         assert!(told || rank != Some(1), "{end}\n{}", server.errors());
         let (again, cached) = server.complete();
@@ -200,7 +200,7 @@ fn no_rank_outlives_the_process_that_started_it() {
 }
 
 #[test]
-fn ctrl_c_lets_answers_end_and_starts_nothing_again() {
+fn ctrl_c_lets_answers_finish_and_ends_restarts() {
     let Some(mut server) = MpiServer::start() else { return };
     let (mpirun, ranks) = server.processes();
     let mut stream = BufReader::new(post(&server.address, &body(1000, true)));
@@ -220,7 +220,7 @@ fn ctrl_c_lets_answers_end_and_starts_nothing_again() {
 }
 
 #[test]
-fn what_would_go_wrong_again_is_not_started_again() {
+fn final_failures_are_not_restarted() {
     let wrong = |launch: &str| {
         let flags = ["-m", "a=/no/such.gguf", "-m", "b=/no/such.gguf"];
         let output = Command::new(LATENT)

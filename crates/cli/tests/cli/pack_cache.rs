@@ -23,7 +23,7 @@ fn the_first_start_packs_and_later_ones_use_the_copy() {
     };
     write(1);
     let flag = format!("--pack-cache={}", cache.display());
-    // what it prints, and the notes
+    // Its output, and the notes.
     let logits = |more: &[&str]| {
         let fixed = ["logits", model.to_str().unwrap(), "-t", "1", "--tokens", "1,2,3"];
         let out = latent(&[&fixed[..], more].concat()).output().unwrap();
@@ -41,25 +41,25 @@ fn the_first_start_packs_and_later_ones_use_the_copy() {
     let [copy] = &copies(&cache)[..] else { panic!("one copy") };
     let name = copy.file_name().unwrap().to_str().unwrap();
     assert!(name.starts_with("model-") && name.ends_with(".latent"), "{name}");
-    // the default folder
+    // The default folder.
     let out = latent(&["logits", model.to_str().unwrap(), "--tokens", "1", "--pack-cache"])
         .env("LATENT_CACHE", folder.path().join("home"))
         .output()
         .unwrap();
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
     assert_eq!(copies(&folder.path().join("home/packed")).len(), 1);
-    // a damaged copy is written again
+    // A damaged copy is written again.
     let whole = fs::read(copy).unwrap();
     fs::write(copy, &whole[..whole.len() / 2]).unwrap();
     let (again, notes) = logits(&[&flag]);
     assert!(again == own && notes.contains("wrote a packed copy"), "{notes}");
     assert!(fs::read(copy).unwrap() == whole);
-    // a model that has changed has another copy
+    // A changed model has another copy.
     write(2);
     let (changed, notes) = logits(&[&flag]);
     assert!(changed != own && notes.contains("wrote a packed copy"), "{notes}");
     assert_eq!(copies(&cache).len(), 2);
-    // where no copy can be written, the model runs as it is
+    // If no copy can be written, the model runs without one.
     let file = folder.path().join("file");
     fs::write(&file, "").unwrap();
     let (without, notes) = logits(&[&format!("--pack-cache={}", file.join("x").display())]);

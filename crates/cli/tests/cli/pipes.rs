@@ -60,7 +60,7 @@ fn no_command_waits_for_a_pipe() {
         };
         let words: Vec<String> = line.split(' ').map(fill).collect();
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
-        // killed after some seconds: what waits for a pipe hears no signal
+        // Killed after some seconds: a process that waits to open a pipe handles no signal.
         let mut command = latent(&words);
         command.current_dir(folder.path()).env_remove("LATENT_API_KEY").write_stdin("");
         let output = command.timeout(std::time::Duration::from_secs(60)).output().unwrap();
@@ -68,7 +68,7 @@ fn no_command_waits_for_a_pipe() {
         assert!(matches!(output.status.code(), Some(1 | 64)), "{line}: {:?} {said}", output.status);
         assert!(said.contains("a pipe") || said.contains("neither a file nor a folder"), "{line}: {said}");
     }
-    // files that variables of the environment name
+    // Files named by environment variables.
     for (name, value) in
         [("SSL_CERT_FILE", pipe.clone()), ("HF_TOKEN_PATH", pipe.clone()), ("HF_HOME", at("home"))]
     {

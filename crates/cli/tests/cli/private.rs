@@ -1,4 +1,5 @@
-//! What tells of conversations is readable by its owner alone, whatever the umask, the folder and the file that is replaced.
+//! Files about conversations are readable by their owner alone, whatever the umask, the folder and
+//! the replaced file.
 
 use crate::support::demo;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -8,7 +9,8 @@ use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-/// Commands that keep tokens of what was said in `{}`; behind a bar the lines of their standard input.
+/// Commands that write tokens of conversations to `{}`. Behind a bar, the lines of their standard
+/// input.
 const KEEPERS: [&str; 7] = [
     "run -q -n 2 -m {m} --save {} Hi",
     "run -q -n 2 -m {m} --prompt-cache {} Hi",
@@ -29,7 +31,7 @@ fn open_to_all(words: &[&str]) -> Command {
 
 fn run(words: &[&str], input: &str) -> Output {
     let mut child = open_to_all(words).spawn().unwrap();
-    // a command that reads nothing may have ended
+    // A command that reads nothing may have ended.
     let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
     child.wait_with_output().unwrap()
 }
@@ -44,7 +46,7 @@ fn open_folder(path: &Path) {
 }
 
 #[test]
-fn kept_conversations_are_their_owners_alone() {
+fn saved_conversations_are_private() {
     let folder = tempfile::tempdir().unwrap();
     let text = folder.path().join("text").display().to_string();
     std::fs::write(&text, "The fox carried a lantern through the wood. ".repeat(20)).unwrap();
@@ -87,7 +89,7 @@ impl Drop for PrivateServer {
 }
 
 #[test]
-fn prefixes_on_disk_are_their_owners_alone() {
+fn prefixes_on_disk_are_private() {
     let folder = tempfile::tempdir().unwrap();
     let there = folder.path().join("there");
     open_folder(&there);
@@ -110,7 +112,7 @@ fn prefixes_on_disk_are_their_owners_alone() {
         let mut reply = String::new();
         stream.read_to_string(&mut reply).unwrap();
         assert!(reply.starts_with("HTTP/1.1 200"), "{reply}");
-        // files are written behind the answer
+        // Files are written after the answer.
         let deadline = Instant::now() + Duration::from_secs(60);
         let files = loop {
             let files: Vec<_> =

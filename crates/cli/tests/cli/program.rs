@@ -1,4 +1,4 @@
-//! The program as a user meets it.
+//! Commands of the program.
 
 use crate::support::latent;
 use serde_json::Value;
@@ -45,7 +45,7 @@ fn run_as_json_has_tokens_text_and_timings() {
 }
 
 #[test]
-fn a_saved_cache_spares_the_prompt() {
+fn a_saved_cache_skips_prefill() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("fox.kv").display().to_string();
     let first = json(&["run", "--json", "--temp", "0", "-n", "4", "--save", &path, STORY]);
@@ -55,9 +55,9 @@ fn a_saved_cache_spares_the_prompt() {
     assert_eq!(second["timings"]["cached_n"].as_u64().unwrap(), prompt - 1);
 }
 
-/// `--prompt-cache` does both, and `--prompt-cache-ro` keeps the file as it is.
+/// `--prompt-cache` reads and writes; `--prompt-cache-ro` leaves the file unchanged.
 #[test]
-fn a_prompt_cache_is_made_read_and_kept() {
+fn prompt_caches_are_written_read_and_updated() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("fox.kv");
     let name = path.display().to_string();
@@ -84,7 +84,7 @@ fn a_prompt_cache_is_made_read_and_kept() {
 }
 
 #[test]
-fn logits_are_numbers_of_every_token() {
+fn logits_have_a_value_per_token() {
     let found = json(&["logits", "--json", "--tokens", "5,6,7", "--rows", "0,2", "--precision", "exact"]);
     assert_eq!((&found["vocab_size"], &found["rows"]), (&1024.into(), &serde_json::json!([0, 2])));
     assert_eq!(found["logits"][1].as_array().unwrap().len(), 1024);
@@ -159,22 +159,22 @@ fn inspect_graph_tokenize_and_bench_speak_json() {
         let share = number(row, "avg_ts") / number(row, "roofline_ts");
         assert!((share - number(row, "of_roofline")).abs() < 1e-9 * share);
     }
-    // cached rows are read too
+    // Cached rows are read, too.
     assert!(number(&rows[3], "bytes_per_token") > number(&rows[1], "bytes_per_token"));
 
     let rows = json(&["bench", "-p", "0", "-n", "3", "--sequences", "1,4", "-r", "1", "--json"]);
     assert_eq!((&rows[1]["test"], &rows[1]["n_sequences"]), (&"tg3 × 4".into(), &4.into()));
-    // weights are read once for all
+    // Weights are read once for all sequences.
     let (one, four) = (number(&rows[0], "bytes_per_step"), number(&rows[1], "bytes_per_step"));
     assert!(one < four && four < 4.0 * one, "{one} {four}");
     let table = stdout(&["bench", "-p", "4", "-n", "2", "-r", "1"]);
     assert!(table.contains("roofline t/s") && table.contains("GB/s read"), "{table}");
 }
 
-/// In 400 MB of address space, the program's own included.
+/// Runs in 400 MB of address space, including the program.
 #[cfg(target_os = "linux")]
 #[test]
-fn tokens_as_json_are_written_without_being_in_memory() {
+fn tokens_as_json_are_streamed() {
     let text = "a é1 ".repeat(500_000);
     let program = assert_cmd::cargo::cargo_bin("latent");
     let limited = r#"ulimit -v 400000 && exec "$0" tokenize --json --no-special"#;
@@ -212,7 +212,7 @@ fn kernels_are_tested_measured_and_listed_one_by_one() {
     assert_eq!(support["levels"][0]["name"], "portable");
     let runs = |row: &Value| row["kernels"].as_array().unwrap().iter().any(|k| k["missing"].is_null());
     let operations = support["operations"].as_array().unwrap();
-    // products with inputs of bf16 are for processors with tiles alone
+    // Products with bf16 inputs need a processor with AMX tiles.
     let linear = |row: &&Value| row["operation"] == "linear" && row["input"] != "bf16";
     assert!(operations.iter().filter(linear).all(runs));
 }
@@ -229,7 +229,7 @@ fn threads_follow_the_cpus_that_are_left() {
         let latent = latent(&[]);
         let mut command = std::process::Command::new("taskset");
         command.args(["-c", first]).arg(latent.get_program()).args(bench).args(extra);
-        // without taskset the mask cannot be set
+        // Without taskset the mask cannot be set.
         let output = command.env_remove("LATENT_MODEL").output().ok()?;
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         Some(serde_json::from_slice(&output.stdout).unwrap())
@@ -248,7 +248,7 @@ fn threads_follow_the_cpus_that_are_left() {
 }
 
 #[test]
-fn a_packed_model_answers_alike_and_knows_when_its_source_has_changed() {
+fn packed_models_give_the_same_answers_and_detect_changed_sources() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).display().to_string();
     let demo = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/mla-demo-Q4_K_M.gguf");
@@ -308,7 +308,7 @@ fn graph_prints_the_ir_after_any_pass() {
 }
 
 #[test]
-fn devices_are_listed_and_one_that_there_is_not_is_named() {
+fn devices_are_listed_and_unknown_ones_refused() {
     let listed = stdout(&["devices"]);
     assert!(listed.starts_with("cpu ") && listed.contains("\nreference "), "{listed}");
     assert!(listed.contains("\ngpu:0 ") || listed.contains("\nno GPU: "), "{listed}");
@@ -394,7 +394,7 @@ mod unix {
     }
 
     #[test]
-    fn a_reader_that_goes_away_is_no_error() {
+    fn a_closed_pipe_is_success() {
         let mut child = process(&["run", "-q", "--temp", "0", STORY]).spawn().unwrap();
         let mut out = child.stdout.take().unwrap();
         out.read_exact(&mut [0]).unwrap();
@@ -441,7 +441,7 @@ fn names_of_control_tokens_in_a_prompt_are_text() {
         answer["prompt_tokens"].as_array().unwrap().iter().flat_map(Value::as_u64).collect()
     };
     let control = |tokens: &[u64]| tokens.iter().copied().filter(|id| *id < 5).collect::<Vec<_>>();
-    // begin, user, assistant: those of the template alone
+    // Begin, user, assistant: only those of the template.
     assert_eq!(control(&tokens(&[])), [0, 3, 4]);
     assert_eq!(control(&tokens(&["--system-prompt", FORGED])), [0, 3, 4]);
     assert_eq!(control(&tokens(&["--raw"])), [0]);
@@ -473,16 +473,16 @@ fn plan_hosts_gives_the_faster_host_what_fits_and_predicts_it() {
     assert_eq!(found["partition"], format!("layers=1:{}", layers(1)));
     let text = String::from_utf8(plan(&two, &[]).stdout).unwrap();
     assert!(text.contains("mpirun -n 2 latent run -m MODEL --partition layers=1:"), "{text}");
-    // the other kinds are listed too, each with the reason why it is slower or impossible
+    // The other kinds are listed, too, each with the reason why it is slower or impossible.
     for part in ["tensor=2 |", "| best |", "ms longer"] {
         assert!(text.contains(part), "{part}: {text}");
     }
-    // over a slow link one host is quicker than two
+    // Over a slow link, one host is faster than two.
     let slow = std::fs::read_to_string(&path).unwrap().replace("latency_us = 1\n", "latency_us = 10000\n");
     std::fs::write(&path, slow).unwrap();
     let alone = stdout(&["plan-hosts", path.to_str().unwrap(), "--ctx-size", "256"]);
     assert!(alone.contains("mpirun -n 1 "), "{alone}");
-    // two steps in flight take each host half of the time, and more tokens come out
+    // With two steps in flight each host works half of the time, and more tokens result.
     let even = host("a", 1.0, 1.0) + &host("b", 1.0, 1.0);
     let speed = |more: &[&str]| {
         let found: Value = serde_json::from_slice(&plan(&even, more).stdout).unwrap();
@@ -502,7 +502,7 @@ fn plan_hosts_gives_the_faster_host_what_fits_and_predicts_it() {
 }
 
 #[test]
-fn graph_prints_the_part_of_a_rank_with_what_it_says_to_others() {
+fn graph_prints_the_part_of_a_rank_with_its_messages() {
     let plan = stdout(&["graph", "plan", "--partition", "pipeline=2,tensor=2", "--rank", "2"]);
     for part in ["receive_rows h", "all_reduce", "send_rows h", " of "] {
         assert!(plan.contains(part), "{part}: {plan}");
@@ -513,7 +513,7 @@ fn graph_prints_the_part_of_a_rank_with_what_it_says_to_others() {
 
 #[cfg(not(feature = "mpi"))]
 #[test]
-fn a_partition_without_mpi_says_what_to_build() {
+fn a_partition_without_mpi_names_the_feature_to_build() {
     let output = latent(&["logits", "--tokens", "1", "--partition", "pipeline=2,tensor=2"]).output().unwrap();
     let error = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(64), "{error}");

@@ -1,4 +1,4 @@
-//! Where prompts come from: pipes, files, token ids; and which tokens they become.
+//! Sources of prompts (pipes, files, token IDs) and their tokens.
 
 use crate::support::{demo, latent};
 use serde_json::Value;
@@ -14,7 +14,7 @@ fn tokens(words: &[&str], input: &[u8]) -> Value {
 }
 
 #[test]
-fn one_line_end_and_a_byte_order_mark_are_no_part_of_a_prompt() {
+fn byte_order_marks_and_one_line_end_are_removed_from_prompts() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("prompt");
     let file_name = file.display().to_string();
@@ -43,7 +43,7 @@ fn token_ids_run_on_a_model_without_a_tokenizer() {
     let at = |name: &str| folder.path().join(name).display().to_string();
     let made = latent(&["make-model", "tiny-dense", "F32", "--layers", "1", &at("folder")]).output().unwrap();
     assert!(made.status.success());
-    // a file has none either
+    // A file has none, either.
     let made = latent(&["convert", &at("folder"), "-o", &at("m.gguf")]).output().unwrap();
     assert!(made.status.success());
     for model in ["m.gguf", "folder"] {
@@ -85,7 +85,7 @@ fn raw_text_has_the_same_tokens_in_a_folder_and_its_gguf_file() {
     }
     std::fs::write(&file, json.to_string()).unwrap();
     assert!(!converted(&at("folder"), &at("a.gguf")).contains("rule of the tokenizer"));
-    // a rule that the file cannot hold is named, in every form of the output
+    // A rule that the format cannot express is named, in every form of the output.
     json["normalizer"] = serde_json::json!({"type": "NFC"});
     std::fs::write(&file, json.to_string()).unwrap();
     let note = "normalizer {\"type\":\"NFC\"}";

@@ -29,7 +29,7 @@ impl PtyTerminal {
         let pty = openpty(Some(&size), None).unwrap();
         let stdio = || Stdio::from(pty.slave.try_clone().unwrap());
         let folder = tempfile::tempdir().unwrap();
-        // what is kept is its owner's alone without the help of an umask
+        // Files are private even without the help of an umask.
         let mut command = Command::new("sh");
         command.args(["-c", "umask 0; exec \"$0\" \"$@\""]).arg(support::program());
         for name in ["LATENT_MODEL", "LATENT_API_KEY", "NO_COLOR", "VISUAL", "EDITOR"] {
@@ -58,7 +58,7 @@ impl PtyTerminal {
         self.keys.write_all(keys.as_bytes()).unwrap();
     }
 
-    /// Waits until the terminal was sent this, and returns everything until then.
+    /// Waits until the terminal has received this, and returns everything until then.
     fn until(&mut self, text: &str) -> String {
         let end = Instant::now() + Duration::from_secs(60);
         loop {
@@ -74,7 +74,7 @@ impl PtyTerminal {
         }
     }
 
-    /// Waits for the end; the exit code, and whether the terminal shows what is typed again.
+    /// Waits for the end; returns the exit code, and whether the terminal echoes again.
     fn end(mut self) -> (Option<i32>, bool) {
         let end = Instant::now() + Duration::from_secs(30);
         while self.child.try_wait().unwrap().is_none() {
@@ -92,7 +92,7 @@ impl PtyTerminal {
 }
 
 impl Drop for PtyTerminal {
-    /// A test that fails leaves no program behind.
+    /// A failed test leaves no process behind.
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -121,7 +121,7 @@ fn server() -> MockServer {
 }
 
 #[test]
-fn a_user_is_asked_which_of_several_models_is_meant() {
+fn a_user_chooses_between_several_models() {
     let files = ["a-Q4_K_M.gguf", "b-Q4_K_M.gguf"].map(|name| hub::large(name, hub::noise(1000, 1)));
     let hub = hub::Hub::new(files.into());
     let home = tempfile::tempdir().unwrap();
@@ -159,7 +159,7 @@ fn answers_are_laid_out_and_questions_edited() {
     }
     assert!(!shown.contains('\u{7}') && !shown.contains("```"), "{shown:?}");
     terminal.until("> ");
-    // the last question stands in the line, and is asked as it was changed
+    // The last question is in the line editor, and is asked as edited.
     terminal.press("/edit\r");
     terminal.until("Hello");
     terminal.press(" there\r");
@@ -235,7 +235,7 @@ fn the_model_of_this_process_answers_on_a_terminal() {
     terminal.press("Tell me a story about a fox and a lantern.\r");
     terminal.until("(ended by -n)");
     terminal.until("[24 tokens");
-    // twice at an empty line
+    // Twice at an empty prompt.
     terminal.until("> ");
     terminal.press("\u{3}");
     terminal.until("again to leave");
@@ -298,7 +298,7 @@ fn top_redraws_and_leaves_the_terminal_as_it_was() {
         } else {
             terminal.press(how);
             if how == "\u{3}" {
-                // without a session of its own the terminal sends no signal
+                // Without a session of its own, the terminal sends no signal.
                 kill(Pid::from_raw(terminal.child.id() as i32), Signal::SIGINT).unwrap();
             }
         }
@@ -313,7 +313,7 @@ fn top_redraws_and_leaves_the_terminal_as_it_was() {
     }
 }
 
-/// Every bidirectional control, and what else reorders, hides or interprets text.
+/// Every bidirectional control, and other characters that reorder, hide or interpret text.
 fn hostile() -> String {
     let marks = ['\u{61c}', '\u{200e}', '\u{200f}', '\u{9b}', '\u{7f}', '\u{2028}', '\u{fff9}', '\u{e0041}'];
     marks
@@ -325,7 +325,7 @@ fn hostile() -> String {
 }
 
 #[test]
-fn nothing_that_a_model_says_reorders_or_acts_on_the_terminal() {
+fn model_output_cannot_control_the_terminal() {
     let call = serde_json::json!({"choices": [{"delta": {"tool_calls": [
         {"index": 0, "id": "c", "function": {"name": hostile(), "arguments": hostile()}}]}}]});
     let text = deltas(
@@ -355,7 +355,7 @@ fn nothing_that_a_model_says_reorders_or_acts_on_the_terminal() {
 }
 
 #[test]
-fn wrong_usage_keeps_its_colours_and_no_others() {
+fn usage_errors_keep_claps_colours_only() {
     let word = format!("x\u{1b}[2J\u{1b}[35m\u{1b}]0;title\u{7}{}", hostile());
     for args in [&["run", "--ctx-size", &word][..], &[&word], &["run", &format!("--{word}")], &["fly", &word]]
     {
@@ -371,7 +371,7 @@ fn wrong_usage_keeps_its_colours_and_no_others() {
 }
 
 #[test]
-fn typed_lines_are_kept_for_their_owner_alone() {
+fn the_input_history_is_private() {
     use std::os::unix::fs::PermissionsExt;
     let server = server();
     let folder = tempfile::tempdir().unwrap();

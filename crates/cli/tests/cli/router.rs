@@ -1,4 +1,4 @@
-//! `latent serve` as a router: presets, models that were pulled, downloads, and lists that are read again.
+//! `latent serve` as a router: presets, cached models, downloads, and lists that are read again.
 
 use crate::hub::HubHome;
 use crate::serve::running::{ServeProcess, rest};
@@ -32,7 +32,7 @@ fn context(server: &ServeProcess, model: &str) -> Value {
     all.iter().find(|one| one["id"] == model).map_or(Value::Null, |one| one["meta"]["n_ctx"].clone())
 }
 
-/// The events of a server; reads end some day.
+/// The events of a server. Reads have a timeout.
 struct Events(Lines<BufReader<TcpStream>>);
 
 impl Events {
@@ -80,7 +80,7 @@ fn presets_are_models_with_their_own_settings() {
     assert_eq!(context(&server, "given"), 64);
     assert_eq!(context(&server, "second"), Value::Null);
     assert_eq!(json(&server.get("/v1/models/a"))["tags"], json!(["x"]));
-    // a goes, b stays loaded, given changes, c comes
+    // `a` is removed, `b` stays loaded, `given` changes, `c` is added.
     write(&file, "[*]\nc = 256\n[b]\nmodel = DEMO\n[given]\nctx-size = 32\n[c]\nmodel = DEMO\n");
     assert_eq!(names(&server.get("/models?reload=1")), ["b", "given", "c"]);
     let status = |name: &str| json(&server.get(&format!("/v1/models/{name}")))["status"]["value"].clone();
@@ -88,7 +88,7 @@ fn presets_are_models_with_their_own_settings() {
     assert_eq!(context(&server, "given"), 32);
     let gone = post(&server, "/tokenize", &json!({"model": "a", "content": "a fox"}));
     assert_eq!(gone["error"]["code"], 404, "{gone}");
-    // a faulty file changes nothing
+    // A faulty file changes nothing.
     write(&file, "[b]\nmodel = DEMO\nctx-sise = 1\n");
     let refused = server.get("/models?reload=1");
     assert!(refused.starts_with("HTTP/1.1 500"), "{refused}");
@@ -116,7 +116,7 @@ fn the_command_line_comes_before_presets() {
 }
 
 #[test]
-fn a_faulty_preset_is_told_with_its_line() {
+fn errors_in_presets_name_the_line() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("models.ini");
     let path = file.display().to_string();
@@ -162,7 +162,7 @@ fn models_are_pulled_and_removed_while_the_server_runs() {
     assert_eq!(names(&server.get("/models")), [NAME]);
     assert!(download(NAME)["error"]["message"].as_str().unwrap().contains("already"));
     assert_eq!(context(&server, NAME), 64);
-    // in memory it stays
+    // A loaded model stays.
     let delete = || server.begin(&format!("DELETE /models?model={NAME}"), 0, "");
     let refused = rest(delete());
     assert!(refused.starts_with("HTTP/1.1 400") && refused.contains("in memory"), "{refused}");
@@ -181,7 +181,7 @@ fn models_are_pulled_and_removed_while_the_server_runs() {
 }
 
 #[test]
-fn presets_hide_what_they_use_of_the_cache_and_keep_it() {
+fn presets_hide_the_cached_models_that_they_use() {
     let (place, _) = HubHome::with_demo();
     for quant in ["Q4_K_M", "Q8_0"] {
         place.says(&["pull", &format!("hf:o/n:{quant}")]);
@@ -193,22 +193,22 @@ fn presets_hide_what_they_use_of_the_cache_and_keep_it() {
     let server =
         ServeProcess::start_words(&["--models-preset", &path, "-c", "64", "--offline"], &place.environment());
     assert_eq!(names(&server.get("/models")), ["o/n:Q8_0", "mine"]);
-    // hidden is not gone
+    // A hidden model is still there.
     assert_eq!(context(&server, NAME), Value::Null);
     assert_eq!(context(&server, "mine"), 64);
     post(&server, "/models/unload", &json!({"model": NAME}));
-    // its files are those of a model in memory
+    // Its files are those of a loaded model.
     let delete = |name: &str| rest(server.begin(&format!("DELETE /models?model={name}"), 0, ""));
     let mut refused = delete(NAME);
     while refused.contains("POST /models/unload first") && !refused.contains("its files are those of") {
-        // it is being unloaded; the connection's timeout bounds a server that hangs
+        // It is being unloaded. The connection's timeout bounds a server that hangs.
         std::thread::sleep(std::time::Duration::from_millis(5));
         refused = delete(NAME);
     }
     assert!(refused.starts_with("HTTP/1.1 400") && refused.contains("its files are those of"), "{refused}");
     assert!(delete("mine").contains("its files stay"));
     assert!(place.folder().exists());
-    // without the key, and for all models
+    // Without the key, and for all models.
     for (text, shown) in [
         ("[mine]\nhf-repo = o/n:Q4_K_M\n", true),
         ("[*]\ndedup-cache-models = 1\n[mine]\nhf-repo = o/n:Q4_K_M\n", false),
@@ -229,7 +229,7 @@ fn folders_and_files_of_settings_are_read_again() {
     let path = folder.path().display().to_string();
     let server = ServeProcess::start_words(&["--models-dir", &path, "-c", "64"], &[]);
     assert_eq!(server.name, "one");
-    // alone, it is loaded and has every name
+    // A single model is loaded and has every name.
     assert!(post(&server, "/tokenize", &json!({"model": "any", "content": "a"}))["tokens"].is_array());
     assert_eq!(names(&server.get("/models?reload=1")), ["one"]);
     assert_eq!(json(&server.get("/v1/models/one"))["status"]["value"], "loaded");
@@ -239,7 +239,7 @@ fn folders_and_files_of_settings_are_read_again() {
     assert_eq!(context(&server, "two"), 64);
     let refused = post(&server, "/models", &json!({"model": "o/n"}));
     assert_eq!(refused["error"]["code"], 501, "{refused}");
-    // sections of the file of settings
+    // Sections of the config file.
     let file = folder.path().join("config.toml");
     let path = file.display().to_string();
     let section = |name: &str| format!("[[models]]\nname = \"{name}\"\nmodel = \"{}\"\n", demo());

@@ -38,7 +38,7 @@ fn its_json_has_a_check_per_device_precision_and_instruction_set() {
         assert_eq!(check["passed"], true, "{check}");
         let error = check["error"].as_f64().unwrap();
         assert!(error <= check["bound"].as_f64().unwrap(), "{check}");
-        // arithmetic with 8 bits differs, exact arithmetic hardly
+        // 8-bit arithmetic differs, exact arithmetic hardly.
         let is_exact = check["name"].as_str().unwrap().ends_with("exact");
         assert!(!is_exact || (error < 1e-9 && check["same_token"] == check["rows"]), "{check}");
     }

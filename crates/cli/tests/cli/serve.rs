@@ -1,4 +1,4 @@
-//! `latent serve` as a program: what it refuses, that it answers, and how it ends.
+//! `latent serve`: refusals, answers, and shutdown.
 
 use crate::support::latent;
 #[cfg(unix)]
@@ -9,7 +9,7 @@ use {
     std::time::{Duration, Instant},
 };
 
-/// The error of a command that is used wrongly.
+/// The error of wrong usage.
 pub(crate) fn misuse(args: &[&str]) -> String {
     let output = latent(args).env_remove("LATENT_API_KEY").output().unwrap();
     let text = String::from_utf8(output.stderr).unwrap();
@@ -24,7 +24,7 @@ pub(crate) fn demo() -> String {
 }
 
 #[test]
-fn what_is_not_safe_or_not_known_is_refused() {
+fn unsafe_and_unknown_settings_are_refused() {
     assert!(misuse(&["serve", "--port", "0", "--host", "0.0.0.0"]).contains("--api-key-file"));
     let folder = tempfile::tempdir().unwrap();
     let file = |name: &str, text: &str| {
@@ -58,7 +58,8 @@ fn a_model_that_is_not_supported_is_refused_once_and_with_its_exit_code() {
     assert!(latent(&["make-model", "tiny-v3", "F32", &name]).output().unwrap().status.success());
     let text = std::fs::read_to_string(path.join("config.json")).unwrap();
     std::fs::write(path.join("config.json"), text.replace("deepseek_v3", "llama")).unwrap();
-    // a folder without a tokenizer cannot be served either, and flags of other commands are not advised
+    // A folder without a tokenizer cannot be served, either, and flags of other commands are not
+    // suggested.
     for tokenizer in [None, Some(TOKENIZER)] {
         let (code, reason) = (2, "\"llama\" is not supported");
         if let Some(tokenizer) = tokenizer {
@@ -75,14 +76,15 @@ const TOKENIZER: &str =
     r#"{"model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2}, "merges": [["a", "b"]]}}"#;
 
 #[test]
-fn restarts_that_cannot_be_are_refused() {
+fn impossible_restarts_are_refused() {
     assert!(misuse(&["serve", "--restart"]).contains("give --partition, or --launch"));
     assert!(misuse(&["serve", "--launch", "mpirun"]).contains("--restart"));
     assert!(
         misuse(&["serve", "--restart", "--stop-at-eof", "--partition", "pipeline=2"]).contains("--restart")
     );
     assert!(misuse(&["serve", "--restart", "--launch", " "]).contains("no command"));
-    // ranks start no ranks: as Open MPI's mpirun starts them, and Slurm's srun by PMIx and by PMI
+    // Ranks cannot start ranks: environments of Open MPI's mpirun, and of Slurm's srun with PMIx
+    // and PMI.
     for launcher in ["OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_SIZE"] {
         let within = latent(&["serve", "--restart", "--partition", "pipeline=2"]).env(launcher, "2").output();
         let within = within.unwrap();
@@ -103,7 +105,7 @@ pub(crate) mod running {
     use std::process::{Child, Command, Stdio};
     use std::time::{Duration, Instant};
 
-    /// How long anything may take on a machine that has other work.
+    /// Timeout on a machine with other load.
     const PATIENCE: Duration = Duration::from_secs(60);
 
     pub struct ServeProcess {
@@ -115,7 +117,7 @@ pub(crate) mod running {
 
     impl Drop for ServeProcess {
         fn drop(&mut self) {
-            // one that has ended needs no end
+            // A server that has ended need not be killed.
             let _ = self.child.kill();
             let _ = self.child.wait();
         }
@@ -127,7 +129,7 @@ pub(crate) mod running {
             ServeProcess::start_with(config, files, &[("LATENT_ALIAS", "from-the-environment")])
         }
 
-        /// The same with these variables in its environment.
+        /// Starts it with these environment variables.
         pub fn start_with(config: &str, files: Option<usize>, environment: &[(&str, &str)]) -> ServeProcess {
             ServeProcess::start_all(config, files, environment, &[])
         }
@@ -211,7 +213,7 @@ pub(crate) mod running {
             kill(Pid::from_raw(i32::try_from(self.child.id()).unwrap()), signal).unwrap();
         }
 
-        /// Waits until it has heard of a signal.
+        /// Waits until it has received a signal.
         pub fn wait_draining(&self) {
             let deadline = Instant::now() + PATIENCE;
             while !self.get("/health").starts_with("HTTP/1.1 503") {
@@ -235,7 +237,7 @@ pub(crate) mod running {
         }
     }
 
-    /// What comes until the server closes the connection.
+    /// Everything received until the server closes the connection.
     pub fn rest(mut stream: impl Read) -> String {
         let mut reply = String::new();
         stream.read_to_string(&mut reply).unwrap();
@@ -245,8 +247,8 @@ pub(crate) mod running {
 
 #[cfg(unix)]
 #[test]
-fn it_answers_until_it_is_told_to_stop() {
-    // flag and environment come before the file
+fn a_server_answers_until_it_is_stopped() {
+    // Flag and environment override the file.
     let mut server =
         running::ServeProcess::start("alias = \"from-the-file\"\nport = 1\nparallel = 3\n", None);
     assert_eq!(server.name, "from-the-environment");
@@ -258,7 +260,7 @@ fn it_answers_until_it_is_told_to_stop() {
     assert_eq!(server.end(), Some(143));
 }
 
-/// Flags and the same settings of a file.
+/// Flags and the same settings in a config file.
 const DEFAULTS: (&str, &str) = (
     "--n-predict 7 --seed 11 --stop fox --logprobs 2 --temp 0.25 --top-k 3 --repeat-last-n -1 --dry-allowed-length 5 \
      --dry-penalty-last-n 32 --dry-sequence-breaker \\n --dry-sequence-breaker x --min-keep 2 --sampler-seq kt --mirostat 0 \
@@ -387,7 +389,7 @@ pub(crate) fn json(response: &str) -> serde_json::Value {
 
 #[cfg(unix)]
 #[test]
-fn an_answer_goes_on_beyond_the_context_with_a_flag() {
+fn context_shift_continues_an_answer_of_chat() {
     let body = r#"{"prompt":"Once upon a time","n_predict":120,"ignore_eos":true}"#;
     for (flags, tokens) in [(&["-c", "64", "--context-shift"][..], Some(120)), (&["-c", "64"], None)] {
         let server = running::ServeProcess::start_flags(flags);
@@ -436,11 +438,11 @@ fn flags_of_llama_server_have_their_effects() {
     assert_eq!(server.name, "first");
     let slots = server.get("/llm/slots");
     assert!(slots.starts_with("HTTP/1.1 501") && slots.contains("--no-slots"), "{slots}");
-    // all texts begin with the same token
+    // All texts begin with the same token.
     let body = r#"{"input":["A fox","The lantern"]}"#;
     let vectors = json(&running::rest(server.post("/llm/v1/embeddings", body)));
     assert_eq!(vectors["data"][0]["embedding"], vectors["data"][1]["embedding"], "{vectors}");
-    // everything is below the prefix, and the page is not there
+    // Everything is below the prefix, and the page is disabled.
     let outside = server.get("/v1/models");
     assert!(outside.starts_with("HTTP/1.1 404") && outside.contains("/llm"), "{outside}");
     for page in ["/llm/", "/llm/assets/api.js", "/llm/favicon.ico"] {
@@ -455,7 +457,7 @@ fn flags_of_llama_server_have_their_effects() {
     assert_eq!(model["tags"], serde_json::json!(["small", "fast"]));
     assert_eq!(json(&server.get("/llm/v1/models/second"))["id"], "first");
     assert_eq!(json(&server.get("/llm/props"))["total_slots"], 3);
-    // templates: the flags' variables, and those of a request before them
+    // Templates: variables of flags, overridden by those of a request.
     let render = |body: &str| {
         let reply = json(&running::rest(server.post("/llm/apply-template", body)));
         reply["prompt"].as_str().unwrap_or_else(|| panic!("{reply}")).to_owned()
@@ -467,14 +469,14 @@ fn flags_of_llama_server_have_their_effects() {
         r#"{{"messages":[{user}],"chat_template_kwargs":{{"enable_thinking":true,"extra":8}}}}"#
     ));
     assert!(own.to_lowercase().ends_with("[user: hi]think=true,low,8:"), "{own}");
-    // an assistant's last message is answered, unless the request says that it goes on
+    // A final assistant message is answered, unless the request continues it.
     let messages = format!(r#""messages":[{user},{{"role":"assistant","content":"Yo"}}]"#);
     let answered = render(&format!("{{{messages}}}"));
     assert!(answered.contains("[assistant: Yo]think="), "{answered}");
     let continued =
         render(&format!(r#"{{{messages},"continue_final_message":true,"add_generation_prompt":false}}"#));
     assert!(continued.ends_with("Yo") && !continued.contains("[assistant"), "{continued}");
-    // the grammar holds for all requests, and the model's end is banned
+    // The grammar applies to all requests, and the end token is banned.
     for (path, body) in [
         ("/llm/completion", r#"{"prompt":"x","n_predict":6}"#.to_owned()),
         ("/llm/v1/chat/completions", format!(r#"{{"messages":[{user}],"max_tokens":6}}"#)),
@@ -485,10 +487,10 @@ fn flags_of_llama_server_have_their_effects() {
         let made = reply["tokens_predicted"].as_u64().or(reply["usage"]["completion_tokens"].as_u64());
         assert_eq!(made, Some(6), "{reply}");
     }
-    // a grammar of the request's own comes first
+    // A request's own grammar takes precedence.
     let own = r#"{"prompt":"x","n_predict":6,"ignore_eos":false,"grammar":"root ::= \"c\""}"#;
     assert_eq!(json(&running::rest(server.post("/llm/completion", own)))["content"], "c");
-    // the other address has the same port
+    // The other address has the same port.
     let port = server.address.rsplit_once(':').unwrap().1.parse::<u16>().unwrap();
     assert!(TcpStream::connect(("::1", port)).is_ok());
     server.signal(Signal::SIGTERM);
@@ -509,7 +511,7 @@ fn flags_of_llama_server_have_their_effects() {
 
 #[cfg(unix)]
 #[test]
-fn flags_without_an_effect_are_told_with_v_alone() {
+fn flags_without_an_effect_are_reported_only_with_verbose() {
     let serve = |more: &[&str]| {
         let words =
             [&["serve", "--port", "0", "-c", "64", "--stop-at-eof", "--jinja", "-fa", "on"], more].concat();
@@ -547,7 +549,7 @@ fn a_folder_is_served_and_requests_load_nothing() {
     assert_eq!(json(&server.get("/v1/models"))["data"][1]["status"]["value"], "unloaded");
     let loading = running::rest(server.post("/models/load", "{\"model\":\"two\"}"));
     assert!(loading.starts_with("HTTP/1.1 200"), "{loading}");
-    // it waits for a model that is being loaded
+    // It waits for a model that is being loaded.
     let answered = ask(&server);
     assert!(answered.starts_with("HTTP/1.1 200"), "{answered}");
     server.signal(Signal::SIGTERM);
@@ -590,7 +592,7 @@ fn a_port_in_use_is_named_with_the_flag() {
 
 #[cfg(unix)]
 #[test]
-fn the_cpu_takes_over_a_model_whose_gpu_is_not_there() {
+fn the_cpu_takes_over_if_the_gpu_is_missing() {
     let settings = "device = \"gpu:9999\"\nn_gpu_layers = 3\ngpu_fallback = \"cpu\"\n";
     let mut server = running::ServeProcess::start(settings, None);
     let body = r#"{"messages":[{"role":"user","content":"Hi"}],"max_tokens":4}"#;
@@ -598,7 +600,7 @@ fn the_cpu_takes_over_a_model_whose_gpu_is_not_there() {
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
     server.signal(Signal::SIGTERM);
     assert_eq!(server.end(), Some(143));
-    // without it, the error says what to do
+    // Without it, the error tells what to do.
     let refused = latent(&["serve", "--port", "0", "--device", "gpu:9999"]).output().unwrap();
     let message = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert_eq!(refused.status.code(), Some(1), "{message}");
@@ -623,7 +625,7 @@ fn answers_end_after_the_first_signal_and_others_are_refused() {
         line.clear();
         assert!(stream.read_line(&mut line).unwrap() > 0);
     }
-    // a request that the server waits for, so that it does not end before the rest of the test
+    // A request that the server waits for, so that it does not end before the rest of the test.
     let body = format!("{{{messages}}}");
     let (first, last) = body.split_at(10);
     let mut unfinished = server.begin(&format!("POST {CHAT}"), body.len(), first);
@@ -649,7 +651,7 @@ fn the_second_signal_ends_it_at_once() {
         let mut server =
             running::ServeProcess::start("[limits]\nbody_seconds = 600\ndrain_seconds = 600\n", None);
         let unfinished = server.begin(&format!("POST {CHAT}"), 100, "{");
-        // the head of the request has been read when another one is answered
+        // The request's headers have been read when another one is answered.
         assert!(server.get("/health").starts_with("HTTP/1.1 200"));
         server.signal(Signal::SIGTERM);
         server.wait_draining();
@@ -683,14 +685,14 @@ fn several_models_come_from_the_environment_and_are_not_loaded_at_once() {
 
 #[cfg(unix)]
 #[test]
-fn a_crowd_beyond_the_file_descriptors_keeps_nobody_out() {
+fn connections_beyond_the_file_descriptors_do_not_block_clients() {
     let mut server = running::ServeProcess::start("", Some(128));
     let mut idle: Vec<TcpStream> = (0..800).map(|_| server.connect()).collect();
     let start = Instant::now();
     assert!(server.get("/health").starts_with("HTTP/1.1 200"));
-    // it does not wait until idle connections end by themselves, nor for every one of them
+    // It does not wait for idle connections.
     assert!(start.elapsed() < Duration::from_secs(8), "{:?}", start.elapsed());
-    // most of the crowd has been closed
+    // Most connections have been closed.
     assert_eq!(idle[0].read(&mut [0]).unwrap(), 0);
     assert!(server.is_running());
 }

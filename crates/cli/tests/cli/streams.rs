@@ -19,7 +19,7 @@ fn process(args: &[&str]) -> Command {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn a_full_standard_error_is_no_reason_to_stop() {
+fn a_full_standard_error_does_not_stop_a_command() {
     let full = || OpenOptions::new().write(true).open("/dev/full").unwrap();
     let folder = tempfile::tempdir().unwrap();
     let page = folder.path().join("page.html").display().to_string();
@@ -33,14 +33,14 @@ fn a_full_standard_error_is_no_reason_to_stop() {
     ] {
         assert_eq!(process(args).stderr(full()).status().unwrap().code(), Some(code), "{args:?}");
     }
-    // a full standard output is an error, which is said
+    // A full standard output is reported as an error.
     let output = process(&["inspect"]).stdout(full()).stderr(Stdio::piped()).output().unwrap();
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.code() == Some(1) && stderr.contains("No space left"), "{stderr}");
 }
 
 #[test]
-fn a_closed_standard_error_is_no_reason_to_stop() {
+fn a_closed_standard_error_does_not_stop_a_command() {
     let program = program();
     for (script, code) in [("exec \"$0\" run -n 2 Hi 2>&-", 0), ("exec \"$0\" run --frob 2>&-", 64)] {
         let mut shell = Command::new("sh");
@@ -91,7 +91,7 @@ fn standard_input_is_bounded() {
         let mut child = process(args).stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let mut input = child.stdin.take().unwrap();
         let piece = vec![b'a'; 1 << 20];
-        // it stops to read, and the pipe breaks
+        // The reader stops, and the pipe breaks.
         while std::io::Write::write_all(&mut input, &piece).is_ok() {}
         drop(input);
         let mut stderr = String::new();
@@ -105,7 +105,7 @@ fn kill(child: &Child, signal: &str) {
     assert!(Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap().success());
 }
 
-/// A story that takes minutes: the context shifts.
+/// A story that takes minutes, because the context shifts.
 fn endless(more: &[&str]) -> Child {
     let args = [
         &["run", "-t", "1", "--temp", "1.5", "--top-k", "0", "--top-p", "1", "--min-p", "0"][..],
@@ -122,7 +122,7 @@ fn endless(more: &[&str]) -> Child {
     process(&args.concat()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
-/// Waits for the first text, sends the signal, and takes what comes until the end.
+/// Waits for the first text, sends the signal, and returns the rest of the output.
 fn stopped(mut child: Child, signal: &str) -> (String, String, ExitStatus) {
     let mut out = BufReader::new(child.stdout.take().unwrap());
     assert!(!out.fill_buf().unwrap().is_empty());
@@ -150,7 +150,7 @@ fn signals_keep_what_is_done_and_save_the_cache() {
     assert_eq!(left, 3);
 }
 
-/// Whether a process blocks SIGTERM, which a thread of its own then waits for.
+/// Whether a process blocks SIGTERM: its signal thread then waits for it.
 #[cfg(target_os = "linux")]
 fn watches(process: u32) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap();
@@ -160,12 +160,12 @@ fn watches(process: u32) -> bool {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn a_signal_ends_what_waits_for_standard_input() {
+fn a_signal_ends_a_read_of_standard_input() {
     for (args, signal, code) in [(&["run"][..], "-TERM", 143), (&["tokenize"], "-INT", 130)] {
         let mut child = process(args).stdin(Stdio::piped()).spawn().unwrap();
-        // it stays open
+        // It stays open.
         let _input = child.stdin.take();
-        // before that the system ends it
+        // Before that, the signal kills it.
         while !watches(child.id()) {
             std::thread::sleep(std::time::Duration::from_millis(5));
         }
@@ -177,7 +177,7 @@ fn a_signal_ends_what_waits_for_standard_input() {
 /// As under `nohup`.
 #[cfg(target_os = "linux")]
 #[test]
-fn a_hangup_that_is_ignored_stays_ignored() {
+fn an_ignored_sighup_stays_ignored() {
     let mut shell = Command::new("sh");
     let script = "trap '' HUP; exec \"$0\" run -q -n 60 -t 1 --logit-bias 1=-inf Hi";
     shell.args(["-c", script]).arg(program()).env_remove("LATENT_MODEL");
@@ -194,7 +194,7 @@ fn a_signal_while_a_file_is_written_leaves_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let target = folder.path().join("big.gguf");
     let name = target.display().to_string();
-    // some gigabytes: it is not done before the signal comes
+    // Some gigabytes, so that it is not done before the signal.
     let mut child =
         process(&["make-model", "deepseek-v2-lite", "F32", &name, "--layers", "4"]).spawn().unwrap();
     let part = |folder: &Path| std::fs::read_dir(folder).unwrap().next().map(|e| e.unwrap().file_name());

@@ -1,4 +1,5 @@
-//! Flags and variables of other servers: each row of the table is read as it says, and docs/switching.md shows all of them.
+//! Flags and variables of other servers: each row of the table is translated as stated, and
+//! docs/switching.md lists all of them.
 
 use latent_cli::{CompatRow, compat_rows, read_line};
 use std::fmt::Write as _;
@@ -42,7 +43,7 @@ const VALUES: [(&str, &str); 34] = [
     ("--reasoning-format", "none"),
 ];
 
-/// Flags that are nothing without others.
+/// Flags that require others.
 const WITH: [(&str, &[&str]); 5] = [
     ("--lora-init-without-apply", &["--lora", "a.gguf"]),
     ("--reasoning-budget-message", &["--reasoning-budget", "8"]),
@@ -53,7 +54,8 @@ const WITH: [(&str, &[&str]); 5] = [
 
 type ValueCase = (&'static str, &'static str, Result<&'static [&'static str], &'static str>);
 
-/// Flags whose value decides: a value, and the words of Latent's own that say the same; none: no effect, for the refused ones what the error says.
+/// Flags whose value decides: a value and Latent's equivalent words. `None`: no effect, or for
+/// refused ones the error.
 const BY_VALUE: [ValueCase; 40] = [
     ("--parallel", "4", Ok(&["--parallel", "4"])),
     ("--parallel", "-1", Ok(&[])),
@@ -156,7 +158,7 @@ fn every_spelling_of_every_row_is_read() {
 }
 
 #[test]
-fn values_decide_what_they_mean() {
+fn flags_are_translated_by_value() {
     let (without, _) = serve(&[], &[]).unwrap();
     for (flag, value, expected) in BY_VALUE {
         let read = serve(&[flag, value], &[]);
@@ -225,7 +227,7 @@ fn arguments_count_before_variables() {
 }
 
 #[test]
-fn usual_command_lines_mean_what_they_say() {
+fn usual_command_lines_are_translated() {
     for (line, same) in [
         (
             "-m m.gguf --port 8012 -ngl 99 -fa -ub 1024 -b 2048 --ctx-size 0 --cache-reuse 256",

@@ -27,7 +27,7 @@ fn server() -> MockServer {
 }
 
 #[test]
-fn one_snapshot_is_printed_where_nobody_watches() {
+fn without_a_terminal_one_snapshot_is_printed() {
     let server = server();
     let args = ["top", "--url", &server.url, "--interval", "0.2"];
     for args in [&args[..], &[&args[..], &["--once"]].concat()] {
@@ -51,7 +51,7 @@ fn one_snapshot_is_printed_where_nobody_watches() {
 }
 
 #[test]
-fn a_server_without_figures_is_an_error_that_says_what_to_do() {
+fn a_server_without_metrics_is_an_error_with_advice() {
     let none = MockServer::new(|_, _| MockAnswer::Plain("404 Not Found", String::new()));
     let other = MockServer::new(|_, _| MockAnswer::Plain("200 OK", "go_threads 5\n".into()));
     let large = MockServer::new(|_, _| MockAnswer::Plain("200 OK", "#\n".repeat(5 << 20)));
@@ -68,7 +68,7 @@ fn a_server_without_figures_is_an_error_that_says_what_to_do() {
 }
 
 #[test]
-fn a_reading_without_end_is_given_up() {
+fn an_endless_reading_times_out() {
     let (flood, drip) = (Duration::ZERO, Duration::from_millis(20));
     let body = "HTTP/1.1 200 OK\r\ncontent-length: 99999\r\n\r\n";
     let chunk = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5;";

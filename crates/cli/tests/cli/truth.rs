@@ -29,7 +29,7 @@ fn run(args: &[&str], code: i32) -> (String, String) {
 }
 
 #[test]
-fn two_sides_that_are_no_numbers_do_not_agree() {
+fn two_nan_sides_do_not_agree() {
     let folder = tempfile::tempdir().unwrap();
     let model = model(folder.path(), "F32", &["output_norm"]);
     let both = ["diff", "-m", &model, "--a", "precision=exact", "--b", "precision=exact", "--threads", "1"];
@@ -47,7 +47,7 @@ fn two_sides_that_are_no_numbers_do_not_agree() {
 }
 
 #[test]
-fn logits_that_are_no_numbers_are_counted_and_fail() {
+fn nan_logits_are_counted_and_fail() {
     let folder = tempfile::tempdir().unwrap();
     let model = model(folder.path(), "F32", &["output_norm"]);
     let args = ["logits", "-m", &model, "--tokens", "1,2", "--rows", "all"];
@@ -66,7 +66,7 @@ fn logits_that_are_no_numbers_are_counted_and_fail() {
 }
 
 #[test]
-fn packing_warns_of_weights_that_are_no_numbers() {
+fn packing_warns_about_nan_weights() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("nan.latent").display().to_string();
     for (kind, broken) in

@@ -143,7 +143,7 @@ fn with_numbers(tensor: &str, change: impl Fn(&mut [f32])) -> tempfile::TempDir 
 }
 
 #[test]
-fn deep_finds_what_is_wrong_with_numbers() {
+fn verify_weights_finds_wrong_values() {
     let name = "model.layers.1.self_attn.o_proj.weight";
     let deep = |folder: &tempfile::TempDir| {
         json(&["verify", &folder.path().display().to_string(), "--weights", "--json"])

@@ -57,7 +57,7 @@ fn folder() -> (tempfile::TempDir, String) {
 }
 
 #[test]
-fn no_command_writes_through_links_or_onto_what_is_no_file_or_over_the_model() {
+fn outputs_refuse_links_special_files_and_the_model() {
     let (folder, model) = folder();
     let at = |name: &str| folder.path().join(name);
     let whole = std::fs::read(&model).unwrap();
@@ -144,7 +144,7 @@ fn an_existing_file_is_replaced_only_with_force() {
 
 /// Without --out.
 #[test]
-fn files_are_called_after_the_model_and_their_type() {
+fn file_names_come_from_the_model_and_the_type() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
     let made = "make-model tiny-dense BF16 --layers 1 --shards 2 {}";
@@ -216,7 +216,7 @@ fn quantize_takes_the_model_and_the_target_as_words() {
 }
 
 #[test]
-fn saving_leaves_what_lies_beside_it_alone() {
+fn saving_leaves_neighbouring_files_alone() {
     let (folder, model) = folder();
     let at = |name: &str| folder.path().join(name);
     std::fs::write(at("fox.part"), b"precious").unwrap();
@@ -239,7 +239,7 @@ fn limited(blocks: usize, words: &[String]) -> Output {
 
 /// A disk that is full after some kilobytes.
 #[test]
-fn nothing_is_left_where_there_is_no_room() {
+fn full_disks_leave_no_files() {
     let (folder, model) = folder();
     let at = |name: &str| folder.path().join(name);
     std::fs::write(at("old.gguf"), b"old").unwrap();
@@ -266,7 +266,7 @@ fn nothing_is_left_where_there_is_no_room() {
 }
 
 #[test]
-fn several_that_save_to_one_file_leave_one_whole_file() {
+fn concurrent_saves_leave_one_complete_file() {
     let (folder, model) = folder();
     let target = folder.path().join("both.kv");
     let saving = || {
@@ -297,7 +297,7 @@ fn shards_are_named_and_counted_alike() {
 
 /// A run after a full disk continues, and writes the same file.
 #[test]
-fn quantizing_goes_on_where_there_was_no_room() {
+fn quantizing_resumes_after_a_full_disk() {
     let (folder, model) = folder();
     let at = |name: &str| folder.path().join(name);
     let quantize =
@@ -321,7 +321,7 @@ fn quantizing_goes_on_where_there_was_no_room() {
 }
 
 #[test]
-fn a_dry_run_of_quantizing_says_what_there_would_be() {
+fn a_dry_run_of_quantize_predicts_types_size_and_speed() {
     let (folder, model) = folder();
     let dry = words("quantize -m {m} --allow-requantize --dry-run --json Q5_K_S", &model, folder.path());
     let said: serde_json::Value = serde_json::from_slice(&run(&dry).stdout).unwrap();
@@ -443,7 +443,7 @@ fn hessians_are_collected_from_a_text_and_used() {
 
 /// The file is smaller than the model, and as near to it as was asked for.
 #[test]
-fn types_are_chosen_for_a_nearness() {
+fn types_are_chosen_for_a_kl_divergence() {
     let (folder, model) = folder();
     let at = |name: &str| folder.path().join(name);
     let text = "The fox carried a lantern through the wood, and the owl asked it where the light came from. ";

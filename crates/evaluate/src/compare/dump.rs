@@ -1,7 +1,8 @@
-//! Traces as safetensors files: a tensor of rows for each point, and the tokens.
+//! Traces as safetensors files: a tensor of rows per activation, and the tokens.
 //!
-//! `tokens` is a vector of integers. A point is a matrix `[tokens, width]`, or `[tokens, heads, width]`, in F32 (F16, BF16 and F64 are
-//! read too; leading dimensions of 1 do not matter). `docs/debugging.md` says what each point is.
+//! `tokens` is a vector of integers. An activation is a matrix `[tokens, width]` or `[tokens,
+//! heads, width]` in F32 (F16, BF16 and F64 are read, too; leading dimensions of 1 are ignored).
+//! `docs/debugging.md` describes the activations.
 
 use latent_backend::{ActivationTrace, TraceValues};
 use latent_engine::memory;
@@ -11,10 +12,10 @@ use latent_graph::activations::Activations;
 use latent_types::{Setting, TensorType};
 use std::path::{Path, PathBuf};
 
-/// The tensor that holds the token ids.
+/// Name of the tensor with the token IDs.
 pub const TOKENS: &str = "tokens";
 
-/// Why a dump cannot be written or read.
+/// Errors of writing or reading a dump.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DumpError {
@@ -24,43 +25,46 @@ pub enum DumpError {
     Output(#[from] OutputError),
     #[error("{}: not a dump of activations: {error}", path.display())]
     Safetensors { path: PathBuf, error: SafetensorsError },
-    /// A tensor has a name, shape or type that no point has.
+    /// A tensor with a name, shape or type that no activation has.
     #[error("{}: tensor {tensor}: {problem}", path.display())]
     Tensor { path: PathBuf, tensor: String, problem: String },
     #[error("{}: it has no tensor `tokens`: give the token IDs of the dump by {}", path.display(), Setting::Tokens)]
     NoTokens { path: PathBuf },
-    /// It was made of other tokens than those asked for.
+    /// The dump has other tokens than those given.
     #[error("{}: its {found} tokens differ from the {given} of {tokens}: omit {tokens}", path.display(), tokens = Setting::Tokens)]
     OtherTokens { path: PathBuf, found: usize, given: usize },
 }
 
-/// Writes a trace; returns how many points it holds. Activations of which a run kept only some rows are left out.
+/// Writes a trace; returns the number of activations. Activations with only some of their rows are
+/// omitted.
 pub fn write(trace: &ActivationTrace, points: &Activations, path: &Path) -> Result<usize, DumpError> {
+    // Activations reveal the prompt, so only the owner can read the file.
     let mut out = OutputFile::create_private(path)?;
     let rows = trace.tokens().len();
     let mut writer = Writer::new();
     writer.tensor(TOKENS, TensorType::I32, &[rows]).map_err(|error| out.failed(error))?;
-    let mut kept = Vec::new();
+    let mut saved = Vec::new();
     for (index, point) in points.list().iter().enumerate() {
         if let Some(values) = trace.values(index).filter(|values| values.all()) {
             let shape = [rows, point.heads, point.width];
             let shape = if point.heads == 1 { vec![rows, point.width] } else { shape.to_vec() };
             writer.tensor(point.name.clone(), TensorType::F32, &shape).map_err(|error| out.failed(error))?;
-            kept.push(values);
+            saved.push(values);
         }
     }
     let written = writer.write(&mut out, |tensor, out| match tensor.checked_sub(1) {
         None => trace.tokens().iter().try_for_each(|token| out.write_all(&token.to_le_bytes())),
-        Some(i) => kept[i].numbers.iter().try_for_each(|number| out.write_all(&number.to_le_bytes())),
+        Some(i) => saved[i].numbers.iter().try_for_each(|number| out.write_all(&number.to_le_bytes())),
     });
     written.map_err(|error| out.failed(error))?;
     out.finish()?;
-    Ok(kept.len())
+    Ok(saved.len())
 }
 
-/// Reads a dump of a model with these points. Its tokens must equal `tokens`; without them, the
-/// dump must contain its own.
+/// Reads a dump of a model with these activations. Its tokens must equal `tokens`. Without
+/// `tokens`, the dump must contain its own.
 pub fn read(path: &Path, points: &Activations, tokens: Option<&[u32]>) -> Result<ActivationTrace, DumpError> {
+    // The file and the decoded values are in memory together.
     let free = memory::available().map_or(u64::MAX, |available| available.bytes / 2);
     let bytes = input_file::read(path, limits::MAX_DUMP_BYTES.min(free))?;
     let tensors = list(&bytes).map_err(|error| DumpError::Safetensors { path: path.to_owned(), error })?;
@@ -88,6 +92,8 @@ pub fn read(path: &Path, points: &Activations, tokens: Option<&[u32]>) -> Result
         if !matches!(ty, TensorType::F32 | TensorType::F16 | TensorType::BF16 | TensorType::F64) {
             return Err(wrong(name, format!("it is stored as {ty}, expected F32 (or F16, BF16, F64)")));
         }
+        // PyTorch hooks dump `[1, tokens, width]`: leading dimensions of 1 (the batch) are skipped.
+        // With a single token its dimension is 1, too, and already skipped.
         let inner = &shape[shape.iter().position(|&n| n != 1).unwrap_or(shape.len())..];
         let inner = if rows == 1 { inner } else { inner.get(1..).unwrap_or_default() };
         let numbers: usize = shape.iter().product();
@@ -106,7 +112,7 @@ pub fn read(path: &Path, points: &Activations, tokens: Option<&[u32]>) -> Result
     Ok(trace)
 }
 
-/// Token ids stored as integers.
+/// Parses token IDs stored as integers.
 fn ids(ty: TensorType, bytes: &[u8]) -> Result<Vec<u32>, String> {
     let size = match ty {
         TensorType::I16 => 2,
@@ -115,6 +121,7 @@ fn ids(ty: TensorType, bytes: &[u8]) -> Result<Vec<u32>, String> {
         _ => return Err(format!("it is stored as {ty}, expected I32 or I64")),
     };
     let id = |bytes: &[u8]| {
+        // Sign extension, so that a negative ID (padding in PyTorch) is reported as such.
         let mut wide = [if bytes[size - 1] >= 0x80 { 0xff } else { 0 }; 8];
         wide[..size].copy_from_slice(bytes);
         let id = i64::from_le_bytes(wide);

@@ -1,31 +1,31 @@
-//! Distance between two matrices.
+//! Distance between two matrices of activations.
 
 use latent_backend::TraceValues;
 use serde::Serialize;
 
-/// How far apart the values of one point are on the two sides.
+/// Distance of an activation's values on both sides.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Distance {
-    /// Rows that both sides have.
+    /// Number of rows that both sides have.
     pub rows: usize,
-    /// Numbers that are not finite on both sides, and cannot be compared.
+    /// Number of elements that are not finite on both sides and cannot be compared.
     pub not_finite: u64,
-    /// Largest difference of two numbers.
+    /// Maximum difference of two elements.
     pub max_abs: f64,
     /// ‖b − a‖ ÷ ‖a‖ over all rows.
     pub relative: f64,
-    /// The same of the worst row.
+    /// Maximum of ‖b − a‖ ÷ ‖a‖ over the rows.
     pub worst_relative: f64,
     /// Cosine of the angle between a and b.
     pub cosine: f64,
-    /// Row of the largest difference.
+    /// Row of the maximum difference.
     pub row: usize,
     pub column: usize,
-    /// The numbers there: a's and b's.
+    /// The elements of a and b there.
     pub numbers: [f32; 2],
 }
 
-/// Differences of the rows that both have; none where they have none in common.
+/// Distance over the rows that both sides have; `None` without common rows.
 pub(super) fn distance(a: &TraceValues, b: &TraceValues) -> Option<Distance> {
     let mut found = Distance {
         rows: 0,
@@ -46,6 +46,8 @@ pub(super) fn distance(a: &TraceValues, b: &TraceValues) -> Option<Distance> {
         for (column, (&x, &y)) in left.iter().zip(right).enumerate() {
             let apart = apart(x, y);
             if on_neither_side(x, y) {
+                // Until a difference is found, the position is that of the first element that is
+                // not finite.
                 if found.not_finite == 0 && found.max_abs == 0.0 {
                     (found.row, found.column, found.numbers) = (row, column, [x, y]);
                 }
@@ -55,6 +57,8 @@ pub(super) fn distance(a: &TraceValues, b: &TraceValues) -> Option<Distance> {
             if apart > found.max_abs {
                 (found.max_abs, found.row, found.column, found.numbers) = (apart, row, column, [x, y]);
             }
+            // f64: sums over millions of squares in f32 would have errors above the tolerance of
+            // exact precision (1e-4).
             let (x, y) = (f64::from(x), f64::from(y));
             difference += apart * apart;
             size_a += x * x;
@@ -66,6 +70,7 @@ pub(super) fn distance(a: &TraceValues, b: &TraceValues) -> Option<Distance> {
         return None;
     }
     found.relative = ratio(difference.sqrt(), size_a.sqrt());
+    // Equal values have cosine 1 by definition; the quotient could be 0 / 0 or slightly off.
     if found.max_abs > 0.0 {
         found.cosine = ratio(dot, (size_a * size_b).sqrt()).min(1.0);
     }
@@ -82,13 +87,14 @@ pub(super) fn row_error(a: &[f32], b: &[f32]) -> (f64, f64) {
     (ratio(difference.sqrt(), size.sqrt()), size.sqrt())
 }
 
-/// Whether both are NaN, or the same infinity: no difference, but nothing that agrees either.
+/// Whether both are NaN or the same infinity. They do not differ, but they do not agree either.
 fn on_neither_side(x: f32, y: f32) -> bool {
     !x.is_finite() && (x == y || (x.is_nan() && y.is_nan()))
 }
 
 /// |y − x|; infinite if exactly one of them is not finite, or both are and differ.
 fn apart(x: f32, y: f32) -> f64 {
+    // Equal infinities would give NaN below.
     if x.to_bits() == y.to_bits() || on_neither_side(x, y) {
         return 0.0;
     }
@@ -106,8 +112,9 @@ fn ratio(part: f64, whole: f64) -> f64 {
     }
 }
 
-/// Whether a row spreads its weight over other experts.
+/// Whether two routing rows have different experts.
 pub(super) fn chosen_otherwise(a: &[f32], b: &[f32]) -> bool {
+    // A row has the weights of all experts. Those that were not chosen are exactly 0.
     a.iter().zip(b).any(|(a, b)| (*a == 0.0) != (*b == 0.0))
 }
 
@@ -123,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn the_worst_number_is_found_where_it_stands() {
+    fn distance_reports_the_position_of_the_maximum_difference() {
         let a = values(&[1.0, 2.0, 2.0, 3.0, 4.0, 0.0], 3);
         let b = values(&[1.0, 2.0, 2.0, 3.0, 4.5, 0.0], 3);
         let found = distance(&a, &b).unwrap();
@@ -135,14 +142,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number_is_infinitely_far_from_a_number_and_counted_beside_itself() {
+    fn nan_and_infinity_differ_from_numbers_and_are_counted_if_equal() {
         let a = values(&[f32::NAN, 1.0], 2);
         let same = distance(&a, &a).unwrap();
         assert_eq!((same.max_abs, same.not_finite, same.row, same.column), (0.0, 1, 0, 0));
         let infinite = values(&[f32::INFINITY, f32::INFINITY], 2);
         let other = distance(&infinite, &values(&[f32::INFINITY, f32::NEG_INFINITY], 2)).unwrap();
         assert_eq!((other.max_abs, other.not_finite, other.column), (f64::INFINITY, 1, 1));
-        // finite numbers are compared even if others are not finite
+        // Finite elements are compared even if others are not finite.
         let near = distance(&a, &values(&[f32::NAN, 1.5], 2)).unwrap();
         assert_eq!((near.max_abs, near.relative, near.not_finite), (0.5, 0.5, 1));
         assert_eq!(row_error(&[f32::NAN, 1.0], &[f32::NAN, 1.5]).0, 0.5);
@@ -153,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_that_one_side_lacks_are_left_out() {
+    fn rows_missing_on_one_side_are_skipped() {
         let a = values(&[1.0, 2.0], 1);
         let mut b = values(&[9.0, 2.0], 1);
         b.have[0] = false;

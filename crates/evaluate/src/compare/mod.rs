@@ -1,9 +1,9 @@
-//! Finds where two runs diverge: compares their traces point by point, each error against the
-//! errors of the point's inputs.
+//! Finds where two runs diverge: compares their traces activation by activation, and each error
+//! with the errors of the activation's inputs.
 //!
 //! * [`compare`]: two traces to a [`ComparisonReport`].
-//! * [`Tolerance`]: how far apart two runs may be, from how exactly each computes.
-//! * [`dump`]: traces as safetensors files, our own or another program's.
+//! * [`Tolerance`]: allowed differences, derived from the precision of both runs.
+//! * [`dump`]: traces as safetensors files, Latent's own or another program's.
 
 pub mod dump;
 mod measure;
@@ -19,13 +19,13 @@ use serde::Serialize;
 
 #[derive(Clone, Copy)]
 pub struct ComparedRun<'a> {
-    /// The points of its model.
+    /// The activations of its model.
     pub points: &'a Activations,
-    /// Its values there.
+    /// The recorded values.
     pub trace: &'a ActivationTrace,
 }
 
-/// How the two runs stand at a point.
+/// The verdict about an activation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PointVerdict {
@@ -33,11 +33,11 @@ pub enum PointVerdict {
     Same,
     /// Within the tolerance.
     Within,
-    /// Beyond it, but no more than the errors of its inputs explain.
+    /// Beyond the tolerance, but explained by the errors of its inputs.
     Follows,
-    /// Some numbers are not finite on both sides, which cannot be compared. The others agree.
+    /// Some elements are not finite on both sides and cannot be compared. The others agree.
     NotFinite,
-    /// Beyond both: here is something wrong.
+    /// Beyond the tolerance and not explained: the operation is faulty.
     Parts,
 }
 
@@ -53,52 +53,52 @@ impl PointVerdict {
     }
 }
 
-/// The comparison at one point.
+/// The comparison of an activation.
 #[derive(Clone, Debug, Serialize)]
 pub struct PointReport {
     pub name: String,
-    /// The layer; none outside of layers.
+    /// The layer; `None` outside of layers.
     pub layer: Option<usize>,
-    /// The operation of the circuit that makes it.
+    /// The operation of the circuit that computes it.
     pub operation: &'static str,
     /// The tensors that it uses.
     pub tensors: Vec<String>,
-    /// How far apart the values are.
+    /// The distance of the values.
     #[serde(flatten)]
     pub distance: Distance,
-    /// The largest error of a row among the points that it is computed from.
+    /// Maximum error of a row among its inputs.
     pub inputs_error: f64,
-    /// Those points.
+    /// The inputs: the compared activations that it is computed from.
     pub inputs: Vec<String>,
-    /// Activations on the way from them that one of the sides did not keep.
+    /// Activations between the inputs and this one that a side did not keep.
     pub unseen: Vec<String>,
-    /// The tensors that those use.
+    /// The tensors that the unseen activations use.
     pub unseen_tensors: Vec<String>,
-    /// Rows that chose other experts (routing only).
+    /// Number of rows with other experts (routing only).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub other_experts: Option<usize>,
-    /// What follows from all that.
+    /// The verdict.
     pub verdict: PointVerdict,
-    /// The operations that made it, on either side, as their plans print them.
+    /// The operations that computed it on each side, as printed in their plans.
     pub made_by: [String; 2],
 }
 
 /// The comparison of two runs.
 #[derive(Clone, Debug, Serialize)]
 pub struct ComparisonReport {
-    /// What was allowed.
+    /// The allowed differences.
     pub tolerance: Tolerance,
-    /// The points that both sides have, in the order of the circuit.
+    /// The activations that both sides have, in the order of the circuit.
     pub points: Vec<PointReport>,
-    /// Index of the first that parts.
+    /// Index of the first activation with the verdict `Parts`.
     pub parted: Option<usize>,
-    /// Numbers that are NaN, or the same infinity, on both sides, and cannot be compared.
+    /// Number of elements that are NaN or the same infinity on both sides.
     pub not_finite: u64,
-    /// Activations that only one side has, or neither: a plan need not keep every value.
+    /// Activations that a side lacks. A plan need not keep every value.
     pub not_compared: Vec<String>,
 }
 
-/// Two runs that cannot be compared.
+/// Errors of runs that cannot be compared.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DiffError {
@@ -107,7 +107,7 @@ pub enum DiffError {
     )]
     Width {
         point: String,
-        /// Numbers of a row on side A.
+        /// Elements per row on side A.
         a: usize,
         b: usize,
     },
@@ -117,18 +117,20 @@ pub enum DiffError {
     Tokens {
         a: usize,
         b: usize,
-        /// The first position at which they differ.
+        /// The first position with different tokens.
         at: usize,
     },
     #[error("the two sides have no value in common to compare; they have {a} and {b} values")]
     Nothing { a: usize, b: usize },
 }
 
-/// A row may choose other experts where the error of its router logits is more than this share of `1 / experts`. At the border of the
-/// chosen, logits lie about `1 / experts` of their spread apart, and one in a thousand a thousand times nearer.
+/// A row may choose other experts if the error of its router logits exceeds this fraction of `1 /
+/// experts`.
+// Between the last chosen expert and the next one, logits differ by about `1 / experts` of their
+// spread on average, and by a thousandth of that in one row of a thousand.
 const TIE: f64 = 1.0 / 1024.0;
 
-/// Compares B with A at every point of A's model that both have.
+/// Compares B with A at every activation of A's model that both sides have.
 pub fn compare(
     a: ComparedRun<'_>,
     b: ComparedRun<'_>,
@@ -149,6 +151,7 @@ pub fn compare(
         not_compared: Vec::new(),
     };
     for (index, point) in list.iter().enumerate() {
+        // By name: the two models may have different circuits, hence different indices.
         let other = b.points.find(&point.name).and_then(|i| b.trace.values(i));
         let (Some(left), Some(right)) = (a.trace.values(index), other) else {
             report.not_compared.push(point.name.clone());
@@ -172,15 +175,16 @@ pub fn compare(
         let count = |side: ComparedRun<'_>| {
             (0..side.points.list().len()).filter(|i| side.trace.values(*i).is_some()).count()
         };
+        // An empty report would read as agreement.
         return Err(DiffError::Nothing { a: count(a), b: count(b) });
     }
     Ok(report)
 }
 
-/// Elements of a row below which errors are relative to the size of all rows.
+/// Rows with fewer elements have errors relative to the mean size of all rows.
 const NARROW_WIDTH: usize = 16;
 
-/// The root mean square of the sizes of all rows.
+/// Root mean square of the norms of all rows.
 fn root_mean_square(values: &TraceValues) -> f64 {
     let rows: Vec<&[f32]> = (0..values.have.len()).filter_map(|row| values.row(row)).collect();
     let squares =
@@ -188,7 +192,7 @@ fn root_mean_square(values: &TraceValues) -> f64 {
     (squares.sum::<f64>() / rows.len().max(1) as f64).sqrt()
 }
 
-/// Decides about one point, row by row, and notes its errors for those that are computed from it.
+/// Judges an activation row by row, and records its errors for the activations computed from it.
 fn judge(
     errors: &mut RowErrors<'_>,
     index: usize,
@@ -201,23 +205,28 @@ fn judge(
     let routing = point.op == "route";
     let (mut verdict, mut inputs_error, mut flips) = (PointVerdict::Within, 0.0f64, 0);
     let mut rows = vec![None; left.have.len()];
-    // differences of larger numbers carry the rounding of those, on both sides
+    // `noise` is the rounding error of an activation that is reconstructed from larger values. Both
+    // sides may have it.
     let noise = (left.noise + right.noise) * (left.width as f64).sqrt();
     let usual = if left.width < NARROW_WIDTH { root_mean_square(left) } else { 0.0 };
     for (row, error) in rows.iter_mut().enumerate() {
         let (Some(a), Some(b)) = (left.row(row), right.row(row)) else { continue };
         let (found, size) = row_error(a, b);
-        // the few numbers of a narrow row may all be near zero
+        // The few elements of a narrow row may all be near zero, which makes its relative error
+        // meaningless.
         let found = if size < usual { found * size / usual } else { found };
         *error = Some(found);
         let inputs = errors.of_inputs(index, row);
         inputs_error = inputs_error.max(inputs);
         let flipped = routing && chosen_otherwise(a, b);
         flips += usize::from(flipped);
+        // The width of a routing row is the number of experts.
         let tie = flipped && inputs * point.width as f64 > TIE;
         let level = tolerance.level + if size > 0.0 { noise / size } else { 0.0 };
+        // NaN compares false with everything, so it is tested separately.
         if found > level || found.is_nan() {
             verdict = if found <= tolerance.growth * inputs || tie {
+                // One unexplained row makes the whole activation `Parts`.
                 if verdict == PointVerdict::Parts { verdict } else { PointVerdict::Follows }
             } else {
                 PointVerdict::Parts
@@ -251,12 +260,13 @@ fn judge(
     report
 }
 
-/// Errors of rows, and what each point is computed from among those that were compared.
+/// Errors per row, and the inputs of each activation among the compared ones.
 struct RowErrors<'a> {
     points: &'a [Activation],
-    /// The error of each row, where the point was compared.
+    /// The error of each row, if the activation was compared.
     rows: Vec<Option<Vec<Option<f64>>>>,
-    /// The largest error up to each row.
+    /// Maximum error up to each row. An operation that mixes rows (attention, recurrence) reads all
+    /// rows before its own.
     reach: Vec<Option<Vec<f64>>>,
 }
 
@@ -271,7 +281,7 @@ impl RowErrors<'_> {
         self.rows[point] = Some(rows);
     }
 
-    /// The largest error among what a row of `point` is computed from.
+    /// Maximum error among the inputs of a row of `point`.
     fn of_inputs(&self, point: usize, row: usize) -> f64 {
         let mut largest = 0.0f64;
         let mut open = vec![(point, self.points[point].mixes_rows)];
@@ -282,6 +292,7 @@ impl RowErrors<'_> {
                     (Some(rows), _) if rows[row].is_some() => {
                         largest = largest.max(rows[row].unwrap_or(0.0));
                     }
+                    // This input was not compared: the search continues with its own inputs.
                     _ => open.push((input, mixes || self.points[input].mixes_rows)),
                 }
             }
@@ -289,7 +300,8 @@ impl RowErrors<'_> {
         largest
     }
 
-    /// The compared points that `point` is computed from, and those on the way that were not compared.
+    /// The compared activations that `point` is computed from, and those between them that were not
+    /// compared.
     fn sources(&self, point: usize) -> (Vec<usize>, Vec<usize>) {
         let (mut seen, mut unseen) = (Vec::new(), Vec::new());
         let mut open = vec![point];

@@ -6,7 +6,7 @@ use latent_types::{CacheType, TensorType};
 use serde::Serialize;
 use std::collections::BTreeSet;
 
-/// What decides how exactly a run computes.
+/// The settings that determine the accuracy of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Numerics {
     precision: Precision,
@@ -15,23 +15,24 @@ pub struct Numerics {
     weights: BTreeSet<TensorType>,
 }
 
-/// What is allowed between two runs.
+/// Allowed differences between two runs.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Tolerance {
-    /// Error of a row, ‖b − a‖ ÷ ‖a‖, that needs no explanation.
+    /// Error of a row, ‖b − a‖ ÷ ‖a‖, that counts as equal.
     pub level: f64,
-    /// How many times the error of its inputs an operation may have.
+    /// Maximum error of an operation relative to the error of its inputs.
     pub growth: f64,
 }
 
-/// Maximum growth of the inputs' error by one operation: a softmax over scores of a few dozen
-/// reaches it.
+/// Maximum growth of the inputs' error by an operation. A softmax over a few dozen scores reaches
+/// it.
 const GROWTH: f64 = 16.0;
 
 impl Numerics {
-    /// Of a loaded model.
+    /// The settings of a loaded model.
     pub fn of(engine: &Engine) -> Numerics {
         let weights = engine.stages().iter().flat_map(|stage| stage.weights());
+        // Vectors (norms, biases) are f32 in all files.
         let weights = weights.filter(|weight| weight.shape.len() > 1);
         let bind = engine.bind();
         Numerics {
@@ -41,8 +42,8 @@ impl Numerics {
         }
     }
 
-    /// The relative error that one operation has against exact arithmetic on the same weights, with a margin for what a softmax
-    /// makes of it.
+    /// Relative error of one operation compared with exact arithmetic on the same weights, with a
+    /// margin for its amplification by a softmax.
     fn level(&self) -> f64 {
         let cache: f64 = match self.cache {
             CacheType::F32 => 0.0,
@@ -60,7 +61,7 @@ impl Numerics {
     }
 }
 
-/// The relative error of weights stored in a format.
+/// Relative error of weights stored in a format.
 fn stored(ty: TensorType) -> f64 {
     let bits = ty.bits_per_weight();
     match ty {
@@ -68,13 +69,15 @@ fn stored(ty: TensorType) -> f64 {
         TensorType::F16 => 5e-4,
         TensorType::BF16 => 4e-3,
         TensorType::F8_E4M3 => 0.05,
-        // half a bit more or less says little here
+        // Scales and mixes change the effective bits by about half a bit, which is within the
+        // factor.
         _ => 1.5 * (-bits.min(8.0)).exp2(),
     }
 }
 
 impl Tolerance {
-    /// For two runs; none: values from elsewhere, taken as exact, of the same weights.
+    /// The tolerance between two runs. `None` is another program's values, taken as exact and with
+    /// the same weights.
     pub fn between(a: Option<&Numerics>, b: Option<&Numerics>) -> Tolerance {
         let own = [a, b].into_iter().flatten().map(Numerics::level).fold(1e-4, f64::max);
         let weights = match (a, b) {
@@ -83,6 +86,7 @@ impl Tolerance {
             }
             _ => 0.0,
         };
+        // A level above 0.5 would accept wrong results.
         Tolerance { level: own.max(weights).min(0.5), growth: GROWTH }
     }
 }
@@ -92,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_less_exact_side_decides() {
+    fn the_less_accurate_side_sets_the_tolerance() {
         let numerics = |precision, cache, ty| Numerics { precision, cache, weights: [ty].into() };
         let exact = numerics(Precision::Exact, CacheType::F32, TensorType::Q4_K);
         let default = numerics(Precision::Default, CacheType::F16, TensorType::Q4_K);

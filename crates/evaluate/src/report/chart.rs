@@ -1,4 +1,4 @@
-//! Charts as SVG: bars, lines, and maps of cells. Colours are classes of the style sheet.
+//! SVG charts: bars, lines and heatmaps. Colours are classes of the style sheet.
 
 use latent_viz::escape;
 use std::fmt::Write;
@@ -6,30 +6,30 @@ use std::fmt::Write;
 /// Width of every chart.
 const WIDTH: f64 = 880.0;
 
-/// Room for a tick's text.
+/// Height of a tick's text.
 const TICK: f64 = 16.0;
 
-/// Axes omit values whose magnitude exceeds this.
+/// Values of larger magnitude are omitted: the width of an axis would overflow.
 const LARGE: f64 = 1e30;
 
-/// A bar: name, value, and what is written behind it.
+/// A bar with its name and the text behind it.
 pub(super) struct ChartBar {
     pub(super) name: String,
     pub(super) value: f64,
     pub(super) text: String,
 }
 
-/// A line: name, and points from left to right.
+/// A line with its name and points from left to right.
 pub(super) struct ChartLine {
     pub(super) name: &'static str,
     pub(super) points: Vec<(f64, f64)>,
 }
 
-/// A map of cells, shaded by their values.
+/// A heatmap.
 pub(super) struct ChartHeatmap {
     pub(super) rows: Vec<String>,
     pub(super) columns: Vec<String>,
-    /// Row by row: the shade from 0 to 1, and what the cell says when it is pointed at.
+    /// In row order: shade from 0 to 1, and the text of the tooltip.
     pub(super) cells: Vec<(f64, String)>,
     /// Whether a cell is wide enough for its text.
     pub(super) texts: bool,
@@ -48,16 +48,18 @@ fn close(mut out: String) -> String {
 }
 
 fn text(out: &mut String, (x, y): (f64, f64), class: &str, text: &str) {
-    // writing to a String cannot fail
+    // Writing to a String cannot fail.
     let _ = writeln!(out, "<text x=\"{x:.1}\" y=\"{y:.1}\" class=\"{class}\">{}</text>", escape(text));
 }
 
-/// Horizontal bars with their names. `most` is the value of a full-length bar, `mark` a line across
-/// all bars.
+/// Horizontal bars with their names. `most` is the value of a full-length bar. `mark` is a line
+/// across all bars.
 pub(super) fn bars(label: &str, bars: &[ChartBar], most: f64, mark: Option<(f64, &str)>) -> String {
     const ROW: f64 = 24.0;
     let longest = bars.iter().map(|bar| bar.name.chars().count()).max().unwrap_or(0);
+    // SVG cannot measure text: 7.2 px is the assumed mean width of a character.
     let left = (7.2 * longest as f64 + 14.0).clamp(60.0, 300.0);
+    // 190 px on the right hold the text behind a bar of full length.
     let scale = (WIDTH - left - 190.0) / if most > 0.0 { most } else { 1.0 };
     let height = ROW * bars.len() as f64 + if mark.is_some() { TICK + 4.0 } else { 4.0 };
     let mut out = open(height, label);
@@ -84,6 +86,8 @@ pub(super) fn bars(label: &str, bars: &[ChartBar], most: f64, mark: Option<(f64,
 /// Lines over one axis, with ticks at the values of the first line's points.
 pub(super) fn lines(label: &str, lines: &[ChartLine], unit: &str) -> String {
     const HEIGHT: f64 = 280.0;
+    // The names of the lines are to the right of the axis, the ticks of both axes to its left and
+    // below.
     let (left, right, top, bottom) = (62.0, WIDTH - 130.0, 14.0, HEIGHT - 34.0);
     let all = || {
         lines
@@ -98,10 +102,12 @@ pub(super) fn lines(label: &str, lines: &[ChartLine], unit: &str) -> String {
     let (x0, x1) = range(&mut all().map(|(x, _)| x));
     let (y0, y1) = range(&mut all().map(|(_, y)| y));
     let mut out = open(HEIGHT, label);
+    // Without points, the fold leaves the range at its infinite start.
     if !(x0.is_finite() && y0.is_finite()) {
         return close(out);
     }
     let (y0, y1) = ticks(y0, y1);
+    // A single point has a range of 0; `MIN_POSITIVE` keeps 0 / 0 out of the page.
     let x = |v: f64| left + (v - x0) / (x1 - x0).max(f64::MIN_POSITIVE) * (right - left);
     let y = |v: f64| bottom - (v - y0) / (y1 - y0) * (bottom - top);
     for i in 0..=4 {
@@ -114,6 +120,7 @@ pub(super) fn lines(label: &str, lines: &[ChartLine], unit: &str) -> String {
         text(&mut out, (left - 8.0, at + 4.0), "end tick", &number(value));
     }
     let first = lines.first().map_or(&[][..], |line| &line.points);
+    // At most 12 ticks, so that their texts do not overlap.
     let every = first.len().div_ceil(12).max(1);
     for (at, _) in first.iter().step_by(every) {
         text(&mut out, (x(*at), bottom + 18.0), "middle tick", &number(*at));
@@ -121,10 +128,12 @@ pub(super) fn lines(label: &str, lines: &[ChartLine], unit: &str) -> String {
     text(&mut out, (right + 10.0, bottom + 18.0), "tick", unit);
     let mut names: Vec<(f64, usize)> = Vec::new();
     for (i, line) in lines.iter().enumerate() {
+        // The style sheet has three colours of lines, c0 to c2.
         let class = format!("c{}", i.min(2));
         let path: Vec<String> =
             line.points.iter().map(|(a, b)| format!("{:.1},{:.1}", x(*a), y(*b))).collect();
         let _ = writeln!(out, "<polyline points=\"{}\" class=\"curve {class}\"/>", path.join(" "));
+        // The dots of more points would hide the line.
         if line.points.len() <= 40 {
             for (a, b) in &line.points {
                 let _ = writeln!(
@@ -137,7 +146,7 @@ pub(super) fn lines(label: &str, lines: &[ChartLine], unit: &str) -> String {
         }
         names.extend(line.points.last().map(|(_, last)| (y(*last) + 4.0, i)));
     }
-    // from the top down, so that they stand in the order of the lines' ends and keep clear of each other
+    // Labels are placed from the top down and moved apart, so that they do not overlap.
     names.sort_by(|a, b| a.0.total_cmp(&b.0));
     let mut free = f64::NEG_INFINITY;
     for (at, i) in names {
@@ -148,7 +157,7 @@ pub(super) fn lines(label: &str, lines: &[ChartLine], unit: &str) -> String {
     close(out)
 }
 
-/// Ends of an axis that are round numbers.
+/// Ends of an axis at round numbers.
 fn ticks(low: f64, high: f64) -> (f64, f64) {
     let spread = if high > low { high - low } else { high.abs().max(1.0) };
     let power = 10f64.powf((spread / 4.0).log10().floor());
@@ -158,11 +167,12 @@ fn ticks(low: f64, high: f64) -> (f64, f64) {
         .find(|step| 4.0 * step >= spread)
         .unwrap_or(power);
     let from = (low / step).floor() * step;
+    // Rounding `from` down may move the end of the axis below `high`.
     let step = if from + 4.0 * step < high { 2.0 * step } else { step };
     (from, from + 4.0 * step)
 }
 
-/// A number of few digits.
+/// A number with few digits.
 pub(super) fn number(value: f64) -> String {
     let digits = match value.abs() {
         v if v >= 100.0 || v.fract() == 0.0 => 0,
@@ -174,7 +184,7 @@ pub(super) fn number(value: f64) -> String {
     format!("{value:.digits$}")
 }
 
-/// A map, a row per name.
+/// A heatmap with a row per name.
 pub(super) fn map(label: &str, map: &ChartHeatmap) -> String {
     let longest = map.rows.iter().map(|name| name.chars().count()).max().unwrap_or(0);
     let left = (7.2 * longest as f64 + 14.0).clamp(40.0, 200.0);
@@ -183,10 +193,12 @@ pub(super) fn map(label: &str, map: &ChartHeatmap) -> String {
     let high: f64 = if map.rows.len() > 24 { 14.0 } else { 24.0 };
     let height = TICK + 6.0 + high * map.rows.len() as f64 + 4.0;
     let mut out = open(height, label);
+    // 34 px hold the text of a column.
     let every = ((34.0 / wide).ceil() as usize).max(1);
     for (i, name) in map.columns.iter().enumerate().filter(|(i, _)| i % every == 0) {
         text(&mut out, (left + wide * (i as f64 + 0.5), TICK - 4.0), "middle tick", name);
     }
+    // Gaps between narrow cells would take most of their width.
     let gap = if wide > 6.0 { 1.5 } else { 0.0 };
     for (row, name) in map.rows.iter().enumerate() {
         let y = TICK + 2.0 + high * row as f64;
@@ -202,6 +214,7 @@ pub(super) fn map(label: &str, map: &ChartHeatmap) -> String {
                 0.9 * shade.clamp(0.0, 1.0)
             );
             if map.texts {
+                // Text on strongly coloured cells has the colour of the background, for contrast.
                 let class = if *shade > 0.6 { "middle on-cell dark" } else { "middle on-cell" };
                 text(&mut out, (x + (wide - gap) / 2.0, y + high / 2.0 + 3.0), class, says);
             }
@@ -230,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chart_without_values_is_empty_and_not_wrong() {
+    fn charts_without_values_are_empty() {
         for chart in [
             bars("b", &[], 0.0, None),
             lines("l", &[], "x"),

@@ -1,4 +1,4 @@
-//! A page of pictures: one HTML file without scripts, in the colours of the drawing of a model.
+//! Reports: one HTML file of charts without scripts, in the style of the model drawings.
 
 mod chart;
 mod section;
@@ -8,7 +8,7 @@ use latent_viz::{escape, static_page};
 
 const STYLE: &str = include_str!("report.css");
 
-/// The page of some results, in their order.
+/// The page of these results, in order.
 pub fn report(evaluations: &[Evaluation]) -> String {
     let mut files: Vec<&str> = evaluations.iter().map(|evaluation| evaluation.model.file.as_str()).collect();
     files.dedup();
@@ -25,7 +25,7 @@ mod tests {
     use crate::routing::{LayerLoad, RoutingStatistics, StepExperts};
 
     #[test]
-    fn a_page_is_one_file_and_names_cannot_become_markup() {
+    fn pages_are_self_contained_and_escape_names() {
         let load = LayerLoad { layer: 1, load: vec![0.7, 0.3], imbalance: 1.4, ..LayerLoad::default() };
         let step =
             |rows: usize, neighbours| StepExperts { rows, neighbours, apart: 1.6, ..StepExperts::default() };

@@ -1,4 +1,4 @@
-//! A section per result: its numbers as a table, and its pictures.
+//! A section per result: a table and charts.
 
 use super::chart::{self, ChartBar, ChartHeatmap, ChartLine, number};
 use crate::choice::ChoiceAccuracy;
@@ -12,7 +12,7 @@ use crate::statistics::Estimate;
 use crate::weights::{WeightErrors, WeightGroup};
 use latent_viz::escape;
 
-/// Most rows of a table or chart.
+/// Maximum rows of a table or chart.
 const MAX_ROWS: usize = 40;
 
 pub(super) fn section(evaluation: &Evaluation) -> String {
@@ -50,7 +50,7 @@ fn of(evaluation: &Evaluation) -> String {
 
 fn with_error(estimate: Estimate, factor: f64, unit: &str) -> String {
     let (value, error) = (factor * estimate.value, factor * estimate.error);
-    // as many digits as the error has that matter
+    // Two significant digits of the error.
     let digits = if error > 0.0 { (2.0 - error.log10()).clamp(1.0, 8.0) as usize } else { 4 };
     format!("{value:.digits$} ± {error:.digits$}{unit}")
 }
@@ -91,7 +91,7 @@ fn divergence(found: &Divergence) -> String {
         ("99.9 %", q.p99_9),
         ("largest", q.maximum),
     ];
-    // far apart: their orders of magnitude are drawn
+    // Quantiles differ by orders of magnitude, so the bars are logarithmic, from 1e-9.
     let bars: Vec<ChartBar> = rows
         .iter()
         .map(|(name, value)| ChartBar {
@@ -177,6 +177,8 @@ fn routing(found: &RoutingStatistics) -> String {
         layer.load.iter().enumerate().map(move |(expert, share)| {
             let over = share * layer.load.len() as f64;
             let says = format!("layer {}, expert {expert}: {over:.2} × the mean", layer.layer);
+            // Shades are relative to the most loaded expert of all layers, so that layers can be
+            // compared.
             (over / most, says)
         })
     });
@@ -199,6 +201,7 @@ fn routing(found: &RoutingStatistics) -> String {
         line("far apart", |s| s.apart),
         line("uniform", |s| s.uniform),
     ];
+    // Saturating: `latent eval report` reads results from files, which may hold any number.
     let unused = found.layers.iter().fold(0usize, |sum, layer| sum.saturating_add(layer.unused));
     let mut page = table(&[
         ("tokens", found.tokens.to_string()),
@@ -206,6 +209,7 @@ fn routing(found: &RoutingStatistics) -> String {
     ]) + &heading(
         "Load of each expert (across) in each layer (down): the stronger the colour, the more often chosen",
     ) + &chart::map("expert load by layer", &map);
+    // A line needs two points.
     if found.steps.len() > 1 {
         page += &heading("Different experts per layer that a step reads, by its rows");
         page += &chart::lines("different experts by rows", &distinct, "rows");

@@ -1,11 +1,12 @@
-//! The form of a flag of another server.
+//! Rows of the tables of other servers' flags.
 
 /// A flag of another server.
 #[derive(Clone, Copy)]
 pub(crate) struct CompatFlag {
-    /// Spellings with blanks between, the usual one first.
+    /// Spellings separated by spaces, the usual one first.
     pub(super) names: &'static str,
-    /// The variable that sets it, if any; after a `!` one that sets it where its value means "off".
+    /// The environment variable that sets it, if any. With a leading `!`, a value that means "off"
+    /// sets it.
     pub(super) variable: &'static str,
     pub(super) takes: FlagOperand,
     pub(super) meaning: FlagMeaning,
@@ -31,13 +32,13 @@ pub(super) enum FlagOperand {
 pub(super) enum FlagMeaning {
     /// `latent serve` has the flag under the same name, the first of the row that begins with two dashes.
     Own,
-    /// These words, and the value after them if the flag takes one.
+    /// These words, followed by the value if the flag takes one.
     Becomes(&'static str),
-    /// The value decides.
+    /// The function decides by the value.
     ByValue(fn(&str) -> FlagOutcome),
     /// Accepted without an effect.
     Ignored,
-    /// An error says why, and what to use instead.
+    /// An error with the reason and what to use instead.
     Refused,
 }
 
@@ -74,7 +75,7 @@ impl CompatFlag {
         self.names.split(' ')
     }
 
-    /// The spelling of messages and of `latent serve` itself: the first long one, else the first.
+    /// The spelling in messages and of `latent serve`: the first long one, else the first.
     pub(super) fn long(&self) -> &'static str {
         self.names().find(|name| name.starts_with("--")).or(self.names().next()).unwrap_or_default()
     }

@@ -1,4 +1,4 @@
-//! The flags of llama.cpp's `llama-server`.
+//! Flags of llama.cpp's `llama-server`.
 
 use super::flag::FlagMeaning::{Becomes, ByValue, Ignored, Own, Refused};
 use super::flag::FlagOperand::{Nothing, Switch, Value};
@@ -7,7 +7,7 @@ use super::values;
 
 #[rustfmt::skip]
 pub(super) const FLAGS: &[CompatFlag] = &[
-    // the model
+    // The model.
     row("--model -m", "LLAMA_ARG_MODEL", Value, Own, "also `hf:OWNER/NAME:QUANT`"),
     row("--hf-repo -hf -hfr", "LLAMA_ARG_HF_REPO", Value, Own, "the same as `-m hf:OWNER/NAME:QUANT`"),
     row("--hf-file -hff", "LLAMA_ARG_HF_FILE", Value, Own, "a file of `--hf-repo`"),
@@ -46,7 +46,7 @@ pub(super) const FLAGS: &[CompatFlag] = &[
     row("--embd-gemma-default --fim-qwen-1.5b-default --fim-qwen-3b-default --fim-qwen-7b-default --fim-qwen-7b-spec --fim-qwen-14b-spec --fim-qwen-30b-default --gpt-oss-20b-default --gpt-oss-120b-default --vision-gemma-4b-default --vision-gemma-12b-default", "", Nothing, Refused, "name a model as -m FILE or -m hf:OWNER/NAME:QUANT; `latent check` tells whether it is supported"),
     row("--media-path", "", Value, Refused, "images and sounds are not read"),
 
-    // context, batches and the cache
+    // Context, batches and the cache.
     row("--ctx-size -c", "LLAMA_ARG_CTX_SIZE", Value, Own, "the context of each request: it is not divided by `--parallel`"),
     row("--predict --n-predict -n", "LLAMA_ARG_N_PREDICT", Value, Becomes("--n-predict"), "default and limit of all requests"),
     row("--batch-size -b", "LLAMA_ARG_BATCH", Value, Own, "with `-ub` the smaller one counts"),
@@ -78,7 +78,7 @@ pub(super) const FLAGS: &[CompatFlag] = &[
     row("--metrics", "LLAMA_ARG_ENDPOINT_METRICS", Nothing, Ignored, "`/metrics` is always served"),
     row("--props", "LLAMA_ARG_ENDPOINT_PROPS", Nothing, Ignored, "`GET /props` is always served; `POST /props` changes nothing"),
 
-    // processors and memory
+    // Processors and memory.
     row("--threads -t", "LLAMA_ARG_THREADS", Value, Own, ""),
     row("--threads-batch -tb", "", Value, Ignored, "prompts use the threads of `--threads`"),
     row("--threads-http", "LLAMA_ARG_THREADS_HTTP", Value, Ignored, "one thread serves all connections"),
@@ -109,7 +109,7 @@ pub(super) const FLAGS: &[CompatFlag] = &[
     row("--op-offload --no-op-offload", "", Nothing, Ignored, "operations run on their layer's device"),
     row("--backend-sampling -bs", "LLAMA_ARG_BACKEND_SAMPLING", Nothing, Ignored, "tokens are sampled on the CPU; the result is the same"),
 
-    // GPUs and several hosts
+    // GPUs and several hosts.
     row("--gpu-layers --n-gpu-layers -ngl", "LLAMA_ARG_N_GPU_LAYERS", Value, Becomes("--n-gpu-layers"), "without a GPU it is ignored with a warning"),
     row("--device -dev", "LLAMA_ARG_DEVICE", Value, ByValue(values::device), "`none`: `cpu`; `CUDA1`, `Vulkan1`, …: `gpu:1`; a list is refused"),
     row("--completion-bash", "", Nothing, Refused, "`latent completions bash` prints a completion script"),
@@ -139,7 +139,7 @@ pub(super) const FLAGS: &[CompatFlag] = &[
     row("--grp-attn-n -gan", "LLAMA_ARG_GRP_ATTN_N", Value, Refused, "positions are scaled as the model's file says"),
     row("--grp-attn-w -gaw", "LLAMA_ARG_GRP_ATTN_W", Value, Refused, "positions are scaled as the model's file says"),
 
-    // drafts
+    // Drafts.
     row("--spec-type", "LLAMA_ARG_SPEC_TYPE", Value, ByValue(values::spec_type), "`draft-mtp`: `--draft mtp`; `ngram-…`: on by default; `none`: no drafts; others are refused"),
     row("--model-draft -md --spec-draft-model", "LLAMA_ARG_SPEC_DRAFT_MODEL", Value, Refused, "a second model cannot draft: `--draft mtp` drafts with the model's own MTP layer"),
     row("--hf-repo-draft -hfd -hfrd --spec-draft-hf", "LLAMA_ARG_SPEC_DRAFT_HF_REPO", Value, Refused, "a second model cannot draft: `--draft mtp` drafts with the model's own MTP layer"),
@@ -165,7 +165,7 @@ pub(super) const FLAGS: &[CompatFlag] = &[
     row("--lookup-cache-static -lcs", "", Value, Refused, "drafts are looked up in the prompt and the answer, not in files"),
     row("--lookup-cache-dynamic -lcd", "", Value, Refused, "drafts are looked up in the prompt and the answer, not in files"),
 
-    // defaults of requests
+    // Defaults of requests.
     row("--seed -s", "", Value, Own, ""),
     row("--temp --temperature", "LLAMA_ARG_TEMPERATURE", Value, Own, ""),
     row("--top-k", "LLAMA_ARG_TOP_K", Value, Own, ""),
@@ -203,7 +203,7 @@ pub(super) const FLAGS: &[CompatFlag] = &[
     row("--escape -e --no-escape", "", Nothing, Ignored, "it concerns prompts on a command line"),
     row("--special -sp", "", Nothing, Own, ""),
 
-    // chat
+    // Chat.
     row("--jinja", "LLAMA_ARG_JINJA", Nothing, Ignored, "chat templates are always rendered as Jinja"),
     row("--no-jinja", "!LLAMA_ARG_JINJA", Nothing, Ignored, "chat templates are always rendered as Jinja"),
     row("--chat-template", "LLAMA_ARG_CHAT_TEMPLATE", Value, Own, "a template or a file with one; of llama.cpp's built-in names only `chatml`"),
@@ -221,13 +221,13 @@ pub(super) const FLAGS: &[CompatFlag] = &[
     row("--no-prefill-assistant", "!LLAMA_ARG_PREFILL_ASSISTANT", Nothing, Own, ""),
     row("--spm-infill", "", Nothing, Refused, "the order of prefix and suffix is that of the model's family"),
 
-    // embeddings
+    // Embeddings.
     row("--embeddings --embedding", "LLAMA_ARG_EMBEDDINGS", Nothing, Ignored, "`/v1/embeddings` is always served"),
     row("--pooling", "LLAMA_ARG_POOLING", Value, Own, "`mean` by default, `last`, `cls` or `none`"),
     row("--embd-normalize", "", Value, ByValue(values::embd_normalize), "2 alone: embeddings have the length 1"),
     row("--reranking --rerank", "LLAMA_ARG_RERANKING", Nothing, Refused, "no model of these families reranks: embed both texts with /v1/embeddings, or run a reranking model on another server"),
 
-    // the server
+    // The server.
     row("--host", "LLAMA_ARG_HOST", Value, Own, "several addresses with commas between"),
     row("--port", "LLAMA_ARG_PORT", Value, Own, ""),
     row("--reuse-port", "LLAMA_ARG_REUSE_PORT", Nothing, Refused, "one server has the port: put several behind a load balancer, each on its own port"),
@@ -258,7 +258,7 @@ pub(super) const FLAGS: &[CompatFlag] = &[
     row("--agent -ag", "LLAMA_ARG_AGENT", Nothing, Refused, "the server runs no tools: a client offers tools in its requests and runs them"),
     row("--no-agent -no-ag", "", Nothing, Ignored, "the server runs no tools"),
 
-    // logs
+    // Logs.
     row("--verbose -v --log-verbose", "", Nothing, Becomes("--verbose"), "prints how the model is run, and which flags have no effect"),
     row("--verbosity -lv --log-verbosity", "LLAMA_ARG_LOG_VERBOSITY", Value, ByValue(values::verbosity), "`--log error` (0, 1), `warn` (2), `info` (3), `debug` (4) or `trace` (5 and more)"),
     row("--log-disable", "", Nothing, Becomes("--log off"), ""),

@@ -1,6 +1,7 @@
-//! Flags and variables of other servers, and what they mean to `latent serve`.
+//! Flags and environment variables of other servers, and their meaning for `latent serve`.
 //!
-//! Each server has one table. The parser reads it, and docs/switching.md and the tests are made from it.
+//! Each server has a table. The parser reads it, and docs/switching.md and tests are generated from
+//! it.
 
 mod flag;
 mod llama_server;

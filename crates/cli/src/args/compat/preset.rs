@@ -1,4 +1,4 @@
-//! Presets of models in INI files, as `llama-server --models-preset` reads them.
+//! Presets of models in INI files, in the format of `llama-server --models-preset`.
 
 use super::flag::{CompatFlag, FlagOperand};
 use super::table::flags;
@@ -8,11 +8,11 @@ use clap::Command;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
-/// The section whose keys hold for all models.
+/// The section whose keys apply to all models.
 const DEFAULTS: &str = "*";
 
 /// The section of keys before the first header.
-const FIRST: &str = "default";
+const UNNAMED: &str = "default";
 
 /// Maximum number of sections.
 const MAX_SECTIONS: usize = 4096;
@@ -33,12 +33,12 @@ struct PresetKey {
     line: usize,
 }
 
-/// Whose settings a section has.
+/// The scope of a section's settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PresetScope {
     /// The server's, and those of all its models.
     Server,
-    /// A model's: settings of the whole server are reported.
+    /// A model. Settings of the whole server are reported and ignored.
     Model,
 }
 
@@ -51,24 +51,24 @@ pub(crate) struct Preset {
     pub(crate) hf_repo: Option<String>,
     /// File of it.
     pub(crate) hf_file: Option<String>,
-    /// The model of the hub that drafts in llama.cpp, and which is not used.
+    /// The hub's draft model in llama.cpp. It is not used, but hidden from lists.
     pub(crate) draft_repo: Option<String>,
     /// Whether it is loaded when the server starts.
     pub(crate) load_on_startup: bool,
-    /// Whether the model of the cache that it uses is not listed as well.
+    /// Whether the cached model that it uses is hidden from lists.
     pub(crate) dedup_cache_models: bool,
     /// Flags of `latent serve`.
     pub(crate) options: Vec<PresetOption>,
-    /// Lines about keys that have no effect.
+    /// Notes about keys without effect.
     pub(crate) without_effect: Vec<String>,
-    /// Lines about keys that concern the server as a whole.
+    /// Notes about keys that apply to the whole server.
     pub(crate) server_wide: Vec<String>,
 }
 
 /// A key of a preset as a flag of `latent serve`.
 #[derive(Clone, Debug)]
 pub(crate) struct PresetOption {
-    /// What it sets, whatever its spelling.
+    /// The setting's name, independent of the spelling.
     setting: String,
     /// Empty if it has no effect.
     pub(crate) words: Vec<OsString>,
@@ -78,13 +78,15 @@ pub(crate) struct PresetOption {
     pub(crate) line: usize,
 }
 
-/// Reads the text of a file of presets.
+/// Parses a preset file.
 ///
 /// # Errors
-/// A line that is neither a section nor a key, a section that occurs twice, or too many of them.
+/// A line that is neither a section nor a key, a section that occurs twice, or too many sections.
 pub(crate) fn sections(text: &str) -> Result<Vec<PresetSection>, String> {
     let mut sections: Vec<PresetSection> = Vec::new();
+    // Notepad saves INI files with a byte-order mark.
     for (line, text) in text.trim_start_matches('\u{feff}').lines().enumerate() {
+        // `;` and `#` begin a comment anywhere in a line.
         let (line, text) = (line + 1, text.split([';', '#']).next().unwrap_or_default().trim());
         if text.is_empty() {
             continue;
@@ -108,12 +110,12 @@ pub(crate) fn sections(text: &str) -> Result<Vec<PresetSection>, String> {
         let Some((key, value)) = pair.filter(|(key, _)| is_key(key)) else {
             return Err(format!("line {line}: expected [NAME] or KEY = VALUE, found {text:?}"));
         };
-        // reserved by llama.cpp
+        // llama.cpp reserves this key for the version of the format.
         if key == "version" {
             continue;
         }
         if sections.is_empty() {
-            sections.push(PresetSection::new(FIRST, line));
+            sections.push(PresetSection::new(UNNAMED, line));
         }
         if let Some(section) = sections.last_mut() {
             section.add(key, vec![value.to_owned()], line);
@@ -131,12 +133,12 @@ impl PresetSection {
         PresetSection { name: name.to_owned(), line, keys: Vec::new() }
     }
 
-    /// Adds a key; a flag that can be repeated may have several values.
+    /// Adds a key. A repeatable flag may have several values.
     pub(crate) fn add(&mut self, key: &str, values: Vec<String>, line: usize) {
         self.keys.push(PresetKey { name: key.to_owned(), values, line });
     }
 
-    /// Whether its keys hold for all models.
+    /// Whether its keys apply to all models.
     pub(crate) fn is_defaults(&self) -> bool {
         self.name == DEFAULTS
     }
@@ -153,13 +155,13 @@ impl PresetKey {
 }
 
 impl PresetOption {
-    /// The model that a file of settings names.
+    /// The option of the model that a config file names.
     pub(crate) fn of_model(path: &Path) -> PresetOption {
         let (flag, words) = ("--model", vec![join("--model", Some(path.as_os_str()))]);
         PresetOption { setting: "model".into(), words, flag: flag.into(), key: "model".into(), line: 1 }
     }
 
-    /// Options of two files: `own` replaces what `base` says of the same setting.
+    /// Combines options of two files. `own` overrides settings of `base`.
     pub(crate) fn layered<'a>(base: &'a [PresetOption], own: &'a [PresetOption]) -> Vec<&'a PresetOption> {
         let is_replaced = |one: &&PresetOption| own.iter().any(|other| other.setting == one.setting);
         base.iter().filter(|one| !is_replaced(one)).chain(own).collect()
@@ -179,7 +181,7 @@ impl Preset {
         Preset::of_sections(defaults.into_iter().chain(own), PresetScope::Model, serve)
     }
 
-    /// The settings of sections, of which later ones have priority.
+    /// The settings of sections. Later sections take precedence.
     pub(crate) fn of_sections<'a>(
         sections: impl IntoIterator<Item = &'a PresetSection>,
         scope: PresetScope,
@@ -197,7 +199,7 @@ impl Preset {
         Ok(preset)
     }
 
-    /// The model that it names: a path, or a reference to the hub.
+    /// The model: a path, or a reference to the hub.
     pub(crate) fn model(&self) -> Option<PathBuf> {
         match (&self.hf_repo, &self.file) {
             (Some(repo), _) => Some(hub_model(repo, self.hf_file.as_deref()).into()),
@@ -228,7 +230,7 @@ impl Preset {
             "--model" => self.file = value()?,
             "--hf-repo" => self.hf_repo = value()?,
             "--hf-file" => self.hf_file = value()?,
-            // drafts change the speed alone
+            // Drafts affect only the speed, so a draft model is not an error.
             "--hf-repo-draft" => {
                 self.draft_repo = value()?;
                 self.without_effect(key, "a second model does not draft");
@@ -248,6 +250,8 @@ impl Preset {
     ) -> Result<(), String> {
         let long = flag.long();
         let setting = long.trim_start_matches('-').trim_start_matches("no-").to_owned();
+        // `mmap` and `no-mmap` are one setting: a model's key replaces that of the defaults in
+        // either spelling.
         self.options.retain(|option| option.setting != setting);
         let mut made = Translation::default();
         if flag.is_repeated(serve) {
@@ -276,6 +280,8 @@ impl Preset {
             made.words.clear();
         }
         let (key, line) = (key.name.clone(), key.line);
+        // Even without words: a model's `cpu-moe = off` then still replaces the `on` of a config
+        // file.
         self.options.push(PresetOption { setting, words: made.words, flag, key, line });
         Ok(())
     }
@@ -295,7 +301,7 @@ fn truth(value: &str) -> Result<bool, String> {
     }
 }
 
-/// The flag with the opposite meaning.
+/// The name of the flag with the opposite meaning.
 fn negated(long: &str) -> String {
     let name = long.trim_start_matches('-');
     name.strip_prefix("no-").map_or_else(|| format!("no-{name}"), str::to_owned)
@@ -343,13 +349,16 @@ impl Flag<'_> {
     }
 }
 
-/// The flag of a key, and whether a value that means "off" sets it.
+/// The flag of a key, and whether a value that means "off" sets it. Keys may be flags with or
+/// without dashes, underscores, short flags, or names of variables, as in llama-server.
 fn find<'a>(key: &str, serve: &'a Command) -> Option<(Flag<'a>, bool)> {
     for flag in flags() {
+        // Before the key is normalized below, because names of variables keep their underscores.
         let Some((variable, inverted)) = flag.variable() else { continue };
         if variable == key {
             return Some((Flag::Compat(flag), inverted));
         }
+        // `LLAMA_ARG_NO_MMAP = 1` means the same as `LLAMA_ARG_MMAP = 0`.
         if inverted && variable.replacen("LLAMA_ARG_", "LLAMA_ARG_NO_", 1) == key {
             return Some((Flag::Compat(flag), false));
         }
@@ -369,14 +378,14 @@ fn is_called(arg: &clap::Arg, name: &str) -> bool {
         || arg.get_short().is_some_and(|short| name.chars().eq([short]))
 }
 
-/// Flags in the group of the server that a model can have of its own.
+/// Flags of the server's group that a model can set for itself.
 const OF_MODELS: [&str; 6] = ["alias", "tags", "unload_idle", "parallel", "cache_tokens", "gpu_fallback"];
 
-/// Flags in other groups that concern the server as a whole.
+/// Flags of other groups that apply to the whole server.
 const OF_THE_SERVER: [&str; 7] =
     ["api_key", "partition", "hosts_file", "wire", "hung_after", "quiet", "verbose"];
 
-/// Whether a flag concerns the server as a whole.
+/// Whether a flag applies to the whole server.
 fn is_server_wide(flag: &str, serve: &Command) -> bool {
     let name = flag.trim_start_matches('-');
     let Some(id) = serve.get_arguments().find(|arg| is_called(arg, name)).map(|arg| arg.get_id().as_str())
@@ -388,10 +397,11 @@ fn is_server_wide(flag: &str, serve: &Command) -> bool {
     OF_THE_SERVER.contains(&id) || (in_group && !OF_MODELS.contains(&id))
 }
 
-/// The problem of a key that no flag has, with the nearest one.
+/// The error of an unknown key, with the nearest known one.
 fn unknown(key: &str, serve: &Command) -> String {
     let own = serve.get_arguments().filter_map(clap::Arg::get_long);
     let compat = flags().flat_map(CompatFlag::names).filter_map(|name| name.strip_prefix("--"));
+    // Keys of presets that are not flags.
     let only = ["load-on-startup", "dedup-cache-models"];
     let near = own.chain(compat).chain(only).map(|name| (strsim::damerau_levenshtein(key, name), name));
     let near = near.filter(|(distance, name)| *distance <= name.len().max(key.len()).div_ceil(3).min(3));
@@ -450,7 +460,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_told_with_its_line() {
+    fn errors_name_the_line() {
         for (text, expected) in [
             ("[m]\nctx-sise = 1", "line 2: `ctx-sise` of [m]: unknown key; a similar one is `ctx-size`"),
             ("[m]\nqqqqqqqqqqqqqqq = 1", "docs/switching.md"),
@@ -472,7 +482,7 @@ mod tests {
     }
 
     #[test]
-    fn models_and_what_presets_alone_have_are_no_flags() {
+    fn model_keys_and_preset_keys_are_not_flags() {
         let text = "[*]\ndedup-cache-models = 1\nload-on-startup = 1\n[m]\nhf-repo = o/n:Q8_0\nhf-file = x.gguf\nload-on-startup = 0\n\
                     spec-draft-hf = o/d\nstop-timeout = 5\nport = 80\nLLAMA_ARG_HOST = a\napi-key = b\nmodels-max = 1";
         let preset = preset(text).unwrap();

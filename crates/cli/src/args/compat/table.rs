@@ -5,16 +5,16 @@ use super::flag::FlagMeaning::{Becomes, ByValue, Ignored, Own, Refused};
 use super::flag::FlagOperand;
 use super::{llama_server, vllm};
 
-/// The servers, and their flags.
+/// The servers and their flags.
 pub(super) const SERVERS: [(&str, &[CompatFlag]); 2] =
     [("llama-server", llama_server::FLAGS), ("vllm serve", vllm::FLAGS)];
 
-/// The flags of all servers. Where two have a flag of the same name, the first one counts.
+/// The flags of all servers. If two servers share a name, the first one counts.
 pub(super) fn flags() -> impl Iterator<Item = &'static CompatFlag> {
     SERVERS.into_iter().flat_map(|(_, flags)| flags)
 }
 
-/// A row as docs/switching.md and the tests show it.
+/// A row of docs/switching.md and of the tests.
 #[doc(hidden)]
 #[derive(Clone, Debug)]
 pub struct CompatRow {
@@ -30,7 +30,7 @@ pub struct CompatRow {
     pub kind: &'static str,
     /// What it becomes, for a row of that kind.
     pub becomes: Option<&'static str>,
-    /// What Latent does instead, or why not.
+    /// What Latent does instead, or why the flag has no effect.
     pub text: &'static str,
 }
 

@@ -1,4 +1,4 @@
-//! Reads the flags and variables of other servers as those of `latent serve`.
+//! Translates flags and variables of other servers to those of `latent serve`.
 
 use super::flag::{CompatFlag, FlagMeaning, FlagOperand, FlagOutcome};
 use super::table::flags;
@@ -9,16 +9,17 @@ use std::ffi::{OsStr, OsString};
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Translation {
     pub(crate) words: Vec<OsString>,
-    /// A line for each flag or variable that has no effect.
+    /// Notes about flags and variables without effect.
     pub(crate) notes: Vec<String>,
 }
 
-/// Words that mean "on" and "off" to llama-server, and the third one of some flags.
+/// llama-server's words for "on" and "off", and for the third value of some flags.
 pub(super) const ON: [&str; 4] = ["on", "enabled", "true", "1"];
 pub(super) const OFF: [&str; 4] = ["off", "disabled", "false", "0"];
 const AUTO: [&str; 2] = ["auto", "-1"];
 
-/// Variables with secrets. They never become words, so that no message repeats them; `serve` reads them itself.
+/// Variables with secrets.
+// They never become words, because error messages repeat words. `serve` reads them itself.
 const SECRET: [&str; 1] = ["LLAMA_API_KEY"];
 
 /// Translates a command line that begins with the program and `serve`.
@@ -43,12 +44,16 @@ pub(crate) fn translate(words: &[OsString]) -> Result<Translation, String> {
         let value = match (flag.takes, inline) {
             (_, Some(inline)) => Some(inline),
             (FlagOperand::Nothing, None) => None,
+            // Older llama.cpp has `-fa` without a value, newer takes on, off or auto. The next word
+            // is its value only if it is one of these.
             (FlagOperand::Switch, None) => rest.next_if(|word| is_switch(word)).cloned(),
             (FlagOperand::Value, None) => {
                 Some(rest.next().cloned().ok_or_else(|| format!("a value is required for '{name}'"))?)
             }
             (FlagOperand::Values, None) => {
                 let mut values = Vec::new();
+                // vLLM's --served-model-name takes any number of names, which a positional model
+                // would follow.
                 while let Some(word) = rest.next_if(|word| flag_word(word).is_none() && !is_model(word)) {
                     values.push(word.clone());
                 }
@@ -63,22 +68,23 @@ pub(crate) fn translate(words: &[OsString]) -> Result<Translation, String> {
     Ok(made)
 }
 
-/// A variable that has become words.
+/// A variable that was translated to words.
 pub(crate) struct VariableFlag {
     pub(crate) variable: &'static str,
     /// The flag that it sets.
     pub(crate) flag: String,
 }
 
-/// What the environment says.
+/// Access to the environment.
 pub(crate) struct Environment<'a> {
     /// The value of a variable.
     pub(crate) variable: &'a dyn Fn(&str) -> Option<OsString>,
-    /// Whether the command line, or a variable of Latent's own, has set a flag.
+    /// Whether the command line or one of Latent's own variables sets a flag.
     pub(crate) is_set: &'a dyn Fn(&str) -> bool,
 }
 
-/// Adds what variables of other servers say, where neither the command line nor a variable of Latent's own says it.
+/// Adds the variables of other servers. The command line and Latent's own variables take
+/// precedence.
 pub(crate) fn with_environment(
     own: &Translation,
     environment: &Environment<'_>,
@@ -89,8 +95,9 @@ pub(crate) fn with_environment(
         let Some((variable, inverted)) = flag.variable().filter(|(name, _)| !SECRET.contains(name)) else {
             continue;
         };
+        // An empty value counts as unset: Docker Compose passes unset variables as empty ones.
         let read = |name: &str| (environment.variable)(name).filter(|value| !value.is_empty());
-        // llama.cpp's older spelling of the same
+        // llama.cpp's older spelling: LLAMA_ARG_NO_… with any value.
         let negated = inverted && read(&variable.replacen("LLAMA_ARG_", "LLAMA_ARG_NO_", 1)).is_some();
         let value = match read(variable) {
             _ if negated => None,
@@ -115,7 +122,7 @@ pub(crate) fn with_environment(
         found.words.append(&mut one.words);
         from.extend(target.map(|flag| VariableFlag { variable, flag }));
     }
-    // behind the command, so that words after a `--` stay the last ones
+    // Directly behind the command, so that words after a `--` stay last.
     let (command, rest) = own.words.split_at(own.words.len().min(2));
     found.words = [command, &found.words, rest].concat();
     Ok((found, from))
@@ -125,6 +132,7 @@ pub(crate) fn with_environment(
 fn flag_word(word: &OsStr) -> Option<(String, Option<OsString>)> {
     let text = word.to_str().filter(|text| text.starts_with('-') && text.len() > 1)?;
     let (name, value) = text.split_once('=').map_or((text, None), |(name, value)| (name, Some(value)));
+    // llama.cpp and vLLM accept underscores for dashes in long flags.
     let name = if name.starts_with("--") { name.replace('_', "-") } else { name.to_owned() };
     Some((name, value.map(OsString::from)))
 }
@@ -169,7 +177,7 @@ pub(super) fn apply(
             let value = value.unwrap_or_default().to_string_lossy();
             match read(&value) {
                 FlagOutcome::Words(words) => match words.as_slice() {
-                    // a value that begins with a dash stays one
+                    // Joined with `=`, a value that begins with a dash is not read as a flag.
                     [flag, value] => made.words.push(join(flag, Some(OsStr::new(value)))),
                     _ => made.words.extend(words.into_iter().map(OsString::from)),
                 },
@@ -197,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn command_lines_of_other_servers_are_read() {
+    fn command_lines_of_other_servers_are_translated() {
         for (line, expected) in [
             (
                 "-m x -ngl 99 -fa -ub 1024 -b 1024",
@@ -233,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn variables_count_where_neither_flags_nor_own_variables_do() {
+    fn flags_and_own_variables_override_variables_of_other_servers() {
         let set = [
             ("LLAMA_ARG_PORT", "9000"),
             ("LLAMA_ARG_HOST", "::1"),

@@ -1,12 +1,12 @@
-//! Flags whose value decides what they mean.
+//! Flags whose meaning depends on their value.
 
 use super::flag::FlagOutcome;
 use serde_json::Value;
 
-/// The largest `--batch-size`.
+/// Maximum `--batch-size`.
 const MAX_BATCH: u64 = super::super::limits::MAX_STEP_ROWS;
 
-/// `--parallel`: −1 leaves the number to the program.
+/// `--parallel`: −1 means the default.
 pub(super) fn parallel(value: &str) -> FlagOutcome {
     match value {
         "-1" => FlagOutcome::Ignored("the number of requests is Latent's default"),
@@ -44,6 +44,8 @@ pub(super) fn device(value: &str) -> FlagOutcome {
     if value == "none" {
         return FlagOutcome::flag("--device", "cpu");
     }
+    // llama.cpp names devices by backend and index: CUDA0, Vulkan1, ROCm0. A Metal device may have
+    // no index.
     let letters = value.trim_end_matches(|c: char| c.is_ascii_digit());
     let known = ["cuda", "vulkan", "rocm", "hip", "sycl", "metal", "mtl"];
     if known.contains(&letters.to_ascii_lowercase().as_str()) {
@@ -86,6 +88,7 @@ pub(super) fn spec_type(value: &str) -> FlagOutcome {
 /// `--embd-normalize`.
 pub(super) fn embd_normalize(value: &str) -> FlagOutcome {
     match value {
+        // llama.cpp's norms: 2 is Euclidean, 1 taxicab, 0 the maximum, −1 none.
         "2" => FlagOutcome::Ignored("embeddings have the length 1"),
         _ => FlagOutcome::Refused("embeddings have the length 1 (2)".into()),
     }
@@ -99,7 +102,7 @@ pub(super) fn sleep_idle(value: &str) -> FlagOutcome {
     }
 }
 
-/// `--cors-origins`: a list with commas.
+/// `--cors-origins`: a comma-separated list.
 pub(super) fn cors_origins(value: &str) -> FlagOutcome {
     let origins = value.split(',').map(str::trim).filter(|origin| !origin.is_empty());
     FlagOutcome::Words(origins.flat_map(|origin| ["--cors".to_owned(), origin.to_owned()]).collect())
@@ -118,6 +121,7 @@ pub(super) fn allowed_origins(value: &str) -> FlagOutcome {
 
 /// `--verbosity`.
 pub(super) fn verbosity(value: &str) -> FlagOutcome {
+    // llama.cpp's levels: 0 is output alone, 1 errors, 2 warnings, 3 information, 4 debugging.
     let level = match value.parse::<i64>() {
         Ok(..=1) => "error",
         Ok(2) => "warn",
@@ -132,6 +136,7 @@ pub(super) fn verbosity(value: &str) -> FlagOutcome {
 /// `--uvicorn-log-level`.
 pub(super) fn uvicorn_log_level(value: &str) -> FlagOutcome {
     let level = match value {
+        // Python's logging has this level above `error`.
         "critical" => "error",
         "warning" => "warn",
         other => other,
@@ -155,8 +160,9 @@ pub(super) fn max_model_len(value: &str) -> FlagOutcome {
     }
 }
 
-/// `--max-num-batched-tokens`: larger numbers are usual there.
+/// `--max-num-batched-tokens`.
 pub(super) fn batched_tokens(value: &str) -> FlagOutcome {
+    // vLLM's usual values (16384 for a GPU) exceed Latent's maximum and are reduced.
     let rows = value.parse::<u64>().map(|tokens| tokens.min(MAX_BATCH).to_string());
     FlagOutcome::flag("--batch-size", rows.unwrap_or_else(|_| value.to_owned()))
 }
@@ -169,7 +175,7 @@ pub(super) fn kv_cache_dtype(value: &str) -> FlagOutcome {
         "float16" | "half" => "f16",
         "float32" | "float" => "f32",
         "fp8" | "fp8_e4m3" => "fp8",
-        // ranges of E5M2 and of integers are those of int8
+        // The other FP8 variants become int8: Latent's fp8 is E4M3 alone.
         fp8 if fp8.starts_with("fp8") => "int8",
         other => other,
     };

@@ -1,4 +1,4 @@
-//! The flags of `vllm serve`, except those that llama-server has under the same name.
+//! Flags of `vllm serve`, except those that llama-server has under the same name.
 
 use super::flag::FlagMeaning::{Becomes, ByValue, Ignored, Refused};
 use super::flag::FlagOperand::{Nothing, Value, Values};
@@ -7,7 +7,7 @@ use super::values;
 
 #[rustfmt::skip]
 pub(super) const FLAGS: &[CompatFlag] = &[
-    // the model
+    // The model.
     row("--served-model-name", "", Values, Becomes("--alias"), "the first name is shown"),
     row("--revision", "", Value, Refused, "write it into the model's name: hf:OWNER/NAME@REVISION"),
     row("--download-dir", "", Value, Refused, "set the variable LATENT_CACHE"),
@@ -24,7 +24,7 @@ pub(super) const FLAGS: &[CompatFlag] = &[
     row("--runner", "", Value, ByValue(values::task), "`generate` and `auto`; embeddings are served as well"),
     row("--limit-mm-per-prompt", "", Value, Ignored, "images are not read"),
 
-    // context, batches and memory
+    // Context, batches and memory.
     row("--max-model-len", "", Value, ByValue(values::max_model_len), "`--ctx-size`; `auto` and -1: the default"),
     row("--max-num-seqs", "", Value, Becomes("--parallel"), ""),
     row("--max-num-batched-tokens", "", Value, ByValue(values::batched_tokens), "`--batch-size`, at most 8192"),
@@ -45,7 +45,7 @@ pub(super) const FLAGS: &[CompatFlag] = &[
     row("--distributed-executor-backend", "", Value, Ignored, "processes share a model by MPI"),
     row("--speculative-config", "", Value, Refused, "`--draft mtp` drafts with the model's own MTP layer"),
 
-    // chat and defaults of requests
+    // Chat and defaults of requests.
     row("--enable-auto-tool-choice", "", Nothing, Ignored, "tools are always offered to the model"),
     row("--tool-call-parser", "", Value, Ignored, "the form of tool calls is known from the model"),
     row("--reasoning-parser", "", Value, Ignored, "the form of reasoning is known from the model"),
@@ -59,7 +59,7 @@ pub(super) const FLAGS: &[CompatFlag] = &[
     row("--response-role", "", Value, Ignored, "answers are the assistant's"),
     row("--max-logprobs", "", Value, Refused, "write top_logprobs into the section [limits] of the file of --config"),
 
-    // the server
+    // The server.
     row("--allowed-origins", "", Value, ByValue(values::allowed_origins), "`--cors` for each"),
     row("--allowed-methods", "", Value, Ignored, "all methods that the server has are allowed"),
     row("--allowed-headers", "", Value, Ignored, "the headers that a preflight names are allowed"),

@@ -1,57 +1,60 @@
-//! What a streamed answer consists of: server-sent events with OpenAI's chunks.
+//! Parser of streamed answers: server-sent events with OpenAI's `chat.completion.chunk` objects.
 
 use super::partner::ReplyFigures;
 use crate::server::message;
 use serde_json::Value;
 use std::time::Instant;
 
-/// Longest event, in bytes.
-const MAX_EVENT: usize = 4 << 20;
+/// Maximum bytes of an event.
+const MAX_EVENT_BYTES: usize = 4 << 20;
 
-/// Longest answer, in bytes.
-const MAX_ANSWER: usize = 256 << 20;
+/// Maximum bytes of an answer.
+const MAX_ANSWER_BYTES: usize = 256 << 20;
 
-/// A piece of an answer.
+/// Part of an answer.
 #[derive(Debug, PartialEq)]
 pub(super) enum ReplyChunk {
     Reasoning(String),
     Content(String),
-    /// More of a tool call; the first of a call has its name.
+    /// A delta of a tool call. The first one of a call has the name.
     Call {
         index: usize,
         name: String,
         arguments: String,
     },
-    /// Nothing follows.
+    /// The answer is complete.
     Over,
 }
 
 /// Reads a stream line by line.
 #[derive(Default)]
 pub(super) struct ReplyChunks {
-    /// The data of the present event.
+    /// The data of the current event.
     data: String,
     read: usize,
     finish: Option<String>,
     usage: Value,
     timings: Value,
-    /// Pieces of text: tokens, where the server does not count them.
+    /// Number of deltas. It stands for the number of tokens if the server does not report one.
     pieces: usize,
     first: Option<Instant>,
 }
 
 impl ReplyChunks {
-    /// Takes a line of the stream.
+    /// Processes a line of the stream.
     pub(super) fn push(&mut self, line: &str) -> Result<Vec<ReplyChunk>, String> {
         self.read += line.len();
-        if self.data.len() + line.len() > MAX_EVENT || self.read > MAX_ANSWER {
+        if self.data.len() + line.len() > MAX_EVENT_BYTES || self.read > MAX_ANSWER_BYTES {
             return Err("the answer is larger than any answer is".into());
         }
         if let Some(data) = line.strip_prefix("data:") {
+            // The SSE specification makes one space after the colon optional.
             let data = data.strip_prefix(' ').unwrap_or(data);
-            // servers that put no empty line between events are understood too
+            // An empty line should end an event. Some servers send none, so a line that is complete
+            // JSON is an event, too.
             let whole = self.data.is_empty()
                 && (data.trim() == "[DONE]" || serde_json::from_str::<Value>(data).is_ok());
+            // Several `data:` lines of one event are joined by line feeds (SSE specification).
             if !self.data.is_empty() {
                 self.data.push('\n');
             }
@@ -60,9 +63,10 @@ impl ReplyChunks {
                 return Ok(Vec::new());
             }
         } else if !line.is_empty() {
-            // comments, names and ids of events; an error outside of events
+            // Comments (`: ping` keeps proxies from timing out), `event:` and `id:` lines are
+            // ignored. Some servers send an error as bare JSON in the middle of a stream.
             return match serde_json::from_str::<Value>(line).ok().as_ref().and_then(message) {
-                Some(said) => Err(said),
+                Some(message_text) => Err(message_text),
                 None => Ok(Vec::new()),
             };
         }
@@ -78,12 +82,13 @@ impl ReplyChunks {
     }
 
     fn event(&mut self, event: &Value) -> Result<Vec<ReplyChunk>, String> {
-        if let Some(said) = message(event).filter(|_| !event["error"].is_null()) {
-            return Err(said);
+        if let Some(message_text) = message(event).filter(|_| !event["error"].is_null()) {
+            return Err(message_text);
         }
-        for (name, kept) in [("usage", &mut self.usage), ("timings", &mut self.timings)] {
+        // `usage` comes in the last event, with `choices: []`. `timings` is llama-server's.
+        for (name, latest) in [("usage", &mut self.usage), ("timings", &mut self.timings)] {
             if event[name].is_object() {
-                *kept = event[name].clone();
+                *latest = event[name].clone();
             }
         }
         let choice = &event["choices"][0];
@@ -93,7 +98,8 @@ impl ReplyChunks {
         let delta = &choice["delta"];
         let text = |name: &str| delta[name].as_str().filter(|text| !text.is_empty()).map(str::to_owned);
         let mut chunks = Vec::new();
-        // one server has both names, another only one
+        // DeepSeek's API and llama-server name it `reasoning_content`, OpenRouter and newer vLLM
+        // `reasoning`. A server that sends both repeats the same text.
         chunks.extend(text("reasoning_content").or_else(|| text("reasoning")).map(ReplyChunk::Reasoning));
         chunks.extend(text("content").map(ReplyChunk::Content));
         for call in delta["tool_calls"].as_array().into_iter().flatten() {
@@ -108,7 +114,7 @@ impl ReplyChunks {
         Ok(chunks)
     }
 
-    /// Whether the answer has ended, though the stream says no more.
+    /// Whether the answer is complete even if the stream ends without `[DONE]`.
     pub(super) fn is_over(&self) -> bool {
         self.finish.is_some()
     }
@@ -118,12 +124,12 @@ impl ReplyChunks {
         self.finish.as_deref()
     }
 
-    /// Tokens of the answer, where the server counts them.
+    /// Tokens of the answer, if reported.
     pub(super) fn tokens(&self) -> Option<usize> {
         count(&self.usage["completion_tokens"]).or_else(|| count(&self.timings["predicted_n"]))
     }
 
-    /// What the answer took: by the server's count and clock, else by what was seen of it since `start`.
+    /// Counts and times of the answer: those of the server, else as observed since `start`.
     pub(super) fn figures(&self, start: Instant) -> ReplyFigures {
         let seconds = |name: &str| {
             self.timings[name].as_f64().filter(|ms| ms.is_finite() && *ms >= 0.0).map(|ms| ms / 1e3)
@@ -146,7 +152,7 @@ impl ReplyChunks {
     }
 }
 
-/// A number of tokens; one that no conversation has is none.
+/// A number of tokens; `None` if absurdly large.
 fn count(value: &Value) -> Option<usize> {
     let number = value.as_u64().filter(|number| *number < 1 << 40)?;
     usize::try_from(number).ok()
@@ -190,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_in_a_stream_are_told_and_hostile_ones_refused() {
+    fn errors_in_a_stream_are_reported_and_hostile_streams_refused() {
         let error = |line: &str| ReplyChunks::default().push(line).unwrap_err();
         assert_eq!(error("data: {\"error\":{\"message\":\"out of blocks\"}}"), "out of blocks");
         assert_eq!(error("{\"error\":\"gone\"}"), "gone");

@@ -1,10 +1,11 @@
-//! What is typed in a conversation: messages and commands.
+//! Messages and commands that the user types.
 
 use crate::output::say;
 
 pub(super) const GREETING: &str = "/help lists the commands; Alt-Enter begins a new line; Ctrl-D leaves.";
 
-/// Commands with what they do, in the order of the help.
+/// Commands and their descriptions, in the order of /help.
+// A test keeps the lines within 80 columns, the usual width of a terminal.
 const HELP: [(&str, &str); 12] = [
     ("/help", "show this"),
     ("/regen", "answer the last question again"),
@@ -20,7 +21,7 @@ const HELP: [(&str, &str); 12] = [
     ("//TEXT", "a message that begins with a slash; or put a blank before it"),
 ];
 
-/// What is typed for each command, for completion.
+/// Completions. A final space if arguments follow.
 pub(super) const COMMANDS: [&str; 14] = [
     "/help",
     "/regen",
@@ -41,7 +42,7 @@ pub(super) const COMMANDS: [&str; 14] = [
 const KEYS: &str = "Alt-Enter or Ctrl-J, or \\ and Enter, begin a new line. Ctrl-C stops an answer, clears what is typed, and at an empty \
                     prompt leaves when it is pressed twice.";
 
-/// What a line asks for.
+/// The meaning of a line.
 pub(super) enum LineRequest<'l> {
     Nothing,
     Message(&'l str),
@@ -49,7 +50,8 @@ pub(super) enum LineRequest<'l> {
 }
 
 impl LineRequest<'_> {
-    /// A slash at the very beginning makes a command; two slashes, or a blank before it, a message that begins with one.
+    /// Parses a line. A slash in the first column makes a command. Two slashes, or a space before
+    /// the slash, make a message that begins with one.
     pub(super) fn of(line: &str) -> LineRequest<'_> {
         let text = line.trim();
         match line.strip_prefix('/') {

@@ -1,4 +1,4 @@
-//! Conversations as JSON files, without a cache: any model can go on with them.
+//! Conversations as JSON files without the KV cache: any model can continue them.
 
 use crate::commands::conversation::MessageList;
 use anyhow::{Context, Result};
@@ -6,10 +6,10 @@ use latent_formats::{input_file, output_file};
 use std::io::Read;
 use std::path::Path;
 
-/// Largest file that is read.
+/// Maximum bytes of a file.
 const MAX_BYTES: u64 = 256 << 20;
 
-/// Whether a name asks for JSON.
+/// Whether the extension selects JSON.
 pub(super) fn is_text(path: &Path) -> bool {
     path.extension().is_some_and(|end| end.eq_ignore_ascii_case("json"))
 }
@@ -19,17 +19,18 @@ pub(super) fn save(conversation: &MessageList, path: &Path) -> Result<String> {
     Ok(format!("saved {} messages to {}", conversation.messages().len(), path.display()))
 }
 
-/// The conversation of a JSON file; none if the file is another.
+/// Reads a conversation from a JSON file; `None` if the file is not JSON.
 pub(super) fn load(path: &Path) -> Result<Option<(MessageList, String)>> {
     let mut first = [0];
-    // what cannot be read, the caller says of its own kind of file
+    // An error is not reported here: the caller opens the file as a saved cache and reports it.
     let read = input_file::open(path).map_or(0, |(mut file, _)| file.read(&mut first).unwrap_or(0));
+    // A JSON file with another extension is recognized by its first byte.
     if !is_text(path) && (read == 0 || first != *b"{") {
         return Ok(None);
     }
     let text = input_file::read_text(path, MAX_BYTES)?;
     let conversation = MessageList::from_bytes(text.as_bytes())
         .with_context(|| format!("{}: its conversation cannot be read", path.display()))?;
-    let said = format!("restored {} messages from {}", conversation.messages().len(), path.display());
-    Ok(Some((conversation, said)))
+    let message = format!("restored {} messages from {}", conversation.messages().len(), path.display());
+    Ok(Some((conversation, message)))
 }

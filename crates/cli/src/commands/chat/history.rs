@@ -1,4 +1,4 @@
-//! The history of typed lines: a file that only its owner can read.
+//! The history of typed lines, in a file that only its owner can read.
 
 use crate::output::say;
 use latent_formats::{InputError, input_file, output_file};
@@ -7,16 +7,17 @@ use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Largest history that is read, in bytes. The number of entries is limited when it is written.
+/// Maximum bytes of a history file. rustyline limits the number of entries when it writes.
 const MAX_BYTES: u64 = 16 << 20;
 
-/// The history's file.
+/// The history file.
 pub(super) struct ChatHistory {
     path: PathBuf,
 }
 
 impl ChatHistory {
-    /// Reads the history; none without a folder for it. Problems are reported once and are not fatal.
+    /// Reads the history; `None` without a home folder. Problems are reported once and are not
+    /// fatal.
     pub(super) fn open(entries: &mut FileHistory) -> Option<ChatHistory> {
         let path = place(&|name| std::env::var_os(name))?;
         match read(&path, entries) {
@@ -29,16 +30,20 @@ impl ChatHistory {
     }
 
     pub(super) fn append(&self, entries: &mut FileHistory) {
-        // opening a pipe that took its place would wait for ever; failing to keep the history is not fatal
+        // If a named pipe replaced the file, opening it would block. A history that cannot be
+        // written is not fatal.
+        // `append` and not `save`: several chats share the file, and `save` would drop the lines of
+        // the others.
         if fs::metadata(&self.path).map_or(true, |metadata| metadata.is_file()) {
             let _ = entries.append(&self.path);
         }
     }
 }
 
-/// $XDG_STATE_HOME/latent/history, by default ~/.local/state/latent/history; on Windows %LOCALAPPDATA%\latent\history.
+/// $XDG_STATE_HOME/latent/history, by default ~/.local/state/latent/history. On Windows
+/// %LOCALAPPDATA%\latent\history.
 fn place(variable: &dyn Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
-    // the standard says that a relative path is to be ignored
+    // The XDG Base Directory specification: relative paths must be ignored.
     let folder = |name: &str| variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let state = if cfg!(windows) { folder("LOCALAPPDATA") } else { folder("XDG_STATE_HOME") };
     let home = || folder("HOME").map(|home| home.join(".local").join("state"));
@@ -64,7 +69,7 @@ mod tests {
     use rustyline::Config;
 
     #[test]
-    fn the_place_follows_the_standard() {
+    fn the_history_path_follows_xdg() {
         let of = |state: Option<&'static str>, home: Option<&'static str>| {
             place(&move |name| match name {
                 "XDG_STATE_HOME" => state.map(OsString::from),
@@ -82,12 +87,12 @@ mod tests {
 
     fn entries() -> FileHistory {
         FileHistory::with_config(
-            &Config::builder().max_history_size(super::super::input::HISTORY).unwrap().build(),
+            &Config::builder().max_history_size(super::super::input::MAX_HISTORY_ENTRIES).unwrap().build(),
         )
     }
 
     #[test]
-    fn it_is_kept_for_its_owner_alone_and_limited() {
+    fn the_history_is_private_and_limited() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("latent").join("history");
         let mut first = entries();

@@ -1,4 +1,4 @@
-//! Sources of messages: a line editor on a terminal, or lines of standard input.
+//! Sources of messages: the line editor on a terminal, or lines of standard input.
 
 use super::history::ChatHistory;
 use crate::interrupt;
@@ -21,7 +21,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub(super) enum InputEvent {
     /// A message or command.
     Line(String),
-    /// Ctrl-C; a line being typed is discarded.
+    /// Ctrl-C. The line being typed is discarded.
     Interrupted {
         /// Whether nothing was typed.
         empty: bool,
@@ -29,11 +29,11 @@ pub(super) enum InputEvent {
     End,
 }
 
-/// Largest message from a pipe, in bytes, so that an endless line cannot fill memory.
-const MAX_LINE: u64 = 16 << 20;
+/// Maximum bytes of a message from a pipe, so that an endless line cannot fill the memory.
+const MAX_LINE_BYTES: u64 = 16 << 20;
 
-/// Entries of the history.
-pub(super) const HISTORY: usize = 1000;
+/// Maximum entries of the history.
+pub(super) const MAX_HISTORY_ENTRIES: usize = 1000;
 
 pub(super) enum LineSource {
     Terminal(Box<TerminalInput>),
@@ -41,20 +41,24 @@ pub(super) enum LineSource {
 }
 
 impl LineSource {
-    /// A line editor that completes `commands`, where standard input is a terminal; `history`: whether it keeps a history.
+    /// Opens a line editor that completes `commands` if standard input is a terminal. `history`:
+    /// whether to keep a history.
     pub(super) fn open(history: bool, commands: &'static [&'static str]) -> Result<LineSource> {
         if !stdin().is_terminal() {
             return Ok(LineSource::Pipe(stdin().lock()));
         }
-        // lines are edited on the terminal even if answers go to a file
+        // With `latent chat > file` lines are edited on /dev/tty, and only answers go to the file.
         let behavior = if stdout().is_terminal() { Behavior::Stdio } else { Behavior::PreferTerm };
-        let config = Config::builder().max_history_size(HISTORY)?.history_ignore_dups(true)?;
+        let config = Config::builder().max_history_size(MAX_HISTORY_ENTRIES)?.history_ignore_dups(true)?;
         let config = config.behavior(behavior).build();
         let mut editor = Editor::with_config(config)?;
         editor.set_helper(Some(LineHelper { commands, empty: Cell::new(true) }));
         let ended = EndedLines::default();
         let newline = |code, modifiers| (KeyEvent(code, modifiers), EventHandler::from(Cmd::Newline));
         for (key, handler) in [
+            // Terminals send the same byte for Enter and Shift-Enter by default, so a new line
+            // needs other keys. Alt-Enter arrives as ESC CR. Windows Terminal uses it for full
+            // screen, so Ctrl-J works, too.
             newline(KeyCode::Enter, Modifiers::ALT),
             newline(KeyCode::Char('J'), Modifiers::CTRL),
             (
@@ -68,7 +72,7 @@ impl LineSource {
         Ok(LineSource::Terminal(Box::new(TerminalInput { editor, history, ended })))
     }
 
-    /// A text as the user edits it; none if the user cancels, or without a terminal.
+    /// Lets the user edit a text; `None` if the user cancels.
     pub(super) fn edit(&mut self, text: &str) -> Result<Option<String>> {
         let _at_once = interrupt::at_once();
         match self {
@@ -85,7 +89,8 @@ impl LineSource {
     }
 
     pub(super) fn next(&mut self) -> Result<InputEvent> {
-        // there is nothing to clean up meanwhile; in the line editor Ctrl-C is a key, not a signal
+        // Nothing needs cleanup while waiting for input. On a terminal, rustyline's raw mode
+        // delivers Ctrl-C as a key.
         let _at_once = interrupt::at_once();
         match self {
             LineSource::Terminal(terminal) => terminal.read(""),
@@ -102,7 +107,7 @@ pub(super) struct TerminalInput {
 }
 
 impl TerminalInput {
-    /// The next line; `text` stands in it already.
+    /// Reads the next line. The editor begins with `text`.
     fn read(&mut self, text: &str) -> Result<InputEvent> {
         if let Some(help) = self.editor.helper() {
             help.empty.set(true);
@@ -111,8 +116,8 @@ impl TerminalInput {
         match self.editor.readline_with_initial("> ", (text, "")) {
             Ok(line) => {
                 let line = joined(&line, &lock(&self.ended));
-                let kept = self.editor.add_history_entry(&line).unwrap_or(false);
-                if let Some(history) = self.history.as_ref().filter(|_| kept) {
+                let added = self.editor.add_history_entry(&line).unwrap_or(false);
+                if let Some(history) = self.history.as_ref().filter(|_| added) {
                     history.append(self.editor.history_mut());
                 }
                 Ok(InputEvent::Line(line))
@@ -127,17 +132,19 @@ impl TerminalInput {
     }
 }
 
-/// A line of standard input; one that ends with a backslash goes on in the next.
+/// Reads a message from standard input. A line that ends with a backslash is continued in the next
+/// one.
 fn piped(lines: &mut impl BufRead) -> Result<InputEvent> {
     let mut bytes = Vec::new();
     loop {
-        let left = MAX_LINE - bytes.len() as u64;
+        let left = MAX_LINE_BYTES - bytes.len() as u64;
         let read = lines.by_ref().take(left).read_until(b'\n', &mut bytes)?;
+        // `take` cut the line.
         if read as u64 == left && bytes.last() != Some(&b'\n') {
-            bail!("standard input: a message has more than {MAX_LINE} bytes");
+            bail!("standard input: a message has more than {MAX_LINE_BYTES} bytes");
         }
         if read == 0 {
-            // end of input, also behind a backslash
+            // End of the input, possibly behind a backslash.
             if bytes.is_empty() {
                 return Ok(InputEvent::End);
             }
@@ -146,6 +153,7 @@ fn piped(lines: &mut impl BufRead) -> Result<InputEvent> {
         let ends = bytes.last() == Some(&b'\n');
         if ends {
             bytes.pop();
+            // Files from Windows end lines with CR LF.
             if bytes.last() == Some(&b'\r') {
                 bytes.pop();
             }
@@ -158,17 +166,19 @@ fn piped(lines: &mut impl BufRead) -> Result<InputEvent> {
         break;
     }
     match String::from_utf8(bytes) {
-        // a file that is piped in may begin with a byte-order mark
+        // A piped file may begin with a byte-order mark (Notepad, PowerShell).
         Ok(line) => Ok(InputEvent::Line(line.strip_prefix('\u{feff}').map_or(line.clone(), str::to_owned))),
         Err(_) => bail!("standard input is not UTF-8 text"),
     }
 }
 
-/// Enter behind a backslash begins a new line. The backslash stays while the message is edited, since a command of the editor cannot replace it by
-/// a new line and put the cursor behind that; it is taken out of the lines that were ended so, and not of those that were pasted.
+/// Key handler: Enter behind a backslash begins a new line.
+// The backslash stays visible while the message is edited: a rustyline command cannot replace it
+// and move the cursor in one step. `joined` removes it from lines that were ended this way, and
+// keeps it in lines that were pasted (shell commands with continuations).
 struct Backslash(EndedLines);
 
-/// Lines that were ended by a backslash and Enter.
+/// Lines that were ended with a backslash and Enter.
 type EndedLines = Arc<Mutex<HashSet<String>>>;
 
 fn lock(ended: &EndedLines) -> MutexGuard<'_, HashSet<String>> {
@@ -184,7 +194,7 @@ impl ConditionalEventHandler for Backslash {
     }
 }
 
-/// A message without the backslashes that ended its lines.
+/// The message without the backslashes that ended its lines.
 fn joined(message: &str, ended: &HashSet<String>) -> String {
     let plain = |line: &str| match line.strip_suffix('\\') {
         Some(plain) if ended.contains(line) => plain.to_owned(),
@@ -196,7 +206,7 @@ fn joined(message: &str, ended: &HashSet<String>) -> String {
     joined
 }
 
-/// Completes commands, and notes whether something is typed.
+/// Completes commands and records whether the line is empty.
 struct LineHelper {
     commands: &'static [&'static str],
     empty: Cell<bool>,
@@ -206,6 +216,8 @@ impl Hinter for LineHelper {
     type Hint = String;
 
     fn hint(&self, line: &str, _: usize, _: &Context<'_>) -> Option<String> {
+        // rustyline's error for Ctrl-C does not contain the line. The hinter sees the line after
+        // every key, so the state is recorded here.
         self.empty.set(line.is_empty());
         None
     }
@@ -216,6 +228,7 @@ impl Completer for LineHelper {
 
     fn complete(&self, line: &str, at: usize, _: &Context<'_>) -> rustyline::Result<(usize, Vec<String>)> {
         let typed = line.get(..at).unwrap_or_default();
+        // Tab in a message must not insert anything.
         if !typed.starts_with('/') {
             return Ok((at, Vec::new()));
         }
@@ -247,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn backslashes_that_ended_a_line_go_and_pasted_ones_stay() {
+    fn typed_continuations_are_removed_and_pasted_ones_stay() {
         let ended = HashSet::from(["first\\".to_owned()]);
         assert_eq!(joined("first\\\ncc -o x \\\n  x.c\\", &ended), "first\ncc -o x \\\n  x.c\\");
         assert_eq!(joined("first\\", &ended), "first\\");
@@ -257,7 +270,7 @@ mod tests {
     fn an_endless_line_is_refused() {
         let mut endless = std::io::BufReader::new(std::io::repeat(b'a'));
         assert!(piped(&mut endless).is_err());
-        let mut backslashes = std::io::repeat(b'a').take(MAX_LINE - 1).chain(&b"\n"[..]);
+        let mut backslashes = std::io::repeat(b'a').take(MAX_LINE_BYTES - 1).chain(&b"\n"[..]);
         assert!(piped(&mut std::io::BufReader::new(&mut backslashes)).is_ok());
     }
 }

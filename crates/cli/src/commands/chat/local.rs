@@ -1,4 +1,4 @@
-//! A model of this process.
+//! A model in this process.
 
 use super::file;
 use super::partner::{AnswerAttempt, ChatAnswer, ChatQuestion, Partner, ReplyEnding, ReplyFigures};
@@ -21,27 +21,27 @@ use latent_text::{ModelHints, ParserOptions, ResponseEvent, ResponseFormat, Resp
 use std::collections::HashSet;
 use std::path::Path;
 
-/// An engine with the state of one conversation.
+/// The engine and the state of one conversation.
 pub(super) struct LocalPartner<'a> {
     engine: Engine,
     formatter: ChatFormatter,
     format: ResponseFormat,
-    /// Control tokens that the format's markers are made of.
+    /// Control tokens that occur in the format's markers.
     markers: HashSet<u32>,
     session: Session,
     sampling: Sampling,
-    /// What all answers obey.
+    /// The schema or grammar of all answers.
     constraint: Option<AnswerConstraint>,
     shift: Option<ContextShift>,
     args: &'a ChatArgs,
 }
 
 impl LocalPartner<'_> {
-    /// Loads the model that `args` name.
+    /// Loads the model of `args`.
     pub(super) fn open<'a>(args: &'a ChatArgs, conversation: &MessageList) -> Result<LocalPartner<'a>> {
         let checkpoint = model::open_shared(&args.model)?;
         if ranks::follows(args.model.engine.partition.as_ref())? {
-            // the conversation is rank 0's
+            // A following rank stays in this call until rank 0 ends.
             model::load(&checkpoint, &args.model.engine, true)?;
         }
         let config = latent_graph::ModelConfig::before_loading(&checkpoint)?;
@@ -51,7 +51,7 @@ impl LocalPartner<'_> {
         }
         let mut formatter = ChatFormatter::open(&checkpoint, &config, args.model.engine.ctx_size)?;
         formatter.options = TemplateOptions::new(&args.template, &checkpoint)?;
-        // a template that is missing or fails is found before the model is loaded
+        // Rendering checks the template before the model is loaded, which can take minutes.
         let keep = conversation::kept_tokens(&formatter, conversation)?;
         let sampling = Sampling::new(&args.sampling, &checkpoint)?;
         let format = response_format(&checkpoint, &config)?;
@@ -67,7 +67,8 @@ impl LocalPartner<'_> {
         Ok(LocalPartner { engine, formatter, format, markers, session, sampling, constraint, shift, args })
     }
 
-    /// Tokens of the conversation. With a context shift, the oldest turns are left out where it and an answer would not fit otherwise.
+    /// Tokens of the conversation. With a context shift, the oldest turns are removed if the
+    /// conversation and an answer would not fit.
     fn fit(&mut self, conversation: &mut MessageList, note: &dyn Fn(&str)) -> Result<Vec<u32>> {
         let context = self.engine.context();
         let render = |conversation: &MessageList| -> Result<Option<Vec<u32>>> {
@@ -78,17 +79,21 @@ impl LocalPartner<'_> {
         if self.shift.is_none() {
             return whole.ok_or_else(|| self.too_long(conversation));
         }
-        // room for an answer, so that it does not begin with a shift
+        // Room for an answer, at most a quarter of the context. Otherwise its first tokens would
+        // shift the context.
         let room = self.args.sampling.max_tokens().unwrap_or(usize::MAX).min(context / 4).max(1);
         let roomy = |tokens: &Option<Vec<u32>>| tokens.as_ref().is_some_and(|t| t.len() <= context - room);
         let (mut dropped, mut tokens) = (0, whole);
-        // what is left out only ever makes it shorter, so that halving finds the fewest turns
+        // Fewer turns never make the prompt longer, so a binary search finds the fewest to remove.
+        // Rendering and encoding are too slow for one try per turn.
         let most = conversation.droppable();
         let (mut low, mut high) = (1, if roomy(&tokens) { 0 } else { most });
         while low <= high {
             let middle = usize::midpoint(low, high);
             let rest = render(&conversation.without(middle))?;
             let fits = roomy(&rest);
+            // If even the last turn alone leaves no room for an answer, it is still tried: it may
+            // fit the context itself.
             if fits || middle == most {
                 (dropped, tokens) = (middle, rest);
             }
@@ -98,8 +103,8 @@ impl LocalPartner<'_> {
         if dropped > 0 {
             let before = conversation.len();
             *conversation = conversation.without(dropped);
-            let gone = before - conversation.len();
-            note(&format!("(the context is full: the {gone} oldest messages are dropped from now on)"));
+            let removed = before - conversation.len();
+            note(&format!("(the context is full: the {removed} oldest messages are dropped from now on)"));
         }
         Ok(tokens)
     }
@@ -115,7 +120,7 @@ impl LocalPartner<'_> {
         anyhow!("the conversation does not fit into a context of {context} tokens: {}", self.ways_out())
     }
 
-    /// What can be done about a full context.
+    /// What the user can do about a full context.
     fn ways_out(&self) -> String {
         let mut ways = vec!["/clear or /undo frees tokens".to_owned()];
         if self.shift.is_none() {
@@ -132,6 +137,8 @@ impl LocalPartner<'_> {
             ..ParserOptions::default()
         };
         let mut parser = ResponseParser::new(&self.format, self.formatter.options.tools(), &options);
+        // Some templates end the prompt within `<think>`: the parser must start in the reasoning
+        // state.
         parser.continue_prompt(&self.formatter.rendered(conversation.messages())?);
         Ok(parser)
     }
@@ -149,12 +156,15 @@ impl LocalPartner<'_> {
 impl Partner for LocalPartner<'_> {
     fn answer(&mut self, question: ChatQuestion<'_>) -> Result<AnswerAttempt> {
         let ChatQuestion { conversation, again, screen, note } = question;
+        // Errors of the prompt (too long, a template that fails) are answers to the user and do not
+        // end the chat.
         let ready = self.fit(conversation, note).and_then(|prompt| Ok((prompt, self.parser(conversation)?)));
         let (prompt, parser) = match ready {
             Ok(ready) => ready,
             Err(error) => return Ok(AnswerAttempt::Failed(format!("{error:#}"))),
         };
         let mut sampling = self.sampling.params.clone();
+        // A fixed --seed still gives reproducible answers to /regen.
         sampling.seed = sampling.seed.wrapping_add(again);
         let request = Request {
             prompt,
@@ -197,7 +207,8 @@ impl Partner for LocalPartner<'_> {
             return Ok(AnswerAttempt::Stopped);
         }
         reply.finish()?;
-        // where nothing was taken out, the text stands in the cache as it is
+        // Without reasoning, or with calls, the conversation keeps the model's exact text. The next
+        // prompt then has the same tokens and reuses the whole cache.
         let plain = reply.reasoning.is_empty() || !reply.calls.is_empty();
         let text = if plain { answer.text.clone() } else { reply.text() };
         let reasoning = if plain { String::new() } else { reply.reasoning };
@@ -234,12 +245,13 @@ impl Partner for LocalPartner<'_> {
         Ok(format!("saved {tokens} tokens, {messages} messages to {}", path.display()))
     }
 
-    /// Takes a saved conversation in the place of this one. Where that fails, this one stays; its next prompt is computed anew, since the cache has
-    /// room for one.
+    /// Replaces this conversation by a saved one. If that fails, this one stays.
     fn load(&mut self, path: &Path, note: &dyn Fn(&str)) -> Result<(MessageList, String)> {
         if let Some(loaded) = file::load(path)? {
             return Ok(loaded);
         }
+        // The cache has room for one conversation: the old one is released first. If the file
+        // cannot be read, the old conversation stays and its next prompt is computed again.
         let old = std::mem::take(&mut self.session);
         self.engine.release(old.sequence);
         let (session, attachment) = self.engine.restore_session(path)?;
@@ -258,18 +270,18 @@ impl Partner for LocalPartner<'_> {
         }
         let (tokens, path) = (self.session.tokens().len(), path.display());
         let Some(conversation) = conversation else {
-            let said = format!(
+            let message = format!(
                 "restored {tokens} tokens from {path}; it contains no conversation, so a new one begins; cached tokens are reused"
             );
-            return Ok((MessageList::default(), said));
+            return Ok((MessageList::default(), message));
         };
         let messages = conversation.messages().len();
-        let said = format!("restored {tokens} tokens, {messages} messages from {path}");
-        Ok((conversation, said))
+        let message = format!("restored {tokens} tokens, {messages} messages from {path}");
+        Ok((conversation, message))
     }
 }
 
-/// How the model writes reasoning and calls.
+/// The format in which the model writes reasoning and tool calls.
 fn response_format(checkpoint: &Checkpoint, config: &latent_graph::ModelConfig) -> Result<ResponseFormat> {
     let hints = ModelHints {
         response_template: latent_text::response_template(checkpoint),
@@ -282,7 +294,7 @@ fn response_format(checkpoint: &Checkpoint, config: &latent_graph::ModelConfig) 
     })?)
 }
 
-/// Shows an answer, and follows Ctrl-C.
+/// Shows an answer and stops at Ctrl-C.
 struct ShownAnswer<'a> {
     bar: LateBar,
     parser: ResponseParser,
@@ -290,12 +302,12 @@ struct ShownAnswer<'a> {
     markers: &'a HashSet<u32>,
     tokenizer: &'a Tokenizer,
     reply: Reply<'a>,
-    /// Standard output went away.
+    /// The error of standard output, if any.
     failed: Option<anyhow::Error>,
 }
 
 impl ShownAnswer<'_> {
-    /// Shows what the parser has found.
+    /// Shows the events of the parser.
     fn show(&mut self) -> Result<()> {
         for event in self.events.drain(..) {
             match event {
@@ -329,6 +341,8 @@ impl Listener for ShownAnswer<'_> {
     }
 
     fn token(&mut self, event: &TokenEvent<'_>) -> bool {
+        // Control tokens have no text. Those of markers (`<think>` in some vocabularies) go to the
+        // parser by name.
         if event.text.is_empty() && self.markers.contains(&event.token) {
             let name = self.tokenizer.token_text(event.token).unwrap_or_default();
             self.parser.push(name, true, &mut self.events);

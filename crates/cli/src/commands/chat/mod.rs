@@ -1,4 +1,4 @@
-//! `latent chat`: a conversation in the terminal, with a model of this process or a server's.
+//! `latent chat`: a conversation in the terminal, with a model in this process or of a server.
 
 mod chunks;
 mod commands;
@@ -32,14 +32,16 @@ use std::io::Write;
 use std::path::Path;
 use std::process::Command;
 
-/// Longest question that /edit puts into the line editor, in bytes; longer ones go to the user's own.
-const LINE: usize = 600;
+/// Maximum bytes of a question that /edit puts into the line editor. Longer ones open $VISUAL or
+/// $EDITOR.
+const MAX_INLINE_EDIT_BYTES: usize = 600;
 
 pub(super) fn run(args: &ChatArgs) -> Result<()> {
-    // clap does not look at what a flag requires if that excludes another one
+    // Clap ignores `requires` of a flag whose required flag conflicts with another given one.
     if args.server.url.is_none() && args.server.api_key_file.is_some() {
         return Err(UsageError("--api-key-file needs --url".into()).into());
     }
+    // An unwritable file is reported before the conversation, not after it.
     if let Some(path) = args.prompt_cache.written() {
         OutputFile::check(path)?;
     }
@@ -59,8 +61,9 @@ pub(super) fn run(args: &ChatArgs) -> Result<()> {
         args,
     };
     if let Some(path) = args.prompt_cache.read() {
-        let said = chat.load(path)?;
-        chat.note(&said);
+        let message = chat.load(path)?;
+        chat.note(&message);
+        // The flag of this call wins over the system message of the saved conversation.
         if let Some(system) = &system {
             chat.conversation.set_system(system);
         }
@@ -69,10 +72,11 @@ pub(super) fn run(args: &ChatArgs) -> Result<()> {
     if input.is_terminal() {
         chat.note(GREETING);
     }
+    // The conversation is saved even if it ended with an error.
     let talked = chat.talk(&mut input);
     if let Some(path) = args.prompt_cache.written().filter(|_| chat.conversation.len() > 0) {
-        let said = chat.partner.save(&chat.conversation, path)?;
-        chat.note(&said);
+        let message = chat.partner.save(&chat.conversation, path)?;
+        chat.note(&message);
     }
     talked
 }
@@ -82,21 +86,22 @@ struct Chat<'a> {
     conversation: MessageList,
     screen: ChatScreen,
     stats: Stats,
-    /// The last question, if nothing came of it: /regen asks it again.
+    /// The last question if it was not answered: /regen asks it again.
     unanswered: Option<String>,
-    /// How often questions were answered again: each time with another seed.
+    /// Number of repeated answers. It is added to the seed, so that /regen gives another answer.
     again: u64,
     args: &'a ChatArgs,
 }
 
 impl Chat<'_> {
-    /// Reads and answers until the end. Where no terminal is there to correct anything, what failed is counted.
+    /// Reads and answers until the end.
     fn talk(&mut self, input: &mut LineSource) -> Result<()> {
         let (mut pressed, mut asked, mut failed) = (false, 0, 0);
         let args = self.args;
         if let Some(first) = &args.prompt {
             asked += 1;
             failed += usize::from(!self.ask(first)?);
+            // On a terminal Ctrl-C stopped the answer only. In a pipe it ends the command.
             if input.is_terminal() {
                 interrupt::clear();
             }
@@ -104,6 +109,7 @@ impl Chat<'_> {
         loop {
             let line = match input.next()? {
                 InputEvent::Line(line) => line,
+                // As in Node's shell, the second Ctrl-C at an empty prompt leaves.
                 InputEvent::Interrupted { empty: true } if pressed => return Ok(()),
                 InputEvent::Interrupted { empty } => {
                     pressed = empty;
@@ -129,20 +135,23 @@ impl Chat<'_> {
                 return Ok(());
             }
         }
+        // A script must see failed messages and commands in the exit code. A user at a terminal has
+        // seen them.
         if failed > 0 && !input.is_terminal() {
             return Err(ReportedProblems(format!("{failed} of {asked} messages and commands failed")).into());
         }
         Ok(())
     }
 
-    /// Says what is not an answer, unless only answers are wanted.
+    /// Prints a message that is not an answer, unless --quiet is given.
     fn note(&self, text: &str) {
         if !self.args.quiet {
             say(text);
         }
     }
 
-    /// Puts a question behind the conversation; whether it was answered. If not, the conversation is as it was, and the question is kept.
+    /// Asks a question; returns whether it was answered. If not, the conversation is unchanged and
+    /// the question is kept for /regen.
     fn ask(&mut self, text: &str) -> Result<bool> {
         self.conversation.push("user", text);
         let answered = self.answer()?;
@@ -153,7 +162,8 @@ impl Chat<'_> {
         Ok(answered)
     }
 
-    /// Answers the last message; whether it did. If not, that is said, and the message still stands at the end.
+    /// Answers the last message; returns whether it was answered. If not, the reason is printed,
+    /// and the message stays at the end.
     fn answer(&mut self) -> Result<bool> {
         self.unanswered = None;
         let quiet = self.args.quiet;
@@ -186,7 +196,7 @@ impl Chat<'_> {
         }
     }
 
-    /// What is said after an answer: why it ended, where that is not plain, and its figures.
+    /// Adds up and prints the figures of an answer, and why it ended if that is not obvious.
     fn after(&mut self, answered: &ChatAnswer) {
         match &answered.ending {
             ReplyEnding::Full(ways) => {
@@ -219,7 +229,8 @@ impl Chat<'_> {
             Some((used, all)) => format!("; context {used} of {all}"),
             None => String::new(),
         };
-        // a server whose answer was stopped has not said what its prompt took
+        // A server reports the prompt's tokens in the last event, which is missing if the answer
+        // was stopped.
         let read = match prompt {
             0 => String::new(),
             _ => format!("; prompt {new}, {:.1} t/s", speed(new, prompt_seconds)),
@@ -227,7 +238,7 @@ impl Chat<'_> {
         format!("[{tokens} tokens, {:.1} t/s{drafts}{read}{context}]", answer_speed(tokens, seconds))
     }
 
-    /// Follows a command; whether it could. What it did, or why not, is said.
+    /// Executes a command; returns whether it succeeded. The result or error is printed.
     fn command(&mut self, name: &str, rest: &str, input: &mut LineSource) -> Result<bool> {
         let done = match (name, rest) {
             ("/help" | "/?", _) => {
@@ -266,13 +277,14 @@ impl Chat<'_> {
             )),
         };
         match &done {
-            Ok(said) => self.note(said),
+            Ok(message) => self.note(message),
             Err(error) => say(&format!("error: {error:#}")),
         }
         Ok(done.is_ok())
     }
 
-    /// Answers the last question again, with another seed. The old answer stays if no new one arrives.
+    /// Answers the last question again with another seed. The old answer stays if no new one
+    /// arrives.
     fn regenerate(&mut self) -> Result<bool> {
         let before = self.conversation.clone();
         self.conversation.take_back_answer();
@@ -284,24 +296,27 @@ impl Chat<'_> {
         Ok(answered)
     }
 
-    /// The last question as the user wants it; none if it is to stay. `text` replaces it at once.
+    /// The edited last question; `None` if it is unchanged. `text` replaces it without an editor.
     fn edited(&self, text: &str, input: &mut LineSource) -> Result<Option<String>> {
         if !text.is_empty() {
             return Ok(Some(text.to_owned()));
         }
         let question =
             self.unanswered.as_deref().or_else(|| self.conversation.question()).unwrap_or_default();
-        // the line editor shows a text as it is, and that of a loaded conversation may be anyone's
+        // The line editor writes a text to the terminal unescaped, and a loaded conversation may
+        // contain escape sequences of another author.
         let unsafe_text = matches!(printable_lines(question), Cow::Owned(_));
-        let long = unsafe_text || question.len() > LINE || question.lines().count() > 10;
+        let long = unsafe_text || question.len() > MAX_INLINE_EDIT_BYTES || question.lines().count() > 10;
         let edited = match editor_name().filter(|_| long && input.is_terminal()) {
+            // Without an editor, the escaped text is edited in the line.
             Some(editor) => Some(edit_in_editor(&editor, question)?),
             None => input.edit(&printable_lines(question))?,
         };
         Ok(edited.map(|text| text.trim().to_owned()).filter(|text| !text.is_empty()))
     }
 
-    /// Asks another question in the place of the last one. Where it is not answered, the old one stays with its answer.
+    /// Replaces the last question and asks it. If it is not answered, the old question stays with
+    /// its answer.
     fn ask_instead(&mut self, question: &str) -> Result<bool> {
         let before = self.conversation.clone();
         if self.unanswered.take().is_none() {
@@ -348,7 +363,7 @@ impl Chat<'_> {
         format!("{used} of {context} tokens ({percent} %), {messages} messages{larger}")
     }
 
-    /// Takes a saved conversation in the place of this one, which stays where that fails.
+    /// Replaces this conversation by a saved one. If that fails, this one stays.
     fn load(&mut self, path: &Path) -> Result<String> {
         let quiet = self.args.quiet;
         let note = |text: &str| {
@@ -357,36 +372,41 @@ impl Chat<'_> {
             }
         };
         let system = self.conversation.system().map(str::to_owned);
-        let (conversation, said) = self.partner.load(path, &note)?;
-        // a file without a conversation begins a new one, with the present system message
+        let (conversation, message) = self.partner.load(path, &note)?;
+        // A file without a conversation (saved by `run --raw`) starts a new one with the current
+        // system message.
         let empty = conversation.messages().is_empty();
         self.conversation = if empty { MessageList::new(system.as_deref()) } else { conversation };
         self.unanswered = None;
-        Ok(said)
+        Ok(message)
     }
 }
 
-/// Longest text that is read back, in bytes.
+/// Maximum bytes read back from the editor.
 const MAX_EDITED_BYTES: u64 = 16 << 20;
 
-/// The editor that the environment names.
+/// The user's editor: $VISUAL, then $EDITOR.
 fn editor_name() -> Option<String> {
     ["VISUAL", "EDITOR"]
         .iter()
         .find_map(|name| std::env::var(name).ok().filter(|value| !value.trim().is_empty()))
 }
 
-/// Lets the user edit a text with the editor of this name, which may have arguments.
+/// Opens a text in an editor, whose command may have arguments.
 fn edit_in_editor(editor: &str, text: &str) -> Result<String> {
+    // `.md` selects the editor's Markdown mode. The file can be read only by its owner.
     let mut file = tempfile::Builder::new().prefix("latent-").suffix(".md").tempfile()?;
     file.write_all(text.as_bytes())?;
     file.flush()?;
     let path = file.path();
     let mut command = if cfg!(unix) {
         let mut shell = Command::new("sh");
+        // The shell expands `~`, quotes and arguments of the variable (`code --wait`), as git does.
+        // The path is passed as $1, so it needs no quoting.
         shell.args(["-c", &format!("{editor} \"$1\""), "sh"]);
         shell
     } else {
+        // Windows has no `sh`. A path with spaces needs a short name (PROGRA~1) there.
         let mut words = editor.split_whitespace();
         let mut command = Command::new(words.next().unwrap_or(editor));
         command.args(words);
@@ -397,7 +417,8 @@ fn edit_in_editor(editor: &str, text: &str) -> Result<String> {
     if !status.success() {
         bail!("the editor {editor:?} failed ({status}); the question is unchanged");
     }
-    // editors may write a new file in the old one's place
+    // The path is opened again: vim and others replace the file instead of writing to it, and
+    // `file` would still be the old one.
     let text = input_file::read_text(path, MAX_EDITED_BYTES)
         .context("the edited text cannot be read: nothing is changed")?;
     Ok(text.trim_end_matches(['\n', '\r']).to_owned())

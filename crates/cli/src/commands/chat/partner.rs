@@ -1,4 +1,4 @@
-//! Who answers: a model of this process, or a server's.
+//! The interface of models that answer: in this process, or of a server.
 
 use super::screen::ChatScreen;
 use crate::commands::conversation::MessageList;
@@ -8,44 +8,44 @@ use std::path::Path;
 /// How an answer ended.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum ReplyEnding {
-    /// As the model wanted.
+    /// The model ended it.
     Whole,
-    /// By -n.
+    /// The limit of -n.
     Length,
-    /// By Ctrl-C.
+    /// Ctrl-C.
     Stopped,
-    /// The context is full: what can be done.
+    /// The context is full. Holds what the user can do.
     Full(String),
-    /// It broke off: why.
+    /// It broke off. Holds the reason.
     Broken(String),
 }
 
-/// What an answer took.
+/// Token counts and times of an answer.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct ReplyFigures {
     /// Tokens of the prompt.
     pub(super) prompt: usize,
-    /// Those of them that were in the cache.
+    /// Prompt tokens found in the cache.
     pub(super) cached: usize,
     /// Tokens of the answer.
     pub(super) tokens: usize,
     pub(super) prompt_seconds: f64,
     pub(super) seconds: f64,
-    /// Tokens that an answer's context shift left out.
+    /// Tokens dropped by a context shift during the answer.
     pub(super) discarded: usize,
     pub(super) drafted: usize,
     pub(super) accepted: usize,
 }
 
-/// What is to be answered.
+/// A question and where its answer goes.
 pub(super) struct ChatQuestion<'a> {
-    /// Its oldest turns may be left out if its context is full.
+    /// The oldest turns may be removed if the context is full.
     pub(super) conversation: &'a mut MessageList,
-    /// How often questions were answered again, each time with another seed.
+    /// Number of repeated answers, added to the seed.
     pub(super) again: u64,
-    /// Shows the answer as it comes.
+    /// Shows the answer while it is generated.
     pub(super) screen: &'a mut ChatScreen,
-    /// Says what else there is to say.
+    /// Prints messages other than the answer.
     pub(super) note: &'a dyn Fn(&str),
 }
 
@@ -56,29 +56,29 @@ pub(super) struct ChatAnswer {
     pub(super) figures: ReplyFigures,
 }
 
-/// What became of a question.
+/// The result of a question.
 pub(super) enum AnswerAttempt {
     Answered(ChatAnswer),
-    /// Nothing came: why, and what to do.
+    /// No answer. Holds the reason and what to do.
     Failed(String),
-    /// It was stopped before anything came.
+    /// Stopped before the answer began.
     Stopped,
 }
 
-/// Answers, and keeps what answering needs.
+/// Answers questions.
 pub(super) trait Partner {
     /// Answers the last message of a conversation.
     fn answer(&mut self, question: ChatQuestion<'_>) -> Result<AnswerAttempt>;
 
-    /// How full the context is: tokens in use and all, where that is known.
+    /// Tokens in use and size of the context, if known.
     fn context(&self) -> Option<(usize, usize)>;
 
-    /// A larger context, where there can be one.
+    /// How to get a larger context, if possible.
     fn larger(&self) -> Option<String>;
 
-    /// Saves a conversation; what was saved.
+    /// Saves a conversation; returns a message about it.
     fn save(&mut self, conversation: &MessageList, path: &Path) -> Result<String>;
 
-    /// Reads a saved conversation; what was read.
+    /// Reads a saved conversation; returns it and a message about it.
     fn load(&mut self, path: &Path, note: &dyn Fn(&str)) -> Result<(MessageList, String)>;
 }

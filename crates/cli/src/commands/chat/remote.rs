@@ -1,4 +1,4 @@
-//! A server's model, over OpenAI's protocol.
+//! A model of a server, over OpenAI's API.
 
 use super::chunks::{ReplyChunk, ReplyChunks};
 use super::file;
@@ -11,7 +11,7 @@ use crate::commands::conversation::MessageList;
 use crate::exit::UsageError;
 use crate::interrupt;
 use crate::output::say;
-use crate::server::{PATIENCE, ServerClient, StreamLine, Trouble, of_model};
+use crate::server::{ServerClient, StreamLine, TIMEOUT, Trouble, of_model};
 use anyhow::Result;
 use latent_engine::sampling::SamplerKind;
 use latent_formats::input_file;
@@ -20,31 +20,32 @@ use serde_json::{Map, Value, json};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Where questions go.
-const CHAT: &str = "/v1/chat/completions";
+/// The endpoint of questions.
+const CHAT_PATH: &str = "/v1/chat/completions";
 
 /// Maximum consecutive bytes of a stream without a part of the answer.
-const MAX_IDLE: usize = 1 << 20;
+const MAX_IDLE_BYTES: usize = 1 << 20;
 
-/// Most bytes of the list of models, and of the server's properties.
-const MAX_ABOUT: u64 = 4 << 20;
+/// Maximum bytes of the list of models and of the server's properties.
+const MAX_ABOUT_BYTES: u64 = 4 << 20;
 
-/// A server, and how it is asked.
+/// A server and the parameters of its requests.
 pub(super) struct RemotePartner<'a> {
     server: ServerClient,
     /// The parameters of every request.
     parameters: Map<String, Value>,
-    /// Tokens of context, where the server tells.
+    /// Context size in tokens, if the server reports it.
     context: Option<usize>,
-    /// Tokens of the last prompt with its answer.
+    /// Tokens of the last prompt and its answer.
     used: usize,
     args: &'a ChatArgs,
 }
 
 impl RemotePartner<'_> {
-    /// Asks the server for its models. A server that still loads is not an error.
+    /// Connects to a server and gets its list of models. A server that is still loading is not an
+    /// error.
     pub(super) fn open<'a>(url: &str, args: &'a ChatArgs) -> Result<RemotePartner<'a>> {
-        // there is nothing to clean up yet
+        // The requests block, and there is nothing to clean up yet.
         let _at_once = interrupt::at_once();
         let server = ServerClient::new(url, args.server.api_key_file.as_deref())?;
         if server.exposes_key() && !args.quiet {
@@ -54,7 +55,7 @@ impl RemotePartner<'_> {
             ));
         }
         let mut parameters = parameters(args)?;
-        match server.get("/v1/models", MAX_ABOUT, PATIENCE) {
+        match server.get("/v1/models", MAX_ABOUT_BYTES, TIMEOUT) {
             Ok(list) => {
                 let ModelSelection { model, others } = chosen(&list, args)?;
                 if !args.quiet {
@@ -75,20 +76,24 @@ impl RemotePartner<'_> {
         Ok(remote)
     }
 
-    /// Tokens of the model's context. A model that is not loaded yet has none.
+    /// The context size of the model; `None` if it is not loaded yet.
     fn ask_context(&self) -> Option<usize> {
+        // `/props` is llama-server's (and Latent's). Other servers return 404, and the context size
+        // stays unknown.
         let props = of_model("/props", self.parameters.get("model").and_then(Value::as_str));
-        let about: Value = serde_json::from_str(&self.server.get(&props, MAX_ABOUT, PATIENCE).ok()?).ok()?;
+        let about: Value =
+            serde_json::from_str(&self.server.get(&props, MAX_ABOUT_BYTES, TIMEOUT).ok()?).ok()?;
         let context = about["default_generation_settings"]["n_ctx"].as_u64()?;
         usize::try_from(context).ok().filter(|context| *context > 0)
     }
 
     fn request(&self, conversation: &MessageList, again: u64) -> Value {
         let mut body = self.parameters.clone();
-        // of earlier answers, servers take the text alone: some refuse a message with its reasoning
+        // Only role and text: some servers reject messages with `reasoning_content`.
         let plain = |message: &Value| json!({"role": message["role"], "content": message["content"]});
         body.insert("messages".into(), conversation.messages().iter().map(plain).collect());
         body.insert("stream".into(), true.into());
+        // Without it, OpenAI's servers report no token counts for streams.
         body.insert("stream_options".into(), json!({"include_usage": true}));
         if let Some(seed) = self.args.sampling.fixed_seed() {
             body.insert("seed".into(), seed.wrapping_add(again).into());
@@ -96,11 +101,13 @@ impl RemotePartner<'_> {
         Value::Object(body)
     }
 
-    /// Follows a stream to its end.
+    /// Reads a stream to its end.
     fn follow(&mut self, body: &Value, reply: &mut Reply<'_>) -> Result<(Result<(), Trouble>, ReplyChunks)> {
-        let lines = self.server.post(CHAT, body);
+        let lines = self.server.post(CHAT_PATH, body);
         let mut chunks = ReplyChunks::default();
         let patience = Duration::from_secs_f64(self.args.server.timeout);
+        // The timeout restarts when the answer grows, not with every line: a server that sends only
+        // keep-alive comments would otherwise hold the chat forever.
         let (mut length, mut grown, mut idle) = (reply.len(), Instant::now(), 0);
         loop {
             let line = match lines.next(grown + patience) {
@@ -133,15 +140,15 @@ impl RemotePartner<'_> {
                     ReplyChunk::Over => return Ok((Ok(()), chunks)),
                 }
             }
-            // comments, empty events and calls outside of the answer do not count as progress
+            // Comments, empty events and dropped calls are not progress.
             if reply.len() > length {
                 (length, grown, idle) = (reply.len(), Instant::now(), 0);
             } else {
                 idle += line.len() + 1;
             }
-            if idle > MAX_IDLE {
+            if idle > MAX_IDLE_BYTES {
                 let problem =
-                    format!("the server sent more than {MAX_IDLE} bytes without a part of an answer");
+                    format!("the server sent more than {MAX_IDLE_BYTES} bytes without a part of an answer");
                 return Ok((Err(Trouble::Response { url: self.server.url().to_owned(), problem }), chunks));
             }
         }
@@ -169,7 +176,7 @@ impl Partner for RemotePartner<'_> {
             Ok(()) => ReplyEnding::Whole,
         };
         let figures = chunks.figures(start);
-        // the first answer has its model loaded
+        // A router loads the model with the first request. Its context size is known only then.
         if self.used == 0 && self.context.is_none() {
             self.context = self.ask_context();
         }
@@ -200,7 +207,7 @@ impl Partner for RemotePartner<'_> {
         if let Some(loaded) = file::load(path)? {
             return Ok(loaded);
         }
-        // says why it cannot be read, where that is so
+        // Reports why the file cannot be opened, if so.
         input_file::open(path)?;
         anyhow::bail!(
             "{}: not a conversation in JSON; load one that was saved with its cache without --url, and save it as a .json file",
@@ -210,8 +217,10 @@ impl Partner for RemotePartner<'_> {
 }
 
 impl RemotePartner<'_> {
-    /// Why an answer was cut: by -n, or because the context is full.
+    /// Why an answer was cut.
     fn cut(&self, chunks: &ReplyChunks) -> ReplyEnding {
+        // OpenAI's `length` means both -n and a full context. The number of tokens tells them
+        // apart.
         let asked = self.args.sampling.max_tokens();
         match asked {
             Some(limit) if chunks.tokens().is_none_or(|tokens| tokens >= limit) => ReplyEnding::Length,
@@ -227,20 +236,21 @@ struct ModelSelection {
     others: Vec<String>,
 }
 
-/// Most names of models that are listed.
+/// Maximum number of models listed.
 const MAX_NAMES: usize = 20;
 
-/// A name as it is shown: a server may give any.
+/// A name shortened for the terminal: a server may send one of any length.
 fn shortened(name: &str) -> String {
     name.chars().take(100).collect()
 }
 
-/// The model that was named, or the server's first.
+/// The named model, or the server's first one.
 fn chosen(list: &str, args: &ChatArgs) -> Result<ModelSelection> {
+    // A server without a usable list can still answer: single-model servers ignore the name.
     let list: Value = serde_json::from_str(list).unwrap_or_default();
     let ids = list["data"].as_array().into_iter().flatten();
     let ids: Vec<&str> = ids.filter_map(|model| model["id"].as_str()).collect();
-    // the environment's model is a file of this machine
+    // LATENT_MODEL names a file of this machine, so it does not select a model of a server.
     let from_environment = std::env::var_os("LATENT_MODEL");
     let named =
         args.model.model.as_deref().filter(|model| from_environment.as_deref() != Some(model.as_os_str()));
@@ -260,8 +270,9 @@ fn chosen(list: &str, args: &ChatArgs) -> Result<ModelSelection> {
     Ok(ModelSelection { model: Some(named), ..ModelSelection::default() })
 }
 
-/// What is asked for in every request: only what flags say, so that the server's own defaults hold.
+/// Parameters of every request.
 fn parameters(args: &ChatArgs) -> Result<Map<String, Value>> {
+    // Only parameters of given flags are sent, so that the server's defaults hold.
     let sampling = &args.sampling;
     let mut all: Map<String, Value> = sampling.numbers.request().collect();
     let mut put = |name: &str, value: Option<Value>| {
@@ -274,6 +285,8 @@ fn parameters(args: &ChatArgs) -> Result<Map<String, Value>> {
     put("ignore_eos", sampling.ignore_eos.then_some(true.into()));
     put("stop", (!sampling.stop.is_empty()).then(|| sampling.stop.clone().into()));
     let template = &args.template;
+    // Qwen and GLM templates read `enable_thinking`, DeepSeek's `thinking`. A variable that a
+    // template does not read has no effect.
     if template.think || template.no_think {
         put(
             "chat_template_kwargs",
@@ -287,6 +300,7 @@ fn parameters(args: &ChatArgs) -> Result<Map<String, Value>> {
             put("response_format", Some(schema));
         }
         Some(GrammarSource::Gbnf(grammar) | GrammarSource::Lark(grammar)) => {
+            // `grammar` is llama-server's extension.
             put("grammar", Some(grammar.into()))
         }
         _ => {}

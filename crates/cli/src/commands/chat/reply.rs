@@ -1,9 +1,9 @@
-//! An answer as it comes: what is shown of it, and what is kept.
+//! An answer while it is streamed: shown and collected.
 
 use super::screen::ChatScreen;
 use anyhow::Result;
 
-/// Most tool calls of one answer.
+/// Maximum tool calls of an answer.
 const MAX_CALLS: usize = 1024;
 
 /// A tool call.
@@ -14,7 +14,7 @@ pub(super) struct ReplyCall {
     pub(super) arguments: String,
 }
 
-/// An answer that is shown as it grows.
+/// An answer that is shown while it grows.
 pub(super) struct Reply<'s> {
     screen: &'s mut ChatScreen,
     pub(super) reasoning: String,
@@ -37,8 +37,10 @@ impl Reply<'_> {
         self.screen.content(text)
     }
 
-    /// More of the call of this number, which begins with its name. What belongs to no call is left out.
+    /// Adds to call `index`; its first part has the name.
     pub(super) fn call(&mut self, index: usize, name: &str, arguments: &str) -> Result<()> {
+        // Indices are consecutive. Parts with any other index come from a faulty server and are
+        // dropped.
         if index == self.calls.len() && index < MAX_CALLS {
             self.calls.push(ReplyCall { name: name.to_owned(), arguments: String::new() });
             self.screen.call(name)?;
@@ -48,19 +50,21 @@ impl Reply<'_> {
         self.screen.arguments(arguments)
     }
 
-    /// Bytes so far.
+    /// Bytes received.
     pub(super) fn len(&self) -> usize {
         let calls = self.calls.iter().map(|call| call.name.len() + call.arguments.len());
         self.reasoning.len() + self.content.len() + calls.sum::<usize>()
     }
 
-    /// Whether nothing has come yet.
+    /// Whether nothing was received.
     pub(super) fn is_empty(&self) -> bool {
         self.reasoning.is_empty() && self.content.is_empty() && self.calls.is_empty()
     }
 
-    /// What is kept as the answer's text: calls stand below it as they are shown, since nothing is run that could answer them.
+    /// The text kept in the conversation.
     pub(super) fn text(&self) -> String {
+        // Tool calls are appended as text, because the chat runs no tools whose results could
+        // follow.
         let calls = self.calls.iter().map(|call| format!("{} {}", call.name, call.arguments));
         let text = (!self.content.is_empty()).then(|| self.content.clone());
         text.into_iter().chain(calls).collect::<Vec<_>>().join("\n")

@@ -1,4 +1,4 @@
-//! Where answers are shown: laid out on a terminal, as they are in a pipe.
+//! Output of answers: rendered Markdown on a terminal, unchanged text in a pipe.
 
 use crate::markdown::Markdown;
 use crate::output;
@@ -6,7 +6,7 @@ use anyhow::Result;
 use latent_types::printable_stream;
 use std::io::{IsTerminal, stdout};
 
-/// What a piece of an answer is.
+/// Part of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ReplyPart {
     Reasoning,
@@ -15,19 +15,19 @@ enum ReplyPart {
 }
 
 enum ScreenMode {
-    /// On a terminal: Markdown laid out, reasoning dimmed.
+    /// Terminal: rendered Markdown, dimmed reasoning.
     Styled(Markdown),
-    /// On a terminal, without any sequence that styles.
+    /// Terminal without styles (--plain, TERM=dumb).
     Plain,
-    /// Into a pipe or file: the answer byte for byte, and calls; no reasoning.
+    /// Pipe or file: the exact bytes of the answer and its calls, without reasoning.
     Piped,
 }
 
-/// Shows one answer after the other.
+/// Shows answers.
 pub(super) struct ChatScreen {
     how: ScreenMode,
     part: Option<ReplyPart>,
-    /// Whether the cursor stands at the beginning of a row.
+    /// Whether the cursor is at the beginning of a row.
     fresh: bool,
 }
 
@@ -35,18 +35,21 @@ impl ChatScreen {
     /// `plain`: `--plain` was given.
     pub(super) fn new(plain: bool) -> ChatScreen {
         let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
+        // Emacs' M-x shell has TERM=dumb: it cannot move the cursor, so no row can be rewritten.
         let dumb = set("TERM").is_some_and(|term| term == "dumb");
         let how = if !stdout().is_terminal() {
             ScreenMode::Piped
         } else if plain || dumb {
             ScreenMode::Plain
         } else {
+            // NO_COLOR is about colour only: bold and dim text stays.
             ScreenMode::Styled(Markdown::new(set("NO_COLOR").is_none()))
         };
         ChatScreen { how, part: None, fresh: true }
     }
 
     pub(super) fn reasoning(&mut self, text: &str) -> Result<()> {
+        // A script wants the answer only.
         if text.is_empty() || matches!(self.how, ScreenMode::Piped) {
             return Ok(());
         }
@@ -66,7 +69,7 @@ impl ChatScreen {
         }
     }
 
-    /// A tool call begins.
+    /// Begins a tool call.
     pub(super) fn call(&mut self, name: &str) -> Result<()> {
         self.turn(ReplyPart::Call)?;
         if !self.fresh {
@@ -75,19 +78,19 @@ impl ChatScreen {
         self.dim(&format!("→ {name} "))
     }
 
-    /// More of its arguments.
+    /// Appends arguments of the tool call.
     pub(super) fn arguments(&mut self, delta: &str) -> Result<()> {
         self.dim(delta)
     }
 
-    /// The answer is over: the cursor goes to the beginning of a row.
+    /// Ends the answer. The cursor moves to the beginning of a row.
     pub(super) fn finish(&mut self) -> Result<()> {
         self.leave()?;
         self.part = None;
         self.line()
     }
 
-    /// Ends what another part has begun.
+    /// Ends the previous part if this one is of another kind.
     fn turn(&mut self, part: ReplyPart) -> Result<()> {
         if self.part == Some(part) {
             return Ok(());
@@ -96,7 +99,7 @@ impl ChatScreen {
         let before = self.part.replace(part);
         let plain = matches!(self.how, ScreenMode::Plain);
         match before {
-            // an answer is told apart from its reasoning also where nothing is dim
+            // Without styles, a heading separates the answer from its reasoning.
             Some(ReplyPart::Reasoning) if plain => output::stream("\n[the answer]\n")?,
             Some(_) => {
                 self.line()?;
@@ -111,7 +114,7 @@ impl ChatScreen {
         Ok(())
     }
 
-    /// Lets Markdown end what it holds open.
+    /// Ends open Markdown blocks.
     fn leave(&mut self) -> Result<()> {
         match &mut self.how {
             ScreenMode::Styled(markdown) if self.part == Some(ReplyPart::Content) => {

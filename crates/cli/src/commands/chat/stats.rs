@@ -1,4 +1,4 @@
-//! What a conversation took so far.
+//! Token counts and times of a conversation.
 
 use super::partner::ReplyFigures;
 use crate::commands::printer::speed;
@@ -8,7 +8,7 @@ use crate::commands::printer::speed;
 pub(super) struct Stats {
     answers: usize,
     sum: ReplyFigures,
-    /// Tokens but for the first of each answer, which its prompt's step has given.
+    /// Tokens without the first one of each answer, which the prompt's last step produces.
     stepped: usize,
     slowest_start: f64,
 }

@@ -1,4 +1,4 @@
-//! Questions through the chat template.
+//! Questions formatted by the chat template.
 
 use crate::args::TemplateArgs;
 use crate::commands::chat_options::{TemplateOptions, system_message};
@@ -10,7 +10,7 @@ use latent_engine::{Listener, TokenEvent};
 use latent_formats::Checkpoint;
 use latent_graph::ModelConfig;
 
-/// Makes prompts of questions, each a conversation of its own.
+/// Makes prompts from questions. Each is a separate conversation.
 pub(super) struct QuestionPrompter {
     pub(super) formatter: ChatFormatter,
     system: Option<String>,
@@ -28,12 +28,12 @@ impl QuestionPrompter {
         Ok(QuestionPrompter { formatter, system: system_message(template)? })
     }
 
-    /// The tokens of a question.
+    /// Tokens of a question.
     pub(super) fn prompt(&self, question: &str) -> Result<Vec<u32>> {
         self.formatter.chat(self.conversation(question).messages())
     }
 
-    /// The same; none for a question that does not fit into the context.
+    /// Tokens of a question; `None` if it does not fit into the context.
     pub(super) fn prompt_if_fits(&self, question: &str) -> Result<Option<Vec<u32>>> {
         Ok(self.formatter.chat_if_fits(self.conversation(question).messages())?.ok())
     }
@@ -58,7 +58,7 @@ impl Listener for SignalListener {
     }
 }
 
-/// The error for an answer that a signal has cut short.
+/// An error if a signal has cut the answer: a partial answer must not be scored.
 pub(super) fn check_interrupt() -> Result<()> {
     if interrupt::asked() { Err(latent_engine::EngineError::Stopped.into()) } else { Ok(()) }
 }

@@ -23,6 +23,7 @@ pub(super) fn run(args: &ChoiceArgs) -> Result<()> {
         longest = longest.max((tokens, choice.line));
     }
     let mut engine_args = model::with_context(&args.model.engine, config.context_length).into_owned();
+    // The longest text decides the size of the cache.
     let context = *engine_args.ctx_size.get_or_insert(longest.0.min(config.context_length));
     if longest.0 > context {
         return Err(UsageError(format!(

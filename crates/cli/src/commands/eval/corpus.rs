@@ -1,4 +1,4 @@
-//! Texts that models are measured on.
+//! Texts on which models are measured.
 
 use super::failed;
 use crate::args::EngineArgs;
@@ -11,20 +11,20 @@ use latent_formats::Checkpoint;
 use latent_text::{EncodeOptions, TextError, Tokenizer};
 use std::path::Path;
 
-/// Tokens of a chunk, if --ctx-size does not say: those of llama-perplexity.
-const CONTEXT: usize = 512;
+/// Default tokens of a chunk, as in llama-perplexity: perplexities depend on it.
+const DEFAULT_CONTEXT: usize = 512;
 
-/// The BOS token, where the model's tokenizer puts one before a text.
+/// The BOS token, if the tokenizer puts one before a text.
 pub(crate) fn bos(checkpoint: &Checkpoint) -> Result<Option<u32>> {
     let tokenizer = match Tokenizer::from_checkpoint(checkpoint) {
-        // token ids are enough
+        // Token IDs do not need a tokenizer.
         Err(TextError::Missing) => return Ok(None),
         tokenizer => tokenizer.with_context(|| checkpoint.display_name())?,
     };
     Ok(tokenizer.bos().filter(|_| tokenizer.adds_bos()))
 }
 
-/// The text of a plain file, which must not be empty.
+/// Reads a text file, which must not be empty.
 pub(super) fn read(path: &Path) -> Result<String> {
     let text = input::file_text(path)?;
     if text.trim().is_empty() {
@@ -33,7 +33,7 @@ pub(super) fn read(path: &Path) -> Result<String> {
     Ok(text)
 }
 
-/// The text of a file as tokens in chunks of --ctx-size.
+/// Reads and encodes a text file into chunks of --ctx-size tokens.
 pub(super) fn chunks(
     path: &Path,
     checkpoint: &Checkpoint,
@@ -44,11 +44,11 @@ pub(super) fn chunks(
     let tokenizer = Tokenizer::from_checkpoint(checkpoint).context(checkpoint.display_name())?;
     let tokens = tokenizer.encode(&text, EncodeOptions { add_special: true, parse_special: false })?;
     let limit = latent_graph::ModelConfig::before_loading(checkpoint)?.context_length;
-    let context = model::with_context(engine, limit).ctx_size.unwrap_or(CONTEXT);
+    let context = model::with_context(engine, limit).ctx_size.unwrap_or(DEFAULT_CONTEXT);
     TokenChunks::cut(tokens, context, most).map_err(failed).with_context(|| path.display().to_string())
 }
 
-/// Shows on a bar how many tokens are done, and stops on a signal.
+/// Shows the processed tokens on a bar, and stops at a signal.
 pub(super) fn show(bar: &ProgressBar, chunks: &TokenChunks) -> impl FnMut(usize) -> bool {
     bar.set_length(chunks.tokens().len() as u64);
     move |done| {

@@ -13,7 +13,8 @@ use latent_formats::{Checkpoint, output_file};
 use latent_graph::ModelConfig;
 use std::path::{Path, PathBuf};
 
-/// The base: its file of log-probabilities, the exact −ln p of the text where it ran here, and what it is.
+/// The base: its file of log-probabilities, the exact −ln p of the text if it ran here, and its
+/// description.
 struct KlBase {
     path: PathBuf,
     token_nll: Option<Vec<f32>>,
@@ -26,7 +27,7 @@ pub(super) fn run(args: &KlArgs) -> Result<()> {
     let vocab = ModelConfig::before_loading(&checkpoint)?.vocab_size;
     let bos = corpus::bos(&checkpoint)?;
     let quiet = args.result.json;
-    // deleted when the command ends
+    // The folder is deleted when the command ends.
     let parent = std::env::temp_dir();
     let folder = output_file::temporary_folder(&parent).with_context(|| parent.display().to_string())?;
     let base = match (&args.kl_divergence_base, &args.text) {
@@ -36,6 +37,7 @@ pub(super) fn run(args: &KlArgs) -> Result<()> {
     };
     let mut reader = LogitsReader::open(&base.path, vocab).map_err(failed)?;
     let mut engine_args = args.model.engine.clone();
+    // The base fixes the chunks: they must run with the same context.
     engine_args.ctx_size = Some(reader.chunks().context());
     let mut engine = model::load(&checkpoint, &engine_args, quiet)?;
     let bar = progress::bar(!quiet, "comparing");
@@ -50,7 +52,8 @@ pub(super) fn run(args: &KlArgs) -> Result<()> {
     results::show(&args.result, &evaluation(model, args.text.as_deref(), EvaluationResult::Kl(found)), &lines)
 }
 
-/// Runs the base and leaves its log-probabilities in a file in `folder`: the two models need not fit into memory together.
+/// Runs the base and writes its log-probabilities to a file in `folder`, so that both models need
+/// not fit into memory together.
 fn run_base(
     args: &KlArgs,
     text: &Path,
@@ -64,6 +67,7 @@ fn run_base(
         return Err(UsageError(problem.into()).into());
     }
     let mut settings = args.model.engine.clone();
+    // Without a base, the model is compared with itself in exact precision.
     if args.base.is_empty() && args.base_model.is_none() {
         diff::set(&mut settings, "precision=exact", "--base")?;
     }
@@ -72,6 +76,7 @@ fn run_base(
     settings.ctx_size = Some(chunks.context());
     let other = model::open(args.base_model.as_deref().or(args.model.model.as_deref()))?;
     let theirs = ModelConfig::from_checkpoint(&other)?.vocab_size;
+    // Probabilities over different vocabularies cannot be compared.
     if theirs != vocab {
         let path = other.path().to_owned();
         return Err(failed(EvalError::Vocabulary { path, theirs, ours: vocab }));

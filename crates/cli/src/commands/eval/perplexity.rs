@@ -12,6 +12,7 @@ use std::path::Path;
 pub(super) fn run(args: &PerplexityArgs) -> Result<()> {
     results::check(&args.result, args.model.engine.force)?;
     let checkpoint = model::open_shared(&args.model)?;
+    // An unsupported model is reported before the text is encoded.
     latent_graph::ModelConfig::before_loading(&checkpoint)?;
     if let Some(path) = &args.kl_divergence_base {
         target::check(path, args.model.engine.force)?;

@@ -9,8 +9,8 @@ use anyhow::{Context, Result};
 use latent_engine::Session;
 use latent_evaluate::{Estimate, EvaluationResult, Question, QuestionAccuracy};
 
-/// Wrong answers that are shown.
-const SHOWN: usize = 5;
+/// Maximum number of wrong answers shown.
+const MAX_SHOWN: usize = 5;
 
 pub(super) fn run(args: &QuestionsArgs) -> Result<()> {
     results::check(&args.result, args.model.engine.force)?;
@@ -22,6 +22,8 @@ pub(super) fn run(args: &QuestionsArgs) -> Result<()> {
     let mut prompts = Vec::with_capacity(questions.len());
     for question in &questions {
         let place = || format!("{}, line {}", args.file.display(), question.line);
+        // All prompts are made before the model is loaded: a question that fails is reported with
+        // its line at once.
         prompts.push(asker.prompt(&question.prompt).with_context(place)?);
     }
     let longest = prompts.iter().map(Vec::len).max().unwrap_or(0);
@@ -30,6 +32,8 @@ pub(super) fn run(args: &QuestionsArgs) -> Result<()> {
     let mut engine = model::load(&checkpoint, &engine_args, quiet)?;
     let bar = progress::bar(!quiet, "asking");
     bar.set_length(questions.len() as u64);
+    // One session for all questions: their common beginning (template, system message) is computed
+    // once.
     let (mut session, mut found) = (Session::default(), QuestionAccuracy::default());
     for (question, prompt) in questions.iter().zip(prompts) {
         let tokenizer = &asker.formatter.tokenizer;
@@ -60,11 +64,11 @@ fn lines(found: &QuestionAccuracy) -> Vec<String> {
             percent(share, 1)
         ));
     }
-    for wrong in found.wrong.iter().take(SHOWN) {
+    for wrong in found.wrong.iter().take(MAX_SHOWN) {
         lines.push(format!("line {}: expected {:?}, got {:?}", wrong.line, wrong.expected, wrong.answer));
     }
-    if found.wrong.len() > SHOWN {
-        lines.push(format!("and {} more: --json has them all", found.wrong.len() - SHOWN));
+    if found.wrong.len() > MAX_SHOWN {
+        lines.push(format!("and {} more: --json has them all", found.wrong.len() - MAX_SHOWN));
     }
     lines
 }

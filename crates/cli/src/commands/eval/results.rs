@@ -1,4 +1,4 @@
-//! Results on the screen, as JSON, and as a page.
+//! Output of results: text, JSON, and an HTML page.
 
 use crate::args::ResultArgs;
 use crate::{output, target};
@@ -19,12 +19,12 @@ pub(super) fn percent(share: Estimate, digits: usize) -> String {
     format!("{} %", with_error(Estimate { value: 100.0 * share.value, error: 100.0 * share.error }, digits))
 }
 
-/// Whether the page can be written, before the work begins.
+/// Checks that the page can be written, before the work begins.
 pub(super) fn check(args: &ResultArgs, replace: bool) -> Result<()> {
     args.html.as_deref().map_or(Ok(()), |path| target::check(path, replace))
 }
 
-/// A model that was run, with the settings that change its numbers.
+/// Describes a model that was run, with the settings that affect its results.
 pub(super) fn measured(checkpoint: &Checkpoint, engine: &Engine) -> EvaluatedModel {
     let summary = engine.summary();
     EvaluatedModel {
@@ -36,7 +36,7 @@ pub(super) fn measured(checkpoint: &Checkpoint, engine: &Engine) -> EvaluatedMod
     }
 }
 
-/// A model that was not run.
+/// Describes a model that was not run.
 pub(super) fn unmeasured(checkpoint: &Checkpoint) -> EvaluatedModel {
     EvaluatedModel {
         file: checkpoint.display_name(),
@@ -45,7 +45,7 @@ pub(super) fn unmeasured(checkpoint: &Checkpoint) -> EvaluatedModel {
     }
 }
 
-/// Prints a result, and writes its page.
+/// Prints a result and writes its page.
 pub(super) fn show(args: &ResultArgs, evaluation: &Evaluation, lines: &[String]) -> Result<()> {
     if let Some(path) = &args.html {
         write_page(path, std::slice::from_ref(evaluation))?;
@@ -64,7 +64,7 @@ pub(super) fn write_page(path: &Path, evaluations: &[Evaluation]) -> Result<()> 
     Ok(())
 }
 
-/// A result with the file that it was measured with.
+/// A result and the input file that it was measured with.
 pub(super) fn evaluation(model: EvaluatedModel, input: Option<&Path>, found: EvaluationResult) -> Evaluation {
     let input = input.map(|path| path.display().to_string()).unwrap_or_default();
     Evaluation { model, input, found }

@@ -42,6 +42,8 @@ pub(super) fn run(args: &RetrievalArgs) -> Result<()> {
             let mut here = 0;
             for trial in 0..args.trials {
                 let needle = hide(&haystack, RetrievalCase { length, depth, trial }, &asker)?;
+                // Sentences are not cut, so prompts are a little shorter than the requested length.
+                // The report shows the mean.
                 cell.tokens += needle.tokens.len() as f64 / args.trials as f64;
                 here += usize::from(finds(&mut engine, &asker, needle, args.n_predict)?);
                 bar.inc(1);
@@ -61,7 +63,7 @@ pub(super) fn run(args: &RetrievalArgs) -> Result<()> {
     results::show(&args.result, &result, &lines)
 }
 
-/// What facts are hidden among.
+/// The text in which facts are hidden.
 fn haystack(path: Option<&Path>) -> Result<Haystack> {
     let Some(path) = path else { return Ok(Haystack::SimilarFacts) };
     Haystack::of_text(&corpus::read(path)?)
@@ -75,9 +77,10 @@ fn hide(haystack: &Haystack, case: RetrievalCase, asker: &QuestionPrompter) -> R
     })
 }
 
-/// Whether the answer to a prompt has the code in it.
+/// Whether the answer to a prompt contains the code.
 fn finds(engine: &mut Engine, asker: &QuestionPrompter, needle: Needle, most: usize) -> Result<bool> {
-    // prompts of one length and depth begin alike: none may profit from another's rows, so that each is an ordinary prompt
+    // Prompts of one length and depth share a prefix. A new session per prompt keeps each an
+    // ordinary, uncached prompt.
     let mut session = Session::default();
     let ask = (needle.tokens, most);
     let answer =

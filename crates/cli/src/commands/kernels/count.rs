@@ -1,4 +1,4 @@
-//! What kernels of a GPU do, counted: for machines that have none to time.
+//! Static counts of GPU kernels, for machines without a GPU to time them on.
 
 use super::device::{device_name, filter, nothing};
 use crate::args::KernelsCountArgs;
@@ -10,25 +10,28 @@ use latent_conformance::CaseCount;
 use latent_graph::KernelCalls;
 use serde_json::json;
 
-/// What a multiprocessor of a GPU holds at a time: the tables of NVIDIA's CUDA programming guide.
+/// Limits of a GPU's multiprocessor, from the tables of NVIDIA's CUDA programming guide.
 struct Multiprocessor {
     name: &'static str,
     threads: u32,
     workgroups: u32,
-    /// Bytes of workgroup memory, and what the driver adds per workgroup.
+    /// Bytes of workgroup memory, and bytes that the driver reserves per workgroup.
     memory: u32,
     reserved: u32,
 }
 
+// Compute capability 8.9 is Ada (L4, L40, RTX 40), 9.0 is Hopper (H100, H200).
 const MULTIPROCESSORS: [Multiprocessor; 2] = [
     Multiprocessor { name: "8.9", threads: 1536, workgroups: 24, memory: 100 << 10, reserved: 1 << 10 },
     Multiprocessor { name: "9.0", threads: 2048, workgroups: 32, memory: 228 << 10, reserved: 1 << 10 },
 ];
 
 impl Multiprocessor {
-    /// Share of its threads that workgroups like these occupy, if registers are enough.
+    /// Share of its threads that such workgroups occupy, if registers suffice.
     fn occupancy(&self, call: &KernelCalls) -> f64 {
         let threads = call.threads.max(1);
+        // Registers are ignored: without the vendor's compiler their number is unknown.
+        // `reserved` keeps the divisor above 0 for shaders without workgroup memory.
         let by_memory = self.memory / (call.memory + self.reserved);
         let workgroups = self.workgroups.min(self.threads / threads).min(by_memory);
         f64::from(workgroups * threads) / f64::from(self.threads)
@@ -81,7 +84,7 @@ pub(super) fn run(device: &DeviceKernels, args: &KernelsCountArgs) -> Result<()>
     Ok(())
 }
 
-/// Prints a line for each shader of a case.
+/// Prints a line per shader of a case.
 fn print(count: &CaseCount, first: bool) -> Result<()> {
     if first {
         let occupancy = MULTIPROCESSORS.map(|unit| format!("{:>6}", unit.name)).concat();
@@ -119,7 +122,7 @@ fn print(count: &CaseCount, first: bool) -> Result<()> {
     Ok(())
 }
 
-/// What the driver says, in columns.
+/// The driver's statistics, in columns.
 fn driver([instructions, cycles, registers, spilled, subgroups]: [String; 5]) -> String {
     format!("{instructions:>8}{cycles:>8}{registers:>5}{spilled:>8}{subgroups:>4}")
 }

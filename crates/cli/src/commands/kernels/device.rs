@@ -1,4 +1,4 @@
-//! The device whose kernels are looked at, and which of them.
+//! The selected device and the filter of kernels.
 
 use crate::exit::UsageError;
 use anyhow::Result;
@@ -6,7 +6,7 @@ use latent_backends::DeviceKernels;
 use latent_conformance::KernelFilter;
 use latent_types::Tier;
 
-/// The cases and kernels of these words; instruction sets are those of the CPU.
+/// Filters cases and kernels by words. Instruction sets are those of the CPU.
 pub(super) fn filter(device: &DeviceKernels, words: &[String], tier: Option<Tier>) -> Result<KernelFilter> {
     let filter = KernelFilter::new(words);
     match tier {
@@ -28,7 +28,7 @@ pub(super) fn nothing(words: &[String]) -> Result<()> {
     Err(UsageError(problem).into())
 }
 
-/// What runs the kernels.
+/// Name of the device that runs the kernels.
 pub(super) fn device_name(device: &DeviceKernels) -> String {
     match &device.gpu {
         None => crate::cpu_info::cpu_info(),

@@ -1,4 +1,4 @@
-//! `latent kernels`: the table of kernel cases, run as tests, as measurements, or listed with what runs here.
+//! `latent kernels`: tests, measures, counts or lists the kernel cases.
 
 mod count;
 mod device;
@@ -11,6 +11,7 @@ use anyhow::Result;
 
 pub(super) fn run(args: &KernelsArgs) -> Result<()> {
     let device = match &args.command {
+        // A hollow device compiles shaders and allocates no memory.
         KernelsCommand::Count(_) => latent_backends::hollow_kernels(&args.device)?,
         _ => latent_backends::kernels(&args.device)?,
     };

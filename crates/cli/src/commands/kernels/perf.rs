@@ -1,4 +1,4 @@
-//! Speed of kernels compared with the limits of the device.
+//! Speed of kernels, compared with the device's limits.
 
 use super::device::{device_name, filter, nothing};
 use crate::args::KernelsPerfArgs;
@@ -16,10 +16,11 @@ use serde_json::json;
 use std::time::{Duration, Instant};
 
 /// Bytes needed to measure the read bandwidth, with a margin.
-const MEASURING: u64 = 768 << 20;
+// The buffer must exceed the last-level cache.
+const LIMITS_BYTES: u64 = 768 << 20;
 
-/// How long measured limits are reused: on a shared machine they change.
-const LIMITS_STAND: Duration = Duration::from_secs(10);
+/// How long measured limits are reused. On a shared machine they change.
+const MAX_LIMITS_AGE: Duration = Duration::from_secs(10);
 
 pub(super) fn run(device: &DeviceKernels, args: &KernelsPerfArgs) -> Result<()> {
     let filter = filter(device, &args.filter, args.isa)?;
@@ -36,17 +37,17 @@ pub(super) fn run(device: &DeviceKernels, args: &KernelsPerfArgs) -> Result<()> 
         }
         target::check(path, args.force)?;
     }
-    // a software adapter keeps copies in addition to the buffers
+    // A software adapter (lavapipe) keeps copies in main memory in addition to the buffers.
     let copies = 1 + u64::from(device.gpu.as_ref().is_some_and(|gpu| gpu.software));
     let wanted = copies * (u64::from(args.memory) << 20);
     if let Some(available) = latent_engine::memory::available()
-        && available.bytes < wanted + MEASURING
+        && available.bytes < wanted + LIMITS_BYTES
     {
         bail!(
             "--memory {} needs {} in addition to {} for measuring the limits, but {} are available: use a smaller --memory",
             args.memory,
             format_bytes(wanted),
-            format_bytes(MEASURING),
+            format_bytes(LIMITS_BYTES),
             format_bytes(available.bytes)
         );
     }
@@ -54,12 +55,14 @@ pub(super) fn run(device: &DeviceKernels, args: &KernelsPerfArgs) -> Result<()> 
         threads: usize::from(args.threads),
         memory: usize::from(args.memory) << 20,
         time: Duration::from_millis(u64::from(args.millis)),
+        // --tuned chooses between instruction sets, so --save measures all of them.
         all: args.all || args.save.is_some(),
     };
     let mut limits = MeasuredLimits { device, known: Vec::new(), failure: None };
     let (mut found, mut problems, mut printed, mut header) = (Vec::new(), Vec::new(), Ok(()), None);
     let mut cases = device.kernels.real_sizes();
     if args.save.is_some() {
+        // Only products have timings in the file: other operations use the highest instruction set.
         cases.retain(|case| matches!(case, KernelCase::Product(_)));
     }
     latent_conformance::perf(
@@ -115,10 +118,10 @@ pub(super) fn run(device: &DeviceKernels, args: &KernelsPerfArgs) -> Result<()> 
     Ok(())
 }
 
-/// The measured times of kernels that plans choose between.
+/// Measured times of the kernels that plans choose between.
 fn timings(device: &DeviceKernels, threads: usize, found: &[Measurement]) -> Result<KernelTimings> {
     let target = device.backend.target();
-    // kernels are also measured without some instructions, which no plan asks for
+    // Kernels are also measured with fewer instruction sets. No plan requests those variants.
     let bound = |m: &Measurement| target.contracts().iter().any(|contract| contract.name == m.kernel);
     let timing = |m: &Measurement| {
         let case = m.product?;
@@ -132,10 +135,11 @@ fn timings(device: &DeviceKernels, threads: usize, found: &[Measurement]) -> Res
         })
     };
     let timings = found.iter().filter(|m| bound(m)).filter_map(timing).collect();
+    // The CPU's generation is part of the file: `--tuned` refuses times of another CPU.
     Ok(KernelTimings::new(cpu_generation(), device.backend.isa(None)?, threads, timings))
 }
 
-/// The error of a filter that matches no product.
+/// The error if a filter matches no product.
 fn nothing_to_save(words: &[String]) -> Result<()> {
     let problem = format!(
         "--save keeps times of products, and no product has all of {:?} in its name: give other words, such as q4_k, or none",
@@ -144,18 +148,18 @@ fn nothing_to_save(words: &[String]) -> Result<()> {
     Err(UsageError(problem).into())
 }
 
-/// The machine's limits, measured again when they are old.
+/// The machine's limits, measured again when outdated.
 struct MeasuredLimits<'d> {
     device: &'d DeviceKernels,
     known: Vec<(Tier, usize, Instant, MachinePeaks)>,
-    /// Why a measurement failed; its limits are NaN.
+    /// The error of a failed measurement, whose limits are NaN.
     failure: Option<latent_backend::BackendError>,
 }
 
 impl MeasuredLimits<'_> {
     fn of(&mut self, level: &str, threads: usize) -> MachinePeaks {
         let tier = level.parse().unwrap_or(Tier::Portable);
-        self.known.retain(|(.., at, _)| at.elapsed() < LIMITS_STAND);
+        self.known.retain(|(.., at, _)| at.elapsed() < MAX_LIMITS_AGE);
         if let Some((.., limits)) = self.known.iter().find(|(t, n, ..)| (*t, *n) == (tier, threads)) {
             return *limits;
         }
@@ -196,7 +200,7 @@ fn print_limits(last: &Measurement, device: &DeviceKernels) -> Result<()> {
         (limits.f16_macs, "f16"),
         (limits.bf16_macs, "bf16"),
     ];
-    // missing instructions have no limit
+    // Arithmetic without instructions on this machine has no limit.
     let rates = arithmetic.iter().filter(|(macs, _)| *macs > 0.0).enumerate().map(|(i, (macs, ty))| {
         format!(", {:.0}{} {ty}", 2.0 * macs / 1e9, if i == 0 { " GFLOP/s" } else { "" })
     });
@@ -207,7 +211,7 @@ fn print_limits(last: &Measurement, device: &DeviceKernels) -> Result<()> {
     ))
 }
 
-/// Prints how much faster packed weights are than the same weights as floats, a line per format.
+/// Prints the speed-up of packed weights over the same weights as floats, one line per format.
 fn print_fused(fused: &[FusedSpeedup]) -> Result<()> {
     let mut formats: Vec<&str> = fused.iter().map(|one| one.format.as_str()).collect();
     formats.dedup();
@@ -228,7 +232,7 @@ fn print_fused(fused: &[FusedSpeedup]) -> Result<()> {
     Ok(())
 }
 
-/// Prints one line, preceded by the kernel's name when it changes.
+/// Prints one line, preceded by the kernel's name if it differs from the last one.
 fn print_measurement(m: &Measurement, before: &mut Option<String>) -> Result<()> {
     if before.is_none() {
         output::line(&format!(

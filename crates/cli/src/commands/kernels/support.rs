@@ -1,4 +1,4 @@
-//! Which kernels there are, and which run here.
+//! List of kernels and of those that run on this machine.
 
 use super::device::{device_name, filter, nothing};
 use crate::args::KernelsSupportArgs;
@@ -56,6 +56,8 @@ pub(super) fn run(device: &DeviceKernels, args: &KernelsSupportArgs) -> Result<(
         columns(levels.iter().map(|level| level.name.to_owned()).collect())
     ))?;
     for row in &found {
+        // A cell is a kernel for this level: present and runnable, present but without the
+        // instructions, or not implemented.
         let cell = |level: &latent_conformance::KernelLevel| {
             let mut there = row.kernels.iter().filter(|kernel| kernel.level == level.name);
             there.next().map_or("–", |kernel| words(kernel.missing.is_none())).to_owned()
@@ -72,7 +74,7 @@ pub(super) fn run(device: &DeviceKernels, args: &KernelsSupportArgs) -> Result<(
     Ok(())
 }
 
-/// What shaders compute, and with which variants.
+/// Lists the operations of shaders and their variants.
 fn by_shaders(found: &[OperationSupport]) -> Result<()> {
     let (there, others): (Vec<&OperationSupport>, Vec<_>) =
         found.iter().partition(|row| !row.kernels.is_empty());

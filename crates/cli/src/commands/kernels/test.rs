@@ -1,4 +1,4 @@
-//! Kernels against sums in f64, and against each other.
+//! Tests of kernels against f64 sums and against each other.
 
 use super::device::{device_name, filter, nothing};
 use crate::args::KernelsTestArgs;
@@ -15,7 +15,7 @@ struct KernelTally {
     passed: usize,
     failed: usize,
     skipped: Option<String>,
-    /// The worst error of a case, as a share of its bound.
+    /// Maximum error of a case, relative to its bound.
     worst: f64,
     problems: Vec<String>,
 }
@@ -23,9 +23,10 @@ struct KernelTally {
 pub(super) fn run(device: &DeviceKernels, args: &KernelsTestArgs) -> Result<()> {
     let (backend, filter) = (&*device.kernels, filter(device, &args.filter, args.isa)?);
     let (mut outcomes, mut failed) = (Vec::new(), 0);
-    // in the order of the table of kernels
+    // In the order of the table of kernels.
     let mut sums: Vec<(String, KernelTally)> =
         backend.kernels().into_iter().map(|k| (k.name, KernelTally::default())).collect();
+    // Outcomes arrive in the order of cases. The table is in the order of kernels.
     let place: BTreeMap<String, usize> =
         sums.iter().enumerate().map(|(i, (name, _))| (name.clone(), i)).collect();
     latent_conformance::test(backend, &latent_conformance::cases(), &filter, &mut |outcome| {

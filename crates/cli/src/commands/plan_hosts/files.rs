@@ -1,4 +1,4 @@
-//! Which files of the model each rank needs: the others need not be on its host.
+//! The files of the model that each rank needs. Other files need not be on its host.
 
 use crate::output;
 use anyhow::{Result, anyhow};
@@ -7,12 +7,12 @@ use latent_formats::Outline;
 use latent_graph::GraphError;
 use latent_hosts::predict::{PlannedModel, Prediction};
 
-/// The files of each rank; none of a model that is one file, or whose data are not all here.
+/// The files of each rank. Empty for a model in one file, or without its data.
 #[derive(Default)]
 pub(super) struct RankFiles {
     /// The model's files, in order.
     all: Vec<String>,
-    /// Those that each rank needs.
+    /// The files that each rank needs.
     pub(super) needed: Vec<Vec<String>>,
 }
 
@@ -32,7 +32,7 @@ pub(super) fn of_ranks(model: &PlannedModel<'_>, outline: &Outline, best: &Predi
 }
 
 impl RankFiles {
-    /// A line for each rank, with runs of files by their first and last.
+    /// Prints a line per rank. Consecutive files are shown by the first and last.
     pub(super) fn print(&self) -> Result<()> {
         if self.needed.is_empty() {
             return Ok(());
@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn runs_of_files_are_shown_by_their_ends() {
+    fn consecutive_files_are_shown_as_a_range() {
         let names = |all: &[&str]| all.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
         let files = RankFiles { all: names(&["a", "b", "c", "d", "e", "f"]), needed: Vec::new() };
         for (needed, shown) in [

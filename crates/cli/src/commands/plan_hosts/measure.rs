@@ -1,4 +1,4 @@
-//! Measures hosts with the model itself, and the links between them.
+//! Measures hosts by running a part of the model, and the links between them.
 
 use crate::args::PlanHostsArgs;
 use crate::commands::batched::BatchedSequences;
@@ -17,20 +17,20 @@ use latent_hosts::slowest_link;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Layers with experts that are run, where memory allows: more than stay in caches between two steps.
-const LAYERS: usize = 4;
+/// MoE layers to run, if memory allows. Fewer could stay in the caches between two steps.
+const MAX_MOE_LAYERS: usize = 4;
 
-/// Steps of one row that are timed.
-const STEPS: usize = 64;
+/// Timed steps of one row.
+const TIMED_STEPS: usize = 64;
 
-/// Repetitions of the prompt that are timed.
-const PROMPTS: usize = 2;
+/// Timed repetitions of the prompt.
+const TIMED_PROMPTS: usize = 2;
 
-/// Measures the hosts of all ranks, and the links between them. Rank 0 alone gets an answer.
+/// Measures the hosts of all ranks and the links between them. Only rank 0 returns a result.
 pub(super) fn all_ranks(args: &PlanHostsArgs) -> Result<Option<HostsFile>> {
     let checkpoint = model::open(args.model.model.as_deref())?;
     let Some(hosts) = ranks::hosts(None)? else {
-        // this machine alone
+        // Without MPI, only this machine.
         let host = this_host(args, &checkpoint, "this host".into(), &|| Ok(()))?;
         return Ok(Some(HostsFile::alone(host)));
     };
@@ -38,6 +38,8 @@ pub(super) fn all_ranks(args: &PlanHostsArgs) -> Result<Option<HostsFile>> {
     let (rank, count) = (communicator.rank(), communicator.ranks());
     let name = communicator.host(rank);
     let barrier = || Ok(on_least(communicator, 0).map(|_| ())?);
+    // Ranks measure one after the other, because several may share a host. Each rank passes `count`
+    // barriers: as many before its turn as its number, the rest after it.
     (0..rank).try_for_each(|_| barrier())?;
     let mut own = this_host(args, &checkpoint, name.clone(), &|| Ok(()))?;
     (rank..count).try_for_each(|_| barrier())?;
@@ -48,14 +50,14 @@ pub(super) fn all_ranks(args: &PlanHostsArgs) -> Result<Option<HostsFile>> {
     collect(communicator, own, link)
 }
 
-/// Rank 0 hears what the others have measured.
+/// Collects all measurements on rank 0.
 fn collect(
     communicator: &dyn Communicator,
     own: Host,
     link: Option<NetworkLink>,
 ) -> Result<Option<HostsFile>> {
     let of = |speed: HostSpeed| [speed.bandwidth, speed.flops.unwrap_or_default()];
-    // none is sent as zero
+    // `None` is sent as zero.
     let at_once = own.at_once.map_or([0.0; 2], of);
     let numbers = [&[own.memory], of(own.speed).as_slice(), &at_once].concat();
     if communicator.rank() > 0 {
@@ -84,20 +86,20 @@ fn collect(
     Ok(Some(file))
 }
 
-/// `barrier` is called before each thing that is timed.
+/// Measures this host. `barrier` is called before each timed part.
 fn this_host(
     args: &PlanHostsArgs,
     checkpoint: &Arc<Checkpoint>,
     name: String,
     barrier: &dyn Fn() -> Result<()>,
 ) -> Result<Host> {
-    // what is not known does not bound the layers either
+    // Unknown memory does not limit the layers.
     let memory = memory::available().map_or(f64::INFINITY, |free| free.bytes as f64);
     let config = ModelConfig::from_checkpoint(checkpoint)?;
     let weights: usize = checkpoint.tensors().iter().map(|tensor| tensor.bytes).sum();
     let first_layers = Some(layers(&config, memory, weights as f64));
-    let prompt = args.n_prompt.min(config.context_length.saturating_sub(STEPS + 1)).max(1);
-    let context = Some(prompt + STEPS + 1);
+    let prompt = args.n_prompt.min(config.context_length.saturating_sub(TIMED_STEPS + 1)).max(1);
+    let context = Some(prompt + TIMED_STEPS + 1);
     let options = EngineOptions { first_layers, context, ..args.model.engine.options() };
     let mut engine = Engine::load(&*args.model.engine.backend()?, checkpoint, &options, &mut |_, _| {})?;
     engine.wait_for_weights();
@@ -105,20 +107,21 @@ fn this_host(
     Ok(Host { name, memory, speed: HostSpeed { bandwidth, flops: Some(flops) }, at_once: None })
 }
 
-/// The layers that are run: those without experts, and some with; fewer where they would take half of the memory.
+/// Number of first layers to run: the dense ones and some MoE layers. Fewer if they would take half
+/// of the memory.
 fn layers(config: &ModelConfig, memory: f64, weights: f64) -> usize {
     let dense = config.layer_kinds.iter().take_while(|kind| **kind != LayerKind::Moe).count();
-    let wanted = if dense < config.layers { dense + LAYERS } else { LAYERS };
+    let wanted = if dense < config.layers { dense + MAX_MOE_LAYERS } else { MAX_MOE_LAYERS };
     let room = (memory / 2.0 / (weights / config.layers.max(1) as f64)) as usize;
     wanted.min(config.layers).min(room).max(1)
 }
 
-/// Bytes per second of steps of one row, and operations per second of prompts.
+/// Bytes per second of decode steps, and operations per second of prompts.
 fn speeds(engine: &mut Engine, prompt: usize, barrier: &dyn Fn() -> Result<()>) -> Result<(f64, f64)> {
-    let mut sequences = BatchedSequences::new(engine, 1, prompt + STEPS + 1);
+    let mut sequences = BatchedSequences::new(engine, 1, prompt + TIMED_STEPS + 1);
     let mut prompts = Vec::new();
     barrier()?;
-    for _ in 0..=PROMPTS {
+    for _ in 0..=TIMED_PROMPTS {
         sequences.truncate(engine, 0)?;
         let start = Instant::now();
         sequences.prompt(engine, 0..prompt)?;
@@ -126,17 +129,18 @@ fn speeds(engine: &mut Engine, prompt: usize, barrier: &dyn Fn() -> Result<()>) 
     }
     let mut steps = Vec::new();
     barrier()?;
-    for at in prompt..=prompt + STEPS {
+    for at in prompt..=prompt + TIMED_STEPS {
         let start = Instant::now();
-        // the layers alone: other ranks have no lm_head
+        // Without logits: in a pipeline only the last rank has an lm_head, and the predictor adds
+        // it.
         sequences.step(engine, at..at + 1, LogitsRequest::Nothing)?;
         steps.push(start.elapsed().as_secs_f64());
     }
     sequences.release(engine);
     let chunk = engine.chunk_for(prompt);
     let flops: f64 = StepSize::prompt(prompt, 0, chunk).map(|step| engine.cost(step).flops).sum();
-    let step = StepSize { wanted: 0, ..StepSize::decode(1, prompt + STEPS / 2) };
+    let step = StepSize { wanted: 0, ..StepSize::decode(1, prompt + TIMED_STEPS / 2) };
     let cost = engine.cost(step);
-    // the first of each warms up
+    // The first of each is a warm-up.
     Ok(((cost.weight_bytes + cost.cache_bytes) / median(&steps[1..]), flops / median(&prompts[1..])))
 }

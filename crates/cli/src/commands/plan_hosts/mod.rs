@@ -1,4 +1,4 @@
-//! `latent plan-hosts`: what each of several hosts should have of a model, and how fast it is then.
+//! `latent plan-hosts`: proposes a partition of a model over hosts and predicts its speed.
 
 mod files;
 mod measure;
@@ -17,7 +17,7 @@ pub(super) fn run(args: &PlanHostsArgs) -> Result<()> {
     if args.measure {
         target::check(&args.hosts, args.model.engine.force)?;
         let Some(measured) = measure::all_ranks(args)? else {
-            // rank 0 writes and prints
+            // Only rank 0 writes and prints.
             return Ok(());
         };
         let mut file = OutputFile::create(&args.hosts)?;
@@ -31,7 +31,7 @@ pub(super) fn run(args: &PlanHostsArgs) -> Result<()> {
     prediction::planned(&args.model, |model, context, outline| {
         let case = PredictionCase {
             context,
-            // half of the context is what a long conversation attends to on the way
+            // Over a long conversation, a token attends to half of the context on average.
             past: args.past.unwrap_or(context / 2).min(context),
             rows: usize::from(args.sequences),
             in_flight: usize::from(args.in_flight),

@@ -1,4 +1,4 @@
-//! Proposals as text and as JSON.
+//! Output of proposals as text and JSON.
 
 use super::files::RankFiles;
 use crate::output;
@@ -6,7 +6,7 @@ use anyhow::Result;
 use latent_hosts::predict::{Prediction, PredictionCase, Proposal, RankPrediction};
 use serde_json::{Value, json};
 
-/// The best proposal in full, and the others in one table.
+/// Prints the best proposal in full and the others in a table.
 pub(super) fn print(proposals: &[Proposal], case: &PredictionCase, files: &RankFiles) -> Result<()> {
     let best = best(proposals)?;
     output::line("| rank | host | layers | memory | ms per step |")?;
@@ -45,7 +45,7 @@ fn sequences(case: &PredictionCase) -> String {
     }
 }
 
-/// The first, unless nothing can be run.
+/// The first proposal, which is the best; an error if none can run.
 pub(super) fn best(proposals: &[Proposal]) -> Result<&Prediction> {
     match proposals.first().map(|proposal| &proposal.best) {
         Some(Ok(best)) => Ok(best),
@@ -78,10 +78,12 @@ fn compare(proposals: &[Proposal], best: &Prediction) -> Result<()> {
     output::line("")
 }
 
-/// What keeps it behind the best.
+/// Why a proposal is slower than the best.
 fn why(found: &Prediction, best: &Prediction) -> String {
     let computing = |found: &Prediction| found.step - found.links;
+    // A step's time is the sum of computing and links, which happen one after the other.
     let (more_links, more_computing) = (found.links - best.links, computing(found) - computing(best));
+    // A step alone is faster, but with several in flight the slowest rank bounds the throughput.
     if more_links <= 0.0 && more_computing <= 0.0 {
         return "steps in flight wait for its slowest stretch".into();
     }

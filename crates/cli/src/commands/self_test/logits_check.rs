@@ -1,4 +1,4 @@
-//! A device's logits against those of the reference backend.
+//! Compares a device's logits with those of the reference backend.
 
 use anyhow::Result;
 use latent_backend::Backend;
@@ -8,17 +8,17 @@ use latent_formats::Checkpoint;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-/// Tokens at the end that are run one by one, as in decoding.
-const DECODED: usize = 8;
+/// Number of last tokens that run one by one, as in decoding. They use the decode plan.
+const DECODED_TOKENS: usize = 8;
 
-/// What every device runs.
+/// The input of every device.
 #[derive(Clone, Copy)]
 pub(super) struct CheckInput<'a> {
     pub(super) checkpoint: &'a Arc<Checkpoint>,
     pub(super) tokens: &'a [u32],
 }
 
-/// The logits after every token: most tokens in one step, the last ones one by one.
+/// Logits after every token. Most tokens run in one step, the last ones one by one.
 pub(super) fn run(
     input: CheckInput<'_>,
     backend: &dyn Backend,
@@ -27,7 +27,7 @@ pub(super) fn run(
     let mut engine = Engine::load(backend, input.checkpoint, options, &mut |_, _| {})?;
     let mut sequence = Sequence::default();
     let mut rows = Vec::new();
-    let (prompt, decoded) = input.tokens.split_at(input.tokens.len().saturating_sub(DECODED));
+    let (prompt, decoded) = input.tokens.split_at(input.tokens.len().saturating_sub(DECODED_TOKENS));
     for tokens in std::iter::once(prompt).chain(decoded.chunks(1)).filter(|tokens| !tokens.is_empty()) {
         engine.prefill(
             &mut sequence,
@@ -49,7 +49,8 @@ pub(super) struct LogitsCheck {
     pub(super) rows: usize,
     /// Maximum mean error.
     bound: f64,
-    /// Mean relative square error per row, and number of rows with the same likeliest token; else why it could not run.
+    /// Mean relative square error per row and number of rows with the same likeliest token, or why
+    /// it could not run.
     outcome: Result<(f64, usize), String>,
 }
 
@@ -64,8 +65,9 @@ impl LogitsCheck {
         LogitsCheck { name, rows: reference.len(), bound, outcome }
     }
 
-    /// Whether the error is within the bound. NaN is not.
+    /// Whether the error is within the bound.
     pub(super) fn passed(&self) -> bool {
+        // NaN compares false, so it fails.
         matches!(self.outcome, Ok((error, _)) if error <= self.bound)
     }
 
@@ -104,6 +106,7 @@ fn compared(reference: &[Vec<f32>], got: &[Vec<f32>]) -> Result<(f64, usize), St
         let (rows, expected) = (got.len(), reference.len());
         return Err(format!("{rows} rows of logits came back, expected {expected}"));
     }
+    // In f64, so that errors of 1e-13 can be measured.
     let square = |value: f32| f64::from(value) * f64::from(value);
     let error = |(a, b): (&Vec<f32>, &Vec<f32>)| {
         let difference: f64 = a.iter().zip(b).map(|(a, b)| (f64::from(*a) - f64::from(*b)).powi(2)).sum();

@@ -1,4 +1,4 @@
-//! What a machine has, and the measured limits of its CPU.
+//! A machine's hardware and the measured limits of its CPU.
 
 use super::super::devices::described;
 use crate::cpu_info::cpu_info;
@@ -23,7 +23,7 @@ pub(super) struct MachineReport {
     pub(super) gpus: Vec<GpuDevice>,
 }
 
-/// Names of those features that the CPU has, in this order.
+/// Names of the features that the CPU has.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 macro_rules! detected {
     ($detect:ident: $($feature:tt)*) => {
@@ -38,7 +38,7 @@ fn instructions() -> Vec<&'static str> {
         "avx512dq" "avx512vbmi" "avx512vnni" "avx512bf16" "avx512fp16")
 }
 
-/// Instruction sets that compilers and drivers may use; kernels are portable code.
+/// Instruction sets for the report. Kernels for this architecture are portable code.
 #[cfg(target_arch = "aarch64")]
 fn instructions() -> Vec<&'static str> {
     detected!(is_aarch64_feature_detected: "neon" "fp16" "dotprod" "i8mm" "bf16" "sve" "sve2")
@@ -50,7 +50,7 @@ fn instructions() -> Vec<&'static str> {
 }
 
 impl MachineReport {
-    /// Looks at the machine, and measures bandwidth and arithmetic for about a second.
+    /// Inspects the machine and measures bandwidth and arithmetic for about a second.
     pub(super) fn measure() -> Result<MachineReport> {
         let topology = Topology::detect();
         let parallelism = latent_threads::parallelism();
@@ -115,6 +115,7 @@ impl MachineReport {
         latent_hub::short_names()
             .iter()
             .filter(move |entry| entry.bytes < free)
+            // Each token reads the active weights once, and the bandwidth bounds how fast.
             .filter_map(move |entry| Some((entry.name.as_str(), bandwidth / entry.bytes_per_token? as f64)))
     }
 

@@ -20,11 +20,13 @@ use std::time::Instant;
 /// A text in the style that the demo model was trained on.
 const TEXT: &str = "Once upon a time there was a little fox who had a lantern. Every night the fox walked through the forest.";
 
-/// Maximum mean relative square error of exact precision. Measured: 1e-13 on CPUs, 1e-12 on a software GPU.
-const EXACT: f64 = 1e-9;
+/// Maximum mean relative square error of exact precision.
+// Measured: 1e-13 on CPUs, 1e-12 on a software GPU.
+const MAX_EXACT_ERROR: f64 = 1e-9;
 
-/// The same of default precision, whose activations have 8 bits. Measured: 2e-4.
-const DEFAULT: f64 = 2e-3;
+/// Maximum mean relative square error of default precision, whose activations have 8 bits.
+// Measured: 2e-4.
+const MAX_DEFAULT_ERROR: f64 = 2e-3;
 
 pub(super) fn run_all(args: &SelfTestArgs) -> Result<()> {
     let begin = Instant::now();
@@ -67,12 +69,14 @@ pub(super) fn run_all(args: &SelfTestArgs) -> Result<()> {
     }
 }
 
-/// Checks the demo model on every device, in both precisions, and on the CPU with every instruction set.
+/// Checks the demo model on every device in both precisions, and on the CPU with every instruction
+/// set.
 fn check_devices(machine: &MachineReport) -> Result<Vec<LogitsCheck>> {
     let checkpoint = model::open(None)?;
     let tokenizer = Tokenizer::from_checkpoint(&checkpoint).context(checkpoint.display_name())?;
     let tokens = tokenizer.encode(TEXT, EncodeOptions { add_special: true, parse_special: false })?;
-    let precisions = [("exact", Precision::Exact, EXACT), ("default", Precision::Default, DEFAULT)];
+    let precisions =
+        [("exact", Precision::Exact, MAX_EXACT_ERROR), ("default", Precision::Default, MAX_DEFAULT_ERROR)];
     let options = |precision, tier| EngineOptions {
         precision,
         tier,
@@ -84,6 +88,7 @@ fn check_devices(machine: &MachineReport) -> Result<Vec<LogitsCheck>> {
     let reference = run(input, &*latent_backends::reference(), &options(Precision::Exact, None))
         .context("the reference backend")?;
     let mut checks = Vec::new();
+    // All tiers up to the machine's are tested: --isa and LATENT_ISA can select any of them.
     let cpu = latent_backends::cpu();
     for tier in Tier::ALL.into_iter().filter(|tier| *tier <= machine.tier) {
         for (word, precision, bound) in precisions {
@@ -93,7 +98,7 @@ fn check_devices(machine: &MachineReport) -> Result<Vec<LogitsCheck>> {
     }
     for number in 0..machine.gpus.len() {
         let device = format!("gpu:{number}");
-        // opened once: shaders are compiled once
+        // The device is opened once, so that its shaders are compiled once.
         let gpu = latent_backends::by_name(&device);
         for (word, precision, bound) in precisions {
             let got = on(&gpu, input, &options(precision, None));

@@ -1,4 +1,4 @@
-//! Settings of answers whose requests do not set them: templates, their variables, and what texts must be.
+//! Defaults of requests from flags: template, its variables, constraints.
 
 use crate::args::{AnswerArgs, ConstraintArgs, ReasoningPlace, ReasoningSwitch};
 use crate::commands::constraint::{self, AnswerConstraint};
@@ -11,10 +11,10 @@ use serde_json::{Map, Value};
 use std::path::Path;
 use std::sync::Arc;
 
-/// Largest file of a chat template, in bytes.
-const MAX_TEMPLATE: u64 = 1 << 20;
+/// Maximum bytes of a chat template.
+const MAX_TEMPLATE_BYTES: u64 = 1 << 20;
 
-/// The template of ChatML, which llama.cpp has by this name.
+/// The ChatML template. llama.cpp has it built in under the name `chatml`.
 const CHATML: &str = "{%- for message in messages -%}
 {{- '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' -}}
 {%- endfor -%}
@@ -22,17 +22,17 @@ const CHATML: &str = "{%- for message in messages -%}
 {{- '<|im_start|>assistant\n' -}}
 {%- endif -%}";
 
-/// Settings of answers whose requests do not set them.
+/// Defaults of requests.
 #[derive(Clone, Debug, Default)]
 pub(super) struct AnswerDefaults {
-    /// The chat template in place of the model's.
+    /// The chat template that replaces the model's.
     pub(super) template: Option<String>,
     pub(super) defaults: RequestDefaults,
     constraint: Option<ConstraintArgs>,
 }
 
 impl AnswerDefaults {
-    /// Reads what the flags name.
+    /// Reads the flags and their files.
     pub(super) fn new(args: &AnswerArgs, verbose: bool) -> Result<AnswerDefaults> {
         let constraint = constraint::asked(&args.constraint)?;
         Ok(AnswerDefaults {
@@ -55,7 +55,8 @@ impl AnswerDefaults {
         })
     }
 
-    /// Compiles the schema or grammar of all answers, so that a fault in it is told at the start.
+    /// Compiles the schema or grammar of all answers, so that an error in it is reported at the
+    /// start.
     pub(super) fn check(&self, tokenizer: &Arc<Tokenizer>) -> Result<(), UsageError> {
         if let Some(args) = &self.constraint {
             AnswerConstraint::new(args, tokenizer, None).map_err(|error| UsageError(format!("{error:#}")))?;
@@ -64,12 +65,13 @@ impl AnswerDefaults {
     }
 }
 
-/// The source of a chat template: a file with it, or itself.
+/// The source of a chat template: its text, `chatml`, or a file.
 fn template(given: &str) -> Result<String> {
     let source = match given {
         "chatml" => CHATML.to_owned(),
+        // Every template has a `{{` or `{%`.
         given if given.contains('{') => given.to_owned(),
-        path => input_file::read_text(Path::new(path), MAX_TEMPLATE).map_err(|error| {
+        path => input_file::read_text(Path::new(path), MAX_TEMPLATE_BYTES).map_err(|error| {
             UsageError(format!(
                 "--chat-template: {error}; of llama.cpp's built-in templates only chatml is known by its name: give a file with the template"
             ))
@@ -79,13 +81,14 @@ fn template(given: &str) -> Result<String> {
     Ok(source)
 }
 
-/// The limit on reasoning; -1 is none.
+/// The limit of reasoning.
 fn reasoning_limit(args: &AnswerArgs) -> Option<ReasoningLimit> {
+    // As in llama-server, -1 means no limit: `try_from` fails.
     let tokens = args.reasoning_budget.and_then(|tokens| usize::try_from(tokens).ok())?;
     Some(ReasoningLimit { tokens, message: args.reasoning_budget_message.clone().unwrap_or_default() })
 }
 
-/// Variables of the chat template. Templates have three names for the switch; a variable that a template does not read does nothing.
+/// Variables of the chat template from the flags.
 fn variables(args: &AnswerArgs) -> Result<Map<String, Value>> {
     let mut variables = Map::new();
     let effort = args.reasoning_effort.as_deref().filter(|effort| *effort != "default");
@@ -97,6 +100,8 @@ fn variables(args: &AnswerArgs) -> Result<Map<String, Value>> {
         Some(ReasoningSwitch::Off) => Some(false),
         Some(ReasoningSwitch::Auto) | None => effort.map(|effort| effort != "none"),
     };
+    // Templates know the switch as `enable_thinking` (Qwen, GLM), `thinking` (DeepSeek) or
+    // `reasoning_effort` (gpt-oss). A variable that a template does not read has no effect.
     for name in ["enable_thinking", "thinking"] {
         variables.extend(thinks.map(|thinks| (name.to_owned(), thinks.into())));
     }

@@ -1,4 +1,4 @@
-//! A list of models that can change while the server runs.
+//! The list of models that can change while the server runs.
 
 use super::load::Setup;
 use super::sources;
@@ -11,7 +11,7 @@ use latent_server::{DownloadProgress, ModelCatalog, ModelSource};
 use std::path::Path;
 use std::sync::Arc;
 
-/// The models of the arguments, which are read again when they may have changed.
+/// The models of the arguments, read again on request.
 pub(super) struct Catalog {
     args: ServeArgs,
     setup: Arc<Setup>,
@@ -19,19 +19,21 @@ pub(super) struct Catalog {
 
 /// Whether the list of models can change.
 pub(super) fn changes(args: &ServeArgs) -> bool {
+    // Files can appear in a folder, the cache or a config file at any time. A list of flags cannot
+    // change.
     is_router(args) || args.server.models_dir.is_some() || !args.file.models.is_empty()
 }
 
 impl Catalog {
     pub(super) fn new(args: &ServeArgs, setup: &Arc<Setup>) -> Catalog {
-        // what has no effect was told at the start
+        // Keys without effect were reported at the start.
         let mut args = ServeArgs { quiet: true, ..args.clone() };
         args.engine.verbose = false;
         Catalog { args, setup: Arc::clone(setup) }
     }
 }
 
-/// The reference of a model that clients name without the prefix, or by its short name.
+/// Parses a model's name as clients write it: without the prefix, or a short name.
 fn reference(name: &str) -> Result<ModelRef, String> {
     latent_hub::model_ref(name).map_err(text)
 }
@@ -79,11 +81,14 @@ impl ModelCatalog for Catalog {
 
     fn delete(&self, name: &str, in_use: &[String]) -> Result<(), String> {
         let (model, settings) = (reference(name)?, hub::settings().map_err(text)?);
+        // A repository may hold several cached quants. Deleting "the usual one" could remove the
+        // wrong files.
         if model.choice == ModelSelector::Usual {
             return Err("expected OWNER/NAME:QUANT, which names one model".into());
         }
-        let path = hub::found(Path::new(&model.to_string()));
-        let uses = |other: &&String| path.is_some() && hub::found(Path::new(other)) == path;
+        // Two names may mean the same files, so canonical paths are compared.
+        let path = hub::cached_path(Path::new(&model.to_string()));
+        let uses = |other: &&String| path.is_some() && hub::cached_path(Path::new(other)) == path;
         if let Some(other) = in_use.iter().find(uses) {
             return Err(format!(
                 "its files are those of {other}, which is in memory: POST /models/unload first"

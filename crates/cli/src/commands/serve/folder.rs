@@ -1,4 +1,4 @@
-//! The models of a folder, as `--models-dir` serves them.
+//! The models of a folder, for `--models-dir`.
 
 use crate::exit::UsageError;
 use crate::hub::file_set_name;
@@ -6,11 +6,11 @@ use anyhow::Result;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// Most models of a folder.
+/// Maximum models of a folder.
 const MAX_MODELS: usize = 4096;
 
-/// The models in a folder by their names: each file of a model, and each folder that holds one. A set of shards is one model, which its first
-/// shard stands for.
+/// The models in a folder by name: each model file, and each folder with a model. A set of shards
+/// is one model, represented by its first shard.
 pub(super) fn models(folder: &Path) -> Result<BTreeMap<String, PathBuf>> {
     let wrong = |problem: String| UsageError(format!("--models-dir {}: {problem}", folder.display()));
     let mut found = BTreeMap::new();
@@ -19,7 +19,8 @@ pub(super) fn models(folder: &Path) -> Result<BTreeMap<String, PathBuf>> {
             return Err(wrong(format!("more than {MAX_MODELS} models")).into());
         }
         if path.is_dir() {
-            // a folder that cannot be read holds no model
+            // An unreadable folder (`lost+found` on a mounted disk) holds no model and is not an
+            // error.
             let inner = entries(&path).unwrap_or_default();
             let name = path.file_name().and_then(|name| name.to_str());
             if let (Some(name), Some(model)) = (name, of_folder(&path, &inner)) {
@@ -28,7 +29,7 @@ pub(super) fn models(folder: &Path) -> Result<BTreeMap<String, PathBuf>> {
         } else if is_model_file(&path)
             && let Some(name) = file_set_name(&path)
         {
-            // entries are sorted: the first shard comes first
+            // The entries are sorted, so `or_insert` keeps the first shard.
             found.entry(name.to_owned()).or_insert(path);
         }
     }
@@ -41,7 +42,7 @@ pub(super) fn models(folder: &Path) -> Result<BTreeMap<String, PathBuf>> {
     Ok(found)
 }
 
-/// What a folder holds, in order.
+/// The sorted entries of a folder.
 fn entries(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
     let mut paths: Vec<PathBuf> =
         std::fs::read_dir(folder)?.filter_map(|entry| Some(entry.ok()?.path())).collect();
@@ -53,13 +54,14 @@ fn has_ending(path: &Path, endings: &[&str]) -> bool {
     path.extension().is_some_and(|own| endings.iter().any(|ending| own.eq_ignore_ascii_case(ending)))
 }
 
-/// Whether a file is a model in one file; a projector for images is not.
+/// Whether a file is a model.
 fn is_model_file(path: &Path) -> bool {
     let name = path.file_name().map(|name| name.to_string_lossy().to_ascii_lowercase()).unwrap_or_default();
+    // llama.cpp's projectors for images (mmproj-*.gguf) are in the same folder as their model.
     has_ending(path, &["gguf", "latent"]) && !name.starts_with("mmproj")
 }
 
-/// The model of a folder: itself, if it holds safetensors, else its first file of a model.
+/// The model of a folder: the folder itself if it holds safetensors, else its first model file.
 fn of_folder(folder: &Path, inner: &[PathBuf]) -> Option<PathBuf> {
     if inner.iter().any(|path| has_ending(path, &["safetensors"])) {
         return Some(folder.to_owned());

@@ -1,4 +1,4 @@
-//! Loading a model for the server, the first time and again.
+//! Loading models for the server: at the start, on request, and after a device was lost.
 
 use super::answers::AnswerDefaults;
 use crate::args::{EngineArgs, ModelArgs, SamplingArgs, ServeArgs};
@@ -21,13 +21,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Default number of contexts in the KV cache, if memory allows.
-const CONTEXTS: usize = 4;
+const DEFAULT_CONTEXTS: usize = 4;
 
-/// For short contexts the cache holds one per concurrent request, up to this number of tokens.
-const CACHE_TOKENS: usize = 32_768;
+/// If contexts are short, the cache holds one per concurrent request, up to this number of tokens.
+const MAX_SHORT_CACHE_TOKENS: usize = 32_768;
 
-/// Longest default of a request's context: a cache of several of the model's own limit would seldom fit.
-const DEFAULT_CONTEXT: usize = 32_768;
+/// Maximum default context.
+// A cache with several contexts of a model's own limit (often 128k and more) would seldom fit.
+const MAX_DEFAULT_CONTEXT: usize = 32_768;
 
 /// How models are loaded.
 #[derive(Clone)]
@@ -35,23 +36,25 @@ pub(super) struct Setup {
     pub(super) engine: EngineArgs,
     pub(super) sampling: SamplingArgs,
     pub(super) answers: AnswerDefaults,
-    /// Layers at the beginning that the CPU runs, however many the GPU could have.
+    /// Minimum number of first layers that run on the CPU (`--n-cpu-moe`).
     pub(super) cpu_layers: usize,
     pub(super) cache_tokens: Option<usize>,
-    /// Requests that run at once.
+    /// Maximum number of concurrent requests.
     pub(super) parallel: usize,
-    /// What takes over where a GPU fails.
+    /// What takes over if a GPU fails.
     pub(super) fallback: Fallback,
     pub(super) quiet: bool,
 }
 
 impl Setup {
-    /// How the models of these arguments are loaded.
+    /// The setup of the models of these arguments.
     pub(super) fn new(args: &ServeArgs) -> Result<Setup> {
         Ok(Setup {
             engine: args.engine.clone(),
             sampling: args.sampling.clone(),
             answers: AnswerDefaults::new(&args.answers, args.engine.verbose)?,
+            // llama-server's `--cpu-moe` keeps the experts of all layers on the CPU. Latent places
+            // whole layers, so all of them stay there.
             cpu_layers: if args.placement.cpu_moe {
                 usize::MAX
             } else {
@@ -69,26 +72,26 @@ impl Setup {
     }
 }
 
-/// What a model is called, and what lists say about it.
+/// A model's names and its description in lists.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ModelNaming {
     pub(super) name: String,
     /// Further names.
     pub(super) aliases: Vec<String>,
     pub(super) tags: Vec<String>,
-    /// What it is made from.
+    /// A fingerprint of its files and settings, to detect changes.
     pub(super) definition: String,
     pub(super) settings: ModelSettings,
 }
 
-/// A model that was opened already, and whose first load needs not do it again.
+/// A model whose files are open already. Its first load reuses them.
 pub(super) fn opened(
     setup: &Arc<Setup>,
     naming: ModelNaming,
     path: Option<PathBuf>,
     checkpoint: Arc<Checkpoint>,
 ) -> Result<ModelSource> {
-    // what is wrong with its tokenizer or template is said at once, too
+    // Errors in its metadata, sampling recommendations or template are reported at the start, too.
     let ModelNaming { name, aliases, tags, definition, settings } = naming;
     let about = about(setup, &checkpoint, &name)?;
     let (shown, bytes) = (about.path, about.bytes);
@@ -105,7 +108,7 @@ pub(super) fn opened(
     })
 }
 
-/// A model that is opened when it is needed.
+/// A model that is opened when it is first requested.
 pub(super) fn unopened(setup: &Arc<Setup>, naming: ModelNaming, path: PathBuf) -> ModelSource {
     let ModelNaming { name, aliases, tags, definition, settings } = naming;
     let (shown, path) = (path.display().to_string(), Some(path));
@@ -122,7 +125,7 @@ pub(super) fn unopened(setup: &Arc<Setup>, naming: ModelNaming, path: PathBuf) -
     }
 }
 
-/// The name of a model that was given none.
+/// The default name of a model.
 pub(super) fn name(path: Option<&Path>, checkpoint: &Checkpoint) -> String {
     let stem = checkpoint.path().file_stem().map(|stem| stem.to_string_lossy().into_owned());
     match path {
@@ -131,7 +134,7 @@ pub(super) fn name(path: Option<&Path>, checkpoint: &Checkpoint) -> String {
     }
 }
 
-/// What requests and answers say about the model.
+/// The facts about a model that requests and responses use.
 fn about(setup: &Setup, checkpoint: &Checkpoint, name: &str) -> Result<ModelFacts> {
     let sampling = Sampling::new(&setup.sampling, checkpoint)?.params;
     let vocab = latent_graph::ModelConfig::before_loading(checkpoint)?.vocab_size;
@@ -160,7 +163,7 @@ fn about(setup: &Setup, checkpoint: &Checkpoint, name: &str) -> Result<ModelFact
     })
 }
 
-/// The file type that a GGUF file states, or the type of most of the weights.
+/// The file type stated in a GGUF file, or the type of most weights by bytes.
 fn quantization(checkpoint: &Checkpoint) -> String {
     let stated = match checkpoint.source() {
         CheckpointSource::Gguf(source) => source.metadata.u64("general.file_type").ok().flatten(),
@@ -176,7 +179,8 @@ fn quantization(checkpoint: &Checkpoint) -> String {
     bytes.into_iter().max_by_key(|(_, count)| *count).map_or_else(|| "unknown".to_owned(), |(name, _)| name)
 }
 
-/// What loads the model. It keeps nothing of it in between, so that an unloaded model takes no memory.
+/// The function that loads the model. It keeps nothing of the model between calls, so an unloaded
+/// model occupies no memory.
 fn loader(
     setup: Arc<Setup>,
     name: String,
@@ -185,6 +189,8 @@ fn loader(
 ) -> Loader {
     let (mut described, mut on_cpu) = (setup.quiet, false);
     Box::new(move |attempt| {
+        // Only the first load uses the files opened at the start. Later loads open them again,
+        // because they may have been replaced.
         let checkpoint = match opened.take() {
             Some(checkpoint) => checkpoint,
             None => model::open_for_rank(path.as_deref(), &setup.engine)?,
@@ -193,10 +199,13 @@ fn loader(
         let tokenizer = Arc::new(tokenizer);
         setup.answers.check(&tokenizer)?;
         let engine = load_or_fall_back(&checkpoint, &setup, attempt, &mut on_cpu)?;
+        // Only the first load prints the start-up line: a model may be unloaded and loaded many
+        // times.
         if !std::mem::replace(&mut described, true) {
             model::describe_load(&engine, &checkpoint, setup.engine.verbose);
         }
         let mut about = about(&setup, &checkpoint, &name)?;
+        // A recurrent state cannot forget its oldest tokens, so the flag cannot be honored.
         if about.defaults.context_shift && engine.kv_cache().layout().is_recurrent() {
             return Err(EngineError::NoContextShift.into());
         }
@@ -205,7 +214,8 @@ fn loader(
     })
 }
 
-/// Loads the model on the CPU where its GPU is lost, or fails now, and the server goes on there. It stays there then.
+/// Loads the model on the CPU if its GPU was lost before or fails now and `--gpu-fallback` is
+/// given. Later loads stay on the CPU.
 fn load_or_fall_back(
     checkpoint: &Arc<Checkpoint>,
     setup: &Setup,
@@ -225,22 +235,23 @@ fn load_or_fall_back(
     load(checkpoint, &Setup { engine: setup.engine.on_cpu(), ..setup.clone() }, attempt)
 }
 
-/// Whether another device may load what this error kept from being loaded: the device is missing, fails, or has too little memory although no other
-/// model is loaded.
+/// Whether the CPU may load the model despite this error.
 fn is_of_device(error: &(dyn std::error::Error + Send + Sync + 'static), alone: bool) -> bool {
     let device = |error: &BackendError| matches!(error, BackendError::Device(_) | BackendError::Lost(_));
     match error.downcast_ref::<EngineError>() {
         Some(EngineError::Backend(error)) => device(error),
+        // Too little device memory counts only if no other model is loaded. Otherwise unloading
+        // that model may help.
         Some(EngineError::Memory(problem)) => alone && problem.layers.is_some(),
         Some(EngineError::Piece(_)) => true,
         Some(_) => false,
-        // there is none, or no backend for it
+        // The device or its backend does not exist.
         None => error.downcast_ref::<BackendError>().is_some(),
     }
 }
 
-/// Loads the model with room for several contexts if memory allows, else with one; a smaller one only if no other
-/// model could make room.
+/// Loads the model with room for several contexts if memory allows, else for one. A smaller context
+/// is used only if no other model can be unloaded to make room.
 fn load(
     checkpoint: &Arc<Checkpoint>,
     setup: &Setup,
@@ -255,14 +266,14 @@ fn load(
     args.check_tuned(&*backend)?;
     let hosts = ranks::hosts(args.partition.as_ref())?;
     if hosts.is_some() {
-        // ranks that have failed cannot try again
+        // A failed load ends all ranks, so there is only one try and no smaller cache.
         let options = shared_options(setup, checkpoint)?;
         return Ok(Engine::load(&*backend, checkpoint, &options, attempt.progress)?);
     }
     let offload = args.offload(&*backend);
     let options = EngineOptions { circuit, offload, cache_tokens: setup.cache_tokens, ..args.options() };
     let mut load = |options: &EngineOptions| Engine::load(&*backend, checkpoint, options, attempt.progress);
-    let context = args.ctx_size.unwrap_or(limit.min(DEFAULT_CONTEXT));
+    let context = args.ctx_size.unwrap_or(limit.min(MAX_DEFAULT_CONTEXT));
     if setup.cache_tokens.is_none() {
         let cache_tokens = several_contexts(setup, context);
         let several =
@@ -274,7 +285,8 @@ fn load(
     }
     let context = if attempt.alone { args.ctx_size } else { Some(context) };
     match load(&EngineOptions { context, ..options.clone() }) {
-        // the size is a default, and unloading another model would not free enough memory
+        // The context is a default, and unloading another model cannot help: a single buffer
+        // exceeds the device's limit.
         Err(EngineError::Piece(_)) if args.ctx_size.is_none() && context.is_some() => {
             Ok(load(&EngineOptions { context: None, ..options })?)
         }
@@ -282,10 +294,11 @@ fn load(
     }
 }
 
-/// The arguments with at least `on_cpu` of `layers` layers on the CPU. The output counts as one more.
+/// The arguments with at least `on_cpu` of `layers` layers on the CPU. The output (lm_head) counts
+/// as one layer more, as for `-ngl`.
 fn with_cpu_layers(args: &EngineArgs, on_cpu: usize, layers: usize) -> EngineArgs {
     let mut args = args.clone();
-    // without a GPU all are there
+    // Without a GPU all layers run on the CPU anyway.
     if on_cpu > 0 && args.wants_gpu() {
         let most = if on_cpu < layers { layers + 1 - on_cpu } else { 0 };
         args.n_gpu_layers = match args.n_gpu_layers {
@@ -296,16 +309,17 @@ fn with_cpu_layers(args: &EngineArgs, on_cpu: usize, layers: usize) -> EngineArg
     args
 }
 
-/// Tokens of a cache with room for several contexts.
+/// Size in tokens of a cache with room for several contexts.
 fn several_contexts(setup: &Setup, context: usize) -> usize {
-    (CONTEXTS * context).max(CACHE_TOKENS.min(setup.parallel.saturating_mul(context)))
+    (DEFAULT_CONTEXTS * context).max(MAX_SHORT_CACHE_TOKENS.min(setup.parallel.saturating_mul(context)))
 }
 
-/// How a model is loaded that several ranks share, which all of them must say alike.
+/// The options of a model that several ranks share.
 fn shared_options(setup: &Setup, checkpoint: &Checkpoint) -> Result<EngineOptions> {
     let limit = latent_graph::ModelConfig::before_loading(checkpoint)?.context_length;
     let args = &*model::with_context(&setup.engine, limit);
-    let context = args.ctx_size.unwrap_or(limit.min(DEFAULT_CONTEXT));
+    // All ranks must get the same numbers, so none may look at its own free memory.
+    let context = args.ctx_size.unwrap_or(limit.min(MAX_DEFAULT_CONTEXT));
     Ok(EngineOptions {
         circuit: model::circuit(args.circuit.as_deref())?.map(Arc::new),
         hosts: ranks::hosts(args.partition.as_ref())?,
@@ -315,13 +329,13 @@ fn shared_options(setup: &Setup, checkpoint: &Checkpoint) -> Result<EngineOption
     })
 }
 
-/// Follows rank 0, which serves the model.
+/// Follows rank 0, which serves the model, until it ends.
 pub(super) fn follow(setup: &Setup, checkpoint: &Arc<Checkpoint>) -> Result<()> {
     let options = shared_options(setup, checkpoint)?;
     Ok(ranks::follow_all(&*setup.engine.backend()?, checkpoint, &options)?)
 }
 
-/// The drawing of `latent graph --html`.
+/// The page of `latent graph --html`.
 fn drawing(setup: &Setup, model: Option<PathBuf>) -> DrawingSource {
     let args = ModelArgs { model, engine: setup.engine.clone() };
     Arc::new(move || draw::page_of(&args).map_err(|error| format!("{error:#}")))
@@ -344,14 +358,14 @@ mod tests {
             let line = EngineFlags::parse_from(["latent"].into_iter().chain(words.split_whitespace()));
             with_cpu_layers(&line.engine, on_cpu, 27).n_gpu_layers
         };
-        // of 27 layers and the output
+        // 27 layers and the output.
         assert_eq!(count("--n-gpu-layers 99", 20), Some(DeviceLayers::Count(8)));
         assert_eq!(count("--n-gpu-layers 5", 20), Some(DeviceLayers::Count(5)));
         assert_eq!(count("--device gpu", 26), Some(DeviceLayers::Count(2)));
         assert_eq!(count("--device gpu", 27), Some(DeviceLayers::Count(0)));
         assert_eq!(count("--device gpu", usize::MAX), Some(DeviceLayers::Count(0)));
         assert_eq!(count("--device gpu", 0), None);
-        // all are there anyway
+        // All layers are on the CPU anyway.
         assert_eq!(count("", 20), None);
     }
 }

@@ -1,4 +1,4 @@
-//! `latent serve`: models for many users, over HTTP.
+//! `latent serve`: models over HTTP.
 
 mod answers;
 mod catalog;
@@ -26,6 +26,7 @@ use std::sync::Arc;
 use tracing_subscriber::filter::LevelFilter;
 
 pub(super) fn run(args: &ServeArgs) -> Result<()> {
+    // Before --config is read: the ranks get the same arguments and read it themselves.
     if args.server.restart {
         return restart::run(args);
     }
@@ -33,6 +34,7 @@ pub(super) fn run(args: &ServeArgs) -> Result<()> {
         return Err(UsageError("--launch needs --restart".into()).into());
     }
     let mut args = sources::with_config(args)?;
+    // llama-server: load the adapters with scale 0; `POST /lora-adapters` applies them later.
     if args.server.lora_init_without_apply {
         args.engine.lora.iter_mut().for_each(|lora| lora.scale = 0.0);
     }
@@ -46,6 +48,7 @@ pub(super) fn run(args: &ServeArgs) -> Result<()> {
     }
     let config = server_config(args)?;
     let setup = Arc::new(Setup::new(args)?);
+    // A following rank opens no port. It gets its steps from rank 0.
     if ranks::follows(args.engine.partition.as_ref())? {
         return sources::follow(args, &setup);
     }
@@ -56,6 +59,7 @@ pub(super) fn run(args: &ServeArgs) -> Result<()> {
     let catalog = catalog.map(|catalog| Arc::new(catalog) as Arc<dyn ModelCatalog>);
     let server =
         Server::start(config, models, Extras { catalog, ..Extras::default() }).map_err(start_error)?;
+    // The address is printed when the server is ready: scripts wait for this line.
     wait::loaded(&server)?;
     if !args.quiet {
         let names = if names.is_empty() { "no models yet".to_owned() } else { names.join(", ") };
@@ -64,7 +68,7 @@ pub(super) fn run(args: &ServeArgs) -> Result<()> {
     wait::ended(server, args)
 }
 
-/// What is wrong with the flags is wrong usage.
+/// Converts errors in flags to usage errors.
 fn start_error(error: ServeError) -> anyhow::Error {
     match error {
         ServeError::Unauthenticated(_) | ServeError::Cors(_) | ServeError::Tls(_) | ServeError::Otlp(_) => {
@@ -74,15 +78,16 @@ fn start_error(error: ServeError) -> anyhow::Error {
     }
 }
 
-/// Logs go to standard error, a line each.
+/// Sends logs to standard error, one line per event.
 fn log(args: &ServeArgs) -> Result<()> {
     let word = args.server.log.as_deref().unwrap_or("warn");
     let level: LevelFilter = word
         .parse()
         .map_err(|_| UsageError(format!("--log {word}: expected off, error, warn, info, debug or trace")))?;
     let subscriber =
+        // `output::Log` escapes control characters, so colours would show as text.
         tracing_subscriber::fmt().with_max_level(level).with_ansi(false).with_writer(|| output::Log);
-    // a second server of one process keeps the first one's
+    // Fails if the process has a subscriber already, which then stays.
     let _ = subscriber.try_init();
     Ok(())
 }
@@ -132,7 +137,7 @@ fn server_config(all: &ServeArgs) -> Result<ServerConfig> {
     })
 }
 
-/// The limits of the file, and the times of `--timeout`.
+/// The limits of the config file, with the times of `--timeout`.
 fn limits(args: &ServerArgs, file: &Limits) -> Limits {
     let mut limits = file.clone();
     if let Some(seconds) = args.timeout {
@@ -141,15 +146,15 @@ fn limits(args: &ServerArgs, file: &Limits) -> Limits {
     limits
 }
 
-/// The folder of `--slot-save-path`, which is made where it is missing.
+/// The folder of `--slot-save-path`, created if missing.
 fn slot_folder(path: &Path) -> Result<PathBuf> {
     std::fs::create_dir_all(path)
         .map_err(|error| UsageError(format!("--slot-save-path {}: {error}", path.display())))?;
-    // it stays the same where the working directory changes
+    // An absolute path stays valid if the working directory changes.
     Ok(std::path::absolute(path)?)
 }
 
-/// A path without a slash at its end.
+/// A URL path without a final slash.
 fn prefix(given: &str) -> Result<String> {
     let path = given.trim_end_matches('/');
     let plain = |c: char| c.is_ascii_alphanumeric() || "/-_.~".contains(c);
@@ -161,18 +166,19 @@ fn prefix(given: &str) -> Result<String> {
     Err(UsageError(problem).into())
 }
 
-/// Where spans go: to the endpoint that is named, or to where OpenTelemetry's own variables say.
+/// The target of trace spans: `--otlp-endpoint`, or OpenTelemetry's own variables.
 fn otlp(endpoint: Option<&String>) -> Option<Otlp> {
     let given = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
     let named = ["OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"].into_iter().any(given);
     endpoint.map(|endpoint| Otlp::Endpoint(endpoint.clone())).or_else(|| named.then_some(Otlp::Environment))
 }
 
-/// Keys from arguments and a file, else from the environment.
+/// API keys from arguments and a file, else from the environment.
 fn keys(arguments: &[String], path: Option<&Path>) -> Result<ApiKeys> {
     let mut text = String::new();
     if !arguments.is_empty() {
         output::note(
+            // `ps` and /proc/PID/cmdline show arguments to all users.
             "warning: --api-key: other users of this machine can read arguments: give --api-key-file FILE, or set LATENT_API_KEY",
         );
         text = arguments.join("\n");
@@ -193,10 +199,11 @@ fn keys(arguments: &[String], path: Option<&Path>) -> Result<ApiKeys> {
     }
     for name in ["LATENT_API_KEY", "LLAMA_API_KEY"] {
         let text = match std::env::var(name) {
-            // llama-server separates keys by commas
+            // llama-server separates keys by commas.
             Ok(text) if name == "LLAMA_API_KEY" => text.replace(',', "\n"),
             Ok(text) => text,
             Err(std::env::VarError::NotPresent) => continue,
+            // A variable that is not UTF-8 must not count as "no key": the server would be open.
             Err(_) => {
                 return Err(UsageError(format!(
                     "{name}: an API key may contain only visible ASCII characters"

@@ -1,4 +1,4 @@
-//! The models of `--models-preset`.
+//! Models of `--models-preset`, llama-server's INI file of models and their options.
 
 use super::wanted::{OwnSettings, WantedModel};
 use crate::args::{Preset, ServeArgs, hub_model, of_serve, preset_sections};
@@ -9,10 +9,10 @@ use latent_formats::input_file;
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
-/// Maximum size of a file of presets.
+/// Maximum bytes of a preset file.
 const MAX_BYTES: u64 = 1 << 20;
 
-/// Adds the models of a file of presets to those that are wanted, and gives each model its settings.
+/// Adds the models of a preset file to the wanted ones, and applies each model's settings.
 pub(super) fn apply(args: &ServeArgs, path: &Path, wanted: &mut Vec<WantedModel>) -> Result<()> {
     let wrong = |problem: String| UsageError(format!("--models-preset {}: {problem}", path.display()));
     let text = input_file::read_text(path, MAX_BYTES)
@@ -20,7 +20,7 @@ pub(super) fn apply(args: &ServeArgs, path: &Path, wanted: &mut Vec<WantedModel>
     let sections = preset_sections(&text).map_err(wrong)?;
     let (defaults, named): (Vec<_>, Vec<_>) = sections.iter().partition(|section| section.is_defaults());
     let (defaults, serve) = (defaults.first().copied(), of_serve());
-    // a wrong key is one even if no model has it
+    // The defaults are checked even if no section inherits them.
     let base = Preset::new(defaults, None, &serve).map_err(wrong)?;
     report(args, path, &base, &Preset::default());
     let mut has_section = HashSet::new();
@@ -31,6 +31,7 @@ pub(super) fn apply(args: &ServeArgs, path: &Path, wanted: &mut Vec<WantedModel>
         let model = preset.model();
         let existing = wanted.iter().position(|one| is_called(one, &section.name));
         let at = match (existing, model) {
+            // A section without a model adds settings to a model known by that name.
             (Some(at), None) => at,
             (existing, model) => {
                 let model = model.or_else(|| reference(&section.name));
@@ -44,6 +45,8 @@ pub(super) fn apply(args: &ServeArgs, path: &Path, wanted: &mut Vec<WantedModel>
                 if !is_reference && !model.exists() {
                     return Err(at(format!("{}: file not found", model.display())).into());
                 }
+                // The cached files of these presets are hidden from the list, which would otherwise
+                // show each model twice.
                 if preset.dedup_cache_models {
                     let draft = preset.draft_repo.as_deref().map(|draft| hub_model(draft, None).into());
                     covered.extend([Some(model.clone()), draft].into_iter().flatten());
@@ -61,11 +64,11 @@ pub(super) fn apply(args: &ServeArgs, path: &Path, wanted: &mut Vec<WantedModel>
         wanted[at].own = Some(own(args, &preset).map_err(wrong)?);
         has_section.insert(at);
     }
-    let covered: Vec<PathBuf> = covered.iter().filter_map(|model| hub::found(model)).collect();
+    let covered: Vec<PathBuf> = covered.iter().filter_map(|model| hub::cached_path(model)).collect();
     let common = own(args, &base).map_err(wrong)?;
     for (_, one) in wanted.iter_mut().enumerate().filter(|(at, _)| !has_section.contains(at)) {
         let mut settings = common.clone();
-        let file = || one.path.as_deref().and_then(hub::found);
+        let file = || one.path.as_deref().and_then(hub::cached_path);
         settings.hidden =
             one.pulled && !covered.is_empty() && file().is_some_and(|file| covered.contains(&file));
         one.own = Some(settings);
@@ -73,7 +76,7 @@ pub(super) fn apply(args: &ServeArgs, path: &Path, wanted: &mut Vec<WantedModel>
     Ok(())
 }
 
-/// Tells of keys that have no effect, but for those that `base` has told of.
+/// Reports keys without effect, except those that `base` has reported.
 fn report(args: &ServeArgs, path: &Path, preset: &Preset, base: &Preset) {
     let line = |line: &String| output::note(&format!("note: {}, {line}", path.display()));
     if args.engine.verbose {
@@ -84,7 +87,7 @@ fn report(args: &ServeArgs, path: &Path, preset: &Preset, base: &Preset) {
     }
 }
 
-/// The settings of a model with a preset.
+/// The settings of a model from a preset.
 pub(super) fn own(args: &ServeArgs, preset: &Preset) -> Result<OwnSettings, String> {
     let words = preset.options.iter().flat_map(|option| &option.words);
     let text: Vec<_> = words.map(|word| word.to_string_lossy()).collect();
@@ -96,13 +99,13 @@ pub(super) fn own(args: &ServeArgs, preset: &Preset) -> Result<OwnSettings, Stri
     })
 }
 
-/// The model of the hub that a section is named after, `OWNER/NAME[:QUANT]`.
+/// The model of the hub whose reference is the section's name, `OWNER/NAME[:QUANT]`.
 fn reference(name: &str) -> Option<PathBuf> {
     let path = PathBuf::from(hub_model(name, None));
     (name.contains('/') && hub::is_reference(&path).is_ok_and(|is| is)).then_some(path)
 }
 
-/// Whether a section is that of a model; a quant's letters may be small ones.
+/// Whether a section belongs to a model. The case of the quant does not matter.
 fn is_called(wanted: &WantedModel, section: &str) -> bool {
     let Some(name) = wanted.name.as_deref() else { return false };
     let quant =

@@ -1,7 +1,8 @@
-//! `latent serve --restart`: starts the ranks of a model, and starts them again when one dies.
+//! `latent serve --restart`: starts the ranks of a model and restarts them when one fails.
 //!
-//! MPI ends a job with any of its ranks, so what starts them again is outside of it. The ranks end when this process does: rank 0 serves until its
-//! standard input ends (`--stop-at-eof`), which is a pipe from here.
+//! MPI ends a whole job if one rank fails, so the restart happens outside of it. The ranks end with
+//! this process: rank 0 runs with `--stop-at-eof`, and its standard input is a pipe from this
+//! process.
 
 use crate::args::ServeArgs;
 use crate::exit::{self, UsageError};
@@ -11,14 +12,15 @@ use std::ffi::OsString;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// How often is looked whether something has happened.
-const LOOK: Duration = Duration::from_millis(50);
+/// Interval of checks for signals and ended ranks.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// A job that ends sooner than this has probably not come to serve.
-const SOON: Duration = Duration::from_secs(30);
+/// A job that ends sooner than this has probably failed to start.
+const MIN_RUN_TIME: Duration = Duration::from_secs(30);
 
-/// Milliseconds before a job that follows on one which did not end soon, on a first one that did, on a second; after that many it is given up.
-const PAUSES: [u64; 7] = [200, 200, 500, 1000, 2000, 5000, 10_000];
+/// Pauses in milliseconds before a restart, by the number of consecutive early ends. After the last
+/// one the command fails.
+const PAUSES_MS: [u64; 7] = [200, 200, 500, 1000, 2000, 5000, 10_000];
 
 pub(super) fn run(args: &ServeArgs) -> Result<()> {
     let launch = launch(args)?;
@@ -30,11 +32,12 @@ pub(super) fn run(args: &ServeArgs) -> Result<()> {
             return Ok(());
         }
         let code = status.code().and_then(|code| u8::try_from(code).ok());
+        // Wrong usage or an unsupported model fails in the same way each time.
         if let Some(code) = code.filter(|code| exit::is_final(*code)) {
             return Err(exit::ReportedExit(code).into());
         }
-        soon = if began.elapsed() < SOON { soon + 1 } else { 0 };
-        let Some(pause) = PAUSES.get(soon) else {
+        soon = if began.elapsed() < MIN_RUN_TIME { soon + 1 } else { 0 };
+        let Some(pause) = PAUSES_MS.get(soon) else {
             let problem = format!(
                 "the ranks ended {soon} times soon after their start ({status}): see what they said above"
             );
@@ -43,7 +46,7 @@ pub(super) fn run(args: &ServeArgs) -> Result<()> {
         output::note(&format!("the ranks have ended ({status}): restarting them"));
         let until = Instant::now() + Duration::from_millis(*pause);
         while Instant::now() < until && !interrupt::asked() {
-            std::thread::sleep(LOOK);
+            std::thread::sleep(POLL_INTERVAL);
         }
         if interrupt::asked() {
             return Ok(());
@@ -51,7 +54,7 @@ pub(super) fn run(args: &ServeArgs) -> Result<()> {
     }
 }
 
-/// The command that starts all ranks.
+/// The command line that starts all ranks.
 fn launch(args: &ServeArgs) -> Result<Vec<OsString>> {
     if job::launched() {
         let problem = "--restart starts mpirun itself: give it to `latent serve`, and how to start the ranks as --launch \"mpirun …\"";
@@ -60,6 +63,8 @@ fn launch(args: &ServeArgs) -> Result<Vec<OsString>> {
     let mut command: Vec<OsString> = match (&args.server.launch, &args.engine.partition) {
         (Some(launch), _) => launch.split_whitespace().map(Into::into).collect(),
         (None, Some(partition)) => {
+            // Open MPI binds ranks to cores or sockets by default, but Latent places its threads
+            // itself.
             ["mpirun", "-n", &partition.ranks().to_string(), "--bind-to", "none"].map(Into::into).into()
         }
         (None, None) => {
@@ -79,9 +84,9 @@ fn launch(args: &ServeArgs) -> Result<Vec<OsString>> {
     Ok(command)
 }
 
-/// What of this process's arguments the ranks get.
+/// The arguments of this process that the ranks get, too.
 fn of_ranks(args: impl Iterator<Item = OsString>) -> Vec<OsString> {
-    let mut kept = Vec::new();
+    let mut rank_args = Vec::new();
     let mut args = args.peekable();
     while let Some(arg) = args.next() {
         match arg.to_str() {
@@ -90,36 +95,38 @@ fn of_ranks(args: impl Iterator<Item = OsString>) -> Vec<OsString> {
                 args.next();
             }
             Some(other) if other.starts_with("--launch=") => {}
-            _ => kept.push(arg),
+            _ => rank_args.push(arg),
         }
     }
-    kept
+    rank_args
 }
 
 fn start(launch: &[OsString]) -> Result<Child> {
     let mut command = Command::new(&launch[0]);
     command.args(&launch[1..]).stdin(Stdio::piped());
-    // Ctrl-C is for this process, which lets rank 0 end its requests
+    // A process group of its own keeps the terminal's Ctrl-C from mpirun, which would kill the
+    // ranks. This process lets rank 0 finish its requests instead.
     #[cfg(unix)]
     std::os::unix::process::CommandExt::process_group(&mut command, 0);
     let wrong = |error| UsageError(format!("--launch: {} cannot be started: {error}", launch[0].display()));
     Ok(command.spawn().map_err(wrong)?)
 }
 
-/// Waits for the ranks to end, and ends them when this process is asked to end.
+/// Waits for the ranks to end. Ends them after a signal.
 fn watch(mut ranks: Child) -> Result<ExitStatus> {
-    let kept = interrupt::keep(&ranks);
+    let guard = interrupt::guard_child(&ranks);
     let mut input = ranks.stdin.take();
     loop {
         if let Some(status) = ranks.try_wait()? {
-            drop(kept);
+            drop(guard);
             return Ok(status);
         }
         if interrupt::asked() {
-            // rank 0 says what it does then
+            // Closing the pipe is end-of-file for rank 0, which finishes its requests
+            // (`--stop-at-eof`) and reports it.
             drop(input.take());
         }
-        std::thread::sleep(LOOK);
+        std::thread::sleep(POLL_INTERVAL);
     }
 }
 
@@ -128,12 +135,12 @@ mod tests {
     use super::of_ranks;
 
     #[test]
-    fn ranks_get_all_arguments_but_how_to_start_them() {
+    fn ranks_get_all_arguments_except_restart_and_launch() {
         let given = "serve --restart -m a.gguf --launch mpirun --launch=x --port 1";
-        let kept: Vec<String> = of_ranks(given.split(' ').map(Into::into))
+        let rank_args: Vec<String> = of_ranks(given.split(' ').map(Into::into))
             .into_iter()
             .map(|arg| arg.into_string().unwrap())
             .collect();
-        assert_eq!(kept.join(" "), "serve -m a.gguf --port 1");
+        assert_eq!(rank_args.join(" "), "serve -m a.gguf --port 1");
     }
 }

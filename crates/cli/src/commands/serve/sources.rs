@@ -1,4 +1,4 @@
-//! Which models are served: from flags, the environment, or the file of settings.
+//! The list of models to serve: from flags, the environment, or the config file.
 
 use super::load::{self, ModelNaming, Setup};
 use super::wanted::{OwnSettings, WantedModel, add_pulled, is_router};
@@ -16,7 +16,7 @@ use std::sync::Arc;
 /// Maximum bytes of a configuration file or a file of keys.
 pub(super) const MAX_FILE_BYTES: u64 = 1 << 20;
 
-/// The arguments with the settings of the file of `--config`.
+/// The arguments with the settings of the `--config` file.
 pub(super) fn with_config(args: &ServeArgs) -> Result<ServeArgs> {
     let Some(path) = &args.server.config else { return Ok(args.clone()) };
     let text = input_file::read_text(path, MAX_FILE_BYTES)
@@ -31,7 +31,7 @@ pub(super) fn with_config(args: &ServeArgs) -> Result<ServeArgs> {
     Ok(args)
 }
 
-/// The models to serve at the start. One that is alone is opened here, so that what is wrong with it is said at once.
+/// The models to serve at the start.
 pub(super) fn sources(args: &ServeArgs, setup: &Arc<Setup>) -> Result<Vec<ModelSource>> {
     let mut wanted = wanted(args)?;
     let shared = ranks::hosts(args.engine.partition.as_ref())?.is_some();
@@ -39,6 +39,7 @@ pub(super) fn sources(args: &ServeArgs, setup: &Arc<Setup>) -> Result<Vec<ModelS
         return Err(UsageError("ranks share one model: give one --model".into()).into());
     }
     if wanted.len() == 1 && !is_router(args) {
+        // A single model is opened here, so that its errors end the command at once.
         let only = wanted.remove(0);
         let setup = setup_of(&only, setup)?;
         let checkpoint = model::open_for_rank(only.path.as_deref(), &args.engine)?;
@@ -62,7 +63,7 @@ pub(super) fn sources_again(args: &ServeArgs, setup: &Arc<Setup>) -> Result<Vec<
     unopened(args, setup, wanted)
 }
 
-/// What a model that is alone is called; `own`: its own name.
+/// The names of a single model. `own`: its own name, if --alias gives none.
 fn naming(args: &ServeArgs, only: &WantedModel, own: impl Fn() -> String) -> ModelNaming {
     let mut aliases = args.server.alias.as_deref().map(names).unwrap_or_default();
     let name = if aliases.is_empty() { own() } else { aliases.remove(0) };
@@ -70,12 +71,12 @@ fn naming(args: &ServeArgs, only: &WantedModel, own: impl Fn() -> String) -> Mod
     ModelNaming { name, aliases, tags, definition: definition(only), ..ModelNaming::default() }
 }
 
-/// Names with commas between.
+/// Splits names at commas.
 fn names(text: &str) -> Vec<String> {
     text.split(',').map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned).collect()
 }
 
-/// Everything that a model is made from.
+/// A fingerprint of a model's file and settings. A changed one makes the server reload the model.
 fn definition(wanted: &WantedModel) -> String {
     let path = wanted.path.as_deref().unwrap_or(Path::new(""));
     let file = std::fs::metadata(path).ok().map(|file| (file.len(), file.modified().ok()));
@@ -83,7 +84,7 @@ fn definition(wanted: &WantedModel) -> String {
     format!("{}\n{file:?}\n{settings}", path.display())
 }
 
-/// Several models, which are opened when they are needed.
+/// Several models, which are opened on their first request.
 fn unopened(args: &ServeArgs, setup: &Arc<Setup>, all: Vec<WantedModel>) -> Result<Vec<ModelSource>> {
     if !args.server.tags.is_empty() {
         return Err(UsageError("--tags needs a single model".into()).into());
@@ -99,6 +100,7 @@ fn unopened(args: &ServeArgs, setup: &Arc<Setup>, all: Vec<WantedModel>) -> Resu
         let WantedModel { name, path, pulled, own } = wanted;
         let path = path.unwrap_or_default();
         let name = name.or_else(|| stem(&path)).unwrap_or_default();
+        // Two files in different folders may have the same name.
         if name.is_empty() || !known.insert(name.clone()) {
             let problem = format!(
                 "--model {}: each of several models needs a name of its own: NAME=MODEL",
@@ -106,6 +108,7 @@ fn unopened(args: &ServeArgs, setup: &Arc<Setup>, all: Vec<WantedModel>) -> Resu
             );
             return Err(UsageError(problem).into());
         }
+        // Models of the hub are downloaded on their first request, so only local files must exist.
         if !hub::is_reference(&path)? && !path.exists() {
             return Err(UsageError(format!("--model {name}={}: file not found", path.display())).into());
         }
@@ -129,14 +132,14 @@ fn unopened(args: &ServeArgs, setup: &Arc<Setup>, all: Vec<WantedModel>) -> Resu
     Ok(sources)
 }
 
-/// Follows rank 0, which serves the one model.
+/// Follows rank 0, which serves the single model.
 pub(super) fn follow(args: &ServeArgs, setup: &Arc<Setup>) -> Result<()> {
     let Some(only) = wanted(args)?.into_iter().next() else { return Ok(()) };
     let checkpoint = model::open_for_rank(only.path.as_deref(), &args.engine)?;
     load::follow(&*setup_of(&only, setup)?, &checkpoint)
 }
 
-/// How a model that is alone is loaded, with its own settings.
+/// The setup of a single model with its own settings.
 fn setup_of(only: &WantedModel, setup: &Arc<Setup>) -> Result<Arc<Setup>> {
     match only.own.as_ref().and_then(|own| own.args.as_ref()) {
         Some(own) => Ok(Arc::new(Setup::new(own)?)),
@@ -144,8 +147,8 @@ fn setup_of(only: &WantedModel, setup: &Arc<Setup>) -> Result<Arc<Setup>> {
     }
 }
 
-/// Flags and environment before the file; without any of them the demo model. A router has the models that were pulled and those of the presets
-/// as well.
+/// The wanted models: flags and environment take precedence over the config file. Without any, the
+/// demo model. A router adds the cached models and those of the presets.
 fn wanted(args: &ServeArgs) -> Result<Vec<WantedModel>> {
     let mut given: Vec<WantedModel> = args.models.iter().flat_map(|text| listed(text)).collect();
     if let Some(folder) = &args.server.models_dir {
@@ -180,14 +183,18 @@ fn of_file(args: &ServeArgs, model: &ConfigModel) -> Result<WantedModel> {
     Ok(WantedModel { name, path, own: Some(own), ..WantedModel::default() })
 }
 
-/// One model, or several with names between commas, as an environment variable has them.
+/// One model, or several as `NAME=MODEL,NAME=MODEL`.
 fn listed(text: &str) -> Vec<WantedModel> {
     let parts: Vec<WantedModel> = text.split(',').map(|part| named(part.trim())).collect();
+    // An environment variable (LATENT_MODEL) has one value for all models. A comma may be part of a
+    // path, so all parts must have a name.
     if parts.iter().all(|part| part.name.is_some()) { parts } else { vec![named(text)] }
 }
 
-/// `NAME=MODEL`, or a model alone: a path may hold `=`, too. A name may be that of a repository, `OWNER/NAME:QUANT`.
+/// Parses `NAME=MODEL` or a model alone. A name may be `OWNER/NAME:QUANT`.
 fn named(text: &str) -> WantedModel {
+    // A path may contain `=`, so the text before it must look like a name: at most one slash, no
+    // leading dots, and the whole text is not an existing file.
     let part =
         |name: &str| !name.is_empty() && name.chars().all(|c| c.is_alphanumeric() || "-_.:".contains(c));
     let relative = |name: &str| name.starts_with('.') || name.contains("/.");
@@ -200,7 +207,7 @@ fn named(text: &str) -> WantedModel {
     }
 }
 
-/// A name from the model's own.
+/// The default name of a model at a path.
 fn stem(path: &Path) -> Option<String> {
     hub::local_name(path).or_else(|| path.file_stem().map(|stem| stem.to_string_lossy().into_owned()))
 }
@@ -210,7 +217,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn models_may_have_names_and_paths_may_have_signs() {
+    fn models_may_be_named_and_paths_may_contain_equals_signs() {
         let pair = |text: &str| {
             let all = listed(text).into_iter().map(|w| (w.name, w.path.unwrap().display().to_string()));
             all.collect::<Vec<_>>()

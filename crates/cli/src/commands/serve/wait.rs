@@ -1,4 +1,4 @@
-//! Until when a server runs: a signal, the end of its input, a rank that is gone.
+//! Waiting for the end of a server: a signal, the end of standard input, or a lost rank.
 
 use crate::args::ServeArgs;
 use crate::{exit, interrupt, job, output};
@@ -9,17 +9,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// How often is looked whether something has happened.
-const LOOK: Duration = Duration::from_millis(50);
+/// Interval of checks.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// How long requests have to hear that a rank is gone.
-const GRACE: Duration = Duration::from_secs(1);
+/// Time for sending errors to clients after a rank was lost.
+const ERROR_GRACE: Duration = Duration::from_secs(1);
 
-/// Waits until a model that is alone is loaded. A signal ends the program: there is nothing to keep.
+/// Waits until a single model is loaded.
 pub(super) fn loaded(server: &Server) -> Result<()> {
     loop {
+        // No request has been answered, so there is nothing to save.
         interrupt::end_if_asked();
-        match server.wait_loaded(LOOK) {
+        match server.wait_loaded(POLL_INTERVAL) {
             None => {}
             Some(Ok(())) => return Ok(()),
             Some(Err(error)) => return Err(exit::from_boxed(error)),
@@ -27,7 +28,7 @@ pub(super) fn loaded(server: &Server) -> Result<()> {
     }
 }
 
-/// Serves until it is to end, and lets running requests end.
+/// Serves until the server is stopped, then waits for running requests.
 pub(super) fn ended(server: Server, args: &ServeArgs) -> Result<()> {
     let input = if args.server.stop_at_eof { end_of_input()? } else { Arc::default() };
     let mut stopped = false;
@@ -36,6 +37,8 @@ pub(super) fn ended(server: Server, args: &ServeArgs) -> Result<()> {
             return Err(lost(&server, problem));
         }
         if interrupt::asked() {
+            // mpirun sends SIGTERM to all ranks when one has failed. Waiting the usual time for a
+            // silent rank would delay the end.
             job::hurry();
         }
         if !stopped && (interrupt::asked() || input.load(Ordering::SeqCst)) {
@@ -45,28 +48,28 @@ pub(super) fn ended(server: Server, args: &ServeArgs) -> Result<()> {
             server.stop();
             stopped = true;
         }
-        std::thread::sleep(LOOK);
+        std::thread::sleep(POLL_INTERVAL);
     }
     server.join();
     Ok(())
 }
 
-/// Ends a server whose model is gone with a rank: its requests fail by themselves, and hear why.
+/// Ends a server that has lost a rank. Its requests fail with the reason.
 fn lost(server: &Server, problem: RankError) -> anyhow::Error {
     let began = Instant::now();
     server.stop();
-    while !server.is_finished() && began.elapsed() < GRACE {
-        std::thread::sleep(LOOK);
+    while !server.is_finished() && began.elapsed() < ERROR_GRACE {
+        std::thread::sleep(POLL_INTERVAL);
     }
     problem.into()
 }
 
-/// Becomes true when standard input ends.
+/// A flag that becomes true when standard input ends.
 fn end_of_input() -> Result<Arc<AtomicBool>> {
     let ended = Arc::new(AtomicBool::new(false));
     let tell = Arc::clone(&ended);
     let read = move || {
-        // input that cannot be read has ended, too
+        // An error of the read counts as the end.
         let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
         tell.store(true, Ordering::SeqCst);
     };

@@ -1,42 +1,43 @@
-//! The models that a server is asked to have, before they are looked for.
+//! The models that a server shall serve, before they are opened.
 
 use crate::args::ServeArgs;
 use crate::hub;
 use anyhow::Result;
 use std::path::PathBuf;
 
-/// A model that is wanted: none for the demo model.
+/// A model to serve. Without a path: the demo model.
 #[derive(Debug, Default)]
 pub(super) struct WantedModel {
     pub(super) name: Option<String>,
     pub(super) path: Option<PathBuf>,
     /// Whether `latent pull` has downloaded it.
     pub(super) pulled: bool,
-    /// Its own settings, if it has some.
+    /// Its own settings, if any.
     pub(super) own: Option<OwnSettings>,
 }
 
-/// Settings that one model has of its own.
+/// Settings of one model.
 #[derive(Clone, Debug, Default)]
 pub(super) struct OwnSettings {
     pub(super) args: Option<Box<ServeArgs>>,
-    /// The settings as text, to find out whether they have changed.
+    /// The settings as text, to detect changes.
     pub(super) text: String,
     pub(super) load_on_startup: bool,
-    /// Whether another model of the list is the same.
+    /// Whether the list shows the same model under another name.
     pub(super) hidden: bool,
 }
 
-/// Whether the list of models can grow, so that even a model that is alone is loaded when a request names it.
+/// Whether the list of models can grow. Even a single model is then loaded on request.
 pub(super) fn is_router(args: &ServeArgs) -> bool {
     args.server.models_cache || args.server.models_preset.is_some()
 }
 
-/// Adds the models that were pulled, under the names of the hub.
+/// Adds the cached models under their names on the hub.
 pub(super) fn add_pulled(wanted: &mut Vec<WantedModel>) -> Result<()> {
     for listed in latent_hub::list(&hub::settings()?).into_iter().filter(|listed| listed.complete) {
         let name = listed.reference.trim_start_matches(latent_hub::PREFIX).to_owned();
-        // files of drafters and projectors cannot be served alone
+        // Projectors (mmproj) and MTP drafters (mtp-) are parts of a model and cannot be served
+        // alone.
         let file = listed.model.path.file_name().map(|name| name.to_string_lossy().to_lowercase());
         let is_companion =
             file.is_some_and(|file| ["mmproj", "mtp-"].iter().any(|begin| file.starts_with(begin)));

@@ -1,38 +1,40 @@
-//! The table of figures as lines of text.
+//! Formats a view as lines of text.
 
 use super::view::{ModelRow, TopView};
 use latent_types::{format_bytes, printable};
 use std::collections::VecDeque;
 use unicode_width::UnicodeWidthChar;
 
-/// Where the figures of a line begin.
-const LABEL: usize = 11;
+/// Column where the values of a line begin.
+const LABEL_WIDTH: usize = 11;
 
-/// Speeds of the last readings.
+/// Token rates of the last readings.
 #[derive(Default)]
 pub(super) struct SpeedHistory {
     pub(super) tokens: VecDeque<f64>,
     pub(super) prompt: VecDeque<f64>,
 }
 
-/// Readings that the widest terminal can show.
-const KEPT: usize = 400;
+/// Maximum number of readings. Wider terminals than this are rare.
+const MAX_READINGS: usize = 400;
 
 impl SpeedHistory {
     pub(super) fn add(&mut self, view: &TopView) {
-        for (kept, value) in [(&mut self.tokens, view.token_rate), (&mut self.prompt, view.prompt_rate)] {
-            kept.extend(value);
-            while kept.len() > KEPT {
-                kept.pop_front();
+        for (readings, value) in [(&mut self.tokens, view.token_rate), (&mut self.prompt, view.prompt_rate)] {
+            readings.extend(value);
+            while readings.len() > MAX_READINGS {
+                readings.pop_front();
             }
         }
     }
 }
 
-/// Lines of a view for `columns` columns, the most important first.
+/// The lines of a view for `columns` columns.
 pub(super) fn lines(view: &TopView, history: &SpeedHistory, columns: usize) -> Vec<String> {
+    // The most important lines come first, because a small screen cuts the rest.
     let mut lines = vec![requests(view), batch(view)];
-    let spark = |values: &VecDeque<f64>| sparkline(values, columns.saturating_sub(LABEL + 18));
+    // 18 columns are the number and its unit before the sparkline.
+    let spark = |values: &VecDeque<f64>| sparkline(values, columns.saturating_sub(LABEL_WIDTH + 18));
     lines.push(row(
         "generated",
         &format!("{:>8} tokens/s {}", shown(view.token_rate), spark(&history.tokens)),
@@ -49,7 +51,7 @@ pub(super) fn lines(view: &TopView, history: &SpeedHistory, columns: usize) -> V
     if let [Some(used), Some(slots), Some(bytes)] = view.state_slots
         && slots > 0.0
     {
-        // written by the server as bytes, never negative
+        // The server reports bytes, so the value is not negative.
         let bytes = format_bytes(bytes as u64);
         lines.push(row("states", &format!("{used} of {slots} in use, snapshots included, {bytes} each")));
     }
@@ -57,7 +59,7 @@ pub(super) fn lines(view: &TopView, history: &SpeedHistory, columns: usize) -> V
         let mut text = format!("{hits} of {lookups} hit ({:.0} %)", percent(hits, lookups));
         text += &of(view.saved, |saved| format!(", {} tokens saved", large(saved)));
         text += &of(view.evicted, |evicted| format!(", {evicted} evicted"));
-        // written by us as bytes, never negative
+        // The server reports bytes, so the value is not negative.
         text += &of(view.disk_bytes.filter(|bytes| *bytes > 0.0), |bytes| {
             format!(", {} on disk", format_bytes(bytes as u64))
         });
@@ -97,7 +99,7 @@ pub(super) fn lines(view: &TopView, history: &SpeedHistory, columns: usize) -> V
     lines
 }
 
-/// The first line: where, how long, whether ready.
+/// The first line: address, uptime, readiness.
 pub(super) fn title(view: Option<&TopView>, url: &str) -> String {
     let mut title = format!("latent top  {}", printable(url));
     let Some(view) = view else { return title };
@@ -119,8 +121,9 @@ fn requests(view: &TopView) -> String {
     )
 }
 
-/// A line of a model: the name takes what is left.
+/// A line of a model. The name gets the remaining columns.
 fn model(model: &ModelRow, columns: usize) -> String {
+    // 46 columns hold the indent and the numbers.
     let room = columns.saturating_sub(48).clamp(12, 40);
     let name = printable(&model.name).to_string();
     let name = if width(&name) > room { format!("{}…", cut(&name, room - 1)) } else { name };
@@ -148,31 +151,34 @@ fn batch(view: &TopView) -> String {
     row("batch", &format!("{text}{} steps/s", shown(view.steps_rate)))
 }
 
-/// Blocks as a bar and as numbers.
+/// Cache blocks as a bar and as numbers.
 fn cache(view: &TopView, blocks: [f64; 3], columns: usize) -> Vec<String> {
     let total: f64 = blocks.iter().sum();
     if total == 0.0 {
         return vec![row("KV cache", "no model is loaded")];
     }
-    let room = columns.saturating_sub(LABEL + 1).min(60);
+    let room = columns.saturating_sub(LABEL_WIDTH + 1).min(60);
     let part = |count: f64| ((count / total * room as f64).round() as usize).min(room);
     let used = part(blocks[0]);
     let cached = part(blocks[0] + blocks[1]).saturating_sub(used);
     let bar = format!("{}{}{}", "█".repeat(used), "▒".repeat(cached), "·".repeat(room - used - cached));
     let tokens = of(view.block_tokens, |tokens| format!(" blocks of {tokens} tokens"));
-    let [in_use, kept, free] = blocks;
-    vec![row("KV cache", &bar), row("", &format!("█ {in_use} used  ▒ {kept} cached  · {free} free{tokens}"))]
+    let [in_use, cached, free] = blocks;
+    vec![
+        row("KV cache", &bar),
+        row("", &format!("█ {in_use} used  ▒ {cached} cached  · {free} free{tokens}")),
+    ]
 }
 
 fn row(label: &str, text: &str) -> String {
-    format!("{label:<LABEL$}{text}")
+    format!("{label:<LABEL_WIDTH$}{text}")
 }
 
 fn of(value: Option<f64>, text: impl Fn(f64) -> String) -> String {
     value.map(text).unwrap_or_default()
 }
 
-/// A figure with a digit behind the point, or a dash.
+/// A number with one decimal, or a dash.
 fn shown(value: Option<f64>) -> String {
     value.map_or_else(|| "–".into(), |value| format!("{value:.1}"))
 }
@@ -212,11 +218,12 @@ fn duration(seconds: f64) -> String {
     }
 }
 
-/// The last values as bars of one row.
+/// The last values as a row of bars.
 pub(super) fn sparkline(values: &VecDeque<f64>, columns: usize) -> String {
     const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
     let shown = values.iter().skip(values.len().saturating_sub(columns));
     let most = shown.clone().fold(0.0f64, |most, value| most.max(*value));
+    // 0 / 0 is NaN, which gets the lowest bar.
     let bar = |value: &f64| match value / most {
         share if share > 0.0 => BARS[((share * 8.0) as usize).min(7)],
         _ => BARS[0],
@@ -228,7 +235,8 @@ fn width(text: &str) -> usize {
     text.chars().map(|c| c.width().unwrap_or(0)).sum()
 }
 
-/// As much of a text as fits.
+/// The longest prefix of a text that fits. Wide characters (names of models in Chinese) take two
+/// columns.
 pub(super) fn cut(line: &str, columns: usize) -> String {
     let mut used = 0;
     line.chars()

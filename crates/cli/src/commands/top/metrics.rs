@@ -1,28 +1,29 @@
-//! Prometheus' text format: the figures that are looked at, and nothing else of it.
+//! Parser of Prometheus' text format, restricted to the metrics that `top` shows.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
-/// Most lines that are read.
+/// Maximum lines that are read.
 const MAX_LINES: usize = 50_000;
 
-/// Most models that are told apart; what others do is left out.
+/// Maximum models. Metrics of further models are ignored.
 const MAX_MODELS: usize = 64;
 
-/// Most figures that are kept.
+/// Maximum metrics that are kept.
 const MAX_FIGURES: usize = 4096;
 
-/// What begins the names that are looked at: our own, and llama.cpp's.
+/// Prefixes of the names that are read: Latent's and llama-server's.
 const PREFIXES: [&str; 2] = ["latent_", "llamacpp:"];
 
-/// Most bytes of a name or a label.
-const LONGEST: usize = 200;
+/// Maximum bytes of a name or a label.
+const MAX_NAME_BYTES: usize = 200;
 
-/// Figures by name and the labels `state` and `model`; those with other labels are added up.
+/// Values by name and the labels `state` and `model`. Values that differ only in other labels are
+/// added.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct ScrapedMetrics {
     figures: BTreeMap<(String, Labels), f64>,
-    /// As the page has them in order.
+    /// In the order of the page.
     models: Vec<String>,
 }
 
@@ -57,16 +58,16 @@ impl ScrapedMetrics {
         self.figures.is_empty()
     }
 
-    /// The models that the page names.
+    /// The models on the page.
     pub(super) fn models(&self) -> &[String] {
         &self.models
     }
 
-    /// Of several models the one that answers most requests, else one that is loaded.
+    /// Of several models the one with the most running requests, else a loaded one.
     pub(super) fn busiest(&self) -> Option<&str> {
         let rank = |name: &&String| {
             let figure = |of| self.of_model(of, name).unwrap_or(0.0);
-            // of equal ones the first
+            // `rev` and `max_by`, which returns the last maximum, give the first of equal models.
             (figure("latent_requests_running"), figure("latent_model_loaded"))
         };
         let several = Some(self.models.as_slice()).filter(|models| models.len() > 1)?;
@@ -75,32 +76,34 @@ impl ScrapedMetrics {
         Some(best)
     }
 
-    /// A figure, of all models together.
+    /// A metric, summed over all models.
     pub(super) fn get(&self, name: &str) -> Option<f64> {
         self.of(name, "")
     }
 
-    /// A figure of which there is one for each state, of all models together.
+    /// A metric of one state, summed over all models.
     pub(super) fn of(&self, name: &str, state: &str) -> Option<f64> {
         self.each(name, state).reduce(|sum, value| sum + value)
     }
 
-    /// The largest figure of a model.
+    /// The maximum of a metric over all models.
     pub(super) fn largest(&self, name: &str) -> Option<f64> {
         self.each(name, "").reduce(f64::max)
     }
 
-    /// One model's figure.
+    /// A metric of one model.
     pub(super) fn of_model(&self, name: &str, model: &str) -> Option<f64> {
         let labels = Labels { state: String::new(), model: model.to_owned() };
         self.figures.get(&(name.to_owned(), labels)).copied().filter(|value| value.is_finite())
     }
 
     fn each(&self, name: &str, state: &str) -> impl Iterator<Item = f64> {
+        // Keys are ordered by name, state, model: all models of a state are one range of the map.
         let first = (name.to_owned(), Labels { state: state.to_owned(), model: String::new() });
         let of_it = self.figures.range(first.clone()..);
         let of_it =
             of_it.take_while(move |((name, labels), _)| *name == first.0 && labels.state == first.1.state);
+        // The NaN of one model would make the sum over all models NaN.
         of_it.map(|(_, value)| *value).filter(|value| value.is_finite())
     }
 }
@@ -117,10 +120,10 @@ fn sample(line: &str) -> Option<(&str, Labels, f64)> {
         Some(labels) => labelled(labels)?,
         None => (Labels::default(), rest),
     };
-    // a time may follow the value
+    // A timestamp may follow the value.
     let value = rest.split_whitespace().next()?;
     let longest = name.len().max(labels.state.len()).max(labels.model.len());
-    if longest > LONGEST || !rest.starts_with([' ', '\t']) {
+    if longest > MAX_NAME_BYTES || !rest.starts_with([' ', '\t']) {
         return None;
     }
     Some((name, labels, value.parse().ok()?))
@@ -137,6 +140,7 @@ fn labelled(text: &str) -> Option<(Labels, &str)> {
         let end = loop {
             match chars.next()? {
                 (_, '\\') => match chars.next()?.1 {
+                    // The format escapes `\\`, `\"` and `\n`.
                     'n' => value.push('\n'),
                     c => value.push(c),
                 },
@@ -160,7 +164,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn figures_are_found_by_name_and_state() {
+    fn metrics_are_found_by_name_and_state() {
         let page = "# HELP latent_kv_blocks x\n# TYPE latent_kv_blocks gauge\nlatent_kv_blocks{state=\"used\"} 12\n\
                     latent_kv_blocks{ a=\"x,}\\\"\\n\", state = \"free\" , } 3.5 1700000000\n\
                     latent_http_requests_total{path=\"/a\",status=\"200\"} 2\nlatent_http_requests_total{path=\"/b\"} 3\n\
@@ -174,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn figures_of_models_are_added_up_and_told_apart() {
+    fn metrics_of_models_are_summed_and_separable() {
         let page = "latent_steps_total{model=\"b\"} 3\nlatent_steps_total{model=\"a\"} 4\nlatent_steps 9\n\
                     latent_kv_blocks{model=\"b\",state=\"used\"} 1\nlatent_kv_blocks{model=\"b\",state=\"free\"} 8\n\
                     latent_kv_blocks{model=\"a\",state=\"used\"} 5\nlatent_steps_total{model=\"c\"} NaN\n";
@@ -198,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn hostile_pages_are_read_without_harm() {
+    fn hostile_pages_do_not_panic() {
         for line in [
             "latent_a",
             "latent_a{",

@@ -1,4 +1,4 @@
-//! `latent top`: what a server does, from its metrics.
+//! `latent top`: a live view of a server's metrics.
 
 mod draw;
 mod metrics;
@@ -22,22 +22,22 @@ use std::thread;
 use std::time::{Duration, Instant};
 use view::{PhaseFigures, TopView};
 
-/// Most bytes of the metrics.
-const MAX_METRICS: u64 = 8 << 20;
+/// Maximum bytes of the metrics.
+const MAX_METRICS_BYTES: u64 = 8 << 20;
 
-/// How often keys and signals are looked at.
-const LOOK: Duration = Duration::from_millis(50);
+/// Interval of checks for keys and signals.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// What a server says at one moment.
+/// A server's metrics at one moment.
 struct ServerReading {
     metrics: ScrapedMetrics,
-    /// Of several models the one whose phases these are.
+    /// The model of `phases`, if the server has several.
     model: Option<String>,
     phases: Vec<PhaseFigures>,
     at: Instant,
 }
 
-/// A server, and how long a reading of it may take.
+/// A server and the timeout of a reading.
 struct ServerSource {
     server: ServerClient,
     patience: Duration,
@@ -57,6 +57,7 @@ pub(super) fn run(args: &TopArgs) -> Result<()> {
 fn snapshot(source: &ServerSource, interval: Duration, json: bool) -> Result<()> {
     let _at_once = interrupt::at_once();
     let before = read(source)?;
+    // Rates need two readings.
     thread::sleep(interval);
     let now = read(source)?;
     let server = &source.server;
@@ -66,7 +67,7 @@ fn snapshot(source: &ServerSource, interval: Duration, json: bool) -> Result<()>
     }
     let title = draw::title(Some(&view), server.url());
     let lines = draw::lines(&view, &SpeedHistory::default(), output::width());
-    output::now(&format!("{title}\n{}\n", lines.join("\n")))
+    output::multiline(&format!("{title}\n{}\n", lines.join("\n")))
 }
 
 fn view(now: &ServerReading, before: Option<&ServerReading>) -> TopView {
@@ -79,7 +80,7 @@ fn view(now: &ServerReading, before: Option<&ServerReading>) -> TopView {
 
 fn read(source: &ServerSource) -> Result<ServerReading> {
     let ServerSource { server, patience } = source;
-    let metrics = server.get("/metrics", MAX_METRICS, *patience).map_err(|trouble| match trouble {
+    let metrics = server.get("/metrics", MAX_METRICS_BYTES, *patience).map_err(|trouble| match trouble {
         Trouble::NotFound { url, .. } => anyhow::Error::from(ReportedProblems(format!(
             "{url} has no /metrics: is it the address of a server? (llama-server needs --metrics)"
         ))),
@@ -94,15 +95,17 @@ fn read(source: &ServerSource) -> Result<ServerReading> {
         ))
         .into());
     }
-    // only our own server has them, and not always
+    // Only Latent has this endpoint, and it fails if no model is loaded. The phases are then empty.
     let model = metrics.busiest().map(str::to_owned);
-    let profile = server.get(&of_model("/latent/profile", model.as_deref()), MAX_METRICS, *patience);
+    let profile = server.get(&of_model("/latent/profile", model.as_deref()), MAX_METRICS_BYTES, *patience);
     let phases = profile.map(|text| view::phases(&text)).unwrap_or_default();
     Ok(ServerReading { metrics, model, phases, at })
 }
 
-/// Readings, made by a thread so that keys are followed while a server is slow.
+/// Starts a thread that takes readings, so that keys work while a server is slow.
 fn readings(source: Arc<ServerSource>, interval: Duration) -> Receiver<Result<ServerReading>> {
+    // One reading in the channel: if the screen is not drawn (a suspended terminal), the thread
+    // waits instead of queuing old readings.
     let (sender, readings) = sync_channel(1);
     let make = move || {
         loop {
@@ -113,12 +116,12 @@ fn readings(source: Arc<ServerSource>, interval: Duration) -> Receiver<Result<Se
             thread::sleep(interval.saturating_sub(start.elapsed()));
         }
     };
-    // without the thread the channel is closed, which is said
+    // If the thread cannot be spawned, the channel is closed and no reading ever arrives.
     let _ = thread::Builder::new().name("metrics".into()).spawn(make);
     readings
 }
 
-/// Shows views until q or a signal.
+/// Shows views until q is pressed or a signal arrives.
 fn watch(source: ServerSource, interval: Duration) -> Result<()> {
     let source = Arc::new(source);
     let readings = readings(Arc::clone(&source), interval);
@@ -130,6 +133,7 @@ fn watch(source: ServerSource, interval: Duration) -> Result<()> {
         (None, None, None);
     let mut size = (0, 0);
     while !interrupt::asked() {
+        // The size is polled: SIGWINCH is not handled, and Windows has no such signal.
         let mut changed = size != output::size();
         size = output::size();
         for reading in readings.try_iter() {
@@ -146,15 +150,16 @@ fn watch(source: ServerSource, interval: Duration) -> Result<()> {
         if changed {
             screen.show(&page(shown.as_ref(), trouble.as_deref(), server.url(), &history, size), size)?;
         }
+        // 3 is Ctrl-C as a byte, from a terminal whose ISIG is off.
         if keys.try_iter().any(|key| matches!(key, b'q' | b'Q' | 3)) {
             return Ok(());
         }
-        thread::sleep(LOOK);
+        thread::sleep(POLL_INTERVAL);
     }
     Ok(())
 }
 
-/// All lines of the screen.
+/// The lines of the screen.
 fn page(
     view: Option<&TopView>,
     trouble: Option<&str>,
@@ -175,7 +180,7 @@ fn page(
         None if trouble.is_none() => lines.push("asking the server …".into()),
         None => {}
     }
-    // the last row says how to leave, if the screen has room
+    // The last row tells how to leave, if the screen has room.
     if rows > 2 {
         lines.truncate(rows - 1);
         lines.resize(rows - 1, String::new());

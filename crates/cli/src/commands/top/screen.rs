@@ -1,4 +1,8 @@
-//! The terminal's other screen, which is left in every case: at the end, by a signal, by a panic.
+//! The terminal's alternate screen. It is left in every case: at the end, after a signal, after a
+//! panic.
+
+// A few control sequences by hand: ratatui with crossterm would be 62 packages and 41 s of build
+// time on one core.
 
 use crate::{interrupt, output};
 use anyhow::Result;
@@ -6,35 +10,42 @@ use std::io::{IsTerminal, Read, stdin};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 
-/// While this lives, the terminal shows the program's own screen.
+/// While this lives, the terminal shows the alternate screen.
 pub(super) struct TopScreen(());
 
 impl TopScreen {
     pub(super) fn enter() -> Result<TopScreen> {
+        // Before the sequence is sent: a signal in between then leaves the screen once too often,
+        // which is harmless.
         interrupt::full_screen();
         let before = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |about| {
-            // its message belongs on the usual screen
+            // The panic message must be printed on the normal screen: leaving the alternate screen
+            // erases it.
             interrupt::restore_terminal();
             before(about);
         }));
         let screen = TopScreen(());
+        // Enter the alternate screen and hide the cursor (xterm's private modes 1049 and 25).
         output::controls("\u{1b}[?1049h\u{1b}[?25l")?;
-        keys_at_once();
+        unbuffer_keys();
         Ok(screen)
     }
 
-    /// Shows lines from the top; what does not fit is left out.
+    /// Shows lines from the top. Lines that do not fit are omitted.
     pub(super) fn show(&self, lines: &[String], (columns, rows): (usize, usize)) -> Result<()> {
+        // The cursor moves home and rows are overwritten. Clearing the screen first would flicker.
         let mut out = String::from("\u{1b}[H");
         for (i, line) in lines.iter().take(rows).enumerate() {
             if i > 0 {
                 out.push_str("\r\n");
             }
             let line = super::draw::cut(line, columns);
-            // the first is the title
+            // The first line is the title.
             let (on, off) = if i == 0 { ("\u{1b}[1m", "\u{1b}[0m") } else { ("", "") };
             out.push_str(&format!("{on}{line}{off}"));
+            // A row that fills the last column leaves the cursor on it (pending wrap, xterm): EL
+            // would erase that last character.
             if super::draw::cut(&line, columns.saturating_sub(1)).len() == line.len() {
                 out.push_str("\u{1b}[K");
             }
@@ -50,20 +61,22 @@ impl Drop for TopScreen {
     }
 }
 
-/// Keys come one by one and are not shown; Ctrl-C stays a signal, Ctrl-Z would leave a screen that is no longer drawn.
-fn keys_at_once() {
+/// Switches the terminal to single keys without echo. Ctrl-C stays a signal.
+fn unbuffer_keys() {
     #[cfg(unix)]
     {
         use nix::sys::termios::{LocalFlags, SetArg, SpecialCharacterIndices, tcgetattr, tcsetattr};
         let Ok(mut terminal) = tcgetattr(stdin()) else { return };
         terminal.local_flags.remove(LocalFlags::ICANON | LocalFlags::ECHO);
+        // Ctrl-Z would stop the process on the alternate screen with a hidden cursor, and the shell
+        // would print over it.
         terminal.control_chars[SpecialCharacterIndices::VSUSP as usize] = 0;
-        // without it a key needs Enter, so continue
+        // If this fails, a key needs Enter after it.
         let _ = tcsetattr(stdin(), SetArg::TCSANOW, &terminal);
     }
 }
 
-/// Keys as they are pressed.
+/// The keys that the user presses.
 pub(super) fn keys() -> Receiver<u8> {
     let (sender, keys) = channel();
     if stdin().is_terminal() {
@@ -74,7 +87,7 @@ pub(super) fn keys() -> Receiver<u8> {
                 }
             }
         };
-        // without the thread Ctrl-C still leaves
+        // Without the thread, Ctrl-C still ends the program.
         let _ = thread::Builder::new().name("keys".into()).spawn(read);
     }
     keys

@@ -24,7 +24,7 @@ fn view() -> TopView {
 }
 
 #[test]
-fn the_page_says_what_the_metrics_say() {
+fn the_page_shows_the_metrics() {
     let mut view = view();
     view.phases = phases(
         r#"{"phases": [{"name": "small", "share": 0.1, "microseconds": 10}, {"name": "attend\u001b[2J", "share": 0.9, "microseconds": 90.4}, {"name": 7}]}"#,
@@ -96,7 +96,7 @@ fn several_models_have_a_line_each_and_nothing_is_counted_twice() {
 }
 
 #[test]
-fn every_size_and_every_lack_has_a_page() {
+fn every_size_and_missing_value_has_a_page() {
     for text in ["latent_x 1", "llamacpp:requests_processing 2", NOW] {
         let view = TopView::new(&ScrapedMetrics::parse(text), None);
         for columns in [1, 7, 20, 79, 80, 300] {
@@ -118,7 +118,7 @@ fn every_size_and_every_lack_has_a_page() {
 }
 
 #[test]
-fn a_server_that_was_started_anew_has_no_negative_speed() {
+fn a_restarted_server_shows_no_negative_speed() {
     let (before, now) = (ScrapedMetrics::parse(NOW), ScrapedMetrics::parse(BEFORE));
     let view = TopView::new(&now, Some((&before, Duration::from_secs(1))));
     assert_eq!((view.token_rate, view.gap, view.first_token), (None, None, None));

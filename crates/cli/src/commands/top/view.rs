@@ -1,22 +1,22 @@
-//! What two readings of a server say.
+//! The view computed from two readings.
 
 use super::metrics::ScrapedMetrics;
 use serde_json::{Value, json};
 use std::time::Duration;
 
-/// Most phases that are shown.
+/// Maximum phases.
 const MAX_PHASES: usize = 64;
 
 /// A phase of a step.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct PhaseFigures {
     pub(super) name: String,
-    /// Of the step's time, 0 to 1.
+    /// Share of the step's time, 0 to 1.
     pub(super) share: f64,
     pub(super) microseconds: f64,
 }
 
-/// One of several models.
+/// A row of the list of models.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct ModelRow {
     pub(super) name: String,
@@ -26,7 +26,7 @@ pub(super) struct ModelRow {
     pub(super) token_rate: Option<f64>,
 }
 
-/// Figures of one moment. What the server does not tell is none.
+/// Metrics of one moment. `None` if the server does not report them.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct TopView {
     pub(super) ready: Option<bool>,
@@ -35,17 +35,17 @@ pub(super) struct TopView {
     pub(super) in_prompt: Option<f64>,
     pub(super) waiting: Option<f64>,
     pub(super) waiting_tokens: Option<f64>,
-    /// Sequences that decoded in the last step, and prompt tokens of it.
+    /// Sequences decoded in the last step, and its prompt tokens.
     pub(super) decoding: Option<f64>,
     pub(super) prompt_rows: Option<f64>,
     pub(super) step_seconds: Option<f64>,
     pub(super) steps_rate: Option<f64>,
     pub(super) prompt_rate: Option<f64>,
     pub(super) token_rate: Option<f64>,
-    /// Means over the time between the readings, in seconds.
+    /// Mean times between the readings, in seconds.
     pub(super) first_token: Option<f64>,
     pub(super) gap: Option<f64>,
-    /// Blocks of the cache: used, cached, free.
+    /// Cache blocks: used, cached, free.
     pub(super) blocks: [Option<f64>; 3],
     pub(super) block_tokens: Option<f64>,
     /// Slots of recurrent state: used, all, and bytes of each.
@@ -56,23 +56,24 @@ pub(super) struct TopView {
     pub(super) saved: Option<f64>,
     pub(super) evicted: Option<f64>,
     pub(super) disk_bytes: Option<f64>,
-    /// Answers by what became of them: finished, refused, cancelled, failed.
+    /// Answers by result: finished, refused, cancelled, failed.
     pub(super) jobs: [Option<f64>; 4],
     pub(super) preemptions: Option<f64>,
     pub(super) drafted: Option<f64>,
     pub(super) accepted: Option<f64>,
-    /// If the server has several models.
+    /// Filled if the server has several models.
     pub(super) models: Vec<ModelRow>,
     pub(super) phases: Vec<PhaseFigures>,
-    /// The model, if the server has several.
+    /// The model of `phases`, if the server has several.
     pub(super) phases_of: Option<String>,
 }
 
 impl TopView {
-    /// Of a reading, and the one before it with the time between them.
+    /// Computes a view from a reading and, for rates, the previous one with the time between them.
     pub(super) fn new(now: &ScrapedMetrics, before: Option<(&ScrapedMetrics, Duration)>) -> TopView {
+        // Latent's name, else llama-server's.
         let first = |names: [&str; 2]| now.get(names[0]).or_else(|| now.get(names[1]));
-        // counters that go back are those of a server that was started anew
+        // A counter that decreased belongs to a restarted server: no rate is known.
         let grown = |name: &str| {
             let (before, time) = before?;
             let difference = now.get(name)? - before.get(name)?;
@@ -100,6 +101,8 @@ impl TopView {
             waiting_tokens: now.get("latent_waiting_tokens"),
             decoding: now.get("latent_batch_decoding"),
             prompt_rows: now.get("latent_batch_prompt_tokens"),
+            // The mean needs two readings and a step in between; otherwise the last step's time is
+            // shown.
             step_seconds: mean("latent_step_seconds_total", "latent_steps_total")
                 .or_else(|| now.largest("latent_last_step_seconds")),
             steps_rate: rate(["latent_steps_total", "llamacpp:n_decode_total"]),
@@ -158,6 +161,7 @@ impl ModelRow {
             let (before, time) = before?;
             let tokens = |metrics: &ScrapedMetrics| metrics.of_model("latent_generated_tokens_total", name);
             let more = tokens(now)? - tokens(before)?;
+            // As in `TopView::new`: a counter decreases when the server restarts.
             (more >= 0.0 && !time.is_zero()).then(|| more / time.as_secs_f64())
         };
         ModelRow {
@@ -177,7 +181,7 @@ impl ModelRow {
     }
 }
 
-/// Phases of a step, the longest first, where a server tells them.
+/// Parses the phases of a step, longest first. Empty if the server does not report them.
 pub(super) fn phases(text: &str) -> Vec<PhaseFigures> {
     let value: Value = serde_json::from_str(text).unwrap_or_default();
     let one = |phase: &Value| {

@@ -1,4 +1,4 @@
-//! `latent verify --weights`: every weight is dequantized once, by all threads, and checked.
+//! `latent verify --weights`: dequantizes and checks every weight with all threads.
 
 use crate::{interrupt, progress};
 use anyhow::{Result, bail};
@@ -10,15 +10,15 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Bytes of a tensor per work item.
-const PIECE: usize = 1 << 20;
+/// Bytes per work item: large enough for sequential reads, small enough to balance threads.
+const WORK_ITEM_BYTES: usize = 1 << 20;
 
 /// A tensor and its statistics.
 pub(super) struct DeepTensor {
     pub(super) name: String,
     pub(super) ty: TensorType,
     pub(super) shape: Vec<usize>,
-    /// None for types without weights and types that cannot be dequantized.
+    /// `None` for types that cannot be dequantized.
     pub(super) statistics: Option<Statistics>,
 }
 
@@ -31,19 +31,20 @@ pub(super) struct DeepReport {
     pub(super) took: Duration,
 }
 
-/// Some rows of one tensor.
+/// A work item: some rows of one tensor.
 struct RowRange {
     tensor: usize,
     first: usize,
     rows: usize,
 }
 
-/// Reads all tensors of `checkpoint` with `threads` threads. Pages of the file are dropped as soon as a tensor has been read.
+/// Reads all tensors of `checkpoint` with `threads` threads.
 pub(super) fn look(checkpoint: &Checkpoint, threads: usize) -> Result<DeepReport> {
     let tensors = checkpoint.tensors();
     let pieces = pieces(tensors);
     let mut left: Vec<AtomicUsize> = Vec::new();
     left.resize_with(tensors.len(), AtomicUsize::default);
+    // No thread shares the counters yet, so plain access suffices.
     pieces.iter().for_each(|piece| *left[piece.tensor].get_mut() += 1);
     let found: Vec<Mutex<Statistics>> = tensors.iter().map(|_| Mutex::default()).collect();
     let (next, stop) = (AtomicUsize::new(0), AtomicBool::new(false));
@@ -55,6 +56,7 @@ pub(super) fn look(checkpoint: &Checkpoint, threads: usize) -> Result<DeepReport
         for _ in 0..threads.min(pieces.len()).min(latent_threads::MAX_THREADS) {
             scope.spawn(|| {
                 let mut numbers = Vec::new();
+                // Relaxed: the counter only distributes work items.
                 while let Some(piece) = pieces.get(next.fetch_add(1, Ordering::Relaxed)) {
                     if interrupt::asked() || stop.load(Ordering::Relaxed) {
                         stop.store(true, Ordering::Relaxed);
@@ -67,6 +69,9 @@ pub(super) fn look(checkpoint: &Checkpoint, threads: usize) -> Result<DeepReport
                         Statistics::default()
                     });
                     found[piece.tensor].lock().unwrap_or_else(PoisonError::into_inner).merge(&statistics);
+                    // The thread that finishes a tensor drops its pages, so that a model larger
+                    // than memory does not evict other programs' pages. AcqRel orders the reads of
+                    // the other threads before that.
                     if left[piece.tensor].fetch_sub(1, Ordering::AcqRel) == 1 {
                         checkpoint.drop_pages(&info.name, 0..usize::MAX);
                     }
@@ -98,19 +103,19 @@ pub(super) fn look(checkpoint: &Checkpoint, threads: usize) -> Result<DeepReport
     Ok(DeepReport { tensors, bytes, numbers, threads, took })
 }
 
-/// Work items: runs of whole rows of every tensor that can be dequantized.
+/// Work items: whole rows of every tensor that can be dequantized.
 fn pieces(tensors: &[TensorInfo]) -> Vec<RowRange> {
     let mut pieces = Vec::new();
     for (tensor, info) in tensors.iter().enumerate().filter(|(_, info)| latent_quant::can_decode(info.ty)) {
         let (rows, row) = rows(info);
-        let each = (PIECE / row.max(1)).max(1);
+        let each = (WORK_ITEM_BYTES / row.max(1)).max(1);
         let starts = (0..rows).step_by(each);
         pieces.extend(starts.map(|first| RowRange { tensor, first, rows: each.min(rows - first) }));
     }
     pieces
 }
 
-/// Rows of a tensor, and bytes of one.
+/// Number of rows of a tensor, and bytes per row.
 fn rows(info: &TensorInfo) -> (usize, usize) {
     let cols = info.shape.last().copied().unwrap_or(1);
     let row = info.ty.row_bytes(cols).unwrap_or(0);

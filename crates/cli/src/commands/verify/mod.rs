@@ -1,4 +1,5 @@
-//! `latent verify`: the rules that circuit, plans and tensors must keep, checked for every formulation; with `--weights` the weights too.
+//! `latent verify`: audits circuit, plans and tensors for every formulation. With `--weights`,
+//! checks the weights, too.
 
 mod deep;
 mod table;
@@ -20,8 +21,8 @@ use serde_json::json;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Kinds of findings that the text shows; JSON has all findings.
-const SHOWN: usize = 20;
+/// Maximum number of kinds of findings in the text. JSON has all findings.
+const MAX_SHOWN_KINDS: usize = 20;
 
 pub(super) fn run(args: &VerifyArgs) -> Result<()> {
     if args.rules {
@@ -30,6 +31,7 @@ pub(super) fn run(args: &VerifyArgs) -> Result<()> {
     let path = args.path.as_deref().or(args.model.model.as_deref());
     let outline = model::outline(path)?;
     if args.weights {
+        // The weights can be checked without a supported config.
         return weights(&outline, args);
     }
     let model = ModelInfo::new(outline, args.model.engine.circuit.as_deref())?;
@@ -142,6 +144,8 @@ impl AuditReport {
             let found = session.resolved.audit(config, tensors, &session.stages);
             times.push(start.elapsed());
             for finding in found {
+                // Findings about the circuit or the file are the same in all sessions. Without the
+                // session's name they are listed once.
                 let stage = match finding.stage.as_str() {
                     "circuit" | "file" => finding.stage.clone(),
                     stage => format!("{stage} ({})", session.name),
@@ -189,6 +193,7 @@ impl AuditReport {
     fn groups(&self) -> Vec<(&Finding, usize)> {
         let mut groups: Vec<(&Finding, usize)> = Vec::new();
         for finding in &self.findings {
+            // Without digits, findings that differ only in layer or node numbers are one group.
             let words = |text: &str| text.replace(|c: char| c.is_ascii_digit(), "");
             let key = |f: &Finding| (f.code, f.slot.as_deref().map(words), words(&f.problem));
             let same = |other: &Finding| key(other) == key(finding);
@@ -223,14 +228,14 @@ impl AuditReport {
         lines.push(format!("at each load   {:.1} ms", self.middle.as_secs_f64() * 1e3));
         lines.push(format!("findings       {}", self.findings.len()));
         let groups = self.groups();
-        for (first, count) in groups.iter().take(SHOWN) {
+        for (first, count) in groups.iter().take(MAX_SHOWN_KINDS) {
             lines.push(first.to_string());
             if *count > 1 {
                 lines.push(format!("    … and {} more like it, in other layers and plans", count - 1));
             }
         }
-        if groups.len() > SHOWN {
-            lines.push(format!("… and {} more kinds: --json lists them all", groups.len() - SHOWN));
+        if groups.len() > MAX_SHOWN_KINDS {
+            lines.push(format!("… and {} more kinds: --json lists them all", groups.len() - MAX_SHOWN_KINDS));
         }
         lines.push(String::new());
         output::joined(&lines)
@@ -246,6 +251,7 @@ fn edges(subject: &Subject<'_>, args: &VerifyArgs) -> Result<()> {
         (session.resolved.options.stages.mla, session.resolved.options.stages.form)
     };
     let chosen = sessions.iter().find(|session| form(session) == wanted);
+    // Not every combination of formulation and cache exists.
     let Some(session) = chosen else {
         return Err(crate::exit::UsageError("an expanded cache goes with --mla naive".into()).into());
     };
@@ -264,7 +270,7 @@ fn edges(subject: &Subject<'_>, args: &VerifyArgs) -> Result<()> {
         let value = &plan.ir.values[edge.value].name;
         text.push_str(&format!("{producer:<26} {value:<16} -> {} [{}]\n", name(edge.consumer), edge.slot));
     }
-    output::now(&text)
+    output::multiline(&text)
 }
 
 /// Prints every rule: code, what must hold, what to look at.

@@ -1,4 +1,4 @@
-//! The table of `--weights`: a line per tensor, and what is wrong or odd about it.
+//! The table of `--weights`: a line per tensor, and its problems.
 
 use super::deep::{DeepReport, DeepTensor};
 use crate::output;
@@ -6,10 +6,10 @@ use latent_quant::Statistics;
 use latent_types::format_bytes;
 use serde_json::{Value, json};
 
-/// Width of a tensor's name.
-const NAME: usize = 26;
+/// Width of the column of names.
+const NAME_WIDTH: usize = 26;
 
-/// Problems of a tensor, which are findings, and oddities.
+/// Problems of a tensor, which are findings, and unusual values, which are not.
 pub(super) struct TensorVerdict {
     pub(super) wrong: Vec<String>,
     pub(super) odd: Vec<String>,
@@ -41,7 +41,7 @@ pub(super) fn judge(s: &Statistics) -> TensorVerdict {
     TensorVerdict { wrong, odd }
 }
 
-/// Name of a tensor's line: the experts of a layer share one.
+/// The name of a tensor's line. Experts of a layer share one.
 fn group(tensor: &DeepTensor) -> String {
     let mut parts: Vec<&str> = tensor.name.split('.').collect();
     if let Some(at) = parts.iter().position(|part| *part == "experts")
@@ -52,12 +52,13 @@ fn group(tensor: &DeepTensor) -> String {
     parts.join(".")
 }
 
-/// The lines of the table: name, first tensor, and statistics of the whole group.
+/// Lines of the table: name, first tensor, and statistics of the group.
 fn grouped(deep: &DeepReport) -> Vec<(String, &DeepTensor, Option<Statistics>)> {
     let mut groups: Vec<(String, &DeepTensor, Option<Statistics>)> = Vec::new();
     let mut places = std::collections::HashMap::new();
     for tensor in &deep.tensors {
         let name = group(tensor);
+        // Experts of another type get their own line, because a line shows one type.
         let place = *places.entry((name.clone(), tensor.ty)).or_insert(groups.len());
         match groups.get_mut(place) {
             Some((_, _, Some(all))) => tensor.statistics.iter().for_each(|s| all.merge(s)),
@@ -72,18 +73,19 @@ pub(super) fn text(deep: &DeepReport, file: &str) -> String {
     let groups = grouped(deep);
     let mut lines = vec![format!("{file}: {} tensors", deep.tensors.len())];
     lines.push(format!(
-        "{:<NAME$} {:<7} {:>7} {:>7} {:>8} {:>7} {:>5} {:>6}",
+        "{:<NAME_WIDTH$} {:<7} {:>7} {:>7} {:>8} {:>7} {:>5} {:>6}",
         "tensor", "type", "min", "max", "mean", "rms", "zero", "at row"
     ));
     for (name, tensor, statistics) in &groups {
         let Some(s) = statistics else {
-            lines.push(format!("{:<NAME$} {:<7} not decoded", short(name), tensor.ty));
+            lines.push(format!("{:<NAME_WIDTH$} {:<7} not decoded", short(name), tensor.ty));
             continue;
         };
         let zero = 100.0 * s.zeros as f64 / s.numbers.max(1) as f64;
+        // Without a finite value, min and max are undefined.
         let (min, max) = if s.finite() > 0 { (s.min, s.max) } else { (0.0, 0.0) };
         lines.push(format!(
-            "{:<NAME$} {:<7} {:>7} {:>7} {:>8} {:>7} {zero:>4.0}% {:>6}",
+            "{:<NAME_WIDTH$} {:<7} {:>7} {:>7} {:>8} {:>7} {zero:>4.0}% {:>6}",
             short(name),
             tensor.ty.name(),
             number(min.into()),
@@ -97,18 +99,19 @@ pub(super) fn text(deep: &DeepReport, file: &str) -> String {
         deep.tensors.iter().filter_map(|t| Some((t, judge(t.statistics.as_ref()?)))).collect();
     for (title, odd) in [("wrong", false), ("odd, and perhaps meant so", true)] {
         let of = |j: &TensorVerdict| if odd { j.odd.join("; ") } else { j.wrong.join("; ") };
-        let said: Vec<String> = judged
+        let problems: Vec<String> = judged
             .iter()
             .map(|(t, j)| (t, of(j)))
-            .filter(|(_, said)| !said.is_empty())
-            .map(|(t, said)| format!("  {}: {said}", t.name))
+            .filter(|(_, problem)| !problem.is_empty())
+            .map(|(t, problem)| format!("  {}: {problem}", t.name))
             .collect();
-        if !said.is_empty() {
+        if !problems.is_empty() {
             lines.push(String::new());
             lines.push(title.into());
-            lines.extend(said);
+            lines.extend(problems);
         }
     }
+    // A tiny file may take less time than the clock resolves.
     let seconds = deep.took.as_secs_f64().max(1e-9);
     lines.push(String::new());
     lines.push(format!(
@@ -152,7 +155,7 @@ fn finite(s: &Statistics, x: f32) -> Option<f32> {
     (s.finite() > 0).then_some(x)
 }
 
-/// At most eight characters.
+/// At most seven characters.
 fn number(x: f64) -> String {
     if x == 0.0 {
         return "0".into();
@@ -164,18 +167,19 @@ fn number(x: f64) -> String {
     text.chars().take(7).collect()
 }
 
-/// Shortens a name to its column: common prefixes and suffixes are removed, then the middle.
+/// Shortens a name to its column: removes common prefixes and suffixes, then the middle.
 fn short(name: &str) -> String {
+    // Models that also read images have this prefix in safetensors.
     let name = name.strip_prefix("language_model.").unwrap_or(name);
     let name = name.strip_suffix(".weight").unwrap_or(name);
     let layer = name.strip_prefix("model.layers.").or_else(|| name.strip_prefix("blk."));
     let name = layer.map_or_else(|| name.to_owned(), |rest| format!("L{rest}"));
     let count = name.chars().count();
-    if count <= NAME {
+    if count <= NAME_WIDTH {
         return name;
     }
     let head: String = name.chars().take(6).collect();
-    let tail: String = name.chars().skip(count - (NAME - 7)).collect();
+    let tail: String = name.chars().skip(count - (NAME_WIDTH - 7)).collect();
     format!("{head}…{tail}")
 }
 
@@ -187,7 +191,7 @@ mod tests {
     fn names_and_numbers_fit_their_columns() {
         assert_eq!(short("blk.12.attn_kv_a_mqa.weight"), "L12.attn_kv_a_mqa");
         let long = short("model.layers.12.self_attn.kv_a_proj_with_mqa.weight_scale_inv");
-        assert_eq!(long.chars().count(), NAME);
+        assert_eq!(long.chars().count(), NAME_WIDTH);
         for x in [0.0, -1e-9, -1.5e-30, 0.001, -0.0123456, 999.99, -1e5, 3.4e38] {
             assert!(number(x).chars().count() <= 7, "{x}");
         }

@@ -68,7 +68,7 @@ fn every_package_has_the_text_of_a_licence() {
 }
 
 #[test]
-fn the_program_prints_them() {
+fn licenses_prints_the_notices() {
     let output = assert_cmd::Command::cargo_bin("latent").unwrap().arg("licenses").output().unwrap();
     assert!(output.status.success());
     let printed = String::from_utf8(output.stdout).unwrap();

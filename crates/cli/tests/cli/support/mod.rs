@@ -49,7 +49,7 @@ pub fn demo_with(template: Option<&str>, numbers: &[(&str, f32)]) -> (tempfile::
         count += 1;
     }
     if let Some(template) = template {
-        // the old one under a name that nothing reads
+        // The old one under a name that is not read.
         let at = bytes.windows(KEY.len()).position(|window| window == KEY).unwrap();
         bytes[at + KEY.len() - 1] = b'_';
         string(&mut added, KEY);

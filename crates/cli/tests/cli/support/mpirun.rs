@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 pub const LATENT: &str = env!("CARGO_BIN_EXE_latent");
 
-/// What mpirun is given for processes of this machine, however many cores it has.
+/// Arguments of mpirun for processes on this machine, however many cores it has.
 pub const MPIRUN: [&str; 7] = [
     "--allow-run-as-root",
     "--oversubscribe",
@@ -24,10 +24,10 @@ pub const MPIRUN: [&str; 7] = [
     "none",
 ];
 
-/// How long a job may take to end, on a machine that others use too.
+/// Timeout of a job on a machine with other load.
 pub const ENDED: Duration = Duration::from_secs(15);
 
-/// mpirun; none where it is not installed.
+/// mpirun; `None` if it is not installed.
 pub fn mpirun() -> Option<Command> {
     signals::prepare();
     if Command::new("mpirun").arg("--version").output().is_err() {
@@ -60,7 +60,7 @@ pub fn fixture(name: &str) -> String {
     folder.to_str().unwrap().to_owned()
 }
 
-/// The processes that this one has started.
+/// The child processes of a process.
 pub fn started_by(pid: u32) -> Vec<Pid> {
     let pids = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
     pids.split_whitespace().map(|pid| Pid::from_raw(pid.parse().unwrap())).collect()
@@ -93,7 +93,7 @@ fn is_latent(pid: Pid) -> bool {
     std::fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe == Path::new(LATENT))
 }
 
-/// None of these ranks outlives its job.
+/// Checks that no rank outlives its job.
 pub fn nothing_is_left(pids: &[Pid]) {
     let start = Instant::now();
     while pids.iter().any(|pid| is_latent(*pid)) {
@@ -102,7 +102,7 @@ pub fn nothing_is_left(pids: &[Pid]) {
     }
 }
 
-/// Asks a server for the end of a text.
+/// Requests a completion of a text.
 pub fn post(address: &str, body: &str) -> TcpStream {
     let mut stream = TcpStream::connect(address).unwrap();
     let head = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nConnection: close";

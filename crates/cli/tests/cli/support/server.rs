@@ -1,4 +1,5 @@
-//! A small server of the tests: it answers each request with the next of its answers, and remembers what was asked.
+//! A small test server. It answers each request with the next of its answers and records the
+//! requests.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 use serde_json::Value;
@@ -7,7 +8,7 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// What was asked: the first line, the headers in lower case, the body.
+/// A recorded request: the first line, the headers in lower case, the body.
 #[derive(Clone, Debug)]
 pub struct MockRequest {
     pub line: String,
@@ -35,7 +36,7 @@ pub struct MockServer {
 }
 
 impl MockServer {
-    /// `answer` is asked with the path, and how often this path was asked for before.
+    /// `answer` is called with the path and the number of earlier requests for it.
     pub fn new(answer: impl Fn(&str, usize) -> MockAnswer + Send + Sync + 'static) -> MockServer {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
@@ -109,7 +110,7 @@ fn serve(
             .ok()?;
         }
         MockAnswer::Stream(text) => {
-            // in small pieces, as from a model
+            // In small pieces, as from a model.
             write!(stream, "{events}").ok()?;
             for piece in text.as_bytes().chunks(37) {
                 stream.write_all(piece).ok()?;
@@ -144,7 +145,7 @@ pub fn events(reasoning: &str, pieces: &[&str]) -> String {
     text
 }
 
-/// The same without the end.
+/// Events without the end.
 pub fn deltas(reasoning: &str, pieces: &[&str]) -> String {
     let event = |delta: Value| {
         format!("data: {}\n\n", serde_json::json!({"choices": [{"index": 0, "delta": delta}]}))
