@@ -5,7 +5,7 @@ use std::process::Command;
 
 fn main() {
     if std::env::var_os("CARGO_FEATURE_MPI").is_none() {
-        // the environment says nothing to a build without MPI
+        // Without the feature, a change of the environment must not run this script again.
         println!("cargo::rerun-if-changed=build.rs");
         return;
     }

@@ -93,6 +93,7 @@ impl Answer {
     }
 
     fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
+        // Python's quotes and escapes, which differ from Rust's `{:?}`.
         let text = self.finished.text.as_str().into_pyobject(py)?.repr()?;
         Ok(format!("Answer({text}, tokens={}, stop={:?})", self.finished.tokens.len(), self.stop()))
     }

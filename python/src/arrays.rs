@@ -13,6 +13,7 @@ pub(crate) fn shaped<'py>(py: Python<'py>, values: Vec<f32>, shape: &[usize]) ->
 /// What speaks DLPack (a tensor of another library), as an array over the same memory; other objects as they are.
 pub(crate) fn through_dlpack<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     let numpy = object.py().import("numpy")?;
+    // NumPy's own arrays also have `__dlpack__` but need no conversion.
     if object.is_instance(&numpy.getattr("ndarray")?)? || !object.hasattr("__dlpack__")? {
         return Ok(object.clone());
     }
@@ -31,10 +32,12 @@ pub(crate) fn tokens(object: &Bound<'_, PyAny>, name: &str) -> PyResult<Vec<u32>
     let expected = || {
         argument(py, format!("{name}: expected token ids: a sequence or a one-dimensional array of integers"))
     };
+    // Both are iterable, but over characters and keys.
     if object.is_instance_of::<PyString>() || object.is_instance_of::<PyDict>() {
         return Err(expected());
     }
     let object = through_dlpack(object)?;
+    // One call for the whole array. Iterating it would create a NumPy scalar per element.
     let object = match object.getattr_opt("tolist")? {
         Some(to_list) => to_list.call0()?,
         None => object,
@@ -42,15 +45,18 @@ pub(crate) fn tokens(object: &Bound<'_, PyAny>, name: &str) -> PyResult<Vec<u32>
     let mut tokens = Vec::new();
     for (at, item) in object.try_iter().map_err(|_| expected())?.enumerate() {
         let item = item?;
+        // `bool` is a subclass of `int`. True is hardly meant as token 1.
         if item.is_instance_of::<PyBool>() {
             return Err(expected());
         }
+        // i128, so that negative and large integers get an error with their value.
         let id: i128 = item.extract().map_err(|_| expected())?;
         let id = u32::try_from(id)
             .map_err(|_| argument(py, format!("{name}: invalid token ID {id} at index {at}")))?;
         if at == MAX_TOKENS {
             return Err(argument(py, format!("{name}: more than {MAX_TOKENS} token ids")));
         }
+        // An iterator of the caller may run for long, and Ctrl-C must stop it.
         if at % 65_536 == 65_535 {
             py.check_signals()?;
         }

@@ -16,12 +16,13 @@ pub(crate) fn exception(py: Python<'_>, error: &Error) -> PyErr {
         ErrorKind::Text => "TextError",
         ErrorKind::Cancelled | ErrorKind::Deadline { .. } => "StoppedError",
         ErrorKind::Forked => "ForkedError",
-        // no option of Python bounds the queue
+        // A full queue cannot occur: the Python API has no option that bounds it.
         _ => "EngineError",
     };
     let class = py.import("latent.errors").and_then(|module| module.getattr(name));
     match class.and_then(|class| Ok(class.cast_into::<PyType>()?)) {
         Ok(class) => PyErr::from_type(class, LoadOptions::by_word(error.message()).into_owned()),
+        // The package is damaged. Its own ImportError says so.
         Err(missing) => missing,
     }
 }

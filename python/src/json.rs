@@ -7,6 +7,7 @@ use serde_json::Value;
 /// An object as JSON.
 pub(crate) fn from_python(object: &Bound<'_, PyAny>, name: &str) -> PyResult<Value> {
     let py = object.py();
+    // Python's own module handles all JSON types, and its errors are those that users know.
     let text: String =
         py.import("json")?.call_method1("dumps", (object,)).and_then(|text| text.extract()).map_err(
             |error| argument(py, format!("{name} cannot be written as JSON: {}", error.value(py))),

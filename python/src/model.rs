@@ -21,6 +21,7 @@ use std::sync::{PoisonError, RwLock};
 #[pyclass(frozen, module = "latent")]
 pub(crate) struct Model {
     /// None once it is closed.
+    // Calls hold a clone, so that `close` in another thread does not interrupt them.
     loaded: RwLock<Option<Loaded>>,
     description: Description,
 }
@@ -51,6 +52,7 @@ impl Model {
             Prompt::Tokens(tokens) => loaded.complete(tokens).options(options).start(),
             Prompt::Messages(messages) => {
                 let variables = options::chat(py, variables)?;
+                // The chat template and the tokenizer may take long on a long conversation.
                 py.detach(|| {
                     let chat = Chat::from_json(messages)?.options(variables);
                     loaded.chat(chat).options(options).start()
@@ -78,6 +80,7 @@ impl Model {
     #[new]
     #[pyo3(signature = (*_arguments, **_options))]
     fn new(_arguments: &Bound<'_, PyTuple>, _options: Option<&Bound<'_, PyDict>>) -> PyResult<Model> {
+        // Without a constructor, PyO3's error would not name `load`.
         Err(PyTypeError::new_err(
             "a model is loaded: latent.Model.load(path), or latent.Model.load() for the demo model",
         ))
@@ -89,6 +92,7 @@ impl Model {
     fn load(py: Python<'_>, path: Option<PathBuf>, options: Option<&Bound<'_, PyDict>>) -> PyResult<Model> {
         let (options, adapters) = options::load(py, options)?;
         let loaded = waiting(py, |go_on| {
+            // `opened` never downloads, even if the feature `hub` is enabled.
             let builder = match path {
                 Some(path) => Loaded::opened(latent::open(path)?),
                 None => Loaded::demo(),
@@ -100,6 +104,7 @@ impl Model {
         let description = loaded.description().clone();
         for warning in &description.warnings {
             let category = py.get_type::<pyo3::exceptions::PyUserWarning>();
+            // A stack level of 2 shows the line that called `Model.load`.
             py.import("warnings")?.call_method1("warn", (warning, category, 2))?;
         }
         Ok(Model { loaded: RwLock::new(Some(loaded)), description })
@@ -234,6 +239,7 @@ impl Model {
     /// Gives the model's memory back, as soon as its streams and tokenizers have gone, too.
     fn close(&self, py: Python<'_>) {
         let loaded = self.loaded.write().unwrap_or_else(PoisonError::into_inner).take();
+        // The last drop waits for the engine's thread, which must not happen with the GIL.
         py.detach(|| drop(loaded));
     }
 

@@ -19,6 +19,7 @@ impl<'py> Operand<'py> {
     pub(crate) fn new(object: &Bound<'py, PyAny>, name: &'static str) -> PyResult<Operand<'py>> {
         let py = object.py();
         let wrong = |problem: String| argument(py, format!("{name} {problem}"));
+        // First, since NumPy's `from_dlpack` refuses bfloat16 and float8.
         let (object, foreign) = known_to_numpy(object)?;
         let array =
             through_dlpack(&object).map_err(|error| wrong(format!("cannot be read: {}", error.value(py))))?;
@@ -38,6 +39,7 @@ impl<'py> Operand<'py> {
         }
         let shape: Vec<usize> = array.getattr("shape")?.extract()?;
         let flags = array.getattr("flags")?;
+        // Copies are not made silently: weights may have gigabytes.
         if !flags.getattr("c_contiguous")?.extract::<bool>()? {
             let strides = array.getattr("strides")?;
             return Err(wrong(format!(
@@ -55,6 +57,7 @@ impl<'py> Operand<'py> {
     pub(crate) fn read<T: Element>(&self, stored: &str) -> PyResult<PyReadonlyArrayDyn<'py, T>> {
         let py = self.array.py();
         let wrong = |problem: String| argument(py, format!("{}: {problem}", self.name));
+        // The view has NumPy's integer type of the same size, for element types that NumPy lacks.
         let array = self.array.call_method1("view", (stored,))?;
         let array = array.cast::<PyArrayDyn<T>>().map_err(|error| wrong(error.to_string()))?;
         array.try_readonly().map_err(|error| wrong(error.to_string()))
@@ -92,6 +95,7 @@ fn known_to_numpy<'py>(object: &Bound<'py, PyAny>) -> PyResult<(Bound<'py, PyAny
         "torch.float8_e8m0fnu" => ("float8_e8m0fnu", "uint8"),
         _ => return Ok((object.clone(), None)),
     };
+    // torch was imported by the caller, who has created the tensor.
     let stored = object.py().import("torch")?.getattr(stored)?;
     Ok((object.call_method1("view", (stored,))?, Some(name)))
 }

@@ -53,6 +53,7 @@ pub(crate) fn given<'py>(keywords: Keywords<'_, 'py>) -> PyResult<Vec<(String, B
     let Some(keywords) = keywords else { return Ok(Vec::new()) };
     let mut all = Vec::with_capacity(keywords.len());
     for (name, value) in keywords {
+        // Wrappers pass None for options that their callers have not set.
         if !value.is_none() {
             all.push((name.extract()?, value));
         }
@@ -99,6 +100,7 @@ pub(crate) fn load(
 /// LoRA adapters: a path, or a list of paths and of pairs of a path and a scale.
 fn lora(given: &KeywordValue<'_, '_>) -> PyResult<Vec<(PathBuf, f32)>> {
     let wrong = || given.unexpected("a path, or a list of paths or of pairs (path, scale)");
+    // First, since a `str` is also an iterable, of characters that would be taken for paths.
     if let Ok(path) = given.value.extract::<PathBuf>() {
         return Ok(vec![(path, 1.0)]);
     }
@@ -188,10 +190,11 @@ pub(crate) fn prompt(model: &Model, object: &Bound<'_, PyAny>) -> PyResult<Promp
     if let Ok(text) = object.cast::<PyString>() {
         let text: String = text.extract()?;
         let py = object.py();
+        // Text like `<|im_end|>` in a prompt stays text. Token ids can name control tokens.
         let encoded = py.detach(|| model.text().encode(&text, true, false));
         return encoded.map(Prompt::Tokens).map_err(|error| exception(py, &error));
     }
-    // not by iterating: that would take the first token of an iterator
+    // The type decides, not an iteration, which would consume the first token of an iterator.
     if object.get_item(0).is_ok_and(|first| first.cast::<PyDict>().is_ok()) {
         return json::from_python(object, "messages").map(Prompt::Messages);
     }

@@ -97,6 +97,7 @@ impl Plan {
 
     /// The drawing as an image, so that its styles are its own.
     fn _repr_html_(&self, py: Python<'_>) -> PyResult<String> {
+        // Inline SVG would apply its styles to the whole notebook page.
         let encoded = py.import("base64")?.call_method1("b64encode", (self.svg(py)?.as_bytes(),))?;
         let encoded: String = encoded.call_method1("decode", ("ascii",))?.extract()?;
         let about = self.view.text().lines().next().unwrap_or_default().replace('"', "&quot;");

@@ -28,6 +28,7 @@ impl Stream {
 
     /// Its state, unless another thread waits for a piece: that one has released the GIL, and must not be waited for with it.
     fn state(&self) -> PyResult<MutexGuard<'_, State>> {
+        // Never `lock`: the other thread may need the GIL, which this one holds, to return.
         match self.state.try_lock() {
             Ok(state) => Ok(state),
             Err(TryLockError::Poisoned(poisoned)) => Ok(poisoned.into_inner()),
@@ -50,6 +51,8 @@ impl State {
     fn next_text(&mut self, py: Python<'_>) -> PyResult<Option<String>> {
         while let Some(generating) = &mut self.generating {
             let piece = waiting(py, |go_on| generating.next_update_while(go_on))
+                // After an exception, KeyboardInterrupt included, the stream is closed and its job
+                // cancelled.
                 .inspect_err(|_| self.generating = None)?;
             let Some(piece) = piece else {
                 if let Some(ended) = self.generating.take() {
@@ -96,6 +99,8 @@ impl Stream {
     /// the text read so far.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let mut state = self.state()?;
+        // Tokens computed ahead are discarded. Only text that was held back still follows, and
+        // after it the answer.
         if let Some(generating) = &mut state.generating {
             generating.stop();
         }

@@ -22,6 +22,7 @@ pub(crate) fn waiting<T: Send>(
             })
         })
     });
+    // The handler's exception, and not `work`'s error that it was told to stop.
     match raised {
         Some(error) => Err(error),
         None => done.map_err(|error| exception(py, &error)),

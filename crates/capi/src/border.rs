@@ -17,6 +17,7 @@ pub(crate) unsafe fn guarded(
     let failed = done.as_ref().err().map(latent_error::new);
     let status = failed.as_ref().map_or(latent_status::LATENT_OK, latent_error::status);
     if !error.is_null() {
+        // NULL after a success, so that a caller can test `*error` without initializing it.
         let failed = failed.map_or(std::ptr::null_mut(), |failed| Box::into_raw(Box::new(failed)));
         // SAFETY: the caller of the function gave a place for the error
         unsafe { error.write(failed) };
@@ -43,6 +44,7 @@ pub(crate) unsafe fn hand_out<T>(
     }
     // SAFETY: as the caller promises
     unsafe { place.write(std::ptr::null_mut()) };
+    // `make` comes after the write above: if it fails, the caller finds NULL and not garbage.
     let owned = Box::into_raw(Box::new(make()?));
     // SAFETY: as above
     unsafe { place.write(owned) };
@@ -59,7 +61,7 @@ pub(crate) unsafe fn free<T>(owned: *mut T) {
     }
     // SAFETY: as the caller promises
     let owned = unsafe { Box::from_raw(owned) };
-    // a panic cannot be reported
+    // A free function has no way to report a panic, which must not unwind into C.
     let _ = caught(|| {
         drop(owned);
         Ok(())
@@ -80,6 +82,7 @@ pub(crate) unsafe fn given<'a, T>(pointer: *const T, name: &str) -> Result<&'a T
 /// # Safety
 /// `data` points to `count` elements that no thread changes during the call, or `count` is 0.
 pub(crate) unsafe fn elements<'a, T>(data: *const T, count: usize, name: &str) -> Result<&'a [T], Error> {
+    // C's empty arrays may be NULL or dangling, which a Rust slice must not be.
     if count == 0 {
         return Ok(&[]);
     }
@@ -147,6 +150,8 @@ pub(crate) fn null(name: &str) -> Error {
 }
 
 fn check_count<T>(count: usize, name: &str) -> Result<(), Error> {
+    // A slice of more than isize::MAX bytes is undefined behavior. It is usually a negative length
+    // in C.
     let bytes = count.checked_mul(size_of::<T>()).filter(|bytes| isize::try_from(*bytes).is_ok());
     bytes
         .map(|_| ())

@@ -25,6 +25,7 @@ impl latent_string {
         let length = text.len();
         let mut bytes = text.into_bytes();
         bytes.push(0);
+        // A boxed slice has no spare capacity, so that `length` alone suffices to free it.
         latent_string { data: Box::into_raw(bytes.into_boxed_slice()).cast(), length }
     }
 }
@@ -57,6 +58,7 @@ pub unsafe extern "C" fn latent_string_free(string: *mut latent_string) {
         // SAFETY: data and length are those of latent_string::new, and data is NULL from now on
         drop(unsafe { Box::from_raw(bytes) });
     }
+    // A second free of the same struct does nothing.
     *string = latent_string { data: std::ptr::null_mut(), length: 0 };
 }
 

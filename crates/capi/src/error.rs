@@ -44,7 +44,7 @@ pub struct latent_error {
 
 impl latent_error {
     pub(crate) fn new(error: &Error) -> latent_error {
-        // C ends a text at its first NUL
+        // A C string ends at its first NUL, which would hide the rest of the message.
         let message = LoadOptions::by_word(error.message()).replace('\0', "\u{fffd}");
         latent_error { status: status(error.kind()), message: CString::new(message).unwrap_or_default() }
     }
@@ -65,7 +65,7 @@ fn status(kind: &ErrorKind) -> latent_status {
         ErrorKind::Text => LATENT_BAD_TEXT,
         ErrorKind::Cancelled | ErrorKind::Deadline { .. } => LATENT_STOPPED,
         ErrorKind::Forked => LATENT_FORKED,
-        // no option of C bounds the queue
+        // A full queue cannot occur: the C API has no option that bounds it.
         _ => LATENT_ENGINE,
     }
 }

@@ -58,6 +58,7 @@ impl Callback {
             GenerationUpdate::Prompt { done, total } => (LATENT_EVENT_PROMPT, 0, String::new(), done, total),
             GenerationUpdate::Token { token, text, .. } => (LATENT_EVENT_TOKEN, token, text, 0, 0),
             GenerationUpdate::Rest(text) => (LATENT_EVENT_REST, 0, text, 0, 0),
+            // Updates of newer versions of the library, for which this API has no event.
             _ => return true,
         };
         let text_length = text.len();

@@ -126,6 +126,7 @@ pub unsafe extern "C" fn latent_gemm_pack(
             let Packed { shape, words: found, scales: found_scales, zeros: found_zeros, .. } = packed;
             let groups = shape.groups();
             let zero_rows = if found_zeros.is_empty() { 0 } else { groups };
+            // All sizes are checked before anything is written.
             fits("words", words_count, k / 8, n)?;
             fits("scales", scales_count, groups, n)?;
             fits("zeros", zeros_count, zero_rows, n)?;

@@ -132,6 +132,7 @@ impl latent_generate_options {
             repeat_penalty: self.repeat_penalty,
             presence_penalty: self.presence_penalty,
             frequency_penalty: self.frequency_penalty,
+            // −1 means all tokens.
             repeat_last_n: count("repeat_last_n", self.repeat_last_n)?.unwrap_or(usize::MAX),
             dry_multiplier: self.dry_multiplier,
             dry_base: self.dry_base,

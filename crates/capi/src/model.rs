@@ -27,7 +27,8 @@ pub unsafe extern "C" fn latent_model_load(
             border::hand_out(model, "model", || {
                 let path = border::word(path, "path")?.map(Path::new);
                 let options = sized::read(options, latent_load_options::default())?.unwrap_or_default();
-                // a builder of the path would download it in a build where another crate turns the feature `hub` on
+                // Not `Model::builder(path)`, which would treat the path as a name to download if
+                // another crate in the build enables the feature `hub`.
                 let builder = match path {
                     Some(path) => Model::opened(latent::open(path)?),
                     None => Model::demo(),

@@ -24,6 +24,7 @@ pub(crate) unsafe fn read<T: SizedStruct>(given: *const T, default: T) -> Result
         return Ok(None);
     }
     // SAFETY: it begins with its size
+    // Only the size is read before it is checked: the rest may be shorter than T.
     let size = unsafe { given.cast::<usize>().read_unaligned() };
     check_size::<T>(size)?;
     let known = size_of::<T>();
@@ -55,6 +56,7 @@ pub(crate) unsafe fn write<T: SizedStruct>(given: *mut T, size: usize, value: &T
     // SAFETY: there are `size` bytes, and no more than `known` are read
     unsafe {
         std::ptr::copy_nonoverlapping(std::ptr::from_ref(value).cast::<u8>(), bytes, size.min(known));
+        // Fields that this library does not know become 0, and the size stays the caller's.
         bytes.add(size.min(known)).write_bytes(0, size.saturating_sub(known));
         given.cast::<usize>().write_unaligned(size);
     }

@@ -24,6 +24,7 @@ pub unsafe extern "C" fn latent_logits(
             let model = &border::given(model, "model")?.0;
             let tokens = border::elements(tokens, count, "tokens")?;
             let out = border::elements_mut(logits, logits_count, "logits")?;
+            // Checked before the model runs, which may take long.
             let rows = if all != 0 { tokens.len() } else { 1 };
             fits("logits", out.len(), rows, model.description().vocab_size)?;
             let logits = if all != 0 { model.all_logits(tokens)? } else { model.logits(tokens)? };

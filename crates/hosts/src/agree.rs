@@ -1,31 +1,31 @@
-//! Checks at start of what must be equal on all ranks.
+//! Agreement between ranks at startup: facts that must be equal, and minima.
 
 use crate::wire::{Reader, Writer};
 use crate::wrong_message;
 use latent_backend::{Channel, Communicator, RankDifference, RankError};
 
-/// One thing that ranks must have in common.
+/// A fact that must be equal on all ranks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AgreementItem {
-    /// What it is: `precision`.
+    /// Its name, such as `precision`.
     pub what: String,
-    /// What this rank has.
+    /// The value on this rank.
     pub value: String,
-    /// What to do where ranks differ.
+    /// What to do if ranks differ.
     pub advice: String,
 }
 
 impl AgreementItem {
-    /// A fact.
     pub fn new(what: &str, value: impl ToString, advice: &str) -> AgreementItem {
         AgreementItem { what: what.to_owned(), value: value.to_string(), advice: advice.to_owned() }
     }
 }
 
-/// Compares the facts of all ranks with rank 0's. All ranks call it, and all get the same answer.
+/// Compares the facts of all ranks with rank 0's. All ranks must call it, and all get the same
+/// result.
 ///
 /// # Errors
-/// [`RankError::Differs`] names the first rank that differs; a rank that is gone.
+/// [`RankError::Differs`] with the first rank that differs, or a lost rank.
 pub fn on_facts(communicator: &dyn Communicator, facts: &[AgreementItem]) -> Result<(), RankError> {
     let mut out = Writer::default();
     out.usize(facts.len());
@@ -45,7 +45,8 @@ pub fn on_facts(communicator: &dyn Communicator, facts: &[AgreementItem]) -> Res
             let host = communicator.host(from);
             differs = differs.and(compare((from, host), facts, &theirs));
         }
-        // no rank continues before rank 0 has compared the facts of all
+        // An empty message permits the others to continue. None may start before rank 0 has
+        // compared all facts, or it would wait in a later collective for ranks that have ended.
         if let Err(error) = differs {
             communicator.fail(&error.to_string());
             return Err(error);
@@ -57,6 +58,7 @@ pub fn on_facts(communicator: &dyn Communicator, facts: &[AgreementItem]) -> Res
     let theirs =
         read(&message).ok_or_else(|| wrong_message(communicator, 0, "facts that end early".into()))?;
     let own = (communicator.rank(), communicator.host(communicator.rank()));
+    // Each rank also compares by itself, so that the error on its host names the difference.
     compare(own, &theirs, facts)?;
     communicator.receive(0, Channel::Commands, &mut message)
 }
@@ -72,7 +74,7 @@ fn read(message: &[u8]) -> Option<Vec<AgreementItem>> {
     Some(facts)
 }
 
-/// The first fact in which a rank differs from rank 0.
+/// Returns an error with the first fact in which a rank differs from rank 0.
 fn compare(
     (rank, host): (usize, String),
     expected: &[AgreementItem],
@@ -99,7 +101,7 @@ fn compare(
     Ok(())
 }
 
-/// The least of what the ranks have. All ranks call it, and all get the same.
+/// The minimum over all ranks. All ranks must call it, and all get the same result.
 pub fn on_least(communicator: &dyn Communicator, own: u64) -> Result<u64, RankError> {
     let mut message = Vec::new();
     let mut receive = |from, channel| {
@@ -126,7 +128,7 @@ mod tests {
     use crate::local_ranks;
 
     #[test]
-    fn all_ranks_take_the_least() {
+    fn all_ranks_agree_on_the_least_number() {
         let found: Vec<u64> = std::thread::scope(|scope| {
             let own = |(rank, number)| scope.spawn(move || on_least(&rank, number).unwrap());
             let threads: Vec<_> = local_ranks(3).into_iter().zip([7, 3, 9]).map(own).collect();
@@ -149,6 +151,8 @@ mod tests {
             let threads: Vec<_> = ranks.map(run).collect();
             threads.into_iter().map(|thread| thread.join().unwrap()).collect()
         });
+        // Ranks 0 and 1 find the difference themselves, and rank 2 gets it as the failure of rank
+        // 0.
         for (rank, result) in found.into_iter().enumerate() {
             let error = result.unwrap_err().to_string();
             let text = "rank 1 on host this process differs from rank 0 in precision: exact, there default; give all the same precision";
@@ -160,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn ranks_that_agree_go_on() {
+    fn equal_facts_are_no_error() {
         let facts = [AgreementItem::new("version", "0.1.0", "")];
         std::thread::scope(|scope| {
             let threads: Vec<_> = local_ranks(4)

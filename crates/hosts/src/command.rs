@@ -1,22 +1,22 @@
-//! Commands from rank 0 to the other ranks, as bytes.
+//! Commands from rank 0 to the other ranks, and their encoding.
 
 use crate::wire::{Reader, Writer};
 use latent_backend::{Batch, InputRow, InputRows, LayerState, RecurrentLayer, SpanState};
 use latent_graph::circuit::StateShape;
 use latent_graph::ir::{AttentionPath, KvLayer, KvLayerKind};
 
-/// What followers do next.
+/// A command to followers.
 #[derive(Debug)]
 pub(crate) enum Command {
     /// Run a step.
     Step(Batch),
-    /// Replace the KV store with one of `blocks` blocks and as many slots of recurrent state, and answer with its layers.
+    /// Replace the KV store by one with these sizes, and answer with its layers.
     NewStore { blocks: u32, state_slots: u32 },
     /// Copy a block of the store.
     CopyBlock { from: u32, to: u32 },
-    /// Answer with as many rows, from a slot on.
+    /// Answer with `count` rows from slot `first`.
     ReadRows { layer: usize, first: usize, count: usize },
-    /// Write rows, from a slot on.
+    /// Write rows from slot `first`.
     WriteRows { layer: usize, first: usize, rows: Vec<u8> },
     /// Answer with the recurrent state of a layer.
     ReadState { layer: usize, slot: u32 },
@@ -24,14 +24,16 @@ pub(crate) enum Command {
     WriteState { layer: usize, slot: u32, state: Vec<u8> },
     /// Move a token's rows.
     ShiftToken { from: usize, to: usize, distance: i64 },
-    /// Take the times of steps.
+    /// Start to measure times.
     StartTimes,
-    /// Answer with them.
+    /// Stop, and answer with the times.
     StopTimes,
-    /// The model is no longer needed.
+    /// End the loop: the model is no longer needed.
     End,
 }
 
+// These numbers may change between versions: all ranks have checked at startup that they run the
+// same one.
 const STEP: u8 = 1;
 const NEW_STORE: u8 = 2;
 const COPY_BLOCK: u8 = 3;
@@ -44,10 +46,10 @@ const STOP_TIMES: u8 = 9;
 const READ_STATE: u8 = 10;
 const WRITE_STATE: u8 = 11;
 
-/// Of a slot that a span does not read.
+/// A span that begins without a state. Slots are u32, so no slot has this number.
 const NO_SLOT: u64 = u64::MAX;
 
-/// A step as a message, so that its sender need not give the batch away.
+/// Encodes a step from a borrowed batch. [`Command::Step`] would need an owned one.
 pub(crate) fn step_message(batch: &Batch) -> Vec<u8> {
     let mut out = Writer(vec![STEP]);
     out.usize(batch.spans.len());
@@ -66,6 +68,7 @@ pub(crate) fn step_message(batch: &Batch) -> Vec<u8> {
         for row in span.rows.clone() {
             match batch.input(row) {
                 InputRow::Token(token) => tokens.push(token),
+                // As bits, since all ranks must compute with the same values, −0 and NaN included.
                 InputRow::Embedding(elements) => embeddings.extend(elements.iter().map(|x| x.to_bits())),
             }
         }
@@ -106,7 +109,7 @@ fn read_state(from: &mut Reader<'_>) -> Option<Option<SpanState>> {
     Some(Some(SpanState { from: slot, to, kept, drafted }))
 }
 
-/// The layers of a rank's cache as an answer.
+/// Encodes the layers of a rank's cache.
 pub(crate) fn layers_message(layers: &[LayerState]) -> Vec<u8> {
     let mut out = Writer::default();
     out.usize(layers.len());
@@ -114,6 +117,7 @@ pub(crate) fn layers_message(layers: &[LayerState]) -> Vec<u8> {
         match layer {
             LayerState::PerToken(rows) => {
                 let kind = KvLayerKind::ALL.iter().position(|kind| *kind == rows.kind);
+                // 0 marks a recurrent layer.
                 out.0.push(kind.unwrap_or_default() as u8 + 1);
                 [rows.layer, rows.width, rows.rope].into_iter().for_each(|size| out.usize(size));
             }
@@ -126,7 +130,7 @@ pub(crate) fn layers_message(layers: &[LayerState]) -> Vec<u8> {
     out.0
 }
 
-/// The layers of such an answer; `None` for malformed bytes.
+/// Parses [`layers_message`]; `None` for malformed bytes.
 pub(crate) fn read_layers(message: &[u8]) -> Option<Vec<LayerState>> {
     let mut from = Reader(message);
     let mut layers = Vec::new();
@@ -245,6 +249,7 @@ fn batch(from: &mut Reader<'_>) -> Option<Batch> {
         let rows = from.usize()?;
         let tokens = from.u32s()?;
         let embeddings: Vec<f32> = from.u32s()?.into_iter().map(f32::from_bits).collect();
+        // A span has either tokens or embeddings. An empty one counts as tokens.
         let inputs = if embeddings.is_empty() {
             InputRows::Tokens(&tokens)
         } else {
@@ -256,6 +261,7 @@ fn batch(from: &mut Reader<'_>) -> Option<Batch> {
         batch.push(inputs, first, &table, path).state = state;
     }
     batch.wanted = from.u32s()?;
+    // A row that does not exist is malformed, too.
     batch.wanted.iter().all(|row| (*row as usize) < batch.rows()).then_some(batch)
 }
 

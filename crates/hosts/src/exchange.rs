@@ -1,4 +1,4 @@
-//! Measures the links between ranks by exchanging messages, as steps do.
+//! Measurement of the links between ranks, with messages like those of steps.
 
 use crate::agree::on_least;
 use crate::predict::{NetworkLink, SumSpeed};
@@ -9,39 +9,43 @@ use latent_graph::config::{RankPart, WireType};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Bytes of a short message: about a residual row.
+/// Bytes of a short message: about one residual row.
 const SHORT: usize = 8192;
 
-/// How often one goes there and back, and is added up.
+/// Number of round trips and of sums of short messages.
 const TRIPS: usize = 100;
 
-/// Bytes of long messages: as the rows of a chunk of a prompt.
+/// Bytes of a long message: about the rows of a chunk of a prompt.
 const LONG: usize = 4 << 20;
 
-/// How often they are sent, after one that is not counted: TCP has to find out how much it may send at once.
+/// Number of long messages, after one that is not counted, in which TCP's congestion window grows.
 const LONG_TRIPS: usize = 3;
 
-/// Bytes of long rows that are added up.
+/// Bytes of a long sum.
 const ADDED: usize = 1 << 20;
 
-/// How often. The first half is not counted: TCP takes longer to find out how much it may send where both sides send.
+/// Number of long sums. The first half is not counted: TCP's window grows more slowly if both sides
+/// send.
 const ADDED_TRIPS: usize = 32;
 
-/// A rank computes for about so long between two messages. What carries them sleeps meanwhile, and takes its time to wake.
+/// Computing time between two messages. Network devices and cores sleep meanwhile and take time to
+/// wake, as in real steps. Without it, latencies come out too low.
 const COMPUTING: Duration = Duration::from_millis(1);
 
-/// The slowest of the links on which each rank sends to the next, and the last to the first. All ranks call it, and all get the same; none for one rank.
+/// Measures the slowest link of the ring in which each rank sends to the next one. All ranks must
+/// call it, and all get the same result. `None` for a single rank.
 pub fn slowest_link(communicator: &Arc<dyn Communicator>) -> Result<Option<NetworkLink>, RankError> {
     let ranks = communicator.ranks();
     if ranks < 2 {
         return Ok(None);
     }
+    // The ring of two ranks has one link: messages cross it in both directions.
     let pairs = if ranks == 2 { 1 } else { ranks };
     let mut slowest = NetworkLink { bandwidth: f64::INFINITY, latency: 0.0, sums: None };
     let mut adding = SumSpeed { bandwidth: f64::INFINITY, latency: 0.0 };
     for from in 0..pairs {
         let to = (from + 1) % ranks;
-        // one pair at a time
+        // A barrier: only one pair sends at a time.
         on_least(&**communicator, 0)?;
         if communicator.rank() == from {
             let link = measure(&**communicator, to)?;
@@ -50,14 +54,16 @@ pub fn slowest_link(communicator: &Arc<dyn Communicator>) -> Result<Option<Netwo
         } else if communicator.rank() == to {
             answer(&**communicator, from)?;
         }
-        // ranks that share layers follow each other
+        // Ranks that share layers are consecutive, so the link from the last to the first has no
+        // sums.
         if to > from && (from..=to).contains(&communicator.rank()) {
             let sums = measure_sums(communicator, from, slowest.latency)?;
             adding.latency = adding.latency.max(sums.latency);
             adding.bandwidth = adding.bandwidth.min(sums.bandwidth);
         }
     }
-    // the longest time as the least of what is left of a large number
+    // The maximum over ranks, by way of `on_least`: the minimum of the complements. It takes
+    // integers, hence nanoseconds and whole bytes per second.
     let longest = |seconds: f64| -> Result<f64, RankError> {
         Ok((u64::MAX - on_least(&**communicator, u64::MAX - (seconds * 1e9) as u64)?) as f64 / 1e9)
     };
@@ -69,7 +75,7 @@ pub fn slowest_link(communicator: &Arc<dyn Communicator>) -> Result<Option<Netwo
     Ok(Some(NetworkLink { bandwidth, latency, sums: Some(sums) }))
 }
 
-/// A core that is busy as it is in a step, and how long it was.
+/// Keeps the core busy, as in a step. Returns for how long.
 fn compute() -> Duration {
     let start = Instant::now();
     while start.elapsed() < COMPUTING {
@@ -83,7 +89,7 @@ fn median(mut times: Vec<f64>) -> f64 {
     times[times.len() / 2]
 }
 
-/// The link to a rank that answers.
+/// Measures the link to a rank that runs [`answer`].
 fn measure(communicator: &dyn Communicator, to: usize) -> Result<NetworkLink, RankError> {
     let trip = |bytes: &[u8]| {
         compute();
@@ -92,7 +98,8 @@ fn measure(communicator: &dyn Communicator, to: usize) -> Result<NetworkLink, Ra
         communicator.send(to, Channel::Values, bytes)?;
         communicator.receive(to, Channel::Values, &mut answer)?;
         let seconds = start.elapsed().as_secs_f64();
-        // the other side must have seen all of it, and says for how long it computed then
+        // The answer has the number of bytes received and the other side's computing time, which is
+        // not part of the trip.
         let mut reader = Reader(&answer);
         match (reader.u64(), reader.u64()) {
             (Some(seen), Some(nanos)) if seen == bytes.len() as u64 => Ok(seconds - nanos as f64 / 1e9),
@@ -101,11 +108,13 @@ fn measure(communicator: &dyn Communicator, to: usize) -> Result<NetworkLink, Ra
     };
     let times = |count: usize, bytes: usize| -> Result<f64, RankError> {
         let message = vec![0; bytes];
+        // The first message is not counted: see `LONG_TRIPS`.
         trip(&message)?;
         Ok(median((0..count).map(|_| trip(&message)).collect::<Result<Vec<f64>, RankError>>()?))
     };
     let (short, long) = (times(TRIPS, SHORT)?, times(LONG_TRIPS, LONG)?);
-    // the answer is short, and a long message is announced first
+    // Subtracted: the short answer, and the request to send that MPI exchanges before a long
+    // message. At least a tenth of the time remains, since the latency varies.
     let bandwidth = LONG as f64 / (long - 2.0 * short).max(long / 10.0);
     let latency = (short - SHORT as f64 / bandwidth) / 2.0;
     Ok(NetworkLink { bandwidth, latency: latency.max(0.0), sums: None })
@@ -113,6 +122,7 @@ fn measure(communicator: &dyn Communicator, to: usize) -> Result<NetworkLink, Ra
 
 fn answer(communicator: &dyn Communicator, to: usize) -> Result<(), RankError> {
     let mut message = Vec::new();
+    // As many as `measure` sends, including one uncounted message of either length.
     for _ in 0..TRIPS + 1 + LONG_TRIPS + 1 {
         communicator.receive(to, Channel::Values, &mut message)?;
         let computed = compute().as_nanos() as u64;
@@ -122,7 +132,8 @@ fn answer(communicator: &dyn Communicator, to: usize) -> Result<(), RankError> {
     Ok(())
 }
 
-/// The sums of rank `first` and the next one, both of which call it. They send to each other at once, copy, and add: that takes longer than one way of the link.
+/// Measures the sums of ranks `first` and `first + 1`, which both call it. They send to each other
+/// concurrently, copy and add, which takes longer than one message.
 fn measure_sums(
     communicator: &Arc<dyn Communicator>,
     first: usize,
@@ -130,7 +141,8 @@ fn measure_sums(
 ) -> Result<SumSpeed, RankError> {
     let part = RankPart::bare(communicator.rank(), communicator.ranks(), first..first + 2, WireType::F32);
     let links = RankLinks::new(communicator.clone(), part);
-    // on average: the rank that ended a sum first begins the next one first, and waits longer
+    // The mean, not the median: the rank that finishes a sum first starts the next one first and
+    // waits longer, so that times alternate.
     let mean = |count: usize, bytes: usize| -> Result<f64, RankError> {
         let mut values = vec![0.0; bytes / 4];
         let mut seconds = 0.0;

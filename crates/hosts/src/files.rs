@@ -1,4 +1,4 @@
-//! Model files of each rank: shared files must be equal, and ranks exchange descriptions of missing
+//! Model files of each rank: common files must be equal, and ranks exchange descriptions of missing
 //! ones.
 
 use crate::wire::{Reader, Writer};
@@ -10,10 +10,11 @@ use latent_types::TensorType;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
+/// The model files of a rank.
 struct RankInventory {
-    /// What identifies the model, where no file is missing.
+    /// The identity of the model, if no file is missing.
     whole: Option<Identity>,
-    /// What is the same in every part of one set of files.
+    /// A hash that is the same for every subset of one set of files.
     set: u64,
     files: Vec<FileIdentity>,
 }
@@ -23,7 +24,7 @@ struct RankInventory {
 /// ranks must call it.
 ///
 /// # Errors
-/// [`RankError::Differs`] names a file that is not the same on two ranks, and both; a rank that is gone.
+/// [`RankError::Differs`] with a file that differs between two ranks, or a lost rank.
 pub fn share(
     communicator: &dyn Communicator,
     checkpoint: &Arc<Checkpoint>,
@@ -34,6 +35,7 @@ pub fn share(
     if communicator.rank() > 0 {
         communicator.send(0, Channel::Answers, &written(&own))?;
         communicator.receive(0, Channel::Commands, &mut message)?;
+        // Empty: no rank lacks a file.
         if message.is_empty() {
             return Ok(Arc::clone(checkpoint));
         }
@@ -55,8 +57,9 @@ pub fn share(
     }
     let others = || 1..communicator.ranks();
     let whole = all.iter().all(|has| has.whole.is_some());
-    let go_on: &[u8] = if whole { &[] } else { &[1] };
-    others().try_for_each(|to| communicator.send(to, Channel::Commands, go_on))?;
+    let reply: &[u8] = if whole { &[] } else { &[1] };
+    others().try_for_each(|to| communicator.send(to, Channel::Commands, reply))?;
+    // Lists of 100,000 tensors take megabytes. They are only sent if a rank lacks a file.
     if whole {
         return Ok(Arc::clone(checkpoint));
     }
@@ -84,7 +87,7 @@ fn completed(checkpoint: &Arc<Checkpoint>, tensors: &[FileTensors], fingerprint:
     }
 }
 
-/// The first thing in which the files of two ranks differ.
+/// Returns the first difference between the files of two ranks.
 fn compare(all: &[RankInventory], host: &dyn Fn(usize) -> String) -> Result<(), Box<RankDifference>> {
     let same = "give all ranks the same file, or copies of it";
     let differ = |rank, other, what: String, [found, expected]: [String; 2], advice: &str| {
@@ -99,7 +102,8 @@ fn compare(all: &[RankInventory], host: &dyn Fn(usize) -> String) -> Result<(), 
         })
     };
     let hex = |identity: Identity| format!("{:016x}-{:016x}", identity.header, identity.sample);
-    // a model of one file may have another name on another host: it goes by its identity
+    // A model in one file may have another name on another host, so it is compared by its identity.
+    // Shards are matched by name.
     let of_several = |has: &RankInventory| has.whole.is_none() || has.files.len() > 1;
     let mut first: HashMap<&str, (usize, &FileIdentity)> = HashMap::new();
     for (rank, has) in all.iter().enumerate().filter(|(_, has)| of_several(has)) {
@@ -113,6 +117,8 @@ fn compare(all: &[RankInventory], host: &dyn Fn(usize) -> String) -> Result<(), 
             }
         }
     }
+    // A rank that lacks files has no identity of the whole model. The hash of the set is known to
+    // all ranks.
     let whole = all.iter().all(|has| has.whole.is_some());
     for (rank, has) in all.iter().enumerate().skip(1) {
         let (what, advice, found) = match whole {
@@ -130,8 +136,9 @@ fn compare(all: &[RankInventory], host: &dyn Fn(usize) -> String) -> Result<(), 
     Ok(())
 }
 
-/// Identifies the model by the headers of all files that any rank has.
+/// A fingerprint of the model from the headers of all files that any rank has.
 fn fingerprint(all: &[RankInventory]) -> u64 {
+    // Sorted by name, so that the result does not depend on which rank has which files.
     let files: BTreeMap<&str, &FileIdentity> =
         all.iter().flat_map(|has| &has.files).map(|file| (file.name.as_str(), file)).collect();
     files.values().fold(FNV_START, |hash, file| {
@@ -140,7 +147,7 @@ fn fingerprint(all: &[RankInventory]) -> u64 {
     })
 }
 
-/// The tensors of all ranks' files, each once.
+/// The tensors of all ranks' files, without duplicates.
 #[derive(Default)]
 struct TensorUnion {
     files: Vec<FileTensors>,
@@ -151,6 +158,7 @@ struct TensorUnion {
 impl TensorUnion {
     fn add(&mut self, files: Vec<FileTensors>) {
         for FileTensors { file, mut tensors } in files {
+            // Files that several ranks have are listed by each of them.
             tensors.retain(|head| self.tensors.insert(head.name.clone()));
             match self.places.get(&file) {
                 Some(place) => self.files[*place].tensors.append(&mut tensors),
@@ -267,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn one_whole_file_goes_by_its_identity_and_not_by_its_name() {
+    fn a_single_file_is_compared_by_its_identity_and_not_by_its_name() {
         let whole = |name, header| RankInventory {
             whole: Some(Identity { header, sample: 4 }),
             ..some(&[(name, 5)])
@@ -279,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_of_tensors_cross_as_they_are() {
+    fn lists_of_tensors_arrive_as_they_were_sent() {
         let head = |name: &str| TensorHead {
             name: name.into(),
             ty: TensorType::Q4_K,

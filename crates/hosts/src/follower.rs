@@ -1,4 +1,4 @@
-//! Ranks other than 0, which run the commands of rank 0.
+//! The command loop of ranks other than 0.
 
 use crate::command::{Command, layers_message};
 use crate::{times, wrong_message};
@@ -11,17 +11,18 @@ use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::{Duration, Instant};
 
-/// Runs the steps of rank 0 on this rank's part of the model until rank 0 ends.
+/// Executes the commands of rank 0 on this rank's part of the model, until rank 0 ends.
 ///
 /// # Errors
-/// A lost or failed rank; a step that fails here, which the other ranks are told.
+/// A lost or failed rank, or a step that fails here. The other ranks receive its error.
 ///
 /// # Panics
-/// When a step panics. The other ranks receive the message.
+/// If a step panics. The other ranks receive the message.
 pub fn follow(model: &mut dyn BackendModel, communicator: &dyn Communicator) -> Result<(), BackendError> {
     let pulse = communicator.pulse();
-    // at work but while it waits for the next command
+    // Counts as working for the hang detection, except in `receive`, which pauses it.
     let work = pulse.as_ref().map(|pulse| pulse.work());
+    // A panic must be reported, or the other ranks would wait for this one until it counts as lost.
     let result = catch_unwind(AssertUnwindSafe(|| run(model, communicator)));
     drop(work);
     match &result {
@@ -43,24 +44,24 @@ fn run(model: &mut dyn BackendModel, communicator: &dyn Communicator) -> Result<
             let problem = format!("a command of {} bytes that is none", message.len());
             return Err(wrong_message(communicator, 0, problem).into());
         };
-        if following.obey(command)?.is_break() {
+        if following.execute(command)?.is_break() {
             return Ok(());
         }
     }
 }
 
-/// A rank that follows, and what it has been told so far.
+/// The state of a following rank.
 struct FollowerSession<'f> {
     model: &'f mut dyn BackendModel,
     communicator: &'f dyn Communicator,
     store: Option<Box<dyn KvStore>>,
-    /// How long it has waited for commands since times are taken.
+    /// Time spent waiting for commands since [`Command::StartTimes`].
     idle: Duration,
 }
 
 impl FollowerSession<'_> {
-    /// Does what rank 0 says; breaks when that was the last thing.
-    fn obey(&mut self, command: Command) -> Result<ControlFlow<()>, BackendError> {
+    /// Executes a command. Breaks after the last one.
+    fn execute(&mut self, command: Command) -> Result<ControlFlow<()>, BackendError> {
         match command {
             Command::End => return Ok(ControlFlow::Break(())),
             Command::StartTimes => {
@@ -69,7 +70,7 @@ impl FollowerSession<'_> {
             }
             Command::StopTimes => self.stop_times()?,
             Command::NewStore { blocks, state_slots } => {
-                // freed first: both together may not fit
+                // The old store is freed first, since both may not fit into memory.
                 self.store = None;
                 let store = self.store.insert(self.model.new_kv_store(blocks, state_slots)?);
                 self.communicator.send(0, Channel::Answers, &layers_message(&store.layout().layers))?;
@@ -101,8 +102,9 @@ impl FollowerSession<'_> {
     }
 
     fn step(&mut self, mut batch: Batch) -> Result<(), BackendError> {
-        // logits are rank 0's
+        // Only rank 0 has `lm_head`.
         batch.wanted.clear();
+        // Only rank 0 cancels, and only before it sends the step. See `Leader::run`.
         let (cancel, kv) = (CancelToken::new(), stored(&mut self.store, self.communicator)?);
         let on_logits = &mut |_: usize, _: &[f32]| {};
         self.model.step(ModelStep { batch: &batch, kv, cancel: &cancel, on_logits, on_hidden: None })

@@ -1,13 +1,14 @@
-//! Collective operations of ranks, and their failure.
+//! Failure handling of collective operations.
 
 use latent_backend::{BackendError, Communicator, ThreadPulse};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// What all that rank 0 tells the others goes through: steps, and operations on the KV cache.
+/// Wraps the collective operations of rank 0: steps, and operations on the KV cache.
 pub(crate) struct Guard {
     communicator: Arc<dyn Communicator>,
     pulse: Option<Arc<ThreadPulse>>,
-    /// Why something has failed: other ranks may be anywhere in it, so that nothing can be run any more.
+    /// The first failure. Other ranks may be anywhere in the failed operation, so no later
+    /// operation can run.
     failed: Mutex<Option<String>>,
 }
 
@@ -28,8 +29,11 @@ impl Guard {
         let result = run();
         drop(work);
         if let Err(error) = &result
+            // These two are returned before any command was sent, or after all ranks have finished
+            // the step.
             && !matches!(error, BackendError::Cancelled | BackendError::ForeignStore)
         {
+            // Followers wait for rank 0's next message, so they must learn that none will come.
             self.communicator.fail(&error.to_string());
             *self.failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.to_string());
         }

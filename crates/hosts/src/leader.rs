@@ -2,7 +2,7 @@
 
 use crate::command::{Command, read_layers, step_message};
 use crate::guard::Guard;
-use crate::store::{RankStretch, SharedStore, tell};
+use crate::store::{RankStretch, SharedStore, broadcast};
 use crate::{Hosts, times, wrong_message};
 use latent_backend::{
     ActivationTrace, BackendError, BackendModel, Batch, CancelToken, Channel, HiddenSink, Instant, KvLayout,
@@ -12,24 +12,24 @@ use latent_graph::activations::Activations;
 use latent_graph::{ModelConfig, Stage};
 use std::sync::Arc;
 
-/// Rank 0's part of a model, which stands for the whole.
+/// Rank 0's part of a model. To its caller it looks like the whole model.
 pub struct Leader {
     own: Box<dyn BackendModel>,
     hosts: Hosts,
-    /// Of the whole model.
+    /// The config of the whole model.
     config: ModelConfig,
-    /// What all that ranks do together goes through.
+    /// Wraps all collective operations.
     guard: Arc<Guard>,
 }
 
 impl Leader {
-    /// The model of which `own` is rank 0's part and `config` the whole.
+    /// Creates a model from rank 0's part `own`. `config` is that of the whole model.
     pub fn new(own: Box<dyn BackendModel>, hosts: Hosts, config: ModelConfig) -> Leader {
         let guard = Arc::new(Guard::new(hosts.communicator.clone()));
         Leader { own, hosts, config, guard }
     }
 
-    /// The layers of the caches of the others, rank after rank.
+    /// Receives the cache layers of the other ranks, in order of rank.
     fn other_layers(&self) -> Result<Vec<Vec<LayerState>>, BackendError> {
         let communicator = &*self.hosts.communicator;
         let mut answer = Vec::new();
@@ -44,17 +44,21 @@ impl Leader {
     fn run(&mut self, step: ModelStep<'_>) -> Result<(), BackendError> {
         let ModelStep { batch, kv, cancel, on_logits, on_hidden } = step;
         let kv = shared_store(kv)?;
+        // The last chance to cancel. Other ranks cannot be stopped within a step, and if this one
+        // ended early, they would wait for it in a collective.
         if cancel.is_cancelled() {
             return Err(BackendError::Cancelled);
         }
-        tell(&*self.hosts.communicator, &step_message(batch))?;
-        // the others cannot be stopped within a step: it is run to its end
+        // Sent before this rank computes: its first collective waits for ranks that this command
+        // starts.
+        broadcast(&*self.hosts.communicator, &step_message(batch))?;
         let never = CancelToken::new();
         let guard = &*self.guard;
         let mut on_logits = |at: usize, logits: &[f32]| guard.outside(|| on_logits(at, logits));
         let on_logits = &mut on_logits;
-        let on_hidden = on_hidden.map(|hear| hear as HiddenSink<'_>);
+        let on_hidden = on_hidden.map(|sink| sink as HiddenSink<'_>);
         self.own.step(ModelStep { batch, kv: &mut *kv.own, cancel: &never, on_logits, on_hidden })?;
+        // All ranks have finished the step, so they stay in agreement. Only its result is unwanted.
         if cancel.is_cancelled() { Err(BackendError::Cancelled) } else { Ok(()) }
     }
 
@@ -78,18 +82,19 @@ impl BackendModel for Leader {
         &self.config
     }
 
-    /// Those of this rank.
+    /// The stages of this rank.
     fn stages(&self) -> &[Stage] {
         self.own.stages()
     }
 
     fn new_kv_store(&self, blocks: u32, state_slots: u32) -> Result<Box<dyn KvStore>, BackendError> {
         let (own, others) = self.guard.run(|| {
-            tell(&*self.hosts.communicator, &Command::NewStore { blocks, state_slots }.message())?;
+            // Followers allocate their stores while this rank allocates its own.
+            broadcast(&*self.hosts.communicator, &Command::NewStore { blocks, state_slots }.message())?;
             let own = self.own.new_kv_store(blocks, state_slots)?;
             Ok((own, self.other_layers()?))
         })?;
-        // the ranks of a stretch have rows of all its layers
+        // All ranks of a stretch have the same layers, so the first one's list stands for all.
         let members = self.hosts.partition.members();
         let (mut layers, mut stretches) = (Vec::new(), Vec::new());
         for first in (0..=others.len()).step_by(members) {
@@ -103,7 +108,7 @@ impl BackendModel for Leader {
         Ok(Box::new(SharedStore { own, communicator, layout, stretches, guard }))
     }
 
-    /// As for other models, but a step that is cancelled while it runs ends with its last phase.
+    /// A step that is cancelled while it runs still runs to its end.
     fn step(&mut self, step: ModelStep<'_>) -> Result<(), BackendError> {
         self.guarded(|leader| leader.run(step))
     }
@@ -115,7 +120,7 @@ impl BackendModel for Leader {
     fn submit(&mut self, batch: &Batch, kv: &mut dyn KvStore) -> Result<(), BackendError> {
         self.guarded(|leader| {
             let kv = shared_store(kv)?;
-            tell(&*leader.hosts.communicator, &step_message(batch))?;
+            broadcast(&*leader.hosts.communicator, &step_message(batch))?;
             leader.own.submit(batch, &mut *kv.own)
         })
     }
@@ -124,7 +129,7 @@ impl BackendModel for Leader {
         self.guarded(|leader| {
             let ModelStep { batch, kv, cancel, on_logits, on_hidden } = step;
             let kv = shared_store(kv)?;
-            let on_hidden = on_hidden.map(|hear| hear as HiddenSink<'_>);
+            let on_hidden = on_hidden.map(|sink| sink as HiddenSink<'_>);
             let guard = &*leader.guard;
             let mut on_logits = |at: usize, logits: &[f32]| guard.outside(|| on_logits(at, logits));
             let on_logits = &mut on_logits;
@@ -144,7 +149,7 @@ impl BackendModel for Leader {
         self.own.profile_clock()
     }
 
-    /// Times of this rank.
+    /// Profiles this rank only.
     fn start_profile(&mut self) {
         self.own.start_profile();
     }
@@ -162,14 +167,14 @@ impl BackendModel for Leader {
     }
 
     fn start_rank_times(&mut self) -> Result<(), BackendError> {
-        self.guarded(|leader| tell(&*leader.hosts.communicator, &Command::StartTimes.message()))
+        self.guarded(|leader| broadcast(&*leader.hosts.communicator, &Command::StartTimes.message()))
     }
 
     fn stop_rank_times(&mut self) -> Result<Vec<RankTimes>, BackendError> {
         let mut ranks = Vec::new();
         self.guarded(|leader| {
             let communicator = &*leader.hosts.communicator;
-            tell(communicator, &Command::StopTimes.message())?;
+            broadcast(communicator, &Command::StopTimes.message())?;
             let mut message = Vec::new();
             for rank in 1..communicator.ranks() {
                 communicator.receive(rank, Channel::Answers, &mut message)?;
@@ -204,11 +209,12 @@ impl BackendModel for Leader {
 impl Drop for Leader {
     fn drop(&mut self) {
         let communicator = &*self.hosts.communicator;
+        // The followers may be in the middle of a step, where they would not read a command.
         if std::thread::panicking() {
             communicator.fail("it panicked");
         } else {
-            // a rank that is gone need not be told
-            let _ = self.guard.run(|| tell(communicator, &Command::End.message()));
+            // An error means that a rank is gone, which does not matter any more.
+            let _ = self.guard.run(|| broadcast(communicator, &Command::End.message()));
         }
     }
 }

@@ -1,8 +1,9 @@
 //! One model on several ranks: rank 0 schedules steps, and every rank runs them on its part.
 //!
 //! * [`Hosts`]: a rank's view of the job: the partition and the communicator.
-//! * [`Leader`]: a [`BackendModel`](latent_backend::BackendModel) that runs rank 0's part and forwards each step
-//!   and each KV cache operation to the other ranks. To its caller it looks like a local model.
+//! * [`Leader`]: a [`BackendModel`](latent_backend::BackendModel) that runs rank 0's part and
+//!   forwards each step and each KV cache operation to the other ranks. To its caller it looks like
+//!   a local model.
 //! * [`follow`]: the loop of the other ranks until rank 0 ends.
 //! * [`agree`]: checks facts that must be equal on all ranks, and takes the minimum of others.
 //! * [`files`]: the model files of each rank, and a check that all ranks have the same model.
@@ -44,12 +45,11 @@ use latent_graph::Partition;
 use std::fmt;
 use std::sync::Arc;
 
-/// How this process takes part in running a model.
+/// How this process takes part in a job of several ranks.
 #[derive(Clone)]
 pub struct Hosts {
     /// How the ranks share the model.
     pub partition: Partition,
-    /// What carries their messages.
     pub communicator: Arc<dyn Communicator>,
 }
 
@@ -65,7 +65,7 @@ impl fmt::Debug for Hosts {
     }
 }
 
-/// The error of a message that is not as it must be.
+/// The error of a malformed message.
 fn wrong_message(communicator: &dyn Communicator, rank: usize, problem: String) -> RankError {
     RankError::Message { rank, host: communicator.host(rank), problem }
 }

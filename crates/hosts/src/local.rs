@@ -1,10 +1,10 @@
-//! Ranks that are threads of one process.
+//! Ranks that are threads of one process, for tests.
 
 use latent_backend::{Channel, Communicator, RankError};
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-/// What all ranks share.
+/// State that all ranks share.
 #[derive(Default)]
 struct LocalMailbox {
     mail: Mutex<LocalMail>,
@@ -15,28 +15,28 @@ struct LocalMailbox {
 struct LocalMail {
     /// Messages by sender, receiver and channel.
     waiting: HashMap<(usize, usize, Channel), VecDeque<Vec<u8>>>,
-    /// The rank that failed first, and why.
+    /// The first rank that failed, and the cause.
     failed: Option<(usize, String)>,
-    /// Ranks that are gone.
+    /// Ranks that were dropped.
     gone: Vec<usize>,
 }
 
-/// One of several ranks of this process.
+/// A rank that is a thread of this process.
 pub struct LocalRank {
     rank: usize,
     ranks: usize,
-    office: Arc<LocalMailbox>,
+    mailbox: Arc<LocalMailbox>,
 }
 
-/// The ranks of a job of `ranks` threads, one for each thread.
+/// Creates the ranks of a job. Each is for one thread.
 pub fn local_ranks(ranks: usize) -> Vec<LocalRank> {
-    let office = Arc::new(LocalMailbox::default());
-    (0..ranks).map(|rank| LocalRank { rank, ranks, office: Arc::clone(&office) }).collect()
+    let mailbox = Arc::new(LocalMailbox::default());
+    (0..ranks).map(|rank| LocalRank { rank, ranks, mailbox: Arc::clone(&mailbox) }).collect()
 }
 
 impl LocalRank {
     fn mail(&self) -> MutexGuard<'_, LocalMail> {
-        self.office.mail.lock().unwrap_or_else(PoisonError::into_inner)
+        self.mailbox.mail.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn failure(&self, mail: &LocalMail) -> Option<RankError> {
@@ -64,13 +64,15 @@ impl Communicator for LocalRank {
             return Err(error);
         }
         mail.waiting.entry((self.rank, to, channel)).or_default().push_back(message.to_vec());
-        self.office.changed.notify_all();
+        self.mailbox.changed.notify_all();
         Ok(())
     }
 
     fn receive(&self, from: usize, channel: Channel, message: &mut Vec<u8>) -> Result<(), RankError> {
         let mut mail = self.mail();
         loop {
+            // Messages that have arrived come before failures, as over MPI: they were sent before
+            // the failure.
             let next = mail.waiting.get_mut(&(from, self.rank, channel)).and_then(VecDeque::pop_front);
             if let Some(next) = next {
                 *message = next;
@@ -83,21 +85,22 @@ impl Communicator for LocalRank {
                 let cause = "its thread has ended".into();
                 return Err(RankError::Lost { rank: from, host: self.host(from), cause });
             }
-            mail = self.office.changed.wait(mail).unwrap_or_else(PoisonError::into_inner);
+            mail = self.mailbox.changed.wait(mail).unwrap_or_else(PoisonError::into_inner);
         }
     }
 
     fn fail(&self, cause: &str) {
         let mut mail = self.mail();
+        // The first failure: later ones are usually its consequences.
         mail.failed.get_or_insert_with(|| (self.rank, cause.to_owned()));
-        self.office.changed.notify_all();
+        self.mailbox.changed.notify_all();
     }
 }
 
 impl Drop for LocalRank {
     fn drop(&mut self) {
         self.mail().gone.push(self.rank);
-        self.office.changed.notify_all();
+        self.mailbox.changed.notify_all();
     }
 }
 
@@ -122,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_waits_for_a_rank_that_is_gone_or_has_failed() {
+    fn receiving_from_a_lost_or_failed_rank_returns_its_cause() {
         let mut ranks = local_ranks(3);
         let (two, one) = (ranks.pop().unwrap(), ranks.pop().unwrap());
         std::thread::scope(|scope| {

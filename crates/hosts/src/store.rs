@@ -1,4 +1,4 @@
-//! The KV cache of a model whose layers are on several ranks, as rank 0 sees it.
+//! Rank 0's view of a KV cache whose layers are on several ranks.
 
 use crate::command::Command;
 use crate::guard::Guard;
@@ -8,26 +8,26 @@ use std::any::Any;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Which ranks have which layers of the cache.
+/// A stretch of layers and the ranks that have it.
 #[derive(Clone, Debug)]
 pub(crate) struct RankStretch {
     pub(crate) layers: Range<usize>,
-    /// The ranks, each of which has rows of all of them.
+    /// Each of these ranks has rows of all of the layers.
     pub(crate) ranks: Range<usize>,
 }
 
-/// Rank 0's store, and through commands those of the others.
+/// Rank 0's store, and access to the other ranks' stores by commands.
 pub(crate) struct SharedStore {
     pub(crate) own: Box<dyn KvStore>,
     pub(crate) communicator: Arc<dyn Communicator>,
-    /// Of all layers.
+    /// The layout of all layers.
     pub(crate) layout: KvLayout,
     pub(crate) stretches: Vec<RankStretch>,
     pub(crate) guard: Arc<Guard>,
 }
 
-/// Tells every follower.
-pub(crate) fn tell(communicator: &dyn Communicator, message: &[u8]) -> Result<(), BackendError> {
+/// Sends a command to all followers.
+pub(crate) fn broadcast(communicator: &dyn Communicator, message: &[u8]) -> Result<(), BackendError> {
     for to in 1..communicator.ranks() {
         communicator.send(to, Channel::Commands, message)?;
     }
@@ -35,14 +35,15 @@ pub(crate) fn tell(communicator: &dyn Communicator, message: &[u8]) -> Result<()
 }
 
 impl SharedStore {
-    /// The ranks that have a layer of the cache, and its number there.
+    /// The ranks that have a layer, and its index on them.
     fn place(&self, layer: usize) -> Result<(Range<usize>, usize), BackendError> {
         let stretch = self.stretches.iter().find(|stretch| stretch.layers.contains(&layer));
         let found = stretch.map(|stretch| (stretch.ranks.clone(), layer - stretch.layers.start));
         found.ok_or_else(|| BackendError::Unsupported(format!("the KV cache has no layer {layer}")))
     }
 
-    /// Reads bytes of a layer from the first rank that has it: by `command` from another one, by `read` here.
+    /// Reads bytes of a layer from the first rank that has it: with `read` on this rank, or by
+    /// `command` on another one.
     fn read(
         &self,
         layer: usize,
@@ -51,7 +52,8 @@ impl SharedStore {
         read: impl FnOnce(&dyn KvStore, usize, &mut [u8]) -> Result<(), BackendError>,
     ) -> Result<(), BackendError> {
         let (ranks, layer) = self.place(layer)?;
-        // no other rank takes part
+        // No other rank takes part, so the guard is not needed: a local failure does not
+        // desynchronize the ranks.
         if ranks.contains(&0) {
             return read(&*self.own, layer, bytes);
         }
@@ -69,7 +71,7 @@ impl SharedStore {
         })
     }
 
-    /// Writes bytes of a layer on every rank that has it: by `command` on others, by `write` here.
+    /// Writes bytes of a layer on every rank that has it.
     fn write(
         &mut self,
         layer: usize,
@@ -77,6 +79,7 @@ impl SharedStore {
         write: impl FnOnce(&mut dyn KvStore, usize) -> Result<(), BackendError>,
     ) -> Result<(), BackendError> {
         let (ranks, layer) = self.place(layer)?;
+        // Ranks that share a layer by heads or experts all cache its whole rows, so each gets them.
         let message = command(layer).message();
         let SharedStore { own, communicator, guard, .. } = self;
         guard.run(|| {
@@ -95,8 +98,9 @@ impl KvStore for SharedStore {
 
     fn copy_block(&mut self, from: u32, to: u32) -> Result<(), BackendError> {
         let SharedStore { own, communicator, guard, .. } = self;
+        // Followers do not answer: they execute commands in order, so the next step finds the copy.
         guard.run(|| {
-            tell(&**communicator, &Command::CopyBlock { from, to }.message())?;
+            broadcast(&**communicator, &Command::CopyBlock { from, to }.message())?;
             own.copy_block(from, to)
         })
     }
@@ -125,7 +129,7 @@ impl KvStore for SharedStore {
     fn shift_token(&mut self, from: usize, to: usize, distance: i64) -> Result<(), BackendError> {
         let SharedStore { own, communicator, guard, .. } = self;
         guard.run(|| {
-            tell(&**communicator, &Command::ShiftToken { from, to, distance }.message())?;
+            broadcast(&**communicator, &Command::ShiftToken { from, to, distance }.message())?;
             own.shift_token(from, to, distance)
         })
     }

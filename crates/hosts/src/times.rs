@@ -1,4 +1,4 @@
-//! Times of a rank as a message.
+//! Encoding of a rank's times.
 
 use crate::wire::{Reader, Writer};
 use latent_backend::RankTimes;

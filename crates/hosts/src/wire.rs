@@ -1,4 +1,6 @@
-//! Little-endian encoding of numbers in messages.
+//! Little-endian encoding of messages between ranks.
+//!
+//! No serde: messages are few and simple, and every step sends one.
 
 /// Writes a message.
 #[derive(Default)]
@@ -28,7 +30,7 @@ impl Writer {
     }
 }
 
-/// Reads a message; none where it ends too early.
+/// Reads a message. All methods return `None` if it ends too early.
 pub(crate) struct Reader<'m>(pub(crate) &'m [u8]);
 
 impl<'m> Reader<'m> {
@@ -56,6 +58,7 @@ impl<'m> Reader<'m> {
 
     pub(crate) fn u32s(&mut self) -> Option<Vec<u32>> {
         let count = self.usize()?;
+        // Checked before anything is allocated: `count` comes from another process.
         let bytes = self.take(count.checked_mul(4)?)?;
         Some(bytes.as_chunks::<4>().0.iter().map(|bytes| u32::from_le_bytes(*bytes)).collect())
     }

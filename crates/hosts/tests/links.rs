@@ -1,4 +1,4 @@
-//! Values that cross between ranks, as they are and in bf16.
+//! Sums and rows of local ranks in both wire types.
 #![allow(missing_docs, reason = "tests")]
 
 use latent_backend::RankLinks;
@@ -6,7 +6,7 @@ use latent_graph::config::{RankPart, WireType};
 use latent_hosts::{LocalRank, local_ranks};
 use std::sync::Arc;
 
-/// A rank that shares layers with all others, and sends rows round.
+/// A rank that shares layers with all others, and sends rows to the next rank in a ring.
 fn part(rank: usize, ranks: usize, wire: WireType) -> RankPart {
     RankPart {
         receives_from: Some((rank + ranks - 1) % ranks),
@@ -15,7 +15,7 @@ fn part(rank: usize, ranks: usize, wire: WireType) -> RankPart {
     }
 }
 
-/// What `run` gives on each rank.
+/// The results of `run` on each rank, each in its own thread.
 fn on_each<T: Send>(ranks: usize, wire: WireType, run: impl Fn(usize, &RankLinks) -> T + Sync) -> Vec<T> {
     std::thread::scope(|scope| {
         let start = |(rank, communicator): (usize, LocalRank)| {
@@ -27,7 +27,7 @@ fn on_each<T: Send>(ranks: usize, wire: WireType, run: impl Fn(usize, &RankLinks
     })
 }
 
-/// The nearest number of eight bits of mantissa; of two, the even one.
+/// The nearest bf16 value, with ties to even.
 fn rounded(value: f32) -> f32 {
     let bits = value.to_bits();
     let up = 0x7fff + (bits >> 16 & 1);
@@ -40,7 +40,7 @@ fn term(rank: usize, at: usize) -> f32 {
 
 #[test]
 fn sums_of_bf16_terms_are_equal_on_all_ranks_and_by_every_way() {
-    // sent whole, and by stretches
+    // Short values go whole to all ranks. Of long ones each of three ranks sums a share.
     for len in [5, 40_000] {
         for (ranks, wire) in [(2, WireType::Bf16), (3, WireType::Bf16), (3, WireType::F32)] {
             let sums = on_each(ranks, wire, |rank, links| {
@@ -48,11 +48,14 @@ fn sums_of_bf16_terms_are_equal_on_all_ranks_and_by_every_way() {
                 links.all_reduce(&mut values).unwrap();
                 values
             });
+            // The own terms are rounded too. Otherwise each rank would have other sums, and ranks
+            // that share layers would diverge.
             let crossed = |rank, at| match wire {
                 WireType::F32 => term(rank, at),
                 WireType::Bf16 => rounded(term(rank, at)),
             };
             let expected: Vec<f32> = (0..len)
+                // In the order of ranks, since floating-point addition is not associative.
                 .map(|at| (1..ranks).fold(crossed(0, at), |sum, rank| sum + crossed(rank, at)))
                 .collect();
             assert!(sums.iter().all(|sum| *sum == expected), "{len} elements on {ranks} ranks in {wire}");

@@ -1,23 +1,28 @@
 //! Ranks of an MPI job.
 //!
-//! One thread of each process speaks to MPI, and to nothing else: it sends what others want to send, takes in what arrives, and tells the other ranks four times
-//! a second that it is there. So a process that is stopped or gone is noticed by all others, whatever they wait for. That the threads which compute do so, it sees
-//! by their [`ThreadPulse`](latent_backend::ThreadPulse): where they are in a step and nothing is done for too long, it tells the others that this rank hangs.
+//! One thread of each process makes all MPI calls: it sends the messages of other threads,
+//! receives, and sends four heartbeats per second. So every rank notices a lost or stopped process,
+//! whatever it waits for.
 //!
-//! Without the feature `mpi` there is only [`launched`].
+//! The same thread watches the computing threads by their
+//! [`ThreadPulse`](latent_backend::ThreadPulse). If they make no progress within a step for too
+//! long, it tells the other ranks that this rank hangs.
+//!
+//! Without the feature `mpi` the crate has only [`launched`].
 #![forbid(unsafe_code)]
 
 #[cfg(feature = "mpi")]
-mod office;
+mod mailbox;
+#[cfg(feature = "mpi")]
+mod mpi_thread;
 #[cfg(feature = "mpi")]
 mod rank;
-#[cfg(feature = "mpi")]
-mod speaker;
 
 #[cfg(feature = "mpi")]
 pub use rank::{MpiRank, start};
 
-/// Whether this process was started as one of several ranks: by Open MPI's mpirun, or by a launcher that speaks PMI.
+/// Whether a launcher started this process as one of several ranks.
 pub fn launched() -> bool {
+    // Set by Open MPI's mpirun, by PMI launchers such as MPICH's and Slurm's, and by PMIx.
     ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK"].into_iter().any(|name| std::env::var_os(name).is_some())
 }

@@ -1,7 +1,7 @@
-//! A rank of an MPI job, as other threads see it.
+//! A rank of an MPI job: the interface to the MPI thread for all other threads.
 
-use crate::office::{AWAKE, Letter, MessageKind, MpiMailbox, MpiWorld, SpeakerEnd};
-use crate::speaker;
+use crate::mailbox::{MessageKind, MpiMailbox, MpiThreadEnd, MpiWorld, OutgoingMessage, SPIN_MICROS};
+use crate::mpi_thread;
 use latent_backend::{Channel, Communicator, RankError, ThreadPulse};
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::RecvTimeoutError;
@@ -13,21 +13,22 @@ use std::time::{Duration, Instant};
 pub struct MpiRank {
     rank: usize,
     hosts: Vec<String>,
-    office: Arc<MpiMailbox>,
-    speaker: JoinHandle<()>,
+    mailbox: Arc<MpiMailbox>,
+    thread: JoinHandle<()>,
 }
 
-/// Joins the job that this process was started in, which may take so long; a process that no launcher started is the only rank of its own.
+/// Joins the job of this process and waits up to `patience` for the other ranks. A process without
+/// a launcher is the only rank of its job.
 ///
 /// # Errors
-/// [`RankError::Setup`] when MPI is already in use in this process, a thread is refused, or not all ranks come up in time. (An MPI that cannot start ends the
-/// process itself.)
+/// [`RankError::Setup`] if MPI is already in use in this process, the thread cannot be started, or
+/// not all ranks start in time. (If MPI itself cannot start, it ends the process.)
 pub fn start(patience: Duration) -> Result<MpiRank, RankError> {
-    let office = Arc::new(MpiMailbox::default());
+    let mailbox = Arc::new(MpiMailbox::default());
     let (tell, told) = mpsc::channel();
-    let shared = Arc::clone(&office);
-    let speaker = Builder::new().name("latent-mpi".into()).spawn(move || speaker::run(&shared, &tell));
-    let speaker = speaker.map_err(|error| RankError::Setup(format!("starting a thread for MPI: {error}")))?;
+    let shared = Arc::clone(&mailbox);
+    let thread = Builder::new().name("latent-mpi".into()).spawn(move || mpi_thread::run(&shared, &tell));
+    let thread = thread.map_err(|error| RankError::Setup(format!("starting a thread for MPI: {error}")))?;
     let MpiWorld { rank, hosts } = told.recv_timeout(patience).map_err(|error| {
         RankError::Setup(match error {
             RecvTimeoutError::Disconnected => "MPI has been started in this process before".into(),
@@ -38,29 +39,30 @@ pub fn start(patience: Duration) -> Result<MpiRank, RankError> {
             ),
         })
     })?;
-    Ok(MpiRank { rank, hosts, office, speaker })
+    Ok(MpiRank { rank, hosts, mailbox, thread })
 }
 
-/// How long other ranks have to say what they know of an error before all are ended.
+/// Time for other ranks to report an error before all are aborted. Their report may name the cause.
 const GRACE: Duration = Duration::from_millis(400);
 
-/// How long MPI may take to end once all ranks have said that they do, and to abort.
+/// Time limit for MPI_Finalize after all ranks have ended, and for MPI_Abort.
 const CLOSING: Duration = Duration::from_secs(3);
 
-/// How often is looked whether it has.
+/// Polling interval of these waits.
 const LOOK: Duration = Duration::from_millis(2);
 
 impl MpiRank {
-    /// Ends this rank's part in the job together with the others, and returns when they have ended, too. To be called last.
+    /// Ends this rank normally and waits until all ranks have ended. Must be the last call.
     ///
     /// # Errors
-    /// A rank that is gone or failed before it ended, or an MPI that does not end: to be ended by [`MpiRank::abort`].
+    /// A rank was lost or failed before it ended, or MPI does not end. Then call
+    /// [`MpiRank::abort`].
     pub fn finish(&self) -> Result<(), RankError> {
-        self.tell_end(SpeakerEnd::InOrder);
-        // MPI's own end waits for all ranks, and hangs where one is gone by then
-        while !self.speaker.is_finished() {
+        self.tell_end(MpiThreadEnd::InOrder);
+        // MPI_Finalize waits for all ranks, and hangs if one is lost.
+        while !self.thread.is_finished() {
             std::thread::sleep(LOOK);
-            let mail = self.office.mail();
+            let mail = self.mailbox.mail();
             if mail.closing.is_some_and(|since| since.elapsed() > CLOSING) {
                 return Err(RankError::Setup(format!(
                     "every rank has said that it ends, and MPI has not ended {} s later: one of {} was stopped meanwhile, or its host is gone",
@@ -75,13 +77,14 @@ impl MpiRank {
         Ok(())
     }
 
-    /// Ends all ranks, with this exit code, a moment after what this one has told them. To be called last: it returns only where MPI itself hangs, and the
-    /// launcher ends the job when this process ends.
+    /// Aborts all ranks with this exit code. Must be the last call. It returns only if MPI itself
+    /// hangs; then the launcher ends the job when this process exits.
     pub fn abort(&self, code: i32) {
+        // Other ranks should receive this rank's error before they are killed.
         std::thread::sleep(GRACE);
-        self.tell_end(SpeakerEnd::Abort(code));
+        self.tell_end(MpiThreadEnd::Abort(code));
         let since = Instant::now();
-        while !self.speaker.is_finished() && since.elapsed() < CLOSING {
+        while !self.thread.is_finished() && since.elapsed() < CLOSING {
             std::thread::sleep(LOOK);
         }
     }
@@ -92,24 +95,25 @@ impl MpiRank {
         self.hosts.iter().enumerate().map(name).collect::<Vec<_>>().join(", ")
     }
 
-    fn tell_end(&self, end: SpeakerEnd) {
-        self.office.mail().end = Some(end);
-        self.office.work.notify_all();
+    fn tell_end(&self, end: MpiThreadEnd) {
+        self.mailbox.mail().end = Some(end);
+        self.mailbox.work.notify_all();
     }
 
-    /// Takes ranks that are silent for lost soon, for two seconds from the first call on, since this process was told to end.
+    /// Shortens the time after which silent ranks count as lost, for two seconds from the first
+    /// call. Called when this process gets a signal to end.
     pub fn hurry(&self) {
-        self.office.mail().hurried.get_or_insert_with(Instant::now);
+        self.mailbox.mail().hurried.get_or_insert_with(Instant::now);
     }
 
-    /// What has gone wrong with another rank, if anything has.
+    /// The first error of any rank.
     pub fn problem(&self) -> Option<RankError> {
-        self.office.mail().error.clone()
+        self.mailbox.mail().error.clone()
     }
 
     fn post(&self, to: usize, kind: MessageKind, message: &[u8]) {
-        self.office.mail().outgoing.push_back(Letter { to, kind, message: message.to_vec() });
-        self.office.work.notify_all();
+        self.mailbox.mail().outgoing.push_back(OutgoingMessage { to, kind, message: message.to_vec() });
+        self.mailbox.work.notify_all();
     }
 }
 
@@ -127,7 +131,7 @@ impl Communicator for MpiRank {
     }
 
     fn send(&self, to: usize, channel: Channel, message: &[u8]) -> Result<(), RankError> {
-        if let Some(error) = self.office.mail().error.clone() {
+        if let Some(error) = self.mailbox.mail().error.clone() {
             return Err(error);
         }
         self.post(to, MessageKind::On(channel), message);
@@ -135,9 +139,10 @@ impl Communicator for MpiRank {
     }
 
     fn receive(&self, from: usize, channel: Channel, message: &mut Vec<u8>) -> Result<(), RankError> {
-        let _rest = self.office.pulse.rest();
+        // Waiting for another rank is not hanging.
+        let _rest = self.mailbox.pulse.rest();
         let began = Instant::now();
-        let mut mail = self.office.mail();
+        let mut mail = self.mailbox.mail();
         loop {
             if let Some(next) =
                 mail.arrived.get_mut(&(from, channel)).and_then(std::collections::VecDeque::pop_front)
@@ -151,41 +156,45 @@ impl Communicator for MpiRank {
             if mail.ended.contains(&from) {
                 return Err(RankError::Ended { rank: from, host: self.host(from) });
             }
+            // Tells the MPI thread to poll without sleeping.
             mail.waiting += 1;
-            self.office.work.notify_all();
-            let seen = self.office.news.load(Ordering::Acquire);
+            self.mailbox.work.notify_all();
+            // Read under the lock: any later event changes the number.
+            let seen = self.mailbox.news.load(Ordering::Acquire);
             drop(mail);
-            while began.elapsed().as_micros() < AWAKE && self.office.news.load(Ordering::Acquire) == seen {
+            while began.elapsed().as_micros() < SPIN_MICROS
+                && self.mailbox.news.load(Ordering::Acquire) == seen
+            {
                 std::thread::yield_now();
             }
-            mail = self.office.mail();
-            if self.office.news.load(Ordering::Acquire) == seen {
-                mail = self.office.came.wait(mail).unwrap_or_else(PoisonError::into_inner);
+            mail = self.mailbox.mail();
+            if self.mailbox.news.load(Ordering::Acquire) == seen {
+                mail = self.mailbox.came.wait(mail).unwrap_or_else(PoisonError::into_inner);
             }
             mail.waiting -= 1;
         }
     }
 
     fn fail(&self, cause: &str) {
-        if self.office.mail().error.is_some() {
-            // what another rank has said, or did not say, all know already
+        if self.mailbox.mail().error.is_some() {
+            // All ranks know of that error already.
             return;
         }
         for to in (0..self.ranks()).filter(|to| *to != self.rank) {
             self.post(to, MessageKind::Failed, cause.as_bytes());
         }
-        // this process may end at once, and what is not sent by then is not said
+        // The process may exit right after this call, so wait until the messages are sent.
         let began = Instant::now();
         let is_left = || {
-            let mail = self.office.mail();
+            let mail = self.mailbox.mail();
             mail.sending || !mail.outgoing.is_empty()
         };
-        while !self.speaker.is_finished() && is_left() && began.elapsed() < GRACE {
+        while !self.thread.is_finished() && is_left() && began.elapsed() < GRACE {
             std::thread::sleep(LOOK);
         }
     }
 
     fn pulse(&self) -> Option<Arc<ThreadPulse>> {
-        Some(Arc::clone(&self.office.pulse))
+        Some(Arc::clone(&self.mailbox.pulse))
     }
 }

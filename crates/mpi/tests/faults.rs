@@ -24,26 +24,26 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// Within what time a fault ends every rank, while the machine does not stand still.
+/// Time in which a fault must end every rank, plus the time for which the machine stalls.
 const WITHIN: Duration = Duration::from_secs(5);
 
-/// Startup limit of ranks: longer than they need on a loaded machine.
+/// Startup limit of ranks. They need less, even on a loaded machine.
 const COMES_UP: Duration = Duration::from_secs(30);
 
-/// The same where one does not.
+/// Startup limit of jobs with a rank that never joins: the test waits for all of it.
 const NEVER_UP: Duration = Duration::from_secs(3);
 
-/// A machine that stood still for so long may have let a stopped rank go on.
+/// After a stall of this length, a job that succeeds in spite of a stopped rank is run again.
 const STOOD_STILL: Duration = Duration::from_secs(1);
 
-/// How long a rank may compute nothing.
+/// Time after which a rank that computes nothing counts as hung.
 const HUNG_AFTER: Duration = Duration::from_secs(2);
 
-/// Bytes of a message that is cut, and how long it is under way by then.
+/// Bytes of a message during which the sender is stopped, and the time after which it is.
 const LARGE: usize = 1 << 27;
 const UNDER_WAY: Duration = Duration::from_millis(5);
 
-/// A rank of the jobs below; alone it does nothing.
+/// A rank of the jobs below. Run alone, it does nothing.
 #[test]
 #[ignore = "is run by the other test, under mpirun"]
 fn rank() {
@@ -65,7 +65,7 @@ fn rank() {
     let faulty = Arc::new(FaultyRank::new(rank.clone(), fault, struck.clone()));
     let result = match fault {
         Some(fault) if fault.kind == FaultKind::Cut => exchange(&rank, fault, &struck),
-        // of other faults a busy machine must not make a rank that hangs
+        // Other faults run without hang detection, since a busy machine could trigger it.
         Some(fault) if fault.kind == FaultKind::Hang => run(&partition, faulty.clone(), Some(HUNG_AFTER)),
         _ => run(&partition, faulty.clone(), None),
     };
@@ -81,7 +81,7 @@ fn rank() {
     std::process::exit(0)
 }
 
-/// Two ranks send each other a message that takes longer than one of them lives.
+/// Two ranks send each other a long message, during which one of them is stopped.
 fn exchange(rank: &MpiRank, fault: RankFault, struck: &Path) -> Result<(), String> {
     let (other, mut message) = (1 - rank.rank(), vec![1; LARGE]);
     rank.send(other, Channel::Values, &message).map_err(|error| error.to_string())?;
@@ -93,7 +93,7 @@ fn exchange(rank: &MpiRank, fault: RankFault, struck: &Path) -> Result<(), Strin
     Ok(())
 }
 
-/// A short run: a prompt in two chunks, two tokens, a saved cache and a restored one.
+/// A short run: a prompt in two chunks, two tokens, and a cache that is saved and restored.
 fn run(partition: &str, communicator: Arc<FaultyRank>, hung_after: Option<Duration>) -> Result<(), String> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../engine/tests/fixtures/v3");
     let file = Arc::new(Checkpoint::open(&folder).map_err(|error| error.to_string())?);
@@ -132,7 +132,7 @@ fn lead(engine: &mut Engine) -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// A message before which a rank comes to something new.
+/// A message of a new kind, before which a fault can strike.
 #[derive(Debug)]
 struct FaultBoundary {
     rank: usize,
@@ -141,7 +141,7 @@ struct FaultBoundary {
     loaded: bool,
 }
 
-/// The messages before which ranks come to something new; with all faults, to what they did once before, too.
+/// The first message of each kind on each rank. With all faults, also the second one.
 fn boundaries(partition: &'static str, stalls: &StallWatch) -> Option<Vec<FaultBoundary>> {
     let ended = MpiJob { partition, fault: None, tcp: false }.run(COMES_UP, stalls)?;
     assert!(ended.status.success(), "{}{}", ended.out, ended.errors);
@@ -162,12 +162,12 @@ fn boundaries(partition: &'static str, stalls: &StallWatch) -> Option<Vec<FaultB
     Some(found)
 }
 
-/// What a job shows.
+/// The result of a job.
 enum JobFinding {
     AsItShould {
         after: Duration,
     },
-    /// What the machine may be the cause of.
+    /// A failure that a stalled or loaded machine may have caused.
     Perhaps(String),
     Wrong(String),
 }
@@ -185,7 +185,7 @@ fn check(job: MpiJob, ended: &MpiJobResult) -> JobFinding {
     };
     let Some(after) = ended.after else { return JobFinding::Wrong(told("has not struck")) };
     if ended.status.success() {
-        // what memory it had may have been enough
+        // The memory that the process had already may have been enough.
         return match fault.kind {
             FaultKind::Starve => JobFinding::AsItShould { after: Duration::ZERO },
             FaultKind::Stop | FaultKind::Cut | FaultKind::Hang if ended.stalled > STOOD_STILL => {
@@ -201,17 +201,18 @@ fn check(job: MpiJob, ended: &MpiJobResult) -> JobFinding {
         (_, FaultKind::Hang) => said("failed: it is in a step but has computed nothing for 2 s"),
         (_, FaultKind::Panic) => said("failed: it panicked: on purpose"),
         (_, FaultKind::Misdirect) => said("failed: its thread that speaks to MPI panicked: "),
-        // by other ranks, or by mpirun
+        // Other ranks or mpirun name the rank.
         (Some(_), _) => [format!("rank {rank} on host "), format!("process rank {rank} with PID ")]
             .iter()
             .any(|name| ended.errors.contains(name)),
         (None, FaultKind::Stop) => ended.errors.contains("it waits for a rank that has not come up"),
-        // mpirun has nothing to say of a process that has not joined yet
+        // mpirun does not name the rank of a process that has not joined yet.
         (None, _) => ended.errors.contains("non-zero exit code") || ended.errors.contains("exited on signal"),
     };
     if !named {
         let problem = told("does not name the rank");
-        // where mpirun ends all ranks before they hear anything, it is the one that names it, and under load it has been seen not to
+        // If mpirun ends all ranks before they notice the loss, only mpirun can name the killed
+        // one. Under load it sometimes does not.
         return if fault.kind == FaultKind::Kill {
             JobFinding::Perhaps(problem)
         } else {
@@ -231,7 +232,7 @@ fn show(job: MpiJob, stalls: &StallWatch) -> JobFinding {
         .map_or_else(|| JobFinding::Wrong("no mpirun".into()), |ended| check(job, &ended))
 }
 
-/// The faults of the test.
+/// The jobs of the test.
 fn faults(stalls: &StallWatch) -> Option<Vec<MpiJob>> {
     let all = [FaultKind::Kill, FaultKind::Stop, FaultKind::Starve];
     let mut jobs = Vec::new();
@@ -239,10 +240,12 @@ fn faults(stalls: &StallWatch) -> Option<Vec<MpiJob>> {
         let found = boundaries(partition, stalls)?;
         assert!(found.len() >= 20, "{partition}: {found:?}");
         for (i, FaultBoundary { rank, message, loaded }) in found.into_iter().enumerate() {
-            // the first partition has each fault everywhere, the other one of them
+            // The pipeline has each fault at every boundary. The other partition has one of them at
+            // each.
             let (everywhere, at) = (partition == "pipeline=3", i % all.len());
             let mut kinds = if everywhere { all.to_vec() } else { vec![all[at]] };
-            // what computes is watched in steps, and what panics is told by those that follow
+            // Hang detection covers steps, hence only loaded ranks. Only followers report their
+            // panic.
             if loaded && (everywhere || at == 0) {
                 kinds.push(FaultKind::Hang);
             }
@@ -273,7 +276,7 @@ fn a_fault_at_any_phase_boundary_ends_every_rank() {
         return;
     };
     let (count, left, shown) = (jobs.len(), Mutex::new(jobs), Mutex::new(Vec::new()));
-    // most of a job's time is waiting for silence
+    // A job mostly waits until a silent rank counts as lost, so more jobs than cores can run.
     let at_once = std::thread::available_parallelism().map_or(4, |cores| 4 * cores.get()).clamp(4, 8);
     std::thread::scope(|scope| {
         for _ in 0..at_once {
@@ -288,7 +291,7 @@ fn a_fault_at_any_phase_boundary_ends_every_rank() {
     });
     let (mut longest, mut wrong, mut struck) = (Duration::ZERO, Vec::new(), 0);
     for (job, mut found) in shown.into_inner().unwrap() {
-        // what other jobs or programs were the cause of is not seen twice more while this one is alone
+        // Failures that other jobs or programs have caused do not occur in two more runs alone.
         for _ in 0..2 {
             if let JobFinding::Perhaps(problem) = &found {
                 eprintln!("again: {problem}");
@@ -304,7 +307,7 @@ fn a_fault_at_any_phase_boundary_ends_every_rank() {
         }
     }
     assert!(wrong.is_empty(), "{} of {count}:\n{}", wrong.len(), wrong.join("\n"));
-    // starved ranks end, but for a few
+    // Only a few starved ranks survive.
     assert!(struck > count * 9 / 10, "{struck} of {count} faults had an effect");
     eprintln!("{count} faults, all ranks gone {:.2} s later at most", longest.as_secs_f64());
     job::wait_until_none_is_left(WITHIN).unwrap();

@@ -1,4 +1,4 @@
-//! LoRA adapters of a served model, and their scales, as llama.cpp's server has them.
+//! LoRA adapters of a served model and their scales, as in llama.cpp's server.
 
 use crate::error::ApiError;
 use crate::json::ObjectFields;
@@ -7,7 +7,9 @@ use latent_formats::AttachedAdapter;
 use serde_json::{Value, json};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
-/// The scales that a client has set for the adapters of a model, by their files: they outlive the model, which may be unloaded and loaded again.
+/// The scales that clients have set for the adapters of a model. They survive an unload and a
+/// reload after a fault, which clients do not notice. The files are stored with them: after a
+/// change of the list of models the adapters may be others.
 #[derive(Debug, Default)]
 pub(crate) struct SetScales(Mutex<Option<(Vec<String>, AdapterScales)>>);
 
@@ -22,7 +24,7 @@ impl SetScales {
     }
 }
 
-/// The adapters of a model, and their scales in requests that say no other.
+/// The adapters of a model, and the scales of requests without `lora`.
 #[derive(Debug, Default)]
 pub(crate) struct ServedAdapters {
     paths: Vec<String>,
@@ -42,7 +44,7 @@ impl ServedAdapters {
         ServedAdapters { paths, scales, set: Arc::clone(set) }
     }
 
-    /// The scales of requests that say no other; none of a model without adapters.
+    /// The scales of requests without `lora`. `None` for a model without adapters.
     pub(crate) fn current(&self) -> Option<AdapterScales> {
         let scales = self.scales.read().unwrap_or_else(PoisonError::into_inner).clone();
         (!self.paths.is_empty()).then_some(scales)
@@ -53,14 +55,14 @@ impl ServedAdapters {
         *self.scales.write().unwrap_or_else(PoisonError::into_inner) = scales;
     }
 
-    /// Each adapter with its id, file and scale.
+    /// The response of `GET /lora-adapters`.
     pub(crate) fn list(&self) -> Value {
         let scales = self.current().unwrap_or_default();
         let one = |(id, path): (usize, &String)| json!({"id": id, "path": path, "scale": scales.get(id), "task_name": "", "prompt_prefix": ""});
         self.paths.iter().enumerate().map(one).collect()
     }
 
-    /// Scales of a list of `{id, scale}`. Adapters that it does not name get 0.
+    /// Parses a list of `{id, scale}`. As in llama.cpp, adapters that it does not name get 0.
     pub(crate) fn scales(&self, list: &[ObjectFields<'_>]) -> Result<AdapterScales, ApiError> {
         let mut scales = vec![0.0; self.paths.len()];
         for fields in list {
@@ -73,6 +75,7 @@ impl ServedAdapters {
                 };
                 return Err(fields.error("id", problem));
             };
+            // A JSON number beyond the range of f32 has become infinite.
             if !scale.is_finite() {
                 return Err(fields.error("scale", "expected a finite number"));
             }

@@ -1,14 +1,14 @@
-//! Where the models of a server come from, if the list can change while the server runs.
+//! The interface to a list of models that can change while the server runs.
 
 use crate::model::ModelSource;
 
-/// Where the models of a server come from, if the list can change while the server runs. Its methods may read files and use the network: they
-/// are called on threads that may wait.
+/// A list of models that can change while the server runs. Its methods are called on blocking
+/// threads, so they may read files and use the network.
 pub trait ModelCatalog: Send + Sync {
-    /// Reads the list again. A model whose [`ModelSource::definition`] is the same as before stays as it is.
+    /// Reads the list. A model whose [`ModelSource::definition`] has not changed stays loaded.
     ///
     /// # Errors
-    /// What is wrong with the list, and where. The server keeps the models that it has.
+    /// A description of the problem. The server keeps its current models.
     fn sources(&self) -> Result<Vec<ModelSource>, String>;
 
     /// Whether requests may download and delete models.
@@ -16,24 +16,26 @@ pub trait ModelCatalog: Send + Sync {
         true
     }
 
-    /// Checks whether a model can be downloaded. Returns the name that it will have, without using the network.
+    /// Checks a name before a download, without using the network. Returns the name that the model
+    /// will have.
     fn check_download(&self, name: &str) -> Result<String, String>;
 
     /// Downloads a model. `report` is called with the progress and returns whether to continue.
     fn download(&self, name: &str, report: &mut dyn FnMut(DownloadProgress) -> bool) -> Result<(), String>;
 
-    /// Deletes the files of a model that was downloaded. `in_use` are the paths of the models in memory, as [`ModelSource::path`] has them.
+    /// Deletes the files of a downloaded model. `in_use` are the [`ModelSource::path`]s of the
+    /// models in memory.
     ///
     /// # Errors
-    /// It was not downloaded, a model in memory uses its files, or the system refuses.
+    /// The model was not downloaded, a model in memory uses its files, or an I/O error.
     fn delete(&self, name: &str, in_use: &[String]) -> Result<(), String>;
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DownloadProgress {
     pub source: String,
-    /// Bytes that are here.
+    /// Downloaded bytes.
     pub done: u64,
-    /// Bytes of all files; 0 before they are known.
+    /// Bytes of all files; 0 if not known yet.
     pub total: u64,
 }

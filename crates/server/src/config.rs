@@ -9,46 +9,46 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// How the server is set up.
+/// The configuration of a server.
 #[derive(Clone, Debug)]
 pub struct ServerConfig {
-    /// Address to listen at: a name or an IP address; or several with commas between.
+    /// Name or IP address to listen on, or several with commas between them.
     pub host: String,
-    /// Port; 0: any that is free.
+    /// Port; 0: any free port.
     pub port: u16,
-    /// Keys that may ask; none: everybody may.
+    /// Accepted API keys; empty: no key is required.
     pub keys: ApiKeys,
     /// Listen on addresses other than loopback without API keys.
     pub allow_unauthenticated: bool,
-    /// Origins whose pages may ask, `localhost` for all of this machine, or `*`; none: only the server's own page.
+    /// Origins whose pages may send requests, `localhost` for all loopback origins, or `*`. Empty:
+    /// only the server's own page.
     pub cors: Vec<String>,
-    /// Pages that only `*` allows may send the browser's credentials.
+    /// Whether pages that only `*` allows may send the browser's credentials.
     pub cors_credentials: bool,
     /// PEM files of a certificate chain and its key.
     pub tls: Option<(PathBuf, PathBuf)>,
-    /// Whether `GET /slots` shows what runs.
+    /// Whether `GET /slots` is enabled.
     pub slots: bool,
-    /// Folder of the files of `POST /slots/{id}`; none: these requests are refused.
+    /// Folder for the files of `POST /slots/{id}`; `None`: these requests are refused.
     pub slot_save_path: Option<PathBuf>,
-    /// Limits on connections and requests.
     pub limits: Limits,
     /// Whether cached prefixes are shared between keys.
     pub share_prefixes: bool,
-    /// Where spans of requests are sent; none: nowhere.
+    /// Destination of OpenTelemetry spans; `None`: disabled.
     pub otlp: Option<Otlp>,
-    /// How the jobs of each model are scheduled.
+    /// Scheduler options of each model.
     pub scheduler: SchedulerOptions,
-    /// Most models that are loaded at once; 0: as many as fit into memory.
+    /// Maximum number of loaded models; 0: as many as fit into memory.
     pub models_max: usize,
-    /// Idle time after which a model is unloaded; none: when another model needs its memory.
+    /// Idle time before a model is unloaded; `None`: when another model needs its memory.
     pub unload_idle: Option<Duration>,
-    /// Whether even a model that is alone is loaded when a request names it: the list of models can grow.
+    /// Whether a single model is loaded on demand and only under its name, since the list can grow.
     pub router: bool,
     /// Whether a request loads its model; otherwise only `POST /models/load` does.
     pub autoload: bool,
-    /// Path below which all addresses are, such as `/llm`; empty: none.
+    /// Path prefix of all routes, such as `/llm`; empty: no prefix.
     pub api_prefix: String,
-    /// Whether the page for browsers is served.
+    /// Whether the chat page is served.
     pub page: bool,
 }
 
@@ -79,24 +79,26 @@ impl Default for ServerConfig {
 }
 
 impl ServerConfig {
-    /// Whether only this machine can reach the server.
+    /// Whether all hosts are loopback addresses.
     pub fn is_loopback(&self) -> bool {
+        // `localhost` is trusted without a lookup. Other names are not, since their addresses can
+        // change.
         let local = |host: &str| {
             host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
         };
         self.hosts().all(local)
     }
 
-    /// The addresses to listen at, without the brackets of IPv6.
+    /// The hosts to listen on, without the brackets of IPv6 addresses.
     pub fn hosts(&self) -> impl Iterator<Item = &str> {
         self.host.split(',').map(|host| host.trim().trim_start_matches('[').trim_end_matches(']'))
     }
 }
 
-/// What takes over a model whose GPU is missing, fails or is lost.
+/// The device that replaces a GPU that is missing, fails or is lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Fallback {
-    /// Nothing: it is loaded there again, or fails.
+    /// None: the model is loaded on the same GPU again, or fails.
     #[default]
     None,
     Cpu,
@@ -114,7 +116,7 @@ impl FromStr for Fallback {
     }
 }
 
-/// Default maximum size of prefixes on disk, in bytes.
+/// Default maximum size of the prefix cache on disk, in bytes.
 pub const DEFAULT_DISK_BYTES: u64 = 16 << 30;
 
 #[cfg(test)]
@@ -122,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn loopback_has_many_names() {
+    fn all_loopback_names_are_recognized() {
         let at = |host: &str| ServerConfig { host: host.into(), ..ServerConfig::default() }.is_loopback();
         assert!(at("127.0.0.1") && at("127.1.2.3") && at("::1") && at("[::1]") && at("localhost"));
         assert!(at("127.0.0.1, ::1") && !at("127.0.0.1,0.0.0.0") && !at("127.0.0.1,"));

@@ -1,4 +1,4 @@
-//! JSON responses, and errors in the form of each dialect.
+//! JSON responses, and the format of errors in each API.
 
 use crate::error::{ApiError, ErrorKind, SUPPORTED_CODINGS};
 use axum::http::HeaderValue;
@@ -7,11 +7,11 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use serde_json::{Value, json};
 
-/// Whose form errors have.
+/// An API, which determines the format of errors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Dialect {
     OpenAi,
-    /// OpenAI's responses: other events than its older interfaces.
+    /// OpenAI's Responses API, whose streams have events of their own.
     Responses,
     Anthropic,
     LlamaCpp,
@@ -19,7 +19,7 @@ pub(crate) enum Dialect {
 }
 
 impl Dialect {
-    /// Whose address it is.
+    /// The API that a path belongs to.
     pub(crate) fn of_path(path: &str) -> Dialect {
         match path {
             _ if path.starts_with("/v1/messages") => Dialect::Anthropic,
@@ -30,8 +30,10 @@ impl Dialect {
         }
     }
 
-    /// The message of an error. That of a prompt that does not fit is the one that the dialect's clients know.
+    /// The message of an error.
     pub(crate) fn message(self, error: &ApiError) -> String {
+        // LiteLLM and Claude Code recognize a context overflow only by the text of the original
+        // API.
         match (error.overflow, self) {
             (None, _) => error.message.clone(),
             (Some(overflow), Dialect::OpenAi | Dialect::Responses) => overflow.openai_message(),
@@ -40,11 +42,12 @@ impl Dialect {
         }
     }
 
-    /// The body of an error.
+    /// The body of an error response.
     pub(crate) fn error_value(self, error: &ApiError, id: &str) -> Value {
         let mut value = self.plain_error_value(error, id);
         if let Some(overflow) = error.overflow {
-            // llama.cpp's fields, at the place where its clients look for them
+            // llama.cpp's fields are next to the message, which Ollama's format has at the top
+            // level.
             let object = if value["error"].is_object() { &mut value["error"] } else { &mut value };
             object["n_prompt_tokens"] = overflow.tokens.into();
             object["n_ctx"] = overflow.context.into();
@@ -77,7 +80,8 @@ impl Dialect {
         }
     }
 
-    /// What a stream says while its model loads, and no client shows. Server-sent events have comments; a line of JSON may begin with blanks.
+    /// The keep-alive of a stream while its model loads: a comment in server-sent events, a blank
+    /// before the next JSON line.
     pub(crate) fn loading(self) -> &'static str {
         match self {
             Dialect::Ollama => " ",
@@ -85,7 +89,7 @@ impl Dialect {
         }
     }
 
-    /// An error within a stream.
+    /// An error as an event of a stream.
     pub(crate) fn error_event(self, error: &ApiError, id: &str) -> String {
         let value = self.error_value(error, id);
         match self {
@@ -99,7 +103,7 @@ impl Dialect {
                 format!("event: error\ndata: {value}\n\n")
             }
             Dialect::Anthropic => format!("event: error\ndata: {value}\n\n"),
-            // llama.cpp's own form of an error in a stream
+            // llama.cpp's native API sends errors in a field `error:` instead of `data:`.
             Dialect::LlamaCpp => format!("error: {value}\n\n"),
             Dialect::Ollama => format!("{value}\n"),
         }
@@ -110,12 +114,16 @@ impl Dialect {
         *response.status_mut() = error.kind.status();
         let headers = response.headers_mut();
         if let Some(after) = error.retry_after {
+            // The header has whole seconds, and 0 would mean an immediate retry.
             headers.insert(RETRY_AFTER, HeaderValue::from(after.as_secs().max(1)));
         }
         match error.kind {
+            // Required with a 401 by RFC 9110, section 15.5.2.
             ErrorKind::Key => {
                 headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
             }
+            // Allowed in responses by RFC 9110, section 12.5.3: clients learn the supported
+            // codings.
             ErrorKind::Unsupported => {
                 headers.insert(ACCEPT_ENCODING, HeaderValue::from_static(SUPPORTED_CODINGS));
             }
@@ -135,7 +143,7 @@ pub(crate) fn json_text(text: Bytes) -> Response {
     response
 }
 
-/// llama.cpp's type of an error about a prompt that does not fit.
+/// llama.cpp's error type of a context overflow.
 const OVERFLOW: &str = "exceed_context_size_error";
 
 fn openai_type(kind: ErrorKind) -> &'static str {

@@ -1,4 +1,7 @@
-//! JSON documents that are written while they are sent: a part at a time, so that none is in memory as a whole.
+//! JSON documents that are serialized while they are sent.
+//!
+//! A response is never in memory as a whole. As JSON values, one `/tokenize` of 30 MB exhausted the
+//! memory: a token takes 4 bytes in a list of IDs and tens as a value.
 
 use axum::body::Body;
 use axum::http::HeaderValue;
@@ -13,32 +16,32 @@ use std::convert::Infallible;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-/// Bytes after which a frame is sent.
+/// Minimum size of a frame in bytes, except of the last one.
 const FRAME: usize = 16_384;
 
-/// Bytes of text that are escaped at a time.
+/// Bytes of text that are escaped per step. Escapes take up to six times the bytes.
 const TEXT: usize = 4096;
 
-/// A JSON document in the order in which it is written.
+/// A JSON document as a queue of parts.
 #[derive(Default)]
 pub(crate) struct Document {
     parts: VecDeque<DocumentPart>,
 }
 
-/// Appends an element, and says whether it has.
+/// Appends an element. Returns false if there was no more.
 type NextElement = Box<dyn FnMut(&mut Vec<u8>) -> bool + Send>;
 
 enum DocumentPart {
     Raw(Vec<u8>),
     Elements(NextElement),
-    /// Documents with commas between them. The flag: one has been written.
+    /// Documents separated by commas, and whether one has been written.
     Documents(Box<dyn Iterator<Item = Document> + Send>, bool),
 }
 
 /// Appends the JSON of a value.
 pub(crate) fn write(out: &mut Vec<u8>, value: &(impl Serialize + ?Sized)) {
     let before = out.len();
-    // only a key that is not a string could fail
+    // Only a map with keys that are not strings could fail.
     if serde_json::to_writer(&mut *out, value).is_err() {
         out.truncate(before);
         out.extend_from_slice(b"null");
@@ -46,15 +49,16 @@ pub(crate) fn write(out: &mut Vec<u8>, value: &(impl Serialize + ?Sized)) {
 }
 
 impl Document {
-    /// An object whose further fields follow by [`Document::field`].
+    /// Begins an object, which must have a field. [`Document::field`] adds further ones.
     pub(crate) fn open(fields: &Value) -> Document {
         let mut text = Vec::new();
         write(&mut text, fields);
+        // Removes the closing brace.
         text.pop();
         Document { parts: VecDeque::from([DocumentPart::Raw(text)]) }
     }
 
-    /// The name of a further field of an object that is not empty.
+    /// Adds the name of a further field. Its value must follow.
     pub(crate) fn field(self, name: &str) -> Document {
         self.raw(",").value(name).raw(":")
     }
@@ -69,7 +73,7 @@ impl Document {
         self
     }
 
-    /// JSON as it is.
+    /// Adds JSON text.
     pub(crate) fn raw(mut self, text: &str) -> Document {
         if let Some(DocumentPart::Raw(last)) = self.parts.back_mut() {
             last.extend_from_slice(text.as_bytes());
@@ -78,14 +82,14 @@ impl Document {
         self.part(DocumentPart::Raw(text.as_bytes().to_vec()))
     }
 
-    /// A small value.
+    /// Adds a small value, which is serialized immediately.
     pub(crate) fn value(self, value: &(impl Serialize + ?Sized)) -> Document {
         let mut text = Vec::new();
         write(&mut text, value);
         self.part(DocumentPart::Raw(text))
     }
 
-    /// A list, of which `write` appends one item.
+    /// Adds a list. `write` serializes an item.
     pub(crate) fn list<T>(
         self,
         mut items: impl Iterator<Item = T> + Send + 'static,
@@ -103,12 +107,12 @@ impl Document {
         self.raw("[").part(DocumentPart::Elements(Box::new(next))).raw("]")
     }
 
-    /// A list of documents.
+    /// Adds a list of documents.
     pub(crate) fn documents(self, items: impl Iterator<Item = Document> + Send + 'static) -> Document {
         self.raw("[").part(DocumentPart::Documents(Box::new(items), false)).raw("]")
     }
 
-    /// A string that comes in pieces.
+    /// Adds a string from pieces.
     pub(crate) fn string(self, mut pieces: impl Iterator<Item = String> + Send + 'static) -> Document {
         let next = move |out: &mut Vec<u8>| {
             let Some(piece) = pieces.next() else { return false };
@@ -118,7 +122,7 @@ impl Document {
         self.raw("\"").part(DocumentPart::Elements(Box::new(next))).raw("\"")
     }
 
-    /// A long string.
+    /// Adds a long string.
     pub(crate) fn text(self, text: String) -> Document {
         let mut at = 0_usize;
         let next = move |out: &mut Vec<u8>| {
@@ -130,7 +134,7 @@ impl Document {
         self.raw("\"").part(DocumentPart::Elements(Box::new(next))).raw("\"")
     }
 
-    /// Appends about as much as a frame holds. False: the document has ended.
+    /// Appends about a frame. Returns false at the end of the document.
     fn fill(&mut self, out: &mut Vec<u8>) -> bool {
         while out.len() < FRAME {
             match self.parts.front_mut() {
@@ -146,6 +150,7 @@ impl Document {
                 }
                 Some(DocumentPart::Documents(documents, begun)) => match documents.next() {
                     None => drop(self.parts.pop_front()),
+                    // The parts of the document are written before the rest of the list.
                     Some(document) => {
                         if std::mem::replace(begun, true) {
                             out.push(b',');
@@ -158,19 +163,20 @@ impl Document {
         !self.parts.is_empty()
     }
 
-    /// The whole document, for one that is short.
+    /// The document as a value, for short ones.
     pub(crate) fn into_value(mut self) -> Value {
         let mut out = Vec::new();
         while {
             let mut more = Vec::new();
-            let goes_on = self.fill(&mut more);
+            // `fill` stops when its buffer has a frame, so each call gets an empty one.
+            let has_more = self.fill(&mut more);
             out.append(&mut more);
-            goes_on
+            has_more
         } {}
         serde_json::from_slice(&out).unwrap_or_default()
     }
 
-    /// A response with this body. A short one says its length.
+    /// A response with this body. A body of one frame has a `Content-Length`.
     pub(crate) fn into_response(mut self) -> Response {
         let mut first = Vec::new();
         let more = self.fill(&mut first);
@@ -186,9 +192,10 @@ impl Document {
     }
 }
 
-/// Appends the JSON of a text without its quotes.
+/// Appends a JSON string without its quotes.
 fn escape(out: &mut Vec<u8>, text: &str) {
     let start = out.len();
+    // Serialized with quotes, which are then removed.
     write(out, text);
     out.pop();
     out.remove(start);
@@ -202,6 +209,7 @@ impl http_body::Body for Document {
         mut self: Pin<&mut Self>,
         _context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        // A frame is exceeded by at most one part, usually a piece of text.
         let mut out = Vec::with_capacity(FRAME + TEXT);
         self.fill(&mut out);
         Poll::Ready((!out.is_empty()).then(|| Ok(Frame::data(out.into()))))

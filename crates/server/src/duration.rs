@@ -1,8 +1,9 @@
-//! Times as people write them.
+//! Parsing of durations.
 
 use std::time::Duration;
 
-/// A time such as `30`, `30s`, `5m`, `1h30m` or `500ms`; without a unit it is seconds. None if it is none.
+/// Parses a duration such as `30`, `30s`, `5m`, `1h30m` or `500ms`. Without a unit it is in
+/// seconds.
 pub fn parse_duration(text: &str) -> Option<Duration> {
     let mut rest = text.trim();
     if rest.is_empty() {
@@ -25,6 +26,7 @@ pub fn parse_duration(text: &str) -> Option<Duration> {
             };
         rest = &rest[end..];
     }
+    // Refuses overflow, infinity and NaN.
     Duration::try_from_secs_f64(seconds).ok()
 }
 
@@ -39,6 +41,7 @@ mod tests {
         {
             assert_eq!(parse_duration(text), Some(Duration::from_secs_f64(seconds)), "{text}");
         }
+        // The last one overflows a `Duration`.
         for text in ["", "-1", "m", "5 m", "5x", "1h-3m", "1e99999h", "99999999999999999999999999999999h"] {
             assert_eq!(parse_duration(text), None, "{text}");
         }

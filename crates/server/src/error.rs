@@ -1,4 +1,4 @@
-//! What a client did wrong, or the server could not do, before any dialect gives it a shape.
+//! Errors of requests, independent of the API.
 
 use crate::flags::flag_of;
 use axum::http::StatusCode;
@@ -6,37 +6,37 @@ use latent_types::Setting;
 use std::borrow::Cow;
 use std::time::Duration;
 
-/// The content codings of request bodies that the server decodes, as the header `Accept-Encoding` of a 415 lists them.
+/// The supported content codings of request bodies, as a value of `Accept-Encoding`.
 pub(crate) const SUPPORTED_CODINGS: &str = "gzip, deflate, br, zstd";
 
-/// Kinds of errors, each with its status code.
+/// Kinds of errors. Each has a status code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ErrorKind {
-    /// The request is malformed, out of range, or asks for what this model cannot do.
+    /// The request is malformed, out of range, or not supported by this model.
     Invalid,
-    /// No key, or a wrong one.
+    /// The API key is missing or wrong.
     Key,
-    /// The origin or host may not ask.
+    /// The origin or host is not allowed.
     Forbidden,
-    /// Unknown address, model or stored answer.
+    /// Unknown route, model or stored response.
     NotFound,
-    /// The address knows other methods only.
+    /// The route does not have this method.
     Method,
-    /// The body is larger than the limit.
+    /// The body exceeds the limit.
     TooLarge,
-    /// The body has a form that is not read.
+    /// The content coding of the body is not supported.
     Unsupported,
-    /// The body did not arrive in time.
+    /// The body was sent, or the answer was read, too slowly.
     Slow,
-    /// Too many requests wait.
+    /// Too many waiting requests, or too much memory in use.
     Busy,
     /// The model is loading, or the server is shutting down.
     Unavailable,
-    /// The deadline passed.
+    /// The request's deadline has passed.
     Deadline,
-    /// No model of this server can do this.
+    /// The server or its model lacks this feature.
     NotImplemented,
-    /// The server's own fault.
+    /// A fault of the server.
     Internal,
 }
 
@@ -66,13 +66,13 @@ impl ErrorKind {
 pub(crate) struct ApiError {
     pub(crate) kind: ErrorKind,
     pub(crate) message: String,
-    /// The field that it is about.
+    /// The path of the field that caused it.
     pub(crate) param: Option<String>,
-    /// A word for programs, as OpenAI's clients know it.
+    /// OpenAI's machine-readable `code`.
     pub(crate) code: Option<&'static str>,
-    /// When to try again.
+    /// The delay before a retry.
     pub(crate) retry_after: Option<Duration>,
-    /// The numbers of a prompt that does not fit into the context. Each dialect has its own text for it.
+    /// A context overflow, for which each API has its own message.
     pub(crate) overflow: Option<ContextOverflow>,
 }
 
@@ -85,12 +85,12 @@ pub(crate) struct ContextOverflow {
     pub(crate) at_least: bool,
     /// Tokens of the context.
     pub(crate) context: usize,
-    /// Whether nothing is answered, so that the prompt could fill the context.
+    /// Whether the request is for an embedding, which needs no room for an answer.
     pub(crate) embeds: bool,
 }
 
 impl ContextOverflow {
-    /// `at least ` where that is all that is known of the number of tokens.
+    /// `at least `, if `tokens` is a lower bound.
     fn bound(&self) -> &'static str {
         if self.at_least { "at least " } else { "" }
     }
@@ -98,6 +98,7 @@ impl ContextOverflow {
     /// The text that OpenAI's clients match.
     pub(crate) fn openai_message(&self) -> String {
         let (ContextOverflow { tokens, context, .. }, bound) = (self, self.bound());
+        // LiteLLM recognizes an overflow by the first words of OpenAI's message.
         let reason = match self.embeds {
             true => "which is too large to embed",
             false => "and the answer needs room for at least one",
@@ -108,9 +109,11 @@ impl ContextOverflow {
         )
     }
 
-    /// The text that Anthropic's clients match. The maximum is always less than the number of tokens.
+    /// The text that Anthropic's clients match.
     pub(crate) fn anthropic_message(&self) -> String {
         let ContextOverflow { tokens, context, .. } = *self;
+        // Clients compute by how much to shorten the prompt. A prompt that fills the context is
+        // already too long, so the maximum must be less than its length.
         let maximum = context.min(tokens.saturating_sub(1));
         format!("prompt is too long: {}{tokens} tokens > {maximum} maximum", self.bound())
     }
@@ -118,6 +121,7 @@ impl ContextOverflow {
     /// The text that llama.cpp's and Ollama's clients match.
     pub(crate) fn llama_message(&self) -> String {
         let ContextOverflow { tokens, context, .. } = self;
+        // Up to the colon this is llama.cpp's message.
         format!(
             "request ({}{tokens} tokens) exceeds the available context size ({context} tokens): shorten the prompt, or start the server with a \
              larger context",
@@ -126,20 +130,21 @@ impl ContextOverflow {
     }
 }
 
-/// Bytes of an error message. Messages quote the request, which may be long.
-const MESSAGE: usize = 2048;
+/// Maximum length of an error message in bytes. Messages quote the request, which may be long.
+const MAX_MESSAGE: usize = 2048;
 
-/// A text for messages and the log: the beginning of a long one.
+/// Truncates a text for messages and the log.
 pub(crate) fn shortened(mut text: String) -> String {
-    if text.len() > MESSAGE {
-        text.truncate(text.floor_char_boundary(MESSAGE));
+    if text.len() > MAX_MESSAGE {
+        text.truncate(text.floor_char_boundary(MAX_MESSAGE));
         text.push('…');
+        // A quoted request may have had megabytes, which truncation alone keeps allocated.
         text.shrink_to_fit();
     }
     text
 }
 
-/// A text with the fields of a request, and the flags of the server, that set what it names.
+/// Replaces the names of settings in a library's error by request fields and server flags.
 fn in_fields(text: &str) -> Cow<'_, str> {
     Setting::rename(text, |setting| {
         Some(match setting {
@@ -156,19 +161,18 @@ impl ApiError {
         ApiError { kind, message, param: None, code: None, retry_after: None, overflow: None }
     }
 
-    /// A request that cannot be served as it is.
     pub(crate) fn invalid(message: impl Into<String>) -> ApiError {
         ApiError::new(ErrorKind::Invalid, message)
     }
 
-    /// A field that cannot be served as it is.
+    /// An error about a field.
     pub(crate) fn field(param: impl Into<String>, message: impl std::fmt::Display) -> ApiError {
         let param = param.into();
         let message = if param.is_empty() { message.to_string() } else { format!("`{param}`: {message}") };
         ApiError { param: (!param.is_empty()).then_some(param), ..ApiError::invalid(message) }
     }
 
-    /// The same, about a prompt that has no answer.
+    /// Marks an overflow as one of an embedding.
     pub(crate) fn embeds(mut self) -> ApiError {
         if let Some(overflow) = &mut self.overflow {
             overflow.embeds = true;
@@ -176,7 +180,6 @@ impl ApiError {
         self
     }
 
-    /// A prompt that does not fit into the context.
     pub(crate) fn overflow(overflow: ContextOverflow) -> ApiError {
         let error = ApiError::invalid(overflow.llama_message()).with_code("context_length_exceeded");
         ApiError { overflow: Some(overflow), ..error }

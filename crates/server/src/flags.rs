@@ -1,8 +1,8 @@
-//! The flags of `latent serve`, and of the other commands, that set what texts of the libraries name.
+//! The command line flags of the settings that errors of the libraries name.
 
 use latent_types::Setting;
 
-/// The flag that sets a setting.
+/// The flag of a setting.
 pub fn flag_of(setting: Setting) -> &'static str {
     match setting {
         Setting::AllowRequantize => "--allow-requantize",

@@ -1,11 +1,11 @@
-//! API keys: kept as hashes, compared in constant time, never logged.
+//! API keys: stored as hashes, compared in constant time, never logged.
 
 use latent_engine::cache::CacheSalt;
 use latent_engine::scheduler::FairnessKey;
 use sha2::{Digest, Sha256};
 use subtle::{Choice, ConditionallySelectable, ConstantTimeEq};
 
-/// The keys that may ask. Without any, everybody may.
+/// The accepted API keys. If empty, no key is required.
 #[derive(Clone, Default)]
 pub struct ApiKeys {
     keys: Vec<ApiKey>,
@@ -23,40 +23,32 @@ impl std::fmt::Debug for ApiKeys {
     }
 }
 
-/// Who asks: whose prefixes he shares, and with whom he shares the engine's time.
+/// The authenticated tenant: its prefix-cache salt and its fairness key.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Tenant {
     pub(crate) salt: CacheSalt,
     pub(crate) key: FairnessKey,
 }
 
-/// Shortest key that is taken.
-const SHORTEST: usize = 8;
+/// Minimum length of a key in bytes.
+const MIN_BYTES: usize = 8;
 
-/// An example key, which is refused.
+/// Errors of [`ApiKeys::parse`].
 #[derive(Debug, thiserror::Error)]
 pub enum KeyError {
-    /// It can be guessed.
-    #[error("line {line}: a key of {bytes} bytes is too short; use at least {SHORTEST}")]
-    Short {
-        /// Where it stands.
-        line: usize,
-        /// How long it is.
-        bytes: usize,
-    },
-    /// It cannot be sent in a header.
+    /// The key is too short.
+    #[error("line {line}: a key of {bytes} bytes is too short; use at least {MIN_BYTES}")]
+    Short { line: usize, bytes: usize },
+    /// The key cannot be sent in a header.
     #[error("line {line}: a key consists of visible ASCII characters without blanks")]
-    Characters {
-        /// Where it stands.
-        line: usize,
-    },
-    /// There is none.
+    Characters { line: usize },
+    /// The text has no key.
     #[error("it contains no key: one per line; lines that begin with # are comments")]
     Empty,
 }
 
 impl ApiKeys {
-    /// Keys, one per line. Empty lines and lines that begin with `#` are left out.
+    /// Parses keys, one per line. Empty lines and lines that begin with `#` are skipped.
     pub fn parse(text: &str) -> Result<ApiKeys, KeyError> {
         let mut keys = ApiKeys::default();
         for (i, line) in text.lines().enumerate() {
@@ -67,21 +59,24 @@ impl ApiKeys {
             if !key.bytes().all(|byte| byte.is_ascii_graphic()) {
                 return Err(KeyError::Characters { line });
             }
-            if key.len() < SHORTEST {
+            if key.len() < MIN_BYTES {
                 return Err(KeyError::Short { line, bytes: key.len() });
             }
+            // Hashes have one length, so that a comparison does not reveal the length of a key.
             keys.keys.push(ApiKey { hash: Sha256::digest(key).into(), salt: CacheSalt::of(key.as_bytes()) });
         }
         if keys.keys.is_empty() { Err(KeyError::Empty) } else { Ok(keys) }
     }
 
-    /// Whether anybody may ask.
+    /// Whether no key is required.
     pub fn is_empty(&self) -> bool {
         self.keys.is_empty()
     }
 
-    /// Whose key it is. All keys are compared, whichever fits: the time says nothing about them.
+    /// The tenant of a key.
     pub(crate) fn tenant(&self, key: &[u8], share_prefixes: bool) -> Option<Tenant> {
+        // All keys are compared, without an early exit, so that the time reveals neither a prefix
+        // of a key nor its position.
         let hash: [u8; 32] = Sha256::digest(key).into();
         let (mut found, mut at) = (Choice::from(0), 0u64);
         for (i, key) in self.keys.iter().enumerate() {
@@ -91,6 +86,7 @@ impl ApiKeys {
         }
         let own = self.keys.get(usize::try_from(at).ok()?).filter(|_| bool::from(found))?;
         let salt = if share_prefixes { CacheSalt::SHARED } else { own.salt };
+        // 0 is the tenant of servers without keys.
         Some(Tenant { salt, key: FairnessKey(at + 1) })
     }
 }

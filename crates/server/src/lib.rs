@@ -1,16 +1,19 @@
-//! Models for many users at once, through the interfaces that their tools already speak.
+//! An HTTP server for language models with the APIs of OpenAI, Anthropic, llama.cpp and Ollama.
 //!
-//! * [`Server`]: HTTP on one thread, the engine on another. [`Server::start`] listens and loads; [`Server::stop`] drains.
-//! * [`ServerConfig`], [`Limits`], [`ApiKeys`]: how it is set up. What a client may ask for has limits with names and defaults.
-//! * [`ModelSource`], [`Loader`], [`LoadedModel`]: what is served. One model is loaded at once, several when they are asked for; the loader is
-//!   kept, and called again after the model was unloaded, and after a fault of the engine.
-//! * [`ModelCatalog`]: where the models come from, if the list can change while the server runs.
-//! * [`RequestCheck`]: what the server makes of requests, without an engine.
-//! * [`openapi_document`]: the interface as an OpenAPI document.
+//! * [`Server`]: HTTP on one thread, each engine on a thread of its own. [`Server::start`] listens
+//!   and loads, [`Server::stop`] drains.
+//! * [`ServerConfig`], [`Limits`], [`ApiKeys`]: the configuration. Each resource that a client can
+//!   use has a named limit with a default.
+//! * [`ModelSource`], [`Loader`], [`LoadedModel`]: the models. A single model is loaded at startup,
+//!   several on demand. The loader is called again after an idle unload or an engine fault.
+//! * [`ModelCatalog`]: a list of models that can change while the server runs.
+//! * [`RequestCheck`]: runs requests without an engine, for tests and fuzzing.
+//! * [`openapi_document`]: the API as an OpenAPI document.
 //!
-//! Inside, from below: `items` is the one model of a conversation, `worker` owns an engine, `models` has one for each model that is loaded, `answer` turns its events into pieces for all
-//! interfaces, `app` is what every request sees, `dialects` reads every interface into items and writes answers out of pieces, and `http` is
-//! everything between a socket and a dialect.
+//! Modules from the bottom up: `items` is the conversation model that all APIs share. `worker` owns
+//! an engine. `models` has a worker per loaded model. `answer` turns engine events into updates.
+//! `app` is the state that every request sees. `dialects` parses each API into items and encodes
+//! updates in the API's format. `http` is everything between a socket and a dialect.
 //!
 //! ```no_run
 //! use latent_server::{Extras, LoadError, LoadedModel, ModelSettings, ModelSource, Server, ServerConfig};

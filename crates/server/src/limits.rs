@@ -1,10 +1,11 @@
-//! How much a request may ask for: every limit has a name and a default.
+//! Limits on connections and requests. Each has a name, a default and a description.
 
 use crate::error::ApiError;
 
 macro_rules! limits {
     ($($(#[doc = $doc:literal])+ $name:ident: $kind:ty = $default:expr,)+) => {
-        /// Limits on connections and requests. Each can be set in the section `[limits]` of the configuration file.
+        /// Limits on connections and requests, which the section `[limits]` of the configuration
+        /// file sets.
         #[derive(Clone, Debug, PartialEq, Eq)]
         pub struct Limits {
             $($(#[doc = $doc])+ pub $name: $kind,)+
@@ -21,9 +22,10 @@ macro_rules! limits {
             pub const TABLE: &'static [(&'static str, u64, &'static str)] =
                 &[$((stringify!($name), $default as u64, concat!($($doc),+)),)+];
 
-            /// Sets a limit by its name. False if there is none of this name.
+            /// Sets a limit by its name. Returns false for an unknown name.
             pub fn set(&mut self, name: &str, value: u64) -> bool {
                 match name {
+                    // On a 32-bit system, a value that `usize` cannot hold is the largest limit.
                     $(stringify!($name) => self.$name = <$kind>::try_from(value).unwrap_or(<$kind>::MAX),)+
                     _ => return false,
                 }
@@ -34,64 +36,67 @@ macro_rules! limits {
 }
 
 limits! {
-    /// Most connections that are open at once, as far as file descriptors allow; beyond it, the one that was idle longest is closed, or where none is idle the one that has waited longest for a body.
+    /// Maximum number of open connections, as far as file descriptors allow. A further one evicts
+    /// the longest idle one, or else the one that has waited longest for a body.
     connections: usize = 4096,
-    /// Bytes of a request's line and headers.
+    /// Maximum bytes of the request line and headers.
     header_bytes: usize = 65_536,
-    /// Seconds until a request's headers must be there; an idle connection is kept as long.
+    /// Seconds to receive the headers of a request. Idle connections are closed after the same
+    /// time.
     header_seconds: u64 = 20,
-    /// Bytes of a request's body.
+    /// Maximum bytes of a request's decoded body.
     body_bytes: usize = 33_554_432,
-    /// Bytes that all requests hold together: bodies, prompts, and answers that have not been sent. A request beyond it is refused with 429. The last quarter is reserved for requests of at most 65536 bytes.
+    /// Maximum bytes of bodies, prompts and unsent answers of all requests. Further requests get
+    /// 429. The last quarter is reserved for requests of at most 65536 bytes.
     bodies_bytes: usize = 268_435_456,
-    /// Seconds without any byte of a body after which the request ends.
+    /// Seconds without progress after which receiving a body fails.
     body_seconds: u64 = 20,
-    /// Seconds without progress of a write after which the connection is closed.
+    /// Seconds without progress after which sending fails and the connection is closed.
     write_seconds: u64 = 60,
-    /// Bytes per second below which a body or a reader of an answer falls behind; after `body_seconds` or `write_seconds` it counts as standing still. 0: any byte is progress.
+    /// Bytes per second that count as progress of a body or of a reader. 0: any byte does.
     slowest_bytes: usize = 512,
-    /// Depth of nested JSON.
+    /// Maximum depth of nested JSON.
     json_depth: usize = 64,
-    /// Values in a request's JSON.
+    /// Maximum number of JSON values in a request.
     json_values: usize = 1_000_000,
-    /// Messages or items of a conversation.
+    /// Maximum number of messages or items of a conversation.
     messages: usize = 4096,
-    /// Tools of a request.
+    /// Maximum number of tools of a request.
     tools: usize = 256,
-    /// Answers to one request (`n`).
+    /// Maximum number of answers to one prompt (`n`).
     choices: usize = 8,
-    /// Prompts or inputs of one request.
+    /// Maximum number of prompts or inputs of a request.
     inputs: usize = 64,
-    /// Stop strings.
+    /// Maximum number of stop strings.
     stop: usize = 16,
-    /// Bytes of a stop string.
+    /// Maximum bytes of a stop string.
     stop_bytes: usize = 256,
-    /// Tokens with a bias.
+    /// Maximum number of tokens with a bias.
     logit_bias: usize = 1024,
-    /// Alternatives with log-probabilities.
+    /// Maximum number of alternatives with log-probabilities.
     top_logprobs: usize = 20,
-    /// Bytes of a grammar or JSON schema.
+    /// Maximum bytes of a grammar or JSON schema.
     grammar_bytes: usize = 65_536,
-    /// Bytes of an answer that wait for a slow reader, after which it is cancelled.
+    /// Maximum unsent bytes of an answer. A reader that is slower is cut off.
     outbound_bytes: usize = 262_144,
-    /// Bytes that the operating system buffers for a slow reader; 0: as many as it likes.
+    /// Send buffer of a socket in bytes; 0: the system's default.
     socket_send_bytes: usize = 0,
-    /// Bytes of stored responses (`store`, `previous_response_id`), the oldest go first.
+    /// Maximum bytes of stored responses (`store`, `previous_response_id`). The oldest are evicted.
     store_bytes: usize = 67_108_864,
-    /// Bytes of the streams of named conversations (`X-Conversation-Id`), the oldest go first.
+    /// Maximum bytes of resumable streams (`X-Conversation-Id`). The oldest are evicted.
     stream_bytes: usize = 33_554_432,
-    /// Seconds that a request waits until its model is loaded.
+    /// Seconds that a request waits for its model.
     load_seconds: u64 = 600,
-    /// Seconds after which a stream begins although its model is still being loaded, and between the comments or blanks that it sends meanwhile.
+    /// Seconds until a stream begins before its model is loaded, and between its comments.
     loading_ping_seconds: u64 = 5,
-    /// Seconds until a request must be answered; 0: no deadline.
+    /// Deadline of a request in seconds; 0: none.
     request_seconds: u64 = 0,
-    /// Seconds that requests have to end after a signal to stop.
+    /// Seconds for running requests after a signal to stop.
     drain_seconds: u64 = 30,
 }
 
 impl Limits {
-    /// Refuses a list that is longer than allowed.
+    /// Checks the length of a list against a limit. `name` is the limit's name for the error.
     pub(crate) fn check(&self, param: &str, name: &str, count: usize, limit: usize) -> Result<(), ApiError> {
         if count <= limit {
             return Ok(());

@@ -1,4 +1,4 @@
-//! Figures for Prometheus, in its text format.
+//! Metrics in Prometheus' text format.
 
 use crate::memory::RequestMemory;
 use crate::models::{LoadCounts, ModelStatus, Models};
@@ -9,18 +9,18 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Counted by the server itself.
+/// Counters of the HTTP server, and state for rates.
 pub(crate) struct Metrics {
     started: Instant,
     connections: AtomicUsize,
     memory: Arc<RequestMemory>,
-    /// Responses by address and status.
+    /// Responses by route and status. Sorted, so that scrapes have a stable order.
     requests: Mutex<BTreeMap<(&'static str, u16), u64>>,
-    /// The sums of each model when its rates were last reported.
+    /// The totals of each model at the last scrape.
     scraped: Mutex<HashMap<String, ScrapedTotals>>,
 }
 
-/// Tokens and the time that they took.
+/// A number of tokens, and the time to process them.
 #[derive(Clone, Copy, Default)]
 struct TokenWork {
     tokens: u64,
@@ -28,10 +28,13 @@ struct TokenWork {
 }
 
 impl TokenWork {
-    /// Tokens per second since the last report, which this one becomes. Tokens that have not taken time yet count in the next one.
+    /// Tokens per second since the last scrape, which is replaced.
     fn rate_since(self, last: &mut TokenWork) -> f64 {
+        // Saturating: statistics of a model start again if it was removed from the list and added
+        // anew.
         let tokens = self.tokens.saturating_sub(last.tokens);
         let seconds = self.time.saturating_sub(last.time).as_secs_f64();
+        // Without new time the totals stay, so that these tokens count in the next rate.
         if seconds <= 0.0 {
             return 0.0;
         }
@@ -40,7 +43,7 @@ impl TokenWork {
     }
 }
 
-/// What a model had done when its rates were last reported.
+/// The totals of a model at the last scrape.
 #[derive(Clone, Copy, Default)]
 struct ScrapedTotals {
     prompt: TokenWork,
@@ -65,7 +68,7 @@ impl Metrics {
         }
     }
 
-    /// Counts a connection as long as what is returned lives.
+    /// Counts a connection until the guard is dropped.
     pub(crate) fn connection(&self) -> OpenConnection<'_> {
         self.connections.fetch_add(1, Ordering::Relaxed);
         OpenConnection(self)
@@ -77,7 +80,7 @@ impl Metrics {
         *requests.entry((address, status)).or_default() += 1;
     }
 
-    /// The whole page.
+    /// The response of `GET /metrics`.
     pub(crate) fn page(&self, models: &Models) -> String {
         let list = models.list();
         let several = !models.is_single();
@@ -91,12 +94,13 @@ impl Metrics {
         page.text
     }
 
-    /// The rates of a model since they were last asked for.
+    /// The token rates of a model since the last scrape.
     fn rates(&self, model: &ModelStatus) -> ScrapeRates {
         let stats = &model.stats;
         let mut scraped = self.scraped.lock().unwrap_or_else(PoisonError::into_inner);
+        // By name, since the index of a model changes when its definition does.
         let last = scraped.entry(model.name.clone()).or_default();
-        // the first token of an answer comes out of its prompt
+        // Gaps, not tokens: the first token of an answer is computed in the prompt's time.
         let prompt = TokenWork { tokens: stats.tokens_in, time: stats.prompt_time };
         let completion = TokenWork { tokens: stats.gaps, time: stats.gap_time };
         ScrapeRates {
@@ -106,6 +110,7 @@ impl Metrics {
     }
 
     fn server(&self, page: &mut MetricsPage, models: &Models) {
+        // Cloned, so that requests do not wait for the lock while the page is written.
         let requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let labelled = requests
             .into_iter()
@@ -123,11 +128,12 @@ impl Metrics {
     }
 }
 
-/// A connection that is counted.
+/// A guard that counts an open connection.
 pub(crate) struct OpenConnection<'a>(&'a Metrics);
 
 impl Drop for OpenConnection<'_> {
     fn drop(&mut self) {
+        // Relaxed: only the metrics read it, and no other memory depends on its value.
         self.0.connections.fetch_sub(1, Ordering::Relaxed);
         self.0.memory.connection_closed();
     }
@@ -136,7 +142,8 @@ impl Drop for OpenConnection<'_> {
 const COUNTER: &str = "counter";
 const GAUGE: &str = "gauge";
 
-/// The figures of a model. Sums are counted from the start of the server, whether or not the model is loaded.
+/// The values of a model. Counters cover the time since the server started, whether or not the
+/// model is loaded.
 struct ModelMetrics {
     /// The label `model`, if the server has several.
     label: String,
@@ -149,8 +156,10 @@ struct ModelMetrics {
 
 impl ModelMetrics {
     fn new(model: &ModelStatus, several: bool, rates: ScrapeRates) -> ModelMetrics {
+        // The escapes of label values in the text format.
         let name = model.name.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
         ModelMetrics {
+            // Without the label, the series of a single model match dashboards of llama.cpp.
             label: if several { format!("model=\"{name}\"") } else { String::new() },
             stats: model.stats,
             rates,
@@ -161,7 +170,7 @@ impl ModelMetrics {
     }
 }
 
-/// Text in the making.
+/// The text that is being written.
 struct MetricsPage {
     text: String,
     models: Vec<ModelMetrics>,
@@ -176,7 +185,7 @@ impl MetricsPage {
         help: &str,
         values: impl Iterator<Item = (String, impl Display)>,
     ) {
-        // writing to a string cannot fail
+        // Writing to a string cannot fail.
         let _ = writeln!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}");
         for (labels, value) in values {
             let _ = if labels.is_empty() {
@@ -223,7 +232,7 @@ impl MetricsPage {
     }
 }
 
-/// llama.cpp's names, for dashboards that know them.
+/// Metrics under llama.cpp's names, for existing dashboards.
 fn llama(page: &mut MetricsPage) {
     page.counter("llamacpp:prompt_tokens_total", "Prompt tokens that ran.", |model| model.stats.tokens_in);
     page.counter("llamacpp:prompt_tokens_cached_total", "Prompt tokens that were cached.", |model| {
@@ -256,6 +265,7 @@ fn llama(page: &mut MetricsPage) {
     page.gauge("llamacpp:predicted_tokens_seconds", help, |model| model.rates.completion);
     page.gauge("llamacpp:requests_processing", "Requests that run.", |model| model.stats.running);
     page.gauge("llamacpp:requests_deferred", "Requests that wait.", |model| model.stats.waiting);
+    // llama.cpp's slots are decoding requests here: one gap per decoded token and request.
     let busy = |model: &ModelMetrics| match model.stats.steps {
         0 => 0.0,
         steps => model.stats.gaps as f64 / steps as f64,
@@ -356,7 +366,7 @@ fn cache(page: &mut MetricsPage) {
     page.counter("latent_disk_cache_errors_total", damaged, |model| model.stats.disk.errors);
 }
 
-/// What became of the models themselves.
+/// Loads and unloads of models.
 fn loads(page: &mut MetricsPage) {
     page.gauge("latent_model_loaded", "Whether the model is loaded.", |model| u8::from(model.loaded));
     page.counter("latent_model_loads_total", "How often the model was loaded.", |model| model.counts.loads);

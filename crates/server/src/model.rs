@@ -1,4 +1,4 @@
-//! A loaded model as requests see it: its name, tokenizer, chat template and limits.
+//! Models: sources and loaders as a program provides them, and the loaded model as requests see it.
 
 use crate::adapters::{ServedAdapters, SetScales};
 use crate::error::{ApiError, ContextOverflow};
@@ -23,76 +23,77 @@ use std::error::Error;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-/// What the caller of the server has loaded.
+/// A model that a [`Loader`] has loaded.
 pub struct LoadedModel {
     pub engine: Engine,
     pub tokenizer: Arc<Tokenizer>,
-    /// What the file and the command line say about it.
+    /// Facts from the file and the command line.
     pub about: ModelFacts,
 }
 
 /// Facts about a model in addition to its engine.
 #[derive(Clone, Debug, Default)]
 pub struct ModelFacts {
-    /// The name that requests use and answers carry.
+    /// The name in requests and responses.
     pub id: String,
-    /// Its file, for people.
+    /// Its file, for display.
     pub path: String,
     /// Source of its chat template, if it has one.
     pub chat_template: Option<String>,
     /// The checkpoint's own `response_template`, if it has one.
     pub response_template: Option<Value>,
-    /// Sampling where a request says nothing.
+    /// Default sampling parameters.
     pub sampling: SamplingParams,
-    /// Everything else where a request says nothing.
+    /// Other defaults of requests.
     pub defaults: RequestDefaults,
-    /// Bytes of its files.
+    /// Size of its files in bytes.
     pub bytes: u64,
     /// The file type of its weights, such as Q4_K_M.
     pub quantization: Option<String>,
-    /// Whether its loader loads it elsewhere once its device is lost, so that running requests can go on there.
+    /// Whether its loader loads it on another device after its device was lost, so that running
+    /// requests can continue.
     pub falls_back: bool,
 }
 
-/// Settings of an answer for requests that do not set them, as `llama-server` takes them from its command line.
+/// Defaults of request fields, which llama-server also takes from its command line.
 #[derive(Clone, Debug, Default)]
 pub struct RequestDefaults {
-    /// Seed of the random choice. None: each request draws one.
+    /// Seed of the sampler. `None`: random for each request.
     pub seed: Option<u64>,
-    /// Maximum number of tokens of an answer. Also the upper limit of what a request can ask for.
+    /// Maximum number of tokens of an answer. Also an upper bound of the field.
     pub max_tokens: Option<usize>,
-    /// Texts before which an answer stops.
+    /// Stop strings.
     pub stop: Vec<String>,
-    /// Report log-probabilities of this many alternatives, in the dialects that have a field for them.
+    /// Report log-probabilities of this many alternatives, in APIs that have a field for them.
     pub logprobs: Option<usize>,
-    /// Which hidden states make an embedding.
+    /// How hidden states are combined to an embedding.
     pub pooling: Pooling,
-    /// Whether the tokens that end an answer are banned.
+    /// Whether end-of-generation tokens are banned.
     pub ignore_eos: bool,
-    /// Whether answers to plain prompts show control tokens.
+    /// Whether answers to plain prompts contain the names of control tokens.
     pub special: bool,
     /// Variables of the chat template.
     pub template_kwargs: Map<String, Value>,
-    /// What the text of an answer must be, where a request neither says so nor offers tools.
+    /// The constraint of answers to requests that have neither a constraint nor tools.
     pub constraint: Option<GrammarSource>,
-    /// Whether an answer goes on when the context is full: its oldest tokens are discarded.
+    /// Whether an answer continues at a full context by discarding its oldest tokens.
     pub context_shift: bool,
     /// Tokens at the beginning that a context shift keeps; `usize::MAX`: the whole prompt.
     pub keep: usize,
-    /// Whether an assistant's last message is answered rather than continued.
+    /// Whether a last message of the assistant is answered instead of continued.
     pub no_prefill: bool,
-    /// How long the model may reason. None: without a limit.
+    /// Limit on reasoning; `None`: no limit.
     pub reasoning_limit: Option<ReasoningLimit>,
     /// Whether reasoning and its markers stay in the content.
     pub raw_reasoning: bool,
-    /// Whether prompts are computed without the cache.
+    /// Whether the prefix cache is bypassed.
     pub uncached: bool,
-    /// Whether chat answers have the prompt in `__verbose`.
+    /// Whether chat responses have the rendered prompt in `__verbose`.
     pub verbose: bool,
 }
 
 impl RequestDefaults {
-    /// The maximum number of tokens of an answer to a request that asks for `asked`.
+    /// The maximum number of tokens of an answer, if the request sets `asked`.
     pub(crate) fn bounded(&self, asked: Option<usize>) -> Option<usize> {
         match (asked, self.max_tokens) {
             (Some(asked), Some(limit)) => Some(asked.min(limit)),
@@ -101,97 +102,99 @@ impl RequestDefaults {
     }
 }
 
-/// Why a model cannot be loaded. An [`EngineError::Memory`](latent_engine::EngineError) is answered with room: another model is unloaded.
+/// The error of a load. After [`EngineError::Memory`](latent_engine::EngineError), another model is
+/// unloaded and the load is tried again.
 pub type LoadError = Box<dyn Error + Send + Sync>;
 
-/// Loads a model: when it is needed, and again after a fault of the engine.
+/// Loads a model. Called again after an unload and after a fault of the engine.
 pub type Loader = Box<dyn FnMut(&mut LoadAttempt<'_>) -> Result<LoadedModel, LoadError> + Send>;
 
-/// What a loader is told.
+/// The arguments of a [`Loader`].
 pub struct LoadAttempt<'a> {
-    /// Hears how many bytes of how many have been read.
+    /// Called with the number of bytes read and the total.
     pub progress: &'a mut dyn FnMut(u64, u64),
-    /// No other model is loaded that could make room: a smaller context is better than an error.
+    /// Whether no other model is loaded that could be unloaded. Then a smaller context is better
+    /// than an error.
     pub alone: bool,
-    /// Why the device is gone that had the model before, where that is why it is loaded again.
+    /// The error of the lost device, if the model is loaded again because of it.
     pub lost: Option<&'a str>,
 }
 
-/// Makes the page of a model's drawing.
+/// Creates the HTML page of a model's drawing.
 pub type DrawingSource = Arc<dyn Fn() -> Result<String, String> + Send + Sync>;
 
-/// A model that a server has, loaded or not.
+/// A model of a server, loaded or not.
 pub struct ModelSource {
-    /// The name that requests use; while it is loaded, that of [`ModelFacts`] is shown.
+    /// The name in requests. While it is loaded, responses have [`ModelFacts::id`].
     pub name: String,
-    /// Further names that requests may use.
+    /// Further names in requests.
     pub aliases: Vec<String>,
-    /// Words about it that lists show.
+    /// Tags in lists of models.
     pub tags: Vec<String>,
-    /// Its file, for people.
+    /// Its file, for display.
     pub path: String,
-    /// Bytes of its files, if that is known.
+    /// Size of its files in bytes, 0 if unknown.
     pub bytes: u64,
-    /// What loads it.
     pub loader: Loader,
     pub drawing: Option<DrawingSource>,
-    /// Everything that it is made from, as text: a model whose definition has changed is loaded anew when the list of models is read again.
+    /// All settings of the model as text. When the list of models is read again, a model with
+    /// another definition is loaded anew.
     pub definition: String,
-    /// What is different from the server's settings.
+    /// Settings that differ from the server's.
     pub settings: ModelSettings,
 }
 
-/// Settings of one of several models.
+/// Settings of a single model.
 #[derive(Clone, Debug, Default)]
 pub struct ModelSettings {
-    /// Most requests that run at once, if it has its own limit.
+    /// Maximum number of running requests.
     pub parallel: Option<usize>,
-    /// Idle time after which it is unloaded, if it has its own; none inside: never.
+    /// Idle time before it is unloaded; `Some(None)`: never.
     pub unload_idle: Option<Option<Duration>>,
     /// Whether it is loaded when the server starts.
     pub load_on_startup: bool,
-    /// Whether lists leave it out. Requests can name it all the same.
+    /// Whether lists omit it. Requests can still name it.
     pub hidden: bool,
-    /// Whether its files were downloaded, and requests may delete them.
+    /// Whether its files were downloaded, so that requests may delete them.
     pub removable: bool,
 }
 
-/// What requests depend on of a model's configuration.
+/// The dimensions of a model that requests depend on.
 #[derive(Clone, Debug, Default)]
 pub struct ModelFigures {
-    /// Tokens of context of one request.
+    /// Context length of a request in tokens.
     pub context: usize,
-    /// The architecture's name.
     pub architecture: String,
-    /// Tokens of context that the model was trained for.
+    /// Context length of the training in tokens.
     pub trained_context: usize,
-    /// Tokens of the vocabulary.
+    /// Size of the vocabulary.
     pub vocab: usize,
-    /// Elements of a hidden state.
+    /// Size of a hidden state.
     pub hidden: usize,
     pub parameters: u64,
-    /// Bytes that a token takes in the KV cache.
+    /// Bytes per token in the KV cache.
     pub token_bytes: usize,
-    /// Bytes of the recurrent state of a sequence; 0 of models without.
+    /// Bytes of recurrent state per sequence; 0 for models without.
     pub state_bytes: usize,
 }
 
-/// A loaded model.
+/// A loaded model as requests see it. The engine itself belongs to the worker's thread.
 pub(crate) struct ServedModel {
     pub(crate) about: ModelFacts,
     pub(crate) adapters: ServedAdapters,
     pub(crate) tokenizer: Arc<Tokenizer>,
     pub(crate) template: Option<ChatTemplate>,
     forms: TemplateForms,
-    /// How the model writes reasoning and tool calls.
+    /// The format of reasoning and tool calls.
     pub(crate) format: ResponseFormat,
-    /// The same with tool calls in the commonest form, where the model has none of its own.
+    /// The format if the request has tools: `format`, or a common one if the model has none for
+    /// calls.
     pub(crate) tool_format: ResponseFormat,
-    /// Control tokens that are, or are in, markers of these formats.
+    /// Control tokens that occur in markers of these formats.
     pub(crate) control_tokens: Vec<String>,
     grammars: OnceLock<Result<Grammars, GrammarError>>,
     caps: OnceLock<Value>,
-    /// Tokens of context of one request.
+    /// Context length of a request in tokens.
     pub(crate) context: usize,
     pub(crate) architecture: String,
     pub(crate) trained_context: usize,
@@ -207,7 +210,7 @@ pub(crate) struct ServedModel {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PreparedPrompt {
     pub(crate) tokens: Vec<u32>,
-    /// The rendered template, for the parser, which finds in its tail what is open.
+    /// The rendered conversation. The response parser finds in its tail whether reasoning is open.
     pub(crate) rendered: Option<RenderedText>,
 }
 
@@ -246,6 +249,7 @@ impl ServedModel {
         } = figures;
         let template = about.chat_template.as_deref().map(ChatTemplate::new).transpose()?;
         let forms = template.as_ref().map(template_forms).unwrap_or_default();
+        // A warning and not an error: conversations without tool calls work.
         if let Some(problem) = template.as_ref().and_then(|template| changed_value(template, &forms)) {
             tracing::warn!(
                 "the chat template of {:?} fails on conversations with tool calls, as in Transformers: {problem}; use a template that does not change its values",
@@ -278,14 +282,15 @@ impl ServedModel {
         })
     }
 
-    /// What compiles grammars; made when the first is needed, since that takes as long as loading a tokenizer.
+    /// The grammar compiler.
     pub(crate) fn grammars(&self, limits: &Limits) -> Result<&Grammars, ApiError> {
         let own = GrammarLimits { source_bytes: limits.grammar_bytes, ..GrammarLimits::default() };
+        // Created on first use: it takes as long as loading a tokenizer.
         let made = self.grammars.get_or_init(|| Grammars::new(&self.tokenizer, own));
         made.as_ref().map_err(|error| ApiError::invalid(error.to_string()))
     }
 
-    /// What its chat template makes use of; null without one.
+    /// The capabilities of its chat template; null without one.
     pub(crate) fn template_caps(&self) -> &Value {
         self.caps.get_or_init(|| match (&self.template, &self.about.chat_template) {
             (Some(template), Some(source)) => template_caps(template, source),
@@ -293,12 +298,11 @@ impl ServedModel {
         })
     }
 
-    /// The name of a token in the vocabulary.
     fn token_name(&self, id: Option<u32>) -> String {
         id.and_then(|id| self.tokenizer.token_text(id)).unwrap_or_default().to_owned()
     }
 
-    /// Renders a conversation up to where the model goes on.
+    /// Renders a conversation up to the position where the model continues.
     pub(crate) fn render(&self, conversation: &Conversation) -> Result<RenderedText, ApiError> {
         let Some(template) = &self.template else {
             let problem = "the model has no chat template: use /v1/completions or /completion with a prompt";
@@ -308,11 +312,14 @@ impl ServedModel {
         if answered.is_empty() {
             return Err(ApiError::field("messages", "at least one message is needed before the assistant's"));
         }
+        // A prefill is appended after the template, since most templates cannot end in an open
+        // message.
         check_arguments(answered)?;
         let messages = Value::Array(template_messages(answered, &self.forms));
         let mut input = ChatInput::of_tokenizer(messages, &self.tokenizer);
         let tools: Vec<Value> = conversation.offered().iter().map(|tool| tool.for_template()).collect();
         input.tools = (!tools.is_empty()).then(|| tools.into());
+        // Variables of the request override those of the command line.
         input.extra = self.about.defaults.template_kwargs.clone();
         input.extra.extend(conversation.kwargs.clone());
         template.define_llama_cpp_variables(&mut input).map_err(template_error)?;
@@ -323,11 +330,13 @@ impl ServedModel {
         Ok(rendered)
     }
 
-    /// The text of a conversation's prompt as [`text_prompt`](Self::text_prompt) is given it: without the token that begins it, where that is
-    /// added to every prompt.
+    /// The rendered conversation without BOS, if the tokenizer adds one. So the client can pass the
+    /// text to `/completion`.
     pub(crate) fn render_text(&self, conversation: &Conversation) -> Result<String, ApiError> {
         let mut rendered = self.render(conversation)?;
         let bos = self.token_name(self.tokenizer.bos());
+        // Only a BOS of the template is removed. At the start of a message's content it would be
+        // text.
         let written = rendered.content.first().is_none_or(|range| range.start >= bos.len());
         if self.tokenizer.adds_bos() && !bos.is_empty() && written && rendered.text.starts_with(&bos) {
             rendered.text.drain(..bos.len());
@@ -337,32 +346,34 @@ impl ServedModel {
 
     pub(crate) fn chat_prompt(&self, conversation: &Conversation) -> Result<PreparedPrompt, ApiError> {
         let rendered = self.render(conversation)?;
-        let tokens = self.tokenizer.encode_rendered_within(&rendered, false, self.counted());
+        let tokens = self.tokenizer.encode_rendered_within(&rendered, false, self.max_counted());
         let tokens = tokens.map_err(|error| self.text_error(error))?;
         let prompt = PreparedPrompt { tokens, rendered: Some(rendered) };
         self.check_length(&prompt)?;
         Ok(prompt)
     }
 
-    /// The number of tokens of a conversation, whether they fit into the context or not.
+    /// The number of tokens of a conversation, even if they exceed the context.
     pub(crate) fn count_tokens(
         &self,
         conversation: &Conversation,
         charge: &RequestCharge,
     ) -> Result<usize, ApiError> {
         let rendered = self.render(conversation)?;
-        // a token has at least one byte of text, apart from the ends of the prompt
+        // An upper bound: a token has at least one byte of text, except at the ends of the prompt.
         charge.grow(rendered.text.capacity() + size_of::<u32>() * rendered.text.len())?;
         let tokens = self.tokenizer.encode_rendered(&rendered, false);
         Ok(tokens.map_err(|error| self.text_error(error))?.len())
     }
 
-    /// How many tokens of a prompt are counted. Clients that are told by how much a prompt is too long shorten it by as much.
-    fn counted(&self) -> usize {
+    /// The number of tokens after which the tokenization of a prompt stops.
+    fn max_counted(&self) -> usize {
+        // More than the context, since clients shorten a prompt by the reported excess. Beyond that
+        // the error has a lower bound, so that a huge prompt does not occupy a thread.
         self.context.saturating_mul(4)
     }
 
-    /// Refuses a prompt that leaves no room for a token of the answer.
+    /// Checks that a prompt leaves room for at least one token of the answer.
     pub(crate) fn check_length(&self, prompt: &PreparedPrompt) -> Result<(), ApiError> {
         let (tokens, context) = (prompt.tokens.len(), self.context);
         if tokens < context {
@@ -373,11 +384,11 @@ impl ServedModel {
 
     /// The prompt of a plain text.
     pub(crate) fn text_prompt(&self, text: &str, how: EncodeOptions) -> Result<PreparedPrompt, ApiError> {
-        let tokens = self.tokenizer.encode_within(text, how, self.counted());
+        let tokens = self.tokenizer.encode_within(text, how, self.max_counted());
         Ok(PreparedPrompt { tokens: tokens.map_err(|error| self.text_error(error))?, rendered: None })
     }
 
-    /// A prompt of token ids.
+    /// A prompt of token IDs.
     pub(crate) fn token_prompt(&self, param: &str, tokens: Vec<u32>) -> Result<PreparedPrompt, ApiError> {
         if let Some((at, id)) = tokens.iter().enumerate().find(|(_, id)| **id as usize >= self.vocab) {
             let problem =
@@ -401,11 +412,13 @@ impl ServedModel {
     }
 }
 
-/// Values in the arguments of a conversation's tool calls.
+/// Maximum number of JSON values in the arguments of a conversation's tool calls.
 const ARGUMENT_VALUES: usize = 1_000_000;
 
-/// Refuses arguments with too many values. They are JSON text, which templates read as values.
+/// Checks the number of values in arguments.
 fn check_arguments(items: &[ConversationItem]) -> Result<(), ApiError> {
+    // Arguments are strings in the request, so `json_values` does not count their contents.
+    // Templates get them as values.
     let count = |item: &ConversationItem| match item {
         ConversationItem::ToolCall { arguments, .. } => count_values(arguments),
         _ => 0,
@@ -429,7 +442,7 @@ fn template_error(error: TextError) -> ApiError {
     }
 }
 
-/// What is answered, and what the assistant has begun to say.
+/// Splits a conversation into the part that the template renders and the prefill.
 fn split_prefill(
     conversation: &Conversation,
     only_if_asked: bool,
@@ -444,7 +457,7 @@ fn split_prefill(
             ConversationItem::Message { role: Role::Assistant, .. } | ConversationItem::Reasoning(_)
         )
     };
-    // one message: what it thought and then said
+    // Reasoning and the text after it are one message.
     let count = match items.as_slice() {
         [.., ConversationItem::Reasoning(_), ConversationItem::Message { role: Role::Assistant, .. }] => 2,
         _ => items.iter().rev().take(1).take_while(own).count(),
@@ -452,10 +465,11 @@ fn split_prefill(
     items.split_at(items.len() - count)
 }
 
-/// The tags in which most models think.
+/// The reasoning markers of most models, for formats without their own.
 const THINK: (&str, &str) = ("<think>", "</think>");
 
-/// Appends what the assistant has begun to say. Its text counts as content, tags around its reasoning as the template's.
+/// Appends a prefill. Its text is marked as content, in which names of control tokens are text; the
+/// reasoning markers are not.
 fn append_prefill(
     rendered: &mut RenderedText,
     items: &[ConversationItem],
@@ -483,6 +497,7 @@ fn append_prefill(
     }
     if let ConversationItem::Message { text, .. } = last {
         let text = text.concatenated();
+        // Text follows the reasoning, so open reasoning is closed even if the prefill has none.
         if open || reasoning.is_some() {
             push("\n", false);
             push(markers.1, false);
@@ -492,7 +507,8 @@ fn append_prefill(
     }
 }
 
-/// The model's format: a template of the checkpoint that cannot be used is told of, and one of ours takes its place.
+/// The response format of a model. A malformed `response_template` of the checkpoint is replaced by
+/// a built-in format, with a warning.
 fn response_format(about: &ModelFacts, architecture: &str) -> ResponseFormat {
     let hints = ModelHints {
         response_template: about.response_template.as_ref(),
@@ -504,14 +520,14 @@ fn response_format(about: &ModelFacts, architecture: &str) -> ResponseFormat {
         tracing::warn!("the model's response_template is ignored: {error}");
         without()
     });
-    // ours are compiled in tests
+    // Not reached: tests compile all built-in formats.
     format.unwrap_or_else(|error| {
         tracing::error!("no response template can be used: {error}");
         empty_format()
     })
 }
 
-/// Nothing is taken apart.
+/// A format without fields: all output is content.
 fn empty_format() -> ResponseFormat {
     let empty = json!({"fields": {}});
     match ResponseFormat::from_template(&empty).or_else(|_| ResponseFormat::named("hermes")) {
@@ -520,7 +536,7 @@ fn empty_format() -> ResponseFormat {
     }
 }
 
-/// Tool calls as most models without a format of their own have seen them.
+/// The format of tool calls for models without one: Hermes', which most such models have seen.
 fn common_tools(format: &ResponseFormat) -> ResponseFormat {
     ResponseFormat::named("hermes").unwrap_or_else(|_| format.clone())
 }
@@ -533,7 +549,7 @@ fn control_tokens(tokenizer: &Tokenizer, formats: &[&ResponseFormat]) -> Vec<Str
     named.map(str::to_owned).collect()
 }
 
-/// What a template wants messages to be like.
+/// Finds the form in which a template expects messages, by rendering probes.
 fn template_forms(template: &ChatTemplate) -> TemplateForms {
     let mut forms = TemplateForms { arguments: argument_form(template), ..TemplateForms::default() };
     type Field = fn(&mut TemplateForms) -> &mut ContentForm;
@@ -558,7 +574,8 @@ fn template_forms(template: &ChatTemplate) -> TemplateForms {
     forms
 }
 
-/// Whether a template writes the content of a role's message in this form: all of its text, and not as the list is written in Python or JSON.
+/// Whether a template accepts the content of a role's messages in this form. It must print all of
+/// the text, and not in quotes, as Python or JSON print a list.
 fn accepts_content(template: &ChatTemplate, role: &str, forms: &TemplateForms) -> bool {
     const PARTS: [&str; 2] = ["first_probe", "second_probe"];
     let text = |of: &str| match of == role {
@@ -590,9 +607,11 @@ fn accepts_content(template: &ChatTemplate, role: &str, forms: &TemplateForms) -
     })
 }
 
-/// Why a template fails on the second turn of an agent, if it changes a list or a dictionary there: templates may not, here and in Transformers.
-/// Its first turn works, so the fault would show only later.
+/// The error of a template that changes a list or dictionary, which Transformers' sandbox and ours
+/// forbid.
 fn changed_value(template: &ChatTemplate, forms: &TemplateForms) -> Option<String> {
+    // Such a template works until the second turn of an agent. Rendering one when the model is
+    // loaded shows the fault early.
     let say = |role: Role| ConversationItem::Message { role, name: None, text: "x".into() };
     let call =
         |id: &str| ConversationItem::ToolCall { id: id.into(), name: "f".into(), arguments: "{}".into() };
@@ -617,8 +636,10 @@ fn changed_value(template: &ChatTemplate, forms: &TemplateForms) -> Option<Strin
     }
 }
 
-/// How a template wants arguments: it is asked with both forms, and the form is right that it does not quote like Python or like JSON in JSON.
+/// Finds the form in which a template expects the arguments of tool calls.
 fn argument_form(template: &ChatTemplate) -> ArgumentForm {
+    // An object that is expected as text is printed as a Python dictionary, with single quotes.
+    // Text that is expected as an object is escaped JSON inside of JSON.
     let render = |arguments: ArgumentForm| {
         let forms = TemplateForms { arguments, ..TemplateForms::default() };
         let say = |role: Role| ConversationItem::Message { role, name: None, text: "x".into() };
@@ -666,7 +687,7 @@ mod tests {
             )),
             None
         );
-        // a template that raises an error on purpose does not have this fault
+        // A template that raises an error on purpose does not have this fault.
         assert_eq!(problem("{{ raise_exception('no tools') }}"), None);
     }
 }

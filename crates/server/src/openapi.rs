@@ -1,9 +1,9 @@
-//! The description of the interface for programs: made from the table of addresses.
+//! Generates the OpenAPI document from the route table.
 
 use latent_engine::sampling::{SamplingField, SamplingNumber};
 use serde_json::{Map, Value, json};
 
-/// An address: method, path, what it is for, and the schema of its body.
+/// An operation of the API: method, path, summary, and the name of its body's schema.
 pub(crate) struct ApiOperation {
     pub(crate) method: &'static str,
     pub(crate) path: &'static str,
@@ -25,11 +25,13 @@ pub(crate) fn document<'a>(operations: impl Iterator<Item = &'a ApiOperation>) -
             operation["requestBody"] =
                 json!({"required": true, "content": {"application/json": {"schema": schema}}});
         }
+        // Each route has at most one parameter.
         if let Some((_, rest)) = path.split_once('{') {
             let name = rest.split('}').next().unwrap_or_default();
             operation["parameters"] =
                 json!([{"name": name, "in": "path", "required": true, "schema": {"type": "string"}}]);
         }
+        // Several methods of a path are one entry.
         let path = paths.entry(*path).or_insert_with(|| json!({}));
         path[*method] = operation;
     }
@@ -55,7 +57,8 @@ pub(crate) fn document<'a>(operations: impl Iterator<Item = &'a ApiOperation>) -
     })
 }
 
-/// A field: name, type, meaning. A type that ends in `!` is required.
+/// A field: name, type, description. A type may be a union (`string|array`), a list (`string[]`) or
+/// `any`. A `!` at its end marks a required field.
 type ApiField = (&'static str, &'static str, &'static str);
 
 fn schema(groups: &[&[ApiField]]) -> Value {
@@ -81,7 +84,7 @@ fn schema(groups: &[&[ApiField]]) -> Value {
     json!({"type": "object", "properties": properties, "required": required})
 }
 
-/// Stands for all numbers of sampling.
+/// A placeholder for all numeric sampling fields, whose table is in the engine.
 const NUMBERS: &str = "numbers of sampling";
 
 fn number(field: &SamplingField) -> (String, Value) {
@@ -93,7 +96,7 @@ fn number(field: &SamplingField) -> (String, Value) {
     (field.name.to_owned(), json!({"type": kind, "description": format!("{}{also}", field.about)}))
 }
 
-/// What every dialect with samplers reads.
+/// Sampling fields of all APIs.
 const SAMPLERS: &[ApiField] = &[
     (NUMBERS, "", ""),
     ("dry_sequence_breakers", "string[]", "Texts that no repetition reaches across for DRY"),
@@ -125,7 +128,7 @@ const SAMPLERS: &[ApiField] = &[
     ("id_slot", "integer", "The slot that shows the request, and can be saved; -1: any"),
 ];
 
-/// What keeps an answer in a shape.
+/// Fields that constrain the answer.
 const SHAPES: &[ApiField] = &[
     ("response_format", "object", "text, json_object, or json_schema with a schema"),
     ("json_schema", "object", "llama.cpp's name for a schema; also guided_json"),

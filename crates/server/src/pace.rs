@@ -1,13 +1,18 @@
-//! How long a client may let the server wait.
+//! Minimum transfer rates of clients.
 
 use std::time::Duration;
 
-/// Time that a client has left. What comes buys time, but never more than there was at first, so that a fast start pays for nothing.
+/// The time budget of a client that sends or receives. Waiting uses it up, and transferred bytes
+/// refill it at `rate` bytes per second, up to its initial value.
+///
+/// A plain timeout between bytes is not enough: a client with one byte per second would hold a
+/// connection forever. A minimum average rate is not enough either: after a fast start the client
+/// could pause for long.
 pub(crate) struct ClientPace {
     patience: Duration,
-    /// Bytes that buy a second; 0: any byte buys all the time.
+    /// Bytes that refill one second; 0: any byte refills the whole budget.
     rate: usize,
-    /// How long was waited, less what was bought since.
+    /// The used part of the budget.
     waited: Duration,
 }
 
@@ -16,13 +21,13 @@ impl ClientPace {
         ClientPace { patience: Duration::from_secs(seconds), rate, waited: Duration::ZERO }
     }
 
-    /// How long may be waited now.
+    /// The remaining budget.
     pub(crate) fn left(&self) -> Duration {
         self.patience.saturating_sub(self.waited)
     }
 
-    /// `bytes` bytes came after `elapsed`.
-    pub(crate) fn came(&mut self, bytes: usize, after: Duration) {
+    /// Accounts for `bytes` that were transferred after waiting for `after`.
+    pub(crate) fn progressed(&mut self, bytes: usize, after: Duration) {
         let bought = match (bytes, self.rate) {
             (0, _) => Duration::ZERO,
             (_, 0) => Duration::MAX,
@@ -37,21 +42,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_buy_time_but_no_more_than_there_was() {
+    fn bytes_refill_the_budget_up_to_its_maximum() {
         let second = Duration::from_secs(1);
         let mut pace = ClientPace::new(10, 100);
-        pace.came(1_000_000, 5 * second);
+        // A burst of bytes cannot be saved up beyond the maximum.
+        pace.progressed(1_000_000, 5 * second);
         assert_eq!(pace.left(), 10 * second);
         for passed in 1..=10 {
-            pace.came(50, second);
+            pace.progressed(50, second);
             assert_eq!(pace.left(), 10 * second - passed * second / 2);
         }
-        pace.came(0, 9 * second);
+        pace.progressed(0, 9 * second);
         assert_eq!(pace.left(), Duration::ZERO);
+        // Without a rate, any byte restores the whole budget.
         let mut any = ClientPace::new(10, 0);
-        any.came(1, 9 * second);
+        any.progressed(1, 9 * second);
         assert_eq!(any.left(), 10 * second);
-        any.came(0, 9 * second);
+        any.progressed(0, 9 * second);
         assert_eq!(any.left(), second);
     }
 }

@@ -1,4 +1,5 @@
-//! What every dialect can say about how an answer is chosen, under the names that OpenAI's and llama.cpp's clients use.
+//! Parsing of generation parameters, which all APIs accept under the names of OpenAI, llama.cpp and
+//! vLLM.
 
 use crate::error::ApiError;
 use crate::ids;
@@ -13,47 +14,49 @@ use latent_text::EncodeOptions;
 use serde_json::Value;
 use std::time::Duration;
 
-/// How an answer is generated, in every dialect.
+/// Generation parameters of a request.
 #[derive(Clone, Debug)]
 pub(crate) struct AnswerParams {
     pub(crate) sampling: SamplingParams,
-    /// Most tokens of the answer; none: until the model ends or the context is full.
+    /// Maximum number of tokens of the answer; `None`: until the model ends it or the context is
+    /// full.
     pub(crate) max_tokens: Option<usize>,
     pub(crate) stop: Vec<String>,
     /// Report log-probabilities of this many alternatives.
     pub(crate) logprobs: Option<usize>,
     pub(crate) n: usize,
-    /// Whether these are the probabilities after all samplers.
+    /// Whether reported probabilities are those after all samplers.
     pub(crate) post_sampling_probs: bool,
-    /// Whether the model's end is banned.
+    /// Whether end-of-generation tokens are banned.
     pub(crate) ignore_eos: bool,
-    /// Tokens that end the answer as the model's end does.
+    /// Further tokens that end the answer.
     pub(crate) stop_tokens: Vec<u32>,
-    /// Tokens of the answer before it may end.
+    /// Minimum number of tokens of the answer.
     pub(crate) min_tokens: usize,
     /// Token sequences that the answer must not contain.
     pub(crate) bad_words: Vec<Vec<u32>>,
     /// Minimum indentation of the answer's lines.
     pub(crate) min_indent: usize,
-    /// Whether no drafts are verified.
+    /// Whether speculative decoding is off.
     pub(crate) no_drafts: bool,
-    /// Time for the answer, which then ends with a line.
+    /// Time limit of the answer, which then ends at the end of a line.
     pub(crate) max_time: Option<Duration>,
+    /// Time limit of the prompt.
     pub(crate) max_prompt_time: Option<Duration>,
-    /// Whether the whole prompt runs, whatever of it is cached.
+    /// Whether the prefix cache is bypassed.
     pub(crate) uncached: bool,
-    /// What the text must be.
+    /// The constraint on the text.
     pub(crate) shape: OutputConstraint,
     pub(crate) priority: i32,
-    /// What a full context keeps and discards, where it is shifted. More than a context: the whole prompt.
+    /// Context shift. A `keep` of more than the prompt keeps the whole prompt.
     pub(crate) shift: ContextShift,
-    /// The slot that it wants.
+    /// The requested slot.
     pub(crate) slot: Option<usize>,
-    /// Scales of the model's adapters; none: those of the server.
+    /// Scales of the model's adapters; `None`: those of the server.
     pub(crate) adapter_scales: Option<AdapterScales>,
 }
 
-/// What an answer's text must be.
+/// A constraint on the text of an answer.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) enum OutputConstraint {
     #[default]
@@ -70,13 +73,14 @@ pub(crate) enum OutputConstraint {
     Choice(Vec<String>),
 }
 
-/// More tokens than any model takes; few enough that sums cannot overflow.
+/// Larger than the context of any model, and small enough that sums of such numbers cannot
+/// overflow.
 pub(crate) const MAX_TOKENS: usize = 1 << 30;
 
 /// Maximum bytes of a sequence breaker of DRY, as in llama.cpp.
 const MAX_BREAKER: usize = 40;
 
-/// What parameters need of a model's vocabulary.
+/// The parts of a model's vocabulary that parameters refer to. Tests need no model.
 struct VocabularyLookup<'a> {
     size: usize,
     encode: &'a dyn Fn(&str) -> Result<Vec<u32>, String>,
@@ -89,7 +93,7 @@ impl VocabularyLookup<'_> {
 }
 
 impl AnswerParams {
-    /// The settings of a request that says nothing.
+    /// The parameters of a request without any.
     pub(crate) fn new(about: &ModelFacts) -> AnswerParams {
         let seed = about.defaults.seed.unwrap_or_else(ids::seed);
         AnswerParams {
@@ -116,7 +120,7 @@ impl AnswerParams {
         }
     }
 
-    /// Reads the fields of all samplers and limits, `seed`, `stop`, `logit_bias`, `ignore_eos`, `n` and `priority`.
+    /// Parses the parameters that have the same names in all APIs.
     pub(crate) fn read(
         fields: &ObjectFields<'_>,
         served: &ServedModel,
@@ -162,17 +166,18 @@ impl AnswerParams {
         if let Some(cached) = fields.bool("cache_prompt")? {
             params.uncached = !cached;
         }
-        // -1: all
+        // −1 keeps the whole prompt.
         if let Some(keep) = fields.i64("n_keep")? {
             params.shift.keep = usize::try_from(keep).unwrap_or(usize::MAX);
         }
-        // 0: half
+        // 0 discards half of the tokens.
         params.shift.discard = fields.i64("n_discard")?.and_then(|n| usize::try_from(n).ok()).unwrap_or(0);
-        // -1: any
+        // −1 means any slot.
         params.slot = fields.i64("id_slot")?.and_then(|slot| usize::try_from(slot).ok());
         params.check(fields, vocabulary)?;
         let priority = fields.i64("priority")?.unwrap_or(0);
-        // vLLM's numbers: a smaller one goes first
+        // In vLLM a smaller number runs first, in the scheduler a larger one.
+        // The clamp keeps the negation from overflowing.
         params.priority = i32::try_from(-priority.clamp(-1000, 1000)).unwrap_or(0);
         Ok(params)
     }
@@ -180,6 +185,7 @@ impl AnswerParams {
     fn read_samplers(&mut self, fields: &ObjectFields<'_>, limits: &Limits) -> Result<(), ApiError> {
         let p = &mut self.sampling;
         for field in SamplingField::all() {
+            // All aliases are read, so that none of them is reported as ignored.
             for name in [&[field.name], field.aliases].concat() {
                 match field.number {
                     SamplingNumber::Real { set, .. } => {
@@ -189,7 +195,7 @@ impl AnswerParams {
                     }
                     SamplingNumber::Count { all, .. } => {
                         let Some(count) = fields.i64(name)? else { continue };
-                        // −1 stands for "all" in llama.cpp and vLLM
+                        // −1 means "all" in llama.cpp (`repeat_last_n`) and vLLM (`top_k`).
                         if count < 0 && (count < -1 || all.is_none()) {
                             return Err(fields.error(name, format!("{count} is less than 0")));
                         }
@@ -212,7 +218,7 @@ impl AnswerParams {
         Ok(())
     }
 
-    /// Reads which tokens may be chosen, and which end the answer.
+    /// Parses lists of allowed, banned and stop tokens.
     fn read_tokens(
         &mut self,
         fields: &ObjectFields<'_>,
@@ -220,6 +226,7 @@ impl AnswerParams {
         limits: &Limits,
     ) -> Result<(), ApiError> {
         if let Some(stop) = token_ids(fields, "stop_token_ids", vocabulary)? {
+            // Lists of tokens share the limit of `logit_bias`.
             limits.check(&fields.path("stop_token_ids"), "logit_bias", stop.len(), limits.logit_bias)?;
             self.stop_tokens = stop;
         }
@@ -236,6 +243,8 @@ impl AnswerParams {
             if word.is_empty() {
                 return Err(fields.error("bad_words", "a word is empty: leave it out"));
             }
+            // As in vLLM, a word is banned with and without a leading blank, which tokenize
+            // differently.
             let tokens = |text: &str| vocabulary.tokens(fields, "bad_words", text);
             let (plain, spaced) = (tokens(word)?, tokens(&format!(" {word}"))?);
             if spaced != plain {
@@ -246,9 +255,10 @@ impl AnswerParams {
         Ok(())
     }
 
-    /// Refuses samplers out of their range, by the name that the request has for them.
+    /// Checks the ranges of samplers.
     fn check(&self, fields: &ObjectFields<'_>, vocabulary: &VocabularyLookup<'_>) -> Result<(), ApiError> {
         let Err(error) = self.sampling.check(vocabulary.size) else { return Ok(()) };
+        // The error names the field as the request does, which may be an alias.
         let names = match (SamplingField::named(error.name), error.name) {
             (Some(field), _) => [&[field.name], field.aliases].concat(),
             (None, "allowed_tokens") => vec!["allowed_token_ids"],
@@ -258,13 +268,13 @@ impl AnswerParams {
         Err(fields.error(given, &error))
     }
 
-    /// The tokens with a bias, with those that [`ignore_eos`](Self::ignore_eos) bans.
+    /// All biases, including those of tokens that [`ignore_eos`](Self::ignore_eos) bans.
     pub(crate) fn all_biases(&self, ends: &[u32]) -> Vec<(u32, f32)> {
         let banned = ends.iter().filter(|_| self.ignore_eos).map(|id| (*id, f32::NEG_INFINITY));
         self.sampling.logit_bias.iter().copied().chain(banned).collect()
     }
 
-    /// Reads stop strings. As in `llama-server`, an empty list leaves those of the command line.
+    /// Parses stop strings. As in llama-server, an empty list keeps those of the command line.
     pub(crate) fn read_stop(
         &mut self,
         fields: &ObjectFields<'_>,
@@ -279,12 +289,12 @@ impl AnswerParams {
     }
 }
 
-/// Most tokens of the answer under one of several names; −1 is none.
+/// Parses the maximum number of tokens, which has several names. −1 means no limit.
 pub(crate) fn max_tokens(
     fields: &ObjectFields<'_>,
     names: &[&'static str],
 ) -> Result<Option<usize>, ApiError> {
-    // the first of several names counts; the others are not reported as ignored
+    // The first present name counts. Reading the others keeps them from being reported as ignored.
     let _ = names.iter().filter(|name| fields.get(name).is_some()).count();
     for name in names {
         match fields.i64(name)? {
@@ -300,13 +310,13 @@ pub(crate) fn max_tokens(
     Ok(None)
 }
 
-/// A time limit; −1 and 0 are none.
+/// Parses a time limit. −1 and 0 mean no limit.
 fn milliseconds(fields: &ObjectFields<'_>, name: &str) -> Result<Option<Duration>, ApiError> {
     let count = fields.i64(name)?.filter(|count| *count > 0);
     Ok(count.map(|count| Duration::from_millis(count.unsigned_abs())))
 }
 
-/// Token ids, each within the vocabulary.
+/// Parses a list of token IDs within the vocabulary.
 fn token_ids(
     fields: &ObjectFields<'_>,
     name: &str,
@@ -323,7 +333,7 @@ fn token_ids(
     list.iter().enumerate().map(id).collect::<Result<_, _>>().map(Some)
 }
 
-/// `samplers`: a list of names, or a text of letters.
+/// Parses `samplers`: a list of names, names separated by semicolons, or a string of letters.
 fn samplers(fields: &ObjectFields<'_>) -> Result<Option<Vec<SamplerKind>>, ApiError> {
     const NAME: &str = "samplers";
     let order = match fields.get(NAME) {
@@ -335,7 +345,7 @@ fn samplers(fields: &ObjectFields<'_>) -> Result<Option<Vec<SamplerKind>>, ApiEr
     order.map(Some).map_err(|error| fields.error(NAME, error))
 }
 
-/// `dry_sequence_breakers`: a list of texts, or such a list as JSON text.
+/// Parses `dry_sequence_breakers`: a list of strings, or such a list as JSON text.
 fn dry_breakers(fields: &ObjectFields<'_>, limits: &Limits) -> Result<Option<Vec<String>>, ApiError> {
     const NAME: &str = "dry_sequence_breakers";
     let listed = fields.get(NAME).and_then(Value::as_str);
@@ -352,7 +362,7 @@ fn dry_breakers(fields: &ObjectFields<'_>, limits: &Limits) -> Result<Option<Vec
     Ok(Some(list))
 }
 
-/// A text or a list of texts.
+/// Parses a string or a list of strings.
 pub(crate) fn texts(fields: &ObjectFields<'_>, name: &str) -> Result<Vec<String>, ApiError> {
     match fields.get(name) {
         None => Ok(Vec::new()),
@@ -377,12 +387,13 @@ fn stop(fields: &ObjectFields<'_>, name: &str, limits: &Limits) -> Result<Vec<St
         );
         return Err(fields.error(name, problem));
     }
+    // An empty stop string would end every answer at once.
     stop.retain(|text| !text.is_empty());
     Ok(stop)
 }
 
-/// `{"ID": bias}` as in OpenAI's interface, or `[[ID, bias], [ID, false]]` as in llama.cpp's, where a text in place of an id stands for each
-/// of its tokens.
+/// Parses `logit_bias`: `{"ID": bias}` as in OpenAI's API, or `[[ID, bias], [ID, false]]` as in
+/// llama.cpp's. In both, a text in place of an ID means all of its tokens, as in llama.cpp.
 fn logit_bias(
     fields: &ObjectFields<'_>,
     vocabulary: &VocabularyLookup<'_>,
@@ -392,10 +403,12 @@ fn logit_bias(
     let path = fields.path(NAME);
     let wrong = |problem: String| fields.error(NAME, problem);
     let bias = |value: &Value| match value {
+        // llama.cpp's form of a ban.
         Value::Bool(false) => Ok(f32::NEG_INFINITY),
         value => value
             .as_f64()
             .map(|bias| bias as f32)
+            // A number beyond the range of f32 has become infinite, which would be a ban or a must.
             .filter(|bias| bias.is_finite())
             .ok_or_else(|| wrong(format!("a bias is a finite number or false, found {}", kind(value)))),
     };
@@ -403,6 +416,7 @@ fn logit_bias(
         let id = u32::try_from(key).ok().filter(|id| (*id as usize) < vocabulary.size);
         id.ok_or_else(|| wrong(format!("expected a token id below {}, found {key}", vocabulary.size)))
     };
+    // i64, so that a key such as `-5` is an invalid ID and not a text.
     let tokens = |key: &str| match key.trim().parse::<i64>() {
         Ok(key) => Ok(vec![id(key)?]),
         Err(_) => vocabulary.tokens(fields, NAME, key),
@@ -434,16 +448,19 @@ fn logit_bias(
         }
         Some(other) => return Err(wrong(format!("expected an object or a list, found {}", kind(other)))),
     }
+    // Again, since a text can have many tokens.
     limits.check(&path, NAME, pairs.len(), limits.logit_bias)?;
     Ok(pairs)
 }
 
-/// OpenAI's `response_format`, llama.cpp's `json_schema` and `grammar`, vLLM's `guided_*` and `structured_outputs`.
+/// Parses OpenAI's `response_format`, llama.cpp's `json_schema` and `grammar`, and vLLM's
+/// `guided_*` and `structured_outputs`.
 pub(crate) fn shape(fields: &ObjectFields<'_>, limits: &Limits) -> Result<OutputConstraint, ApiError> {
     let mut shape = OutputConstraint::Free;
     if let Some(format) = fields.object("response_format")? {
         shape = match format.require_str("type")? {
             "text" => OutputConstraint::Free,
+            // A schema here is llama.cpp's extension.
             "json_object" => match format.get("schema") {
                 Some(schema) => OutputConstraint::schema(schema, "response_format", limits)?,
                 None => OutputConstraint::Json,
@@ -459,12 +476,14 @@ pub(crate) fn shape(fields: &ObjectFields<'_>, limits: &Limits) -> Result<Output
             }
         };
     }
+    // The more specific fields below override `response_format`.
     for name in ["json_schema", "guided_json"] {
         if let Some(schema) = fields.get(name) {
             shape = OutputConstraint::schema(schema, "response_format", limits)?;
         }
     }
     for name in ["grammar", "guided_grammar"] {
+        // As in llama.cpp, an empty grammar is none.
         if let Some(grammar) = fields.str(name)?.filter(|grammar| !grammar.is_empty()) {
             shape = OutputConstraint::Grammar(grammar.to_owned());
         }
@@ -491,13 +510,14 @@ pub(crate) fn shape(fields: &ObjectFields<'_>, limits: &Limits) -> Result<Output
 }
 
 impl OutputConstraint {
-    /// JSON of a schema that is not too large.
+    /// A JSON schema within the limit.
     pub(crate) fn schema(schema: &Value, param: &str, limits: &Limits) -> Result<OutputConstraint, ApiError> {
+        // Checked before the clone.
         check_bytes(text_len(schema), param, limits)?;
         Ok(OutputConstraint::Schema(schema.clone()))
     }
 
-    /// What the grammars compile; none for free text.
+    /// The source for the grammar compiler; `None` for free text.
     pub(crate) fn source(&self) -> Option<GrammarSource> {
         Some(match self {
             OutputConstraint::Free => return None,
@@ -509,12 +529,13 @@ impl OutputConstraint {
         })
     }
 
-    /// The text of a grammar, which llama.cpp's settings repeat; empty for other shapes.
+    /// The text of a grammar, which llama.cpp's `generation_settings` repeat; empty for other
+    /// constraints.
     pub(crate) fn grammar(&self) -> &str {
         if let OutputConstraint::Grammar(text) = self { text } else { "" }
     }
 
-    /// Refuses what is too large to compile.
+    /// Checks the size.
     pub(crate) fn check(&self, param: &str, limits: &Limits) -> Result<(), ApiError> {
         let bytes = match self {
             OutputConstraint::Free | OutputConstraint::Json => 0,
@@ -550,10 +571,11 @@ mod tests {
     }
 
     #[test]
-    fn samplers_have_the_names_of_clients() {
+    fn samplers_accept_the_names_of_all_clients() {
         let params = read(json!({"temperature": 0.5, "top_k": -1, "repetition_penalty": 1.25, "repeat_last_n": -1, "seed": 7,
             "logit_bias": {"3": -100, "4": 1.5}, "stop": "x", "n": 2, "min_p": null, "unknown": {"a": 1}}))
         .unwrap();
+        // A `top_k` of 0 means off. Its −1 is vLLM's form, and `repeat_last_n`'s is llama.cpp's.
         let p = &params.sampling;
         assert_eq!((p.temperature, p.top_k, p.repeat_penalty, p.seed, params.n), (0.5, 0, 1.25, 7, 2));
         assert_eq!(p.repeat_last_n, MAX_TOKENS);
@@ -563,11 +585,12 @@ mod tests {
             read(json!({"logit_bias": [[3, false]]})).unwrap().sampling.logit_bias,
             [(3, f32::NEG_INFINITY)]
         );
+        // Both seeds are random.
         assert_ne!(read(json!({})).unwrap().sampling.seed, read(json!({"seed": -1})).unwrap().sampling.seed);
     }
 
     #[test]
-    fn what_is_out_of_range_names_its_field() {
+    fn out_of_range_values_name_their_field() {
         let many: serde_json::Map<_, _> = (0..2000).map(|i| (i.to_string(), json!(1))).collect();
         for (value, field) in [
             (json!({"temperature": "hot"}), "temperature"),
@@ -579,6 +602,7 @@ mod tests {
             (json!({"stop": [1]}), "stop[0]"),
             (json!({"logit_bias": many}), "logit_bias"),
             (json!({"logit_bias": {"x": "1"}}), "logit_bias"),
+            // IDs outside of the vocabulary, and a text with too many tokens.
             (json!({"logit_bias": {"500": 1}}), "logit_bias"),
             (json!({"logit_bias": {"-1": 1}}), "logit_bias"),
             (json!({"logit_bias": [["a".repeat(2000), 1]]}), "logit_bias"),
@@ -588,9 +612,11 @@ mod tests {
             (json!({"seed": 1e30}), "seed"),
             (json!({"seed": -1e30}), "seed"),
             (json!({"temperature": -1}), "temperature"),
+            // Infinite as f32.
             (json!({"temperature": 1e39}), "temperature"),
             (json!({"top_p": 1.5}), "top_p"),
             (json!({"min_p": -0.5}), "min_p"),
+            // The error has the alias that the request uses.
             (json!({"typical_p": 2}), "typical_p"),
             (json!({"typical": 2}), "typical"),
             (json!({"repeat_penalty": 0}), "repeat_penalty"),
@@ -634,12 +660,14 @@ mod tests {
         let params = read(json!({"logit_bias": [[7, 1], ["ab", -2.5], [" ", false]]})).unwrap();
         let expected = [(7, 1.0), (97, -2.5), (98, -2.5), (32, f32::NEG_INFINITY)];
         assert_eq!(params.sampling.logit_bias, expected);
+        // A key that is a number after trimming is an ID. Other keys are texts.
         let params = read(json!({"logit_bias": {" 7 ": 1, "a7": false}})).unwrap();
         let expected = [(7, 1.0), (97, f32::NEG_INFINITY), (55, f32::NEG_INFINITY)];
         assert_eq!(params.sampling.logit_bias, expected);
         let params = read(json!({"bad_words": [" ab", "c"], "stop_token_ids": [5, 6], "min_tokens": 3,
             "allowed_token_ids": [9], "ignore_eos": true}))
         .unwrap();
+        // Each word with and without a leading space.
         assert_eq!(params.bad_words, [vec![32, 97, 98], vec![97, 98], vec![32, 99], vec![99]]);
         assert_eq!((params.stop_tokens, params.min_tokens), (vec![5, 6], 3));
         assert_eq!(params.sampling.allowed_tokens, Some(vec![9]));
@@ -660,6 +688,7 @@ mod tests {
         assert_eq!(p.samplers, Some(vec![SamplerKind::TopK, SamplerKind::Temperature]));
         assert_eq!((params.max_time, params.max_prompt_time), (Some(Duration::from_millis(500)), None));
         assert_eq!((params.min_indent, params.uncached, params.no_drafts), (2, true, true));
+        // llama.cpp's letters, names with semicolons, and lists with alternative names.
         let order = |value: Value| read(json!({"samplers": value})).unwrap().sampling.samplers;
         assert_eq!(order("kt".into()), order(json!(["top-k", "temp"])));
         assert_eq!(order("top_k;temperature".into()), order(json!(["topk", "temperature"])));
@@ -674,8 +703,9 @@ mod tests {
         assert_eq!(seed(json!(u64::MAX)), u64::MAX);
         assert_eq!(seed(json!(7.0)), 7);
         assert_eq!(seed(json!(-5)), (-5i64) as u64);
+        // −1 asks for a random seed.
         assert_ne!(seed(json!(-1)), seed(json!(-1)));
-        // what is larger than any number that is counted is as good as that
+        // Huge numbers saturate.
         let most = |value: Value| {
             let value = json!({"n_predict": value});
             max_tokens(&ObjectFields::of(&value, "").unwrap(), &["n_predict"])
@@ -686,7 +716,7 @@ mod tests {
     }
 
     #[test]
-    fn shapes_come_under_many_names() {
+    fn constraints_have_many_names() {
         let of = |value: Value| shape(&ObjectFields::of(&value, "").unwrap(), &Limits::default());
         let schema = json!({"type": "object"});
         assert_eq!(of(json!({"response_format": {"type": "text"}})).unwrap(), OutputConstraint::Free);

@@ -1,6 +1,6 @@
-//! The limit on reasoning.
+//! The limit on reasoning tokens.
 
-/// How long a model may reason.
+/// A limit on reasoning tokens.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ReasoningLimit {
     /// Maximum number of tokens of reasoning.

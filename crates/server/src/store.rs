@@ -1,4 +1,4 @@
-//! Stored responses, in memory and within a budget.
+//! The in-memory store of responses, for `previous_response_id`.
 
 use crate::items::ConversationItem;
 use bytes::Bytes;
@@ -6,27 +6,28 @@ use latent_engine::scheduler::FairnessKey;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-/// A response that later ones may go on from.
+/// A response that later requests can continue.
 pub(crate) struct StoredResponse {
-    /// The conversation: what was asked, then what was answered.
+    /// The conversation: input items, then output items.
     pub(crate) items: Arc<[ConversationItem]>,
-    /// How many of them were asked.
+    /// The number of input items.
     pub(crate) input: usize,
-    /// The response as it was sent.
+    /// The response as JSON text.
     pub(crate) text: Bytes,
     owner: FairnessKey,
     pub(crate) bytes: usize,
 }
 
-/// All stored responses; the oldest go when the budget is used up.
+/// Stored responses of all tenants. The oldest are evicted when the budget is exceeded.
 pub(crate) struct ResponseStore {
     responses: HashMap<String, StoredResponse>,
+    /// IDs from the oldest to the newest.
     order: VecDeque<String>,
     bytes: usize,
     budget: usize,
 }
 
-/// Memory of an item in addition to its texts, in bytes.
+/// Estimated bytes of an item in addition to its texts.
 const ITEM: usize = 128;
 
 fn bytes_of(items: &[ConversationItem], text: &Bytes) -> usize {
@@ -55,6 +56,7 @@ impl ResponseStore {
         text: Bytes,
     ) {
         let bytes = bytes_of(&items, &text);
+        // It would evict everything else and still not fit.
         if bytes > self.budget {
             tracing::info!(
                 "a response of {bytes} bytes is not stored: it is larger than the budget (store_bytes)"
@@ -72,6 +74,7 @@ impl ResponseStore {
     }
 
     pub(crate) fn get(&self, owner: FairnessKey, id: &str) -> Option<&StoredResponse> {
+        // The responses of other API keys look like missing ones.
         self.responses.get(id).filter(|stored| stored.owner == owner)
     }
 
@@ -90,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_oldest_go_and_nobody_sees_others() {
+    fn the_oldest_are_evicted_and_owners_are_isolated() {
         let mut store = ResponseStore::new(1000);
         let items = || vec![ConversationItem::Reasoning("x".repeat(150))];
         let one = FairnessKey(1);
@@ -100,6 +103,7 @@ mod tests {
         assert!(store.get(one, "a").is_none() && store.get(one, "d").is_some());
         assert!(store.get(FairnessKey(2), "d").is_none());
         assert!(!store.remove(FairnessKey(2), "d") && store.remove(one, "d"));
+        // A response beyond the limit is not stored, and evicts no others.
         store.insert(
             one,
             "large".into(),

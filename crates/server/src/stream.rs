@@ -1,4 +1,4 @@
-//! Bodies that come bit by bit: server-sent events and JSON lines.
+//! Streaming response bodies: server-sent events and JSON lines.
 
 use crate::answer::{AnswerUpdate, RequestAnswers};
 use crate::error::{ApiError, ErrorKind};
@@ -15,32 +15,31 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 
-/// Writes the updates of answers as one dialect's stream.
+/// Encodes updates of answers in the stream format of an API.
 pub(crate) trait Encoder: Send {
-    /// What the stream begins with.
+    /// Writes the beginning of the stream.
     fn begin(&mut self, _out: &mut String) {}
     /// Writes an update.
     fn update(&mut self, update: AnswerUpdate, out: &mut String);
-    /// Writes an error, after which nothing comes.
+    /// Writes an error, which is the last event.
     fn error(&mut self, error: &ApiError, out: &mut String);
-    /// The end of the stream, if no error occurred.
+    /// Writes the end of the stream, if no error occurred.
     fn end(&mut self, out: &mut String);
-    /// What keeps the connection alive while nothing happens.
+    /// Writes a keep-alive event.
     fn ping(&mut self, out: &mut String);
-    /// The type of the stream.
     fn content_type(&self) -> &'static str {
         "text/event-stream"
     }
 }
 
-/// How often a silent stream says that it lives.
+/// Interval of keep-alive events in a silent stream.
 const PING: Duration = Duration::from_secs(10);
 
-/// Bytes after which a frame is sent even if more updates are there.
+/// Bytes after which a frame is sent even if more updates are ready.
 const FRAME: usize = 16_384;
 
 struct AnswerStream {
-    /// Answers, and the number of the first choice of each.
+    /// The index of the first choice of each request, and its answers.
     answers: Vec<(usize, RequestAnswers)>,
     encoder: Box<dyn Encoder>,
     ping: Interval,
@@ -52,7 +51,7 @@ pub(crate) fn stream(answer: RequestAnswers, encoder: Box<dyn Encoder>) -> Respo
     stream_all(vec![answer], encoder)
 }
 
-/// A response that streams the answers to several prompts; their choices are counted through.
+/// A response that streams the answers to several prompts. Choices are numbered consecutively.
 pub(crate) fn stream_all(answers: Vec<RequestAnswers>, encoder: Box<dyn Encoder>) -> Response {
     let mut first = 0;
     let numbered = |answer: RequestAnswers| {
@@ -63,23 +62,25 @@ pub(crate) fn stream_all(answers: Vec<RequestAnswers>, encoder: Box<dyn Encoder>
     let answers = answers.into_iter().map(numbered).collect();
     let content_type = encoder.content_type();
     let mut ping = interval_at(Instant::now() + PING, PING);
+    // After a pause of a slow reader, one ping is enough.
     ping.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let body = AnswerStream { answers, encoder, ping, begun: false, ended: false };
     event_stream(Body::new(body), content_type)
 }
 
-/// A response that comes bit by bit.
+/// A streaming response.
 pub(crate) fn event_stream(body: Body, content_type: &'static str) -> Response {
     let mut response = Response::new(body);
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
-    // nginx would gather the stream otherwise
+    // Without it nginx buffers the response.
     headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
     response
 }
 
 impl AnswerStream {
+    /// Encodes all updates that are ready, up to a frame.
     fn write(&mut self, context: &mut Context<'_>, out: &mut String) {
         if !self.begun {
             self.begun = true;
@@ -87,6 +88,7 @@ impl AnswerStream {
         }
         let mut waiting = false;
         for (first, answer) in &mut self.answers {
+            // Until it is pending: only then has it registered the task's waker.
             while !self.ended && out.len() < FRAME {
                 match answer.poll(context) {
                     Poll::Pending => {
@@ -123,24 +125,25 @@ impl http_body::Body for AnswerStream {
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         let this = &mut *self;
         if this.ended {
-            // what still runs ends with the stream
+            // After an error, other answers may still run. Dropping them cancels their jobs.
             this.answers.clear();
             return Poll::Ready(None);
         }
         let mut out = String::new();
-        // a panic ends this stream, not the server
+        // After a panic of an encoder, the client gets an error event and not a broken connection.
         if catch_unwind(AssertUnwindSafe(|| this.write(context, &mut out))).is_err() {
             this.ended = true;
             let error = ApiError::new(ErrorKind::Internal, "the server failed on this answer");
             this.encoder.error(&error, &mut out);
         }
+        // The answers have registered their wakers in `write`; the timer registers its own here.
         if out.is_empty() && !this.ended {
             match this.ping.poll_tick(context) {
                 Poll::Ready(_) => this.encoder.ping(&mut out),
                 Poll::Pending => return Poll::Pending,
             }
             if out.is_empty() {
-                // wait for the next tick
+                // An encoder without pings: poll again, so that the next tick wakes the task.
                 let _ = this.ping.poll_tick(context);
                 return Poll::Pending;
             }

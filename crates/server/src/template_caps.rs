@@ -1,12 +1,14 @@
-//! What a chat template makes use of, under llama.cpp's names: found by rendering small conversations.
+//! Capabilities of chat templates, under llama.cpp's names (`chat_template_caps` in `/props`).
+//!
+//! As in llama.cpp, they are found by rendering small conversations and searching the output.
 
 use latent_text::{ChatInput, ChatTemplate};
 use serde_json::{Value, json};
 
-/// A text that no template writes by itself.
+/// A text that no template contains.
 const PROBE: &str = "probe-9f3b";
 
-/// What a chat template makes use of.
+/// The capabilities of a chat template.
 pub(crate) fn template_caps(template: &ChatTemplate, source: &str) -> Value {
     let shows = |messages: Value, tools: Option<Value>, words: &[&str]| {
         let mut input = ChatInput::new(messages);
@@ -32,7 +34,7 @@ pub(crate) fn template_caps(template: &ChatTemplate, source: &str) -> Value {
     let arguments = |name: &str| if objects { json!({name: 1}) } else { json!({name: 1}).to_string().into() };
     let two =
         calls(json!([call("call00001", &arguments(PROBE)), call("call00002", &arguments("probe-second"))]));
-    // a template that takes the list for a text writes it as Python or JSON
+    // A template without support for lists prints the list as Python or JSON.
     let typed = ChatInput::new(json!([{"role": "user", "content": [{"type": "text", "text": PROBE}]}]));
     let typed = template.render(&typed).is_ok_and(|rendered| {
         let text = &rendered.text;
@@ -62,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn a_template_has_what_it_writes() {
+    fn capabilities_follow_from_the_rendered_text() {
         let plain = caps("{% for message in messages %}{{ message.content }}{% endfor %}");
         for (name, expected) in [
             ("supports_string_content", true),
@@ -76,6 +78,7 @@ mod tests {
         ] {
             assert_eq!(plain[name], expected, "{name}");
         }
+        // This template supports all but system messages, for which it raises an error.
         let rich = caps(
             "{% if tools %}{{ tools | tojson }}{% endif %}{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no') }}{% endif %}\
              {% if m.content is string %}{{ m.content }}{% else %}{% for part in m.content %}{{ part.text }}{% endfor %}{% endif %}\

@@ -1,4 +1,5 @@
-//! What requests take: at most 40 bytes of memory for each byte of a body (56 in objects of one field), and a few bytes while it waits.
+//! Memory of requests: at most 40 bytes for each byte of a parsed body (56 in objects of one
+//! field), and 3 bytes while it waits.
 #![allow(missing_docs, reason = "tests")]
 #![allow(unsafe_code, reason = "an allocator that counts")]
 #![allow(dead_code, reason = "the support of the other tests")]
@@ -38,7 +39,7 @@ unsafe impl GlobalAlloc for PeakAllocator {
     }
 
     unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        // both exist while one is copied into the other
+        // Both blocks exist while one is copied into the other.
         grow(size);
         NOW.fetch_sub(layout.size(), Ordering::Relaxed);
         // SAFETY: the caller's promises are passed on.
@@ -54,28 +55,29 @@ fn grow(bytes: usize) {
 #[global_allocator]
 static ALLOCATOR: PeakAllocator = PeakAllocator;
 
-/// Bytes that any request may take: template rendering, grammars, buffers of connections.
+/// Bytes of a request that do not depend on its body: template rendering, grammars, buffers of
+/// connections.
 const CONSTANT: usize = 16 << 20;
 
-/// Bytes of values in a chat template.
+/// Limit on the bytes of values in a chat template.
 const TEMPLATE: usize = 96 << 20;
 
 /// Bytes of a large body.
 const LARGE: usize = 500_000;
 
-/// Sends a request, and reads its answer without keeping it. Its status.
+/// Sends a request, reads and discards its answer, and returns the status.
 fn send(address: SocketAddr, path: &str, body: &[u8]) -> String {
     let mut stream = connect(address);
-    // in pieces: a copy would count
+    // Head and body are written separately: the allocator would count a copy of the body.
     let head = String::from_utf8(request(address, "POST", path, &[], &[])).unwrap();
     let length = format!("Content-Length: {}", body.len());
     stream.write_all(head.replace("Content-Length: 0", &length).as_bytes()).unwrap();
-    // a server that refuses may close before all is written
+    // A server that refuses may close the connection before all is written.
     let _ = stream.write_all(body);
     drain(&mut stream)
 }
 
-/// The status of an answer, all of which is read.
+/// Reads an answer to its end and returns the status.
 fn drain(stream: &mut TcpStream) -> String {
     let (mut buffer, mut status) = ([0; 65_536], String::new());
     loop {
@@ -107,7 +109,8 @@ fn body(around: &str, unit: &str, separator: &str) -> Vec<u8> {
     body.into_bytes()
 }
 
-/// What a request can make large: its name, address, surroundings and what is repeated in them.
+/// Parts of requests that can be large: name, path, surrounding JSON with `@` in place of the part,
+/// the unit that is repeated, and its separator.
 const CASES: &[(&str, &str, &str, &str, &str)] = &[
     ("tokens", "/tokenize", r#"{"content": "@"}"#, "a é1 ", ""),
     ("one token per byte", "/tokenize", r#"{"content": "@"}"#, "\u{7f}", ""),
@@ -180,12 +183,12 @@ const CASES: &[(&str, &str, &str, &str, &str)] = &[
     ("images", "/api/generate", r#"{"prompt": "a", "images": [@]}"#, "0", ","),
 ];
 
-/// One test, as the count is of the whole process.
+/// A single test, since the allocator counts for the whole process.
 #[test]
-fn requests_take_forty_bytes_for_each_byte_of_their_bodies() {
+fn requests_take_at_most_forty_bytes_per_byte_of_body() {
     let limits = Limits { socket_send_bytes: 65_536, ..Limits::default() };
     let mut server = start(ServerConfig { limits, ..config() });
-    // what is made once
+    // Allocations that are made once are not part of any request.
     for (_, path, around, unit, _) in CASES {
         send(server.address, path, around.replace('@', unit).as_bytes());
     }
@@ -199,9 +202,9 @@ fn requests_take_forty_bytes_for_each_byte_of_their_bodies() {
         println!("{name}: {status}, {:.1} bytes for each", peak as f64 / body.len() as f64);
         assert!(["200", "400"].contains(&status.as_str()), "{name}: {status:?}");
         let allowed = match *name {
-            // a map with one field has room for more
+            // A map with one field has capacity for more.
             "objects" => 56 * body.len() + CONSTANT / 4,
-            // what templates read has a limit of its own
+            // Values in chat templates have their own limit.
             "arguments" | "tools" => 40 * body.len() + TEMPLATE,
             _ => 40 * body.len() + CONSTANT / 4,
         };
@@ -222,7 +225,7 @@ fn answers_that_nobody_reads_are_not_in_memory(server: &TestServer) {
     let mut first = [0; 1000];
     stream.read_exact(&mut first).unwrap();
     let held = NOW.load(Ordering::Relaxed).saturating_sub(before);
-    // the tokens, and frames on their way
+    // The tokens of the request, and frames that have been sent but not read.
     assert!(held < 6 * body.len() + CONSTANT / 4, "{held} bytes for {}", body.len());
     assert!(server.metric("latent_http_body_bytes") > 300_000, "they are charged");
     drop(stream);
@@ -242,7 +245,7 @@ fn many_small_bodies_wait_as_bytes(server: &TestServer) {
         assert_eq!(drain(stream), "400");
     }
     let peak = PEAK.load(Ordering::Relaxed) - before;
-    // all of them as bytes, in buffers of connections and of bodies, and three at a time as values
+    // All bodies as bytes, in buffers of connections and of bodies, and three at a time as values.
     let bound = COUNT * 3 * body.len() + 3 * 40 * body.len() + CONSTANT;
     assert!(peak < bound, "{peak} bytes for {COUNT} bodies of {}", body.len());
     let parsed = 20 * COUNT * body.len();

@@ -14,7 +14,8 @@ pub(crate) fn device(py: Python<'_>, name: &str) -> PyResult<Option<GemmDevice>>
     let Some(index) = GemmDevice::index(name).map_err(|error| refused(py, error))? else { return Ok(None) };
     let mut devices = DEVICES.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(device) = devices.get(&index) {
-        // a child opens none: the driver's state is that of the parent
+        // A forked child must not open a device: the driver's state is the parent's. The device's
+        // own error explains that.
         if device.is_usable() || device.is_forked() {
             return Ok(Some(device.clone()));
         }

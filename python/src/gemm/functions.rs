@@ -171,6 +171,7 @@ fn multiply<'py>(
     let (floats, pool) = (Floats::new(&x)?, pool(py, keywords.weight.threads)?);
     let (input, view) = (floats.input()?, weight.view(py)?);
     let bias = bias.as_ref().map(Floats::input).transpose()?;
+    // Inputs with K = 0 have no bytes, so their number of rows is not limited by memory.
     let count = m.checked_mul(n);
     let count = count.ok_or(latent_marlin::Error::Overflow { what: "the result", rows: m, cols: n });
     let mut y = zeros::<f32>(py, count.map_err(|error| refused(py, error))?)?;
@@ -180,6 +181,7 @@ fn multiply<'py>(
         if let (Ok(()), Some(bias)) = (&done, bias) {
             let mut room = Vec::new();
             let bias = widened(bias, &mut room);
+            // `chunks_exact_mut` panics for a size of 0.
             for row in y.chunks_exact_mut(n.max(1)) {
                 row.iter_mut().zip(bias).for_each(|(y, bias)| *y += bias);
             }
@@ -210,7 +212,7 @@ pub(crate) fn dequantize<'py>(
     }
     let (view, pool) = (weight.view(py)?, pool(py, keywords.weight.threads)?);
     let Shape { k, n, .. } = weight.shape;
-    // cannot overflow: it was checked with the weight
+    // `k * n` cannot overflow: it was checked with the weight.
     if decoded == Decoded::F16 {
         let mut values = zeros::<f16>(py, k * n)?;
         let done = py.detach(|| pool.dequantize_f16(&view, &mut values));

@@ -146,6 +146,7 @@ impl<'py> ProductKeywords<'py> {
     ) -> PyResult<()> {
         self.check_device(py, weight.device())?;
         let WeightKeywords { zeros, quant, scale_type, tensor_scale, device, .. } = &self.weight;
+        // An option that repeats a property of the weight could contradict it.
         let given = [
             ("scales", scales.is_some()),
             ("zeros", zeros.is_some()),

@@ -13,6 +13,7 @@ pub(crate) fn count(py: Python<'_>, name: &str, value: isize) -> PyResult<usize>
 
 /// Allocates zeroed results; raises an exception if memory is insufficient.
 pub(crate) fn zeros<T: Copy + Default>(py: Python<'_>, count: usize) -> PyResult<Vec<T>> {
+    // `vec!` would abort the interpreter if the memory is insufficient.
     let mut values = Vec::new();
     values.try_reserve_exact(count).map_err(|_| {
         let bytes = count.saturating_mul(size_of::<T>());
@@ -24,6 +25,7 @@ pub(crate) fn zeros<T: Copy + Default>(py: Python<'_>, count: usize) -> PyResult
 
 /// An array of NumPy's float16.
 pub(crate) fn halves<'py>(py: Python<'py>, values: &[f16], shape: &[usize]) -> PyResult<Bound<'py, PyAny>> {
+    // rust-numpy has no element type for `half`'s f16, so the bits are u16 until the view.
     let bits = values.reinterpret_cast().to_vec().into_pyarray(py);
     bits.reshape(shape)?.call_method1("view", ("float16",))
 }

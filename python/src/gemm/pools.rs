@@ -6,13 +6,15 @@ use pyo3::prelude::*;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// One for each number of threads that was asked for. The lock is taken with the GIL held and given back before the GIL is, so that it is free in a child that
-/// Python forks.
+/// One for each number of threads that was asked for. The lock is taken with the GIL held and given
+/// back before the GIL is, so that it is free in a child that Python forks.
 static POOLS: Mutex<BTreeMap<usize, Arc<GemmHandle>>> = Mutex::new(BTreeMap::new());
 
 /// The threads of this process; 0: as many as suit the machine.
 pub(crate) fn pool(py: Python<'_>, threads: usize) -> PyResult<Arc<GemmHandle>> {
     let mut pools = POOLS.lock().unwrap_or_else(PoisonError::into_inner);
+    // A forked child inherits this map without the parent's threads, so a pool of the parent would
+    // never finish a product.
     if let Some(pool) = pools.get(&threads)
         && pool.is_of_this_process()
     {

@@ -209,7 +209,7 @@ fn inputs(order: &Bound<'_, PyAny>, k: usize) -> PyResult<Vec<u32>> {
         return Err(operand.unexpected("int32"));
     }
     operand.check_shape(&[k], "(K,), with the K of packed")?;
-    // a negative number is larger than any K
+    // As an unsigned number, a negative one is larger than any K and is refused.
     Ok(operand.read::<u32>("uint32")?.as_slice()?.to_vec())
 }
 

@@ -74,6 +74,7 @@ impl<'py> PackedWeight<'py> {
     ) -> PyResult<PackedWeight<'py>> {
         let py = packed.py();
         let (packed, scales) = (Operand::new(packed, "packed")?, Operand::new(scales, "scales")?);
+        // torch had no uint32 for a long time, so its checkpoints store int32.
         if !matches!(packed.dtype.as_str(), "uint32" | "int32") {
             return Err(packed.unexpected("uint32 (or int32 with the same bits)"));
         }
@@ -84,7 +85,7 @@ impl<'py> PackedWeight<'py> {
                 format!("packed has the shape {found}, expected two dimensions: (K / 8, N)"),
             ));
         };
-        // cannot overflow: the array is in memory, with four bytes for eight
+        // Cannot overflow: the array is in memory, with four bytes per eight codes.
         let shape = Shape { k: 8 * rows, n, group };
         if group == 0 || !shape.k.is_multiple_of(group) {
             return Err(refused(py, latent_marlin::Error::Group { k: shape.k, group }));
@@ -99,6 +100,7 @@ impl<'py> PackedWeight<'py> {
                 return Err(zeros.unexpected("uint8"));
             }
         }
+        // Only INT4 has zero points. FP4 and symmetric INT4 look the same, so the latter is named.
         let default = if zeros.is_some() { QuantType::Int4 } else { QuantType::Fp4 };
         Ok(PackedWeight {
             shape,
@@ -127,6 +129,7 @@ fn scale_array<'py>(scales: &Operand<'py>, keywords: &WeightKeywords<'py>) -> Py
         "float16" => Some(ScaleType::F16),
         "float8_e8m0fnu" => Some(ScaleType::E8m0),
         "float8_e4m3fn" => Some(ScaleType::E4m3),
+        // NumPy has no 8-bit floats, so codes come as bytes, and `scale_type` says which.
         "uint8" => None,
         _ => return Err(scales.unexpected("float16, or uint8 with a scale_type")),
     };

@@ -45,6 +45,7 @@ pub(crate) fn decode<'py>(
     let array = if object.is_instance(&numpy.getattr("ndarray")?)? {
         object
     } else {
+        // `bytes`, `memoryview` and other buffers, without a copy.
         numpy.call_method1("frombuffer", (object, "uint8"))?
     };
     let operand = Operand::new(&array, "data")?;
@@ -54,6 +55,7 @@ pub(crate) fn decode<'py>(
     let bytes = operand.read::<u8>("uint8")?;
     let values = values(ty, bytes.as_slice()?).map_err(|problem| argument(py, problem))?;
     let shape = shape.unwrap_or_else(|| vec![values.len()]);
+    // Checked, since a wrapped product of the caller's sizes could equal the number of values.
     if shape.iter().try_fold(1usize, |all, n| all.checked_mul(*n)) != Some(values.len()) {
         return Err(argument(py, format!("{} values have no shape {shape:?}", values.len())));
     }

@@ -28,6 +28,7 @@ pub(crate) fn dict<'py>(py: Python<'py>, metadata: &Metadata) -> PyResult<Bound<
 
 fn strings<'py>(py: Python<'py>, metadata: &Metadata, key: &str) -> PyResult<Bound<'py, PyAny>> {
     let strings = metadata.strings(key).map_err(|error| raised(py, error))?.unwrap_or_default();
+    // Vocabularies may contain tokens that are not valid UTF-8.
     Ok(PyList::new(py, strings.iter().map(|bytes| String::from_utf8_lossy(bytes)))?.into_any())
 }
 
@@ -51,6 +52,7 @@ fn numbers<'py>(
         _ => "f8",
     };
     let numpy = py.import("numpy")?;
+    // `numbers` are f64, which cannot represent all 64-bit integers.
     if ty == MetadataType::U64 {
         let words = metadata.words(key).map_err(|error| raised(py, error))?.unwrap_or_default();
         return numpy.call_method1("array", (words, dtype));

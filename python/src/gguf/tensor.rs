@@ -27,6 +27,7 @@ impl Tensor {
 
     /// NumPy's name of the type of its elements, where it has one.
     fn dtype(&self) -> Option<&'static str> {
+        // Files of the other byte order are refused when they are opened. NumPy has no bfloat16.
         Some(match self.info.ty {
             TensorType::F32 => "<f4",
             TensorType::F16 => "<f2",
@@ -89,6 +90,7 @@ impl Tensor {
 
     /// Its values as an array of f32.
     pub(crate) fn decode<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        // A packed file has interleaved rows, which `decode` would return in the wrong order.
         if self.info.tile_rows.is_some() {
             let name = &self.info.name;
             return Err(argument(
@@ -110,6 +112,7 @@ impl Tensor {
         dtype: Option<Bound<'py, PyAny>>,
         copy: Option<bool>,
     ) -> PyResult<Bound<'py, PyAny>> {
+        // NumPy 2 passes `copy=False` if the caller forbids a copy.
         if copy == Some(false) {
             return Err(pyo3::exceptions::PyValueError::new_err(
                 "a tensor is decoded into a new array: view() has no copy",

@@ -1,10 +1,10 @@
-//! Hosts that share a stretch of layers.
+//! Groups of hosts that share a stretch of layers.
 
 use super::load::{PartLoad, PredictionCase};
 use super::network::Host;
 use super::shared::SharedLoad;
 
-/// The hosts of one stretch of layers, with what they take.
+/// The hosts of one stretch of layers.
 pub(super) struct HostGroup<'a> {
     pub(super) model: &'a SharedLoad,
     pub(super) hosts: &'a [Host],
@@ -15,9 +15,10 @@ pub(super) struct HostGroup<'a> {
 }
 
 impl HostGroup<'_> {
-    /// What the host at `at` has to hold and to do, with these layers.
+    /// The load of the host at `at` with these layers.
     pub(super) fn load(&self, at: usize, layers: PartLoad) -> PartLoad {
         let mut load = layers;
+        // Rank 0 also has embedding, final norm and `lm_head`.
         if self.first && at == 0 {
             load += self.model.around;
         }
@@ -28,13 +29,13 @@ impl HostGroup<'_> {
         self.hosts.iter().enumerate().all(|(at, host)| self.memory(at, layers, case) <= host.memory)
     }
 
-    /// Bytes that the host at `at` takes with these layers.
+    /// Bytes that the host at `at` needs with these layers.
     pub(super) fn memory(&self, at: usize, layers: PartLoad, case: &PredictionCase) -> f64 {
         self.load(at, layers).memory(case) + self.overhead
     }
 }
 
-/// The hosts by stretches of layers, in their order.
+/// Divides the hosts into groups, in their order.
 pub(super) fn groups<'a>(
     model: &'a SharedLoad,
     hosts: &'a [Host],

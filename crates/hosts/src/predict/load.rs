@@ -9,42 +9,42 @@ use latent_graph::{Plan, Stage, distinct_weights};
 use latent_types::CacheType;
 use std::ops::AddAssign;
 
-/// What is asked of a model.
+/// The workload of a prediction.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PredictionCase {
-    /// Tokens of context of each sequence, for which there must be memory.
+    /// Tokens of context per sequence, which must fit into memory.
     pub context: usize,
-    /// Tokens of them to which a step attends.
+    /// Tokens of context that a step attends to.
     pub past: usize,
     /// Sequences of a step.
     pub rows: usize,
     /// Steps in flight, each of other sequences.
     pub in_flight: usize,
-    /// Tokens of the prompt whose first token is predicted.
+    /// Length of the prompt whose time to the first token is predicted.
     pub prompt: usize,
-    /// Tokens of a step of it.
+    /// Tokens per chunk of the prompt.
     pub chunk: usize,
-    /// What crosses between ranks.
+    /// Type of residual rows in messages.
     pub wire: WireType,
 }
 
 impl PredictionCase {
-    /// Tokens in the KV cache, of all sequences.
+    /// Tokens in the KV cache of all sequences.
     pub(super) fn cached_tokens(&self) -> usize {
         self.context.saturating_mul(self.rows).saturating_mul(self.in_flight)
     }
 }
 
-/// What steps move and compute.
+/// The work of steps.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct StepWork {
     /// Bytes of weights and cache.
     pub bytes: f64,
     /// Floating-point operations.
     pub flops: f64,
-    /// Sums over the ranks that share a layer.
+    /// Number of sums over the ranks that share a layer.
     pub sums: f64,
-    /// Bytes of the rows that they add up.
+    /// Bytes of the rows of these sums.
     pub summed: f64,
 }
 
@@ -57,15 +57,16 @@ impl AddAssign for StepWork {
     }
 }
 
-/// What a part of a model takes.
+/// Memory and work of a part of a model.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct PartLoad {
-    /// Bytes of its weights.
+    /// Bytes of weights.
     pub stored: f64,
-    /// Bytes of a token in the KV cache.
+    /// Bytes per token in the KV cache.
     pub cached: f64,
-    /// A step of one token for each sequence.
+    /// A step with one token per sequence.
     pub step: StepWork,
+    /// All chunks of the prompt.
     pub prompt: StepWork,
 }
 
@@ -79,13 +80,13 @@ impl AddAssign for PartLoad {
 }
 
 impl PartLoad {
-    /// Bytes of weights, and of the caches of all sequences.
+    /// Bytes of weights and of the KV cache of all sequences.
     pub(super) fn memory(&self, case: &PredictionCase) -> f64 {
         self.stored + self.cached * case.cached_tokens() as f64
     }
 }
 
-/// The load of each layer, and of what is around them.
+/// The load of each layer, and of embedding, final norm and `lm_head`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct ModelLoads {
     pub(super) layers: Vec<PartLoad>,
@@ -99,7 +100,7 @@ impl ModelLoads {
         &mut self.layers[layer]
     }
 
-    /// From the plans of a rank, or of the whole model.
+    /// Counts the load from the plans of a rank or of the whole model.
     pub(super) fn of_stages(
         stages: &[Stage],
         config: &ModelConfig,
@@ -109,6 +110,7 @@ impl ModelLoads {
         let mut loads = ModelLoads::default();
         let count = CountOptions { routing: StepRouting::of(config), wire: case.wire };
         let path = |rows| mla.path(rows, &config.attention);
+        // Plans of several batch buckets use the same weights.
         for weight in distinct_weights(stages) {
             loads.at(weight.layer).stored += weight.bytes() as f64;
         }
@@ -134,6 +136,7 @@ impl ModelLoads {
         if let Some(stage) = stages.get(LM_HEAD) {
             let head = |rows| step(rows, rows, 0, path(1));
             loads.add(stage.plan(case.rows), head(case.rows), &count, |load| &mut load.step);
+            // Only the last row of a prompt needs logits.
             loads.add(stage.plan(1), head(1), &count, |load| &mut load.prompt);
         }
         loads
@@ -152,7 +155,7 @@ impl ModelLoads {
     }
 }
 
-/// How nodes are counted.
+/// How the cost of nodes is counted.
 struct CountOptions {
     routing: StepRouting,
     wire: WireType,
@@ -165,11 +168,13 @@ impl CountOptions {
         let (mut bytes, mut flops) = (cost.weight_bytes + cost.cache_bytes, cost.flops);
         match node.op {
             Op::AllReduce => {
-                // counted in f32
+                // `link_bytes` is counted in f32.
                 let summed = cost.link_bytes * wire.bytes() as f64 / 4.0;
                 return StepWork { sums: 1.0, summed, ..StepWork::default() };
             }
             Op::ExpertMlp | Op::ExpertGateUp | Op::ExpertDown if !routing.is_whole() => {
+                // The node's own cost assumes that work is shared evenly. The ranks wait for the
+                // busiest one.
                 let busiest = routing.busiest(step.rows);
                 let weights = node.weights.iter().map(|(_, id)| ir.weight(*id));
                 let expert: f64 =

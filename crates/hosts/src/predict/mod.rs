@@ -1,14 +1,19 @@
 //! Proposes a partition of a model over given hosts, and predicts its speed.
 //!
-//! A step of few rows reads the weights of its layers once: a rank takes as long as its bytes take at its read bandwidth, or its operations at its speed. The
-//! bytes and operations are those of the rank's own plans. A step goes through all stretches of layers before it ends, and residual rows cross a link between two of
-//! them; ranks that share a stretch wait for each other at each sum. Several steps in flight are in different stretches at the same time.
-//! Ranks of one machine are slower while others compute.
+//! The model of time:
+//!
+//! * A step of few rows reads the weights of its layers once. A rank takes the maximum of its bytes
+//!   over its read bandwidth and its operations over its speed. Both are counted from the rank's
+//!   own plans.
+//! * A step runs through all stretches of layers, and residual rows cross a link between two of
+//!   them. Ranks that share a stretch wait for each other at each sum.
+//! * Several steps in flight are in different stretches at the same time.
+//! * Ranks of one machine are slower while other ranks compute.
 
-mod company;
 mod group;
 mod load;
 mod network;
+mod peers;
 mod propose;
 mod routing;
 mod shared;

@@ -3,28 +3,29 @@
 use super::load::StepWork;
 use latent_backend::DIRECT_SUM;
 
-/// What a host can do with a model, as measured.
+/// A host as measured with a model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Host {
     pub name: String,
-    /// Bytes of memory that the model may take.
+    /// Bytes of memory that are available to the model.
     pub memory: f64,
-    /// How fast it is.
     pub speed: HostSpeed,
-    /// How fast it is while all others compute too, where that is another: ranks of one machine take memory bandwidth from each other.
+    /// Its speed while all other ranks compute too, if that differs: ranks of one machine share its
+    /// memory bandwidth.
     pub at_once: Option<HostSpeed>,
 }
 
-/// How fast a host reads and computes.
+/// The speed of a host.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct HostSpeed {
-    /// Bytes per second that its steps of one row read.
+    /// Bytes per second that steps of one row read.
     pub bandwidth: f64,
-    /// Floating-point operations per second of prompts; none where they were not measured.
+    /// Floating-point operations per second of prompts, if measured.
     pub flops: Option<f64>,
 }
 
 impl HostSpeed {
+    /// The roofline time of some work.
     fn seconds(&self, work: &StepWork) -> f64 {
         let arithmetic = self.flops.map_or(0.0, |flops| work.flops / flops);
         arithmetic.max(work.bytes / self.bandwidth)
@@ -32,10 +33,11 @@ impl HostSpeed {
 }
 
 impl Host {
-    /// Seconds that it computes, where on average this share of the other ranks computes meanwhile.
-    pub(super) fn seconds(&self, work: &StepWork, company: f64) -> f64 {
-        let (alone, company) = (self.speed.seconds(work), company.clamp(0.0, 1.0));
-        self.at_once.map_or(alone, |speed| (1.0 - company) * alone + company * speed.seconds(work))
+    /// Computing time if the fraction `peers` of the other ranks computes concurrently.
+    pub(super) fn seconds(&self, work: &StepWork, peers: f64) -> f64 {
+        let (alone, peers) = (self.speed.seconds(work), peers.clamp(0.0, 1.0));
+        // Linear between the two measurements: alone, and with all ranks.
+        self.at_once.map_or(alone, |speed| (1.0 - peers) * alone + peers * speed.seconds(work))
     }
 }
 
@@ -44,51 +46,56 @@ impl Host {
 pub struct NetworkLink {
     /// Bytes per second.
     pub bandwidth: f64,
-    /// Seconds that a message takes however short it is, from the call that sends it to the end of the one that receives it.
+    /// Seconds of an empty message, from the call that sends it to the return of the call that
+    /// receives it.
     pub latency: f64,
-    /// Of two ranks that add up, where that was measured; else their messages are as any others.
+    /// Speed of sums of two ranks, if measured; otherwise that of other messages.
     pub sums: Option<SumSpeed>,
 }
 
-/// How fast two ranks add up rows: both send at once what they have, over cores and links that may serve one way at a time, and each copies and adds what comes.
+/// Speed of sums of two ranks. Both send concurrently, over links and cores that may serve only one
+/// direction at a time, and each copies and adds what it receives.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SumSpeed {
     /// Bytes per second of one rank's rows.
     pub bandwidth: f64,
-    /// Seconds that a sum takes however short it is.
+    /// Seconds of an empty sum.
     pub latency: f64,
 }
 
 impl SumSpeed {
-    /// From `(bytes, seconds)` of a short sum and of a long one, which is announced first, over a
-    /// link of this latency.
+    /// Fits the speed to `(bytes, seconds)` of a short and of a long sum.
     pub(crate) fn measured(short: (f64, f64), long: (f64, f64), link_latency: f64) -> SumSpeed {
+        // Without the round trip in which MPI announces the long message.
         let announced = long.1 - 2.0 * link_latency;
-        // where links vary by more than the long one takes, at most ten times as fast as it was
+        // On a noisy link the long sum may take no longer than the short one. The rate is limited
+        // to ten times the measured one.
         let bandwidth = (long.0 - short.0) / (announced - short.1).max(long.1 / 10.0);
         SumSpeed { bandwidth, latency: (short.1 - short.0 / bandwidth).max(0.0) }
     }
 }
 
-/// Above this MPI asks the receiver before it sends over TCP.
-const ASKED_FIRST: f64 = 65_536.0;
+/// Open MPI's eager limit over TCP in bytes. A larger message is sent only after the receiver has
+/// answered a request.
+const EAGER_LIMIT: f64 = 65_536.0;
 
 impl NetworkLink {
     /// Seconds until a message of this size has arrived.
     pub(super) fn message(&self, bytes: f64) -> f64 {
-        self.latency + self.asking(bytes) + bytes / self.bandwidth
+        self.latency + self.rendezvous(bytes) + bytes / self.bandwidth
     }
 
-    /// Seconds until a receiver that is asked first has answered.
-    fn asking(&self, bytes: f64) -> f64 {
-        if bytes > ASKED_FIRST { 2.0 * self.latency } else { 0.0 }
+    /// Seconds of the request and its answer before a long message.
+    fn rendezvous(&self, bytes: f64) -> f64 {
+        if bytes > EAGER_LIMIT { 2.0 * self.latency } else { 0.0 }
     }
 
-    /// Seconds in which each rank has what `count` others send to all of it at once, and has added it up.
+    /// Seconds until each rank has received and added the rows of `count` others, which all send
+    /// concurrently.
     fn exchange(&self, count: f64, bytes: f64) -> f64 {
         let SumSpeed { bandwidth, latency } =
             self.sums.unwrap_or(SumSpeed { bandwidth: self.bandwidth, latency: self.latency });
-        latency + self.asking(bytes) + count * bytes / bandwidth
+        latency + self.rendezvous(bytes) + count * bytes / bandwidth
     }
 
     /// Seconds of the sums of `members` ranks.
@@ -97,6 +104,8 @@ impl NetworkLink {
             return 0.0;
         }
         let (bytes, others) = (work.summed / work.sums, members as f64 - 1.0);
+        // As in the backend: short sums go directly to all ranks. Of long ones each rank sums a
+        // share and distributes the result, which takes two exchanges of less.
         let once = if members == 2 || bytes / 4.0 <= DIRECT_SUM as f64 {
             self.exchange(others, bytes)
         } else {
@@ -111,8 +120,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sums_take_as_long_as_those_that_were_measured() {
-        // 8 kB in 0.3 ms, a megabyte in 20.7 ms, 0.2 ms of them to ask
+    fn predicted_sums_take_as_long_as_measured_ones() {
+        // 8 kB in 0.3 ms; a megabyte in 20.7 ms, of which the request takes 0.2 ms.
         let sums = SumSpeed::measured((8e3, 3e-4), (1.008e6, 2.07e-2), 1e-4);
         assert!((sums.bandwidth - 1e6 / 2.02e-2).abs() < 1.0, "{sums:?}");
         let link = NetworkLink { bandwidth: 1e8, latency: 1e-4, sums: Some(sums) };
@@ -120,14 +129,14 @@ mod tests {
             link.sums(&StepWork { sums: 2.0, summed: 2.0 * bytes, ..StepWork::default() }, 2) / 2.0
         };
         assert!((of(8e3) - 3e-4).abs() < 1e-9 && (of(1.008e6) - 2.07e-2).abs() < 1e-9);
-        // what was not measured is taken as one way of the link
+        // Without a measurement, a sum takes as long as a message.
         let link = NetworkLink { sums: None, ..link };
         let work = StepWork { sums: 1.0, summed: 1e6, ..StepWork::default() };
         assert!((link.sums(&work, 2) - link.message(1e6)).abs() < 1e-12);
     }
 
     #[test]
-    fn a_long_sum_that_took_no_longer_than_a_short_one_has_a_rate() {
+    fn the_rate_is_finite_if_a_long_sum_took_no_longer_than_a_short_one() {
         let sums = SumSpeed::measured((8e3, 3e-4), (1e6, 3e-4), 1e-4);
         assert!(sums.bandwidth.is_finite() && sums.bandwidth > 0.0 && sums.latency >= 0.0, "{sums:?}");
     }

@@ -1,4 +1,4 @@
-//! The load of a model whose layers several ranks share.
+//! Load of the layers of a model on each of the ranks that share them.
 
 use super::load::{ModelLoads, PartLoad, PredictionCase};
 use latent_graph::config::ModelConfig;
@@ -6,7 +6,7 @@ use latent_graph::passes::MlaChoice;
 use latent_graph::{Partition, Stage};
 use latent_types::CacheType;
 
-/// A model, and how plans are made of a part of it.
+/// A model and the function that plans parts of it.
 pub struct PlannedModel<'a> {
     /// The whole model.
     pub config: &'a ModelConfig,
@@ -14,41 +14,40 @@ pub struct PlannedModel<'a> {
     pub mla: MlaChoice,
     /// Type of the KV cache.
     pub cache: CacheType,
-    /// Most rows of a step.
+    /// Maximum number of rows of a step.
     pub step_rows: usize,
-    /// The plans of the model with this config, or why it cannot be cut so.
+    /// Plans the part of the model with this config, or returns why it cannot be split this way.
     pub plan: &'a dyn Fn(&ModelConfig) -> Result<PlannedPart, String>,
 }
 
 /// The plans of a part of a model.
 pub struct PlannedPart {
-    /// The plans.
     pub stages: Vec<Stage>,
-    /// Bytes that steps work in, without what crosses between ranks.
+    /// Bytes of scratch memory, without buffers for messages between ranks.
     pub scratch: f64,
 }
 
-/// What each of the ranks takes that share every layer.
+/// The load of one of the ranks that share each layer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SharedLoad {
     /// Ranks that share heads and columns.
     pub tensor: usize,
     /// Ranks that share routed experts.
     pub experts: usize,
-    /// Of each layer, on the rank that has most of it.
+    /// The load of each layer, on the rank that has most of it.
     pub layers: Vec<PartLoad>,
-    /// Of what rank 0 has in addition to its layers: embedding, final norm, `lm_head`.
+    /// The additional load of rank 0: embedding, final norm and `lm_head`.
     pub around: PartLoad,
     /// Elements of a residual row.
     pub row: f64,
-    /// Bytes that steps work in.
+    /// Bytes of scratch memory.
     pub scratch: f64,
-    /// Most rows of a step.
+    /// Maximum number of rows of a step.
     pub step_rows: usize,
 }
 
 impl SharedLoad {
-    /// From the plans of such ranks.
+    /// Counts the load from the plans of such ranks.
     pub fn new(
         model: &PlannedModel<'_>,
         tensor: usize,
@@ -71,7 +70,8 @@ impl SharedLoad {
             Ok((of_layers, planned.scratch))
         };
         let (first, scratch) = loads(0)?;
-        // shares are rounded down but for the last
+        // Shares are rounded down except the last one, so the last member has the largest load.
+        // Rank 0 has `around`.
         let (layers, scratch) = if members == 1 {
             (first.layers, scratch)
         } else {
@@ -97,7 +97,7 @@ impl SharedLoad {
             + latent_backend::collective_bytes((self.members(), stretches), case.wire, elements) as f64
     }
 
-    /// Ranks that share a layer.
+    /// The number of ranks that share a layer.
     pub fn members(&self) -> usize {
         self.tensor.max(self.experts)
     }

@@ -1,14 +1,14 @@
-//! Assignment of layers to groups of ranks.
+//! Assignment of layers to groups of ranks, by dynamic programming.
 
-use super::company::{GroupSeconds, PeerShares};
 use super::group::{HostGroup, groups};
 use super::load::{PartLoad, PredictionCase};
 use super::network::{Host, NetworkLink};
+use super::peers::{GroupSeconds, PeerShares};
 use super::shared::SharedLoad;
 use latent_types::Setting;
 use std::ops::Range;
 
-/// Hosts that cannot run the model so.
+/// Why hosts cannot run the model.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum PredictError {
     #[error("cannot split {layers} layers into {stretches} stretches: each needs at least one layer")]
@@ -19,7 +19,7 @@ pub enum PredictError {
         Setting::Context
     )]
     Memory {
-        /// Tokens of context, of all sequences.
+        /// Tokens of context of all sequences.
         context: usize,
         needed: f64,
         memory: f64,
@@ -28,10 +28,11 @@ pub enum PredictError {
     Cut(String),
 }
 
-/// Values between the least and the largest that the slowest stretch may take, tried where several steps are in flight.
+/// Number of limits on the slowest stretch that are tried if several steps are in flight.
 const CAPS: usize = 24;
 
-/// The stretches of layers with which most tokens per second come out of steps in flight, and every host has room.
+/// Finds the stretches of layers with the most tokens per second that fit into the memory of all
+/// hosts.
 pub(super) fn stretches(
     model: &SharedLoad,
     hosts: &[Host],
@@ -50,11 +51,15 @@ pub(super) fn stretches(
         return Err(PredictError::Memory { context, needed, memory });
     };
     let crossing = crossings(model, groups.len(), link, case);
+    // The time in which all steps in flight finish once: no less than the latency of one step, and
+    // than all of them take on the slowest group, which runs them in turn.
     let cycle = |sum: f64, slowest: f64| (sum + crossing).max(case.in_flight as f64 * slowest);
     let mut best = (cycle(sum, slowest), quickest);
-    // with several steps in flight the slowest stretch counts too: the quickest pipeline in which none takes longer than a cap
+    // With several steps in flight the slowest stretch limits the rate, while the table minimizes
+    // the sum. So the minimum is computed again with lower and lower limits on the slowest stretch.
     for at in 1..if case.in_flight > 1 { CAPS } else { 1 } {
         let cap = slowest * (1.0 - at as f64 / CAPS as f64);
+        // Lower limits have no solution either.
         let Some((sum, slowest, stretches)) = table.best(cap) else { break };
         let found = cycle(sum, slowest);
         if found < best.0 {
@@ -64,7 +69,7 @@ pub(super) fn stretches(
     Ok(best.1)
 }
 
-/// Seconds of a step that its rows are on their way between stretches of layers, and back.
+/// Seconds of a step for sending rows between stretches, and back to rank 0.
 pub(super) fn crossings(
     model: &SharedLoad,
     stretches: usize,
@@ -75,7 +80,8 @@ pub(super) fn crossings(
     if stretches > 1 { stretches as f64 * link.message(rows) } else { 0.0 }
 }
 
-/// Seconds of each group with each stretch that it has room for: by group, first layer, number of layers less one.
+/// Seconds of each group with each stretch that fits, indexed by group, first layer, and number of
+/// layers minus one.
 struct SecondsTable {
     seconds: Vec<Vec<Vec<f64>>>,
     layers: usize,
@@ -95,17 +101,20 @@ impl SecondsTable {
         let ranks: usize = groups.iter().map(|group| group.hosts.len()).sum();
         let of_start = |at: usize, start: usize| -> Vec<f64> {
             let group = &groups[at];
+            // How long groups overlap depends on all stretches, which are not known yet. With steps
+            // in flight the table assumes that all ranks compute, which is the slowest case.
             let few = PeerShares::of_group(group.hosts.len(), ranks);
-            let company = if case.in_flight > 1 { few.with_all() } else { few };
+            let peers = if case.in_flight > 1 { few.with_all() } else { few };
             let seconds =
-                |own: PartLoad| GroupSeconds::new(group, &own, link, |load| &load.step, company).all();
+                |own: PartLoad| GroupSeconds::new(group, &own, link, |load| &load.step, peers).all();
             let mut own = PartLoad::default();
-            // those behind it need a layer each
+            // Each later group needs at least one layer.
             let ends = start..layers - (count - 1 - at);
             let loads = ends.map(|layer| {
                 own += model.layers[layer];
                 own
             });
+            // More layers never need less memory, so the first stretch without room ends the list.
             loads.take_while(|own| group.has_room(*own, case)).map(seconds).collect()
         };
         let of_group = |at: usize| {
@@ -115,9 +124,11 @@ impl SecondsTable {
         Ok(SecondsTable { seconds: (0..count).map(of_group).collect(), layers })
     }
 
-    /// The stretches of the least sum in which no group takes longer than `cap`: their sum, their slowest, and themselves.
+    /// The stretches with the minimum sum of times in which no group takes longer than `cap`.
+    /// Returns the sum, the time of the slowest one, and the stretches.
     fn best(&self, cap: f64) -> Option<(f64, f64, Vec<Range<usize>>)> {
-        // reached[end]: the least seconds in which the groups so far run the layers before `end`, and where the last of them begins
+        // `reached[group][end]`: the minimum seconds in which the groups up to `group` run the
+        // layers before `end`, and the first layer of the last of them.
         let mut reached: Vec<Vec<Option<(f64, usize)>>> = Vec::new();
         for group in &self.seconds {
             let mut ends = vec![None; self.layers + 1];
@@ -140,6 +151,7 @@ impl SecondsTable {
             reached.push(ends);
         }
         let (sum, _) = reached.last()?[self.layers]?;
+        // Follow the starts back from the last layer.
         let (mut end, mut slowest, mut found) = (self.layers, 0.0f64, Vec::new());
         for (group, ends) in self.seconds.iter().zip(&reached).rev() {
             let (_, start) = ends[end]?;

@@ -13,13 +13,13 @@ use std::sync::{Arc, Mutex};
 pub enum FaultKind {
     Kill,
     Stop,
-    /// No more memory from the system.
+    /// The system gives the process no more memory.
     Starve,
-    /// Stopped in the middle of a large message.
+    /// The process is stopped during a large message.
     Cut,
-    /// The thread that computes does nothing more, while the one that speaks to MPI goes on.
+    /// The computing thread stops, while the MPI thread continues.
     Hang,
-    /// The thread that computes panics.
+    /// The computing thread panics.
     Panic,
     /// The MPI thread panics: it sends to a rank that does not exist.
     Misdirect,
@@ -37,7 +37,7 @@ impl FaultKind {
     ];
 }
 
-/// What happens to which rank, before which of its messages; none: before it joins the job. As text: `1:17:Kill`.
+/// A fault of a rank before one of its messages, or before it joins the job. As text: `1:17:Kill`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RankFault {
     pub rank: usize,
@@ -72,7 +72,7 @@ impl RankFault {
         self.rank.to_string() == rank
     }
 
-    /// Strikes; a file that is written now says when.
+    /// Executes the fault. The modification time of the file `when` records the time.
     pub fn strike(&self, when: &Path) {
         std::fs::write(when, "").unwrap();
         match self.kind {
@@ -80,11 +80,11 @@ impl RankFault {
             FaultKind::Stop | FaultKind::Cut => gone(Signal::STOP),
             FaultKind::Hang => parked(),
             FaultKind::Panic => panic!("on purpose"),
-            // by the communicator
+            // The communicator sends the message.
             FaultKind::Misdirect => {}
             FaultKind::Starve => {
                 setrlimit(Resource::As, Rlimit { current: Some(1 << 20), maximum: None }).unwrap();
-                // what the process has and does not use serves no more either
+                // The allocator's free memory is used up too.
                 let mut held: Vec<Vec<u8>> = Vec::new();
                 let mut size = 1 << 24;
                 while size > 64 {
@@ -97,7 +97,7 @@ impl RankFault {
     }
 }
 
-/// Other threads may take the signal: this one must not go on until one has.
+/// Another thread may receive the signal, so this one waits until it takes effect.
 fn gone(signal: Signal) -> ! {
     kill_process(getpid(), signal).unwrap();
     parked()
@@ -109,12 +109,12 @@ fn parked() -> ! {
     }
 }
 
-/// The rank that mpirun has given this process, before MPI is started.
+/// The rank of this process in the environment of mpirun, before MPI is initialized.
 pub fn launched_rank() -> String {
     std::env::var("OMPI_COMM_WORLD_RANK").unwrap_or_default()
 }
 
-/// A rank's messages, counted.
+/// A communicator that counts the messages of a rank and executes its fault.
 pub struct FaultyRank {
     inner: Arc<MpiRank>,
     fault: Option<RankFault>,
@@ -122,15 +122,15 @@ pub struct FaultyRank {
     seen: Mutex<SeenMessages>,
 }
 
-/// A message, and how many like it there were before.
+/// A message's number, and the number of earlier messages of its kind.
 type MessageBoundary = (usize, usize);
 
 #[derive(Default)]
 struct SeenMessages {
     messages: usize,
-    /// The first message after loading.
+    /// Number of the first message after loading.
     loaded: usize,
-    /// How often messages of a kind were met.
+    /// Number of messages of each kind.
     kinds: HashMap<(bool, usize, String, u8), usize>,
     boundaries: Vec<MessageBoundary>,
 }
@@ -139,24 +139,24 @@ struct SeenMessages {
 const ALIKE: usize = 2;
 
 impl FaultyRank {
-    /// With a file that is written when the fault strikes.
+    /// Creates a communicator that writes the file `when` as the fault strikes.
     pub fn new(inner: Arc<MpiRank>, fault: Option<RankFault>, when: PathBuf) -> FaultyRank {
         FaultyRank { inner, fault, when, seen: Mutex::default() }
     }
 
-    /// The messages before which something new begins, each with how many like it there were before.
+    /// The boundaries as text: `number/earlier` for each.
     pub fn boundaries(&self) -> String {
         let seen = self.seen.lock().unwrap();
         seen.boundaries.iter().map(|(at, before)| format!("{at}/{before}")).collect::<Vec<_>>().join(" ")
     }
 
-    /// Notes that the model is loaded.
+    /// Records that the model is loaded.
     pub fn loaded(&self) {
         let mut seen = self.seen.lock().unwrap();
         seen.loaded = seen.messages;
     }
 
-    /// How many messages loading took.
+    /// Number of messages of loading.
     pub fn of_loading(&self) -> usize {
         self.seen.lock().unwrap().loaded
     }
@@ -172,7 +172,7 @@ impl FaultyRank {
         }
     }
 
-    /// Commands are told apart by their first byte.
+    /// Counts a message. The first byte of commands is part of their kind.
     fn count(&self, sends: bool, rank: usize, channel: Channel, message: &[u8]) {
         let command =
             if channel == Channel::Commands { message.first().copied().unwrap_or_default() } else { 0 };

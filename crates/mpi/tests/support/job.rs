@@ -1,4 +1,4 @@
-//! Jobs of this test's own ranks, under mpirun.
+//! Jobs of this test's ranks under mpirun.
 
 use crate::faulty::RankFault;
 use crate::stalls::StallWatch;
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant, SystemTime};
 
-/// What a rank is told.
+/// Environment variables of the ranks.
 pub const PARTITION: &str = "LATENT_TEST_PARTITION";
 pub const FAULT: &str = "LATENT_TEST_FAULT";
 pub const PATIENCE: &str = "LATENT_TEST_PATIENCE";
@@ -15,30 +15,30 @@ pub const PATIENCE: &str = "LATENT_TEST_PATIENCE";
 /// A file that is written when the fault strikes.
 pub const STRUCK: &str = "LATENT_TEST_STRUCK";
 
-/// What is ended by force, since it hangs.
+/// Time after which a job counts as hung and mpirun is killed.
 const HANGS: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Copy, Debug)]
 pub struct MpiJob {
     pub partition: &'static str,
     pub fault: Option<RankFault>,
-    /// As between hosts, in place of shared memory.
+    /// Use TCP as between hosts, and not shared memory.
     pub tcp: bool,
 }
 
-/// What became of a job.
+/// The outcome of a job.
 pub struct MpiJobResult {
     pub status: ExitStatus,
     pub out: String,
     pub errors: String,
-    /// From the fault to the end of the last rank, and of mpirun; none where no fault has struck.
+    /// Time from the fault to the end of mpirun and all ranks. `None` if no fault has struck.
     pub after: Option<Duration>,
-    /// How long the machine stood still meanwhile.
+    /// Time for which the machine stalled during the job.
     pub stalled: Duration,
 }
 
 impl MpiJob {
-    /// Runs the job to its end; `None` if mpirun is not installed.
+    /// Runs the job to its end. Returns `None` if mpirun is not installed.
     pub fn run(&self, patience: Duration, stalls: &StallWatch) -> Option<MpiJobResult> {
         let ranks = self.partition.parse::<latent_graph::Partition>().unwrap().ranks();
         let folder = tempfile::tempdir().unwrap();
@@ -53,7 +53,7 @@ impl MpiJob {
             &ranks.to_string(),
         ]);
         command.args(["--mca", "btl_vader_single_copy_mechanism", "none"]);
-        // a folder of its own: jobs that make and remove a common one meet
+        // Concurrent jobs would create and remove the same session folder.
         command.args(["--mca", "orte_tmpdir_base"]).arg(folder.path());
         if self.tcp {
             command.args(["--mca", "btl", "tcp,self"]);
@@ -80,7 +80,7 @@ impl MpiJob {
                 break status;
             }
             if !forced && began.elapsed() > HANGS + (stalls.total() - before) {
-                // its ranks end with it
+                // Its ranks end with it.
                 mpirun.kill().unwrap();
                 forced = true;
             }
@@ -99,10 +99,10 @@ impl MpiJob {
     }
 }
 
-/// Waits until no rank of this test is left.
+/// Waits until all ranks of this test have ended.
 ///
 /// # Errors
-/// Those that are after so long.
+/// The ranks that still run after `at_most`.
 pub fn wait_until_none_is_left(at_most: Duration) -> Result<(), String> {
     let began = Instant::now();
     loop {

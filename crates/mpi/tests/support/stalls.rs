@@ -1,14 +1,14 @@
-//! How long the machine has let this test wait: what ranks took meanwhile says nothing of them.
+//! Measures stalls of the machine, whose time must not count against ranks.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How often is looked.
+/// Interval of the measurement.
 const LOOK: Duration = Duration::from_millis(10);
 
-/// A thread that only sleeps, and notes by how much it was woken too late.
+/// A thread that only sleeps, and sums by how much it wakes too late.
 pub struct StallWatch {
     micros: Arc<AtomicU64>,
     end: Arc<AtomicBool>,
@@ -30,7 +30,7 @@ impl StallWatch {
         StallWatch { micros, end, thread: Some(std::thread::spawn(look)) }
     }
 
-    /// Since the beginning.
+    /// The sum of all stalls so far.
     pub fn total(&self) -> Duration {
         Duration::from_micros(self.micros.load(Ordering::Relaxed))
     }

@@ -1,36 +1,38 @@
-//! The arguments of a tool call, member by member: the complete members of an object whose text ends early.
+//! Streaming of a tool call's arguments, so that a truncated call still has valid JSON.
 
-/// JSON text of a call's arguments as it arrives, of which only whole members of the object are passed on. What has been passed on can always be
-/// closed to a JSON object.
+/// A filter over the JSON text of a call's arguments. It releases only complete members of the
+/// top-level object, so that the released text can be closed to a valid object at any time.
+///
+/// Anthropic's clients parse the joined `input_json_delta` texts. They fail on a call that was cut
+/// off by `max_tokens`.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PartialArguments {
     text: String,
-    /// Bytes that have been passed on.
+    /// Released bytes.
     sent: usize,
-    /// Bytes that have been scanned.
     scanned: usize,
-    /// Open objects and lists.
+    /// Nesting depth of objects and lists.
     depth: usize,
     in_string: bool,
     escaped: bool,
-    /// Bytes up to the end of the last complete member, or of the object.
+    /// End of the last complete member, or of the object.
     complete: usize,
     state: ObjectState,
 }
 
-/// How far the text of an object has come.
+/// State of the scanner.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum ObjectState {
     #[default]
     Before,
     Open,
     Closed,
-    /// The text is not an object from here on.
+    /// Invalid JSON: nothing after this point is released.
     Broken,
 }
 
 impl PartialArguments {
-    /// Takes more text, and returns what can be passed on.
+    /// Appends text and returns the text that is released by it.
     pub(crate) fn push(&mut self, more: &str) -> &str {
         self.text.push_str(more);
         for at in self.scanned..self.text.len() {
@@ -46,6 +48,8 @@ impl PartialArguments {
     }
 
     fn scan(&mut self, at: usize, byte: u8) {
+        // Bytes suffice: all structural characters of JSON are ASCII, which never occurs inside a
+        // multi-byte character of UTF-8.
         if self.in_string {
             match byte {
                 _ if self.escaped => self.escaped = false,
@@ -75,9 +79,10 @@ impl PartialArguments {
         }
     }
 
-    /// A member ends at `at`: what is before `complete` can be passed on if it is one.
+    /// Handles the end of a member at `at`. If it is valid, the text before `complete` is released.
     fn member(&mut self, at: usize, complete: usize) {
         let member = &self.text[self.complete..at];
+        // Only the closing brace (`complete > at`) may follow an empty member: `{}`.
         if is_member(member) || (complete > at && member.trim().is_empty()) {
             self.complete = complete;
         } else {
@@ -85,13 +90,14 @@ impl PartialArguments {
         }
     }
 
-    /// The text that completes what has been passed on to a JSON object. Of a call that was cut off, the member at its end is dropped unless
-    /// its value is certainly complete.
+    /// Returns the text that closes the released text to an object. The last member of a truncated
+    /// call is dropped, unless its value is certainly complete.
     pub(crate) fn finish(self) -> String {
         let held = self.text[self.complete..].trim_end();
         match self.state {
             ObjectState::Closed => String::new(),
-            // a number or a word may be incomplete
+            // A string, object or list that is closed is complete. A number or a word may not be:
+            // `12` can be the beginning of `125`.
             ObjectState::Open if held.ends_with(['"', '}', ']']) && is_member(held) => format!("{held}}}"),
             _ if self.complete == 0 => "{}".to_owned(),
             _ => "}".to_owned(),
@@ -99,7 +105,7 @@ impl PartialArguments {
     }
 }
 
-/// Whether a text is a member of an object, which a comma may precede.
+/// Whether a text is a valid member of an object, optionally after a comma.
 fn is_member(text: &str) -> bool {
     let text = text.trim_start();
     let member = text.strip_prefix(',').unwrap_or(text);
@@ -107,7 +113,7 @@ fn is_member(text: &str) -> bool {
         && serde_json::from_str::<serde_json::Map<_, serde_json::Value>>(&format!("{{{member}}}")).is_ok()
 }
 
-/// The arguments of a call as a JSON object: the complete members where its text ends early.
+/// The arguments of a call as a JSON object. A truncated text yields its complete members.
 pub(crate) fn complete_members(arguments: &str) -> serde_json::Value {
     let mut partial = PartialArguments::default();
     let mut text = partial.push(arguments).to_owned();
@@ -135,6 +141,7 @@ mod tests {
             (r#"{"a": "x"#, json!({})),
             (r#"{"a": "x\""#, json!({})),
             (r#"{"a": "x""#, json!({"a": "x"})),
+            // A number may have further digits until the next character.
             (r#"{"a": 12"#, json!({})),
             (r#"{"a": 12,"#, json!({"a": 12})),
             (r#"{"a": 12, "b": [1, {"c": 2}"#, json!({"a": 12})),
@@ -143,6 +150,7 @@ mod tests {
             (r#"{"a": tru"#, json!({})),
             (r#"{"a": 1}"#, json!({"a": 1})),
             ("{}", json!({})),
+            // Malformed arguments keep the members before the fault.
             ("no JSON", json!({})),
             ("[1, 2", json!({})),
             ("[1, 2]", json!({})),
@@ -154,8 +162,9 @@ mod tests {
     }
 
     #[test]
-    fn pieces_of_any_size_pass_on_the_same_object() {
+    fn pieces_of_any_size_release_the_same_object() {
         let text = r#"{"path": "a,\"b}", "n": [1, {"x": "é,}"}], "last": "cut"}"#;
+        // Truncated at every character, and pushed in pieces of one to three characters.
         for end in (0..=text.len()).filter(|end| text.is_char_boundary(*end)) {
             let expected = complete_members(&text[..end]);
             for step in 1..4 {

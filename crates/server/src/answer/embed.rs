@@ -1,4 +1,4 @@
-//! Embeddings of texts.
+//! Embedding jobs.
 
 use super::{failed, refused};
 use crate::error::ApiError;
@@ -11,7 +11,8 @@ use latent_engine::scheduler::{Job, JobEvent, JobUsage};
 use std::future::poll_fn;
 use std::time::{Duration, Instant, SystemTime};
 
-/// The embedding of a prompt, as many elements as the model's hidden size, and the length that it was divided by.
+/// Computes the embedding of a prompt. Returns the normalized vectors of the model's hidden size,
+/// and the norm that they were divided by.
 pub(crate) async fn embed(
     model: &Lease,
     tenant: Tenant,
@@ -42,6 +43,8 @@ pub(crate) async fn embed(
         pooling: model.about.defaults.pooling,
         ..Job::default()
     };
+    // A single event follows, so no limit on unread bytes is needed. Half of the range, since
+    // `send` adds to the counter before it compares.
     let (sender, mut listening) = events(usize::MAX / 2);
     model.worker_handle().submit(job, Vec::new(), sender)?;
     loop {

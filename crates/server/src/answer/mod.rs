@@ -1,4 +1,5 @@
-//! Answers in the making: events of the engine in, pieces for a dialect out, for streams and whole answers alike.
+//! Running answers: turns engine events into updates, from which the dialects write streams and
+//! complete responses.
 
 mod arguments;
 mod embed;
@@ -36,27 +37,30 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::SystemTime;
 
-/// The answers to one request. Dropped, it cancels what still runs.
+/// The answers to one request. Dropping it cancels the jobs that still run.
 pub(crate) struct RequestAnswers {
     listening: NoticeReceiver,
     pub(crate) served: Arc<Lease>,
     choices: Vec<ChoiceState>,
+    /// Updates that were not fetched yet: one event can produce several.
     queue: VecDeque<AnswerUpdate>,
+    /// Answers that have not ended.
     open: usize,
+    /// Whether the request wants updates per token, in addition to text.
     show_tokens: bool,
-    /// Whether log-probabilities are those after all samplers.
+    /// Whether probabilities are those after all samplers (`post_sampling_probs`).
     sampled: bool,
     stop: Vec<String>,
     /// Tokens of the prompt.
     prompt: usize,
     params: Arc<AnswerParams>,
-    /// Slots of the model.
+    /// The number of slots of the model.
     slots: usize,
-    /// The prompt, where slots can be saved.
+    /// The prompt, if slots can be saved.
     text: Option<SlotText>,
     span: RequestSpan,
     charge: Arc<RequestCharge>,
-    /// When the request was given to the engine.
+    /// When the request was submitted to the engine.
     submitted: SystemTime,
 }
 
@@ -66,11 +70,11 @@ struct ChoiceState {
     tokens: Vec<u32>,
     cached: usize,
     reasoning_tokens: usize,
-    /// How its last tool call ended; cut off, as long as it is open.
+    /// How its last tool call ended; `Cut` while it is open.
     called: Option<CallEnding>,
-    /// What shows its figures while it runs.
+    /// Its slot, while it runs.
     slot: Option<SlotHold>,
-    /// A part of the prompt that the answer begins with (`echo`).
+    /// The prompt, if the answer repeats it (`echo`).
     echo: String,
 }
 
@@ -79,7 +83,7 @@ impl RequestAnswers {
         self.choices.len()
     }
 
-    /// The next update; none after the last answer has finished.
+    /// The next update. None: all answers have ended.
     pub(crate) async fn next(&mut self) -> Option<Result<AnswerUpdate, ApiError>> {
         poll_fn(|context| self.poll(context)).await
     }
@@ -102,7 +106,7 @@ impl RequestAnswers {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(None) => return self.fails(ApiError::internal("the engine has gone away")),
                 Poll::Ready(Some(notice)) => {
-                    if let Err(error) = self.hear(notice) {
+                    if let Err(error) = self.handle(notice) {
                         return self.fails(error);
                     }
                 }
@@ -111,12 +115,13 @@ impl RequestAnswers {
     }
 
     fn fails(&mut self, error: ApiError) -> Poll<Option<Result<AnswerUpdate, ApiError>>> {
+        // The next poll returns `None`: an error is the last update.
         self.open = 0;
         self.span.failed(&error);
         Poll::Ready(Some(Err(error)))
     }
 
-    fn hear(&mut self, notice: JobNotice) -> Result<(), ApiError> {
+    fn handle(&mut self, notice: JobNotice) -> Result<(), ApiError> {
         match notice {
             JobNotice::Accepted => Ok(()),
             JobNotice::Refused(refusal) => Err(refused(&refusal)),
@@ -131,6 +136,7 @@ impl RequestAnswers {
         match event {
             JobEvent::Started { cached_tokens, .. } => {
                 state.cached = cached_tokens;
+                // A preempted job starts again and keeps its slot.
                 if state.slot.is_none() {
                     let slots = &self.served.worker_handle().slots;
                     let figures = (self.prompt, cached_tokens);
@@ -145,6 +151,7 @@ impl RequestAnswers {
                 state.parser.push(&echo, &mut pieces);
             }
             JobEvent::Prompt { done, total } => {
+                // llama.cpp's slots count only tokens that were computed.
                 let processed = done.saturating_sub(state.cached);
                 state.slot.iter().for_each(|slot| slot.update(|task| task.processed = processed));
                 push(&mut self.queue, AnswerEvent::Prompt { done, total, cached: state.cached });
@@ -157,18 +164,21 @@ impl RequestAnswers {
                     });
                     slot.push(chosen.token);
                 });
-                let token = state.take(&chosen, &self.served, &mut pieces);
+                let token = state.push_token(&chosen, &self.served, &mut pieces);
                 if self.show_tokens {
                     push(&mut self.queue, AnswerEvent::Token(TokenUpdate { sampled: self.sampled, ..token }));
                 }
             }
             JobEvent::Finished { reason, rest, usage } => {
+                // Released before the last update is sent: a client that polls /slots after its
+                // answer must see the slot idle.
                 let slot = state.slot.take().map(|slot| slot.index());
+                // Text that the engine held back because a stop string could have begun in it.
                 state.parser.push(&rest, &mut pieces);
                 state.parser.finish(reason.is_cut(), &mut pieces);
                 state.note_calls(&pieces);
                 let stop = self.stop_string(choice, reason);
-                pieces.into_iter().for_each(|piece| push(&mut self.queue, AnswerEvent::Piece(piece)));
+                pieces.into_iter().for_each(|piece| push(&mut self.queue, AnswerEvent::Delta(piece)));
                 let state = &self.choices[choice];
                 let finish = AnswerFinish {
                     reason: EndReason::of(reason, state.called),
@@ -198,15 +208,17 @@ impl RequestAnswers {
         if let Some(state) = self.choices.get_mut(choice) {
             state.note_calls(&pieces);
         }
-        pieces.into_iter().for_each(|piece| push(&mut self.queue, AnswerEvent::Piece(piece)));
+        pieces.into_iter().for_each(|piece| push(&mut self.queue, AnswerEvent::Delta(piece)));
         Ok(())
     }
 
-    /// Which of the stop strings has ended an answer: the first in all its text.
+    /// The stop string that ended an answer: the first one in its text, including text that the
+    /// parser has removed.
     fn stop_string(&self, choice: usize, reason: StopReason) -> Option<String> {
         if reason != StopReason::StopString {
             return None;
         }
+        // The common case needs no search. The engine reports only that a stop string was found.
         if let [only] = self.stop.as_slice() {
             return Some(only.clone());
         }
@@ -215,15 +227,16 @@ impl RequestAnswers {
         found.min_by_key(|(end, _)| *end).map(|(_, stop)| stop.clone())
     }
 
-    /// Waits until the scheduler has taken the request, so that a refusal still has its status code.
+    /// Waits until the scheduler has accepted the request. After that the status 200 may be sent; a
+    /// refusal still gets its own status.
     async fn accepted(&mut self) -> Result<(), ApiError> {
         match poll_fn(|context| self.listening.poll(context)).await {
-            Some(notice) => self.hear(notice),
+            Some(notice) => self.handle(notice),
             None => Err(ApiError::new(ErrorKind::Unavailable, "the server is shutting down")),
         }
     }
 
-    /// The whole answers. They are charged until they have been sent.
+    /// Collects the complete answers. They are charged until the response has been sent.
     pub(crate) async fn collect(mut self) -> Result<Vec<AnswerOutcome>, ApiError> {
         let mut outcomes: Vec<AnswerOutcome> =
             self.choices.iter().map(|_| AnswerOutcome::default()).collect();
@@ -237,7 +250,7 @@ impl RequestAnswers {
 }
 
 impl ChoiceState {
-    /// Follows its tool calls.
+    /// Tracks the state of tool calls, which decides the end reason.
     fn note_calls(&mut self, pieces: &[AnswerDelta]) {
         for piece in pieces {
             match piece {
@@ -248,8 +261,9 @@ impl ChoiceState {
         }
     }
 
-    /// Takes a chosen token: its text goes through the parser, and the name of a control token apart from it.
-    fn take(
+    /// Passes the text of a chosen token to the parser. The name of a control token is passed
+    /// separately: as text it could be a quotation of the marker.
+    fn push_token(
         &mut self,
         chosen: &ChosenToken,
         served: &ServedModel,
@@ -262,16 +276,18 @@ impl ChoiceState {
         if !ends && tokenizer.is_control(*token) {
             let name = tokenizer.token_text(*token).unwrap_or_default();
             match &self.parser {
+                // `--special` of llama-server.
                 Parser::Raw if served.about.defaults.special => self.parser.push(name, pieces),
                 _ => self.parser.push_control(name, pieces),
             }
         }
+        // After the push, so that the start marker counts and the end marker does not.
         self.reasoning_tokens += usize::from(!ends && self.parser.in_reasoning());
         TokenUpdate { id: *token, ends: *ends, logprob: logprob.clone(), sampled: false }
     }
 }
 
-/// A refusal of the scheduler.
+/// The error of a job that the scheduler refused.
 pub(crate) fn refused(refusal: &Refusal) -> ApiError {
     let message = refusal.to_string();
     match refusal {
@@ -287,10 +303,11 @@ pub(crate) fn refused(refusal: &Refusal) -> ApiError {
     }
 }
 
-/// A job without an answer.
+/// The error of a job that failed.
 pub(crate) fn failed(error: &JobError) -> ApiError {
     match error {
         JobError::Deadline { .. } => ApiError::new(ErrorKind::Deadline, error.to_string()),
+        // The client's grammar allows no token, which is not a fault of the server.
         JobError::Constraint(problem) => ApiError::invalid(problem),
         _ => ApiError::internal(error.to_string()),
     }

@@ -1,4 +1,4 @@
-//! What an answer has come to.
+//! Complete answers, collected from updates.
 
 use latent_text::CallEnding;
 
@@ -10,11 +10,11 @@ pub(crate) struct AnswerCall {
     pub(crate) id: String,
     pub(crate) name: String,
     pub(crate) arguments: String,
-    /// Whether the model has written all of it, in its own form.
+    /// Whether the call was closed in the model's format.
     pub(crate) complete: bool,
 }
 
-/// A whole answer.
+/// A complete answer.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct AnswerOutcome {
     pub(crate) reasoning: String,
@@ -25,10 +25,9 @@ pub(crate) struct AnswerOutcome {
 }
 
 impl AnswerOutcome {
-    /// Adds an update.
     pub(crate) fn add(&mut self, what: AnswerEvent) {
         match what {
-            AnswerEvent::Piece(piece) => self.add_piece(piece),
+            AnswerEvent::Delta(piece) => self.add_piece(piece),
             AnswerEvent::Token(token) => self.tokens.push(token),
             AnswerEvent::Finished(finish) => self.finish = *finish,
             AnswerEvent::Started { .. } | AnswerEvent::Prompt { .. } => {}

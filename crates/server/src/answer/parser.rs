@@ -1,8 +1,8 @@
-//! From a model's output to what a client is told: reasoning, content, tool calls.
+//! Parsing of a model's output into reasoning, content and tool calls.
 
 use latent_text::{CallEnding, ResponseEvent, ResponseParser};
 
-/// A piece of an answer.
+/// An increment of an answer.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum AnswerDelta {
     Reasoning(String),
@@ -12,9 +12,9 @@ pub(crate) enum AnswerDelta {
     CallEnd { index: usize, ending: CallEnding },
 }
 
-/// Parses one answer, piece by piece.
+/// An incremental parser of one answer.
 pub(crate) enum Parser {
-    /// The text as it is, without control tokens.
+    /// All text is content. Control tokens are dropped.
     Raw,
     /// A response in the model's format.
     Chat { parser: Box<ResponseParser>, events: Vec<ResponseEvent> },
@@ -25,7 +25,7 @@ impl Parser {
         Parser::Chat { parser: Box::new(parser), events: Vec::new() }
     }
 
-    /// Takes text of ordinary tokens.
+    /// Parses the text of ordinary tokens.
     pub(crate) fn push(&mut self, text: &str, pieces: &mut Vec<AnswerDelta>) {
         match self {
             _ if text.is_empty() => {}
@@ -37,7 +37,7 @@ impl Parser {
         }
     }
 
-    /// Takes a control token.
+    /// Parses the name of a control token.
     pub(crate) fn push_control(&mut self, name: &str, pieces: &mut Vec<AnswerDelta>) {
         if let Parser::Chat { parser, events } = self {
             parser.push(name, true, events);
@@ -45,7 +45,7 @@ impl Parser {
         }
     }
 
-    /// Takes the end of the output. `cut`: a limit ended the output.
+    /// Parses the end of the output. `cut`: a limit ended it, so a marker may be incomplete.
     pub(crate) fn finish(&mut self, cut: bool, pieces: &mut Vec<AnswerDelta>) {
         if let Parser::Chat { parser, events } = self {
             if cut {
@@ -57,7 +57,7 @@ impl Parser {
         }
     }
 
-    /// Whether what comes next is reasoning.
+    /// Whether the next text is reasoning.
     pub(crate) fn in_reasoning(&self) -> bool {
         matches!(self, Parser::Chat { parser, .. } if parser.in_reasoning())
     }
@@ -75,7 +75,8 @@ fn piece(event: ResponseEvent) -> Option<AnswerDelta> {
             }
             AnswerDelta::CallEnd { index, ending }
         }
-        // what only one checkpoint's own template knows
+        // Fields that only a checkpoint's own response template defines. No API has a place for
+        // them.
         _ => return None,
     })
 }

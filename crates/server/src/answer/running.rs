@@ -1,4 +1,4 @@
-//! The figures of an answer that is being written.
+//! Timings of a running answer.
 
 use super::AnswerEvent;
 use super::update::timings;
@@ -6,11 +6,11 @@ use latent_engine::scheduler::JobUsage;
 use serde_json::{Value, json};
 use std::time::Instant;
 
-/// What an answer has taken so far, for `timings_per_token`.
+/// Timings of an answer so far, for `timings_per_token`.
 #[derive(Clone, Debug)]
 pub(crate) struct AnswerTimings {
     usage: JobUsage,
-    /// When its prompt, then its text began.
+    /// When the prompt, later the text, began.
     since: Instant,
 }
 
@@ -21,7 +21,7 @@ impl Default for AnswerTimings {
 }
 
 impl AnswerTimings {
-    /// Follows an update. Tokens are counted where they are shown.
+    /// Counts an update. Requires `show_tokens`, since texts do not tell the number of tokens.
     pub(crate) fn follow(&mut self, what: &AnswerEvent) {
         match what {
             AnswerEvent::Started { prompt, cached, .. } => {
@@ -36,7 +36,7 @@ impl AnswerTimings {
                 self.usage.completion += 1;
                 self.usage.generate_time = self.since.elapsed();
             }
-            AnswerEvent::Piece(_) | AnswerEvent::Finished(_) => {}
+            AnswerEvent::Delta(_) | AnswerEvent::Finished(_) => {}
         }
     }
 

@@ -1,4 +1,4 @@
-//! From a prepared request to jobs of the engine.
+//! Submission of prepared requests to the engine.
 
 use super::{ChoiceState, Parser, RequestAnswers};
 use crate::error::ApiError;
@@ -15,18 +15,18 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-/// A request that is ready for the engine: everything that takes time has been done.
+/// A request that is ready for the engine: rendered, tokenized, and with compiled grammars.
 pub(crate) struct PreparedRequest {
     pub(crate) served: Arc<Lease>,
     pub(crate) prompt: PreparedPrompt,
     pub(crate) params: AnswerParams,
     /// A parser for each answer.
     pub(crate) parsers: Vec<Parser>,
-    /// What changes the logits of each answer.
+    /// The logits processors of each answer.
     pub(crate) processors: Vec<Vec<Box<dyn LogitsProcessor>>>,
-    /// Whether the dialect wants to see tokens.
+    /// Whether the dialect wants updates per token.
     pub(crate) show_tokens: bool,
-    /// What each answer begins with.
+    /// Text that each answer begins with.
     pub(crate) echo: String,
     /// Bytes of the schemas of its tools.
     pub(crate) tool_bytes: usize,
@@ -40,7 +40,7 @@ impl PreparedRequest {
         mut params: AnswerParams,
     ) -> PreparedRequest {
         let n = params.n;
-        // the limit of the command line, whichever dialect has read the request
+        // `-n` is an upper limit for all dialects, so it is applied here and not in each of them.
         params.max_tokens = served.about.defaults.bounded(params.max_tokens);
         PreparedRequest {
             served,
@@ -54,16 +54,16 @@ impl PreparedRequest {
         }
     }
 
-    /// Bytes that the request holds until it is answered, about.
+    /// Estimated bytes that the request holds until it is answered.
     pub(crate) fn retained(&self) -> usize {
-        // the engine keeps the prompt, and its blocks' hashes; each parser knows the types of all parameters; an echo is in the answer, and
-        // written twice
+        // The engine keeps the tokens and the hashes of their blocks. Each parser has the types of
+        // all tool parameters. An echo is stored in the answer and written in the response.
         let of_choice = 16 * self.tool_bytes + 4 * self.echo.len();
         8 * self.prompt.tokens.len() + self.parsers.len() * of_choice
     }
 }
 
-/// Gives a request to the engine, and waits until it is taken.
+/// Submits a request to the engine and waits until the scheduler accepts it.
 pub(crate) async fn begin(
     tenant: Tenant,
     prepared: PreparedRequest,
@@ -87,11 +87,15 @@ pub(crate) async fn begin(
     let first = own.next().unwrap_or_default();
     let further = own.enumerate();
     let choices = further
+        // Each answer needs a seed of its own, or all `n` answers would be equal. Any 64-bit seed
+        // is allowed.
         .map(|(i, processors)| FurtherChoice { seed: seed.wrapping_add(i as u64 + 1), processors })
         .collect();
     let length = prompt.tokens.len();
     let shift = served.about.defaults.context_shift.then(|| shift(&served, &prompt.tokens, params.shift));
     let text = keeps_texts.then(|| SlotText { salt: tenant.salt, tokens: prompt.tokens.clone() });
+    // `/slots` shows the parameters while the request runs. A grammar, which may have 64 KiB and
+    // has been compiled, is not kept for that.
     params.shape = OutputConstraint::default();
     let shown = Arc::new(params.clone());
     let request = Request {
@@ -110,6 +114,7 @@ pub(crate) async fn begin(
         logprobs: params.logprobs,
         sampled_logprobs: params.post_sampling_probs,
         shift,
+        // Fixed here: a later POST /lora-adapters must not change a running answer.
         adapter_scales: params.adapter_scales.or_else(|| served.adapters.current()),
         ..Request::default()
     };
@@ -157,11 +162,13 @@ pub(crate) async fn begin(
     Ok(answer)
 }
 
-/// Tokens of the context that a shift never keeps, as in llama.cpp.
+/// Tokens of the context that a shift never keeps, as in llama.cpp (`n_ctx - 4`).
 const NEVER_KEPT: usize = 4;
 
-/// What a full context keeps of a prompt: also the token that begins a text.
+/// The tokens of a prompt that a context shift keeps.
 fn shift(served: &ServedModel, prompt: &[u32], asked: ContextShift) -> ContextShift {
+    // As in llama.cpp, BOS is kept in addition to `n_keep`: models attend to the first token
+    // strongly, and answers degrade without it.
     let begins = prompt.first().is_some_and(|first| served.tokenizer.bos() == Some(*first));
     let keep = asked.keep.saturating_add(usize::from(begins)).min(prompt.len());
     ContextShift { keep: keep.min(served.context.saturating_sub(NEVER_KEPT)), ..asked }

@@ -1,4 +1,4 @@
-//! What becomes of answers, bit by bit.
+//! Incremental updates of answers.
 
 use super::AnswerDelta;
 use latent_engine::StopReason;
@@ -7,17 +7,17 @@ use latent_engine::scheduler::JobUsage;
 use latent_text::CallEnding;
 use serde_json::{Value, json};
 
-/// What has become of one of the answers to a request.
+/// An update of one of the answers to a request.
 #[derive(Clone, Debug)]
 pub(crate) struct AnswerUpdate {
     pub(crate) choice: usize,
     pub(crate) what: AnswerEvent,
 }
 
-/// What has become of an answer.
+/// An event of an answer.
 #[derive(Clone, Debug)]
 pub(crate) enum AnswerEvent {
-    /// The request runs: tokens of the prompt, how many of them were cached, and its slot.
+    /// Generation started: `cached` of `prompt` tokens came from the prefix cache.
     Started {
         prompt: usize,
         cached: usize,
@@ -29,24 +29,24 @@ pub(crate) enum AnswerEvent {
         total: usize,
         cached: usize,
     },
-    Piece(AnswerDelta),
-    /// A token, where the request wants to see tokens.
+    Delta(AnswerDelta),
+    /// A token, if the request wants updates per token.
     Token(TokenUpdate),
     Finished(Box<AnswerFinish>),
 }
 
 impl AnswerEvent {
-    /// Bytes that it adds to an answer that is kept as a whole.
+    /// Bytes that it adds to a collected answer.
     pub(super) fn bytes(&self) -> usize {
         match self {
             AnswerEvent::Token(TokenUpdate { logprob, .. }) => {
                 let top = logprob.as_ref().map_or(0, |(_, top)| top.len());
                 size_of::<TokenUpdate>() + top * size_of::<LogProbability>()
             }
-            AnswerEvent::Piece(AnswerDelta::Reasoning(text) | AnswerDelta::Content(text)) => text.len(),
-            AnswerEvent::Piece(AnswerDelta::CallArguments { delta, .. }) => delta.len(),
+            AnswerEvent::Delta(AnswerDelta::Reasoning(text) | AnswerDelta::Content(text)) => text.len(),
+            AnswerEvent::Delta(AnswerDelta::CallArguments { delta, .. }) => delta.len(),
             AnswerEvent::Finished(finish) => size_of_val(finish.tokens.as_slice()),
-            AnswerEvent::Piece(_) | AnswerEvent::Started { .. } | AnswerEvent::Prompt { .. } => 0,
+            AnswerEvent::Delta(_) | AnswerEvent::Started { .. } | AnswerEvent::Prompt { .. } => 0,
         }
     }
 }
@@ -57,13 +57,13 @@ pub(crate) enum EndReason {
     /// The model ended it.
     #[default]
     End,
-    /// A stop string came.
+    /// A stop string was found.
     Stop,
-    /// It has as many tokens as were asked for.
+    /// `max_tokens` was reached.
     Length,
     /// The context is full.
     Context,
-    /// The model calls tools and waits for them.
+    /// The model has called tools and waits for their results.
     Tools,
 }
 
@@ -71,7 +71,9 @@ impl EndReason {
     /// `called`: how the last tool call ended, if the model has called any.
     pub(super) fn of(reason: StopReason, called: Option<CallEnding>) -> EndReason {
         match reason {
-            // the client's tools run only on whole arguments; what the model itself has ended is its to repair
+            // `tool_calls` makes clients run the tools, so the arguments must be complete. If the
+            // model itself ended a malformed call, the client's error message lets it repair the
+            // call.
             StopReason::End if matches!(called, Some(CallEnding::Complete | CallEnding::Malformed)) => {
                 EndReason::Tools
             }
@@ -83,7 +85,7 @@ impl EndReason {
         }
     }
 
-    /// OpenAI's word for it, which most clients know.
+    /// OpenAI's `finish_reason`, which llama.cpp's and Ollama's clients also know.
     pub(crate) fn word(self) -> &'static str {
         match self {
             EndReason::End | EndReason::Stop => "stop",
@@ -101,7 +103,6 @@ pub(crate) struct AnswerFinish {
     pub(crate) usage: JobUsage,
     pub(crate) reasoning_tokens: usize,
     pub(crate) tokens: Vec<u32>,
-    /// The slot that it had.
     pub(crate) slot: Option<usize>,
 }
 
@@ -109,29 +110,31 @@ pub(crate) struct AnswerFinish {
 #[derive(Clone, Debug)]
 pub(crate) struct TokenUpdate {
     pub(crate) id: u32,
-    /// Whether it ends the answer, so that it has no text.
+    /// Whether it ends the answer. Such a token has no text.
     pub(crate) ends: bool,
     pub(crate) logprob: Option<TokenLogprob>,
-    /// Whether that is the probability after all samplers, and not the model's.
+    /// Whether `logprob` is the probability after all samplers, not the model's.
     pub(crate) sampled: bool,
 }
 
-/// ln of a token's probability, and the likeliest ones.
+/// The log-probability of a token, and the most likely alternatives.
 pub(crate) type TokenLogprob = (f32, Vec<LogProbability>);
 
 impl TokenUpdate {
-    /// The names of a token's probability and of the list of the likeliest ones, and what stands there.
+    /// The field names of a token's probability and of its alternatives. llama.cpp renames them
+    /// with `post_sampling_probs`, where values are probabilities in place of logarithms.
     pub(crate) fn probability_names(&self) -> (&'static str, &'static str) {
         if self.sampled { ("prob", "top_probs") } else { ("logprob", "top_logprobs") }
     }
 
-    /// A probability as it is reported under that name.
+    /// The value of a probability under these names.
     pub(crate) fn probability(&self, logprob: f32) -> Value {
         if self.sampled { f64::from(logprob).exp().into() } else { finite(logprob) }
     }
 }
 
-/// A logarithm as JSON, which has no −∞: the least one is that of OpenAI's interface.
+/// A log-probability as JSON, which has no −∞. OpenAI's API documents −9999.0 as the value for very
+/// unlikely tokens.
 pub(crate) fn finite(logprob: f32) -> Value {
     f64::from(logprob.max(-9999.0)).into()
 }
@@ -143,12 +146,12 @@ impl AnswerFinish {
     }
 }
 
-/// llama.cpp's `timings` of what an answer took.
+/// llama.cpp's `timings` object.
 pub(super) fn timings(usage: &JobUsage) -> Value {
     let ran = usage.prompt.saturating_sub(usage.cached);
     let [prompt_ms, predicted_ms] =
         [usage.prompt_time, usage.generate_time].map(|time| time.as_secs_f64() * 1e3);
-    // the prompt's step has given the first token
+    // The prompt's step yields the first token, so that `generate_time` covers one token less.
     let stepped = usage.completion.saturating_sub(1);
     let per_token = |ms: f64, tokens: usize| if tokens > 0 { ms / tokens as f64 } else { 0.0 };
     let per_second = |ms: f64, tokens: usize| if ms > 0.0 { tokens as f64 * 1e3 / ms } else { 0.0 };

@@ -1,4 +1,4 @@
-//! The client of a request, and the steps from a body to an answer.
+//! The context of a request, and the steps from its body to the submission of its jobs.
 
 use super::{App, ContentCodings, IgnoredFields, body, query};
 use crate::answer::{PreparedRequest, RequestAnswers, begin, embed};
@@ -21,28 +21,28 @@ use serde_json::Value;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Who asks, under which name the request is logged, and the server that is asked.
+/// The context of a request: the server, the tenant, the request ID and accounting.
 #[derive(Clone)]
 pub(crate) struct RequestContext {
     pub(crate) app: Arc<App>,
     pub(crate) tenant: Tenant,
     pub(crate) id: String,
-    /// The model that the address names (`?model=`).
+    /// The model in `?model=`.
     pub(crate) model: Option<String>,
-    /// Whether the address says that a model is loaded for it (`?autoload=`).
+    /// `?autoload=`: whether the request loads its model. Overrides the server's setting.
     pub(crate) autoload: Option<bool>,
-    /// How its body is compressed.
+    /// The content codings of its body.
     pub(crate) codings: ContentCodings,
-    /// What the request leaves in a trace.
     pub(crate) span: RequestSpan,
-    /// The memory that the request holds.
+    /// The memory that the request is charged for.
     pub(crate) charge: Arc<RequestCharge>,
-    /// Fields of the request that have no effect.
     pub(crate) ignored: Arc<IgnoredFields>,
 }
 
-/// A JSON body that has been read, and the model that it names. It waits as bytes, and is parsed when it is prepared: values take many times
-/// as much memory.
+/// A received JSON body and the model that it names.
+///
+/// It waits for its model as bytes and is parsed when it is prepared. As JSON values, 600 waiting
+/// bodies of 64 KB took 2.4 GB.
 pub(crate) struct ReceivedBody {
     body: Vec<u8>,
     index: usize,
@@ -54,8 +54,9 @@ impl ReceivedBody {
         self.index
     }
 
-    /// Whether the answer is to be sent as it comes.
+    /// Whether the response is a stream.
     pub(super) fn streams(&self, dialect: Dialect) -> bool {
+        // Ollama streams unless `stream` is false. All other APIs stream only on request.
         self.stream.unwrap_or(dialect == Dialect::Ollama)
     }
 }
@@ -66,6 +67,7 @@ impl<S: Send + Sync> FromRequestParts<S> for RequestContext {
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<RequestContext, ExtensionRejection> {
         let Extension(asker): Extension<RequestContext> = Extension::from_request_parts(parts, state).await?;
         let codings = ContentCodings::of(&parts.headers);
+        // An empty value counts as missing.
         let autoload = query::parameter(&parts.uri, "autoload").filter(|value| !value.is_empty());
         let autoload = autoload.map(|value| matches!(value.as_str(), "true" | "1"));
         Ok(RequestContext { model: query::parameter(&parts.uri, "model"), autoload, codings, ..asker })
@@ -73,7 +75,7 @@ impl<S: Send + Sync> FromRequestParts<S> for RequestContext {
 }
 
 impl RequestContext {
-    /// The model that the address names, loaded or not.
+    /// The model in `?model=`, loaded or not.
     pub(crate) fn model(&self) -> Result<ModelStatus, ApiError> {
         self.app.models.health()?;
         Ok(self.app.models.status(self.app.models.find(self.model.as_deref())?))
@@ -84,14 +86,17 @@ impl RequestContext {
         Ok(self.app.models.list())
     }
 
-    /// Reads a JSON body, and finds the model that it names.
+    /// Reads a JSON body and looks up the model that it names.
     pub(crate) async fn receive(&self, body: Body) -> Result<ReceivedBody, ApiError> {
+        // Checked before the body is read: clients must not send megabytes to a server that is
+        // loading or draining.
         self.app.models.open()?;
         let body = self.read_body(body).await?;
         let lane = self.app.memory.lane(body.len()).await;
         let (app, fallback, span) = (Arc::clone(&self.app), self.model.clone(), self.span.clone());
         let read = move || {
             let _lane = lane;
+            // Only `model` and `stream` are needed here. Skipping lists keeps this pass cheap.
             let value = json::parse_head(&body, &app.config.limits)?;
             let fields = ObjectFields::of(&value, "")?;
             let name = named(&fields)?.or(fallback.as_deref());
@@ -105,7 +110,7 @@ impl RequestContext {
         self.blocking(read).await
     }
 
-    /// Reads a JSON body that names a model, which the server need not have.
+    /// Reads a JSON body that names a model, which may be unknown to the server (a download).
     pub(crate) async fn receive_name(&self, body: Body) -> Result<String, ApiError> {
         self.app.models.open()?;
         let body = self.read_body(body).await?;
@@ -136,14 +141,14 @@ impl RequestContext {
         self.blocking(read).await
     }
 
-    /// Reads a body, and decodes one that is compressed.
+    /// Reads a body and decodes its content codings.
     async fn read_body(&self, body: Body) -> Result<Vec<u8>, ApiError> {
         self.codings.check()?;
         let body = body::read(body, &self.app.config.limits, &self.charge).await?;
         if self.codings.is_identity() {
             return Ok(body);
         }
-        // compressed, it is several times as large
+        // The lane depends on the decoded size, which is estimated as eight times the encoded one.
         let lane = self.app.memory.lane(body.len().saturating_mul(8)).await;
         let (app, charge, codings) = (Arc::clone(&self.app), Arc::clone(&self.charge), self.codings.clone());
         let decode = move || {
@@ -153,7 +158,7 @@ impl RequestContext {
         self.blocking(decode).await
     }
 
-    /// Parses a body that is not prepared yet.
+    /// Parses a body before it is prepared, for requests that look at it without a loaded model.
     pub(crate) async fn look<T: Send + 'static>(
         &self,
         received: ReceivedBody,
@@ -169,8 +174,8 @@ impl RequestContext {
         self.blocking(parse).await
     }
 
-    /// Has the model of a body loaded, parses the body, and makes something of both on another thread, where a long prompt delays no other
-    /// request.
+    /// Waits until the body's model is loaded, then parses the body and runs `work` on a blocking
+    /// thread.
     pub(crate) async fn prepare<T: Send + 'static>(
         &self,
         received: ReceivedBody,
@@ -183,16 +188,19 @@ impl RequestContext {
         let prepare = move || {
             let _lane = lane;
             let (value, skipped) = json::parse_all(&body)?;
+            // Not needed any more, and preparing a large body can take seconds.
             drop(body);
             let fields = ObjectFields::tracked(&value)?;
             let made = work(&app, &lease, &fields)?;
+            // A field that no code has read has no effect, so the client and the log are told.
             app.logged_fields.log(&ignored.add(skipped.into_iter().chain(fields.unread())));
             Ok(made)
         };
+        // Not on the HTTP thread, which a long prompt would block for all other connections.
         self.blocking(prepare).await
     }
 
-    /// Reads a JSON body, and prepares it.
+    /// Reads and prepares a JSON body.
     pub(crate) async fn read<T: Send + 'static>(
         &self,
         body: Body,
@@ -207,13 +215,14 @@ impl RequestContext {
         &self,
         work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
     ) -> Result<T, ApiError> {
+        // An error is a panic of `work`. Its text is only logged.
         tokio::task::spawn_blocking(work).await.unwrap_or_else(|error| {
             tracing::error!("a request's code failed: {error}");
             Err(ApiError::internal("the server failed on this request"))
         })
     }
 
-    /// Gives a prepared request to the engine.
+    /// Submits a prepared request to the engine.
     pub(crate) async fn begin(&self, prepared: PreparedRequest) -> Result<RequestAnswers, ApiError> {
         let outbound = self.app.config.limits.outbound_bytes;
         self.charge.grow(prepared.retained())?;
@@ -221,7 +230,7 @@ impl RequestContext {
         begin(self.tenant, prepared, outbound, self.timeout(), slots, &self.span, &self.charge).await
     }
 
-    /// Gives the prompts of one request to the engine. Also the model that answers them.
+    /// Submits the prompts of one request. Also returns the lease of their model.
     pub(crate) async fn begin_all(
         &self,
         prepared: Vec<PreparedRequest>,
@@ -230,12 +239,13 @@ impl RequestContext {
         let served = served.ok_or_else(|| ApiError::internal("no prompt"))?;
         let mut answers = Vec::with_capacity(prepared.len());
         for prepared in prepared {
+            // If one is refused, dropping `answers` cancels the jobs of the earlier prompts.
             answers.push(self.begin(prepared).await?);
         }
         Ok((served, answers))
     }
 
-    /// The embedding of a prompt, and the length that it was divided by.
+    /// The embedding of a prompt, and its norm before normalization.
     pub(crate) async fn embed(
         &self,
         model: &Lease,
@@ -249,7 +259,7 @@ impl RequestContext {
         (seconds > 0).then(|| Duration::from_secs(seconds))
     }
 
-    /// Answers with a response, or with the error in the dialect's form.
+    /// The response, or the error in the dialect's format.
     pub(crate) fn reply(&self, dialect: Dialect, result: Result<Response, ApiError>) -> Response {
         result.unwrap_or_else(|error| {
             self.note(&error);
@@ -257,7 +267,7 @@ impl RequestContext {
         })
     }
 
-    /// Writes an error into log and trace.
+    /// Records an error in the log and in the trace.
     pub(super) fn note(&self, error: &ApiError) {
         self.span.failed(error);
         let trace = self.span.trace_id();
@@ -268,21 +278,21 @@ impl RequestContext {
         }
     }
 
-    /// Answers with a document, or with the error in the dialect's form.
+    /// A document as a response, or the error in the dialect's format.
     pub(crate) fn reply_document(&self, dialect: Dialect, result: Result<Document, ApiError>) -> Response {
         self.reply(dialect, result.map(Document::into_response))
     }
 
-    /// Answers with a JSON value, or with the error in the dialect's form.
+    /// A JSON value as a response, or the error in the dialect's format.
     pub(crate) fn reply_json(&self, dialect: Dialect, result: Result<Value, ApiError>) -> Response {
         self.reply(dialect, result.map(|value| json_response(&value)))
     }
 }
 
-/// Bytes of a model's name: answers repeat it, streams in every event.
+/// Maximum length of a model's name in bytes. Responses repeat it, streams in every event.
 const MODEL_NAME: usize = 1024;
 
-/// The model that a body names. Ollama's clients may call the field `name`.
+/// The model that a body names. Ollama's older clients call the field `name`.
 fn named<'v>(fields: &ObjectFields<'v>) -> Result<Option<&'v str>, ApiError> {
     let text = |name: &'static str| Some((name, fields.get(name).and_then(Value::as_str)?));
     let Some((field, name)) = text("model").or_else(|| text("name")) else { return Ok(None) };

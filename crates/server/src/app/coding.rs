@@ -1,4 +1,6 @@
-//! Content codings of request bodies: gzip, deflate, br and zstd, decoded within the limit of a body.
+//! Content codings of request bodies: gzip, deflate, br and zstd, decoded within `body_bytes`.
+//!
+//! Codex and Claude Code's harness send compressed bodies. All decoders are pure Rust.
 
 use crate::error::{ApiError, ErrorKind, SUPPORTED_CODINGS};
 use crate::limits::Limits;
@@ -12,13 +14,14 @@ use ruzstd::decoding::{FrameDecoder, StreamingDecoder};
 use std::io::{self, Read};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Maximum number of codings that one body went through.
+/// Maximum number of codings applied to one body. Each may expand by a factor of a thousand.
 const MAX_CODINGS: usize = 3;
 
-/// Maximum number of zstd frames in a body.
+/// Maximum number of zstd frames in a body. Empty frames produce no output, so `body_bytes` does
+/// not bound the work for them.
 const MAX_FRAMES: usize = 4096;
 
-/// The window that RFC 9659 allows for zstd over HTTP.
+/// Maximum zstd window over HTTP, from RFC 9659.
 const WINDOW: u64 = 8 << 20;
 
 /// A content coding.
@@ -33,6 +36,7 @@ enum Coding {
 impl Coding {
     fn of(name: &str) -> Option<Coding> {
         match name {
+            // RFC 9110, section 8.4.1.3: `x-gzip` is equivalent to `gzip`.
             "gzip" | "x-gzip" => Some(Coding::Gzip),
             "deflate" => Some(Coding::Deflate),
             "br" => Some(Coding::Brotli),
@@ -51,7 +55,8 @@ impl Coding {
     }
 }
 
-/// The codings of a body in the order in which the client applied them, or the header's value if it cannot be decoded.
+/// The codings of a body in the order in which the client applied them, or the header's value if it
+/// names an unknown coding.
 #[derive(Clone, Debug)]
 pub(crate) struct ContentCodings(Result<Vec<Coding>, String>);
 
@@ -62,7 +67,7 @@ impl Default for ContentCodings {
 }
 
 impl ContentCodings {
-    /// Reads the header `Content-Encoding`, which may occur several times.
+    /// Parses the `Content-Encoding` headers. Several of them are equivalent to one list.
     pub(super) fn of(headers: &HeaderMap) -> ContentCodings {
         let mut codings = Vec::new();
         for value in headers.get_all(CONTENT_ENCODING) {
@@ -78,12 +83,12 @@ impl ContentCodings {
         ContentCodings(Ok(codings))
     }
 
-    /// Whether the body is sent as it is.
+    /// Whether the body is not encoded.
     pub(super) fn is_identity(&self) -> bool {
         self.0.as_ref().is_ok_and(Vec::is_empty)
     }
 
-    /// Refuses what cannot be decoded, before the body is read.
+    /// Refuses unknown codings, before the body is read.
     pub(super) fn check(&self) -> Result<(), ApiError> {
         let Err(value) = &self.0 else { return Ok(()) };
         let problem = format!(
@@ -93,7 +98,7 @@ impl ContentCodings {
         Err(ApiError::new(ErrorKind::Unsupported, problem))
     }
 
-    /// Decodes a body. Its bytes are charged as they come, so that a small body that becomes a large one is refused early.
+    /// Decodes a body.
     pub(super) fn decode(
         &self,
         body: Vec<u8>,
@@ -104,10 +109,11 @@ impl ContentCodings {
         let codings = self.0.as_deref().unwrap_or_default();
         let mut body = body;
         for coding in codings.iter().rev() {
-            // a decoder that fails on hostile bytes must fail for its own request only
+            // A decoder that panics on hostile bytes must fail only this request.
             let decoded = catch_unwind(AssertUnwindSafe(|| decode(*coding, &body, limits, charge)));
             let broken = |_| Err(invalid(*coding, "its decoder failed"));
             body = decoded.unwrap_or_else(broken)?;
+            // The encoded bytes were dropped.
             charge.set(body.len())?;
         }
         Ok(body)
@@ -122,7 +128,7 @@ fn decode(coding: Coding, body: &[u8], limits: &Limits, charge: &RequestCharge) 
     let mut out = Output { bytes: Vec::new(), limit: limits.body_bytes, charge };
     let copied = match coding {
         Coding::Gzip => out.copy(MultiGzDecoder::new(body)),
-        // browsers and servers disagree on whether a zlib header belongs to it
+        // RFC 9110 defines `deflate` as zlib data, but some clients send raw deflate.
         Coding::Deflate => inflate(body, has_zlib_header(body), &mut out),
         Coding::Brotli => out.copy(brotli_decompressor::Decompressor::new(body, 4096)),
         Coding::Zstd => frames(body, &mut out),
@@ -134,6 +140,7 @@ fn decode(coding: Coding, body: &[u8], limits: &Limits, charge: &RequestCharge) 
     }
 }
 
+/// Whether a body begins with a zlib header: RFC 1950, section 2.2 (method 8, checksum mod 31).
 fn has_zlib_header(body: &[u8]) -> bool {
     matches!(body, [method, flags, ..] if method & 15 == 8 && (usize::from(*method) << 8 | usize::from(*flags)) % 31 == 0)
 }
@@ -176,9 +183,10 @@ impl Output<'_> {
             let problem = format!("the decoded body has more than {} bytes (body_bytes)", self.limit);
             return Err(DecodeFailure::Refused(ApiError::new(ErrorKind::TooLarge, problem)));
         }
+        // Charged as the output grows, so that a decompression bomb is refused early.
         self.charge.grow(decoded.len()).map_err(DecodeFailure::Refused)?;
         if length > self.bytes.capacity() {
-            // doubling would reserve up to twice the memory that is charged
+            // Grow by an eighth. Doubling could reserve twice the memory that is charged.
             self.bytes.reserve_exact(decoded.len().max(self.bytes.len() / 8 + 64));
         }
         self.bytes.extend_from_slice(decoded);
@@ -186,8 +194,9 @@ impl Output<'_> {
     }
 }
 
-/// Decodes deflate. The library's reader takes the end of the body for the end of the stream.
+/// Decodes deflate, with or without a zlib header.
 fn inflate(body: &[u8], zlib: bool, out: &mut Output<'_>) -> Result<(), DecodeFailure> {
+    // flate2's own reader accepts a truncated stream as complete.
     let mut inflater = Decompress::new(zlib);
     let (mut rest, mut chunk) = (body, [0; 16_384]);
     loop {
@@ -195,7 +204,7 @@ fn inflate(body: &[u8], zlib: bool, out: &mut Output<'_>) -> Result<(), DecodeFa
         let status = inflater
             .decompress(rest, &mut chunk, FlushDecompress::None)
             .map_err(|error| DecodeFailure::Read(error.to_string()))?;
-        // both are at most the lengths of the slices
+        // The casts are lossless: both are at most the lengths of the slices.
         let taken = (inflater.total_in() - taken) as usize;
         let made = (inflater.total_out() - made) as usize;
         rest = &rest[taken..];
@@ -210,9 +219,10 @@ fn inflate(body: &[u8], zlib: bool, out: &mut Output<'_>) -> Result<(), DecodeFa
     }
 }
 
-/// Decodes zstd frames one after the other, and leaves out those that hold no content.
+/// Decodes consecutive zstd frames and skips skippable ones.
 fn frames(mut body: &[u8], out: &mut Output<'_>) -> Result<(), DecodeFailure> {
     let mut decoder = FrameDecoder::new();
+    // A frame with a single segment has its content size as its window.
     decoder.set_max_window_size(WINDOW.max(out.limit as u64));
     for _ in 0..MAX_FRAMES {
         match StreamingDecoder::new_with_decoder(&mut body, &mut decoder) {
@@ -265,7 +275,7 @@ mod tests {
             for end in 0..body.len() {
                 assert!(decoded(name, &body[..end]).is_err(), "{name}: {end} of {} bytes", body.len());
             }
-            // no byte that is changed makes a decoder panic
+            // A flipped byte must not make a decoder panic.
             for at in 0..body.len() {
                 let mut changed = body.to_vec();
                 changed[at] ^= 0x55;
@@ -306,11 +316,11 @@ mod tests {
             let error = decoded(name, bomb).unwrap_err();
             assert!(error.kind == ErrorKind::TooLarge && error.message.contains("100000"), "{name}: {error}");
         }
-        // more frames than anything writes: each has a header, and no content
+        // Empty frames: a header without content.
         let empty = [0x28, 0xb5, 0x2f, 0xfd, 0x20, 0, 1, 0, 0];
         assert_eq!(decoded("zstd", &empty.repeat(3)).unwrap(), b"");
         assert!(decoded("zstd", &empty.repeat(5000)).unwrap_err().message.contains("4096 frames"));
-        // a frame that is left out, and one that says it is longer than the body
+        // A skippable frame, and a truncated one.
         let skipped = [0x50, 0x2a, 0x4d, 0x18, 2, 0, 0, 0, 7, 7];
         assert_eq!(decoded("zstd", &[&skipped[..], &empty].concat()).unwrap(), b"");
         assert!(decoded("zstd", &skipped[..9]).is_err());

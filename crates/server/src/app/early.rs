@@ -1,4 +1,6 @@
-//! A stream that begins before its model is loaded, and says that it lives until the answer is there.
+//! Streams that begin before their model is loaded, and send comments until then.
+//!
+//! Clients and proxies give up on a connection without a byte, but loading can take minutes.
 
 use super::asker::{ReceivedBody, RequestContext};
 use crate::dialect::Dialect;
@@ -13,7 +15,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
-/// An answer in the making.
+/// The future of a response.
 type AnswerFuture = Pin<Box<dyn Future<Output = Result<Response, ApiError>> + Send>>;
 
 enum EarlyStage {
@@ -29,13 +31,15 @@ struct EarlyStream {
     ticks: Interval,
 }
 
-/// A stream that says every `pause` that it lives, then whatever is answered. Its status is sent, so that an error is an event in it.
+/// A stream that sends a comment every `pause` until the response exists, then its body. The status
+/// 200 has been sent by then, so an error becomes an event.
 fn begin_early(
     asker: RequestContext,
     dialect: Dialect,
     answering: AnswerFuture,
     pause: Duration,
 ) -> Response {
+    // The first tick is immediate: the client has waited for `pause` already.
     let mut ticks = interval(pause);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let content_type = dialect.stream_type();
@@ -44,8 +48,8 @@ fn begin_early(
 }
 
 impl RequestContext {
-    /// Answers a body by `work`. A stream whose model takes long to load begins before it is there, so that neither the client nor a proxy
-    /// gives up.
+    /// Answers a body with `work`. If the response is a stream and its model takes long to load,
+    /// the stream begins before the model is loaded.
     pub(crate) async fn answer<F>(
         self,
         dialect: Dialect,
@@ -59,10 +63,12 @@ impl RequestContext {
             Ok(received) => received,
             Err(error) => return self.reply(dialect, Err(error)),
         };
+        // For a loaded model the response waits: an error then has a status of its own.
         let waits = received.streams(dialect) && !self.app.models.is_loaded(received.model());
         let mut answering = Box::pin(work(self.clone(), received));
         if waits {
             let pause = Duration::from_secs(self.app.config.limits.loading_ping_seconds.max(1));
+            // A load that fails quickly still gets its own status.
             match tokio::time::timeout(pause, &mut answering).await {
                 Ok(result) => return self.reply(dialect, result),
                 Err(_) => return begin_early(self, dialect, answering, pause),

@@ -1,4 +1,4 @@
-//! What every request sees.
+//! Server state that every request sees, and reading of requests.
 
 mod asker;
 mod body;
@@ -27,16 +27,16 @@ use crate::store::ResponseStore;
 use crate::worker::StepHook;
 use std::sync::{Arc, Mutex};
 
-/// What the caller adds to the server.
+/// Optional parts of a server that a program provides.
 #[derive(Clone, Default)]
 pub struct Extras {
-    /// Called before each step; for tests of faults.
+    /// Called before each step, for tests of engine faults.
     pub before_step: Option<StepHook>,
-    /// Where the models come from, if the list can change.
+    /// The source of models, if the list can change.
     pub catalog: Option<Arc<dyn ModelCatalog>>,
 }
 
-/// What every request sees.
+/// Server state that every request sees.
 pub(crate) struct App {
     pub(crate) config: ServerConfig,
     pub(crate) models: Arc<Models>,
@@ -46,7 +46,6 @@ pub(crate) struct App {
     pub(crate) spans: Spans,
     /// Streams that outlive their connection.
     pub(crate) streams: Arc<StreamSessions>,
-    /// Fields without effect that the log has named.
     pub(crate) logged_fields: LoggedFields,
 }
 
@@ -76,7 +75,7 @@ impl App {
 
 impl Drop for App {
     fn drop(&mut self) {
-        // the engines' threads must not wait for commands for ever
+        // Without a close command the engine threads would wait for commands forever.
         self.models.drain();
     }
 }

@@ -1,4 +1,4 @@
-//! The name at the end of an address.
+//! Extractor of the name at the end of a route.
 
 use super::RequestContext;
 use crate::dialect::Dialect;
@@ -7,7 +7,8 @@ use axum::extract::{FromRequestParts, Path};
 use axum::http::request::Parts;
 use axum::response::{IntoResponse, Response};
 
-/// The decoded `{name}` of a route. A name that cannot be decoded is refused in the form of the address's interface.
+/// The decoded `{name}` of a route. axum's own extractor rejects invalid names with plain text;
+/// this one uses the error format of the route's API.
 pub(crate) struct RouteName(pub(crate) String);
 
 impl<S: Send + Sync> FromRequestParts<S> for RouteName {

@@ -1,14 +1,15 @@
-//! What an address says behind its path.
+//! Query parameters.
 
 use axum::http::Uri;
 
-/// The value of a parameter of an address's query.
+/// The decoded value of a query parameter.
 pub(crate) fn parameter(uri: &Uri, name: &str) -> Option<String> {
+    // `+` is a space in form encoding. It must be replaced before `%2B` is decoded.
     let pair = uri.query()?.split('&').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='))?;
     String::from_utf8(percent_decoded(&pair.replace('+', " "))?).ok()
 }
 
-/// The bytes that `%` and two digits stand for.
+/// Percent-decodes a text. Returns `None` for an incomplete or invalid escape.
 pub(crate) fn percent_decoded(text: &str) -> Option<Vec<u8>> {
     let mut bytes = text.bytes();
     let mut decoded = Vec::with_capacity(text.len());

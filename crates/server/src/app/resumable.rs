@@ -1,4 +1,5 @@
-//! Streams that outlive their connection: a client that names its conversation can read an answer again, from any byte on.
+//! Resumable streams: a client that names its conversation can reconnect and read its answer from
+//! any byte, as in llama.cpp's server.
 
 use crate::error::{ApiError, ErrorKind};
 use crate::ids;
@@ -13,53 +14,54 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
-/// Bytes of one stream that are kept; of a longer one the last.
+/// Maximum bytes of one stream that are stored. Of a longer stream, the last bytes are.
 const MAX_BYTES: usize = 4 << 20;
 
-/// How long an answer is kept after its end.
-const KEPT: Duration = Duration::from_secs(300);
+/// How long a stream is stored after its end.
+const RETENTION: Duration = Duration::from_secs(300);
 
-/// Bytes of a conversation's name.
+/// Maximum length of a conversation's name in bytes.
 pub(crate) const MAX_NAME: usize = 1024;
 
-/// Bytes of a piece that a reader is given.
-const PIECE: usize = 65_536;
+/// Maximum bytes per read. Each read copies under the lock, and hyper holds one read per reader.
+const MAX_READ: usize = 65_536;
 
-/// Whose conversation it is, and its name.
+/// The owner and name of a conversation. API keys cannot read each other's streams.
 type SessionKey = (FairnessKey, String);
 
 /// The streams of named conversations.
 pub(crate) struct StreamSessions {
     inner: Mutex<SessionTable>,
-    /// Most bytes of all streams together.
+    /// Maximum bytes of all streams.
     budget: usize,
 }
 
 #[derive(Default)]
 struct SessionTable {
     sessions: HashMap<SessionKey, StreamSession>,
-    /// Bytes that all of them hold.
+    /// Stored bytes of all sessions.
     bytes: usize,
-    /// Sessions so far.
+    /// Number of sessions so far.
     count: u64,
 }
 
 struct StreamSession {
-    /// Its number: a conversation may begin another stream.
+    /// Identifies the stream: the same conversation may have begun another one, and readers and the
+    /// producer of the old one must not touch it.
     number: u64,
     is_streaming: bool,
-    /// When it ended: for its age, and in seconds since 1970.
+    /// When it ended: as an instant, and in seconds since 1970.
     ended: Option<(Instant, u64)>,
     started: u64,
-    /// The bytes that are kept, and how many came before them.
     bytes: Vec<u8>,
+    /// Bytes that were dropped before the stored ones.
     dropped: usize,
-    /// Tells readers of changes; they end when it is dropped.
+    /// Wakes readers. They end when it is dropped.
     changes: watch::Sender<()>,
     producer: Option<AbortHandle>,
 }
 
-/// A stream as lists show it.
+/// The status of a stream.
 pub(crate) struct SessionStatus {
     pub(crate) name: String,
     pub(crate) is_done: bool,
@@ -68,7 +70,7 @@ pub(crate) struct SessionStatus {
     pub(crate) ended: u64,
 }
 
-/// What writes a stream. The stream ends when it is dropped.
+/// The writer of a stream. The stream ends when it is dropped.
 pub(crate) struct StreamProducer {
     sessions: Arc<StreamSessions>,
     key: SessionKey,
@@ -79,21 +81,22 @@ impl SessionTable {
     fn remove(&mut self, key: &SessionKey) {
         let Some(session) = self.sessions.remove(key) else { return };
         self.bytes -= session.bytes.len();
+        // Cancels the request, which is still running: no client can reach its answer any more.
         if let Some(producer) = session.producer.filter(|_| session.ended.is_none()) {
             producer.abort();
         }
     }
 
-    /// Removes what ended long ago.
+    /// Removes streams whose retention has expired.
     fn remove_old(&mut self) {
         let now = Instant::now();
-        let is_old = |session: &StreamSession| session.ended.is_some_and(|(at, _)| now - at > KEPT);
+        let is_old = |session: &StreamSession| session.ended.is_some_and(|(at, _)| now - at > RETENTION);
         let old: Vec<SessionKey> =
             self.sessions.iter().filter(|(_, session)| is_old(session)).map(|(key, _)| key.clone()).collect();
         old.iter().for_each(|key| self.remove(key));
     }
 
-    /// Removes streams that have ended, the oldest first, until all together fit the limit in bytes.
+    /// Removes ended streams, the oldest first, until all streams fit the budget.
     fn shrink(&mut self, budget: usize) {
         while self.bytes > budget {
             let ended = self.sessions.iter().filter_map(|(key, session)| Some((session.ended?.0, key)));
@@ -116,7 +119,7 @@ impl StreamSessions {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A request of a conversation begins, whose earlier stream ends.
+    /// Begins the stream of a new request. An earlier stream of the conversation is cancelled.
     pub(crate) fn begin(self: &Arc<StreamSessions>, owner: FairnessKey, name: String) -> StreamProducer {
         let key = (owner, name);
         let mut inner = self.lock();
@@ -138,7 +141,7 @@ impl StreamSessions {
         StreamProducer { sessions: Arc::clone(self), key, number }
     }
 
-    /// The stream of a conversation from a byte on: what was sent so far, then what comes.
+    /// Reads the stream of a conversation from byte `from`: the stored bytes, then new ones.
     pub(crate) fn read(
         self: &Arc<StreamSessions>,
         owner: FairnessKey,
@@ -157,6 +160,7 @@ impl StreamSessions {
                 "the answer of this conversation has not begun: its model is being loaded, or it waits";
             return Err(ApiError::new(ErrorKind::Unavailable, problem).retry(Duration::from_secs(1)));
         }
+        // `from` may be the end: a client that has read everything waits for more.
         let end = session.dropped + session.bytes.len();
         if from < session.dropped || from > end {
             let problem =
@@ -183,13 +187,15 @@ impl StreamSessions {
         };
         Body::from_stream(unfold(reader, |mut reader| async move {
             loop {
+                // Before the read: a change after it wakes `changed`, so that none is missed.
                 reader.changes.borrow_and_update();
-                match reader.sessions.piece(&reader.key, reader.number, reader.at) {
+                match reader.sessions.read_at(&reader.key, reader.number, reader.at) {
                     SessionRead::Bytes(bytes) => {
                         reader.at += bytes.len();
                         return Some((Ok(bytes), reader));
                     }
                     SessionRead::Lost => {
+                        // The next read ends the body after this error.
                         reader.at = usize::MAX;
                         return Some((
                             Err(io::Error::other("the reader is too slow for this stream")),
@@ -197,32 +203,34 @@ impl StreamSessions {
                         ));
                     }
                     SessionRead::End => return None,
-                    // the session may be removed while it is waited for
+                    // An error: the session was removed, and its sender with it.
                     SessionRead::None => reader.changes.changed().await.ok()?,
                 }
             }
         }))
     }
 
-    fn piece(&self, key: &SessionKey, number: u64, at: usize) -> SessionRead {
+    fn read_at(&self, key: &SessionKey, number: u64, at: usize) -> SessionRead {
         let mut inner = self.lock();
         let Some(session) = inner.session(key, number) else { return SessionRead::End };
         let Some(start) = at.checked_sub(session.dropped) else { return SessionRead::Lost };
         match session.bytes.get(start..) {
             Some(rest) if !rest.is_empty() => {
-                SessionRead::Bytes(Bytes::copy_from_slice(&rest[..rest.len().min(PIECE)]))
+                SessionRead::Bytes(Bytes::copy_from_slice(&rest[..rest.len().min(MAX_READ)]))
             }
+            // `usize::MAX` is the position after a lost read.
             _ if session.ended.is_some() || at == usize::MAX => SessionRead::End,
             _ => SessionRead::None,
         }
     }
 
-    /// Ends the stream of a conversation, and forgets it.
+    /// Cancels and removes the stream of a conversation.
     pub(crate) fn remove(&self, owner: FairnessKey, name: &str) {
         self.lock().remove(&(owner, name.to_owned()));
     }
 
-    /// The streams of these conversations, and of `NAME::MODEL` for each.
+    /// The streams of these conversations. `NAME` also finds `NAME::MODEL`, the names that
+    /// llama.cpp's page uses.
     pub(crate) fn find(&self, owner: FairnessKey, names: &[String]) -> Vec<SessionStatus> {
         let mut inner = self.lock();
         inner.remove_old();
@@ -247,18 +255,18 @@ impl StreamSessions {
     }
 }
 
-/// What a reader finds.
+/// The result of a read.
 enum SessionRead {
     Bytes(Bytes),
     /// Nothing yet.
     None,
     End,
-    /// What it would read was dropped.
+    /// The requested bytes were dropped.
     Lost,
 }
 
 impl StreamProducer {
-    /// Sets what ends the stream if the conversation is removed.
+    /// Sets the task that is aborted if the conversation is removed.
     pub(crate) fn aborts(&self, producer: AbortHandle) {
         match self.sessions.lock().session(&self.key, self.number) {
             Some(session) => session.producer = Some(producer),
@@ -274,19 +282,20 @@ impl StreamProducer {
         self.sessions.body(&self.key, session, 0)
     }
 
-    /// The answer is not a stream, or the request failed.
+    /// Removes the session: the answer is not a stream, or the request failed.
     pub(crate) fn forget(&self) {
         let mut inner = self.sessions.lock();
         if let Some(session) = inner.session(&self.key, self.number) {
-            // it ends by itself
+            // `remove` would abort this task before it has sent its response.
             session.producer = None;
             inner.remove(&self.key);
         }
     }
 
-    /// Adds bytes. Those that are too many are dropped from the beginning.
+    /// Appends bytes. Over the limits, bytes are dropped from the beginning.
     pub(crate) fn push(&self, bytes: &[u8]) {
         let mut inner = self.sessions.lock();
+        // Counted first, so that streams that have ended make room before this one loses bytes.
         inner.bytes += bytes.len();
         inner.shrink(self.sessions.budget);
         let over = inner.bytes.saturating_sub(self.sessions.budget);
@@ -298,7 +307,8 @@ impl StreamProducer {
         let long = session.bytes.len().saturating_sub(MAX_BYTES);
         let mut drop = long.max(over).min(session.bytes.len());
         if drop > 0 {
-            // in large steps: what is kept is moved
+            // Drop at least a quarter: `drain` moves all remaining bytes, which per event would be
+            // quadratic.
             drop = drop.max(session.bytes.len() / 4);
             session.bytes.drain(..drop);
             session.dropped += drop;
@@ -313,8 +323,10 @@ impl Drop for StreamProducer {
         let mut inner = self.sessions.lock();
         let Some(session) = inner.session(&self.key, self.number) else { return };
         session.ended = Some((Instant::now(), ids::now()));
+        // Stored for minutes, and `bytes` counts lengths, not capacities.
         session.bytes.shrink_to_fit();
         session.changes.send_replace(());
+        // The request failed before its response began.
         if !session.is_streaming {
             inner.remove(&self.key);
         }
@@ -350,15 +362,15 @@ mod tests {
         );
         second.push(&[0; 200]);
         assert_eq!(names(&sessions, &["a", "b"]), [("b::model".into(), false, 700)]);
-        // alone, it loses its own beginning
+        // A single stream loses its own beginning.
         second.push(&[0; 900]);
         assert!(sessions.lock().bytes <= 1000);
         assert_eq!(names(&sessions, &["b"]), [("b::model".into(), false, 1600)]);
         assert!(sessions.read(FairnessKey(1), "b::model", 0).unwrap_err().message.contains("byte 0"));
         assert!(sessions.read(FairnessKey(1), "b::model", 1600).is_ok());
-        // of another owner
+        // Another owner.
         assert!(sessions.read(FairnessKey(2), "b::model", 1600).is_err());
-        // the conversation goes on: the old stream is gone, and its producer writes nothing any more
+        // A new request of the conversation replaces the stream; the old producer writes nothing.
         let third = begin("b::model");
         second.push(&[0; 10]);
         drop(second);

@@ -1,11 +1,11 @@
-//! Texts of messages: a string, or a list of parts.
+//! Parsing of message content: a string, or a list of parts.
 
 use crate::error::ApiError;
 use crate::items::MessageText;
 use crate::json::{ObjectFields, kind};
 use serde_json::Value;
 
-/// What is said about images and sounds.
+/// The error text for images, sounds and files.
 pub(crate) fn no_media(part: &str) -> String {
     let what = if part.contains("image") {
         "this model reads no images"
@@ -19,14 +19,15 @@ pub(crate) fn no_media(part: &str) -> String {
     format!("{what} (found a part of type {part:?}, expected \"text\")")
 }
 
-/// A text, or the texts of a list of parts. Other parts are refused by name.
+/// Parses text content. Parts other than text are errors.
 pub(crate) fn content_text(fields: &ObjectFields<'_>, name: &str) -> Result<MessageText, ApiError> {
     read_content(fields, name, |part, kind| Err(part.error("type", no_media(kind))))
 }
 
-/// The same of a tool's result, which may hold images that the client's next request repeats: a text takes the place of each, so that the
-/// conversation can continue.
+/// Parses a tool's result. Images in it are replaced by a text.
 pub(crate) fn result_text(fields: &ObjectFields<'_>, name: &str) -> Result<MessageText, ApiError> {
+    // Agents take screenshots or read image files by a tool. Each later request repeats the result,
+    // so an error would end the conversation for good.
     read_content(fields, name, |part, kind| {
         if kind.contains("image") {
             return Ok("[An image was here. This model reads text only.]".to_owned());
@@ -35,7 +36,7 @@ pub(crate) fn result_text(fields: &ObjectFields<'_>, name: &str) -> Result<Messa
     })
 }
 
-/// A text, or the texts of a list of parts; `other` reads a part of another type.
+/// Parses text content. `other` handles parts that are not text.
 fn read_content(
     fields: &ObjectFields<'_>,
     name: &str,
@@ -48,8 +49,10 @@ fn read_content(
             let mut texts = Vec::new();
             for part in fields.objects(name)? {
                 match part.require_str("type")? {
+                    // `text` in chat completions and Anthropic's API, the others in responses.
                     "text" | "input_text" | "output_text" => texts.push(part.require_str("text")?.to_owned()),
                     "refusal" => texts.push(part.require_str("refusal")?.to_owned()),
+                    // Reasoning that a client sends back within the content.
                     "thinking" | "reasoning" => {}
                     kind => texts.push(other(&part, kind)?),
                 }

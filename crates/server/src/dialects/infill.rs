@@ -1,4 +1,6 @@
 //! Fill-in-the-middle prompts: text before and after a gap, and texts of other files.
+//!
+//! The prompt is built as by llama.cpp's `/infill`, for which llama.vim and llama.vscode are tuned.
 
 use super::prepare;
 use super::prepare::PromptInput;
@@ -9,19 +11,20 @@ use crate::model::{PreparedPrompt, ServedModel};
 use latent_text::{EncodeOptions, FimTokens};
 use serde_json::Value;
 
-/// Tokens before and after the gap in an editor's request, as many as `llama-server` takes with its default batch.
+/// Tokens around the gap: the default batch size of llama-server, which takes 3/4 of it before the
+/// gap and 1/4 after it.
 const WINDOW: usize = 2048;
 
-/// Tokens that are left for an answer if a request does not say how many it may have.
+/// Tokens reserved for the answer if the request does not set a limit.
 const ANSWER: usize = 128;
 
-/// What separates texts of files if the vocabulary has no token for it.
+/// llama.cpp's separator of files, for vocabularies without a file token.
 const SNIPPET: &str = "\n\n--- snippet ---\n\n";
 
-/// How the texts of a request are read: they are code, in which names of control tokens are text.
+/// Texts are code: names of control tokens in them, as in a tokenizer's source, are text.
 const CODE: EncodeOptions = EncodeOptions { add_special: false, parse_special: false };
 
-/// The control tokens that every such prompt needs.
+/// The control tokens of a fill-in-the-middle prompt.
 #[derive(Clone, Copy, Debug)]
 struct Markers {
     prefix: u32,
@@ -43,43 +46,49 @@ fn markers(served: &ServedModel) -> Result<Markers, String> {
     }
 }
 
-/// The prompt of `POST /infill`. What is too much for the context is cut where it is farthest from the gap.
+/// The prompt of `POST /infill`. Texts that exceed the context are cut at the end farther from the
+/// gap.
 pub(super) fn editor_prompt(
     served: &ServedModel,
     fields: &ObjectFields<'_>,
     limits: &Limits,
     max_tokens: Option<usize>,
 ) -> Result<Vec<PreparedPrompt>, ApiError> {
+    // 501, so that an editor can tell an unsuitable model from a wrong request.
     let markers = markers(served).map_err(|problem| ApiError::new(ErrorKind::NotImplemented, problem))?;
     let mut prefix = texts(served, fields, "input_prefix", GapSide::End)?;
     let mut suffix = texts(served, fields, "input_suffix", GapSide::Start)?;
     let begun = match fields.str("prompt")? {
         None | Some("") => Vec::new(),
+        // llama.cpp parses control tokens in `prompt`, the beginning of the answer.
         Some(text) => tokens(served, text, EncodeOptions { parse_special: true, ..CODE })?,
     };
     let extra = extra(served, fields, limits, markers.all)?;
     let answer = max_tokens.unwrap_or(ANSWER).min(served.context / 4);
-    // the markers, and the token that begins every prompt
+    // 4: the three markers and BOS.
     let room = served.context.saturating_sub(answer + begun.len() + 4);
     if room == 0 {
         return Err(fields.error("prompt", format!("{} tokens are too many for the context", begun.len())));
     }
+    // At least an eighth, so that a long `prompt` does not remove all of the code.
     let window = room.min(WINDOW.saturating_sub(begun.len()).max(WINDOW / 8));
     let (before, after) = shares(prefix.len(), suffix.len(), window);
     prefix.drain(..prefix.len() - before);
     suffix.truncate(after);
     let rest = room - (before + after);
+    // As in llama.cpp, the last files take precedence.
     let extra = &extra[extra.len() - extra.len().min(rest)..];
-    Ok(vec![served.token_prompt("input_prefix", whole(served, markers, extra, &prefix, &suffix, &begun))?])
+    Ok(vec![served.token_prompt("input_prefix", join(served, markers, extra, &prefix, &suffix, &begun))?])
 }
 
-/// How many tokens before and after the gap fit into a window: three quarters and one, and what one leaves the other takes.
+/// Divides a window into tokens before and after the gap: 3/4 and 1/4. A side that needs less
+/// leaves the rest to the other, which llama.cpp does not do.
 fn shares(before: usize, after: usize, window: usize) -> (usize, usize) {
     let last = after.min(window / 4).max(after.min(window.saturating_sub(before)));
     (before.min(window - last), last)
 }
 
-/// The prompt of a text that ends where another one begins, whole: OpenAI's `suffix`.
+/// The prompt for OpenAI's `suffix`. Nothing is cut: a prompt that is too long is an error.
 pub(super) fn gap_prompt(
     served: &ServedModel,
     param: &str,
@@ -88,13 +97,13 @@ pub(super) fn gap_prompt(
 ) -> Result<PreparedPrompt, ApiError> {
     let markers = markers(served).map_err(|problem| ApiError::field(param, problem))?;
     let (prefix, suffix) = (tokens(served, prefix, CODE)?, tokens(served, suffix, CODE)?);
-    let tokens = whole(served, markers, &[], &prefix, &suffix, &[]);
+    let tokens = join(served, markers, &[], &prefix, &suffix, &[]);
     let prompt = served.token_prompt(param, tokens)?;
     served.check_length(&prompt)?;
     Ok(prompt)
 }
 
-fn whole(
+fn join(
     served: &ServedModel,
     markers: Markers,
     extra: &[u32],
@@ -105,7 +114,8 @@ fn whole(
     let tokenizer = &served.tokenizer;
     let mut tokens = Vec::with_capacity(extra.len() + prefix.len() + suffix.len() + begun.len() + 4);
     tokens.extend(tokenizer.bos().filter(|_| tokenizer.adds_bos()));
-    // what changes least comes first: an editor's next request begins with the same tokens
+    // The extra files change least between requests. At the start they are a common prefix in the
+    // cache.
     tokens.extend(extra);
     tokens.push(markers.prefix);
     tokens.extend(prefix);
@@ -120,15 +130,16 @@ fn tokens(served: &ServedModel, text: &str, how: EncodeOptions) -> Result<Vec<u3
     served.tokenizer.encode(text, how).map_err(|error| served.text_error(error))
 }
 
-/// Which end of a text is next to the gap.
+/// The end of a text that is next to the gap.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum GapSide {
     Start,
     End,
 }
 
-/// The part of a text next to the gap that may have as many tokens as an editor's request can hold. The rest of a large file is not read.
+/// The part of a text next to the gap that can contain [`WINDOW`] tokens.
 fn near<'t>(served: &ServedModel, text: &'t str, end: GapSide) -> &'t str {
+    // Editors may send whole files. Only the part that can be used is tokenized.
     let bytes = served.tokenizer.longest_text(WINDOW).unwrap_or(usize::MAX);
     match end {
         GapSide::Start => &text[..text.floor_char_boundary(bytes)],
@@ -136,7 +147,7 @@ fn near<'t>(served: &ServedModel, text: &'t str, end: GapSide) -> &'t str {
     }
 }
 
-/// A required text, or llama.cpp's list of texts and token ids.
+/// A required field with a text or, as in llama.cpp, a list of texts and token IDs.
 fn texts(
     served: &ServedModel,
     fields: &ObjectFields<'_>,
@@ -153,7 +164,8 @@ fn texts(
     }
 }
 
-/// The texts of other files: the last ones, as far as the context can hold them.
+/// The tokens of other files (`input_extra`). If the context cannot hold all of them, the last
+/// ones.
 fn extra(
     served: &ServedModel,
     fields: &ObjectFields<'_>,
@@ -166,7 +178,7 @@ fn extra(
     for chunk in &chunks {
         files.push((chunk.str("filename")?.unwrap_or("tmp"), chunk.require_str("text")?));
     }
-    // from the last to the first, and each from its end
+    // Built backwards, so that tokenizing can stop when the context is full.
     let mut parts: Vec<Vec<u32>> = Vec::new();
     let mut count = 0;
     let mut push = |begin: Option<u32>, text: &str| -> Result<bool, ApiError> {
@@ -175,6 +187,7 @@ fn extra(
         parts.push(part);
         Ok(count < served.context)
     };
+    // The names `filename` (of the current file), `tmp` and `myproject` are llama.cpp's.
     let mut fits = match markers.file {
         Some(file) => push(Some(file), "filename\n")?,
         None => true,
@@ -200,7 +213,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_one_side_of_a_gap_leaves_the_other_takes() {
+    fn unused_room_of_one_side_goes_to_the_other() {
         assert_eq!(shares(10, 10, 100), (10, 10));
         assert_eq!(shares(1000, 1000, 100), (75, 25));
         assert_eq!(shares(1000, 5, 100), (95, 5));

@@ -1,4 +1,5 @@
-//! The interfaces that clients speak. Each reads its requests into items and parameters, and writes answers in its own form.
+//! The supported APIs. Each parses its requests into items and parameters, and encodes answers in
+//! its own format.
 
 pub(crate) mod anthropic;
 mod content;

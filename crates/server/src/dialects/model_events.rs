@@ -1,4 +1,4 @@
-//! `GET /models/sse`: events about the models, in the form of llama.cpp's router.
+//! `GET /models/sse`: events about the models, in the format of llama.cpp's router.
 
 use crate::app::{App, RequestContext};
 use crate::models::{ModelChange, ModelEvent, ModelStatus};
@@ -15,16 +15,16 @@ use std::time::Duration;
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
 
-/// How often the progress of loading is reported.
+/// Interval of reports about the progress of loading.
 const PROGRESS: Duration = Duration::from_millis(250);
 
-/// How often a silent stream sends a comment.
+/// Interval of comments in a silent stream, so that proxies keep the connection.
 const PING: Duration = Duration::from_secs(10);
 
 struct Watcher {
     app: Arc<App>,
     events: Receiver<ModelEvent>,
-    /// The progress that was reported last, with the model's name.
+    /// The last reported progress: model name and percentage.
     progress: Option<(String, u64)>,
 }
 
@@ -40,11 +40,12 @@ async fn next(mut watcher: Watcher) -> Option<(Result<Bytes, Infallible>, Watche
         if watcher.app.models.is_draining() {
             return None;
         }
+        // Progress of loading is polled: it is a part of the worker's state and sends no events.
         let loading = watcher.app.models.list().into_iter().find(|model| model.state == "loading");
         let pause = if loading.is_some() { PROGRESS } else { PING };
         let text = match tokio::time::timeout(pause, watcher.events.recv()).await {
             Ok(Ok(event)) => watcher.text(&event),
-            // it has missed some: the present statuses replace them
+            // Events were lost. The current statuses replace them.
             Ok(Err(RecvError::Lagged(_))) => watcher.statuses(),
             Ok(Err(RecvError::Closed)) => return None,
             Err(_) => {
@@ -59,7 +60,7 @@ async fn next(mut watcher: Watcher) -> Option<(Result<Bytes, Infallible>, Watche
 }
 
 impl Watcher {
-    /// An event as text; none for one without a form.
+    /// The text of an event. None: llama.cpp has no such event.
     fn text(&self, event: &ModelEvent) -> Option<String> {
         let name = &event.model;
         let (kind, data) = match &event.change {
@@ -86,7 +87,7 @@ impl Watcher {
         Some(line(name, kind, &data))
     }
 
-    /// What the list of models says about a loaded model.
+    /// The metadata of a loaded model, as in the list of models.
     fn info(&self, name: &str) -> Value {
         let models = &self.app.models;
         let model = models.list().into_iter().find(|model| model.name == name);
@@ -103,7 +104,7 @@ impl Watcher {
         (!text.is_empty()).then_some(text)
     }
 
-    /// How far a model is loaded, if that has changed.
+    /// The progress of the model that is being loaded, if it has changed.
     fn loading_progress(&mut self) -> Option<String> {
         let (name, done, total) = self.app.models.list().into_iter().find_map(|model| {
             match model.worker_handle.as_ref().filter(|_| model.state == "loading")?.state() {
@@ -111,7 +112,7 @@ impl Watcher {
                 _ => None,
             }
         })?;
-        // hundredths are precise enough
+        // u128: `done` times 100 could overflow. Only changes by whole percents are reported.
         let percent = (u128::from(done) * 100 / u128::from(total)) as u64;
         let progress = Some((name, percent));
         if self.progress == progress {
@@ -119,6 +120,7 @@ impl Watcher {
         }
         self.progress = progress;
         let (name, percent) = self.progress.as_ref()?;
+        // llama.cpp's router has further stages, such as the projector of a vision model.
         let value = *percent as f64 / 100.0;
         let progress = json!({"stages": ["text_model"], "current": "text_model", "value": value});
         Some(line(name, "model_status", &json!({"status": "loading", "progress": progress})))

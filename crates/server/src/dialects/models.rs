@@ -1,4 +1,7 @@
-//! The list of models, in one form that OpenAI's, Anthropic's, llama.cpp's and Codex's clients read.
+//! The list of models, and its changes.
+//!
+//! `/v1/models` is the same address in several APIs, so each entry is the union of the fields of
+//! OpenAI, Anthropic and llama.cpp.
 
 use crate::app::{RequestContext, RouteName, parameter};
 use crate::catalog::DownloadProgress;
@@ -12,7 +15,7 @@ use axum::response::Response;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-/// One entry. What only a loaded model tells is left out before.
+/// The entry of a model. `max_model_len` and `meta` exist only while it is loaded.
 pub(super) fn entry(model: &ModelStatus, created: u64) -> Value {
     let mut value = json!({
         "id": model.name,
@@ -28,8 +31,10 @@ pub(super) fn entry(model: &ModelStatus, created: u64) -> Value {
         "status": status(model),
     });
     if let Some(served) = &model.served {
+        // vLLM's name for the context length.
         value["max_model_len"] = served.context.into();
         value["meta"] = json!({
+            // llama.cpp's LLAMA_VOCAB_TYPE_BPE.
             "vocab_type": 2,
             "n_vocab": served.vocab,
             "n_ctx": served.context,
@@ -64,7 +69,7 @@ fn download(name: &str, progress: Option<&DownloadProgress>, created: u64) -> Va
     })
 }
 
-/// As the router of llama.cpp's server tells it.
+/// The status in the format of llama.cpp's router.
 fn status(model: &ModelStatus) -> Value {
     match &model.problem {
         Some(problem) => json!({"value": "unloaded", "failed": true, "problem": problem}),
@@ -72,7 +77,8 @@ fn status(model: &ModelStatus) -> Value {
     }
 }
 
-/// The entry that Codex reads, in llama.cpp's form.
+/// The entry in `models`, a second list that llama.cpp's server adds for Ollama's clients. Codex
+/// reads `slug` and `context_window`.
 fn own_entry(model: &ModelStatus) -> Value {
     let id = &model.name;
     let mut value = json!({
@@ -87,7 +93,7 @@ fn own_entry(model: &ModelStatus) -> Value {
     value
 }
 
-/// `GET /v1/models`; with `?reload=1` the list is read again before, as by llama.cpp's router.
+/// `GET /v1/models`. `?reload=1` reads the list again before, as in llama.cpp's router.
 pub(crate) async fn list(asker: RequestContext, uri: Uri) -> Response {
     let created = asker.app.models.created;
     let reload = parameter(&uri, "reload").is_some_and(|value| !matches!(value.as_str(), "" | "0" | "false"));
@@ -104,6 +110,7 @@ pub(crate) async fn list(asker: RequestContext, uri: Uri) -> Response {
         json!({
             "object": "list",
             "data": models.iter().map(|model| entry(model, created)).chain(downloads).collect::<Value>(),
+            // Anthropic's fields for pages of a list. There is only one page.
             "has_more": false,
             "first_id": models.first().map(|model| &model.name),
             "last_id": models.last().map(|model| &model.name),
@@ -118,7 +125,7 @@ pub(crate) async fn one(asker: RequestContext, RouteName(id): RouteName) -> Resp
     asker.reply_json(Dialect::OpenAi, find(&asker, &id))
 }
 
-/// `POST /models/load`, as llama.cpp's router has it: answered at once, while the model is being loaded.
+/// `POST /models/load`. As in llama.cpp's router, the response does not wait for the load.
 pub(crate) async fn load(asker: RequestContext, body: Body) -> Response {
     asker.reply_json(
         Dialect::LlamaCpp,
@@ -130,7 +137,7 @@ pub(crate) async fn load(asker: RequestContext, body: Body) -> Response {
     )
 }
 
-/// `POST /models/unload`. It also ends the download of a model.
+/// `POST /models/unload`. Also cancels the download of a model.
 pub(crate) async fn unload(asker: RequestContext, body: Body) -> Response {
     asker.reply_json(
         Dialect::LlamaCpp,
@@ -144,7 +151,7 @@ pub(crate) async fn unload(asker: RequestContext, body: Body) -> Response {
     )
 }
 
-/// `POST /models`: begins to download a model, whose progress `GET /models/sse` reports.
+/// `POST /models`: starts a download. `GET /models/sse` reports its progress.
 pub(crate) async fn begin_download(asker: RequestContext, body: Body) -> Response {
     let begun = match asker.receive_name(body).await {
         Ok(name) => {
@@ -156,7 +163,7 @@ pub(crate) async fn begin_download(asker: RequestContext, body: Body) -> Respons
     asker.reply_json(Dialect::LlamaCpp, begun.map(|()| json!({"success": true})))
 }
 
-/// `DELETE /models?model=NAME`: deletes the files of a model that was downloaded.
+/// `DELETE /models?model=NAME`: deletes the files of a downloaded model.
 pub(crate) async fn delete(asker: RequestContext) -> Response {
     let app = Arc::clone(&asker.app);
     let deleted = match asker.model.clone().filter(|name| !name.is_empty()) {

@@ -1,4 +1,4 @@
-//! OpenAI's completions of plain prompts.
+//! OpenAI's completions API (`/v1/completions`): plain prompts.
 
 use super::infill::gap_prompt;
 use super::openai_chat::{FINGERPRINT, usage_of};
@@ -26,7 +26,7 @@ use serde_json::{Map, Value, json};
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-/// How the answer is to be written.
+/// Settings of the response.
 #[derive(Clone, Debug)]
 struct CompletionSettings {
     model: String,
@@ -34,9 +34,9 @@ struct CompletionSettings {
     include_usage: bool,
     logprobs: bool,
     echo: bool,
-    /// Whether every chunk of a stream has timings.
+    /// Whether each chunk of a stream has timings (`timings_per_token`).
     timings: bool,
-    /// Answers to each prompt.
+    /// Number of answers per prompt.
     n: usize,
 }
 
@@ -94,12 +94,13 @@ fn read(
     limits: &Limits,
 ) -> Result<(AnswerParams, CompletionSettings), ApiError> {
     let mut params = AnswerParams::read(fields, served, limits)?;
-    // OpenAI's default
+    // OpenAI's default of this API is 16 tokens. An explicit null or -1 means no limit, so the
+    // presence of the field matters.
     let given = fields.any(&["max_tokens", "max_completion_tokens", "n_predict"]).is_some();
     let most = params::max_tokens(fields, &["max_tokens", "max_completion_tokens", "n_predict"])?;
     params.max_tokens = if given { most } else { served.about.defaults.max_tokens.or(Some(16)) };
     params.shape = params::shape(fields, limits)?;
-    // llama.cpp's name for the same
+    // llama.cpp's name for `logprobs`.
     let n_probs = fields.usize("n_probs")?.filter(|count| *count > 0);
     params.logprobs = fields.usize("logprobs")?.or(n_probs);
     if let Some(top) = params.logprobs {
@@ -115,6 +116,7 @@ fn read(
             "the prompt's tokens have no log-probabilities: leave `logprobs` or `echo` away",
         ));
     }
+    // The server's default must not make `echo` an error.
     if !echo {
         params.logprobs = params.logprobs.or(served.about.defaults.logprobs);
     }
@@ -132,7 +134,7 @@ fn read(
     Ok((params, about))
 }
 
-/// Prompts that end where a suffix begins.
+/// The prompts of a request with `suffix`.
 fn gap_prompts(
     served: &ServedModel,
     fields: &ObjectFields<'_>,
@@ -181,7 +183,7 @@ fn whole(
     Document::open(&value).field("choices").documents(outcomes.into_iter().enumerate().map(choice)).close()
 }
 
-/// The sum of the usages of several prompts.
+/// The sum of `usage` over several prompts.
 fn sum(usage: &[Value]) -> Value {
     let mut total = usage.first().cloned().unwrap_or_default();
     for other in usage.iter().skip(1) {
@@ -192,8 +194,11 @@ fn sum(usage: &[Value]) -> Value {
     total
 }
 
-/// Appends log-probabilities in the form of completions: lists with an element per token.
+/// Appends log-probabilities in the format of this API: parallel lists with an element per token.
 fn logprobs(document: Document, tokenizer: &Arc<Tokenizer>, tokens: Vec<TokenUpdate>) -> Document {
+    // Each list is an iterator over the shared tokens and is serialized while it is sent. As JSON
+    // values, the lists of a long answer would take many times the memory that is charged.
+    // The token that ends an answer has no text and is left out.
     let shown =
         tokens.into_iter().filter_map(|token| Some((token.id, token.logprob.filter(|_| !token.ends)?)));
     let shown: Arc<[(u32, TokenLogprob)]> = shown.collect();
@@ -233,12 +238,14 @@ struct CompletionStream {
     created: u64,
     finishes: Vec<(usize, AnswerFinish)>,
     tokens: Vec<(usize, TokenUpdate)>,
-    /// The figures of each choice.
+    /// Timings of each choice.
     running: Vec<AnswerTimings>,
 }
 
 impl CompletionStream {
     fn chunk(&mut self, choice: usize, text: &str, finish: Option<&'static str>) -> Value {
+        // Tokens come before the text that they complete. A chunk takes all that have come since
+        // the last chunk of its choice.
         let (own, others) = std::mem::take(&mut self.tokens).into_iter().partition(|(at, _)| *at == choice);
         self.tokens = others;
         let own: Vec<(usize, TokenUpdate)> = own;
@@ -248,6 +255,7 @@ impl CompletionStream {
         let one = json!({"index": choice, "text": text, "logprobs": logprobs, "finish_reason": finish});
         let mut chunk = envelope(&self.id, self.created, &self.about);
         chunk["choices"] = json!([one]);
+        // As in OpenAI's API: with `include_usage` all chunks but the last have `usage: null`.
         if self.about.include_usage {
             chunk["usage"] = Value::Null;
         }
@@ -256,7 +264,7 @@ impl CompletionStream {
 }
 
 fn send(out: &mut String, value: &Value) {
-    // writing to a string cannot fail
+    // Writing to a string cannot fail.
     let _ = write!(out, "data: {value}\n\n");
 }
 
@@ -269,7 +277,7 @@ impl Encoder for CompletionStream {
         self.running[choice].follow(&what);
         match what {
             AnswerEvent::Token(token) if self.about.logprobs => self.tokens.push((choice, token)),
-            AnswerEvent::Piece(AnswerDelta::Content(text)) => {
+            AnswerEvent::Delta(AnswerDelta::Content(text)) => {
                 let mut chunk = self.chunk(choice, &text, None);
                 if self.about.timings {
                     chunk["timings"] = self.running[choice].timings();
@@ -292,7 +300,7 @@ impl Encoder for CompletionStream {
 
     fn end(&mut self, out: &mut String) {
         if self.about.include_usage {
-            // the answers to one prompt share it
+            // The `n` answers to one prompt share it, so its tokens count once.
             self.finishes.sort_by_key(|(choice, _)| *choice);
             let of_prompt = |chunk: &[(usize, AnswerFinish)]| {
                 usage_of(&chunk.iter().map(|(_, finish)| finish).collect::<Vec<_>>())

@@ -1,4 +1,4 @@
-//! Embeddings, in the forms of OpenAI and llama.cpp.
+//! Embeddings in the formats of OpenAI and llama.cpp.
 
 use super::prepare::{PromptInput, prompts};
 use crate::app::RequestContext;
@@ -16,14 +16,15 @@ use latent_engine::Pooling;
 use serde_json::json;
 use std::sync::Arc;
 
-/// The embeddings of one request's texts, and how many tokens these have.
+/// The embeddings of a request's texts, and the number of their tokens.
 pub(super) struct Embeddings {
     pub(super) values: Vec<Vec<f32>>,
     pub(super) tokens: usize,
 }
 
 impl Embeddings {
-    /// Embeds prompts one by one. `norm` is a number of [`normalized`]; without pooling, each token has a vector as the model computes it.
+    /// Embeds prompts one after the other. `norm` is the parameter of [`normalized`]. Without
+    /// pooling, each token has a vector, which is not normalized.
     pub(super) async fn of(
         asker: &RequestContext,
         served: &Arc<Lease>,
@@ -35,6 +36,8 @@ impl Embeddings {
             Pooling::None => prompt_tokens,
             _ => prompts.len(),
         };
+        // Charged before the engine runs, since the vectors are collected before the response
+        // begins. An f32 has the size of a token.
         asker.charge.grow(size_of::<u32>() * (prompt_tokens + vectors * served.hidden))?;
         let mut embeddings = Embeddings { values: Vec::with_capacity(prompts.len()), tokens: 0 };
         for prompt in prompts {
@@ -49,12 +52,12 @@ impl Embeddings {
     }
 }
 
-/// A list of numbers as JSON text.
+/// A JSON list of numbers.
 pub(super) fn numbers(values: Vec<f32>) -> Document {
     Document::default().list(values.into_iter(), |value, out| write(out, &f64::from(value)))
 }
 
-/// Refuses another number of dimensions than the model has, and a server that has no one vector for a text.
+/// Refuses `dimensions` other than the model's, and servers without pooling.
 pub(super) fn check_dimensions(fields: &ObjectFields<'_>, served: &ServedModel) -> Result<(), ApiError> {
     if served.about.defaults.pooling == Pooling::None {
         let problem = "the server runs without pooling and has a vector for each token: ask /embeddings, or start it with another --pooling";
@@ -70,7 +73,7 @@ pub(super) fn check_dimensions(fields: &ObjectFields<'_>, served: &ServedModel) 
     }
 }
 
-/// `POST /v1/embeddings`: the mean of the last hidden states, divided by its length.
+/// `POST /v1/embeddings`.
 pub(crate) async fn handle(asker: RequestContext, body: Body) -> Response {
     asker.reply_document(Dialect::OpenAi, answer(&asker, body).await)
 }
@@ -102,6 +105,7 @@ async fn answer(asker: &RequestContext, body: Body) -> Result<Document, ApiError
     });
     let one = move |(index, values): (usize, Vec<f32>)| {
         let document = Document::open(&json!({"object": "embedding", "index": index})).field("embedding");
+        // OpenAI's Python package requests base64 by default: little-endian f32.
         if base64 {
             let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
             return document.value(&STANDARD.encode(bytes)).close();
@@ -111,12 +115,12 @@ async fn answer(asker: &RequestContext, body: Body) -> Result<Document, ApiError
     Ok(Document::open(&value).field("data").documents(values.into_iter().enumerate().map(one)).close())
 }
 
-/// The field with the texts: llama.cpp's clients may call it `content`.
+/// The name of the field with the texts. llama.cpp's clients may send `content`.
 fn input_name(fields: &ObjectFields<'_>) -> &'static str {
     if fields.get("input").is_none() && fields.get("content").is_some() { "content" } else { "input" }
 }
 
-/// `POST /embedding` and `POST /embeddings`: llama.cpp's form, a list of lists of vectors.
+/// `POST /embedding` and `POST /embeddings`: llama.cpp's format, a list of vectors per text.
 pub(crate) async fn handle_llama_cpp(asker: RequestContext, body: Body) -> Response {
     asker.reply_document(Dialect::LlamaCpp, llama_cpp(&asker, body).await)
 }
@@ -134,6 +138,7 @@ async fn llama_cpp(asker: &RequestContext, body: Body) -> Result<Document, ApiEr
     let embeddings = Embeddings::of(asker, &served, prompts, norm).await?;
     let hidden = served.hidden.max(1);
     let one = move |(index, values): (usize, Vec<f32>)| {
+        // Without pooling, `values` has a vector for each token.
         let count = values.len().div_ceil(hidden);
         let vectors =
             (0..count).map(move |i| numbers(values[i * hidden..].iter().take(hidden).copied().collect()));
@@ -142,10 +147,10 @@ async fn llama_cpp(asker: &RequestContext, body: Body) -> Result<Document, ApiEr
     Ok(Document::default().documents(embeddings.values.into_iter().enumerate().map(one)))
 }
 
-/// llama.cpp's number of the Euclidean norm.
+/// llama.cpp's number for the Euclidean norm.
 pub(super) const EUCLIDEAN: i64 = 2;
 
-/// The largest p of a p-norm.
+/// Maximum p of a p-norm. Larger powers of small elements underflow.
 const MAX_NORM: i64 = 64;
 
 /// The field `embd_normalize`.
@@ -158,18 +163,20 @@ fn norm(fields: &ObjectFields<'_>) -> Result<i64, ApiError> {
     Ok(norm)
 }
 
-/// An embedding of length 1 under another of llama.cpp's norms: −1 is none, so that it gets the length back that it was divided by, 0 the range of
-/// 16-bit integers, and others are p-norms.
+/// Converts an embedding of Euclidean norm 1 to another of llama.cpp's normalizations: −1 none
+/// (multiplies by the original norm `length`), 0 scales to 16-bit integers, others are p-norms.
 fn normalized(mut values: Vec<f32>, length: f32, norm: i64) -> Vec<f32> {
     let factor = match norm {
         EUCLIDEAN => return values,
         -1 => f64::from(length),
+        // llama.cpp's constant in `common_embd_normalize`.
         0 => 32760.0 / values.iter().fold(0.0, |max: f64, value| max.max(f64::from(value.abs()))),
         p => {
             let p = p as f64;
             values.iter().map(|value| f64::from(value.abs()).powf(p)).sum::<f64>().powf(p.recip()).recip()
         }
     };
+    // A vector of zeros stays as it is.
     if factor.is_finite() {
         values.iter_mut().for_each(|value| *value = (f64::from(*value) * factor) as f32);
     }
@@ -187,6 +194,7 @@ mod tests {
         let near = |found: Vec<f32>, expected: [f32; 2]| {
             found.iter().zip(expected).all(|(a, b)| (a - b).abs() <= 1e-5 * b.abs())
         };
+        // −1 restores the original length. 0 scales to the range of i16, as in llama.cpp.
         assert!(near(of(-1), [3.0, -4.0]));
         assert!(near(of(1), [3.0 / 7.0, -4.0 / 7.0]));
         assert!(near(of(0), [24570.0, -32760.0]));

@@ -1,4 +1,4 @@
-//! What the dialects share: from items and parameters, or from plain prompts, to a request that is ready.
+//! Preparation of requests for all dialects: prompts, parsers, grammars and reasoning limits.
 
 use super::content::content_text;
 use crate::answer::{Parser, PreparedRequest, ReasoningBudget};
@@ -18,7 +18,7 @@ use latent_text::{EncodeOptions, ParserOptions, RenderedText, ResponseFormat, Re
 use serde_json::Value;
 use std::sync::Arc;
 
-/// A conversation that a dialect has read, and how its answer is to be written.
+/// A parsed chat request. `about` has the dialect's settings of the response.
 pub(super) struct ChatRequest<About> {
     pub(super) conversation: Conversation,
     pub(super) params: AnswerParams,
@@ -26,7 +26,7 @@ pub(super) struct ChatRequest<About> {
 }
 
 impl<About> ChatRequest<About> {
-    /// Makes it ready to be answered.
+    /// Prepares the request for the engine.
     pub(super) fn prepare(
         self,
         served: &Arc<Lease>,
@@ -36,7 +36,7 @@ impl<About> ChatRequest<About> {
     }
 }
 
-/// A conversation, ready to be answered.
+/// Prepares a conversation for the engine.
 pub(super) fn conversation(
     served: &Arc<Lease>,
     conversation: &Conversation,
@@ -55,10 +55,13 @@ pub(super) fn conversation(
             parse_reasoning,
             parse_tools: offered,
             control_tokens: served.control_tokens.clone(),
+            // IDs of tool calls derive from it. They must differ between the answers of a
+            // conversation.
             id_seed: ids::seed(),
             ..ParserOptions::default()
         };
         let mut response = ResponseParser::new(format, &tools, &options);
+        // The prompt may end inside of reasoning, which the template has opened.
         response.continue_prompt(&rendered);
         response
     };
@@ -66,6 +69,7 @@ pub(super) fn conversation(
     for parser in &mut prepared.parsers {
         *parser = Parser::chat(response_parser(!raw));
     }
+    // The server's default grammar must not make tool calls impossible.
     let default = || served.about.defaults.constraint.clone().filter(|_| !offered);
     let source = prepared.params.shape.source().or_else(default);
     let reasoning = reasoning(served, format, &rendered, source.as_ref());
@@ -80,7 +84,8 @@ pub(super) fn conversation(
         ReasoningLimitChoice::Limited(limit) => Some(limit),
     };
     if let (Some(limit), Some((_, end))) = (limit, format.reasoning_markers()) {
-        // after the grammar: what it forces is all that is left
+        // The last processor: its forced tokens override the grammar, which does not know the
+        // limit. The parser detects reasoning even if it is shown as content.
         for processors in &mut prepared.processors {
             let budget = ReasoningBudget::new(&served.tokenizer, response_parser(true), end, limit);
             processors.push(Box::new(budget.map_err(|error| served.text_error(error))?));
@@ -89,8 +94,8 @@ pub(super) fn conversation(
     Ok(prepared)
 }
 
-/// The free reasoning that may come before what is constrained: where the prompt has opened it, or else where the chat template knows of it. A
-/// grammar of the client's own is about all that the model writes.
+/// The unconstrained reasoning that may precede a constrained answer. It is allowed if the prompt
+/// has opened it, or if the chat template contains its marker.
 fn reasoning(
     served: &ServedModel,
     format: &ResponseFormat,
@@ -100,20 +105,22 @@ fn reasoning(
     let (begin, end) = format.reasoning_markers()?;
     let open = format.opens_reasoning(prompt);
     let template = served.about.chat_template.as_deref().unwrap_or_default();
+    // A grammar or regex of the client describes the whole output. A schema describes only the
+    // answer.
     let own =
         matches!(source, Some(GrammarSource::Gbnf(_) | GrammarSource::Lark(_) | GrammarSource::Regex(_)));
     let thinks = template.contains(begin) && !own;
     (open || thinks).then(|| Reasoning { begin: begin.to_owned(), end: end.to_owned(), open })
 }
 
-/// Texts, ready to be continued.
+/// Prepares plain prompts for the engine.
 pub(super) fn texts(
     served: &Arc<Lease>,
     prompts: Vec<PreparedPrompt>,
     mut params: AnswerParams,
     limits: &Limits,
 ) -> Result<Vec<PreparedRequest>, ApiError> {
-    // a schema takes many times the memory of its text: the prompts share it
+    // A parsed schema takes many times the memory of its text, so all prompts share one.
     let own = std::mem::take(&mut params.shape).source();
     let source = own.or_else(|| served.about.defaults.constraint.clone());
     let one = |prompt| {
@@ -126,7 +133,7 @@ pub(super) fn texts(
     prompts.into_iter().map(one).collect()
 }
 
-/// Adds what keeps each answer in a shape.
+/// Adds a grammar to each answer.
 fn constrain(
     prepared: &mut PreparedRequest,
     source: &GrammarSource,
@@ -152,7 +159,7 @@ fn grammar_error(param: &str, error: &GrammarError) -> ApiError {
     }
 }
 
-/// Keeps tool calls in the model's own form, and makes them where they are required.
+/// Constrains tool calls to the model's format, and enforces required calls.
 fn constrain_tools(
     prepared: &mut PreparedRequest,
     conversation: &Conversation,
@@ -167,7 +174,8 @@ fn constrain_tools(
         ToolChoice::Named(name) => GrammarChoice::Named(name.clone()),
     };
     let Some(own) = format.tool_grammar() else {
-        // only the checkpoint's own template knows how calls are written: they are parsed, but cannot be forced
+        // The format comes from the checkpoint's `response_template`, which can parse calls but
+        // does not define a grammar.
         if choice == GrammarChoice::Auto && conversation.allowed.is_none() {
             return Ok(());
         }
@@ -191,14 +199,14 @@ fn constrain_tools(
     constrain(prepared, &GrammarSource::Tools(Box::new(calls)), reasoning, limits, "tools")
 }
 
-/// Whether the names of control tokens in a prompt are those tokens.
+/// How a prompt is tokenized.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PromptInput {
-    /// A prompt as the model gets it, control tokens included: the client has applied the template itself.
+    /// With control tokens by name: the client has applied the chat template itself.
     Raw,
-    /// A text.
+    /// Names of control tokens are text.
     Plain,
-    /// A text within a prompt.
+    /// As `Plain`, inside of a prompt, so without BOS.
     Part,
 }
 
@@ -208,7 +216,7 @@ impl PromptInput {
     }
 }
 
-/// The prompts of a field: a text, token ids, or a list of either.
+/// The prompts of a field: a text, a list of token IDs, or a list of either.
 pub(super) fn prompts(
     served: &ServedModel,
     fields: &ObjectFields<'_>,
@@ -228,6 +236,8 @@ pub(super) fn prompts(
         Value::Array(list)
             if list.iter().any(|value| value.is_string() || value.is_array() || value.is_object()) =>
         {
+            // OpenAI: a list of numbers is one prompt, a list of strings or lists is several.
+            // llama.cpp: a list of strings and numbers is one prompt.
             let mixed = list.iter().any(Value::is_number);
             if mixed {
                 return Ok(vec![mixed_prompt(served, &path, list, input)?]);
@@ -241,19 +251,21 @@ pub(super) fn prompts(
     Ok(prompts)
 }
 
-/// The error for a request with images or sounds.
+/// The error for requests with images or audio.
 fn no_multimodal() -> String {
     "this model does not support multimodal requests: send text alone".into()
 }
 
-/// Whether a field holds anything.
+/// Whether a field is neither null nor an empty list: `image_data: []` is harmless.
 fn is_given(value: &Value) -> bool {
     !(value.is_null() || value.as_array().is_some_and(Vec::is_empty))
 }
 
-/// The prompt of a text. A text that begins with the token that begins prompts gets no second one.
+/// The prompt of a text.
 fn plain_prompt(served: &ServedModel, text: &str, input: PromptInput) -> Result<PreparedPrompt, ApiError> {
     let mut prompt = served.text_prompt(text, input.encode())?;
+    // A client that has applied the chat template sends BOS as text. The tokenizer adds another
+    // one, and answers degrade with two.
     let bos = served.tokenizer.bos();
     let own = input == PromptInput::Raw && served.tokenizer.adds_bos();
     if own && bos.is_some() && prompt.tokens.first().copied() == bos && prompt.tokens.get(1).copied() == bos {
@@ -271,7 +283,7 @@ fn one_prompt(
     let prompt = match value {
         Value::String(text) => plain_prompt(served, text, input)?,
         Value::Array(list) => mixed_prompt(served, path, list, input)?,
-        // llama.cpp's form of a prompt with media
+        // llama.cpp's format of a prompt with media.
         Value::Object(map) if map.get("multimodal_data").is_some_and(is_given) => {
             return Err(ApiError::field(format!("{path}.multimodal_data"), no_multimodal()));
         }
@@ -293,7 +305,7 @@ fn one_prompt(
     Ok(prompt)
 }
 
-/// The text of `{"content": [parts]}`, llama.cpp's form of a text that may have media in it.
+/// The text of `{"content": [parts]}`, llama.cpp's format of an embedding input with media.
 fn parts_text(path: &str, value: &Value) -> Result<String, ApiError> {
     let fields = ObjectFields::of(value, path)?;
     if fields.array("content")?.is_none_or(Vec::is_empty) {
@@ -304,7 +316,7 @@ fn parts_text(path: &str, value: &Value) -> Result<String, ApiError> {
     Ok(content_text(&fields, "content")?.concatenated())
 }
 
-/// llama.cpp's prompts of texts and token ids in turn.
+/// llama.cpp's mixed prompts: a list of texts and token IDs.
 pub(super) fn mixed_prompt(
     served: &ServedModel,
     path: &str,
@@ -315,6 +327,7 @@ pub(super) fn mixed_prompt(
     for (i, value) in list.iter().enumerate() {
         match value {
             Value::String(text) => {
+                // Only a text at the beginning gets BOS.
                 let text = match i {
                     0 => plain_prompt(served, text, input)?,
                     _ => served.text_prompt(text, EncodeOptions { add_special: false, ..input.encode() })?,

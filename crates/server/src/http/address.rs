@@ -1,4 +1,4 @@
-//! Where the server's addresses begin, and whether the page is one of them.
+//! The URL prefix of all routes (`--api-prefix`), and the switch that disables the chat page.
 
 use crate::config::ServerConfig;
 use crate::error::{ApiError, ErrorKind};
@@ -7,10 +7,10 @@ use axum::http::header::LOCATION;
 use axum::http::uri::PathAndQuery;
 use axum::http::{HeaderValue, Request, Response, StatusCode, Uri};
 
-/// Takes the prefix of all addresses from that of a request.
+/// Strips the configured prefix from a request's URI.
 ///
 /// # Errors
-/// An address without the prefix, or of the page where it is not served.
+/// The path is not below the prefix, or it is part of the page and the page is disabled.
 pub(super) fn enter(config: &ServerConfig, request: &mut Request<Body>) -> Result<(), ApiError> {
     if !config.api_prefix.is_empty() {
         *request.uri_mut() = inner(&config.api_prefix, request.uri()).ok_or_else(|| {
@@ -31,8 +31,10 @@ pub(super) fn enter(config: &ServerConfig, request: &mut Request<Body>) -> Resul
     Ok(())
 }
 
-/// The answer to a request for the prefix itself: the page below it names its files relative to the slash at its end.
+/// Redirects a request for the prefix itself to the prefix with a slash.
 pub(super) fn to_root(config: &ServerConfig, uri: &Uri) -> Option<Response<Body>> {
+    // The page refers to its files by relative URLs. Without the slash a browser would resolve
+    // them against the parent of the prefix.
     if config.api_prefix.is_empty() || uri.path() != config.api_prefix {
         return None;
     }
@@ -48,10 +50,11 @@ pub(super) fn is_page(path: &str) -> bool {
     matches!(path, "/" | "/favicon.ico") || path.starts_with("/assets/")
 }
 
-/// An address without the prefix.
+/// The URI without the prefix, or `None` if the path is not below it.
 fn inner(prefix: &str, uri: &Uri) -> Option<Uri> {
     let rest = uri.path_and_query()?.as_str().strip_prefix(prefix)?;
     let path = match rest.chars().next() {
+        // The prefix ends at a segment boundary: `/llm` must not match `/llmx/v1`.
         Some('/') => rest.to_owned(),
         None | Some('?') => format!("/{rest}"),
         Some(_) => return None,
@@ -71,6 +74,7 @@ mod tests {
         assert_eq!(inner("/llm/v1/models?model=a").as_deref(), Some("/v1/models?model=a"));
         assert_eq!(inner("/llm").as_deref(), Some("/"));
         assert_eq!(inner("/llm?x").as_deref(), Some("/?x"));
+        // A longer first segment does not have the prefix.
         assert_eq!((inner("/llmx/v1"), inner("/v1/models"), inner("/")), (None, None, None));
     }
 }

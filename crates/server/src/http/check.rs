@@ -1,4 +1,4 @@
-//! What the server makes of requests, without an engine and without a socket.
+//! Request handling without an engine or a socket, for tests and fuzz targets.
 
 use super::{router, serve};
 use crate::app::App;
@@ -19,7 +19,8 @@ use std::sync::mpsc::Receiver;
 use std::thread::JoinHandle;
 use tokio::runtime::{Builder, Runtime};
 
-/// A server without an engine: it reads requests, prepares prompts, grammars and sampling, and writes answers, all of them empty. For tests.
+/// A server without an engine. It parses requests, prepares prompts, grammars and sampling, and
+/// writes responses, whose answers are all empty.
 pub struct RequestCheck {
     app: Arc<App>,
     router: Router,
@@ -28,18 +29,18 @@ pub struct RequestCheck {
     engine: Option<JoinHandle<()>>,
 }
 
-/// What has become of a request.
+/// The response to a request, and the jobs that it submitted.
 #[derive(Clone, Debug)]
 pub struct CheckedRequest {
     /// The status code of the response.
     pub status: u16,
-    /// Its body, of a stream all of it.
+    /// The body; for a stream, all of its events.
     pub body: Vec<u8>,
-    /// What the engine would have been given.
+    /// The jobs that an engine would have received.
     pub jobs: Vec<TakenJob>,
 }
 
-/// Why the server cannot start.
+/// Errors of [`RequestCheck::new`].
 #[derive(Debug, thiserror::Error)]
 pub enum CheckError {
     #[error(transparent)]
@@ -49,7 +50,7 @@ pub enum CheckError {
 }
 
 impl RequestCheck {
-    /// A server of a model of which only this is known.
+    /// Creates a server for a model of which only the tokenizer and `figures` exist.
     pub fn new(
         tokenizer: &Arc<Tokenizer>,
         about: &ModelFacts,
@@ -69,11 +70,12 @@ impl RequestCheck {
         })
     }
 
-    /// Sends a request, and waits for all of its response. Without a body, the method is GET, else POST.
+    /// Sends a request and waits for the whole response: GET without a body, POST with one.
     pub fn ask(&self, path: &str, body: Option<&[u8]>) -> CheckedRequest {
         let method = if body.is_some() { Method::POST } else { Method::GET };
         let mut request = Request::new(Body::from(body.unwrap_or_default().to_vec()));
         *request.method_mut() = method;
+        // Fuzz targets pass any text. An invalid path becomes `/`.
         *request.uri_mut() = path.parse().unwrap_or_default();
         let (status, body) = self.runtime.block_on(async {
             let response = serve::answer(&self.app, self.router.clone(), request).await;
@@ -87,9 +89,10 @@ impl RequestCheck {
 
 impl Drop for RequestCheck {
     fn drop(&mut self) {
+        // Ends the stand-in's thread, for which `join` waits.
         self.app.models.drain();
         if let Some(engine) = self.engine.take() {
-            // it only ends early where a test has failed already
+            // A panic of the stand-in has already failed the test.
             let _ = engine.join();
         }
     }

@@ -1,4 +1,8 @@
-//! The connections that are open: how many, what each waits for, and closing those that keep others out.
+//! The table of open connections, and eviction of idle ones when a new client connects.
+//!
+//! The number of connections is limited because each takes a file descriptor and buffers. A limit
+//! alone would let a crowd of silent clients lock out every other client, so connections that wait
+//! for their client are closed to make room.
 
 use crate::memory::RequestCharge;
 use crate::spans::RequestSpan;
@@ -19,24 +23,25 @@ pub(crate) struct Connections {
     busy: AtomicUsize,
 }
 
-/// What a connection waits for. Where others need room, the lower stages are closed first, and the last one never.
+/// What a connection waits for. Lower stages are evicted first, `Answer` never.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum ConnectionStage {
-    /// A request.
+    /// It waits for the next request.
     Idle,
-    /// The rest of a request's body.
+    /// It waits for the rest of a request's body.
     Body,
+    /// A request is being answered.
     Answer,
 }
 
 struct ConnectionEntry {
     stage: ConnectionStage,
-    /// Since when it is in its stage.
+    /// When it entered its stage.
     since: Instant,
     close: Arc<Notify>,
 }
 
-/// One connection, until it is dropped.
+/// An entry in the table of connections, removed on drop.
 pub(crate) struct Connection {
     all: Arc<Connections>,
     id: u64,
@@ -45,14 +50,17 @@ pub(crate) struct Connection {
 
 impl Connections {
     fn lock(&self) -> MutexGuard<'_, HashMap<u64, ConnectionEntry>> {
+        // The map is consistent even if a thread has panicked while it held the lock.
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Admits a new connection. At the maximum, an idle one is asked to close; returns `None` if all are busy.
-    pub(crate) fn admit(self: &Arc<Self>, id: u64, most: usize) -> Option<Connection> {
-        if self.lock().len() >= most && !self.evict() {
+    /// Admits a new connection. At the maximum it evicts an idle one, and returns `None` if all are
+    /// busy.
+    pub(crate) fn admit(self: &Arc<Self>, id: u64, max: usize) -> Option<Connection> {
+        if self.lock().len() >= max && !self.evict() {
             return None;
         }
+        // Only the accept loop admits connections, so the table cannot fill up before the insertion.
         let close = Arc::new(Notify::new());
         let entry = ConnectionEntry {
             stage: ConnectionStage::Idle,
@@ -63,20 +71,23 @@ impl Connections {
         Some(Connection { all: Arc::clone(self), id, close })
     }
 
-    /// Asks the connection to close that was idle longest, or where none is idle, that has waited longest for a body.
+    /// Evicts the connection that was idle longest. If none is idle, evicts the one that has waited
+    /// longest for a body. Returns false if all are being answered.
     pub(crate) fn evict(&self) -> bool {
         let mut open = self.lock();
         let waiting = open.iter().filter(|(_, entry)| entry.stage < ConnectionStage::Answer);
         let Some((_, _, id)) = waiting.map(|(id, entry)| (entry.stage, entry.since, *id)).min() else {
             return false;
         };
+        // The entry is removed here and not when the task ends: the next call must evict another
+        // connection. `Notify` keeps the permit if the task is not waiting yet.
         if let Some(entry) = open.remove(&id) {
             entry.close.notify_one();
         }
         true
     }
 
-    /// Requests whose answers have not been handed out.
+    /// The number of requests whose responses have not been sent completely.
     pub(crate) fn busy(&self) -> usize {
         self.busy.load(Ordering::SeqCst)
     }
@@ -89,11 +100,13 @@ impl Connection {
         }
     }
 
-    /// The head of a request came. Its body, watched, and what ends with the answer.
+    /// Begins a request whose head was received. Returns its body, and the guard that marks the
+    /// connection as busy until the response has been sent.
     pub(crate) fn begin(self: &Arc<Self>, body: Body) -> (Body, BusyRequest) {
         self.all.busy.fetch_add(1, Ordering::SeqCst);
         let busy = BusyRequest { connection: Arc::clone(self) };
         if http_body::Body::is_end_stream(&body) {
+            // The end of an empty body is never polled, so `ended` would not be called.
             self.enter(ConnectionStage::Answer);
             return (body, busy);
         }
@@ -104,11 +117,12 @@ impl Connection {
 
 impl Drop for Connection {
     fn drop(&mut self) {
+        // Not there any more if the connection was evicted.
         self.all.lock().remove(&self.id);
     }
 }
 
-/// A request that is being answered, until the last byte of its response has been handed out.
+/// Marks a connection as busy until the last byte of the response has been passed to hyper.
 pub(crate) struct BusyRequest {
     connection: Arc<Connection>,
 }
@@ -120,26 +134,26 @@ impl Drop for BusyRequest {
     }
 }
 
-/// A body whose end somebody waits for.
+/// A body with a watcher of its end.
 pub(crate) struct WatchedBody<W> {
     pub(crate) body: Body,
-    /// It is dropped with the body.
+    /// Dropped with the body, also when the client disconnects before the end.
     pub(crate) watch: W,
 }
 
-/// What is done at the end of a body.
+/// A hook that runs at the end of a body.
 pub(crate) trait BodyWatch: Unpin {
     fn ended(&mut self) {}
 }
 
-/// A request's body, after whose end its connection waits for the answer.
+/// A request's body. After its end the connection can no longer be evicted.
 impl BodyWatch for Arc<Connection> {
     fn ended(&mut self) {
         self.enter(ConnectionStage::Answer);
     }
 }
 
-/// A response's body, which keeps its request busy, its span open and its memory charged.
+/// A response's body. It keeps the request busy, its span open and its memory charged.
 impl BodyWatch for (BusyRequest, Option<RequestSpan>, Option<Arc<RequestCharge>>) {}
 
 impl<W: BodyWatch> http_body::Body for WatchedBody<W> {
@@ -171,11 +185,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn idle_connections_make_room_first_then_unfinished_requests_and_answers_never() {
+    fn idle_connections_are_evicted_first_then_unfinished_requests_and_never_answers() {
         let all = Arc::<Connections>::default();
         let admit = |id| all.admit(id, 3).map(Arc::new);
         let open = |id| all.lock().contains_key(&id);
         let [answered, reading, idle] = [1, 2, 3].map(|id| admit(id).unwrap());
+        // Connection 1 waits for its answer, 2 sends a body, and 3 is idle. The limit is 3.
         let (_, first) = answered.begin(Body::empty());
         let (_body, second) = reading.begin(Body::from("{}"));
         let fourth = admit(4).unwrap();

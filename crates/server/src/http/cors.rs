@@ -1,4 +1,4 @@
-//! Cross-origin requests of browsers: which origins may ask, and the headers that tell the browser.
+//! Cross-origin resource sharing: allowed origins, and the response headers for browsers.
 
 use crate::config::ServerConfig;
 use axum::http::header::{
@@ -12,17 +12,18 @@ use std::net::IpAddr;
 /// Every origin.
 const ANY: &str = "*";
 
-/// Origins of this machine, at any port.
+/// All loopback origins, at any port.
 const LOCALHOST: &str = "localhost";
 
-/// What pages without an origin of their own send: files, and frames in a sandbox.
+/// The origin that browsers send for `file:` pages and sandboxed frames.
 const NULL: &str = "null";
 
 /// Request headers that are allowed if a preflight names none.
 const HEADERS: &str = "authorization, content-type, x-api-key, x-request-id, anthropic-version, anthropic-beta, \
                        openai-organization, openai-project";
 
-/// Response headers that pages can read without being told so.
+/// Response headers that pages can read without `Access-Control-Expose-Headers`: the Fetch
+/// standard's CORS-safelisted response-header names.
 const SAFELISTED: [&str; 7] = [
     "cache-control",
     "content-language",
@@ -33,24 +34,26 @@ const SAFELISTED: [&str; 7] = [
     "pragma",
 ];
 
-/// The words of the setting: each may hold several, separated by commas.
+/// The entries of `--cors`, which can be repeated and can contain commas.
 fn words(config: &ServerConfig) -> impl Iterator<Item = &str> {
     config.cors.iter().flat_map(|words| words.split(',')).map(|word| word.trim().trim_end_matches('/'))
 }
 
-/// A word of the setting that no browser's origin can match.
+/// The first entry of `--cors` that cannot match any browser's origin.
 pub(super) fn invalid_word(config: &ServerConfig) -> Option<&str> {
     words(config).find(|word| {
         let host = word.split_once("://").filter(|(scheme, _)| !scheme.is_empty()).map(|(_, host)| host);
+        // Any scheme is allowed: desktop apps have origins such as `app://obsidian.md`.
         let origin = host.is_some_and(|host| !host.is_empty() && !host.contains(['/', '?', '#', '@', ' ']));
         !origin && ![ANY, LOCALHOST, NULL].contains(word)
     })
 }
 
-/// The value of `Access-Control-Allow-Origin` for an origin, and whether its requests may carry the browser's credentials.
+/// The value of `Access-Control-Allow-Origin` for an origin, and whether its requests may carry the
+/// browser's credentials.
 fn allowed(config: &ServerConfig, origin: &HeaderValue) -> Option<(HeaderValue, bool)> {
     let text = origin.to_str().ok()?;
-    // named by the user: a page of this origin is trusted
+    // The operator named this origin, so its pages are trusted with credentials.
     let named = words(config).any(|word| match word {
         ANY => false,
         LOCALHOST => is_local(text),
@@ -61,32 +64,33 @@ fn allowed(config: &ServerConfig, origin: &HeaderValue) -> Option<(HeaderValue, 
     }
     words(config).any(|word| word == ANY).then(|| match config.cors_credentials {
         true => (origin.clone(), true),
-        // a browser sends no credentials to a server that answers with the asterisk
+        // Browsers refuse responses to requests with credentials if the value is `*`.
         false => (HeaderValue::from_static(ANY), false),
     })
 }
 
-/// Whether pages of an origin may ask.
+/// Whether pages of an origin may send requests.
 pub(super) fn is_allowed(config: &ServerConfig, origin: &HeaderValue) -> bool {
     allowed(config, origin).is_some()
 }
 
-/// Whether an origin is one of this machine: `localhost` or a loopback address, at any port.
+/// Whether an origin is `localhost` or a loopback address, at any port.
 fn is_local(origin: &str) -> bool {
     let host = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
-    // a user name before the host never belongs to an origin, and would hide the host
+    // An origin never has a user name. In `http://localhost:1@evil.com` it would hide the host.
     host.is_some_and(|host| !host.contains(['@', '/']) && is_local_name(host_name(host)))
 }
 
-/// Whether a host's name is one of this machine.
+/// Whether a host name refers to this machine.
 pub(super) fn is_local_name(name: &str) -> bool {
+    // RFC 6761 reserves `localhost` and all names below it. A trailing dot marks an absolute name.
     let name = name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase();
     name == "localhost"
         || name.ends_with(".localhost")
         || name.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
-/// The name in a host with an optional port: `[::1]:8080` is `::1`.
+/// The name in a `HOST[:PORT]`: `::1` for `[::1]:8080`.
 pub(super) fn host_name(host: &str) -> &str {
     if let Some(rest) = host.strip_prefix('[') {
         return rest.split(']').next().unwrap_or_default();
@@ -94,7 +98,7 @@ pub(super) fn host_name(host: &str) -> &str {
     host.rsplit_once(':').map_or(host, |(name, _)| name)
 }
 
-/// Adds to a response what tells a browser that its page may read it, or that it may send the request that it asks about.
+/// Adds the CORS headers to a response or to the response of a preflight.
 pub(super) fn add_headers(
     config: &ServerConfig,
     method: &Method,
@@ -104,6 +108,7 @@ pub(super) fn add_headers(
     if config.cors.is_empty() {
         return;
     }
+    // Caches must not serve one origin's response to another, even if this request has no origin.
     response.insert(VARY, HeaderValue::from_static("Origin"));
     let Some(origin) = request.get(ORIGIN) else { return };
     let Some((allowed, credentials)) = allowed(config, origin) else { return };
@@ -120,6 +125,8 @@ pub(super) fn add_headers(
 
 fn add_preflight(request: &HeaderMap, response: &mut HeaderMap) {
     const PRIVATE: &str = "access-control-request-private-network";
+    // The requested headers are echoed. The official JavaScript SDKs send `x-stainless-*` headers,
+    // whose names change between versions, so no fixed list is sufficient.
     let named = HeaderValue::from_static(HEADERS);
     let asked = request.get(ACCESS_CONTROL_REQUEST_HEADERS).filter(|asked| is_list(asked));
     response.insert(
@@ -129,20 +136,20 @@ fn add_preflight(request: &HeaderMap, response: &mut HeaderMap) {
     response.insert(ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static("GET, POST, DELETE, OPTIONS"));
     response.insert(ACCESS_CONTROL_ALLOW_HEADERS, asked.cloned().unwrap_or(named));
     response.insert(ACCESS_CONTROL_MAX_AGE, HeaderValue::from_static("600"));
-    // a page of the internet that asks an address of this network
+    // Private Network Access: a public page requests an address of a private network.
     if request.get(PRIVATE).is_some_and(|value| value == "true") {
         let allow = HeaderName::from_static("access-control-allow-private-network");
         response.insert(allow, HeaderValue::from_static("true"));
     }
 }
 
-/// Whether a value is a list of header names, which browsers accept as they sent it.
+/// Whether a value is a list of valid header names. Only such a value is echoed.
 fn is_list(value: &HeaderValue) -> bool {
     let name = |name: &str| HeaderName::from_bytes(name.trim().as_bytes()).is_ok();
     value.to_str().is_ok_and(|names| names.split(',').all(name))
 }
 
-/// The names of a response's headers that a page can read only if they are listed, such as the id of the request.
+/// The response headers that a page can read only if they are listed, such as `x-request-id`.
 fn exposed(response: &HeaderMap) -> Option<HeaderValue> {
     let hidden = |name: &&str| !SAFELISTED.contains(name) && *name != "vary";
     let names: Vec<&str> = response.keys().map(HeaderName::as_str).filter(hidden).collect();
@@ -170,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn localhost_is_any_port_of_this_machine_and_nothing_that_looks_like_it() {
+    fn localhost_matches_any_loopback_port_and_no_similar_name() {
         for origin in [
             "http://localhost",
             "https://localhost:8080",
@@ -180,6 +187,7 @@ mod tests {
         ] {
             assert_eq!(allowed_by(&["localhost"], origin), Some((origin.to_owned(), true)));
         }
+        // Foreign names that contain a loopback one, an opaque origin, and a host without a scheme.
         for origin in [
             "http://evil.com",
             "http://notlocalhost",
@@ -193,9 +201,10 @@ mod tests {
     }
 
     #[test]
-    fn named_origins_have_credentials_and_the_asterisk_has_none() {
+    fn named_origins_have_credentials_and_the_wildcard_has_none() {
         let named = Some(("https://a.example".to_owned(), true));
         assert_eq!(allowed_by(&["https://A.example/, https://b.example"], "https://a.example"), named);
+        // A named origin keeps its credentials if `*` is in the list too.
         assert_eq!(allowed_by(&["*", "https://a.example"], "https://a.example"), named);
         assert_eq!(allowed_by(&["*"], "https://a.example"), Some(("*".to_owned(), false)));
         let config =
@@ -205,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn words_that_no_origin_matches_are_found() {
+    fn entries_that_match_no_origin_are_found() {
         let invalid = |word: &str| {
             let config = ServerConfig { cors: vec![word.into()], ..ServerConfig::default() };
             invalid_word(&config).map(str::to_owned)
@@ -213,6 +222,7 @@ mod tests {
         for word in ["*", "localhost", "null", "https://a.example", "http://a:80/", "app://obsidian.md"] {
             assert_eq!(invalid(word), None, "{word}");
         }
+        // Browsers send scheme and host without a path, so these never match.
         for word in ["a.example", "https://", "https://a.example/path", "://a", ""] {
             assert!(invalid(word).is_some(), "{word}");
         }

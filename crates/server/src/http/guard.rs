@@ -1,4 +1,4 @@
-//! Who may ask: keys, and where a browser's page comes from.
+//! Access control: API keys, the `Host` header and the `Origin` header.
 
 use super::{address, cors};
 use crate::app::{App, percent_decoded};
@@ -8,12 +8,14 @@ use axum::body::Body;
 use axum::http::header::{AUTHORIZATION, COOKIE, HOST, HeaderMap, ORIGIN};
 use axum::http::{HeaderValue, Method, Request};
 
-/// Addresses that need no key: the page's own files, and whether the server is there.
+/// Whether a path needs no key.
 fn is_public(path: &str) -> bool {
+    // Load balancers poll /health without keys. A browser cannot send a key before it has loaded
+    // the page that asks for it.
     matches!(path, "/health" | "/v1/health") || address::is_page(path)
 }
 
-/// Lets a request in, and says whose it is.
+/// Checks the host, the origin and the key of a request. Returns its tenant.
 pub(super) fn admit(app: &App, request: &Request<Body>) -> Result<Tenant, ApiError> {
     let headers = request.headers();
     check_host(app, headers)?;
@@ -31,6 +33,7 @@ pub(super) fn admit(app: &App, request: &Request<Body>) -> Result<Tenant, ApiErr
 }
 
 fn key_of(headers: &HeaderMap) -> Option<Vec<u8>> {
+    // Anthropic's SDKs send `x-api-key`, the others a bearer token.
     let bearer = headers.get(AUTHORIZATION).and_then(|value| {
         let (scheme, key) = value.as_bytes().split_at_checked(7)?;
         scheme.eq_ignore_ascii_case(b"bearer ").then(|| key.trim_ascii().to_vec())
@@ -38,8 +41,10 @@ fn key_of(headers: &HeaderMap) -> Option<Vec<u8>> {
     bearer.or_else(|| headers.get("x-api-key").map(|value| value.as_bytes().to_vec()))
 }
 
-/// A frame cannot send a header: for the drawing alone, the page sends the key as a cookie.
+/// The key in the page's cookie, for the model's drawing.
 fn drawing_key(request: &Request<Body>) -> Option<Vec<u8>> {
+    // An `<iframe>` cannot send headers. All other paths ignore the cookie: browsers send cookies
+    // by themselves, also with requests that another page has caused.
     if request.uri().path() != "/latent/graph" || request.method() != Method::GET {
         return None;
     }
@@ -48,8 +53,10 @@ fn drawing_key(request: &Request<Body>) -> Option<Vec<u8>> {
     percent_decoded(value)
 }
 
-/// Without keys, a server at loopback answers only requests that name it so: a page whose own name was made to point here (DNS rebinding) is refused.
+/// Checks that requests to a server on loopback without keys name it by a loopback name.
 fn check_host(app: &App, headers: &HeaderMap) -> Result<(), ApiError> {
+    // Against DNS rebinding: a page whose own name suddenly resolves to 127.0.0.1 has the origin of
+    // the server and could read its responses. Its requests still have its name in `Host`.
     if !app.config.keys.is_empty() || !app.config.is_loopback() {
         return Ok(());
     }
@@ -63,8 +70,10 @@ fn check_host(app: &App, headers: &HeaderMap) -> Result<(), ApiError> {
     ))
 }
 
-/// Pages of other origins may ask only where `cors` names them.
+/// Refuses requests of pages from origins that `cors` does not name.
 fn check_origin(app: &App, headers: &HeaderMap) -> Result<(), ApiError> {
+    // CORS headers alone do not stop "simple" requests: the browser sends them, and only hides the
+    // response from the page. Without this check any page could occupy the engine.
     let Some(origin) = headers.get(ORIGIN) else { return Ok(()) };
     if cors::is_allowed(&app.config, origin) || is_own(origin, headers) {
         return Ok(());
@@ -75,6 +84,7 @@ fn check_origin(app: &App, headers: &HeaderMap) -> Result<(), ApiError> {
     ))
 }
 
+/// Whether an origin is the host that the request was sent to, as for the server's own page.
 fn is_own(origin: &HeaderValue, headers: &HeaderMap) -> bool {
     let Ok(origin) = origin.to_str() else { return false };
     let host = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));

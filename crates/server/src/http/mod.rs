@@ -1,4 +1,4 @@
-//! HTTP: connections, limits, origins, TLS, and the table of addresses.
+//! HTTP: connections, limits, origins, TLS, and the route table.
 
 mod address;
 mod check;

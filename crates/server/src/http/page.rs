@@ -1,4 +1,4 @@
-//! The page, its files, and what it shows of the model.
+//! The chat page, its files, and the endpoints for its displays of the model.
 
 use crate::app::{RequestContext, RouteName};
 use crate::dialect::Dialect;
@@ -15,7 +15,8 @@ use std::sync::Arc;
 /// Name and content of every file of the page.
 static ASSETS: &[(&str, &[u8])] = include!(concat!(env!("OUT_DIR"), "/assets.rs"));
 
-/// What the page may do: load its own files and ask its own server.
+/// The page may load only its own files and send requests only to its own server. Model output
+/// that escapes the page's Markdown view cannot load anything from elsewhere.
 const POLICY: &str = "default-src 'self'; frame-ancestors 'none'";
 
 pub(super) async fn index() -> Response {
@@ -36,6 +37,7 @@ fn not_found(name: &str) -> Response {
 
 fn file(name: &str) -> Option<Response> {
     let (_, bytes) = ASSETS.iter().find(|(other, _)| *other == name)?;
+    // Every response has `nosniff`, with which browsers refuse scripts and styles of another type.
     let content_type = match name.rsplit_once('.')?.1 {
         "html" => "text/html; charset=utf-8",
         "js" => "text/javascript; charset=utf-8",
@@ -48,13 +50,14 @@ fn file(name: &str) -> Option<Response> {
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
     headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY));
-    // another version of the program may be behind the same address tomorrow
+    // The files have no version in their names. After an update of the program a cached script
+    // must not run with a new page.
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
     headers.insert("referrer-policy", HeaderValue::from_static("no-referrer"));
     Some(response)
 }
 
-/// The drawing, made once. It brings a policy of its own in the document.
+/// `GET /latent/graph`. The document contains a content security policy of its own.
 pub(super) async fn graph(asker: RequestContext) -> Response {
     asker.reply(Dialect::OpenAi, drawing(&asker).await)
 }
@@ -71,15 +74,16 @@ async fn drawing(asker: &RequestContext) -> Result<Response, ApiError> {
         }
         (None, None) => return Err(ApiError::new(ErrorKind::NotFound, "this server draws no model")),
     };
-    // shared, not copied: a slow reader may keep it for long
+    // The body shares the cached page. A copy per slow reader would not be charged to any budget.
     let mut response = Response::new(Body::from(Bytes::from_owner(Arc::<[u8]>::from(page))));
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8"));
+    // The page shows the drawing in an iframe.
     headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static("frame-ancestors 'self'"));
     Ok(response)
 }
 
-/// The model that the address names, else the one that was used last.
+/// The model in `?model=`, or the one that was used last.
 fn watched(asker: &RequestContext) -> Result<ModelStatus, ApiError> {
     let models = &asker.app.models;
     let index = match &asker.model {
@@ -89,7 +93,7 @@ fn watched(asker: &RequestContext) -> Result<ModelStatus, ApiError> {
     Ok(models.status(index))
 }
 
-/// What the scheduler of a model does, as docs/page.md defines it.
+/// `GET /latent/stats`: figures of the scheduler, specified in docs/page.md.
 pub(super) async fn stats(asker: RequestContext) -> Response {
     let slots = asker.app.config.scheduler.max_running;
     asker.reply_json(Dialect::OpenAi, watched(&asker).map(|model| figures(&model, slots)))
@@ -116,7 +120,7 @@ fn figures(model: &ModelStatus, slots: usize) -> Value {
     })
 }
 
-/// What each phase of a model's step takes, as docs/page.md defines it.
+/// `GET /latent/profile`: mean time of each phase of a step, specified in docs/page.md.
 pub(super) async fn profile(asker: RequestContext) -> Response {
     asker.reply_json(Dialect::OpenAi, watched(&asker).map(|model| phases(&model)))
 }

@@ -1,4 +1,4 @@
-//! The table of addresses.
+//! The route table.
 
 use super::{page, streams};
 use crate::app::RequestContext;
@@ -17,15 +17,16 @@ use axum::response::Response;
 use axum::routing::{MethodRouter, delete, get, post};
 use serde_json::Value;
 
-/// An address, and who answers there.
+/// A method and path with its handler.
 struct ApiRoute {
     operation: ApiOperation,
+    /// A function, since a `MethodRouter` cannot be a constant.
     handler: fn() -> MethodRouter,
 }
 
 macro_rules! routes {
     ($($method:ident $path:literal $handler:path, $body:literal, $summary:literal;)+) => {
-        /// Every address. Entries of one path with several methods are adjacent.
+        /// All routes. Entries of one path with several methods are adjacent.
         static ROUTES: &[ApiRoute] = &[$(ApiRoute {
             operation: ApiOperation { method: stringify!($method), path: $path, summary: $summary, body: $body },
             handler: || $method($handler),
@@ -103,7 +104,7 @@ routes! {
     get "/favicon.ico" page::favicon, "", "The page's icon";
 }
 
-/// The interface as an OpenAPI document.
+/// The API as an OpenAPI document.
 pub fn openapi_document() -> Value {
     openapi::document(ROUTES.iter().map(|route| &route.operation))
 }
@@ -113,9 +114,10 @@ async fn description() -> Response {
     json_response(&openapi_document())
 }
 
-/// The addresses of the table that a path is one of: those that name it, or else those with a `{name}` for it.
+/// The routes of a path: those with this exact path, otherwise those whose pattern matches.
 fn routes_of(path: &str) -> impl Iterator<Item = &'static ApiOperation> {
     let operations = || ROUTES.iter().map(|route| &route.operation);
+    // A path of the table comes before a pattern that also matches it.
     let pattern = operations()
         .find(|known| known.path == path)
         .or_else(|| operations().find(|known| matches(known.path, path)))
@@ -123,12 +125,14 @@ fn routes_of(path: &str) -> impl Iterator<Item = &'static ApiOperation> {
     operations().filter(move |known| Some(known.path) == pattern)
 }
 
-/// The address of the table that a path is one of. What is none of them has one name: the clients choose their names.
+/// The path of the route, or `other` for unknown paths.
 pub(super) fn known(path: &str) -> &'static str {
+    // A label of metrics. Clients choose unknown paths, and each would add a time series.
     routes_of(path).next().map_or("other", |known| known.path)
 }
 
-/// Removes trailing and repeated slashes from a path: base URLs are often written with a slash too many.
+/// Removes trailing and repeated slashes from a path. Base URLs in clients' settings often end in a
+/// slash, to which the client appends `/v1/…`.
 pub(super) fn normalize_path(uri: &mut Uri) {
     let path = uri.path();
     if !path.contains("//") && (path == "/" || !path.ends_with('/')) {
@@ -147,12 +151,12 @@ pub(super) fn normalize_path(uri: &mut Uri) {
         normal.push_str(query);
     }
     let mut parts = std::mem::take(uri).into_parts();
-    // the parts of a valid path are valid together
+    // Segments of a valid path and its query form a valid path, so this does not fail.
     parts.path_and_query = normal.parse().ok();
     *uri = Uri::from_parts(parts).unwrap_or_default();
 }
 
-/// Whether a path is one of a route, which may end in a `{name}`.
+/// Whether a path matches a route, in which `{name}` stands for any segment.
 fn matches(route: &str, path: &str) -> bool {
     let (mut route, mut path) = (route.split('/'), path.split('/'));
     loop {
@@ -164,7 +168,7 @@ fn matches(route: &str, path: &str) -> bool {
     }
 }
 
-/// The router over the table.
+/// Builds the router from the table.
 pub(super) fn router() -> Router {
     let mut router = Router::new();
     for route in ROUTES {
@@ -181,10 +185,13 @@ async fn unknown(asker: RequestContext, method: Method, uri: Uri) -> Response {
 async fn wrong_method(asker: RequestContext, method: Method, uri: Uri) -> Response {
     let mut allowed: Vec<String> = routes_of(uri.path()).map(|known| known.method.to_uppercase()).collect();
     let problem = format!("{} takes {}, not {method}", uri.path(), allowed.join(" or "));
+    // axum answers HEAD with the handler of GET.
     if allowed.iter().any(|method| method == "GET") {
         allowed.push("HEAD".into());
     }
     allowed.push("OPTIONS".into());
+    // An OPTIONS request that is not a preflight asks for the methods of a path (RFC 9110, section
+    // 9.3.7).
     let mut response = if method == Method::OPTIONS {
         let mut response = Response::new(Body::empty());
         *response.status_mut() = StatusCode::NO_CONTENT;
@@ -203,7 +210,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slashes_too_many_are_removed() {
+    fn extra_slashes_are_removed() {
         for (written, normal) in [
             ("/", "/"),
             ("//", "/"),
@@ -219,7 +226,8 @@ mod tests {
     }
 
     #[test]
-    fn an_address_that_is_named_comes_before_a_pattern() {
+    fn exact_paths_come_before_patterns() {
+        // Metrics have patterns as labels: IDs of clients would create any number of series.
         assert_eq!(known("/v1/responses/resp_1"), "/v1/responses/{id}");
         assert_eq!(known("/v1/messages/count_tokens"), "/v1/messages/count_tokens");
         assert_eq!(known("/nothing/here"), "other");

@@ -1,4 +1,4 @@
-//! Starting, listening and stopping.
+//! The server: startup, the accept loop, and shutdown.
 
 use super::connections::{Connections, WatchedBody};
 use super::timed::TimedStream;
@@ -34,7 +34,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::watch;
 
-/// Why the server does not start.
+/// Errors of [`Server::start`].
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
     #[error(
@@ -42,7 +42,7 @@ pub enum ServeError {
          --allow-unauthenticated if that is intended"
     )]
     Unauthenticated(String),
-    /// The setting `cors` has a word that matches no browser's origin.
+    /// An entry of `cors` cannot match any browser's origin.
     #[error("--cors {0}: expected an origin such as https://chat.example.org, localhost, or *")]
     Cors(String),
     #[error("cannot listen at {address}: {error}{}", listen_advice(.error))]
@@ -57,7 +57,7 @@ pub enum ServeError {
     Thread(io::Error),
 }
 
-/// A running server. Dropped, it goes on; [`Server::stop`] and [`Server::join`] end it.
+/// A running server. Dropping it does not stop it; use [`Server::stop`] and [`Server::join`].
 pub struct Server {
     address: SocketAddr,
     secure: bool,
@@ -67,7 +67,7 @@ pub struct Server {
     models: Arc<Models>,
 }
 
-/// What to do about an address that cannot be listened at.
+/// Advice that is appended to a bind error.
 fn listen_advice(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::AddrInUse => {
@@ -80,8 +80,8 @@ fn listen_advice(error: &io::Error) -> &'static str {
 }
 
 impl Server {
-    /// Listens. A model that is alone is loaded at once, and until it is loaded requests are refused with 503; several are loaded when they are
-    /// asked for.
+    /// Binds the sockets and starts the HTTP thread. A single model is loaded immediately, and
+    /// requests get 503 until it is loaded. Several models are loaded on demand.
     pub fn start(
         config: ServerConfig,
         models: Vec<ModelSource>,
@@ -99,6 +99,8 @@ impl Server {
         let tls = config.tls.as_ref().map(|(chain, key)| tls::acceptor(chain, key)).transpose()?;
         let secure = tls.is_some();
         let spans = Spans::start(config.otlp.as_ref())?;
+        // One thread is enough for the sockets. The other cores belong to the engine, whose threads
+        // wait for each other at every phase: a preempted one delays them all.
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .max_blocking_threads(PREPARE_THREADS)
@@ -106,6 +108,7 @@ impl Server {
             .build()
             .map_err(ServeError::Thread)?;
         let (listeners, address) = {
+            // Tokio's sockets register with the reactor of the entered runtime.
             let _entered = runtime.enter();
             listen_all(&config)?
         };
@@ -118,18 +121,18 @@ impl Server {
         Ok(Server { address, secure, stop, loaded, http, models })
     }
 
-    /// Where it listens.
+    /// The first address that it listens on.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// The address for a browser.
+    /// The URL for a browser.
     pub fn url(&self) -> String {
         let scheme = if self.secure { "https" } else { "http" };
         format!("{scheme}://{}", self.address)
     }
 
-    /// Waits a while for the model, if there is one alone. None: it is still loading.
+    /// Waits up to `patience` for a single model. Returns `None` if it is still loading.
     pub fn wait_loaded(&self, patience: Duration) -> Option<Result<(), LoadError>> {
         match self.loaded.recv_timeout(patience) {
             Ok(result) => Some(result),
@@ -138,50 +141,55 @@ impl Server {
         }
     }
 
-    /// Takes no more requests; those that run have `limits.drain_seconds` to end.
+    /// Refuses new requests. Running ones have `limits.drain_seconds` to finish.
     pub fn stop(&self) {
-        // a server that has ended needs not hear it
+        // The receiver is dropped if the server has ended.
         let _ = self.stop.send(true);
     }
 
-    /// Whether it has ended.
+    /// Whether the HTTP thread has ended.
     pub fn is_finished(&self) -> bool {
         self.http.is_finished()
     }
 
-    /// Waits until it has ended.
+    /// Waits until the HTTP thread and all engine threads have ended.
     pub fn join(self) {
         let _ = self.http.join();
         self.models.join();
     }
 }
 
-/// File descriptors that are kept for the model's files, for the cache on disk, and for connections that are closed in a moment.
+/// File descriptors reserved for model files, the disk cache, and evicted connections that are
+/// still closing.
 const OTHER_FILES: usize = 256;
 
-/// Most connections at once. Each takes a file descriptor: if these ran out, who comes next would wait until one is free.
-fn most_connections(limits: &Limits) -> usize {
+/// The maximum number of open connections that the file descriptor limit allows.
+fn max_connections(limits: &Limits) -> usize {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    // Without descriptors `accept` fails, and each new client waits until another one disconnects.
+    // Eviction must begin before that.
     let limit = getrlimit(Resource::Nofile);
-    // where that fails, fewer connections fit
+    // Raising the soft limit can fail in a sandbox. Then fewer connections are allowed.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
     let Some(files) = getrlimit(Resource::Nofile).current else { return limits.connections };
     let files = usize::try_from(files).unwrap_or(usize::MAX);
-    let most = files.saturating_sub(OTHER_FILES).max(files / 2);
-    if most < limits.connections {
-        let asked = limits.connections;
+    // Half of a very low limit, where the reserve would leave no connections.
+    let max = files.saturating_sub(OTHER_FILES).max(files / 2);
+    if max < limits.connections {
+        let configured = limits.connections;
         tracing::warn!(
-            "{files} file descriptors (ulimit -n) allow {most} connections, not {asked} (connections)"
+            "{files} file descriptors (ulimit -n) allow {max} connections, not {configured} (connections)"
         );
     }
-    limits.connections.min(most)
+    limits.connections.min(max)
 }
 
-/// Listens at all addresses of the configuration, at one port. Also the first address.
+/// Listens on all configured hosts at the same port. Also returns the first address.
 fn listen_all(config: &ServerConfig) -> Result<(Vec<TcpListener>, SocketAddr), ServeError> {
     let (mut listeners, mut first) = (Vec::new(), None);
     let alone = config.hosts().count() == 1;
     for host in config.hosts() {
+        // With `--port 0` the first socket gets a free port, which the others must use too.
         let port = first.map_or(config.port, |first: SocketAddr| first.port());
         let failed = |error| ServeError::Listen { address: format!("{host}:{port}"), error };
         let listener = listen(host, port, alone, config.limits.socket_send_bytes).map_err(failed)?;
@@ -193,20 +201,24 @@ fn listen_all(config: &ServerConfig) -> Result<(Vec<TcpListener>, SocketAddr), S
     Ok((listeners, first))
 }
 
-/// `alone`: a socket of IPv6 may take connections of IPv4 as well.
+/// Binds one host. `alone`: this is the only host, so an IPv6 socket may accept IPv4 as well.
 fn listen(host: &str, port: u16, alone: bool, send_bytes: usize) -> io::Result<TcpListener> {
     let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
     for address in (host, port).to_socket_addrs()? {
         let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+        // For `0.0.0.0,::` a dual-stack IPv6 socket would occupy the port of the IPv4 socket.
         if address.is_ipv6() && !alone {
             socket2::SockRef::from(&socket).set_only_v6(true)?;
         }
+        // Lets a restarted server bind while old connections are in TIME_WAIT. On Windows the
+        // option would let another program take over the port.
         #[cfg(unix)]
         socket.set_reuseaddr(true)?;
         if send_bytes > 0 {
             let bytes = u32::try_from(send_bytes).unwrap_or(u32::MAX);
             socket.set_send_buffer_size(bytes)?;
         }
+        // A name can have several addresses. The first that can be bound counts.
         match socket.bind(address).and_then(|()| socket.listen(1024)) {
             Ok(listener) => return Ok(listener),
             Err(error) => last = error,
@@ -215,9 +227,10 @@ fn listen(host: &str, port: u16, alone: bool, send_bytes: usize) -> io::Result<T
     Err(last)
 }
 
-/// The next connection of any listener, beginning to look at the one of this number.
+/// Accepts the next connection of any listener. Polling begins with listener `number`.
 async fn accept(listeners: &[TcpListener], number: usize) -> io::Result<TcpStream> {
     poll_fn(|context| {
+        // Round robin: a flood at one address must not starve the others.
         let in_turn = listeners.iter().cycle().skip(number % listeners.len().max(1)).take(listeners.len());
         for listener in in_turn {
             if let Poll::Ready(accepted) = listener.poll_accept(context) {
@@ -229,7 +242,7 @@ async fn accept(listeners: &[TcpListener], number: usize) -> io::Result<TcpStrea
     .await
 }
 
-/// The loop of the HTTP thread: until it is told to stop and the last request has ended.
+/// The accept loop of the HTTP thread. It ends after a stop signal and the last request.
 async fn run(
     app: Arc<App>,
     listeners: Vec<TcpListener>,
@@ -241,7 +254,7 @@ async fn run(
     tokio::spawn(Arc::clone(&app.memory).trim());
     let connections = Arc::new(Connections::default());
     let router = router::router();
-    let most = most_connections(&app.config.limits);
+    let max = max_connections(&app.config.limits);
     let mut id: u64 = 0;
     let mut deadline: Option<Instant> = None;
     loop {
@@ -249,15 +262,17 @@ async fn run(
             accepted = accept(&listeners, id as usize) => match accepted {
                 Ok(stream) => {
                     id += 1;
-                    if let Some(connection) = connections.admit(id, most) {
+                    if let Some(connection) = connections.admit(id, max) {
                         let tls = tls.clone();
                         tokio::spawn(connect(Arc::clone(&app), router.clone(), connection, stream, tls, stop.clone()));
                     }
-                    // those that were asked to close must do so before more are taken in
+                    // Evicted connections must release their descriptors before more are accepted.
+                    // This loop would otherwise run without giving their tasks a turn.
                     tokio::task::yield_now().await;
                 }
                 Err(error) => {
-                    // out of file descriptors, most likely
+                    // Most likely out of file descriptors (EMFILE). The pause keeps the loop from
+                    // spinning until an evicted connection has closed.
                     tracing::warn!("cannot accept a connection: {error}");
                     connections.evict();
                     tokio::time::sleep(Duration::from_millis(20)).await;
@@ -265,18 +280,22 @@ async fn run(
             },
             _ = stop.changed(), if deadline.is_none() => {
                 app.models.drain();
-                // a day is longer than any answer takes
+                // Bounded, since adding a huge duration to an `Instant` panics.
                 let drain = Duration::from_secs(app.config.limits.drain_seconds.min(86_400));
                 deadline = Some(Instant::now() + drain);
             }
+            // While draining, poll for the end of the last request. New connections are still
+            // accepted and get 503.
             () = tokio::time::sleep(Duration::from_millis(20)), if deadline.is_some() => {}
         }
+        // Returning drops the runtime, which closes the remaining connections.
         if deadline.is_some_and(|at| connections.busy() == 0 || Instant::now() >= at) {
             return;
         }
     }
 }
 
+/// Serves one connection, after the TLS handshake if TLS is configured.
 async fn connect(
     app: Arc<App>,
     router: Router,
@@ -285,13 +304,13 @@ async fn connect(
     tls: Option<Acceptor>,
     stop: watch::Receiver<bool>,
 ) {
-    // a delay of 40 ms per token would be one otherwise
+    // Nagle's algorithm with delayed ACKs would hold each small event of a stream for 40 ms.
     let _ = stream.set_nodelay(true);
     let _counted = app.metrics.connection();
     let limits = &app.config.limits;
     let stream = TimedStream::new(stream, ClientPace::new(limits.write_seconds, limits.slowest_bytes));
     match tls {
-        None => talk(Arc::clone(&app), router, connection, stream, stop).await,
+        None => serve_requests(Arc::clone(&app), router, connection, stream, stop).await,
         #[cfg(feature = "tls")]
         Some(tls) => {
             let limit = Duration::from_secs(limits.header_seconds);
@@ -301,7 +320,7 @@ async fn connect(
                 () = close.notified() => return,
             };
             match accepted {
-                Ok(Ok(stream)) => talk(Arc::clone(&app), router, connection, stream, stop).await,
+                Ok(Ok(stream)) => serve_requests(Arc::clone(&app), router, connection, stream, stop).await,
                 Ok(Err(error)) => tracing::info!("a connection does not speak TLS: {error}"),
                 Err(_) => tracing::info!("a connection sent nothing for {limit:?} and is closed"),
             }
@@ -311,8 +330,8 @@ async fn connect(
     }
 }
 
-/// Answers the requests of one connection.
-async fn talk(
+/// Serves the requests of one connection.
+async fn serve_requests(
     app: Arc<App>,
     router: Router,
     connection: super::connections::Connection,
@@ -321,6 +340,7 @@ async fn talk(
 ) {
     let limits = &app.config.limits;
     let connection = Arc::new(connection);
+    // A handshake must be evictable too: a silent client would hold its connection.
     let close = Arc::clone(&connection.close);
     let service = service_fn(|request: Request<Incoming>| {
         let (head, body) = request.into_parts();
@@ -328,6 +348,7 @@ async fn talk(
         let (app, router) = (Arc::clone(&app), router.clone());
         async move {
             let mut response = answer(&app, router, Request::from_parts(head, body)).await;
+            // The span and the memory charge end with the last byte of the body, not with the head.
             let span = response.extensions_mut().remove::<RequestSpan>();
             let charge = response.extensions_mut().remove::<Arc<RequestCharge>>();
             Ok::<_, Infallible>(
@@ -338,6 +359,7 @@ async fn talk(
     let serving = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(Duration::from_secs(limits.header_seconds))
+        // hyper panics below 8192 bytes.
         .max_buf_size(limits.header_bytes.max(8192))
         .serve_connection(TokioIo::new(stream), service);
     tokio::pin!(serving);
@@ -347,6 +369,7 @@ async fn talk(
             _ = serving.as_mut() => return,
             () = close.notified() => return,
             _ = stop.changed(), if !stopping => {
+                // hyper closes idle keep-alive connections now, and others after their response.
                 stopping = true;
                 serving.as_mut().graceful_shutdown();
             }
@@ -354,11 +377,12 @@ async fn talk(
     }
 }
 
-/// Answers one request: lets it in, finds who answers, and logs it.
+/// Answers one request: checks access, routes it, and logs the response.
 pub(super) async fn answer(app: &Arc<App>, router: Router, mut request: Request<Body>) -> Response<Body> {
     use tower_service::Service;
     let start = Instant::now();
     let id = request_id(&request);
+    // Before `enter`, which strips the prefix that this check compares.
     let root = address::to_root(&app.config, request.uri());
     let outside = address::enter(&app.config, &mut request).err();
     router::normalize_path(request.uri_mut());
@@ -369,8 +393,10 @@ pub(super) async fn answer(app: &Arc<App>, router: Router, mut request: Request<
     let asked = request.headers().clone();
     let charge = app.memory.charge();
     let ignored = Arc::<IgnoredFields>::default();
+    // Preflights carry no key, so they must be answered before the key is checked.
     let mut response = if method == Method::OPTIONS && asked.contains_key(ORIGIN) {
         let mut preflight = Response::new(Body::empty());
+        // Without --cors, only the server's own page may send requests, and needs no preflight.
         if app.config.cors.is_empty() {
             *preflight.status_mut() = StatusCode::FORBIDDEN;
         }
@@ -424,8 +450,9 @@ pub(super) async fn answer(app: &Arc<App>, router: Router, mut request: Request<
     response
 }
 
-/// The client's own id of a request where it has a proper one, else a new one.
+/// The client's `x-request-id` if it is well-formed, otherwise a new ID.
 fn request_id(request: &Request<Body>) -> String {
+    // The ID is written to the log and to headers. The alphabet keeps clients from forging lines.
     let proper = |id: &&str| {
         (1..=128).contains(&id.len())
             && id.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.:".contains(&byte))
@@ -437,6 +464,7 @@ fn request_id(request: &Request<Body>) -> String {
 fn add_headers(app: &App, response: &mut Response<Body>, method: &Method, asked: &HeaderMap, id: &str) {
     let headers = response.headers_mut();
     if let Ok(id) = HeaderValue::from_str(id) {
+        // Anthropic's SDKs read `request-id`, OpenAI's `x-request-id`.
         headers.insert("request-id", id.clone());
         headers.insert("x-request-id", id);
     }

@@ -1,4 +1,4 @@
-//! `/v1/stream`: the streams of named conversations, as llama.cpp has them.
+//! `/v1/stream`: resumable streams of named conversations, compatible with llama.cpp's server.
 
 use crate::app::{App, MAX_CONVERSATION, RequestContext, parameter};
 use crate::dialect::Dialect;
@@ -17,17 +17,17 @@ use std::sync::Arc;
 use tokio::sync::oneshot;
 use tower_service::Service;
 
-/// The header with a conversation's name.
+/// The header that llama.cpp's web page sends to name a conversation.
 const HEADER: &str = "x-conversation-id";
 
-/// The conversation whose answer is to outlive its connection.
+/// The conversation that a request names. Its answer outlives the connection.
 pub(super) fn conversation(method: &Method, headers: &HeaderMap) -> Option<String> {
     let name = headers.get(HEADER)?.to_str().ok()?.trim();
     let is_proper = *method == Method::POST && (1..=MAX_CONVERSATION).contains(&name.len());
     is_proper.then(|| name.to_owned())
 }
 
-/// Answers a request whose client may go away and come back: it runs on its own, and its stream is kept.
+/// Runs a request and stores its stream.
 pub(super) async fn answer(
     app: &Arc<App>,
     tenant: Tenant,
@@ -39,13 +39,14 @@ pub(super) async fn answer(
     let producer = Arc::new(app.streams.begin(tenant.key, conversation));
     let (sender, answered) = oneshot::channel();
     let writer = Arc::clone(&producer);
+    // hyper drops the handler's future when the client disconnects. A task of its own continues.
     let running = tokio::spawn(async move {
-        // as long as the answer is made
+        // Held until the answer is complete, which can be after the client has disconnected.
         let _charge = charge;
         let Ok(response) = router.call(request).await;
         if !is_stream(&response) {
             writer.forget();
-            // the client may be gone
+            // The client may have disconnected.
             let _ = sender.send(response);
             return;
         }
@@ -57,6 +58,8 @@ pub(super) async fn answer(
             }
         }
     });
+    // Set after the spawn, which creates the handle. If the conversation was deleted in between,
+    // `aborts` cancels the task immediately.
     producer.aborts(running.abort_handle());
     drop(producer);
     answered.await.map_err(|_| ApiError::invalid("the request was cancelled: its conversation was stopped"))
@@ -71,7 +74,7 @@ fn conversation_of(uri: &Uri) -> Result<String, ApiError> {
     name.ok_or_else(|| ApiError::field("conv_id", "the address must name a conversation: ?conv_id=NAME"))
 }
 
-/// `GET /v1/stream?conv_id=NAME&from=BYTE`.
+/// `GET /v1/stream?conv_id=NAME&from=BYTE`: resumes a stream.
 pub(super) async fn read(asker: RequestContext, uri: Uri) -> Response {
     asker.reply(Dialect::LlamaCpp, reading(&asker, &uri))
 }
@@ -88,7 +91,7 @@ fn reading(asker: &RequestContext, uri: &Uri) -> Result<Response, ApiError> {
     Ok(event_stream(body, "text/event-stream"))
 }
 
-/// `DELETE /v1/stream?conv_id=NAME`.
+/// `DELETE /v1/stream?conv_id=NAME`: cancels and removes a stream.
 pub(super) async fn stop(asker: RequestContext, uri: Uri) -> Response {
     let stopped = conversation_of(&uri).map(|name| {
         asker.app.streams.remove(asker.tenant.key, &name);
@@ -99,7 +102,7 @@ pub(super) async fn stop(asker: RequestContext, uri: Uri) -> Response {
     asker.reply(Dialect::LlamaCpp, stopped)
 }
 
-/// `POST /v1/streams/lookup`.
+/// `POST /v1/streams/lookup`: lists the streams of the named conversations.
 pub(super) async fn lookup(asker: RequestContext, body: Body) -> Response {
     let limits = asker.app.config.limits.clone();
     let names = async {

@@ -1,4 +1,5 @@
-//! A connection whose writes must make progress: a reader that stands still, or nearly so, does not hold it forever.
+//! A stream whose writes must make progress, so that a client that does not read cannot hold a
+//! connection and its answer forever.
 
 use crate::pace::ClientPace;
 use std::future::Future;
@@ -9,7 +10,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep};
 
-/// A stream with a limit on how long writes may wait.
+/// A stream whose writes fail with `TimedOut` if the client reads too slowly.
 pub(crate) struct TimedStream<S> {
     stream: S,
     pace: ClientPace,
@@ -21,7 +22,7 @@ impl<S> TimedStream<S> {
         TimedStream { stream, pace, waiting: None }
     }
 
-    /// Passes on what a write says; one that waits too long is an error.
+    /// Passes on the result of a write. A write that is pending for too long becomes an error.
     fn watch<T>(
         &mut self,
         polled: Poll<io::Result<T>>,
@@ -30,9 +31,11 @@ impl<S> TimedStream<S> {
     ) -> Poll<io::Result<T>> {
         if let Poll::Ready(result) = &polled {
             let waited = self.waiting.take().map_or(Duration::ZERO, |(since, _)| since.elapsed());
-            self.pace.came(result.as_ref().map_or(0, bytes), waited);
+            self.pace.progressed(result.as_ref().map_or(0, bytes), waited);
             return polled;
         }
+        // One timer per wait: it is created when a write first returns `Pending`, and dropped with
+        // the next progress.
         let left = self.pace.left();
         let (_, waiting) = self.waiting.get_or_insert_with(|| (Instant::now(), Box::pin(sleep(left))));
         if waiting.deadline() < Instant::now() || waiting.as_mut().poll(context).is_ready() {

@@ -1,13 +1,13 @@
-//! HTTPS from files.
+//! TLS configuration from PEM files.
 
 use latent_formats::InputError;
 use std::path::{Path, PathBuf};
 
-/// Largest file of a certificate chain or of a key.
+/// Maximum size in bytes of a certificate or key file.
 #[cfg(feature = "tls")]
 const MAX_BYTES: u64 = 1 << 20;
 
-/// Why a certificate cannot be served.
+/// Errors of TLS configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     #[error("this build has no TLS: build it with the feature `tls`, or put a reverse proxy before it")]
@@ -27,7 +27,7 @@ pub(crate) type Acceptor = tokio_rustls::TlsAcceptor;
 #[derive(Clone)]
 pub(crate) enum Acceptor {}
 
-/// What speaks TLS with the certificate chain and the key of two PEM files.
+/// Creates an acceptor from a certificate chain and its key.
 #[cfg(feature = "tls")]
 pub(crate) fn acceptor(certificate: &Path, key: &Path) -> Result<Acceptor, TlsError> {
     use latent_formats::input_file;
@@ -45,6 +45,8 @@ pub(crate) fn acceptor(certificate: &Path, key: &Path) -> Result<Acceptor, TlsEr
     }
     let secret = PrivateKeyDer::from_pem_slice(&input_file::read(key, MAX_BYTES)?)
         .map_err(|error| wrong(key, error.to_string()))?;
+    // The provider is passed explicitly: the process-wide default would panic if the program that
+    // embeds this server links two providers.
     let config = ServerConfig::builder_with_provider(Arc::new(default_provider()))
         .with_safe_default_protocol_versions()
         .map_err(|error| TlsError::Certificate(error.to_string()))?

@@ -1,20 +1,20 @@
-//! From items to the messages that chat templates read.
+//! Conversion of items to the messages of chat templates.
 
 use super::{ContentForm, ConversationItem, MessageText, Role};
 use crate::json;
 use serde_json::{Map, Value, json};
 
-/// How a template wants the arguments of tool calls.
+/// How a template expects the arguments of tool calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum ArgumentForm {
-    /// As an object, the form of Hugging Face's templates.
+    /// An object, as in Transformers.
     #[default]
     Object,
-    /// As JSON text, the form of OpenAI's interface.
+    /// JSON text, as in OpenAI's API.
     Text,
 }
 
-/// What a template wants messages to be like.
+/// How a template expects messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TemplateForms {
     pub(crate) arguments: ArgumentForm,
@@ -24,24 +24,29 @@ pub(crate) struct TemplateForms {
     pub(crate) tool: ContentForm,
 }
 
-/// The messages of a conversation. What the assistant thought, said and called one after the other is one message.
+/// Converts a conversation. Consecutive reasoning, text and tool calls of the assistant become one
+/// message, as templates expect.
 pub(crate) fn template_messages(items: &[ConversationItem], forms: &TemplateForms) -> Vec<Value> {
     let mut messages = Vec::new();
     let mut open: Option<Assistant> = None;
     for item in items {
         match item {
             ConversationItem::Message { role: Role::Assistant, text, .. } => {
-                let assistant =
-                    fresh(&mut open, &mut messages, forms, |a| a.text.is_none() && a.calls.is_empty());
+                // Templates write reasoning, text, then calls. A second text, or text after calls,
+                // would be out of order in one message.
+                let assistant = assistant_message(&mut open, &mut messages, forms, |a| {
+                    a.text.is_none() && a.calls.is_empty()
+                });
                 assistant.text = Some(text.clone());
             }
             ConversationItem::Reasoning(text) => {
-                let assistant =
-                    fresh(&mut open, &mut messages, forms, |a| a.text.is_none() && a.calls.is_empty());
+                let assistant = assistant_message(&mut open, &mut messages, forms, |a| {
+                    a.text.is_none() && a.calls.is_empty()
+                });
                 assistant.reasoning.push_str(text);
             }
             ConversationItem::ToolCall { id, name, arguments } => {
-                let assistant = fresh(&mut open, &mut messages, forms, |_| true);
+                let assistant = assistant_message(&mut open, &mut messages, forms, |_| true);
                 assistant.calls.push(call(id, name, arguments, forms.arguments));
             }
             ConversationItem::Message { role, name, text } => {
@@ -57,6 +62,8 @@ pub(crate) fn template_messages(items: &[ConversationItem], forms: &TemplateForm
                 messages.extend(open.take().map(|assistant| assistant.message(forms)));
                 let mut message =
                     json!({"role": "tool", "tool_call_id": id, "content": text.content(forms.tool)});
+                // Some templates write the tool's name, which OpenAI's API does not send with a
+                // result.
                 if let Some(name) = name.clone().or_else(|| called(items, id)) {
                     message["name"] = name.into();
                 }
@@ -68,8 +75,8 @@ pub(crate) fn template_messages(items: &[ConversationItem], forms: &TemplateForm
     messages
 }
 
-/// The assistant's message that an item belongs to: the open one if it `fits`, else a new one.
-fn fresh<'a>(
+/// The assistant's message that an item belongs to: the open one if it `fits`, otherwise a new one.
+fn assistant_message<'a>(
     open: &'a mut Option<Assistant>,
     messages: &mut Vec<Value>,
     forms: &TemplateForms,
@@ -81,7 +88,7 @@ fn fresh<'a>(
     open.get_or_insert_default()
 }
 
-/// A message of the assistant in the making.
+/// A message of the assistant that is being built.
 #[derive(Default)]
 struct Assistant {
     reasoning: String,
@@ -93,11 +100,11 @@ impl Assistant {
     fn message(self, forms: &TemplateForms) -> Value {
         let mut message = Map::new();
         message.insert("role".into(), "assistant".into());
-        // templates compare the content of a message without any with ""
+        // Templates compare missing content with "", and fail on null.
         let content = self.text.filter(|text| !text.is_empty()).map(|text| text.content(forms.assistant));
         message.insert("content".into(), content.unwrap_or_else(|| "".into()));
         if !self.reasoning.is_empty() {
-            // some templates read the one, some the other
+            // Templates differ in the name of the field.
             message.insert("reasoning_content".into(), self.reasoning.as_str().into());
             message.insert("reasoning".into(), self.reasoning.into());
         }
@@ -109,6 +116,8 @@ impl Assistant {
 }
 
 fn call(id: &str, name: &str, arguments: &str, form: ArgumentForm) -> Value {
+    // Arguments that are not an object stay text: a model may have written them, and the history
+    // must not be refused.
     let object = match form {
         ArgumentForm::Text => None,
         ArgumentForm::Object if arguments.trim().is_empty() => Some(json!({})),
@@ -120,6 +129,7 @@ fn call(id: &str, name: &str, arguments: &str, form: ArgumentForm) -> Value {
 
 /// The name of the tool that was called with this id.
 fn called(items: &[ConversationItem], id: &str) -> Option<String> {
+    // The last one: IDs such as `call_0` repeat if the client does not send its own.
     items.iter().rev().find_map(|item| match item {
         ConversationItem::ToolCall { id: other, name, .. } if other == id => Some(name.clone()),
         _ => None,
@@ -135,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_assistant_does_in_a_row_is_one_message() {
+    fn consecutive_assistant_items_are_one_message() {
         let call = |id: &str| ConversationItem::ToolCall {
             id: id.into(),
             name: "f".into(),
@@ -156,11 +166,13 @@ mod tests {
         ];
         let messages = template_messages(&items, &TemplateForms::default());
         let roles: Vec<_> = messages.iter().map(|m| m["role"].as_str().unwrap()).collect();
+        // Reasoning begins a new message, and so does a second text.
         assert_eq!(roles, ["user", "assistant", "tool", "assistant", "assistant", "assistant"]);
         assert_eq!(messages[1]["reasoning_content"], "hm");
         assert_eq!(messages[1]["content"], "let me see");
         assert_eq!(messages[1]["tool_calls"].as_array().unwrap().len(), 2);
         assert_eq!(messages[1]["tool_calls"][0]["function"]["arguments"], json!({"a": 1}));
+        // A result has the name of its call's function.
         assert_eq!(messages[2]["name"], "f");
         assert_eq!(messages[4]["reasoning"], "again");
         assert_eq!(messages[5]["content"], "y");

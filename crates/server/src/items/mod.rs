@@ -1,4 +1,4 @@
-//! The one model of a conversation, which every dialect is read into: a list of items.
+//! The internal form of conversations, into which all dialects are parsed: a list of items.
 
 mod messages;
 mod text;
@@ -14,7 +14,7 @@ pub(crate) use tools::{
 use crate::reasoning::ReasoningLimit;
 use serde_json::{Map, Value};
 
-/// Who speaks.
+/// The role of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     System,
@@ -32,23 +32,33 @@ impl Role {
     }
 }
 
-/// One thing that was said or done.
+/// An item of a conversation.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum ConversationItem {
-    /// Text of somebody.
-    Message { role: Role, name: Option<String>, text: MessageText },
-    /// What the model thought before it went on.
+    Message {
+        role: Role,
+        name: Option<String>,
+        text: MessageText,
+    },
+    /// Reasoning of the assistant.
     Reasoning(String),
-    /// The model called a tool, with its arguments as JSON text.
-    ToolCall { id: String, name: String, arguments: String },
-    /// What the tool said.
-    ToolResult { id: String, name: Option<String>, text: MessageText },
+    /// A tool call of the assistant, with arguments as JSON text.
+    ToolCall {
+        id: String,
+        name: String,
+        arguments: String,
+    },
+    ToolResult {
+        id: String,
+        name: Option<String>,
+        text: MessageText,
+    },
 }
 
 /// The limit on reasoning that a request sets.
 #[derive(Clone, Debug, Default)]
 pub(crate) enum ReasoningLimitChoice {
-    /// The request has no such field.
+    /// The request does not set it: the server's default.
     #[default]
     Server,
     /// The request asks for no limit.
@@ -57,32 +67,33 @@ pub(crate) enum ReasoningLimitChoice {
     Limited(ReasoningLimit),
 }
 
-/// A conversation that the model is to go on with.
+/// A conversation for which the model generates the next message.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Conversation {
     pub(crate) items: Vec<ConversationItem>,
     pub(crate) tools: Vec<Tool>,
     pub(crate) tool_choice: ToolChoice,
-    /// The tools that may be called, where these are not all of which the model is told.
+    /// The tools that may be called, if they are a subset of those in the prompt (`allowed_tools`).
     pub(crate) allowed: Option<Vec<String>>,
-    /// Whether several tools may be called at once.
+    /// Whether one answer may call several tools.
     pub(crate) parallel: bool,
     /// Variables of the chat template in addition to the messages.
     pub(crate) kwargs: Map<String, Value>,
-    /// How long the model may reason: the server's default, or what the request says.
     pub(crate) reasoning_limit: ReasoningLimitChoice,
-    /// Whether reasoning and its markers stay in the content. None: the server's default.
+    /// Whether reasoning and its markers stay in the content. `None`: the server's default.
     pub(crate) raw_reasoning: Option<bool>,
-    /// Whether the prompt ends where an answer begins.
+    /// Whether the prompt ends with the header of the assistant's message.
     pub(crate) generation_prompt: bool,
-    /// Whether the last message, one of the assistant, is to be continued rather than answered.
+    /// Whether the last message is from the assistant and is continued instead of answered.
     pub(crate) prefill: bool,
-    /// Whether the request says that it is to be continued.
+    /// Whether the request explicitly asks to continue it.
     pub(crate) prefill_asked: bool,
 }
 
 impl Conversation {
     pub(crate) fn new(items: Vec<ConversationItem>) -> Conversation {
+        // By default a last message of the assistant is continued, as in Anthropic's API and in
+        // llama-server.
         let prefill = matches!(
             items.last(),
             Some(ConversationItem::Message { role: Role::Assistant, .. } | ConversationItem::Reasoning(_))
@@ -90,7 +101,7 @@ impl Conversation {
         Conversation { items, prefill, parallel: true, generation_prompt: true, ..Conversation::default() }
     }
 
-    /// The tools that the model is told of.
+    /// The tools in the prompt.
     pub(crate) fn offered(&self) -> &[Tool] {
         if self.tool_choice == ToolChoice::None { &[] } else { &self.tools }
     }
@@ -101,15 +112,16 @@ impl Conversation {
         self.offered().iter().filter(move |tool| allowed.is_none_or(|allowed| allowed.contains(&tool.name)))
     }
 
-    /// How much the model should think: `none`, `minimal`, `low`, `medium`, `high`, … Templates have three names for the switch; a variable that
-    /// a template does not read does nothing.
+    /// Sets OpenAI's reasoning effort: `none`, `minimal`, `low`, `medium`, `high` …
     pub(crate) fn set_effort(&mut self, effort: &str) {
         self.think(effort != "none");
         self.kwargs.entry("reasoning_effort").or_insert_with(|| effort.into());
     }
 
-    /// Switches thinking on or off, where the request has not said so by a variable.
+    /// Enables or disables reasoning, unless `chat_template_kwargs` already does.
     pub(crate) fn think(&mut self, on: bool) {
+        // Templates differ in the name of the switch: GLM's read `enable_thinking`, DeepSeek's
+        // `thinking`. A variable that a template does not read has no effect.
         for name in ["enable_thinking", "thinking"] {
             self.kwargs.entry(name).or_insert(Value::Bool(on));
         }

@@ -1,21 +1,21 @@
-//! The text of a message, in the parts in which a client has sent it.
+//! The text of a message, in the parts that the client sent.
 
 use serde_json::{Value, json};
 
-/// The text of a message. Templates that accept a list of parts are given its parts, others the parts joined by line ends.
+/// The text of a message. Templates that accept a list get the parts, others the joined text.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct MessageText {
     parts: Vec<String>,
 }
 
 impl MessageText {
-    /// A text of parts. Empty ones are left out.
+    /// Creates a text from parts. Empty parts are dropped.
     pub(crate) fn of_parts(mut parts: Vec<String>) -> MessageText {
         parts.retain(|part| !part.is_empty());
         MessageText { parts }
     }
 
-    /// The text after a word before its first part.
+    /// Inserts a prefix before the first part.
     pub(crate) fn prefixed(mut self, word: &str) -> MessageText {
         match self.parts.first_mut() {
             Some(first) => first.insert_str(0, word),
@@ -24,7 +24,7 @@ impl MessageText {
         self
     }
 
-    /// Bytes that it holds.
+    /// Bytes of memory that it holds.
     pub(crate) fn bytes(&self) -> usize {
         self.parts.iter().map(|part| size_of::<String>() + part.len()).sum()
     }
@@ -33,20 +33,24 @@ impl MessageText {
         self.parts.is_empty()
     }
 
-    /// The parts, joined by line ends as llama.cpp and vLLM do it: nothing else keeps the last word of one apart from the first of the next.
+    /// The parts joined by newlines.
     pub(crate) fn joined(&self) -> String {
+        // As in llama.cpp and vLLM. Without a separator, the last word of a part and the first of
+        // the next would merge.
         self.parts.join("\n")
     }
 
-    /// The parts without anything between them: a text that is continued is as the model has written it.
+    /// The parts without separators.
     pub(crate) fn concatenated(&self) -> String {
+        // For a prefill: the model continues exactly the text that it has written.
         self.parts.concat()
     }
 
-    /// The content of a template's message.
+    /// The `content` of a template's message.
     pub(crate) fn content(&self, form: ContentForm) -> Value {
         let list = match form {
             ContentForm::Text => false,
+            // A single part needs no list: a string is the form that templates handle best.
             ContentForm::TextOrList => self.parts.len() > 1,
             ContentForm::List => true,
         };
@@ -72,11 +76,11 @@ impl From<String> for MessageText {
 /// What a template accepts as the content of messages of one role.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum ContentForm {
-    /// A text alone.
+    /// A string only.
     #[default]
     Text,
-    /// A text or a list of parts.
+    /// A string or a list of parts.
     TextOrList,
-    /// A list of parts alone: texts would be lost.
+    /// A list of parts only. The template drops strings.
     List,
 }

@@ -1,4 +1,4 @@
-//! Tools that the model may call.
+//! Tool definitions and tool choice.
 
 use crate::error::ApiError;
 use crate::json::{ObjectFields, text_len};
@@ -11,21 +11,22 @@ pub(crate) struct Tool {
     pub(crate) description: Option<String>,
     /// JSON schema of its arguments.
     pub(crate) parameters: Option<Value>,
-    /// Bytes of the schema as text.
+    /// Length of the schema as JSON text.
     pub(crate) schema_bytes: usize,
     pub(crate) strict: bool,
-    /// Where its name is made of those of a namespace and of a tool in it.
+    /// The client's names, if the tool is in a namespace (Codex).
     pub(crate) namespaced: Option<NamespacedTool>,
 }
 
-/// A tool in a namespace, under the names that the client uses.
+/// The names of a tool in a namespace.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct NamespacedTool {
     pub(crate) namespace: String,
     pub(crate) name: String,
 }
 
-/// The name of a tool in a namespace, under which the model calls it.
+/// The name under which the model calls a tool in a namespace: chat templates have no namespaces.
+/// Codex itself builds such names for MCP servers (`mcp__server__tool`).
 pub(crate) fn qualified_name(namespace: Option<&str>, name: &str) -> String {
     match namespace.filter(|namespace| !namespace.is_empty()) {
         None => name.to_owned(),
@@ -34,7 +35,7 @@ pub(crate) fn qualified_name(namespace: Option<&str>, name: &str) -> String {
     }
 }
 
-/// The error for a tool whose input is free text.
+/// The error for OpenAI's `custom` tools, whose input is free text in place of JSON arguments.
 pub(crate) fn refuse_custom_tool(tool: &ObjectFields<'_>) -> ApiError {
     tool.error(
         "type",
@@ -42,14 +43,15 @@ pub(crate) fn refuse_custom_tool(tool: &ObjectFields<'_>) -> ApiError {
     )
 }
 
-/// `tool_choice` of the type `allowed_tools`.
+/// OpenAI's `tool_choice` of the type `allowed_tools`.
 pub(crate) struct AllowedTools {
     required: bool,
     names: Vec<String>,
 }
 
 impl AllowedTools {
-    /// Reads `mode` and `tools`; `name` reads the name of a function.
+    /// Parses `mode` and `tools`. `name` parses the name of a function, which is nested in chat
+    /// completions and flat in responses.
     pub(crate) fn read(
         choice: &ObjectFields<'_>,
         name: impl Fn(&ObjectFields<'_>) -> Result<String, ApiError>,
@@ -79,30 +81,31 @@ impl AllowedTools {
         Ok(AllowedTools { required, names })
     }
 
-    /// The choice that it makes for a conversation.
+    /// Sets the allowed tools of a conversation. Returns its tool choice.
     pub(crate) fn apply(self, allowed: &mut Option<Vec<String>>) -> ToolChoice {
         *allowed = Some(self.names);
         if self.required { ToolChoice::Required } else { ToolChoice::Auto }
     }
 }
 
-/// Whether tools are called.
+/// `tool_choice`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum ToolChoice {
-    /// As the model likes.
+    /// The model decides.
     #[default]
     Auto,
-    /// Not at all: the model does not hear of them.
+    /// The prompt contains no tools.
     None,
-    /// At least one.
+    /// At least one call.
     Required,
     Named(String),
 }
 
-/// Longest name of a tool, as OpenAI has it, with room for names that clients make of paths.
+/// Maximum length of a tool's name. OpenAI's limit is 64, but clients derive names from paths.
 pub(crate) const MAX_TOOL_NAME: usize = 128;
 
-/// Adds a function by its `name`, `description`, `parameters` and `strict`; the schema has one of several names.
+/// Adds a function. `schema` is the name of the field with its schema: `parameters` in OpenAI's
+/// API, `input_schema` in Anthropic's.
 pub(crate) fn read_function_tool(
     fields: &ObjectFields<'_>,
     schema: &'static str,
@@ -117,7 +120,8 @@ pub(crate) fn read_function_tool(
         );
         return Err(fields.error("name", problem));
     }
-    // each schema is shown to the model, and compiled where a call is forced
+    // All schemas are rendered into the prompt, and compiled to a grammar if a call is required.
+    // The limit bounds both.
     let schema_bytes = fields.get(schema).map_or(0, text_len);
     let bytes = tools.iter().map(|tool| tool.schema_bytes).sum::<usize>() + schema_bytes;
     limits.check("tools", "grammar_bytes × 16", bytes, limits.grammar_bytes * 16)?;
@@ -134,7 +138,7 @@ pub(crate) fn read_function_tool(
 }
 
 impl Tool {
-    /// In the form that chat templates read.
+    /// The tool in the form that chat templates read.
     pub(crate) fn for_template(&self) -> Value {
         let empty = || json!({"type": "object", "properties": {}});
         json!({"type": "function", "function": {
@@ -146,8 +150,8 @@ impl Tool {
 }
 
 impl ToolChoice {
-    /// A choice must be one of the tools, and so must all tools that are `allowed`. `sent`: how many tools the request has, those that are not
-    /// functions included.
+    /// Checks that the chosen tool and all `allowed` ones exist. `sent` is the number of tools in
+    /// the request, including those that are not functions.
     pub(crate) fn check(
         &self,
         param: &str,

@@ -1,4 +1,5 @@
-//! Reading JSON requests: bounded before anything is built, and with errors that name the field.
+//! Parsing of JSON requests, with bounds that are checked before any value is built, and with
+//! errors that name the field.
 
 mod tree;
 
@@ -13,7 +14,8 @@ use std::cell::RefCell;
 use std::collections::HashSet;
 use std::rc::Rc;
 
-/// Checks a request body: an object, with bounded depth and number of values. Returns the fields that are needed before it is prepared.
+/// Validates a request body (an object with bounded depth and number of values). Returns only the
+/// fields that are needed before the request is prepared.
 pub(crate) fn parse_head(body: &[u8], limits: &Limits) -> Result<Value, ApiError> {
     check_bounds(body, limits)?;
     let fields = |name: &str| matches!(name, "model" | "name" | "stream");
@@ -24,7 +26,7 @@ pub(crate) fn parse_head(body: &[u8], limits: &Limits) -> Result<Value, ApiError
     Err(ApiError::invalid(format!("the body is {}, expected a JSON object", kind(&value))))
 }
 
-/// Reads a request body that is a list, with the same bounds.
+/// Parses a request body that is a list, with the same bounds.
 pub(crate) fn parse_list(body: &[u8], limits: &Limits) -> Result<Vec<Value>, ApiError> {
     check_bounds(body, limits)?;
     match tree::value(text(body)?).map_err(invalid)? {
@@ -52,20 +54,23 @@ fn check_bounds(body: &[u8], limits: &Limits) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// Parses a body that has been checked. Fields that no interface reads are skipped, not stored.
+/// Parses a body that [`parse_head`] has validated. Fields that no API reads are skipped, not
+/// stored.
 pub(crate) fn parse(body: &[u8]) -> Result<Value, ApiError> {
     parse_all(body).map(|(value, _)| value)
 }
 
-/// The same, and the names of the fields that were skipped.
+/// As [`parse`], with the names of the skipped fields.
 pub(crate) fn parse_all(body: &[u8]) -> Result<(Value, Vec<String>), ApiError> {
     let mut skipped = Vec::new();
     let value = tree::object(text(body)?, is_read, &mut skipped).map_err(invalid)?;
     Ok((value, skipped))
 }
 
-/// Names what clients send in place of JSON in UTF-8: its first byte is always one of ASCII, and none is 0.
+/// Recognizes common wrong encodings, for a helpful error.
 fn check_encoding(body: &[u8]) -> Result<(), ApiError> {
+    // JSON in UTF-8 begins with an ASCII character and contains no zero bytes, so these patterns
+    // never match a valid body. UTF-32 comes first: its byte order mark begins with that of UTF-16.
     let found = match body {
         [0xef, 0xbb, 0xbf, ..] => "begins with a byte order mark (BOM): send it without these three bytes",
         [0xff, 0xfe, 0, 0, ..] | [0, 0, 0xfe, 0xff, ..] | [_, 0, 0, 0, ..] | [0, 0, 0, _, ..] => {
@@ -96,6 +101,7 @@ pub(crate) fn count_values(text: &str) -> usize {
 
 /// The length of a value as JSON text.
 pub(crate) fn text_len(value: &Value) -> usize {
+    // Counts without building the text, which may have megabytes.
     struct Length(usize);
     impl std::io::Write for Length {
         fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
@@ -107,13 +113,16 @@ pub(crate) fn text_len(value: &Value) -> usize {
         }
     }
     let mut length = Length(0);
-    // neither a value nor this writer can fail
+    // Neither the value nor the writer can fail.
     let _ = serde_json::to_writer(&mut length, value);
     length.0
 }
 
-/// The fields that some interface reads, or repeats in its answer: prompts, what answers, how it is prepared, sampling but for its numbers, length
-/// and number, shape, how the answer is written.
+/// The fields that some API reads or repeats in its response. Numeric sampling fields are known to
+/// [`SamplingField`].
+///
+/// One list for all APIs: a field is read under the same name in several of them. A test compares
+/// the list with the source code.
 const FIELDS: &str = "
     content conversation conversation_ids input input_extra input_prefix input_suffix instructions messages previous_response_id prompt suffix system template tokens images
     background keep_alive model name priority store
@@ -134,8 +143,10 @@ fn is_read(name: &str) -> bool {
     SamplingField::named(name).is_some() || FIELDS.split_ascii_whitespace().any(|field| field == name)
 }
 
-/// Upper bounds on depth and number of values of JSON text, found without building it.
+/// Upper bounds of the depth and the number of values of JSON text.
 fn measure(text: &[u8]) -> (usize, usize) {
+    // serde_json recurses, and each value takes tens of bytes. Counting brackets and commas
+    // first bounds both before anything is allocated.
     let (mut depth, mut deepest, mut count) = (0usize, 0usize, 1usize);
     for byte in outside_strings(text) {
         match byte {
@@ -152,7 +163,7 @@ fn measure(text: &[u8]) -> (usize, usize) {
     (deepest, count)
 }
 
-/// What a value is, for messages.
+/// The type of a value, for error messages.
 pub(crate) fn kind(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",
@@ -164,41 +175,43 @@ pub(crate) fn kind(value: &Value) -> &'static str {
     }
 }
 
-/// An object of a request, and where it stands in it. A field that is null counts as missing; unknown fields are never looked at.
+/// An object in a request, and its path for error messages. A field that is null counts as missing.
 #[derive(Clone, Debug)]
 pub(crate) struct ObjectFields<'a> {
     map: &'a Map<String, Value>,
     path: String,
-    /// The paths of fields that were looked at, where that is followed.
-    looked_at: Option<Rc<RefCell<HashSet<String>>>>,
+    /// The paths of fields that were read, if they are tracked.
+    read_paths: Option<Rc<RefCell<HashSet<String>>>>,
 }
 
-/// The one field with an object whose own fields are followed as well: Ollama's samplers.
-const FOLLOWED: &str = "options";
+/// The only nested object whose fields are tracked: Ollama's samplers.
+const TRACKED: &str = "options";
 
 impl<'a> ObjectFields<'a> {
     /// The object at `path`.
     pub(crate) fn of(value: &'a Value, path: impl Into<String>) -> Result<ObjectFields<'a>, ApiError> {
         let path = path.into();
         match value {
-            Value::Object(map) => Ok(ObjectFields { map, path, looked_at: None }),
+            Value::Object(map) => Ok(ObjectFields { map, path, read_paths: None }),
             other => Err(ApiError::field(path, format!("expected an object, found {}", kind(other)))),
         }
     }
 
-    /// The object of a request, which remembers what was looked at.
+    /// The top-level object of a request. It tracks which fields are read.
     pub(crate) fn tracked(value: &'a Value) -> Result<ObjectFields<'a>, ApiError> {
-        Ok(ObjectFields { looked_at: Some(Rc::default()), ..ObjectFields::of(value, "")? })
+        Ok(ObjectFields { read_paths: Some(Rc::default()), ..ObjectFields::of(value, "")? })
     }
 
-    /// The paths of fields that hold something and were never looked at.
+    /// The paths of fields that are not null and were never read.
     pub(crate) fn unread(&self) -> Vec<String> {
-        let Some(looked_at) = self.looked_at.as_ref().map(|paths| paths.borrow()) else { return Vec::new() };
+        let Some(read_paths) = self.read_paths.as_ref().map(|paths| paths.borrow()) else {
+            return Vec::new();
+        };
         let nested =
-            self.map.get(FOLLOWED).and_then(Value::as_object).filter(|_| looked_at.contains(FOLLOWED));
-        let nested = nested.into_iter().flatten().map(|(name, value)| (format!("{FOLLOWED}.{name}"), value));
+            self.map.get(TRACKED).and_then(Value::as_object).filter(|_| read_paths.contains(TRACKED));
+        let nested = nested.into_iter().flatten().map(|(name, value)| (format!("{TRACKED}.{name}"), value));
         let all = self.map.iter().map(|(name, value)| (name.clone(), value)).chain(nested);
-        all.filter(|(path, value)| !value.is_null() && !looked_at.contains(path))
+        all.filter(|(path, value)| !value.is_null() && !read_paths.contains(path))
             .map(|(path, _)| path)
             .collect()
     }
@@ -213,13 +226,14 @@ impl<'a> ObjectFields<'a> {
     }
 
     pub(crate) fn get(&self, name: &str) -> Option<&'a Value> {
-        if let Some(looked_at) = &self.looked_at {
-            looked_at.borrow_mut().insert(self.path(name));
+        if let Some(read_paths) = &self.read_paths {
+            read_paths.borrow_mut().insert(self.path(name));
         }
+        // Many clients serialize unset options as null.
         self.map.get(name).filter(|value| !value.is_null())
     }
 
-    /// The first of several names for the same thing.
+    /// The first present field of several synonyms.
     pub(crate) fn any(&self, names: &[&'static str]) -> Option<(&'static str, &'a Value)> {
         names.iter().find_map(|name| self.get(name).map(|value| (*name, value)))
     }
@@ -232,6 +246,7 @@ impl<'a> ObjectFields<'a> {
     ) -> Result<Option<T>, ApiError> {
         let Some(value) = self.get(name) else { return Ok(None) };
         let wrong = || match value {
+            // A number is quoted, since its range may be wrong and not its type.
             Value::Number(number) => {
                 self.error(name, format!("expected {expected}, found the number {number}"))
             }
@@ -260,24 +275,27 @@ impl<'a> ObjectFields<'a> {
         self.typed(name, "a number", |value| value.as_f64().map(|number| number as f32))
     }
 
-    /// A whole number; one written as 5.0 counts.
+    /// An integer. Some encoders write it as `5.0`.
     pub(crate) fn i64(&self, name: &str) -> Result<Option<i64>, ApiError> {
         self.typed(name, "a whole number", whole)
     }
 
-    /// A whole number of at least 0.
+    /// An integer of at least 0.
     pub(crate) fn usize(&self, name: &str) -> Result<Option<usize>, ApiError> {
         self.typed(name, "a whole number from 0", |value| {
             whole(value).and_then(|number| usize::try_from(number).ok())
         })
     }
 
-    /// A seed: any whole number of 64 bits, with a sign or without; the inner none for −1, which stands for a new one.
+    /// A seed: any signed or unsigned 64-bit integer. `Some(None)` for −1, which asks for a random
+    /// one.
     pub(crate) fn seed(&self, name: &str) -> Result<Option<Option<u64>>, ApiError> {
         self.typed(name, "a whole number from -2^63 to 2^64 - 1", |value| {
+            // Above 2^53 (9.007e15) a float does not identify one integer.
             let float = || value.as_f64().filter(|f| f.fract() == 0.0 && f.abs() < 9e15).map(|f| f as i64);
             match value.as_u64() {
                 Some(seed) => Some(Some(seed)),
+                // Other negative seeds are used as their two's complement.
                 None => value.as_i64().or_else(float).map(|seed| (seed != -1).then_some(seed as u64)),
             }
         })
@@ -287,7 +305,7 @@ impl<'a> ObjectFields<'a> {
         self.typed(name, "a list", Value::as_array)
     }
 
-    /// The texts of a list.
+    /// A list of strings.
     pub(crate) fn texts(&self, name: &str) -> Result<Option<Vec<&'a str>>, ApiError> {
         let Some(list) = self.array(name)? else { return Ok(None) };
         let text = |(i, value): (usize, &'a Value)| {
@@ -300,11 +318,12 @@ impl<'a> ObjectFields<'a> {
 
     pub(crate) fn object(&self, name: &str) -> Result<Option<ObjectFields<'a>>, ApiError> {
         let Some(value) = self.get(name) else { return Ok(None) };
-        let looked_at = self.looked_at.clone().filter(|_| name == FOLLOWED);
-        ObjectFields::of(value, self.path(name)).map(|fields| Some(ObjectFields { looked_at, ..fields }))
+        // The nested object records into the same set.
+        let read_paths = self.read_paths.clone().filter(|_| name == TRACKED);
+        ObjectFields::of(value, self.path(name)).map(|fields| Some(ObjectFields { read_paths, ..fields }))
     }
 
-    /// The objects of a list.
+    /// A list of objects; empty if the field is missing.
     pub(crate) fn objects(&self, name: &str) -> Result<Vec<ObjectFields<'a>>, ApiError> {
         let list = self.array(name)?.map_or(&[][..], Vec::as_slice);
         let path = self.path(name);
@@ -316,8 +335,9 @@ impl<'a> ObjectFields<'a> {
     }
 }
 
-/// A whole number. Numbers beyond 64 bits become the largest or the smallest.
+/// An integer. Numbers beyond 64 bits saturate.
 fn whole(value: &Value) -> Option<i64> {
+    // Saturation, also of the cast from a float, makes a huge limit (`1e300`) mean no limit.
     let float = || value.as_f64().filter(|float| float.fract() == 0.0).map(|float| float as i64);
     let large = || value.as_u64().map(|_| i64::MAX);
     value.as_i64().or_else(large).or_else(float)
@@ -336,9 +356,10 @@ mod tests {
         assert!(parse(deep.as_bytes()).unwrap_err().message.contains("json_depth"));
         let many = format!("{{\"a\":[{}1]}}", "1,".repeat(limits.json_values));
         assert!(parse(many.as_bytes()).unwrap_err().message.contains("json_values"));
-        // brackets in strings do not count
+        // Brackets in strings do not count.
         let text = format!("{{\"a\":\"{}\\\"[\"}}", "[".repeat(1000));
         assert!(parse(text.as_bytes()).is_ok());
+        // Among them a body that begins with a byte order mark, and an unpaired surrogate.
         for wrong in ["", "{", "[1]", "7", "{\"a\":1}x", "\u{feff}{}", "{\"stop\":\"\\ud800\"}"] {
             assert!(parse(wrong.as_bytes()).is_err(), "{wrong}");
         }
@@ -366,14 +387,17 @@ mod tests {
     #[test]
     fn fields_that_no_interface_reads_are_skipped() {
         let body = br#"{"unknown": [{}, {"a": [1, "x"]}], "model": "a", "stop": ["x", 1.5, -2, null, true, {"b": {}}], "model": "b"}"#;
+        // Of a repeated field the last value counts, as in most parsers of JSON.
         let value = parse(body).unwrap();
         assert_eq!(value, json!({"model": "b", "stop": ["x", 1.5, -2, null, true, {"b": {}}]}));
         assert_eq!(parse_head(body, &Limits::default()).unwrap(), json!({"model": "b"}));
+        // Skipped fields must be valid JSON too.
         assert!(parse_head(b"{\"unknown\": [1,]}", &Limits::default()).is_err());
         assert_eq!(text_len(&value), value.to_string().len());
     }
 
-    /// Whatever a request's fields are asked for must be a field that is kept.
+    /// Every field that the source code reads must be in [`FIELDS`], or it is skipped by the
+    /// parser.
     #[test]
     fn fields_that_are_read_are_kept() {
         fn visit(folder: &std::path::Path, check: &mut dyn FnMut(&str)) {
@@ -405,7 +429,7 @@ mod tests {
                 ];
                 if reads.contains(&method) {
                     let name = rest.split('"').next().unwrap();
-                    // fields of tools and of their calls, and of adapters
+                    // Fields of tools, of tool calls and of adapters.
                     let nested = ["description", "function", "strict", "namespace", "id", "scale"];
                     assert!(is_read(name) || nested.contains(&name), "{name}");
                     count += 1;
@@ -423,10 +447,11 @@ mod tests {
         let error = inner.bool("c").unwrap_err();
         assert_eq!(error.param.as_deref(), Some("a.b[0].c"));
         assert!(error.message.contains("expected true or false, found a string"), "{}", error.message);
+        // Null counts as missing, and 5.0 as a whole number.
         assert_eq!(fields.str("n").unwrap(), None);
         assert_eq!(fields.usize("f").unwrap(), Some(5));
         assert!(fields.usize("g").is_err());
-        // beyond 64 bits it saturates
+        // Saturates beyond 64 bits.
         assert_eq!(fields.i64("big").unwrap(), Some(i64::MAX));
     }
 }

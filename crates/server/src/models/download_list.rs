@@ -1,18 +1,18 @@
-//! The downloads that run.
+//! Running downloads.
 
 use crate::catalog::DownloadProgress;
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The downloads that run, by the names of their models.
+/// The running downloads by model name.
 #[derive(Default)]
 pub(super) struct DownloadList(Mutex<BTreeMap<String, RunningDownload>>);
 
 #[derive(Default)]
 pub(super) struct RunningDownload {
     pub(super) progress: Option<DownloadProgress>,
-    /// Whether it is to end.
+    /// Set to cancel the download.
     pub(super) stopped: Arc<AtomicBool>,
 }
 

@@ -1,4 +1,4 @@
-//! Downloading and deleting models while the server runs.
+//! Downloads and deletion of models while the server runs.
 
 use super::download_list::RunningDownload;
 use super::events::ModelChange;
@@ -9,10 +9,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Maximum number of downloads at the same time.
+/// Maximum number of concurrent downloads. Each has a thread, and its files fill the disk.
 const MAX_DOWNLOADS: usize = 2;
 
-/// Forgets a download when it ends, however that happens.
+/// Removes a download from the list when its thread ends, also by a panic.
 struct DownloadGuard {
     models: Arc<Models>,
     name: String,
@@ -20,14 +20,15 @@ struct DownloadGuard {
 }
 
 impl DownloadGuard {
-    /// Downloads the model, and lists it.
+    /// Downloads the model and adds it to the list of models.
     fn run(self, catalog: &dyn ModelCatalog) {
         let result = catalog.download(&self.name, &mut |progress| self.report(progress));
         if let Err(error) = result.as_ref().map_err(Clone::clone).and_then(|()| self.reload()) {
             tracing::warn!("{}: {error}", self.name);
         }
         let (models, name) = (Arc::clone(&self.models), self.name.clone());
-        // its end is reported when it is over
+        // Dropped before the event is sent: a client that reacts to it must be able to download
+        // again.
         drop(self);
         let change = result.map_or_else(ModelChange::DownloadFailed, |()| ModelChange::Downloaded);
         models.table.events().send(&name, change);
@@ -38,7 +39,7 @@ impl DownloadGuard {
         self.models.reload(&turn).map_err(|error| error.to_string())
     }
 
-    /// Reports progress, and says whether to continue.
+    /// Reports progress. Returns whether to continue.
     fn report(&self, progress: DownloadProgress) -> bool {
         if let Some(download) = self.models.downloads.lock().get_mut(&self.name)
             && download.progress.as_ref() != Some(&progress)
@@ -46,6 +47,7 @@ impl DownloadGuard {
             download.progress = Some(progress.clone());
             self.models.table.events().send(&self.name, ModelChange::Downloading(progress));
         }
+        // Relaxed: no other data depends on the flag.
         !self.stopped.load(Ordering::Relaxed) && !self.models.is_draining()
     }
 }
@@ -65,10 +67,10 @@ impl Models {
         })
     }
 
-    /// Begins to download a model, which is listed when it is there.
+    /// Starts a download. The model is listed once it is complete.
     ///
     /// # Errors
-    /// The name is none of a model that can be downloaded, it is here already, or too many downloads run.
+    /// The name is invalid, the model exists already, or too many downloads are running.
     pub(crate) fn download(self: &Arc<Self>, name: &str) -> Result<(), ApiError> {
         self.open()?;
         let catalog = Arc::clone(self.catalog()?);
@@ -88,7 +90,8 @@ impl Models {
         downloads.insert(name.clone(), RunningDownload { progress: None, stopped: Arc::clone(&stopped) });
         drop(downloads);
         let running = DownloadGuard { models: Arc::clone(self), name, stopped };
-        // a thread that does not start drops what would run
+        // If the thread cannot be started, the closure and its guard are dropped, which removes the
+        // entry.
         let thread = std::thread::Builder::new().name("download".into());
         match thread.spawn(move || running.run(&*catalog)) {
             Ok(thread) => self.table.keep_thread(thread),
@@ -97,13 +100,14 @@ impl Models {
         Ok(())
     }
 
-    /// The models that are being downloaded, with their progress.
+    /// The running downloads with their progress.
     pub(crate) fn downloads(&self) -> Vec<(String, Option<DownloadProgress>)> {
         let downloads = self.downloads.lock();
         downloads.iter().map(|(name, download)| (name.clone(), download.progress.clone())).collect()
     }
 
-    /// Ends the download of a model. What has come stays for the next one. Returns whether there was one.
+    /// Cancels the download of a model. Its partial files remain for the next one. Returns whether
+    /// a download was running.
     pub(crate) fn stop_download(&self, name: &str) -> bool {
         let downloads = self.downloads.lock();
         let Some(download) = downloads.get(name) else { return false };
@@ -111,7 +115,8 @@ impl Models {
         true
     }
 
-    /// Deletes the files of a model that was downloaded. To be called where waiting is allowed.
+    /// Deletes the files of a downloaded model. Blocks, so it must not be called on the HTTP
+    /// thread.
     pub(crate) fn delete(&self, name: &str, turn: &ListTurn) -> Result<(), ApiError> {
         self.open()?;
         let catalog = Arc::clone(self.catalog()?);
@@ -131,7 +136,8 @@ impl Models {
                 let problem = format!("{name} is in memory: POST /models/unload first");
                 return Err(ApiError::field("model", problem));
             }
-            // requests do not load it meanwhile
+            // Marked under the lock: no request may begin to load the model while its files are
+            // deleted.
             entries[index].removed = true;
             let in_use = entries.iter().zip(known.iter()).filter(|(entry, _)| entry.is_in_use());
             in_use.map(|(_, known)| known.path.clone()).collect()
@@ -142,7 +148,7 @@ impl Models {
         }
         self.table.events().send(name, ModelChange::Removed);
         if let Err(error) = self.reload(turn) {
-            // it is deleted all the same
+            // The files are deleted, so this is not an error of the request.
             tracing::warn!("{error}");
         }
         Ok(())

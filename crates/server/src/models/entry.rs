@@ -1,4 +1,4 @@
-//! One model of the server: whether it is loaded, and who uses it.
+//! The state of one model: its phase, its users, and when it expires.
 
 use super::events::{ModelChange, ModelEvents};
 use crate::worker::WorkerHandle;
@@ -6,13 +6,13 @@ use latent_engine::scheduler::SchedulerStats;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Whether a model is loaded.
+/// The phase of a model.
 pub(crate) enum ModelPhase {
     Unloaded,
-    /// None: it waits until there is room.
+    /// `None`: it waits for its turn, or until other models have released their memory.
     Loading(Option<Arc<WorkerHandle>>),
     Loaded(Arc<WorkerHandle>),
-    /// Its users end; then its thread ends.
+    /// Its last requests run; then its thread ends.
     Unloading(Arc<WorkerHandle>),
     Failed {
         problem: String,
@@ -20,7 +20,7 @@ pub(crate) enum ModelPhase {
     },
 }
 
-/// What has become of a model since the server started.
+/// Counters of a model since the server started.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct LoadCounts {
     pub(crate) loads: u64,
@@ -29,28 +29,28 @@ pub(crate) struct LoadCounts {
     pub(crate) load_time: Duration,
 }
 
-/// One model of the server.
+/// The state of one model.
 pub(crate) struct ModelEntry {
     name: String,
     pub(super) phase: ModelPhase,
     /// The status of the last event.
     reported: &'static str,
-    /// Whether the list of models no longer has it.
+    /// Whether the model was removed from the list. Its entry stays, since indices are positions.
     pub(super) removed: bool,
-    /// Idle time after which it is unloaded, if it has its own; none inside: never.
+    /// Its own idle time before unloading, if it has one; `Some(None)`: never.
     idle: Option<Option<Duration>>,
-    /// Requests that use it.
+    /// Number of leases.
     pub(super) users: usize,
-    /// Requests that wait for it.
+    /// Number of requests that wait until it is loaded.
     pub(super) waiting: usize,
-    /// When a request last began or ended to use it.
+    /// When a lease was last taken or released.
     pub(super) used: Instant,
-    /// When it is unloaded, if it stays idle.
+    /// When it is unloaded unless it is used before.
     pub(super) expires: Option<Instant>,
-    /// How long the last request wants it to be kept: none if for ever.
+    /// Ollama's `keep_alive` of the last request; `Some(None)`: forever.
     pub(super) keep: Option<Option<Duration>>,
     pub(super) counts: LoadCounts,
-    /// Sums of its workers that have ended.
+    /// Statistics of its workers that have ended.
     past: SchedulerStats,
     /// Reloads of its workers that have ended.
     past_reloads: u64,
@@ -75,7 +75,6 @@ impl ModelEntry {
         }
     }
 
-    /// The name that the list of models has.
     pub(super) fn name(&self) -> &str {
         &self.name
     }
@@ -91,9 +90,10 @@ impl ModelEntry {
         }
     }
 
-    /// Reports its status if that has changed.
+    /// Sends an event if its status has changed.
     pub(super) fn report(&mut self, events: &ModelEvents) {
         let state = self.label();
+        // After its removal was reported, a status would announce the model to clients again.
         if std::mem::replace(&mut self.reported, state) == state || self.removed {
             return;
         }
@@ -104,8 +104,9 @@ impl ModelEntry {
         events.send(&self.name, ModelChange::Status { state, problem });
     }
 
-    /// Whether it is in memory, or about to be.
+    /// Whether it is in memory, or will be.
     pub(super) fn is_in_use(&self) -> bool {
+        // After a failure, leases and waiting requests may remain.
         !matches!(self.phase, ModelPhase::Unloaded | ModelPhase::Failed { .. })
             || self.users > 0
             || self.waiting > 0
@@ -120,13 +121,14 @@ impl ModelEntry {
         }
     }
 
-    /// What its schedulers have done since the server started; the present state is that of the one that it has.
+    /// Counters over all of its schedulers since the server started, and the current state of the
+    /// present one.
     pub(super) fn stats(&self) -> SchedulerStats {
         let now = self.worker_handle().map(|worker_handle| worker_handle.live.stats()).unwrap_or_default();
         now.after(&self.past)
     }
 
-    /// Faults after which it was loaded again, since the server started.
+    /// Number of reloads after faults since the server started.
     pub(super) fn reloads(&self) -> u64 {
         self.past_reloads + self.worker_handle().map_or(0, |worker_handle| worker_handle.live.reloads())
     }
@@ -135,13 +137,14 @@ impl ModelEntry {
         matches!(self.phase, ModelPhase::Loaded(_))
     }
 
-    /// It is loaded, which took `took`; `idle`: idle time after which it is unloaded.
+    /// Marks the model as loaded after `time`. `idle` is the server's idle time before unloading.
     pub(super) fn loaded(&mut self, time: Duration, idle: Option<Duration>) {
         if let ModelPhase::Loading(Some(worker_handle)) = &self.phase {
             self.phase = ModelPhase::Loaded(Arc::clone(worker_handle));
         }
         self.used = Instant::now();
-        // a waiting request comes first and clears this
+        // A waiting request takes its lease first and clears `expires`. `keep` is then applied when
+        // that lease is released.
         let idle = self.idle.unwrap_or(idle);
         let keep = if self.waiting == 0 { self.keep.take().unwrap_or(idle) } else { idle };
         self.expires = keep.and_then(|keep| self.used.checked_add(keep));
@@ -149,16 +152,18 @@ impl ModelEntry {
         self.counts.load_time += time;
     }
 
-    /// It could not be loaded.
+    /// Marks a load as failed.
     pub(super) fn failed(&mut self, problem: String) {
         self.phase = ModelPhase::Failed { problem, at: Instant::now() };
         self.counts.failures += 1;
     }
 
-    /// Lets its users end, and then its worker.
+    /// Unloads the model once its last lease is released.
     pub(super) fn unload(&mut self) {
         if let ModelPhase::Loaded(worker_handle) = &self.phase {
             let worker_handle = Arc::clone(worker_handle);
+            // A lease holder may not have submitted its job yet, and a draining worker would refuse
+            // it. With users, `release` drains instead.
             if self.users == 0 {
                 worker_handle.drain();
             }
@@ -167,16 +172,17 @@ impl ModelEntry {
         }
     }
 
-    /// Lets all that it has been asked for end, and then its worker. One that is being loaded cannot be stopped and comes to its end first.
+    /// Unloads the model once all running and waiting requests are answered.
     pub(super) fn unload_soon(&mut self) {
         match &self.phase {
             ModelPhase::Loaded(_) if self.waiting == 0 => self.unload(),
+            // A load cannot be interrupted. With `keep` 0 the model expires when it is done.
             ModelPhase::Loaded(_) | ModelPhase::Loading(_) => self.keep = Some(Some(Duration::ZERO)),
             ModelPhase::Unloaded | ModelPhase::Unloading(_) | ModelPhase::Failed { .. } => {}
         }
     }
 
-    /// It is wanted, whatever was said or has failed before.
+    /// Prepares an explicit load: forgets an earlier `keep` and an earlier failure.
     pub(super) fn retry(&mut self) {
         self.keep = None;
         if let ModelPhase::Failed { .. } = self.phase {
@@ -184,9 +190,10 @@ impl ModelEntry {
         }
     }
 
-    /// A request waits for it no longer.
+    /// Removes a waiting request, which has got its lease or has given up.
     pub(super) fn stop_waiting(&mut self) {
         self.waiting -= 1;
+        // If the last waiting request gave up, no lease will be released that would apply `keep`.
         if self.waiting == 0
             && self.users == 0
             && self.is_loaded()
@@ -196,7 +203,7 @@ impl ModelEntry {
         }
     }
 
-    /// A request has ended; `idle`: idle time after which the model is unloaded.
+    /// Releases a lease. `idle` is the server's idle time before unloading.
     pub(super) fn release(&mut self, idle: Option<Duration>) {
         self.users -= 1;
         self.used = Instant::now();
@@ -210,8 +217,9 @@ impl ModelEntry {
         }
     }
 
-    /// Its worker has ended.
+    /// Marks the model as unloaded: its worker has ended.
     pub(super) fn ended(&mut self) {
+        // Before the phase changes, which drops the worker and its statistics.
         (self.past, self.past_reloads) = (self.stats(), self.reloads());
         let problem = match &self.phase {
             ModelPhase::Loaded(worker_handle) => worker_handle.failure(),

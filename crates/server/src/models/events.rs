@@ -3,41 +3,40 @@
 use crate::catalog::DownloadProgress;
 use tokio::sync::broadcast;
 
-/// Events that a slow reader may be behind. One that is further behind reads the present statuses instead.
+/// Maximum number of events that a slow reader may lag behind. Beyond that it gets the current
+/// statuses instead of the lost events.
 const BACKLOG: usize = 256;
 
 /// An event about a model.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct ModelEvent {
-    /// The model's name; `*` for all of them.
+    /// The model's name, or `*` for all models.
     pub(crate) model: String,
     pub(crate) change: ModelChange,
 }
 
-/// What an event reports.
+/// The change that an event reports.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum ModelChange {
-    /// Its status is another one.
+    /// Its status has changed.
     Status {
         /// unloaded, loading, loaded, unloading or failed.
         state: &'static str,
-        /// Why it could not be loaded.
+        /// The error of a failed load.
         problem: Option<String>,
     },
-    /// It is no longer one of the server's models.
+    /// It was removed from the list of models.
     Removed,
     /// The list of models was read again.
     Reloaded,
-    /// Bytes of it were downloaded.
     Downloading(DownloadProgress),
     Downloaded,
-    /// It could not be downloaded, for this reason.
     DownloadFailed(String),
-    /// The server ends.
+    /// The server is shutting down.
     Draining,
 }
 
-/// Sends events to all that listen.
+/// Broadcasts events to all subscribers.
 #[derive(Clone, Debug)]
 pub(crate) struct ModelEvents(broadcast::Sender<ModelEvent>);
 
@@ -54,7 +53,7 @@ impl ModelEvents {
     }
 
     pub(crate) fn send(&self, model: &str, change: ModelChange) {
-        // without receivers it is dropped
+        // An error means that no client has subscribed.
         let _ = self.0.send(ModelEvent { model: model.to_owned(), change });
     }
 }

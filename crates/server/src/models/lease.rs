@@ -1,4 +1,4 @@
-//! A loaded model while a request uses it.
+//! Leases: a loaded model while a request uses it.
 
 use super::entry::ModelEntry;
 use super::table::ModelTable;
@@ -8,7 +8,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A loaded model that a request uses, and which is not unloaded until the last clone is dropped.
+/// A loaded model that is not unloaded before this is dropped.
 pub(crate) struct Lease {
     pub(super) served: Arc<ServedModel>,
     pub(super) worker_handle: Arc<WorkerHandle>,
@@ -17,12 +17,11 @@ pub(crate) struct Lease {
 }
 
 impl Lease {
-    /// What runs the model.
     pub(crate) fn worker_handle(&self) -> &WorkerHandle {
         &self.worker_handle
     }
 
-    /// Keeps the model so long after this request; none: for ever.
+    /// Sets how long the model stays loaded after this request; `None`: forever.
     pub(crate) fn keep_for(&self, time: Option<Duration>) {
         self.table.change(self.index, |entry| entry.keep = Some(time));
     }
@@ -42,7 +41,7 @@ impl Drop for Lease {
     }
 }
 
-/// A request that waits for a model.
+/// A request that waits for a model. Dropping it, also when the client disconnects, uncounts it.
 pub(super) struct LeaseWaiter {
     pub(super) table: Arc<ModelTable>,
     pub(super) index: usize,

@@ -1,4 +1,4 @@
-//! Loading a model: one after the other, once there is room.
+//! Loading of models: one at a time, after unloading others if necessary.
 
 use super::entry::{ModelEntry, ModelPhase};
 use super::table::ModelTable;
@@ -11,26 +11,26 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// What loads the models.
+/// Loads the models.
 pub(super) struct ModelLoader {
     pub(super) table: Arc<ModelTable>,
     loaders: Mutex<Vec<LoadableModel>>,
     options: SchedulerOptions,
     before_step: Option<StepHook>,
-    /// Most models that are loaded at once; 0: as many as fit.
+    /// Maximum number of loaded models; 0: as many as fit into memory.
     max: usize,
     draining: AtomicBool,
-    /// Whose turn it is: what one load takes of memory, the next one must see.
+    /// Serializes loads: each sizes its KV cache by the free memory, which must include what the
+    /// previous load has taken.
     turn: tokio::sync::Mutex<()>,
 }
 
-/// What a model keeps while it is not loaded.
+/// Everything that is needed to load a model.
 #[derive(Clone)]
 struct LoadableModel {
     loader: Arc<Mutex<Loader>>,
-    /// Of adapters, as clients have set them.
+    /// Scales of adapters that clients have set. They survive an unload.
     scales: Arc<SetScales>,
-    /// How its jobs are scheduled.
     options: SchedulerOptions,
 }
 
@@ -52,7 +52,7 @@ impl ModelLoader {
         }
     }
 
-    /// Adds a model at the end; `several`: whether the server has others.
+    /// Appends a model. `several`: whether the server has other models.
     pub(super) fn push(&self, name: &str, loader: Loader, settings: &ModelSettings, several: bool) {
         let mut options = own_options(&self.options, several, name);
         if let Some(parallel) = settings.parallel {
@@ -71,11 +71,14 @@ impl ModelLoader {
     }
 
     pub(super) fn drain(&self) {
+        // Before the workers are drained: `load` checks the flag after it has published a worker,
+        // so either this call drains that worker or `load` does.
         self.draining.store(true, Ordering::SeqCst);
         self.table.drain();
     }
 
-    /// Loads a model whose phase is [`ModelPhase::Loading`] already. A failure is logged unless the caller reports it.
+    /// Loads a model whose phase already is [`ModelPhase::Loading`]. Logs an error unless the
+    /// caller reports it.
     pub(super) async fn run(self: Arc<Self>, index: usize, reported: bool) -> Result<(), LoadError> {
         let result = self.load(index).await;
         match &result {
@@ -90,7 +93,7 @@ impl ModelLoader {
         result.map(|_| ())
     }
 
-    /// Returns how long it took.
+    /// Returns the duration of the load.
     async fn load(&self, index: usize) -> Result<Duration, LoadError> {
         let _turn = self.turn.lock().await;
         if self.max > 0 {
@@ -114,12 +117,13 @@ impl ModelLoader {
                 Ok(()) => {
                     let table = Arc::clone(&self.table);
                     tokio::spawn(async move {
-                        // the sender is dropped with all that the worker held
+                        // Always an error: the sender is dropped with the model's memory.
                         let _ = ended.await;
                         table.change(index, ModelEntry::ended);
                     });
                     return Ok(start.elapsed());
                 }
+                // One model is unloaded per attempt: how much memory is missing is unknown.
                 Err(error) if others > 0 && is_memory(&*error) => {
                     self.table.change(index, |entry| entry.phase = ModelPhase::Loading(None));
                     self.wait_for_room(index, others - 1).await?;
@@ -129,23 +133,26 @@ impl ModelLoader {
         }
     }
 
-    /// Waits until at most `most` other models are loaded, and unloads those that were used least recently.
-    async fn wait_for_room(&self, index: usize, most: usize) -> Result<(), LoadError> {
+    /// Unloads the least recently used models until at most `max` others are loaded.
+    async fn wait_for_room(&self, index: usize, max: usize) -> Result<(), LoadError> {
+        // Subscribed before the first check, so that a change in between is not missed.
         let mut changes = self.table.changes();
-        while self.table.others(index) > most {
+        while self.table.others(index) > max {
             if self.is_draining() {
                 return Err("the server is shutting down".into());
             }
             self.table.unload_oldest();
-            // the sender lives as long as the table
+            // Cannot fail: the table owns the sender.
             let _ = changes.changed().await;
         }
         Ok(())
     }
 }
 
-/// Each of several models has a folder of its own for prefixes on disk: the limit of the folder's size counts the files of one.
+/// The scheduler options of one model.
 fn own_options(options: &SchedulerOptions, several: bool, name: &str) -> SchedulerOptions {
+    // Each model has its own folder in `--cache-disk`. In a shared one, the models would evict each
+    // other's prefixes, since the size limit applies to a folder.
     let mut own = options.clone();
     if let Some(disk) = own.disk.as_mut().filter(|_| several) {
         let plain = |c: char| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '_' };
@@ -154,7 +161,7 @@ fn own_options(options: &SchedulerOptions, several: bool, name: &str) -> Schedul
     own
 }
 
-/// Whether memory is short, so that unloading another model may help.
+/// Whether a load failed for lack of memory, so that unloading another model may help.
 fn is_memory(error: &(dyn std::error::Error + Send + Sync + 'static)) -> bool {
     matches!(error.downcast_ref::<EngineError>(), Some(EngineError::Memory(_)))
 }

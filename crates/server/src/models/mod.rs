@@ -1,4 +1,5 @@
-//! The models of a server: loaded when they are first asked for, unloaded when idle or when another model needs their memory.
+//! Registry of the server's models. Models are loaded on demand, and unloaded when idle or when
+//! another model needs their memory.
 
 mod download_list;
 mod downloads;
@@ -30,26 +31,28 @@ use std::time::{Duration, Instant};
 use table::ModelTable;
 use tokio::sync::{OwnedMutexGuard, broadcast};
 
-/// How long a failed load is remembered before a request tries it again.
+/// Time after a failed load in which requests get its error without a new attempt. Otherwise each
+/// request would read a large file only to fail again.
 const RETRY: Duration = Duration::from_secs(5);
 
 /// The models of a server.
 pub(crate) struct Models {
     table: Arc<ModelTable>,
     loading: Arc<ModelLoader>,
-    /// As the entries of the table. A model that the list no longer has keeps its number.
+    /// Parallel to the entries of the table. A removed model keeps its index.
     known: RwLock<Arc<Vec<Arc<KnownModel>>>>,
     catalog: Option<Arc<dyn ModelCatalog>>,
     downloads: DownloadList,
     /// Held while the list changes.
     changing: Arc<tokio::sync::Mutex<()>>,
-    /// Whether the server has one model and has had no other.
+    /// Whether the server has only ever had one model.
     single: AtomicBool,
-    /// The only model is being loaded for the first time: requests are refused until then.
+    /// The single model is being loaded for the first time. Requests are refused until it is
+    /// loaded.
     starting: AtomicBool,
-    /// How long a request waits for its model.
+    /// How long a request waits for its model (`load_seconds`).
     patience: Duration,
-    /// Most requests that wait for one model.
+    /// Maximum number of requests that wait for one model.
     max_waiting: usize,
     /// Whether requests load their models.
     autoload: bool,
@@ -57,7 +60,7 @@ pub(crate) struct Models {
     pub(crate) created: u64,
 }
 
-/// What is known of a model before it is loaded.
+/// The metadata of a model, loaded or not.
 struct KnownModel {
     name: String,
     aliases: Vec<String>,
@@ -67,38 +70,38 @@ struct KnownModel {
     definition: String,
     load_on_startup: bool,
     removable: bool,
-    /// Whether lists leave it out.
+    /// Whether lists omit it.
     hidden: AtomicBool,
     drawing: Option<DrawingSource>,
+    /// The drawing, cached after its first request.
     drawn: Mutex<Option<Arc<str>>>,
 }
 
-/// A model as lists show it.
+/// A snapshot of a model's metadata and state.
 pub(crate) struct ModelStatus {
     pub(crate) name: String,
-    /// Further names.
     pub(crate) aliases: Vec<String>,
     pub(crate) tags: Vec<String>,
     pub(crate) path: String,
     pub(crate) bytes: u64,
-    /// Whether it was downloaded, and can be deleted.
+    /// Whether it was downloaded and can be deleted.
     pub(crate) removable: bool,
     /// unloaded, loading, loaded, unloading or failed.
     pub(crate) state: &'static str,
-    /// Why it could not be loaded.
+    /// The error of a failed load.
     pub(crate) problem: Option<String>,
     pub(crate) served: Option<Arc<ServedModel>>,
     pub(crate) worker_handle: Option<Arc<WorkerHandle>>,
-    /// Idle time after which it is unloaded; none: when another model needs its memory.
-    pub(crate) stays: Option<Duration>,
+    /// Time until it is unloaded if it stays idle; `None`: when another model needs its memory.
+    pub(crate) expires_in: Option<Duration>,
     pub(crate) counts: LoadCounts,
-    /// What its schedulers have done since the server started.
+    /// Statistics over all of its schedulers.
     pub(crate) stats: SchedulerStats,
-    /// Faults after which it was loaded again.
+    /// Number of reloads after faults.
     pub(crate) reloads: u64,
 }
 
-/// The right to change the list of models.
+/// The exclusive right to change the list of models.
 pub(crate) struct ListTurn {
     _guard: OwnedMutexGuard<()>,
 }
@@ -130,7 +133,7 @@ impl Models {
         models
     }
 
-    /// One model that is there already.
+    /// A registry of one model that is already loaded.
     pub(crate) fn of(name: &str, worker_handle: Arc<WorkerHandle>, config: &ServerConfig) -> Models {
         let loader: Loader = Box::new(|_| Err("it cannot be loaded again".into()));
         let source = ModelSource {
@@ -149,7 +152,8 @@ impl Models {
         models
     }
 
-    /// Loads the only model, and tells what came of it; several are loaded when they are asked for. To be called on the HTTP runtime.
+    /// Loads a single model and sends the result to `first`; several models are loaded on demand.
+    /// Then unloads idle models forever. Must run on the HTTP runtime.
     pub(crate) async fn run(self: Arc<Self>, first: Sender<Result<(), LoadError>>) {
         if self.is_single() {
             self.table.change(0, |entry| entry.phase = ModelPhase::Loading(None));
@@ -158,7 +162,7 @@ impl Models {
             tokio::spawn(async move {
                 let result = Arc::clone(&models.loading).run(0, true).await;
                 models.starting.store(false, Ordering::SeqCst);
-                // the caller may not wait for it
+                // The caller may not wait for the result.
                 let _ = first.send(result);
             });
         } else {
@@ -173,6 +177,7 @@ impl Models {
     }
 
     async fn unload_idle(&self) {
+        // Changes wake the loop, since each release of a lease sets a new expiry.
         let mut changes = self.table.changes();
         loop {
             let next = self.table.unload_expired();
@@ -189,7 +194,7 @@ impl Models {
         }
     }
 
-    /// Whether the server has one model and has had no other.
+    /// Whether the server has only ever had one model.
     pub(crate) fn is_single(&self) -> bool {
         self.single.load(Ordering::SeqCst)
     }
@@ -198,8 +203,10 @@ impl Models {
         Arc::clone(&self.known.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The model that a request names: the first where it names none. A server with one model has it under any name.
+    /// The index of the model that a request names. Without a name, it is the first visible one.
     pub(crate) fn find(&self, name: Option<&str>) -> Result<usize, ApiError> {
+        // Tools send fixed names such as `gpt-4o-mini`, so a single model answers under any name,
+        // as in llama-server.
         if self.is_single() {
             return Ok(0);
         }
@@ -212,20 +219,20 @@ impl Models {
             let first = position(&|known| !known.hidden.load(Ordering::Relaxed));
             return first.ok_or_else(no_models);
         };
-        // as Ollama's clients name a model without a tag
+        // Ollama's clients append `:latest` to names without a tag.
         let found = at(name).or_else(|| at(name.strip_suffix(":latest")?));
-        // the error locks the entries
+        // `unknown` locks the entries again.
         drop(entries);
         found.ok_or_else(|| self.unknown(name))
     }
 
-    /// The number of the model with this name; aliases do not count.
+    /// The index of the model with this name. Aliases are not considered.
     fn position(&self, name: &str) -> Option<usize> {
         let (known, entries) = (self.known(), self.table.lock());
         known.iter().zip(entries.iter()).position(|(known, entry)| !entry.removed && known.name == name)
     }
 
-    /// The error for a name that no model has.
+    /// The error for an unknown name.
     pub(crate) fn unknown(&self, name: &str) -> ApiError {
         let names: Vec<String> = self.list().into_iter().map(|model| model.name).collect();
         let has = if names.is_empty() { "no models".to_owned() } else { names.join(", ") };
@@ -233,24 +240,28 @@ impl Models {
         ApiError::new(ErrorKind::NotFound, problem).with_code("model_not_found")
     }
 
-    /// Makes these the models of the server. One whose definition is the same stays as it is; one that is missing or was changed is unloaded
-    /// once its answers have ended.
+    /// Replaces the list of models. Models with an unchanged definition stay loaded. Missing and
+    /// changed ones are unloaded after their answers.
     fn set_sources(&self, sources: Vec<ModelSource>) {
+        // Entries are only appended, never removed or moved: leases and waiting requests hold
+        // indices.
         let mut known = Vec::clone(&self.known());
-        let mut stays = vec![false; known.len()];
+        let mut listed = vec![false; known.len()];
         for ModelSource { name, aliases, tags, path, bytes, loader, drawing, definition, settings } in sources
         {
             let hidden = settings.hidden;
             let same = |known: &Arc<KnownModel>| known.name == name && known.definition == definition;
-            if let Some(index) = known.iter().position(same).filter(|index| !stays[*index]) {
+            // `listed`: two equal sources need two entries.
+            if let Some(index) = known.iter().position(same).filter(|index| !listed[*index]) {
+                // Visibility is not part of the definition, so it changes without a reload.
                 known[index].hidden.store(hidden, Ordering::Relaxed);
                 self.table.change(index, |entry| entry.removed = false);
-                stays[index] = true;
+                listed[index] = true;
                 continue;
             }
             self.loading.push(&name, loader, &settings, !self.is_single());
             self.table.push(&name, settings.unload_idle);
-            stays.push(true);
+            listed.push(true);
             known.push(Arc::new(KnownModel {
                 name,
                 aliases,
@@ -265,21 +276,25 @@ impl Models {
                 drawn: Mutex::default(),
             }));
         }
-        for (index, _) in stays.iter().enumerate().filter(|(_, stays)| !**stays) {
+        for (index, _) in listed.iter().enumerate().filter(|(_, listed)| !**listed) {
             self.table.remove(index);
         }
         if known.len() > 1 {
             self.single.store(false, Ordering::SeqCst);
         }
+        // Last: an index that `known` has must exist in the table and in the loader.
         *self.known.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(known);
     }
 
-    /// Waits until nothing else changes the list of models. Requests wait here, and not on the few threads that may wait for files.
+    /// Waits for the exclusive right to change the list of models.
     pub(crate) async fn turn(&self) -> ListTurn {
+        // An async lock: requests that reload the list must not wait on the few blocking threads,
+        // which prepare the prompts of all other requests.
         ListTurn { _guard: Arc::clone(&self.changing).lock_owned().await }
     }
 
-    /// Reads the list of models again, if the server has one that can change. To be called where waiting is allowed.
+    /// Reads the list of models again, if the server has a catalog. Blocks, so it must not be
+    /// called on the HTTP thread.
     pub(crate) fn reload(&self, _turn: &ListTurn) -> Result<(), ApiError> {
         let Some(catalog) = &self.catalog else { return Ok(()) };
         let failed =
@@ -289,7 +304,7 @@ impl Models {
         Ok(())
     }
 
-    /// Receives the events about the models from now on.
+    /// Subscribes to events about the models.
     pub(crate) fn events(&self) -> broadcast::Receiver<ModelEvent> {
         self.table.events().subscribe()
     }
@@ -299,10 +314,10 @@ impl Models {
         self.loading.is_draining()
     }
 
-    /// Whether requests are taken at all.
+    /// Checks that the server accepts requests.
     ///
     /// # Errors
-    /// The server ends, or its only model is loaded for the first time.
+    /// The server is shutting down, or its single model is being loaded for the first time.
     pub(crate) fn open(&self) -> Result<(), ApiError> {
         if self.loading.is_draining() {
             let problem = "the server is shutting down";
@@ -322,7 +337,7 @@ impl Models {
         Ok(())
     }
 
-    /// Whether requests can be answered: as [`Models::open`], and a single model has not failed.
+    /// Checks that requests can be answered: [`Models::open`], and a single model has not failed.
     pub(crate) fn health(&self) -> Result<(), ApiError> {
         self.open()?;
         if !self.is_single() {
@@ -335,7 +350,7 @@ impl Models {
         }
     }
 
-    /// How far the loading of the only model is: bytes read, of how many.
+    /// Progress of loading a single model: read and total bytes.
     pub(crate) fn progress(&self) -> Option<(u64, u64)> {
         let entries = self.table.lock();
         match entries.first().filter(|_| self.is_single())?.worker_handle()?.state() {
@@ -344,18 +359,20 @@ impl Models {
         }
     }
 
-    /// The model for a request, which waits while it is loaded; `autoload`: whether the request loads it, if it says so.
+    /// Waits until a model is loaded and leases it to a request. `autoload` is the request's
+    /// `?autoload=`.
     pub(crate) async fn lease(&self, index: usize, autoload: Option<bool>) -> Result<Arc<Lease>, ApiError> {
         self.wait(index, None, autoload.unwrap_or(self.autoload) || self.is_single()).await
     }
 
-    /// `load`: whether a model that is not loaded is loaded.
+    /// `load`: whether to load a model that is not loaded.
     async fn wait(
         &self,
         index: usize,
         mut waiting: Option<LeaseWaiter>,
         load: bool,
     ) -> Result<Arc<Lease>, ApiError> {
+        // Subscribed before the first attempt: a change after it ends the first wait at once.
         let mut changes = self.table.changes();
         let deadline = tokio::time::Instant::now() + self.patience;
         loop {
@@ -376,6 +393,7 @@ impl Models {
         waiting: &mut Option<LeaseWaiter>,
         load: bool,
     ) -> Result<Option<Lease>, ApiError> {
+        // Checked in every iteration: the server may begin to drain while a request waits.
         self.open()?;
         let mut entries = self.table.lock();
         let entry = &mut entries[index];
@@ -386,10 +404,12 @@ impl Models {
         match &entry.phase {
             ModelPhase::Loaded(worker_handle) => {
                 let (served, worker_handle) = (worker_handle.ready()?, Arc::clone(worker_handle));
+                // Counted under the lock that `unload` takes, so that no unload can come between.
                 entry.users += 1;
                 (entry.used, entry.expires) = (Instant::now(), None);
                 return Ok(Some(Lease { served, worker_handle, table: Arc::clone(&self.table), index }));
             }
+            // A request that waited for this load gets its error instead of starting another one.
             ModelPhase::Failed { problem, at } if waiting.is_some() || at.elapsed() < RETRY => {
                 return Err(cannot_load(problem));
             }
@@ -401,6 +421,7 @@ impl Models {
                 return Err(ApiError::invalid(problem).with_code("model_not_loaded"));
             }
             ModelPhase::Unloaded | ModelPhase::Failed { .. } => {
+                // The phase changes under the lock, so that concurrent requests share one load.
                 entry.phase = ModelPhase::Loading(None);
                 tokio::spawn(Arc::clone(&self.loading).run(index, false));
             }
@@ -421,20 +442,21 @@ impl Models {
         self.table.lock()[index].is_loaded()
     }
 
-    /// Begins to load a model before its first request. A failed load is tried again.
+    /// Starts to load a model without a request, even if its last load failed just now.
     pub(crate) fn load(self: &Arc<Self>, index: usize) -> Result<(), ApiError> {
         self.open()?;
         self.table.change(index, ModelEntry::retry);
         let mut waiting = None;
         if self.try_lease(index, &mut waiting, true)?.is_none() {
             let models = Arc::clone(self);
-            // what comes of it stands in the model's status
+            // The task waits like a request: it takes a lease and releases it, which starts the
+            // model's idle time. The result is shown in the model's status.
             tokio::spawn(async move { models.wait(index, waiting, true).await.map(drop) });
         }
         Ok(())
     }
 
-    /// Unloads a model: once those who use it and those who wait for it have their answers.
+    /// Unloads a model after all running and waiting requests for it.
     pub(crate) fn unload(&self, index: usize) {
         self.table.change(index, ModelEntry::unload_soon);
     }
@@ -453,16 +475,17 @@ impl Models {
         status(&self.table.lock()[index], &known[index])
     }
 
-    /// The model that was used last, else the first.
+    /// The loaded model that was used last, or the first model.
     pub(crate) fn latest(&self) -> Result<usize, ApiError> {
         let entries = self.table.lock();
         let loaded = entries.iter().enumerate().filter(|(_, entry)| entry.is_loaded());
         let latest = loaded.max_by_key(|(_, entry)| entry.used).map(|(index, _)| index);
+        // `find` locks the entries again.
         drop(entries);
         latest.map_or_else(|| self.find(None), Ok)
     }
 
-    /// What draws a model, and its drawing once that was made.
+    /// The source of a model's drawing, and the cached drawing.
     pub(crate) fn drawing(&self, index: usize) -> (Option<DrawingSource>, Option<Arc<str>>) {
         let known = Arc::clone(&self.known()[index]);
         let drawn = known.drawn.lock().unwrap_or_else(PoisonError::into_inner).clone();
@@ -473,7 +496,7 @@ impl Models {
         *self.known()[index].drawn.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(page));
     }
 
-    /// Takes no more requests; running ones finish.
+    /// Refuses new requests. Running ones finish.
     pub(crate) fn drain(&self) {
         self.loading.drain();
     }
@@ -505,7 +528,7 @@ fn status(entry: &ModelEntry, known: &KnownModel) -> ModelStatus {
         _ => None,
     };
     let (state, problem) = match &entry.phase {
-        // it is loaded again after a fault
+        // The worker is reloading the model after a fault.
         ModelPhase::Loaded(_) if served.is_none() => ("loading", None),
         ModelPhase::Failed { problem, .. } => (entry.label(), Some(problem.clone())),
         _ => (entry.label(), None),
@@ -521,7 +544,7 @@ fn status(entry: &ModelEntry, known: &KnownModel) -> ModelStatus {
         problem,
         served,
         worker_handle,
-        stays: entry.expires.map(|at| at.saturating_duration_since(Instant::now())),
+        expires_in: entry.expires.map(|at| at.saturating_duration_since(Instant::now())),
         counts: entry.counts,
         stats: entry.stats(),
         reloads: entry.reloads(),

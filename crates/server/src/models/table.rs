@@ -1,4 +1,4 @@
-//! All models of the server, behind one lock.
+//! The table of model entries, behind one lock.
 
 use super::entry::{ModelEntry, ModelPhase};
 use super::events::{ModelChange, ModelEvents};
@@ -8,17 +8,18 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
-/// All models of the server.
+/// The table of model entries.
 pub(crate) struct ModelTable {
     entries: Mutex<Vec<ModelEntry>>,
     changed: watch::Sender<()>,
     events: ModelEvents,
-    /// Idle time after which a model is unloaded; none: when another model needs its memory.
+    /// Idle time before a model is unloaded; `None`: when another model needs its memory.
     idle: Option<Duration>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
-/// The locked entries. Changes of their statuses are reported before the lock ends, so that the events are in order.
+/// A guard of the entries. On drop it reports changes of status, still under the lock, so that
+/// subscribers see them in order.
 pub(super) struct Entries<'a> {
     entries: MutexGuard<'a, Vec<ModelEntry>>,
     events: &'a ModelEvents,
@@ -62,24 +63,22 @@ impl ModelTable {
         Entries { entries, events: &self.events }
     }
 
-    /// Events about the models.
     pub(super) fn events(&self) -> &ModelEvents {
         &self.events
     }
 
-    /// Changes a model, and wakes the tasks that wait for changes.
+    /// Changes an entry and wakes all tasks that wait for changes.
     pub(super) fn change<T>(&self, index: usize, work: impl FnOnce(&mut ModelEntry) -> T) -> T {
         let result = work(&mut self.lock()[index]);
-        self.tell();
+        self.notify();
         result
     }
 
-    /// Adds a model at the end.
     pub(super) fn push(&self, name: &str, idle: Option<Option<Duration>>) {
         self.lock().push(ModelEntry::new(name, idle));
     }
 
-    /// Takes a model out of the list, and unloads it once its answers have ended.
+    /// Removes a model from the list and unloads it after its answers.
     pub(super) fn remove(&self, index: usize) {
         let removed = self.change(index, |entry| {
             entry.unload_soon();
@@ -90,11 +89,12 @@ impl ModelTable {
         }
     }
 
-    pub(super) fn tell(&self) {
+    /// Wakes all tasks that wait for changes.
+    fn notify(&self) {
         self.changed.send_replace(());
     }
 
-    /// Hears of changes from now on.
+    /// Subscribes to changes.
     pub(super) fn changes(&self) -> watch::Receiver<()> {
         self.changed.subscribe()
     }
@@ -103,12 +103,12 @@ impl ModelTable {
         self.change(index, |entry| entry.loaded(time, self.idle));
     }
 
-    /// A request has ended.
+    /// Releases a lease.
     pub(super) fn release(&self, index: usize) {
         self.change(index, |entry| entry.release(self.idle));
     }
 
-    /// Unloads models that were idle for long enough. Returns when to look again.
+    /// Unloads expired models. Returns the next expiry.
     pub(super) fn unload_expired(&self) -> Option<Instant> {
         let now = Instant::now();
         let mut next: Option<Instant> = None;
@@ -122,37 +122,41 @@ impl ModelTable {
         next
     }
 
-    /// Unloads the model that was used least recently, idle ones first, unless one is on its way out already. One that answers ends its answers
-    /// first. One whose requests are about to begin is left to them.
+    /// Unloads the least recently used model, idle ones first.
     pub(super) fn unload_oldest(&self) {
         let mut entries = self.lock();
+        // One at a time: the memory of the model that is being unloaded may suffice.
         if entries.iter().any(|entry| matches!(entry.phase, ModelPhase::Unloading(_))) {
             return;
         }
+        // A model with waiting requests has just been loaded for them. Unloading it now could make
+        // two models displace each other forever.
         let loaded = entries.iter_mut().filter(|entry| entry.is_loaded() && entry.waiting == 0);
         if let Some(oldest) = loaded.min_by_key(|entry| (entry.users > 0, entry.used)) {
             oldest.unload();
         }
     }
 
-    /// How many models other than this one have workers.
+    /// The number of other models that have workers.
     pub(super) fn others(&self, index: usize) -> usize {
         let entries = self.lock();
         entries.iter().enumerate().filter(|(i, entry)| *i != index && entry.worker_handle().is_some()).count()
     }
 
-    /// Ends all workers, once their jobs have ended.
+    /// Ends all workers after their jobs.
     pub(super) fn drain(&self) {
         self.lock()
             .iter()
             .filter_map(ModelEntry::worker_handle)
             .for_each(|worker_handle| worker_handle.drain());
+        // Ends the event streams, which would otherwise hold their connections during the drain.
         self.events.send("*", ModelChange::Draining);
-        self.tell();
+        self.notify();
     }
 
     pub(super) fn keep_thread(&self, thread: JoinHandle<()>) {
         let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        // Handles of finished threads would accumulate over reloads.
         threads.retain(|thread| !thread.is_finished());
         threads.push(thread);
     }
@@ -161,7 +165,7 @@ impl ModelTable {
     pub(super) fn join(&self) {
         let threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
         for thread in threads {
-            // a worker catches its panics
+            // Workers and downloads catch or report their own panics.
             let _ = thread.join();
         }
     }

@@ -1,4 +1,4 @@
-//! Requests to the collector, over ureq.
+//! HTTP client for the OpenTelemetry collector, over ureq.
 
 use super::OtlpError;
 use async_trait::async_trait;
@@ -9,17 +9,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use ureq::Agent;
 
-/// How long a collector may take where the environment does not say it, as OpenTelemetry's specification has it.
+/// Default timeout of the OTLP exporter specification.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Bytes of a collector's answer that are looked at.
+/// Maximum bytes of a collector's response.
 const MAX_ANSWER: u64 = 64 << 10;
 
-/// A collector. It blocks, and is used by the thread that sends spans alone.
+/// A client of a collector. Its requests block, which is allowed on the exporter's thread.
 #[derive(Debug)]
 pub(super) struct Collector {
     agent: Agent,
-    /// Whether the last request failed: of several failures in a row the first is told.
+    /// Whether the last request failed. Only the first of consecutive failures is logged.
     failing: AtomicBool,
 }
 
@@ -29,6 +29,7 @@ impl Collector {
         let config = Agent::config_builder()
             .tls_config(tls)
             .http_status_as_error(false)
+            // A redirect would send the spans to an address that the operator has not configured.
             .max_redirects(0)
             .max_redirects_will_error(false)
             .timeout_global(Some(patience()))
@@ -45,7 +46,7 @@ impl Collector {
     }
 
     /// Logs when sending begins to fail, and when it works again.
-    fn tell(&self, address: &str, problem: Option<&str>) {
+    fn log_change(&self, address: &str, problem: Option<&str>) {
         let failed_before = self.failing.swap(problem.is_some(), Ordering::Relaxed);
         match problem {
             Some(problem) if !failed_before => {
@@ -67,12 +68,13 @@ impl HttpClient for Collector {
             Ok(response) => Some(response.status().to_string()),
             Err(error) => Some(error.to_string()),
         };
-        self.tell(&address, problem.as_deref());
+        self.log_change(&address, problem.as_deref());
         Ok(sent?)
     }
 }
 
-/// Milliseconds in `OTEL_EXPORTER_OTLP_TRACES_TIMEOUT` or `OTEL_EXPORTER_OTLP_TIMEOUT`.
+/// The timeout in `OTEL_EXPORTER_OTLP_TRACES_TIMEOUT` or `OTEL_EXPORTER_OTLP_TIMEOUT`, in
+/// milliseconds.
 fn patience() -> Duration {
     let given = |name: &str| std::env::var(name).ok()?.parse().ok().map(Duration::from_millis);
     let named = given("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT").or_else(|| given("OTEL_EXPORTER_OTLP_TIMEOUT"));

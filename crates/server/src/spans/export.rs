@@ -1,4 +1,4 @@
-//! From settings to a tracer whose spans are sent by a thread of its own.
+//! Setup of the tracer and of the exporter's thread.
 
 use super::collector::Collector;
 use super::{Otlp, OtlpError, RequestSpan};
@@ -9,10 +9,10 @@ use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::trace::{SdkTracer, SdkTracerProvider};
 use std::time::Duration;
 
-/// How long the last spans may take to be sent when the server ends.
+/// Timeout for sending the last spans when the server ends.
 const FLUSH: Duration = Duration::from_secs(3);
 
-/// The spans of a server's requests; none without an endpoint.
+/// Creates the spans of requests. Without an endpoint it does nothing.
 pub(crate) struct Spans(Option<(SdkTracerProvider, SdkTracer)>);
 
 impl Spans {
@@ -20,7 +20,8 @@ impl Spans {
         Spans(None)
     }
 
-    /// Starts the thread that sends spans. It keeps 2048 of them at most (`OTEL_BSP_MAX_QUEUE_SIZE`); what is more is dropped.
+    /// Starts the exporter's thread. Its queue has 2048 spans (`OTEL_BSP_MAX_QUEUE_SIZE`). Further
+    /// ones are dropped, so that a slow collector does not delay requests.
     pub(crate) fn start(otlp: Option<&Otlp>) -> Result<Spans, OtlpError> {
         let Some(otlp) = otlp.filter(|_| !switched_off()) else { return Ok(Spans::none()) };
         let mut exporter = SpanExporter::builder().with_http().with_http_client(Collector::new()?);
@@ -46,6 +47,7 @@ impl Spans {
 impl Drop for Spans {
     fn drop(&mut self) {
         if let Some((provider, _)) = &self.0
+            // Bounded, so that an unreachable collector does not delay the end of the server.
             && let Err(error) = provider.shutdown_with_timeout(FLUSH)
         {
             tracing::warn!("the last spans could not be sent: {error}");
@@ -53,14 +55,14 @@ impl Drop for Spans {
     }
 }
 
-/// Two switches that turn off what other settings turn on.
+/// Whether one of OpenTelemetry's variables disables traces.
 fn switched_off() -> bool {
     let says =
         |name: &str, word: &str| std::env::var(name).is_ok_and(|value| value.eq_ignore_ascii_case(word));
     says("OTEL_SDK_DISABLED", "true") || says("OTEL_TRACES_EXPORTER", "none")
 }
 
-/// The address of a collector that takes spans.
+/// The URL of the traces endpoint of a collector.
 fn traces(endpoint: &str) -> Result<String, OtlpError> {
     let wrong = || OtlpError::Endpoint(endpoint.to_owned());
     let uri: Uri = endpoint.parse().map_err(|_| wrong())?;
@@ -70,7 +72,7 @@ fn traces(endpoint: &str) -> Result<String, OtlpError> {
     Ok(format!("{}/v1/traces", endpoint.trim_end_matches('/')))
 }
 
-/// Who sends the spans: what the environment says, else `latent`.
+/// The resource of all spans. The service name is `latent`, unless the environment sets one.
 fn resource() -> Resource {
     let given = |name: &str| std::env::var(name).is_ok_and(|value| !value.is_empty());
     let attributes = std::env::var("OTEL_RESOURCE_ATTRIBUTES").unwrap_or_default();
@@ -80,6 +82,7 @@ fn resource() -> Resource {
             .any(|pair| pair.split('=').next().is_some_and(|key| key.trim() == "service.name"));
     let version = opentelemetry::KeyValue::new("service.version", env!("CARGO_PKG_VERSION"));
     let builder = Resource::builder().with_attribute(version);
+    // The SDK's default would be `unknown_service`.
     if named { builder.build() } else { builder.with_service_name("latent").build() }
 }
 

@@ -1,4 +1,5 @@
-//! What a request leaves in a trace: with the feature `otel` spans for an OpenTelemetry collector, without it nothing.
+//! Tracing of requests. With the feature `otel`, spans are sent to an OpenTelemetry collector;
+//! without it, nothing is traced.
 
 #[cfg(feature = "otel")]
 mod collector;
@@ -18,19 +19,18 @@ use latent_engine::sampling::SamplingParams;
 use latent_engine::scheduler::JobUsage;
 use std::time::SystemTime;
 
-/// Where spans are sent.
+/// The destination of spans.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Otlp {
-    /// To the collector at this URL, to which `/v1/traces` is added.
+    /// The collector at this URL, to which `/v1/traces` is appended.
     Endpoint(String),
-    /// To where OpenTelemetry's environment variables say.
+    /// The collector in OpenTelemetry's environment variables.
     Environment,
 }
 
-/// Why spans cannot be sent.
+/// Errors of the setup of traces.
 #[derive(Debug, thiserror::Error)]
 pub enum OtlpError {
-    /// The feature is missing.
     #[error(
         "this program was built without OpenTelemetry: leave the endpoint away, or build it with `cargo build --release --features otel`"
     )]
@@ -43,31 +43,30 @@ pub enum OtlpError {
     Setting(String),
 }
 
-/// What a trace tells of a request that is given to the engine.
+/// Attributes of a request that is submitted to the engine.
 #[cfg_attr(not(feature = "otel"), allow(dead_code, reason = "read by the feature otel"))]
 pub(crate) struct RequestRecord<'a> {
-    /// The model that answers.
+    /// The name of the model.
     pub(crate) model: &'a str,
     /// Tokens of the prompt.
     pub(crate) prompt: usize,
-    /// Most tokens of an answer.
     pub(crate) max_tokens: Option<usize>,
-    /// Answers.
+    /// Number of answers.
     pub(crate) choices: usize,
-    /// None for an embedding.
+    /// `None` for an embedding.
     pub(crate) sampling: Option<&'a SamplingParams>,
 }
 
-/// What a trace tells of an answer that has ended.
+/// Attributes of a finished answer.
 #[cfg_attr(not(feature = "otel"), allow(dead_code, reason = "read by the feature otel"))]
 pub(crate) struct AnswerRecord {
-    /// When its request was given to the engine.
+    /// When its request was submitted to the engine.
     pub(crate) submitted: SystemTime,
-    /// Which of the answers to one prompt.
+    /// The index among the answers to one prompt.
     pub(crate) choice: usize,
     pub(crate) usage: JobUsage,
-    /// Tokens of reasoning.
+    /// Reasoning tokens.
     pub(crate) reasoning: usize,
-    /// None for an embedding.
+    /// `None` for an embedding.
     pub(crate) reason: Option<&'static str>,
 }

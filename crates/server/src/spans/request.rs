@@ -1,4 +1,5 @@
-//! The span of a request, and those of its answers below it. Names are those of OpenTelemetry's semantic conventions.
+//! The span of a request and its child spans. Attribute names are those of OpenTelemetry's semantic
+//! conventions.
 
 use super::{AnswerRecord, RequestRecord};
 use crate::error::{ApiError, ErrorKind};
@@ -11,13 +12,14 @@ use opentelemetry_sdk::trace::SdkTracer;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
-/// Bytes of a text of the client's that are kept; its headers may have many.
-const LONGEST: usize = 256;
+/// Maximum bytes of a text from the client, whose headers may be long.
+const MAX_TEXT: usize = 256;
 
-/// Bytes of `tracestate` that are kept: as many as the specification asks for.
-const LONGEST_STATE: usize = 512;
+/// Maximum bytes of `tracestate`: W3C Trace Context asks for at least 512.
+const MAX_STATE: usize = 512;
 
-/// The span of a request, which ends when the last one of its copies is dropped. Perhaps there is none.
+/// The span of a request, or nothing if it is not traced. The span ends when the last clone is
+/// dropped.
 #[derive(Clone, Default)]
 pub(crate) struct RequestSpan(Option<Arc<LiveSpan>>);
 
@@ -28,7 +30,7 @@ struct LiveSpan {
     totals: Mutex<Totals>,
 }
 
-/// Over all answers to the request.
+/// Totals over all answers to the request.
 #[derive(Default)]
 struct Totals {
     input: usize,
@@ -38,6 +40,7 @@ struct Totals {
     reasons: Vec<&'static str>,
     /// Answers that have not ended.
     open: usize,
+    /// Whether the attributes of the request have been set.
     asked: bool,
 }
 
@@ -51,6 +54,7 @@ impl RequestSpan {
         if is_watching(route) {
             return RequestSpan::default();
         }
+        // The client's `traceparent` makes this span part of its trace.
         let parent = TraceContextPropagator::new().extract(&Headers(request.headers()));
         let span = tracer
             .span_builder(format!("{} {route}", request.method()))
@@ -63,24 +67,25 @@ impl RequestSpan {
         RequestSpan(Some(Arc::new(LiveSpan { tracer, context, trace_id, totals })))
     }
 
-    /// For the log.
+    /// The trace ID, for the log.
     pub(crate) fn trace_id(&self) -> Option<&str> {
         self.0.as_deref().map(|live| live.trace_id.as_str())
     }
 
-    /// The name of the model that the request asks for, whichever answers.
+    /// Sets the model that the request names. A single model answers under any name.
     pub(crate) fn model(&self, name: &str) {
         if let Some(live) = &self.0 {
             live.context.span().set_attribute(KeyValue::new("gen_ai.request.model", short(name)));
         }
     }
 
-    /// A prompt is given to the engine.
+    /// Records a prompt that is submitted to the engine.
     pub(crate) fn asked(&self, asked: &RequestRecord<'_>) {
         let Some(live) = &self.0 else { return };
         let mut totals = live.totals();
         totals.input += asked.prompt;
         totals.open += asked.choices;
+        // A request can have several prompts with the same parameters.
         if std::mem::replace(&mut totals.asked, true) {
             return;
         }
@@ -106,10 +111,11 @@ impl RequestSpan {
             totals.open = totals.open.saturating_sub(1);
             totals.output += usage.completion;
             totals.reasoning += reasoning;
-            // the answers to one prompt share it
+            // The answers to one prompt share its cached tokens.
             totals.cached += if choice == 0 { usage.cached } else { 0 };
             totals.reasons.extend(reason);
         }
+        // The phases follow each other, so each child span begins where the previous one ended.
         let ran = usage.prompt.saturating_sub(usage.cached);
         let mut at = live.child("queue", submitted, usage.queued, choice, &[]);
         let tokens = [("latent.tokens", ran), ("latent.cached_tokens", usage.cached)];
@@ -124,17 +130,18 @@ impl RequestSpan {
         }
     }
 
-    /// The request has failed, perhaps after its response has begun.
+    /// Records an error, possibly after the response has begun.
     pub(crate) fn failed(&self, error: &ApiError) {
         let Some(live) = &self.0 else { return };
         let span = live.context.span();
         span.set_attribute(KeyValue::new("error.type", kind(error.kind)));
+        // By the conventions for HTTP servers, a 4xx is not an error of the server's span.
         if error.kind.status().is_server_error() {
             span.set_status(Status::error(short(&error.message)));
         }
     }
 
-    /// The head of the response is known.
+    /// Records the status of the response.
     pub(crate) fn responded(&self, status: u16) {
         let Some(live) = &self.0 else { return };
         let span = live.context.span();
@@ -150,7 +157,7 @@ impl LiveSpan {
         self.totals.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A span below this one; returns its end.
+    /// Adds a child span. Returns its end.
     fn child(
         &self,
         name: &'static str,
@@ -192,7 +199,8 @@ impl Drop for LiveSpan {
     }
 }
 
-/// Requests that come every few seconds from whatever watches the server.
+/// Whether a route is polled every few seconds by monitors or the page. Such requests are not
+/// traced.
 fn is_watching(route: &str) -> bool {
     matches!(route, "/health" | "/v1/health" | "/metrics") || route.starts_with("/latent/")
 }
@@ -204,6 +212,7 @@ fn of_http<B>(request: &Request<B>, route: &'static str, id: &str) -> Vec<KeyVal
         KeyValue::new("url.path", short(request.uri().path())),
         KeyValue::new("latent.request_id", id.to_owned()),
     ];
+    // The server speaks no later version.
     let version = if request.version() == Version::HTTP_10 { "1.0" } else { "1.1" };
     list.push(KeyValue::new("network.protocol.version", version));
     if let Some(agent) = request.headers().get("user-agent").and_then(|agent| agent.to_str().ok()) {
@@ -213,7 +222,7 @@ fn of_http<B>(request: &Request<B>, route: &'static str, id: &str) -> Vec<KeyVal
     list
 }
 
-/// What the model does for a request of an address.
+/// `gen_ai.operation.name` of a route.
 fn operation(route: &str) -> Option<&'static str> {
     Some(match route {
         "/v1/chat/completions"
@@ -250,19 +259,18 @@ fn count(number: usize) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
-/// The beginning of a text.
+/// A text, truncated at [`MAX_TEXT`].
 fn short(text: &str) -> String {
-    let end = text.char_indices().map(|(at, _)| at).take_while(|at| *at <= LONGEST).last().unwrap_or(0);
-    if text.len() <= LONGEST { text.to_owned() } else { text[..end].to_owned() }
+    text[..text.floor_char_boundary(MAX_TEXT)].to_owned()
 }
 
-/// `traceparent`, and `tracestate` unless it is long.
+/// The headers `traceparent` and `tracestate`, unless they are too long.
 struct Headers<'a>(&'a HeaderMap);
 
 impl Extractor for Headers<'_> {
     fn get(&self, key: &str) -> Option<&str> {
         let value = self.0.get(key)?.to_str().ok()?;
-        (value.len() <= LONGEST_STATE).then_some(value)
+        (value.len() <= MAX_STATE).then_some(value)
     }
 
     fn keys(&self) -> Vec<&str> {

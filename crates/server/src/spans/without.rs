@@ -1,13 +1,13 @@
-//! A build without OpenTelemetry: nothing is traced.
+//! Stubs for builds without OpenTelemetry.
 
 use super::{AnswerRecord, Otlp, OtlpError, RequestRecord};
 use crate::error::ApiError;
 use axum::http::Request;
 
-/// No spans.
+/// Creates no spans.
 pub(crate) struct Spans;
 
-/// No span.
+/// The absent span of a request.
 #[derive(Clone)]
 pub(crate) struct RequestSpan;
 
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_endpoint_is_refused_with_how_to_build_and_the_environment_is_not() {
+    fn an_endpoint_is_an_error_and_the_environment_is_a_warning() {
         let endpoint = Otlp::Endpoint("http://127.0.0.1:4318".into());
         let problem = Spans::start(Some(&endpoint)).err().unwrap().to_string();
         assert!(problem.contains("--features otel"), "{problem}");

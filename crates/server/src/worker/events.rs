@@ -1,4 +1,4 @@
-//! The way from the engine to a request: bounded, and closed from either end.
+//! The channel from the engine to a request. It is bounded in bytes, and either end can close it.
 
 use latent_engine::ChosenToken;
 use latent_engine::scheduler::{Canceller, JobEvent, JobId, Refusal};
@@ -8,30 +8,35 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-/// What a request hears.
+/// A message to a request.
 #[derive(Debug)]
 pub(crate) enum JobNotice {
     /// The scheduler has taken the job.
     Accepted,
-    /// It has not.
     Refused(Refusal),
-    /// Something became of an answer.
-    Event { choice: usize, event: JobEvent },
+    /// An event of one of its answers.
+    Event {
+        choice: usize,
+        event: JobEvent,
+    },
 }
 
 #[derive(Default)]
 struct NoticeChannel {
-    /// Bytes that the reader has not fetched, about.
+    /// Estimated bytes on the wire of notices that the reader has not fetched.
     bytes: AtomicUsize,
     /// The receiver was dropped.
     gone: AtomicBool,
     /// The reader was too slow.
     overrun: AtomicBool,
+    /// The jobs to cancel, once the scheduler has accepted them.
     jobs: Mutex<Option<(Canceller, Vec<JobId>)>>,
 }
 
 impl NoticeChannel {
     fn cancel(&self) {
+        // The flag is set before `jobs` is read, and `accepted` sets `jobs` before it reads the
+        // flag: one of the two sees the other, so that the jobs are cancelled in either order.
         self.gone.store(true, Ordering::SeqCst);
         let jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((canceller, ids)) = &*jobs {
@@ -47,20 +52,23 @@ pub(crate) struct NoticeSender {
     limit: usize,
 }
 
-/// The request's end. Dropped, it cancels what still runs.
+/// The request's end. Dropping it cancels the jobs that still run.
 pub(crate) struct NoticeReceiver {
     receiver: UnboundedReceiver<JobNotice>,
     shared: Arc<NoticeChannel>,
 }
 
-/// Both ends. A reader that leaves more than `limit` bytes waiting is cut off.
+/// Creates both ends. A reader that leaves more than `limit` bytes unread is cut off.
 pub(crate) fn events(limit: usize) -> (NoticeSender, NoticeReceiver) {
+    // Unbounded, because the engine's thread must never wait for a client. `limit` bounds the
+    // memory instead.
     let (sender, receiver) = unbounded_channel();
     let shared = Arc::<NoticeChannel>::default();
     (NoticeSender { sender, shared: Arc::clone(&shared), limit }, NoticeReceiver { receiver, shared })
 }
 
-/// About what a notice takes on the wire.
+/// Estimated bytes of a notice on the wire. `send` and `poll` must get the same number for a
+/// notice.
 fn cost(notice: &JobNotice) -> usize {
     const ENVELOPE: usize = 200;
     const ALTERNATIVE: usize = 100;
@@ -79,13 +87,14 @@ impl NoticeSender {
     fn send(&self, notice: JobNotice) {
         let bytes = cost(&notice);
         let waiting = self.shared.bytes.fetch_add(bytes, Ordering::SeqCst) + bytes;
-        // an embedding comes all at once, and ends its job
+        // The last event is sent even over the limit: it ends the job, and an embedding is a single
+        // event, however large.
         let whole = matches!(&notice, JobNotice::Event { event, .. } if event.is_last());
         if waiting > self.limit && !whole {
             self.shared.overrun.store(true, Ordering::SeqCst);
             self.shared.cancel();
         } else {
-            // the receiver may have been dropped
+            // The receiver may have been dropped.
             let _ = self.sender.send(notice);
         }
     }
@@ -114,7 +123,7 @@ impl JobReceiver for NoticeSender {
 }
 
 impl NoticeReceiver {
-    /// The next notice; none once the engine has let go.
+    /// The next notice. None: the engine has dropped its end.
     pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<JobNotice>> {
         let polled = self.receiver.poll_recv(context);
         if let Poll::Ready(Some(notice)) = &polled {
@@ -123,7 +132,7 @@ impl NoticeReceiver {
         polled
     }
 
-    /// Whether the engine has given up on a slow reader.
+    /// Whether the jobs were cancelled because the reader was too slow.
     pub(crate) fn is_overrun(&self) -> bool {
         self.shared.overrun.load(Ordering::SeqCst)
     }

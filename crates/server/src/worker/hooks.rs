@@ -1,4 +1,5 @@
-//! What the engine's thread does for the server: it loads the model by the server's loader, and publishes its state and figures.
+//! The server's hooks in the engine's thread: loading by the server's loader, and publishing of
+//! state and statistics.
 
 use super::profile::Clocks;
 use super::{ModelState, WorkerHandle};
@@ -12,15 +13,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use tokio::sync::oneshot;
 
-/// Called before each step; tests make it panic.
+/// Called before each step. Tests make it panic.
 pub type StepHook = Arc<dyn Fn() + Send + Sync>;
 
-/// A worker's thread that has been started.
+/// A running worker thread.
 pub(crate) struct StartedWorker {
     pub(crate) worker_handle: Arc<WorkerHandle>,
-    /// Hears whether the model was loaded.
+    /// Receives the result of the first load.
     pub(crate) loaded: oneshot::Receiver<Result<(), LoadError>>,
-    /// Hears, by the end of the channel, that all memory of the model has been given back.
+    /// Closed when all memory of the model has been released.
     pub(crate) ended: oneshot::Receiver<()>,
     pub(crate) thread: JoinHandle<()>,
 }
@@ -57,18 +58,19 @@ impl StartedWorker {
 struct ServerHooks {
     worker_handle: Arc<WorkerHandle>,
     loader: Arc<Mutex<Loader>>,
-    /// Of adapters, as clients have set them.
+    /// The scales of adapters that clients have set.
     scales: Arc<SetScales>,
     /// See [`LoadAttempt::alone`].
     alone: bool,
     options: SchedulerOptions,
     before_step: Option<StepHook>,
-    /// Hears of the first attempt.
+    /// Sends the result of the first load.
     first: Option<oneshot::Sender<Result<(), LoadError>>>,
-    /// A model that is not ready yet.
+    /// The loaded model, until the scheduler is ready.
     served: Option<Arc<ServedModel>>,
     clocks: Clocks,
-    /// Dropped after the scheduler.
+    /// Closes [`StartedWorker::ended`]. The worker drops its hooks after the scheduler, so the
+    /// model's memory has been released by then.
     _end: oneshot::Sender<()>,
 }
 
@@ -78,6 +80,8 @@ impl ServerHooks {
         let mut progress = |done, total| worker_handle.set_state(ModelState::Loading { done, total });
         let mut attempt = LoadAttempt { progress: &mut progress, alone: self.alone, lost };
         let mut loader = self.loader.lock().unwrap_or_else(PoisonError::into_inner);
+        // A panic of the loader is the error of this load. If it ended the thread instead, a model
+        // that is loaded again after a fault would stay in the state "loading".
         let loaded = catch_unwind(AssertUnwindSafe(|| (*loader)(&mut attempt)))
             .unwrap_or_else(|panic| Err(panic_text(&*panic).into()))?;
         self.served = Some(Arc::new(ServedModel::new(&loaded, &self.scales)?));
@@ -93,7 +97,7 @@ impl WorkerHooks for ServerHooks {
             let problem = error.to_string();
             self.worker_handle.set_state(ModelState::Failed(problem.clone()));
             if let Some(first) = self.first.take() {
-                // the receiver may have been dropped
+                // Only the first result is awaited, and its receiver may have been dropped.
                 let _ = first.send(Err(error));
             }
             problem
@@ -132,7 +136,7 @@ impl WorkerHooks for ServerHooks {
     fn faulted(&mut self, _problem: &str) -> bool {
         self.worker_handle.set_state(ModelState::Loading { done: 0, total: 0 });
         self.worker_handle.live.reloaded();
-        // its scheduler is gone
+        // The clocks belong to the scheduler that was lost.
         self.clocks = Clocks::default();
         true
     }

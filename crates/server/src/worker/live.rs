@@ -1,10 +1,10 @@
-//! The current state of the engine, for status endpoints.
+//! Live statistics of the engine, for status endpoints.
 
 use latent_engine::scheduler::SchedulerStats;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The scheduler's figures after its last step.
+/// The scheduler's statistics after its last step.
 #[derive(Default)]
 pub(crate) struct LiveFigures {
     inner: Mutex<WorkerFigures>,
@@ -13,12 +13,12 @@ pub(crate) struct LiveFigures {
 #[derive(Default)]
 struct WorkerFigures {
     stats: SchedulerStats,
-    /// Sums of the schedulers before this one, after faults.
+    /// Sums over earlier schedulers, which ended in faults. Prometheus counters must not decrease.
     past: SchedulerStats,
-    /// Faults after which the model was loaded again.
+    /// Number of reloads after faults.
     reloads: u64,
     rates: TokenRates,
-    /// When and at which sums the rates began to be counted.
+    /// Start of the current window: time, prompt tokens, generated tokens.
     since: Option<(Instant, u64, u64)>,
     measured: Option<Instant>,
 }
@@ -30,7 +30,7 @@ pub(crate) struct TokenRates {
     pub(crate) completion: f64,
 }
 
-/// How long rates are counted over.
+/// The window over which rates are averaged.
 const WINDOW: Duration = Duration::from_secs(1);
 
 impl LiveFigures {
@@ -39,10 +39,12 @@ impl LiveFigures {
         let now = Instant::now();
         let (start, tokens_in, tokens_out) = match inner.since {
             Some(since) if since.1 <= stats.tokens_in && since.2 <= stats.tokens_out => since,
-            // the first, or of another scheduler
+            // The first step, or the first of a new scheduler, whose sums begin at 0 again.
             _ => (now - stats.last_step_time, 0, 0),
         };
         let seconds = (now - start).as_secs_f64();
+        // The first step after idle time is published at once: a short answer would otherwise end
+        // without a rate.
         if now - start >= WINDOW || inner.measured.is_none_or(|at| now - at > WINDOW) {
             let rate = |tokens: u64| if seconds > 0.0 { tokens as f64 / seconds } else { 0.0 };
             inner.rates = TokenRates {
@@ -57,7 +59,8 @@ impl LiveFigures {
         inner.stats = stats;
     }
 
-    /// A burst begins after the engine has slept: rates count from here.
+    /// The engine wakes from idling. A new window begins, so that idle time does not lower the
+    /// rates.
     pub(super) fn wake(&self) {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         let (tokens_in, tokens_out) = (inner.stats.tokens_in, inner.stats.tokens_out);
@@ -72,7 +75,7 @@ impl LiveFigures {
         inner.stats = SchedulerStats::default();
     }
 
-    /// The scheduler's figures, with the sums of those before it.
+    /// The scheduler's statistics, with the sums of earlier schedulers.
     pub(crate) fn stats(&self) -> SchedulerStats {
         let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         inner.stats.after(&inner.past)
@@ -82,7 +85,7 @@ impl LiveFigures {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner).reloads
     }
 
-    /// Rates; 0 when the engine sleeps.
+    /// Token rates; 0 while the engine is idle.
     pub(crate) fn rates(&self) -> TokenRates {
         let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         let idle = inner.stats.running == 0 && inner.stats.waiting == 0;

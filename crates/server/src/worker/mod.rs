@@ -1,4 +1,4 @@
-//! The thread of a served model, and what HTTP shares with it.
+//! The worker thread of a served model, and its handle for the HTTP thread.
 
 mod events;
 mod hooks;
@@ -26,10 +26,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-/// Whether the model can be asked.
+/// State of a worker's model.
 #[derive(Clone)]
 pub(crate) enum ModelState {
-    /// Bytes read, of how many.
+    /// `done` of `total` bytes have been read.
     Loading {
         done: u64,
         total: u64,
@@ -38,7 +38,7 @@ pub(crate) enum ModelState {
     Failed(String),
 }
 
-/// What HTTP and the worker share.
+/// State that the HTTP thread and the worker share.
 pub(crate) struct WorkerHandle {
     state: Mutex<ModelState>,
     draining: AtomicBool,
@@ -48,11 +48,12 @@ pub(crate) struct WorkerHandle {
     commands: WorkerCommands,
 }
 
-/// Most jobs between HTTP and the scheduler; its own queue has its own limits.
+/// Maximum number of jobs in the channel to the worker. The scheduler's queue has a limit of its
+/// own, but it reads the channel only between steps.
 const MAX_QUEUED: usize = 1024;
 
 impl WorkerHandle {
-    /// A handle, and the queue of the worker.
+    /// Creates a handle and the worker's queue.
     fn new() -> (WorkerHandle, WorkerQueue) {
         let (commands, queue) = WorkerCommands::channel();
         let worker_handle = WorkerHandle {
@@ -74,7 +75,7 @@ impl WorkerHandle {
         *self.state.lock().unwrap_or_else(PoisonError::into_inner) = state;
     }
 
-    /// Why the model could not be loaded, if it could not.
+    /// The error of a failed load.
     pub(crate) fn failure(&self) -> Option<String> {
         match self.state() {
             ModelState::Failed(problem) => Some(problem),
@@ -86,7 +87,7 @@ impl WorkerHandle {
         self.draining.load(Ordering::SeqCst)
     }
 
-    /// The model, once it is loaded and while requests are taken.
+    /// The loaded model, unless the server is draining.
     pub(crate) fn ready(&self) -> Result<Arc<ServedModel>, ApiError> {
         let unavailable =
             |problem: String| ApiError::new(ErrorKind::Unavailable, problem).retry(Duration::from_secs(2));
@@ -96,6 +97,7 @@ impl WorkerHandle {
         match self.state() {
             ModelState::Ready(served) => Ok(served),
             ModelState::Loading { done, total } if total > 0 => {
+                // The text of llama.cpp's 503 while a model loads.
                 Err(unavailable(format!("Loading model ({} %)", done * 100 / total)))
             }
             ModelState::Loading { .. } => Err(unavailable("Loading model".into())),
@@ -105,7 +107,7 @@ impl WorkerHandle {
         }
     }
 
-    /// Gives a job to the engine. `events` receives what becomes of it.
+    /// Submits a job to the engine. `events` receives its events.
     pub(crate) fn submit(
         &self,
         job: Job,
@@ -129,7 +131,7 @@ impl WorkerHandle {
     ) -> Result<T, ApiError> {
         let (sender, result) = oneshot::channel();
         let work = move |scheduler: &mut Scheduler| {
-            // the client may have gone away
+            // The client may have disconnected.
             let _ = sender.send(work(scheduler));
         };
         let gone = "the model is not loaded any more, or has failed: try again";
@@ -138,10 +140,12 @@ impl WorkerHandle {
         result.await.map_err(|_| gone())
     }
 
-    /// Takes no more requests; running ones finish.
+    /// Refuses new requests. Running ones finish.
     pub(crate) fn drain(&self) {
+        // Several events drain a model, such as an unload during shutdown. Only the first one sends
+        // the command.
         if !self.draining.swap(true, Ordering::SeqCst) {
-            // a worker that has ended needs not hear it
+            // The worker may have ended already.
             let _ = self.commands.send(WorkerCommand::Close);
         }
     }

@@ -1,21 +1,24 @@
-//! What each phase of the engine's steps takes. The clocks cost a little, so they run all the time only while somebody watches, otherwise
-//! for a window now and then: who looks first sees the steps that have run already.
+//! Profile of the phases of a step.
+//!
+//! Reading clocks in every phase has a cost, so they run continuously only while a client polls.
+//! Otherwise they run for one window every 20 seconds, so that the first poll already shows a
+//! profile.
 
 use latent_engine::PhaseTime;
 use latent_engine::scheduler::{Scheduler, SchedulerStats};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long the clocks run on after the last look.
+/// How long the clocks keep running after the last poll.
 const ATTENTION: Duration = Duration::from_secs(4);
 
-/// How long times are summed.
+/// The window over which times are summed.
 const WINDOW: Duration = Duration::from_secs(1);
 
 /// The age at which a profile is replaced while steps run and no client polls.
 const REFRESH: Duration = Duration::from_secs(20);
 
-/// The last profile.
+/// The last profile, and when clients polled it.
 #[derive(Default)]
 pub(crate) struct WatchedProfile {
     inner: Mutex<WatchState>,
@@ -23,14 +26,14 @@ pub(crate) struct WatchedProfile {
 
 #[derive(Default)]
 struct WatchState {
-    /// When somebody looked at the profile.
+    /// When a client last polled the profile.
     looked: Option<Instant>,
-    /// When it was measured.
+    /// When the profile was measured.
     published: Option<Instant>,
     profile: WorkerProfile,
 }
 
-/// Means over some steps.
+/// Sums over the steps of a window.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct WorkerProfile {
     pub(crate) steps: u64,
@@ -40,7 +43,7 @@ pub(crate) struct WorkerProfile {
 }
 
 impl WatchedProfile {
-    /// The last profile. From now on, for a while, there are new ones.
+    /// Returns the last profile and keeps the clocks running for [`ATTENTION`].
     pub(crate) fn look(&self) -> WorkerProfile {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         inner.looked = Some(Instant::now());
@@ -60,7 +63,7 @@ impl WatchedProfile {
     }
 }
 
-/// Clocks that run.
+/// The clocks of the worker's thread, if they run.
 #[derive(Default)]
 pub(super) struct Clocks {
     running: Option<StepClock>,
@@ -73,7 +76,7 @@ struct StepClock {
 }
 
 impl Clocks {
-    /// A step begins.
+    /// Called before a step.
     pub(super) fn before(&mut self, scheduler: &mut Scheduler, watched: &WatchedProfile) {
         if self.running.is_none() && watched.is_wanted() {
             scheduler.start_phase_times();
@@ -81,11 +84,13 @@ impl Clocks {
         }
     }
 
-    /// It has ended; `idle`: for a while it was the last.
+    /// Called after a step. `idle`: no step follows immediately.
     pub(super) fn after(&mut self, scheduler: &mut Scheduler, watched: &WatchedProfile, idle: bool) {
         let Some(running) = &mut self.running else { return };
         let stats = scheduler.stats();
         running.rows += (stats.last_decoding + stats.last_prompt_tokens) as u64;
+        // An idle engine closes the window early: the pause would count as part of it, and no later
+        // step would publish the last ones.
         if running.since.elapsed() < WINDOW && watched.is_wanted() && !idle {
             return;
         }

@@ -1,10 +1,14 @@
-//! What the slots of a model do, as llama.cpp's servers show it: figures of requests, and none of their texts.
+//! Slots of a model as llama.cpp's server reports them: statistics of requests, without their
+//! texts.
+//!
+//! In llama.cpp a slot owns a part of the KV cache. Here all requests share one cache, and a slot
+//! is only a number for `/slots` and `id_slot`.
 
 use crate::params::AnswerParams;
 use latent_engine::cache::CacheSalt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Slots of a model. A slot keeps the figures of its last request.
+/// The slots of a model. A slot keeps the statistics of its last request.
 #[derive(Default)]
 pub(crate) struct Slots {
     inner: Mutex<SlotTable>,
@@ -13,7 +17,7 @@ pub(crate) struct Slots {
 #[derive(Default)]
 struct SlotTable {
     slots: Vec<Slot>,
-    /// How many requests have had a slot.
+    /// Number of requests so far.
     count: u64,
 }
 
@@ -26,38 +30,40 @@ struct Slot {
 /// A request in a slot.
 #[derive(Clone)]
 pub(crate) struct SlotTask {
-    /// Its number among all requests.
+    /// A serial number (llama.cpp's `id_task`).
     pub(crate) id: u64,
     pub(crate) is_running: bool,
     pub(crate) params: Arc<AnswerParams>,
-    /// Tokens of its prompt, and how many of them were cached and have run.
+    /// Tokens of the prompt.
     pub(crate) prompt: usize,
+    /// Tokens of the prompt that came from the cache.
     pub(crate) cached: usize,
+    /// Tokens of the prompt that have been computed.
     pub(crate) processed: usize,
-    /// Tokens of its answer.
+    /// Generated tokens.
     pub(crate) decoded: usize,
     pub(crate) has_new_line: bool,
 }
 
-/// The tokens of a slot's last request and its answer, and who may use their rows.
+/// The tokens of a slot's last request and answer, and the cache salt of their rows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SlotText {
     pub(crate) salt: CacheSalt,
     pub(crate) tokens: Vec<u32>,
 }
 
-/// Why a slot has no text that can be used.
+/// Why the text of a slot cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NoText {
-    /// A request runs in it.
+    /// A request is running in the slot.
     Busy,
-    /// Its last request had another key.
+    /// The slot's last request had another API key.
     Foreign,
-    /// It has had no request, or was erased.
+    /// The slot had no request yet, or was erased.
     Empty,
 }
 
-/// A slot that a request has until this is dropped.
+/// A slot that is occupied by a request until this guard is dropped.
 pub(crate) struct SlotHold {
     slots: Arc<Slots>,
     index: usize,
@@ -77,7 +83,8 @@ impl SlotTable {
         &mut self.slots[index]
     }
 
-    /// The wanted slot if it is free, else the free one that was used least recently.
+    /// The wanted slot if it is free, otherwise the least recently used free slot, otherwise a new
+    /// one.
     fn free(&self, wanted: Option<usize>) -> usize {
         let is_free = |index: &usize| self.slots.get(*index).is_none_or(|slot| !slot.is_running());
         let free = self.slots.iter().enumerate().filter(|(_, slot)| !slot.is_running());
@@ -91,7 +98,8 @@ impl Slots {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives a request a slot: of `count`, the one that it wants, if that is free. `text` is kept for later.
+    /// Assigns one of `count` slots to a request: `params.slot`, if it is free. `text` is stored
+    /// for `/slots?action=save`.
     pub(crate) fn take(
         self: &Arc<Slots>,
         params: &Arc<AnswerParams>,
@@ -111,20 +119,23 @@ impl Slots {
             has_new_line: false,
         };
         inner.count += 1;
-        // those that no request has had come first
+        // Creates all slots first. An unused one has no task, which compares lower than any task in
+        // `free`.
         let used = inner.slots.len().max(count).saturating_sub(1);
         inner.slot(used);
+        // A client's `id_slot` beyond the number of slots is ignored: it must not enlarge the
+        // table.
         let index = inner.free(params.slot.filter(|wanted| *wanted < count));
         *inner.slot(index) = Slot { task: Some(task), text };
         SlotHold { slots: Arc::clone(self), index }
     }
 
-    /// What the slots have done last; none of a slot that no request has had.
+    /// The last request of each slot; `None` for an unused slot.
     pub(crate) fn list(&self) -> Vec<Option<SlotTask>> {
         self.lock().slots.iter().map(|slot| slot.task.clone()).collect()
     }
 
-    /// The text of a slot, for a client whose requests have this salt.
+    /// The text of a slot, for a client with this cache salt.
     pub(crate) fn text(&self, index: usize, salt: CacheSalt) -> Result<SlotText, NoText> {
         let inner = self.lock();
         let slot = inner.slots.get(index).ok_or(NoText::Empty)?;
@@ -136,10 +147,12 @@ impl Slots {
         }
     }
 
-    /// Gives a slot a text, or takes its text away. A request that runs in it keeps its own.
+    /// Replaces the text of a slot, unless a request is running in it.
     pub(crate) fn set_text(&self, index: usize, text: Option<SlotText>) {
         let mut inner = self.lock();
         let slot = inner.slot(index);
+        // The caller has read a file or waited for the engine, so a request may have taken the
+        // slot.
         if !slot.is_running() {
             slot.text = text;
         }
@@ -147,19 +160,18 @@ impl Slots {
 }
 
 impl SlotHold {
-    /// Its number.
     pub(crate) fn index(&self) -> usize {
         self.index
     }
 
-    /// Changes the figures of the request.
+    /// Updates the statistics of the request.
     pub(crate) fn update(&self, change: impl FnOnce(&mut SlotTask)) {
         if let Some(task) = &mut self.slots.lock().slot(self.index).task {
             change(task);
         }
     }
 
-    /// Adds a token of the answer to the text that is kept.
+    /// Appends a generated token to the stored text.
     pub(crate) fn push(&self, token: u32) {
         if let Some(text) = &mut self.slots.lock().slot(self.index).text {
             text.tokens.push(token);
@@ -169,6 +181,7 @@ impl SlotHold {
 
 impl Drop for SlotHold {
     fn drop(&mut self) {
+        // Only the flag: the statistics stay until the next request in this slot.
         self.update(|task| task.is_running = false);
     }
 }

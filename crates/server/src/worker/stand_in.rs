@@ -1,4 +1,5 @@
-//! A stand-in for the engine's thread: it takes the jobs that a scheduler would take, and ends each at once with an empty answer.
+//! A stand-in for the engine's thread. It accepts the jobs that a scheduler would accept, and ends
+//! each immediately with an empty answer.
 
 use super::{ModelState, WorkerHandle};
 use crate::model::ServedModel;
@@ -9,17 +10,19 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
+/// A job that a request has submitted to the stand-in.
 #[derive(Clone, Debug)]
 pub struct TakenJob {
-    /// The prompt, and how it is answered.
+    /// The prompt and the parameters of the answers.
     pub request: Request,
-    /// Answers to it.
+    /// The number of answers.
     pub choices: usize,
-    /// The prompt's embedding is wanted, in place of answers.
+    /// Whether the job asks for the prompt's embedding instead of answers.
     pub embed: bool,
 }
 
-/// Starts the thread, which ends when the server drains. The receiver hears of every job before the request does.
+/// Starts the thread, which ends when the server drains. A job is sent to the receiver before its
+/// events are sent to the request.
 pub(crate) fn stand_in(
     served: Arc<ServedModel>,
 ) -> std::io::Result<(Arc<WorkerHandle>, JoinHandle<()>, Receiver<TakenJob>)> {
@@ -31,7 +34,8 @@ pub(crate) fn stand_in(
             match command {
                 WorkerCommand::Submit(submission) => answer(&served, *submission, &taken),
                 WorkerCommand::Close => return,
-                // it has no scheduler: who waits for the work hears that it is gone
+                // Without a scheduler the work is dropped. Its caller sees a closed channel and
+                // reports that the model is not loaded.
                 _ => {}
             }
         }
@@ -46,7 +50,7 @@ fn answer(served: &ServedModel, submission: JobSubmission, taken: &Sender<TakenJ
         return receiver.refused(refusal);
     }
     let usage = JobUsage { prompt: job.request.prompt.len(), ..JobUsage::default() };
-    // status requests are still answered after the last job
+    // The receiver may have been dropped.
     let _ = taken.send(TakenJob { request: job.request, choices: 1 + choices.len(), embed: job.embed });
     receiver.accepted(Canceller::default(), Vec::new());
     for choice in 0..=choices.len() {

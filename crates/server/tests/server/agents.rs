@@ -1,16 +1,17 @@
-//! Requests in the form in which agents and editors send them: their fields and the order of their items, with texts and tools of our own. Those of
-//! Claude Code 2.1.197, Codex 0.171.0 and opencode 1.18.33 were recorded from the programs; the others follow the documentation of their clients.
+//! Requests in the form in which agents and editors send them: their fields and the order of their
+//! items, with texts and tools of our own. Those of Claude Code 2.1.197, Codex 0.171.0 and opencode
+//! 1.18.33 were recorded from the programs; the others follow the documentation of their clients.
 
 use crate::client::Reply;
 use crate::support::{TestServer, demo};
 use serde_json::{Value, json};
 
-/// The fields that the server names as ignored.
+/// The ignored fields that the server reports.
 fn ignored(reply: &Reply) -> Option<&str> {
     reply.header("x-latent-ignored-fields")
 }
 
-/// The data of a stream's events, which must have succeeded.
+/// The data of the events of a successful stream.
 fn events(reply: &Reply) -> Vec<Value> {
     assert_eq!(reply.status, 200, "{}", reply.text());
     reply.events().iter().filter_map(|(_, data)| serde_json::from_str(data).ok()).collect()
@@ -43,7 +44,7 @@ fn claude_code(messages: Value) -> Value {
 }
 
 #[test]
-fn claude_code_asks_calls_and_goes_on() {
+fn claude_code_conversations_with_tool_calls_work() {
     let server = demo();
     let mut messages = json!([
         {"role": "user", "content": [
@@ -58,7 +59,7 @@ fn claude_code_asks_calls_and_goes_on() {
     let first = events(&first);
     assert_eq!(first[0]["type"], "message_start");
     assert_eq!(first[first.len() - 1]["type"], "message_stop");
-    // a call that the client found faulty
+    // The client answers a call that lacks an argument with an error.
     let more = json!([
         {"role": "assistant", "content": [{"type": "tool_use", "id": "call_1", "name": "Read", "input": {}}]},
         {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "call_1", "is_error": true,
@@ -66,7 +67,7 @@ fn claude_code_asks_calls_and_goes_on() {
     ]);
     messages.as_array_mut().unwrap().extend(more.as_array().unwrap().iter().cloned());
     let second = events(&server.post(path, &claude_code(messages)));
-    // the first turn's prompt is not computed again
+    // The prompt of the first turn comes from the cache.
     assert!(
         second[0]["message"]["usage"]["cache_read_input_tokens"].as_u64().unwrap() >= 64,
         "{}",
@@ -102,7 +103,7 @@ fn codex(input: Value) -> Value {
 }
 
 #[test]
-fn codex_asks_calls_and_goes_on() {
+fn codex_conversations_with_tool_calls_work() {
     let server = demo();
     let message = |role: &str, texts: &[&str]| {
         let content: Vec<Value> =
@@ -154,7 +155,7 @@ fn editors_and_chat_programs_are_answered() {
             "path": {"type": "string"}, "limit": {"type": "integer", "minimum": -9007199254740991_i64, "exclusiveMinimum": 0,
                 "maximum": 9007199254740991_i64}}, "required": ["path"]}}});
     for body in [
-        // opencode's title, and its turn
+        // opencode asks for a title before its turn.
         json!({"model": "demo", "max_tokens": 8, "messages": [
             {"role": "system", "content": "You write titles."},
             {"role": "user", "content": "Generate a title for this conversation:\n"},

@@ -12,7 +12,7 @@ fn body(more: Value) -> Value {
 }
 
 #[test]
-fn a_stream_says_what_the_whole_message_says() {
+fn streamed_and_complete_messages_are_equal() {
     let server = demo();
     let whole = server.post(PATH, &body(json!({}))).ok();
     assert_eq!((&whole["type"], &whole["role"]), (&json!("message"), &json!("assistant")));
@@ -117,7 +117,7 @@ fn stop_sequences_are_named_and_errors_have_their_form() {
 }
 
 #[test]
-fn the_header_that_claude_code_puts_first_is_left_out() {
+fn the_billing_header_of_claude_code_is_dropped() {
     let server = demo();
     let long = "A fox and a lantern in the snow. ".repeat(20);
     let system = |blocks: &[&str]| -> Value {
@@ -131,7 +131,7 @@ fn the_header_that_claude_code_puts_first_is_left_out() {
     };
     let without = count(system(&[&long]));
     assert_eq!(count(system(&[&header("1a2b3"), &long])), without);
-    // nothing else is dropped
+    // Only a header at the beginning of the first part of a list is dropped.
     assert!(count(system(&[&long, &header("1a2b3")])) > without);
     assert!(count(system(&["About x-anthropic-billing-header: a header", &long])) > without);
     assert!(count(json!(header("1a2b3"))) > count(json!("")));
@@ -152,7 +152,7 @@ fn messages_without_content_are_named() {
         let message = reply.json()["error"]["message"].as_str().unwrap().to_owned();
         assert!(message.contains("messages[0].content") && message.contains("empty"), "{message}");
     }
-    // an answer may have been empty
+    // Messages of the assistant may be empty: clients send back an empty answer.
     for content in [json!(""), json!([])] {
         let mut messages = question();
         messages.as_array_mut().unwrap().extend([

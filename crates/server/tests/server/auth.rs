@@ -16,7 +16,7 @@ fn with_keys() -> TestServer {
 }
 
 #[test]
-fn only_keys_open_the_door() {
+fn requests_need_a_valid_key() {
     let server = with_keys();
     for headers in [
         &[][..],
@@ -53,7 +53,7 @@ fn only_keys_open_the_door() {
     assert!(
         !with(&server, "GET", "/metrics", &[("x-api-key", "first-secret-key")]).text().contains("secret")
     );
-    // the cookie opens the drawing only, which this server does not have
+    // The cookie is valid for the drawing only. This server has none, hence 404 and not 401.
     let cookie = [("Cookie", "a=b; latent_key=first%2Dsecret-key")];
     assert_eq!(with(&server, "GET", "/latent/graph", &cookie).status, 404);
     assert_eq!(with(&server, "GET", "/props", &cookie).status, 401);
@@ -80,7 +80,7 @@ fn keys_do_not_share_responses_or_prefixes() {
 }
 
 #[test]
-fn pages_of_others_may_not_ask_unless_named() {
+fn other_origins_are_refused_unless_allowed() {
     let server = demo();
     let own = format!("http://{}", server.address);
     let health = |headers: &[(&str, &str)]| with(&server, "GET", "/health", headers);
@@ -91,7 +91,7 @@ fn pages_of_others_may_not_ask_unless_named() {
     for host in ["LOCALHOST:8080", "LocalHost", "localhost.", "127.0.0.1:1", "[::1]:8080"] {
         assert_eq!(health(&[("Host", host)]).status, 200, "{host}");
     }
-    // a name that was made to point here
+    // DNS rebinding: a foreign name that resolves to this address.
     assert_eq!(health(&[("Host", "evil.example:8080")]).status, 403);
     assert_eq!(health(&[("Host", "localhost:8080")]).status, 200);
     let open = start(ServerConfig { cors: vec!["https://chat.example".into()], ..config() });
@@ -107,7 +107,7 @@ fn pages_of_others_may_not_ask_unless_named() {
     assert_eq!(with(&open, "GET", "/health", &[("Origin", "https://evil.example")]).status, 403);
 }
 
-/// The preflight of a page of this origin that will send these headers.
+/// The answer to a CORS preflight from this origin for these headers.
 fn preflight(server: &TestServer, origin: &str, headers: &str) -> Reply {
     let asked = [
         ("Origin", origin),
@@ -119,7 +119,7 @@ fn preflight(server: &TestServer, origin: &str, headers: &str) -> Reply {
 }
 
 #[test]
-fn a_preflight_is_told_that_it_may_send_the_headers_that_it_asked_for() {
+fn preflights_echo_the_requested_headers() {
     let server = start(ServerConfig { cors: vec!["https://chat.example, localhost".into()], ..config() });
     let sdk = "anthropic-dangerous-direct-browser-access,authorization,openai-beta,x-stainless-arch";
     for origin in ["https://chat.example", "http://localhost:5173", "http://127.0.0.1", "http://[::1]:3000"] {
@@ -140,16 +140,16 @@ fn a_preflight_is_told_that_it_may_send_the_headers_that_it_asked_for() {
         let reply = preflight(&server, origin, sdk);
         assert!(reply.headers.iter().all(|(name, _)| !name.starts_with("access-control")), "{origin}");
     }
-    // a value that is not a list of names is not repeated
+    // A value that is not a list of header names is not echoed.
     let odd = preflight(&server, "https://chat.example", "a b, {}");
     assert!(odd.header("access-control-allow-headers").unwrap().starts_with("authorization, "));
-    // a page may read what clients look at: the id of the request, and when to try again
+    // Pages may read the headers that clients use, such as the request's ID and `Retry-After`.
     let answer = with(&server, "GET", "/health", &[("Origin", "https://chat.example")]);
     assert!(answer.header("access-control-expose-headers").unwrap().contains("x-request-id"));
 }
 
 #[test]
-fn every_origin_may_ask_without_credentials_unless_they_are_asked_for() {
+fn wildcard_origins_have_no_credentials_by_default() {
     let any = || vec!["*".to_owned()];
     let server = start(ServerConfig { cors: any(), ..config() });
     let reply = preflight(&server, "https://a.example", "authorization");

@@ -10,7 +10,7 @@ fn joined(chunks: &[Value], field: &str) -> String {
 }
 
 #[test]
-fn a_stream_says_what_the_whole_answer_says() {
+fn streamed_and_complete_answers_are_equal() {
     let server = demo();
     let whole = server.post(CHAT, &ask(json!({"max_tokens": 40}))).ok();
     let choice = &whole["choices"][0];
@@ -34,7 +34,7 @@ fn a_stream_says_what_the_whole_answer_says() {
     assert!(before["timings"]["predicted_n"].is_u64());
     assert_eq!(last["choices"], json!([]));
     assert_eq!(last["usage"]["completion_tokens"], usage["completion_tokens"]);
-    // the second time the prompt's blocks may come from the cache
+    // The prompt of the second request may come from the cache.
     assert!(last["usage"]["prompt_tokens_details"]["cached_tokens"].is_u64());
     assert!(
         chunks
@@ -103,7 +103,7 @@ fn log_probabilities_are_those_of_the_text() {
     for entry in content {
         let top = entry["top_logprobs"].as_array().unwrap();
         assert_eq!(top.len(), 3);
-        // the likeliest was taken
+        // Temperature 0 takes the most likely token.
         assert_eq!(top[0]["token"], entry["token"]);
         assert!(top[0]["logprob"].as_f64().unwrap() >= top[2]["logprob"].as_f64().unwrap());
         let bytes: Vec<u8> =
@@ -176,7 +176,7 @@ fn answers_follow_schemas_and_grammars() {
     server.assert_idle();
 }
 
-/// A grammar whose first token is cheap, and what may follow it is more than a mask may take.
+/// A grammar whose first mask is cheap. The mask after it exceeds the limit on the work of a mask.
 fn costly_after_the_first_token() -> String {
     let rules: String = (0..1400)
         .map(|i| format!("r{i} ::= [a-z] r{} | [a-z] r{}\n", (i * 7 + 1) % 1400, (i * 11 + 5) % 1400))
@@ -213,7 +213,7 @@ fn schemas_whose_combinations_cost_too_much_are_refused() {
         for _ in 0..5 {
             let format = json!({"type": "json_schema", "json_schema": {"name": "x", "schema": bomb}});
             let body = ask(json!({"response_format": format}));
-            // threads that compile the ones before may still be on their way to their limits
+            // Threads that compile earlier grammars may not have reached their limits yet.
             let answer = (0..200)
                 .map(|_| server.post(CHAT, &body))
                 .find(|answer| {
@@ -228,14 +228,14 @@ fn schemas_whose_combinations_cost_too_much_are_refused() {
             assert!(message.contains("JSON schema") && param == "response_format", "{message}");
         }
     }
-    // they block no others
+    // These grammars do not block others.
     let format = json!({"type": "json_object"});
     server.post(CHAT, &ask(json!({"response_format": format, "max_tokens": 20}))).ok();
     server.assert_idle();
 }
 
 #[test]
-fn reasoning_is_told_apart() {
+fn reasoning_is_separated_from_content() {
     let server = demo();
     let grammar = only("<think>Foxes are red.</think>Red.");
     let whole = server.post(CHAT, &ask(json!({"grammar": grammar, "max_tokens": 80}))).ok();
@@ -259,7 +259,7 @@ fn tools() -> Value {
 }
 
 #[test]
-fn tools_are_called_where_that_is_required() {
+fn required_tool_calls_are_made() {
     let server = demo();
     let choice = json!({"type": "function", "function": {"name": "weather"}});
     let body = ask(
@@ -284,7 +284,7 @@ fn tools_are_called_where_that_is_required() {
     assert_eq!(serde_json::from_str::<Value>(&text).unwrap(), arguments);
     assert_eq!(chunks[chunks.len() - 1]["choices"][0]["finish_reason"], "tool_calls");
 
-    // the round trip
+    // The client sends the call back, with its result.
     let mut messages = crate::support::question();
     let list = messages.as_array_mut().unwrap();
     list.push(whole["choices"][0]["message"].clone());
@@ -299,7 +299,7 @@ fn tools_are_called_where_that_is_required() {
 }
 
 #[test]
-fn progress_is_told_where_it_is_asked_for() {
+fn progress_is_reported_on_request() {
     let server = demo();
     let long = "word ".repeat(200);
     let body = ask(
@@ -311,13 +311,14 @@ fn progress_is_told_where_it_is_asked_for() {
     assert!(!progress.is_empty());
     let last = progress[progress.len() - 1];
     assert_eq!(last["processed"], last["total"]);
-    // who takes the first chunk for the first token is not told one before the prompt has run
+    // Clients that take the first chunk with a role for the first token must not get it before the
+    // prompt has run.
     let role = chunks.iter().position(|chunk| chunk["choices"][0]["delta"]["role"] == "assistant").unwrap();
     assert!(chunks[role..].iter().all(|chunk| chunk["prompt_progress"].is_null()));
 }
 
 #[test]
-fn pieces_of_a_stream_carry_timings_where_they_are_wanted() {
+fn chunks_have_timings_on_request() {
     let server = demo();
     let body = |more: Value| {
         let mut body = ask(json!({"max_tokens": 20, "ignore_eos": true, "stream": true}));
@@ -399,7 +400,7 @@ fn only_allowed_tools_are_called() {
     };
     let allowed = |mode: &str, tools: Value| json!({"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}});
     let lamp = json!([{"type": "function", "function": {"name": "lamp"}}]);
-    // the model hears of all tools, so that the prompt stays cached
+    // The prompt has all tools, also those that are not allowed, so that it stays cached.
     assert_eq!(prompt(Value::Null), prompt(allowed("auto", lamp.clone())));
     for (choice, field) in [
         (allowed("maybe", lamp), "tool_choice.allowed_tools.mode"),
@@ -446,7 +447,7 @@ fn a_required_call_without_functions_says_what_is_missing() {
 }
 
 #[test]
-fn records_of_zod_are_followed() {
+fn zod_record_schemas_are_enforced() {
     let server = demo();
     let record = json!({
         "$schema": "https://json-schema.org/draft/2020-12/schema", "type": "object",
@@ -461,7 +462,7 @@ fn records_of_zod_are_followed() {
 }
 
 #[test]
-fn prompts_of_the_template_begin_with_one_token_that_begins_them() {
+fn applied_templates_have_a_single_bos() {
     let server = demo();
     let props = server.get("/props").ok();
     let bos = props["bos_token"].as_str().unwrap();
@@ -475,7 +476,7 @@ fn prompts_of_the_template_begin_with_one_token_that_begins_them() {
     let chat = server.post(CHAT, &body).ok()["usage"]["prompt_tokens"].as_u64().unwrap();
     assert!(!bos.is_empty() && !prompt.starts_with(bos), "{prompt}");
     assert_eq!(count(&prompt), chat);
-    // nor does a prompt get a second one that has one
+    // A prompt that begins with a BOS token does not get a second one.
     assert_eq!(count(&format!("{bos}{prompt}")), chat);
     assert_eq!(count(&format!("{bos}{bos}{prompt}")), chat + 1);
 }

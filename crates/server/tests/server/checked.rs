@@ -1,4 +1,4 @@
-//! Requests without an engine: what it would have been given.
+//! Checks of requests without an engine: the jobs that it would get.
 
 use crate::support::{CONTEXT, ask, demo, without_engine};
 use latent_server::{CheckedRequest, RequestCheck};
@@ -13,7 +13,7 @@ fn value(checked: &CheckedRequest) -> Value {
 }
 
 #[test]
-fn a_check_tells_the_prompt_and_the_sampling_of_every_choice() {
+fn a_check_reports_prompt_and_sampling_of_every_choice() {
     let check = without_engine();
     let body = ask(
         json!({"n": 3, "seed": 7, "temperature": 0.5, "stop": ["x"], "logprobs": true, "top_logprobs": 2}),
@@ -27,7 +27,7 @@ fn a_check_tells_the_prompt_and_the_sampling_of_every_choice() {
     let tokens = job.request.prompt.len();
     assert_eq!(value(&checked)["usage"]["prompt_tokens"], tokens);
     assert_eq!(value(&checked)["choices"].as_array().unwrap().len(), 3);
-    // as many as the server itself counts
+    // The server counts the same number.
     let whole = demo().post("/v1/chat/completions", &ask(json!({"max_tokens": 1}))).ok();
     assert_eq!(whole["usage"]["prompt_tokens"], tokens);
 }
@@ -46,7 +46,7 @@ fn several_prompts_and_embeddings_are_several_jobs() {
 }
 
 #[test]
-fn what_a_scheduler_would_refuse_is_refused_without_one() {
+fn a_check_refuses_what_the_scheduler_refuses() {
     let check = without_engine();
     let long = vec![5; CONTEXT];
     for (body, word) in [

@@ -73,7 +73,7 @@ impl Reply {
 /// How long a client waits before it gives up.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A connection whose reads end some day.
+/// A connection with a read timeout, so that a test cannot hang.
 pub fn connect(address: SocketAddr) -> TcpStream {
     let stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -89,7 +89,7 @@ pub fn send(
     body: &[u8],
 ) -> TcpStream {
     let mut stream = connect(address);
-    // a server that refuses may close before all is written
+    // A server that refuses may close the connection before all is written.
     let _ = stream.write_all(&request(address, method, path, headers, body));
     stream
 }

@@ -1,4 +1,4 @@
-//! Clients that are slow, and clients that are many: others are served throughout.
+//! Slow clients and many clients: others are served meanwhile.
 
 use crate::client::{PATIENCE, connect, receive};
 use crate::support::{CHAT, TestServer, ask, config, start, start_with, until};
@@ -18,14 +18,14 @@ fn limited(limits: Limits) -> TestServer {
     start(ServerConfig { limits, ..config() })
 }
 
-/// A connection on which this was sent.
+/// Opens a connection and sends a text.
 fn begun(server: &TestServer, text: &str) -> TcpStream {
     let mut stream = connect(server.address);
     stream.write_all(text.as_bytes()).unwrap();
     stream
 }
 
-/// A connection whose reader takes little from the wire.
+/// A connection with a small receive buffer, so that the server's writes block early.
 fn narrow(server: &TestServer) -> TcpStream {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap();
     let stream = runtime.block_on(async {
@@ -37,12 +37,12 @@ fn narrow(server: &TestServer) -> TcpStream {
     stream
 }
 
-/// Waits until no connection is open but the one that asks.
+/// Waits until only the connection of this request is open.
 fn until_alone(server: &TestServer) {
     until("alone", || server.metric("latent_http_connections ") == 1);
 }
 
-/// Whether the server has closed this connection. What it said before is dropped.
+/// Whether the server has closed this connection. Data that it has sent before is discarded.
 fn is_closed(stream: &mut TcpStream) -> bool {
     stream.set_nonblocking(true).unwrap();
     let mut some = [0; 1024];
@@ -76,7 +76,7 @@ fn a_reader_of_a_byte_per_second_is_cut_off() {
         }
     });
     server.assert_serves();
-    // the engine first gives up the answer, then the connection is closed
+    // The engine cancels the answer first, and then the connection is closed.
     server.assert_idle();
     assert!(server.metric("latent_jobs_total{state=\"cancelled\"}") >= 1);
     until_alone(&server);
@@ -85,7 +85,7 @@ fn a_reader_of_a_byte_per_second_is_cut_off() {
     reader.join().unwrap();
 }
 
-/// Sends a byte per second until the server has had enough, and returns what it says.
+/// Sends a byte per second until the server closes the connection. Returns its answer.
 fn drip(mut stream: TcpStream, text: &str) -> String {
     stream.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
     let mut said = Vec::new();
@@ -95,7 +95,7 @@ fn drip(mut stream: TcpStream, text: &str) -> String {
         assert!(start.elapsed() < PATIENCE, "it is still listened to");
         match stream.read_to_end(&mut said) {
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
-            // closed, perhaps by a reset
+            // The connection was closed, perhaps by a reset.
             _ => return String::from_utf8(said).unwrap(),
         }
         let byte = bytes.next().expect("a text that is long enough");
@@ -108,7 +108,7 @@ fn heads_and_bodies_of_a_byte_per_second_end() {
     let limits = Limits { header_seconds: 3, body_seconds: 3, ..Limits::default() };
     let server = limited(limits);
     let text = " ".repeat(100);
-    // each byte comes soon enough: all of them do not
+    // The client is never silent for long, but its whole request takes too long.
     let body = begun(&server, &format!("{HEAD}Content-Length: 100000\r\n\r\n{{\"messages\":"));
     let heads: Vec<TcpStream> = (0..50).map(|_| begun(&server, HEAD)).collect();
     let slow = heads.into_iter().map(|head| {
@@ -136,7 +136,7 @@ fn a_gigabyte_that_is_announced_takes_no_memory() {
     let server = limited(Limits::default());
     let (message, _) = receive(begun(&server, &announced)).error(413);
     assert!(message.contains("body_bytes"), "{message}");
-    // where as much is allowed, it is waited for
+    // A body that may be this large is waited for. Its announced size must not be allocated.
     let server = limited(Limits { body_bytes: 1 << 30, ..Limits::default() });
     let before = address_space();
     let announced: Vec<TcpStream> = (0..50).map(|_| begun(&server, &format!("{announced}{{"))).collect();
@@ -157,8 +157,8 @@ fn address_space() -> u64 {
 }
 
 #[test]
-fn ten_thousand_idle_connections_keep_nobody_out() {
-    // while the crowd comes, an answer is written that must not be cut off
+fn ten_thousand_idle_connections_lock_no_client_out() {
+    // An answer that is streamed meanwhile must not be cut off.
     let crowded = Arc::new(AtomicBool::new(true));
     let slow = Arc::clone(&crowded);
     let hook = Arc::new(move || {
@@ -166,7 +166,7 @@ fn ten_thousand_idle_connections_keep_nobody_out() {
             std::thread::sleep(Duration::from_millis(20));
         }
     });
-    // the server raises the limit, which it shares with this process: clients and other tests take files too
+    // The server raises this process's limit of open files, and clients and other tests share it.
     let mut limits = Limits::default();
     let files = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
     let files = usize::try_from(files).unwrap_or(usize::MAX);
@@ -183,7 +183,7 @@ fn ten_thousand_idle_connections_keep_nobody_out() {
     server.until_taken();
     let mut idle = Vec::with_capacity(crowd);
     for i in 0..crowd {
-        // some have asked before they fell silent
+        // Some clients send a request before they fall silent.
         let said = if i % 100 == 0 { "GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n" } else { "" };
         idle.push(begun(&server, said));
         if i % (crowd / 10) == 0 {
@@ -192,7 +192,7 @@ fn ten_thousand_idle_connections_keep_nobody_out() {
     }
     server.assert_serves();
     assert!(server.metric("latent_http_connections ") <= most as u64 + 10);
-    // those that were silent longest were closed, and only those that had to be
+    // The longest idle connections were closed, and no more than necessary.
     until("the first are closed", || idle[..(crowd - most) / 2].iter_mut().all(is_closed));
     assert!(!idle[crowd - most / 2..].iter_mut().any(is_closed));
     crowded.store(false, Ordering::SeqCst);
@@ -216,12 +216,13 @@ fn unfinished_requests_make_room_when_nothing_is_idle() {
 }
 
 #[test]
-fn large_bodies_have_a_budget_together_and_small_ones_are_always_taken() {
+fn large_bodies_share_a_budget_and_small_ones_are_always_accepted() {
     let server = limited(Limits { bodies_bytes: 1_000_000, ..Limits::default() });
     let large = format!("{{\"messages\": \"{}\"}}", "x".repeat(600_000));
-    // not all of what is announced
+    // The body is shorter than announced, so the server keeps waiting for the rest.
     let held = begun(&server, &format!("{HEAD}Content-Length: 700000\r\n\r\n{large}"));
-    // the first 64 KiB of each are free; of the rest the later one is refused
+    // The first 64 KiB of each body are not counted. Of the rest, the second body exceeds the
+    // limit.
     until("the body came", || server.metric("latent_http_body_bytes") > 530_000);
     let refused = server.post_text(CHAT, &large);
     assert!(refused.error(429).0.contains("bodies_bytes"));

@@ -1,4 +1,4 @@
-//! Requests that take too long, in every interface.
+//! Requests that exceed their time limit, in every interface.
 
 use crate::client::{Reply, connect, receive};
 use crate::support::{TestServer, config, question, start, start_with};
@@ -8,7 +8,7 @@ use std::io::Write;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// An address of every interface with a request.
+/// A path and a request of every interface.
 fn requests() -> Vec<(&'static str, Value)> {
     let prompt = || json!({"prompt": "Once upon a time", "max_tokens": 8});
     vec![
@@ -23,7 +23,7 @@ fn requests() -> Vec<(&'static str, Value)> {
     ]
 }
 
-/// Asserts the form in which the interface at this address says that the time is over, and returns the message.
+/// Asserts the form of the timeout error in the interface of this path, and returns the message.
 fn message(path: &str, status: u16, value: &Value) -> String {
     let error = &value["error"];
     let message = if path.starts_with("/api/") {
@@ -41,14 +41,14 @@ fn message(path: &str, status: u16, value: &Value) -> String {
     message.as_str().unwrap_or_else(|| panic!("{path}: {value}")).to_owned()
 }
 
-/// A server whose steps take longer than requests may.
+/// A server whose steps take longer than the limit of requests.
 fn too_slow() -> TestServer {
     let hook = Arc::new(|| std::thread::sleep(Duration::from_millis(1200)));
     let limits = Limits { request_seconds: 1, ..Limits::default() };
     start_with(ServerConfig { limits, ..config() }, Extras { before_step: Some(hook), ..Extras::default() })
 }
 
-/// Asks all at once.
+/// Sends all requests before it reads the first reply.
 fn replies(server: &TestServer, requests: &[(&'static str, Value)]) -> Vec<Reply> {
     let streams: Vec<_> = requests.iter().map(|(path, body)| server.begin(path, body)).collect();
     streams.into_iter().map(receive).collect()
@@ -78,7 +78,7 @@ fn streams_that_take_too_long_end_with_an_error() {
         assert_eq!(reply.status, 200, "{path}: {}", reply.text());
         let text = reply.text();
         let lines: Vec<&str> = text.lines().filter(|line| !line.is_empty()).collect();
-        // OpenAI's older streams end with a mark in any case
+        // Streams of chat completions and completions end with `[DONE]` also after an error.
         let last = lines.iter().rev().find(|line| **line != "data: [DONE]").unwrap();
         let data = last.trim_start_matches("data: ").trim_start_matches("error: ");
         let value: Value =
@@ -100,7 +100,7 @@ fn streams_that_take_too_long_end_with_an_error() {
 }
 
 #[test]
-fn bodies_that_do_not_come_are_errors_of_the_interface() {
+fn missing_bodies_are_errors_in_the_format_of_the_api() {
     let server = start(ServerConfig { limits: Limits { body_seconds: 1, ..Limits::default() }, ..config() });
     let begin = |path: &str| {
         let mut stream = connect(server.address);

@@ -1,4 +1,4 @@
-//! Settings of the command line hold for requests that do not set them, in every dialect.
+//! Settings of the command line apply to requests that do not set them, in every dialect.
 
 use crate::support::{CONTEXT, TestServer, config, loader, merge, question, source, wrap};
 use latent_engine::sampling::SamplingParams;
@@ -21,17 +21,17 @@ fn serve(defaults: RequestDefaults) -> TestServer {
     wrap(server)
 }
 
-/// A dialect: where it is, its request, how it names the number of tokens and stop strings, and where the answer has its text and its number of tokens.
+/// A dialect: its path, a request, and JSON pointers to fields of the request and of the answer.
 struct DialectCase {
     path: &'static str,
     request: Value,
     max_tokens: &'static str,
-    /// The field of a stop string, and whether it is a list.
+    /// The field of stop strings, if the dialect has one.
     stop: Option<&'static str>,
     seed: Option<&'static str>,
     text: &'static str,
     tokens: &'static str,
-    /// What the request must have anyway.
+    /// Whether `max_tokens` is required.
     needs_max_tokens: bool,
 }
 
@@ -119,7 +119,7 @@ fn dialects() -> Vec<DialectCase> {
 }
 
 impl DialectCase {
-    /// The request with some more fields; `max` is its number of tokens, if it sets one.
+    /// Sends the request with more fields and `max`, its number of tokens, if it sets one.
     fn ask(&self, server: &TestServer, max: Option<i64>, more: &[(&str, Value)]) -> Value {
         let mut body = self.request.clone();
         let required = self.needs_max_tokens.then_some(400);
@@ -148,7 +148,7 @@ fn the_number_of_tokens_is_a_default_and_a_limit() {
     for dialect in dialects() {
         let more = [if dialect.path.starts_with("/api") { of_ollama.clone() } else { no_end.clone() }];
         let tokens = |max| dialect.tokens(&dialect.ask(&server, max, &more));
-        // not set, no limit, more than the limit, less
+        // Not set, no limit, more than the limit, and less.
         let asked = if dialect.needs_max_tokens {
             [None, Some(400), Some(400), Some(3)]
         } else {
@@ -156,7 +156,7 @@ fn the_number_of_tokens_is_a_default_and_a_limit() {
         };
         assert_eq!(asked.map(tokens), [20, 20, 20, 3], "{}", dialect.path);
     }
-    // Ollama's -2 fills the context
+    // In Ollama, −2 means to fill the context.
     let body = json!({"prompt": "Once", "raw": true, "stream": false, "options": {"num_predict": -2, "ignore_eos": true}});
     assert_eq!(server.post("/api/generate", &body).ok()["eval_count"], 20);
     assert_eq!(server.get("/props").ok()["default_generation_settings"]["params"]["n_predict"], 20);
@@ -187,7 +187,7 @@ fn the_seed_holds_for_requests_without_one() {
 fn stop_strings_hold_for_requests_without_any() {
     let defaults = RequestDefaults { seed: Some(11), ..RequestDefaults::default() };
     let server = serve(defaults.clone());
-    // a blank occurs in every text
+    // A space occurs in every text.
     let stopping = serve(RequestDefaults { stop: vec![" ".into()], ..defaults });
     for dialect in dialects() {
         let whole = dialect.text(&dialect.ask(&server, Some(40), &[]));
@@ -224,7 +224,7 @@ fn log_probabilities_hold_for_requests_that_do_not_turn_them_off() {
     };
     assert_eq!(completion(json!({}))["top_logprobs"][0].as_object().unwrap().len(), 2);
     assert_eq!(completion(json!({"logprobs": 1}))["top_logprobs"][0].as_object().unwrap().len(), 1);
-    // the prompt's tokens have none, so that the default does not apply
+    // Tokens of an echoed prompt have no log probabilities, so the default does not apply.
     assert_eq!(completion(json!({"echo": true})), Value::Null);
     let response = |more: Value| {
         let mut body = json!({"input": "Once"});
@@ -258,7 +258,7 @@ fn a_full_context_is_shifted_where_the_server_allows_it() {
     assert_eq!((&settings["n_keep"], &settings["n_discard"]), (&json!(7), &json!(0)));
     let short = ask(json!({"n_predict": 20}));
     assert_eq!((&short["tokens_predicted"], &short["truncated"]), (&json!(20), &json!(false)));
-    // whatever is asked for, the context keeps room
+    // Whatever the request keeps and discards, the context has room for more tokens.
     for (keep, discard) in [(-1, 3), (1_000_000, 1_000_000), (0, -7)] {
         let answer = ask(json!({"n_keep": keep, "n_discard": discard}));
         assert_eq!(
@@ -269,7 +269,7 @@ fn a_full_context_is_shifted_where_the_server_allows_it() {
     let chat = json!({"messages": question(), "max_tokens": CONTEXT + 50});
     let answer = server.post("/v1/chat/completions", &chat).ok();
     assert_eq!(answer["usage"]["completion_tokens"], CONTEXT + 50);
-    // a prompt is never cut
+    // A prompt is never truncated.
     let fox = "fox ".repeat(CONTEXT);
     assert!(server.post("/completion", &json!({"prompt": fox})).error(400).0.contains("context size"));
     server.assert_idle();
@@ -283,7 +283,7 @@ fn prompt_and_answer_fill_the_context_where_nothing_else_ends_the_answer() {
         assert_eq!(answer["tokens_predicted"], CONTEXT - length);
         assert_eq!((&answer["truncated"], &answer["stop_type"]), (&json!(true), &json!("limit")));
     }
-    // as many tokens as asked for
+    // The answer has as many tokens as requested.
     let exact =
         server.post("/completion", &json!({"prompt": vec![30; 100], "n_predict": CONTEXT - 100})).ok();
     assert_eq!((&exact["tokens_predicted"], &exact["truncated"]), (&json!(CONTEXT - 100), &json!(false)));

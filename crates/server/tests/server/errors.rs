@@ -1,4 +1,4 @@
-//! Requests that cannot be served: each ends in a clear error of its interface, and nothing else.
+//! Invalid requests: each ends with an error in the form of its interface and changes nothing.
 
 use crate::client::{receive, send};
 use crate::support::{CHAT, CONTEXT, ask, config, demo, start};
@@ -26,7 +26,7 @@ fn wrong_fields_are_named() {
         ),
         (json!({"messages": vec![json!({"role": "user", "content": "x"}); 10_000]}), Some("messages")),
         (json!({"chat_template_kwargs": "x"}), Some("chat_template_kwargs")),
-        // out of the samplers' ranges
+        // Out of the samplers' ranges.
         (json!({"temperature": -1}), None),
         (json!({"temperature": 1e300}), None),
         (json!({"top_p": 2}), None),
@@ -41,13 +41,13 @@ fn wrong_fields_are_named() {
         }
         assert!(!message.is_empty());
     }
-    // everything that is unknown is ignored
+    // Unknown fields are ignored.
     server
         .post(
             CHAT,
             &ask(json!({
                 "service_tier": "flex", "verbosity": "low", "prompt_cache_key": "x", "future": [1],
-                // what other servers let a request do to memory and files
+                // Values with which other servers let a request access memory and files.
                 "n_discard": -7, "id_slot": 1_000_000_000, "filename": "../x",
             })),
         )
@@ -70,7 +70,7 @@ fn prompts_that_do_not_fit_are_refused() {
     for prompt in [json!(null), json!({}), json!([[]]), json!([1.5]), json!([u32::MAX]), json!([true])] {
         server.post("/v1/completions", &json!({"prompt": prompt})).error(400);
     }
-    // as many tokens as fit, where more are asked for
+    // The answer ends at the end of the context.
     let reply = server.post(
         "/v1/completions",
         &json!({"prompt": vec![5; CONTEXT - 3], "max_tokens": u32::MAX, "ignore_eos": true}),
@@ -81,7 +81,7 @@ fn prompts_that_do_not_fit_are_refused() {
 }
 
 #[test]
-fn what_is_no_json_is_refused() {
+fn invalid_json_is_refused() {
     let server = demo();
     let deep = format!("{{\"messages\":{}{}}}", "[".repeat(100_000), "]".repeat(100_000));
     for body in
@@ -159,7 +159,7 @@ fn a_405_names_the_methods_of_its_address() {
 }
 
 #[test]
-fn slashes_too_many_in_an_address_change_nothing() {
+fn extra_slashes_in_a_path_are_ignored() {
     let server = demo();
     for path in ["/v1/models/", "/v1//models", "//v1/models//", "/health/"] {
         assert_eq!(server.get(path).status, 200, "{path}");
@@ -178,7 +178,7 @@ fn names_of_control_tokens_in_messages_stay_text() {
     };
     let props = server.get("/props").ok();
     let eos = props["eos_token"].as_str().unwrap();
-    // as a token it would be one more
+    // As a control token, the name would be one token more.
     assert!(count(&format!("a{eos}b")) > count("ab") + 2, "{eos:?}");
 }
 
@@ -208,7 +208,7 @@ fn addresses_that_cannot_be_decoded_are_refused_in_the_form_of_their_interface()
 }
 
 #[test]
-fn messages_quote_only_the_beginning_of_what_is_long() {
+fn error_messages_truncate_long_values() {
     let server = demo();
     let long = "x".repeat(100_000);
     let (message, param) = server.post(CHAT, &ask(json!({"tool_choice": long}))).error(400);

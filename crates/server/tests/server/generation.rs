@@ -1,9 +1,9 @@
-//! Fields of requests that say how an answer is generated: each has an effect, in the dialects that have it.
+//! Fields of requests that control generation. Each has an effect in every dialect that has it.
 
 use crate::support::{TestServer, demo, merge, question};
 use serde_json::{Value, json};
 
-/// A completion of a story, which is greedy and never ends by itself.
+/// A greedy completion of a story, which ends only at a limit.
 fn story(server: &TestServer, more: Value) -> Value {
     let mut body =
         json!({"prompt": "Once upon a time", "n_predict": 24, "temperature": 0, "return_tokens": true});
@@ -48,21 +48,21 @@ fn samplers_of_a_request_change_its_answer() {
     assert_ne!(of(json!({"dynatemp_range": 1.5})), of(dynamic));
     let adaptive = json!({"adaptive_target": 0.2, "adaptive_decay": 0.1});
     assert_ne!(of(json!({"adaptive_target": 0.2})), of(adaptive));
-    // a sampler that is not named does nothing
+    // Samplers that the list does not name are off.
     assert_eq!(of(json!({"samplers": ["temperature"], "top_k": 1, "min_p": 0.9})), plain);
     let narrow = json!({"top_p": 0.01});
     assert_eq!(tokens(&story(&server, json!({"n_predict": 60}))), ask(narrow));
 }
 
 #[test]
-fn dry_looks_as_far_back_as_it_is_told() {
+fn dry_respects_its_window() {
     let server = demo();
     let mut ids = tokens(&story(&server, json!({})));
     ids.sort_unstable();
     ids.dedup();
     let [a, b, c, d, e] = ids[..5] else { panic!("{ids:?}") };
     let text = server.post("/detokenize", &json!({"tokens": [c]})).ok()["content"].clone();
-    // d continues a repetition, and would be chosen without DRY
+    // `d` continues a repetition. Without DRY it would be chosen.
     let choose = |more: Value| {
         let mut body = json!({"prompt": [a, b, c, d, a, b, c], "allowed_token_ids": [d, e], "logit_bias": [[d, 50]],
             "dry_multiplier": 100, "n_predict": 1});
@@ -91,7 +91,7 @@ fn tokens_end_an_answer_or_are_banned() {
     assert_eq!((&ended["stop_type"], &ended["tokens_predicted"]), (&json!("eos"), &json!(at + 1)));
     let shorter = ended["content"].as_str().unwrap();
     assert!(text.starts_with(shorter) && shorter.len() < text.len(), "{shorter:?} of {text:?}");
-    // not before the minimum
+    // The stop token does not end the answer before the minimum.
     let minimum = story(&server, json!({"stop_token_ids": [last], "min_tokens": at + 1}));
     assert!(tokens(&minimum).len() > at && tokens(&minimum)[..at] == ids[..at]);
     assert_ne!(tokens(&minimum)[at], last);
@@ -101,7 +101,7 @@ fn tokens_end_an_answer_or_are_banned() {
     assert_eq!(stopped["stop_type"], "word");
     assert!(kept["tokens_predicted"].as_u64() > stopped["tokens_predicted"].as_u64());
     assert!(kept["content"].as_str().unwrap().contains(word));
-    // bans
+    // Banned tokens and words do not occur.
     let without = story(&server, json!({"logit_bias": [[last, false]]}));
     assert!(!tokens(&without).contains(&last));
     let banned = story(&server, json!({"bad_words": [word]}));
@@ -160,7 +160,7 @@ fn answers_end_at_limits_of_time_and_indentation() {
     let whole = lines(json!({}));
     let count = |answer: &Value| answer["content"].as_str().unwrap().lines().count();
     assert!(count(&whole) > 10, "{whole}");
-    // a time that is over after the first token: the answer ends with its line
+    // The time is over after the first token. The answer still ends with a whole line.
     let timed = lines(json!({"t_max_predict_ms": 1}));
     assert!(timed["content"].as_str().unwrap().ends_with('\n'), "{timed}");
     assert!(count(&timed) < count(&whole), "{timed}");
@@ -171,14 +171,14 @@ fn answers_end_at_limits_of_time_and_indentation() {
     assert_eq!((text.lines().count(), text.ends_with("\n  ")), (2, true), "{deep}");
     assert_eq!(deep["stop_type"], "limit");
     assert_eq!(lines(json!({"n_indent": 2}))["content"], whole["content"]);
-    // a prompt that takes longer than its time ends without a token
+    // A prompt that takes longer than its limit ends without a token.
     let long = "word ".repeat(300);
     let late = story(&server, json!({"prompt": long, "t_max_prompt_ms": 1, "cache_prompt": false}));
     assert_eq!((&late["tokens_predicted"], &late["stop_type"]), (&json!(0), &json!("limit")), "{late}");
 }
 
 #[test]
-fn a_prompt_is_run_again_where_the_cache_is_not_wanted() {
+fn cache_prompt_false_bypasses_the_prefix_cache() {
     let server = demo();
     let prompt = "The fox and the drum. ".repeat(12);
     let cached = |more: Value| {
@@ -203,7 +203,7 @@ fn a_prompt_is_run_again_where_the_cache_is_not_wanted() {
 }
 
 #[test]
-fn probabilities_after_the_samplers_are_reported_where_they_are_asked_for() {
+fn post_sampling_probs_are_reported_on_request() {
     let server = demo();
     let ask = |more: Value| {
         let mut body = json!({"n_probs": 5, "n_predict": 6, "temperature": 1, "top_k": 3, "top_p": 1, "min_p": 0,
@@ -228,7 +228,7 @@ fn probabilities_after_the_samplers_are_reported_where_they_are_asked_for() {
     let model = ask(json!({"post_sampling_probs": false}));
     assert!(model[0]["logprob"].as_f64().unwrap() < 0.0 && model[0].get("prob").is_none());
     assert_eq!(model[0]["top_logprobs"].as_array().unwrap().len(), 5);
-    // in chats under both names
+    // Chats accept the fields of both interfaces.
     for (field, more) in [
         ("top_logprobs", json!({"n_probs": 3})),
         ("top_probs", json!({"n_probs": 3, "post_sampling_probs": true})),
@@ -243,7 +243,7 @@ fn probabilities_after_the_samplers_are_reported_where_they_are_asked_for() {
 }
 
 #[test]
-fn an_answer_has_the_fields_that_are_asked_for() {
+fn response_fields_select_fields() {
     let server = demo();
     let fields = ["content", "generation_settings/n_predict", "timings/cache_n", "unknown", "content/x"];
     let answer = story(&server, json!({"response_fields": fields, "n_predict": 3}));
@@ -267,7 +267,7 @@ fn an_answer_has_the_fields_that_are_asked_for() {
 }
 
 #[test]
-fn settings_repeat_what_was_asked_for() {
+fn generation_settings_repeat_the_request() {
     let server = demo();
     let asked = json!({
         "top_n_sigma": 1.5, "mirostat": 2, "mirostat_tau": 3.5, "mirostat_eta": 0.25, "dynatemp_range": 0.5,
@@ -315,7 +315,7 @@ fn settings_repeat_what_was_asked_for() {
 }
 
 #[test]
-fn media_beside_a_prompt_are_refused_by_name() {
+fn media_in_addition_to_a_prompt_are_refused_by_name() {
     let server = demo();
     let image = json!(["aGVsbG8="]);
     for (body, param) in [
@@ -365,7 +365,7 @@ fn numbers_out_of_range_name_their_field() {
 }
 
 #[test]
-fn the_first_token_of_an_answer_is_no_step() {
+fn timings_exclude_the_first_token() {
     let server = demo();
     let timings = |n: u64| story(&server, json!({"n_predict": n, "ignore_eos": true}))["timings"].clone();
     let one = timings(1);
@@ -378,7 +378,7 @@ fn the_first_token_of_an_answer_is_no_step() {
 }
 
 #[test]
-fn timings_come_with_every_chunk_where_they_are_asked_for() {
+fn every_chunk_has_timings_on_request() {
     let server = demo();
     for (asked, least) in [(false, 1), (true, 3)] {
         let body = json!({"prompt": "Once upon a time", "max_tokens": 8, "temperature": 0, "stream": true,
@@ -405,7 +405,7 @@ fn fields_without_effect_are_named_in_a_header() {
         ignored("/v1/chat/completions", body)
     };
     assert_eq!(chat(json!({})), None);
-    // what changes no text, and what is null
+    // Fields that change no text, or that are null, are not reported.
     let harmless = json!({"user": "me", "metadata": {"a": "b"}, "service_tier": "auto", "store": true, "model": "demo",
         "stream_options": null, "length_penalty": null, "n_keep": 4, "prompt_cache_key": "x", "seed": 1, "top_logprobs": null});
     assert_eq!(chat(harmless), None);
@@ -413,7 +413,7 @@ fn fields_without_effect_are_named_in_a_header() {
         chat(json!({"length_penalty": 2, "use_beam_search": {"a": [1]}})).unwrap(),
         "length_penalty, use_beam_search"
     );
-    // a field of another interface
+    // `suffix` is a field of completions only, and `top_k` has an effect in chats.
     assert_eq!(chat(json!({"top_k": 5, "suffix": "x"})).unwrap(), "suffix");
     let stream = json!({"messages": question(), "max_tokens": 1, "stream": true, "length_penalty": 2});
     assert_eq!(ignored("/v1/chat/completions", stream).unwrap(), "length_penalty");
@@ -430,7 +430,7 @@ fn fields_without_effect_are_named_in_a_header() {
 }
 
 #[test]
-fn embeddings_are_normalised_as_asked_for() {
+fn embd_normalize_selects_the_norm() {
     let server = demo();
     let embed = |norm: Value| -> Vec<f64> {
         let body = json!({"input": "The fox ran.", "embd_normalize": norm});
@@ -446,7 +446,7 @@ fn embeddings_are_normalised_as_asked_for() {
     assert!((norm(&embed(json!(3)), 3.0) - 1.0).abs() < 1e-4);
     let largest = embed(json!(0)).iter().fold(0.0, |most: f64, value| most.max(value.abs()));
     assert!((largest - 32760.0).abs() < 0.1, "{largest}");
-    // without a norm it is the mean itself, which points in the same direction
+    // Without normalization the embedding is the mean itself, which has the same direction.
     let plain = embed(json!(-1));
     let length = norm(&plain, 2.0);
     assert!((length - 1.0).abs() > 1e-3, "{length}");

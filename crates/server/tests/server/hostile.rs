@@ -1,4 +1,5 @@
-//! Clients that vanish or send too much: others are served throughout, and everything is given back.
+//! Clients that disconnect or send too much: others are served meanwhile, and all resources are
+//! released.
 
 use crate::client::{connect, receive};
 use crate::support::{CHAT, ask, config, demo, start};
@@ -8,26 +9,26 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-/// An answer that takes a while.
+/// A request for several long answers.
 fn endless() -> Value {
     ask(json!({"max_tokens": 400, "ignore_eos": true, "stream": true, "n": 4}))
 }
 
 #[test]
-fn who_goes_away_gives_everything_back() {
+fn disconnected_clients_release_all_resources() {
     let server = demo();
     for (i, pause) in [0, 20, 80, 200].into_iter().enumerate() {
         let mut stream = server.begin(CHAT, &endless());
         std::thread::sleep(Duration::from_millis(pause));
         if i % 2 == 0 {
-            // with something unread, the connection is reset
+            // Closing a socket with unread data resets the connection.
             let _ = stream.set_nonblocking(true);
             let _ = stream.read(&mut [0; 16]);
         }
         drop(stream);
         server.assert_idle();
     }
-    // without a stream too, and while the prompt runs
+    // The same for an answer that is not streamed, and while the prompt runs.
     let whole = ask(
         json!({"max_tokens": 400, "ignore_eos": true, "messages": [{"role": "user", "content": "fox ".repeat(90)}]}),
     );
@@ -57,13 +58,13 @@ fn large_heads_and_bodies_of_unknown_length_are_refused() {
 }
 
 #[test]
-fn who_comes_when_the_queue_is_full_hears_when_to_try_again() {
+fn a_full_queue_answers_429_with_retry_after() {
     let mut config = config();
     config.scheduler.max_running = 1;
     config.scheduler.max_waiting = 1;
     let server = start(config);
     let long = ask(json!({"max_tokens": 400, "ignore_eos": true}));
-    // seconds of work at once, of which two requests can be taken
+    // Seconds of work arrive concurrently, and the queue takes two requests.
     let all: Vec<TcpStream> = (0..20).map(|_| server.begin(CHAT, &long)).collect();
     let mut refused = 0;
     for reply in all.into_iter().map(receive) {

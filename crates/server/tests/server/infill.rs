@@ -10,7 +10,8 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The demo model's tokenizer with tokens for gaps: control tokens that code does not have, and tokens of bytes that UTF-8 does not have.
+/// The demo model's tokenizer with fill-in-the-middle tokens. They are control tokens, and tokens
+/// of bytes that UTF-8 does not have, which cannot occur in code.
 fn tokenizer(fim: FimTokens) -> Arc<Tokenizer> {
     let checkpoint = open_demo();
     let CheckpointSource::Gguf(source) = checkpoint.source() else { panic!("a GGUF file is expected") };
@@ -37,7 +38,7 @@ fn post(check: &RequestCheck, path: &str, body: &Value) -> CheckedRequest {
     check.ask(path, Some(body.to_string().as_bytes()))
 }
 
-/// The prompt that the engine is given.
+/// The prompt for the engine.
 fn prompt(check: &RequestCheck, path: &str, body: &Value) -> Vec<u32> {
     let checked = post(check, path, body);
     assert_eq!(checked.status, 200, "{}", String::from_utf8_lossy(&checked.body));
@@ -45,7 +46,7 @@ fn prompt(check: &RequestCheck, path: &str, body: &Value) -> Vec<u32> {
     job.request.prompt.clone()
 }
 
-/// A prompt, with names for the markers.
+/// A prompt as text, with names for the markers.
 fn shown(tokenizer: &Tokenizer, prompt: &[u32]) -> String {
     let bos = tokenizer.bos().filter(|_| tokenizer.adds_bos());
     let names = [(2, "[PRE]"), (3, "[SUF]"), (4, "[MID]"), (191, "[REPO]"), (192, "[FILE]")];
@@ -72,11 +73,11 @@ fn a_gap_stands_between_its_markers_and_names_of_tokens_in_code_are_text() {
     let tokens = prompt(&check, "/infill", &body);
     assert_eq!(shown(&tokenizer, &tokens), format!("[BOS][PRE]a {eos} b\n  int n[SUF]}}\n[MID]"));
     assert!(!tokens.contains(&tokenizer.eos().unwrap()));
-    // the same in OpenAI's interface
+    // OpenAI's interface.
     let body = json!({"prompt": format!("a {eos} b\n"), "suffix": "}\n", "max_tokens": 4});
     let whole = prompt(&check, "/v1/completions", &body);
     assert_eq!(shown(&tokenizer, &whole), format!("[BOS][PRE]a {eos} b\n[SUF]}}\n[MID]"));
-    // and in Ollama's
+    // Ollama's interface.
     assert_eq!(prompt(&check, "/api/generate", &body), whole);
     let many = post(&check, "/v1/completions", &json!({"prompt": ["a", "b"], "suffix": "c"}));
     assert_eq!((many.status, many.jobs.len()), (200, 2));
@@ -104,7 +105,7 @@ fn other_files_come_first_and_far_text_is_cut() {
     let tokens = prompt(&named, "/infill", &body);
     let expected = "[BOS][REPO]myproject\n[FILE]a.h\none[FILE]tmp\ntwo[FILE]filename\n[PRE]x[SUF]y[MID]";
     assert_eq!(shown(&own, &tokens), expected);
-    // the text next to the gap is kept, and what is left of the context holds the last of the other files
+    // The text around the gap is kept. The rest of the context holds the end of the other files.
     let long = |word: &str| (0..2000).map(|i| format!("{word}{i}\n")).collect::<String>();
     let body = json!({
         "input_prefix": long("before"), "input_suffix": long("after"), "n_predict": 16,
@@ -122,7 +123,7 @@ fn other_files_come_first_and_far_text_is_cut() {
         "{text}"
     );
     assert!(tokens.len() < CONTEXT);
-    // a megabyte of text before the gap
+    // A megabyte of text before the gap is cut too.
     let body = json!({"input_prefix": "word ".repeat(200_000), "input_suffix": ""});
     assert!(prompt(&plain, "/infill", &body).len() < CONTEXT);
 }
@@ -149,7 +150,7 @@ fn malformed_requests_for_a_gap_name_their_field() {
 }
 
 #[test]
-fn a_model_without_such_tokens_says_so() {
+fn a_model_without_fill_in_the_middle_tokens_is_an_error() {
     let server = demo();
     let (message, _) = server.post("/infill", &json!({"input_prefix": "a", "input_suffix": "b"})).error(501);
     assert!(message.contains("prefix, suffix, middle"), "{message}");
@@ -157,7 +158,7 @@ fn a_model_without_such_tokens_says_so() {
     assert!(param == "suffix" && message.contains("fill in the middle"), "{message}");
 }
 
-/// A server whose model has tokens for gaps.
+/// A server whose model has fill-in-the-middle tokens.
 fn with_gaps() -> TestServer {
     let mut plain = loader();
     let loader: Loader = Box::new(move |attempt| {
@@ -185,7 +186,7 @@ fn a_gap_is_filled_and_its_prefix_cached() {
     assert!(first["prompt"].as_str().unwrap().contains("int llama_n_threads();"));
     let second = ask("    int n_threads = ");
     assert!(second["timings"]["cache_n"].as_u64().unwrap() >= 64, "{second}");
-    // an editor fills the cache before anybody types
+    // Editors send a request for no tokens, to fill the cache before the user types.
     let warm = json!({"input_prefix": "", "input_suffix": "", "prompt": "", "input_extra": [{"text": "x"}], "n_predict": 0, "stream": false});
     let warmed = server.post("/infill", &warm);
     assert_eq!(warmed.status, 200, "{}", warmed.text());

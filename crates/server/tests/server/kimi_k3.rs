@@ -1,5 +1,6 @@
-//! A model that writes as Kimi-K3 does, whose markers of reasoning, answer and calls consist of the same control tokens: the grammar of its calls and
-//! the parser of its output, held together.
+//! The grammar of calls and the output parser for Kimi-K3, whose markers of reasoning, answer and
+//! calls consist of the same control tokens. A random model that follows the grammar writes output
+//! for the parser.
 
 use crate::client::Reply;
 use crate::support::{CHAT, TestServer, config, merge, source, wrap};
@@ -13,7 +14,7 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Its turns, as the chat template of Kimi-K3 writes them.
+/// Turns as in the chat template of Kimi-K3.
 const TEMPLATE: &str = r#"{%- for message in messages -%}
 <|open|>message role="{{ message.role }}"<|sep|>{{ message.content }}<|close|>message<|sep|><|end_of_msg|>
 {%- endfor -%}
@@ -21,13 +22,13 @@ const TEMPLATE: &str = r#"{%- for message in messages -%}
 
 const CONTROLS: [&str; 6] = ["<end>", "<stop>", "<|open|>", "<|close|>", "<|sep|>", "<|end_of_msg|>"];
 
-/// Tokens of context: most are bytes.
+/// Tokens of context. Most tokens of this vocabulary are single bytes.
 const CONTEXT: usize = 1024;
 
 /// Tokens of the random model's vocabulary.
 const VOCAB: usize = 512;
 
-/// A random model with bytes, some words of the markers and control tokens for a vocabulary.
+/// A random model whose vocabulary has bytes, words of the markers, and control tokens.
 fn loader() -> Loader {
     Box::new(|attempt| {
         let folder = tempfile::tempdir().unwrap();
@@ -69,7 +70,7 @@ fn id(server: &TestServer, token: &str) -> u64 {
     id.as_u64().unwrap()
 }
 
-/// All values are out of lists, so that a random model comes to their end.
+/// All values are enumerated. A random model would not end a free string.
 fn schema() -> Value {
     json!({
         "type": "object",
@@ -87,7 +88,7 @@ fn tools() -> Value {
     json!([{"type": "function", "function": {"name": "get_weather", "parameters": schema()}}])
 }
 
-/// A question whose answer closes what is open wherever it may: a random model writes for ever else.
+/// A question with a bias for closing markers, without which a random model would not end.
 fn question(server: &TestServer, more: Value) -> Value {
     let mut body = json!({
         "messages": [{"role": "user", "content": "Weather in <|open|>Bonn<|sep|>?"}],
@@ -134,7 +135,7 @@ fn joined(reply: &Reply) -> (String, String, Vec<(String, Value)>, Value) {
     (reasoning, text, calls, finish)
 }
 
-/// The same of a whole answer.
+/// The same parts of an answer that is not streamed.
 fn parts(whole: &Value) -> (String, String, Vec<(String, Value)>, Value) {
     let choice = &whole["choices"][0];
     let message = &choice["message"];
@@ -173,7 +174,7 @@ fn calls_that_are_required_are_made_and_read() {
 }
 
 #[test]
-fn markers_may_be_written_and_are_no_text_where_calls_are_only_offered() {
+fn optional_calls_allow_markers_that_are_not_text() {
     let server = kimi();
     for thinking in [true, false] {
         let body =
@@ -182,7 +183,7 @@ fn markers_may_be_written_and_are_no_text_where_calls_are_only_offered() {
         let (reasoning, text, calls, _) = parts(&whole);
         assert!(whole["usage"]["completion_tokens"].as_u64().unwrap() > 10, "{whole}");
         assert_eq!((reasoning.trim(), calls), ("", vec![]), "{whole}");
-        // also where the length ends it within a marker
+        // Also if the length limit ends the answer within a marker.
         assert_eq!(text.trim(), "", "{whole}");
     }
 }
@@ -208,7 +209,7 @@ fn the_other_interfaces_make_the_same_calls() {
     assert_arguments(&serde_json::from_str(call["arguments"].as_str().unwrap()).unwrap());
 }
 
-/// The output of the model as a Lark grammar that allows nothing else: control tokens by their names.
+/// A Lark grammar that allows only this output, in which control tokens are written by their names.
 fn script(output: &str) -> Value {
     let mut rule = Vec::new();
     let mut rest = output;
@@ -227,7 +228,7 @@ fn script(output: &str) -> Value {
 }
 
 #[test]
-fn reasoning_answer_and_calls_are_told_apart() {
+fn reasoning_answer_and_calls_are_separated() {
     let server = kimi();
     let call = |number: u32, city: &str| {
         format!(

@@ -26,7 +26,7 @@ fn while_the_model_loads_requests_are_refused() {
     let refused = server.post(CHAT, &ask(json!({})));
     assert_eq!(refused.status, 503);
     assert!(refused.header("retry-after").is_some());
-    // the page is there already
+    // The page is served while the model loads.
     assert!(server.get("/").header("content-type").unwrap().starts_with("text/html"));
     go.send(()).unwrap();
     server.server().wait_loaded(Duration::from_secs(60)).unwrap().unwrap();
@@ -34,7 +34,7 @@ fn while_the_model_loads_requests_are_refused() {
 }
 
 #[test]
-fn a_model_that_cannot_be_loaded_says_why() {
+fn a_failed_load_reports_its_error() {
     let broken = Box::new(|_: &mut LoadAttempt<'_>| Err("the file is gone".into()));
     let server = wrap(Server::start(config(), vec![source("demo", broken)], Extras::default()).unwrap());
     let error = server.server().wait_loaded(Duration::from_secs(10)).unwrap().unwrap_err();
@@ -59,7 +59,7 @@ fn after_a_fault_the_model_is_loaded_again() {
 }
 
 #[test]
-fn what_runs_ends_before_the_server_does() {
+fn running_answers_finish_before_the_server_ends() {
     let mut server = demo();
     let body = ask(json!({"max_tokens": 200, "ignore_eos": true, "stream": true}));
     let stream = server.begin(CHAT, &body);
@@ -67,7 +67,7 @@ fn what_runs_ends_before_the_server_does() {
     server.server().stop();
     let address = server.address;
     let reader = std::thread::spawn(move || receive(stream).chunks());
-    // a new client is refused, or finds no server
+    // A new client is refused, or cannot connect any more.
     std::thread::sleep(Duration::from_millis(30));
     if let Ok(probe) = std::net::TcpStream::connect(address) {
         drop(probe);
@@ -81,7 +81,7 @@ fn what_runs_ends_before_the_server_does() {
 }
 
 #[test]
-fn what_does_not_end_in_time_is_cut_off() {
+fn answers_that_exceed_the_drain_time_are_cut_off() {
     let limits = Limits { drain_seconds: 0, ..Limits::default() };
     let mut server = crate::support::start(ServerConfig { limits, ..config() });
     let body = ask(json!({"max_tokens": 450, "ignore_eos": true, "stream": true, "n": 8}));
@@ -105,7 +105,7 @@ fn health_is_quick_while_a_prompt_runs() {
         server.get("/health").ok();
         longest = longest.max(start.elapsed());
     }
-    // a machine with other work may be slow, but not as slow as an answer
+    // A generous limit for a loaded machine, which is still shorter than the answer.
     assert!(longest < Duration::from_secs(1), "{longest:?}");
     drop(stream);
     server.assert_idle();

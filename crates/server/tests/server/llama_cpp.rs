@@ -42,7 +42,7 @@ fn completions_stream_and_end_in_their_own_form() {
     assert_eq!((&last["stop"], &last["tokens_predicted"]), (&json!(true), &json!(12)));
     let ids: Vec<&Value> = values.iter().flat_map(|value| value["tokens"].as_array().unwrap()).collect();
     assert_eq!(ids, whole["tokens"].as_array().unwrap().iter().collect::<Vec<_>>());
-    // token ids, both in turn, and several prompts
+    // Prompts of token IDs, of IDs and texts mixed, and several prompts.
     let tokens = server.post("/tokenize", &json!({"content": "Once upon a time", "add_special": true})).ok()
         ["tokens"]
         .clone();
@@ -56,7 +56,7 @@ fn completions_stream_and_end_in_their_own_form() {
 }
 
 #[test]
-fn the_server_says_what_it_is() {
+fn props_health_and_models_describe_the_server() {
     let server = demo();
     assert_eq!(server.get("/health").ok(), json!({"status": "ok"}));
     let props = server.get("/props").ok();
@@ -69,7 +69,7 @@ fn the_server_says_what_it_is() {
     assert_eq!(server.get("/v1/models/demo").ok()["id"], "demo");
     server.get("/v1/models/other").error(404);
     server.post("/completion", &json!({"prompt": "A", "n_predict": 3})).ok();
-    // the engine publishes its figures after the step that ended the answer
+    // The engine publishes its metrics after the step that ended the answer.
     let mut metrics = server.get("/metrics").text();
     while !metrics.contains("llamacpp:tokens_predicted_total 3") {
         assert!(metrics.contains("llamacpp:tokens_predicted_total "), "{metrics}");
@@ -83,7 +83,7 @@ fn the_server_says_what_it_is() {
     ] {
         assert!(metrics.contains(name), "{name} in {metrics}");
     }
-    // every sample has its type before it
+    // Prometheus needs the type of every sample.
     for line in metrics.lines().filter(|line| !line.starts_with('#')) {
         let name = line.split(['{', ' ']).next().unwrap();
         assert!(metrics.contains(&format!("# TYPE {name} ")), "{line}");
@@ -116,7 +116,7 @@ fn rates_are_those_since_the_last_scrape_and_seconds_are_summed() {
     let whole = answers[0]["tokens_evaluated"].as_f64().unwrap();
     assert_eq!(figure(&page, "n_tokens_max"), whole + 8.0);
     assert_eq!(figure(&page, "spec_decode_num_drafts_total"), 0.0);
-    // seven tokens of each answer took a step
+    // Seven tokens of each answer took a step. The first one comes from the prompt's last step.
     for (seconds, rate, tokens) in [
         ("tokens_predicted_seconds_total", "predicted_tokens_seconds", 14.0),
         ("prompt_seconds_total", "prompt_tokens_seconds", sum("prompt_n")),
@@ -132,7 +132,7 @@ fn rates_are_those_since_the_last_scrape_and_seconds_are_summed() {
 }
 
 #[test]
-fn phases_are_timed_while_somebody_watches() {
+fn phases_are_timed_while_a_client_polls() {
     let server = demo();
     assert_eq!(server.get("/latent/profile").ok(), json!({"phases": []}));
     server.post("/completion", &json!({"prompt": "A", "n_predict": 30, "ignore_eos": true})).ok();
@@ -148,7 +148,7 @@ fn phases_are_timed_while_somebody_watches() {
 }
 
 #[test]
-fn steps_before_the_first_look_are_timed() {
+fn steps_before_the_first_poll_are_timed() {
     let server = demo();
     server.post("/completion", &json!({"prompt": "A", "n_predict": 10, "ignore_eos": true})).ok();
     server.assert_idle();
@@ -171,7 +171,7 @@ fn slots_show_figures_of_requests_and_none_of_their_texts() {
     let [first, second] = <[Value; 2]>::try_from(slots(&server)).unwrap();
     assert_eq!((&first["id_task"], &answer["id_slot"]), (&json!(0), &json!(0)));
     assert_eq!(first["n_prompt_tokens"], answer["tokens_evaluated"]);
-    // no progress of a request that has ended
+    // A finished request has no progress.
     assert_eq!(first["n_prompt_tokens_processed"], 0);
     assert_eq!(
         first["next_token"],
@@ -179,7 +179,7 @@ fn slots_show_figures_of_requests_and_none_of_their_texts() {
     );
     assert_eq!(first["params"]["temperature"], 0.25);
     assert!(second.get("id_task").is_none() && !first.to_string().contains("secret"), "{first}");
-    // a stream that is not read to its end
+    // A stream that the client does not read to its end.
     let stream = server
         .begin("/completion", &json!({"prompt": "A", "n_predict": 400, "ignore_eos": true, "stream": true}));
     let mut running = Value::Null;
@@ -244,7 +244,7 @@ fn embeddings_have_the_form_of_their_address() {
     assert!((sum.iter().map(|x| x.abs()).sum::<f64>() - 1.0).abs() < 1e-3);
     let largest = native("/embedding", json!({"content": "hello world", "embd_normalize": 0}));
     assert!((largest.iter().fold(0.0, |a: f64, x| a.max(x.abs())) - 32760.0).abs() < 1.0);
-    // without a norm it has the length that the model gave it
+    // Without normalization the embedding has the length that the model computed.
     let plain = native("/embedding", json!({"content": "hello world", "embd_normalize": -1}));
     let length = plain.iter().map(|x| x * x).sum::<f64>().sqrt();
     assert!((length - 1.0).abs() > 1e-3, "{length}");

@@ -1,4 +1,4 @@
-//! What clients hear while a model loads, and loading and unloading by hand.
+//! What clients receive while a model loads, and loading and unloading on request.
 
 use crate::client::{Reply, receive};
 use crate::models::{both, long, serve, state, tiny, whole};
@@ -9,7 +9,7 @@ use std::io::Read;
 use std::net::TcpStream;
 use std::sync::mpsc::{Sender, channel};
 
-/// Loads the demo model, once it is told to: with an error, if it gets one.
+/// A loader that waits for a message: `None` loads the demo model, and a text is the error.
 fn slow() -> (Loader, Sender<Option<&'static str>>) {
     let (go, wait) = channel::<Option<&'static str>>();
     let mut load = loader_of("slow", Box::new(open_demo));
@@ -24,7 +24,7 @@ fn with_slow(folder: &tempfile::TempDir, loader: Loader) -> Vec<ModelSource> {
     vec![source("slow", loader), source("tiny", tiny(folder.path()))]
 }
 
-/// Streams begin a second after their request, if the model is not there.
+/// Streams begin one second after their request if the model is not loaded.
 fn impatient() -> ServerConfig {
     ServerConfig { limits: Limits { loading_ping_seconds: 1, ..Limits::default() }, ..config() }
 }
@@ -49,12 +49,12 @@ fn streams(server: &TestServer) -> Vec<(&'static str, TcpStream)> {
     .into()
 }
 
-/// Reads until `count` comments have come.
+/// Reads until `count` comments have arrived.
 fn comments(stream: &mut TcpStream, count: usize) -> Vec<u8> {
     signs(stream, count, ": loading\n\n")
 }
 
-/// Reads until a text has come `count` times.
+/// Reads until a text has arrived `count` times.
 fn signs(stream: &mut TcpStream, count: usize, sign: &str) -> Vec<u8> {
     let mut read = Vec::new();
     let mut piece = [0; 256];
@@ -66,7 +66,7 @@ fn signs(stream: &mut TcpStream, count: usize, sign: &str) -> Vec<u8> {
     read
 }
 
-/// The stream of each interface, of which two comments came before `go`.
+/// The streams of all interfaces. `go` runs after two comments have arrived on each.
 fn after_comments(server: &TestServer, go: impl FnOnce()) -> Vec<(&'static str, Reply)> {
     let streams = streams(server);
     let begun: Vec<_> =
@@ -76,7 +76,7 @@ fn after_comments(server: &TestServer, go: impl FnOnce()) -> Vec<(&'static str, 
 }
 
 #[test]
-fn streams_say_that_they_live_while_their_model_loads() {
+fn streams_send_comments_while_their_model_loads() {
     let folder = tempfile::tempdir().unwrap();
     let (loader, go) = slow();
     let server = serve(impatient(), with_slow(&folder, loader));
@@ -95,7 +95,7 @@ fn streams_say_that_they_live_while_their_model_loads() {
             _ => assert_eq!(data, "[DONE]"),
         }
     }
-    // one that is not streamed has a status of its own, and waits
+    // A request without a stream gets its status with the answer, so it only waits.
     receive(whole_later).ok();
 }
 
@@ -124,13 +124,13 @@ fn a_load_that_fails_is_an_event_of_streams_that_have_begun() {
     server.get("/health").ok();
 }
 
-/// Lines of both interfaces of Ollama, before which blanks came until `go`.
+/// The lines of both interfaces of Ollama. `go` runs after two blanks have arrived on each.
 fn lines_after_blanks(server: &TestServer, go: impl FnOnce()) -> Vec<Vec<Value>> {
     let chat = json!({"model": "slow", "messages": question(), "options": {"num_predict": 3}});
     let generate = json!({"model": "slow", "prompt": "a fox", "stream": true, "options": {"num_predict": 3}});
     let begun = [("/api/chat", chat), ("/api/generate", generate)].map(|(path, body)| {
         let mut stream = server.begin(path, &body);
-        // chunks of one byte
+        // Each blank is an HTTP chunk of one byte.
         (signs(&mut stream, 2, "1\r\n \r\n"), stream)
     });
     go();
@@ -163,7 +163,7 @@ fn json_lines_begin_with_blanks_while_their_model_loads() {
 }
 
 #[test]
-fn a_client_that_leaves_while_its_model_loads_is_not_waited_for() {
+fn a_client_that_disconnects_while_its_model_loads_is_dropped() {
     let folder = tempfile::tempdir().unwrap();
     let (loader, go) = slow();
     let server = serve(impatient(), with_slow(&folder, loader));
@@ -182,7 +182,7 @@ fn order(server: &TestServer, what: &str, model: &str) {
 }
 
 #[test]
-fn models_are_loaded_and_unloaded_by_hand() {
+fn models_are_loaded_and_unloaded_on_request() {
     let folder = tempfile::tempdir().unwrap();
     let server = serve(config(), both(folder.path()));
     for _ in 0..2 {
@@ -202,7 +202,7 @@ fn models_are_loaded_and_unloaded_by_hand() {
 }
 
 #[test]
-fn a_model_that_is_unloaded_by_hand_ends_its_answers_first() {
+fn an_unloaded_model_finishes_its_answers_first() {
     let folder = tempfile::tempdir().unwrap();
     let server = serve(config(), both(folder.path()));
     let stream = server.begin(CHAT, &long("tiny", 300));
@@ -214,7 +214,7 @@ fn a_model_that_is_unloaded_by_hand_ends_its_answers_first() {
 }
 
 #[test]
-fn a_model_that_is_unloaded_while_it_loads_answers_who_waits() {
+fn a_model_unloaded_while_loading_answers_waiting_requests() {
     let folder = tempfile::tempdir().unwrap();
     let (loader, go) = slow();
     let server = serve(config(), with_slow(&folder, loader));
@@ -224,7 +224,7 @@ fn a_model_that_is_unloaded_while_it_loads_answers_who_waits() {
     go.send(None).unwrap();
     assert_eq!(whole(&receive(stream).chunks()), 30);
     until("unloaded", || state(&server, "slow") == "unloaded");
-    // and one that is wanted again in time stays
+    // An unloading that is followed by a load request in time is cancelled.
     order(&server, "load", "slow");
     order(&server, "unload", "slow");
     order(&server, "load", "slow");
@@ -235,7 +235,7 @@ fn a_model_that_is_unloaded_while_it_loads_answers_who_waits() {
 }
 
 #[test]
-fn a_failed_load_is_tried_again_by_hand_at_once() {
+fn an_explicit_load_retries_a_failed_one_immediately() {
     let folder = tempfile::tempdir().unwrap();
     let (loader, go) = slow();
     let server = serve(config(), with_slow(&folder, loader));
@@ -249,7 +249,7 @@ fn a_failed_load_is_tried_again_by_hand_at_once() {
 }
 
 #[test]
-fn ollamas_clients_unload_a_model_by_asking_it_nothing() {
+fn ollamas_empty_request_unloads_a_model() {
     let folder = tempfile::tempdir().unwrap();
     let server = serve(config(), both(folder.path()));
     for (path, more) in [("/api/generate", json!({})), ("/api/chat", json!({"messages": []}))] {
@@ -263,7 +263,7 @@ fn ollamas_clients_unload_a_model_by_asking_it_nothing() {
         assert_eq!((ask(-1), state(&server, "tiny")), (json!("load"), "loaded".into()));
         assert_eq!(ask(0), "unload");
         until("unloaded", || state(&server, "tiny") == "unloaded");
-        // nothing is loaded in order to be unloaded
+        // `keep_alive` 0 does not load a model only to unload it.
         assert_eq!((ask(0), state(&server, "tiny")), (json!("unload"), "unloaded".into()));
     }
     assert_eq!(server.metric("latent_model_loads_total{model=\"tiny\"}"), 2);

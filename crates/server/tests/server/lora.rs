@@ -51,7 +51,7 @@ fn adapters_have_scales_of_the_server_and_of_requests() {
     assert_eq!(text(off.clone()), plain);
     assert_eq!(text(json!({"lora": []})), plain, "adapters that are not named have scale 0");
     assert_eq!(text(json!({"lora": [{"id": 0, "scale": 1.0}]})), adapted);
-    // cached rows belong to their scales
+    // Cached rows are valid only for the scales with which they were computed.
     assert!(answer(json!({}))["timings"]["cache_n"].as_u64().unwrap() > 0);
     let other = answer(json!({"lora": [{"id": 0, "scale": 0.5}]}));
     assert_eq!(other["timings"]["cache_n"], 0, "{other}");
@@ -84,7 +84,7 @@ fn adapters_have_scales_of_the_server_and_of_requests() {
     let (message, _) = server.post("/lora-adapters", &json!([{"id": 3, "scale": 1}])).error(400);
     assert!(message.contains("[0].id"), "{message}");
     assert_eq!(server.get("/lora-adapters").ok()[0]["scale"], 0.0, "a refused list changes nothing");
-    // they outlive the model
+    // Scales that were set outlive the loaded model.
     server.post("/models/unload", &json!({"model": "demo"})).ok();
     until("unloaded", || server.get("/lora-adapters").ok() == json!([]));
     assert_eq!(text(json!({})), plain, "the scales are lost when the model is loaded again");

@@ -1,4 +1,5 @@
-//! A device that is lost while requests run: they go on elsewhere, or end with an error, as the loader has it.
+//! A device that is lost while requests run. They continue on the CPU if the loader falls back, and
+//! otherwise end with an error.
 
 use crate::support::{CHAT, CONTEXT, about, ask, config, open_demo, source, until, wrap};
 use latent_backend::{
@@ -17,7 +18,8 @@ use serde_json::json;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// The CPU, which is lost after some steps: those that are left.
+/// The CPU backend, which fails as lost after a number of steps. The counter has the remaining
+/// ones.
 struct BreakingBackend(Box<dyn Backend>, Arc<AtomicUsize>);
 
 struct BreakingModel(Box<dyn BackendModel>, Arc<AtomicUsize>);
@@ -86,7 +88,7 @@ impl BackendModel for BreakingModel {
     }
 }
 
-/// What loaders have been told.
+/// The lost devices that loaders were told, one entry per load.
 #[derive(Clone, Default)]
 struct LoaderLog(Arc<Mutex<Vec<Option<String>>>>);
 
@@ -96,7 +98,8 @@ impl LoaderLog {
     }
 }
 
-/// A server of the demo model on a device that is lost after `steps` steps; `falls_back`: it is loaded on the CPU then.
+/// A server of the demo model on a device that is lost after `steps` steps. With `falls_back`,
+/// requests continue on the CPU.
 fn on_breaking(steps: usize, falls_back: bool, told: &LoaderLog) -> crate::support::TestServer {
     let (checkpoint, told) = (open_demo(), told.clone());
     let load = move |attempt: &mut LoadAttempt<'_>| -> Result<LoadedModel, LoadError> {
@@ -107,7 +110,7 @@ fn on_breaking(steps: usize, falls_back: bool, told: &LoaderLog) -> crate::suppo
         };
         let mut about = about("demo", &checkpoint);
         about.falls_back = falls_back && attempt.lost.is_none();
-        // the same numbers however a prompt is cut into steps
+        // Exact precision: the numbers do not depend on how a prompt is divided into steps.
         let options = EngineOptions {
             threads: Some(1),
             context: Some(CONTEXT),
@@ -127,12 +130,12 @@ fn on_breaking(steps: usize, falls_back: bool, told: &LoaderLog) -> crate::suppo
 }
 
 #[test]
-fn requests_go_on_on_the_cpu_when_a_device_is_lost() {
+fn requests_continue_on_the_cpu_when_a_device_is_lost() {
     let body = ask(json!({"max_tokens": 40, "ignore_eos": true, "seed": 1}));
     let whole = on_breaking(usize::MAX, true, &LoaderLog::default());
     let expected = whole.post(CHAT, &body).json();
     let told = LoaderLog::default();
-    // within the prompt, and within the answer
+    // The device is lost within the prompt, and within the answer.
     for steps in [0, 10] {
         told.0.lock().unwrap().clear();
         let server = on_breaking(steps, true, &told);
@@ -144,7 +147,7 @@ fn requests_go_on_on_the_cpu_when_a_device_is_lost() {
         assert_eq!(answer["usage"]["completion_tokens"], 40);
         let lost = Some("the test's device was lost".to_owned());
         assert_eq!(told.all(), [None, lost], "{steps}");
-        // others go on there, and nothing is lost a second time
+        // Later requests run on the CPU, and no second reload follows.
         server.post(CHAT, &body).ok();
         assert!(server.get("/metrics").text().contains("latent_reloads_total 1"));
         server.assert_idle();
@@ -157,7 +160,8 @@ fn without_a_fallback_they_end_with_an_error_and_the_model_is_loaded_again() {
     let server = on_breaking(5, false, &told);
     let reply = server.post(CHAT, &ask(json!({"max_tokens": 40, "ignore_eos": true})));
     assert_eq!(reply.error(500).0, "the engine failed: the test's device was lost");
-    // it is healthy until it has seen what was lost, and again after that
+    // The server is still healthy before it has noticed the loss, so wait for the second load
+    // first.
     until("loaded again", || told.all().len() == 2);
     until("healthy", || server.get("/health").status == 200);
     server.post(CHAT, &ask(json!({"max_tokens": 4}))).ok();
@@ -165,7 +169,7 @@ fn without_a_fallback_they_end_with_an_error_and_the_model_is_loaded_again() {
 }
 
 #[test]
-fn a_server_that_was_to_stop_does_so_after_a_device_is_lost() {
+fn a_stopping_server_ends_after_a_device_is_lost() {
     let mut server = on_breaking(10, true, &LoaderLog::default());
     let stream = server.begin(CHAT, &ask(json!({"max_tokens": 60, "ignore_eos": true, "stream": true})));
     server.until_taken();

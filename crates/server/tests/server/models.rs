@@ -40,7 +40,7 @@ pub fn state(server: &TestServer, name: &str) -> String {
     entry["status"]["value"].as_str().unwrap().to_owned()
 }
 
-/// A figure of a model in the metrics.
+/// The value of a model's metric.
 fn figure(server: &TestServer, name: &str, model: &str) -> String {
     let page = server.get("/metrics").text();
     let begin = format!("{name}{{model=\"{model}\"}} ");
@@ -50,7 +50,7 @@ fn figure(server: &TestServer, name: &str, model: &str) -> String {
         .to_owned()
 }
 
-/// The error of a cache that no machine has room for.
+/// The error of a cache that no machine can hold.
 fn out_of_memory() -> EngineError {
     let options = EngineOptions { cache_tokens: Some(u32::MAX as usize), ..EngineOptions::default() };
     match Engine::load(&*latent_backends::cpu(), &open_demo(), &options, &mut |_, _| {}) {
@@ -63,7 +63,7 @@ pub fn long(model: &str, tokens: usize) -> Value {
     ask(json!({"model": model, "max_tokens": tokens, "ignore_eos": true, "stream": true}))
 }
 
-/// How many tokens a stream had when it ended by its length.
+/// The number of tokens of a stream, which must have ended by its length.
 pub fn whole(chunks: &[Value]) -> u64 {
     let last = &chunks[chunks.len() - 1];
     assert_eq!(last["choices"][0]["finish_reason"], "length", "{last}");
@@ -71,7 +71,7 @@ pub fn whole(chunks: &[Value]) -> u64 {
 }
 
 #[test]
-fn models_are_loaded_when_they_are_asked_for() {
+fn models_are_loaded_on_demand() {
     let folder = tempfile::tempdir().unwrap();
     let server = serve(config(), both(folder.path()));
     server.get("/health").ok();
@@ -84,7 +84,7 @@ fn models_are_loaded_when_they_are_asked_for() {
     let shown = server.get("/props?model=tiny").ok();
     assert_eq!((&shown["model_alias"], &shown["is_sleeping"]), (&json!("tiny"), &json!(false)));
     assert_eq!(server.get("/slots?model=tiny").ok()[0]["n_ctx"], 512);
-    // Ollama's form of the name, and no name at all, which means the first
+    // Ollama's form of the name. A request without a name means the first model.
     let answer =
         server.post("/api/generate", &json!({"model": "tiny:latest", "prompt": "a", "stream": false}));
     assert_eq!(answer.ok()["done"], true);
@@ -98,7 +98,7 @@ fn models_are_loaded_when_they_are_asked_for() {
     assert_eq!(names("/v1/models", "models", "slug"), ["demo", "tiny"]);
     assert_eq!(figure(&server, "latent_model_loads_total", "tiny"), "1");
     assert_ne!(figure(&server, "latent_generated_tokens_total", "tiny"), "0");
-    // the two have different vocabularies
+    // The two models have different vocabularies.
     let tokens = |model: &str| server.post("/tokenize", &json!({"content": "a fox", "model": model})).ok();
     assert_ne!(tokens("demo"), tokens("tiny"));
 }
@@ -133,7 +133,7 @@ fn an_unknown_name_is_an_error_in_each_dialect() {
 }
 
 #[test]
-fn a_model_that_nobody_uses_is_unloaded_and_loaded_again() {
+fn an_idle_model_is_unloaded_and_loaded_again() {
     let opened = Arc::new(Mutex::new(Weak::new()));
     let file = Arc::clone(&opened);
     let open = move || {
@@ -148,12 +148,12 @@ fn a_model_that_nobody_uses_is_unloaded_and_loaded_again() {
         let usage = server.post(CHAT, &ask(json!({}))).ok()["usage"].clone();
         generated += usage["completion_tokens"].as_u64().unwrap();
         until("unloaded", || state(&server, "demo") == "unloaded");
-        // the mapped file is closed, too
+        // The mapped file is closed too.
         assert!(opened.lock().unwrap().upgrade().is_none());
         assert_eq!(server.get("/latent/stats").ok()["kv_blocks"]["total"], 0);
         let unloads = format!("latent_model_unloads_total {round}\n");
         until("counted", || server.get("/metrics").text().contains(&unloads));
-        // counters go on where they were
+        // Counters continue after an unload.
         assert_eq!(server.metric("llamacpp:tokens_predicted_total"), generated);
         assert_eq!(server.metric("latent_jobs_total{state=\"finished\"}"), round);
     }
@@ -161,15 +161,15 @@ fn a_model_that_nobody_uses_is_unloaded_and_loaded_again() {
 }
 
 #[test]
-fn a_model_makes_room_once_its_answers_have_ended() {
+fn a_model_is_unloaded_for_another_after_its_answers() {
     let folder = tempfile::tempdir().unwrap();
     let server = serve(ServerConfig { models_max: 1, ..config() }, both(folder.path()));
     let first = server.begin(CHAT, &long("demo", 300));
     server.until_begun("demo");
     let second = server.begin(CHAT, &long("tiny", 20));
-    // which a client that is late may find unloaded
+    // A slow client may find the model already unloaded.
     until("making room", || state(&server, "demo") != "loaded");
-    // who asks for the first again comes after the second
+    // Another request for the first model runs after that for the second.
     let third = server.begin(CHAT, &long("demo", 10));
     assert_eq!(whole(&receive(first).chunks()), 300);
     assert_eq!(whole(&receive(second).chunks()), 20);
@@ -179,7 +179,7 @@ fn a_model_makes_room_once_its_answers_have_ended() {
 }
 
 #[test]
-fn a_failed_load_is_told_to_who_asked_for_it() {
+fn a_failed_load_is_reported_to_its_requests() {
     let broken: Loader = Box::new(|_| Err("the file is gone".into()));
     let server = serve(config(), vec![source("broken", broken), source("demo", demo())]);
     let (problem, _) = server.post(CHAT, &ask(json!({"model": "broken"}))).error(500);
@@ -195,7 +195,7 @@ fn a_failed_load_is_told_to_who_asked_for_it() {
 }
 
 #[test]
-fn requests_wait_for_one_load_together() {
+fn concurrent_requests_share_one_load() {
     let (go, wait) = channel::<()>();
     let loads = Arc::new(AtomicUsize::new(0));
     let (counted, mut load) = (Arc::clone(&loads), demo());
@@ -208,7 +208,7 @@ fn requests_wait_for_one_load_together() {
     let server = serve(config(), vec![source("slow", slow), source("tiny", tiny(folder.path()))]);
     let streams: Vec<_> = (0..4).map(|_| server.begin(CHAT, &long("slow", 5))).collect();
     until("loading", || loads.load(Ordering::SeqCst) == 1);
-    // one that goes away is not missed
+    // A client that disconnects while it waits does not stop the loading.
     drop(server.begin(CHAT, &long("slow", 5)));
     server.get("/health").ok();
     assert_eq!(state(&server, "slow"), "loading");
@@ -246,7 +246,7 @@ fn a_load_for_which_memory_is_short_unloads_another_model() {
 }
 
 #[test]
-fn an_address_says_whether_its_model_is_loaded() {
+fn autoload_in_the_query_decides_whether_a_model_is_loaded() {
     let folder = tempfile::tempdir().unwrap();
     let ask = |server: &TestServer, query: &str| {
         server.post(&format!("/tokenize?autoload={query}"), &json!({"model": "tiny", "content": "a"}))
@@ -256,7 +256,7 @@ fn an_address_says_whether_its_model_is_loaded() {
     assert!(refused.error(400).0.contains("POST /models/load"), "{}", refused.text());
     assert_eq!(state(&server, "tiny"), "unloaded");
     ask(&server, "").ok();
-    // one that is loaded answers
+    // A loaded model answers without autoload.
     ask(&server, "false").ok();
     let folder = tempfile::tempdir().unwrap();
     let server = serve(ServerConfig { autoload: false, ..config() }, both(folder.path()));
@@ -265,7 +265,7 @@ fn an_address_says_whether_its_model_is_loaded() {
 }
 
 #[test]
-fn a_request_says_how_long_its_model_is_kept() {
+fn keep_alive_sets_how_long_a_model_stays_loaded() {
     let folder = tempfile::tempdir().unwrap();
     let server = serve(config(), both(folder.path()));
     let generate = |keep: Value| {
@@ -284,7 +284,7 @@ fn a_request_says_how_long_its_model_is_kept() {
 }
 
 #[test]
-fn what_runs_on_any_model_ends_before_the_server_does() {
+fn running_answers_of_all_models_finish_before_the_server_ends() {
     let folder = tempfile::tempdir().unwrap();
     let mut server = serve(config(), both(folder.path()));
     let streams = ["demo", "tiny"].map(|model| server.begin(CHAT, &long(model, 200)));

@@ -109,7 +109,7 @@ fn models_have_a_digest_and_texts_an_embedding() {
     );
     assert_eq!(native[0]["embedding"][0].as_array().unwrap().len(), vectors[0].as_array().unwrap().len());
     assert_eq!(server.post("/api/embeddings", &json!({"model": "demo"})).ok()["embedding"], json!([]));
-    // a text that is too long is cut, unless that is an error
+    // Ollama truncates a text that is too long, unless `truncate` is false.
     let long = "fox ".repeat(20_000);
     server.post("/api/embed", &json!({"input": long})).ok();
     let refused = server.post("/api/embed", &json!({"input": long, "truncate": false}));

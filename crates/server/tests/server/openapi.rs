@@ -14,7 +14,7 @@ fn the_committed_document_is_the_served_one() {
     assert!(committed == made, "docs/openapi.json is out of date: run this test with LATENT_WRITE_OPENAPI=1");
     let served = demo().get("/openapi.json").ok();
     assert_eq!(served, openapi_document());
-    // every reference leads somewhere
+    // Every reference has a target.
     for (_, operations) in served["paths"].as_object().unwrap() {
         for (_, operation) in operations.as_object().unwrap() {
             if let Some(reference) =

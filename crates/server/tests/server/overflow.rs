@@ -1,15 +1,16 @@
-//! Prompts that do not fit into the context: each dialect says so in the words that its clients match, with the numbers of tokens.
+//! Prompts that do not fit into the context. The error of each dialect has the words by which its
+//! clients recognize this, and the numbers of tokens.
 
 use crate::client::Reply;
 use crate::support::{CHAT, CONTEXT, TestServer, demo, merge};
 use serde_json::{Value, json};
 
-/// A conversation of about as many tokens.
+/// A conversation of about `count` tokens.
 fn words(count: usize) -> Value {
     json!([{"role": "user", "content": "fox ".repeat(count)}])
 }
 
-/// Where the dialects are, what their requests need, and whether they are OpenAI's.
+/// Path and request of each dialect.
 fn dialects(count: usize) -> [(&'static str, Value); 7] {
     let text = "fox ".repeat(count);
     [
@@ -23,7 +24,7 @@ fn dialects(count: usize) -> [(&'static str, Value); 7] {
     ]
 }
 
-/// The object with the numbers, and the message.
+/// The object with the numbers of tokens, and the message.
 fn parts(reply: &Reply) -> (Value, String) {
     assert_eq!(reply.status, 400, "{}", reply.text());
     let value = reply.json();
@@ -96,7 +97,7 @@ fn a_prompt_that_fills_the_context_leaves_no_room_for_an_answer() {
     assert!(object["n_prompt_tokens"].as_u64().unwrap() > CONTEXT as u64, "{object}");
 }
 
-/// The number of tokens of a conversation by each address that counts them.
+/// The number of tokens of a conversation, by each endpoint that counts tokens.
 fn counts(server: &TestServer, messages: &Value) -> Vec<u64> {
     let body = json!({"messages": messages});
     let input = json!({"input": messages});
@@ -126,10 +127,10 @@ fn tokens_are_counted_whether_they_fit_or_not() {
     assert_eq!(usage["prompt_tokens"], short[0]);
     let long = counts(&server, &words(10 * CONTEXT));
     assert!(long.iter().all(|count| *count == long[0]), "{long:?}");
-    // one word after the other takes the same number of tokens
+    // Each further word takes the same number of tokens.
     let (some, more) = (counts(&server, &words(20))[0], counts(&server, &words(30))[0]);
     assert_eq!(long[0], short[0] + (more - some) * (CONTEXT as u64 - 1));
-    // stored responses count too
+    // The prompt of a continued response includes the stored one.
     let first = server.post("/v1/responses", &json!({"input": "Hello", "max_output_tokens": 4})).ok();
     let counted = |more: Value| {
         let mut body = json!({"input": "And now?"});

@@ -1,4 +1,5 @@
-//! Messages of several parts: joined by line ends, or handed as a list to templates that accept one.
+//! Messages of several parts: joined by line ends, or passed as a list to templates that support
+//! lists.
 
 use crate::support::{CHAT, TestServer, config, demo, loader, source, wrap};
 use latent_server::{Extras, LoadAttempt, LoadError, LoadedModel, RequestDefaults, Server};
@@ -54,7 +55,7 @@ fn parts_are_joined_by_line_ends_in_every_dialect() {
     let input =
         json!([{"type": "input_text", "text": "What is"}, {"type": "input_text", "text": "the best book"}]);
     assert_eq!(responses(text.into()), responses(input));
-    // an answer that is continued stays as the model has written it
+    // The parts of an answer that is continued are joined without line ends.
     let begun = |content: Value| {
         prompt(&server, &json!([{"role": "user", "content": "x"}, {"role": "assistant", "content": content}]))
     };
@@ -73,11 +74,11 @@ fn templates_that_accept_a_list_get_one() {
     ]);
     assert_eq!(prompt(&server, &messages), "system:[a][b];user:only;assistant:[c][d];user:[e][f];");
     server.post(CHAT, &json!({"messages": messages, "max_tokens": 2})).ok();
-    // one that knows lists alone
+    // A template that supports only lists.
     const ONLY_LISTS: &str = "{% for m in messages %}{{ m.role }}:{% for p in m.content %}{% if p.type == 'text' %}[{{ p.text }}]{% endif %}{% endfor %};{% endfor %}";
     let server = with_template(ONLY_LISTS);
     assert_eq!(prompt(&server, &json!([{"role": "user", "content": "x"}])), "user:[x];");
-    // and one that accepts them from users alone
+    // A template that accepts lists only in messages of users.
     const USERS: &str = "{% for m in messages %}{% if m.role == 'user' and m.content is not string %}{% for p in m.content %}[{{ p.text }}]{% endfor %}{% else %}{{ m.content + ';' }}{% endif %}{% endfor %}";
     let server = with_template(USERS);
     assert_eq!(prompt(&server, &messages), "a\nb;only;c\nd;[e][f]");

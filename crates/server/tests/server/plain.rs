@@ -40,7 +40,7 @@ fn completions_take_texts_tokens_and_lists() {
     let logprobs = server.post(path, &logprobs).ok()["choices"][0]["logprobs"].clone();
     assert_eq!(logprobs["tokens"].as_array().unwrap().len(), 10);
     assert_eq!(logprobs["top_logprobs"][0].as_object().unwrap().len(), 2);
-    // OpenAI's default
+    // OpenAI's default of `max_tokens` in completions.
     assert_eq!(
         server.post(path, &json!({"prompt": "Once upon a time", "ignore_eos": true})).ok()["usage"]["completion_tokens"],
         16

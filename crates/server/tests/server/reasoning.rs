@@ -1,4 +1,4 @@
-//! How long a model reasons, and where its reasoning is written.
+//! Limits on reasoning, and where answers have it.
 
 use crate::parts::{with_defaults, with_template};
 use crate::support::{CHAT, TestServer, ask, question};
@@ -25,7 +25,7 @@ fn reasoning_ends_after_its_budget() {
         for name in ["reasoning_budget_tokens", "thinking_budget_tokens"] {
             let more = json!({"max_tokens": 40, "ignore_eos": true, name: budget});
             let (reasoning, content, tokens) = message(&server, more.clone());
-            // the marker may be of several tokens, which count until it is whole
+            // The end marker may have several tokens, which count as reasoning.
             assert!(tokens >= budget && tokens < budget + 8, "{budget}: {tokens} {reasoning:?}");
             assert!(
                 free.starts_with(reasoning.trim_end()) && reasoning.is_empty() == (budget == 0),
@@ -71,9 +71,9 @@ fn a_budget_holds_for_every_answer_and_before_a_grammar() {
     assert_eq!(kinds, ["thinking", "text"], "{whole}");
 }
 
-/// What `--reasoning-budget` and `--reasoning-format` of the command line set.
+/// The defaults of `--reasoning-budget` and `--reasoning-format`.
 #[test]
-fn defaults_of_the_server_hold_for_requests_that_say_nothing() {
+fn defaults_of_the_server_apply_to_requests_without_the_field() {
     let limit = ReasoningLimit { tokens: 4, message: "... enough.".into() };
     let limited = RequestDefaults { reasoning_limit: Some(limit), ..RequestDefaults::default() };
     let server = with_defaults(THINKS, limited.clone());

@@ -1,4 +1,5 @@
-//! Models with recurrent states: what of a text runs again after a slot is restored, and with few states.
+//! Models with recurrent states: which tokens run again after a slot is restored, and with few
+//! states.
 
 use crate::support::{TestServer, about, config, source, wrap};
 use latent_engine::cache::StateOptions;
@@ -15,7 +16,8 @@ use std::time::Duration;
 /// Tokens between snapshots.
 const EVERY: usize = 64;
 
-/// Loads a model with random weights. Its tokenizer is the demo model's: prompts are lists of tokens.
+/// Loads a model with random weights. Its tokenizer is the demo model's: prompts are lists of
+/// tokens.
 fn loader(folder: &Path, shape: &str, states: Option<u64>) -> Loader {
     let path = folder.join(format!("{shape}.gguf"));
     if !path.exists() {
@@ -59,7 +61,7 @@ fn text(first: usize) -> Vec<usize> {
     (0..150).map(|i| (first + i * 7) % 400 + 20).collect()
 }
 
-/// Tokens of the prompt that ran, and the answer's tokens.
+/// The number of prompt tokens that ran, and the tokens of the answer.
 fn ask(server: &TestServer, prompt: &[usize], slot: i32) -> (usize, Value) {
     let body = json!({
         "prompt": prompt, "n_predict": 6, "ignore_eos": true, "temperature": 0, "id_slot": slot, "return_tokens": true
@@ -71,7 +73,7 @@ fn ask(server: &TestServer, prompt: &[usize], slot: i32) -> (usize, Value) {
 }
 
 #[test]
-fn a_restored_slot_goes_on_from_the_states_in_its_file() {
+fn a_restored_slot_continues_from_the_states_in_its_file() {
     for shape in ["small-kimi-linear", "small-ling-3"] {
         let folder = tempfile::tempdir().unwrap();
         let server = start(folder.path(), shape, None);
@@ -84,13 +86,13 @@ fn a_restored_slot_goes_on_from_the_states_in_its_file() {
         let server = start(folder.path(), shape, None);
         let restored = server.post("/slots/0?action=restore", &json!({"filename": "text.bin"})).ok();
         assert_eq!(restored["n_restored"], saved["n_saved"], "{shape}");
-        // the next message: nothing of what was saved
+        // The next message: no saved token runs again.
         let said: Vec<usize> =
             answer.as_array().unwrap().iter().map(|id| id.as_u64().unwrap() as usize).collect();
         let longer = [&prompt[..], &said, &[31, 32, 33]].concat();
         let (ran, _) = ask(&server, &longer, 0);
         assert!(ran <= 4, "{shape}: {ran} tokens for a message of three");
-        // regenerated, and edited: from the last snapshot before
+        // Regenerated and edited answers run from the last snapshot before the change.
         let (ran, again) = ask(&server, &prompt, -1);
         assert!(ran <= prompt.len() - 2 * EVERY && again == answer, "{shape}: {ran} tokens, {again}");
         let edited = [&prompt[..140], &[41, 42]].concat();
@@ -112,10 +114,10 @@ fn with_few_states_answers_are_the_same_and_metrics_count_them() {
         assert!(server.metric("latent_states_used") <= states);
         let (ran, again) = ask(&server, &text(0), -1);
         assert_eq!(again, answer, "{states} states");
-        // from the start, a block's end or the prompt's end
+        // The prompt runs from its start, a snapshot at a block's end, or its last token.
         let from = 150 - ran;
         assert!([0, EVERY, 2 * EVERY, 149].contains(&from), "{states} states: {ran} tokens ran");
-        // what has just run is kept
+        // The states of the most recent request are kept.
         assert!(ask(&server, &text(0), -1).0 <= 150 - 2 * EVERY, "{states} states");
         server.assert_idle();
     }

@@ -18,7 +18,8 @@ fn text_of(response: &Value) -> String {
     messages.map(|item| item["content"][0]["text"].as_str().unwrap()).collect()
 }
 
-/// The events, checked for numbers and names.
+/// The events of a stream. Asserts that their names match and their sequence numbers are
+/// consecutive.
 fn events(reply: &Reply) -> Vec<Value> {
     let events: Vec<Value> = reply
         .events()
@@ -36,7 +37,7 @@ fn events(reply: &Reply) -> Vec<Value> {
 }
 
 #[test]
-fn a_stream_says_what_the_whole_response_says() {
+fn streamed_and_complete_responses_are_equal() {
     let server = demo();
     let whole = server.post(PATH, &body(json!({}))).ok();
     assert_eq!((&whole["object"], &whole["status"]), (&json!("response"), &json!("incomplete")));
@@ -90,7 +91,7 @@ fn a_stream_reports_progress_and_timings_where_they_are_asked_for() {
     assert!(!deltas.is_empty() && deltas.iter().all(|delta| delta["timings"]["predicted_n"].is_u64()));
     let end = &reports[reports.len() - 1];
     assert_eq!(end["timings"]["predicted_n"], end["response"]["usage"]["output_tokens"]);
-    // unasked, only the end has them
+    // By default only the last event has timings.
     let plain = events(&server.post(PATH, &body(json!({"stream": true}))));
     assert!(plain.iter().all(|event| event["prompt_progress"].is_null()));
     assert_eq!(plain.iter().filter(|event| !event["timings"].is_null()).count(), 1);
@@ -134,14 +135,14 @@ fn reasoning_and_calls_are_items_of_their_own() {
     ] {
         assert!(kinds.iter().any(|other| other == kind), "{kind} in {kinds:?}");
     }
-    // the round trip, by items
+    // The client sends the call and its result back as items.
     let output = json!({"type": "function_call_output", "call_id": call["call_id"], "output": "noon"});
     let input = json!([{"role": "user", "content": "What time is it?"}, call, output, {"type": "unknown_thing", "x": 1}]);
     server.post(PATH, &body(json!({"input": input}))).ok();
 }
 
 #[test]
-fn stored_responses_are_gone_on_from_and_forgotten() {
+fn stored_responses_are_continued_and_deleted() {
     let server = demo();
     let first = server.post(PATH, &body(json!({"instructions": "Be brief."}))).ok();
     let id = first["id"].as_str().unwrap();
@@ -183,7 +184,7 @@ fn the_store_has_a_budget() {
 }
 
 #[test]
-fn what_is_not_done_is_refused_and_probes_are_answered() {
+fn unsupported_features_are_refused_and_probes_are_answered() {
     let server = demo();
     for (more, field) in [
         (json!({"background": true}), "background"),
@@ -227,7 +228,7 @@ fn functions_in_a_namespace_are_called_by_both_names() {
     let added: Vec<Value> = events.iter().map(|(_, data)| serde_json::from_str(data).unwrap()).collect();
     let added = added.iter().find(|event| event["item"]["type"] == "function_call").unwrap();
     assert_eq!((&added["item"]["namespace"], &added["item"]["name"]), (&json!("mcp__house"), &json!("lamp")));
-    // the history has the names of the client, the prompt those of the model
+    // The client sends back its own names. The prompt has those that the model writes.
     let input = json!([
         {"role": "user", "content": "light"}, call,
         {"type": "function_call_output", "call_id": call["call_id"], "output": "done"},

@@ -19,7 +19,7 @@ use std::time::Duration;
 struct Catalog {
     models: Mutex<BTreeMap<String, Model>>,
     problem: Mutex<Option<&'static str>>,
-    /// Each download waits for its result.
+    /// The results that downloads wait for.
     results: Mutex<BTreeMap<String, Receiver<Result<(), String>>>>,
     deleted: Mutex<Vec<(String, Vec<String>)>>,
 }
@@ -43,7 +43,7 @@ impl Catalog {
         *self.models.lock().unwrap() = models.iter().map(|(name, model)| ((*name).into(), *model)).collect();
     }
 
-    /// Lets a model be downloaded, with the result that is sent.
+    /// Permits the download of a model. It ends with the result that is sent.
     fn offer(&self, name: &str) -> Sender<Result<(), String>> {
         let (sender, result) = channel();
         self.results.lock().unwrap().insert(name.to_owned(), result);
@@ -115,7 +115,7 @@ struct Events(Lines<BufReader<TcpStream>>);
 impl Events {
     fn of(server: &TestServer) -> Events {
         let mut lines = BufReader::new(send(server.address, "GET", "/models/sse", &[], b"")).lines();
-        // the head has been sent: events are received from now on
+        // The server sends the head after it has subscribed this client: no later event is missed.
         assert!(lines.any(|line| line.unwrap().is_empty()));
         Events(lines)
     }
@@ -125,7 +125,7 @@ impl Events {
         serde_json::from_str(&data.expect("the stream continues")).unwrap()
     }
 
-    /// The next event of a model that is of this kind.
+    /// The next event of this kind of a model.
     fn until(&mut self, model: &str, kind: &str) -> Value {
         loop {
             let event = self.next();
@@ -173,7 +173,7 @@ fn events_report_every_status_in_order() {
     events.until_status("tiny", "unloaded");
     let failed = events.until_status("broken", "unloaded");
     assert_eq!((&failed["failed"], &failed["problem"]), (&json!(true), &json!("the file is gone")));
-    // a reader does not keep the server from ending
+    // A connected reader does not delay shutdown.
     server.end();
     assert!(events.0.all(|line| line.is_ok_and(|line| !line.starts_with("data: "))));
 }
@@ -188,7 +188,7 @@ fn a_list_that_is_read_again_changes_the_models() {
         server.post("/models/load", &json!({"model": name})).ok();
         events.until_status(name, "loaded");
     }
-    // a goes, b stays, c changes, d comes, e comes without being listed
+    // `a` is removed, `b` stays, `c` changes, `d` is added, and `e` is added but hidden.
     let stream = server.begin(CHAT, &long("a", 200));
     server.until_begun("a");
     catalog.set(&[("b", PLAIN), ("c", other), ("d", PLAIN), ("e", Model { hidden: true, ..PLAIN })]);
@@ -199,20 +199,20 @@ fn a_list_that_is_read_again_changes_the_models() {
     events.until("c", "model_remove");
     events.until("*", "models_reload");
     assert_eq!((state(&server, "b"), state(&server, "c")), ("loaded".into(), "unloaded".into()));
-    // its answer ends as it would have
+    // The running answer of a removed model is completed.
     assert_eq!(whole(&receive(stream).chunks()), 200);
     let gone = server.post(CHAT, &ask(json!({"model": "a"}))).error(404).0;
     assert_eq!(gone, "unknown model \"a\"; this server has b, c, d");
     assert_eq!(server.post(CHAT, &ask(json!({"model": "c"}))).ok()["model"], "c");
     assert_eq!(server.post(CHAT, &ask(json!({"model": "e"}))).ok()["model"], "e");
-    // the first is meant where none is named
+    // A request without a name means the first model.
     assert_eq!(server.post(CHAT, &ask(json!({}))).ok()["model"], "b");
-    // what is wrong changes nothing
+    // A faulty list changes nothing.
     *catalog.problem.lock().unwrap() = Some("models.ini, line 3: unknown key");
     let (problem, _) = server.get("/v1/models?reload=1").error(500);
     assert_eq!(problem, "the list of models cannot be read again: models.ini, line 3: unknown key");
     assert_eq!(names(server.get("/models")), ["b", "c", "d"]);
-    // an empty list is one, and what comes back is used as before
+    // An empty list is valid. A model that is listed again is usable again.
     *catalog.problem.lock().unwrap() = None;
     catalog.set(&[]);
     assert!(names(server.get("/models?reload=1")).is_empty());
@@ -256,7 +256,7 @@ fn models_are_downloaded_and_deleted() {
     events.until("o/n", "download_finished");
     assert_eq!(names(server.get("/models")), ["a", "o/n"]);
     assert_eq!(download("o/n").error(400).0, "`model`: the server has the model o/n already");
-    // a model in memory stays
+    // A loaded model cannot be deleted.
     assert_eq!(server.post(CHAT, &ask(json!({"model": "o/n"}))).ok()["model"], "o/n");
     assert_eq!(delete("o/n").error(400).0, "`model`: o/n is in memory: POST /models/unload first");
     server.post("/models/unload", &json!({"model": "o/n"})).ok();
@@ -267,7 +267,7 @@ fn models_are_downloaded_and_deleted() {
     events.until("o/n", "model_remove");
     assert_eq!(*catalog.deleted.lock().unwrap(), [("o/n".to_owned(), vec!["/models/a".to_owned()])]);
     assert_eq!(names(server.get("/models")), ["a"]);
-    // what was not downloaded stays
+    // Files that this server has not downloaded are not deleted.
     delete("o/n").error(404);
     assert!(delete("a").error(400).0.contains("its files stay"));
     server.ask("DELETE", "/models", &[], "").error(400);
@@ -291,7 +291,7 @@ fn downloads_fail_are_stopped_and_are_few() {
     server.post("/models/unload", &json!({"model": "o/2"})).ok();
     assert_eq!(events.until("o/2", "download_failed")["problem"], "stopped");
     assert_eq!(names(server.get("/models")), ["a"]);
-    // the end of the server ends a download
+    // Shutdown cancels a download.
     download(&server, "o/3").ok();
     events.until("o/3", "download_progress");
     server.end();

@@ -1,4 +1,4 @@
-//! `POST /slots/{id}`: the cached text of a slot in a file.
+//! `POST /slots/{id}`: saves the cached text of a slot to a file, restores and erases it.
 
 use crate::support::{TestServer, config, demo, start};
 use latent_server::{ApiKeys, ServerConfig};
@@ -11,7 +11,7 @@ fn with_folder(folder: &Path) -> TestServer {
     start(ServerConfig { slot_save_path: Some(folder.into()), ..config() })
 }
 
-/// Goes on with a text in a slot. The answer has no effect of chance.
+/// Continues a text in a slot, with greedy sampling.
 fn complete(server: &TestServer, prompt: &str, slot: i32) -> Value {
     let body =
         json!({"prompt": prompt, "n_predict": 40, "ignore_eos": true, "temperature": 0, "id_slot": slot});
@@ -31,7 +31,7 @@ fn a_slot_is_saved_and_restored_by_another_server() {
     let prompt = first["tokens_evaluated"].as_u64().unwrap();
     assert!(prompt > 20);
     let saved = server.post("/slots/3?action=save", &json!({"filename": "fox.bin"})).ok();
-    // the last token of the answer has not run
+    // The last token of the answer was sampled but has not run, so it is not cached.
     assert_eq!((&saved["id_slot"], &saved["n_saved"]), (&json!(3), &json!(prompt + 39)));
     assert_eq!(saved["filename"], "fox.bin");
     let bytes = std::fs::metadata(folder.path().join("fox.bin")).unwrap().len();
@@ -43,13 +43,13 @@ fn a_slot_is_saved_and_restored_by_another_server() {
     let restored = server.post("/slots/0?action=restore", &json!({"filename": "fox.bin"})).ok();
     assert_eq!((&restored["id_slot"], &restored["n_restored"]), (&json!(0), &json!(prompt + 39)));
     assert_eq!(restored["n_read"], bytes);
-    // all but the last token of the prompt
+    // The last token of the prompt always runs, for its logits.
     let elsewhere = complete(&server, FOX, -1);
     assert_eq!((cached(&elsewhere), &elsewhere["content"]), (prompt - 1, &again["content"]));
-    // the answer is cached as well
+    // The answer is cached too.
     let longer = format!("{FOX}{} And then", first["content"].as_str().unwrap());
     assert!(cached(&complete(&server, &longer, -1)) >= prompt + 30);
-    // a restored slot can be saved again: the files are the same
+    // A restored slot can be saved again, with the same bytes.
     server.post("/slots/0?action=restore", &json!({"filename": "fox.bin"})).ok();
     server.post("/slots/0?action=save", &json!({"filename": "copy.bin"})).ok();
     let read = |name| std::fs::read(folder.path().join(name)).unwrap();
@@ -66,7 +66,7 @@ fn an_erased_slot_is_forgotten_and_texts_of_others_are_not() {
     assert_eq!(erased, json!({"id_slot": 0, "n_erased": prompt + 39}));
     assert_eq!(server.ask("POST", "/slots/0?action=erase", &[], "").ok()["n_erased"], 0);
     assert_eq!(cached(&complete(&server, FOX, 0)), 0);
-    // another text goes on where this one ends
+    // A longer text in slot 1 begins with that of slot 0, which erasing slot 1 must keep.
     let longer = FOX.repeat(4);
     complete(&server, &longer, 1);
     let erased = server.ask("POST", "/slots/1?action=erase", &[], "").ok()["n_erased"].as_u64().unwrap();
@@ -183,7 +183,7 @@ fn least_recently_used_texts_make_room_for_a_restored_one() {
     complete(&server, FOX, 0);
     server.post("/slots/0?action=save", &json!({"filename": "fox"})).ok();
     server.ask("POST", "/slots/0?action=erase", &[], "").ok();
-    // other texts fill the cache
+    // Other texts fill the cache and evict this one.
     let mut kind = 0;
     let free = || {
         let stats = server.stats();

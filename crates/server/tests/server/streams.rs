@@ -9,7 +9,7 @@ use std::net::{Shutdown, TcpStream};
 use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, channel};
 
-/// A name with a model's, as llama.cpp's page has them.
+/// The name of a conversation and a model, in the form of llama.cpp's web page.
 const NAME: &str = "conv-1::owner/model:Q8_0";
 const QUERY: &str = "conv_id=conv-1%3A%3Aowner%2Fmodel%3AQ8_0";
 
@@ -55,7 +55,7 @@ fn a_stream_is_read_again_from_any_byte_until_it_is_stopped() {
     server.get("/v1/stream").error(400);
     server.get(&format!("{path}&from=x")).error(400);
     server.post("/v1/streams/lookup", &json!({"conversation_ids": [1]})).error(400);
-    // an answer without a stream, and an error, leave nothing behind
+    // An answer without a stream and an error leave no session behind.
     let whole = ask(json!({"max_tokens": 2}));
     receive(begin(&server, NAME, &whole)).ok();
     receive(begin(&server, NAME, &json!({"messages": 1, "stream": true}))).error(400);
@@ -64,7 +64,7 @@ fn a_stream_is_read_again_from_any_byte_until_it_is_stopped() {
 }
 
 #[test]
-fn an_answer_goes_on_without_its_client_and_ends_when_it_is_stopped() {
+fn an_answer_continues_without_its_client_until_it_is_stopped() {
     let server = demo();
     let mut stream = begin(&server, NAME, &body(60));
     let mut some = [0; 64];
@@ -74,7 +74,7 @@ fn an_answer_goes_on_without_its_client_and_ends_when_it_is_stopped() {
     let whole = resumed(&server, 0);
     let deltas = whole.chunks().iter().filter(|chunk| !chunk["choices"][0]["delta"].is_null()).count();
     assert!(deltas > 2, "{deltas}");
-    // a long one that no client reads
+    // A long answer whose client disconnects.
     let mut stream = begin(&server, NAME, &body(400));
     stream.read_exact(&mut some).unwrap();
     drop(stream);
@@ -94,11 +94,11 @@ fn streams_are_each_keys_own() {
     assert_eq!((read("first-secret-key"), read("second-secret-key")), (200, 404));
 }
 
-/// A loader that waits until it is told to go on.
+/// A loader that waits for a message.
 fn waiting(go: Receiver<()>) -> Loader {
     let (mut plain, go) = (loader(), Mutex::new(go));
     Box::new(move |attempt| {
-        // a test that has failed lets it go, too
+        // If the test fails, its sender is dropped, and the loader must not block forever.
         let _ = go.lock().unwrap().recv();
         plain(attempt)
     })

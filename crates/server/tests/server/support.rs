@@ -29,7 +29,7 @@ impl Drop for TestServer {
     }
 }
 
-/// A checkpoint as a loader opens it: once for all loads, or for each anew.
+/// Opens the checkpoint for a load. It may return the same one each time, or open the file again.
 type CheckpointOpener = Box<dyn FnMut() -> Arc<Checkpoint> + Send>;
 
 /// Loads the demo model.
@@ -43,7 +43,7 @@ pub fn open_demo() -> Arc<Checkpoint> {
     Arc::new(Checkpoint::open(&models.join("mla-demo-Q4_K_M.gguf")).unwrap())
 }
 
-/// What the server is told of a model.
+/// Facts of a model for the server.
 pub fn about(name: &str, checkpoint: &Checkpoint) -> ModelFacts {
     let CheckpointSource::Gguf(source) = checkpoint.source() else { panic!("a GGUF file is expected") };
     let template = source.metadata.str("tokenizer.chat_template").unwrap().unwrap_or(PLAIN).to_owned();
@@ -56,7 +56,7 @@ pub fn about(name: &str, checkpoint: &Checkpoint) -> ModelFacts {
     }
 }
 
-/// The demo model without its engine.
+/// A check of requests with the demo model, without an engine.
 pub fn without_engine() -> RequestCheck {
     let checkpoint = open_demo();
     let tokenizer = Arc::new(Tokenizer::from_checkpoint(&checkpoint).unwrap());
@@ -69,7 +69,7 @@ pub fn without_engine() -> RequestCheck {
     RequestCheck::new(&tokenizer, &about("demo", &checkpoint), figures, Limits::default()).unwrap()
 }
 
-/// Loads a model whose file may be opened again.
+/// A loader that opens a checkpoint by `open`.
 pub fn loader_of(name: &str, mut open: CheckpointOpener) -> Loader {
     let id = name.to_owned();
     Box::new(move |attempt| {
@@ -87,10 +87,10 @@ pub fn loader_of(name: &str, mut open: CheckpointOpener) -> Loader {
     })
 }
 
-/// The chat template of a model that has none.
+/// The chat template for models without one.
 const PLAIN: &str = "{% for message in messages %}{{ message.content }}{% endfor %}";
 
-/// What a server has of one model.
+/// A model source with default options.
 pub fn source(name: &str, loader: Loader) -> ModelSource {
     ModelSource {
         name: name.into(),
@@ -105,12 +105,12 @@ pub fn source(name: &str, loader: Loader) -> ModelSource {
     }
 }
 
-/// Any free port.
+/// The default configuration with any free port.
 pub fn config() -> ServerConfig {
     ServerConfig { port: 0, ..ServerConfig::default() }
 }
 
-/// A server that is ready.
+/// Starts a server and waits until it has loaded its model.
 pub fn start(config: ServerConfig) -> TestServer {
     start_with(config, Extras::default())
 }
@@ -121,12 +121,12 @@ pub fn start_with(config: ServerConfig, extras: Extras) -> TestServer {
     TestServer { address: server.address(), server: Some(server) }
 }
 
-/// A server with all defaults.
+/// Starts a server with the default configuration.
 pub fn demo() -> TestServer {
     start(config())
 }
 
-/// A server that may still be loading.
+/// Wraps a server that may still be loading.
 pub fn wrap(server: Server) -> TestServer {
     TestServer { address: server.address(), server: Some(server) }
 }
@@ -136,7 +136,7 @@ impl TestServer {
         self.server.as_ref().unwrap()
     }
 
-    /// Stops and waits.
+    /// Stops the server and waits for its end.
     pub fn end(&mut self) {
         if let Some(server) = self.server.take() {
             server.stop();
@@ -166,35 +166,35 @@ impl TestServer {
         self.ask("POST", path, &[("Content-Type", "application/json")], body)
     }
 
-    /// A figure of `/metrics`.
+    /// The value of a metric of `/metrics`.
     pub fn metric(&self, name: &str) -> u64 {
         let metrics = self.get("/metrics").text();
         let line = metrics.lines().find(|line| line.starts_with(name));
         line.unwrap_or_else(|| panic!("{name}: {metrics}")).rsplit(' ').next().unwrap().parse().unwrap()
     }
 
-    /// Waits until the engine has taken a job; it may have ended before anybody looks.
+    /// Waits until the engine has taken a job. The job may have ended by then.
     pub fn until_taken(&self) {
         until("taken", || self.metric("latent_jobs_total{state=\"submitted\"}") != 0);
     }
 
-    /// Asserts that somebody else is served.
+    /// Asserts that other clients are served.
     pub fn assert_serves(&self) {
         self.post(CHAT, &ask(json!({"max_tokens": 2}))).ok();
     }
 
-    /// What the scheduler does.
+    /// Statistics of the scheduler.
     pub fn stats(&self) -> Value {
         self.get("/latent/stats").ok()
     }
 
-    /// Waits until a model has begun with what it was asked for; a fast one may have ended it too.
+    /// Waits until a model has run a step. Its answer may have ended by then.
     pub fn until_begun(&self, model: &str) {
         let path = format!("/latent/stats?model={model}");
         until("begun", || self.get(&path).ok()["steps"] != 0);
     }
 
-    /// Waits until nothing runs, and then asserts that all blocks are free or cached.
+    /// Waits until no job runs or waits, and all blocks are free or cached.
     pub fn assert_idle(&self) {
         until("idle", || {
             let stats = self.stats();
@@ -203,7 +203,7 @@ impl TestServer {
     }
 }
 
-/// Waits until something is so.
+/// Waits until a condition holds. `what` names it in the panic message.
 pub fn until(what: &str, mut so: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(60);
     while !so() {
@@ -219,7 +219,7 @@ pub fn question() -> Value {
     json!([{"role": "user", "content": "Tell me a story about a fox and a lantern."}])
 }
 
-/// The same with more fields.
+/// A chat request with this question and more fields.
 pub fn ask(more: Value) -> Value {
     let mut body = json!({"messages": question(), "max_tokens": 12, "temperature": 0});
     merge(&mut body, more);
@@ -231,7 +231,7 @@ pub fn merge(body: &mut Value, more: Value) {
     body.as_object_mut().unwrap().extend(more);
 }
 
-/// A grammar that allows just this text.
+/// A grammar that allows only this text.
 pub fn only(text: &str) -> Value {
     let quoted = text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
     json!(format!("root ::= \"{quoted}\""))

@@ -21,7 +21,7 @@ fn secure(limits: Limits) -> TestServer {
     start(ServerConfig { tls: Some((file("certificate.pem"), file("key.pem"))), limits, ..config() })
 }
 
-/// A connection of a client that trusts these.
+/// A connection of a client that trusts these roots.
 fn encrypted(server: &TestServer, roots: RootCertStore) -> StreamOwned<ClientConnection, TcpStream> {
     let config = ClientConfig::builder_with_provider(Arc::new(default_provider()))
         .with_safe_default_protocol_versions()
@@ -38,7 +38,7 @@ fn trusted() -> RootCertStore {
     roots
 }
 
-/// Asks over TLS.
+/// Sends a request over TLS.
 fn over_tls(server: &TestServer, method: &str, path: &str, body: &Value) -> Reply {
     let body = if body.is_null() { String::new() } else { body.to_string() };
     let mut stream = encrypted(server, trusted());
@@ -51,7 +51,7 @@ fn assert_serves(server: &TestServer) {
 }
 
 #[test]
-fn who_trusts_the_certificate_gets_answers_and_streams() {
+fn clients_that_trust_the_certificate_get_answers_and_streams() {
     let server = secure(Limits::default());
     assert!(server.server().url().starts_with("https://"));
     assert_serves(&server);
@@ -61,32 +61,32 @@ fn who_trusts_the_certificate_gets_answers_and_streams() {
         chunks.iter().filter_map(|chunk| chunk["choices"][0]["delta"]["content"].as_str()).collect();
     assert!(!text.is_empty());
     assert_eq!(whole["choices"][0]["message"]["content"], text);
-    // it is this certificate, and no other
+    // A client that trusts no certificate refuses this one.
     let mut stranger = encrypted(&server, RootCertStore::empty());
     let refused = stranger.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap_err().to_string();
     assert!(refused.contains("certificate"), "{refused}");
 }
 
 #[test]
-fn who_does_not_encrypt_gets_no_answer() {
+fn plain_http_clients_get_no_answer() {
     let server = secure(Limits::default());
     let mut plain = connect(server.address);
     plain.write_all(&request(server.address, "GET", "/health", &[], b"")).unwrap();
     let mut said = Vec::new();
-    // closed, perhaps by a reset
+    // The connection was closed, perhaps by a reset.
     let _ = plain.read_to_end(&mut said);
     let text = String::from_utf8_lossy(&said);
     assert!(!text.contains("HTTP/") && !text.contains("ok"), "{text:?}");
-    // an alert in the form of TLS, if anything
+    // Only a TLS alert may be sent before the connection is closed.
     assert!(said.first().is_none_or(|first| *first == 21), "{said:?}");
     assert_serves(&server);
 }
 
 #[test]
-fn who_does_not_finish_the_handshake_makes_room() {
+fn unfinished_handshakes_are_evicted() {
     let most = 20;
     let server = secure(Limits { connections: most, header_seconds: 600, ..Limits::default() });
-    // the beginning of a handshake
+    // The beginning of a handshake record.
     let mut silent: Vec<TcpStream> = (0..100)
         .map(|_| {
             let mut stream = connect(server.address);
@@ -106,12 +106,13 @@ fn who_does_not_finish_the_handshake_makes_room() {
 }
 
 #[test]
-fn a_flood_of_aborted_handshakes_keeps_nobody_out_and_leaves_nothing() {
+fn a_flood_of_aborted_handshakes_locks_no_client_out_and_leaks_nothing() {
     let server = secure(Limits { connections: 100, ..Limits::default() });
     let mut hello = Vec::new();
     encrypted(&server, trusted()).conn.write_tls(&mut hello).unwrap();
     for round in 0..8 {
-        // garbage, a part of a greeting, and all of one, each closed with the server's answer unread; some are left open
+        // Garbage, a part of a ClientHello and a whole one. Each is closed with the server's answer
+        // unread, and some stay open.
         let open: Vec<TcpStream> = (0..50)
             .map(|i| {
                 let mut stream = connect(server.address);
@@ -120,7 +121,7 @@ fn a_flood_of_aborted_handshakes_keeps_nobody_out_and_leaves_nothing() {
                     1 => &hello[..hello.len() / 2],
                     _ => &hello[..],
                 };
-                // the server may have closed it already
+                // The server may have closed the connection already.
                 let _ = stream.write_all(said);
                 stream
             })
@@ -129,7 +130,7 @@ fn a_flood_of_aborted_handshakes_keeps_nobody_out_and_leaves_nothing() {
         assert_serves(&server);
         drop(open);
     }
-    // all that was aborted is gone: one connection asks
+    // All aborted connections are closed. The remaining one is that of this request.
     until("all are closed", || {
         let metrics = over_tls(&server, "GET", "/metrics", &Value::Null).text();
         metrics.lines().any(|line| line == "latent_http_connections 1")
@@ -138,8 +139,8 @@ fn a_flood_of_aborted_handshakes_keeps_nobody_out_and_leaves_nothing() {
 }
 
 #[test]
-fn files_that_do_not_fit_are_named_before_anything_is_listened_at() {
-    // a server that listened first would find its address taken
+fn invalid_certificate_files_are_named_before_listening() {
+    // The address is in use: a server that listened first would report that and not the file.
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port();
     for (certificate, key, words) in [

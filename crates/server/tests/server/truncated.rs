@@ -1,4 +1,5 @@
-//! Tool calls that end inside their arguments: by `max_tokens`, by a stop string, in streams and whole.
+//! Tool calls that end within their arguments, by `max_tokens` or a stop string, with and without a
+//! stream.
 
 use crate::support::{CHAT, TestServer, demo, merge, question};
 use serde_json::{Value, json};
@@ -36,7 +37,7 @@ fn request(dialect: &str, more: Value) -> Value {
     body
 }
 
-/// The arguments of the whole call, and the text of the call as the model writes it.
+/// The arguments of the complete call, and the text that the model writes for it.
 fn whole_call(server: &TestServer) -> (Value, String) {
     let whole = server.post(CHAT, &request(CHAT, json!({"max_tokens": 250}))).ok();
     let choice = &whole["choices"][0];
@@ -92,7 +93,7 @@ fn anthropic_clients_get_the_complete_members() {
             break;
         }
     }
-    // nothing, some, and in the end all
+    // The limits end the call before its first argument, between arguments, and after the last.
     assert!(sizes.is_sorted() && sizes[0] == 0 && sizes.contains(&1) && sizes.contains(&2), "{sizes:?}");
     assert_eq!(sizes.last(), Some(&3));
 }

@@ -1,4 +1,4 @@
-//! Anthropic's messages.
+//! Anthropic's Messages API.
 
 mod request;
 mod stream;

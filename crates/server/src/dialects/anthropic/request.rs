@@ -1,4 +1,4 @@
-//! Reading Anthropic's requests.
+//! Parsing of requests of Anthropic's Messages API.
 
 use crate::dialects::content::{no_media, result_text};
 use crate::dialects::openai_chat::{left_out, read_kwargs};
@@ -14,7 +14,7 @@ use crate::params::{self, AnswerParams, OutputConstraint};
 use crate::reasoning::ReasoningLimit;
 use serde_json::Value;
 
-/// How the answer is to be written.
+/// Settings of the response.
 #[derive(Clone, Debug)]
 pub(super) struct MessageSettings {
     pub(super) model: String,
@@ -28,12 +28,15 @@ pub(super) fn read(
 ) -> Result<ChatRequest<MessageSettings>, ApiError> {
     let (conversation, _) = read_conversation(fields, limits)?;
     let mut params = AnswerParams::read(fields, served, limits)?;
+    // `AnswerParams` reads `n`, which this API does not have.
     params.n = 1;
     let most = params::max_tokens(fields, &["max_tokens"])?;
+    // Required by Anthropic's API.
     params.max_tokens = Some(most.ok_or_else(|| fields.missing("max_tokens"))?);
     if params.max_tokens == Some(0) {
         return Err(fields.error("max_tokens", "expected at least 1"));
     }
+    // `AnswerParams::read` reads OpenAI's `stop`, which is not a field of this API.
     params.stop.clone_from(&served.about.defaults.stop);
     params.read_stop(fields, "stop_sequences", limits)?;
     params.shape = read_shape(fields, limits)?;
@@ -48,6 +51,7 @@ fn read_shape(fields: &ObjectFields<'_>, limits: &Limits) -> Result<OutputConstr
     let config = fields.object("output_config")?;
     let format = match &config {
         Some(config) => config.object("format")?,
+        // The name in the beta of structured outputs.
         None => fields.object("output_format")?,
     };
     let Some(format) = format else { return Ok(OutputConstraint::Free) };
@@ -61,7 +65,8 @@ fn read_shape(fields: &ObjectFields<'_>, limits: &Limits) -> Result<OutputConstr
     }
 }
 
-/// Reads system text, messages, tools and thinking. Also whether anything is marked for the cache.
+/// Parses system text, messages, tools and thinking. Also returns whether anything has
+/// `cache_control`.
 pub(super) fn read_conversation(
     fields: &ObjectFields<'_>,
     limits: &Limits,
@@ -82,9 +87,11 @@ pub(super) fn read_conversation(
     for tool in &tools {
         reader.cached |= tool.get("cache_control").is_some();
         match tool.str("type")? {
+            // Anthropic's `custom` is an ordinary function, unlike OpenAI's.
             None | Some("custom") => {
                 read_function_tool(tool, "input_schema", limits, &mut conversation.tools)?;
             }
+            // Tools that Anthropic's servers run, such as `web_search_20250305`.
             Some(other) => left_out("a tool", other),
         }
     }
@@ -121,7 +128,7 @@ fn read_thinking(
                 }
             }
             "disabled" => conversation.think(false),
-            // as much as the model likes
+            // The model decides.
             "adaptive" | "between-tools" => {}
             other => {
                 let problem = format!("{other:?} is none of enabled, disabled, adaptive and between-tools");
@@ -129,6 +136,7 @@ fn read_thinking(
             }
         }
     }
+    // Not `set_effort`, which enables thinking: Claude Code sends an effort in every request.
     if let Some(config) = fields.object("output_config")?
         && let Some(effort) = config.str("effort")?
     {
@@ -137,10 +145,10 @@ fn read_thinking(
     Ok(())
 }
 
-/// What is said about a message without content.
+/// The error for a message without content.
 const EMPTY: &str = "the content is empty: a message of the user needs a text or a block";
 
-/// How the block begins with which Claude Code precedes its system text. It is meant for Anthropic's accounting and not for a model.
+/// The start of a block that Claude Code puts before its system text, for Anthropic's billing.
 const BILLING_HEADER: &str = "x-anthropic-billing-header:";
 
 #[derive(Default)]
@@ -163,7 +171,8 @@ impl Reader {
                 for (i, block) in fields.objects("system")?.iter().enumerate() {
                     self.cached |= block.get("cache_control").is_some();
                     let text = block.require_str("text")?;
-                    // it differs in every request, and would keep all that follows from being read from the cache
+                    // The block differs in every request. At the start of the prompt it would
+                    // defeat the prefix cache.
                     if i > 0 || !text.starts_with(BILLING_HEADER) {
                         texts.push(text.to_owned());
                     }
@@ -187,6 +196,7 @@ impl Reader {
         let role = match message.require_str("role")? {
             "user" => Role::User,
             "assistant" => Role::Assistant,
+            // Claude Code sends system messages within the conversation.
             "system" => Role::System,
             other => return Err(message.error("role", format!("{other:?} is neither user nor assistant"))),
         };
@@ -219,6 +229,8 @@ impl Reader {
                 "thinking" => {
                     self.items.push(ConversationItem::Reasoning(block.require_str("thinking")?.to_owned()))
                 }
+                // Encrypted reasoning of Anthropic's models, in a conversation that began
+                // elsewhere.
                 "redacted_thinking" => {}
                 "tool_use" => {
                     self.push_texts(role, &mut texts);
@@ -227,7 +239,8 @@ impl Reader {
                         (block.require_str("id")?.to_owned(), block.require_str("name")?.to_owned());
                     self.items.push(ConversationItem::ToolCall { id, name, arguments: input });
                 }
-                // texts come after the results: templates want these next to their calls
+                // Texts of the message are pushed after all results: templates expect results
+                // directly after their calls.
                 "tool_result" => self.result(block)?,
                 other => return Err(block.error("type", no_media(other))),
             }
@@ -236,7 +249,7 @@ impl Reader {
         Ok(())
     }
 
-    /// Adds a message of the texts that have been read, if any.
+    /// Pushes a message with the collected texts, if any.
     fn push_texts(&mut self, role: Role, texts: &mut Vec<String>) {
         let text = MessageText::of_parts(std::mem::take(texts));
         if !text.is_empty() {
@@ -247,6 +260,7 @@ impl Reader {
     fn result(&mut self, block: &ObjectFields<'_>) -> Result<(), ApiError> {
         let id = block.require_str("tool_use_id")?.to_owned();
         let mut text = result_text(block, "content")?;
+        // Chat templates have no field for failed calls.
         if block.bool("is_error")?.unwrap_or(false) {
             text = text.prefixed("Error: ");
         }
@@ -281,6 +295,7 @@ mod tests {
         let (conversation, cached) =
             read_conversation(&ObjectFields::of(&value, "").unwrap(), &Limits::default()).unwrap();
         assert!(cached && !conversation.parallel && !conversation.prefill);
+        // System, question, thinking, text, call, result and text.
         assert_eq!(conversation.items.len(), 7);
         assert_eq!(
             conversation.items[5],

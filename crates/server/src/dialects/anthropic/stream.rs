@@ -1,4 +1,4 @@
-//! Messages as server-sent events: blocks begin, grow and end one after the other.
+//! Server-sent events of Anthropic's Messages API. Blocks begin, grow and end one after the other.
 
 use super::request::MessageSettings;
 use super::whole::{stop_reason, usage};
@@ -22,15 +22,15 @@ pub(super) struct MessageStream {
     about: MessageSettings,
     request: String,
     open: Option<OpenBlock>,
-    /// Blocks that were begun.
+    /// Number of blocks so far.
     blocks: usize,
     begun: bool,
-    /// The arguments of the open call. As in Anthropic's own interface, whole members are sent.
+    /// The arguments of the open call. As in Anthropic's API, deltas contain complete members.
     arguments: PartialArguments,
 }
 
 fn send(out: &mut String, value: &Value) {
-    // writing to a string cannot fail
+    // Writing to a string cannot fail.
     let _ = write!(out, "event: {}\ndata: {value}\n\n", value["type"].as_str().unwrap_or_default());
 }
 
@@ -56,6 +56,7 @@ impl MessageStream {
                 "content": [], "stop_reason": null, "stop_sequence": null, "usage": usage,
             }}),
         );
+        // Anthropic's API also sends a ping at the beginning.
         send(out, &json!({"type": "ping"}));
     }
 
@@ -68,13 +69,15 @@ impl MessageStream {
                 send(out, &delta(index, &json!({"type": "input_json_delta", "partial_json": rest})));
             }
         }
+        // Clients collect the signature and send it back. It is empty, since nothing verifies it.
         if open == OpenBlock::Thinking {
             send(out, &delta(index, &json!({"type": "signature_delta", "signature": ""})));
         }
         send(out, &json!({"type": "content_block_stop", "index": index}));
     }
 
-    /// The index of the open block of this kind, which is begun where another or none is open.
+    /// The index of the open block of this kind. Begins a new block if another kind is open; each
+    /// tool call has its own.
     fn block(&mut self, kind: OpenBlock, block: &Value, out: &mut String) -> usize {
         if self.open != Some(kind) || kind == OpenBlock::Tool {
             self.close(out);
@@ -85,7 +88,7 @@ impl MessageStream {
         self.blocks - 1
     }
 
-    fn piece(&mut self, piece: AnswerDelta, out: &mut String) {
+    fn delta(&mut self, piece: AnswerDelta, out: &mut String) {
         match piece {
             AnswerDelta::Reasoning(text) => {
                 let block = json!({"type": "thinking", "thinking": "", "signature": ""});
@@ -121,14 +124,16 @@ fn delta(index: usize, delta: &Value) -> Value {
 impl Encoder for MessageStream {
     fn update(&mut self, update: AnswerUpdate, out: &mut String) {
         match update.what {
-            // the first event counts the prompt's tokens, which are known when it runs
+            // `message_start` has the numbers of prompt and cached tokens, which are known only
+            // now.
             AnswerEvent::Started { prompt, cached, .. } => {
                 if !self.begun {
                     self.start(prompt, cached, out);
                 }
             }
-            AnswerEvent::Piece(piece) => self.piece(piece, out),
+            AnswerEvent::Delta(piece) => self.delta(piece, out),
             AnswerEvent::Finished(finish) => {
+                // An empty answer still has one block.
                 if self.blocks == 0 {
                     self.block(OpenBlock::Text, &json!({"type": "text", "text": ""}), out);
                 }
@@ -158,7 +163,7 @@ impl Encoder for MessageStream {
         if self.begun {
             send(out, &json!({"type": "ping"}));
         } else {
-            // nothing may come before the first event
+            // Nothing may precede `message_start`. Clients skip comments.
             out.push_str(": still there\n\n");
         }
     }

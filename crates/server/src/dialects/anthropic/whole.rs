@@ -1,4 +1,4 @@
-//! Whole messages.
+//! Complete messages of Anthropic's Messages API.
 
 use super::request::MessageSettings;
 use crate::answer::{AnswerFinish, AnswerOutcome, EndReason, complete_members};
@@ -10,12 +10,14 @@ pub(super) fn message(about: &MessageSettings, outcome: &AnswerOutcome) -> Value
     let AnswerOutcome { reasoning, content, calls, finish, .. } = outcome;
     let mut blocks = Vec::new();
     if !reasoning.is_empty() {
+        // Clients send the signature back. It is empty, since nothing verifies it.
         blocks.push(json!({"type": "thinking", "thinking": reasoning, "signature": ""}));
     }
     if !content.is_empty() || (calls.is_empty() && reasoning.is_empty()) {
         blocks.push(json!({"type": "text", "text": content, "citations": null}));
     }
     for call in calls {
+        // `input` is an object, so a call that was cut off keeps only its complete members.
         let input = complete_members(&call.arguments);
         blocks.push(json!({"type": "tool_use", "id": call.id, "name": call.name, "input": input}));
     }
@@ -41,7 +43,7 @@ pub(super) fn stop_reason(finish: &AnswerFinish) -> &'static str {
     }
 }
 
-/// Anthropic counts tokens from the cache apart from the others.
+/// `usage`. Anthropic's `input_tokens` excludes tokens from the cache.
 pub(super) fn usage(usage: &JobUsage) -> Value {
     json!({
         "input_tokens": usage.prompt.saturating_sub(usage.cached),

@@ -1,4 +1,4 @@
-//! `POST /completion` and `POST /infill`.
+//! llama.cpp's `POST /completion` and `POST /infill`.
 
 use super::status::settings;
 use crate::answer::{
@@ -24,7 +24,7 @@ use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-/// How the answer is to be written.
+/// Settings of the response.
 #[derive(Clone, Debug)]
 struct LlamaSettings {
     stream: bool,
@@ -32,15 +32,16 @@ struct LlamaSettings {
     n_probs: usize,
     progress: bool,
     timings: bool,
-    /// The prompt and settings that the last event repeats.
+    /// The prompts, which the last event of each answer repeats.
     prompts: Vec<String>,
+    /// `generation_settings`, which it repeats too.
     settings: Value,
     n: usize,
-    /// The only fields of the answer that are wanted, as paths; none: all.
+    /// Paths of the only fields to return; empty: all fields.
     response_fields: Vec<String>,
 }
 
-/// Reads the prompts of a request. `max_tokens` bounds its answer.
+/// Parses the prompts of a request. The last parameter is the limit on tokens of the answer.
 type PromptReader =
     fn(&ServedModel, &ObjectFields<'_>, &Limits, Option<usize>) -> Result<Vec<PreparedPrompt>, ApiError>;
 
@@ -50,7 +51,7 @@ pub(crate) async fn completion(asker: RequestContext, body: Body) -> Response {
     asker.answer(Dialect::LlamaCpp, body, move |asker, received| answer(asker, received, read)).await
 }
 
-/// `POST /infill`: the text in a gap.
+/// `POST /infill`: fills a gap in a text.
 pub(crate) async fn infill(asker: RequestContext, body: Body) -> Response {
     let answer = move |asker, received| answer(asker, received, infill::editor_prompt);
     asker.answer(Dialect::LlamaCpp, body, answer).await
@@ -69,6 +70,7 @@ async fn answer(
             params.max_tokens = served.about.defaults.bounded(asked);
             params.shape = params::shape(fields, limits)?;
             let n_probs = fields.usize("n_probs")?.or(served.about.defaults.logprobs).unwrap_or(0);
+            // The limit is for clients. The operator's default may be larger.
             if fields.get("n_probs").is_some() {
                 limits.check("n_probs", "top_logprobs", n_probs, limits.top_logprobs)?;
             }
@@ -98,6 +100,7 @@ async fn answer(
                 response_fields,
             };
             let mut all = prepare::texts(served, prompts, params, limits)?;
+            // Chunks of a stream contain token IDs.
             all.iter_mut().for_each(|prepared| prepared.show_tokens |= return_tokens || stream);
             Ok((all, about))
         })
@@ -110,7 +113,7 @@ async fn answer(
     for answer in answers {
         outcomes.append(&mut answer.collect().await?);
     }
-    // one answer stands alone, several are a list
+    // As in llama.cpp, one answer is an object, several are a list.
     if outcomes.len() == 1 {
         return Ok(whole(&served, &about, 0, outcomes.swap_remove(0)).into_response());
     }
@@ -118,7 +121,7 @@ async fn answer(
     Ok(Document::default().documents(outcomes.into_iter().enumerate().map(one)).into_response())
 }
 
-/// The probabilities of tokens, as far as they are known.
+/// `completion_probabilities`.
 fn probabilities(tokenizer: &Tokenizer, tokens: &[TokenUpdate]) -> Value {
     tokens.iter().filter_map(|token| probability(tokenizer, token)).collect()
 }
@@ -127,6 +130,7 @@ fn probability(tokenizer: &Tokenizer, token: &TokenUpdate) -> Option<Value> {
     let (own_name, list_name) = token.probability_names();
     let one = |id: u32, logprob: f32| {
         let bytes = tokenizer.piece(id).unwrap_or_default();
+        // A token may end within a character. Clients join `bytes` to get the exact text.
         let text = String::from_utf8_lossy(bytes);
         let mut entry = json!({"id": id, "token": text, "bytes": bytes});
         entry[own_name] = token.probability(logprob);
@@ -138,7 +142,8 @@ fn probability(tokenizer: &Tokenizer, token: &TokenUpdate) -> Option<Value> {
     Some(value)
 }
 
-/// The fields of an answer that are wanted. A path with slashes leads into objects, and stands whole as the field's name.
+/// Selects `response_fields` of a response. As in llama.cpp, a path such as `timings/predicted_n`
+/// becomes the name of a top-level field.
 fn selected(value: &Value, paths: &[String]) -> Value {
     let found = |path: &String| {
         let part = path.split('/').try_fold(value, |value, name| value.as_object()?.get(name))?;
@@ -147,13 +152,14 @@ fn selected(value: &Value, paths: &[String]) -> Value {
     Value::Object(paths.iter().filter_map(found).collect())
 }
 
-/// The number of a slot; −1 for a request that has had none.
+/// The number of a slot, or −1 if the request had none.
 fn slot_number(slot: Option<usize>) -> Value {
     slot.map_or_else(|| json!(-1), Value::from)
 }
 
-/// Fields of the last event, or of the whole answer, in addition to the text.
+/// Fields of the last event, or of the complete response, in addition to the text.
 fn ending(served: &ServedModel, about: &LlamaSettings, index: usize, finish: &AnswerFinish) -> Value {
+    // Choices are numbered consecutively over all prompts, `n` per prompt.
     let prompt = about.prompts.get(index / about.n.max(1)).cloned().unwrap_or_default();
     let stop_type = match finish.reason {
         EndReason::End | EndReason::Tools => "eos",
@@ -171,6 +177,7 @@ fn ending(served: &ServedModel, about: &LlamaSettings, index: usize, finish: &An
         "tokens_evaluated": finish.usage.prompt,
         "generation_settings": about.settings,
         "prompt": prompt,
+        // Also after a context shift, in which the oldest tokens were discarded.
         "truncated": finish.reason == EndReason::Context || finish.usage.discarded > 0,
         "stop_type": stop_type,
         "stopping_word": finish.stop.as_deref().unwrap_or_default(),
@@ -183,6 +190,7 @@ fn whole(served: &Lease, about: &LlamaSettings, index: usize, outcome: AnswerOut
     let AnswerOutcome { content, tokens, finish, .. } = outcome;
     let mut value = ending(served, about, index, &finish);
     value["has_new_line"] = content.contains('\n').into();
+    // Selected fields need the complete value.
     if !about.response_fields.is_empty() {
         value["content"] = content.into();
         value["tokens"] = if about.return_tokens { finish.tokens.into() } else { json!([]) };
@@ -191,6 +199,7 @@ fn whole(served: &Lease, about: &LlamaSettings, index: usize, outcome: AnswerOut
         }
         return Document::default().value(&selected(&value, &about.response_fields));
     }
+    // The two long fields are serialized while the response is sent.
     if let Some(fields) = value.as_object_mut() {
         fields.shift_remove("content");
         fields.shift_remove("tokens");
@@ -206,7 +215,7 @@ fn whole(served: &Lease, about: &LlamaSettings, index: usize, outcome: AnswerOut
     document.field("completion_probabilities").list(values, |value, out| write(out, &value)).close()
 }
 
-/// Tokens of a choice that have not been written, and its figures.
+/// State of an answer: tokens that have not been sent, and timings.
 #[derive(Clone, Default)]
 struct LlamaChoice {
     tokens: Vec<TokenUpdate>,
@@ -229,7 +238,7 @@ impl LlamaStream {
         &mut self.choices[index]
     }
 
-    /// Reports how far the prompt has come: first what was cached.
+    /// Reports the progress of the prompt. The first report is the number of cached tokens.
     fn progress(&mut self, index: usize, done: usize, total: usize, out: &mut String) {
         let mut value = json!({"index": index, "content": "", "tokens": [], "stop": false});
         for (name, figures) in self.choice(index).running.progress(done, total) {
@@ -239,6 +248,7 @@ impl LlamaStream {
     }
 
     fn text(&mut self, index: usize, text: &str) -> Value {
+        // Token IDs are sent with the text that they complete.
         let timed = self.about.timings;
         let choice = self.choice(index);
         let tokens = std::mem::take(&mut choice.tokens);
@@ -260,7 +270,7 @@ impl LlamaStream {
 }
 
 fn send(out: &mut String, value: &Value) {
-    // writing to a string cannot fail
+    // Writing to a string cannot fail.
     let _ = write!(out, "data: {value}\n\n");
 }
 
@@ -270,7 +280,7 @@ impl Encoder for LlamaStream {
         self.choice(choice).running.follow(&what);
         match what {
             AnswerEvent::Token(token) => self.choice(choice).tokens.push(token),
-            AnswerEvent::Piece(AnswerDelta::Content(text)) => {
+            AnswerEvent::Delta(AnswerDelta::Content(text)) => {
                 self.choice(choice).has_new_line |= text.contains('\n');
                 let value = self.text(choice, &text);
                 send(out, &value);
@@ -281,6 +291,7 @@ impl Encoder for LlamaStream {
                     self.progress(choice, cached, prompt, out);
                 }
             }
+            // The report for `done == cached` was sent with `Started`.
             AnswerEvent::Prompt { done, total, cached } if self.about.progress && done > cached => {
                 self.progress(choice, done, total, out);
             }
@@ -289,7 +300,7 @@ impl Encoder for LlamaStream {
                 value["has_new_line"] = self.choice(choice).has_new_line.into();
                 if !self.about.response_fields.is_empty() {
                     value = selected(&value, &self.about.response_fields);
-                    // clients know the end of a stream by it
+                    // Clients detect the end of the stream by this field.
                     value["stop"] = true.into();
                 }
                 send(out, &value);
@@ -302,6 +313,7 @@ impl Encoder for LlamaStream {
         out.push_str(&Dialect::LlamaCpp.error_event(error, ""));
     }
 
+    // No `[DONE]` as in OpenAI's API: the last event has `"stop": true`.
     fn end(&mut self, _out: &mut String) {}
 
     fn ping(&mut self, out: &mut String) {

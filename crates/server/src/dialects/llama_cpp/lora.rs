@@ -1,4 +1,4 @@
-//! `/lora-adapters`: which adapters the model has, and their scales.
+//! llama.cpp's `/lora-adapters`: the adapters of a model and their scales.
 
 use crate::app::RequestContext;
 use crate::dialect::Dialect;
@@ -14,13 +14,14 @@ fn loaded(asker: &RequestContext) -> Result<Option<Arc<ServedModel>>, ApiError> 
     Ok(asker.model()?.served)
 }
 
-/// `GET /lora-adapters`. Empty for a model that is not loaded.
+/// `GET /lora-adapters`. The list is empty for a model that is not loaded.
 pub(crate) async fn lora_adapters(asker: RequestContext) -> Response {
     let list = loaded(&asker).map(|model| model.map_or_else(|| json!([]), |model| model.adapters.list()));
     asker.reply_json(Dialect::LlamaCpp, list)
 }
 
-/// `POST /lora-adapters`: scales of all requests from now on that say no other. Adapters that the list does not name get 0.
+/// `POST /lora-adapters`: sets the scales of later requests without `lora`. As in llama.cpp,
+/// adapters that the list does not name get 0.
 pub(crate) async fn set_lora_adapters(asker: RequestContext, body: Body) -> Response {
     let result = set(&asker, body).await;
     asker.reply_json(Dialect::LlamaCpp, result)

@@ -1,4 +1,4 @@
-//! llama.cpp's own interface.
+//! The native API of llama.cpp's server.
 
 mod completion;
 mod lora;
@@ -24,13 +24,14 @@ use serde::Serialize;
 use serde_json::Value;
 use std::sync::Arc;
 
-/// A token and its text, or its bytes if they are not UTF-8.
+/// A token of `/tokenize` with `with_pieces`.
 #[derive(Serialize)]
 struct TokenPiece<'a> {
     id: u32,
     piece: PieceText<'a>,
 }
 
+/// The text of a token, or its bytes if they are not valid UTF-8.
 #[derive(Serialize)]
 #[serde(untagged)]
 enum PieceText<'a> {
@@ -45,10 +46,12 @@ pub(crate) async fn tokenize(asker: RequestContext, body: Body) -> Response {
         let text = fields.str("content")?.ok_or_else(|| fields.missing("content"))?;
         let encode = EncodeOptions {
             add_special: fields.bool("add_special")?.unwrap_or(false),
+            // llama.cpp's defaults.
             parse_special: fields.bool("parse_special")?.unwrap_or(true),
         };
         let pieces = fields.bool("with_pieces")?.unwrap_or(false);
         let mut tokens = served.tokenizer.encode(text, encode).map_err(|error| served.text_error(error))?;
+        // The tokens replace the body, whose charge ends here.
         tokens.shrink_to_fit();
         charge.set(size_of::<u32>() * tokens.len())?;
         let tokenizer = Arc::clone(&served.tokenizer);
@@ -77,10 +80,11 @@ pub(crate) async fn detokenize(asker: RequestContext, body: Body) -> Response {
             })
         };
         let tokens = list.iter().enumerate().map(id).collect::<Result<Vec<u32>, ApiError>>()?;
+        // Checks that the IDs are in the vocabulary.
         let tokens = served.token_prompt("tokens", tokens)?.tokens;
         charge.set(size_of::<u32>() * tokens.capacity())?;
         let mut text = Detokenizer::new(Arc::clone(&served.tokenizer), true);
-        // after the last token, what is left of an incomplete character
+        // At the end, the bytes of an incomplete character.
         let ids = tokens.into_iter().map(Some).chain([None]);
         let pieces = ids.map(move |id| match id {
             Some(id) => text.push(id),

@@ -1,4 +1,5 @@
-//! `GET /slots`, and `POST /slots/{id}`: the cached text of a slot in a file.
+//! llama.cpp's `GET /slots`, and `POST /slots/{id}`, which saves and restores the cached rows of a
+//! slot.
 
 use super::status::settings;
 use crate::app::{RequestContext, RouteName, parameter};
@@ -16,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// `GET /slots`: what runs, without any text. What requests ask and hear stays between them and their clients.
+/// `GET /slots`: the running requests, without their texts.
 pub(crate) async fn slots(asker: RequestContext, uri: Uri) -> Response {
     asker.reply_json(Dialect::LlamaCpp, slot_list(&asker, &uri))
 }
@@ -30,6 +31,7 @@ fn slot_list(asker: &RequestContext, uri: &Uri) -> Result<Value, ApiError> {
     let tasks =
         model.worker_handle.as_ref().map(|worker_handle| worker_handle.slots.list()).unwrap_or_default();
     let count = asker.app.config.scheduler.max_running;
+    // Load balancers of llama.cpp's servers use this parameter as a readiness check.
     let wanted = parameter(uri, "fail_on_no_slot").is_some_and(|value| !value.is_empty());
     let running = tasks.iter().flatten().filter(|task| task.is_running).count();
     if wanted && running >= count {
@@ -39,10 +41,10 @@ fn slot_list(asker: &RequestContext, uri: &Uri) -> Result<Value, ApiError> {
     Ok((0..count).map(|id| slot(id, context, tasks.get(id).and_then(Option::as_ref))).collect())
 }
 
-/// Settings that hold texts of a request.
+/// Settings that contain texts of a request.
 const PRIVATE: [&str; 4] = ["stop", "grammar", "logit_bias", "dry_sequence_breakers"];
 
-/// A slot. An idle one shows the settings of its last request, and no progress.
+/// A slot. An idle slot shows the settings of its last request, but no progress.
 fn slot(id: usize, context: usize, task: Option<&SlotTask>) -> Value {
     let running = task.filter(|task| task.is_running);
     let mut value =
@@ -54,6 +56,7 @@ fn slot(id: usize, context: usize, task: Option<&SlotTask>) -> Value {
         value["n_prompt_tokens_processed"] = running.map_or(0, |task| task.processed).into();
         value["n_prompt_tokens_cache"] = running.map_or(0, |task| task.cached).into();
         let mut params = settings(&task.params, &[], Some(task.params.sampling.seed));
+        // Any client can poll /slots, with or without the key of the request.
         if let Some(params) = params.as_object_mut() {
             params.retain(|name, _| !PRIVATE.contains(&name.as_str()));
         }
@@ -68,7 +71,7 @@ fn slot(id: usize, context: usize, task: Option<&SlotTask>) -> Value {
     value
 }
 
-/// Maximum bytes of the name of a file.
+/// Maximum length of a file name in bytes, as on most file systems.
 const MAX_NAME: usize = 255;
 
 /// `POST /slots/{id}?action=save|restore|erase`.
@@ -107,10 +110,12 @@ async fn act(asker: &RequestContext, id: &str, uri: &Uri, body: Body) -> Result<
     }
 }
 
-/// The file that a body names, which is in the folder itself.
+/// Parses `filename`, which must be in the folder itself.
 async fn file_name(asker: &RequestContext, body: Body) -> Result<(Arc<Lease>, String), ApiError> {
     let read = asker.read(body, |_, model, fields| {
         let name = fields.str("filename")?.ok_or_else(|| fields.missing("filename"))?;
+        // Also excludes what Windows treats specially: drives, streams, and trailing dots and
+        // blanks.
         let plain = |c: char| !c.is_control() && !"/\\:*?\"<>|".contains(c);
         let dots = name.starts_with('.') || name.ends_with(['.', ' ']);
         if name.is_empty() || name.len() > MAX_NAME || dots || !name.chars().all(plain) {
@@ -131,6 +136,7 @@ async fn save(
 ) -> Result<Value, ApiError> {
     let text = text(asker, &model.worker_handle().slots, slot)?;
     let (start, target) = (Instant::now(), path.clone());
+    // Between two steps, since the rows must not be evicted while they are written.
     let saved = model.worker_handle().with_scheduler(move |scheduler| {
         let SlotText { salt, tokens } = text;
         scheduler.save_prefix(salt, &tokens, &target)
@@ -163,6 +169,8 @@ async fn restore(
         model.worker_handle().with_scheduler(move |scheduler| scheduler.restore_prefix(salt, &source));
     let tokens = restored.await?.map_err(|error| failed(&error, name, &path))?;
     let count = tokens.len();
+    // The rows are in the shared prefix cache. The slot gets the tokens, so that it can be saved
+    // again.
     slots.set_text(slot, Some(SlotText { salt, tokens }));
     Ok(json!({
         "id_slot": slot, "filename": name, "n_restored": count, "n_read": bytes(&path),
@@ -173,7 +181,7 @@ async fn restore(
 async fn erase(asker: &RequestContext, slot: usize) -> Result<Value, ApiError> {
     let model = asker.model()?;
     let Some(worker_handle) = model.worker_handle else {
-        // a model that is not loaded has nothing in its slots
+        // The slots of a model that is not loaded are empty.
         return Ok(json!({"id_slot": slot, "n_erased": 0}));
     };
     let erased = match worker_handle.slots.text(slot, asker.tenant.salt) {
@@ -188,7 +196,7 @@ async fn erase(asker: &RequestContext, slot: usize) -> Result<Value, ApiError> {
     Ok(json!({"id_slot": slot, "n_erased": erased}))
 }
 
-/// The text of a slot for this client.
+/// The text of a slot, or the error for this client.
 fn text(asker: &RequestContext, slots: &crate::worker::Slots, slot: usize) -> Result<SlotText, ApiError> {
     slots.text(slot, asker.tenant.salt).map_err(|problem| match problem {
         NoText::Busy => busy(slot),
@@ -209,7 +217,7 @@ fn foreign(slot: usize) -> ApiError {
     ApiError::new(ErrorKind::Forbidden, problem)
 }
 
-/// The error of a file. It names the file as the client does.
+/// The error of a file.
 fn failed(error: &EngineError, name: &str, path: &Path) -> ApiError {
     let kind = match error {
         EngineError::CacheFile(CacheFileError::Input(_)) => ErrorKind::NotFound,
@@ -221,6 +229,7 @@ fn failed(error: &EngineError, name: &str, path: &Path) -> ApiError {
         }
         _ => ErrorKind::Internal,
     };
+    // The folder on the server is private, so the error has the name that the client has sent.
     let message = error.to_string().replace(&path.display().to_string(), name);
     ApiError::new(kind, message)
 }

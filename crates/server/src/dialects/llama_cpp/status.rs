@@ -1,4 +1,4 @@
-//! What the server runs and does.
+//! llama.cpp's `/health`, `/metrics` and `/props`.
 
 use crate::app::RequestContext;
 use crate::config::ServerConfig;
@@ -15,10 +15,13 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// `GET /health`: answered by the HTTP thread alone, whatever the engine does.
+/// `GET /health`.
 pub(crate) async fn health(asker: RequestContext) -> Response {
+    // Reads only shared state. A question to the engine's thread would wait for the end of a step,
+    // and a long one would fail health checks.
     let models = &asker.app.models;
     let Err(error) = models.health() else { return json_response(&json!({"status": "ok"})) };
+    // The fields of llama.cpp's error, and those of its older versions.
     let mut value = Dialect::LlamaCpp.error_value(&error, "");
     if let Some((done, total)) = models.progress() {
         value["status"] = "loading model".into();
@@ -39,14 +42,14 @@ pub(crate) async fn metrics(asker: RequestContext) -> Response {
     response
 }
 
-/// Settings of an answer under llama.cpp's names. Without a seed each request draws one.
-/// `ends` are the tokens that `ignore_eos` bans.
+/// The parameters of an answer under llama.cpp's names (`generation_settings`). `ends` are the
+/// tokens that `ignore_eos` bans. Without `seed`, each request has a random one.
 pub(super) fn settings(answer: &AnswerParams, ends: &[u32], seed: Option<u64>) -> Value {
     let params = &answer.sampling;
-    // the shortest decimal that parses to the same f32
+    // The shortest decimal that parses to the same f32: 0.7, not 0.699999988079071.
     let real = |value: f32| value.to_string().parse::<f64>().unwrap_or_default();
     let limit = answer.max_tokens.map_or_else(|| json!(-1), Value::from);
-    // a ban has no number: it is null
+    // JSON has no −∞, so a banned token has null.
     let bias = |(token, bias): (u32, f32)| json!({"token": token, "bias": Some(real(bias)).filter(|_| bias.is_finite())});
     let biases: Vec<Value> = answer.all_biases(ends).into_iter().map(bias).collect();
     let breakers = params.dry_breakers.as_ref().map_or_else(|| json!(DEFAULT_BREAKERS), |own| json!(own));
@@ -77,6 +80,7 @@ pub(super) fn settings(answer: &AnswerParams, ends: &[u32], seed: Option<u64>) -
         "grammar_lazy": false,
         "grammar_triggers": [],
         "preserved_tokens": [],
+        // Constants for clients that expect all fields of llama.cpp.
         "chat_format": "Content-only",
         "reasoning_format": "deepseek",
         "reasoning_in_content": false,
@@ -90,13 +94,13 @@ pub(super) fn settings(answer: &AnswerParams, ends: &[u32], seed: Option<u64>) -
     value
 }
 
-/// Scales of adapters that a request has set.
+/// The adapter scales that a request has set.
 fn scales(answer: &AnswerParams) -> Value {
     let scales = answer.adapter_scales.as_ref().map_or(&[][..], |scales| scales.as_slice());
     scales.iter().enumerate().map(|(id, scale)| json!({"id": id, "scale": scale})).collect()
 }
 
-/// A time limit; none is −1.
+/// A time limit in milliseconds, or −1.
 fn milliseconds(limit: Option<Duration>) -> Value {
     limit.map_or_else(|| json!(-1), |limit| u64::try_from(limit.as_millis()).unwrap_or(u64::MAX).into())
 }
@@ -105,22 +109,23 @@ fn token_text(served: &ServedModel, id: Option<u32>) -> &str {
     id.and_then(|id| served.tokenizer.token_text(id)).unwrap_or_default()
 }
 
-/// As llama.cpp numbers its builds.
+/// In the form of llama.cpp's build numbers (`b1234-commit`).
 const BUILD: &str = concat!("b", env!("CARGO_PKG_VERSION"), "-latent");
 
-/// `GET /props`. A model that is not loaded is not loaded for it.
+/// `GET /props`. It does not load a model: monitors poll it.
 pub(crate) async fn props(asker: RequestContext) -> Response {
     let app = Arc::clone(&asker.app);
     if !app.models.is_single() && asker.model.is_none() {
         return asker.reply_json(Dialect::LlamaCpp, app.models.open().map(|()| of_all_models(&app.config)));
     }
     let model = asker.model();
-    // templates are rendered for it
+    // On a blocking thread: the first call renders the chat template many times for its
+    // capabilities.
     let value = asker.blocking(move || model.map(|model| properties(&model, &app.config))).await;
     asker.reply_json(Dialect::LlamaCpp, value)
 }
 
-/// As the router of llama.cpp's server has it.
+/// `/props` of llama.cpp's router, for requests that do not name a model.
 fn of_all_models(config: &ServerConfig) -> Value {
     json!({
         "role": "router",
@@ -171,7 +176,7 @@ fn properties(model: &ModelStatus, config: &ServerConfig) -> Value {
     })
 }
 
-/// Settings of a request that says nothing.
+/// The parameters of a request without any.
 fn default_settings(served: &ServedModel) -> Value {
     let defaults = &served.about.defaults;
     let params = AnswerParams { logprobs: defaults.logprobs, ..AnswerParams::new(&served.about) };

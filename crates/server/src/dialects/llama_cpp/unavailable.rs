@@ -1,4 +1,5 @@
-//! Addresses of llama.cpp's server for what no model or setting of this one can do: each says why, and what to use.
+//! Routes of llama.cpp's server that are not supported. Each explains why and names an alternative,
+//! which a 404 would not.
 
 use crate::app::RequestContext;
 use crate::dialect::Dialect;

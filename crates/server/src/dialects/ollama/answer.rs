@@ -1,4 +1,4 @@
-//! Answers in Ollama's form.
+//! Responses of Ollama's `/api/chat` and `/api/generate`.
 
 use super::request::{check_generate, read_chat, read_generate, read_keep_alive, read_params};
 use crate::answer::{
@@ -20,11 +20,11 @@ use serde_json::{Map, Value, json};
 use std::fmt::Write;
 use std::time::{Duration, Instant};
 
-/// How the answer is to be written.
+/// Settings of the response.
 #[derive(Clone, Debug)]
 struct OllamaSettings {
     model: String,
-    /// `message` of `/api/chat`, else `response` of `/api/generate`.
+    /// `/api/chat`, whose answer is in `message`; otherwise `/api/generate`, with `response`.
     chat: bool,
     stream: bool,
     started: Instant,
@@ -42,7 +42,9 @@ pub(crate) async fn generate(asker: RequestContext, body: Body) -> Response {
 
 async fn answer(asker: RequestContext, received: ReceivedBody, chat: bool) -> Result<Response, ApiError> {
     let unload = move |fields: &ObjectFields<'_>| {
-        let unload = asks_nothing(fields, chat)? && read_keep_alive(fields)? == Some(Some(Duration::ZERO));
+        // Ollama's way to unload a model is an empty request with `keep_alive` 0. It must not load
+        // it first.
+        let unload = has_no_prompt(fields, chat)? && read_keep_alive(fields)? == Some(Some(Duration::ZERO));
         Ok((unload, fields.str("model")?.map(str::to_owned)))
     };
     let (received, (unload, model)) = asker.look(received, unload).await?;
@@ -58,6 +60,7 @@ async fn answer(asker: RequestContext, received: ReceivedBody, chat: bool) -> Re
             let limits = &app.config.limits;
             let params = read_params(fields, served, limits)?;
             let keep = read_keep_alive(fields)?;
+            // With a single model, `keep_alive` has no effect except in an empty request.
             if let Some(time) = keep.filter(|_| !app.models.is_single()) {
                 served.keep_for(time);
             }
@@ -67,7 +70,7 @@ async fn answer(asker: RequestContext, received: ReceivedBody, chat: bool) -> Re
                 stream: fields.bool("stream")?.unwrap_or(true),
                 started: Instant::now(),
             };
-            if asks_nothing(fields, chat)? {
+            if has_no_prompt(fields, chat)? {
                 return Ok((None, about));
             }
             let prepared = if chat {
@@ -80,6 +83,7 @@ async fn answer(asker: RequestContext, received: ReceivedBody, chat: bool) -> Re
                     prepare::texts(served, vec![prompt], params, limits)?.swap_remove(0)
                 } else if fields.bool("raw")?.unwrap_or(false) {
                     let mut prompts = prompts(served, fields, "prompt", limits, PromptInput::Raw)?;
+                    // Ollama's prompt is a single text.
                     prompts.truncate(1);
                     prepare::texts(served, prompts, params, limits)?.swap_remove(0)
                 } else {
@@ -104,8 +108,8 @@ async fn answer(asker: RequestContext, received: ReceivedBody, chat: bool) -> Re
     Ok(json_response(&value))
 }
 
-/// Without anything to answer, Ollama's clients only want the model loaded, or unloaded.
-fn asks_nothing(fields: &ObjectFields<'_>, chat: bool) -> Result<bool, ApiError> {
+/// Whether a request has no prompt. Ollama's clients send such requests to load or unload a model.
+fn has_no_prompt(fields: &ObjectFields<'_>, chat: bool) -> Result<bool, ApiError> {
     Ok(if chat {
         fields.array("messages")?.is_none_or(Vec::is_empty)
     } else {
@@ -113,7 +117,7 @@ fn asks_nothing(fields: &ObjectFields<'_>, chat: bool) -> Result<bool, ApiError>
     })
 }
 
-/// The text after the gap that is to be filled.
+/// The text after a gap, for fill-in-the-middle prompts.
 fn suffix<'v>(fields: &ObjectFields<'v>) -> Result<Option<&'v str>, ApiError> {
     Ok(fields.str("suffix")?.filter(|suffix| !suffix.is_empty()))
 }
@@ -156,6 +160,7 @@ impl OllamaSettings {
         value["done"] = true.into();
         value["done_reason"] = reason.into();
         value["total_duration"] = nanos(self.started.elapsed()).into();
+        // The model was loaded before `started`.
         value["load_duration"] = 0.into();
         value["prompt_eval_count"] = usage.prompt.into();
         value["prompt_eval_duration"] = nanos(usage.prompt_time).into();
@@ -164,15 +169,16 @@ impl OllamaSettings {
     }
 }
 
-/// A call whose arguments are an object, as Ollama's clients expect it, and its number.
+/// A complete tool call. Ollama's arguments are an object, not text.
 struct WholeCall<'a> {
     index: usize,
     call: &'a AnswerCall,
     arguments: Value,
 }
 
-/// A call that is whole. Ollama has no form for one that was cut off.
+/// Converts a complete call.
 fn whole_call((index, call): (usize, &AnswerCall)) -> Option<WholeCall<'_>> {
+    // A truncated call is dropped: Ollama's arguments are an object, which cannot be incomplete.
     let arguments: Value = serde_json::from_str(&call.arguments).ok().filter(Value::is_object)?;
     call.complete.then_some(WholeCall { index, call, arguments })
 }
@@ -188,25 +194,25 @@ struct OllamaLines {
 }
 
 fn send(out: &mut String, value: &Value) {
-    // writing to a string cannot fail
+    // Writing to a string cannot fail.
     let _ = writeln!(out, "{value}");
 }
 
 impl Encoder for OllamaLines {
     fn update(&mut self, update: AnswerUpdate, out: &mut String) {
         match update.what {
-            AnswerEvent::Piece(AnswerDelta::Content(text)) => send(out, &self.about.part(&text, "", &[])),
-            AnswerEvent::Piece(AnswerDelta::Reasoning(text)) => send(out, &self.about.part("", &text, &[])),
-            AnswerEvent::Piece(AnswerDelta::CallStart { id, name, .. }) => {
+            AnswerEvent::Delta(AnswerDelta::Content(text)) => send(out, &self.about.part(&text, "", &[])),
+            AnswerEvent::Delta(AnswerDelta::Reasoning(text)) => send(out, &self.about.part("", &text, &[])),
+            AnswerEvent::Delta(AnswerDelta::CallStart { id, name, .. }) => {
                 self.calls.push(AnswerCall { id, name, ..AnswerCall::default() });
             }
-            AnswerEvent::Piece(AnswerDelta::CallArguments { delta, .. }) => {
+            AnswerEvent::Delta(AnswerDelta::CallArguments { delta, .. }) => {
                 if let Some(call) = self.calls.last_mut() {
                     call.arguments.push_str(&delta);
                 }
             }
-            // a call is sent whole
-            AnswerEvent::Piece(AnswerDelta::CallEnd { ending, .. }) => {
+            // Ollama's calls are not streamed, so each is sent when it is complete.
+            AnswerEvent::Delta(AnswerDelta::CallEnd { ending, .. }) => {
                 if let Some(call) = self.calls.last_mut() {
                     call.complete = ending == CallEnding::Complete;
                 }
@@ -243,11 +249,11 @@ mod tests {
     use super::*;
 
     fn piece(piece: AnswerDelta) -> AnswerUpdate {
-        AnswerUpdate { choice: 0, what: AnswerEvent::Piece(piece) }
+        AnswerUpdate { choice: 0, what: AnswerEvent::Delta(piece) }
     }
 
     #[test]
-    fn whole_calls_are_numbered_and_others_left_out() {
+    fn complete_calls_are_numbered_and_truncated_ones_dropped() {
         let about = OllamaSettings { model: "m".into(), chat: true, stream: true, started: Instant::now() };
         let mut lines = OllamaLines { about: about.clone(), calls: Vec::new() };
         let (mut out, mut outcome) = (String::new(), AnswerOutcome::default());
@@ -263,7 +269,7 @@ mod tests {
                 AnswerDelta::CallArguments { index, delta: arguments.into() },
                 AnswerDelta::CallEnd { index, ending },
             ] {
-                outcome.add(AnswerEvent::Piece(piece_of_call.clone()));
+                outcome.add(AnswerEvent::Delta(piece_of_call.clone()));
                 lines.update(piece(piece_of_call), &mut out);
             }
         }
@@ -275,6 +281,7 @@ mod tests {
             {"id": "call_0", "function": {"index": 0, "name": "f", "arguments": {"a": 1}}},
             {"id": "call_1", "function": {"index": 1, "name": "f", "arguments": {}}},
         ]);
+        // Arguments are objects in Ollama's format, so incomplete ones cannot be sent.
         assert_eq!(Value::from(streamed), expected);
         let whole: Vec<WholeCall<'_>> = outcome.calls.iter().enumerate().filter_map(whole_call).collect();
         assert_eq!(about.part("", "", &whole)["message"]["tool_calls"], expected);

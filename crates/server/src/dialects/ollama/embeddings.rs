@@ -1,4 +1,4 @@
-//! Embeddings in Ollama's forms.
+//! Embeddings in Ollama's formats.
 
 use crate::app::RequestContext;
 use crate::dialect::Dialect;
@@ -20,7 +20,7 @@ pub(crate) async fn embed(asker: RequestContext, body: Body) -> Response {
     asker.reply_document(Dialect::Ollama, many(&asker, body).await)
 }
 
-/// `POST /api/embeddings`: the older form, with one text.
+/// `POST /api/embeddings`: the deprecated form with one text.
 pub(crate) async fn embed_one(asker: RequestContext, body: Body) -> Response {
     asker.reply_document(Dialect::Ollama, one(&asker, body).await)
 }
@@ -30,6 +30,7 @@ async fn many(asker: &RequestContext, body: Body) -> Result<Document, ApiError> 
     let (served, prompts, model) = asker
         .read(body, move |app, served, fields| {
             let texts = texts(fields, &app.config.limits)?;
+            // An upper bound: a token has at least one byte of text.
             charge.grow(texts.iter().map(|text| size_of::<u32>() * text.len()).sum())?;
             check_dimensions(fields, served)?;
             let truncate = fields.bool("truncate")?.unwrap_or(true);
@@ -55,7 +56,7 @@ async fn one(asker: &RequestContext, body: Body) -> Result<Document, ApiError> {
         .read(body, move |_, served, fields| {
             let text = fields.str("prompt")?.unwrap_or_default();
             charge.grow(size_of::<u32>() * text.len())?;
-            // a request without a text only loads the model
+            // As in Ollama, a request without text only loads the model.
             let prompts = if text.is_empty() { Vec::new() } else { vec![prompt(served, text, true)?] };
             Ok((Arc::clone(served), prompts))
         })
@@ -68,7 +69,7 @@ async fn one(asker: &RequestContext, body: Body) -> Result<Document, ApiError> {
         .close())
 }
 
-/// A text or a list of texts.
+/// Parses `input`: a text or a list of texts.
 fn texts<'v>(fields: &ObjectFields<'v>, limits: &Limits) -> Result<Vec<&'v str>, ApiError> {
     match fields.get("input") {
         None => Err(fields.missing("input")),
@@ -84,7 +85,7 @@ fn texts<'v>(fields: &ObjectFields<'v>, limits: &Limits) -> Result<Vec<&'v str>,
     }
 }
 
-/// The prompt of a text: its beginning where it is too long, unless that is an error.
+/// The prompt of a text. A text that is too long is truncated (Ollama's default) or an error.
 fn prompt(served: &ServedModel, text: &str, truncate: bool) -> Result<PreparedPrompt, ApiError> {
     let how = EncodeOptions { add_special: true, parse_special: false };
     if !truncate {
@@ -93,6 +94,7 @@ fn prompt(served: &ServedModel, text: &str, truncate: bool) -> Result<PreparedPr
         return Ok(prompt);
     }
     let mut tokens = served.tokenizer.encode(text, how).map_err(|error| served.text_error(error))?;
+    // As `check_length` requires: fewer tokens than the context.
     tokens.truncate(served.context.saturating_sub(1));
     if tokens.is_empty() {
         return Err(ApiError::field("input", "the text has no tokens"));

@@ -1,4 +1,4 @@
-//! Ollama's interface: JSON lines.
+//! Ollama's API. Its streams are JSON lines.
 
 mod answer;
 mod embeddings;
@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use std::time::UNIX_EPOCH;
 
-/// The version of Ollama whose interface this is.
+/// The version of Ollama with whose API this one is compatible.
 const VERSION: &str = "0.12.0";
 
 fn details(served: &ServedModel) -> Value {
@@ -42,23 +42,25 @@ fn entry(model: &ModelStatus, created: u64) -> Value {
     })
 }
 
-/// 64 hexadecimal digits that name a model's file. Ollama hashes the whole file, which would take minutes here: the digest is of its path, size
-/// and time of modification.
+/// 64 hexadecimal digits that identify a model's file.
 fn digest(model: &ModelStatus, modified: Option<u64>) -> String {
+    // Ollama hashes the contents when it stores a model. Here that would read the whole file, so
+    // the path, size and modification time are hashed.
     let identity = format!("{}\n{}\n{}", model.path, model.bytes, modified.unwrap_or_default());
     Sha256::digest(identity.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// When a file was last modified, in seconds since 1970. A model without a file has none, and shows when the server was started.
+/// The modification time of a file, in seconds since 1970. `None` for a model without a file.
 fn modified_seconds(path: &str) -> Option<u64> {
     let modified = std::fs::metadata(path).ok()?.modified().ok()?;
     modified.duration_since(UNIX_EPOCH).ok().map(|time| time.as_secs())
 }
 
-/// When an idle model is unloaded; a far day if only another model's need unloads it.
+/// When an idle model is unloaded.
 fn expires(model: &ModelStatus) -> String {
-    match model.stays {
+    match model.expires_in {
         Some(time) => ids::rfc3339(ids::now().saturating_add(time.as_secs()), 0),
+        // Never. Ollama's maximum duration, 2^63 ns, is 292 years.
         None => "2318-01-01T00:00:00Z".to_owned(),
     }
 }
@@ -94,7 +96,7 @@ pub(crate) async fn ps(asker: RequestContext) -> Response {
 /// `POST /api/show`.
 pub(crate) async fn show(asker: RequestContext, body: Body) -> Response {
     let value = asker.read(body, |_, served, fields| {
-        // either name
+        // Marks both names as read. `receive` has used them already.
         let _ = (fields.str("model")?, fields.str("name")?);
         let family = &served.architecture;
         let template = served.about.chat_template.as_deref().unwrap_or_default();

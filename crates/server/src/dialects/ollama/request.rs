@@ -1,4 +1,4 @@
-//! Reading Ollama's requests.
+//! Parsing of Ollama's requests.
 
 use crate::dialects::content::no_media;
 use crate::duration::parse_duration;
@@ -11,7 +11,7 @@ use crate::params::{self, AnswerParams, OutputConstraint};
 use serde_json::Value;
 use std::time::Duration;
 
-/// Samplers and bounds in `options`, the shape in `format`.
+/// Parses samplers and limits in `options`, and the constraint in `format`.
 pub(super) fn read_params(
     fields: &ObjectFields<'_>,
     served: &ServedModel,
@@ -21,8 +21,9 @@ pub(super) fn read_params(
         None => AnswerParams::new(&served.about),
         Some(options) => {
             let mut params = AnswerParams::read(&options, served, limits)?;
+            // `AnswerParams` reads `n`, which this API does not have.
             params.n = 1;
-            // −2 fills the context, as −1 does here
+            // Ollama's −1 means no limit, and −2 until the context is full. Both are the same here.
             if let Some(count) = options.i64("num_predict")? {
                 let asked = if count == -2 { None } else { params::max_tokens(&options, &["num_predict"])? };
                 params.max_tokens = asked;
@@ -32,6 +33,7 @@ pub(super) fn read_params(
     };
     params.shape = match fields.get("format") {
         None => OutputConstraint::Free,
+        // An empty `format` is none.
         Some(Value::String(word)) if word.is_empty() => OutputConstraint::Free,
         Some(Value::String(word)) if word == "json" => OutputConstraint::Json,
         Some(schema @ Value::Object(_)) => OutputConstraint::schema(schema, "format", limits)?,
@@ -44,7 +46,7 @@ pub(super) fn read_params(
     Ok(params)
 }
 
-/// `think`: a switch, or how much.
+/// Parses `think`: a boolean or an effort.
 fn read_think(fields: &ObjectFields<'_>, conversation: &mut Conversation) -> Result<(), ApiError> {
     match fields.get("think") {
         None => {}
@@ -66,7 +68,7 @@ fn no_images(fields: &ObjectFields<'_>) -> Result<(), ApiError> {
     }
 }
 
-/// The conversation of `/api/chat`.
+/// Parses the conversation of `/api/chat`.
 pub(super) fn read_chat(fields: &ObjectFields<'_>, limits: &Limits) -> Result<Conversation, ApiError> {
     let messages = fields.objects("messages")?;
     limits.check("messages", "messages", messages.len(), limits.messages)?;
@@ -92,6 +94,8 @@ fn read_message(message: &ObjectFields<'_>, items: &mut Vec<ConversationItem>) -
         "system" => items.push(ConversationItem::Message { role: Role::System, name: None, text }),
         "user" => items.push(ConversationItem::Message { role: Role::User, name: None, text }),
         "tool" => {
+            // Ollama's tool results have the tool's name; only newer clients also send the call's
+            // ID.
             let name = message.str("tool_name")?.or(message.str("name")?).map(str::to_owned);
             let id =
                 message.str("tool_call_id")?.map_or_else(|| last_call(items, name.as_deref()), str::to_owned);
@@ -112,6 +116,8 @@ fn read_message(message: &ObjectFields<'_>, items: &mut Vec<ConversationItem>) -
                     Some(Value::String(text)) => text.clone(),
                     Some(value) => value.to_string(),
                 };
+                // Older clients send calls without IDs. The index makes them unique in the
+                // conversation.
                 let id = call.str("id")?.map_or_else(|| format!("call_{}", items.len()), str::to_owned);
                 items.push(ConversationItem::ToolCall {
                     id,
@@ -128,7 +134,7 @@ fn read_message(message: &ObjectFields<'_>, items: &mut Vec<ConversationItem>) -
     Ok(())
 }
 
-/// The call that a result without an id belongs to: the last of its name.
+/// The call of a result without an ID: the last call of the same name.
 fn last_call(items: &[ConversationItem], name: Option<&str>) -> String {
     let id = items.iter().rev().find_map(|item| match item {
         ConversationItem::ToolCall { id, name: called, .. } if name.is_none_or(|name| name == called) => {
@@ -139,7 +145,7 @@ fn last_call(items: &[ConversationItem], name: Option<&str>) -> String {
     id.unwrap_or_default()
 }
 
-/// The conversation of `/api/generate` where it is not raw.
+/// Parses the conversation of `/api/generate` without `raw`.
 pub(super) fn read_generate(fields: &ObjectFields<'_>) -> Result<Conversation, ApiError> {
     no_images(fields)?;
     let prompt = fields.str("prompt")?.unwrap_or_default().to_owned();
@@ -154,7 +160,7 @@ pub(super) fn read_generate(fields: &ObjectFields<'_>) -> Result<Conversation, A
     Ok(conversation)
 }
 
-/// What this server does not do and must not pretend to.
+/// Refuses features that this server does not have and that would change the prompt.
 pub(super) fn check_generate(fields: &ObjectFields<'_>) -> Result<(), ApiError> {
     if fields.str("template")?.is_some_and(|text| !text.is_empty()) {
         return Err(fields.error(
@@ -165,10 +171,12 @@ pub(super) fn check_generate(fields: &ObjectFields<'_>) -> Result<(), ApiError> 
     Ok(())
 }
 
-/// How long the model is to stay loaded after the request: none if nothing is said, and none within if for ever.
+/// Parses `keep_alive`, the time that the model stays loaded. `None`: not set; `Some(None)`:
+/// forever.
 pub(super) fn read_keep_alive(fields: &ObjectFields<'_>) -> Result<Option<Option<Duration>>, ApiError> {
     let Some(value) = fields.get("keep_alive") else { return Ok(None) };
     let time = match value {
+        // Negative numbers do not convert to a duration, so they mean forever.
         Value::Number(number) => number.as_f64().map(|seconds| Duration::try_from_secs_f64(seconds).ok()),
         Value::String(text) if text.trim_start().starts_with('-') => Some(None),
         Value::String(text) => parse_duration(text).map(Some),

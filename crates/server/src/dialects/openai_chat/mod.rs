@@ -1,4 +1,4 @@
-//! OpenAI's chat completions.
+//! OpenAI's chat completions API.
 
 mod request;
 mod stream;
@@ -21,7 +21,7 @@ pub(crate) async fn handle(asker: RequestContext, body: Body) -> Response {
     asker.answer(Dialect::OpenAi, body, answer).await
 }
 
-/// The number of tokens of a conversation, as OpenAI's Responses interface reports it.
+/// The number of tokens of a conversation, in the format of OpenAI's Responses API.
 pub(super) fn input_tokens(tokens: usize) -> Value {
     json!({"object": "response.input_tokens", "input_tokens": tokens})
 }
@@ -49,6 +49,7 @@ async fn answer(asker: RequestContext, received: ReceivedBody) -> Result<Respons
             Ok((prepared, about))
         })
         .await?;
+    // Timings count tokens, which texts do not tell.
     prepared.show_tokens |= about.stream_timings;
     let answer = asker.begin(prepared).await?;
     let served = Arc::clone(&answer.served);

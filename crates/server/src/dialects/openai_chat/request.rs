@@ -1,4 +1,4 @@
-//! Reading a request for a chat completion.
+//! Parsing of requests of OpenAI's chat completions API.
 
 use crate::dialects::content::{content_text, result_text};
 use crate::dialects::prepare::ChatRequest;
@@ -14,7 +14,7 @@ use crate::params::{self, AnswerParams};
 use crate::reasoning::ReasoningLimit;
 use serde_json::{Value, json};
 
-/// How the answer is to be written.
+/// Settings of the response.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ChatSettings {
     pub(super) model: String,
@@ -25,7 +25,7 @@ pub(super) struct ChatSettings {
     pub(super) stream_timings: bool,
     pub(super) logprobs: bool,
     pub(super) verbose: bool,
-    /// The prompt as the model reads it, for a verbose answer.
+    /// The rendered prompt, for `__verbose`.
     pub(super) prompt: String,
 }
 
@@ -36,13 +36,14 @@ pub(super) fn read(
 ) -> Result<ChatRequest<ChatSettings>, ApiError> {
     let conversation = read_conversation(fields, limits)?;
     let mut params = AnswerParams::read(fields, served, limits)?;
+    // OpenAI deprecated `max_tokens` for `max_completion_tokens`, so the newer name comes first.
     params.max_tokens = params::max_tokens(fields, &["max_completion_tokens", "max_tokens", "n_predict"])?;
     if params.max_tokens == Some(0) {
         return Err(fields.error("max_tokens", "expected at least 1"));
     }
     params.shape = params::shape(fields, limits)?;
     let default = served.about.defaults.logprobs;
-    // llama.cpp's field says both
+    // llama.cpp's `n_probs` means both `logprobs` and `top_logprobs`. 0 disables it.
     let n_probs = fields.usize("n_probs")?.filter(|count| *count > 0);
     if let Some(count) = n_probs {
         limits.check("n_probs", "top_logprobs", count, limits.top_logprobs)?;
@@ -72,7 +73,7 @@ pub(super) fn read(
     Ok(ChatRequest { conversation, params, about })
 }
 
-/// Reads messages, tools and what else the chat template hears of.
+/// Parses messages, tools and the variables of the chat template.
 pub(crate) fn read_conversation(
     fields: &ObjectFields<'_>,
     limits: &Limits,
@@ -95,12 +96,12 @@ pub(crate) fn read_conversation(
     Ok(conversation)
 }
 
-/// Logs that something of an unknown type is ignored.
+/// Logs that an element of an unknown type is ignored.
 pub(crate) fn left_out(what: &str, kind: &str) {
     tracing::info!("{what} of the type {} is left out", shortened(format!("{kind:?}")));
 }
 
-/// What both of OpenAI's interfaces say about calls in parallel and about thinking.
+/// Parses the fields about parallel calls and reasoning that both of OpenAI's APIs have.
 pub(crate) fn read_switches(
     fields: &ObjectFields<'_>,
     limits: &Limits,
@@ -110,6 +111,7 @@ pub(crate) fn read_switches(
     read_kwargs(fields, limits, conversation)?;
     read_reasoning(fields, limits, conversation)?;
     let reasoning = fields.object("reasoning")?;
+    // `reasoning.effort` is the field of responses; OpenRouter's clients send it in chats too.
     let nested = reasoning.map(|reasoning| reasoning.str("effort")).transpose()?.flatten();
     if let Some(effort) = fields.str("reasoning_effort")?.or(nested) {
         conversation.set_effort(effort);
@@ -117,7 +119,7 @@ pub(crate) fn read_switches(
     Ok(())
 }
 
-/// llama.cpp's fields about reasoning: where it is written, and how long it may be.
+/// Parses llama.cpp's fields about reasoning: its place in the response, and its limit.
 fn read_reasoning(
     fields: &ObjectFields<'_>,
     limits: &Limits,
@@ -126,6 +128,7 @@ fn read_reasoning(
     match fields.str("reasoning_format")? {
         None => {}
         Some("none") => conversation.raw_reasoning = Some(true),
+        // `deepseek` is DeepSeek's field `reasoning_content`, which is always sent.
         Some("auto" | "deepseek") => conversation.raw_reasoning = Some(false),
         Some(other) => {
             return Err(
@@ -155,7 +158,7 @@ fn read_reasoning(
     Ok(())
 }
 
-/// `chat_template_kwargs`: variables of the chat template.
+/// Parses `chat_template_kwargs`, vLLM's and llama.cpp's variables of the chat template.
 pub(crate) fn read_kwargs(
     fields: &ObjectFields<'_>,
     limits: &Limits,
@@ -169,8 +172,9 @@ pub(crate) fn read_kwargs(
     Ok(())
 }
 
-/// `tool_choice`: a word, or an object, where `name` reads the name of a function, and `allowed_tools` is a list or, if `nested`, an object of
-/// its own.
+/// Parses `tool_choice`, a word or an object. `name` parses the name of a function. `nested`:
+/// `allowed_tools` is in an object of its own, as in chat completions; in responses its fields are
+/// flat.
 pub(crate) fn read_tool_choice(
     fields: &ObjectFields<'_>,
     nested: bool,
@@ -183,6 +187,7 @@ pub(crate) fn read_tool_choice(
         Some(Value::String(word)) => match word.as_str() {
             "auto" => ToolChoice::Auto,
             "none" => ToolChoice::None,
+            // `any` is Mistral's and Anthropic's word.
             "required" | "any" => ToolChoice::Required,
             other => return wrong(format!("{other:?} is none of auto, none and required")),
         },
@@ -208,7 +213,8 @@ pub(crate) fn read_tool_choice(
     conversation.tool_choice.check("tool_choice", tools, allowed, given)
 }
 
-/// Whether the assistant's last message is continued: as llama.cpp does it, unless vLLM's fields say otherwise.
+/// Whether the assistant's last message is continued: by default as in llama.cpp, unless vLLM's
+/// fields are set.
 fn read_prefill(fields: &ObjectFields<'_>, last_is_own: bool) -> Result<bool, ApiError> {
     let go_on = fields.bool("continue_final_message")?;
     let fresh = fields.bool("add_generation_prompt")?;
@@ -227,6 +233,8 @@ fn read_prefill(fields: &ObjectFields<'_>, last_is_own: bool) -> Result<bool, Ap
 fn read_message(message: &ObjectFields<'_>, items: &mut Vec<ConversationItem>) -> Result<(), ApiError> {
     let name = message.str("name")?.map(str::to_owned);
     match message.require_str("role")? {
+        // OpenAI renamed `system` to `developer` for reasoning models. Templates know only
+        // `system`.
         "system" | "developer" => {
             items.push(ConversationItem::Message {
                 role: Role::System,
@@ -240,6 +248,7 @@ fn read_message(message: &ObjectFields<'_>, items: &mut Vec<ConversationItem>) -
             text: content_text(message, "content")?,
         }),
         "assistant" => read_assistant(message, items)?,
+        // `function` is the role in OpenAI's API before `tools`.
         "tool" | "function" => {
             let id = message.str("tool_call_id")?.unwrap_or_default().to_owned();
             items.push(ConversationItem::ToolResult { id, name, text: result_text(message, "content")? });
@@ -253,6 +262,7 @@ fn read_message(message: &ObjectFields<'_>, items: &mut Vec<ConversationItem>) -
 }
 
 fn read_assistant(message: &ObjectFields<'_>, items: &mut Vec<ConversationItem>) -> Result<(), ApiError> {
+    // DeepSeek's and llama.cpp's field, then vLLM's and OpenRouter's.
     let reasoning = message.str("reasoning_content")?.or(message.str("reasoning")?);
     if let Some(reasoning) = reasoning.filter(|text| !text.is_empty()) {
         items.push(ConversationItem::Reasoning(reasoning.to_owned()));
@@ -264,7 +274,7 @@ fn read_assistant(message: &ObjectFields<'_>, items: &mut Vec<ConversationItem>)
     }
     for (i, call) in calls.iter().enumerate() {
         if let Some(custom) = call.object("custom")? {
-            // a tool of free text, called by another model
+            // A call of a `custom` tool in a conversation that began with another model.
             let arguments = json!({"input": custom.str("input")?.unwrap_or_default()}).to_string();
             let id = call.str("id")?.map_or_else(|| format!("call_{i}"), str::to_owned);
             items.push(ConversationItem::ToolCall {
@@ -278,6 +288,8 @@ fn read_assistant(message: &ObjectFields<'_>, items: &mut Vec<ConversationItem>)
         let arguments = match function.get("arguments") {
             None => String::new(),
             Some(Value::String(text)) => text.clone(),
+            // OpenAI's arguments are text, but some clients send the parsed object, as Ollama's API
+            // does.
             Some(object @ Value::Object(_)) => object.to_string(),
             Some(other) => {
                 return Err(function.error("arguments", format!("expected a string, found {}", kind(other))));
@@ -348,6 +360,7 @@ mod tests {
             "chat_template_kwargs": {"thinking": true},
         }))
         .unwrap();
+        // The assistant's message is two items: its reasoning and its call.
         assert_eq!(conversation.items.len(), 5);
         assert_eq!(
             conversation.items[0],
@@ -357,9 +370,10 @@ mod tests {
                 text: MessageText::of_parts(vec!["Be ".into(), "brief.".into()])
             }
         );
+        // Tools of other types than functions are ignored.
         assert_eq!(conversation.tools.len(), 1);
         assert_eq!(conversation.tool_choice, ToolChoice::Named("w".into()));
-        // what the request says itself wins
+        // `chat_template_kwargs` has priority over `reasoning_effort`.
         assert_eq!(conversation.kwargs["thinking"], true);
         assert_eq!(conversation.kwargs["enable_thinking"], false);
         assert!(!conversation.prefill);
@@ -367,6 +381,7 @@ mod tests {
 
     #[test]
     fn wrong_messages_name_the_field() {
+        // The server never fetches URLs. This one is the metadata service of cloud machines.
         let image = json!([{"type": "image_url", "image_url": {"url": "http://169.254.169.254/"}}]);
         for (value, field) in [
             (json!({}), "messages"),

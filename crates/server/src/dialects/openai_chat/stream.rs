@@ -1,4 +1,4 @@
-//! Chat completions as server-sent events.
+//! Server-sent events of OpenAI's chat completions API.
 
 use super::request::ChatSettings;
 use super::whole::{FINGERPRINT, logprobs, usage_of, verbose};
@@ -12,18 +12,18 @@ use serde_json::{Value, json};
 use std::fmt::Write;
 use std::sync::Arc;
 
-/// Writes `chat.completion.chunk`s.
+/// Encodes `chat.completion.chunk` events.
 pub(super) struct ChatStream {
     served: Arc<Lease>,
     about: ChatSettings,
     id: String,
     created: u64,
-    /// Tokens whose log-probabilities have not been written, of each answer.
+    /// Per answer, tokens whose log-probabilities have not been sent.
     tokens: Vec<Vec<TokenUpdate>>,
     finishes: Vec<AnswerFinish>,
-    /// Of each answer: whether its role has been written.
+    /// Per answer, whether its role has been sent.
     begun: Vec<bool>,
-    /// Figures of each answer.
+    /// Timings of each answer.
     running: Vec<AnswerTimings>,
 }
 
@@ -35,7 +35,7 @@ impl ChatStream {
         ChatStream { served, about, id, created, tokens, finishes: Vec::new(), begun, running }
     }
 
-    /// A chunk around `choices`.
+    /// A chunk with these `choices`.
     fn chunk(&self, choices: Value) -> Value {
         let mut chunk = json!({
             "id": self.id,
@@ -52,6 +52,8 @@ impl ChatStream {
     }
 
     fn delta(&mut self, choice: usize, delta: Value, finish: Option<&'static str>) -> Value {
+        // The text of a token can come later than the token: a stop string or a marker may begin in
+        // it. A chunk has the log-probabilities of all tokens since the last chunk.
         let mut one = json!({"index": choice, "delta": delta, "finish_reason": finish});
         if self.about.logprobs {
             let tokens = self.tokens.get_mut(choice).map(std::mem::take).unwrap_or_default();
@@ -61,8 +63,10 @@ impl ChatStream {
         self.chunk(json!([one]))
     }
 
-    /// The role comes with an answer's first words, not before its prompt has run: load generators take the first chunk for the first token.
+    /// Sends the role of an answer, if it has not been sent.
     fn role(&mut self, choice: usize, out: &mut String) {
+        // With the first text, not at the start of the stream: load generators such as llama-benchy
+        // take the first chunk for the first token, and would measure no prompt time.
         if self.begun.get_mut(choice).is_some_and(|begun| !std::mem::replace(begun, true)) {
             let mut one = json!({"index": choice, "delta": {"role": "assistant", "content": ""}, "finish_reason": null});
             if self.about.logprobs {
@@ -72,7 +76,8 @@ impl ChatStream {
         }
     }
 
-    /// Reports how far the prompt has come, where that is wanted: first what was cached.
+    /// Reports the progress of the prompt if the request asks for it (llama.cpp's
+    /// `return_progress`). The first report is the number of cached tokens.
     fn progress(&self, choice: usize, done: usize, total: usize, out: &mut String) {
         let Some(running) = self.running.get(choice).filter(|_| self.about.progress && choice == 0) else {
             return;
@@ -84,8 +89,9 @@ impl ChatStream {
         send(out, &chunk);
     }
 
-    fn piece(&mut self, choice: usize, piece: AnswerDelta) -> Option<Value> {
+    fn delta_chunk(&mut self, choice: usize, piece: AnswerDelta) -> Option<Value> {
         let delta = match piece {
+            // DeepSeek's and llama.cpp's field, and vLLM's.
             AnswerDelta::Reasoning(text) => json!({"reasoning_content": text, "reasoning": text}),
             AnswerDelta::Content(text) => json!({"content": text}),
             AnswerDelta::CallStart { index, id, name } => json!({"tool_calls": [{
@@ -101,7 +107,7 @@ impl ChatStream {
 }
 
 fn send(out: &mut String, value: &Value) {
-    // writing to a string cannot fail
+    // Writing to a string cannot fail.
     let _ = write!(out, "data: {value}\n\n");
 }
 
@@ -123,9 +129,9 @@ impl Encoder for ChatStream {
                     tokens.push(token);
                 }
             }
-            AnswerEvent::Piece(piece) => {
+            AnswerEvent::Delta(piece) => {
                 self.role(choice, out);
-                if let Some(mut chunk) = self.piece(choice, piece) {
+                if let Some(mut chunk) = self.delta_chunk(choice, piece) {
                     if let Some(running) = self.running.get(choice).filter(|_| self.about.stream_timings) {
                         chunk["timings"] = running.timings();
                     }
@@ -135,7 +141,7 @@ impl Encoder for ChatStream {
             AnswerEvent::Finished(finish) => {
                 self.role(choice, out);
                 let mut chunk = self.delta(choice, json!({}), Some(finish.reason.word()));
-                // llama.cpp's clients look for timings in the last chunk with a choice
+                // llama.cpp's clients read timings from the last chunk with a choice.
                 chunk["timings"] = finish.timings();
                 if self.about.verbose {
                     chunk["__verbose"] = verbose(&self.about, "", &finish);
@@ -155,6 +161,7 @@ impl Encoder for ChatStream {
             let mut chunk = self.chunk(json!([]));
             let finishes: Vec<&AnswerFinish> = self.finishes.iter().collect();
             chunk["usage"] = usage_of(&finishes);
+            // With `include_usage` llama.cpp sends the timings in this chunk too.
             if let Some(first) = self.finishes.first() {
                 chunk["timings"] = first.timings();
             }

@@ -1,4 +1,4 @@
-//! Whole chat completions.
+//! Complete responses of OpenAI's chat completions API.
 
 use super::request::ChatSettings;
 use crate::answer::{AnswerCall, AnswerFinish, AnswerOutcome, TokenUpdate};
@@ -9,10 +9,10 @@ use latent_text::Tokenizer;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
 
-/// What identifies the program that answers.
+/// `system_fingerprint`.
 pub(crate) const FINGERPRINT: &str = concat!("latent-", env!("CARGO_PKG_VERSION"));
 
-/// The whole completion.
+/// Encodes a response.
 pub(super) fn completion(served: &Lease, about: &ChatSettings, outcomes: Vec<AnswerOutcome>) -> Document {
     let finishes: Vec<&AnswerFinish> = outcomes.iter().map(|outcome| &outcome.finish).collect();
     let mut value = json!({
@@ -37,7 +37,7 @@ pub(super) fn completion(served: &Lease, about: &ChatSettings, outcomes: Vec<Ans
     Document::open(&value).field("choices").documents(choices).close()
 }
 
-/// What llama.cpp adds to a verbose answer: the prompt, and its own form of the answer.
+/// llama.cpp's `__verbose`: the prompt, and the answer in the format of `/completion`.
 pub(super) fn verbose(about: &ChatSettings, content: &str, finish: &AnswerFinish) -> Value {
     json!({
         "prompt": about.prompt,
@@ -54,6 +54,7 @@ fn choice(tokenizer: &Arc<Tokenizer>, with_logprobs: bool, index: usize, outcome
     let AnswerOutcome { reasoning, content, calls, tokens, finish } = outcome;
     let mut message = Map::new();
     message.insert("role".into(), "assistant".into());
+    // As from OpenAI: null only in messages with nothing but calls.
     let text = if content.is_empty() && !calls.is_empty() { Value::Null } else { content.as_str().into() };
     message.insert("content".into(), text);
     message.insert("refusal".into(), Value::Null);
@@ -80,7 +81,7 @@ fn call(call: &AnswerCall) -> Value {
     json!({"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}})
 }
 
-/// The usage of all answers to one prompt.
+/// The usage of all answers to one prompt, which is counted once.
 pub(crate) fn usage_of(finishes: &[&AnswerFinish]) -> Value {
     let first = finishes.first().map(|finish| finish.usage).unwrap_or_default();
     let sum = |of: &dyn Fn(&AnswerFinish) -> usize| finishes.iter().map(|finish| of(finish)).sum::<usize>();
@@ -92,6 +93,7 @@ pub(crate) fn usage_of(finishes: &[&AnswerFinish]) -> Value {
         "prompt_tokens_details": {"cached_tokens": first.cached, "audio_tokens": 0},
         "completion_tokens_details": {
             "reasoning_tokens": sum(&|finish| finish.reasoning_tokens),
+            // OpenAI's fields for predicted outputs. Here they count drafts.
             "accepted_prediction_tokens": sum(&|finish| finish.usage.drafts.accepted),
             "rejected_prediction_tokens": sum(&|finish| finish.usage.drafts.drafted - finish.usage.drafts.accepted),
             "audio_tokens": 0,
@@ -99,16 +101,17 @@ pub(crate) fn usage_of(finishes: &[&AnswerFinish]) -> Value {
     })
 }
 
-/// Log-probabilities in the form of chat completions. The token that ends an answer has no text and is left out.
+/// Log-probabilities in the format of this API.
 pub(crate) fn logprobs(tokenizer: &Tokenizer, tokens: &[TokenUpdate]) -> Value {
     let content: Vec<Value> = tokens.iter().filter_map(|token| logprob(tokenizer, token)).collect();
     json!({"content": content, "refusal": null})
 }
 
-/// One entry of them.
+/// An entry of the log-probabilities.
 pub(crate) fn logprob(tokenizer: &Tokenizer, token: &TokenUpdate) -> Option<Value> {
     let (own_name, list_name) = token.probability_names();
     let one = |id: u32, logprob: f32| {
+        // A token may be part of a UTF-8 character, so clients join `bytes`, not `token`.
         let bytes = tokenizer.piece(id).unwrap_or_default();
         let mut entry = Map::new();
         entry.insert("token".into(), String::from_utf8_lossy(bytes).into());
@@ -117,6 +120,7 @@ pub(crate) fn logprob(tokenizer: &Tokenizer, token: &TokenUpdate) -> Option<Valu
         entry.insert("bytes".into(), bytes.into());
         entry
     };
+    // The token that ends an answer has no text, so it is omitted.
     let (own, top) = token.logprob.as_ref().filter(|_| !token.ends)?;
     let mut entry = one(token.id, *own);
     let top: Vec<Value> = top.iter().map(|other| one(other.id, other.logprob).into()).collect();

@@ -1,13 +1,17 @@
-//! Items in the form of the Responses interface, as JSON text: log-probabilities take many times as much memory as values.
+//! Items of the Responses API as JSON text. As JSON values, log-probabilities would take many times
+//! the memory.
 
 use crate::ids;
 use crate::items::{ConversationItem, Role};
 use serde_json::{Value, json};
 
-/// The text of a JSON object that is not empty, with one more field whose value is JSON text.
+/// The text of a JSON object with one more field, whose value is JSON text. `fields` must not be
+/// empty.
 pub(super) fn object_with(fields: &Value, name: &str, json: &str) -> String {
     let mut text = fields.to_string();
+    // Removes the closing brace.
     text.pop();
+    // One allocation, since `json` may have megabytes. 5 is the punctuation below.
     text.reserve_exact(name.len() + json.len() + 5);
     text.extend([",\"", name, "\":", json, "}"]);
     text
@@ -29,7 +33,7 @@ pub(super) fn reasoning(id: &str, text: &str, status: &str) -> String {
         .to_string()
 }
 
-/// The names of a called tool: its own, and that of its namespace.
+/// The client's names of a called tool.
 #[derive(Clone, Copy)]
 pub(super) struct CallName<'a> {
     pub(super) namespace: Option<&'a str>,
@@ -52,7 +56,7 @@ pub(super) fn function_call(
     value.to_string()
 }
 
-/// A new id for an item of the input.
+/// A new ID for an input item.
 pub(super) fn input_id(item: &ConversationItem) -> String {
     ids::unique(match item {
         ConversationItem::Message { .. } => "msg_",

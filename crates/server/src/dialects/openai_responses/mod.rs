@@ -1,4 +1,4 @@
-//! OpenAI's responses.
+//! OpenAI's Responses API.
 
 mod item_values;
 mod request;
@@ -26,7 +26,7 @@ pub(crate) async fn handle(asker: RequestContext, body: Body) -> Response {
     asker.answer(Dialect::Responses, body, answer).await
 }
 
-/// The items of one of the asker's stored responses.
+/// The items of a response that this tenant has stored.
 fn earlier(app: &App, owner: FairnessKey, id: &str) -> Option<Vec<ConversationItem>> {
     let store = app.store.lock().unwrap_or_else(PoisonError::into_inner);
     store.get(owner, id).map(|stored| stored.items.to_vec())
@@ -48,6 +48,7 @@ async fn answer(asker: RequestContext, received: ReceivedBody) -> Result<Respons
     let (prepared, about) = asker
         .prepare(received, move |app, served, fields| {
             let earlier = |id: &str| earlier(app, owner, id);
+            // Only a response that will be stored needs a copy of the conversation.
             let mut request = request::read(fields, served, &app.config.limits, &earlier)?;
             if request.about.store {
                 request.about.items.clone_from(&request.conversation.items);
@@ -74,11 +75,11 @@ fn unknown(id: &str) -> ApiError {
     )
 }
 
-/// Answers with what `of` makes of one of the asker's stored responses.
+/// Responds with the result of `of` for a response that this tenant has stored.
 fn stored(asker: &RequestContext, id: &str, of: impl FnOnce(&StoredResponse) -> Response) -> Response {
     let store = asker.app.store.lock().unwrap_or_else(PoisonError::into_inner);
     let found = store.get(asker.tenant.key, id).ok_or_else(|| unknown(id));
-    // a slow reader keeps it when the store has dropped it
+    // Charged to the request: a slow reader holds it even after the store has evicted it.
     let charged = found.and_then(|stored| asker.charge.grow(stored.bytes).map(|()| of(stored)));
     asker.reply(Dialect::Responses, charged)
 }
@@ -99,6 +100,7 @@ pub(crate) async fn remove(asker: RequestContext, RouteName(id): RouteName) -> R
 /// `GET /v1/responses/ID/input_items`.
 pub(crate) async fn input_items(asker: RequestContext, RouteName(id): RouteName) -> Response {
     stored(&asker, &id, |stored| {
+        // Newest first, as is the default order of OpenAI's API.
         let (items, input) = (Arc::clone(&stored.items), stored.input);
         let ids: Vec<String> = items[..input].iter().rev().map(item_values::input_id).collect();
         let value = json!({

@@ -1,4 +1,4 @@
-//! Reading a request for a response.
+//! Parsing of requests of OpenAI's Responses API.
 
 use crate::dialects::content::{content_text, no_media, result_text};
 use crate::dialects::openai_chat::{left_out, read_switches, read_tool_choice};
@@ -16,25 +16,25 @@ use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::fmt::Write;
 
-/// How the answer is to be written, and what it repeats of the request.
+/// Settings of the response, and the fields of the request that it repeats.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ResponseSettings {
     pub(super) stream: bool,
     pub(super) store: bool,
     pub(super) logprobs: bool,
-    /// Report the progress of the prompt, as llama.cpp's server does.
+    /// Report the progress of the prompt (llama.cpp's `return_progress`).
     pub(super) progress: bool,
-    /// Report `timings` with each piece of text.
+    /// Report timings with each delta of text (llama.cpp's `timings_per_token`).
     pub(super) stream_timings: bool,
     /// Fields of the request that the response repeats, as the text of a JSON object.
     pub(super) repeated: String,
-    /// The conversation, where the response is to be stored.
+    /// The conversation, if the response will be stored.
     pub(super) items: Vec<ConversationItem>,
-    /// Tools in namespaces, by the names under which the model calls them.
+    /// Tools in namespaces by their qualified names.
     pub(super) namespaced: HashMap<String, NamespacedTool>,
 }
 
-/// The conversation of a stored response.
+/// Looks up the conversation of a stored response.
 type ConversationLookup<'a> = &'a dyn Fn(&str) -> Option<Vec<ConversationItem>>;
 
 pub(super) fn read(
@@ -46,6 +46,7 @@ pub(super) fn read(
     refuse(fields)?;
     let conversation = read_conversation(fields, limits, earlier)?;
     let mut params = AnswerParams::read(fields, served, limits)?;
+    // `AnswerParams` reads `n`, which this API does not have.
     params.n = 1;
     params.max_tokens = params::max_tokens(fields, &["max_output_tokens"])?;
     if params.max_tokens == Some(0) {
@@ -56,6 +57,8 @@ pub(super) fn read(
     let top = fields.usize("top_logprobs")?;
     limits.check("top_logprobs", "top_logprobs", top.unwrap_or(0), limits.top_logprobs)?;
     let default = served.about.defaults.logprobs;
+    // OpenAI needs `include`; `top_logprobs` alone is accepted too. The server's default applies
+    // only to requests without both.
     let unset = fields.get("include").is_none() && top.is_none();
     let logprobs = wanted || top.is_some_and(|top| top > 0) || (unset && default.is_some());
     params.logprobs = logprobs.then(|| top.or(default).unwrap_or(0));
@@ -76,7 +79,7 @@ pub(super) fn read(
     Ok(ChatRequest { conversation, params, about })
 }
 
-/// What this server does not do and must not pretend to.
+/// Refuses features that this server does not have and that a client cannot do without.
 fn refuse(fields: &ObjectFields<'_>) -> Result<(), ApiError> {
     if fields.bool("background")?.unwrap_or(false) {
         return Err(
@@ -97,12 +100,14 @@ fn refuse(fields: &ObjectFields<'_>) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// What a response repeats of its request, with the defaults of what the request leaves out.
+/// The fields of the request that a response repeats, with defaults for missing ones. OpenAI's
+/// packages require them.
 fn repeated(
     fields: &ObjectFields<'_>,
     served: &ServedModel,
     params: &AnswerParams,
 ) -> Result<String, ApiError> {
+    // By way of text, so that the f32 0.7 is shown as 0.7 and not as 0.699999988079071.
     let real = |value: f32| value.to_string().parse::<f64>().unwrap_or_default();
     let mut text = json!({
         "model": fields.str("model")?.unwrap_or(&served.about.id),
@@ -115,8 +120,9 @@ fn repeated(
     })
     .to_string();
     text.pop();
+    // Written as text at once: tools can be large, and the response repeats them in several events.
     let mut copy = |name: &str, default: Value| {
-        // writing to a string cannot fail
+        // Writing to a string cannot fail.
         let _ = write!(text, ",\"{name}\":{}", fields.get(name).unwrap_or(&default));
     };
     copy("instructions", Value::Null);
@@ -141,6 +147,7 @@ fn repeated(
 }
 
 fn read_shape(fields: &ObjectFields<'_>, limits: &Limits) -> Result<OutputConstraint, ApiError> {
+    // Without `text`, the fields of chat completions and vLLM are accepted.
     let Some(text) = fields.object("text")? else { return params::shape(fields, limits) };
     let Some(format) = text.object("format")? else { return Ok(OutputConstraint::Free) };
     let shape = match format.require_str("type")? {
@@ -180,13 +187,14 @@ pub(super) fn read_conversation(
             }
             .with_code("previous_response_not_found"));
         };
-        // the instructions of earlier responses do not carry over
+        // As specified by OpenAI, the instructions of earlier responses do not carry over.
         let system =
             |item: &ConversationItem| matches!(item, ConversationItem::Message { role: Role::System, .. });
+        // Only the leading ones: system messages within the conversation stay.
         items.extend(before.into_iter().skip_while(system));
     }
     read_input(fields, limits, &mut items)?;
-    // a probe with an empty input still gets an answer
+    // Some clients probe the server with an empty input. Templates need a message of the user.
     let asked =
         |item: &ConversationItem| !matches!(item, ConversationItem::Message { role: Role::System, .. });
     if !items.iter().any(asked) {
@@ -249,7 +257,7 @@ fn read_item(item: &ObjectFields<'_>, items: &mut Vec<ConversationItem>) -> Resu
             name: tool_name(item)?,
             arguments: item.str("arguments")?.unwrap_or_default().to_owned(),
         }),
-        // a call of free text by another model, as a call of a function with one parameter
+        // A call of a `custom` tool in a conversation that began with another model.
         Some("custom_tool_call") => items.push(ConversationItem::ToolCall {
             id: item.require_str("call_id")?.to_owned(),
             name: tool_name(item)?,
@@ -271,17 +279,18 @@ fn read_item(item: &ObjectFields<'_>, items: &mut Vec<ConversationItem>) -> Resu
         Some(other @ ("input_image" | "input_audio" | "input_file")) => {
             return Err(item.error("type", no_media(other)));
         }
+        // Such as calls of tools that OpenAI's servers run.
         Some(other) => left_out("an item", other),
     }
     Ok(())
 }
 
-/// The name of a tool, under which the model calls it.
+/// The qualified name of a tool.
 fn tool_name(fields: &ObjectFields<'_>) -> Result<String, ApiError> {
     Ok(qualified_name(fields.str("namespace")?, fields.require_str("name")?))
 }
 
-/// The text of a reasoning item: what was thought, or where that is hidden its summary.
+/// The text of a reasoning item, or its summary if OpenAI has encrypted the text.
 fn reasoning_text(item: &ObjectFields<'_>) -> Result<String, ApiError> {
     for name in ["content", "summary"] {
         let mut texts = Vec::new();
@@ -314,7 +323,7 @@ fn read_tools(
     read_tool_choice(fields, false, tool_name, conversation)
 }
 
-/// The functions in a namespace, as Codex groups those of an MCP server. The model knows each by a name made of both.
+/// Parses the functions in a namespace. Codex groups the tools of an MCP server in one.
 fn read_namespace(
     namespace: &ObjectFields<'_>,
     limits: &Limits,
@@ -336,6 +345,7 @@ fn read_namespace(
             other => left_out("a tool", other),
         }
     }
+    // `read_function_tool` has checked the name without the namespace.
     if let Some(long) = tools.last().filter(|tool| tool.name.len() > MAX_TOOL_NAME) {
         let problem =
             format!("the name {:?} of a tool in it has more than {MAX_TOOL_NAME} letters", long.name);

@@ -1,4 +1,4 @@
-//! Responses as typed server-sent events.
+//! Typed server-sent events of OpenAI's Responses API.
 
 use super::item_values::{function_call, object_with, output_text};
 use super::whole::{ResponseWriter, status};
@@ -23,7 +23,7 @@ pub(super) struct ResponseStream {
     written: ResponseWriter,
     open: Option<OpenItem>,
     sequence: u64,
-    /// Tokens whose text has not been written.
+    /// Tokens whose text has not been sent.
     tokens: Vec<TokenUpdate>,
     running: AnswerTimings,
 }
@@ -44,11 +44,12 @@ impl ResponseStream {
         self.send_text(out, kind, &value.to_string());
     }
 
-    /// Sends the text of a JSON object that is not empty.
+    /// Sends an event with the text of a JSON object, which must not be empty.
     fn send_text(&mut self, out: &mut String, kind: &str, object: &str) {
+        // The fields of every event follow the opening brace of the object.
         let (sequence, fields) = (self.sequence, &object[1..]);
         self.sequence += 1;
-        // writing to a string cannot fail
+        // Writing to a string cannot fail.
         let _ = write!(
             out,
             "event: {kind}\ndata: {{\"type\":\"{kind}\",\"sequence_number\":{sequence},{fields}\n\n"
@@ -68,7 +69,7 @@ impl ResponseStream {
         }
     }
 
-    /// The place of the open item in the output.
+    /// The index of the open item in the output.
     fn index(&self) -> usize {
         self.written.output.len()
     }
@@ -98,6 +99,7 @@ impl ResponseStream {
             self.part(out, "response.content_part.added", &id, &part.to_string());
             self.open = Some(OpenItem::Reasoning { id, text: String::new() });
         }
+        // Log-probabilities are reported only for text.
         self.tokens.clear();
         let index = self.index();
         if let Some(OpenItem::Reasoning { id, text }) = &mut self.open {
@@ -144,7 +146,7 @@ impl ResponseStream {
         }
     }
 
-    /// Ends the open item.
+    /// Closes the open item.
     fn close(&mut self, out: &mut String) {
         self.close_as("completed", out);
     }
@@ -192,9 +194,10 @@ impl Encoder for ResponseStream {
         self.running.follow(&update.what);
         match update.what {
             AnswerEvent::Token(token) => self.tokens.push(token),
-            AnswerEvent::Piece(AnswerDelta::Reasoning(text)) => self.reasoning(&text, out),
-            AnswerEvent::Piece(AnswerDelta::Content(text)) => self.text(&text, out),
-            AnswerEvent::Piece(AnswerDelta::CallStart { id: call_id, name, .. }) => {
+            AnswerEvent::Delta(AnswerDelta::Reasoning(text)) => self.reasoning(&text, out),
+            AnswerEvent::Delta(AnswerDelta::Content(text)) => self.text(&text, out),
+            // A text or reasoning before the call ends here: items do not overlap.
+            AnswerEvent::Delta(AnswerDelta::CallStart { id: call_id, name, .. }) => {
                 self.close(out);
                 self.tokens.clear();
                 let id = ids::unique("fc_");
@@ -205,19 +208,21 @@ impl Encoder for ResponseStream {
                     call: AnswerCall { id: call_id, name, ..AnswerCall::default() },
                 });
             }
-            AnswerEvent::Piece(AnswerDelta::CallArguments { delta, .. }) => self.arguments(&delta, out),
-            AnswerEvent::Piece(AnswerDelta::CallEnd { ending, .. }) => {
+            AnswerEvent::Delta(AnswerDelta::CallArguments { delta, .. }) => self.arguments(&delta, out),
+            AnswerEvent::Delta(AnswerDelta::CallEnd { ending, .. }) => {
                 if let Some(OpenItem::Call { call, .. }) = &mut self.open {
                     call.complete = ending == CallEnding::Complete;
                 }
                 self.close(out);
             }
             AnswerEvent::Finished(finish) => {
+                // An empty answer still has one item.
                 if self.open.is_none() && self.written.output.is_empty() {
                     self.begin_text(out);
                 }
                 self.close_as(status(&finish), out);
                 let response = self.written.text(Some(&finish), None);
+                // `response.completed` or `response.incomplete`.
                 let kind = format!("response.{}", status(&finish));
                 let timings = json!({"timings": finish.timings()});
                 self.send_text(out, &kind, &object_with(&timings, "response", &response));
@@ -225,6 +230,7 @@ impl Encoder for ResponseStream {
             }
             AnswerEvent::Started { prompt, cached, .. } => self.progress(cached, prompt, out),
             AnswerEvent::Prompt { done, total, cached } => {
+                // The report for `done == cached` was sent with `Started`.
                 if done > cached {
                     self.progress(done, total, out);
                 }
@@ -237,6 +243,7 @@ impl Encoder for ResponseStream {
         self.send_response(out, "response.failed", &response);
     }
 
+    // No `[DONE]` as in chat completions: the last event has the whole response.
     fn end(&mut self, _out: &mut String) {}
 
     fn ping(&mut self, out: &mut String) {

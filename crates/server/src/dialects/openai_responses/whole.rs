@@ -1,4 +1,4 @@
-//! A response in the making, and as a whole.
+//! The response object of OpenAI's Responses API.
 
 use super::item_values::{CallName, function_call, message, object_with, reasoning};
 use super::request::ResponseSettings;
@@ -16,16 +16,16 @@ use serde_json::{Value, json};
 use std::fmt::Write;
 use std::sync::{Arc, PoisonError};
 
-/// What has been written of a response.
+/// Collects the output of a response.
 pub(super) struct ResponseWriter {
     pub(super) served: Arc<Lease>,
     pub(super) about: ResponseSettings,
     pub(super) id: String,
     created: u64,
     owner: FairnessKey,
-    /// Items of the output, as they are sent.
+    /// Output items as JSON text.
     pub(super) output: Vec<String>,
-    /// The same for the store.
+    /// The same items for the store.
     items: Vec<ConversationItem>,
 }
 
@@ -35,13 +35,13 @@ impl ResponseWriter {
         ResponseWriter { served, about, id, created, owner, output: Vec::new(), items: Vec::new() }
     }
 
-    /// A list of log-probabilities.
+    /// A JSON list of log-probabilities.
     pub(super) fn logprobs(&self, tokens: &[TokenUpdate]) -> String {
         let shown = if self.about.logprobs { tokens } else { &[] };
         let mut text = String::from("[");
         for value in shown.iter().filter_map(|token| logprob(&self.served.tokenizer, token)) {
             let comma = if text.len() > 1 { "," } else { "" };
-            // writing to a string cannot fail
+            // Writing to a string cannot fail.
             let _ = write!(text, "{comma}{value}");
         }
         text + "]"
@@ -68,7 +68,7 @@ impl ResponseWriter {
         &self.output[self.output.len() - 1]
     }
 
-    /// The names under which the client knows a tool.
+    /// The client's names of a tool.
     pub(super) fn call_name<'a>(&'a self, name: &'a str) -> CallName<'a> {
         match self.about.namespaced.get(name) {
             Some(tool) => CallName { namespace: Some(&tool.namespace), name: &tool.name },
@@ -78,6 +78,7 @@ impl ResponseWriter {
 
     pub(super) fn add_outcome(&mut self, outcome: &AnswerOutcome) {
         let AnswerOutcome { reasoning, content, calls, tokens, finish } = outcome;
+        // An empty answer still has one message, as in streams.
         let has_text = !content.is_empty() || calls.is_empty();
         if !reasoning.is_empty() {
             let last = content.is_empty() && calls.is_empty();
@@ -92,7 +93,8 @@ impl ResponseWriter {
         }
     }
 
-    /// The response as JSON text: in progress without a finish, failed with an error.
+    /// The response as JSON text. Its status is "in_progress" without `finish`, and "failed" with
+    /// `error`.
     pub(super) fn text(&self, finish: Option<&AnswerFinish>, error: Option<&ApiError>) -> String {
         let status = match finish {
             _ if error.is_some() => "failed",
@@ -113,6 +115,7 @@ impl ResponseWriter {
             "incomplete_details": incomplete,
             "usage": finish.map(usage),
         });
+        // Replaces the closing brace by the repeated fields, whose opening brace is skipped.
         let mut text = object_with(&value, "output", &format!("[{}]", self.output.join(",")));
         text.pop();
         text.reserve_exact(self.about.repeated.len());
@@ -121,11 +124,12 @@ impl ResponseWriter {
         text
     }
 
-    /// Stores the response for those that come after it.
+    /// Stores the response for later ones that name it in `previous_response_id`.
     pub(super) fn keep(&mut self, app: &App, text: &Bytes) {
         if !self.about.store {
             return;
         }
+        // The store is for continuing the conversation, so it gets input and output.
         let mut items = std::mem::take(&mut self.about.items);
         let input = items.len();
         items.append(&mut self.items);
@@ -134,7 +138,7 @@ impl ResponseWriter {
     }
 }
 
-/// The status of a response that has ended.
+/// The status of a finished response.
 pub(super) fn status(finish: &AnswerFinish) -> &'static str {
     match finish.reason {
         EndReason::Length | EndReason::Context => "incomplete",
@@ -142,7 +146,7 @@ pub(super) fn status(finish: &AnswerFinish) -> &'static str {
     }
 }
 
-/// The status of an item of text: the last one of a response that was cut off is incomplete.
+/// The status of an item. The last item of a truncated response is incomplete.
 pub(super) fn item_status(finish: &AnswerFinish, last: bool) -> &'static str {
     if last { status(finish) } else { "completed" }
 }

@@ -1,11 +1,10 @@
-//! A collector of a few lines: it takes OTLP over HTTP, and decodes what the tests look at.
+//! A minimal collector: receives OTLP over HTTP and decodes the fields that the tests check.
 
 use serde_json::{Map, Value, json};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// A span, as it arrived.
 #[derive(Clone, Debug, Default)]
 pub struct Span {
     pub trace: String,
@@ -16,17 +15,17 @@ pub struct Span {
     pub start: u64,
     pub end: u64,
     pub attributes: Map<String, Value>,
-    /// 2: an error.
+    /// 2 is `STATUS_CODE_ERROR`.
     pub status: u64,
-    /// Of the resource that sent it.
+    /// Attributes of the resource that sent the span.
     pub resource: Map<String, Value>,
 }
 
-/// Listens at loopback until the test ends.
+/// A collector on a loopback port.
 pub struct SpanListener {
     pub url: String,
     spans: Arc<Mutex<Vec<Span>>>,
-    /// Held, it keeps the collector from answering.
+    /// While it is locked, the collector does not answer.
     hold: Arc<Mutex<()>>,
 }
 
@@ -45,7 +44,7 @@ impl SpanListener {
         SpanListener { url, spans, hold }
     }
 
-    /// Until it is dropped, requests are not answered.
+    /// Until the guard is dropped, requests are not answered.
     pub fn hold(&self) -> MutexGuard<'_, ()> {
         self.hold.lock().unwrap()
     }
@@ -77,7 +76,7 @@ fn answer(stream: TcpStream, spans: &Mutex<Vec<Span>>, hold: &Mutex<()>) {
         drop(hold.lock().unwrap());
         spans.lock().unwrap().extend(decode(&body));
         let head = "HTTP/1.1 200 OK\r\nContent-Type: application/x-protobuf\r\nContent-Length: 0\r\n\r\n";
-        // who asked may have lost patience
+        // The exporter may have given up on the request.
         let _ = reader.get_mut().write_all(head.as_bytes());
     }
 }
@@ -125,7 +124,7 @@ fn varint(bytes: &mut &[u8]) -> u64 {
     }
 }
 
-/// The fields of a message, with their numbers.
+/// The fields of a protobuf message, with their numbers.
 fn fields(mut bytes: &[u8]) -> Vec<(u64, WireValue<'_>)> {
     let mut found = Vec::new();
     while !bytes.is_empty() {
@@ -193,7 +192,7 @@ fn decode_span(bytes: &[u8]) -> Span {
     span
 }
 
-/// The attributes of a message, in its field of this number.
+/// The attributes in the field of this number of a message.
 fn attributes(bytes: &[u8], field: u64) -> Map<String, Value> {
     let pair = |pair: &[u8]| {
         let (mut key, mut value) = (String::new(), Value::Null);

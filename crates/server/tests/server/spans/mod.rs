@@ -95,7 +95,7 @@ fn streams_and_embeddings_and_failures_have_spans_and_watchers_none() {
     assert_eq!(embeddings.attributes["gen_ai.operation.name"], "embeddings");
     assert_eq!(embeddings.attributes["gen_ai.response.model"], "demo");
     assert_eq!(refused.attributes["error.type"], "invalid_request");
-    // a client's mistake is not a server error
+    // OpenTelemetry: a status of 4xx is not an error of a server span.
     assert_eq!((refused.status, &refused.attributes["http.response.status_code"]), (0, &json!(400)));
     assert_eq!(unknown.attributes["http.response.status_code"], 404);
     let traces: std::collections::BTreeSet<&str> = roots.iter().map(|span| span.trace.as_str()).collect();
@@ -120,7 +120,7 @@ fn a_collector_that_is_gone_or_silent_stops_nothing() {
 #[test]
 fn spans_that_cannot_be_sent_are_dropped_beyond_a_few_thousand() {
     const ASKED: usize = 4000;
-    // what a batch and the queue hold, and a batch more if sending the first takes too long
+    // The queue and a batch, and another batch if sending the first one times out.
     const MOST: usize = 2048 + 2 * 512;
     let collector = SpanListener::start();
     let held = collector.hold();

@@ -1,38 +1,40 @@
-//! How long groups of ranks compute, and which others compute at the same time.
+//! Computing time of groups of ranks, which depends on the other ranks that compute concurrently.
 
 use super::group::HostGroup;
 use super::load::{PartLoad, StepWork};
 use super::network::NetworkLink;
 
-/// The other ranks that compute while one does, as shares of all others.
+/// The other ranks that compute while one does, as fractions of all other ranks.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct PeerShares {
-    /// Those that share its layers, while it runs these.
+    /// Ranks that share its layers.
     pub(super) members: f64,
-    /// Those of other stretches of layers, with other steps.
+    /// Ranks of other stretches, which run other steps.
     pub(super) others: f64,
 }
 
 impl PeerShares {
-    /// While a group of `members` ranks, which share their layers, computes alone among `ranks`.
+    /// The fractions while one group of `members` ranks computes and the rest of `ranks` waits.
     pub(super) fn of_group(members: usize, ranks: usize) -> PeerShares {
         let members = if ranks > 1 { (members - 1) as f64 / (ranks - 1) as f64 } else { 0.0 };
         PeerShares { members, others: 0.0 }
     }
 
-    /// The same while all others compute.
+    /// The fractions while all ranks compute.
     pub(super) fn with_all(self) -> PeerShares {
         PeerShares { others: 1.0 - self.members, ..self }
     }
 }
 
-/// Seconds of a group with its layers.
+/// Times of a group with its layers, in seconds.
 #[derive(Clone, Debug)]
 pub(super) struct GroupSeconds {
-    /// That each of its ranks computes.
+    /// Computing time of each rank.
     pub(super) ranks: Vec<f64>,
-    /// That the group computes: its ranks wait for each other in each layer, and then for what rank 0 does alone.
+    /// Computing time of the group: the slowest rank in each layer, and the part that rank 0
+    /// computes alone.
     pub(super) computing: f64,
+    /// Time of sums over its ranks.
     pub(super) sums: f64,
 }
 
@@ -42,11 +44,12 @@ impl GroupSeconds {
         layers: &PartLoad,
         link: &NetworkLink,
         of: fn(&PartLoad) -> &StepWork,
-        company: PeerShares,
+        peers: PeerShares,
     ) -> GroupSeconds {
-        let PeerShares { members, others } = company;
+        let PeerShares { members, others } = peers;
         let hosts = group.hosts.iter();
         let shared: Vec<f64> = hosts.map(|host| host.seconds(of(layers), members + others)).collect();
+        // During embedding and `lm_head`, the other members of rank 0's group wait.
         let around = match group.hosts.first() {
             Some(host) if group.first => host.seconds(of(&group.model.around), others),
             _ => 0.0,
@@ -62,7 +65,7 @@ impl GroupSeconds {
     }
 }
 
-/// The seconds of all groups, of which as many compute at once as there are steps in flight.
+/// Times of all groups. As many groups compute concurrently as steps are in flight.
 pub(super) fn seconds(
     groups: &[HostGroup<'_>],
     layers: &[PartLoad],
@@ -71,15 +74,15 @@ pub(super) fn seconds(
     in_flight: usize,
 ) -> Vec<GroupSeconds> {
     let ranks: usize = groups.iter().map(|group| group.hosts.len()).sum();
-    let company = |group: &HostGroup<'_>| PeerShares::of_group(group.hosts.len(), ranks);
-    let with =
-        |at: usize, company: PeerShares| GroupSeconds::new(&groups[at], &layers[at], link, of, company);
-    let alone: Vec<GroupSeconds> = (0..groups.len()).map(|at| with(at, company(&groups[at]))).collect();
+    let peers = |group: &HostGroup<'_>| PeerShares::of_group(group.hosts.len(), ranks);
+    let with = |at: usize, peers: PeerShares| GroupSeconds::new(&groups[at], &layers[at], link, of, peers);
+    let alone: Vec<GroupSeconds> = (0..groups.len()).map(|at| with(at, peers(&groups[at]))).collect();
     let busy = in_flight.min(groups.len());
     if busy < 2 {
         return alone;
     }
-    // another group is busy for as much of a step of this one as its own step takes, if there are enough steps for all
+    // During a step of this group, another group is busy for the fraction that its own step takes.
+    // With fewer steps in flight than groups, only some of the other groups have one.
     let steps = (busy - 1) as f64 / (groups.len() - 1) as f64;
     let overlapped = |at: usize| {
         let own = alone[at].computing;
@@ -88,7 +91,7 @@ pub(super) fn seconds(
             steps * busy * groups[other].hosts.len() as f64 / (ranks - 1) as f64
         };
         let others = (0..groups.len()).filter(|other| *other != at).map(share).sum();
-        with(at, PeerShares { others, ..company(&groups[at]) })
+        with(at, PeerShares { others, ..peers(&groups[at]) })
     };
     (0..groups.len()).map(overlapped).collect()
 }

@@ -6,18 +6,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Microseconds for which a rank that waits looks again and again: a core that sleeps takes longer to wake than a message to come.
-pub(crate) const AWAKE: u128 = 20_000;
+/// Microseconds for which a waiting rank polls before it sleeps. A core takes longer to wake up
+/// than a message to arrive.
+pub(crate) const SPIN_MICROS: u128 = 20_000;
 
-/// What a message is: one on a channel, or one about a rank itself.
+/// The kind of a message: on a channel, or about the sending rank itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MessageKind {
     On(Channel),
-    /// The rank is there.
     Heartbeat,
-    /// The rank cannot go on: the cause.
+    /// The rank has failed. The message is the cause.
     Failed,
-    /// The rank has ended as it should.
+    /// The rank has ended normally.
     Ended,
 }
 
@@ -36,29 +36,29 @@ impl MessageKind {
         MessageKind::ALL.iter().position(|kind| *kind == self).unwrap_or_default() as i32
     }
 
-    /// The kind of a tag; none of one that no rank sends.
+    /// The kind of a tag; `None` for an unknown tag.
     pub(crate) fn of_tag(tag: i32) -> Option<MessageKind> {
         MessageKind::ALL.get(usize::try_from(tag).ok()?).copied()
     }
 }
 
 /// A message to be sent.
-pub(crate) struct Letter {
+pub(crate) struct OutgoingMessage {
     pub(crate) to: usize,
     pub(crate) kind: MessageKind,
     pub(crate) message: Vec<u8>,
 }
 
-/// How the speaker is to end.
+/// How the MPI thread ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum SpeakerEnd {
-    /// With all other ranks, when everything has been sent.
+pub(crate) enum MpiThreadEnd {
+    /// Normally: together with all other ranks, after everything was sent.
     InOrder,
-    /// At once, and the other ranks with it.
+    /// Immediately, with all other ranks and this exit code.
     Abort(i32),
 }
 
-/// What the speaker finds when MPI has started.
+/// The job, known once MPI has started.
 pub(crate) struct MpiWorld {
     pub(crate) rank: usize,
     pub(crate) hosts: Vec<String>,
@@ -66,52 +66,54 @@ pub(crate) struct MpiWorld {
 
 #[derive(Default)]
 pub(crate) struct MpiMail {
-    pub(crate) outgoing: VecDeque<Letter>,
+    pub(crate) outgoing: VecDeque<OutgoingMessage>,
     pub(crate) arrived: HashMap<(usize, Channel), VecDeque<Vec<u8>>>,
-    /// Threads that wait for a message.
+    /// Number of threads that wait for a message.
     pub(crate) waiting: usize,
-    /// The first thing that went wrong with another rank.
+    /// The first error of any rank.
     pub(crate) error: Option<RankError>,
-    /// Ranks that have ended as they should.
+    /// Ranks that have ended normally.
     pub(crate) ended: Vec<usize>,
-    pub(crate) end: Option<SpeakerEnd>,
-    /// Whether a message has left `outgoing` and is not sent yet.
+    pub(crate) end: Option<MpiThreadEnd>,
+    /// Whether a message was taken from `outgoing` and is being sent.
     pub(crate) sending: bool,
-    /// When this process was told to end, perhaps because another rank is gone.
+    /// When this process got a signal to end, possibly because another rank is lost.
     pub(crate) hurried: Option<Instant>,
-    /// Since when MPI itself is being ended, which waits for all ranks.
+    /// When MPI_Finalize was begun, which waits for all ranks.
     pub(crate) closing: Option<Instant>,
 }
 
-/// A rank of which nothing is heard for so long is gone.
+/// Time without a message after which a rank counts as lost: twelve heartbeats.
 pub(crate) const SILENCE: Duration = Duration::from_secs(3);
 
 /// The same after SIGTERM: mpirun kills this process one second after another rank has ended, and a
 /// client should receive the reason before that.
-pub(crate) const HURRIED: Duration = Duration::from_millis(700);
+pub(crate) const SHORT_SILENCE: Duration = Duration::from_millis(700);
 
-/// How long it is the same for: a process that is still there by then was not told to end because a rank is gone, and lets running requests end, which may take
-/// as long as their answers.
-const HURRY: Duration = Duration::from_secs(2);
+/// How long after the signal [`SHORT_SILENCE`] applies. A process that still runs then was not
+/// ended because of a lost rank. It drains its requests, which may take long, and must not take a
+/// busy rank for lost meanwhile.
+const SHORT_SILENCE_WINDOW: Duration = Duration::from_secs(2);
 
 impl MpiMail {
-    /// How long a rank may be silent.
+    /// The time without a message after which a rank counts as lost.
     pub(crate) fn silence(&self, now: Instant) -> Duration {
-        let hurries = self.hurried.is_some_and(|since| now.saturating_duration_since(since) < HURRY);
-        if hurries { HURRIED } else { SILENCE }
+        let hurries =
+            self.hurried.is_some_and(|since| now.saturating_duration_since(since) < SHORT_SILENCE_WINDOW);
+        if hurries { SHORT_SILENCE } else { SILENCE }
     }
 }
 
 #[derive(Default)]
 pub(crate) struct MpiMailbox {
     mail: Mutex<MpiMail>,
-    /// What the threads of this rank tell of how far they are.
+    /// Progress of this rank's threads.
     pub(crate) pulse: Arc<ThreadPulse>,
-    /// How often something came, for those who wait awake.
+    /// Number of events, which polling threads watch without the lock.
     pub(crate) news: AtomicU64,
-    /// Something has arrived, or gone wrong.
+    /// Signals a message or an error to waiting threads.
     pub(crate) came: Condvar,
-    /// There is something to do for the speaker.
+    /// Signals work to the MPI thread.
     pub(crate) work: Condvar,
 }
 
@@ -120,16 +122,20 @@ impl MpiMailbox {
         self.mail.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps the first error, and wakes all who wait.
+    /// Stores the first error and wakes all waiting threads.
     pub(crate) fn went_wrong(&self, error: RankError) {
+        // The first one: later errors are usually its consequences.
         self.mail().error.get_or_insert(error);
-        self.tell();
+        self.wake();
     }
 
-    /// Wakes all who wait for a message.
-    pub(crate) fn tell(&self) {
+    /// Wakes all threads that wait for a message.
+    pub(crate) fn wake(&self) {
+        // Release, after the message was stored: a thread that sees the new number finds the
+        // message.
         self.news.fetch_add(1, Ordering::Release);
-        // wait for the lock, which a waiting thread holds between its check and its sleep
+        // A waiting thread holds the lock between its last check of `news` and its sleep. Taking
+        // the lock here waits until it sleeps, so that the notification is not lost.
         drop(self.mail());
         self.came.notify_all();
     }
@@ -140,14 +146,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn silence_is_soon_too_long_for_a_moment_after_a_signal() {
+    fn a_signal_shortens_the_allowed_silence_for_two_seconds() {
         let now = Instant::now();
         let silence = |hurried: Option<Instant>, seconds| {
             MpiMail { hurried, ..MpiMail::default() }.silence(now + Duration::from_secs(seconds))
         };
         assert_eq!(silence(None, 0), SILENCE);
-        assert_eq!([0, 1].map(|seconds| silence(Some(now), seconds)), [HURRIED; 2]);
-        // a drain that takes longer takes no quiet rank for dead
+        assert_eq!([0, 1].map(|seconds| silence(Some(now), seconds)), [SHORT_SILENCE; 2]);
+        // During a long drain, a quiet rank does not count as lost.
         assert_eq!([2, 30].map(|seconds| silence(Some(now), seconds)), [SILENCE; 2]);
     }
 }
