@@ -21,9 +21,11 @@ impl AdapterScales {
     }
 }
 
-/// Scales of the same bits.
+/// Compares bits.
 impl PartialEq for AdapterScales {
     fn eq(&self, other: &AdapterScales) -> bool {
+        // `Eq` needs a reflexive comparison, which f32 lacks for NaN. 0 and −0 may differ: equal
+        // scales only let rows be shared.
         let bits = |scales: &AdapterScales| scales.as_slice().iter().map(|s| s.to_bits()).collect::<Vec<_>>();
         bits(self) == bits(other)
     }

@@ -7,15 +7,15 @@ use std::ops::Range;
 /// New rows of one sequence in a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SeqSpan {
-    /// Its rows in the batch.
+    /// The rows of the span in the batch.
     pub rows: Range<usize>,
-    /// Position of its first row: the number of rows that the sequence has cached before.
+    /// Position of the first row: the number of rows that the sequence has cached.
     pub first: usize,
     /// Block table of the sequence, including blocks for its new rows.
     pub block_table: Vec<u32>,
-    /// Its MLA formulation.
+    /// MLA formulation.
     pub path: AttentionPath,
-    /// The slots of its recurrent state, if the model has one.
+    /// Slots of recurrent state, in a model with recurrent layers.
     pub state: Option<SpanState>,
 }
 
@@ -23,21 +23,21 @@ pub struct SeqSpan {
 /// differ, so that a failed step leaves the sequence unchanged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SpanState {
-    /// The state before the span's first row; none at the beginning of a sequence (all zeros).
-    /// Never written.
+    /// The state before the span's first row. `None` at the beginning of a sequence (all zeros). It
+    /// is never written.
     pub from: Option<u32>,
     /// The slot for the state after the span's last row.
     pub to: u32,
     /// Snapshots inside the span, in ascending order: (number of rows, slot). The state after that
     /// many rows is written to the slot. The number is less than the rows of the span.
     pub kept: Vec<(usize, u32)>,
-    /// Whether the rows after the first are drafts. Rows then run one after the other, so that each has the bits of a step of one row; else in
-    /// chunks.
+    /// Whether the rows after the first are drafts. Rows then run one at a time, so that each has
+    /// the bits of a step of one row. Otherwise, they run in chunks.
     pub drafted: bool,
 }
 
-/// The positions that are multiples of this number end a chunk of a recurrent layer, so that a step may end there without changing the bits of
-/// the rows after it.
+/// A chunk of a recurrent layer ends at each multiple of this number of positions. A step may end
+/// there without changing the bits of later rows.
 pub const STATE_CHUNK: usize = 16;
 
 /// The kind of a batch row.
@@ -54,7 +54,7 @@ enum BatchInput {
 /// The flat rows of a step and its spans, in row order.
 #[derive(Clone, Debug, Default)]
 pub struct Batch {
-    /// The kind of each row; empty in a batch for a stage that does not read it.
+    /// The kind of each row. Empty in a batch for a stage that does not read inputs.
     inputs: Vec<BatchInput>,
     /// The elements of the embedding rows.
     embeddings: Vec<f32>,
@@ -64,9 +64,9 @@ pub struct Batch {
     pub spans: Vec<SeqSpan>,
     /// Rows whose logits are requested.
     pub wanted: Vec<u32>,
-    /// The adapters' scales of each row; empty in a model without adapters.
+    /// The adapters' scales of each row. Empty in a model without adapters.
     adapters: Vec<AdapterScales>,
-    /// Block tables of earlier steps, kept for reuse of their memory.
+    /// Block tables of earlier steps, whose memory is reused.
     spare: Vec<Vec<u32>>,
 }
 
@@ -79,7 +79,7 @@ impl Batch {
         own
     }
 
-    /// Takes the adapters' scales of these rows of another batch.
+    /// Copies the adapters' scales of these rows of another batch.
     pub fn take_adapters(&mut self, batch: &Batch, rows: &[u32]) {
         self.adapters.clear();
         if !batch.adapters.is_empty() {
@@ -87,9 +87,10 @@ impl Batch {
         }
     }
 
-    /// Sets the adapters' scales of all rows since the last call: of those of the last span.
+    /// Sets the adapters' scales of all rows added since the last call.
     pub fn set_adapters(&mut self, scales: &AdapterScales) {
         if !scales.as_slice().is_empty() {
+            // `resize` fills only the new rows.
             self.adapters.resize(self.rows(), scales.clone());
         }
     }
@@ -107,7 +108,7 @@ impl Batch {
     /// The kind of a row.
     ///
     /// # Panics
-    /// When the batch has no such row, or is [for a stage that reads none](Self::wanted_of).
+    /// If the batch has no such row, or is [for a stage that reads no inputs](Self::wanted_of).
     pub fn input(&self, row: usize) -> InputRow<'_> {
         match self.inputs[row] {
             BatchInput::Token(token) => InputRow::Token(token),
@@ -117,7 +118,7 @@ impl Batch {
         }
     }
 
-    /// Empties it, keeping its memory.
+    /// Removes all rows and keeps the memory: steps must not allocate.
     pub fn clear(&mut self) {
         self.inputs.clear();
         self.embeddings.clear();
@@ -148,6 +149,7 @@ impl Batch {
             });
         }
         self.positions.extend(first..first + rows.len());
+        // Reuses the allocation of an earlier span.
         let mut table = self.spare.pop().unwrap_or_default();
         table.clear();
         table.extend_from_slice(block_table);

@@ -1,4 +1,5 @@
-//! The clock of steps: std's, which in a browser would panic; there it is the page's.
+//! The clock of steps. `std::time::Instant` panics in a browser, where the page's clock replaces
+//! it.
 
 #[cfg(not(target_family = "wasm"))]
 pub use std::time::Instant;

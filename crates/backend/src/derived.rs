@@ -1,4 +1,4 @@
-//! Weights that plans derive from tensors of the file: the halves of a joined `kv_b`.
+//! Weights that plans derive from tensors of the file: the halves W_UK and W_UV of a joined `kv_b`.
 
 use crate::{BackendError, BlockFactors, CheckpointRows};
 use latent_formats::{Checkpoint, DerivedRows, DerivedTensor, RowSource};
@@ -9,10 +9,11 @@ use latent_types::TensorType;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// The checkpoint with the weights that these stages derive, except those that a packed file holds; `None` if it has all of them. Rows are computed when a backend reads them.
+/// The checkpoint with the weights that these stages derive, except those that a packed file holds.
+/// `None` if no weight must be derived. Rows are computed when a backend reads them.
 ///
 /// # Errors
-/// A tensor or scale that is missing; a format that cannot be decoded.
+/// If a tensor or scale is missing, or its format cannot be decoded.
 pub fn with_derived_weights(
     checkpoint: &Checkpoint,
     stages: &[Stage],
@@ -21,6 +22,7 @@ pub fn with_derived_weights(
     for weight in distinct_weights(stages) {
         let Some(derived) = &weight.derived else { continue };
         let from = &derived.from;
+        // A packed file stores derived weights under their names.
         let stored = checkpoint.info(weight.key()).filter(|_| checkpoint.packed_from().is_some());
         if stored.is_some_and(|info| info.shape == weight.shape && info.ty == weight.ty) {
             continue;
@@ -49,8 +51,9 @@ pub fn with_derived_weights(
 /// Computes rows of one half of a `kv_b`.
 struct KvHalfRows {
     half: KvHalf,
-    /// Rows of a head in `kv_b`: of W_UK, and of W_UV behind them.
+    /// Rows of W_UK per head in `kv_b`.
     nope: usize,
+    /// Rows of W_UV per head in `kv_b`, which follow those of W_UK.
     v: usize,
     kv_lora: usize,
     from: TensorType,
@@ -87,7 +90,8 @@ impl KvHalfRows {
         }
     }
 
-    /// The elements of some columns of a row of `kv_b`, scales applied. `block` is scratch for whole blocks.
+    /// The elements of some columns of a row of `kv_b`, with scales applied. `block` is a buffer
+    /// for whole blocks of the format.
     fn elements<'b>(
         &self,
         source: &dyn RowSource,
@@ -95,6 +99,7 @@ impl KvHalfRows {
         columns: Range<usize>,
         (bytes, block): (&mut Vec<u8>, &'b mut Vec<f32>),
     ) -> &'b mut [f32] {
+        // Only whole blocks of the format can be decoded.
         let len = self.from.block_len();
         let first = columns.start / len * len;
         let end = columns.end.next_multiple_of(len).min(self.kv_lora);
@@ -115,7 +120,7 @@ impl KvHalfRows {
     fn encode(&self, elements: &[f32], out: &mut Vec<u8>) {
         let start = out.len();
         out.resize(start + self.to.row_bytes(elements.len()).unwrap_or(0), 0);
-        // the lengths agree, and plans derive types that can be encoded
+        // Cannot fail: the lengths are equal, and plans derive only types that can be encoded.
         let encoded = latent_quant::encode(self.to, elements, &mut out[start..]);
         debug_assert!(encoded.is_ok(), "{} cannot be encoded", self.to);
     }
@@ -130,6 +135,7 @@ impl DerivedRows for KvHalfRows {
             let count = (self.head_rows() - first).min(rows.end - next);
             let of_head = head * (self.nope + self.v);
             match self.half {
+                // W_UV keeps its orientation, so blocks of the same type are copied unchanged.
                 KvHalf::Uv if self.to == self.from => {
                     let from = of_head + self.nope + first;
                     out.extend_from_slice(source.source_rows(from..from + count, &mut bytes));
@@ -141,6 +147,7 @@ impl DerivedRows for KvHalfRows {
                         self.encode(row, out);
                     }
                 }
+                // W_UK is transposed: absorbed queries multiply with it from the other side.
                 KvHalf::Uk => {
                     elements.resize(count * self.nope, 0.0);
                     for row in 0..self.nope {

@@ -5,7 +5,7 @@ use latent_formats::{FormatError, OutputError};
 use latent_graph::{ConfigError, GraphError};
 use latent_types::TensorType;
 
-/// An error of loading a model into a backend, or of running a step there.
+/// Errors of loading a model into a backend, or of running a step there.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BackendError {
@@ -42,7 +42,7 @@ pub enum BackendError {
     },
     #[error(transparent)]
     Device(Box<dyn std::error::Error + Send + Sync>),
-    /// The device is lost or does not answer. It is unusable until it is opened and the model
+    /// The device is lost or does not respond. It is unusable until it is opened and the model
     /// loaded again.
     #[error(transparent)]
     Lost(Box<dyn std::error::Error + Send + Sync>),

@@ -1,13 +1,14 @@
-//! Products of the inputs of weights: Σ x·xᵀ per matrix, the Hessian of the squared error of its outputs.
+//! Products of the inputs x of weights: Σ x·xᵀ per matrix, the Hessian of the squared error of its
+//! outputs.
 
 use std::ops::Range;
 
-/// Matrices of a weight whose inputs are to be multiplied.
+/// The matrices of a weight whose inputs are recorded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InputSelection {
     /// The weight's first tensor.
     pub tensor: String,
-    /// Of its matrices (experts, heads).
+    /// Indices of the matrices (experts, heads).
     pub matrices: Range<usize>,
 }
 
@@ -15,6 +16,6 @@ pub struct InputSelection {
 #[derive(Clone, Debug, PartialEq)]
 pub struct InputProducts {
     pub selection: InputSelection,
-    /// Per matrix the lower triangle of Σ x·xᵀ, row by row.
+    /// Per matrix, the lower triangle of Σ x·xᵀ, row by row. The matrix is symmetric.
     pub triangles: Vec<Vec<f32>>,
 }

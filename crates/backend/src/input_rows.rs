@@ -38,7 +38,7 @@ impl<'a> InputRows<'a> {
         self.len() == 0
     }
 
-    /// The rows, one after the other.
+    /// The rows, in order.
     pub fn iter(&self) -> impl Iterator<Item = InputRow<'a>> + use<'a> {
         let (tokens, values, width) = match *self {
             InputRows::Tokens(tokens) => (tokens, &[][..], 1),

@@ -3,9 +3,10 @@
 /// Sums over the inputs of one weight.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct InputSquares {
-    /// Input rows of each of its matrices (experts, heads).
+    /// Number of input rows per matrix (expert, head).
     pub counts: Vec<u64>,
-    /// Per matrix and column, the sum of squares.
+    /// Sum of squares per matrix and column. In f64: millions of small squares would be lost in an
+    /// f32 sum.
     pub sums: Vec<f64>,
 }
 
@@ -18,7 +19,7 @@ impl InputSquares {
     /// Adds one input row of the matrix.
     ///
     /// # Panics
-    /// When the weight has no such matrix, or a row is longer than its columns.
+    /// If the weight has no such matrix, or the row has more elements than columns.
     pub fn add(&mut self, matrix: usize, row: &[f32]) {
         self.counts[matrix] += 1;
         let columns = self.sums.len() / self.counts.len();
@@ -33,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rows_count_for_their_matrix() {
+    fn rows_are_added_to_their_matrix() {
         let mut squares = InputSquares::new(2, 3);
         squares.add(1, &[1.0, -2.0, 0.5]);
         squares.add(1, &[1.0, 0.0, 0.5]);

@@ -8,12 +8,15 @@ use std::any::Any;
 /// Tokens per block of the KV cache, and rows per tile of attention kernels.
 pub const KV_BLOCK: usize = 64;
 
-/// The slot of a token: its row in the memory of every layer. `block_table` lists the blocks of its sequence in order.
+/// The slot of a token: its row in the memory of every layer. `block_table` has the blocks of its
+/// sequence, in order.
 ///
 /// # Panics
-/// When the sequence has no block for this position.
+/// If the sequence has no block for this position.
 #[inline]
 pub fn slot(block_table: &[u32], position: usize) -> usize {
+    // The only address computation of the cache. The index panics if a caller forgot to reserve a
+    // block.
     block_table[position / KV_BLOCK] as usize * KV_BLOCK + position % KV_BLOCK
 }
 
@@ -26,7 +29,7 @@ pub struct KvLayout {
     pub cache_type: CacheType,
     /// Blocks of [`KV_BLOCK`] tokens.
     pub blocks: u32,
-    /// Slots of recurrent state, each with room for the state of every recurrent layer.
+    /// Slots of recurrent state. Each holds the state of every recurrent layer.
     pub state_slots: u32,
 }
 
@@ -39,7 +42,7 @@ impl KvLayout {
     /// The encoding of a row of this layer.
     ///
     /// # Panics
-    /// When the layer is recurrent and has no rows.
+    /// If the layer is recurrent, and so has no rows.
     pub fn row(&self, layer: usize) -> CacheRow {
         match &self.layers[layer] {
             LayerState::PerToken(rows) => rows.row(self.cache_type),
@@ -102,10 +105,10 @@ pub trait KvStore: Any + Send {
     /// models with recurrent layers.
     fn shift_token(&mut self, from: usize, to: usize, distance: i64) -> Result<(), BackendError>;
 
-    /// For the backend that made it.
+    /// For a downcast by the backend that created the store.
     fn as_any(&self) -> &dyn Any;
 
-    /// For the backend that made it.
+    /// For a downcast by the backend that created the store.
     fn as_any_mut(&mut self) -> &mut dyn Any;
 }
 

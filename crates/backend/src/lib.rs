@@ -1,9 +1,10 @@
 //! The backend interface. The engine uses only these traits; `latent-backends` lists the backends
 //! of a build.
 //!
-//! * [`Backend`]: a kind of device. It defines the [`BackendTarget`](latent_graph::BackendTarget) of plans and
-//!   loads models.
-//! * [`BackendModel`]: the weights of one model in a backend's memory, with its compiled plans. It runs steps.
+//! * [`Backend`]: a kind of device. It defines the [`BackendTarget`](latent_graph::BackendTarget)
+//!   of plans and loads models.
+//! * [`BackendModel`]: the weights of one model in a backend's memory, with its compiled plans. It
+//!   runs steps.
 //! * [`KvStore`]: the memory of the KV cache. The engine assigns blocks to sequences; [`slot`] maps
 //!   a block table and a position to a row.
 //! * [`LayerState`]: the state of a layer per sequence: a row per token, or a recurrent state of
@@ -12,8 +13,8 @@
 //! * [`CheckpointRows`], [`Rotation`]: weights and rotations as plain numbers, for backends that
 //!   convert them.
 //!
-//! A step can fail and can be cancelled between phases. [`BackendModel`] includes timing and recording of
-//! activations, so every backend can be profiled and compared with others.
+//! A step can fail and can be cancelled between phases. [`BackendModel`] includes timing and
+//! recording of activations, so every backend can be profiled and compared with others.
 #![forbid(unsafe_code)]
 
 mod adapter_scales;

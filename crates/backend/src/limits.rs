@@ -1,4 +1,4 @@
-//! Device limits, with which steps are compared.
+//! Peak rates of devices, with which measured steps are compared.
 
 use latent_types::Arithmetic;
 use serde::Serialize;
@@ -37,6 +37,7 @@ impl PeakRates {
 impl fmt::Display for PeakRates {
     /// As text, without unsupported arithmetic.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // A multiply-accumulate counts as two operations.
         let speed = |macs: f64| 2e-9 * macs;
         let (integers, floats) = (speed(self.int8_macs), speed(self.f32_macs));
         write!(f, "{:.1} GB/s read, {integers:.0} GFLOP/s in integers, ", self.read_bandwidth / 1e9)?;

@@ -9,8 +9,8 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The collectives of a rank's plans. [`RankPart`] names the other ranks; a [`Communicator`] carries
-/// the messages.
+/// The collectives of a rank's plans. [`RankPart`] names the other ranks; a [`Communicator`]
+/// carries the messages.
 pub struct RankLinks {
     communicator: Arc<dyn Communicator>,
     part: RankPart,
@@ -21,11 +21,14 @@ pub struct RankLinks {
     later: AtomicBool,
 }
 
-/// Reusable buffers of collectives: the bytes of a sent message, of a received one, and its values.
+/// Reusable buffers of collectives.
 #[derive(Default)]
 struct CollectiveBuffers {
+    /// The bytes of a sent message.
     sent: Vec<u8>,
-    came: Vec<u8>,
+    /// The bytes of a received message.
+    received: Vec<u8>,
+    /// The values of a received message.
     values: Vec<f32>,
     /// The sums of the ranks' terms so far.
     sums: Vec<f32>,
@@ -37,8 +40,9 @@ impl fmt::Debug for RankLinks {
     }
 }
 
-/// Largest number of elements for which every rank sends its whole vector to all others. For more
-/// elements each rank sums one stretch and sends the result.
+/// Maximum number of elements for which every rank sends its whole vector to all others. For more
+/// elements, each rank sums one part and sends the result, which sends fewer bytes but takes two
+/// rounds.
 pub const DIRECT_SUM: usize = 1 << 14;
 
 /// Bytes of each rank's collective buffers, for `members` ranks per stretch of layers and
@@ -47,10 +51,10 @@ pub fn collective_bytes((members, stretches): (usize, usize), wire: WireType, el
     if members.saturating_mul(stretches) < 2 {
         return 0;
     }
-    // the copy from the arena, and the values received from another rank
+    // The copy from the arena, and the values received from another rank.
     let double = elements.saturating_mul(2);
     let mut floats = double;
-    // the last message sent or received, and the queued ones
+    // The last message sent or received, and those in the transport's queues.
     let mut messages = double;
     if members > 1 {
         floats = floats.saturating_add(elements);
@@ -59,7 +63,7 @@ pub fn collective_bytes((members, stretches): (usize, usize), wire: WireType, el
         messages = messages.saturating_add(at_once.saturating_mul(2));
     }
     if stretches > 1 {
-        // of each step in flight, the rows on their way here and on from here
+        // Per step in flight, the rows to this rank and from it.
         messages = messages.saturating_add(double.saturating_mul(stretches));
     }
     size_of::<f32>().saturating_mul(floats).saturating_add(wire.bytes().saturating_mul(messages)) as u64
@@ -112,12 +116,16 @@ impl RankLinks {
     /// for any number of elements, so that all ranks get the same bits. Terms, including the rank's
     /// own, are rounded to [`RankPart::wire`]; sums are sent unrounded.
     pub fn all_reduce(&self, values: &mut [f32]) -> Result<(), RankError> {
+        // No ring or tree all-reduce: the order of a sum would depend on the element's position.
         let (members, wire) = (self.part.members.clone(), self.part.wire);
         let (count, own) = (members.len(), self.part.rank - members.start);
         let len = values.len();
+        // This rank's own terms are rounded as the other ranks receive them. Otherwise each rank
+        // would add other numbers.
         if wire != WireType::F32 {
             self.round(values)?;
         }
+        // With two ranks, one exchange is optimal for any size.
         if len <= DIRECT_SUM || count == 2 {
             for to in members.clone().filter(|to| *to != self.part.rank) {
                 self.send(to, values, wire)?;
@@ -129,6 +137,7 @@ impl RankLinks {
             self.send(to, &values[stretch(member)], wire)?;
         }
         self.sum(&mut values[stretch(own)])?;
+        // Sums are sent as f32. Rounded, they would differ from those of the direct exchange.
         for to in members.clone().filter(|to| *to != self.part.rank) {
             self.send(to, &values[stretch(own)], WireType::F32)?;
         }
@@ -141,6 +150,7 @@ impl RankLinks {
 
     /// Adds the terms of the other members to this rank's, in rank order.
     fn sum(&self, values: &mut [f32]) -> Result<(), RankError> {
+        // Taken out of the buffers, since `receive` locks them.
         let mut sums = std::mem::take(&mut self.buffers().sums);
         sums.clear();
         sums.resize(values.len(), 0.0);
@@ -192,16 +202,16 @@ impl RankLinks {
         wire: WireType,
         put: impl Fn(&mut f32, f32),
     ) -> Result<(), RankError> {
-        let CollectiveBuffers { came, values: received, .. } = &mut *self.buffers();
-        self.communicator.receive(from, Channel::Values, came)?;
+        let CollectiveBuffers { received, values: decoded, .. } = &mut *self.buffers();
+        self.communicator.receive(from, Channel::Values, received)?;
         let expected = wire.bytes() * values.len();
-        if came.len() != expected {
-            let problem = format!("{} bytes of values, expected {expected}", came.len());
+        if received.len() != expected {
+            let problem = format!("{} bytes of values, expected {expected}", received.len());
             return Err(RankError::Message { rank: from, host: self.communicator.host(from), problem });
         }
-        received.resize(values.len(), 0.0);
-        decode(wire, came, received)?;
-        values.iter_mut().zip(received).for_each(|(value, received)| put(value, *received));
+        decoded.resize(values.len(), 0.0);
+        decode(wire, received, decoded)?;
+        values.iter_mut().zip(decoded).for_each(|(value, decoded)| put(value, *decoded));
         Ok(())
     }
 }
@@ -228,7 +238,7 @@ fn decode(wire: WireType, bytes: &[u8], values: &mut [f32]) -> Result<(), RankEr
 mod tests {
     use super::*;
 
-    /// The other rank sends as many zeros as it was sent bytes.
+    /// Another rank that replies to each message with as many zero bytes.
     #[derive(Default)]
     struct ZeroCommunicator(Mutex<usize>);
 
@@ -264,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn collectives_take_what_is_counted_for_them() {
+    fn the_memory_of_collectives_is_counted() {
         const ELEMENTS: usize = 3000;
         for (members, wire) in [(2, WireType::F32), (2, WireType::Bf16), (1, WireType::F32)] {
             let part = part(2, members, wire);
@@ -279,10 +289,10 @@ mod tests {
                     links.receive_rows(&mut values).unwrap();
                 }
             }
-            let CollectiveBuffers { sent, came, values, sums } = &*links.buffers();
+            let CollectiveBuffers { sent, received, values, sums } = &*links.buffers();
             assert_eq!(sums.len(), if members == 2 { ELEMENTS } else { 0 }, "used again");
-            let held = sent.capacity() + came.capacity() + 4 * (values.capacity() + sums.capacity());
-            // the copy of the value, and each message once more on its way
+            let held = sent.capacity() + received.capacity() + 4 * (values.capacity() + sums.capacity());
+            // The copy of the value, and each message once more in the transport.
             let all = held + 4 * ELEMENTS + 2 * wire.bytes() * ELEMENTS;
             assert!(all as u64 <= counted && counted <= 2 * all as u64, "{all} bytes, {counted} counted");
         }

@@ -16,7 +16,8 @@ pub enum Logits<'a> {
     Largest(&'a [TokenLogit]),
 }
 
-/// Maximum number of largest logits that a caller can request per row.
+/// Maximum number of largest logits that a caller can request per row. GPU kernels have buffers of
+/// this size.
 pub const MAX_TOP_LOGITS: usize = 128;
 
 /// A request for only the largest logits of rows.

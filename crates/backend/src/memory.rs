@@ -25,6 +25,8 @@ impl std::ops::Add for MemoryEstimate {
 
     /// The sum for two models, or two parts of one.
     fn add(self, other: MemoryEstimate) -> MemoryEstimate {
+        // Saturating: sizes come from files, and an impossible model must be refused, not wrap
+        // around.
         MemoryEstimate {
             weights: self.weights.saturating_add(other.weights),
             mapped: self.mapped.saturating_add(other.mapped),
@@ -62,7 +64,7 @@ impl MemoryEstimate {
     }
 }
 
-/// Bytes of a model's weights; a tied embedding counts once.
+/// Size of a model's weights, in bytes. A tied embedding counts once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WeightBytes {
     /// In allocated memory.

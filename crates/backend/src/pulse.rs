@@ -6,12 +6,17 @@ use std::time::Duration;
 
 /// Progress counter of the threads of a rank. Each phase of a step, and each part of a long phase,
 /// is a beat. The watching thread detects a hung thread, for which other ranks would wait forever.
+///
+/// All accesses are relaxed: the watch compares numbers that are seconds apart, and no other data
+/// depends on them.
 #[derive(Debug)]
 pub struct ThreadPulse {
-    /// Milliseconds; 0: none.
+    /// In milliseconds. 0: no limit.
     limit: AtomicU64,
     beats: AtomicU64,
+    /// Number of `work` guards.
     working: AtomicUsize,
+    /// Number of `rest` guards.
     resting: AtomicUsize,
 }
 
@@ -64,6 +69,7 @@ impl ThreadPulse {
     }
 
     fn guard<'p>(&'p self, count: &'p AtomicUsize) -> PulseGuard<'p> {
+        // A change of state is progress, even if no poll of the watch falls within it.
         self.beat();
         count.fetch_add(1, Ordering::Relaxed);
         PulseGuard { pulse: self, count }
@@ -99,6 +105,7 @@ impl PulseWatch {
     /// Polls the pulse. If the rank hangs, returns the limit that it has exceeded.
     pub fn hangs(&mut self, pulse: &ThreadPulse, now: Instant) -> Option<Duration> {
         let at_work = pulse.at_work();
+        // The time counts only while the rank works and its number of beats does not change.
         if at_work.is_none() || at_work != self.seen {
             (self.seen, self.since) = (at_work, now);
         }
@@ -107,6 +114,7 @@ impl PulseWatch {
 
     /// Restarts the watch after a pause: beats during the pause are not evidence of a hang.
     pub fn forget(&mut self, now: Instant) {
+        // The next poll sees a new number of beats, and starts the time again.
         (self.seen, self.since) = (None, now);
     }
 }
@@ -115,7 +123,8 @@ impl PulseWatch {
 mod tests {
     use super::*;
 
-    /// What a watch with a limit of 10 s finds that looks each second, while `act` does something at a second.
+    /// The second at which a watch detects a hang, with a limit of 10 s and a poll per second.
+    /// `act` is called before each poll.
     fn watched(mut act: impl FnMut(u64, &ThreadPulse)) -> Option<u64> {
         let (pulse, start) = (ThreadPulse::default(), Instant::now());
         pulse.set_limit(Duration::from_secs(10));
@@ -165,14 +174,14 @@ mod tests {
     }
 
     #[test]
-    fn what_ends_is_no_longer_work() {
+    fn a_dropped_guard_ends_the_work() {
         let pulse = ThreadPulse::default();
         let work = pulse.work();
         let before = pulse.at_work();
         let rest = pulse.rest();
         assert!(before.is_some() && pulse.at_work().is_none());
         drop(rest);
-        // a rank that waits often is seen to go on, whenever somebody looks
+        // A rank that rests often makes progress, even if no poll falls into a rest.
         assert!(pulse.at_work() > before);
         drop(work);
         assert_eq!(pulse.at_work(), None);

@@ -19,7 +19,7 @@ pub struct PlanTimes {
 pub struct PhaseSpan {
     /// The plan's index among all plans of all stages.
     pub plan: usize,
-    /// Tells the runs of plans apart: a later run has a larger number.
+    /// Number of the run of a plan. Later runs have larger numbers.
     pub run: usize,
     /// The phase's index in the plan.
     pub phase: usize,
@@ -50,13 +50,13 @@ pub enum ProfileClock {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RankTimes {
     pub rank: usize,
-    /// Where it runs.
+    /// Name of the rank's host.
     pub host: String,
-    /// Nanoseconds of its phases.
+    /// Nanoseconds of all phases.
     pub nanos: u64,
-    /// Nanoseconds between its steps, waiting for the next one.
+    /// Nanoseconds between steps, waiting for the next one.
     pub idle: u64,
-    /// Nanoseconds of its first host thread per kind of operation, by name; empty if the backend
+    /// Nanoseconds of the first host thread per kind of operation, by name. Empty if the backend
     /// does not measure them.
     pub operations: Vec<(String, u64)>,
 }
@@ -64,6 +64,7 @@ pub struct RankTimes {
 impl RankTimes {
     /// Sums the measured times of a model's plans, the longest first.
     pub fn new((rank, host): (usize, String), stages: &[Stage], times: &[PlanTimes], idle: u64) -> RankTimes {
+        // A sorted map, so that operations with equal times have a fixed order.
         let mut sums: BTreeMap<&str, u64> = BTreeMap::new();
         let plans = stages.iter().flat_map(|stage| &stage.plans);
         for (plan, times) in plans.zip(times) {

@@ -9,7 +9,7 @@ pub struct ActivationTrace {
     tokens: Vec<u32>,
     /// Position of the first row.
     first: usize,
-    /// One entry per point; none if the point is not recorded.
+    /// One entry per point. `None` if the point is not recorded.
     values: Vec<Option<TraceValues>>,
 }
 
@@ -20,7 +20,7 @@ pub struct TraceValues {
     pub width: usize,
     /// Rows × width.
     pub numbers: Vec<f32>,
-    /// Which rows are recorded: a plan may keep a value only for some rows.
+    /// Whether each row is recorded. A plan may keep a value only for some rows.
     pub have: Vec<bool>,
     /// The operation that computed them, as a plan prints it.
     pub made_by: String,
@@ -100,7 +100,7 @@ impl ActivationTrace {
         &self.tokens
     }
 
-    /// The values of the point at `index`; none if the run did not keep them.
+    /// The values of the point at `index`. `None` if the run did not record them.
     pub fn values(&self, index: usize) -> Option<&TraceValues> {
         self.values.get(index).and_then(Option::as_ref).filter(|values| values.any())
     }
@@ -110,10 +110,12 @@ impl ActivationTrace {
         self.values.get(point).is_some_and(Option::is_some)
     }
 
-    /// The row of a point at a position, to be filled; none if the trace does not record it.
+    /// The row of a point at a position, for the backend to fill. Empty if the trace does not
+    /// record it.
     pub fn row(&mut self, point: usize, position: usize, made_by: &str) -> &mut [f32] {
         let Some(values) = self.values.get_mut(point).and_then(Option::as_mut) else { return &mut [] };
         let Some(row) = position.checked_sub(self.first) else { return &mut [] };
+        // Chunks of a prompt may use plans of other sizes; the first one names the operation.
         if values.made_by.is_empty() {
             made_by.clone_into(&mut values.made_by);
         }
@@ -146,6 +148,7 @@ fn difference(sum: &TraceValues, base: &TraceValues, factor: f64) -> TraceValues
         let (Some(sum), Some(base)) = (sum.row(row), base.row(row)) else { continue };
         values.have[row] = true;
         for (out, (s, b)) in values.numbers[row * sum.len()..].iter_mut().zip(sum.iter().zip(base)) {
+            // In f64: the difference of two f32 is not always an f32.
             let (s, b) = (f64::from(*s), f64::from(*b));
             *out = ((s - b) / factor) as f32;
             squares += s * s;
@@ -153,6 +156,8 @@ fn difference(sum: &TraceValues, base: &TraceValues, factor: f64) -> TraceValues
         count += sum.len();
     }
     values.made_by.clone_from(&sum.made_by);
+    // Each sum has a rounding error of about one ulp, which the difference keeps and the factor
+    // divides.
     values.noise = f64::from(f32::EPSILON) / factor.abs() * (squares / count.max(1) as f64).sqrt();
     values
 }

@@ -88,7 +88,7 @@ pub trait Backend: Send + Sync {
     /// Its name on the command line, for example `cpu`.
     fn name(&self) -> &'static str;
 
-    /// The driver's name of the device, or none for the host's CPU.
+    /// The driver's name of the device. `None` for the host's CPU.
     fn device(&self) -> Option<String> {
         None
     }
@@ -113,8 +113,8 @@ pub trait Backend: Send + Sync {
     /// Bytes of the weights of these stages in the backend's memory.
     fn weight_bytes(&self, stages: &[Stage], source: WeightSource<'_>) -> WeightBytes;
 
-    /// Bytes of activations and of expanded keys and values: [`MemoryEstimate::arena`] and [`MemoryEstimate::expanded`] for a context of
-    /// `context` tokens; the other parts are 0.
+    /// Size of activations and of expanded keys and values ([`MemoryEstimate::arena`] and
+    /// [`MemoryEstimate::expanded`]) for a context of `context` tokens. The other parts are 0.
     fn scratch_bytes(
         &self,
         config: &ModelConfig,
@@ -264,12 +264,12 @@ pub trait BackendModel: Send {
     /// Stops timing and returns the times since the start, for each plan of each stage in order.
     fn stop_profile(&mut self) -> Vec<PlanTimes>;
 
-    /// Starts recording when each thread begins and ends each phase, in nanoseconds since `_origin`.
-    /// A backend that cannot tell its threads apart records nothing.
+    /// Starts recording when each thread begins and ends each phase, in nanoseconds since
+    /// `_origin`. A backend that cannot tell its threads apart records nothing.
     fn start_timeline(&mut self, _origin: Instant) {}
 
-    /// Stops recording and returns the spans of all whole runs of plans, thread by thread. A backend
-    /// may stop recording earlier to bound the memory for them.
+    /// Stops recording and returns the spans of all whole runs of plans, thread by thread. A
+    /// backend may stop recording earlier to bound the memory for them.
     fn stop_timeline(&mut self) -> Vec<PhaseSpan> {
         Vec::new()
     }
@@ -325,9 +325,11 @@ fn no_input_statistics() -> BackendError {
 /// The arithmetic of a node from the target's kernels; f32 if it has none.
 pub fn arithmetic_of_kernels(node: &Node) -> Arithmetic {
     let any = |activation: &str| node.kernels.iter().any(|kernel| kernel.activation == activation);
-    // few rows of experts may go by another kernel: most rows tell
+    // A node may have several kernels, for example another one for few rows of an expert. The order
+    // decides which arithmetic stands for the node.
     let known = [("f16", Arithmetic::F16), ("bf16", Arithmetic::Bf16), ("a8", Arithmetic::Int8)];
-    // attention over expanded keys: an integer product expands its values, but its scores and sums are more
+    // In attention over expanded keys, an integer product expands the latents, but most of the work
+    // is in scores and weighted sums.
     let expands = node.op == Op::AttendExpanded;
     let known = known.into_iter().filter(|(_, found)| !(expands && *found == Arithmetic::Int8));
     let mut found = known.filter(|(activation, _)| any(activation));

@@ -25,13 +25,14 @@ pub struct CheckpointRows<'c> {
 }
 
 impl CheckpointRows<'_> {
-    /// Rows of one matrix of a weight (an expert, a head; 0 of a plain matrix), scales applied. A vector is one row.
+    /// Rows of one matrix of a weight, with scales applied. `matrix` is the index of an expert or a
+    /// head, 0 for a plain matrix. A vector is one row.
     ///
     /// # Errors
-    /// When a tensor is missing, packed for the CPU, or cannot be decoded.
+    /// If a tensor is missing, packed for the CPU, or cannot be decoded.
     pub fn rows(&self, weight: &Weight, matrix: usize, rows: Range<usize>) -> Result<Vec<f32>, BackendError> {
         let (inputs, outputs) = (weight.inputs(), weight.outputs());
-        // one tensor per matrix, or all matrices in one tensor
+        // Safetensors have one tensor per expert; GGUF stacks all experts in one tensor.
         let (part, within) = if weight.parts.len() > 1 { (matrix, 0) } else { (0, matrix) };
         let part = &weight.parts[part];
         self.not_packed(&part.tensor)?;
@@ -46,7 +47,7 @@ impl CheckpointRows<'_> {
     /// A vector: norm weights, a router's bias.
     pub fn vector(&self, weight: &Weight) -> Result<Vec<f32>, BackendError> {
         let info = self.info(weight.key())?;
-        // some files store it as a matrix of one column
+        // Some files store a vector as a matrix with one column, whose rows have one element.
         let width = info.shape.last().copied().unwrap_or(1);
         if weight.inputs() != width && info.shape.iter().product::<usize>() == weight.inputs() {
             return self.numbers(weight.key(), weight.ty, 0..info.rows(), width);
@@ -64,6 +65,7 @@ impl CheckpointRows<'_> {
             let (tensor, mut scratch) = (self.checkpoint.rows(&part.tensor)?, Vec::new());
             let bytes =
                 tensor.as_ref().ok_or_else(|| self.missing(&part.tensor))?.read(0..rows, &mut scratch);
+            // The bytes of one tensor need not be copied: they may be in a mapped file.
             if weight.parts.len() == 1 {
                 return Ok(take(bytes));
             }
@@ -132,7 +134,8 @@ impl CheckpointRows<'_> {
         Ok(out)
     }
 
-    /// Multiplies rows of a matrix, the one at `within` of its tensor.
+    /// Multiplies rows of a matrix by their scales. `within` is the index of the matrix in its
+    /// tensor.
     fn apply_scales(
         &self,
         weight: &Weight,

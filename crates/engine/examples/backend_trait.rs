@@ -1,4 +1,5 @@
-//! Two backends behind one trait: the CPU's kernels against the reference interpreter, on the same tokens.
+//! Backends behind one trait: the logits of each backend against those of the reference
+//! interpreter.
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout, reason = "a program for the terminal")]
 
@@ -11,7 +12,7 @@ use std::sync::Arc;
 
 const DEMO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/mla-demo-Q4_K_M.gguf");
 
-/// Logits after each token. Nothing here knows which backend computes.
+/// Logits after each token, by any backend.
 fn logits(backend: &dyn Backend, checkpoint: &Arc<Checkpoint>) -> Result<Vec<Vec<f32>>, EngineError> {
     let options = EngineOptions { context: Some(64), ..EngineOptions::default() };
     let mut engine = Engine::load(backend, checkpoint, &options, &mut |_, _| {})?;

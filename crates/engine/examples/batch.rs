@@ -1,4 +1,4 @@
-//! Several answers at once: prompts and decoding mixed in the same steps, the tokens of all answers chosen in parallel.
+//! Several answers at once: steps that mix prompts and decoding, and sampling in parallel.
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout, reason = "a program for the terminal")]
 
@@ -23,7 +23,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     for prompt in prompts {
         let prompt = tokenizer.encode(prompt, EncodeOptions { add_special: true, parse_special: false })?;
         let request = Request { prompt, max_tokens: Some(20), ..Request::default() };
-        // a sequence gives its blocks of KV cache back when it is dropped
+        // A sequence frees its KV cache blocks when it is dropped.
         answers.push((Sequence::default(), engine.start(&request, &tokenizer)?));
     }
     let mut steps = 0;
@@ -32,7 +32,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             .iter_mut()
             .map(|(sequence, generation)| RunningAnswer::new(sequence, generation))
             .collect();
-        // one result for each answer: a failing one does not stop the others
+        // Each answer has its own result: an error ends that answer only. The outer `?` is for
+        // errors of the whole step.
         for result in engine.advance(&mut running)? {
             result?;
         }

@@ -1,4 +1,4 @@
-//! Sampling of one's own: a processor that forbids a letter, and a sampler that never leaves this file.
+//! Custom sampling: a logits processor that forbids a letter, and a sampler outside of the engine.
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout, reason = "a program for the terminal")]
 
@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 const DEMO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/mla-demo-Q4_K_M.gguf");
 
-/// No token with this letter may be chosen.
+/// Forbids all tokens that contain the letter.
 struct LetterBan {
     letter: u8,
     tokenizer: Arc<Tokenizer>,
@@ -38,7 +38,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let prompt =
         tokenizer.encode("Once upon a", EncodeOptions { add_special: true, parse_special: false })?;
 
-    // 1. a processor inside of the usual chain
+    // 1. A processor in the engine's sampler chain.
     let request = Request { prompt: prompt.clone(), max_tokens: Some(15), ..Request::default() };
     let mut generation = engine.start(&request, &tokenizer)?;
     generation.add_processor(Box::new(LetterBan { letter: b'e', tokenizer: Arc::clone(&tokenizer) }));
@@ -50,7 +50,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("without e:{}", generation.text());
     assert!(!generation.text().contains(['e', 'E']));
 
-    // 2. steps alone, and whatever one makes of their logits: here the second likeliest token
+    // 2. Only the steps of the engine, with any use of their logits: here the second likeliest
+    //    token.
     let mut sequence = Sequence::default();
     let (mut tokens, mut chosen) = (prompt, Vec::new());
     for _ in 0..10 {
@@ -63,6 +64,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         };
         engine.step(&mut inputs, &mut |_, _, logits| choose(logits))?.all()?;
         chosen.push(second);
+        // The sequence has the rows of all earlier tokens, so that only the new one runs.
         tokens = vec![second];
     }
     println!("second best:{}", tokenizer.decode(&chosen, false));

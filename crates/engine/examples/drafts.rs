@@ -1,4 +1,5 @@
-//! One answer with drafts by the model's MTP layer, and the same without: `cargo run --release -p latent-engine --example drafts -- MODEL "question"`.
+//! An answer with drafts of the model's MTP layer, and the same answer without:
+//! `cargo run --release -p latent-engine --example drafts -- MODEL "question"`.
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout, reason = "a program for the terminal")]
 
@@ -22,7 +23,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let checkpoint = Arc::new(Checkpoint::open(Path::new(&model))?);
     let tokenizer = Arc::new(Tokenizer::from_checkpoint(&checkpoint)?);
     let backend = latent_backends::cpu();
-    // without this, the MTP layer's weights are not loaded
+    // The weights of the MTP layer are loaded only with this option.
     let options = EngineOptions { draft: Draft::Mtp, ..EngineOptions::default() };
     let mut engine = Engine::load(&*backend, &checkpoint, &options, &mut |_, _| {})?;
 

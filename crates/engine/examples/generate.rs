@@ -1,4 +1,5 @@
-//! From a question to an answer, printed as it comes: `cargo run --release -p latent-engine --example generate -- MODEL "question"`.
+//! Answers a question and prints the answer while it is generated:
+//! `cargo run --release -p latent-engine --example generate -- MODEL "question"`.
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout, reason = "a program for the terminal")]
 
@@ -17,7 +18,7 @@ struct TerminalListener;
 impl Listener for TerminalListener {
     fn token(&mut self, event: &TokenEvent<'_>) -> bool {
         print!("{}", event.text);
-        // answering false would end the answer here
+        // Returning false ends the answer, here when the terminal is closed.
         std::io::stdout().flush().is_ok()
     }
 

@@ -31,13 +31,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let name = ModelConfig::from_checkpoint(&checkpoint)?.circuit;
     let own = serde_json::to_value(Circuit::named(&name)?)?;
 
-    // the same circuit, once through JSON: the same logits, bit for bit
+    // A circuit that was written as JSON and read again gives the same bits.
     let usual = logits(&checkpoint, None)?;
     let again = logits(&checkpoint, Some(Circuit::parse(&own.to_string())?))?;
     assert!(usual.iter().zip(&again).all(|(a, b)| a.to_bits() == b.to_bits()));
     println!("circuit {name}, {} logits: the same from JSON", usual.len());
 
-    // an operation that reads an undefined value is refused at load
+    // An operation that reads an undefined value is refused when the model is loaded.
     let mut broken = own.clone();
     broken["blocks"]["mla"]["ops"][0]["in"] = serde_json::json!(["undefined_value"]);
     let refused = Circuit::parse(&broken.to_string())

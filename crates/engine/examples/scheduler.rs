@@ -1,4 +1,5 @@
-//! A scheduler: jobs that come while others run, one of them with three answers, and a prefix that runs once.
+//! A scheduler: a job with three answers, a job that is submitted while others run, and a common
+//! prefix that runs once.
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout, reason = "a program for the terminal")]
 
@@ -15,7 +16,7 @@ const DEMO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/mla-demo-Q
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let checkpoint = Arc::new(Checkpoint::open(Path::new(DEMO))?);
     let tokenizer = Arc::new(Tokenizer::from_checkpoint(&checkpoint)?);
-    // a context for each sequence, and a cache for several of them
+    // `context` limits one sequence. All sequences share the cache of `cache_tokens`.
     let options = EngineOptions { context: Some(512), cache_tokens: Some(4096), ..EngineOptions::default() };
     let engine = Engine::load(&*latent_backends::cpu(), &checkpoint, &options, &mut |_, _| {})?;
     let mut scheduler = Scheduler::new(engine, Arc::clone(&tokenizer), SchedulerOptions::default());

@@ -1,5 +1,5 @@
-//! Measures the scheduler: time between tokens under a long prompt, many clients at once, the start of a prompt whose prefix is cached in memory and on
-//! disk.
+//! Measures the scheduler: the time between tokens during a long prompt, the throughput of many
+//! clients, and the time to the first token with a prefix cached in memory and on disk.
 //!
 //! ```text
 //! cargo run --release -p latent-engine --example scheduler_bench -- [MODEL.gguf | SHAPE TYPE LAYERS] [--long N] [--prefix N]
@@ -28,10 +28,10 @@ type BenchResult<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
 const DEMO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/mla-demo-Q4_K_M.gguf");
 
-/// Tokens of a context that a prompt leaves free.
-const BEHIND: usize = 64;
+/// Number of tokens of the context that a prompt leaves free.
+const FREE_CONTEXT: usize = 64;
 
-/// Tokens in the KV cache for jobs that run concurrently with the longest prompt.
+/// Number of tokens in the KV cache for jobs that run concurrently with the longest prompt.
 const OTHERS: usize = 16 * 512;
 
 struct SchedulerBench {
@@ -64,12 +64,12 @@ fn main() -> BenchResult<()> {
         }
         _ => return Err("give a file, or shape, type and layers".into()),
     };
-    // token ids are all that matters: the tokenizer may be another's
+    // Random models have no tokenizer. The texts do not matter here, so that any tokenizer will do.
     let tokenizer = Arc::new(Tokenizer::from_checkpoint(&Checkpoint::open(Path::new(DEMO))?)?);
     let checkpoint = Arc::new(Checkpoint::open(&path)?);
     let config = latent_graph::ModelConfig::from_checkpoint(&checkpoint)?;
     let limit = config.context_length;
-    let most = limit.checked_sub(BEHIND).ok_or("the model's context is too short for this")?;
+    let most = limit.checked_sub(FREE_CONTEXT).ok_or("the model's context is too short for this")?;
     let (long, prefix) = (long.min(most), prefix.min(most));
     let context = limit.min(long.max(prefix) + 1024);
     let vocab = config.vocab_size as u64;
@@ -83,7 +83,7 @@ fn main() -> BenchResult<()> {
 }
 
 impl SchedulerBench {
-    /// What is measured, and what it takes.
+    /// Prints the settings and the memory that they take.
     fn describe(&self, limit: usize) -> BenchResult<()> {
         let engine = self.engine()?;
         let (summary, config) = (engine.summary(), engine.config());
@@ -124,6 +124,8 @@ impl SchedulerBench {
         let kind = u64::from(kind);
         let token = |i: u64| ((24 + (i * i * 7 + i * (kind + 3) + kind * 31) % 990) % self.vocab) as u32;
         let prompt = (0..len as u64).map(token);
+        // The end tokens are banned, so that every job generates its maximum of tokens. Those
+        // beyond the vocabulary of the measured model would be refused.
         let ends = self.tokenizer.end_of_generation().iter().map(|id| (*id, f32::NEG_INFINITY));
         let logit_bias = ends.filter(|(id, _)| u64::from(*id) < self.vocab).collect();
         let sampling = SamplingParams { logit_bias, ..SamplingParams::greedy() };
@@ -140,7 +142,7 @@ impl SchedulerBench {
         }
         let first = JobId(0);
         let mut before: Option<Instant> = None;
-        // a step; whether the wanted job has its first token now
+        // Runs a step. Returns whether the job `wanted` got a token.
         let mut step = |scheduler: &mut Scheduler, gaps: &mut Vec<f64>, wanted: JobId| -> BenchResult<bool> {
             let (mut came, mut over) = (false, false);
             scheduler.step(&mut |id, event| {
@@ -166,6 +168,7 @@ impl SchedulerBench {
         println!(
             "{decoding} decoding: ms between two tokens (median / 99th percentile / largest) {} alone, {} during the prompt of {} tokens, which took \
              {took:.1} s ({} preemptions)",
+            // The first 20 times are left out: they include the prompts of the decoding jobs.
             percentiles(usual.split_off(20)),
             percentiles(under),
             self.long,
@@ -213,6 +216,7 @@ impl SchedulerBench {
             took.ok_or_else(|| "a job ended without a token".into())
         };
         let mut scheduler = self.scheduler(options.clone())?;
+        // Not measured: warms up the engine.
         first(&mut scheduler, 1)?;
         let cold = first(&mut scheduler, 2)?;
         let memory = first(&mut scheduler, 2)?;
@@ -240,7 +244,7 @@ impl SchedulerBench {
     }
 }
 
-/// Median, 99th percentile and largest; "none" of no values.
+/// Median, 99th percentile and maximum, or "none" without values.
 fn percentiles(mut values: Vec<f64>) -> String {
     if values.is_empty() {
         return "none".into();

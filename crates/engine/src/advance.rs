@@ -1,4 +1,4 @@
-//! Many answers at once: one step for all of them, prompts and decoding mixed, and their next tokens chosen in parallel.
+//! One step for many answers, prompts and decoding mixed. Their next tokens are chosen in parallel.
 
 use crate::cache::Sequence;
 use crate::draft::{DraftInput, DraftedTokens};
@@ -15,37 +15,40 @@ use latent_backend::{Instant, Logits};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// How long a step waits for processors that are not ready, all answers together.
+/// Maximum time that a step waits for logits processors that are not ready, all answers together.
+/// One slow mask must not delay the tokens of every answer.
 const GRACE: Duration = Duration::from_millis(2);
 
-/// Answers that share the drafts of a step equally; others of a larger step have the rows that these leave.
+/// Number of answers among which the draft rows of a step are divided. Each answer gets a fourth of
+/// the rows that earlier ones have left, or more if fewer than four answers remain.
 const SHARED_DRAFTS: usize = 4;
 
-/// A call without other work waits for processors for this number of rounds of this length.
+/// A call without other work waits for processors for `LATE_ROUNDS` rounds of `LATE_ROUND`.
 const LATE_ROUNDS: usize = 20;
 const LATE_ROUND: Duration = Duration::from_millis(1);
 
 /// An answer that is being generated, and the sequence that holds its rows.
 pub struct RunningAnswer<'a> {
-    /// Its rows in the KV cache.
+    /// The rows in the KV cache.
     pub sequence: &'a mut Sequence,
-    /// Its state.
+    /// The state of the answer.
     pub generation: &'a mut Generation,
-    /// Most of its tokens that run in this step.
+    /// Maximum number of tokens that run in this step.
     pub most: usize,
-    /// Takes the hidden states of its rows. Nothing is chosen then.
+    /// Receives the hidden states of the rows. No token is chosen then.
     pub(crate) embedding: Option<&'a mut Embedding>,
 }
 
 impl<'a> RunningAnswer<'a> {
-    /// An answer of which as many tokens may run as there is room for.
+    /// An answer without a limit on the tokens that run in this step.
     pub fn new(sequence: &'a mut Sequence, generation: &'a mut Generation) -> RunningAnswer<'a> {
         RunningAnswer { sequence, generation, most: usize::MAX, embedding: None }
     }
 
-    /// Checks that the rows of its sequence are those of the tokens that its generation has run.
+    /// Checks that the rows of the sequence are those of the tokens that the generation has run.
     fn check(&self) -> Result<(), SeqError> {
         let (rows, tokens) = (self.sequence.len(), self.generation.ran());
+        // After a context shift, or with embeddings, tokens are known for the first rows only.
         let known = self.sequence.tokens();
         if rows == tokens.len() && tokens.starts_with(known) {
             return Ok(());
@@ -55,12 +58,11 @@ impl<'a> RunningAnswer<'a> {
         Err(SeqError::OtherTokens { position, rows, ran: tokens.len() })
     }
 
-    /// Whether some of its tokens may run.
     fn may_run(&self) -> bool {
         self.most > 0 && !self.generation.is_finished() && !self.generation.pending().is_empty()
     }
 
-    fn again(&mut self) -> RunningAnswer<'_> {
+    fn reborrow(&mut self) -> RunningAnswer<'_> {
         let RunningAnswer { sequence, generation, most, embedding } = self;
         RunningAnswer { sequence, generation, most: *most, embedding: embedding.as_deref_mut() }
     }
@@ -69,15 +71,17 @@ impl<'a> RunningAnswer<'a> {
 /// What a call of [`Engine::advance`] did for one answer.
 #[derive(Debug)]
 pub enum AnswerProgress {
-    /// It had ended before, or the step had no tokens left for it.
+    /// The answer had ended before, or the step had no room for its tokens.
     Waited,
-    /// Part of its prompt ran.
+    /// Part of the prompt ran.
     Prompt,
-    /// Its tokens have run, but a processor of its logits is not [ready](crate::LogitsProcessor::is_ready): the next token is chosen in a later call.
+    /// The tokens have run, but a logits processor is not
+    /// [ready](crate::LogitsProcessor::is_ready). A later call chooses the next token.
     Late,
     /// A token was chosen.
     Token(ChosenToken),
-    /// Drafts were accepted: their tokens, and the one after them unless a processor is not ready for that.
+    /// Drafts were accepted. The list also has the token after them, unless a processor is not
+    /// ready for it.
     Tokens(Vec<ChosenToken>),
     /// Drafts were accepted, but no token can be chosen after them.
     Stuck(Vec<ChosenToken>, EngineError),
@@ -85,28 +89,28 @@ pub enum AnswerProgress {
 
 /// An answer's part of a step.
 struct AnswerShare {
-    /// Its place among those that run.
+    /// Index of the answer in the list of running answers.
     at: usize,
-    /// Tokens of it that run, without drafts.
+    /// Number of tokens that run, without drafts.
     share: usize,
-    /// Whether these are all that have to run before the next token is chosen.
+    /// Whether the next token can be chosen after these tokens have run.
     complete: bool,
-    /// The tokens, and drafts behind them.
+    /// The tokens, followed by drafts.
     tokens: Vec<u32>,
-    /// What the step costs, in steps without drafts, for an answer whose drafts are looked up.
+    /// Cost of the step, in steps without drafts. `None` if no drafts were looked up.
     cost: Option<f64>,
-    /// The logits of each draft's row.
+    /// The logits of the rows of drafts.
     after: Vec<KeptLogits>,
 }
 
 impl AnswerShare {
-    /// The drafts behind its tokens.
     fn drafts(&self) -> &[u32] {
         &self.tokens[self.share..]
     }
 }
 
-/// An answer, which keeps the logits of its last row, and where those of drafts' rows go.
+/// Receives the logits of one answer: the generation keeps those of its token's row, and `after`
+/// has a place for each draft's row.
 pub(crate) struct GenerationTaker<'t> {
     pub(crate) generation: &'t mut Generation,
     pub(crate) after: &'t mut [KeptLogits],
@@ -114,11 +118,14 @@ pub(crate) struct GenerationTaker<'t> {
 
 impl LogitsTaker for GenerationTaker<'_> {
     fn enough(&self, _input: usize, row: usize) -> usize {
-        // a draft's row is used once the tokens before it are chosen
+        // Row `row` is sampled after `row` more tokens were chosen, and how many logits suffice can
+        // depend on the number of tokens.
         self.generation.enough(row)
     }
 
     fn take(&mut self, _input: usize, row: usize, logits: Logits<'_>) {
+        // Row 0 is that of the answer's token, row d that of draft d. A prompt has no drafts, and
+        // the generation keeps the logits of its last row.
         match row.checked_sub(1).and_then(|draft| self.after.get_mut(draft)) {
             Some(after) => after.keep(logits),
             None => self.generation.keep_logits(logits),
@@ -126,7 +133,7 @@ impl LogitsTaker for GenerationTaker<'_> {
     }
 }
 
-/// The answers of a step, which keep their logits; those of drafts' rows stay with the part.
+/// The takers of all answers of a step, by input.
 struct AnswerTakers<'t>(Vec<GenerationTaker<'t>>);
 
 impl LogitsTaker for AnswerTakers<'_> {
@@ -142,15 +149,17 @@ impl LogitsTaker for AnswerTakers<'_> {
 /// A step of many answers that is in flight.
 pub(crate) struct AdvanceFlight {
     ticket: Ticket,
-    /// The parts that run, and the number of each among the step's inputs.
     parts: Vec<AnswerShare>,
+    /// The input of each part in the step.
     inputs: Vec<usize>,
 }
 
-/// What [`Engine::begin_advance`] has begun, none where nothing runs, and what became of each answer; none of those that run.
+/// The step that [`Engine::begin_advance`] has begun, or `None` if no answer runs, and the result
+/// of each answer that does not run.
 pub(crate) type AdvanceStart = (Option<AdvanceFlight>, Vec<Option<Result<AnswerProgress, EngineError>>>);
 
-/// Counts the tokens of the parts that ran, and leaves only these; the others' errors are results.
+/// Counts the tokens of the parts that ran. Removes the other parts and sets their results to
+/// errors.
 fn mark_run(
     running: &mut [RunningAnswer<'_>],
     parts: &mut Vec<AnswerShare>,
@@ -171,14 +180,15 @@ fn mark_run(
 }
 
 impl Engine {
-    /// Runs one step for all answers that have not ended: what decodes first, and prompts with the tokens that are left of the step, in the order of
-    /// `running`. Then chooses the next token of every answer whose prompt is complete, in parallel.
+    /// Runs one step for all answers that have not ended. Decoding answers run first; prompts share
+    /// the rest of the step, in the order of `running`. Then chooses the next token of every answer
+    /// whose prompt is complete, in parallel.
     ///
-    /// In an engine that drafts, an answer that decodes verifies drafts in the same step as its
-    /// token, and gets a token more for each draft that is accepted. Its text stays the same.
+    /// In an engine that drafts, a decoding answer verifies drafts in the same step as its token,
+    /// and gets one more token for each accepted draft. Its text is the same as without drafts.
     ///
-    /// One result for each answer: an answer that cannot go on (a full KV cache, no token to choose from, a panic in its own code) has its error
-    /// there and does not keep the others from going on.
+    /// Returns one result per answer. If an answer cannot continue (a full KV cache, no token to
+    /// choose from, a panic in its own code), its result is the error, and the others continue.
     ///
     /// # Errors
     /// When the whole step fails; see [`Engine::step`].
@@ -189,7 +199,8 @@ impl Engine {
         let errors: Vec<Option<SeqError>> =
             running.iter().map(|running| running.check().err().filter(|_| running.may_run())).collect();
         let most: Vec<usize> = running.iter().map(|running| running.most).collect();
-        // nothing of an answer with the sequence of another one runs
+        // An answer whose sequence holds other tokens must not run: it would continue the wrong
+        // text.
         for (running, _) in running.iter_mut().zip(&errors).filter(|(_, error)| error.is_some()) {
             running.most = 0;
         }
@@ -204,13 +215,15 @@ impl Engine {
         Ok(results)
     }
 
-    /// [`advance`](Self::advance) without its comparison of every sequence's tokens with those of its generation: for a caller that owns both.
+    /// [`advance`](Self::advance) for a caller that owns both sequences and generations. It does
+    /// not compare their tokens, which takes time in proportion to the context.
     pub(crate) fn advance_owned(
         &mut self,
         running: &mut [RunningAnswer<'_>],
     ) -> Result<Vec<Result<AnswerProgress, EngineError>>, EngineError> {
         let mut results: Vec<Result<AnswerProgress, EngineError>> =
             running.iter().map(|_| Ok(AnswerProgress::Waited)).collect();
+        // Late answers have no pending tokens, so they never have a part in this step.
         let mut parts = self.parts(running);
         let late = running.iter_mut().enumerate().filter(|(_, running)| running.generation.is_late());
         let (late, mut generations): (Vec<_>, Vec<_>) =
@@ -221,24 +234,26 @@ impl Engine {
         if parts.is_empty() {
             return Ok(results);
         }
-        self.look_up_drafts(running, &mut parts);
+        self.look_up_parts(running, &mut parts);
         self.draft_parts(running, &mut parts)?;
+        // Reset below in every case, so that later steps do not copy rows without need.
         self.keep_residual = running.iter().any(|running| running.embedding.is_some());
         let start = Instant::now();
         let outcomes = self.run_parts(running, &mut parts);
         self.keep_residual = false;
+        // Only steps without prompts tell what a draft row costs.
         if parts.iter().all(|part| part.complete && part.share == 1) {
             let rows = parts.iter().map(|part| part.tokens.len()).sum();
             self.step_costs.count(rows, start.elapsed().as_secs_f64());
         }
         mark_run(running, &mut parts, outcomes?, &mut results);
-        let mut running: Vec<_> = running.iter_mut().map(|running| Some(running.again())).collect();
+        let mut running: Vec<_> = running.iter_mut().map(|running| Some(running.reborrow())).collect();
         self.follow_parts(&mut running, &parts, &mut results);
         Ok(results)
     }
 
-    /// Chooses the next tokens of answers that are [late](Generation::is_late), those whose processors are ready. With `wait` it waits for one, for
-    /// a bounded time.
+    /// Chooses the next tokens of [late](Generation::is_late) answers whose processors are ready
+    /// now. With `wait`, waits for the first of them, for a bounded time.
     pub(crate) fn sample_late(
         &mut self,
         late: &mut [&mut Generation],
@@ -251,6 +266,8 @@ impl Engine {
             wait_for_any(late);
         }
         let until = Instant::now();
+        // Each element is accessed by one thread only. The mutex makes that safe without unsafe
+        // code.
         let choices: Vec<_> =
             late.iter_mut().map(|late| Mutex::new((late, Ok(AnswerProgress::Late)))).collect();
         self.model.parallel(choices.len(), &|at| {
@@ -263,7 +280,7 @@ impl Engine {
         results.collect()
     }
 
-    /// The same as a step in flight, without drafts.
+    /// Like [`advance_owned`](Self::advance_owned), as a step in flight and without drafts.
     ///
     /// # Errors
     /// As for [`Engine::submit`].
@@ -291,13 +308,14 @@ impl Engine {
         let runs = |at: usize| parts.iter().any(|part| part.at == at);
         let results = results.into_iter().enumerate().map(|(at, result)| (!runs(at)).then_some(result));
         let results = results.collect();
-        // counted among those that run from here on
+        // From here on, `at` is an index into the answers that run.
         parts.iter_mut().enumerate().for_each(|(at, part)| part.at = at);
         Ok((ticket.map(|ticket| AdvanceFlight { ticket, parts, inputs }), results))
     }
 
-    /// Ends what [`begin_advance`](Self::begin_advance) has begun, and chooses tokens. `running` has the answers that run, in their order; one that is none is
-    /// given up.
+    /// Collects the step that [`begin_advance`](Self::begin_advance) has begun, and chooses tokens.
+    /// `running` has the answers that run, in their order. Results of `None` elements are
+    /// discarded.
     ///
     /// # Errors
     /// As for [`Engine::collect`].
@@ -309,6 +327,7 @@ impl Engine {
         let AdvanceFlight { ticket, parts, inputs } = advancing;
         self.keep_residual = running.iter().flatten().any(|running| running.embedding.is_some());
         let collected = self.collect(ticket, &mut |input, _, logits| {
+            // `inputs` is in ascending order, one element per part. Other inputs did not run.
             let part = inputs.binary_search(&input).ok().map(|place| &parts[place]);
             if let Some(running) = part.and_then(|part| running[part.at].as_mut()) {
                 running.generation.keep_logits(Logits::Whole(logits));
@@ -321,7 +340,7 @@ impl Engine {
         Ok(results)
     }
 
-    /// What follows for answers whose parts have run.
+    /// Chooses the next tokens of answers whose parts have run.
     fn follow_parts(
         &mut self,
         running: &mut [Option<RunningAnswer<'_>>],
@@ -341,6 +360,7 @@ impl Engine {
                 choosing.push((part, Mutex::new((generation, None))));
             }
         }
+        // One time limit for all answers, whatever their number.
         let until = Instant::now() + GRACE;
         self.model.parallel(choosing.len(), &|at| {
             let mut choice = choosing[at].1.lock().unwrap_or_else(PoisonError::into_inner);
@@ -349,6 +369,7 @@ impl Engine {
         let mut refused = Vec::new();
         for (part, choice) in choosing {
             let (_, chosen) = choice.into_inner().unwrap_or_else(PoisonError::into_inner);
+            // Every task has run, so `None` does not occur.
             let Some(chosen) = chosen else { continue };
             let (progress, accepted) = match chosen {
                 Ok((progress, accepted)) => (Ok(progress), accepted),
@@ -357,6 +378,7 @@ impl Engine {
             refused.push((part.at, part.drafts().len() - accepted));
             results[part.at] = progress;
         }
+        // Truncated after the sampling, which borrows all generations of `running`.
         for (at, rows) in refused {
             if let Some(running) = &mut running[at] {
                 running.sequence.truncate(running.sequence.len() - rows);
@@ -365,12 +387,12 @@ impl Engine {
         }
     }
 
-    /// What runs of each answer, without drafts.
+    /// The parts of the answers that run in the next step, without drafts.
     fn parts(&self, running: &[RunningAnswer<'_>]) -> Vec<AnswerShare> {
         let shares = self.shares(running);
         let part = |(at, share): (usize, usize)| {
             let pending = running[at].generation.pending();
-            // copied, since a generation takes logits while they run
+            // Copied, since the step borrows the generation mutably to store logits.
             let tokens = pending[..share].to_vec();
             let complete = share == pending.len() && running[at].embedding.is_none();
             (share > 0).then_some(AnswerShare { at, share, complete, tokens, cost: None, after: Vec::new() })
@@ -378,7 +400,7 @@ impl Engine {
         shares.into_iter().enumerate().filter_map(part).collect()
     }
 
-    /// Gives embeddings the residual rows of the step.
+    /// Adds the residual rows of the step to the embeddings.
     fn take_hidden(&self, running: &mut [Option<RunningAnswer<'_>>], parts: &[AnswerShare]) {
         let Some(norm) = &self.final_norm else { return };
         let (width, mut first) = (self.config().hidden_size, 0);
@@ -392,28 +414,31 @@ impl Engine {
         }
     }
 
-    /// Drafts tokens that followed the same words before, in a step of answers that all decode: of each answer as many as
-    /// are worth their rows, in turn until the rows of a small batch are used.
-    fn look_up_drafts(&mut self, running: &mut [RunningAnswer<'_>], parts: &mut [AnswerShare]) {
+    /// Drafts tokens that followed the same words earlier in the text (n-gram lookup), if all
+    /// answers of the step decode. Each answer drafts as many tokens as are worth their rows, until
+    /// the step has the rows of a small batch.
+    fn look_up_parts(&mut self, running: &mut [RunningAnswer<'_>], parts: &mut [AnswerShare]) {
         let decodes = parts.iter().all(|part| part.complete && part.share == 1);
+        // A step of `StepCosts::ROWS` answers leaves no rows of a small batch for drafts.
         if !(self.lookup && decodes && parts.len() < StepCosts::ROWS) {
             return;
         }
         let (rows, mut left) = (parts.len(), StepCosts::ROWS - parts.len());
-        // each draft has a state of its own until it is known whether it is right
+        // In a recurrent model, each draft row keeps a state until the drafts are verified.
         left = left.min(self.cache.room_for_drafted_states(rows));
         for (turn, part) in parts.iter_mut().enumerate() {
             let RunningAnswer { sequence, generation, .. } = &mut running[part.at];
-            // what the others leave goes to those that come after
+            // Rows that earlier answers did not use go to the later ones.
             let most = left / (rows - turn).min(SHARED_DRAFTS);
-            let (drafts, cost) = self.drafts_of_text(sequence, generation, rows, most);
+            let (drafts, cost) = self.look_up_drafts(sequence, generation, rows, most);
             left -= drafts.len();
             part.tokens.extend(drafts);
             part.cost = cost;
         }
     }
 
-    /// Drafts a token for each answer that decodes and has no drafts yet, as long as the step and the KV cache have room.
+    /// Drafts one token by the MTP layer for each decoding answer that has no drafts yet, while the
+    /// step and the KV cache have room.
     fn draft_parts(
         &mut self,
         running: &mut [RunningAnswer<'_>],
@@ -425,13 +450,14 @@ impl Engine {
         let mut left = self.max_batch_tokens() - parts.iter().map(|part| part.tokens.len()).sum::<usize>();
         let looked_up: usize = parts.iter().map(|part| part.drafts().len()).sum();
         let mut states = self.cache.room_for_drafted_states(parts.len()).saturating_sub(looked_up);
-        // rows of the MTP layer's step
+        // Rows left in the step of the MTP layer, which also runs rows that wait for it.
         let mut rows = self.max_batch_tokens();
         let (mut inputs, mut places) = (Vec::new(), Vec::new());
         let count = running.len();
         for (at, running) in running.iter_mut().enumerate() {
             let Some(place) = parts.iter().position(|part| part.at == at && part.complete) else { continue };
             let waiting = running.sequence.draft.waiting().0.len() + 1;
+            // An answer that ends with this step's token (`left` is 1) needs no draft.
             let room = left > 0 && states > 0 && waiting <= rows && running.generation.left() > 1;
             if parts[place].tokens.len() == 1 && room && self.has_room_for_draft(running.sequence, count) {
                 inputs.push(DraftInput { sequence: &mut *running.sequence, token: parts[place].tokens[0] });
@@ -451,13 +477,14 @@ impl Engine {
             part.tokens.extend(draft);
         }
         match ran {
-            // no room for rows that the MTP layer writes: this step runs without drafts
+            // No block is free for the rows of the MTP layer. Run this step without drafts.
             Err(EngineError::CacheFull(_)) => Ok(()),
             ran => ran,
         }
     }
 
-    /// Runs the parts in one step; the logits stay with the generations, and those of drafts in the parts.
+    /// Runs the parts in one step. Generations keep the logits of their tokens, and parts those of
+    /// drafts.
     fn run_parts(
         &mut self,
         running: &mut [RunningAnswer<'_>],
@@ -488,10 +515,11 @@ impl Engine {
         };
         let mut left = self.max_batch_tokens();
         let mut shares = vec![0; running.len()];
-        // answers that decode take precedence over prompts
+        // Decoding answers first: a prompt that fills the step would stop them all.
         for decodes in [true, false] {
             for (share, running) in shares.iter_mut().zip(running) {
                 let pending = pending(running);
+                // One pending token is a decode step, or the end of a prompt, which is as short.
                 if pending > 0 && (pending == 1) == decodes {
                     *share = pending.min(left).min(running.most);
                     left -= *share;
@@ -502,10 +530,12 @@ impl Engine {
     }
 }
 
-/// Waits until one of some answers can be continued, without keeping a core busy also if processors return at once.
+/// Waits until one of the answers can continue, or all rounds have passed.
 fn wait_for_any(late: &mut [&mut Generation]) {
     for round in 0..LATE_ROUNDS {
         let until = Instant::now() + LATE_ROUND;
+        // One processor per round may wait for the whole round. The others are only polled, and
+        // each gets its turn.
         let turn = round % late.len();
         let mut ready = late.iter_mut().enumerate().map(|(at, generation)| {
             generation.is_ready(if at == turn { LATE_ROUND } else { Duration::ZERO })
@@ -513,12 +543,13 @@ fn wait_for_any(late: &mut [&mut Generation]) {
         if ready.any(|ready| ready) {
             return;
         }
+        // `is_ready` may return early. Sleep for the rest of the round to keep the core free.
         std::thread::sleep(until.saturating_duration_since(Instant::now()));
     }
 }
 
-/// Chooses the next token of an answer. As long as that is its next draft and the answer continues, chooses the
-/// token after it as well. Returns also how many drafts' rows stay.
+/// Chooses the next token of an answer. While the chosen token equals the next draft and the answer
+/// continues, chooses the token after it as well. Also returns the number of accepted drafts.
 fn sample(
     generation: &mut Generation,
     part: &AnswerShare,
@@ -529,7 +560,7 @@ fn sample(
     let mut accepted = 0;
     let mut stuck = None;
     for (draft, logits) in part.drafts().iter().zip(&part.after) {
-        // as many as are chosen: a processor that is not ready ends the drafts
+        // No token is left to compare if a processor was not ready for the row before.
         let Some(last) = chosen.get(accepted) else { break };
         let right = last.token == *draft;
         generation.count_draft(accepted == 0, right);
@@ -537,6 +568,7 @@ fn sample(
             break;
         }
         accepted += 1;
+        // The draft's row has run and is right, so its logits are those of the next token.
         generation.mark_run(1);
         generation.keep_logits(logits.logits());
         match generation.sample_until(until) {

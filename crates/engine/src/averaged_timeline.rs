@@ -1,9 +1,10 @@
-//! A timeline for backends that record no threads: the averages of a profile's phases, in the order in which the phases run.
+//! The timeline for backends that record no threads: the averages of a profile's phases, in the
+//! order in which they run.
 
 use crate::profile::PhaseProfile;
 use crate::timeline::TimelineSlice;
 
-/// The averages of the phases in the order in which they run, as of one thread.
+/// The averages of the phases in the order in which they run, on one thread.
 pub(crate) fn averaged(phases: &[PhaseProfile]) -> Vec<TimelineSlice> {
     let mut begin = 0.0;
     let slice = |(layer, phase): (Option<usize>, usize)| {
@@ -19,7 +20,8 @@ pub(crate) fn averaged(phases: &[PhaseProfile]) -> Vec<TimelineSlice> {
     sequence(phases).into_iter().map(slice).collect()
 }
 
-/// The phases in the order in which they run, each with its layer: those of a range of layers once per layer.
+/// The phases in the order in which they run, each with its layer. A phase of a range of layers
+/// appears once per layer.
 fn sequence(phases: &[PhaseProfile]) -> Vec<(Option<usize>, usize)> {
     let mut ordered = Vec::new();
     let mut at = 0;
@@ -29,7 +31,7 @@ fn sequence(phases: &[PhaseProfile]) -> Vec<(Option<usize>, usize)> {
             at += 1;
             continue;
         };
-        // phases of overlapping ranges alternate
+        // Phases with overlapping ranges of layers alternate, layer by layer.
         let mut end = at;
         while let Some((from, to)) = phases.get(end).and_then(|phase| phase.layers) {
             if from > last || to < first {
@@ -45,6 +47,7 @@ fn sequence(phases: &[PhaseProfile]) -> Vec<(Option<usize>, usize)> {
                     continue;
                 };
                 let (place, layers) = (layer - from, to - from + 1);
+                // Distributes `count` occurrences evenly over the layers.
                 let times = (place + 1) * phase.count / layers - place * phase.count / layers;
                 ordered.extend((0..times).map(|_| (Some(layer), index)));
             }

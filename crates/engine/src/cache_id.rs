@@ -20,12 +20,13 @@ impl Engine {
         let mut hash = Sha256::new();
         hash.update(self.fingerprint.to_le_bytes());
         hash.update(text);
-        // sums over ranks have another order, and rows that are rounded on their way other values
+        // A partition that adds up partial sums adds in another order, and rows that cross ranks in
+        // 16 bits are rounded. Both change the bits of cached rows.
         let same = |partition: &Partition| !partition.adds_up() && self.wire == WireType::F32;
         if let Some(partition) = self.partition.as_ref().filter(|partition| !same(partition)) {
             hash.update(format!("{partition} {}", self.wire));
         }
-        // rows of the first layers are another backend's
+        // With offload, another backend computes the rows of the first layers.
         if let Some(front) = &self.summary.front {
             hash.update(format!("{} {} {:?}", front.backend, front.layers, front.tier));
         }

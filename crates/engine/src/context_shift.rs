@@ -4,20 +4,23 @@ use crate::error::EngineError;
 use latent_types::Setting;
 use std::ops::Range;
 
-/// How an answer goes on when the context is full: of the tokens after the first `keep`, the oldest are discarded.
+/// How an answer continues when the context is full: the oldest tokens after the first `keep` are
+/// discarded.
 ///
-/// The rows that stay are rotated to their new positions. They keep what they have seen of the discarded tokens: shifting continues a text, it
-/// does not compute what the model would say without them.
+/// The remaining rows are rotated to their new positions. They were computed with attention to the
+/// discarded tokens and are not computed again, so a shifted text differs from one that never had
+/// these tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ContextShift {
     /// Tokens at the beginning that are never discarded, such as a system message.
     pub keep: usize,
-    /// Tokens after them that are discarded at once; 0: half of them.
+    /// Number of tokens after them to discard. 0: half of the rest.
     pub discard: usize,
 }
 
 impl ContextShift {
-    /// The rows to discard of a sequence of `len`: at least one where it is longer than `keep`, and never the last one unless it is the only one.
+    /// The rows to discard of a sequence of `len` rows. At least one if the sequence is longer than
+    /// `keep`, and not the last one unless it is the only one after `keep`.
     pub fn discarded(self, len: usize) -> Range<usize> {
         let keep = self.keep.min(len);
         let rest = len - keep;
@@ -25,11 +28,12 @@ impl ContextShift {
         keep..keep + wanted.min(rest.saturating_sub(1).max(1)).min(rest)
     }
 
-    /// Checks that something is left to discard.
+    /// Checks that a full context has tokens to discard.
     ///
     /// # Errors
     /// When `keep` leaves fewer than two tokens of the context.
     pub(crate) fn check(self, context: usize) -> Result<(), EngineError> {
+        // One token to discard, and the last one, which stays.
         if self.keep.checked_add(2).is_some_and(|least| least <= context) {
             return Ok(());
         }
@@ -46,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_older_half_goes_and_what_is_to_be_kept_stays() {
+    fn the_older_half_after_the_kept_tokens_is_discarded() {
         let discarded = |keep, len| ContextShift { keep, discard: 0 }.discarded(len);
         assert_eq!(discarded(0, 64), 0..32);
         assert_eq!(discarded(10, 64), 10..37);

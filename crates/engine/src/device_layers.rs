@@ -1,16 +1,16 @@
-//! How many layers a device has, and what runs the others.
+//! Options of offload: the number of layers on a device, and the backend of the others.
 
 use latent_backend::Backend;
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-/// A model of which a device has the last layers only.
+/// Offload: a device runs only the last layers of a model.
 #[derive(Clone)]
 pub struct Offload {
-    /// What runs the layers that the device has not: the CPU.
+    /// The backend of the other layers: the CPU.
     pub front: Arc<dyn Backend>,
-    /// How many the device has.
+    /// The number of layers on the device.
     pub layers: DeviceLayers,
 }
 
@@ -20,22 +20,23 @@ impl fmt::Debug for Offload {
     }
 }
 
-/// How many of a model's layers a device has, counted from the end as llama.cpp counts them: the output (final norm, `lm_head` and the MTP layer) is the
-/// first, the last layer the second.
+/// The number of a model's layers on a device, counted from the end as in llama.cpp: the output
+/// (final norm, `lm_head` and the MTP layer) counts as the first, the last layer as the second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DeviceLayers {
-    /// All, and the output.
+    /// All layers, and the output.
     #[default]
     All,
-    /// As many as there is room for.
+    /// As many as fit into the device's memory.
     Auto,
     /// This number, or all if the model has fewer.
     Count(usize),
 }
 
 impl DeviceLayers {
-    /// The first layer that the device has of a model of `layers` layers: 0 where it has all, `layers` where it has the output alone, one more where it
-    /// has nothing. None for [`DeviceLayers::Auto`].
+    /// The index of the first layer on the device, for a model of `layers` layers. It is 0 if the
+    /// device has all layers, `layers` if it has the output only, and `layers + 1` if it has
+    /// nothing. `None` for [`DeviceLayers::Auto`].
     pub fn first(self, layers: usize) -> Option<usize> {
         match self {
             DeviceLayers::All => Some(0),
@@ -50,7 +51,7 @@ impl FromStr for DeviceLayers {
 
     fn from_str(word: &str) -> Result<DeviceLayers, String> {
         match word {
-            // the numbers are llama.cpp's
+            // llama.cpp's numbers.
             "all" | "-2" => Ok(DeviceLayers::All),
             "auto" | "-1" => Ok(DeviceLayers::Auto),
             number => number.parse().map(DeviceLayers::Count).map_err(|_| {

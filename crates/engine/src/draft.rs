@@ -1,9 +1,12 @@
-//! Drafts by the model's MTP layer: its rows are kept up as steps run, and it proposes the token after the next.
+//! Drafts by the model's MTP layer, and by n-gram lookup in the text. The MTP layer runs over the
+//! rows of each step, and proposes the token after the next.
 
 use crate::cache::Sequence;
 use crate::engine::Engine;
 use crate::error::EngineError;
+use crate::generation::Generation;
 use crate::logits_taker::{LogitsTaker, WholeRows};
+use crate::lookup::MAX_DRAFTS;
 use crate::seq_error::SeqError;
 use crate::step::SeqInput;
 use latent_backend::{DraftStep, InputRows, KV_BLOCK, LargestLogits, Logits, TokenLogit};
@@ -12,13 +15,13 @@ use std::cell::RefCell;
 
 /// One sequence of [`Engine::draft`], and the token that was chosen after its last row.
 pub struct DraftInput<'a> {
-    /// The sequence; its rows stay as many as they are.
+    /// The sequence. Drafting adds no rows to it.
     pub sequence: &'a mut Sequence,
     /// The token of the row that it will run next.
     pub token: u32,
 }
 
-/// Rows of one sequence behind those that its MTP layer has.
+/// Rows of one sequence that the MTP layer has not run.
 struct MtpRows<'a> {
     sequence: &'a Sequence,
     /// The token after each row.
@@ -45,10 +48,12 @@ impl LogitsTaker for DraftedTokens {
     }
 }
 
-/// The token of the largest logit, the first of equal ones; none where no logit is a number above −∞.
+/// The token of the largest logit, the first of equal ones. `None` if no logit is a number above
+/// −∞.
 fn likeliest(logits: impl Iterator<Item = (u32, f32)>) -> Option<u32> {
     let mut best = None;
     for (token, logit) in logits {
+        // The comparison is false for NaN, which is never chosen.
         if logit > best.map_or(f32::NEG_INFINITY, |(_, most)| most) {
             best = Some((token, logit));
         }
@@ -57,13 +62,14 @@ fn likeliest(logits: impl Iterator<Item = (u32, f32)>) -> Option<u32> {
 }
 
 impl Engine {
-    /// Whether the engine was loaded with its model's MTP layer, so that it can [draft](Self::draft).
+    /// Whether the engine was loaded with its model's MTP layer, so that it can
+    /// [draft](Self::draft).
     pub fn drafts(&self) -> bool {
         stage_index::mtp(self.model.stages()).is_some()
     }
 
-    /// Whether a token can be drafted after the next token of this sequence: its rows were run by this engine as tokens, from the first on, and
-    /// its last row since anything was truncated.
+    /// Whether a token can be drafted after the next token of this sequence. This engine must have
+    /// run all of its rows, as tokens, and its last row after the last truncation.
     pub fn can_draft(&self, sequence: &Sequence) -> bool {
         self.drafts()
             && self.cache.owns(sequence)
@@ -71,11 +77,13 @@ impl Engine {
             && !sequence.draft.waiting().1.is_empty()
     }
 
-    /// Whether a token and a draft of the next one have room behind a sequence, one of `running` that take blocks of the KV cache, and one can
-    /// be drafted.
+    /// Whether a token can be drafted for a sequence, and the KV cache has room for a token and its
+    /// draft. `running` is the number of sequences in the step.
     pub(crate) fn has_room_for_draft(&self, sequence: &Sequence, running: usize) -> bool {
         let len = sequence.len() + 2;
         let there = len <= sequence.block_table().len() * KV_BLOCK;
+        // Any of the running sequences may take a block in this step, and none must lack one
+        // because of a draft.
         let room = there || self.cache.available() >= running * KV_BLOCK;
         let rows = (sequence.draft.waiting().0.len() + 1).max(2);
         let states = self.cache.room_for_drafted_states(running) >= running;
@@ -83,7 +91,7 @@ impl Engine {
     }
 
     /// Enables or disables drafts for this sequence. Without drafts, its steps do not run the MTP
-    /// layer and its draft rows are discarded, so that drafts cannot be enabled again before the
+    /// layer and its draft rows are discarded. Drafts can then be enabled again only once the
     /// sequence is empty.
     pub fn keep_drafts(&self, sequence: &mut Sequence, wanted: bool) {
         sequence.draft.turn(wanted);
@@ -96,11 +104,13 @@ impl Engine {
     /// [truncates](Self::truncate) the sequence by a row.
     ///
     /// # Errors
-    /// No sequence has changed then:
-    /// * [`EngineError::Options`] when the engine was loaded without drafts;
-    /// * [`EngineError::Sequence`] for a sequence that [cannot be drafted for](Self::can_draft), a token out of range;
-    /// * [`EngineError::CacheFull`] when a block that others share would have to be copied and none is free;
-    /// * [`EngineError::Rows`], [`EngineError::Stopped`] and [`EngineError::Backend`] as for [`step`](Self::step).
+    /// No sequence has changed:
+    /// * [`EngineError::Options`] if the engine was loaded without drafts;
+    /// * [`EngineError::Sequence`] for a sequence that [cannot be drafted for](Self::can_draft), or
+    ///   a token out of range;
+    /// * [`EngineError::CacheFull`] if a shared block must be copied and none is free;
+    /// * [`EngineError::Rows`], [`EngineError::Stopped`] and [`EngineError::Backend`] as for
+    ///   [`step`](Self::step).
     pub fn draft(
         &mut self,
         inputs: &mut [DraftInput<'_>],
@@ -133,6 +143,8 @@ impl Engine {
         if rows == 0 || rows > max_batch_tokens {
             return Err(EngineError::Rows { rows, max_batch_tokens });
         }
+        // The MTP layer writes its rows into blocks that the sequence may share. This can fail, so
+        // it happens before any sequence is changed.
         for DraftInput { sequence, .. } in inputs.iter_mut() {
             let rows = sequence.draft.done()..sequence.len();
             self.cache.own_rows(sequence, rows)?;
@@ -157,8 +169,8 @@ impl Engine {
         ran
     }
 
-    /// Takes the residual rows of a step that has just run for the MTP layer, and runs it over those whose next tokens the step has; its
-    /// sequences are as they were before the step.
+    /// Takes the residual rows of the step that has just run, and runs the MTP layer over those
+    /// whose next tokens are known. Called before the step's rows count as cached.
     pub(crate) fn keep_up_drafts(&mut self, inputs: &mut [SeqInput<'_>]) -> Result<(), EngineError> {
         let width = self.config().hidden_size;
         let mut at = 0;
@@ -166,7 +178,8 @@ impl Engine {
             let (len, rows) = (input.sequence.len(), input.rows.len());
             let hidden = &self.residual[at * width..(at + rows) * width];
             at += rows;
-            // embeddings have no tokens that the layer could read: nothing is drafted after them
+            // The MTP layer reads tokens, and embeddings have none. `push` takes no rows after the
+            // gap, so that nothing is drafted for the rest of the sequence.
             if let InputRows::Tokens(tokens) = input.rows {
                 input.sequence.draft.push(len, tokens, hidden);
             }
@@ -176,8 +189,9 @@ impl Engine {
             let sequence = &mut *input.sequence;
             let rows = sequence.draft.run_overdue(left);
             let done = sequence.draft.done();
-            // blocks behind the sequence's last row are its own already
+            // The step has reserved its new blocks, so only blocks with earlier rows can be shared.
             let cached = done..sequence.len().max(done);
+            // Without a free block for the copy, the sequence continues without drafts.
             if rows > 0 && self.cache.own_rows(sequence, cached).is_err() {
                 sequence.draft.clear();
                 continue;
@@ -190,6 +204,30 @@ impl Engine {
             MtpRows { sequence, tokens, hidden }
         });
         self.run_mtp(rows.filter(|rows| !rows.tokens.is_empty()), None)
+    }
+
+    /// Drafts for an answer by n-gram lookup in its text, at most `most`, limited by the room for
+    /// their rows and to those that are worth verifying in a step of `rows` answers. Also returns
+    /// the cost of the step, in steps without drafts, or `None` for an answer that wants no drafts.
+    pub(crate) fn look_up_drafts(
+        &self,
+        sequence: &Sequence,
+        generation: &mut Generation,
+        rows: usize,
+        most: usize,
+    ) -> (Vec<u32>, Option<f64>) {
+        let len = sequence.len() + 1;
+        // Each answer of the step may take a block for its token, and this one another for its
+        // drafts. If fewer are free, the drafts must fit into the last block.
+        let in_blocks = match self.cache.available() >= (rows + 1) * KV_BLOCK {
+            true => usize::MAX,
+            false => (sequence.block_table().len() * KV_BLOCK).saturating_sub(len),
+        };
+        let in_context = self.context().saturating_sub(len).min(self.max_batch_tokens().saturating_sub(rows));
+        let in_states = self.cache.room_for_drafted_states(rows);
+        let most =
+            most.min(in_states).min(in_blocks).min(in_context).min(generation.left().saturating_sub(1));
+        generation.look_up_drafts(most.min(MAX_DRAFTS), |more| self.step_costs.ratio(rows, more))
     }
 
     /// Runs the MTP layer; calls `taker` with the logits of each sequence's last row.
@@ -205,6 +243,8 @@ impl Engine {
             self.batch.push(InputRows::Tokens(tokens), sequence.draft.done(), sequence.block_table(), path);
             self.batch.set_adapters(sequence.adapter_scales().unwrap_or(&self.adapter_scales));
             let end = self.batch.rows() as u32;
+            // Sums over the inputs of the MTP head (`input_squares`) need every row, and the head
+            // runs only over rows whose logits are wanted.
             match (self.all_draft_logits, &taker) {
                 (true, None) => self.batch.wanted.extend(end - tokens.len() as u32..end),
                 (_, Some(_)) => self.batch.wanted.push(end - 1),
@@ -219,7 +259,7 @@ impl Engine {
         if let Some(taker) = &taker {
             self.enough.extend((0..self.batch.wanted.len()).map(|input| taker.enough(input, 0)));
         }
-        // rows come whole or cut
+        // Both callbacks borrow the taker: a row comes either whole or as its largest logits.
         let taker = RefCell::new(taker);
         let take = |input: usize, logits: Logits<'_>| {
             if let Some(taker) = &mut *taker.borrow_mut() {

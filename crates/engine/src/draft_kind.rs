@@ -1,24 +1,25 @@
 //! Kinds of drafting, and counts of accepted drafts.
 
-/// What drafts tokens, which the model then verifies.
+/// The method of drafting tokens, which the model then verifies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Draft {
-    /// Nothing: one step for each token.
+    /// No drafts: one step for each token.
     #[default]
     None,
-    /// Tokens that followed the same words before, in the prompt or the answer: up to eight drafts per step,
-    /// where the engine's own steps show that they pay. On devices that run a step at a time; on others nothing
-    /// is drafted. A model with recurrent layers keeps a state for each draft of a step.
+    /// N-gram lookup: tokens that followed the same words in the prompt or the answer. Up to eight
+    /// drafts per step, if the measured times of steps show that they pay. Devices that run several
+    /// steps at a time draft nothing. A model with recurrent layers keeps a state for each draft of
+    /// a step.
     Ngram,
     /// The model's own layer for multi-token prediction: one draft, verified in the step of its
     /// token.
     Mtp,
-    /// Both: where nothing repeats, the model's layer drafts.
+    /// Both: the MTP layer drafts if the n-gram lookup finds nothing.
     All,
 }
 
 impl Draft {
-    /// Whether the model's layer for multi-token prediction drafts, so that its weights are needed.
+    /// Whether the MTP layer drafts, so that its weights are needed.
     pub fn has_mtp(self) -> bool {
         matches!(self, Draft::Mtp | Draft::All)
     }
@@ -28,7 +29,7 @@ impl Draft {
         matches!(self, Draft::Ngram | Draft::All)
     }
 
-    /// Its word on the command line.
+    /// The name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Draft::None => "none",
@@ -50,19 +51,19 @@ impl std::str::FromStr for Draft {
     }
 }
 
-/// Tokens that were drafted for an answer.
+/// Numbers of drafted and accepted tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct DraftCount {
     /// Steps that verified drafts.
     pub steps: usize,
-    /// Drafts that were verified.
+    /// Verified drafts.
     pub drafted: usize,
-    /// Those that were the token that the model chose.
+    /// Drafts that were equal to the chosen token.
     pub accepted: usize,
 }
 
 impl DraftCount {
-    /// The share that was accepted; 0 of none.
+    /// The fraction of drafts that was accepted. 0 without drafts.
     pub fn acceptance(&self) -> f64 {
         self.accepted as f64 / self.drafted.max(1) as f64
     }

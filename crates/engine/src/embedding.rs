@@ -1,32 +1,33 @@
-//! The embedding of a text: its last hidden states, pooled.
+//! Embeddings of texts: pooled last hidden states.
 
 use latent_formats::Checkpoint;
 use latent_graph::{Stage, stage_index};
 
-/// Which hidden states of a text make its embedding.
+/// How the hidden states of a text are pooled into its embedding.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Pooling {
-    /// The mean over all tokens, divided by its length.
+    /// The mean over all tokens, normalized to length 1.
     #[default]
     Mean,
-    /// That of the last token, divided by its length.
+    /// The state of the last token, normalized to length 1.
     Last,
-    /// That of the first token, divided by its length.
+    /// The state of the first token, normalized to length 1.
     First,
-    /// Those of all tokens, one after the other, as they are.
+    /// The states of all tokens, concatenated, without normalization.
     None,
 }
 
 /// The pooled hidden states of rows that have run.
 ///
-/// A hidden state is the residual stream after the last layer, after the final norm with its gain: what `lm_head` reads, and what Hugging Face calls
-/// `last_hidden_state`.
+/// A hidden state is the residual stream after the last layer and the final norm with its gain. It
+/// is the input of `lm_head`, and the `last_hidden_state` of Hugging Face.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Embedding {
     pooling: Pooling,
-    /// The sum, or the state, that becomes the embedding.
+    /// The sum of states, or the selected state. In f64, so that the sum over a long text keeps its
+    /// digits.
     pooled: Vec<f64>,
-    /// How many states the sum has.
+    /// Number of states in the sum.
     count: usize,
     /// All states, without pooling.
     rows: Vec<f32>,
@@ -54,6 +55,7 @@ impl Embedding {
                 }
             }
             Pooling::First => {
+                // Only the first chunk of the prompt has the first token.
                 if let Some(row) = residual.chunks_exact(width).next().filter(|_| self.pooled.is_empty()) {
                     self.pooled = norm.apply(row).collect();
                 }
@@ -65,7 +67,7 @@ impl Embedding {
         }
     }
 
-    /// The length of what was pooled, which [`values`](Self::values) leave out; 1 without pooling.
+    /// The length of the pooled state before its normalization. 1 without pooling.
     pub(crate) fn length(&self) -> f32 {
         match self.pooling {
             Pooling::None => 1.0,
@@ -77,12 +79,14 @@ impl Embedding {
         self.pooled.iter().map(|element| element * element).sum::<f64>().sqrt()
     }
 
-    /// The direction of what was pooled: a vector of length 1, or of zeros where nothing has a direction. Without pooling all states.
+    /// The pooled state, normalized to length 1, or zeros if its length is 0. Without pooling, all
+    /// states.
     pub(crate) fn values(&self) -> Vec<f32> {
         if self.pooling == Pooling::None {
             return self.rows.clone();
         }
         let length = self.pooled_length();
+        // Dividing by 0 would return NaN.
         let factor = if length > 0.0 { length.recip() } else { 0.0 };
         self.pooled.iter().map(|element| (element * factor) as f32).collect()
     }
@@ -103,7 +107,7 @@ impl FinalNorm {
         row.iter().zip(&self.gain).map(move |(element, gain)| f64::from(*element) * factor * f64::from(*gain))
     }
 
-    /// Reads its gain; none where the model has no such norm, or it cannot be decoded.
+    /// Reads the gain. `None` if these stages have no such norm, or its gain cannot be decoded.
     pub(crate) fn of(checkpoint: &Checkpoint, stages: &[Stage], eps: f64) -> Option<FinalNorm> {
         let mut weights = stages.get(stage_index::LM_HEAD)?.weights().iter();
         let weight = weights.find(|weight| weight.slot == "final_norm")?;
@@ -124,7 +128,7 @@ mod tests {
         let mut embedding = Embedding::default();
         assert!(embedding.values().is_empty());
         embedding.add(&norm, &[3.0, 3.0, 0.0, 5.0]);
-        // rows become (1, 2) and (0, 2√2)
+        // The rows become (1, 2) and (0, 2√2).
         let expected = [1.0f64, 2.0 + 8.0f64.sqrt()];
         let length = (expected[0].powi(2) + expected[1].powi(2)).sqrt();
         for (found, expected) in embedding.values().iter().zip(expected) {
@@ -137,7 +141,7 @@ mod tests {
         let norm = FinalNorm { gain: vec![1.0, 2.0], eps: 0.0 };
         let embedded = |pooling| {
             let mut embedding = Embedding::new(pooling);
-            // in two steps, the first of which has two rows
+            // Two steps, the first with two rows.
             embedding.add(&norm, &[3.0, 3.0, 0.0, 5.0]);
             embedding.add(&norm, &[2.0, 0.0]);
             embedding.values()

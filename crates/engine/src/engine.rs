@@ -20,11 +20,12 @@ use latent_graph::passes::BindOptions;
 use latent_graph::{CheckpointTensors, Circuit, ModelConfig, Partition, Stage, StageOptions};
 use std::sync::{Arc, OnceLock};
 
-/// Chunks of a prompt per step that may be in flight: as the first and the last chunk leave ranks idle, more are better than one.
+/// Number of chunks of a prompt per pipeline stage. Ranks idle during the first and the last chunks
+/// of a prompt, so several short chunks are better than one long chunk per stage.
 const CHUNKS_IN_FLIGHT: usize = 2;
 
-/// Fewest tokens of such a chunk: with 128 in place of 256 or 512 a token of a prompt takes 1.13 times as long in the deepseek-v2-lite shape, whose experts get
-/// few rows each then.
+/// Minimum tokens of such a chunk. With 128 instead of 256 or 512, a prompt token takes 1.13 times
+/// as long in the deepseek-v2-lite shape, since each expert gets few rows.
 const MIN_IN_FLIGHT: usize = 256;
 
 /// A loaded model with its KV cache.
@@ -40,23 +41,24 @@ pub struct Engine {
     pub(crate) model: Box<dyn BackendModel>,
     pub(crate) cache: KvCache,
     pub(crate) batch: Batch,
-    /// Input and row of each row whose logits are wanted.
+    /// Input, and row within the input, of each row whose logits are needed.
     pub(crate) wanted: Vec<(usize, usize)>,
-    /// How many of the largest logits of each of them are enough; 0: all.
+    /// How many of the largest logits of each of these rows suffice. 0: all.
     pub(crate) enough: Vec<usize>,
-    /// The residual stream of the last step's rows, in an engine that drafts, or where it is kept.
+    /// The residual stream of the last step's rows, if the engine drafts or `keep_residual` is set.
     pub(crate) residual: Vec<f32>,
-    /// Whether the next step keeps it for a text that is embedded.
+    /// Whether the next step keeps the residual stream, for an embedding.
     pub(crate) keep_residual: bool,
-    /// Whether the MTP layer computes the logits of every row, so that what its head reads is recorded.
+    /// Whether the MTP layer computes the logits of every row, so that the inputs of its head are
+    /// recorded.
     pub(crate) all_draft_logits: bool,
     /// Whether drafts are looked up in the text.
     pub(crate) lookup: bool,
-    /// How long steps of few rows take.
+    /// Measured times of steps of few rows.
     pub(crate) step_costs: StepCosts,
-    /// The norm before `lm_head`; `None` if this rank does not have its gain.
+    /// The norm before `lm_head`. `None` if this rank does not have its gain.
     pub(crate) final_norm: Option<FinalNorm>,
-    /// What became of each input of the last step.
+    /// The result of each input of the last step.
     pub(crate) outcomes: Vec<Result<(), SeqError>>,
     pub(crate) cancel: CancelToken,
     pub(crate) options: ModelOptions,
@@ -64,40 +66,41 @@ pub struct Engine {
     pub(crate) fingerprint: u64,
     /// The model's LoRA adapters.
     pub(crate) adapters: Vec<AttachedAdapter>,
-    /// Their scales in sequences that say no other.
+    /// Their scales, for sequences without scales of their own.
     pub(crate) adapter_scales: AdapterScales,
-    /// How ranks share the model, where several do.
+    /// How ranks share the model. `None` for a single rank.
     pub(crate) partition: Option<Partition>,
-    /// What runs the first layers, where it is another backend.
+    /// The backend of the first layers, if offload is active.
     pub(crate) front: Option<FrontBackend>,
-    /// What crosses between them.
+    /// Element type of rows that are sent between ranks.
     pub(crate) wire: WireType,
     pub(crate) needed: MemoryEstimate,
     pub(crate) largest_context: usize,
     pub(crate) circuit: Arc<Circuit>,
-    /// Whether the options say how many tokens a step has.
+    /// Whether the options set the number of tokens per step.
     pub(crate) chunk_given: bool,
     pub(crate) flights: Flights,
 }
 
-/// A backend that runs the first layers, and what it can do, once that was measured.
+/// A backend that runs the first layers, and its peak rates once they were measured.
 pub(crate) struct FrontBackend {
     pub(crate) backend: Arc<dyn Backend>,
     pub(crate) limits: OnceLock<Option<PeakRates>>,
 }
 
 impl Engine {
-    /// What was decided at loading.
+    /// A summary of the decisions made at loading.
     pub fn summary(&self) -> &Summary {
         &self.summary
     }
 
-    /// Waits until the weights of a packed file are in memory, where they fit: first steps are then as quick as later ones.
+    /// Waits until the weights of a packed file are in memory, if they fit. The first steps are
+    /// then as fast as later ones.
     pub fn wait_for_weights(&mut self) {
         self.model.wait_for_weights();
     }
 
-    /// Memory that the model, its activations and its KV cache take.
+    /// Memory of the model, its activations and its KV cache.
     pub fn needed(&self) -> MemoryEstimate {
         self.needed
     }
@@ -132,21 +135,23 @@ impl Engine {
         self.options.stages.bind
     }
 
-    /// Most tokens of one step.
+    /// Maximum batch size, in tokens.
     pub fn max_batch_tokens(&self) -> usize {
         self.options.stages.max_batch_tokens
     }
 
-    /// Sets the token that steps watch from now on: once any thread cancels it, the present step ends after its phase, fails with
-    /// [`EngineError::Stopped`], and leaves its sequences unchanged. Returns the token that it replaces.
+    /// Sets the cancel token of later steps. When any thread cancels it, the running step ends
+    /// after its current phase, fails with [`EngineError::Stopped`], and leaves its sequences
+    /// unchanged. Returns the previous token.
     ///
-    /// A token belongs to one piece of work. Give the next one a new token, so that a cancel which comes late stops nothing else. An answer of
-    /// [`generate`](Self::generate) has its own: [`Request::cancel`](crate::Request::cancel).
+    /// Use a new token for each piece of work, so that a late cancellation does not stop other
+    /// work. To cancel an answer of [`generate`](Self::generate), use
+    /// [`Request::cancel`](crate::Request::cancel).
     pub fn set_cancel_token(&mut self, cancel: CancelToken) -> CancelToken {
         std::mem::replace(&mut self.cancel, cancel)
     }
 
-    /// The attention formulation of a sequence with `new_tokens` new tokens behind `cached` ones.
+    /// The attention formulation of a sequence with `new_tokens` new tokens after `cached` ones.
     pub(crate) fn path(&self, cached: usize, new_tokens: usize) -> AttentionPath {
         let StageOptions { mla, form, .. } = self.options.stages;
         mla.path_at(cached, new_tokens, form, &self.config().attention)
@@ -169,26 +174,28 @@ impl Engine {
         third.max(DEFAULT_BATCH_TOKENS).min(self.max_batch_tokens())
     }
 
-    /// Tokens of context: what was asked for, or what fits. (The KV cache itself holds whole blocks.)
+    /// Context size in tokens: as requested, or as fits into memory. The KV cache may be larger,
+    /// since it has whole blocks.
     pub fn context(&self) -> usize {
         self.options.context
     }
 
-    /// Most tokens of context with which this model could be loaded here: its own limit, or what fitted into memory at loading. Never less than
-    /// [`context`](Self::context).
+    /// Maximum context size, in tokens, with which this model could be loaded: the model's limit,
+    /// or what fitted into memory at loading. At least [`context`](Self::context).
     pub fn largest_context(&self) -> usize {
         self.largest_context
     }
 
-    /// Whether texts can be embedded.
+    /// Whether the engine can embed texts.
     pub fn embeds(&self) -> bool {
         self.final_norm.is_some()
     }
 
-    /// The activations that runs of `checkpoint`, which this engine was loaded from, can be compared at.
+    /// The activations of the model that runs can be compared at. `checkpoint` is the one that this
+    /// engine was loaded from.
     ///
     /// # Errors
-    /// As for loading: never for a checkpoint that was loaded.
+    /// As for loading, so never for that checkpoint.
     pub fn activations(&self, checkpoint: &Checkpoint) -> Result<Activations, EngineError> {
         Ok(Activations::of(&self.circuit, self.config(), &CheckpointTensors(checkpoint))?)
     }

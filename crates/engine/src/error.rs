@@ -7,7 +7,7 @@ use latent_formats::FormatError;
 use latent_graph::{ConfigError, GraphError};
 use latent_types::Setting;
 
-/// An error of loading or running a model.
+/// Errors of loading or running a model.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the messages name the fields")]
@@ -15,32 +15,33 @@ pub enum EngineError {
     /// The file cannot be opened or is malformed.
     #[error(transparent)]
     Format(#[from] FormatError),
-    /// Its hyper-parameters are missing, lie, or are not supported.
+    /// Hyper-parameters are missing, inconsistent or not supported.
     #[error(transparent)]
     ModelConfig(#[from] ConfigError),
-    /// Its tensors or hyper-parameters are incomplete, and so are its files on the ranks that share it.
+    /// Tensors or hyper-parameters are missing, and no rank has some of the model's files.
     #[error("{error}; no rank has {files}: copy to each rank the files with its own tensors")]
     FilesOfNobody { error: Box<EngineError>, files: String },
-    /// Its tensors do not fill the circuit, or no kernel fits.
+    /// The tensors do not match the circuit, or an operation has no kernel.
     #[error(transparent)]
     Graph(#[from] GraphError),
     /// The circuit, the plans or the file's tensors break a rule of the audit.
     #[error("{file}: {}", found(findings))]
     Audit {
         file: String,
-        /// What was found: at least one.
+        /// At least one finding.
         findings: Vec<latent_graph::audit::Finding>,
     },
-    /// Loading would not fit in memory.
+    /// The model does not fit into memory.
     #[error("{0}")]
     Memory(crate::memory::OutOfMemory),
-    /// A part of the model is larger than a device gives out in one piece: the context or the steps are too long for it.
+    /// The KV cache of a layer, or a value of a step, exceeds the maximum buffer size of a device.
+    /// A smaller context or smaller steps fit.
     #[error("{0}")]
     Piece(crate::pieces::LargePiece),
     /// The backend cannot load the model or run a step.
     #[error(transparent)]
     Backend(BackendError),
-    /// A step without rows, or with more than the engine was made for.
+    /// A step without rows, or with more than the maximum batch size.
     #[error("a step of {rows} rows is outside 1 to {max_batch_tokens}")]
     Rows { rows: usize, max_batch_tokens: usize },
     /// One sequence of a step cannot run.
@@ -59,25 +60,27 @@ pub enum EngineError {
         Setting::Shift
     )]
     NoContextShift,
-    /// A stretch of rows that a sequence does not have.
+    /// A range of rows that the sequence does not have.
     #[error("rows {}..{} are not a stretch of the sequence, which has {rows} rows", stretch.start, stretch.end)]
     Stretch { stretch: std::ops::Range<usize>, rows: usize },
-    /// A processor of the answer's logits cannot go on: see [`LogitsProcessor::failure`](crate::LogitsProcessor::failure).
+    /// A logits processor cannot continue. See
+    /// [`LogitsProcessor::failure`](crate::LogitsProcessor::failure).
     #[error("{0}")]
     Constraint(String),
     /// Another engine has run the sequence and keeps its blocks.
     #[error("another engine has run this sequence and keeps its cache: use it with that one")]
     ForeignSequence,
-    /// A panic in the code of one answer: its sampling, its [`LogitsProcessor`](crate::LogitsProcessor)s, its reader.
+    /// A panic in the code of one answer: its sampler, its
+    /// [`LogitsProcessor`](crate::LogitsProcessor)s, its listener.
     #[error("a panic in the code of this request: {0}")]
     Panicked(String),
     /// A saved sequence cannot be written or read.
     #[error(transparent)]
     CacheFile(#[from] CacheFileError),
-    /// The logits hold no number to choose from.
+    /// No token can be chosen from the logits.
     #[error("{0}")]
     Sampling(String),
-    /// Settings that do not go together, or that this machine or model cannot serve.
+    /// Options that contradict each other, or that this machine or model does not support.
     #[error("{0}")]
     Options(String),
     /// Stopped by the caller.
@@ -86,18 +89,19 @@ pub enum EngineError {
 }
 
 impl EngineError {
-    /// Whether the device is gone, or does not answer: the model must be loaded again, there or elsewhere.
+    /// Whether the device is lost or does not respond. The model must be loaded again, on this or
+    /// another device.
     pub fn is_lost(&self) -> bool {
         matches!(self, EngineError::Backend(BackendError::Lost(_)))
     }
 
-    /// Whether another rank is not there any more since it has ended as it should.
+    /// Whether another rank has ended regularly.
     pub fn is_of_ended_rank(&self) -> bool {
         matches!(self, EngineError::Backend(BackendError::Rank(RankError::Ended { .. })))
     }
 }
 
-/// Which input of a step.
+/// The prefix of an error about one input of a step.
 fn place(index: Option<usize>) -> String {
     index.map_or_else(String::new, |index| format!("sequence {index} of the step: "))
 }

@@ -3,7 +3,6 @@
 use latent_backend::Batch;
 use std::collections::VecDeque;
 
-/// A step on its way.
 pub(crate) struct StepFlight {
     pub(crate) number: u64,
     pub(crate) batch: Batch,
@@ -11,10 +10,10 @@ pub(crate) struct StepFlight {
     pub(crate) wanted: Vec<(usize, usize)>,
 }
 
-/// All of them, oldest first.
 #[derive(Default)]
 pub(crate) struct Flights {
+    /// Oldest first.
     pub(crate) queue: VecDeque<StepFlight>,
-    /// How many have begun.
+    /// Number of steps that have begun. It is the number of the newest step.
     pub(crate) begun: u64,
 }

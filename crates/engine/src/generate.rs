@@ -13,7 +13,8 @@ use latent_text::Tokenizer;
 use latent_types::Setting;
 use std::sync::Arc;
 
-/// An engine whose steps watch the token of an answer. Dropped, also by a panic of the answer's listener, it watches its own again.
+/// An engine whose steps are cancelled by the token of an answer. Restores the engine's own token
+/// when dropped, also by a panic of the answer's listener.
 struct CancellableEngine<'e> {
     engine: &'e mut Engine,
     own: CancelToken,
@@ -32,7 +33,8 @@ impl Drop for CancellableEngine<'_> {
     }
 }
 
-/// Tells a listener of chosen tokens. Where it ends the answer, it still hears of the tokens that the same step has chosen.
+/// Calls a listener with chosen tokens. If it ends the answer, it still gets the other tokens of
+/// the same step, which are part of the answer.
 fn tell(chosen: &[ChosenToken], generation: &mut Generation, listener: &mut dyn Listener) {
     for chosen in chosen {
         let logprob = chosen.logprob.as_ref().map(|(own, top)| (*own, top.as_slice()));
@@ -43,10 +45,11 @@ fn tell(chosen: &[ChosenToken], generation: &mut Generation, listener: &mut dyn 
 }
 
 impl Engine {
-    /// Answers a prompt. What the session has cached of it is not computed again.
+    /// Answers a prompt. Rows that the session has cached are not computed again.
     ///
     /// # Errors
-    /// A prompt that is empty or does not fit into the context, token ids out of range, parameters out of their range.
+    /// If the prompt is empty or does not fit into the context, or a token id or a parameter is out
+    /// of range.
     pub fn generate(
         &mut self,
         session: &mut Session,
@@ -57,10 +60,10 @@ impl Engine {
         self.generate_with(session, request, tokenizer, Vec::new(), listener)
     }
 
-    /// The same with processors of its logits, such as a grammar.
+    /// [`generate`](Self::generate) with logits processors, such as a grammar.
     ///
     /// # Errors
-    /// As for [`generate`](Self::generate); and where a processor cannot go on.
+    /// As for [`generate`](Self::generate). Also if a processor cannot continue.
     pub fn generate_with(
         &mut self,
         session: &mut Session,
@@ -92,13 +95,14 @@ impl Engine {
         self.set_adapter_scales(&mut session.sequence, request.adapter_scales.as_ref())?;
         session.sequence.draft.turn(self.drafts() && !request.no_drafts);
         let cached = self.keep_common(session, prompt, request.no_drafts);
-        // places to go back to: the end of what was said before, and the last token of the prompt, for another answer
+        // Recurrent states for later requests: after the rows of earlier turns, in case the last
+        // message is edited, and before the last prompt token, for another answer.
         self.snapshot(&mut session.sequence)?;
         self.snapshot_at(&mut session.sequence, prompt.len() - 1)?;
         let mut out_of_time = false;
         let fed = self.feed(session, &prompt[cached..], &mut generation, &mut |done| {
             out_of_time = request.max_prompt_time.is_some_and(|limit| start.elapsed() >= limit);
-            // a step that is the last has an end anyway
+            // After the last step, no time is left to save. The caller then discards the answer.
             listener.prompt(cached + done, prompt.len()) && (!out_of_time || cached + done == prompt.len())
         });
         let prompt_seconds = start.elapsed().as_secs_f64();
@@ -109,7 +113,7 @@ impl Engine {
             Ok(()) => {
                 match self.answer(session, &mut generation, request.shift, listener, &mut discarded_tokens) {
                     Ok(()) => {}
-                    // the text so far stays
+                    // A cancelled answer keeps its text.
                     Err(EngineError::Stopped) => generation.interrupt(),
                     Err(error) => return Err(error),
                 }
@@ -137,14 +141,15 @@ impl Engine {
         })
     }
 
-    /// Forgets what does not begin the prompt; in an engine that drafts also rows that its MTP layer lacks, as of a restored session, so that
-    /// they run again. Returns how many rows stay.
+    /// Truncates the session to the rows that it shares with the prompt. In an engine with MTP
+    /// drafts, also drops rows that the MTP layer has not run, for example those of a restored
+    /// session, so that they run again. Returns the number of remaining rows.
     fn keep_common(&self, session: &mut Session, prompt: &[u32], no_drafts: bool) -> usize {
         let same = session.tokens().iter().zip(prompt).take_while(|(a, b)| a == b).count();
-        // the logits of the last token are needed
+        // The last prompt token always runs, since its logits are needed.
         let same = same.min(prompt.len().saturating_sub(1));
         let differs = session.tokens().get(same).is_some_and(|token| *token != prompt[same]);
-        // fewer rows stay where a recurrent state goes back to a snapshot
+        // Fewer than `same` rows remain if a recurrent state returns to an earlier snapshot.
         let kept = session.sequence.truncate(same);
         let draft = &session.sequence.draft;
         if !self.drafts() || no_drafts || kept == 0 {
@@ -153,7 +158,7 @@ impl Engine {
         let keep = if !draft.is_complete(kept) {
             draft.done()
         } else if kept == same && differs {
-            // the MTP layer's row before this one has read the token that was here
+            // MTP row i reads token i + 1. The last remaining one has read the token that differs.
             kept - 1
         } else {
             return kept;
@@ -161,11 +166,12 @@ impl Engine {
         session.sequence.truncate(keep)
     }
 
-    /// A generation for a request that this engine can serve. The caller feeds the prompt, and then
-    /// each token that the generation chooses; see [`Engine::advance`].
+    /// Creates the generation of a request. The caller runs the prompt, and then each token that
+    /// the generation chooses, with [`Engine::advance`].
     ///
     /// # Errors
-    /// A prompt that is empty or does not fit into the context; parameters out of their range; a context shift that the model cannot do.
+    /// If the prompt is empty or does not fit into the context, a parameter is out of range, or the
+    /// model does not support a requested context shift.
     pub fn start(&self, request: &Request, tokenizer: &Arc<Tokenizer>) -> Result<Generation, EngineError> {
         let (prompt, context) = (&request.prompt, self.context());
         if prompt.is_empty() {
@@ -190,7 +196,7 @@ impl Engine {
         Ok(generation)
     }
 
-    /// Runs tokens of the prompt; the logits of the last one stay in the generation.
+    /// Runs tokens of the prompt. The generation keeps the logits of the last one.
     fn feed(
         &mut self,
         session: &mut Session,
@@ -209,7 +215,8 @@ impl Engine {
         )
     }
 
-    /// Chooses and runs tokens until the answer ends, after its prompt has run. `discarded` counts the tokens that context shifts discard.
+    /// Chooses and runs tokens until the answer ends, after its prompt has run. `discarded` counts
+    /// the tokens that context shifts discard.
     fn answer(
         &mut self,
         session: &mut Session,
@@ -219,7 +226,7 @@ impl Engine {
         discarded: &mut usize,
     ) -> Result<(), EngineError> {
         generation.mark_run(generation.pending().len());
-        // an answer of no tokens ends before the first
+        // With a limit of 0 tokens, the answer is finished before the first.
         let mut chosen =
             if generation.is_finished() { Vec::new() } else { Vec::from([generation.sample()?]) };
         loop {
@@ -245,7 +252,7 @@ impl Engine {
                 Some(Ok(AnswerProgress::Waited | AnswerProgress::Prompt | AnswerProgress::Late)) | None => {
                     Vec::new()
                 }
-                // there is one sequence
+                // The call has one sequence, so the error needs no index.
                 Some(Err(EngineError::Sequence { error, .. })) => {
                     return Err(EngineError::Sequence { index: None, error });
                 }
@@ -254,7 +261,7 @@ impl Engine {
         }
     }
 
-    /// Discards tokens of a session as `shift` says; returns how many.
+    /// Discards tokens of a session as `shift` specifies. Returns their number.
     fn shift_session(
         &mut self,
         session: &mut Session,
@@ -268,7 +275,8 @@ impl Engine {
         Ok(count)
     }
 
-    /// The error for a prompt of `tokens` tokens that does not fit, with advice that can be followed.
+    /// The error for a prompt of `tokens` tokens that does not fit. Recommends a larger context
+    /// only if the prompt would then fit.
     pub(crate) fn prompt_too_long(&self, tokens: usize) -> EngineError {
         let (context, largest) = (self.context(), self.largest_context());
         let limit = self.config().context_length;

@@ -1,4 +1,5 @@
-//! One answer as a state machine: logits in, tokens and text out. It knows no engine, so that a server can drive many of them.
+//! One answer as a state machine: logits in, tokens and text out. It does not depend on the engine,
+//! so that a scheduler can drive many of them.
 
 use crate::caught::caught;
 use crate::draft_kind::DraftCount;
@@ -16,37 +17,40 @@ use std::time::Duration;
 
 /// Changes logits before a token is chosen: a grammar, a watermark, a ban of tokens.
 pub trait LogitsProcessor: Send {
-    /// `tokens` are the prompt and what was chosen so far; `logits` has one element per token of the vocabulary. A token whose logit becomes −∞
-    /// cannot be chosen.
+    /// Changes `logits`, which has one element per token of the vocabulary. `tokens` are the prompt
+    /// and the tokens chosen so far. A token whose logit becomes −∞ cannot be chosen.
     fn process(&mut self, tokens: &[u32], logits: &mut [f32]);
 
-    /// Samples the next token in place of the request's sampling parameters, which `None` uses. `logits` are those that
-    /// [`process`](Self::process) of all processors has left, −∞ for tokens that must not follow. The answer fails if such a token is returned.
+    /// Samples the next token instead of the request's sampling parameters. Return `None` to use
+    /// these. `logits` have passed through [`process`](Self::process) of all processors, and are −∞
+    /// for forbidden tokens. The answer fails if a forbidden token is returned.
     fn sample(&mut self, tokens: &[u32], logits: &[f32]) -> Option<u32> {
         let _ = (tokens, logits);
         None
     }
 
-    /// Is told at once when a token was chosen, the last of `tokens`, and can prepare the next call of [`process`](Self::process) while the model
-    /// runs.
+    /// Called as soon as a token was chosen, the last of `tokens`. The processor can then prepare
+    /// the next call of [`process`](Self::process) while the model runs.
     fn accepted(&mut self, tokens: &[u32]) {
         let _ = tokens;
     }
 
-    /// Whether the next call of [`process`](Self::process) returns without waiting, after waiting for that here up to `limit`. In a batch, an answer
-    /// whose processor is not ready skips the step, and the others continue.
+    /// Waits up to `limit` until the next call of [`process`](Self::process) would return without
+    /// waiting, and returns whether it would. In a batch, an answer whose processor is not ready
+    /// skips the step, and the others continue.
     fn is_ready(&mut self, limit: Duration) -> bool {
         let _ = limit;
         true
     }
 
-    /// Why it cannot go on, once it cannot: the answer then fails with this message.
+    /// The reason why the processor cannot continue, if so. The answer fails with this message.
     fn failure(&self) -> Option<String> {
         None
     }
 }
 
-/// The state of one answer: sampler, stop strings, detokenizer. It owns what it needs, and can move between threads.
+/// The state of one answer: sampler, stop strings, detokenizer. It owns its data and can move
+/// between threads.
 ///
 /// ```
 /// fn send<T: Send + 'static>() {}
@@ -59,19 +63,19 @@ pub struct Generation {
     processors: Vec<Box<dyn LogitsProcessor>>,
     /// The prompt and all chosen tokens.
     context: Vec<u32>,
-    /// Those of them that rows of the KV cache stand for, once a context shift has discarded others.
-    rest: Option<Vec<u32>>,
+    /// After a context shift: the tokens of `context` that it has not discarded.
+    shifted_rows: Option<Vec<u32>>,
     prompt_len: usize,
     max_tokens: usize,
-    /// Tokens of the answer that the context has room for.
+    /// Maximum number of answer tokens that fit into the context.
     room: usize,
     min_tokens: usize,
     /// Tokens that end the answer: the model's own, then the request's.
     ends: Vec<u32>,
-    /// How many of them are never chosen.
+    /// The first `banned_ends` of `ends` are never chosen.
     banned_ends: usize,
     bad_words: Vec<Vec<u32>>,
-    /// Tokens that must not be chosen next; kept so that nothing is allocated per token.
+    /// Tokens that must not be chosen next. A field, so that no memory is allocated per token.
     banned: Vec<u32>,
     indent: IndentLimit,
     max_time: Option<Duration>,
@@ -81,34 +85,36 @@ pub struct Generation {
     sampled_logprobs: bool,
     vocab: usize,
     logits: KeptLogits,
-    /// Whether the next token is to be chosen from these logits once the processors are ready.
+    /// Whether the next token is yet to be chosen from `logits`, once the processors are ready.
     late: bool,
-    /// Tokens whose logits have been taken or are not needed: those of `rest` or `context` before it are in the KV cache.
+    /// Number of [`rows`](Self::rows) that have run.
     fed: usize,
     text: String,
     stop: Option<StopReason>,
-    /// Whether it has ended before its first token.
+    /// Whether the answer has ended before its first token.
     given_up: bool,
     drafts: DraftCount,
-    /// What drafts are looked up from, unless none are wanted.
+    /// The n-gram index for drafts. `None` if the request wants no drafts.
     lookup: Option<LookupDrafts>,
 }
 
 /// A token that was chosen.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ChosenToken {
-    /// The token.
+    /// The token id.
     pub token: u32,
-    /// Text that is certain now; may be empty.
+    /// The text that is complete with this token. May be empty.
     pub text: String,
-    /// Whether it ends the answer, so that it has no text.
+    /// Whether the token ends the answer. It has no text then.
     pub ends: bool,
-    /// ln of its probability under the model, and the likeliest tokens with theirs, where asked for.
+    /// The natural logarithm of its probability under the model, and those of the likeliest tokens,
+    /// if the request asks for them.
     pub logprob: Option<(f32, Vec<LogProbability>)>,
 }
 
 impl Generation {
-    /// The answer to a request, before its prompt has run. `vocab` is the length of the model's logits.
+    /// The answer to a request, before its prompt has run. `vocab` is the length of the model's
+    /// logits.
     ///
     /// # Errors
     /// Sampling parameters out of their range.
@@ -118,6 +124,7 @@ impl Generation {
         request: &Request,
     ) -> Result<Generation, EngineError> {
         let mut sampler = Sampler::of_tokenizer(request.sampling.clone(), vocab, &tokenizer)?;
+        // Penalties and DRY also count the tokens of the prompt.
         request.prompt.iter().for_each(|token| sampler.accept(*token));
         let max_tokens = request.max_tokens.unwrap_or(usize::MAX);
         let ends = [tokenizer.end_of_generation(), &request.stop_tokens].concat();
@@ -129,7 +136,7 @@ impl Generation {
             stops: StopStrings::new(&request.stop),
             processors: Vec::new(),
             context: request.prompt.clone(),
-            rest: None,
+            shifted_rows: None,
             prompt_len: request.prompt.len(),
             max_tokens,
             room: usize::MAX,
@@ -148,6 +155,7 @@ impl Generation {
             late: false,
             fed: 0,
             text: String::new(),
+            // No token is ever chosen, so the limit must end the answer here.
             stop: (max_tokens == 0).then_some(StopReason::Length),
             given_up: false,
             drafts: DraftCount::default(),
@@ -155,22 +163,23 @@ impl Generation {
         })
     }
 
-    /// Ends the answer where prompt and answer have `context` tokens.
+    /// Ends the answer when prompt and answer have `context` tokens together.
     pub(crate) fn limit_to_context(&mut self, context: usize) {
         self.room = context.saturating_sub(self.prompt_len);
     }
 
-    /// Adds a processor, after those that are there.
+    /// Adds a processor, which is called after the existing ones.
     pub fn add_processor(&mut self, processor: Box<dyn LogitsProcessor>) {
         self.processors.push(processor);
     }
 
-    /// Tokens that have to run before the next one can be chosen: the prompt first, then each chosen token.
+    /// Tokens that must run before the next one can be chosen: the prompt first, then each chosen
+    /// token.
     pub fn pending(&self) -> &[u32] {
         &self.rows()[self.fed..]
     }
 
-    /// Counts the first `tokens` pending tokens as run; more than those that are pending count as all of them.
+    /// Counts the first `tokens` pending tokens, or all if there are fewer, as run.
     pub fn mark_run(&mut self, tokens: usize) {
         self.fed = self.fed.saturating_add(tokens).min(self.rows().len());
     }
@@ -180,26 +189,29 @@ impl Generation {
         &self.rows()[..self.fed]
     }
 
-    /// The tokens that rows of the KV cache stand for, or will: the prompt and the chosen tokens, without what a context shift has discarded.
+    /// The tokens whose rows are or will be in the KV cache: the prompt and the chosen tokens,
+    /// without those that a context shift has discarded.
     pub(crate) fn rows(&self) -> &[u32] {
-        self.rest.as_deref().unwrap_or(&self.context)
+        self.shifted_rows.as_deref().unwrap_or(&self.context)
     }
 
-    /// Forgets tokens of [`rows`](Self::rows) that have run. They remain part of the answer.
+    /// Removes tokens that have run from [`rows`](Self::rows). They remain part of the answer.
     pub(crate) fn discard(&mut self, discarded: Range<usize>) {
         self.fed -= discarded.len();
-        let rest = self.rest.get_or_insert_with(|| self.context.clone());
-        rest.drain(discarded);
+        // `context` keeps the discarded tokens: they are part of the answer, and penalties count
+        // them.
+        let rows = self.shifted_rows.get_or_insert_with(|| self.context.clone());
+        rows.drain(discarded);
     }
 
-    /// Sets the number of [`rows`](Self::rows) in the KV cache. The others are pending, including chosen
-    /// ones. At least one stays pending, since its logits are needed.
+    /// Sets the number of [`rows`](Self::rows) in the KV cache. The others are pending, including
+    /// chosen ones. At least one stays pending, since its logits are needed.
     pub(crate) fn resume_after(&mut self, rows: usize) {
         self.fed = rows.min(self.rows().len().saturating_sub(1));
         self.late = false;
     }
 
-    /// Whether the next token is to be chosen from logits of an earlier step.
+    /// Whether the next token is yet to be chosen from logits of an earlier step.
     pub(crate) fn is_late(&self) -> bool {
         self.late && !self.is_finished()
     }
@@ -209,15 +221,18 @@ impl Generation {
         self.logits.keep(logits);
     }
 
-    /// How many of the largest logits of a row are enough to choose from once `accepted` more tokens are chosen; 0: all of it is needed.
+    /// How many of the largest logits of a row suffice to choose a token once `accepted` more
+    /// tokens are chosen. 0: all logits are needed.
     pub(crate) fn enough(&self, accepted: usize) -> usize {
+        // Processors may change any logit, and probabilities need the sum over all of them. Banned
+        // tokens may be among the largest, so as many more are needed.
         match self.processors.is_empty() && self.logprobs.is_none() {
             true => self.sampler.enough(accepted, self.ends_banned() + self.bad_words.len()),
             false => 0,
         }
     }
 
-    /// How many of the tokens that end the answer are banned at this step.
+    /// The number of elements of `ends` that are banned now.
     fn ends_banned(&self) -> usize {
         if self.tokens().len() < self.min_tokens { self.ends.len() } else { self.banned_ends }
     }
@@ -235,13 +250,16 @@ impl Generation {
                 self.banned.push(*last);
             }
         }
+        // `sample_of` searches the list by bisection.
         self.banned.sort_unstable();
     }
 
-    /// Chooses the next token from the logits that were taken last, and decides whether the answer ends with it.
+    /// Chooses the next token from the logits of the last row, and decides whether the answer ends
+    /// with it.
     ///
     /// # Errors
-    /// When no token can be chosen; [`EngineError::Panicked`] where a processor or the sampling panics, which ends the answer.
+    /// When no token can be chosen. [`EngineError::Panicked`] if a processor or the sampler panics,
+    /// which ends the answer.
     pub fn sample(&mut self) -> Result<ChosenToken, EngineError> {
         caught(|| self.sample_next()).unwrap_or_else(|panicked| {
             self.interrupt();
@@ -249,7 +267,8 @@ impl Generation {
         })
     }
 
-    /// The same if the processors are ready, for which it waits until `until`. Otherwise the answer [is late](Self::is_late).
+    /// [`sample`](Self::sample) if the processors are ready before `until`. Otherwise the answer
+    /// [is late](Self::is_late).
     pub(crate) fn sample_until(&mut self, until: Instant) -> Result<Option<ChosenToken>, EngineError> {
         if self.is_ready(until.saturating_duration_since(Instant::now())) {
             return self.sample().map(Some);
@@ -258,7 +277,7 @@ impl Generation {
         Ok(None)
     }
 
-    /// Whether the processors are ready, for which it waits up to `limit`. One that panics is: it ends the answer when it is called.
+    /// Waits up to `limit` until the processors are ready. Returns whether they are.
     pub(crate) fn is_ready(&mut self, limit: Duration) -> bool {
         let (until, processors) = (Instant::now() + limit, &mut self.processors);
         let ready = caught(|| {
@@ -266,12 +285,15 @@ impl Generation {
                 .iter_mut()
                 .all(|processor| processor.is_ready(until.saturating_duration_since(Instant::now())))
         });
+        // A processor that panics counts as ready, so that the answer does not wait forever. Its
+        // next call ends the answer with the error.
         ready.unwrap_or(true)
     }
 
     fn sample_next(&mut self) -> Result<ChosenToken, EngineError> {
         self.late = false;
         for processor in &mut self.processors {
+            // Without processors, a step may return only the largest logits of a row (`enough`).
             let Some(logits) = self.logits.whole_mut() else {
                 let problem = "a processor was added after the logits that it had to change were taken";
                 return Err(EngineError::Sampling(problem.into()));
@@ -288,7 +310,7 @@ impl Generation {
             None => self.sampler.sample_of(self.logits.logits(), &self.banned)?,
         };
         let logprob = match (self.logprobs, self.logits.whole_mut()) {
-            // the sampler has no candidates of a token that a processor sampled
+            // The sampler has candidates only for tokens that it has sampled itself.
             (Some(top), Some(_)) if self.sampled_logprobs && by_processor.is_none() => {
                 Some(self.sampler.sampled_probabilities(token, top))
             }
@@ -297,16 +319,20 @@ impl Generation {
         };
         self.sampler.accept(token);
         self.context.push(token);
-        self.rest.iter_mut().for_each(|rest| rest.push(token));
+        self.shifted_rows.iter_mut().for_each(|rows| rows.push(token));
+        // As early as possible: a grammar computes its next mask while the model runs.
         self.processors.iter_mut().for_each(|processor| processor.accepted(&self.context));
+        // An end token is never shown, even if it has a text.
         let ends = self.ends.contains(&token);
         let text = if ends { String::new() } else { self.detokenizer.push(token) };
         let text = self.indent.push(text);
         let out_of_time = self.is_out_of_time(&text);
-        // stop strings count from the minimum number of tokens on
+        // Stop strings within the first `min_tokens` tokens do not end the answer.
         let unchecked = self.tokens().len() <= self.min_tokens;
         let text = if unchecked { text } else { self.stops.push(&text) };
         self.text.push_str(&text);
+        // If several reasons apply, an end token or a stop string comes first: it means that the
+        // answer is complete, and `Length` that it was cut.
         self.stop = match (ends, self.stops.found()) {
             (true, _) => Some(StopReason::End),
             (_, true) => Some(StopReason::StopString),
@@ -318,12 +344,14 @@ impl Generation {
         Ok(ChosenToken { token, text, ends, logprob })
     }
 
-    /// The token of the first processor that samples. Tokens that are banned have −∞ meanwhile.
+    /// The token of the first processor that samples.
     fn sample_by_processor(&mut self) -> Result<Option<u32>, EngineError> {
         if self.processors.is_empty() {
             return Ok(None);
         }
         let Some(logits) = self.logits.whole_mut() else { return Ok(None) };
+        // Processors see −∞ for banned tokens. The logits are restored below, since probabilities
+        // are computed from them afterwards.
         let mut kept = Vec::with_capacity(self.banned.len());
         for token in &self.banned {
             if let Some(logit) = logits.get_mut(*token as usize) {
@@ -334,7 +362,7 @@ impl Generation {
         let sampled = self.processors.iter_mut().find_map(|processor| processor.sample(context, logits));
         let allowed = |token: u32| logits.get(token as usize).is_some_and(|logit| *logit > f32::NEG_INFINITY);
         let refused = sampled.filter(|token| !allowed(*token));
-        // in reverse, since a token may be banned twice
+        // In reverse order: a token may be banned twice, and its second entry holds −∞.
         kept.into_iter().rev().for_each(|(token, logit)| logits[token as usize] = logit);
         match refused {
             None => Ok(sampled),
@@ -345,7 +373,8 @@ impl Generation {
         }
     }
 
-    /// Whether the answer's time is over with a text that ends a line.
+    /// Whether the time limit, counted from the first token, has passed and `text` ends a line
+    /// (`t_max_predict_ms` of llama-server).
     fn is_out_of_time(&mut self, text: &str) -> bool {
         let Some(limit) = self.max_time else { return false };
         match self.began {
@@ -364,21 +393,22 @@ impl Generation {
         self.drafts.accepted += usize::from(accepted);
     }
 
-    /// Tokens that followed the same words before, at most `most` and as many as are worth their rows, and the cost of their step.
-    /// `cost(n)` is the cost of `n` more rows, in steps without drafts. `None` for an answer that wants no drafts.
+    /// Drafts by n-gram lookup, at most `most` and as many as are worth their rows, and the cost of
+    /// their step. `cost(n)` is the cost of a step with `n` draft rows, relative to a step without
+    /// drafts. The cost is `None` for an answer that wants no drafts.
     pub(crate) fn look_up_drafts(
         &mut self,
         most: usize,
         cost: impl Fn(usize) -> f64,
     ) -> (Vec<u32>, Option<f64>) {
-        let rows = self.rest.as_deref().unwrap_or(&self.context);
+        let rows = self.shifted_rows.as_deref().unwrap_or(&self.context);
         let Some(lookup) = &mut self.lookup else { return (Vec::new(), None) };
         let proposed = lookup.propose(rows, most);
         let count = lookup.worth(proposed.len(), &cost);
         (proposed[..count].to_vec(), Some(if count > 0 { cost(count) } else { 1.0 }))
     }
 
-    /// Counts a step of drafts that were looked up, `accepted` of `drafted`.
+    /// Counts a step in which `accepted` of `drafted` looked-up drafts were accepted.
     pub(crate) fn count_looked_up(&mut self, drafted: usize, accepted: usize, cost: f64) {
         if let Some(lookup) = &mut self.lookup {
             lookup.count(drafted, accepted, cost);
@@ -390,12 +420,12 @@ impl Generation {
         self.drafts
     }
 
-    /// Ends the answer for a reason from outside, whatever reason it had.
+    /// Ends the answer with `reason`, which replaces an earlier reason.
     pub fn stop(&mut self, reason: StopReason) {
         self.stop = Some(reason);
     }
 
-    /// Ends the answer without a token: one that was chosen is forgotten.
+    /// Ends the answer without a token. A token that was chosen is discarded.
     pub(crate) fn give_up(&mut self) {
         self.context.truncate(self.prompt_len);
         self.text.clear();
@@ -404,14 +434,15 @@ impl Generation {
         self.stop = Some(StopReason::Length);
     }
 
-    /// Ends the answer on its reader's wish; an answer that the model or a stop string has ended keeps that reason.
+    /// Ends the answer because the caller does not want more. An answer that an end token or a stop
+    /// string has ended keeps that reason.
     pub(crate) fn interrupt(&mut self) {
         if !matches!(self.stop, Some(StopReason::End | StopReason::StopString)) {
             self.stop = Some(StopReason::Interrupted);
         }
     }
 
-    /// Tokens that the answer may still have.
+    /// Maximum number of tokens that the answer may still get.
     pub(crate) fn left(&self) -> usize {
         self.max_tokens.min(self.room).saturating_sub(self.tokens().len())
     }
@@ -421,27 +452,28 @@ impl Generation {
         self.stop.is_some()
     }
 
-    /// Why it ended, once it has.
+    /// Why the answer ended. `None` while it continues.
     pub fn stop_reason(&self) -> Option<StopReason> {
         self.stop
     }
 
-    /// The chosen tokens, the one that ended the answer included.
+    /// The chosen tokens, including the one that ended the answer.
     pub fn tokens(&self) -> &[u32] {
         &self.context[self.prompt_len..]
     }
 
-    /// The text so far, without what may still become a stop string or a whole character.
+    /// The text so far, without an end that may still become a stop string or a whole character.
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// Text that was held back, once no more tokens come.
+    /// The text that was held back. Call it once, after the last token.
     pub fn finish(&mut self) -> String {
         if self.given_up {
             return String::new();
         }
         let unfinished = self.indent.push(self.detokenizer.finish());
+        // The last bytes may complete a stop string.
         let before = self.stops.found();
         let mut text = self.stops.push(&unfinished);
         if !self.stops.found() {

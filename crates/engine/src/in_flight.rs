@@ -1,4 +1,5 @@
-//! Steps in flight: where ranks share a model layer by layer, a step may begin while earlier ones are still on later ranks.
+//! Steps in flight. If ranks share a model layer by layer, a step may begin while later ranks still
+//! run earlier ones.
 
 use crate::cache::Sequence;
 use crate::engine::Engine;
@@ -10,28 +11,38 @@ use crate::tracing;
 use latent_backend::{CancelToken, Logits, ModelStep};
 use std::collections::VecDeque;
 
-/// A step that [`Engine::submit`] has begun, to be given to [`Engine::collect`]. One that is dropped stays in flight until a later one is collected, or something else
-/// runs, and its logits are forgotten.
+/// A step that [`Engine::submit`] has begun, for [`Engine::collect`]. If a ticket is dropped, its
+/// step stays in flight until a later one is collected or the engine runs another step. Its logits
+/// are discarded.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use]
 pub struct Ticket(u64);
 
 impl Engine {
-    /// How many steps may be in flight at once: as many as a pipeline of several ranks has stretches of layers, so that each of them works on one. 1 of a model
-    /// that one host has: nothing is gained by [`submit`](Self::submit), which refuses.
+    /// Maximum number of steps in flight: the number of pipeline stages of the ranks, so that each
+    /// stage works on one step. It is 1 for a model on one host, where [`submit`](Self::submit)
+    /// fails.
     pub fn steps_in_flight(&self) -> usize {
+        // A draft depends on the logits of the step before it, so such steps cannot overlap.
         if self.drafts() { 1 } else { self.model.steps_in_flight() }
     }
 
-    /// Begins a step, and returns while later ranks still run it. Its rows count as cached at once: a later step may continue its sequences where it
-    /// needs no logits to do so, and a sequence may be dropped. Where the step fails, so does everything in flight, and the engine runs nothing any more.
+    /// Begins a step, and returns while later ranks still run it. Its rows count as cached
+    /// immediately: a later step may continue the sequences if it needs no logits to do so, and a
+    /// sequence may be dropped. If the step fails, all steps in flight fail, and the engine cannot
+    /// be used any more.
     ///
-    /// The ticket is none where no input could run; [`StepOutcome`] says why, as for [`step`](Self::step).
+    /// The ticket is `None` if no input could run. [`StepOutcome`] has the reasons, as for
+    /// [`step`](Self::step).
     ///
     /// # Errors
-    /// As for [`step`](Self::step), no sequence having changed; [`EngineError::Stopped`] when the [token](Engine::set_cancel_token) was cancelled before. A step in flight
-    /// cannot be cancelled. [`EngineError::Options`] in an engine that has none in flight, and where as many are as can be: the oldest is to be
-    /// [collected](Self::collect) first.
+    /// No sequence has changed:
+    /// * those of [`step`](Self::step);
+    /// * [`EngineError::Stopped`] if the [cancel token](Engine::set_cancel_token) was cancelled
+    ///   before the call. A step in flight cannot be cancelled;
+    /// * [`EngineError::Options`] if the engine does not support steps in flight, or has
+    ///   [`steps_in_flight`](Self::steps_in_flight) of them. [Collect](Self::collect) the oldest
+    ///   first.
     pub fn submit(
         &mut self,
         inputs: &mut [SeqInput<'_>],
@@ -52,12 +63,14 @@ impl Engine {
         }
         self.flights.begun += 1;
         let number = self.flights.begun;
+        // `collect` needs the batch of this step, and the next submission fills a new one.
         let (batch, wanted) = (std::mem::take(&mut self.batch), std::mem::take(&mut self.wanted));
         self.flights.queue.push_back(StepFlight { number, batch, wanted });
         Ok((Some(Ticket(number)), StepOutcome::of(&self.outcomes)))
     }
 
-    /// A model holds the rows of as many steps as ranks can work on, and no more.
+    /// Checks that one more step may be in flight. The model has buffers for the rows of
+    /// `steps_in_flight` steps.
     fn check_room(&self) -> Result<(), EngineError> {
         let (most, now) = (self.steps_in_flight(), self.flights.queue.len());
         let problem = if self.drafts() {
@@ -86,7 +99,7 @@ impl Engine {
     /// row's logits. Earlier uncollected steps are waited for first.
     ///
     /// # Errors
-    /// [`EngineError::Backend`] when any step in flight has failed: all of them have then.
+    /// [`EngineError::Backend`] if any step in flight has failed. All of them have failed then.
     pub fn collect(
         &mut self,
         ticket: Ticket,
@@ -127,6 +140,7 @@ impl Engine {
         let collected = self.model.collect(ModelStep {
             batch: &flight.batch,
             kv: self.cache.store(),
+            // Other ranks have begun the step and must finish it.
             cancel: &CancelToken::new(),
             on_logits: &mut |i, logits| sink(wanted[i].0, wanted[i].1, logits),
             on_hidden: self.keep_residual.then_some(&mut on_hidden),
@@ -134,13 +148,14 @@ impl Engine {
         if collected.is_err() {
             self.flights.queue.clear();
         }
-        // their memory is used again
+        // Reuse the allocations for the next step.
         flight.wanted.clear();
         (self.batch, self.wanted) = (flight.batch, flight.wanted);
         Ok(collected?)
     }
 
-    /// [`prefill`](Self::prefill) with as many chunks in flight as may be: a chunk needs the rows of those before it, and not their logits.
+    /// [`prefill`](Self::prefill) with the maximum number of chunks in flight. A chunk needs the
+    /// rows of earlier chunks, but not their logits.
     pub(crate) fn prefill_in_flight(
         &mut self,
         sequence: &mut Sequence,
@@ -149,7 +164,7 @@ impl Engine {
         taker: &mut dyn LogitsTaker,
         progress: &mut dyn FnMut(usize) -> bool,
     ) -> Result<(), EngineError> {
-        // as every step does
+        // Steps of callers that dropped their tickets would occupy places in flight.
         self.collect_all()?;
         let (most, before) = (self.steps_in_flight(), sequence.len());
         let (mut begun, mut done, mut inside) = (0, 0, Vec::new());
@@ -178,7 +193,8 @@ impl Engine {
             }
         };
         if ran.is_err() {
-            // those that run to their end stay
+            // Chunks that were submitted run to their end. Count those that succeed, and discard
+            // the rows of the others.
             while let Some((ticket, rows)) = tickets.pop_front()
                 && self.collect(ticket, &mut |_, _, _| {}).is_ok()
             {

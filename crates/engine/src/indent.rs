@@ -1,22 +1,23 @@
-//! The limit of indentation: an answer ends before a line that is indented less.
+//! Minimum indentation: an answer ends before a line that is indented less (`n_indent` of
+//! llama-server, for code completion).
 
-/// Follows the lines of a text.
+/// The state of the current line of a text.
 #[derive(Debug)]
 pub(crate) struct IndentLimit {
-    /// Minimum number of blanks and tabs of a line; 0: any line will do.
+    /// Minimum number of spaces and tabs of a line. 0: no limit.
     min: usize,
-    /// The indentation of the line so far, until its first other character.
+    /// The indentation of the current line so far. `None` after its first other character.
     indentation: Option<usize>,
     broken: bool,
 }
 
 impl IndentLimit {
-    /// A limit that holds from the second line on.
+    /// A limit that applies from the second line on.
     pub(crate) fn new(min: usize) -> IndentLimit {
         IndentLimit { min, indentation: None, broken: false }
     }
 
-    /// Takes text; returns what comes before a line that is indented less than the limit.
+    /// Appends text. Returns the part before the first line that is indented less than the limit.
     pub(crate) fn push(&mut self, mut text: String) -> String {
         if self.min == 0 {
             return text;
@@ -39,7 +40,7 @@ impl IndentLimit {
         text
     }
 
-    /// Whether such a line has come.
+    /// Whether a line was indented less than the limit.
     pub(crate) fn is_broken(&self) -> bool {
         self.broken
     }

@@ -1,18 +1,23 @@
-//! The engine: sequences over a KV cache, steps, sampling, and the loop from a prompt to text. What computes is a backend, given at loading.
+//! The engine: sequences over a KV cache, steps, sampling, and the loop from a prompt to text. A
+//! backend, given when the model is loaded, computes the steps.
 //!
-//! * [`Engine`]: a loaded model: steps over [`Sequence`](cache::Sequence)s, logits out.
+//! * [`Engine`]: a loaded model, which runs steps of [`Sequence`](cache::Sequence)s and returns
+//!   logits.
 //! * [`cache`]: the KV cache: shared prefixes, copy on write, truncation, context shift, files.
-//! * [`sampling`]: from logits to the next token; [`Generation`]: from logits to text, a state machine without an engine.
-//! * [`Engine::generate`]: from a prompt to text; [`Engine::advance`]: many answers at once.
-//! * [`Engine::submit`]: several steps on their way at once, over ranks that share a model layer by layer.
+//! * [`sampling`]: from logits to the next token.
+//! * [`Generation`]: from logits to text, a state machine without an engine.
+//! * [`Engine::generate`]: from a prompt to text.
+//! * [`Engine::advance`]: one step for many answers.
+//! * [`Engine::submit`]: pipelined steps, over ranks that share a model layer by layer.
 //! * [`scheduler`]: continuous batching of many jobs, with a prefix cache.
-//! * [`worker`]: the thread of a scheduler, which loads its model again after a fault.
+//! * [`worker`]: the thread of a scheduler, which reloads its model after a fault.
 //! * [`Engine::profile`]: time per phase, compared with the machine's measured limits.
-//! * [`Engine::trace`]: the activations that a run passes through, which `latent-compare` holds against those of another run.
-//! * [`EngineOptions::resolve`]: what options mean for a model on a backend, without loading anything.
-//! * [`memory`]: how much there is.
+//! * [`Engine::trace`]: the activations of a run, which `latent-compare` compares with another run.
+//! * [`EngineOptions::resolve`]: the effect of options for a model on a backend, without loading
+//!   it.
+//! * [`memory`]: the available memory.
 //!
-//! A model is embedded in five lines:
+//! To embed a model:
 //!
 //! ```
 //! # use latent_engine::{Engine, EngineOptions, TokenEvent, Listener, Request, Session};
@@ -33,7 +38,8 @@
 //!
 //! `examples/generate.rs` is the same as a program.
 //!
-//! Nothing here is global to the process, and no thread of the caller is bound to a CPU unless [`EngineOptions::pin`] says so.
+//! The engine has no state that is global to the process. It binds no thread of the caller to a CPU
+//! unless [`EngineOptions::pin`] is set.
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 #![cfg_attr(not(feature = "tracing"), allow(unused_variables, reason = "what only events report"))]
@@ -47,7 +53,6 @@ mod context_shift;
 mod device_layers;
 mod draft;
 mod draft_kind;
-mod drafted_text;
 mod embedding;
 mod engine;
 mod error;

@@ -32,28 +32,28 @@ const MAX_BATCH_TOKENS: usize = 4096;
 /// be as slow as decode.
 const MIN_BATCH_TOKENS: usize = 32;
 
-/// The arena of a step that large may take this part of free memory.
+/// The arena of steps larger than the default may take 1/16 of free memory.
 const ARENA_SHARE: u64 = 16;
 
-/// A model on its way into memory.
+/// A model that is being loaded.
 struct EngineLoader<'a> {
     checkpoint: &'a Checkpoint,
-    /// What this rank reads of it.
+    /// The tensors that this rank reads.
     own: Arc<Checkpoint>,
     config: &'a ModelConfig,
     options: &'a EngineOptions,
     place: BackendPlacement<'a>,
-    /// The model, or the layers behind the cut.
+    /// The model, or the layers after the cut.
     back: BackendPlan<'a>,
     /// The layers before the cut, if the model is offloaded.
     front: Option<BackendPlan<'a>>,
-    /// Memory of the host.
+    /// Available memory of the host.
     available: Option<AvailableMemory>,
-    /// Memory of the device's own.
+    /// Available memory of a device with memory of its own.
     room: Option<AvailableMemory>,
 }
 
-/// Memory that a part of the model is in, and what that takes with a context.
+/// Available memory, and a function from the context size to the memory that the model needs there.
 type MemoryPool<'p> = (&'p AvailableMemory, Box<dyn Fn(usize) -> MemoryEstimate + 'p>);
 
 /// The warning of a build that is not optimized.
@@ -68,7 +68,8 @@ impl Engine {
     /// the weights in the file.
     ///
     /// # Errors
-    /// A hyper-parameter, tensor or kernel that is missing or wrong; too little memory, with the table of what is needed.
+    /// If a hyper-parameter, tensor or kernel is missing or wrong, or the model does not fit into
+    /// memory.
     pub fn load(
         backend: &dyn Backend,
         checkpoint: &Arc<Checkpoint>,
@@ -84,11 +85,14 @@ impl Engine {
         }
     }
 
-    /// The same where several ranks may share the model, as [`EngineOptions::hosts`] says: rank 0 gets an engine, the others what follows it. All of them call
-    /// it, with the same model and options; each may have opened the model by [`Checkpoint::open_for_rank`], with the files of its own tensors alone.
+    /// Loads a model that several ranks may share ([`EngineOptions::hosts`]). Rank 0 gets an
+    /// engine, the others a [`Follower`]. All ranks must call it, with the same model and options.
+    /// A rank may open the model by [`Checkpoint::open_for_rank`], with the files of its own
+    /// tensors only.
     ///
     /// # Errors
-    /// As for [`load`](Self::load), on every rank; ranks that differ in what they must have in common; a rank that is gone.
+    /// As for [`load`](Self::load), on every rank. Also if ranks differ in programs, files or
+    /// options, or a rank is lost.
     pub fn load_rank(
         backend: &dyn Backend,
         checkpoint: &Arc<Checkpoint>,
@@ -99,7 +103,8 @@ impl Engine {
             Engine::load_part(backend, &checkpoint, options, progress)
                 .map_err(|error| rank::with_missing_files(error, &checkpoint))
         });
-        // a rank that has ended as it should loads nothing again: the others have not failed, and end too
+        // Tell the other ranks, which wait in collective calls. If another rank has ended
+        // regularly, the job is ending and no rank has failed.
         if let (Err(error), Some(hosts)) = (&result, &options.hosts)
             && !error.is_of_ended_rank()
         {
@@ -130,6 +135,7 @@ impl Engine {
         let config = part.as_ref().unwrap_or(&whole);
         let place = BackendPlacement::of(backend, options, config, checkpoint)?;
         let mut loading = EngineLoader::new(place, checkpoint, config, options)?;
+        // All ranks must use the same context and step sizes, so the minimum over ranks decides.
         let context = loading.least(loading.choose_context()?)?;
         if options.max_batch_tokens.is_none() {
             loading.size_steps(context)?;
@@ -138,6 +144,7 @@ impl Engine {
         let (needed, paged) = loading.check_memory(context)?;
         let fits = loading.available.is_some() && paged.is_none() && !loading.is_forced(context);
         let on_host = loading.on_host(context);
+        // Pages of the file compete with the model for host memory only.
         let keep_pages = loading.available.as_ref().is_none_or(|free| memory::keeps_pages(free, &on_host));
         let largest_context = loading.least(loading.fitting_context())?;
         loading.back.resolved.options.context = context;
@@ -156,7 +163,7 @@ impl Engine {
         let (mut model, resolved) = loading.load(&reading, progress)?;
         summary.load_time = start.elapsed();
         if let Some((communicator, hosts)) = communicator.zip(options.hosts.clone()) {
-            // barrier: wait until every rank has loaded
+            // A barrier: no rank may begin a step before every rank has loaded.
             agree::on_least(&*communicator, 0).map_err(latent_backend::BackendError::from)?;
             if hosts.rank() > 0 {
                 return Ok(Rank::Follows(Box::new(Follower { model, communicator, summary })));
@@ -177,10 +184,10 @@ struct WeightReading {
     keep_pages: bool,
 }
 
-/// A model in the backend's memory, and what was found out on the way.
+/// A model in the backend's memory, and the results of loading.
 struct LoadedEngine<'a> {
     model: Box<dyn BackendModel>,
-    /// With the context that it was loaded for.
+    /// Includes the context that the model was loaded for.
     resolved: ResolvedOptions<'a>,
     summary: Summary,
     final_norm: Option<FinalNorm>,
@@ -202,7 +209,8 @@ impl LoadedEngine<'_> {
         let mtp_layers = mtp.map_or(0, |stage| model.stages()[stage].kv_layers().len());
         let store = model.new_kv_store(blocks, state_slots)?;
         let cache = KvCache::new(store, options.states, mtp_layers);
-        // a device that has steps in flight waits for no token
+        // With several steps in flight, the tokens before the next step's are not known when it is
+        // submitted, so nothing can be looked up.
         let lookup = options.draft.has_ngram() && model.steps_in_flight() == 1;
         Ok(Engine {
             model,
@@ -227,6 +235,7 @@ impl LoadedEngine<'_> {
             wire: options.wire,
             partition: options.hosts.as_ref().map(|hosts| hosts.partition.clone()),
             needed,
+            // A forced context may exceed what fits.
             largest_context: largest_context.max(context),
             circuit: resolved.circuit,
             chunk_given: options.max_batch_tokens.is_some(),
@@ -235,12 +244,12 @@ impl LoadedEngine<'_> {
     }
 }
 
-/// Scales of the adapters in sequences that say no other.
+/// Scales of the adapters for sequences without scales of their own.
 fn default_scales(checkpoint: &Checkpoint) -> Vec<f32> {
     checkpoint.adapters().iter().map(|adapter| adapter.scale).collect()
 }
 
-/// Refuses adapters where they are not computed.
+/// Checks that the model can run with its adapters.
 fn check_adapters(
     backend: &dyn Backend,
     checkpoint: &Checkpoint,
@@ -265,13 +274,13 @@ fn check_adapters(
     Err(EngineError::Options(problem))
 }
 
-/// What runs the first layers.
+/// The backend of the first layers.
 fn front_of(options: &EngineOptions, summary: &Summary) -> Option<FrontBackend> {
     let offload = options.offload.as_ref().filter(|_| summary.front.is_some())?;
     Some(FrontBackend { backend: Arc::clone(&offload.front), limits: OnceLock::new() })
 }
 
-/// Bytes in the file of the weights of some stages.
+/// Size of the weights of some stages in the file.
 fn file_bytes(stages: &[Stage]) -> u64 {
     latent_graph::distinct_weights(stages).map(|weight| weight.bytes() as u64).sum()
 }
@@ -294,6 +303,7 @@ impl<'a> EngineLoader<'a> {
                 Arc::new(rank::own_tensors(checkpoint, &back.stages)?)
             }
         };
+        // Planned with the whole checkpoint, but this rank keeps only its own tensors.
         back.weights = back.resolved.weight_bytes(&back.stages, WeightSource::File(&own));
         let front = place.plan_front(options, config, checkpoint, &back)?;
         let available = memory::available();
@@ -310,11 +320,12 @@ impl<'a> EngineLoader<'a> {
             return Ok(None);
         }
         let context = self.options.context.unwrap_or(self.config.context_length);
+        // `room` may allocate this amount for a moment, so it must be bounded.
         let bytes = self.place.back.room(self.on_device(context).total().saturating_mul(2))?;
         Ok(Some(AvailableMemory { bytes, limit: "room there" }))
     }
 
-    /// The least of what all ranks have.
+    /// The minimum of a number over all ranks.
     fn least(&self, own: usize) -> Result<usize, EngineError> {
         let Some(hosts) = &self.options.hosts else { return Ok(own) };
         let least = agree::on_least(&*hosts.communicator, own as u64);
@@ -330,7 +341,7 @@ impl<'a> EngineLoader<'a> {
         }
     }
 
-    /// What it takes of the device's own memory.
+    /// Memory of the model on a device with memory of its own.
     fn on_device(&self, context: usize) -> MemoryEstimate {
         match self.place.back.has_own_memory() {
             true => self.back.needed(self.config, context),
@@ -347,7 +358,7 @@ impl<'a> EngineLoader<'a> {
         host.into_iter().chain(device)
     }
 
-    /// The context asked for, checked, or the largest that fits.
+    /// The requested context, checked, or the largest that fits.
     fn choose_context(&self) -> Result<usize, EngineError> {
         let limit = self.config.context_length;
         match self.options.context {
@@ -368,23 +379,23 @@ impl<'a> EngineLoader<'a> {
     /// available memory is unknown.
     fn fitting_context(&self) -> usize {
         let limit = self.config.context_length;
-        // a tenth is left for everything else
+        // A tenth of the memory is left for everything else.
         let fitting =
             |(here, needed): MemoryPool<'_>| memory::choose_context(&*needed, here.bytes / 10 * 9, limit);
         let in_all = self.pools().map(fitting).min().unwrap_or(limit);
-        // where not even a page fits in one piece, that is said when memory is checked
+        // If not even one block fits into one buffer, `check_pieces` returns the error later.
         self.sides().fold(in_all, |context, side| {
             let fits = |tokens: usize| side.cache_piece(tokens).is_small();
             memory::context_that_fits(&fits, context).unwrap_or(context)
         })
     }
 
-    /// What runs on each backend.
+    /// The plans of each backend.
     fn sides(&self) -> impl Iterator<Item = &BackendPlan<'a>> {
         std::iter::once(&self.back).chain(&self.front)
     }
 
-    /// What is larger than a device gives out in one piece.
+    /// Checks that every piece of memory fits into one buffer of its device.
     fn check_pieces(&self, context: usize) -> Result<(), EngineError> {
         for side in self.sides() {
             let steps = side.step_piece(self.config, side.resolved.options.stages.max_batch_tokens);
@@ -397,22 +408,27 @@ impl<'a> EngineLoader<'a> {
         Ok(())
     }
 
-    /// Makes plans for steps of more tokens, where the context is long enough to gain from them and memory has room for their arena, which grows
-    /// with the tokens; for steps of fewer, where a value of them would be larger than a device gives out in one piece.
+    /// Chooses the maximum number of tokens per step, and plans for it. Steps are larger than the
+    /// default if the context is long enough to gain from them and memory has room for their arena,
+    /// which grows with the tokens. They are smaller if a value of a step would not fit into one
+    /// buffer.
     fn size_steps(&mut self, context: usize) -> Result<(), EngineError> {
         let fits = |tokens: usize| {
             self.pools().all(|(here, needed)| {
                 let now = needed(context);
+                // The plans so far are for steps of the default size.
                 let arena = now.arena.saturating_mul((tokens / DEFAULT_BATCH_TOKENS) as u64);
                 arena <= here.bytes / ARENA_SHARE && MemoryEstimate { arena, ..now }.total() <= here.bytes
             })
         };
+        // Powers of two, the largest first.
         let sizes = std::iter::successors(Some(MAX_BATCH_TOKENS), |tokens| Some(tokens / 2));
         let in_pieces =
             |tokens: usize| self.sides().all(|side| side.step_piece(self.config, tokens).is_small());
         let larger = |tokens: usize| tokens > DEFAULT_BATCH_TOKENS;
         let mut sizes = sizes.take_while(|tokens| *tokens >= MIN_BATCH_TOKENS);
         let own = sizes.find(|tokens| {
+            // Steps of more than twice the context are never filled.
             let pays = !larger(*tokens) || (*tokens < 2 * context && fits(*tokens));
             pays && in_pieces(*tokens)
         });
@@ -425,10 +441,13 @@ impl<'a> EngineLoader<'a> {
         Ok(())
     }
 
-    /// Findings that refuse the model are an error; what is strange about a circuit of the user's own is given back.
+    /// Audits the model. Findings that refuse it are an error. For a circuit of the user's own,
+    /// other findings are returned.
     fn audit(&self) -> Result<Vec<Finding>, EngineError> {
         let BackendPlan { resolved, stages, .. } = &self.back;
         let mut found = match &self.front {
+            // The checks of the circuit and its tensors need a whole model; each side has plans
+            // only.
             None => resolved.audit(self.config, &CheckpointTensors(&self.own), stages),
             Some(front) => {
                 let mut found = front.resolved.audit_side(self.config, &front.stages);
@@ -437,7 +456,8 @@ impl<'a> EngineLoader<'a> {
             }
         };
         if self.config.part.is_some() || self.front.is_some() {
-            // that every tensor of the file is used only the whole model can say
+            // The rule that every tensor of the file is used can be checked on the whole model
+            // only.
             let (whole, tensors) = (self.config.whole(), CheckpointTensors(self.checkpoint));
             found.extend(resolved.audit(&whole, &tensors, &resolved.whole_stages(&whole, &tensors)?));
         }
@@ -450,7 +470,8 @@ impl<'a> EngineLoader<'a> {
         Err(EngineError::Audit { file: self.checkpoint.display_name(), findings })
     }
 
-    /// What the model takes, and how little memory there is for mapped weights where they do not fit.
+    /// Checks that the model fits. Returns the memory that it needs, and the overcommitted memory
+    /// if mapped weights must be paged.
     fn check_memory(
         &self,
         context: usize,
@@ -468,7 +489,7 @@ impl<'a> EngineLoader<'a> {
         Ok((needed, over))
     }
 
-    /// Says of a device that is too small how many layers it can have.
+    /// Adds to an error about a device's memory how many layers would fit there.
     fn advised(&self, problem: OutOfMemory) -> Result<OutOfMemory, EngineError> {
         let Some(room) = self.room.as_ref().filter(|room| **room == problem.available) else {
             return Ok(problem);
@@ -476,18 +497,19 @@ impl<'a> EngineLoader<'a> {
         let fitting = (problem.context, room.bytes);
         let layers = layers_that_fit(self.place.back, self.options, self.config, self.checkpoint, fitting)?;
         let smaller_cache = self.back.resolved.options.stages.bind.cache == CacheType::F32;
+        // The output counts as one layer.
         let layers = Some(FittingLayers { layers, of: self.config.layers + 1, smaller_cache });
         Ok(OutOfMemory { layers, ..problem })
     }
 
-    /// Whether the model does not fit and is loaded all the same.
+    /// Whether the model is loaded although it does not fit.
     fn is_forced(&self, context: usize) -> bool {
         let known = self.available.is_some() || self.room.is_some();
         let fits = self.pools().all(|(here, needed)| memory::check(&*needed, here, context).is_ok());
         self.options.force && !(known && fits)
     }
 
-    /// Reads the weights: those of the first layers first.
+    /// Reads the weights. With offload, those of the front are read first.
     fn load(
         self,
         reading: &WeightReading,
@@ -510,6 +532,7 @@ impl<'a> EngineLoader<'a> {
         let BackendPlan { resolved, stages, .. } = back;
         let context = resolved.options.context;
         let Some(front) = front else { return Ok((load(&resolved, stages, context, progress)?, resolved)) };
+        // Both backends report their own progress; the caller sees one total.
         let (before, behind) = (file_bytes(&front.stages), file_bytes(&stages));
         let front =
             load(&front.resolved, front.stages, context, &mut |done, of| progress(done, of + behind))?;
@@ -517,7 +540,7 @@ impl<'a> EngineLoader<'a> {
         Ok((Box::new(OffloadedModel::new(front, back)), resolved))
     }
 
-    /// What is known before the weights are loaded.
+    /// The summary before the weights are loaded.
     fn summary(&self) -> Summary {
         let BackendPlan { resolved, stages, weights } = &self.back;
         let mut summary = Summary::new(self.checkpoint, self.config, resolved, stages, *weights);
@@ -532,7 +555,7 @@ impl<'a> EngineLoader<'a> {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn only_unoptimized_builds_are_warned_of() {
+    fn unoptimized_builds_give_a_warning() {
         assert_eq!(super::unoptimized(true), None);
         assert!(super::unoptimized(false).unwrap().contains("[profile.dev.package.\"*\"]"));
     }

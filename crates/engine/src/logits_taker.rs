@@ -2,16 +2,18 @@
 
 use latent_backend::{Logits, TokenLogit};
 
-/// Hears logits by the input of a step and the row within it.
+/// Receives the logits of a step, by input and row within the input.
+///
+/// Most samplers need only the largest logits. A GPU then copies these instead of the whole row.
 pub(crate) trait LogitsTaker {
-    /// How many of the row's largest logits are enough; 0: all of it is wanted.
+    /// How many of the row's largest logits suffice. 0: the whole row is needed.
     fn enough(&self, input: usize, row: usize) -> usize;
 
-    /// Hears the row: whole, or the largest where those were enough.
+    /// Receives the whole row, or its largest logits if those suffice.
     fn take(&mut self, input: usize, row: usize, logits: Logits<'_>);
 }
 
-/// Wants whole rows.
+/// Receives whole rows.
 pub(crate) struct WholeRows<'s>(pub(crate) &'s mut dyn FnMut(usize, usize, &[f32]));
 
 impl LogitsTaker for WholeRows<'_> {
@@ -42,19 +44,21 @@ impl LogitsTaker for ShiftedRows<'_> {
     }
 }
 
-/// The logits of a row, kept until a token is chosen.
+/// A copy of the logits of a row, until a token is chosen. Both buffers are reused.
 #[derive(Default)]
 pub(crate) struct KeptLogits {
     whole: Vec<f32>,
     largest: Vec<TokenLogit>,
-    /// Whether only the largest are there.
+    /// Whether `largest` is valid, not `whole`.
     cut: bool,
 }
 
 impl KeptLogits {
-    /// Keeps them in place of those before.
+    /// Copies logits, which replace the previous ones.
     pub(crate) fn keep(&mut self, logits: Logits<'_>) {
         match logits {
+            // Copied: the backend's buffer is reused by the next step, and a late answer chooses
+            // after that.
             Logits::Whole(logits) => {
                 self.whole.clear();
                 self.whole.extend_from_slice(logits);
@@ -68,12 +72,11 @@ impl KeptLogits {
         }
     }
 
-    /// What was kept last.
     pub(crate) fn logits(&self) -> Logits<'_> {
         if self.cut { Logits::Largest(&self.largest) } else { Logits::Whole(&self.whole) }
     }
 
-    /// The whole row, if it is there.
+    /// The whole row. `None` if only the largest logits were kept.
     pub(crate) fn whole_mut(&mut self) -> Option<&mut [f32]> {
         if self.cut { None } else { Some(&mut self.whole) }
     }

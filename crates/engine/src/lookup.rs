@@ -1,49 +1,55 @@
-//! Drafts from the text itself: tokens that followed the same words before (prompt lookup).
+//! Drafts by n-gram lookup in the text itself (prompt lookup): tokens that followed the same n-gram
+//! earlier in the context.
 //!
-//! Code that is edited, summaries and answers that quote their prompt repeat long pieces of the context. The model verifies several
-//! tokens in one step at little more than the cost of one, so a repeated piece is several times as fast. Where nothing repeats, a
-//! budget bounds what refused drafts may cost.
+//! Edited code, summaries and answers that quote their prompt repeat long pieces of the context.
+//! The model verifies several tokens in one step at little more than the cost of one, so repeated
+//! text is generated several times as fast. For other text, a budget bounds the time that refused
+//! drafts may take.
 
 use std::collections::HashMap;
 
-/// Most tokens that are drafted at once.
+/// Maximum number of drafts per step and answer.
 pub(crate) const MAX_DRAFTS: usize = 8;
 
-/// Tokens that must match before a piece counts as repeated.
+/// Length of the n-grams, in tokens.
 const MATCH: usize = 3;
 
-/// What refused drafts may cost at first, in steps without drafts.
+/// The initial budget for refused drafts, in steps without drafts.
 const CREDIT: f64 = 2.0;
 
-/// Limits of the budget: a good run must not pay for a long bad one, and a bad one must end.
+/// Maximum of the budget. Drafts that were accepted in one part of a text must not pay for many
+/// refused ones in the next.
 const MAX_CREDIT: f64 = 3.0;
 
-/// What a step without drafts adds to the budget: the share of the time that refused drafts may take.
+/// Budget that a step without drafts adds: the fraction of the time that refused drafts may take.
 const SHARE: f64 = 0.015;
 
-/// How fast older verifications lose their weight: per verification, and per step without any.
+/// Factors by which the weight of older verifications decays: per verification, and per step
+/// without drafts.
 const FADING: f64 = 0.9;
 const IDLE_FADING: f64 = 0.97;
 
-/// The drafts of one answer.
+/// The n-gram index of one answer, and how well its drafts did.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LookupDrafts {
-    /// Behind each run of [`MATCH`] tokens, where it last ended.
+    /// The end of the last occurrence of each n-gram.
     ends: HashMap<[u32; MATCH], u32>,
-    /// Tokens of the context whose runs are in `ends`; the last run is not, since it would match itself.
+    /// Number of n-grams of the context that are in `ends`. The last n-gram is never among them,
+    /// since it would match itself.
     indexed: usize,
-    /// Drafts that were accepted and verified, older ones faded.
+    /// Accepted and verified drafts. Older ones have less weight.
     accepted: f64,
     verified: f64,
-    /// Steps that refused drafts may still cost, less [`CREDIT`].
+    /// The remaining budget minus [`CREDIT`], so that the default of 0 is the initial budget.
     saved: f64,
 }
 
 impl LookupDrafts {
-    /// The tokens that followed the last place in `context` that ends as `context` does, at most `most`.
+    /// The tokens that followed the last earlier occurrence of the final n-gram of `context`, at
+    /// most `most`.
     pub(crate) fn propose<'c>(&mut self, context: &'c [u32], most: usize) -> &'c [u32] {
         let last = context.len().checked_sub(MATCH);
-        // a context that was cut is read anew
+        // A context shift has discarded tokens, so all positions in `ends` are wrong.
         if last.is_none_or(|last| self.indexed > last) {
             self.ends.clear();
             self.indexed = 0;
@@ -60,12 +66,15 @@ impl LookupDrafts {
         &context[end..context.len().min(end + most)]
     }
 
-    /// How many of `proposed` drafts are worth verifying, where a step of `1 + n` rows takes `cost(n)` times as long as one without drafts.
+    /// How many of `proposed` drafts are worth verifying: the number with the most expected tokens
+    /// per time, within the budget. A step of `1 + n` rows takes `cost(n)` times as long as one
+    /// without drafts.
     pub(crate) fn worth(&self, proposed: usize, cost: impl Fn(usize) -> f64) -> usize {
-        // half of the first drafts are expected to be right
+        // The estimated acceptance rate, with a prior of 1/2 (Laplace's rule of succession).
         let right = (self.accepted + 1.0) / (self.verified + 2.0);
         let (mut best, mut gain, mut tokens, mut all_right) = (0, 1.0, 1.0, 1.0);
         for count in 1..=proposed.min(MAX_DRAFTS) {
+            // Draft `count` is used only if all drafts before it are right too.
             all_right *= right;
             tokens += all_right;
             let cost = cost(count);
@@ -76,7 +85,8 @@ impl LookupDrafts {
         best
     }
 
-    /// Counts a step: `accepted` of `drafted` drafts, in `cost` times the time of a step without drafts.
+    /// Counts a step in which `accepted` of `drafted` drafts were accepted. The step took `cost`
+    /// times as long as one without drafts.
     pub(crate) fn count(&mut self, drafted: usize, accepted: usize, cost: f64) {
         if drafted == 0 {
             self.saved = (self.saved + SHARE).min(MAX_CREDIT - CREDIT);
@@ -84,6 +94,7 @@ impl LookupDrafts {
             self.verified *= IDLE_FADING;
             return;
         }
+        // Drafts after the first wrong one were not compared.
         let verified = accepted + usize::from(accepted < drafted);
         let fading = FADING.powi(verified as i32);
         self.accepted = self.accepted * fading + accepted as f64;
@@ -92,34 +103,35 @@ impl LookupDrafts {
     }
 }
 
-/// How long steps take by their number of rows: means of this engine's own steps, newer ones weighing more. A step that another
-/// process has interrupted says nothing about those to come, so that short steps weigh more than long ones.
+/// The measured time of steps by their number of rows: moving averages over this engine's steps.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct StepCosts {
-    /// Seconds of a step of as many rows as the index says; 0 where none has run.
+    /// Seconds of a step, by its number of rows. 0 if no such step has run.
     seconds: [f64; StepCosts::ROWS + 1],
-    /// What a row adds, if that is given.
+    /// A fixed cost per row, in place of measured ones.
     given: Option<f64>,
 }
 
-/// What a step of one more row is taken to add before any has run.
+/// Assumed cost of one more row, relative to a step of one row, before any such step has run.
 const ROW_COST: f64 = 0.2;
 
-/// Weight of the newest step, if it is shorter than the mean, and if it is longer.
+/// Weight of the newest step if it is shorter or longer than the mean. A long step may have been
+/// interrupted by another process, and says little about later steps.
 const SHORTER: f64 = 0.4;
 const LONGER: f64 = 0.1;
 
-/// Times the mean that a longer step counts at most.
-const LONGEST: f64 = 2.0;
+/// Maximum of a longer step, as a multiple of the mean.
+const OUTLIER: f64 = 2.0;
 
-/// How fast costs that keep drafts from being made approach the assumed ones, per step: what was slow once is tried again.
+/// How fast measured costs approach the assumed ones, per step. A cost that is too high prevents
+/// drafts, and so its own correction.
 const FORGETTING: f64 = 0.02;
 
 impl StepCosts {
-    /// Most rows of a step that are counted, those of a small batch.
+    /// Maximum number of rows of a counted step: those of a small batch.
     pub(crate) const ROWS: usize = latent_graph::passes::BatchBucket::SMALL_BATCH;
 
-    /// Costs that are measured, unless it is given what a row adds.
+    /// Costs that are measured, or `given` per row.
     pub(crate) fn new(given: Option<f64>) -> StepCosts {
         StepCosts { given, ..StepCosts::default() }
     }
@@ -131,12 +143,14 @@ impl StepCosts {
         }
         let expected = self.estimate(rows);
         let mean = &mut self.seconds[rows];
-        let seconds = if expected > 0.0 { seconds.min(LONGEST * expected) } else { seconds };
+        let seconds = if expected > 0.0 { seconds.min(OUTLIER * expected) } else { seconds };
         *mean = match *mean > 0.0 {
             true => *mean + if seconds < *mean { SHORTER } else { LONGER } * (seconds - *mean),
             false => seconds,
         };
         let mean = *mean;
+        // Larger steps that were slow once are not chosen again, so their costs would never be
+        // corrected. Let them decay to what this step suggests.
         for (more, other) in self.seconds[rows + 1..].iter_mut().enumerate() {
             let assumed = mean * (1.0 + ROW_COST * (more + 1) as f64);
             if *other > assumed {
@@ -145,7 +159,7 @@ impl StepCosts {
         }
     }
 
-    /// The time of a step of `more` rows in addition to `rows`, in times of one without them; never less than 1.
+    /// The time of a step of `rows + more` rows relative to one of `rows` rows, at least 1.
     pub(crate) fn ratio(&self, rows: usize, more: usize) -> f64 {
         if let Some(given) = self.given {
             return 1.0 + given * more as f64;
@@ -154,7 +168,8 @@ impl StepCosts {
         if one > 0.0 && all > 0.0 { (all / one).max(1.0) } else { 1.0 + ROW_COST * more as f64 }
     }
 
-    /// The mean of steps of as many rows, or what the nearest ones suggest.
+    /// The mean time of steps of `rows` rows. Interpolated or extrapolated from the nearest known
+    /// numbers of rows if none has run, and 0 if no step has run.
     fn estimate(&self, rows: usize) -> f64 {
         let known = |at: &usize| self.seconds[*at] > 0.0;
         let below = (1..=rows.min(StepCosts::ROWS)).rev().find(known);
@@ -176,20 +191,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_tokens_behind_the_last_repetition_are_proposed() {
+    fn the_tokens_after_the_last_match_are_proposed() {
         let mut drafts = LookupDrafts::default();
         let mut context = vec![1, 2, 3, 4, 5, 9, 1, 2, 3, 7, 8];
         assert_eq!(drafts.propose(&context, 8), &[] as &[u32]);
         context.extend([1, 2, 3]);
         assert_eq!(drafts.propose(&context, 8), &[7, 8, 1, 2, 3]);
         assert_eq!(drafts.propose(&context, 2), &[7, 8]);
-        // the end of the context does not repeat itself
+        // The last n-gram must not match itself.
         context.extend([30, 31, 32]);
         assert_eq!(drafts.propose(&context, 8), &[] as &[u32]);
-        // a run repeats itself
+        // Repeated tokens match with an overlap.
         let mut same = LookupDrafts::default();
         assert_eq!(same.propose(&[6, 6, 6, 6], 8), &[6]);
-        // a context that was cut
+        // A context that was cut.
         assert_eq!(same.propose(&[1, 2], 8), &[] as &[u32]);
         assert_eq!(same.propose(&[5, 6, 7, 8, 5, 6, 7], 8), &[8, 5, 6, 7]);
     }
@@ -206,7 +221,7 @@ mod tests {
             time += cost;
         }
         assert!(time < 1.02 * f64::from(steps), "{time}");
-        // what repeats again is found again, with more and more drafts
+        // Once the text repeats again, drafts are tried again, and their number grows.
         let mut most = 0;
         for _ in 0..200 {
             let count = drafts.worth(8, cost);
@@ -228,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn costs_are_means_and_unknown_ones_lie_between() {
+    fn costs_are_averaged_and_interpolated() {
         let mut costs = StepCosts::default();
         assert_eq!(costs.ratio(1, 2), 1.4);
         costs.count(1, 1.0);
@@ -237,11 +252,11 @@ mod tests {
         assert_eq!(costs.ratio(1, 2), 1.2);
         assert_eq!(costs.ratio(1, 4), 1.4);
         costs.count(40, 9.0);
-        // interrupted steps
+        // Interrupted steps.
         costs.count(1, 100.0);
         costs.count(9, 100.0);
         assert!(costs.ratio(1, 4) > 1.2 && costs.ratio(1, 8) < 5.0, "{costs:?}");
-        // and what was slow is tried again
+        // The cost of a slow step decays.
         for _ in 0..300 {
             costs.count(1, 1.0);
         }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 /// Available memory, and the limit that determines it.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct AvailableMemory {
-    /// Bytes.
+    /// Size in bytes.
     pub bytes: u64,
     /// `free memory` or `cgroup limit`.
     pub limit: &'static str,
@@ -17,9 +17,9 @@ pub struct AvailableMemory {
 /// A model that fits only because the system pages its mapped weights.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemoryOvercommit {
-    /// Bytes of the mapped weights.
+    /// Size of the mapped weights, in bytes.
     pub mapped: u64,
-    /// Bytes that are left for them.
+    /// Memory that is left for them, in bytes.
     pub left: u64,
 }
 
@@ -37,26 +37,27 @@ impl fmt::Display for MemoryOvercommit {
 /// A model that does not fit: the needed and the available memory, and what would fit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OutOfMemory {
-    /// What it needs.
+    /// The memory that the model needs.
     pub needed: MemoryEstimate,
     /// The available memory.
     pub available: AvailableMemory,
-    /// Tokens of context asked for.
+    /// Requested context size, in tokens.
     pub context: usize,
-    /// Tokens of context that would fit, if any.
+    /// Largest context size that would fit, in tokens, if any.
     pub fits: Option<usize>,
-    /// Where it is the memory of a device that is too small: which of the model's layers would fit there.
+    /// If a device's own memory is too small: how many layers would fit there.
     pub layers: Option<FittingLayers>,
 }
 
-/// How many layers of a model fit into a device's memory, counted as [`DeviceLayers`](crate::DeviceLayers) counts them.
+/// How many layers of a model fit into a device's memory, counted as
+/// [`DeviceLayers`](crate::DeviceLayers) counts them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FittingLayers {
-    /// Those that fit.
+    /// Number of layers that fit.
     pub layers: usize,
-    /// All.
+    /// Total number of layers.
     pub of: usize,
-    /// Whether a type of the KV cache takes less than the one chosen.
+    /// Whether the KV cache has a smaller type than the chosen one.
     pub smaller_cache: bool,
 }
 
@@ -64,7 +65,7 @@ impl fmt::Display for OutOfMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let whose = if self.layers.is_some() { "the memory of the device" } else { "memory" };
         writeln!(f, "the model does not fit into {whose} with a context of {} tokens:", self.context)?;
-        // mapped weights can be paged: they are not what does not fit
+        // Mapped weights can be paged, so they are not the reason.
         for (what, bytes) in self.needed.parts().filter(|(what, _)| *what != "mapped") {
             writeln!(f, "  {what:<12} {:>12}", format_bytes(bytes))?;
         }
@@ -110,8 +111,8 @@ impl OutOfMemory {
     }
 }
 
-/// Memory that this process may still use: what the system calls available, or what its cgroup leaves, whichever is less.
-/// None where the system does not say.
+/// Memory that this process may still use: the system's available memory, or what the cgroup
+/// leaves, whichever is less. `None` if the system does not report it (not Linux).
 pub fn available() -> Option<AvailableMemory> {
     available_in(Path::new("/"))
 }
@@ -130,7 +131,8 @@ fn free_memory(meminfo: &str) -> Option<u64> {
     line.split_whitespace().nth(1)?.parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// What the tightest cgroup (v2, or v1's memory controller) on the way up leaves: file pages that it holds can be dropped.
+/// The memory that the tightest cgroup of this process or its ancestors leaves (v2, or the memory
+/// controller of v1).
 fn cgroup_left(root: &Path) -> Option<u64> {
     let membership = std::fs::read_to_string(root.join("proc/self/cgroup")).ok()?;
     let read = |path: PathBuf| std::fs::read_to_string(path).ok();
@@ -142,6 +144,7 @@ fn cgroup_left(root: &Path) -> Option<u64> {
             continue;
         };
         let (mount, limit, used) = match controllers {
+            // The line of cgroup v2 has an empty list of controllers.
             "" => ("sys/fs/cgroup", "memory.max", "memory.current"),
             c if c.split(',').any(|c| c == "memory") => {
                 ("sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes")
@@ -150,8 +153,11 @@ fn cgroup_left(root: &Path) -> Option<u64> {
         };
         let mount = root.join(mount);
         let mut folder = mount.join(group.trim_start_matches('/'));
+        // A parent's limit applies to all of its children together.
         loop {
+            // Without a limit, `memory.max` holds the word "max", which is not a number.
             if let (Some(limit), Some(used)) = (number(folder.join(limit)), number(folder.join(used))) {
+                // The kernel drops file pages when the cgroup needs memory, so they count as free.
                 let files = read(folder.join("memory.stat")).as_deref().map_or(0, file_pages);
                 let here = limit.saturating_sub(used.saturating_sub(files));
                 left = Some(left.map_or(here, |l| l.min(here)));
@@ -164,7 +170,7 @@ fn cgroup_left(root: &Path) -> Option<u64> {
     left
 }
 
-/// Bytes of clean file pages that a cgroup holds.
+/// Size of the file pages in the page cache of a cgroup, in bytes.
 fn file_pages(stat: &str) -> u64 {
     let value = |key: &str| -> u64 {
         let line = stat.lines().find(|line| line.split_whitespace().next() == Some(key));
@@ -180,7 +186,8 @@ pub(crate) fn keeps_pages(available: &AvailableMemory, needed: &MemoryEstimate) 
     needed.total().saturating_add(needed.weights) <= available.bytes / 2
 }
 
-/// Whether a context fits, `needed` giving what each context needs. Where it does only with its mapped weights paged, that is said.
+/// Checks that a context fits. `needed` returns the memory that a context needs. Returns the
+/// overcommitted memory if the context fits only with paged weights.
 ///
 /// # Errors
 /// [`OutOfMemory`], with the largest context that would fit.
@@ -193,6 +200,8 @@ pub fn check(
     if here.total() <= available.bytes {
         return Ok(None);
     }
+    // Without `force`, only mapped weights may exceed the memory: the system can drop and reread
+    // their pages.
     if here.resident() <= available.bytes {
         return Ok(Some(MemoryOvercommit { mapped: here.mapped, left: available.bytes - here.resident() }));
     }
@@ -200,14 +209,17 @@ pub fn check(
     Err(OutOfMemory { needed: here, available: available.clone(), context, fits, layers: None })
 }
 
-/// Tokens of context that weights are paged for rather than given up.
+/// Context size, in tokens, up to which mapped weights may be paged. A smaller context would be
+/// useless for most prompts.
 const PAGED_CONTEXT: usize = 4096;
 
-/// The largest context of at most `limit` tokens that fits in `bytes`: with all weights, or, where they are mapped and that would leave
-/// hardly any context, up to 4096 tokens without them. Never less than a page.
+/// The largest context of at most `limit` tokens that fits into `bytes` with all weights. If that
+/// is less than 4096 tokens and weights are mapped, the largest context of at most 4096 tokens that
+/// fits without the mapped weights. At least one block.
 pub fn choose_context(needed: &dyn Fn(usize) -> MemoryEstimate, bytes: u64, limit: usize) -> usize {
     let with_all = context_that_fits(&|tokens| needed(tokens).total() <= bytes, limit).unwrap_or(0);
     let paged = limit.min(PAGED_CONTEXT);
+    // Paging makes every step wait for the disk, so it is not used for contexts above this.
     if with_all >= paged {
         return with_all;
     }
@@ -215,14 +227,15 @@ pub fn choose_context(needed: &dyn Fn(usize) -> MemoryEstimate, bytes: u64, limi
     with_all.max(without).max(latent_backend::KV_BLOCK).min(limit)
 }
 
-/// The most tokens of at most `limit` for which `fits` holds, in whole pages unless it is the limit itself; none where not even one page
-/// fits. `fits` must not hold again once it has failed.
+/// The largest number of tokens, at most `limit`, for which `fits` holds. A multiple of the block
+/// size, or the limit itself. `None` if not even one block fits. `fits` must be monotonic: a binary
+/// search finds the result.
 pub(crate) fn context_that_fits(fits: &dyn Fn(usize) -> bool, limit: usize) -> Option<usize> {
     if fits(limit) {
         return Some(limit);
     }
     let page = latent_backend::KV_BLOCK;
-    // behind it, pages have no number
+    // Products with the block size must not overflow.
     let limit = limit.min(usize::MAX / page * page);
     let (mut below, mut above) = (0, limit.div_ceil(page));
     while above - below > 1 {
@@ -261,7 +274,7 @@ mod tests {
         );
     }
 
-    /// 1000 bytes of weights, 200 of scratch, 100 a token.
+    /// 1000 bytes of weights, 200 of scratch, 100 per token.
     fn needed(context: usize) -> MemoryEstimate {
         MemoryEstimate { weights: 1000, cache: 100 * context as u64, arena: 200, ..MemoryEstimate::default() }
     }
@@ -271,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_shown_with_what_would() {
+    fn errors_name_the_largest_context_that_fits() {
         let error = check(&needed, &free(14_001), 640).unwrap_err();
         assert_eq!(error.fits, Some(128));
         assert!(

@@ -1,4 +1,5 @@
-//! How a model is to be run, and what follows from that: decided here, once, for the engine and for every command that only plans.
+//! Options for running a model, and their resolution. The engine and all commands that only plan
+//! share these decisions.
 
 use crate::cache::StateOptions;
 use crate::device_layers::Offload;
@@ -22,19 +23,20 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Tokens of a step with which prompts are read at nearly full speed.
+/// Default maximum batch size, in tokens. Prompts run at nearly full speed with it.
 pub const DEFAULT_BATCH_TOKENS: usize = 512;
 
-/// Maximum number of tokens of a KV cache: terabytes, of any model.
+/// Maximum number of tokens of a KV cache. More would take terabytes for any model.
 pub const MAX_CACHE_TOKENS: usize = u32::MAX as usize;
 
-/// States that one sequence needs: the present one, and the one that a step writes.
+/// Minimum number of recurrent states per sequence: the current one, and the one that a step
+/// writes.
 const MIN_STATES: u64 = 2;
 
-/// Which tokens the rows of a model attend to that was trained with sparse attention (DSA).
+/// The tokens that rows attend to in a model that was trained with sparse attention (DSA).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum SparseAttention {
-    /// Those that its indexer selects, where the device runs it; else all.
+    /// The tokens that the indexer selects if the device supports it, otherwise all.
     #[default]
     On,
     /// All tokens before each row, for comparison.
@@ -42,7 +44,7 @@ pub enum SparseAttention {
 }
 
 impl SparseAttention {
-    /// All choices with the words that name them.
+    /// All variants and their names.
     pub const ALL: [(SparseAttention, &'static str); 2] =
         [(SparseAttention::On, "on"), (SparseAttention::Off, "off")];
 }
@@ -62,7 +64,7 @@ impl FromStr for SparseAttention {
     }
 }
 
-/// How a model is to be run. The default lets Latent choose.
+/// Options for running a model. The default lets Latent choose.
 #[derive(Clone, Debug, Default)]
 pub struct EngineOptions {
     /// Formulation of MLA.
@@ -71,68 +73,79 @@ pub struct EngineOptions {
     pub sparse: SparseAttention,
     /// Exact or default arithmetic.
     pub precision: Precision,
-    /// What the cache stores.
+    /// The form of rows in the KV cache.
     pub form: CacheForm,
-    /// Type of the cache; none: f32 when exact, else f16.
+    /// Element type of the KV cache. `None`: f32 with exact precision, otherwise f16.
     pub cache: Option<CacheType>,
-    /// How much recurrent state is kept, where the model has any.
+    /// The number of recurrent states, for models with recurrent layers.
     pub states: StateOptions,
-    /// Bytes of recurrent state, the snapshots of all sequences included, of a model that has any; at least two states. None: those of
-    /// `states`.
+    /// Memory for recurrent states, including all snapshots, in bytes. At least two states. `None`:
+    /// the number of states in `states`.
     pub state_cache: Option<u64>,
-    /// Most tokens of a sequence; none: the smaller of the model's limit and what fits.
+    /// Maximum number of tokens of a sequence. `None`: the model's limit, or what fits into memory.
     pub context: Option<usize>,
-    /// Tokens that the KV cache holds, all sequences together, at most [`MAX_CACHE_TOKENS`]; none, or fewer than the context: one context. Servers want room for several.
+    /// Capacity of the KV cache for all sequences, in tokens, at most [`MAX_CACHE_TOKENS`]. `None`,
+    /// or fewer than the context: one context.
     pub cache_tokens: Option<usize>,
-    /// Threads, at most [`MAX_THREADS`](latent_threads::MAX_THREADS), and at least one; none: one for each core that this process may use.
+    /// Number of threads, from 1 to [`MAX_THREADS`](latent_threads::MAX_THREADS). `None`: one for
+    /// each core that this process may use.
     pub threads: Option<usize>,
-    /// Whether threads are bound to CPUs; not unless said so. `PinPolicy::Auto`, which the program uses, is faster
-    /// on machines with several memory nodes.
+    /// Whether threads are bound to CPUs. Not by default. `PinPolicy::Auto`, the default of the
+    /// program, is faster on machines with several memory nodes.
     pub pin: PinPolicy,
-    /// Where the threads are, in place of `threads` and `pin`.
+    /// Placement of the threads. Overrides `threads` and `pin`.
     pub placement: Option<Placement>,
-    /// Highest instruction-set tier; none: the best there is.
+    /// Highest instruction-set tier to use. `None`: the highest of this CPU.
     pub tier: Option<Tier>,
-    /// Most rows of a step, and of a chunk of a prompt, at most [`MAX_STEP_ROWS`](latent_graph::MAX_STEP_ROWS); none: chosen from memory and from the prompt ([`Engine::chunk_for`](crate::Engine::chunk_for)).
+    /// Maximum batch size in tokens, and chunk size of prompts, at most
+    /// [`MAX_STEP_ROWS`](latent_graph::MAX_STEP_ROWS). `None`: chosen from the available memory and
+    /// the prompt ([`Engine::chunk_for`](crate::Engine::chunk_for)).
     pub max_batch_tokens: Option<usize>,
-    /// What drafts tokens. Without drafts, an MTP layer's weights are not loaded.
+    /// The method of drafting. Without MTP drafts, the weights of an MTP layer are not loaded.
     pub draft: Draft,
-    /// What a row of an n-gram draft adds to a step, as a part of a step without drafts. Measured while the engine runs if
-    /// `None`.
+    /// Cost of a row of an n-gram draft, relative to a step without drafts. `None`: measured while
+    /// the engine runs.
     pub draft_cost: Option<f64>,
-    /// Load even when memory seems too small.
+    /// Whether to load the model even if memory seems too small.
     pub force: bool,
-    /// A circuit that takes the place of the model's own, for those who change one; none: the built-in one. It is audited like those, but a
-    /// finding that is about its meaning alone (see [`Code::protects`](latent_graph::audit::Code::protects)) does not refuse it: a wrong one can be
-    /// looked into. Such findings are in [`Summary::doubts`](crate::Summary::doubts).
+    /// A circuit that replaces the model's own, for its development. `None`: the built-in one. It
+    /// is audited, but findings about its meaning alone (see
+    /// [`Code::protects`](latent_graph::audit::Code::protects)) do not refuse it, so that a wrong
+    /// circuit can be examined. [`Summary::doubts`](crate::Summary::doubts) has these findings.
     pub circuit: Option<Arc<Circuit>>,
-    /// The ranks that share the model, where this process is one of several: see [`Engine::load_rank`](crate::Engine::load_rank).
+    /// The ranks that share the model, if this process is one of several. See
+    /// [`Engine::load_rank`](crate::Engine::load_rank).
     pub hosts: Option<Hosts>,
-    /// Which layers another backend runs than the one that the model is loaded into; none: that one runs all.
+    /// The layers that another backend runs. `None`: one backend runs all layers.
     pub offload: Option<Offload>,
-    /// Load only this number of first layers, to measure their speed on this machine; the output is
-    /// meaningless. None: all.
+    /// Loads only this number of first layers, to measure their speed on this machine. The output
+    /// is meaningless. `None`: all layers.
     pub first_layers: Option<usize>,
-    /// What crosses between those ranks.
+    /// Element type of rows that are sent between ranks.
     pub wire: WireType,
-    /// Optional passes that plans are made without: see [`passes::optional`](latent_graph::passes::optional).
+    /// Optional passes to omit when plans are made. See
+    /// [`passes::optional`](latent_graph::passes::optional).
     pub without: Vec<&'static str>,
-    /// Measured times of this machine's kernels, which choose between instruction sets that compute the same bits; none: the highest one.
+    /// Measured times of this machine's kernels, which choose between instruction sets that compute
+    /// the same bits. `None`: the highest tier.
     pub tuned: Option<Arc<KernelTimings>>,
-    /// How long a rank may be in a step without progress before it counts as hung; zero disables
-    /// the check. None: [`HUNG_AFTER`](latent_backend::HUNG_AFTER).
+    /// Time without progress within a step after which a rank counts as hung. Zero disables the
+    /// check. `None`: [`HUNG_AFTER`](latent_backend::HUNG_AFTER).
     pub hung_after: Option<Duration>,
 }
 
 impl EngineOptions {
-    /// The config of a model as it runs on a backend: without its indexer, where that is not wanted, a backend does not run it, or a part of
-    /// the model would begin with a layer that shares the tokens which another part has selected.
+    /// The config of a model as it runs on a backend. The indexer is removed if it is disabled, a
+    /// backend does not support it, or a part of the model would begin with a layer that shares the
+    /// tokens which a layer of another part has selected.
     pub fn config_on(&self, backend: &dyn Backend, config: ModelConfig) -> ModelConfig {
         if self.is_sparse(backend, &config) { config } else { config.without_indexer() }
     }
 
     /// Whether models with an indexer attend to the tokens that it selects.
     fn is_sparse(&self, backend: &dyn Backend, config: &ModelConfig) -> bool {
+        // The naive formulation can only mask tokens; the absorbed one can gather the selected
+        // rows.
         let naive = self.mla == MlaChoice::Naive;
         let runs_on = |target: &BackendTarget| target.sparse_attention && (target.masks_tokens || !naive);
         let front = self.offload.as_ref().is_none_or(|offload| runs_on(offload.front.target()));
@@ -140,7 +153,8 @@ impl EngineOptions {
         self.sparse == SparseAttention::On && runs && !self.cuts_shared_tokens(config)
     }
 
-    /// Whether a rank begins with a layer without an indexer of its own, or a device may.
+    /// Whether the layers of a rank or a device begin, or may begin, with a layer that has no
+    /// indexer of its own.
     fn cuts_shared_tokens(&self, config: &ModelConfig) -> bool {
         if !config.full_indexers.contains(&false) {
             return false;
@@ -154,8 +168,8 @@ impl EngineOptions {
         self.offload.is_some() || self.hosts.as_ref().is_some_and(begins_shared)
     }
 
-    /// Where the threads will run: one for each core that affinity and cgroup quotas leave to this process, unless the options say
-    /// otherwise.
+    /// The placement of threads. By default, one for each core that affinity and cgroup quotas
+    /// leave to this process.
     pub fn place(&self) -> Placement {
         if let Some(placement) = &self.placement {
             return placement.clone();
@@ -172,39 +186,40 @@ pub struct ResolvedOptions<'b> {
     pub backend: &'b dyn Backend,
     /// The circuit: the model's own, or the one that the options give.
     pub circuit: Arc<Circuit>,
-    /// What plans are made for: the backend's target with the threads of the options.
+    /// The target of plans: that of the backend, with the threads of the options.
     pub target: BackendTarget,
-    /// Everything that plans and backend need to know.
+    /// The options of plans and backend.
     pub options: ModelOptions,
-    /// How much recurrent state is kept.
+    /// The number of recurrent states.
     pub states: StateOptions,
-    /// Bytes of recurrent state, where they are given.
+    /// Memory for recurrent states in bytes, if set.
     pub state_cache: Option<u64>,
-    /// Whether indexers select the tokens that are attended to: else plans are made of configs without one.
+    /// Whether indexers select the tokens that rows attend to. Otherwise, plans are made of configs
+    /// without an indexer.
     sparse: bool,
-    /// The side of the model that the plans are of, where it is cut in two.
+    /// The side of the model that the plans run, if the model is split between two backends.
     pub side: Option<ModelSide>,
-    /// Minimum tokens of the KV cache, if it holds more than one context.
+    /// Capacity of the KV cache in tokens, if it holds more than one context.
     cache_tokens: usize,
 }
 
 impl EngineOptions {
-    /// Precision, ISA limit and cache type, where the backend decides what the options leave open.
+    /// Precision, ISA limit and cache type. The backend decides those that the options do not set.
     ///
     /// # Errors
-    /// An ISA that the machine lacks.
+    /// If this machine does not support the ISA.
     pub fn bind(&self, backend: &dyn Backend) -> Result<BindOptions, EngineError> {
         let exact = self.precision == Precision::Exact;
         let cache = self.cache.unwrap_or_else(|| backend.default_cache(exact));
         Ok(BindOptions { precision: self.precision, tier: backend.isa(self.tier)?, cache })
     }
 
-    /// What plans are made for: the backend's target with as many workers as the options ask for.
+    /// The target of plans: that of the backend, with the number of workers that the options set.
     pub fn target(&self, backend: &dyn Backend) -> BackendTarget {
         backend.target().with_workers(self.place().threads()).without(&self.without).tuned(self.tuned.clone())
     }
 
-    /// Checks the numbers that would take more memory or threads than any machine has.
+    /// Checks numbers that would need more memory or threads than any machine has.
     fn check_sizes(&self) -> Result<(), EngineError> {
         let sizes = [
             (Setting::Threads, self.threads, MAX_THREADS),
@@ -218,10 +233,11 @@ impl EngineOptions {
         }
     }
 
-    /// Decides what the options leave open.
+    /// Decides everything that the options do not set.
     ///
     /// # Errors
-    /// Numbers that are too large; options that contradict each other, or that this machine cannot serve; a circuit that does not exist.
+    /// If a number is too large, options contradict each other or are not supported by this
+    /// machine, or the circuit does not exist.
     pub fn resolve<'b>(
         &self,
         backend: &'b dyn Backend,
@@ -241,7 +257,9 @@ impl EngineOptions {
             None => Arc::new(Circuit::named(&config.circuit)?.clone()),
         };
         let (target, sparse) = (self.target(backend), self.is_sparse(backend, config));
-        // both sides of a model take the same paths
+        // Both sides of an offloaded model must use the same formulation for each span. If one of
+        // them cannot mask unselected tokens, only the absorbed formulation, which gathers rows, is
+        // possible.
         let masks = |target: &BackendTarget| target.masks_tokens;
         let front = self.offload.as_ref().is_none_or(|offload| masks(offload.front.target()));
         let indexed = sparse && config.attention.indexer.is_some();
@@ -273,15 +291,15 @@ impl EngineOptions {
 }
 
 impl ResolvedOptions<'_> {
-    /// The config of a model as it runs here.
+    /// The config of a model as it runs with these options.
     fn config<'c>(&self, config: &'c ModelConfig) -> Cow<'c, ModelConfig> {
         if self.sparse { Cow::Borrowed(config) } else { Cow::Owned(config.without_indexer()) }
     }
 
-    /// The plans of the model.
+    /// The plans of the model, or of its side.
     ///
     /// # Errors
-    /// Tensors that are missing or have another shape; no kernel for an operation.
+    /// If a tensor is missing or has a wrong shape, or an operation has no kernel.
     pub fn stages(&self, config: &ModelConfig, tensors: &dyn TensorIndex) -> Result<Vec<Stage>, EngineError> {
         let Some(side) = self.side else { return self.whole_stages(config, tensors) };
         Ok(Stage::of_side(
@@ -293,7 +311,7 @@ impl ResolvedOptions<'_> {
         )?)
     }
 
-    /// The plans of the whole model, whichever side of it runs here.
+    /// The plans of the whole model, regardless of its side.
     ///
     /// # Errors
     /// As for [`stages`](Self::stages).
@@ -305,19 +323,19 @@ impl ResolvedOptions<'_> {
         Ok(Stage::of_model(&self.circuit, &self.config(config), tensors, &self.target, &self.options.stages)?)
     }
 
-    /// What breaks a rule of the audit.
+    /// The findings of the audit of the whole model.
     pub fn audit(&self, config: &ModelConfig, tensors: &dyn TensorIndex, stages: &[Stage]) -> Vec<Finding> {
         let bound = BindContext { target: &self.target, options: self.options.stages.bind };
         latent_graph::audit::session(&self.circuit, &self.config(config), tensors, stages, bound)
     }
 
-    /// What breaks a rule of the audit in plans of one side of the model.
+    /// The findings of the audit of the plans of one side.
     pub(crate) fn audit_side(&self, config: &ModelConfig, stages: &[Stage]) -> Vec<Finding> {
         let bound = BindContext { target: &self.target, options: self.options.stages.bind };
         latent_graph::audit::plans(&self.circuit, &self.config(config), stages, bound)
     }
 
-    /// Bytes that the weights take.
+    /// Size of the weights, in bytes.
     pub fn weight_bytes(&self, stages: &[Stage], source: WeightSource<'_>) -> WeightBytes {
         self.backend.weight_bytes(stages, source)
     }
@@ -332,7 +350,8 @@ impl ResolvedOptions<'_> {
     ) -> MemoryEstimate {
         let scratch = self.backend.scratch_bytes(&self.config(config), stages, &self.options, context);
         let token_bytes = self.token_bytes(stages);
-        // residual rows that wait for the MTP layer: those of a step, and of its sequences
+        // Residual rows for the MTP layer, in f32: the engine copies those of a step, and sequences
+        // hold those that wait.
         let stages_options = &self.options.stages;
         let rows = stages_options.max_batch_tokens as u64;
         let waiting = if stages_options.mtp { rows.saturating_mul(8 * config.hidden_size as u64) } else { 0 };
@@ -346,32 +365,33 @@ impl ResolvedOptions<'_> {
         }
     }
 
-    /// Tokens of the KV cache with a context of `context` tokens.
+    /// Capacity of the KV cache in tokens, with a context of `context` tokens.
     pub(crate) fn cache_tokens(&self, context: usize) -> usize {
         self.cache_tokens.max(context)
     }
 
-    /// The same in whole blocks.
+    /// [`cache_tokens`](Self::cache_tokens), rounded up to whole blocks.
     pub(crate) fn cache_rows(&self, context: usize) -> usize {
         self.cache_tokens(context).checked_next_multiple_of(KV_BLOCK).unwrap_or(usize::MAX)
     }
 
-    /// Bytes that a token takes in the KV cache.
+    /// Size of a token in the KV cache, in bytes.
     pub fn token_bytes(&self, stages: &[Stage]) -> usize {
         LayerState::token_bytes(&self.backend.layer_states(stages), self.options.stages.bind.cache)
     }
 
-    /// Bytes that all slots of recurrent state take.
+    /// Size of all slots of recurrent state, in bytes.
     fn state_bytes(&self, stages: &[Stage]) -> u64 {
         let slot = LayerState::state_bytes(&self.backend.layer_states(stages)) as u64;
-        // slots that cannot be counted are an error of loading
+        // An error here is returned when the model is loaded.
         slot.saturating_mul(self.state_slots(stages).map_or(0, u64::from))
     }
 
-    /// Slots of recurrent state, as many as [`state_cache`](EngineOptions::state_cache) has room for.
+    /// Number of slots of recurrent state: as set by [`state_cache`](EngineOptions::state_cache),
+    /// or by [`states`](EngineOptions::states).
     ///
     /// # Errors
-    /// When there are more than can be counted, or too few for one sequence.
+    /// If the number exceeds `u32`, or is too small for one sequence.
     pub(crate) fn state_slots(&self, stages: &[Stage]) -> Result<u32, EngineError> {
         let slot = LayerState::state_bytes(&self.backend.layer_states(stages)) as u64;
         let Some(bytes) = self.state_cache.filter(|_| slot > 0) else {

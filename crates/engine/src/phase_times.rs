@@ -3,22 +3,23 @@
 use crate::engine::Engine;
 use latent_graph::Plan;
 
-/// Time that phases of the same operations took, in all layers.
+/// Total time of all phases with the same operations, over all layers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PhaseTime {
-    /// The words of their operations, with the slots of their weights.
+    /// The names of the operations, with the slots of their weights.
     pub name: String,
     /// Nanoseconds, summed over the steps.
     pub nanos: u64,
 }
 
 impl Engine {
-    /// Starts to take the time of each phase.
+    /// Starts to time each phase.
     pub fn start_phase_times(&mut self) {
         self.model.start_profile();
     }
 
-    /// Stops, and returns the times since the start, in the order of the plans. What did not run is left out.
+    /// Stops timing, and returns the times since the start, in the order of the plans. Phases that
+    /// did not run are omitted.
     pub fn take_phase_times(&mut self) -> Vec<PhaseTime> {
         let times = self.model.stop_profile();
         let mut sums: Vec<PhaseTime> = Vec::new();
@@ -36,7 +37,7 @@ impl Engine {
     }
 }
 
-/// The words of a phase's operations, each once.
+/// The names of a phase's operations, without duplicates.
 fn name(plan: &Plan, phase: usize) -> String {
     let mut words: Vec<String> = Vec::new();
     for (node, _) in plan.ir.nodes.iter().zip(&plan.phases).filter(|(_, at)| **at == phase) {

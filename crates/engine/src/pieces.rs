@@ -1,46 +1,47 @@
-//! Single allocations of a device: a layer's rows of the KV cache, and each value of a step.
+//! Large allocations of a device: the KV cache rows of a layer, and each value of a step. A GPU
+//! limits the size of one buffer.
 
 use latent_types::{Setting, format_bytes};
 use std::fmt;
 
-/// A piece that is larger than the device gives out.
+/// A piece of memory, and the maximum size of a buffer of the device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LargePiece {
-    /// What it is.
+    /// The contents.
     pub of: PieceKind,
-    /// Its bytes.
+    /// Size in bytes.
     pub bytes: u64,
-    /// Bytes that the device gives out at most.
+    /// Maximum size of a buffer, in bytes.
     pub most: u64,
 }
 
-/// What a piece is.
+/// The contents of a piece of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PieceKind {
     /// Rows of one layer of the KV cache.
     Cache {
-        /// The tokens.
+        /// Number of tokens.
         tokens: usize,
-        /// Whether another type of the KV cache takes less.
+        /// Whether the KV cache has a type with a smaller row.
         smaller_cache: bool,
     },
     /// A value of a step.
     Step {
-        /// The tokens.
+        /// Number of tokens.
         tokens: usize,
     },
 }
 
 impl LargePiece {
-    /// Whether the device gives it out.
+    /// Whether it fits into one buffer.
     pub fn is_small(&self) -> bool {
         self.bytes <= self.most
     }
 
-    /// How many tokens fit: all pieces grow with theirs.
+    /// How many tokens fit into one buffer. Sizes are proportional to the number of tokens.
     pub fn fits(&self) -> usize {
         let (PieceKind::Cache { tokens, .. } | PieceKind::Step { tokens }) = self.of;
-        // a size of a file times a number of tokens: 64 bits do not hold the product
+        // A buffer size times a number of tokens can exceed 64 bits.
         (tokens as u128 * u128::from(self.most) / u128::from(self.bytes.max(1))) as usize
     }
 }

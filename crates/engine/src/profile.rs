@@ -1,5 +1,5 @@
-//! Time per phase of a step, compared with the bytes it moves, the operations it computes, and the
-//! machine's limits measured in the same run.
+//! Profiles: the time per phase of a step, compared with the bytes that it moves, the operations
+//! that it computes, and the machine's limits, which are measured in the same run.
 
 use crate::timeline::{PhaseIndex, ProfiledPhase, StepTimeline};
 use latent_backend::{BackendModel, PeakRates, PlanTimes, ProfileClock, RankTimes};
@@ -9,74 +9,74 @@ use latent_graph::passes::BatchBucket;
 use latent_types::Arithmetic;
 use serde::Serialize;
 
-/// Phases of equal form in all layers that have them.
+/// Phases with the same operations, weight formats and kernels, over all layers.
 #[derive(Clone, Debug, Serialize)]
 pub struct PhaseProfile {
-    /// First and last layer; none for what stands outside of layers.
+    /// First and last layer. `None` for phases outside of layers.
     pub layers: Option<(usize, usize)>,
-    /// How many phases.
+    /// Number of phases.
     pub count: usize,
-    /// What they do: the words of their operations.
+    /// The names of the operations.
     pub operations: Vec<String>,
-    /// Microseconds that the first thread spends in each operation of one phase, on average; empty where the backend does not know them. What is left
-    /// of `micros` it waits for the other threads.
+    /// Average time of the first thread in each operation of one phase, in microseconds. Empty if
+    /// the backend does not measure it. The rest of `micros` is waiting for other threads.
     pub operation_micros: Vec<f64>,
-    /// The kernels of their products and attention, each once.
+    /// The kernels of products and attention, without duplicates.
     pub kernels: Vec<String>,
-    /// Rows.
+    /// Number of rows.
     pub rows: usize,
-    /// Microseconds of one phase, on average.
+    /// Average time of one phase, in microseconds.
     pub micros: f64,
-    /// Share of the step's time that all of them take.
+    /// Fraction of the step's time that all phases take.
     pub share: f64,
-    /// Bytes that one phase reads or writes: weights and cache.
+    /// Bytes of weights and cache that one phase reads or writes.
     pub bytes: f64,
-    /// Gigabytes a second.
+    /// Gigabytes per second.
     pub gb_per_s: f64,
-    /// Billions of floating-point (or integer) operations a second.
+    /// Billions of floating-point (or integer) operations per second.
     pub gflop_per_s: f64,
-    /// `memory` or `arithmetic`: which limit binds.
+    /// The binding limit: `memory` or `arithmetic`.
     pub bound: &'static str,
-    /// How near to that limit: the time that the limit allows ÷ the time taken.
+    /// Fraction of that limit that is reached: minimum time ÷ measured time.
     pub of_limit: f64,
-    /// The least microseconds that arithmetic allows for one phase.
+    /// Minimum time for the arithmetic of one phase, in microseconds.
     pub arithmetic_micros: f64,
-    /// Columns per row of the widest result of its products; 0 without products.
+    /// Columns per row of the widest result of products. 0 without products.
     pub product_columns: usize,
 }
 
 /// The size of a step: `sequences` sequences with `rows` new rows each, after `cached` ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StepSize {
-    /// Sequences.
+    /// Number of sequences.
     pub sequences: usize,
-    /// New rows of each.
+    /// New rows per sequence.
     pub rows: usize,
-    /// Rows in the cache of each before.
+    /// Cached rows per sequence.
     pub cached: usize,
-    /// Rows whose logits are wanted, of all sequences.
+    /// Total number of rows whose logits are needed.
     pub wanted: usize,
     /// Whether it is a step of the MTP layer, over rows that the model has run.
     pub mtp: bool,
 }
 
 impl StepSize {
-    /// One token for each of some sequences, and its logits.
+    /// One token per sequence, with its logits.
     pub fn decode(sequences: usize, cached: usize) -> StepSize {
         StepSize { sequences, rows: 1, cached, wanted: sequences, mtp: false }
     }
 
-    /// A token and its draft for each of some sequences, and the logits of both.
+    /// A token and its draft per sequence, with the logits of both.
     pub fn verify(sequences: usize, cached: usize) -> StepSize {
         StepSize { rows: 2, wanted: sequences.saturating_mul(2), ..StepSize::decode(sequences, cached) }
     }
 
-    /// A draft for each of some sequences.
+    /// One draft per sequence, by the MTP layer.
     pub fn draft(sequences: usize, cached: usize) -> StepSize {
         StepSize { mtp: true, ..StepSize::decode(sequences, cached) }
     }
 
-    /// The steps of a prompt that is read in chunks, with the logits of its last row.
+    /// The steps of a prompt that runs in chunks, with the logits of its last row.
     pub fn prompt(rows: usize, cached: usize, chunk: usize) -> impl Iterator<Item = StepSize> {
         let chunk = chunk.max(1);
         let step = move |first: usize| StepSize {
@@ -90,24 +90,26 @@ impl StepSize {
     }
 }
 
-/// The least time that the machine's limits allow: in every step the longer of reading its bytes and of its arithmetic.
+/// The minimum time that the machine's limits allow: for every step, the larger of the times for
+/// reading its bytes and for its arithmetic.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Roofline {
-    /// Seconds of all steps.
+    /// Minimum time of all steps, in seconds.
     pub seconds: f64,
-    /// Bytes of weights and cache that they read or write.
+    /// Bytes of weights and cache that the steps read or write.
     pub bytes: f64,
-    /// Seconds of `seconds` that are of steps bound by memory.
+    /// The part of `seconds` in steps bound by memory.
     pub memory_seconds: f64,
 }
 
 impl Roofline {
-    /// `memory` or `arithmetic`: which limit binds for the larger part of the time.
+    /// The limit that binds for the larger part of the time: `memory` or `arithmetic`.
     pub fn bound(&self) -> &'static str {
         if self.memory_seconds * 2.0 >= self.seconds { "memory" } else { "arithmetic" }
     }
 
-    /// Adds a step of a model, given by the plans that it runs, each with its place among all plans of all stages.
+    /// Adds a step of a model, given by the plans that it runs. Each plan has its index among all
+    /// plans of all stages.
     pub(crate) fn add<'p>(
         &mut self,
         plans: impl Iterator<Item = (usize, &'p Plan, StepWorkload)>,
@@ -129,57 +131,59 @@ impl Roofline {
     }
 }
 
-/// The profile of steps: the average of repeated ones, or all the steps of a prompt together.
+/// The profile of steps: the average of repeated steps, or the sum of all steps of a prompt.
 #[derive(Clone, Debug, Serialize)]
 pub struct StepProfile {
-    /// Sequences of a step.
+    /// Sequences per step.
     pub sequences: usize,
-    /// New rows, of all sequences.
+    /// New rows of all sequences.
     pub rows: usize,
-    /// Rows in the cache before, of each sequence.
+    /// Cached rows per sequence.
     pub cached: usize,
-    /// Whether they are steps of the MTP layer alone.
+    /// Whether all steps are of the MTP layer.
     pub mtp: bool,
-    /// Steps measured.
+    /// Number of measured steps.
     pub steps: usize,
-    /// What took the times.
+    /// The clock that measured the times.
     pub clock: ProfileClock,
-    /// Milliseconds of those rows.
+    /// Time of the rows, in milliseconds.
     pub millis: f64,
-    /// Tokens a second.
+    /// Tokens per second.
     pub tokens_per_s: f64,
-    /// Barriers of a step.
+    /// Barriers per step.
     pub barriers: usize,
-    /// Kernels called by one thread in a step.
+    /// Kernels that one thread calls per step.
     pub kernels: usize,
-    /// Phases, in order.
+    /// The phases, in order.
     pub phases: Vec<PhaseProfile>,
-    /// When each thread began and ended the phases of one of the steps.
+    /// The timeline of one of the steps, by thread and phase.
     pub timeline: StepTimeline,
     /// The other ranks that share the model.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub ranks: Vec<RankProfile>,
 }
 
-/// Where the time of another rank goes, in milliseconds of those rows.
+/// The times of another rank for the same rows, in milliseconds.
 #[derive(Clone, Debug, Serialize)]
 pub struct RankProfile {
-    /// The rank.
+    /// Index of the rank.
     pub rank: usize,
-    /// Where it runs.
+    /// Name of its host.
     pub host: String,
-    /// All of its phases.
+    /// Time of all phases.
     pub millis: f64,
-    /// Between its steps, waiting for the next one.
+    /// Time between steps, waiting for the next one.
     pub idle_millis: f64,
-    /// What its first thread waited of that for other ranks, and for their messages to be taken in.
+    /// The part of `millis` that the first thread spent in collectives: waiting for other ranks,
+    /// and receiving their messages.
     pub collective_millis: f64,
-    /// Its first thread in the operations of each kind, the longest first; the rest of its time it waited for other threads.
+    /// Time of the first thread in operations of each kind, the longest first. The rest is waiting
+    /// for other threads.
     pub operations: Vec<(String, f64)>,
 }
 
 impl StepProfile {
-    /// What was measured, and how long it took.
+    /// A title with the measured steps and their time.
     pub fn title(&self) -> String {
         let StepProfile { sequences, rows, cached, mtp, steps, millis, .. } = self;
         match (rows, steps) {
@@ -200,7 +204,7 @@ impl StepProfile {
 }
 
 impl RankProfile {
-    /// Of times, `share` of which counts.
+    /// The profile from the times of a rank, multiplied by `share`.
     pub(crate) fn new(times: RankTimes, share: f64) -> RankProfile {
         let millis = |nanos: u64| share * nanos as f64 / 1e6;
         let collective = |word: &str| ["all_reduce", "send_rows", "receive_rows"].contains(&word);
@@ -217,18 +221,18 @@ impl RankProfile {
     }
 }
 
-/// Times of a plan, summed over the steps that it ran.
+/// The times of a plan, summed over the steps that ran it.
 pub(crate) struct TimedPlan<'p> {
-    /// Its place among all plans of all stages.
+    /// Index of the plan among all plans of all stages.
     pub place: usize,
     pub plan: &'p Plan,
     pub times: PlanTimes,
     pub steps: Vec<StepWorkload>,
-    /// What its device can do.
+    /// The peak rates of the plan's device.
     pub limits: PeakRates,
 }
 
-/// What a phase costs.
+/// The cost of a phase.
 #[derive(Clone, Copy, Default)]
 struct PhaseCost {
     bytes: f64,
@@ -236,22 +240,23 @@ struct PhaseCost {
     flops: [f64; Arithmetic::ALL.len()],
 }
 
-/// What a node of the plan at this place multiplies in.
+/// The arithmetic of a node of the plan with index `place`.
 fn arithmetic(model: &dyn BackendModel, place: usize, node: usize, step: StepWorkload) -> Arithmetic {
     let plan = (place / BatchBucket::ALL.len(), place % BatchBucket::ALL.len());
     model.arithmetic(plan, node, step.rows)
 }
 
-/// Puts times and costs of a model together, without a timeline. Also returns where the phases of its plans are in the profile.
+/// Combines the times and costs of a model, without a timeline. Also returns the index of each
+/// phase of its plans in the profile.
 pub(crate) fn report(
     model: &dyn BackendModel,
     timed: &[TimedPlan<'_>],
     sizes: &[StepSize],
     repeated: bool,
 ) -> (StepProfile, PhaseIndex) {
-    // plans of other steps that `work` also ran do not count
+    // `work` may also run steps of other sizes, whose plans have no steps here. They do not count.
     let total: u64 = timed.iter().filter(|t| !t.steps.is_empty()).flat_map(|t| &t.times.phases).sum();
-    // of repeated steps, the average
+    // Repeated steps are averaged.
     let share = if repeated { 1.0 / sizes.len().max(1) as f64 } else { 1.0 };
     let mut phases: Vec<(Vec<String>, PhaseProfile, PhaseCost, &PeakRates)> = Vec::new();
     let mut index = PhaseIndex::new();
@@ -261,6 +266,8 @@ pub(crate) fn report(
             let numbered = || {
                 let all = timed.plan.ir.nodes.iter().enumerate().zip(&timed.plan.phases);
                 let here = all.filter(|(_, at)| **at == phase).map(|(node, _)| node);
+                // A plan has the nodes of all attention formulations; those that no step used did
+                // not run.
                 here.filter(|(_, node)| timed.steps.iter().any(|step| node.path.meets(step.path)))
             };
             let nodes = || numbered().map(|(_, node)| node);
@@ -311,7 +318,7 @@ pub(crate) fn report(
     let millis = share * total as f64 / 1e6;
     let finished = phases.into_iter().map(|(_, profile, cost, limits)| finish(profile, cost, millis, limits));
     let mtp = !sizes.is_empty() && sizes.iter().all(|size| size.mtp);
-    // the rows of the MTP layer are the same tokens as the model's: count them once
+    // Rows of the MTP layer are the same tokens as those of the model, so they are counted once.
     let counted = sizes.iter().filter(|size| size.mtp == mtp);
     let rows: usize = counted.map(|size| size.sequences * size.rows).sum();
     let steps = sizes.len().max(1);
@@ -343,15 +350,17 @@ impl PhaseCost {
         PhaseCost { bytes: self.bytes * factor, flops: self.flops.map(|flops| flops * factor) }
     }
 
-    /// The least seconds of reading, and of arithmetic.
+    /// The minimum seconds for reading, and for arithmetic.
     fn seconds(&self, limits: &PeakRates) -> (f64, f64) {
+        // Skips unused kinds, whose rate may be 0.
         let all = Arithmetic::ALL.into_iter().zip(self.flops).filter(|(_, flops)| *flops > 0.0);
         let arithmetic: f64 = all.map(|(kind, flops)| flops / limits.macs(kind)).sum();
+        // Rates count multiply-adds, which are two operations.
         (self.bytes / limits.read_bandwidth, arithmetic / 2.0)
     }
 }
 
-/// What makes phases of different layers equal: operations, weight formats and kernels.
+/// The key by which phases of different layers are grouped: operations, weight formats and kernels.
 fn form<'n>(plan: &Plan, nodes: impl Iterator<Item = &'n Node>) -> Vec<String> {
     nodes
         .flat_map(|node| {
@@ -411,7 +420,7 @@ fn new_phase<'n>(
     }
 }
 
-/// Averages over the phases of one form, and compares with the limits.
+/// Computes averages over the phases of one group, and compares them with the limits.
 fn finish(mut profile: PhaseProfile, cost: PhaseCost, millis: f64, limits: &PeakRates) -> PhaseProfile {
     let seconds = profile.micros / 1e6;
     let (memory, arithmetic) = cost.seconds(limits);

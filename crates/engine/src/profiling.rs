@@ -1,4 +1,4 @@
-//! Cost of steps, and time per phase.
+//! Costs of steps, and profiles of an engine.
 
 use crate::averaged_timeline;
 use crate::engine::Engine;
@@ -11,35 +11,36 @@ use latent_graph::passes::BatchBucket;
 use latent_graph::stage_index::{self, LAYERS, LM_HEAD, MTP, MTP_HEAD};
 use latent_graph::{LM_HEAD_ROWS, Plan};
 
-/// Bytes that a step moves, by what they belong to.
+/// Bytes that a step moves, by kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct RoutedBytes {
-    /// Weights that every step reads, however many rows it has: all but the routed experts.
+    /// All weights except those of routed experts. Every step reads them, regardless of its rows.
     pub dense: f64,
-    /// The weights of the experts that its rows chose, each counted once.
+    /// Weights of the selected experts, each counted once.
     pub experts: f64,
     /// Rows of the KV cache.
     pub cache: f64,
 }
 
 impl RoutedBytes {
-    /// All of them.
+    /// The sum.
     pub fn total(&self) -> f64 {
         self.dense + self.experts + self.cache
     }
 }
 
 impl Engine {
-    /// The plans that a step runs, each with its place among the clocks and the step that its costs are counted for.
+    /// The plans that a step runs. Each has its index among all plans of all stages, and the
+    /// workload for its costs.
     fn plans_of(&self, size: StepSize) -> Vec<(usize, &Plan, CostStep)> {
         let stages = self.model.stages();
         let cache = self.options.stages.bind.cache;
         let StepSize { sequences, rows, cached, wanted, mtp } = size;
         let (layers, head) = if mtp { (MTP, MTP_HEAD) } else { (LAYERS, LM_HEAD) };
-        // a step has no more rows than the engine runs
+        // A larger step than the engine can run is counted as the largest one.
         let rows = sequences.saturating_mul(rows).min(self.max_batch_tokens());
         let (sequences, wanted) = (sequences.min(rows), wanted.min(rows));
-        // a token and its draft attend as one row
+        // A token and its draft attend in the formulation of one row.
         let path = self.path(cached, if size == StepSize::verify(sequences, cached) { 1 } else { size.rows });
         let step = CostStep { rows, sequences, past_len: cached, cache, path };
         let bucket = BatchBucket::of(rows) as usize;
@@ -48,10 +49,11 @@ impl Engine {
         if stages.len() <= head || (mtp && stage_index::mtp(stages).is_none()) {
             return plans;
         }
-        // the first layers may be a stage of their own
+        // With offload, the first layers are a stage of their own. It does not run in MTP steps.
         for layers in (!mtp).then(|| stage_index::front(stages)).flatten().into_iter().chain([layers]) {
             plans.push((place(layers, bucket), &stages[layers].plans[bucket], step));
         }
+        // The head runs in passes of at most LM_HEAD_ROWS rows.
         for first in (0..wanted).step_by(LM_HEAD_ROWS) {
             let rows = LM_HEAD_ROWS.min(wanted - first);
             let bucket = BatchBucket::of(rows) as usize;
@@ -67,7 +69,8 @@ impl Engine {
         cost
     }
 
-    /// Bytes of weights and cache that a step moves when its rows choose `distinct(layer)` different experts in a layer, each read once.
+    /// Bytes of weights and cache that a step moves if its rows select `distinct(layer)` different
+    /// experts in a layer, each read once.
     pub fn routed_bytes(&self, size: StepSize, distinct: &dyn Fn(usize) -> f64) -> RoutedBytes {
         let mut bytes = RoutedBytes::default();
         for (_, plan, step) in self.plans_of(size) {
@@ -87,14 +90,14 @@ impl Engine {
         bytes
     }
 
-    /// The least time that the machine's limits allow for some steps, one after the other.
+    /// The minimum time that the machine's limits allow for consecutive steps.
     pub fn roofline(&self, sizes: &[StepSize], limits: &PeakRates) -> Roofline {
         let mut roofline = Roofline::default();
         let front = self.first_front_plan();
         for size in sizes {
             let (before, behind): (Vec<_>, Vec<_>) =
                 self.plans_of(*size).into_iter().partition(|(at, ..)| *at >= front);
-            // one side waits for the other
+            // With offload, the sides run one after the other, so their times add up.
             for (plans, limits) in [(before, self.front_limits(limits)), (behind, *limits)] {
                 if !plans.is_empty() {
                     roofline.add(plans.into_iter(), &*self.model, &limits);
@@ -109,8 +112,9 @@ impl Engine {
         stage_index::front(self.model.stages()).map_or(usize::MAX, |stage| stage * BatchBucket::ALL.len())
     }
 
-    /// Measured limits of the front's device; `limits` without a front, or if measuring fails.
+    /// Measured limits of the front's device. `limits` without a front, or if measuring fails.
     fn front_limits(&self, limits: &PeakRates) -> PeakRates {
+        // Measured at the first use and kept, since it takes time.
         let Some(front) = &self.front else { return *limits };
         let measure = || {
             let tier = self.summary.front.as_ref().map_or(self.summary.tier, |front| front.tier);
@@ -119,11 +123,12 @@ impl Engine {
         front.limits.get_or_init(measure).unwrap_or(*limits)
     }
 
-    /// Takes the time of each phase while `work` runs steps of these sizes. `repeated`: the steps are repetitions of one, so that the
-    /// profile is of their average; otherwise it is of all of them together.
+    /// Measures the time of each phase while `work` runs steps of these sizes. If `repeated`, the
+    /// steps are repetitions of one step, and the profile is their average. Otherwise it is their
+    /// sum.
     ///
     /// # Errors
-    /// What `work` fails with.
+    /// Those of `work`.
     pub fn profile(
         &mut self,
         sizes: &[StepSize],
@@ -135,6 +140,7 @@ impl Engine {
         self.model.start_profile();
         self.model.start_timeline(Instant::now());
         let done = work(self);
+        // Recording ends before an error of `work` is returned.
         let times = self.model.stop_profile();
         let spans = self.model.stop_timeline();
         done?;
@@ -148,7 +154,7 @@ impl Engine {
             let limits = if place >= front { self.front_limits(limits) } else { *limits };
             timed.push(TimedPlan { place, plan, times, steps, limits });
         }
-        // in the order in which they run
+        // The front's plans are the last ones in the list, but run first.
         let behind = front.min(timed.len());
         timed.rotate_left(behind);
         let share = if repeated { 1.0 / sizes.len().max(1) as f64 } else { 1.0 };
@@ -158,7 +164,7 @@ impl Engine {
         Ok(StepProfile { timeline, ranks, ..profile })
     }
 
-    /// The timeline of the step of median time among the largest of the profile.
+    /// The timeline of the step with the median time, of the steps with the most rows.
     fn timeline_of(
         &self,
         profile: &StepProfile,

@@ -1,4 +1,4 @@
-//! Loading on several ranks: checks between ranks, and the ranks that follow rank 0.
+//! Loading on several ranks: checks that ranks agree, and the ranks that follow rank 0.
 
 use crate::engine::Engine;
 use crate::error::EngineError;
@@ -18,9 +18,9 @@ use latent_types::Setting;
 use std::collections::HashSet;
 use std::sync::Arc;
 
-/// What a rank has loaded.
+/// The result of loading on a rank.
 pub enum Rank {
-    /// Rank 0, or the only one: an engine, to be used as any other.
+    /// Rank 0, or the only rank: an engine like any other.
     Leads(Box<Engine>),
     /// Any other rank.
     Follows(Box<Follower>),
@@ -34,7 +34,7 @@ pub struct Follower {
 }
 
 impl Follower {
-    /// What was decided at loading.
+    /// A summary of the decisions made at loading.
     pub fn summary(&self) -> &Summary {
         &self.summary
     }
@@ -42,17 +42,18 @@ impl Follower {
     /// Runs steps until rank 0 drops its engine.
     ///
     /// # Errors
-    /// A lost or failed rank; a step that fails here, which the other ranks are told.
+    /// If another rank is lost or has failed, or a step fails on this rank. The other ranks are
+    /// notified.
     pub fn run(mut self) -> Result<(), EngineError> {
         Ok(latent_hosts::follow(&mut *self.model, &*self.communicator)?)
     }
 }
 
-/// The checkpoint with the tensors of all ranks' files, those of files that are not here without their data; of a rank that is alone, all files must be here.
-/// Programs are compared before anything else that they tell each other.
+/// The checkpoint with the tensors of all ranks' files. Tensors of files that only other ranks have
+/// are listed without data. A single rank must have all files.
 ///
 /// # Errors
-/// Ranks that differ in their programs or files, or that are gone; missing files of a model that no others share.
+/// If ranks differ in programs or files, a rank is lost, or a single rank lacks files.
 pub(crate) fn with_files_of_all(
     options: &EngineOptions,
     checkpoint: &Arc<Checkpoint>,
@@ -61,22 +62,24 @@ pub(crate) fn with_files_of_all(
         checkpoint.check_whole()?;
         return Ok(Arc::clone(checkpoint));
     };
-    // what each rank can say itself, it says before another one's failure ends it
+    // Each rank checks what it can alone, before the collective calls below: its own error is
+    // clearer than the failure of another rank.
     match ModelConfig::before_loading(checkpoint) {
         Ok(whole) => drop(config_of_part(hosts, options, &whole)?),
         Err(error) if checkpoint.is_whole() => return Err(error.into()),
-        // it may be about tensors that others have
+        // The error may be about tensors that other ranks have.
         Err(_) => {}
     }
     let communicator = &*hosts.communicator;
+    // Programs are compared first, since other versions may use another protocol.
     let shared = agree::on_facts(communicator, &of_programs())
         .and_then(|()| files::share(communicator, checkpoint))
         .map_err(latent_backend::BackendError::from)?;
     Ok(shared)
 }
 
-/// Says of an error of planning which files are missing, where that may be why. What a rank plans first are its own layers, so a tensor that it misses is
-/// its own.
+/// Replaces or extends an error of planning by the missing files, if these may be its cause. A rank
+/// plans its own layers first, so a missing tensor is one of its own.
 pub(crate) fn with_missing_files(error: EngineError, checkpoint: &Checkpoint) -> EngineError {
     if let EngineError::Graph(GraphError::MissingTensor { tensor, .. }) = &error
         && let Some(needed) = checkpoint.needs(tensor)
@@ -97,7 +100,8 @@ pub(crate) fn with_missing_files(error: EngineError, checkpoint: &Checkpoint) ->
 /// The config of this rank's part of the model.
 ///
 /// # Errors
-/// A partition for other ranks, or one that the model cannot be cut by; what is not built for several ranks.
+/// If the partition does not fit the ranks or the model, or an option is not supported on several
+/// ranks.
 pub(crate) fn config_of_part(
     hosts: &Hosts,
     options: &EngineOptions,
@@ -115,10 +119,10 @@ pub(crate) fn config_of_part(
     Ok(whole.of_part(RankPart { wire: options.wire, ..part.map_err(GraphError::from)? }))
 }
 
-/// The config of the first layers, with what is around them.
+/// The config of the first layers, with the embedding and the output.
 ///
 /// # Errors
-/// More layers than there are, or none.
+/// If `count` is not between 1 and the number of layers.
 pub(crate) fn config_of_first_layers(whole: &ModelConfig, count: usize) -> Result<ModelConfig, EngineError> {
     if !(1..=whole.layers).contains(&count) {
         return Err(EngineError::Options(format!(
@@ -130,7 +134,7 @@ pub(crate) fn config_of_first_layers(whole: &ModelConfig, count: usize) -> Resul
     Ok(whole.of_part(RankPart { layers: 0..count, ..part }))
 }
 
-/// What all ranks' programs must have in common.
+/// The properties of the program that must be equal on all ranks.
 fn of_programs() -> [AgreementItem; 3] {
     let order = if cfg!(target_endian = "little") { "little-endian" } else { "big-endian" };
     [
@@ -173,7 +177,8 @@ pub(crate) fn compare(
         ),
         AgreementItem::new("formulation of MLA", stages.mla, same),
         AgreementItem::new("sparse attention", options.sparse, same),
-        // as given: hosts may have different numbers of cores, and no sum depends on them
+        // The option, not the resulting number: hosts may have different numbers of cores, and no
+        // sum depends on the number of threads.
         AgreementItem::new("number of threads", format!("{:?}", options.threads), same),
         AgreementItem::new("tokens of a step", format!("{:?}", options.max_batch_tokens), same),
         AgreementItem::new("context", format!("{:?} and {:?}", options.context, options.cache_tokens), same),
@@ -181,16 +186,16 @@ pub(crate) fn compare(
     agree::on_facts(&*hosts.communicator, &facts)
 }
 
-/// What a circuit computes, as a number: of what was read, however the file is laid out.
+/// A hash of a circuit's contents, which does not depend on the formatting of its file.
 fn circuit_hash(circuit: &Circuit) -> String {
     let text = serde_json::to_vec(circuit).unwrap_or_default();
     format!("{} {:016x}", circuit.name, fnv(FNV_START, &text))
 }
 
-/// The checkpoint with nothing but what these stages read.
+/// The checkpoint with only the parts of tensors that these stages read.
 ///
 /// # Errors
-/// A cut within a block of a format, or within what has one scale.
+/// If a tensor would be cut within a block of its format, or within the range of one scale.
 pub(crate) fn own_tensors(checkpoint: &Checkpoint, stages: &[Stage]) -> Result<Checkpoint, EngineError> {
     let tensors = CheckpointTensors(checkpoint);
     Ok(checkpoint.parts(&parts(&tensors, checkpoint.fp8_block()?, stages)?)?)
@@ -202,6 +207,7 @@ fn parts(
     stages: &[Stage],
 ) -> Result<Vec<TensorPart>, EngineError> {
     let (mut parts, mut seen) = (Vec::new(), HashSet::new());
+    // Stages share weights, for example a tied embedding and `lm_head`.
     for weight in stages.iter().flat_map(Stage::weights) {
         let of_weight = weight.tensor_parts(tensors, fp8_block).map_err(GraphError::from)?;
         parts.extend(of_weight.into_iter().filter(|part| seen.insert(part.tensor.clone())));
@@ -209,10 +215,11 @@ fn parts(
     Ok(parts)
 }
 
-/// The files that the rank of these plans needs, of a model whose files are all here: those with its tensors, and of shards the first, which has the metadata.
+/// The files that the rank with these plans needs, of a model with all files. These are the files
+/// with its tensors and, of GGUF shards, the first, which has the metadata.
 ///
 /// # Errors
-/// A cut within what has one scale.
+/// If a tensor would be cut within the range of one scale.
 pub fn files_of_rank(checkpoint: &Checkpoint, stages: &[Stage]) -> Result<Vec<String>, EngineError> {
     let parts = parts(&CheckpointTensors(checkpoint), checkpoint.fp8_block()?, stages)?;
     let mut needed: HashSet<&str> = parts.iter().flat_map(|part| checkpoint.files_of(&part.tensor)).collect();
@@ -222,10 +229,12 @@ pub fn files_of_rank(checkpoint: &Checkpoint, stages: &[Stage]) -> Result<Vec<St
     Ok(checkpoint.file_names().filter(|name| needed.contains(name)).map(str::to_owned).collect())
 }
 
-/// Whether a model can be cut as these plans of one of its ranks need it, whose tensors may be known by their names, types and shapes alone.
+/// Checks that tensors can be cut as the plans of a rank need. Names, types and shapes of the
+/// tensors suffice.
 ///
 /// # Errors
-/// What loading refuses: a cut within a block of a format, within what has one scale, or within a tile of a packed file.
+/// As for loading: if a tensor would be cut within a block of its format, the range of one scale,
+/// or a tile of a packed file.
 pub fn check_cut(outline: &Outline, tensors: &dyn TensorIndex, stages: &[Stage]) -> Result<(), EngineError> {
     let parts = parts(tensors, outline.fp8_block()?, stages)?;
     if let Some(whole) = outline.whole() {
@@ -241,7 +250,8 @@ pub fn check_cut(outline: &Outline, tensors: &dyn TensorIndex, stages: &[Stage])
     )))
 }
 
-/// Refuses heads with recurrent states that several ranks share: a rank has all heads of such layers.
+/// Checks that tensor parallelism does not cut layers with recurrent states: a rank needs all heads
+/// of such layers.
 pub(crate) fn check_layers(
     options: &EngineOptions,
     backend: &dyn Backend,

@@ -12,11 +12,12 @@ use std::collections::HashSet;
 use std::ops::Range;
 
 impl Engine {
-    /// Runs `tokens` as a sequence of their own and copies the activations of `layers` (those outside of layers, the residual stream and
-    /// routing too) out of every phase that makes one. It computes what an ordinary run computes, bit for bit.
+    /// Runs `tokens` as a new sequence, and copies activations after the phases that compute them:
+    /// those of `layers`, those outside of layers, the residual stream and routing. The results are
+    /// the same as those of an ordinary run, bit for bit.
     ///
     /// # Errors
-    /// As for [`prefill`](Self::prefill); too little memory for what is to be copied.
+    /// As for [`prefill`](Self::prefill). Also if memory is too small for the copies.
     pub fn trace(
         &mut self,
         activations: &Activations,
@@ -29,6 +30,7 @@ impl Engine {
         let mut sequence = Sequence::default();
         let chunk = self.chunk_for(tokens.len());
         let done = self.prefill(&mut sequence, tokens, chunk, LogitsRequest::All, &mut |_, _| {}, progress);
+        // Recording ends before an error is returned: later runs must not be recorded.
         let trace = self.model.stop_trace();
         done?;
         let mut trace = trace.unwrap_or_default();
@@ -37,25 +39,27 @@ impl Engine {
     }
 }
 
-/// The experts that the rows of a step chose in one MoE layer.
+/// The experts that the router of one MoE layer selected in a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LayerRouting {
-    /// The layer.
+    /// Index of the layer.
     pub layer: usize,
-    /// Per row of the step, the experts that it chose, ascending.
+    /// Per row of the step, the selected experts in ascending order.
     pub rows: Vec<Vec<usize>>,
 }
 
 impl LayerRouting {
-    /// Number of experts that at least one row chose: those whose weights the step reads.
+    /// Number of experts that were selected for at least one row. The step reads the weights of
+    /// these.
     pub fn distinct(&self) -> usize {
         self.rows.iter().flatten().collect::<HashSet<_>>().len()
     }
 }
 
 impl Engine {
-    /// Runs `tokens` as one step that continues `sequence`, and returns the experts that its rows chose in each MoE layer; none of a model
-    /// without a router. It computes what an ordinary step computes, bit for bit, and the sequence is as after one.
+    /// Runs `tokens` as one step that continues `sequence`, and returns the selected experts of
+    /// each MoE layer. Empty for a model without MoE layers. Logits and sequence are the same as
+    /// after an ordinary step, bit for bit.
     ///
     /// # Errors
     /// As for [`step`](Self::step).
@@ -73,7 +77,8 @@ impl Engine {
         let points = activations.list().iter().enumerate();
         let routing = points.filter_map(|(at, point)| {
             let (layer, values) = (point.layer?, trace.values(at)?);
-            // a row has a weight for each expert, 0 for those that it did not choose
+            // The activation has a routing weight per expert, which is 0 for experts that were not
+            // selected.
             let chosen = |row| -> Vec<usize> {
                 let weights = values.row(row).unwrap_or_default().iter().enumerate();
                 weights.filter(|(_, weight)| **weight != 0.0).map(|(expert, _)| expert).collect()
@@ -85,12 +90,14 @@ impl Engine {
 }
 
 impl Engine {
-    /// Runs each of `texts` as a sequence of its own, and sums the squares of what every weight is multiplied by, column by column: the sums by the
-    /// name of the weight's first tensor. An engine that drafts runs its MTP layer, with its head, over all rows but each text's last. `progress` gets
-    /// the number of texts that are done, and says whether to go on.
+    /// Runs each of `texts` as a new sequence, and sums the squared inputs of every weight matrix,
+    /// column by column (an importance matrix). Returns the sums by the name of the weight's first
+    /// tensor. An engine that drafts also runs its MTP layer, with its head, over all rows but the
+    /// last of each text. `progress` is called with the number of finished texts, and returns
+    /// whether to continue.
     ///
     /// # Errors
-    /// As for [`prefill`](Self::prefill); a backend that does not sum them up.
+    /// As for [`prefill`](Self::prefill). Also if the backend does not support it.
     pub fn input_squares(
         &mut self,
         texts: &[&[u32]],
@@ -102,7 +109,8 @@ impl Engine {
         done.map(|()| sums)
     }
 
-    /// Runs the texts as [`input_squares`](Self::input_squares) does, and sums the products of what the selected matrices of weights are multiplied by.
+    /// Runs the texts as [`input_squares`](Self::input_squares) does, and sums Σ x·xᵀ over the
+    /// inputs x of the selected weight matrices.
     ///
     /// # Errors
     /// As for [`input_squares`](Self::input_squares).
@@ -118,7 +126,7 @@ impl Engine {
         done.map(|()| products)
     }
 
-    /// Runs each text as a sequence of its own.
+    /// Runs each text as a new sequence.
     fn run_texts(
         &mut self,
         texts: &[&[u32]],
@@ -140,7 +148,8 @@ impl Engine {
     }
 }
 
-/// Refuses to record activations that would take more than half of the free memory.
+/// Checks that recorded activations take at most half of the free memory. The rest is needed for
+/// the caller's own copies.
 fn check_memory(bytes: u64) -> Result<(), EngineError> {
     match available() {
         Some(available) if bytes > available.bytes / 2 => Err(EngineError::Options(format!(

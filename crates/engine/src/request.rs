@@ -6,44 +6,52 @@ use crate::sampling::{LogProbability, SamplingParams};
 use latent_backend::{AdapterScales, CancelToken};
 use std::time::Duration;
 
-/// What is to be generated.
+/// A request for an answer.
 #[derive(Clone, Debug, Default)]
 pub struct Request {
     /// Tokens of the prompt.
     pub prompt: Vec<u32>,
-    /// How tokens are chosen.
+    /// Sampling parameters.
     pub sampling: SamplingParams,
-    /// Most tokens of the answer; none: until the model ends or the context is full.
+    /// Maximum number of tokens of the answer. `None`: until the model ends it or the context is
+    /// full.
     pub max_tokens: Option<usize>,
-    /// Texts before which the answer ends.
+    /// Stop strings. The answer ends before the first of them.
     pub stop: Vec<String>,
-    /// Tokens that end the answer as the model's own end does.
+    /// Further tokens that end the answer, in addition to the model's own.
     pub stop_tokens: Vec<u32>,
-    /// Whether the model's own end is banned.
+    /// Whether the model's own end tokens are banned.
     pub ignore_eos: bool,
-    /// Minimum number of tokens of the answer: until then no token that ends it is chosen, and stop strings are not looked for.
+    /// Minimum number of tokens of the answer. Before, end tokens are banned and stop strings are
+    /// ignored.
     pub min_tokens: usize,
-    /// Token sequences that the answer must not contain: the last token of one is never chosen after the others.
+    /// Token sequences that the answer must not contain. The last token of one is never chosen
+    /// after its other tokens.
     pub bad_words: Vec<Vec<u32>>,
-    /// Minimum number of blanks and tabs at the beginning of each line but the first: the answer ends before a line with fewer.
+    /// Minimum number of spaces and tabs at the beginning of each line but the first. The answer
+    /// ends before a line with fewer.
     pub min_indent: usize,
-    /// Time after which the answer ends at the next end of a line, from its first token on; none: no limit.
+    /// Time after the first token at which the answer ends with the current line. `None`: no limit.
     pub max_time: Option<Duration>,
-    /// Time that the prompt may take; where it takes longer, the answer ends without a token. None: no limit.
+    /// Maximum time for the prompt. If it takes longer, the answer ends without a token. `None`: no
+    /// limit.
     pub max_prompt_time: Option<Duration>,
-    /// Report log-probabilities of this many alternatives; none: of none, not even of the chosen token.
+    /// Number of alternatives per token to report log-probabilities of. `None`: no
+    /// log-probabilities, not even of the chosen token.
     pub logprobs: Option<usize>,
-    /// Whether these are the probabilities after all samplers, in place of the model's.
+    /// Whether to report the probabilities after all samplers instead of the model's.
     pub sampled_logprobs: bool,
-    /// What to discard when the context is full; none: the answer ends there.
+    /// The tokens to discard when the context is full. `None`: the answer ends there.
     pub shift: Option<ContextShift>,
-    /// Cancels this answer from any thread, and no other: it then ends with the text so far and [`StopReason::Interrupted`], also in the middle of
-    /// a step. None: only its listener can end it. A clone of the request shares the token. Jobs of a scheduler are cancelled by its
+    /// Cancels this answer from any thread, also within a step. The answer then ends with the text
+    /// so far and [`StopReason::Interrupted`]. `None`: only the listener can end the answer. A
+    /// clone of the request shares the token. To cancel a job of a scheduler, use its
     /// [`Canceller`](crate::scheduler::Canceller).
     pub cancel: Option<CancelToken>,
-    /// Scales of the model's adapters, one for each; none: those that the model was loaded with.
+    /// Scales of the model's adapters, one for each. `None`: those that the model was loaded with.
     pub adapter_scales: Option<AdapterScales>,
-    /// Draft nothing for this answer, in an engine that could. A later answer with drafts runs the session's tokens again.
+    /// Disables drafts for this answer. A later answer with MTP drafts runs the session's tokens
+    /// again.
     pub no_drafts: bool,
 }
 
@@ -53,9 +61,9 @@ pub struct Request {
 pub enum StopReason {
     /// The model ended it.
     End,
-    /// A stop string came.
+    /// The answer contained a stop string.
     StopString,
-    /// It has as many tokens as were asked for, or has run into another limit of the request: of time, or of indentation.
+    /// The answer reached a limit of the request: number of tokens, time, or indentation.
     Length,
     /// The context is full.
     Context,
@@ -64,58 +72,61 @@ pub enum StopReason {
 }
 
 impl StopReason {
-    /// Whether the model did not end the answer itself.
+    /// Whether the answer was cut, neither ended by the model nor by a stop string.
     pub fn is_cut(self) -> bool {
         matches!(self, StopReason::Length | StopReason::Context | StopReason::Interrupted)
     }
 }
 
-/// A token of an answer, as it comes.
+/// A token of an answer, for a [`Listener`].
 #[derive(Clone, Debug)]
 pub struct TokenEvent<'a> {
-    /// The token.
+    /// The token id.
     pub token: u32,
-    /// Text that is certain now; may be empty.
+    /// The text that is complete with this token. May be empty.
     pub text: &'a str,
-    /// ln of its probability, and of the likeliest ones, where asked for.
+    /// The natural logarithms of its probability and of those of the likeliest tokens, if
+    /// requested.
     pub logprob: Option<(f32, &'a [LogProbability])>,
 }
 
 /// A finished answer.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 pub struct Answer {
-    /// Its tokens, the one that ended it included.
+    /// The chosen tokens, including the one that ended the answer.
     pub tokens: Vec<u32>,
-    /// Its text.
+    /// The text.
     pub text: String,
-    /// Why it ended.
+    /// Why the answer ended.
     pub stop: StopReason,
-    /// Tokens of the prompt.
+    /// Number of prompt tokens.
     pub prompt_tokens: usize,
-    /// Tokens of the prompt that were in the cache already.
+    /// Number of prompt tokens that were cached.
     pub cached_tokens: usize,
     /// Seconds for the prompt.
     pub prompt_seconds: f64,
     /// Seconds for the answer.
     pub generate_seconds: f64,
-    /// Tokens that context shifts discarded meanwhile.
+    /// Number of tokens that context shifts discarded.
     pub discarded_tokens: usize,
-    /// Tokens that were drafted, in an engine that drafts.
+    /// Drafted and accepted tokens.
     pub drafts: DraftCount,
 }
 
 /// Callbacks of the generation loop. Each returns whether to continue.
 pub trait Listener {
-    /// `done` of `total` prompt tokens have run.
+    /// Called when `done` of `total` prompt tokens have run.
     fn prompt(&mut self, _done: usize, _total: usize) -> bool {
         true
     }
 
-    /// A token of the answer: called once for each. False ends the answer with the tokens of this step, of which drafts can make several.
+    /// Called for each token of the answer. If it returns false, the answer ends with the tokens of
+    /// this step, which can be several with drafts.
     fn token(&mut self, _event: &TokenEvent<'_>) -> bool {
         true
     }
 
-    /// Text that was held back until the end, since it might have become a stop string or was part of a character.
+    /// Called at the end with text that was held back because it could have become a stop string or
+    /// was part of a character.
     fn rest(&mut self, _text: &str) {}
 }

@@ -2,15 +2,15 @@
 
 use crate::cache::{CacheFull, StatesFull};
 
-/// Why one sequence takes no part in a step, while the others run.
+/// Why one sequence cannot take part in a step. The other sequences run.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the messages name the fields")]
 pub enum SeqError {
-    /// Neither tokens nor embeddings.
+    /// The input is empty.
     #[error("the input has neither new tokens nor embeddings")]
     NoRows,
-    /// A token id that the vocabulary does not have.
+    /// A token id outside the vocabulary.
     #[error("token id {token} at position {position} is out of range: the vocabulary has {vocab} tokens")]
     Token { token: u32, position: usize, vocab: usize },
     /// Embeddings whose rows do not have the model's hidden size.
@@ -24,7 +24,7 @@ pub enum SeqError {
     /// Logits of a row that does not exist.
     #[error("logits of row {row} requested, but the input has {rows} rows")]
     Wanted { row: usize, rows: usize },
-    /// Rows of the sequence that its MTP layer has not run and cannot run any more.
+    /// The MTP layer has not run all rows of the sequence, and cannot run them any more.
     #[error(
         "no token can be drafted after the {rows} rows of this sequence: some of them were restored, embeddings, or run without drafts; run them \
          again"
@@ -39,10 +39,10 @@ pub enum SeqError {
     /// Another engine has run the sequence.
     #[error("another engine has run this sequence and keeps its cache: use it with that one")]
     Foreign,
-    /// The KV cache has no room for it.
+    /// The KV cache has no room for the sequence.
     #[error(transparent)]
     CacheFull(#[from] CacheFull),
-    /// No slot of recurrent state is free for it.
+    /// No slot of recurrent state is free for the sequence.
     #[error(transparent)]
     StatesFull(#[from] StatesFull),
 }

@@ -13,36 +13,41 @@ impl Engine {
         if self.cache.owns(sequence) { Ok(()) } else { Err(EngineError::ForeignSequence) }
     }
 
-    /// Gives a sequence's cache back, as dropping it does.
+    /// Releases the blocks and states of a sequence, as dropping it does.
     pub fn release(&mut self, sequence: Sequence) {
         drop(sequence);
     }
 
-    /// Forgets all rows of a sequence from `len` on. A recurrent state cannot forget tokens: in a model that has one, the sequence goes back to
-    /// the newest [snapshot](Self::snapshot) at or before `len`, or to its beginning. Returns the position that it has then, at which the tokens
-    /// that are to stay must run again.
+    /// Discards all rows of a sequence from `len` on. A recurrent state cannot be truncated: in a
+    /// model with recurrent layers, the sequence returns to the newest [snapshot](Self::snapshot)
+    /// at or before `len`, or to its beginning. Returns the new length. Tokens between it and `len`
+    /// must run again.
     #[must_use = "tokens from this position on must run again"]
     pub fn truncate(&mut self, sequence: &mut Sequence, len: usize) -> usize {
         sequence.truncate(len)
     }
 
-    /// A sequence that shares the first `len` rows of another: in a model with recurrent state those before its newest snapshot, as for
-    /// [`truncate`](Self::truncate). [`Sequence::len`] says how many they are.
+    /// A sequence that shares the first `len` rows of another. In a model with recurrent layers, it
+    /// shares the rows before the newest snapshot, as for [`truncate`](Self::truncate).
+    /// [`Sequence::len`] is their number.
     pub fn share(&mut self, other: &Sequence, len: usize) -> Sequence {
         other.share(len)
     }
 
-    /// Gives a sequence its own scales of the model's adapters, one for each in the order in which they were given; none: those that the model
-    /// was loaded with. Rows with other scales are forgotten.
+    /// Sets the scales of the model's adapters for a sequence, one per adapter in the order in
+    /// which they were given. `None`: those that the model was loaded with. If the scales change,
+    /// the rows of the sequence are discarded.
     ///
     /// # Errors
-    /// [`EngineError::Options`] for another number of scales than of adapters, and for one that is not finite.
+    /// [`EngineError::Options`] if the number of scales is not the number of adapters, or a scale
+    /// is not finite.
     pub fn set_adapter_scales(
         &mut self,
         sequence: &mut Sequence,
         scales: Option<&AdapterScales>,
     ) -> Result<(), EngineError> {
         self.check_adapter_scales(scales)?;
+        // Rows depend on the scales.
         if sequence.adapter_scales() != scales {
             sequence.truncate(0);
             sequence.set_adapter_scales(scales);
@@ -53,6 +58,7 @@ impl Engine {
     pub(crate) fn check_adapter_scales(&self, scales: Option<&AdapterScales>) -> Result<(), EngineError> {
         let Some(scales) = scales.map(AdapterScales::as_slice) else { return Ok(()) };
         let (given, adapters) = (scales.len(), self.adapters.len());
+        // A NaN or infinite scale would make every logit NaN.
         let problem = match scales.iter().find(|scale| !scale.is_finite()) {
             _ if given != adapters => {
                 format!("{given} scales of adapters were given, the model has {adapters} adapters")
@@ -63,11 +69,11 @@ impl Engine {
         Err(EngineError::Options(problem))
     }
 
-    /// Keeps the recurrent state of a sequence as it is now, for example at the end of a message,
-    /// so that [`truncate`](Self::truncate) and [`share`](Self::share) can return to it. Nothing is
-    /// copied. Steps take snapshots automatically, up to the limit of
+    /// Keeps the current recurrent state of a sequence, for example at the end of a message, so
+    /// that [`truncate`](Self::truncate) and [`share`](Self::share) can return to it. Nothing is
+    /// copied. Steps also take snapshots automatically, up to the limit of
     /// [`StateOptions`](crate::cache::StateOptions). Without effect on models without recurrent
-    /// state.
+    /// layers.
     ///
     /// # Errors
     /// When another engine has run the sequence.
@@ -76,8 +82,9 @@ impl Engine {
         self.snapshot_at(sequence, here)
     }
 
-    /// Asks for a snapshot after `position` rows, which the step that passes this position takes; now where the sequence has just as many. A
-    /// position before that has none.
+    /// Requests a snapshot after `position` rows. It is taken now if the sequence has exactly as
+    /// many rows, otherwise by the step that passes this position. Positions that have passed are
+    /// ignored.
     ///
     /// # Errors
     /// As for [`snapshot`](Self::snapshot).
@@ -87,11 +94,12 @@ impl Engine {
         Ok(())
     }
 
-    /// Forgets a stretch of rows and moves the later ones down.
+    /// Discards a range of rows and moves the later ones down.
     ///
     /// # Errors
-    /// [`EngineError::Stretch`] for a range that is reversed or ends behind the last row; [`EngineError::NoContextShift`] for a model with
-    /// recurrent layers; when shared blocks would have to be copied and no block is free, or another engine has run the sequence.
+    /// [`EngineError::Stretch`] for a range that is reversed or ends after the last row.
+    /// [`EngineError::NoContextShift`] for a model with recurrent layers. Also if a shared block
+    /// must be copied and no block is free, or another engine has run the sequence.
     pub fn shift(&mut self, sequence: &mut Sequence, forgotten: Range<usize>) -> Result<(), EngineError> {
         self.owned(sequence)?;
         if forgotten.start > forgotten.end || forgotten.end > sequence.len() {
@@ -106,7 +114,8 @@ impl Engine {
     /// Saves a sequence and its [tokens](Sequence::tokens).
     ///
     /// # Errors
-    /// When the file cannot be written, some rows were embeddings or were moved by a context shift, or another engine has run the sequence.
+    /// When the file cannot be written, some rows were embeddings or were moved by a context shift,
+    /// or another engine has run the sequence.
     pub fn save(&self, sequence: &Sequence, path: &Path) -> Result<(), EngineError> {
         self.owned(sequence)?;
         Ok(self.cache.save(sequence, self.owner(), None, SavedLayers::Model, path)?)
@@ -115,23 +124,26 @@ impl Engine {
     /// Reads a saved sequence back.
     ///
     /// # Errors
-    /// When the file is damaged, belongs to another model, has tokens that the vocabulary does not have, or does not fit.
+    /// When the file is damaged, belongs to another model, has tokens outside the vocabulary, or
+    /// does not fit.
     pub fn restore(&mut self, path: &Path) -> Result<(Sequence, Vec<u32>), EngineError> {
         let (sequence, _) = self.cache.restore(path, self.owner(), SavedLayers::Model)?;
         let tokens = sequence.tokens().to_vec();
         Ok((sequence, tokens))
     }
 
-    /// The model that saved sequences belong to.
+    /// Identifies this model in saved sequences.
     pub(crate) fn owner(&self) -> FileOwner {
         FileOwner { fingerprint: self.fingerprint, vocab: self.config().vocab_size }
     }
 
-    /// Saves a session with an attachment, such as the conversation that its tokens were rendered from. Rows that have seen tokens which a
-    /// context shift discarded are dropped first. Returns how many tokens the file holds.
+    /// Saves a session with an attachment, such as the conversation that its tokens were rendered
+    /// from. Rows that a context shift has moved are dropped first. Returns the number of tokens in
+    /// the file.
     ///
     /// # Errors
-    /// When the file cannot be written, some rows were embeddings, or another engine has run the sequence.
+    /// When the file cannot be written, some rows were embeddings, or another engine has run the
+    /// sequence.
     pub fn save_session(
         &mut self,
         session: &mut Session,
@@ -139,6 +151,7 @@ impl Engine {
         path: &Path,
     ) -> Result<usize, EngineError> {
         self.owned(&session.sequence)?;
+        // Rows of embeddings are an error, which `save` returns. They must not be dropped silently.
         if session.sequence.embedded_from().is_none() {
             let known = session.tokens().len();
             session.sequence.truncate(known);
@@ -147,7 +160,7 @@ impl Engine {
         Ok(session.sequence.len())
     }
 
-    /// Reads a saved session back, with its attachment, if it has one.
+    /// Reads a saved session back, with its attachment if it has one.
     ///
     /// # Errors
     /// As for [`restore`](Self::restore).

@@ -1,4 +1,4 @@
-//! Steps: new tokens and embeddings of several sequences through the model at once.
+//! Steps: one forward pass over new tokens or embeddings of several sequences.
 
 use crate::cache::{KvError, Sequence};
 use crate::engine::Engine;
@@ -9,21 +9,22 @@ use crate::tracing;
 use latent_backend::{InputRows, LargestLogits, Logits, MAX_TOP_LOGITS, ModelStep};
 use std::cell::RefCell;
 
-/// Which of an input's rows the caller wants logits of.
+/// The rows of an input whose logits the caller needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogitsRequest<'a> {
-    /// None.
+    /// No row.
     Nothing,
-    /// The last.
+    /// The last row.
     Last,
-    /// All.
+    /// All rows.
     All,
-    /// These, counted from the input's first one.
+    /// These rows, counted from the first row of the input.
     Rows(&'a [usize]),
 }
 
 impl<'a> LogitsRequest<'a> {
-    /// What is wanted of the `rows` rows from `first` on, where this is wanted of `all` rows; `inside` is memory for their numbers.
+    /// The request for a chunk of `rows` rows from `first` on, if `self` is the request for all
+    /// `all` rows. `inside` is a buffer for row numbers.
     pub(crate) fn within<'i>(
         self,
         first: usize,
@@ -49,30 +50,31 @@ impl<'a> LogitsRequest<'a> {
 
 /// New rows of one sequence in a step: tokens, or embeddings in place of them.
 pub struct SeqInput<'a> {
-    /// The sequence that they continue.
+    /// The sequence that the rows continue.
     pub sequence: &'a mut Sequence,
     /// The rows: at least one.
     pub rows: InputRows<'a>,
-    /// Whose logits are wanted.
+    /// The rows whose logits are needed.
     pub wanted: LogitsRequest<'a>,
-    /// Whether all rows but the first are drafts, which the caller may take back. They attend in the formulation of a single row, so that their
-    /// logits are those that steps of one row give.
+    /// Whether all rows but the first are drafts, which the caller may truncate. All rows attend in
+    /// the formulation of a single row, so that their logits are those of single-row steps.
     pub drafted: bool,
 }
 
 impl<'a> SeqInput<'a> {
-    /// New tokens.
+    /// An input of tokens.
     pub fn tokens(sequence: &'a mut Sequence, tokens: &'a [u32], wanted: LogitsRequest<'a>) -> SeqInput<'a> {
         SeqInput { sequence, rows: InputRows::Tokens(tokens), wanted, drafted: false }
     }
 
-    /// A token that was chosen, and drafts of those after it, all of whose logits are wanted.
+    /// A chosen token followed by drafts, with the logits of all rows.
     pub fn drafted(sequence: &'a mut Sequence, tokens: &'a [u32]) -> SeqInput<'a> {
         SeqInput { drafted: true, ..SeqInput::tokens(sequence, tokens, LogitsRequest::All) }
     }
 
-    /// Embeddings in place of tokens: `values` are rows of `width` elements, the model's hidden size, as the first layer reads them
-    /// ([`InputRows::Embeddings`]). The same step may have token inputs for other sequences.
+    /// An input of embeddings: `values` are rows of `width` elements, the model's hidden size, as
+    /// the first layer reads them ([`InputRows::Embeddings`]). The same step may have token inputs
+    /// for other sequences.
     pub fn embeddings(
         sequence: &'a mut Sequence,
         values: &'a [f32],
@@ -83,7 +85,7 @@ impl<'a> SeqInput<'a> {
     }
 }
 
-/// What became of a step: for each input, in order, whether it ran.
+/// The outcome of a step: for each input, in order, whether it ran.
 #[derive(Clone, Copy, Debug)]
 pub struct StepOutcome<'e>(&'e [Result<(), SeqError>]);
 
@@ -97,12 +99,12 @@ impl<'e> StepOutcome<'e> {
         self.0
     }
 
-    /// The inputs that did not run, by their index, and why.
+    /// The indices of the inputs that did not run, and their errors.
     pub fn refused(&self) -> impl Iterator<Item = (usize, &'e SeqError)> + use<'e> {
         self.0.iter().enumerate().filter_map(|(index, result)| Some((index, result.as_ref().err()?)))
     }
 
-    /// For callers that need all of them.
+    /// Succeeds if all inputs ran.
     ///
     /// # Errors
     /// [`EngineError::Sequence`] with the first input that did not run.
@@ -121,13 +123,15 @@ impl Engine {
     /// Runs new rows of one or several sequences. `sink` is called with the input, the row within
     /// it, and that row's logits.
     ///
-    /// An input that cannot run (see [`SeqError`]) stays as it was and does not keep the others from running: [`StepOutcome`] names it.
+    /// If an input cannot run (see [`SeqError`]), its sequence is unchanged and the other inputs
+    /// run. [`StepOutcome`] has its error.
     ///
     /// # Errors
-    /// No sequence has changed then:
-    /// * [`EngineError::Rows`] for a step of no rows, or where those that could run are more than the engine was made for;
-    /// * [`EngineError::Stopped`] when it was [cancelled](Engine::set_cancel_token);
-    /// * [`EngineError::Backend`] when the backend fails.
+    /// No sequence has changed:
+    /// * [`EngineError::Rows`] for a step without rows, or with more than
+    ///   [`max_batch_tokens`](Self::max_batch_tokens);
+    /// * [`EngineError::Stopped`] if the step was [cancelled](Engine::set_cancel_token);
+    /// * [`EngineError::Backend`] if the backend fails.
     pub fn step(
         &mut self,
         inputs: &mut [SeqInput<'_>],
@@ -142,12 +146,15 @@ impl Engine {
         inputs: &mut [SeqInput<'_>],
         taker: &mut dyn LogitsTaker,
     ) -> Result<StepOutcome<'_>, EngineError> {
+        // Steps in flight whose tickets were dropped still use the model's buffers.
         self.collect_all()?;
         let rows = self.check_all(inputs)?;
         let span = tracing::debug_span!("step", sequences = inputs.len(), tokens = rows);
         let _entered = span.enter();
         let ran = self.run(inputs, taker);
         let drafts = self.drafts();
+        // Rows count only after the MTP layer has run too: a failure of either leaves every
+        // sequence as it was.
         if let Err(error) = ran.and_then(|()| if drafts { self.keep_up_drafts(inputs) } else { Ok(()) }) {
             inputs.iter_mut().for_each(|input| input.sequence.abandon());
             return Err(error);
@@ -166,20 +173,20 @@ impl Engine {
         }
     }
 
-    /// Runs the inputs that can run; what their sequences are is for the caller to say.
+    /// Runs the inputs that can run. The caller counts or abandons the new rows of their sequences.
     fn run(&mut self, inputs: &mut [SeqInput<'_>], taker: &mut dyn LogitsTaker) -> Result<(), EngineError> {
         self.admit(inputs)?;
         self.fill_batch(inputs);
         if self.batch.rows() == 0 {
             return Ok(());
         }
-        let hears = self.drafts() || self.keep_residual;
+        let needs_hidden = self.drafts() || self.keep_residual;
         let (wanted, residual) = (&self.wanted, &mut self.residual);
         residual.clear();
         self.enough.clear();
         self.enough.extend(wanted.iter().map(|(input, row)| taker.enough(*input, *row).min(MAX_TOP_LOGITS)));
         let mut on_hidden = |rows: &[f32]| residual.extend_from_slice(rows);
-        // rows come whole or cut
+        // Both callbacks borrow the taker: a row comes either whole or as its largest logits.
         let taker = RefCell::new(taker);
         let take = |i: usize, logits: Logits<'_>| taker.borrow_mut().take(wanted[i].0, wanted[i].1, logits);
         let step = ModelStep {
@@ -187,7 +194,7 @@ impl Engine {
             kv: self.cache.store(),
             cancel: &self.cancel,
             on_logits: &mut |i, logits| take(i, Logits::Whole(logits)),
-            on_hidden: hears.then_some(&mut on_hidden),
+            on_hidden: needs_hidden.then_some(&mut on_hidden),
         };
         if self.enough.iter().all(|count| *count == 0) {
             return Ok(self.model.step(step)?);
@@ -196,7 +203,7 @@ impl Engine {
         Ok(self.model.step_for_largest(step, LargestLogits { counts: &self.enough, on_largest })?)
     }
 
-    /// Decides which inputs are fit to run; returns how many rows these have.
+    /// Checks which inputs can run. Returns the number of their rows.
     pub(crate) fn check_all(&mut self, inputs: &[SeqInput<'_>]) -> Result<usize, EngineError> {
         let (mut rows, max_batch_tokens) = (0, self.max_batch_tokens());
         self.outcomes.clear();
@@ -207,6 +214,8 @@ impl Engine {
             }
             self.outcomes.push(outcome);
         }
+        // A single empty input is an error of that input. A step of only such inputs is an error of
+        // the call.
         let nothing = self.outcomes.iter().all(|outcome| *outcome == Err(SeqError::NoRows));
         if nothing || rows > max_batch_tokens {
             return Err(EngineError::Rows { rows, max_batch_tokens });
@@ -214,9 +223,11 @@ impl Engine {
         Ok(rows)
     }
 
-    /// Takes blocks and slots of recurrent state for the inputs that are fit to run.
+    /// Reserves blocks and slots of recurrent state for the inputs that can run.
     pub(crate) fn admit(&mut self, inputs: &mut [SeqInput<'_>]) -> Result<(), EngineError> {
-        // drafts first: slots are free for their states, but not for the snapshots of others too
+        // Inputs with drafts first: they need a slot for the state after each row, and the drafts
+        // were limited to the free slots. Snapshots of other inputs are optional and take what
+        // remains.
         for drafted in [true, false] {
             let fit = inputs.iter_mut().zip(&mut self.outcomes).filter(|(_, outcome)| outcome.is_ok());
             for (input, outcome) in fit.filter(|(input, _)| input.drafted == drafted) {
@@ -226,6 +237,8 @@ impl Engine {
                     false => self.cache.reserve(input.sequence, rows),
                 };
                 match reserved {
+                    // A full cache concerns this input only. A failing backend concerns the whole
+                    // step.
                     Ok(()) => {}
                     Err(KvError::Full(full)) => *outcome = Err(full.into()),
                     Err(KvError::States(full)) => *outcome = Err(full.into()),
@@ -276,6 +289,7 @@ impl Engine {
         if width != hidden || elements % hidden != 0 {
             return Err(SeqError::EmbeddingWidth { elements, width, hidden });
         }
+        // One NaN would spread to all later rows of the sequence through attention.
         match values.iter().position(|value| !value.is_finite()) {
             None => Ok(()),
             Some(i) => {
@@ -293,7 +307,8 @@ impl Engine {
             let first = self.batch.rows();
             let rows = if input.drafted { 1 } else { input.rows.len() };
             let (len, block_table) = (input.sequence.len(), input.sequence.block_table());
-            // a row and its draft attend as one row does
+            // A row and its drafts attend in the formulation of one row. Formulations differ in
+            // their rounding, and drafts must not change the text.
             let path = self.path(len + input.rows.len() - rows, rows);
             self.batch.push(input.rows, len, block_table, path).state = input.sequence.span_state();
             self.batch.set_adapters(input.sequence.adapter_scales().unwrap_or(&self.adapter_scales));
@@ -315,7 +330,8 @@ impl Engine {
     /// false, the run stops.
     ///
     /// # Errors
-    /// As for [`step`](Self::step), and [`EngineError::Sequence`]; chunks before the failing one stay in the cache.
+    /// As for [`step`](Self::step), and [`EngineError::Sequence`]. Chunks before the failing one
+    /// stay in the cache.
     pub fn prefill(
         &mut self,
         sequence: &mut Sequence,
@@ -329,7 +345,8 @@ impl Engine {
         self.prefill_for(sequence, tokens, chunk, wanted, &mut WholeRows(&mut sink), progress)
     }
 
-    /// Like [`prefill`](Self::prefill), for a taker that needs only the largest logits of some rows.
+    /// Like [`prefill`](Self::prefill), for a taker that needs only the largest logits of some
+    /// rows.
     pub(crate) fn prefill_for(
         &mut self,
         sequence: &mut Sequence,
@@ -340,6 +357,7 @@ impl Engine {
         progress: &mut dyn FnMut(usize) -> bool,
     ) -> Result<(), EngineError> {
         let chunk = chunk.clamp(1, self.max_batch_tokens());
+        // A single chunk cannot overlap with another.
         if tokens.len() > chunk && self.steps_in_flight() > 1 {
             return self.prefill_in_flight(sequence, (tokens, chunk), wanted, taker, progress);
         }

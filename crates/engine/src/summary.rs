@@ -1,4 +1,4 @@
-//! What was decided at loading, for people.
+//! A summary of the decisions made at loading, for users.
 
 use crate::memory::MemoryOvercommit;
 use crate::offload::BackendPlan;
@@ -11,12 +11,13 @@ use latent_threads::Placement;
 use latent_types::{CacheType, KernelContract, Setting, Tier};
 use std::time::Duration;
 
-/// A model that was trained with sparse attention, in a session that may hold more tokens than such attention reads.
+/// A model that was trained with sparse attention runs with dense attention, and the context is
+/// larger than the number of selected tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DenseAttention {
-    /// To how many tokens each attends in the model's own code.
+    /// The number of tokens that each row attends to in the model's own code.
     pub index_topk: usize,
-    /// Tokens that the session may hold.
+    /// The context size, in tokens.
     pub context: usize,
 }
 
@@ -32,68 +33,70 @@ impl std::fmt::Display for DenseAttention {
     }
 }
 
-/// The first layers of a model, which another backend runs than the others.
+/// The first layers of a model, which run on another backend.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FrontSummary {
-    /// The backend.
+    /// The name of the backend.
     pub backend: &'static str,
-    /// How many they are.
+    /// Number of layers on that backend.
     pub layers: usize,
-    /// How many the model has.
+    /// Number of layers of the model.
     pub of: usize,
-    /// The tier chosen.
+    /// The chosen ISA tier.
     pub tier: Tier,
     /// Matrix kernels in use.
     pub kernels: Vec<String>,
 }
 
-/// What the engine decided when it loaded a model.
+/// The decisions of the engine when it loaded a model.
 #[derive(Clone, Debug)]
 pub struct Summary {
-    /// The model's name, or its file's.
+    /// The name of the model or of its file.
     pub name: String,
-    /// Weights, counted as numbers.
+    /// Number of parameters.
     pub parameters: u64,
-    /// Bytes of the weights.
+    /// Size of the weights, in bytes.
     pub weight_bytes: u64,
-    /// How little memory there is for mapped weights, where they do not fit.
+    /// The overcommitted memory, if mapped weights do not fit and are paged.
     pub paged: Option<MemoryOvercommit>,
-    /// From the opened file to an engine that is ready for the first step.
+    /// Time from the opened file to an engine that is ready for its first step.
     pub load_time: Duration,
-    /// The tier chosen.
+    /// The chosen ISA tier.
     pub tier: Tier,
-    /// The backend.
+    /// The name of the backend.
     pub backend: &'static str,
-    /// What that runs on where it is not the host's CPU.
+    /// The device, if it is not the host's CPU.
     pub device: Option<String>,
-    /// Host threads, and where they run.
+    /// Host threads and their placement.
     pub placement: Placement,
-    /// Type of the cache.
+    /// Element type of the KV cache.
     pub cache: CacheType,
-    /// Bytes that a token takes in it.
+    /// Size of a token in the KV cache, in bytes.
     pub token_bytes: usize,
-    /// Bytes of the recurrent state of one sequence; 0 of models without.
+    /// Size of the recurrent state of one sequence, in bytes. 0 for models without recurrent
+    /// layers.
     pub state_bytes: usize,
-    /// The first layers, where another backend runs them.
+    /// The first layers, if they run on another backend.
     pub front: Option<FrontSummary>,
-    /// Tokens that it holds.
+    /// Context size, in tokens.
     pub context: usize,
     /// Matrix kernels in use.
     pub kernels: Vec<String>,
     /// Operations that run in portable code although the tier is higher.
     pub portable: Vec<String>,
-    /// How many kernels of the plans measured times have decided on; none without times.
+    /// Number of kernels of the plans that were chosen by measured times. `None` without such
+    /// times.
     pub timed: Option<usize>,
-    /// Where a sequence may grow so long that attention to all tokens is not what the model was trained with.
+    /// Set if dense attention may differ from the sparse attention that the model was trained with.
     pub dense: Option<DenseAttention>,
-    /// What config.json says that something else in the folder overrides.
+    /// Warnings about keys of config.json that are overridden, and about the build.
     pub warnings: Vec<String>,
-    /// What the audit finds strange about a circuit of the user's own.
+    /// Audit findings about a circuit of the user's own.
     pub doubts: Vec<latent_graph::audit::Finding>,
 }
 
 impl Summary {
-    /// What is known before the weights are loaded.
+    /// The summary before the weights are loaded.
     pub(crate) fn new(
         checkpoint: &Checkpoint,
         config: &ModelConfig,
@@ -103,10 +106,10 @@ impl Summary {
     ) -> Summary {
         let tier = resolved.options.stages.bind.tier;
         let (kernels, portable) = products(stages, resolved.target.contracts(), tier);
-        // the head of a tied model is the embedding: stages share weights
         let file = checkpoint.path().file_name().map(|name| name.to_string_lossy().into_owned());
         Summary {
             name: config.name.clone().or(file).unwrap_or_default(),
+            // Distinct, since stages share weights: the head of a tied model is the embedding.
             parameters: distinct_weights(stages).map(|w| w.elements() as u64).sum(),
             weight_bytes: weights.owned + weights.mapped,
             paged: None,
@@ -131,7 +134,7 @@ impl Summary {
 }
 
 impl Summary {
-    /// Adds what runs before the plans that the summary was made of; `all` are the plans of both.
+    /// Adds the plans of the front. `all` are the stages of both sides.
     pub(crate) fn add_front(&mut self, front: &BackendPlan<'_>, config: &ModelConfig, all: &[Stage]) {
         let BackendPlan { resolved, stages, weights } = front;
         let tier = resolved.options.stages.bind.tier;
@@ -148,6 +151,8 @@ impl Summary {
 }
 
 fn dense(config: &ModelConfig, context: usize) -> Option<DenseAttention> {
+    // The indexer is removed from the config if attention is dense. Up to `index_topk` tokens, both
+    // forms of attention are the same.
     config
         .index_topk
         .filter(|_| config.attention.indexer.is_none())
@@ -155,14 +160,15 @@ fn dense(config: &ModelConfig, context: usize) -> Option<DenseAttention> {
         .map(|index_topk| DenseAttention { index_topk, context })
 }
 
-/// How many kernels measured times have decided on.
+/// Number of kernels that were chosen by measured times.
 fn timed(stages: &[Stage]) -> usize {
     let plans = stages.iter().flat_map(|stage| &stage.plans);
     let kernels = plans.flat_map(|plan| &plan.ir.nodes).flat_map(|node| &node.kernels);
     kernels.filter(|kernel| kernel.decided_by.is_some()).count()
 }
 
-/// The kernels of matrix products and naive attention, and the operations that run portable code although `tier` has more.
+/// The kernels of matrix products and naive attention, and the operations that run in portable code
+/// although `tier` is higher.
 fn products(stages: &[Stage], contracts: &[KernelContract], tier: Tier) -> (Vec<String>, Vec<String>) {
     let (mut kernels, mut portable) = (Vec::new(), Vec::new());
     let add = |list: &mut Vec<String>, word: String| {
@@ -178,6 +184,7 @@ fn products(stages: &[Stage], contracts: &[KernelContract], tier: Tier) -> (Vec<
         for node in plan.ir.nodes.iter().filter(|node| is_product(node.op)) {
             for (kernel, (_, weight)) in node.kernels.iter().zip(&node.weights) {
                 add(&mut kernels, kernel.name.clone());
+                // A kernel that measured times have chosen is not slow, whatever its tier.
                 let needs = contracts.get(kernel.index).map_or(tier, |contract| contract.tier);
                 let slow = kernel.decided_by.is_none() && tier > Tier::Portable;
                 if needs == Tier::Portable && slow {

@@ -7,36 +7,39 @@ use std::collections::{BTreeMap, VecDeque};
 /// The timeline of one step.
 #[derive(Clone, Debug, Serialize)]
 pub struct StepTimeline {
-    /// What was measured, in words.
+    /// The title of the profile.
     pub title: String,
-    /// Whether the slices are those of one step, the one of median time. Otherwise the backend records none, and they are the
-    /// averages of the profile's phases in the order in which the phases run.
+    /// Whether the slices are those of one step, the one with the median time. Otherwise the
+    /// backend records no threads, and the slices are the averages of the profile's phases in the
+    /// order in which they run.
     pub measured: bool,
-    /// Slices, in the order of their beginnings.
+    /// Slices, by their start.
     pub slices: Vec<TimelineSlice>,
 }
 
-/// A phase as one thread ran it. Times are in microseconds. In JSON it is an array of its fields in this order.
+/// A phase on one thread. Times are in microseconds. In JSON it is an array of its fields in this
+/// order.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TimelineSlice {
-    /// The thread.
+    /// Index of the thread.
     pub thread: usize,
-    /// The index among the phases of the profile.
+    /// Index among the phases of the profile.
     pub phase: usize,
     /// The layer, if any.
     pub layer: Option<usize>,
-    /// Since the step began.
+    /// Time from the start of the step to that of the phase.
     pub begin: f64,
-    /// Until the thread had finished its part.
+    /// Time until the thread had finished its share.
     pub work: f64,
-    /// The thread then waited at the barrier for the others.
+    /// Time that the thread then waited at the barrier.
     pub wait: f64,
-    /// The parts of `work` by operation; empty if the phase has one operation only, or if they are not known.
+    /// The parts of `work` by operation. Empty if the phase has only one, or they are unknown.
     pub operations: Vec<f64>,
 }
 
 impl Serialize for TimelineSlice {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        // An array: a step has thousands of slices, and field names would be most of the file.
         let TimelineSlice { thread, phase, layer, begin, work, wait, operations } = self;
         (thread, phase, layer, begin, work, wait, operations).serialize(serializer)
     }
@@ -45,17 +48,18 @@ impl Serialize for TimelineSlice {
 /// A phase of a plan in the profile.
 #[derive(Clone, Debug)]
 pub(crate) struct ProfiledPhase {
-    /// The index among the phases of the profile.
+    /// Index among the phases of the profile.
     pub index: usize,
     pub layer: Option<usize>,
-    /// The nodes that its operations are.
+    /// The node of each operation.
     pub nodes: Vec<usize>,
 }
 
-/// The profile's phases by plan and phase.
+/// The profile's phases, by plan and phase of the plan.
 pub(crate) type PhaseIndex = BTreeMap<(usize, usize), ProfiledPhase>;
 
-/// The slices of the step of median time, of those whose spans are complete, if any are. `steps` are the plans of each step.
+/// The slices of the step with the median time, of the steps with complete spans. `steps` has the
+/// plans of each step. `None` without a complete step.
 pub(crate) fn measured(
     spans: &[PhaseSpan],
     steps: &[Vec<usize>],
@@ -65,18 +69,18 @@ pub(crate) fn measured(
     for span in spans {
         runs.entry((span.plan, span.run)).or_default().push(span);
     }
-    // of each plan, its runs in order
+    // The runs of each plan, in order. Each step below takes the next run of each of its plans.
     let mut queues: BTreeMap<usize, VecDeque<Vec<&PhaseSpan>>> = BTreeMap::new();
     for ((plan, _), spans) in runs {
         queues.entry(plan).or_default().push_back(spans);
     }
     let mut complete: Vec<(u64, u64, Vec<&PhaseSpan>)> = Vec::new();
     for plans in steps {
-        // a device without spans of its threads has no queue
+        // A device that records no spans, such as a GPU in an offloaded model, has no queue.
         let recorded = plans.iter().filter(|plan| queues.contains_key(plan)).copied().collect::<Vec<_>>();
         let runs: Option<Vec<_>> =
             recorded.iter().map(|plan| queues.get_mut(plan).and_then(VecDeque::pop_front)).collect();
-        // recording may have stopped before the last step
+        // Recording may have stopped before the last step.
         let Some(runs) = runs else { break };
         let step = runs.concat();
         let (begin, end) = (step.iter().map(|span| span.begin).min(), step.iter().map(|span| span.end).max());
@@ -102,7 +106,7 @@ fn slice(span: &PhaseSpan, origin: u64, phases: &PhaseIndex) -> Option<TimelineS
         }
         last = *end;
     }
-    // a node of the other attention path computes nothing, and has no name in the profile
+    // Nodes of another attention formulation compute nothing and are not in the profile.
     if operations.len() != nodes.len() || nodes.len() < 2 {
         operations.clear();
     }
@@ -121,7 +125,7 @@ fn slice(span: &PhaseSpan, origin: u64, phases: &PhaseIndex) -> Option<TimelineS
 mod tests {
     use super::*;
 
-    /// Spans of two threads of runs of plan 3 and plan 7; a run takes `nanos`.
+    /// The spans of two threads in a run of a plan that takes `nanos`.
     fn spans(plan: usize, run: usize, begin: u64, nanos: u64) -> Vec<PhaseSpan> {
         let span = |thread: usize, arrived: u64| PhaseSpan {
             plan,

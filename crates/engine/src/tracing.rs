@@ -1,4 +1,5 @@
-//! The macros of the crate tracing, or without the feature `tracing` macros of the same names that do nothing.
+//! The macros of the crate `tracing`. Without the feature `tracing`, macros of the same names that
+//! do nothing.
 
 #[cfg(feature = "tracing")]
 pub(crate) use ::tracing::{debug, debug_span, error, info_span, warn};
@@ -10,7 +11,7 @@ pub(crate) use silent::{no_span as debug_span, no_span as info_span};
 
 #[cfg(not(feature = "tracing"))]
 mod silent {
-    /// A span that nothing hears of.
+    /// A span that does nothing.
     pub(crate) struct NoSpan;
 
     impl NoSpan {

@@ -1,4 +1,5 @@
-//! A server that streams answers: `cargo run --release -p latent --features demo,stream --example axum_stream -- [ADDRESS]`, then
+//! A server that streams answers:
+//! `cargo run --release -p latent --features demo,stream --example axum_stream -- [ADDRESS]`, then
 //! `curl --no-buffer -d "Tell me a story." http://127.0.0.1:3000`.
 #![allow(clippy::print_stdout, reason = "an example")]
 
@@ -34,13 +35,14 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let router = Router::new().route("/", post(chat)).with_state(Model::demo().load()?);
     let listener = tokio::net::TcpListener::bind(address).await?;
     println!("http://{}", listener.local_addr()?);
-    // with axum's default features: axum::serve(listener, router).await?
+    // With axum's default features, which are off in this workspace, the loop is
+    // `axum::serve(listener, router).await?`.
     loop {
         let (stream, _) = listener.accept().await?;
         let router = router.clone();
         let service = service_fn(move |request| router.clone().call(request));
         let connection = http1::Builder::new().serve_connection(TokioIo::new(stream), service);
-        // a client that goes away ends its connection only
+        // An error of a connection, such as a client that disconnects, ends only that connection.
         tokio::spawn(async move { drop(connection.await) });
     }
 }

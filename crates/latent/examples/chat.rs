@@ -1,4 +1,5 @@
-//! A conversation in the terminal: `cargo run --release -p latent --features demo --example chat -- [MODEL]`.
+//! A conversation in the terminal:
+//! `cargo run --release -p latent --features demo --example chat -- [MODEL]`.
 #![allow(clippy::print_stdout, reason = "an example")]
 
 use latent::{Chat, Model};
@@ -17,6 +18,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             stdout().flush()?;
         }
         println!();
+        // The answer becomes a message of the conversation, so that the next question continues it.
         chat = answer.finish()?.chat().unwrap_or_default();
     }
     Ok(())

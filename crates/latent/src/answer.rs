@@ -1,4 +1,4 @@
-//! An answer, piece by piece.
+//! Answers that are generated in the background and read piece by piece.
 
 use crate::conversation::Chat;
 use crate::error::Error;
@@ -24,11 +24,12 @@ pub enum GenerationUpdate {
     },
     /// A token was sampled.
     Token {
-        /// The token.
+        /// The token id.
         token: u32,
-        /// Text that is certain now; may be empty.
+        /// The text that is complete with this token. May be empty.
         text: String,
-        /// ln of its probability, and the likeliest tokens with theirs, where asked for.
+        /// The natural logarithm of its probability, and those of the likeliest tokens, if
+        /// requested.
         logprob: Option<(f32, Vec<LogProbability>)>,
     },
     /// Text that was held back until the end.
@@ -39,15 +40,16 @@ pub enum GenerationUpdate {
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct AnswerPiece {
-    /// Text that is certain now; may be empty, as for part of a character. Markers of reasoning are part of it.
+    /// The text that is complete with this token, including markers of reasoning. May be empty, for
+    /// example for part of a character.
     pub text: String,
-    /// What it adds to the content of the answer to a conversation.
+    /// The part of `text` that belongs to the content of a chat message.
     pub content: String,
-    /// What it adds to the reasoning of the answer to a conversation.
+    /// The part of `text` that belongs to the reasoning of a chat message.
     pub reasoning: String,
-    /// The token; none for text that was held back until the end.
+    /// The token id. `None` for text that was held back until the end.
     pub token: Option<u32>,
-    /// Its log-probability, and the likeliest tokens with theirs, where asked for.
+    /// Its log-probability, and those of the likeliest tokens, if requested.
     pub logprob: Option<TokenLogprob>,
 }
 
@@ -55,11 +57,11 @@ pub struct AnswerPiece {
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct TokenLogprob {
-    /// The token.
+    /// The token id.
     pub token: u32,
-    /// ln of its probability.
+    /// The natural logarithm of its probability.
     pub logprob: f32,
-    /// The likeliest tokens with theirs, as many as were asked for.
+    /// The log-probabilities of the likeliest tokens, as many as requested.
     pub top: Vec<LogProbability>,
 }
 
@@ -67,17 +69,17 @@ pub struct TokenLogprob {
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct GeneratedAnswer {
-    /// Its text.
+    /// The text.
     pub text: String,
-    /// Its tokens, the one that ended it included.
+    /// The tokens, including the one that ended the answer.
     pub tokens: Vec<u32>,
-    /// Of each token its log-probability, where asked for.
+    /// The log-probability of each token, if requested.
     pub logprobs: Vec<TokenLogprob>,
-    /// Why it ended.
+    /// Why the answer ended.
     pub stop: StopReason,
-    /// What it took.
+    /// Tokens and times.
     pub usage: JobUsage,
-    /// What it consists of, if it answers a conversation.
+    /// The parsed message, for an answer to a conversation.
     pub message: Option<Message>,
     /// The tokens of the prompt.
     pub prompt: Vec<u32>,
@@ -86,7 +88,7 @@ pub struct GeneratedAnswer {
 }
 
 impl GeneratedAnswer {
-    /// The name of the reason why it ended: `end`, `stop_string`, `length`, `context` or `interrupted`.
+    /// The name of the stop reason: `end`, `stop_string`, `length`, `context` or `interrupted`.
     pub fn stop_name(&self) -> &'static str {
         match self.stop {
             StopReason::End => "end",
@@ -97,19 +99,21 @@ impl GeneratedAnswer {
         }
     }
 
-    /// The conversation with this answer as its last message, for the next question; none for the answer to a text.
+    /// The conversation with this answer as its last message, for the next turn. `None` for the
+    /// answer to a text.
     pub fn chat(&self) -> Option<Chat> {
         let message = self.message.as_ref()?.to_json();
         self.chat.clone().map(|chat| chat.message(message))
     }
 }
 
-/// An answer while it is generated. Reading it yields its pieces; the model may run ahead of the reader. Dropping it ends the answer.
+/// An answer that is being generated. The model may run ahead of the reader. Dropping the stream
+/// ends the answer.
 ///
-/// It is an [`Iterator`] that blocks until a piece comes, and, with the feature `stream`, a `futures_core::Stream`. After an error no piece
-/// follows.
+/// It is an [`Iterator`] over pieces, which blocks until the next piece is available, and, with the
+/// feature `stream`, a `futures_core::Stream`. After an error no piece follows.
 pub struct AnswerStream {
-    /// Keeps the model as long as its answers.
+    /// Keeps the model loaded while it has answers.
     model: Model,
     events: EventReceiver,
     text: String,
@@ -120,9 +124,9 @@ pub struct AnswerStream {
     chat: Option<Chat>,
     parser: Option<MessageParser>,
     message: Option<Message>,
-    /// What the last piece has added to the message.
+    /// The text that the last event has added to the message.
     added: Message,
-    /// Whether the reader has stopped the answer.
+    /// Whether the caller has called [`stop`](Self::stop).
     stopped: bool,
     ended: Option<Result<(StopReason, JobUsage), Error>>,
 }
@@ -155,38 +159,40 @@ impl AnswerStream {
         AnswerStream { chat, parser, ..self }
     }
 
-    /// The model that answers.
+    /// The model of this answer.
     pub fn model(&self) -> &Model {
         &self.model
     }
 
-    /// What cancels this answer, from any thread.
+    /// A handle with which any thread can cancel this answer.
     pub fn canceller(&self) -> AnswerCanceller {
         self.events.canceller()
     }
 
-    /// The text of the pieces that were read.
+    /// The text of the pieces read so far.
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// The tokens of the pieces that were read.
+    /// The tokens of the pieces read so far.
     pub fn tokens(&self) -> &[u32] {
         &self.tokens
     }
 
-    /// The next update, those of the prompt included; none after the last. It blocks until there is one.
+    /// Blocks until the next update, including those of the prompt. `None` after the last update.
     ///
     /// # Errors
-    /// A request that the scheduler refuses or that fails, such as at its deadline; the engine has failed.
+    /// If the scheduler refuses the request, the request fails (for example at its deadline), or
+    /// the engine has failed.
     pub fn next_update(&mut self) -> Result<Option<GenerationUpdate>, Error> {
         self.read(|events| events.next())
     }
 
-    /// Like [`next_update`](Self::next_update), as long as `go_on` answers true: otherwise the answer ends.
+    /// Like [`next_update`](Self::next_update), while `go_on` returns true. Otherwise the answer
+    /// ends.
     ///
     /// # Errors
-    /// As for [`next_update`](Self::next_update), and where `go_on` answers false.
+    /// As for [`next_update`](Self::next_update), and if `go_on` returns false.
     pub fn next_update_while(&mut self, go_on: WaitCheck<'_>) -> Result<Option<GenerationUpdate>, Error> {
         self.read(|events| events.next_while(&mut *go_on))
     }
@@ -197,26 +203,29 @@ impl AnswerStream {
     ) -> Result<Option<GenerationUpdate>, Error> {
         while self.ended.is_none() {
             let event = next(&self.events);
-            if let Some(update) = self.hear(event)? {
+            if let Some(update) = self.handle_event(event)? {
                 return Ok(Some(update));
             }
         }
         Ok(None)
     }
 
-    fn hear(&mut self, event: JobEventResult) -> Result<Option<GenerationUpdate>, Error> {
+    fn handle_event(&mut self, event: JobEventResult) -> Result<Option<GenerationUpdate>, Error> {
         self.added = Message::default();
+        // A failed job and a lost worker end the stream in the same way.
         let event = match event {
             Ok(JobEvent::Failed(error)) => Err(error.into()),
             other => other,
         };
         match event {
             Err(error) => {
+                // With `go_on`, the job still runs although the caller has stopped waiting.
                 self.events.canceller().cancel();
                 self.ended = Some(Err(error.clone()));
                 Err(error)
             }
             Ok(JobEvent::Finished { reason, rest, usage }) => Ok(self.end(reason, rest, usage)),
+            // Pieces that the model has computed ahead are discarded.
             _ if self.stopped => Ok(None),
             Ok(JobEvent::Prompt { done, total }) => Ok(Some(GenerationUpdate::Prompt { done, total })),
             Ok(JobEvent::Token(chosen)) => {
@@ -236,6 +245,8 @@ impl AnswerStream {
     }
 
     fn end(&mut self, reason: StopReason, rest: String, usage: JobUsage) -> Option<GenerationUpdate> {
+        // After `stop`, the answer ends at the reader's position, so text and reason of the job do
+        // not apply if the model was ahead.
         let ahead = usage.completion > self.tokens.len();
         let (reason, rest, completion) = match self.stopped && ahead {
             true => (StopReason::Interrupted, String::new(), self.tokens.len()),
@@ -244,6 +255,7 @@ impl AnswerStream {
         self.ended = Some(Ok((reason, JobUsage { completion, ..usage })));
         self.text.push_str(&rest);
         if let Some(mut parser) = self.parser.take() {
+            // The end of an answer may also complete a marker that the parser has held back.
             let before = parser.push_text(&rest);
             let (message, after) = parser.finish();
             self.message = Some(message);
@@ -256,14 +268,15 @@ impl AnswerStream {
         (!rest.is_empty()).then_some(GenerationUpdate::Rest(rest))
     }
 
-    /// What the end of the answer has added to its message, where no text came with it.
+    /// A piece with text that the end of the answer has added to the message, if no update carried
+    /// it.
     fn last_piece(&mut self) -> Option<AnswerPiece> {
         let Message { reasoning, content, .. } = std::mem::take(&mut self.added);
         let adds = !(reasoning.is_empty() && content.is_empty());
         adds.then(|| AnswerPiece { reasoning, content, ..AnswerPiece::default() })
     }
 
-    /// The piece of an update; none for the prompt.
+    /// The piece of an update. `None` for progress of the prompt.
     fn piece(&mut self, update: GenerationUpdate) -> Option<AnswerPiece> {
         let (text, token, logprob) = match update {
             GenerationUpdate::Prompt { .. } => return None,
@@ -278,11 +291,13 @@ impl AnswerStream {
     /// Ends the answer at the reader's position and discards what the model has computed ahead.
     /// Text that was held back may still follow.
     pub fn stop(&mut self) {
+        // Set even if the job has ended already: unread pieces are discarded.
         self.stopped = true;
         self.canceller().cancel();
     }
 
-    /// Reads the rest of the answer, and returns all of it. Of an answer that was cancelled, that is what there was until then.
+    /// Reads the rest of the answer, and returns all of it. A cancelled answer has the text until
+    /// then.
     ///
     /// # Errors
     /// As for [`next_update`](Self::next_update), also if the error was returned before.
@@ -291,10 +306,10 @@ impl AnswerStream {
         self.finished()
     }
 
-    /// Like [`finish`](Self::finish), as long as `go_on` answers true: otherwise the answer ends.
+    /// Like [`finish`](Self::finish), while `go_on` returns true. Otherwise the answer ends.
     ///
     /// # Errors
-    /// As for [`finish`](Self::finish), and where `go_on` answers false.
+    /// As for [`finish`](Self::finish), and if `go_on` returns false.
     pub fn finish_while(mut self, go_on: WaitCheck<'_>) -> Result<GeneratedAnswer, Error> {
         while self.next_update_while(go_on)?.is_some() {}
         self.finished()
@@ -337,7 +352,7 @@ impl futures_core::Stream for AnswerStream {
         let stream = self.get_mut();
         while stream.ended.is_none() {
             let Poll::Ready(event) = stream.events.poll_next(context) else { return Poll::Pending };
-            match stream.hear(event) {
+            match stream.handle_event(event) {
                 Ok(None) => {}
                 Err(error) => return Poll::Ready(Some(Err(error))),
                 Ok(Some(update)) => {

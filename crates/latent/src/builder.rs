@@ -24,7 +24,7 @@ enum ModelSource {
     Demo,
 }
 
-/// How a model is loaded. What is not set, Latent chooses.
+/// Loads a model. Latent chooses every option that is not set.
 ///
 /// ```no_run
 /// use latent::{CacheType, Model};
@@ -43,23 +43,25 @@ pub struct ModelBuilder {
 }
 
 impl Model {
-    /// The model at `path`: a GGUF file, any of its shards, a folder of safetensors, or a packed file. With the feature `hub` also a model of
-    /// Hugging Face's hub, which is downloaded unless it is in the cache folder: `hf.co/OWNER/NAME:QUANT`, or a short name.
+    /// The model at `path`: a GGUF file, any of its shards, a folder of safetensors, or a packed
+    /// file. With the feature `hub` also a model of the Hugging Face Hub (`hf.co/OWNER/NAME:QUANT`,
+    /// or a short name), which is downloaded if it is not cached.
     pub fn builder(path: impl AsRef<Path>) -> ModelBuilder {
         ModelBuilder::new(ModelSource::Path(path.as_ref().to_owned()))
     }
 
-    /// The model in the bytes of a GGUF file, such as one that is built into the program. Messages call it `name`.
+    /// The model in the bytes of a GGUF file, for example one that is built into the program.
+    /// Messages use `name` for it.
     pub fn bytes(name: impl Into<String>, bytes: impl Into<Vec<u8>>) -> ModelBuilder {
         ModelBuilder::new(ModelSource::Bytes(name.into(), bytes.into()))
     }
 
-    /// The model of a file that is open already.
+    /// The model of an open checkpoint.
     pub fn opened(checkpoint: Arc<Checkpoint>) -> ModelBuilder {
         ModelBuilder::new(ModelSource::Checkpoint(checkpoint))
     }
 
-    /// The demo model, which is built in with the feature `demo`: it tells short stories, and shows that all works.
+    /// The demo model, which is built in with the feature `demo`. It tells short stories.
     #[cfg(feature = "demo")]
     pub fn demo() -> ModelBuilder {
         ModelBuilder::new(ModelSource::Demo)
@@ -78,61 +80,64 @@ impl ModelBuilder {
         }
     }
 
-    /// Sets the tokens of context. Default: the smaller of the model's limit and what fits into memory.
+    /// Sets the context size in tokens. Default: the model's limit, or what fits into memory.
     pub fn context(self, tokens: usize) -> ModelBuilder {
         self.engine(|engine| engine.context = Some(tokens))
     }
 
-    /// Sets the element type of the KV cache. Default: f16, with exact precision f32.
+    /// Sets the element type of the KV cache. Default: f16, or f32 with exact precision.
     pub fn cache_type(self, cache: CacheType) -> ModelBuilder {
         self.engine(|engine| engine.cache = Some(cache))
     }
 
-    /// Sets the tokens that the KV cache holds, all answers together. Default: one context.
+    /// Sets the capacity of the KV cache for all answers, in tokens. Default: one context.
     pub fn cache_tokens(self, tokens: usize) -> ModelBuilder {
         self.engine(|engine| engine.cache_tokens = Some(tokens))
     }
 
-    /// Sets the number of threads. Default: one for each core that affinity and cgroup quotas leave to this process.
+    /// Sets the number of threads. Default: one for each core that affinity and cgroup quotas leave
+    /// to this process.
     pub fn threads(self, threads: usize) -> ModelBuilder {
         self.engine(|engine| engine.threads = Some(threads))
     }
 
-    /// Sets what computes: `cpu`, `gpu`, `gpu:N`, `auto` (a hardware GPU if this build and machine have one, else the CPU) or `reference`.
-    /// Default: `cpu`.
+    /// Sets the device: `cpu`, `gpu`, `gpu:N`, `auto` (a hardware GPU if this build and machine
+    /// have one, otherwise the CPU) or `reference`. Default: `cpu`.
     pub fn device(mut self, device: impl Into<String>) -> ModelBuilder {
         self.options.device = device.into();
         self
     }
 
-    /// Sets the maximum number of tokens of a step. Default: chosen from memory.
+    /// Sets the maximum batch size in tokens. Default: chosen from the available memory.
     pub fn max_batch_tokens(self, tokens: usize) -> ModelBuilder {
         self.engine(|engine| engine.max_batch_tokens = Some(tokens))
     }
 
-    /// Sets the arithmetic: exact precision gives the same bits in any batch.
+    /// Sets the precision. With exact precision, answers have the same bits in any batch.
     pub fn precision(self, precision: Precision) -> ModelBuilder {
         self.engine(|engine| engine.precision = precision)
     }
 
-    /// Sets what drafts tokens. Default: [`Draft::Ngram`].
+    /// Sets the method of drafting. Default: [`Draft::Ngram`].
     pub fn draft(self, draft: Draft) -> ModelBuilder {
         self.engine(|engine| engine.draft = draft)
     }
 
-    /// Sets the highest instruction-set tier. Default: the best of this machine.
+    /// Sets the highest instruction-set tier to use. Default: the highest of this machine.
     pub fn isa(self, tier: Tier) -> ModelBuilder {
         self.engine(|engine| engine.tier = Some(tier))
     }
 
-    /// Adds a LoRA adapter with a scale (1: as it was trained), a GGUF file or a folder of PEFT. It is not merged into the weights: answers may have other scales
-    /// ([`AnswerRequest::adapter_scales`](crate::AnswerRequest::adapter_scales)).
+    /// Adds a LoRA adapter, a GGUF file or a PEFT folder, with a scale (1: as trained). It is not
+    /// merged into the weights:
+    /// [`AnswerRequest::adapter_scales`](crate::AnswerRequest::adapter_scales) sets other scales
+    /// per answer.
     pub fn adapter(mut self, path: impl AsRef<Path>, scale: f32) -> ModelBuilder {
         self.adapters.push((path.as_ref().to_owned(), scale));
         self
     }
 
-    /// Loads even if memory seems too small.
+    /// Sets whether to load the model even if memory seems too small.
     pub fn force(self, force: bool) -> ModelBuilder {
         self.engine(|engine| engine.force = force)
     }
@@ -149,8 +154,8 @@ impl ModelBuilder {
         self
     }
 
-    /// Sets the maximum number of answers that wait for those that run. An answer above it fails with
-    /// [`ErrorKind::Busy`](crate::ErrorKind::Busy) in place of its first piece. Default: no limit.
+    /// Sets the maximum number of waiting answers. Further answers fail with
+    /// [`ErrorKind::Busy`](crate::ErrorKind::Busy) instead of their first piece. Default: no limit.
     pub fn max_waiting(mut self, answers: usize) -> ModelBuilder {
         self.options.scheduler.max_waiting = answers;
         self
@@ -168,21 +173,23 @@ impl ModelBuilder {
         self
     }
 
-    /// Sets a callback for the processed and the total bytes of the weights. It is called on the model's thread.
+    /// Sets a callback for the processed and the total bytes of the weights. It is called on the
+    /// model's thread.
     pub fn progress(mut self, progress: impl FnMut(u64, u64) + Send + 'static) -> ModelBuilder {
         self.progress = Box::new(progress);
         self
     }
 
-    /// Sets the hub's address, the token and the cache folder. Default: those of the environment (`HF_TOKEN`, `LATENT_CACHE` and others).
+    /// Sets the hub's address, the token and the cache folder. Default: those of the environment
+    /// (`HF_TOKEN`, `LATENT_CACHE` and others).
     #[cfg(feature = "hub")]
     pub fn hub(mut self, settings: HubSettings) -> ModelBuilder {
         self.download.settings = Some(settings);
         self
     }
 
-    /// Sets a callback for a download: bytes that have arrived, and those of all files. It is called on the thread that calls
-    /// [`load`](Self::load).
+    /// Sets a callback for the received and the total bytes of a download. It is called on the
+    /// thread that calls [`load`](Self::load).
     #[cfg(feature = "hub")]
     pub fn download_progress(mut self, progress: impl FnMut(u64, u64) + Send + 'static) -> ModelBuilder {
         self.download.progress = Box::new(progress);
@@ -192,12 +199,13 @@ impl ModelBuilder {
     /// Loads the model, and waits until it is ready.
     ///
     /// # Errors
-    /// What is wrong with the file or the options; too little memory, with what is needed.
+    /// If the file or an option is invalid, or the model does not fit into memory.
     pub fn load(self) -> Result<Model, Error> {
         self.load_with(None)
     }
 
-    /// Like [`load`](Self::load), as long as `go_on` answers true. Otherwise loading ends in the background and nothing stays.
+    /// Like [`load`](Self::load), while `go_on` returns true. Otherwise loading ends in the
+    /// background, and all memory is released.
     ///
     /// # Errors
     /// As for [`load`](Self::load).
@@ -210,6 +218,7 @@ impl ModelBuilder {
         let checkpoint = match self.source {
             #[cfg(feature = "hub")]
             ModelSource::Path(path) => {
+                // A download may take hours, so it can be stopped too.
                 let mut go_on = || go_on.as_mut().is_none_or(|go_on| go_on());
                 open::open(self.download.locate(&path, &mut go_on)?)?
             }

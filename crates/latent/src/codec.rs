@@ -1,4 +1,4 @@
-//! The text side of a model: tokenizer, chat template and the format of its answers.
+//! The text side of a model: tokenizer, chat template and response format.
 
 use crate::conversation::{self, Chat, ChatOptions};
 use crate::error::{Error, ErrorKind};
@@ -12,7 +12,7 @@ use serde_json::Value;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Tokenizer and chat template of a model, which need none of its weights.
+/// Tokenizer and chat template of a model. The weights are not loaded.
 ///
 /// ```no_run
 /// use latent::{Chat, TextCodec};
@@ -28,11 +28,11 @@ pub struct TextCodec {
     template: Option<ChatTemplate>,
     template_source: Option<String>,
     format: ResponseFormat,
-    /// Why the model's own format of answers is not used.
+    /// Why the model's own response format is not used.
     warning: Option<String>,
 }
 
-/// A conversation as the model reads it.
+/// A rendered conversation: the prompt of a model.
 #[derive(Clone, Debug)]
 pub struct ChatPrompt {
     pub(crate) rendered: RenderedText,
@@ -41,22 +41,23 @@ pub struct ChatPrompt {
 }
 
 impl ChatPrompt {
-    /// Its text.
+    /// The text.
     pub fn text(&self) -> &str {
         &self.rendered.text
     }
 
-    /// Its tokens.
+    /// The tokens.
     pub fn tokens(&self) -> &[u32] {
         &self.tokens
     }
 }
 
 impl TextCodec {
-    /// Opens the tokenizer and the chat template of the model at `path`, of any kind that [`Model::builder`](crate::Model::builder) loads.
+    /// Opens the tokenizer and the chat template of the model at `path`, of any kind that
+    /// [`Model::builder`](crate::Model::builder) loads.
     ///
     /// # Errors
-    /// What is wrong with the file.
+    /// If the file cannot be read or is not supported.
     pub fn open(path: impl AsRef<Path>) -> Result<TextCodec, Error> {
         let checkpoint = open::open(path)?;
         TextCodec::of(&checkpoint, &ModelConfig::from_checkpoint(&checkpoint)?)
@@ -80,7 +81,7 @@ impl TextCodec {
         self.template_source.as_deref()
     }
 
-    /// How the model writes reasoning and calls of tools.
+    /// The format in which the model writes reasoning and tool calls.
     pub fn format(&self) -> &ResponseFormat {
         &self.format
     }
@@ -93,7 +94,7 @@ impl TextCodec {
     /// `parse_special` recognizes names of control tokens; do not set it for untrusted text.
     ///
     /// # Errors
-    /// A text that cannot be encoded.
+    /// If the text cannot be encoded.
     pub fn encode(&self, text: &str, add_special: bool, parse_special: bool) -> Result<Vec<u32>, Error> {
         Ok(self.tokenizer.encode(text, EncodeOptions { add_special, parse_special })?)
     }
@@ -102,7 +103,7 @@ impl TextCodec {
     /// U+FFFD.
     ///
     /// # Errors
-    /// A token that the vocabulary does not have.
+    /// If a token is not in the vocabulary.
     pub fn decode(&self, tokens: &[u32], special: bool) -> Result<String, Error> {
         let known = self.tokenizer.vocab_size();
         match tokens.iter().position(|token| *token as usize >= known) {
@@ -114,10 +115,10 @@ impl TextCodec {
         }
     }
 
-    /// Renders a conversation. The contents of messages make no control tokens.
+    /// Renders a conversation. Names of control tokens in messages are encoded as plain text.
     ///
     /// # Errors
-    /// Messages without a role; a model without a template, or whose template refuses them.
+    /// If a message has no role, the model has no template, or the template refuses the messages.
     pub fn render(&self, chat: &Chat) -> Result<ChatPrompt, Error> {
         let (messages, options) = chat.clone().into_parts();
         self.render_json(messages, &options)
@@ -136,21 +137,24 @@ impl TextCodec {
             ..ChatInput::of_tokenizer(messages, &self.tokenizer)
         };
         let rendered = template.render(&input)?;
+        // `false`: names of control tokens become tokens only if the template itself wrote them.
         let tokens = self.tokenizer.encode_rendered(&rendered, false)?;
         Ok(ChatPrompt { rendered, tools: options.tools.clone().unwrap_or(Value::Null), tokens })
     }
 }
 
-/// An error of the tokenizer with the file that it is in.
+/// Adds the name of the file to an error of the tokenizer.
 fn named(checkpoint: &Checkpoint, error: latent_text::TextError) -> Error {
     let error = Error::from(error);
     match error.kind() {
+        // The message has the path already.
         ErrorKind::NotFound => error,
         _ => error.prefixed(&format!("{}: ", checkpoint.display_name())),
     }
 }
 
-/// How the model writes reasoning and calls: its own template, or one of ours where that cannot be used, and a warning that says why.
+/// The response format: that of the model, or a built-in one with a warning if the model's cannot
+/// be used.
 fn response_format(
     checkpoint: &Checkpoint,
     config: &ModelConfig,

@@ -6,15 +6,17 @@ use latent_engine::LogitsProcessor;
 use latent_grammar::{GrammarError, GrammarLimits, GrammarSource, Grammars, Reasoning};
 use std::sync::OnceLock;
 
-/// The compiler of a model's grammars, made for the first one.
+/// The compiler of a model's grammars. It is created for the first grammar, since its token tables
+/// take time and memory.
 #[derive(Default)]
 pub(crate) struct LazyGrammars(OnceLock<Result<Grammars, GrammarError>>);
 
 impl LazyGrammars {
-    /// What holds an answer to a grammar. `prompt` is the conversation that is answered, if any.
+    /// The logits processor that constrains an answer to a grammar. `prompt` is the conversation,
+    /// if any.
     ///
     /// # Errors
-    /// A grammar that cannot be compiled within its limits.
+    /// If the grammar cannot be compiled within its limits.
     pub(crate) fn constraint(
         &self,
         text: &TextCodec,
@@ -29,11 +31,13 @@ impl LazyGrammars {
     }
 }
 
-/// The free reasoning that may precede what is constrained: if the prompt has opened it, or the chat template names it. A grammar of the caller's own
-/// covers all that the model writes.
+/// The markers of unconstrained reasoning that may precede the constrained text. Reasoning is
+/// allowed if the prompt has opened it, or if the chat template contains its marker and the grammar
+/// is not the caller's own: such a grammar covers all that the model writes.
 fn reasoning(text: &TextCodec, prompt: &ChatPrompt, source: &GrammarSource) -> Option<Reasoning> {
     let (begin, end) = text.format().reasoning_markers()?;
     let open = text.format().opens_reasoning(&prompt.rendered);
+    // A schema describes the answer only, so reasoning before it is allowed.
     let own = matches!(source, GrammarSource::Gbnf(_) | GrammarSource::Lark(_) | GrammarSource::Regex(_));
     let thinks = text.chat_template().unwrap_or_default().contains(begin) && !own;
     (open || thinks).then(|| Reasoning { begin: begin.to_owned(), end: end.to_owned(), open })

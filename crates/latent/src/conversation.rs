@@ -1,4 +1,4 @@
-//! Conversations: messages, and what else a chat template reads.
+//! Conversations: messages and other variables of a chat template.
 
 use crate::error::Error;
 use serde_json::{Map, Value, json};
@@ -7,9 +7,9 @@ use serde_json::{Map, Value, json};
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct ChatOptions {
-    /// Tools that the model may call, as OpenAI's clients send them.
+    /// Tools that the model may call, in OpenAI's format.
     pub tools: Option<Value>,
-    /// Whether the prompt ends where the answer begins.
+    /// Whether the prompt ends with the beginning of an assistant message.
     pub add_generation_prompt: bool,
     /// Further variables (`enable_thinking`, …).
     pub variables: Map<String, Value>,
@@ -22,11 +22,11 @@ impl Default for ChatOptions {
 }
 
 impl ChatOptions {
-    /// Options from an object of template variables, among them `tools` and `add_generation_prompt`.
+    /// Options from an object of template variables, including `tools` and `add_generation_prompt`.
     ///
     /// # Errors
-    /// A value that is not an object; `tools` other than a list; `add_generation_prompt` other than
-    /// a boolean.
+    /// If the value is not an object, `tools` is not a list, or `add_generation_prompt` is not a
+    /// boolean.
     pub fn from_json(value: Value) -> Result<ChatOptions, Error> {
         let Value::Object(mut variables) = value else {
             return Err(Error::argument_named("variables", "the template's variables are not a JSON object"));
@@ -55,7 +55,7 @@ impl ChatOptions {
     }
 }
 
-/// A conversation, to be answered by [`Model::chat`](crate::Model::chat).
+/// A conversation, for [`Model::chat`](crate::Model::chat).
 ///
 /// ```
 /// use latent::Chat;
@@ -75,10 +75,10 @@ impl Chat {
         Chat::default()
     }
 
-    /// A conversation of messages in the form of OpenAI's clients.
+    /// A conversation from messages in OpenAI's format.
     ///
     /// # Errors
-    /// A value that is not a list of objects with a `role`.
+    /// If the value is not a list of objects with a `role`.
     pub fn from_json(messages: Value) -> Result<Chat, Error> {
         check(&messages)?;
         match messages {
@@ -87,38 +87,38 @@ impl Chat {
         }
     }
 
-    fn say(self, role: &str, text: impl Into<String>) -> Chat {
+    fn text_message(self, role: &str, text: impl Into<String>) -> Chat {
         self.message(json!({"role": role, "content": text.into()}))
     }
 
     /// Adds a system message.
     pub fn system(self, text: impl Into<String>) -> Chat {
-        self.say("system", text)
+        self.text_message("system", text)
     }
 
-    /// Adds a message of the user.
+    /// Adds a user message.
     pub fn user(self, text: impl Into<String>) -> Chat {
-        self.say("user", text)
+        self.text_message("user", text)
     }
 
-    /// Adds an answer of the model.
+    /// Adds an assistant message: an answer of the model.
     pub fn assistant(self, text: impl Into<String>) -> Chat {
-        self.say("assistant", text)
+        self.text_message("assistant", text)
     }
 
-    /// Adds the result of a call of a tool.
+    /// Adds the result of a tool call.
     pub fn tool(self, call_id: impl Into<String>, result: impl Into<String>) -> Chat {
         self.message(json!({"role": "tool", "tool_call_id": call_id.into(), "content": result.into()}))
     }
 
-    /// Adds a message of any form that the template knows: an object with a `role`.
+    /// Adds a message in any format that the template supports: an object with a `role`.
     #[must_use]
     pub fn message(mut self, message: Value) -> Chat {
         self.messages.push(message);
         self
     }
 
-    /// Sets the tools that the model may call: a list, as OpenAI's clients send it.
+    /// Sets the tools that the model may call: a list in OpenAI's format.
     #[must_use]
     pub fn tools(mut self, tools: Value) -> Chat {
         self.options.tools = Some(tools);
@@ -132,7 +132,7 @@ impl Chat {
         self
     }
 
-    /// Sets everything besides the messages.
+    /// Sets all options.
     #[must_use]
     pub fn options(mut self, options: ChatOptions) -> Chat {
         self.options = options;
@@ -144,7 +144,7 @@ impl Chat {
         &self.messages
     }
 
-    /// The messages as JSON, and what else the template reads.
+    /// The messages as JSON, and the other variables of the template.
     pub(crate) fn into_parts(self) -> (Value, ChatOptions) {
         (Value::Array(self.messages), self.options)
     }
@@ -152,7 +152,7 @@ impl Chat {
 
 const EXPECTED: &str = r#"expected a list such as [{"role": "user", "content": "Hello"}]"#;
 
-/// Whether messages are a list of objects that name a role.
+/// Checks that messages are a list of objects with a role.
 pub(crate) fn check(messages: &Value) -> Result<(), Error> {
     let list = messages.as_array().filter(|list| !list.is_empty());
     let list = list.ok_or_else(|| Error::argument_named("messages", format!("messages: {EXPECTED}")))?;

@@ -1,4 +1,4 @@
-//! A description of a loaded model, for people and programs.
+//! The description of a loaded model, for users and programs.
 
 use latent_engine::Engine;
 use latent_formats::Checkpoint;
@@ -9,49 +9,50 @@ use latent_formats::Checkpoint;
 pub struct LoadedAdapter {
     /// The file or folder.
     pub path: String,
-    /// The scale of answers that say no other.
+    /// The default scale.
     pub scale: f32,
 }
 
-/// What was loaded, and how it runs.
+/// The loaded model, and how it runs.
 #[derive(Clone, Debug, serde::Serialize)]
 #[non_exhaustive]
 pub struct Description {
-    /// The model's name, or its file's.
+    /// The name of the model or of its file.
     pub name: String,
-    /// Its file.
+    /// The model's file.
     pub file: String,
-    /// The architecture's name.
+    /// The name of the architecture.
     pub architecture: String,
-    /// Weights, counted as numbers.
+    /// Number of parameters.
     pub parameters: u64,
-    /// Bytes of the weights.
+    /// Size of the weights, in bytes.
     pub weight_bytes: u64,
-    /// Layers.
+    /// Number of layers.
     pub layers: usize,
     /// Elements of a hidden state, and of an embedding.
     pub hidden_size: usize,
     /// Logits per token.
     pub vocab_size: usize,
-    /// Tokens of context.
+    /// Context size, in tokens.
     pub context: usize,
-    /// Tokens of context that the model was trained for.
+    /// Context size that the model was trained for, in tokens.
     pub trained_context: usize,
     /// Element type of the KV cache.
     pub cache_type: String,
-    /// Bytes that a token takes in it.
+    /// Size of a token in the KV cache, in bytes.
     pub cache_bytes_per_token: usize,
-    /// What computes.
+    /// The name of the backend.
     pub device: String,
-    /// The instruction set.
+    /// The instruction-set tier.
     pub isa: String,
-    /// Threads.
+    /// Number of threads.
     pub threads: usize,
-    /// Seconds that loading took.
+    /// Loading time, in seconds.
     pub load_seconds: f64,
-    /// LoRA adapters, in the order in which answers name their scales.
+    /// LoRA adapters, in the order of the scales of answers.
     pub adapters: Vec<LoadedAdapter>,
-    /// What may surprise: keys of config.json that are overridden, weights that are paged, attention that was trained sparse, a template that cannot be used.
+    /// Warnings: overridden keys of config.json, paged weights, dense attention in a model that was
+    /// trained with sparse attention, an unusable response template.
     pub warnings: Vec<String>,
 }
 

@@ -1,4 +1,4 @@
-//! Models of Hugging Face's hub.
+//! Downloads from the Hugging Face Hub.
 
 use crate::error::{Error, ErrorKind};
 use latent_engine::memory;
@@ -7,19 +7,21 @@ use latent_hub::{
 };
 use std::path::{Path, PathBuf};
 
-/// How models of the hub are downloaded.
 pub(crate) struct HubDownload {
+    /// `None`: those of the environment.
     pub(crate) settings: Option<HubSettings>,
-    /// Is told the bytes that are here, and those of all files.
+    /// Called with the received and the total bytes.
     pub(crate) progress: Box<dyn FnMut(u64, u64) + Send>,
 }
 
 impl HubDownload {
-    /// The path of a model's files, which are downloaded if they are not on this machine, as long as `go_on` answers true. Paths of files are
-    /// returned as they are.
+    /// The path of a model's files, which are downloaded if they are not cached, while `go_on`
+    /// returns true. Paths of files are returned unchanged.
     pub(crate) fn locate(mut self, path: &Path, go_on: &mut dyn FnMut() -> bool) -> Result<PathBuf, Error> {
         let Some(model) = path_reference(path)? else { return Ok(path.to_owned()) };
         let settings = self.settings.map_or_else(HubSettings::from_env, Ok)?;
+        // A short name without a quantization selects its default, or a smaller one that fits into
+        // memory.
         let available = memory::available().map(|free| free.bytes);
         let policy = QuantPolicy::of_short_name(path_short_name(path), available);
         let found = find_or_pull(&settings, &model, &policy, &mut |event| {

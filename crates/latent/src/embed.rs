@@ -7,7 +7,8 @@ use latent_engine::scheduler::{Job, JobEvent};
 use latent_engine::{Pooling, Request};
 
 impl Model {
-    /// The embeddings of texts, one each: the mean of its last hidden states, divided by its length. They share steps.
+    /// The embedding of each text: the mean of its last hidden states, normalized to length 1. The
+    /// texts run in one batch.
     ///
     /// ```
     /// # let model = latent::Model::demo().context(64).load()?;
@@ -17,18 +18,19 @@ impl Model {
     /// ```
     ///
     /// # Errors
-    /// A text without tokens, or with more than the context holds, named by its index; a model whose final norm cannot be read.
+    /// If a text has no tokens or does not fit into the context (the message has its index), or the
+    /// model cannot embed texts.
     pub fn embed(&self, texts: impl IntoIterator<Item = impl AsRef<str>>) -> Result<Vec<Vec<f32>>, Error> {
         let texts = texts.into_iter().collect::<Vec<_>>();
         let texts: Vec<&str> = texts.iter().map(AsRef::as_ref).collect();
         self.embed_each(&texts, Pooling::Mean, None)
     }
 
-    /// Like [`embed`](Self::embed), with a choice of the hidden states, as long as `go_on` answers true. Without pooling, the row of a text has
-    /// the hidden size for each of its tokens.
+    /// Like [`embed`](Self::embed) with another pooling, while `go_on` returns true. Without
+    /// pooling, the row of a text has `hidden_size` elements for each of its tokens.
     ///
     /// # Errors
-    /// As for [`embed`](Self::embed), and where `go_on` answers false.
+    /// As for [`embed`](Self::embed), and if `go_on` returns false.
     pub fn embed_while(
         &self,
         texts: &[&str],
@@ -45,6 +47,7 @@ impl Model {
         mut go_on: Option<WaitCheck<'_>>,
     ) -> Result<Vec<Vec<f32>>, Error> {
         let at = |index: usize| move |error: Error| error.prefixed(&format!("text {index}: "));
+        // All texts are submitted before the first result is awaited, so that they share steps.
         let mut running = Vec::with_capacity(texts.len());
         for (index, text) in texts.iter().enumerate() {
             let prompt = self.text().encode(text, true, false).map_err(at(index))?;

@@ -1,4 +1,4 @@
-//! Errors with a kind that carries data, which applications map to status codes and exceptions.
+//! Errors. Each has a kind with data, which applications map to status codes and exceptions.
 
 use latent_backend::BackendError;
 use latent_engine::EngineError;
@@ -8,13 +8,13 @@ use latent_graph::{ConfigError, GraphError};
 use latent_text::TextError;
 use std::time::Duration;
 
-/// What an application may want to tell apart.
+/// The kind of an error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ErrorKind {
     /// An invalid argument or option.
     Argument {
-        /// Its name, if the error is about one: that of the builder's method.
+        /// The name of the argument, if the error is about one: that of the builder's method.
         name: Option<String>,
     },
     /// The file does not exist.
@@ -23,40 +23,40 @@ pub enum ErrorKind {
     File,
     /// The model's architecture or tokenizer is not supported.
     Unsupported,
-    /// It does not fit into memory.
+    /// The model or a sequence does not fit into memory.
     Memory,
     /// The prompt does not fit into the context.
     TooLong {
         /// Tokens of the prompt, or a lower bound if counting stopped early.
         tokens: usize,
-        /// Tokens of context, or the limit that was exceeded.
+        /// Context size in tokens, or the limit that was exceeded.
         context: usize,
     },
     /// A chat template or a text that cannot be rendered or encoded.
     Text,
-    /// A grammar or schema that cannot be used, or cannot be followed any further.
+    /// A grammar or schema that is not supported, or too complex to continue.
     Grammar,
-    /// Too many requests wait: see [`ModelBuilder::max_waiting`](crate::ModelBuilder::max_waiting).
+    /// Too many requests wait. See [`ModelBuilder::max_waiting`](crate::ModelBuilder::max_waiting).
     Busy {
-        /// When to try again.
+        /// Estimated time until the queue has room.
         retry_after: Duration,
     },
     /// The deadline of the request has passed.
     Deadline {
-        /// Tokens of the answer until then.
+        /// Number of answer tokens until then.
         completion: usize,
     },
-    /// A model of the hub cannot be downloaded: the network, the hub, or the room on the disk.
+    /// A model cannot be downloaded, because of the network, the hub, or the disk.
     Download,
-    /// The caller cancelled it.
+    /// The caller cancelled the call.
     Cancelled,
     /// This process was forked from the one that loaded the model.
     Forked,
-    /// The engine failed: an error of Latent, or of the machine.
+    /// The engine failed, because of an error in Latent or the machine.
     Engine,
 }
 
-/// What went wrong.
+/// An error with a kind and a message.
 ///
 /// ```
 /// use latent::{Chat, ErrorKind, Model};
@@ -87,12 +87,12 @@ impl Error {
         Error { kind, message: message.into() }
     }
 
-    /// An invalid argument, named in the message only.
+    /// An invalid argument whose name is in the message only.
     pub fn argument(message: impl Into<String>) -> Error {
         Error::new(ErrorKind::Argument { name: None }, message)
     }
 
-    /// An invalid argument of this name.
+    /// An invalid argument with this name.
     pub fn argument_named(name: &str, message: impl Into<String>) -> Error {
         Error::new(ErrorKind::Argument { name: Some(name.to_owned()) }, message)
     }
@@ -103,7 +103,7 @@ impl Error {
         Error::new(ErrorKind::Engine, format!("a panic, which is an error of Latent: {text}"))
     }
 
-    /// What kind of error it is, with its data.
+    /// The kind of the error, with its data.
     pub fn kind(&self) -> &ErrorKind {
         &self.kind
     }
@@ -113,17 +113,17 @@ impl Error {
         &self.message
     }
 
-    /// The same with text before its message.
+    /// Adds text before the message.
     pub(crate) fn prefixed(self, prefix: &str) -> Error {
         Error { message: format!("{prefix}{}", self.message), ..self }
     }
 
-    /// A request to a thread that has ended.
+    /// The error for a request to a worker thread that has ended.
     pub(crate) fn gone() -> Error {
         Error::new(ErrorKind::Engine, "the engine has failed and no longer runs: load the model again")
     }
 
-    /// The caller cancelled it.
+    /// The error for a call that the caller cancelled.
     pub(crate) fn cancelled() -> Error {
         Error::new(ErrorKind::Cancelled, "stopped")
     }
@@ -187,6 +187,7 @@ impl From<EngineError> for Error {
         let kind = match &error {
             EngineError::Audit { .. } | EngineError::CacheFile(_) => ErrorKind::File,
             EngineError::Memory(_) | EngineError::Piece(_) | EngineError::StatesFull(_) => ErrorKind::Memory,
+            // The message names the option; see `LoadOptions::by_word`.
             EngineError::Options(_) | EngineError::Sequence { .. } | EngineError::Rows { .. } => {
                 ErrorKind::Argument { name: None }
             }
@@ -197,6 +198,7 @@ impl From<EngineError> for Error {
             EngineError::Stopped => ErrorKind::Cancelled,
             _ => ErrorKind::Engine,
         };
+        // Errors of the file keep the kind of their own conversion.
         match error {
             EngineError::Format(error) => error.into(),
             EngineError::ModelConfig(error) => error.into(),

@@ -1,4 +1,4 @@
-//! FP4 and INT4 GEMM with its own thread pool.
+//! FP4 and INT4 GEMM with a thread pool.
 
 use crate::error::{Error, ErrorKind};
 use crate::process::Process;
@@ -8,10 +8,10 @@ use latent_threads::{MAX_THREADS, PinPolicy, Placement, Topology};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, PoisonError};
 
-/// What a forked child lacks.
+/// What the parent of a forked child did, for the error.
 const STARTED: &str = "started the threads for products";
 
-/// Threads and memory for products with 4-bit weights. Callers on several threads take turns.
+/// Threads and memory for products with 4-bit weights. Concurrent calls run one after the other.
 ///
 /// ```
 /// fn shared<T: Send + Sync + 'static>() {}
@@ -19,22 +19,23 @@ const STARTED: &str = "started the threads for products";
 /// ```
 pub struct GemmHandle {
     process: Process,
-    /// None while it is dropped.
+    /// `None` only after a drop in a forked child.
     marlin: Mutex<Option<Marlin>>,
 }
 
 impl GemmHandle {
-    /// `threads` of them; 0: one for each core that affinity and cgroup quotas leave to this process.
+    /// Starts `threads` threads. 0: one for each core that affinity and cgroup quotas leave to this
+    /// process.
     ///
     /// # Errors
-    /// More threads than are sensible, or than the system grants.
+    /// If `threads` exceeds the maximum, or the system cannot start them.
     pub fn new(threads: usize) -> Result<GemmHandle, Error> {
         if threads > MAX_THREADS {
             return Err(Error::argument(format!("{threads} threads, expected at most {MAX_THREADS}")));
         }
         let (topology, parallelism) = (Topology::detect(), latent_threads::parallelism());
         let threads = if threads > 0 { threads } else { latent_threads::threads_for(&topology, parallelism) };
-        // the caller is one of them: it is not bound
+        // The calling thread computes too, and must not be bound to a CPU.
         let marlin = Marlin::placed(&Placement::new(&topology, parallelism, threads, PinPolicy::Off))?;
         Ok(GemmHandle { process: Process::this(), marlin: Mutex::new(Some(marlin)) })
     }
@@ -47,7 +48,8 @@ impl GemmHandle {
     /// y = x · W: `m` rows of K inputs, `m` rows of N results.
     ///
     /// # Errors
-    /// An operand of another length, no kernel for what is forced, a forked child.
+    /// If an operand has a wrong length, no kernel supports the forced options, or this is a forked
+    /// child.
     pub fn multiply(
         &self,
         options: &GemmOptions,
@@ -62,7 +64,7 @@ impl GemmHandle {
     /// Decodes a weight to f32 `[K, N]`.
     ///
     /// # Errors
-    /// When `out` has another length; a forked child.
+    /// If `out` has a wrong length, or this is a forked child.
     pub fn dequantize(&self, w: &Weight<'_>, out: &mut [f32]) -> Result<(), Error> {
         self.with(|marlin| marlin.dequantize(w, out))
     }
@@ -70,7 +72,7 @@ impl GemmHandle {
     /// Decodes a weight to f16 `[K, N]`.
     ///
     /// # Errors
-    /// When `out` has another length; a forked child.
+    /// If `out` has a wrong length, or this is a forked child.
     pub fn dequantize_f16(&self, w: &Weight<'_>, out: &mut [f16]) -> Result<(), Error> {
         self.with(|marlin| marlin.dequantize_f16(w, out))
     }
@@ -89,25 +91,25 @@ impl GemmHandle {
 impl Drop for GemmHandle {
     fn drop(&mut self) {
         if !self.process.is_this() {
-            // a forked child does not have the threads: waiting for them would never end
+            // A forked child does not have the threads, so joining them would never return.
             let marlin = self.marlin.get_mut().unwrap_or_else(PoisonError::into_inner);
             std::mem::forget(marlin.take());
         }
     }
 }
 
-/// What may be forced of a product. The default chooses by shape.
+/// Options that force the kernel of a product. By default, the shape decides.
 #[derive(Clone, Debug, Default)]
 pub struct GemmOptions(Options);
 
 impl GemmOptions {
-    /// The options that [`set`](Self::set) knows.
+    /// The names of the options of [`set`](Self::set).
     pub const WORDS: [&'static str; 3] = ["kernel", "isa", "activations"];
 
-    /// Sets an option that has a word; `auto` leaves the choice to the shape.
+    /// Sets an option by its name. With `auto`, the shape decides.
     ///
     /// # Errors
-    /// A name or a word that is not known; the message lists the words.
+    /// If the name or the value is unknown. The message lists the known ones.
     pub fn set(&mut self, name: &str, word: &str) -> Result<(), Error> {
         let options = &mut self.0;
         match name {
@@ -132,7 +134,7 @@ impl GemmOptions {
         Ok(())
     }
 
-    /// What is forced, for products on a device.
+    /// The options, for products on a device.
     pub fn forced(&self) -> &Options {
         &self.0
     }
@@ -144,7 +146,7 @@ impl GemmOptions {
     }
 }
 
-/// The value of a word; none for `auto`.
+/// The value of a word. `None` for `auto`.
 fn chosen<T, const N: usize>(name: &str, word: &str, known: [(&str, T); N]) -> Result<Option<T>, Error> {
     if word == "auto" {
         return Ok(None);
@@ -159,7 +161,7 @@ fn chosen<T, const N: usize>(name: &str, word: &str, known: [(&str, T); N]) -> R
 /// The type of a weight by its name.
 ///
 /// # Errors
-/// A name that is not known; the message lists them.
+/// If the name is unknown. The message lists the known ones.
 pub fn quant_type(name: &str) -> Result<QuantType, Error> {
     QuantType::ALL.into_iter().find(|quant| quant.name() == name).ok_or_else(|| {
         let known = QuantType::ALL.map(QuantType::name).join(", ");
@@ -170,7 +172,8 @@ pub fn quant_type(name: &str) -> Result<QuantType, Error> {
 /// Packs a dense weight `[K, N]`.
 ///
 /// # Errors
-/// K that is not a multiple of 8 or of the group, another length, a weight that is not finite, a scale beyond f16.
+/// If K is not a multiple of 8 or of the group, the length is wrong, a weight is not finite, or a
+/// scale exceeds f16.
 pub fn pack(quant: QuantType, dense: &[f32], shape: Shape) -> Result<Packed, Error> {
     let pack = match quant {
         QuantType::Fp4 => latent_marlin::pack_fp4,
@@ -201,7 +204,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_word_that_is_not_known_is_named_with_those_that_are() {
+    fn errors_list_the_known_words() {
         let mut options = GemmOptions::default();
         for (name, word, expected) in [
             ("kernel", "fast", "auto, gemm, fused, striped"),

@@ -15,20 +15,24 @@
 //!
 //! `docs/rust.md` takes you from `cargo add` to a server. The crate contains:
 //!
-//! * [`Model`]: a loaded model, shared by any number of threads. A thread of its own runs it, and answers share its steps.
-//!   [`Model::builder`] loads one.
-//! * [`Model::chat`] and [`Model::complete`] make an [`AnswerRequest`]; [`start`](AnswerRequest::start) returns an [`AnswerStream`], which is
-//!   read piece by piece; [`finish`](AnswerStream::finish) returns the [`GeneratedAnswer`]. [`finish_all`] answers a batch.
-//! * [`Model::embed`], [`Model::logits`], [`Model::session`], [`Model::resume`], [`Model::plan`], [`Model::profile`].
-//! * [`TextCodec`]: tokenizer and chat template alone.
-//! * [`LogitsProcessor`] and [`TokenSampler`]: code of yours between logits and token.
-//! * [`Error`], whose [`ErrorKind`] carries data.
+//! * [`Model`]: a loaded model, shared by any number of threads. It runs on a thread of its own,
+//!   which batches concurrent answers. [`Model::builder`] loads one.
+//! * [`Model::chat`] and [`Model::complete`] create an [`AnswerRequest`].
+//!   [`start`](AnswerRequest::start) returns an [`AnswerStream`], which is read piece by piece.
+//!   [`finish`](AnswerStream::finish) returns the [`GeneratedAnswer`]. [`finish_all`] answers a
+//!   batch.
+//! * [`Model::embed`], [`Model::logits`], [`Model::session`], [`Model::resume`], [`Model::plan`],
+//!   [`Model::profile`].
+//! * [`TextCodec`]: tokenizer and chat template, without weights.
+//! * [`LogitsProcessor`] and [`TokenSampler`]: your own code between logits and token.
+//! * [`Error`] with an [`ErrorKind`], which carries data.
 //!
-//! Everything below is reachable as [`engine`], [`formats`], [`graph`], [`text`], [`threads`] and [`types`].
+//! The crates below are available as [`engine`], [`formats`], [`graph`], [`text`], [`threads`] and
+//! [`types`].
 //!
 //! # Features
 //!
-//! None is on by default.
+//! All features are off by default.
 //!
 //! | feature | adds |
 //! |---|---|
@@ -43,7 +47,8 @@
 //! | `time-zones` | local time in chat templates that print the date, in place of UTC |
 //! | `tracing` | spans and events of the engine |
 //!
-//! Without features, 44 packages are compiled: 47 with `half` 2.7, unless `cargo update -p half --precise 2.6.0` avoids it.
+//! Without features, 44 packages are compiled. With `half` 2.7 there are 47;
+//! `cargo update -p half --precise 2.6.0` avoids that.
 //!
 //! # Debug builds
 //!
@@ -61,7 +66,7 @@
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
-/// The programs of the guide, which the doc tests compile and run.
+/// The examples of the guide, which run as doc tests.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/rust.md")]
 pub struct RustGuide;

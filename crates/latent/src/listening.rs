@@ -1,4 +1,4 @@
-//! The channel from the model's thread to the caller of an answer. An event wakes the caller, who blocks or awaits.
+//! The channel from the model's thread to the reader of an answer, which may block or await.
 
 use crate::error::Error;
 use crate::process::Process;
@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-/// An event of a job, or why none follows.
+/// An event of a job, or the error that ends it.
 pub(crate) type JobEventResult = Result<JobEvent, Error>;
 
 #[derive(Default)]
@@ -18,6 +18,7 @@ struct EventQueue {
     events: VecDeque<JobEventResult>,
     /// Whether the sender has been dropped.
     closed: bool,
+    /// The task to wake at the next event.
     waker: Option<Waker>,
 }
 
@@ -25,14 +26,15 @@ struct EventQueue {
 struct EventChannel {
     queue: Mutex<EventQueue>,
     arrived: Condvar,
-    /// Whether the caller wants the job to end.
+    /// Whether the caller has cancelled the job.
     cancelled: AtomicBool,
+    /// Set when the scheduler has accepted the job.
     job: Mutex<Option<(Canceller, JobId)>>,
 }
 
 impl EventChannel {
-    /// Every change of the queue is whole before anything can panic.
     fn queue(&self) -> MutexGuard<'_, EventQueue> {
+        // A poisoned lock is usable: no update of the queue can panic halfway.
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -43,12 +45,17 @@ impl EventChannel {
             change(&mut queue);
             queue.waker.take()
         };
+        // Woken without the lock: `wake` may poll the task on this thread, which locks the queue.
         self.arrived.notify_all();
         if let Some(waker) = waker {
             waker.wake();
         }
     }
 
+    /// Forwards a cancellation to the scheduler, once the job has an id.
+    ///
+    /// Both `cancel` and `accepted` set their own value first and then call this. Whichever locks
+    /// `job` second sees both values, so that no cancellation is lost.
     fn cancel_if_wanted(&self) {
         if !self.cancelled.load(Ordering::SeqCst) {
             return;
@@ -59,19 +66,20 @@ impl EventChannel {
     }
 }
 
-/// The thread's end.
+/// The end of the model's thread.
 pub(crate) struct EventSender {
     channel: Arc<EventChannel>,
 }
 
-/// The caller's end. Dropped, it ends the job.
+/// The caller's end. Dropping it cancels the job.
 pub(crate) struct EventReceiver {
     channel: Arc<EventChannel>,
     process: Process,
 }
 
-/// Cancels one answer, from any thread and at any time. It has no effect on an answer that has ended, nor on any other answer.
-/// A step that is running ends first, with up to one token and its drafts.
+/// Cancels one answer, from any thread and at any time. It has no effect on an answer that has
+/// ended or on other answers. The running step may still complete, with up to one token and its
+/// drafts.
 ///
 /// ```
 /// # use latent::Model;
@@ -90,15 +98,15 @@ pub struct AnswerCanceller {
     process: Process,
 }
 
-/// Both ends.
+/// Creates both ends.
 pub(crate) fn pair() -> (EventSender, EventReceiver) {
     let channel = Arc::<EventChannel>::default();
     (EventSender { channel: Arc::clone(&channel) }, EventReceiver { channel, process: Process::this() })
 }
 
 impl EventSender {
-    /// Sends an event of the job; without effect if the caller has dropped its end.
-    fn tell(&self, event: JobEventResult) {
+    /// Sends an event of the job. Without effect if the caller has dropped its end.
+    fn send(&self, event: JobEventResult) {
         self.channel.change(|queue| queue.events.push_back(event));
     }
 }
@@ -107,16 +115,16 @@ impl JobReceiver for EventSender {
     fn accepted(&self, canceller: Canceller, jobs: Vec<JobId>) {
         let job = jobs.first().map(|id| (canceller, *id));
         *self.channel.job.lock().unwrap_or_else(PoisonError::into_inner) = job;
-        // the caller may have cancelled meanwhile
+        // The caller may have cancelled before the job had an id.
         self.channel.cancel_if_wanted();
     }
 
     fn refused(&self, refusal: Refusal) {
-        self.tell(Err(refusal.into()));
+        self.send(Err(refusal.into()));
     }
 
     fn event(&self, _choice: usize, event: JobEvent) {
-        self.tell(Ok(event));
+        self.send(Ok(event));
     }
 }
 
@@ -126,7 +134,7 @@ impl Drop for EventSender {
     }
 }
 
-/// The next event of a queue; none if there may be one later.
+/// The next event of a queue. `None` if it may get one later.
 fn take(queue: &mut EventQueue) -> Option<JobEventResult> {
     let event = queue.events.pop_front();
     if event.is_none() && queue.closed { Some(Err(Error::gone())) } else { event }
@@ -136,7 +144,7 @@ impl EventReceiver {
     /// Waits for the next event.
     ///
     /// # Errors
-    /// The job was refused; the engine has failed; this is a forked child.
+    /// If the job was refused, the engine has failed, or this is a forked child.
     pub(crate) fn next(&self) -> JobEventResult {
         self.process.check()?;
         let mut queue = self.channel.queue();
@@ -148,13 +156,14 @@ impl EventReceiver {
         }
     }
 
-    /// Waits for the next event as long as `go_on` answers true.
+    /// Waits for the next event while `go_on` returns true.
     ///
     /// # Errors
-    /// As for [`next`](Self::next), and where `go_on` answers false.
+    /// As for [`next`](Self::next), and if `go_on` returns false.
     pub(crate) fn next_while(&self, go_on: WaitCheck<'_>) -> JobEventResult {
         self.process.check()?;
-        // asked before each event, so that a caller to whom events come quickly can stop, too
+        // Called before each event, not only after a timeout: otherwise a caller that gets events
+        // quickly could never stop.
         while go_on() {
             let queue = self.channel.queue();
             let waited = self
@@ -168,7 +177,7 @@ impl EventReceiver {
         Err(Error::cancelled())
     }
 
-    /// The next event, for a task that is woken when it comes.
+    /// Polls for the next event. The task is woken by it.
     #[cfg_attr(not(feature = "stream"), allow(dead_code, reason = "for the feature stream"))]
     pub(crate) fn poll_next(&self, context: &mut Context<'_>) -> Poll<JobEventResult> {
         self.process.check()?;
@@ -182,7 +191,7 @@ impl EventReceiver {
         }
     }
 
-    /// What cancels the job.
+    /// A handle that cancels the job.
     pub(crate) fn canceller(&self) -> AnswerCanceller {
         AnswerCanceller { channel: Arc::clone(&self.channel), process: self.process }
     }
@@ -198,7 +207,8 @@ impl AnswerCanceller {
     /// Ends the answer. Its text so far remains, and it stops with the reason
     /// [`StopReason::Interrupted`](crate::StopReason::Interrupted).
     pub fn cancel(&self) {
-        // in a forked child a lock may be held for ever, by a thread that the child lacks
+        // In a forked child, the locks may be held by threads that the child lacks, and would never
+        // be released.
         if self.process.is_this() {
             self.channel.cancelled.store(true, Ordering::SeqCst);
             self.channel.cancel_if_wanted();
@@ -226,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn a_caller_can_give_up_and_go_on() {
+    fn a_caller_can_stop_waiting_and_resume() {
         let (sender, receiver) = pair();
         let mut asked = 0;
         let waited = receiver.next_while(&mut || {
@@ -234,7 +244,7 @@ mod tests {
             asked < 3
         });
         assert_eq!((waited, asked), (Err(Error::cancelled()), 3));
-        sender.tell(Ok(prompt(1)));
+        sender.send(Ok(prompt(1)));
         assert_eq!(receiver.next_while(&mut || false), Err(Error::cancelled()));
         assert_eq!(receiver.next_while(&mut || true), Ok(prompt(1)));
         drop(sender);
@@ -250,9 +260,9 @@ mod tests {
         let mut context = Context::from_waker(&waker);
         assert!(receiver.poll_next(&mut context).is_pending());
         assert_eq!(count.0.load(Ordering::SeqCst), 0);
-        sender.tell(Ok(prompt(1)));
-        sender.tell(Ok(prompt(2)));
-        // the second found no task that waits
+        sender.send(Ok(prompt(1)));
+        sender.send(Ok(prompt(2)));
+        // No task waited for the second event.
         assert_eq!(count.0.load(Ordering::SeqCst), 1);
         assert_eq!(receiver.poll_next(&mut context), Poll::Ready(Ok(prompt(1))));
         assert_eq!(receiver.poll_next(&mut context), Poll::Ready(Ok(prompt(2))));
@@ -265,7 +275,7 @@ mod tests {
     #[test]
     fn a_blocked_caller_is_woken_from_another_thread() {
         let (sender, receiver) = pair();
-        let thread = std::thread::spawn(move || sender.tell(Ok(prompt(1))));
+        let thread = std::thread::spawn(move || sender.send(Ok(prompt(1))));
         assert_eq!(receiver.next(), Ok(prompt(1)));
         assert_eq!(receiver.next(), Err(Error::gone()));
         thread.join().unwrap();

@@ -1,4 +1,4 @@
-//! Logits of tokens.
+//! Logits after given tokens.
 
 use crate::error::Error;
 use crate::model::Model;
@@ -7,7 +7,8 @@ use latent_engine::LogitsRequest;
 use latent_engine::cache::Sequence;
 
 impl Model {
-    /// The logits after the last of some tokens: one element per token of the vocabulary. It waits until the answers before it have ended.
+    /// The logits after the last of some tokens: one element per token of the vocabulary. The call
+    /// waits until all earlier answers have ended.
     ///
     /// ```
     /// # let model = latent::Model::demo().context(64).load()?;
@@ -18,12 +19,12 @@ impl Model {
     /// ```
     ///
     /// # Errors
-    /// No tokens, tokens out of range, or more than the context holds.
+    /// If `tokens` is empty, does not fit into the context, or has ids out of range.
     pub fn logits(&self, tokens: &[u32]) -> Result<Vec<f32>, Error> {
         self.logits_of(tokens, false, None)
     }
 
-    /// The logits after each of some tokens: rows of the vocabulary's size, one after the other.
+    /// The logits after each of some tokens: consecutive rows of the vocabulary's size.
     ///
     /// # Errors
     /// As for [`logits`](Self::logits).
@@ -31,10 +32,11 @@ impl Model {
         self.logits_of(tokens, true, None)
     }
 
-    /// Like [`logits`](Self::logits), or with `all` like [`all_logits`](Self::all_logits), as long as `go_on` answers true.
+    /// Like [`logits`](Self::logits), or with `all` like [`all_logits`](Self::all_logits), while
+    /// `go_on` returns true.
     ///
     /// # Errors
-    /// As for [`logits`](Self::logits), and where `go_on` answers false.
+    /// As for [`logits`](Self::logits), and if `go_on` returns false.
     pub fn logits_while(&self, tokens: &[u32], all: bool, go_on: WaitCheck<'_>) -> Result<Vec<f32>, Error> {
         self.logits_of(tokens, all, Some(go_on))
     }

@@ -5,32 +5,32 @@ use serde_json::{Value, json};
 use std::collections::HashSet;
 use std::sync::Arc;
 
-/// A call of a function.
+/// A tool call.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ToolCall {
-    /// Its id.
+    /// The id of the call.
     pub id: String,
-    /// The function's name.
+    /// The name of the function.
     pub name: String,
-    /// Its arguments: JSON, unless the model wrote something else.
+    /// The arguments: JSON, unless the model wrote other text.
     pub arguments: String,
 }
 
-/// A model's answer in a conversation, taken apart.
+/// A model's answer in a conversation, parsed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Message {
-    /// What it thought.
+    /// The reasoning.
     pub reasoning: String,
-    /// What it said.
+    /// The visible text.
     pub content: String,
-    /// What it calls.
+    /// The tool calls.
     pub calls: Vec<ToolCall>,
 }
 
 impl Message {
-    /// The message in the form that conversations have, to go on with.
+    /// The message in OpenAI's format, for the next turn of the conversation.
     pub fn to_json(&self) -> Value {
         let mut message = json!({"role": "assistant", "content": self.content});
         if !self.reasoning.is_empty() {
@@ -38,6 +38,8 @@ impl Message {
         }
         if !self.calls.is_empty() {
             let call = |call: &ToolCall| {
+                // Chat templates expect arguments as an object. If they are not JSON, the text is
+                // kept.
                 let arguments = serde_json::from_str(&call.arguments);
                 let arguments: Value = arguments.unwrap_or_else(|_| call.arguments.as_str().into());
                 json!({"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments}})
@@ -48,11 +50,11 @@ impl Message {
     }
 }
 
-/// Takes an answer apart while it comes.
+/// Parses an answer while it is generated.
 pub(crate) struct MessageParser {
     tokenizer: Arc<Tokenizer>,
     parser: ResponseParser,
-    /// Control tokens that the format's markers are made of.
+    /// Control tokens that are part of the format's markers.
     markers: HashSet<u32>,
     events: Vec<ResponseEvent>,
     message: Message,
@@ -70,12 +72,14 @@ impl MessageParser {
         let names = markers.iter().filter_map(|id| tokenizer.token_text(*id)).map(str::to_owned);
         let options = ParserOptions { control_tokens: names.collect(), ..ParserOptions::default() };
         let mut parser = ResponseParser::new(format, tools, &options);
+        // The prompt may have opened the reasoning already.
         parser.continue_prompt(prompt);
         MessageParser { tokenizer, parser, markers, events: Vec::new(), message: Message::default() }
     }
 
-    /// Takes a token; returns what it adds to the message's texts.
+    /// Parses a token. Returns the text that it adds to the message.
     pub(crate) fn push(&mut self, token: u32, text: &str) -> Message {
+        // Control tokens have no text, but the parser needs the names of those in markers.
         if text.is_empty() && self.markers.contains(&token) {
             let name = self.tokenizer.token_text(token).unwrap_or_default();
             self.parser.push(name, true, &mut self.events);
@@ -85,13 +89,13 @@ impl MessageParser {
         self.take()
     }
 
-    /// Takes text of no token of its own.
+    /// Parses text that was held back.
     pub(crate) fn push_text(&mut self, text: &str) -> Message {
         self.parser.push(text, false, &mut self.events);
         self.take()
     }
 
-    /// The whole message, and what its end adds to its texts.
+    /// The whole message, and the text that its end adds.
     pub(crate) fn finish(mut self) -> (Message, Message) {
         self.parser.finish(&mut self.events);
         let added = self.take();
@@ -99,6 +103,7 @@ impl MessageParser {
     }
 
     fn take(&mut self) -> Message {
+        // The added text is returned as the difference, so that `message` stays the whole answer.
         let before = (self.message.reasoning.len(), self.message.content.len());
         for event in self.events.drain(..) {
             match event {

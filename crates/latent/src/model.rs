@@ -1,4 +1,4 @@
-//! An opened model and the thread that runs it.
+//! A loaded model and the thread that runs it.
 
 use crate::codec::TextCodec;
 use crate::description::Description;
@@ -21,9 +21,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 
-/// A loaded model. Clones are handles to the same one; the last that is dropped gives its memory back.
+/// A loaded model. Clones are handles to the same model. Dropping the last one releases its memory.
 ///
-/// A thread of its own runs it. Callers on any threads share its steps, and none lends its own thread.
+/// The model runs on a thread of its own. Requests of all threads are batched, and no caller's
+/// thread computes.
 ///
 /// ```
 /// fn shared<T: Send + Sync + Clone + 'static>() {}
@@ -51,31 +52,33 @@ pub(crate) struct ModelContents {
 
 impl Drop for ModelContents {
     fn drop(&mut self) {
+        // A forked child does not have the thread, so joining it would never return.
         if !self.process.is_this() {
             self.worker.forget();
         }
     }
 }
 
-/// What is known of an engine when it is loaded.
+/// Properties of a loaded engine, which the model's thread sends to the caller.
 struct EngineDescription {
     description: Description,
     bind: BindOptions,
     max_batch_tokens: usize,
 }
 
-/// Is told the processed and the total bytes of the weights while a model is loaded.
+/// Called with the processed and the total bytes of the weights while a model is loaded.
 pub(crate) type LoadProgress = Box<dyn FnMut(u64, u64) + Send>;
 
 impl Model {
-    /// Loads a model. Where `go_on` answers false, loading ends in the background and nothing stays.
+    /// Loads a model. If `go_on` returns false, loading ends in the background.
     pub(crate) fn load(
         checkpoint: Arc<Checkpoint>,
         options: LoadOptions,
         mut progress: LoadProgress,
         go_on: Option<WaitCheck<'_>>,
     ) -> Result<Model, Error> {
-        // what is not supported is said before what is missing, and both before the weights are read
+        // Parsed on this thread before the weights are read, so that an unsupported model fails at
+        // once.
         let config = ModelConfig::from_checkpoint(&checkpoint)?;
         let text = TextCodec::of(&checkpoint, &config)?;
         let sampling = RecommendedParams::of(&checkpoint)?.params();
@@ -97,7 +100,8 @@ impl Model {
         let loaded = match waiting::receive(&loaded, go_on) {
             Ok(loaded) => loaded.unwrap_or_else(|| Err(Error::gone()))?,
             Err(stopped) => {
-                // what is loaded is dropped there
+                // The thread ends after loading and drops the model. The caller does not wait for
+                // that.
                 worker.detach();
                 return Err(stopped);
             }
@@ -121,7 +125,7 @@ impl Model {
         Ok(Model { inner: Arc::new(inner) })
     }
 
-    /// What was loaded, and how it runs.
+    /// The loaded model, and how it runs.
     pub fn description(&self) -> &Description {
         &self.inner.description
     }
@@ -136,7 +140,7 @@ impl Model {
         &self.inner.checkpoint
     }
 
-    /// Tokenizer, chat template and the format of answers.
+    /// Tokenizer, chat template and response format.
     pub fn text(&self) -> &TextCodec {
         &self.inner.text
     }
@@ -146,23 +150,24 @@ impl Model {
         self.inner.text.tokenizer()
     }
 
-    /// What the model recommends for sampling, where it recommends something, else Latent's defaults. The seed is 0.
+    /// The sampling parameters that the model recommends, with Latent's defaults for the others.
+    /// The seed is 0.
     pub fn recommended_sampling(&self) -> &SamplingParams {
         &self.inner.sampling
     }
 
-    /// The backend that runs it, for what is only planned or measured.
+    /// The backend of the model, for planning and measuring.
     pub(crate) fn backend(&self) -> Result<Box<dyn Backend>, Error> {
         Ok(latent_backends::by_name(&self.inner.options.device)?)
     }
 
-    /// Asks the model's thread for an answer.
+    /// Submits a job to the model's thread.
     pub(crate) fn submit(&self, job: Job) -> Result<EventReceiver, Error> {
         self.inner.process.check()?;
-        let (telling, listening) = listening::pair();
-        let submission = JobSubmission { job, choices: Vec::new(), receiver: Box::new(telling) };
+        let (sender, receiver) = listening::pair();
+        let submission = JobSubmission { job, choices: Vec::new(), receiver: Box::new(sender) };
         self.inner.worker.commands()?.submit(submission).map_err(|_| Error::gone())?;
-        Ok(listening)
+        Ok(receiver)
     }
 
     /// Runs `work` on the model's thread between two steps.
@@ -174,15 +179,16 @@ impl Model {
         let (sender, receiver) = channel();
         let work = move |scheduler: &mut Scheduler| {
             let ran = catch_unwind(AssertUnwindSafe(|| work(scheduler)));
-            // the caller may have been killed
+            // The receiver may have been dropped.
             let _ = sender.send(ran.unwrap_or_else(|panic| Err(Error::panicked(&*panic))));
         };
         self.inner.worker.send(WorkerCommand::Between(Box::new(work)))?;
         waiting::receive(&receiver, None)?.unwrap_or_else(|| Err(Error::gone()))
     }
 
-    /// Runs `work` on the model's thread when the jobs before have ended, with room for `tokens` tokens in the KV cache. Where `go_on` answers
-    /// false, it ends: `work` finds out by the function that it is given.
+    /// Runs `work` on the model's thread when all earlier jobs have ended, with room for `tokens`
+    /// tokens in the KV cache. If `go_on` returns false, the step of `work` is cancelled, and the
+    /// function that it was given returns false.
     pub(crate) fn with_engine<T: Send + 'static>(
         &self,
         tokens: usize,
@@ -196,20 +202,20 @@ impl Model {
         let work = move |engine: &mut Engine| {
             let go_on = || !asked.is_cancelled();
             let done = if go_on() {
-                // what is half done is a sequence of its own, which is dropped
+                // Unwind-safe: an unfinished sequence belongs to `work` and is dropped.
                 let ran = catch_unwind(AssertUnwindSafe(|| work(engine, &go_on)));
                 ran.unwrap_or_else(|panic| Err(Error::panicked(&*panic)))
             } else {
                 Err(Error::cancelled())
             };
-            // the caller may have stopped waiting
+            // The caller may have stopped waiting.
             let _ = sender.send(done);
         };
         let loan = EngineLoan { tokens, cancel: cancel.clone(), work: Box::new(work) };
         self.inner.worker.send(WorkerCommand::Lend(loan))?;
         let received = waiting::receive(&receiver, go_on);
         if received.is_err() {
-            // only its own steps: those of others go on
+            // This token cancels the steps of `work` only.
             cancel.cancel();
         }
         received?.unwrap_or_else(|| Err(Error::gone()))

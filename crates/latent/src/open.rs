@@ -1,4 +1,4 @@
-//! Opening a model: a file, a folder, bytes in memory, or the demo model.
+//! Opening models: files, folders, bytes in memory, and the demo model.
 
 use crate::error::{Error, ErrorKind};
 use latent_formats::{AdapterFile, Checkpoint};
@@ -12,13 +12,14 @@ static DEMO: &[u8] = include_bytes!("../../../models/mla-demo-Q4_K_M.gguf");
 #[cfg(feature = "demo")]
 const DEMO_NAME: &str = "(built-in demo model)";
 
-/// The beginning of a reference to a model of Hugging Face's hub.
+/// The prefix of references to models of the Hugging Face Hub.
 const HUB: &str = "hf:";
 
-/// Opens the file of a model, without loading its weights: its metadata and tensors. [`Model::opened`](crate::Model::opened) loads it.
+/// Opens the file of a model without loading its weights. [`Model::opened`](crate::Model::opened)
+/// loads it.
 ///
 /// # Errors
-/// What the file lacks, or is instead of a model.
+/// If the file cannot be read, or is not a model.
 pub fn open(path: impl AsRef<Path>) -> Result<Arc<Checkpoint>, Error> {
     let path = path.as_ref();
     let opened = Checkpoint::open(path).map_err(Error::from);
@@ -31,11 +32,11 @@ pub fn open(path: impl AsRef<Path>) -> Result<Arc<Checkpoint>, Error> {
     })
 }
 
-/// Opens a model with LoRA adapters, each with its scale: GGUF files of llama.cpp, or folders of PEFT.
+/// Opens a model with LoRA adapters and their scales: GGUF files of llama.cpp, or PEFT folders.
 /// [`Model::opened`](crate::Model::opened) loads it.
 ///
 /// # Errors
-/// As for [`open`]; an adapter that is malformed, of a kind that is not supported, or of another architecture.
+/// As for [`open`]. Also if an adapter is malformed, not supported, or of another architecture.
 pub fn open_with_adapters<P: AsRef<Path>>(
     path: impl AsRef<Path>,
     adapters: &[(P, f32)],
@@ -43,7 +44,7 @@ pub fn open_with_adapters<P: AsRef<Path>>(
     with_adapters(open(path)?, adapters)
 }
 
-/// An open model with LoRA adapters, each with its scale.
+/// Adds LoRA adapters and their scales to an open model.
 pub(crate) fn with_adapters<P: AsRef<Path>>(
     base: Arc<Checkpoint>,
     adapters: &[(P, f32)],
@@ -51,6 +52,7 @@ pub(crate) fn with_adapters<P: AsRef<Path>>(
     if adapters.is_empty() {
         return Ok(base);
     }
+    // Adapters become part of the checkpoint, so it must not be shared with another model.
     let base = Arc::into_inner(base)
         .ok_or_else(|| Error::argument("the model is in use: open it once more for adapters"))?;
     let adapters = adapters.iter().map(|(path, scale)| Ok((AdapterFile::open(path.as_ref())?, *scale)));
@@ -61,7 +63,7 @@ pub(crate) fn with_adapters<P: AsRef<Path>>(
 /// Opens the demo model, which is built in with the feature `demo`.
 ///
 /// # Errors
-/// None: the model is valid.
+/// Never: the model is valid.
 #[cfg(feature = "demo")]
 pub fn open_demo() -> Result<Arc<Checkpoint>, Error> {
     Ok(Arc::new(Checkpoint::from_static(DEMO_NAME, DEMO)?))

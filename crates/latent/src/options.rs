@@ -9,23 +9,23 @@ use std::borrow::Cow;
 use std::fmt::Display;
 use std::str::FromStr;
 
-/// How a model is run. The default lets Latent choose.
+/// Options for loading and running a model. The default lets Latent choose.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct LoadOptions {
     /// Options of the engine.
     pub engine: EngineOptions,
-    /// What computes: `cpu`, `reference`, `gpu`, `gpu:N` or `auto`.
+    /// The device: `cpu`, `reference`, `gpu`, `gpu:N` or `auto`.
     pub device: String,
-    /// Options of the scheduler. Any number of answers may wait, unless they say otherwise.
+    /// Options of the scheduler. By default, the number of waiting answers is not limited.
     pub scheduler: SchedulerOptions,
 }
 
 impl Default for LoadOptions {
     fn default() -> LoadOptions {
-        // the thread that runs the model is its own: binding it binds no thread of the caller
+        // The model runs on a thread of its own, so pinning binds no thread of the caller.
         let engine = EngineOptions { pin: PinPolicy::Auto, draft: Draft::Ngram, ..EngineOptions::default() };
-        // callers block until their job runs, so the queue accepts any number of them
+        // Callers block until their job runs, so the queue accepts any number of them.
         let (max_waiting, max_waiting_tokens) = (usize::MAX, usize::MAX);
         let scheduler = SchedulerOptions { max_waiting, max_waiting_tokens, ..SchedulerOptions::default() };
         LoadOptions { engine, device: latent_backends::NAMES[0].to_owned(), scheduler }
@@ -33,11 +33,12 @@ impl Default for LoadOptions {
 }
 
 impl LoadOptions {
-    /// The options that [`set`](Self::set) knows.
+    /// The names of the options of [`set`](Self::set).
     pub const WORDS: [&'static str; 8] =
         ["cache_type", "precision", "device", "draft", "mla", "sparse_attention", "isa", "pin"];
 
-    /// The text of an error with the names that C and Python give to options, such as `ctx_size` for `context`.
+    /// Replaces the names of options in an error by those of the C and Python APIs, such as
+    /// `ctx_size` for `context`.
     pub fn by_word(text: &str) -> Cow<'_, str> {
         Setting::rename(text, |setting| {
             Some(match setting {
@@ -58,10 +59,10 @@ impl LoadOptions {
         })
     }
 
-    /// Sets an option that has a word, by its name.
+    /// Sets an option by its name.
     ///
     /// # Errors
-    /// A name or a word that is not known; the message lists the words.
+    /// If the name or the value is unknown. The message lists the known ones.
     pub fn set(&mut self, name: &str, word: &str) -> Result<(), Error> {
         match name {
             "cache_type" => self.engine.cache = Some(parsed(name, word)?),
@@ -73,6 +74,7 @@ impl LoadOptions {
             "isa" if word == "auto" => self.engine.tier = None,
             "isa" => self.engine.tier = Some(parsed(name, word)?),
             "device" => {
+                // Only checks that the device exists; loading opens it again.
                 latent_backends::by_name(word)?;
                 word.clone_into(&mut self.device);
             }
@@ -97,7 +99,7 @@ mod tests {
     use latent_graph::passes::Precision;
 
     #[test]
-    fn options_are_set_by_words() {
+    fn options_are_set_by_name() {
         let mut options = LoadOptions::default();
         for (name, word) in
             [("cache_type", "int8"), ("precision", "exact"), ("device", "reference"), ("isa", "portable")]
@@ -112,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_word_that_is_not_known_is_named_with_those_that_are() {
+    fn errors_list_the_known_words() {
         let mut options = LoadOptions::default();
         for (name, word, expected) in [
             ("cache_type", "int7", "int8"),

@@ -1,4 +1,4 @@
-//! What a step computes: its plan as text and data, and with the feature `drawing` as a picture.
+//! The plan of a step as text and data, and with the feature `drawing` as a picture.
 
 use crate::error::{Error, ErrorKind};
 use crate::model::Model;
@@ -22,7 +22,7 @@ pub struct PlanView {
     drawing: PlanDrawing,
 }
 
-/// What makes its drawing, and which view of that it is.
+/// Creates the drawing, and identifies the view of this plan.
 #[cfg(feature = "drawing")]
 struct PlanDrawing {
     make: Box<dyn Fn() -> Result<Drawing, GraphError> + Send + Sync>,
@@ -34,15 +34,15 @@ struct PlanDrawing {
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct PlannedOperation {
-    /// Its word in the IR.
+    /// The name of the operation in the IR.
     pub op: &'static str,
-    /// Its layer; none outside of layers.
+    /// The layer. `None` outside of layers.
     pub layer: Option<usize>,
-    /// Between which barriers it runs, counted from 0.
+    /// The phase, counted from 0.
     pub phase: usize,
-    /// Its kernels.
+    /// The kernels.
     pub kernels: Vec<String>,
-    /// Its weights: the slot, and how they are stored.
+    /// The weights: slot, and type with shape.
     pub weights: Vec<(String, String)>,
 }
 
@@ -50,7 +50,7 @@ impl Model {
     /// The plan of a step of `rows` tokens.
     ///
     /// # Errors
-    /// Rows that no step has.
+    /// If `rows` is 0 or exceeds the maximum batch size.
     pub fn plan(&self, rows: usize) -> Result<PlanView, Error> {
         let inner = &self.inner;
         let most = inner.max_batch_tokens;
@@ -104,30 +104,30 @@ impl PlanView {
         &self.plan.ir
     }
 
-    /// Its text: one line per operation.
+    /// The plan as text: one line per operation.
     pub fn text(&self) -> String {
         self.plan.to_text()
     }
 
-    /// All of it: the JSON of `latent graph plan --json`.
+    /// The plan as JSON, as printed by `latent graph plan --json`.
     ///
     /// # Errors
-    /// A number that JSON cannot represent: none of a plan.
+    /// If JSON cannot represent a number, which plans do not contain.
     pub fn to_json(&self) -> Result<Value, Error> {
         serde_json::to_value(&self.plan).map_err(unwritable)
     }
 
-    /// Phases between barriers.
+    /// Number of phases.
     pub fn phases(&self) -> usize {
         self.plan.phase_count()
     }
 
-    /// Bytes of its activations.
+    /// Size of the arena of intermediate values, in bytes.
     pub fn arena_bytes(&self) -> usize {
         self.plan.arena.bytes
     }
 
-    /// Its operations, in order.
+    /// The operations, in order.
     pub fn operations(&self) -> Vec<PlannedOperation> {
         let nodes = self.plan.ir.nodes.iter().zip(&self.plan.phases);
         let operation = |(node, phase): (&latent_graph::ir::Node, &usize)| PlannedOperation {
@@ -153,7 +153,7 @@ impl PlanView {
     /// The drawing as SVG.
     ///
     /// # Errors
-    /// A drawing without this plan: none is made so.
+    /// If the drawing has no view of this plan, which does not happen.
     pub fn svg(&self) -> Result<String, Error> {
         let PlanDrawing { make, formulation, bucket } = &self.drawing;
         let drawing = make()?;
@@ -164,10 +164,10 @@ impl PlanView {
         Ok(drawing.svg(view))
     }
 
-    /// The page of `latent graph --html`: one file with everything in it.
+    /// The page of `latent graph --html`: a self-contained file.
     ///
     /// # Errors
-    /// A number that JSON cannot represent: none of a drawing.
+    /// If JSON cannot represent a number, which drawings do not contain.
     pub fn html(&self) -> Result<String, Error> {
         let PlanDrawing { make, formulation, bucket } = &self.drawing;
         let wanted = InitialView {

@@ -1,4 +1,5 @@
-//! The process that started threads. A child that is forked from it has its memory and none of its threads.
+//! Detection of forked children. A child has a copy of its parent's memory, but none of its other
+//! threads.
 
 use crate::error::{Error, ErrorKind};
 
@@ -11,17 +12,19 @@ impl Process {
         Process(std::process::id())
     }
 
-    /// Whether this is the process.
     pub(crate) fn is_this(self) -> bool {
+        // A child has another id. Comparing ids needs no unsafe code, unlike a `pthread_atfork`
+        // handler.
         self.0 == std::process::id()
     }
 
-    /// Refuses what needs a model's threads in another process.
+    /// Checks that this process has the threads of a model.
     pub(crate) fn check(self) -> Result<(), Error> {
         self.check_that("loaded the model", "load the model in the child")
     }
 
-    /// Refuses what needs the threads in another process. `did` is what the process did, `advice` what can be done here.
+    /// Checks that this process has the threads. In the error, `did` is what the parent did, and
+    /// `advice` what to do in the child.
     pub(crate) fn check_that(self, did: &str, advice: &str) -> Result<(), Error> {
         if self.is_this() {
             return Ok(());
@@ -43,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn another_process_is_told_which_it_is() {
+    fn the_error_names_both_processes() {
         assert_eq!(Process::this().check(), Ok(()));
         let error = Process(std::process::id() + 1).check_that("began", "begin in the child").unwrap_err();
         assert_eq!(*error.kind(), ErrorKind::Forked);

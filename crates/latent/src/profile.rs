@@ -1,4 +1,4 @@
-//! Time per phase of steps.
+//! Profiles of a model.
 
 use crate::error::Error;
 use crate::model::Model;
@@ -7,26 +7,26 @@ use latent_engine::cache::Sequence;
 use latent_engine::{Engine, EngineError, LogitsRequest, PeakRates, SeqInput, StepProfile, StepSize};
 use serde_json::{Value, json};
 
-/// Tokens whose ids do not matter.
+/// Pseudo-random tokens. In MoE models, equal tokens would all select the same experts.
 fn tokens(engine: &Engine, count: usize) -> Vec<u32> {
     let vocab = engine.config().vocab_size as u64;
     (1..=count as u64).map(|i| ((i.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20) % vocab) as u32).collect()
 }
 
 impl Model {
-    /// Times the phases of a prompt of `prompt` tokens and of `decode` tokens after it, together
-    /// with the machine's limits, measured in the same run: the JSON of `latent profile`.
+    /// Measures the time of each phase of a prompt of `prompt` tokens and of `decode` tokens after
+    /// it, and the machine's limits in the same run. Returns the JSON of `latent profile`.
     ///
     /// # Errors
-    /// More tokens than the context holds; a backend that measures nothing.
+    /// If the tokens do not fit into the context, or the backend does not support measuring.
     pub fn profile(&self, prompt: usize, decode: usize) -> Result<Value, Error> {
         self.profile_with(prompt, decode, None)
     }
 
-    /// Like [`profile`](Self::profile), as long as `go_on` answers true.
+    /// Like [`profile`](Self::profile), while `go_on` returns true.
     ///
     /// # Errors
-    /// As for [`profile`](Self::profile), and where `go_on` answers false.
+    /// As for [`profile`](Self::profile), and if `go_on` returns false.
     pub fn profile_while(&self, prompt: usize, decode: usize, go_on: WaitCheck<'_>) -> Result<Value, Error> {
         self.profile_with(prompt, decode, Some(go_on))
     }
@@ -46,6 +46,7 @@ impl Model {
         }
         let backend = self.backend()?;
         self.with_engine(all, go_on, move |engine, go_on| {
+            // Otherwise the first steps would include reading the weights from the disk.
             engine.wait_for_weights();
             let summary = engine.summary();
             let limits = latent_backends::limits(&*backend, &summary.placement, summary.tier)?;
@@ -57,7 +58,8 @@ impl Model {
     }
 }
 
-/// The profile of the prompt, which runs once before it is measured, and of the steps after it.
+/// The profiles of the prompt, which runs once before it is measured, and of the decode steps after
+/// it.
 fn steps(
     engine: &mut Engine,
     tokens: &[u32],
@@ -73,6 +75,7 @@ fn steps(
         [] => Ok(()),
         read => engine.prefill(sequence, read, chunk, LogitsRequest::Last, &mut |_, _| {}, &mut |_| go_on()),
     };
+    // The first run is not measured: it touches much of the memory for the first time.
     run(engine, &mut sequence)?;
     if prompt > 0 {
         let sizes: Vec<_> = StepSize::prompt(prompt, 0, chunk).collect();

@@ -1,4 +1,4 @@
-//! Requests: what is answered, and how.
+//! Requests for answers.
 
 use crate::answer::{AnswerStream, GeneratedAnswer};
 use crate::codec::ChatPrompt;
@@ -16,17 +16,17 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// What a model answers.
+/// The prompt of a request.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Prompt {
-    /// A text to continue. Names of control tokens in it are plain text.
+    /// A text to continue. Names of control tokens in it are encoded as plain text.
     Text(String),
     /// Tokens to continue.
     Tokens(Vec<u32>),
     /// A conversation.
     Chat(Chat),
-    /// A conversation that was rendered already.
+    /// A rendered conversation.
     Rendered(ChatPrompt),
 }
 
@@ -66,7 +66,8 @@ impl From<ChatPrompt> for Prompt {
     }
 }
 
-/// A request for an answer. What is not set is what the model recommends, else Latent's default; the seed is random.
+/// A request for an answer. Parameters that are not set have the values that the model recommends,
+/// or Latent's defaults. The seed is random.
 #[must_use = "a request does nothing before `start`"]
 pub struct AnswerRequest {
     model: Model,
@@ -125,52 +126,53 @@ impl AnswerRequest {
         self.with(|request| request.min_tokens = tokens)
     }
 
-    /// Divides the logits; 0 always samples the likeliest token.
+    /// Sets the temperature, which divides the logits. 0 always samples the likeliest token.
     pub fn temperature(self, temperature: f32) -> AnswerRequest {
         self.sampled(|sampling| sampling.temperature = temperature)
     }
 
-    /// Keeps this many of the likeliest tokens; 0 keeps all.
+    /// Keeps this many of the likeliest tokens. 0 keeps all.
     pub fn top_k(self, tokens: usize) -> AnswerRequest {
         self.sampled(|sampling| sampling.top_k = tokens)
     }
 
-    /// Keeps the likeliest tokens that together reach this probability; 1 keeps all.
+    /// Keeps the likeliest tokens whose probabilities add up to this. 1 keeps all.
     pub fn top_p(self, probability: f32) -> AnswerRequest {
         self.sampled(|sampling| sampling.top_p = probability)
     }
 
-    /// Keeps tokens that are at least this likely, relative to the likeliest; 0 keeps all.
+    /// Keeps tokens with at least this probability relative to the likeliest. 0 keeps all.
     pub fn min_p(self, probability: f32) -> AnswerRequest {
         self.sampled(|sampling| sampling.min_p = probability)
     }
 
-    /// Keeps tokens near the expected information until this probability is reached; 1 keeps all.
+    /// Keeps the tokens closest to the expected information until their probabilities add up to
+    /// this. 1 keeps all.
     pub fn typical_p(self, probability: f32) -> AnswerRequest {
         self.sampled(|sampling| sampling.typical_p = probability)
     }
 
-    /// Divides positive and multiplies negative logits of recent tokens; 1 changes none.
+    /// Divides positive and multiplies negative logits of recent tokens. 1 has no effect.
     pub fn repeat_penalty(self, penalty: f32) -> AnswerRequest {
         self.sampled(|sampling| sampling.repeat_penalty = penalty)
     }
 
-    /// Sets how many tokens back the penalties look.
+    /// Sets the number of recent tokens for the penalties.
     pub fn repeat_last_n(self, tokens: usize) -> AnswerRequest {
         self.sampled(|sampling| sampling.repeat_last_n = tokens)
     }
 
-    /// Is subtracted from the logits of recent tokens.
+    /// Subtracts this from the logits of recent tokens.
     pub fn presence_penalty(self, penalty: f32) -> AnswerRequest {
         self.sampled(|sampling| sampling.presence_penalty = penalty)
     }
 
-    /// Is subtracted from the logits of recent tokens for each time that they occurred.
+    /// Subtracts this from the logits of recent tokens for each occurrence.
     pub fn frequency_penalty(self, penalty: f32) -> AnswerRequest {
         self.sampled(|sampling| sampling.frequency_penalty = penalty)
     }
 
-    /// Adds to the logit of a token; −∞ bans it. Repeatable.
+    /// Adds `bias` to the logit of a token. −∞ bans it. Repeatable.
     pub fn logit_bias(self, token: u32, bias: f32) -> AnswerRequest {
         self.sampled(|sampling| sampling.logit_bias.push((token, bias)))
     }
@@ -180,92 +182,96 @@ impl AnswerRequest {
         self.sampled(|sampling| sampling.seed = seed)
     }
 
-    /// Sets every sampling parameter, those that the model recommends and the seed included.
+    /// Sets every sampling parameter, including recommended ones and the seed.
     pub fn sampling(self, sampling: SamplingParams) -> AnswerRequest {
         self.with(|request| request.sampling = sampling)
     }
 
-    /// Adds a text before which the answer ends. Repeatable. An empty text has no effect.
+    /// Adds a stop string: the answer ends before it. Repeatable. An empty string has no effect.
     pub fn stop(self, text: impl Into<String>) -> AnswerRequest {
         self.with(|request| request.stop.push(text.into()))
     }
 
-    /// Reports log-probabilities: of each token, and of this many of the likeliest ones.
+    /// Reports the log-probability of each token, and of this many of the likeliest tokens.
     pub fn logprobs(self, alternatives: usize) -> AnswerRequest {
         self.with(|request| request.logprobs = Some(alternatives))
     }
 
-    /// Discards old tokens when the context is full, in place of ending the answer.
+    /// Discards old tokens when the context is full, instead of ending the answer.
     pub fn context_shift(self, shift: ContextShift) -> AnswerRequest {
         self.with(|request| request.shift = Some(shift))
     }
 
-    /// Constrains the answer to a JSON text that is an instance of a schema. Of several constraints the last holds.
+    /// Constrains the answer to JSON that is valid under a schema. Replaces an earlier constraint.
     #[cfg(feature = "grammar")]
     pub fn json_schema(self, schema: serde_json::Value) -> AnswerRequest {
         self.constrained(GrammarSource::JsonSchema(schema))
     }
 
-    /// Constrains the answer to a grammar in GBNF, or in Lark as llguidance reads it.
+    /// Constrains the answer to a grammar in GBNF, or in llguidance's Lark. Replaces an earlier
+    /// constraint.
     #[cfg(feature = "grammar")]
     pub fn grammar(self, grammar: impl Into<String>) -> AnswerRequest {
         self.constrained(GrammarSource::grammar(grammar))
     }
 
-    /// Constrains the answer.
+    /// Constrains the answer. Replaces an earlier constraint.
     #[cfg(feature = "grammar")]
     pub fn constrained(mut self, source: GrammarSource) -> AnswerRequest {
         self.grammar = Some(source);
         self
     }
 
-    /// Adds code that changes the logits before a token is sampled. Repeatable; they run in this order, after a grammar.
+    /// Adds a logits processor, which is called before each token is sampled. Repeatable.
+    /// Processors run in this order, after a grammar.
     pub fn processor(mut self, processor: impl LogitsProcessor + 'static) -> AnswerRequest {
         self.processors.push(Box::new(processor));
         self
     }
 
-    /// Samples tokens by code of the caller, in place of the sampling parameters.
+    /// Sets the caller's own sampler, which replaces the sampling parameters.
     pub fn sampler(self, sampler: impl TokenSampler + 'static) -> AnswerRequest {
         self.processor(SamplerProcessor::new(sampler))
     }
 
-    /// Sets the time after which the answer fails with [`ErrorKind::Deadline`](crate::ErrorKind::Deadline), counted from
-    /// [`start`](Self::start). What came until then was reported.
+    /// Sets the time after [`start`](Self::start) at which the answer fails with
+    /// [`ErrorKind::Deadline`](crate::ErrorKind::Deadline). Pieces until then are returned.
     pub fn deadline(mut self, time: Duration) -> AnswerRequest {
         self.deadline = Some(time);
         self
     }
 
-    /// Sets the priority: answers of a larger number go first, and may take the place of running ones of a smaller number. Default: 0.
+    /// Sets the priority. Answers with a larger number run first, and may preempt running answers
+    /// with a smaller one. Default: 0.
     pub fn priority(mut self, priority: i32) -> AnswerRequest {
         self.priority = priority;
         self
     }
 
-    /// Sets whose answer it is: steps are shared evenly between keys.
+    /// Sets the fairness key, for example of a tenant. Tokens are shared evenly between keys.
     pub fn fairness_key(mut self, key: u64) -> AnswerRequest {
         self.key = FairnessKey(key);
         self
     }
 
-    /// Sets a scale for each LoRA adapter of the model. Default: those that it was loaded with.
+    /// Sets a scale for each LoRA adapter of the model. Default: those that the model was loaded
+    /// with.
     pub fn adapter_scales(self, scales: &[f32]) -> AnswerRequest {
         self.with(|request| request.adapter_scales = Some(AdapterScales::new(scales)))
     }
 
-    /// Sets who may share cached prefixes with it: answers of the same owner only.
+    /// Sets the owner of cached prefixes. Only answers of the same owner share them.
     pub fn cache_owner(mut self, owner: &[u8]) -> AnswerRequest {
         self.salt = CacheSalt::of(owner);
         self
     }
 
-    /// Changes any field of the engine's request but the prompt.
+    /// Changes any field of the engine's request except the prompt.
     pub fn request(self, change: impl FnOnce(&mut Request)) -> AnswerRequest {
         self.with(change)
     }
 
-    /// Sets what a plain structure of options says.
+    /// Sets all parameters of [`GenerateOptions`].
     pub fn options(self, options: GenerateOptions) -> AnswerRequest {
         let GenerateOptions { max_tokens, stop, logprobs, sampling, adapter_scales } = options;
         let adapter_scales = adapter_scales.map(|scales| AdapterScales::new(&scales));
@@ -275,13 +281,16 @@ impl AnswerRequest {
         })
     }
 
-    /// Begins the answer. It runs in the background, together with others, and its pieces are read from what this returns.
+    /// Starts the answer. It runs in the background, in one batch with others, and is read from the
+    /// returned stream.
     ///
-    /// It does not wait for the model. A schema or grammar is compiled here, unless it was used before.
+    /// The call does not wait for the model. It compiles the schema or grammar, unless that was
+    /// used before.
     ///
     /// # Errors
-    /// A prompt that is empty, does not fit into the context or cannot be rendered; parameters out of their range; a grammar that cannot be used;
-    /// an engine that has failed, or is another process's.
+    /// If the prompt is empty, does not fit into the context or cannot be rendered, a parameter is
+    /// out of range, the grammar is not supported, the engine has failed, or this is a forked
+    /// child.
     pub fn start(self) -> Result<AnswerStream, Error> {
         #[cfg(feature = "grammar")]
         let grammar = self.grammar;
@@ -289,7 +298,8 @@ impl AnswerRequest {
             self;
         let deadline = deadline.map(|time| {
             let now = Instant::now();
-            // a deadline beyond what can be counted never passes
+            // A deadline that overflows becomes one that never passes: more than a century from
+            // now.
             now.checked_add(time).unwrap_or_else(|| now + Duration::from_secs(u32::MAX.into()))
         });
         let text = model.text();
@@ -306,6 +316,8 @@ impl AnswerRequest {
         request.prompt.clone_from(&tokens);
         #[cfg_attr(not(feature = "grammar"), allow(unused_mut, reason = "a grammar is the first processor"))]
         let mut job = Job { request, processors, salt, key, priority, deadline, ..Job::default() };
+        // Checked here although the scheduler checks too: `start` can return the error at once.
+        // Compiling a grammar comes after the cheap checks.
         model.check(&job)?;
         #[cfg(feature = "grammar")]
         if let Some(source) = &grammar {
@@ -319,7 +331,7 @@ impl AnswerRequest {
         Ok(AnswerStream::new(model, events, tokens, salt).of_chat(chat, parser))
     }
 
-    /// The whole answer: [`start`](Self::start) and [`AnswerStream::finish`].
+    /// Waits for the whole answer: [`start`](Self::start) and [`AnswerStream::finish`].
     ///
     /// # Errors
     /// As for both.
@@ -328,7 +340,8 @@ impl AnswerRequest {
     }
 }
 
-/// The whole answers to a batch of requests, in their order. They are started together and share steps; one that fails leaves the others.
+/// The whole answers to a batch of requests, in order. All are started before the first is awaited,
+/// so they share steps. If one fails, the others continue.
 ///
 /// ```
 /// # let model = latent::Model::demo().context(256).load()?;
@@ -342,10 +355,12 @@ pub fn finish_all(requests: impl IntoIterator<Item = AnswerRequest>) -> Vec<Resu
     running.into_iter().map(|answer| answer.and_then(AnswerStream::finish)).collect()
 }
 
-/// Samples tokens in place of Latent's samplers: see [`AnswerRequest::sampler`](crate::AnswerRequest::sampler). Closures implement it.
+/// A sampler that replaces Latent's. See [`AnswerRequest::sampler`](crate::AnswerRequest::sampler).
+/// Closures implement it.
 pub trait TokenSampler: Send {
-    /// The next token. `tokens` are the prompt and what was sampled so far; `logits` has one element per token of the vocabulary, −∞ for those
-    /// that a grammar or a processor forbids. The answer fails if the returned token is forbidden or not in the vocabulary.
+    /// Returns the next token. `tokens` are the prompt and the tokens sampled so far. `logits` has
+    /// one element per token of the vocabulary, and is −∞ for tokens that a grammar or a processor
+    /// forbids. The answer fails if the returned token is forbidden or not in the vocabulary.
     fn sample(&mut self, tokens: &[u32], logits: &[f32]) -> u32;
 }
 
@@ -355,7 +370,7 @@ impl<F: FnMut(&[u32], &[f32]) -> u32 + Send> TokenSampler for F {
     }
 }
 
-/// A sampler of the caller as the engine calls it.
+/// A caller's sampler as a logits processor of the engine.
 pub(crate) struct SamplerProcessor<S>(S);
 
 impl<S: TokenSampler> SamplerProcessor<S> {
@@ -372,31 +387,34 @@ impl<S: TokenSampler> LogitsProcessor for SamplerProcessor<S> {
     }
 }
 
-/// How an answer is generated: see [`AnswerRequest::options`](crate::AnswerRequest::options).
+/// Parameters of an answer, for [`AnswerRequest::options`](crate::AnswerRequest::options).
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct GenerateOptions {
-    /// Most tokens; none: until the model ends or the context is full.
+    /// Maximum number of tokens. `None`: until the model ends or the context is full.
     pub max_tokens: Option<usize>,
-    /// Texts before which the answer ends.
+    /// Stop strings. The answer ends before the first of them.
     pub stop: Vec<String>,
-    /// Report log-probabilities of this many alternatives; none: of none.
+    /// Number of alternatives per token to report log-probabilities of. `None`: no
+    /// log-probabilities.
     pub logprobs: Option<usize>,
-    /// How tokens are sampled.
+    /// Sampling parameters.
     pub sampling: SamplingParams,
-    /// A scale for each LoRA adapter of the model; none: those that it was loaded with.
+    /// A scale for each LoRA adapter of the model. `None`: those that the model was loaded with.
     pub adapter_scales: Option<Vec<f32>>,
 }
 
 impl Model {
-    /// The options of a request that sets nothing: what the model recommends, else Latent's own, with a fresh seed.
+    /// The default parameters of a request: those that the model recommends, or Latent's, with a
+    /// random seed.
     pub fn generate_options(&self) -> GenerateOptions {
         let sampling = SamplingParams { seed: fresh_seed(), ..self.inner.sampling.clone() };
         GenerateOptions { sampling, ..GenerateOptions::default() }
     }
 }
 
-/// A seed from the system's randomness.
+/// A random seed.
 pub(crate) fn fresh_seed() -> u64 {
+    // `RandomState` has keys from the system's random numbers, which needs no further dependency.
     RandomState::new().hash_one(std::time::SystemTime::now())
 }

@@ -1,4 +1,4 @@
-//! Saved answers: their tokens and rows of the KV cache as bytes.
+//! Saved sessions: the tokens and KV cache rows of an answer as bytes.
 //!
 //! ```text
 //! magic "LATNTSN1" | length of the head u32 | head: JSON {"tokens": [...], "messages": [...] or null} | a saved sequence, if rows were cached
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 const MAGIC: &[u8; 8] = b"LATNTSN1";
 
-/// The tokens of an answer and its prompt, and those of their rows that the KV cache still holds.
+/// The tokens of an answer and its prompt, and their rows that are still in the KV cache.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SavedSession {
     tokens: Vec<u32>,
@@ -28,15 +28,15 @@ impl SavedSession {
         &self.tokens
     }
 
-    /// The conversation, with the answer as its last message; none for an answer to a text.
+    /// The conversation with the answer as its last message. `None` for an answer to a text.
     pub fn chat(&self) -> Option<&Chat> {
         self.chat.as_ref()
     }
 
-    /// Bytes for [`Model::resume`].
+    /// The bytes for [`Model::resume`].
     ///
     /// # Errors
-    /// More than 4 GiB of messages.
+    /// If the messages exceed 4 GiB.
     pub fn to_bytes(&self) -> Result<Vec<u8>, Error> {
         let messages = self.chat.as_ref().map(Chat::messages);
         let head = json!({"tokens": self.tokens, "messages": messages}).to_string();
@@ -55,6 +55,7 @@ impl SavedSession {
         let length = usize::try_from(u32::from_le_bytes(*length)).map_err(|_| early())?;
         let (head, rows) = rest.split_at_checked(length).ok_or_else(early)?;
         let head = std::str::from_utf8(head).map_err(|_| damaged("its head is not UTF-8"))?;
+        // This parser bounds the depth and the number of values, since the file may be hostile.
         let mut head =
             latent_formats::json::parse(head).map_err(|error| damaged(&format!("its head: {error}")))?;
         let tokens = serde_json::from_value(head["tokens"].take())
@@ -74,7 +75,8 @@ impl From<&SavedSession> for Prompt {
 }
 
 impl Model {
-    /// What an answer and its prompt have in the KV cache, to be saved. Rows that others have evicted are left out: they are computed again.
+    /// Saves the rows of an answer and its prompt that are in the KV cache. Evicted rows are
+    /// omitted, and computed again after [`resume`](Self::resume).
     ///
     /// ```
     /// use latent::{Chat, Model};
@@ -90,7 +92,7 @@ impl Model {
     /// ```
     ///
     /// # Errors
-    /// An engine that has failed; rows that the device does not return.
+    /// If the engine has failed, or the device fails to read its memory.
     pub fn session(&self, answer: &GeneratedAnswer) -> Result<SavedSession, Error> {
         let tokens = [&answer.prompt[..], &answer.tokens].concat();
         let (wanted, salt) = (tokens.clone(), answer.salt);
@@ -98,28 +100,32 @@ impl Model {
         Ok(SavedSession { tokens, chat: answer.chat(), rows })
     }
 
-    /// Reads a saved session, so that later prompts that begin with its tokens find its rows in the KV cache. Read sessions that you trust: their
-    /// rows are not compared with their tokens.
+    /// Restores a saved session, so that later prompts that begin with its tokens find its rows in
+    /// the KV cache. Restore trusted sessions only: rows cannot be checked against their tokens.
     ///
     /// # Errors
-    /// Bytes that are not a session, or of another model, cache type or precision; a session that does not fit into the KV cache.
+    /// If the bytes are not a session, or belong to another model, cache type or precision, or the
+    /// session does not fit into the KV cache.
     pub fn resume(&self, bytes: &[u8]) -> Result<SavedSession, Error> {
         self.resume_with(bytes, CacheSalt::default())
     }
 
-    /// The same for a session of an [owner](crate::AnswerRequest::cache_owner) of cached prefixes.
+    /// [`resume`](Self::resume) for a session of an [owner](crate::AnswerRequest::cache_owner) of
+    /// cached prefixes.
     ///
     /// # Errors
-    /// As for [`resume`](Self::resume), and a session of another owner.
+    /// As for [`resume`](Self::resume), and if the session belongs to another owner.
     pub fn resume_for(&self, bytes: &[u8], owner: &[u8]) -> Result<SavedSession, Error> {
         self.resume_with(bytes, CacheSalt::of(owner))
     }
 
     fn resume_with(&self, bytes: &[u8], salt: CacheSalt) -> Result<SavedSession, Error> {
         let mut session = SavedSession::read(bytes)?;
+        // All rows were evicted before the session was saved.
         if session.rows.is_empty() {
             return Ok(session);
         }
+        // Moved to the model's thread and back, since rows may take gigabytes.
         let rows = std::mem::take(&mut session.rows);
         let (restored, rows) =
             self.with_scheduler(move |scheduler| Ok((scheduler.prefix_from_bytes(salt, &rows)?, rows)))?;

@@ -4,20 +4,23 @@ use crate::error::Error;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
-/// Whether the caller still waits, for methods whose names end in `_while`: asked on the caller's thread every 20 ms, so that a program can handle
-/// signals meanwhile. Other methods block until they are woken.
+/// Returns whether the caller still waits, for methods whose names end in `_while`. It is called on
+/// the caller's thread every 20 ms, so that a program can handle signals. Other methods block until
+/// they are woken.
 pub type WaitCheck<'a> = &'a mut dyn FnMut() -> bool;
 
-/// How often the caller is asked.
+/// Time between two calls of a [`WaitCheck`].
 pub(crate) const PAUSE: Duration = Duration::from_millis(20);
 
-/// The next value, waited for as long as `go_on` answers true, if it is given; none when the other end has gone.
+/// Waits for the next value while `go_on` returns true, or without a limit. `None` if the sender
+/// was dropped.
 ///
 /// # Errors
-/// The caller does not wait any longer.
+/// If `go_on` returns false.
 pub(crate) fn receive<T>(receiver: &Receiver<T>, go_on: Option<WaitCheck<'_>>) -> Result<Option<T>, Error> {
     let Some(go_on) = go_on else { return Ok(receiver.recv().ok()) };
-    // asked before each value, so that a caller to whom values come quickly can stop, too
+    // Called before each value, not only after a timeout: otherwise a caller that gets values
+    // quickly could never stop.
     while go_on() {
         match receiver.recv_timeout(PAUSE) {
             Ok(value) => return Ok(Some(value)),
@@ -34,7 +37,7 @@ mod tests {
     use std::sync::mpsc::channel;
 
     #[test]
-    fn a_caller_can_give_up() {
+    fn a_caller_can_stop_waiting() {
         let (sender, receiver) = channel::<u32>();
         let mut asked = 0;
         let waited = receive(

@@ -6,15 +6,17 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
-/// A thread that runs a model. Dropped, it ends what runs, and waits until the memory has been given back.
+/// A thread that runs a model. Dropping it stops the running step, and waits until the model's
+/// memory is released.
 pub(crate) struct ModelWorker {
-    /// None only while it is dropped.
+    /// `None` only while it is dropped.
     commands: Option<WorkerCommands>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl ModelWorker {
-    /// Starts the thread, on which `load` loads the model, also after a fault of the engine. The receiver hears once whether it was loaded.
+    /// Starts the thread. `load` loads the model there, at the start and after each fault of the
+    /// engine. The receiver gets the result of the first time.
     pub(crate) fn start<T: Send + 'static>(
         load: impl FnMut() -> Result<(WorkerModel, T), Error> + Send + 'static,
     ) -> Result<(ModelWorker, Receiver<Result<T, Error>>), Error> {
@@ -39,7 +41,8 @@ impl ModelWorker {
         self.thread = None;
     }
 
-    /// Forgets the thread, which a forked child does not have: waiting for it would never end.
+    /// Leaks the handles in a forked child. The child does not have the thread, so joining it would
+    /// never return.
     pub(crate) fn forget(&mut self) {
         std::mem::forget(self.commands.take());
         std::mem::forget(self.thread.take());
@@ -52,7 +55,7 @@ impl Drop for ModelWorker {
             commands.end();
         }
         if let Some(thread) = self.thread.take() {
-            // the thread catches its panics and reports them as errors
+            // The thread catches its panics and reports them as errors.
             let _ = thread.join();
         }
     }
@@ -76,7 +79,7 @@ where
             Err(error) => (Err(error.to_string()), Err(error)),
         };
         if let Some(first) = self.first.take() {
-            // the caller may have stopped waiting
+            // The caller may have stopped waiting.
             let _ = first.send(about);
         }
         model

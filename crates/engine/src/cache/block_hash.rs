@@ -1,4 +1,4 @@
-//! Names of blocks by what they hold: the key of a prefix index, in memory or on disk.
+//! Names of blocks by their contents: the keys of the prefix cache, in memory and on disk.
 
 use super::prefix::CacheSalt;
 use latent_backend::{InputRow, InputRows, KV_BLOCK};
@@ -10,15 +10,16 @@ use latent_formats::Sha256;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BlockHash(pub [u8; 16]);
 
-/// The names of all full blocks of a sequence that begins with `tokens`: [`block_hashes_of`] for tokens alone.
+/// The names of all full blocks of a sequence of tokens: [`block_hashes_of`] for tokens alone.
 pub fn block_hashes(fingerprint: u64, tokens: &[u32]) -> Vec<BlockHash> {
     block_hashes_of(fingerprint, &[InputRows::Tokens(tokens)])
 }
 
-/// The names of all full blocks of a sequence that begins with these rows. Each is made from the one before it and its own [`KV_BLOCK`] rows, of
-/// embeddings from their very bits; `fingerprint` is the model's, with whatever else decides what rows hold, such as the cache's element type.
+/// The names of all full blocks of a sequence with these rows. Each name is a hash of the previous
+/// name and the block's own [`KV_BLOCK`] rows; embeddings are hashed by their bits. `fingerprint`
+/// identifies the model and all settings that rows depend on, such as the cache's element type.
 ///
-/// In a model with recurrent layers, a prefix may be used again only where a state is kept:
+/// In a model with recurrent layers, a prefix can be reused only at positions with a snapshot:
 /// [`Sequence::reusable`](super::Sequence::reusable).
 pub fn block_hashes_of(fingerprint: u64, parts: &[InputRows<'_>]) -> Vec<BlockHash> {
     let rows: Vec<InputRow<'_>> = parts.iter().flat_map(InputRows::iter).collect();
@@ -31,7 +32,7 @@ pub fn block_hashes_of(fingerprint: u64, parts: &[InputRows<'_>]) -> Vec<BlockHa
 }
 
 impl BlockHash {
-    /// The name of the block that holds these rows, behind the block of this name.
+    /// The name of the block with these rows that follows the block of this name.
     fn next(self, fingerprint: u64, block: &[InputRow<'_>]) -> BlockHash {
         let mut hash = Sha256::new();
         hash.update(fingerprint.to_le_bytes());
@@ -43,7 +44,8 @@ impl BlockHash {
     }
 }
 
-/// The names of the full blocks of a sequence that grows. The salt stands where the name of the block before the first would.
+/// The names of the full blocks of a growing sequence. The salt takes the place of the name before
+/// the first, so that blocks of tenants with other salts never have equal names.
 #[derive(Clone, Debug)]
 pub(crate) struct HashChain {
     fingerprint: u64,
@@ -56,7 +58,8 @@ impl HashChain {
         HashChain { fingerprint, salt, names: Vec::new() }
     }
 
-    /// Names the full blocks of `tokens` that have no name yet: all that had one when this was called before are the same.
+    /// Computes the names of the full blocks of `tokens` that have none yet. `tokens` must begin
+    /// with the tokens of all earlier calls.
     pub(crate) fn extend_to(&mut self, tokens: &[u32]) {
         let named = self.names.len() * KV_BLOCK;
         for block in tokens.get(named..).unwrap_or_default().chunks_exact(KV_BLOCK) {
@@ -66,7 +69,6 @@ impl HashChain {
         }
     }
 
-    /// The names so far.
     pub(crate) fn names(&self) -> &[BlockHash] {
         &self.names
     }
@@ -146,7 +148,7 @@ mod tests {
         }
         let hashes = block_hashes_of(7, &[embeddings(&values)]);
         assert_eq!(hashes.len(), 2);
-        // however they are cut into parts
+        // The names do not depend on how rows are divided into parts.
         let (start, end) = values.split_at(10 * WIDTH);
         assert_eq!(block_hashes_of(7, &[embeddings(start), embeddings(end)]), hashes);
         let mut other = values.clone();
@@ -154,12 +156,12 @@ mod tests {
         let zero = block_hashes_of(7, &[embeddings(&other)]);
         other[KV_BLOCK * WIDTH] = 0.0;
         assert!(zero[0] == hashes[0] && zero[1] != block_hashes_of(7, &[embeddings(&other)])[1]);
-        // rows of one element have as many bytes as tokens have
+        // Embeddings of one element have as many bytes as tokens.
         let tokens: Vec<u32> = (0..KV_BLOCK as u32).collect();
         let same: Vec<f32> = tokens.iter().map(|token| f32::from_bits(*token)).collect();
         let narrow = block_hashes_of(7, &[InputRows::Embeddings { values: &same, width: 1 }]);
         assert_ne!(narrow, block_hashes(7, &tokens));
-        // a block of both: the order counts
+        // In a block of both, the order counts.
         let (few, one) = (&tokens[..KV_BLOCK - 1], &values[..WIDTH]);
         let mixed = block_hashes_of(7, &[InputRows::Tokens(few), embeddings(one)]);
         let turned = block_hashes_of(7, &[embeddings(one), InputRows::Tokens(few)]);

@@ -1,11 +1,11 @@
-//! Numbers and bytes of a file with a checksum over them.
+//! Reads and writes numbers and bytes of a file with a checksum over them.
 
 use std::io::{self, Read, Write};
 
-/// Start value of FNV-1a.
+/// Offset basis of 64-bit FNV-1a.
 const FNV_START: u64 = 0xcbf2_9ce4_8422_2325;
 
-/// Counts a checksum (FNV-1a) of what passes through.
+/// A reader or writer that computes a checksum (FNV-1a) of the bytes that pass through.
 pub(super) struct ChecksumStream<T> {
     pub inner: T,
     pub sum: u64,
@@ -59,8 +59,9 @@ impl<R: Read> ChecksumStream<R> {
         Ok(u64::from_le_bytes(bytes))
     }
 
-    /// Whether the number that comes is the checksum of everything before it.
+    /// Reads a checksum, and returns whether it is that of everything before it.
     pub(super) fn sum_agrees(&mut self) -> io::Result<bool> {
+        // Saved first: reading the number changes `sum`.
         let sum = self.sum;
         Ok(self.u64()? == sum)
     }

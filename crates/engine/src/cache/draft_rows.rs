@@ -1,43 +1,46 @@
-//! What a sequence keeps for its MTP layer: how many of its rows the layer has, and the residual rows that it still has to read.
+//! The MTP layer's state of a sequence: the number of rows that the layer has run, and the residual
+//! rows that it has yet to run.
 //!
-//! Row i of the MTP layer reads the residual stream of row i and token i + 1. So it is one behind: the last row waits until the token after it
-//! is chosen, and rows of a draft that may be wrong wait until that is known.
+//! Row i of the MTP layer reads the residual stream of row i and token i + 1, so the layer is one
+//! row behind the model. The last row waits until the token after it is chosen. Rows of drafts wait
+//! until the drafts are verified.
 
-/// The MTP layer's share of a sequence.
+/// The MTP layer's state of a sequence.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct DraftRows {
-    /// Rows of the MTP layer in the KV cache, from the sequence's first on.
+    /// Number of rows of the MTP layer in the KV cache.
     done: usize,
-    /// The tokens of the rows after them, as many as wait.
+    /// The tokens of the waiting rows, which follow the first `done` rows.
     tokens: Vec<u32>,
-    /// Their rows of the residual stream.
+    /// The residual stream of the waiting rows.
     hidden: Vec<f32>,
-    /// Waiting rows that the present step has run, and that count as done when it succeeds.
+    /// Waiting rows that the current step runs. They count as done when it succeeds.
     ran: usize,
-    /// Keeps nothing: drafts are disabled for this sequence.
+    /// Drafts are disabled for this sequence, and no rows are kept.
     off: bool,
 }
 
-/// Rows that may wait before they are run: the last one, and a draft that was accepted.
+/// Maximum number of waiting rows: the last row, and an accepted draft.
 const WAITING: usize = 2;
 
 impl DraftRows {
-    /// Of a sequence whose first `done` rows the MTP layer has.
+    /// The state of a sequence whose first `done` rows the MTP layer has run.
     pub(crate) fn of_shared(done: usize) -> DraftRows {
         DraftRows { done, ..DraftRows::default() }
     }
 
-    /// Rows of the MTP layer that are in the cache.
+    /// Number of rows of the MTP layer in the KV cache.
     pub(crate) fn done(&self) -> usize {
         self.done
     }
 
-    /// Whether nothing is missing in a sequence of `len` rows, so that a token can be drafted once the next one is known.
+    /// Whether every row of a sequence of `len` rows was run or waits, so that a token can be
+    /// drafted once the next one is known.
     pub(crate) fn is_complete(&self, len: usize) -> bool {
         !self.off && self.done + self.tokens.len() == len
     }
 
-    /// Disables drafts and discards the rows, or enables them again if none are missing.
+    /// Enables drafts, or disables them and discards the rows.
     pub(crate) fn turn(&mut self, on: bool) {
         if !on {
             *self = DraftRows::default();
@@ -45,8 +48,8 @@ impl DraftRows {
         self.off = !on;
     }
 
-    /// Takes rows that a step has run after `len` others, a residual row of `width` elements each. A sequence that lacks earlier ones stays as
-    /// it is.
+    /// Adds rows that a step has run after the first `len` rows of the sequence. Ignored if earlier
+    /// rows are missing, since attention of the MTP layer needs all of them.
     pub(crate) fn push(&mut self, len: usize, tokens: &[u32], hidden: &[f32]) {
         if self.is_complete(len) {
             self.tokens.extend_from_slice(tokens);
@@ -54,30 +57,33 @@ impl DraftRows {
         }
     }
 
-    /// Decides how many of the waiting rows this step runs, at most `most`: none as long as so few wait that they might be taken back, else all
-    /// whose next tokens wait with them.
+    /// Decides how many of the waiting rows the current step runs, at most `most`. Returns their
+    /// number.
     pub(crate) fn run_overdue(&mut self, most: usize) -> usize {
+        // Up to WAITING rows may include a draft that is truncated again. They run with the next
+        // draft. Of more, all run but the last, whose next token is not known.
         let overdue = if self.tokens.len() > WAITING { self.tokens.len() - 1 } else { 0 };
         self.ran = overdue.min(most);
         self.ran
     }
 
-    /// Those rows: the tokens after them, and residual rows of `width` elements.
+    /// The rows that the current step runs: the tokens after them, and residual rows of `width`
+    /// elements.
     pub(crate) fn running(&self, width: usize) -> (&[u32], &[f32]) {
         (self.tokens.get(1..=self.ran).unwrap_or_default(), &self.hidden[..self.ran * width])
     }
 
-    /// All waiting rows, which can be run when the token after the last is known: the tokens after all but that one, and residual rows.
+    /// All waiting rows: the tokens after all but the last of them, and their residual rows.
     pub(crate) fn waiting(&self) -> (&[u32], &[f32]) {
         (self.tokens.get(1..).unwrap_or_default(), &self.hidden)
     }
 
-    /// Notes that a step has run the first `rows` waiting rows.
+    /// Notes that the current step runs the first `rows` waiting rows.
     pub(crate) fn ran(&mut self, rows: usize) {
         self.ran = rows;
     }
 
-    /// Counts what the present step has run as done.
+    /// Counts the rows of the current step as done.
     pub(crate) fn commit(&mut self) {
         let ran = std::mem::take(&mut self.ran);
         let width = self.width();
@@ -86,13 +92,14 @@ impl DraftRows {
         self.done += ran;
     }
 
-    /// Forgets what a step has done that failed, in a sequence of `len` rows.
+    /// Discards the rows of a failed step, in a sequence of `len` rows.
     pub(crate) fn abandon(&mut self, len: usize) {
         self.ran = 0;
         self.truncate(len);
     }
 
-    /// Forgets rows from `len` on. The last row that stays in the cache may have read a token that does not stay: a draft may be worse for it.
+    /// Discards rows from `len` on. The last remaining MTP row may have read a discarded token.
+    /// Drafts may be worse for that, but the text is not: the model verifies every draft.
     pub(crate) fn truncate(&mut self, len: usize) {
         let width = self.width();
         let waiting = len.saturating_sub(self.done).min(self.tokens.len());
@@ -101,12 +108,13 @@ impl DraftRows {
         self.done = self.done.min(len);
     }
 
-    /// Forgets `forgotten` rows, behind which the others move down.
+    /// Discards a range of rows. Later rows move down.
     pub(crate) fn shift(&mut self, forgotten: &std::ops::Range<usize>) {
         if forgotten.end <= self.done {
             self.done -= forgotten.len();
         } else {
-            // rows that wait for their token are gone: nothing can be drafted after this
+            // A discarded row was waiting, so the MTP rows would have a gap. Nothing is drafted for
+            // this sequence any more.
             *self = DraftRows { done: self.done.min(forgotten.start), ..DraftRows::default() };
         }
     }
@@ -136,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prompt_is_run_but_for_its_last_row_and_a_draft_waits() {
+    fn all_rows_of_a_prompt_run_but_the_last() {
         let mut state = DraftRows::default();
         pushed(&mut state, 0, 0..5);
         assert_eq!(state.run_overdue(3), 3);
@@ -144,13 +152,13 @@ mod tests {
         assert_eq!(state.run_overdue(9), 4);
         state.commit();
         assert_eq!((state.done(), state.waiting()), (4, (&[][..], &[4.0, -1.0][..])));
-        // drafted: the last row is run with the token after it
+        // To draft, the last row runs with the token after it.
         state.ran(1);
         state.commit();
-        // a token and its draft
+        // A token and its draft.
         pushed(&mut state, 5, 5..7);
         assert!(state.run_overdue(9) == 0 && state.is_complete(7));
-        // not accepted
+        // The draft is refused.
         state.truncate(6);
         assert_eq!(state.waiting(), (&[][..], &[5.0, -1.0][..]));
         assert!(state.is_complete(6) && !state.is_complete(7));
@@ -168,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shift_moves_rows_and_a_hole_is_seen() {
+    fn a_shift_moves_rows_and_a_gap_stops_drafts() {
         let mut state = DraftRows::default();
         pushed(&mut state, 0, 0..10);
         state.ran(9);
@@ -177,7 +185,7 @@ mod tests {
         assert!(state.done() == 5 && state.is_complete(6));
         state.shift(&(4..6));
         assert!(state.done() == 4 && !state.is_complete(4 + 1));
-        // what a sequence without its first rows runs is not taken
+        // Rows after a gap are ignored.
         let mut restored = DraftRows::default();
         pushed(&mut restored, 8, 8..9);
         assert!(!restored.is_complete(9));

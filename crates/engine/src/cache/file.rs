@@ -8,8 +8,9 @@
 //! checksum u64 (FNV-1a of everything before)
 //! ```
 //!
-//! A model with recurrent layers has files of its own, with the snapshots of the sequence and, last, its present state. Their streams of kind 2
-//! have no rows; width is the number of elements.
+//! Files of models with recurrent layers also hold the snapshots of the sequence and, last, its
+//! current state. Streams of kind 2 (recurrent layers) have no rows; their width is the number of
+//! elements of a state.
 //!
 //! ```text
 //! magic "LATNTKV2" | fingerprint u64 | tokens u64 | streams u32 | cache type u32 | states u32
@@ -20,8 +21,8 @@
 //! checksum u64
 //! ```
 //!
-//! An attachment may follow: bytes that mean nothing to the cache, such as the conversation that the tokens were rendered from. Files without one
-//! end after the checksum.
+//! An attachment may follow: bytes that the cache does not interpret, such as the conversation that
+//! the tokens were rendered from. Files without one end after the checksum.
 //!
 //! ```text
 //! magic "LATNTAT1" | length u64 | bytes | checksum u64 (FNV-1a of the attachment from its magic on)
@@ -47,7 +48,7 @@ const ATTACHMENT: &[u8; 8] = b"LATNTAT1";
 /// Bytes of an attachment without its content: magic, length, checksum.
 const ATTACHMENT_FRAME: u64 = 24;
 
-/// Largest attachment, in bytes.
+/// Maximum size of an attachment, in bytes.
 pub const MAX_ATTACHMENT: usize = 64 << 20;
 
 /// Why a saved sequence cannot be written or read.
@@ -67,17 +68,17 @@ pub enum CacheFileError {
     /// The file is not a saved sequence, or is damaged.
     #[error("{}: not a saved Latent sequence: {problem}; save it again", path.display())]
     Damaged { path: PathBuf, problem: String },
-    /// It belongs to another model or another kind of cache.
+    /// The file belongs to another model or another kind of cache.
     #[error("{}: saved with another {what}: {found}, but this session has {expected}", path.display())]
     Mismatch { path: PathBuf, what: &'static str, found: String, expected: String },
-    /// Some of its rows were embeddings, for which the file has no place.
+    /// Some rows were embeddings, which the format cannot hold.
     #[error(
         "{}: not saved: the sequence has embeddings from position {position} on, and the file holds tokens only; save it before they run, or \
          truncate it",
         path.display()
     )]
     Embeddings { path: PathBuf, position: usize },
-    /// Some of its rows were moved by a context shift, so that no tokens stand for them.
+    /// A context shift has moved some rows, so that no list of tokens describes them.
     #[error(
         "{}: not saved: a context shift has moved the rows from position {position} on, and no tokens stand for them; truncate the sequence \
          to {position} rows",
@@ -87,15 +88,15 @@ pub enum CacheFileError {
     /// The backend's memory failed.
     #[error(transparent)]
     Backend(BackendError),
-    /// It does not fit.
+    /// The sequence does not fit into the KV cache.
     #[error("{}: {full}; start with {} or more", path.display(), Setting::Context.to(full.rows))]
     Full { path: PathBuf, full: CacheFull },
-    /// Its recurrent state finds no room.
+    /// No slot is free for the recurrent state.
     #[error("{}: {full}", path.display())]
     StatesFull { path: PathBuf, full: StatesFull },
 }
 
-/// Checks that every row of a sequence stands for a token.
+/// Checks that the tokens of all rows of a sequence are known.
 fn check_rows(sequence: &Sequence, path: &Path) -> Result<(), CacheFileError> {
     let path = || path.to_owned();
     let position = sequence.tokens().len();
@@ -109,35 +110,35 @@ fn check_rows(sequence: &Sequence, path: &Path) -> Result<(), CacheFileError> {
 /// The model that files belong to.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FileOwner {
-    /// Stands for its weights.
+    /// Identifies the model's checkpoint.
     pub fingerprint: u64,
     /// Number of tokens in its vocabulary.
     pub vocab: usize,
 }
 
-/// Which layers a file holds.
+/// The layers of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SavedLayers {
-    /// All but those of MTP, so that the file does not depend on whether tokens are drafted.
+    /// All layers but those of MTP, so that the file does not depend on whether tokens are drafted.
     Model,
-    /// Those of MTP too, so that drafts begin where the file ends.
+    /// All layers, so that drafts can continue at the end of the sequence.
     ModelAndMtp,
 }
 
-/// What the head of a file says of the rest.
+/// The sizes in the header of a file.
 struct Header {
-    /// Tokens.
+    /// Number of tokens.
     rows: usize,
-    /// Recurrent states.
+    /// Number of recurrent states.
     states: usize,
-    /// Bytes after the cache.
+    /// Bytes after the first checksum.
     trailing: u64,
 }
 
-/// A sequence, which has its tokens, and its attachment.
+/// A sequence with its tokens, and its attachment.
 pub(crate) type RestoredSequence = (Sequence, Option<Vec<u8>>);
 
-/// Whether a sequence and its attachment can be saved.
+/// Checks that a sequence and its attachment can be saved.
 fn check_savable(sequence: &Sequence, attachment: Option<&[u8]>, path: &Path) -> Result<(), CacheFileError> {
     if let Some(bytes) = attachment.filter(|bytes| bytes.len() > MAX_ATTACHMENT) {
         let problem = format!("the attachment has {} bytes, more than {MAX_ATTACHMENT}", bytes.len());
@@ -155,7 +156,8 @@ fn write_attachment(out: &mut impl Write, bytes: &[u8]) -> io::Result<()> {
     out.put_sum()
 }
 
-/// The content of an attachment of `size` bytes in all, at most [`MAX_ATTACHMENT`] and its frame; none where it is damaged.
+/// Reads an attachment that takes `size` bytes with its frame. The caller has checked that these
+/// are at most [`MAX_ATTACHMENT`] and the frame. `None` if the attachment is damaged.
 fn read_attachment<R: Read>(input: &mut ChecksumStream<R>, size: u64) -> io::Result<Option<Vec<u8>>> {
     input.restart();
     let mut magic = [0; 8];
@@ -169,12 +171,14 @@ fn read_attachment<R: Read>(input: &mut ChecksumStream<R>, size: u64) -> io::Res
     Ok(input.sum_agrees()?.then_some(bytes))
 }
 
-/// The first slot and the number of rows of each block that holds some of a sequence's first rows.
+/// The first slot and the number of rows of each block of a sequence's first `rows` rows. The slots
+/// of a block are consecutive, so that a block is read or written at once.
 fn stretches(sequence: &Sequence, rows: usize) -> impl Iterator<Item = (usize, usize)> {
     let stretch = move |first: usize| (slot(sequence.block_table(), first), KV_BLOCK.min(rows - first));
     (0..rows).step_by(KV_BLOCK).map(stretch)
 }
 
+/// The number of a cache type in files. New types must be appended to [`CacheType::ALL`].
 fn type_id(ty: CacheType) -> u32 {
     CacheType::ALL.iter().position(|&t| t == ty).unwrap_or(0) as u32
 }
@@ -183,6 +187,8 @@ fn type_id(ty: CacheType) -> u32 {
 fn stream(layer: &LayerState) -> [u32; 3] {
     match layer {
         LayerState::PerToken(rows) => {
+            // Numbers of the file format, independent of the enum's order. Kind 2 is a recurrent
+            // state.
             let kind = match rows.kind {
                 KvLayerKind::Latent => 0,
                 KvLayerKind::Expanded => 1,
@@ -197,11 +203,12 @@ fn stream(layer: &LayerState) -> [u32; 3] {
 }
 
 impl KvCache {
-    /// Writes `sequence` and its tokens to a file, which appears when it is whole, with an attachment of at most [`MAX_ATTACHMENT`] bytes.
+    /// Writes `sequence`, its tokens and an attachment of at most [`MAX_ATTACHMENT`] bytes to a
+    /// file, which appears when it is complete.
     ///
     /// # Errors
-    /// [`CacheFileError::Output`]; [`CacheFileError::Embeddings`]; [`CacheFileError::Shifted`]; [`CacheFileError::Io`] for an attachment that is
-    /// too large.
+    /// [`CacheFileError::Output`], [`CacheFileError::Embeddings`], [`CacheFileError::Shifted`], and
+    /// [`CacheFileError::Io`] for an attachment that is too large.
     pub(crate) fn save(
         &self,
         sequence: &Sequence,
@@ -211,6 +218,7 @@ impl KvCache {
         path: &Path,
     ) -> Result<(), CacheFileError> {
         check_savable(sequence, attachment, path)?;
+        // Readable by its owner only: rows and tokens reveal the conversation.
         let mut file = OutputFile::create_private(path)?;
         let written = self.write(sequence, owner.fingerprint, attachment, which, &mut file);
         written.map_err(|error| file.failed(error))?;
@@ -218,7 +226,7 @@ impl KvCache {
         Ok(())
     }
 
-    /// The bytes of such a file. Errors call it `path`.
+    /// The bytes of the file that [`save`](Self::save) would write. `path` is used in errors only.
     ///
     /// # Errors
     /// As for [`save`](Self::save).
@@ -263,6 +271,7 @@ impl KvCache {
             out.put(&token.to_le_bytes())?;
         }
         let mut buffer = Vec::new();
+        // A block at a time: on a GPU, reading one row takes as long as reading many.
         for layer in self.layers_with_rows(which) {
             for (slot, rows) in stretches(sequence, sequence.len()) {
                 buffer.resize(rows * layout.row(layer).bytes(), 0);
@@ -282,10 +291,11 @@ impl KvCache {
         attachment.map_or(Ok(()), |bytes| write_attachment(&mut out.inner, bytes))
     }
 
-    /// The layers that a file holds.
+    /// The layers of a file.
     fn saved_layers(&self, which: SavedLayers) -> &[LayerState] {
         let layers = &self.layout().layers;
         match which {
+            // The MTP layers are the last ones.
             SavedLayers::Model => &layers[..layers.len() - self.mtp_layers],
             SavedLayers::ModelAndMtp => layers,
         }
@@ -297,10 +307,11 @@ impl KvCache {
         layers.filter(|(_, layer)| layer.per_token().is_some()).map(|(index, _)| index).collect()
     }
 
-    /// Reads a sequence back, with its tokens and the attachment, if it has one.
+    /// Reads a sequence back, with its tokens and the attachment if it has one.
     ///
     /// # Errors
-    /// When the file cannot be read, is damaged, belongs to another model or cache type, or does not fit.
+    /// When the file cannot be read, is damaged, belongs to another model or cache type, or does
+    /// not fit.
     pub(crate) fn restore(
         &mut self,
         path: &Path,
@@ -311,7 +322,7 @@ impl KvCache {
         self.restore_from((BufReader::new(file), metadata.len()), path, owner, which)
     }
 
-    /// The same from the bytes of such a file, and their number. Errors call it `path`.
+    /// [`restore`](Self::restore) from `size` bytes of `input`. `path` is used in errors only.
     ///
     /// # Errors
     /// As for [`restore`](Self::restore).
@@ -333,6 +344,7 @@ impl KvCache {
         let mut input = ChecksumStream::new(input);
         let header = self.read_header(&mut input, path, owner.fingerprint, which, size)?;
         let Header { rows, states, trailing } = header;
+        // The header was checked against the file's size, so `rows` bounds this allocation.
         let mut tokens = Vec::with_capacity(rows);
         for position in 0..rows {
             let token = input.u32().map_err(io)?;
@@ -344,7 +356,7 @@ impl KvCache {
             }
             tokens.push(token);
         }
-        // dropped, it gives its blocks and states back
+        // On an error below, dropping the sequence releases its blocks.
         let mut sequence = Sequence::default();
         self.reserve_blocks(&mut sequence, rows).map_err(|error| match error {
             KvError::Full(full) => CacheFileError::Full { path: path.to_owned(), full },
@@ -353,6 +365,8 @@ impl KvCache {
         })?;
         self.read_rows(&mut input, which, &sequence, rows).map_err(io)?;
         let states = self.read_states(&mut input, path, rows, states)?;
+        // The rows are in their blocks by now, but no sequence has them before the checksum is
+        // right.
         if !input.sum_agrees().map_err(io)? {
             return Err(damaged("its checksum is wrong"));
         }
@@ -362,6 +376,7 @@ impl KvCache {
             return Err(damaged("what follows the cache is damaged: its length or checksum is wrong"));
         }
         sequence.recurrent = self.states.as_ref().map(|pool| RecurrentState::restored(pool, states));
+        // A file without MTP rows leaves the draft state incomplete: nothing is drafted.
         if which == SavedLayers::ModelAndMtp && self.mtp_layers > 0 {
             sequence.draft = DraftRows::of_shared(rows);
         }
@@ -369,7 +384,7 @@ impl KvCache {
         Ok((sequence, attachment))
     }
 
-    /// Checks the header.
+    /// Reads the header and checks it against this cache and the size of the file.
     fn read_header<R: Read>(
         &self,
         input: &mut ChecksumStream<R>,
@@ -426,13 +441,16 @@ impl KvCache {
                 "it says {rows} tokens, which does not agree with its {size} bytes"
             )));
         };
+        // Fails on 32-bit platforms (WebAssembly) only.
         let rows = usize::try_from(rows).map_err(|_| damaged(format!("it says {rows} tokens")))?;
         Ok(Header { rows, states: states as usize, trailing })
     }
 
-    /// The bytes that follow the cache in a file of `size` bytes; none where no attachment can be as long.
+    /// The number of bytes after the first checksum in a file of `size` bytes. `None` if the file
+    /// is too short for its header, or the rest cannot be an attachment.
     fn trailing(&self, which: SavedLayers, rows: u64, states: u32, size: u64) -> Option<u64> {
         let layout = self.layout();
+        // Magic, fingerprint, tokens, streams, cache type, the streams, and the number of states.
         let header = 8
             + 8
             + 8
@@ -441,6 +459,7 @@ impl KvCache {
             + 12 * self.saved_layers(which).len() as u64
             + 4 * u64::from(layout.is_recurrent());
         let token_bytes = LayerState::token_bytes(self.saved_layers(which), layout.cache_type);
+        // Checked: `rows` and `states` are numbers of the file and may be anything.
         let rows = rows.checked_mul(4 + token_bytes as u64)?;
         let states = u64::from(states).checked_mul(8 + layout.state_bytes() as u64)?;
         let expected = rows.checked_add(states)?.checked_add(header + 8)?;
@@ -468,7 +487,8 @@ impl KvCache {
         Ok(())
     }
 
-    /// Reads `count` recurrent states of a sequence of `rows` rows. Where slots are scarce, the older ones are passed over.
+    /// Reads `count` recurrent states of a sequence of `rows` rows. If too few slots are free, the
+    /// older states are skipped.
     fn read_states<R: Read>(
         &mut self,
         input: &mut ChecksumStream<R>,
@@ -491,6 +511,8 @@ impl KvCache {
                 return Err(damaged());
             }
             last = position;
+            // The oldest states are skipped if slots are scarce. They are still read, since the
+            // checksum covers them.
             let slot = if state < passed_over { None } else { pool.take() };
             for &(layer, length) in &shapes {
                 bytes.resize(length, 0);
@@ -501,6 +523,7 @@ impl KvCache {
             }
             states.extend(slot.map(|slot| Snapshot { position, slot }));
         }
+        // The last state must be the current one: without it the sequence cannot continue.
         if last != rows {
             return Err(damaged());
         }

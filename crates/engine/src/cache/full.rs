@@ -5,11 +5,11 @@ use std::fmt;
 /// All blocks are in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CacheFull {
-    /// Rows that were to be added.
+    /// Number of rows to add.
     pub rows: usize,
-    /// Rows that the sequence holds.
+    /// Number of rows of the sequence.
     pub cached: usize,
-    /// Tokens that the whole cache can hold.
+    /// Number of tokens that the whole cache can hold.
     pub capacity: usize,
 }
 
@@ -28,7 +28,7 @@ impl std::error::Error for CacheFull {}
 /// All slots of recurrent state are in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StatesFull {
-    /// Slots that the whole cache has.
+    /// Number of slots of the whole cache.
     pub slots: usize,
 }
 

@@ -1,4 +1,4 @@
-//! The KV cache of an engine: the bookkeeping of its blocks and recurrent states over a backend's storage.
+//! The KV cache of an engine: bookkeeping of blocks and recurrent states over a backend's storage.
 
 use super::block_pool::{BlockPool, Blocks};
 use super::full::{CacheFull, StatesFull};
@@ -10,20 +10,21 @@ use latent_backend::{BackendError, KV_BLOCK, KvLayout, KvStore, slot};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// The KV cache of all sequences of an engine. Sequences take blocks of it and give them back when they are dropped.
+/// The KV cache of all sequences of an engine. Sequences take its blocks and release them when they
+/// are dropped.
 ///
-/// A block holds [`KV_BLOCK`] tokens in every layer with rows at once, so that a sequence has one block table whatever the number of layers. A
-/// slot of recurrent state holds one state of every recurrent layer.
+/// A block holds [`KV_BLOCK`] tokens of every layer with rows, so that a sequence has one block
+/// table for all layers. A slot of recurrent state holds one state of every recurrent layer.
 pub struct KvCache {
     pub(super) pool: Arc<BlockPool>,
-    /// None where no layer is recurrent.
+    /// `None` if no layer is recurrent.
     pub(super) states: Option<Arc<StatePool>>,
     pub(super) store: Box<dyn KvStore>,
-    /// How many of the layers, behind all others, are of MTP: what they hold helps drafts alone, and is not saved.
+    /// Number of MTP layers, which are the last layers. Only drafts depend on their rows.
     pub(super) mtp_layers: usize,
 }
 
-/// Why rows find no place.
+/// Why rows cannot be reserved.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum KvError {
     /// No block is free.
@@ -38,7 +39,8 @@ pub(crate) enum KvError {
 }
 
 impl KvCache {
-    /// Bookkeeping over a backend's storage, which has as many blocks and slots as its layout says; its last `mtp_layers` layers are of MTP.
+    /// Bookkeeping over a backend's storage. Its layout has the number of blocks and slots; its
+    /// last `mtp_layers` layers are MTP layers.
     pub(crate) fn new(store: Box<dyn KvStore>, options: StateOptions, mtp_layers: usize) -> KvCache {
         let layout = store.layout();
         let pool = Arc::new(BlockPool::new(layout.blocks));
@@ -46,7 +48,7 @@ impl KvCache {
         KvCache { pool, states, store, mtp_layers }
     }
 
-    /// What is stored.
+    /// The layout of blocks and states.
     pub fn layout(&self) -> &KvLayout {
         self.store.layout()
     }
@@ -56,38 +58,39 @@ impl KvCache {
         &mut *self.store
     }
 
-    /// Tokens that fit, all sequences together.
+    /// Number of tokens that the whole cache can hold.
     pub fn capacity(&self) -> usize {
         self.pool.count() * KV_BLOCK
     }
 
-    /// Tokens that still fit if they start on new blocks.
+    /// Number of tokens that the free blocks can hold.
     pub fn available(&self) -> usize {
         self.pool.blocks().free() * KV_BLOCK
     }
 
-    /// Blocks in all.
+    /// Total number of blocks.
     pub fn blocks(&self) -> usize {
         self.pool.count()
     }
 
-    /// Unused blocks.
+    /// Number of unused blocks.
     pub fn free_blocks(&self) -> usize {
         self.pool.blocks().free()
     }
 
-    /// Blocks that a prefix cache alone uses, and gives up when they are needed.
+    /// Number of blocks that only the prefix cache uses. They are evicted when blocks run out.
     pub fn idle_blocks(&self) -> usize {
         self.pool.blocks().idle()
     }
 
-    /// Free blocks that a step of `rows` more rows of a sequence takes: new ones, and those that a shared one is copied to.
+    /// The number of new blocks for `rows` more rows of a sequence, and whether one more is needed
+    /// to copy a shared block.
     pub(crate) fn wanted_blocks(&self, sequence: &Sequence, rows: usize) -> (usize, bool) {
         let (fresh, copy) = wanted(&self.pool.blocks(), sequence, rows);
         (fresh, copy.is_some())
     }
 
-    /// Bytes of the rows of one block, in all layers.
+    /// Size of the rows of one block in all layers, in bytes.
     pub(super) fn block_bytes(&self) -> usize {
         KV_BLOCK * self.token_bytes()
     }
@@ -104,7 +107,7 @@ impl KvCache {
         Ok(())
     }
 
-    /// Writes the rows of a block, as [`read_block`](Self::read_block) has read them.
+    /// Writes the rows of a block, in the format of [`read_block`](Self::read_block).
     pub(super) fn write_block(&mut self, block: u32, mut rows: &[u8]) -> Result<(), BackendError> {
         for layer in 0..self.layout().layers.len() {
             if self.layout().layers[layer].per_token().is_none() {
@@ -127,7 +130,8 @@ impl KvCache {
         Ok(())
     }
 
-    /// Writes states, as [`read_slot`](Self::read_slot) has read them, to a free slot; none where no slot is free.
+    /// Writes states in the format of [`read_slot`](Self::read_slot) to a free slot. `None` if no
+    /// slot is free.
     pub(super) fn write_slot(&mut self, mut states: &[u8]) -> Result<Option<Arc<StateSlot>>, BackendError> {
         let Some(slot) = self.states.as_ref().and_then(|pool| pool.take()) else { return Ok(None) };
         let shapes: Vec<_> = self.layout().recurrent().map(|(layer, shape)| (layer, shape.bytes())).collect();
@@ -139,30 +143,35 @@ impl KvCache {
         Ok(Some(slot))
     }
 
-    /// Bytes that one token takes, in all layers.
+    /// Size of the rows of one token in all layers, in bytes.
     pub fn token_bytes(&self) -> usize {
         self.layout().token_bytes()
     }
 
-    /// Drafts of a step of `rows` sequences for whose states slots are free: any number in a model without such state.
-    pub(crate) fn room_for_drafted_states(&self, rows: usize) -> usize {
-        self.states.as_ref().map_or(usize::MAX, |states| states.available().saturating_sub(rows))
+    /// Maximum number of drafts in a step of `sequences` sequences for which state slots are free.
+    /// Unlimited in a model without recurrent layers.
+    pub(crate) fn room_for_drafted_states(&self, sequences: usize) -> usize {
+        // Each sequence needs one slot for the state after its own token.
+        self.states.as_ref().map_or(usize::MAX, |states| states.available().saturating_sub(sequences))
     }
 
-    /// Slots of recurrent state, which running sequences and their snapshots share; 0 for a model without such state.
+    /// Number of slots of recurrent state, for running sequences and snapshots. 0 for a model
+    /// without recurrent layers.
     pub fn state_slots(&self) -> usize {
         self.states.as_ref().map_or(0, |states| states.count())
     }
 
-    /// How many of them are free.
+    /// Number of free slots of recurrent state.
     pub fn available_states(&self) -> usize {
         self.states.as_ref().map_or(0, |states| states.available())
     }
 
-    /// The stored row of one layer at a position of a sequence, in the encoding of [`CacheRow`](latent_types::CacheRow).
+    /// The stored row of one layer at a position of a sequence, in the encoding of
+    /// [`CacheRow`](latent_types::CacheRow).
     ///
     /// # Errors
-    /// When the sequence has no such position or belongs to another cache, or the layer has no rows; when the backend's memory fails.
+    /// If the sequence has no such position or belongs to another cache, the layer has no rows, or
+    /// the backend fails to read its memory.
     pub fn row(&self, sequence: &Sequence, layer: usize, position: usize) -> Result<Vec<u8>, BackendError> {
         let refuse = |problem| Err(BackendError::Unsupported(problem));
         if !self.owns(sequence) || position >= sequence.len() {
@@ -180,7 +189,7 @@ impl KvCache {
         Ok(row)
     }
 
-    /// Whether the sequence's blocks are of this cache: also where it has none yet.
+    /// Whether the sequence's blocks belong to this cache. True for a sequence without blocks.
     pub(crate) fn owns(&self, sequence: &Sequence) -> bool {
         sequence.owner.as_ref().is_none_or(|owner| Arc::ptr_eq(owner, &self.pool))
     }
@@ -189,27 +198,30 @@ impl KvCache {
         CacheFull { rows, cached: sequence.len(), capacity: self.capacity() }
     }
 
-    /// Asks for a snapshot of the recurrent state after `position` rows: also of a sequence that has not run yet.
+    /// Requests a snapshot of the recurrent state after `position` rows.
     pub(crate) fn snapshot_at(&self, sequence: &mut Sequence, position: usize) {
         if let Some(states) = &self.states {
+            // A sequence that has not run yet has no state that could hold the request.
             sequence.owner.get_or_insert_with(|| Arc::clone(&self.pool));
             sequence.recurrent.get_or_insert_with(|| RecurrentState::new(states));
             sequence.snapshot_at(position);
         }
     }
 
-    /// Makes room for a step that adds `rows` rows to `sequence`: takes blocks, and slots for the recurrent states that the step writes.
+    /// Reserves room for a step that adds `rows` rows to `sequence`: blocks, and slots for the
+    /// recurrent states that the step writes.
     ///
     /// # Errors
-    /// [`KvError`]; the sequence is as it was, but may have given up snapshots.
+    /// [`KvError`]. The sequence is unchanged, but may have lost snapshots.
     ///
     /// # Panics
-    /// When the sequence belongs to another pool.
+    /// If the sequence belongs to another pool.
     pub(crate) fn reserve(&mut self, sequence: &mut Sequence, rows: usize) -> Result<(), KvError> {
         self.reserve_for(sequence, rows, RecurrentState::prepare)
     }
 
-    /// The same for a token and drafts behind it: with a slot for the state after each row.
+    /// [`reserve`](Self::reserve) for a token and its drafts, with a slot for the state after each
+    /// row.
     ///
     /// # Errors
     /// As for [`reserve`](Self::reserve).
@@ -229,24 +241,28 @@ impl KvCache {
         self.reserve_blocks(sequence, rows)?;
         let Some(states) = &self.states else { return Ok(()) };
         let state = sequence.recurrent.get_or_insert_with(|| RecurrentState::new(states));
+        // After the blocks: preparing may drop snapshots, in vain if no block were free.
         if let Err(full) = prepare(state, sequence.len, rows) {
-            // others may find room in these
-            sequence.give_back_spare_blocks();
+            // Other sequences of the step can use the blocks.
+            sequence.release_spare_blocks();
             return Err(full.into());
         }
         Ok(())
     }
 
-    /// Makes room for `rows` more rows of `sequence`: takes blocks, and copies a half-filled last block that others share.
+    /// Reserves blocks for `rows` more rows of `sequence`. Copies its last block if that is partly
+    /// filled and shared.
     ///
     /// # Errors
-    /// [`KvError`]; the sequence is as it was.
+    /// [`KvError`]. The sequence is unchanged.
     ///
     /// # Panics
-    /// When the sequence belongs to another pool.
+    /// If the sequence belongs to another pool.
     pub(super) fn reserve_blocks(&mut self, sequence: &mut Sequence, rows: usize) -> Result<(), KvError> {
         assert!(self.owns(sequence), "a sequence of another cache");
         let pool = Arc::clone(&self.pool);
+        // Locked until the end, so that the users and free blocks remain as checked while other
+        // threads drop or share sequences.
         let mut blocks = pool.blocks();
         let (fresh, copy) = wanted(&blocks, sequence, rows);
         if fresh + usize::from(copy.is_some()) > blocks.free() {
@@ -256,15 +272,18 @@ impl KvCache {
             let last = sequence.len() / KV_BLOCK;
             self.own_block(&mut blocks, sequence, last)?;
         }
+        // The check above guarantees `fresh` free blocks.
         sequence.blocks.extend((0..fresh).map_while(|_| blocks.take()));
         sequence.owner.get_or_insert_with(|| Arc::clone(&pool));
         Ok(())
     }
 
-    /// Makes the blocks of these cached rows the sequence's own, copying those that others use too: the MTP layer is about to write rows of it.
+    /// Copies the shared blocks of these cached rows, so that the MTP layer can write its rows of
+    /// them.
     ///
     /// # Errors
-    /// [`KvError`]; the sequence may have blocks of its own then, and holds what it held.
+    /// [`KvError`]. Some blocks may have been copied, but the contents of the sequence are
+    /// unchanged.
     pub(crate) fn own_rows(&mut self, sequence: &mut Sequence, rows: Range<usize>) -> Result<(), KvError> {
         let pool = Arc::clone(&self.pool);
         let mut blocks = pool.blocks();
@@ -277,7 +296,7 @@ impl KvCache {
         Ok(())
     }
 
-    /// Makes the block at `index` the sequence's own, copying it where others use it too. Callers have checked that a block is free for that.
+    /// Copies the block at `index` if it is shared. Callers have checked that a block is free.
     fn own_block(
         &mut self,
         blocks: &mut Blocks,
@@ -289,24 +308,26 @@ impl KvCache {
             return Ok(());
         }
         let Some(new) = blocks.take() else { return Ok(()) };
-        // a failed copy leaves the sequence as it was
+        // The block table changes only after the copy has succeeded.
         if let Err(error) = self.store.copy_block(old, new) {
-            blocks.give_back(new);
+            blocks.release(new);
             return Err(error);
         }
-        blocks.give_back(old);
+        blocks.release(old);
         sequence.blocks[index] = new;
         Ok(())
     }
 
-    /// Forgets `forgotten` rows of `sequence`; the rows after them move down by as many positions. Latents have no position, so that
-    /// only the rope part of each moved row is rotated, in place, and rounded once more to the cache's type.
+    /// Discards the rows `forgotten` of `sequence`. The rows after them move down. Latents do not
+    /// depend on the position, so only the rope part of each moved row is rotated, in place, and
+    /// rounded once more to the cache's type.
     ///
     /// # Errors
-    /// [`KvError`] when shared blocks must be copied and no block is free; the sequence is as it was.
+    /// [`KvError`] if shared blocks must be copied and no block is free. The sequence is unchanged.
     ///
     /// # Panics
-    /// When `forgotten` is not within the cached rows, the sequence belongs to another cache, or a layer is recurrent.
+    /// If `forgotten` is not within the cached rows, the sequence belongs to another cache, or a
+    /// layer is recurrent.
     pub(crate) fn shift(&mut self, sequence: &mut Sequence, forgotten: Range<usize>) -> Result<(), KvError> {
         assert!(self.owns(sequence), "a sequence of another cache");
         assert!(self.states.is_none(), "recurrent layers cannot forget tokens");
@@ -319,6 +340,7 @@ impl KvCache {
         }
         let distance = forgotten.len();
         let len = sequence.len() - distance;
+        // Blocks that rows move into. Blocks after them are only read, and released below.
         let written = forgotten.start / KV_BLOCK..len.div_ceil(KV_BLOCK);
         let pool = Arc::clone(&self.pool);
         let mut blocks = pool.blocks();
@@ -329,22 +351,26 @@ impl KvCache {
         for index in written {
             self.own_block(&mut blocks, sequence, index)?;
         }
+        // `truncate` below locks the pool again.
         drop(blocks);
+        // In ascending order: a row is read before a later one is moved onto it.
         for to in forgotten.start..len {
             let at = |position| slot(sequence.block_table(), position);
             self.store.shift_token(at(to + distance), at(to), -(distance as i64))?;
         }
-        // the rows that have moved have seen the forgotten ones
+        // The moved rows have attended to the discarded ones, so no list of tokens describes them.
         sequence.tokens.truncate(forgotten.start);
-        // where the first embedding is now is not kept: it may be any row that has moved
+        // Only the first embedding's position is known. If it has moved or was discarded, any moved
+        // row may be an embedding.
         sequence.embedded_from = sequence.embedded_from.map(|first| first.min(forgotten.start));
         sequence.draft.shift(&forgotten);
+        // Releases the blocks at the end.
         sequence.truncate(len);
         Ok(())
     }
 }
 
-/// New blocks that `rows` more rows need, and the shared block that must be copied first.
+/// The number of new blocks for `rows` more rows, and the shared block that must be copied first.
 fn wanted(blocks: &Blocks, sequence: &Sequence, rows: usize) -> (usize, Option<u32>) {
     let fresh = (sequence.len() + rows).div_ceil(KV_BLOCK).saturating_sub(sequence.blocks.len());
     (fresh, sequence.next_block().filter(|block| rows > 0 && blocks.users(*block) > 1))
@@ -415,7 +441,7 @@ mod tests {
         };
         assert_eq!((layout.token_bytes(), layout.state_bytes(), layout.state_slots), (0, 4, 4));
         let mut cache = KvCache::new(Box::new(HostKvStore::new(layout)), options, 0);
-        // what a backend does: the state after n rows is n
+        // Acts as a backend: the state after n rows is n.
         let run = |cache: &mut KvCache, sequence: &mut Sequence, rows: usize| {
             cache.reserve(sequence, rows).unwrap();
             let first = sequence.len();
@@ -448,7 +474,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_cache_says_so_and_keeps_what_it_has() {
+    fn a_full_cache_returns_an_error_and_stays_unchanged() {
         let mut cache = cache(128);
         let mut a = Sequence::default();
         fill(&mut cache, &mut a, 100, 0.0);
@@ -463,13 +489,13 @@ mod tests {
     }
 
     #[test]
-    fn a_dropped_sequence_gives_its_blocks_back() {
+    fn a_dropped_sequence_releases_its_blocks() {
         let mut cache = cache(512);
         for _ in 0..20 {
             let mut a = Sequence::default();
             fill(&mut cache, &mut a, 300, 0.0);
             let b = a.share(200);
-            // blocks that were reserved for a step that never ended count too
+            // Blocks that were reserved for an unfinished step are released too.
             cache.reserve(&mut a, 100).unwrap();
             assert_eq!(cache.available(), 64);
             drop(a);
@@ -477,7 +503,7 @@ mod tests {
             drop(b);
             assert_eq!(cache.available(), 512);
         }
-        // sequences may outlive their cache
+        // Sequences may outlive their cache.
         let mut a = Sequence::default();
         fill(&mut cache, &mut a, 100, 0.0);
         drop(cache);

@@ -1,4 +1,5 @@
-//! The KV cache: which blocks and recurrent states belong to which sequence. Where they are stored is the backend's business (`latent_backend::KvStore`).
+//! The KV cache: bookkeeping of the blocks and recurrent states of sequences. A backend stores the
+//! rows and states themselves (`latent_backend::KvStore`).
 
 mod block_hash;
 mod block_pool;

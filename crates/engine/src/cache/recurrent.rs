@@ -1,24 +1,29 @@
-//! The recurrent state of one sequence: the present one, its snapshots, and what a running step is writing.
+//! The recurrent states of one sequence: the current state, snapshots, and the states that a
+//! running step writes.
+//!
+//! A step reads one slot and writes others. A step that fails or is cancelled has therefore changed
+//! nothing, and snapshots and forks share slots without copying them.
 
 use super::full::StatesFull;
 use super::state_pool::{StatePool, StateSlot};
 use latent_backend::SpanState;
 use std::sync::Arc;
 
-/// The states of a sequence. A state cannot forget tokens, so that going back means going back to a snapshot.
+/// The states of a sequence. A state cannot be truncated, so a sequence can only return to a
+/// snapshot.
 #[derive(Debug)]
 pub(super) struct RecurrentState {
     pool: Arc<StatePool>,
-    /// After all cached rows; none where nothing is cached.
+    /// The state after all cached rows. `None` without cached rows.
     present: Option<Arc<StateSlot>>,
     /// In ascending order.
     snapshots: Vec<Snapshot>,
-    /// Later positions at which snapshots are asked for.
+    /// Later positions at which snapshots were requested.
     asked: Vec<usize>,
-    /// What the present step writes.
+    /// The states that the running step writes.
     pending: Option<PendingStates>,
-    /// States after each row of the last step, if its rows after the first were drafts: one of them is the present state once it is known how
-    /// many drafts are right.
+    /// The states after each row of the last step, if that had drafts. One of them becomes the
+    /// current state once the drafts are verified.
     drafted: Vec<Snapshot>,
 }
 
@@ -29,17 +34,20 @@ pub(super) struct Snapshot {
     pub slot: Arc<StateSlot>,
 }
 
-/// States that count once the step has ended well; dropped, their slots are free again.
+/// States that a step writes. They become part of the sequence when the step has succeeded. If they
+/// are dropped, their slots are free again.
 #[derive(Debug)]
 struct PendingStates {
+    /// The state after the last row.
     last: Snapshot,
+    /// The snapshots of the step.
     kept: Vec<Snapshot>,
-    /// Whether `kept` are the states after all rows, since those after the first are drafts.
+    /// Whether the step has drafts. `kept` then has the states after all rows.
     drafted: bool,
 }
 
 impl RecurrentState {
-    /// The state of a sequence of which nothing is cached.
+    /// The states of an empty sequence.
     pub(super) fn new(pool: &Arc<StatePool>) -> RecurrentState {
         RecurrentState {
             pool: Arc::clone(pool),
@@ -51,29 +59,35 @@ impl RecurrentState {
         }
     }
 
-    /// A state that was read from a file: `states` in ascending order, the last of them the present one.
+    /// The states of a sequence whose `states` were read from a file or are cached, in ascending
+    /// order. The last is the current one.
     pub(super) fn restored(pool: &Arc<StatePool>, mut states: Vec<Snapshot>) -> RecurrentState {
+        // Before `thin`, which drops even the newest snapshot if the options keep none.
         let present = states.last().map(|last| Arc::clone(&last.slot));
         thin(&mut states, pool.options().snapshots);
         RecurrentState { present, snapshots: states, ..RecurrentState::new(pool) }
     }
 
-    /// Takes the slots of a step that adds `rows` rows to `len` cached ones: one for the state after the last row, and one for each snapshot on
-    /// the way that is due and would be kept. Where no slot is free, a snapshot on the way is left out, and for the state after the last row the
-    /// sequence gives up snapshots of its own.
+    /// Takes the slots of a step that adds `rows` rows to `len` cached ones: one for the state
+    /// after the last row, and one for each snapshot within the step. If no slot is free, snapshots
+    /// within the step are omitted. For the state after the last row, the sequence drops earlier
+    /// snapshots.
     pub(super) fn prepare(&mut self, len: usize, rows: usize) -> Result<(), StatesFull> {
         self.begin(len);
         let end = len + rows;
+        // First: without this slot the step cannot run, and `take` may drop snapshots for it.
         let last = Snapshot { position: end, slot: self.take()? };
         let due = self.pool.options().due(len, end);
         let asked = self.asked.iter().copied().filter(|position| *position <= end);
         let mut positions: Vec<usize> = self.positions().chain(due).chain(asked).collect();
         positions.sort_unstable();
         positions.dedup();
+        // Snapshots that `commit` would drop at once are not written.
         thin(&mut positions, self.pool.options().snapshots);
         let mut kept = Vec::new();
-        // the newest first: most conversations go back a little only
+        // The newest first, while slots are free: most conversations go back a little only.
         for position in positions.into_iter().rev().take_while(|position| *position > len) {
+            // A snapshot at the end shares the slot of the current state.
             let slot = if position == end { Some(Arc::clone(&last.slot)) } else { self.pool.take() };
             let Some(slot) = slot else { break };
             kept.push(Snapshot { position, slot });
@@ -83,9 +97,10 @@ impl RecurrentState {
         Ok(())
     }
 
-    /// Takes the slots of a step whose `rows` rows are a token and drafts behind it: one for the state after each row, so that drafts can be
-    /// taken back without running a row again.
+    /// Takes the slots of a step of a token and its drafts, `rows` rows in total: one for the state
+    /// after each row, so that refused drafts can be truncated without running a row again.
     pub(super) fn prepare_drafted(&mut self, len: usize, rows: usize) -> Result<(), StatesFull> {
+        // Without drafts, snapshots at due positions are enough.
         if rows == 1 {
             return self.prepare(len, rows);
         }
@@ -97,25 +112,26 @@ impl RecurrentState {
         Ok(())
     }
 
-    /// Forgets what an earlier step has left, before one that begins after `len` rows.
+    /// Discards the states of an earlier step, before a step that begins after `len` rows.
     fn begin(&mut self, len: usize) {
         self.pending = None;
         self.drafted.clear();
         self.asked.retain(|position| *position > len);
     }
 
-    /// Releases the states of drafts: those that are right are known.
+    /// Releases the states of drafts after the drafts were verified.
     pub(super) fn settle(&mut self) {
         self.drafted.clear();
     }
 
-    /// A free slot, or that of a snapshot without other users: running a sequence takes precedence
-    /// over its snapshots.
+    /// Takes a free slot, or drops a snapshot for it. Running the sequence takes precedence over
+    /// its snapshots.
     fn take(&mut self) -> Result<Arc<StateSlot>, StatesFull> {
         loop {
             if let Some(slot) = self.pool.take() {
                 return Ok(slot);
             }
+            // Dropping a snapshot whose slot is shared would free no slot.
             let own: Vec<usize> = self
                 .snapshots
                 .iter()
@@ -139,11 +155,13 @@ impl RecurrentState {
         })
     }
 
-    /// The step has ended well: its states count.
+    /// Makes the states of a successful step part of the sequence.
     pub(super) fn commit(&mut self) {
         let Some(PendingStates { last, kept, drafted }) = self.pending.take() else { return };
         self.present = Some(last.slot);
         if drafted {
+            // The step has a state after every row. Those at due and requested positions are
+            // snapshots too; `restore` drops them again if their drafts are refused.
             let first = kept.first().map_or(last.position, |first| first.position);
             let due: Vec<usize> = self.pool.options().due(first - 1, last.position).collect();
             let wanted = |snapshot: &&Snapshot| {
@@ -158,25 +176,27 @@ impl RecurrentState {
         thin(&mut self.snapshots, self.pool.options().snapshots);
     }
 
-    /// The step has failed: the state is what it was.
+    /// Discards the states of a failed step.
     pub(super) fn abandon(&mut self) {
         self.pending = None;
     }
 
-    /// Asks for a snapshot at `position`, of a sequence with `len` rows: at once, or by the step that passes it. A position that has passed
-    /// has none.
+    /// Requests a snapshot at `position` of a sequence with `len` rows. It is taken now, or by the
+    /// step that passes the position. A position that has passed is ignored.
     pub(super) fn ask(&mut self, position: usize, len: usize) {
         if position > len && !self.asked.contains(&position) {
             self.asked.push(position);
         }
         let Some(present) = &self.present else { return };
+        // Only the handle is cloned: the slot is never written again.
         if position == len && self.positions().all(|taken| taken != len) {
             self.snapshots.push(Snapshot { position, slot: Arc::clone(present) });
             thin(&mut self.snapshots, self.pool.options().snapshots);
         }
     }
 
-    /// Restores the newest snapshot at or before `position`, or the state of that row of a step of drafts. Returns its position, or 0 without
+    /// Restores the state after `position` rows if the last step had drafts, otherwise the newest
+    /// snapshot at or before `position`. Returns the position of the restored state, or 0 without
     /// one.
     pub(super) fn restore(&mut self, position: usize) -> usize {
         self.pending = None;
@@ -189,13 +209,13 @@ impl RecurrentState {
         let newest = self.snapshots.last();
         self.present = newest.map(|snapshot| Arc::clone(&snapshot.slot));
         let restored = newest.map_or(0, |snapshot| snapshot.position);
-        // they were places in a text that is forgotten
+        // The requested positions belong to the discarded text.
         self.asked.clear();
         restored
     }
 
-    /// The state of a sequence that begins with the first `position` rows of this one, or with as many of them as a state is kept for; how many
-    /// these are. `len` are the rows of this one.
+    /// The states of a fork that shares the first `position` of `len` rows, or fewer if no state is
+    /// kept there. Also returns the number of rows.
     pub(super) fn share(&self, position: usize, len: usize) -> (RecurrentState, usize) {
         let mut shared = RecurrentState {
             present: self.present.clone(),
@@ -206,12 +226,13 @@ impl RecurrentState {
         (shared, rows)
     }
 
-    /// The positions of its snapshots, in ascending order.
+    /// The positions of the snapshots, in ascending order.
     pub(super) fn positions(&self) -> impl Iterator<Item = usize> {
         self.snapshots.iter().map(|snapshot| snapshot.position)
     }
 
-    /// Its snapshots and the present state, after `len` rows, in ascending order: each position once.
+    /// The snapshots and the current state, after `len` rows, in ascending order without
+    /// duplicates.
     pub(super) fn states(&self, len: usize) -> Vec<Snapshot> {
         let earlier = self.snapshots.iter().filter(|snapshot| snapshot.position < len).cloned();
         let present = self.present.iter().map(|slot| Snapshot { position: len, slot: Arc::clone(slot) });
@@ -219,7 +240,6 @@ impl RecurrentState {
     }
 }
 
-/// What lies at a position of a sequence.
 trait Positioned {
     fn position(&self) -> usize;
 }
@@ -236,7 +256,8 @@ impl Positioned for Snapshot {
     }
 }
 
-/// Leaves at most `limit` of some snapshots in ascending order: the newest, and of the others those that lie farthest apart.
+/// Reduces snapshots, in ascending order, to at most `limit`: the newest, and those of the others
+/// that are farthest apart.
 fn thin<T: Positioned>(snapshots: &mut Vec<T>, limit: usize) {
     while snapshots.len() > limit
         && let Some(index) = least_useful(snapshots)
@@ -245,8 +266,10 @@ fn thin<T: Positioned>(snapshots: &mut Vec<T>, limit: usize) {
     }
 }
 
-/// The one whose neighbours are nearest to each other, the older of equals, so that what would have to run again grows least; the newest only
-/// where it is the last. Position 0 is a neighbour too, since the state there is known.
+/// The index of the snapshot whose neighbours are closest to each other, the older of equal ones.
+/// Without it, the number of rows that may have to run again grows least. The newest is returned
+/// only if it is the last one left. Position 0 counts as a neighbour, since the state there is
+/// known.
 fn least_useful<T: Positioned>(snapshots: &[T]) -> Option<usize> {
     let gap = |index: &usize| {
         let before = index.checked_sub(1).map_or(0, |before| snapshots[before].position());
@@ -276,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_run_again_stays_in_proportion_to_the_length() {
+    fn thinned_snapshots_stay_evenly_spaced() {
         for limit in [2, 4, 8] {
             let mut kept: Vec<usize> = Vec::new();
             for position in (256..100_000).step_by(256) {
@@ -285,7 +308,7 @@ mod tests {
                 let starts = std::iter::once(0).chain(kept.iter().copied());
                 let widest = starts.zip(&kept).map(|(start, end)| end - start).max().unwrap();
                 assert!(kept.len() <= limit && kept.last() == Some(&position));
-                // even spacing is position ÷ limit
+                // Even spacing would be position ÷ limit.
                 assert!(widest <= 2 * position.div_ceil(limit) + 256, "{limit}: {kept:?}");
             }
         }

@@ -1,17 +1,19 @@
-//! How much recurrent state is kept.
+//! The number of recurrent states that are kept.
 
 use latent_backend::KV_BLOCK;
 
-/// How much recurrent state is kept, of models that have any. Memory is taken for `sequences × (2 + snapshots)` states: of each sequence the
-/// present one, the one that a step is writing, and its snapshots.
+/// The number of recurrent states that are kept, for models with recurrent layers. The cache has
+/// `sequences × (2 + snapshots)` slots: per sequence the current state, the state that a step
+/// writes, and snapshots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StateOptions {
-    /// Sequences that fit with all their snapshots. More can run if some have fewer.
+    /// Number of sequences that fit with all their snapshots. More can run if some have fewer.
     pub sequences: usize,
-    /// Most snapshots of one sequence. Of more, the newest is kept, and of the others those that lie farthest apart.
+    /// Maximum number of snapshots per sequence. The newest is always kept, and those of the others
+    /// that are farthest apart.
     pub snapshots: usize,
-    /// Tokens between two snapshots, rounded up to whole blocks, so that blocks with a state at their end can be shared; 0: only those that
-    /// are asked for.
+    /// Number of tokens between two snapshots, rounded up to whole blocks, so that blocks with a
+    /// state at their end can be shared. 0: requested snapshots only.
     pub every: usize,
 }
 
@@ -22,7 +24,7 @@ impl Default for StateOptions {
 }
 
 impl StateOptions {
-    /// Slots of recurrent state; none where they are too many to be counted.
+    /// Number of slots of recurrent state. `None` if the number exceeds `u32`.
     pub fn slots(&self) -> Option<u32> {
         let of_each = self.snapshots.checked_add(2)?;
         u32::try_from(self.sequences.checked_mul(of_each)?).ok()

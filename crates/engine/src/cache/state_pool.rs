@@ -1,4 +1,4 @@
-//! Bookkeeping of the slots of recurrent state: which are free, and the handles that give the others back.
+//! Bookkeeping of the slots of recurrent state: the free ones, and handles of the others.
 
 use super::full::StatesFull;
 use super::state_options::StateOptions;
@@ -27,40 +27,39 @@ impl StatePool {
         StatePool { count: count as usize, options, free: Mutex::new((0..count).rev().collect()) }
     }
 
-    /// How much each sequence keeps.
     pub(super) fn options(&self) -> &StateOptions {
         &self.options
     }
 
-    /// Slots in all.
+    /// Total number of slots.
     pub(super) fn count(&self) -> usize {
         self.count
     }
 
-    /// Slots that are free.
+    /// Number of free slots.
     pub(super) fn available(&self) -> usize {
         self.free().len()
     }
 
-    /// A free slot.
+    /// Takes a free slot.
     pub(super) fn take(self: &Arc<StatePool>) -> Option<Arc<StateSlot>> {
         let index = self.free().pop()?;
         Some(Arc::new(StateSlot { index, pool: Arc::clone(self) }))
     }
 
-    /// The error of finding none.
+    /// The error if no slot is free.
     pub(super) fn full(&self) -> StatesFull {
         StatesFull { slots: self.count }
     }
 
-    /// The list is whole before anything can panic.
     fn free(&self) -> MutexGuard<'_, Vec<u32>> {
+        // A poisoned lock is usable: pushing and popping cannot panic halfway.
         self.free.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl StateSlot {
-    /// Its place in the backend's storage.
+    /// The index in the backend's storage.
     pub(super) fn index(&self) -> u32 {
         self.index
     }

@@ -1,8 +1,9 @@
-//! A model on two backends: the first layers on one, the layers behind them and the logits on the other.
+//! Offload: a model on two backends. One runs the first layers (the front), the other the remaining
+//! layers and the logits (the back).
 //!
-//! * `planned.rs`: the plans of a side, and what it takes of memory.
-//! * `place.rs`: which layers are where.
-//! * `model.rs`, `store.rs`: the two sides as one model with one KV cache.
+//! * `place.rs`: chooses the layers of each backend.
+//! * `planned.rs`: the plans of a side, and the memory that it needs.
+//! * `model.rs`, `store.rs`: both sides as one model with one KV cache.
 
 mod model;
 mod place;

@@ -1,4 +1,5 @@
-//! The two sides of a model as one: the residual rows of a step cross once, from the front to the back.
+//! Both sides of an offloaded model as one model. The residual rows of a step cross once, from the
+//! front to the back.
 
 use super::store::OffloadedStore;
 use latent_backend::{
@@ -9,16 +10,18 @@ use latent_graph::activations::Activations;
 use latent_graph::{ModelConfig, Stage};
 use latent_types::{Arithmetic, Setting};
 
-/// A model whose first layers another backend runs.
+/// A model whose first layers run on another backend.
 pub(crate) struct OffloadedModel {
     front: Box<dyn BackendModel>,
     back: Box<dyn BackendModel>,
-    /// Those of the back, and behind them that of the front.
+    /// The stages of the back, then that of the front. The order keeps the indices of
+    /// `stage_index`, such as that of `lm_head`, valid.
     stages: Vec<Stage>,
-    /// Residual rows on their way.
+    /// Residual rows from the front to the back.
     rows: Vec<f32>,
-    /// The step as each side gets it.
+    /// The batch of the front: the tokens of the step.
     entering: Batch,
+    /// The batch of the back: the residual rows of the step.
     crossing: Batch,
 }
 
@@ -29,7 +32,7 @@ impl OffloadedModel {
         OffloadedModel { front, back, stages, rows: Vec::new(), entering, crossing }
     }
 
-    /// Runs a step's rows through the front, and makes the step behind the cut of what leaves it.
+    /// Runs a step on the front, and makes the batch of the back from its residual rows.
     fn run_front(
         &mut self,
         batch: &Batch,
@@ -37,10 +40,10 @@ impl OffloadedModel {
         cancel: &CancelToken,
     ) -> Result<(), BackendError> {
         self.entering.clone_from(batch);
-        // logits come from the other side
+        // The back computes the logits.
         self.entering.wanted.clear();
         let rows = &mut self.rows;
-        let mut hear = |hidden: &[f32]| {
+        let mut keep = |hidden: &[f32]| {
             rows.clear();
             rows.extend_from_slice(hidden);
         };
@@ -49,19 +52,19 @@ impl OffloadedModel {
             kv,
             cancel,
             on_logits: &mut |_, _| {},
-            on_hidden: Some(&mut hear),
+            on_hidden: Some(&mut keep),
         })?;
         cross(batch, &self.rows, self.back.config().hidden_size, &mut self.crossing);
         Ok(())
     }
 }
 
-/// The store that the model made.
+/// Downcasts to the store of this model.
 fn store_of(kv: &mut dyn KvStore) -> Result<&mut OffloadedStore, BackendError> {
     kv.as_any_mut().downcast_mut().ok_or(BackendError::ForeignStore)
 }
 
-/// Makes of a step the one behind the cut: its rows are those that cross.
+/// Makes the batch of the back: the same spans, with residual rows as embeddings.
 fn cross(batch: &Batch, rows: &[f32], width: usize, crossing: &mut Batch) {
     crossing.clear();
     for span in &batch.spans {
@@ -115,6 +118,7 @@ impl BackendModel for OffloadedModel {
     }
 
     fn draft(&mut self, step: DraftStep<'_>) -> Result<(), BackendError> {
+        // The MTP layer and its rows are on the back.
         let DraftStep { batch, hidden, kv, cancel, on_logits } = step;
         let store = store_of(kv)?;
         self.back.draft(DraftStep { batch, hidden, kv: &mut *store.back, cancel, on_logits })
@@ -134,12 +138,14 @@ impl BackendModel for OffloadedModel {
     fn kernel_calls(&mut self, batch: &Batch, kv: &dyn KvStore) -> Result<Vec<NodeCalls>, BackendError> {
         let store: &OffloadedStore = kv.as_any().downcast_ref().ok_or(BackendError::ForeignStore)?;
         let width = self.back.config().hidden_size;
+        // Nothing runs, so the values of the rows do not matter.
         self.rows.clear();
         self.rows.resize(batch.rows() * width, 0.0);
         cross(batch, &self.rows, width, &mut self.crossing);
         let mut calls = self.back.kernel_calls(&self.crossing, &*store.back)?;
         self.entering.clone_from(batch);
         self.entering.wanted.clear();
+        // Stage indices of the front follow those of the back, as in `stages`.
         let behind = self.back.stages().len();
         let before = self.front.kernel_calls(&self.entering, &*store.front)?;
         calls.extend(before.into_iter().map(|node| NodeCalls { stage: behind + node.stage, ..node }));
@@ -164,6 +170,7 @@ impl BackendModel for OffloadedModel {
     }
 
     fn parallel(&mut self, tasks: usize, job: &(dyn Fn(usize) + Sync)) {
+        // The front is the CPU, which has threads.
         self.front.parallel(tasks, job);
     }
 

@@ -11,10 +11,11 @@ use latent_graph::ModelConfig;
 use latent_graph::ir::ModelSide;
 use latent_types::Setting;
 
-/// Default context, in tokens, that `auto` leaves room for.
+/// Context, in tokens, for which `auto` leaves memory if the options set none. The model's limit
+/// would leave too little for layers.
 const AUTO_CONTEXT: usize = 4096;
 
-/// The backend that computes logits, and the one that has the layers before a cut.
+/// The backend that computes logits, and the backend of the layers before a cut with the cut.
 #[derive(Clone, Copy)]
 pub(crate) struct BackendPlacement<'a> {
     pub(crate) back: &'a dyn Backend,
@@ -22,10 +23,10 @@ pub(crate) struct BackendPlacement<'a> {
 }
 
 impl<'a> BackendPlacement<'a> {
-    /// Where the options want the layers of a model.
+    /// The placement that the options request.
     ///
     /// # Errors
-    /// A model that several hosts share, too; what planning fails with.
+    /// If several ranks share the model, or planning fails.
     pub(crate) fn of(
         device: &'a dyn Backend,
         options: &'a EngineOptions,
@@ -46,6 +47,7 @@ impl<'a> BackendPlacement<'a> {
             Some(first) => first,
             None => fitting(device, options, config, checkpoint)?,
         };
+        // With all layers on one side, the model runs on that backend alone.
         Ok(match first {
             0 => BackendPlacement { back: device, front: None },
             first if first > config.layers => BackendPlacement { back: &**front, front: None },
@@ -53,7 +55,7 @@ impl<'a> BackendPlacement<'a> {
         })
     }
 
-    /// The plans of the layers from the cut on, and of what is behind them.
+    /// The plans of the layers from the cut on and of the output.
     pub(crate) fn plan_back(
         &self,
         options: &EngineOptions,
@@ -65,7 +67,7 @@ impl<'a> BackendPlacement<'a> {
         BackendPlan::new(resolved, config, checkpoint)
     }
 
-    /// The plans of the layers before the cut, with the cache and the steps of what is behind it.
+    /// The plans of the layers before the cut.
     pub(crate) fn plan_front(
         &self,
         options: &EngineOptions,
@@ -74,6 +76,8 @@ impl<'a> BackendPlacement<'a> {
         back: &BackendPlan<'_>,
     ) -> Result<Option<BackendPlan<'a>>, EngineError> {
         let Some((front, cut)) = self.front else { return Ok(None) };
+        // Both sides must store rows of the same type, whatever the front's own default is. The MTP
+        // layer runs on the back.
         let cache = Some(back.resolved.options.stages.bind.cache);
         let options = EngineOptions { cache, draft: Draft::None, ..options.clone() };
         let mut resolved = options.resolve(front, config)?;
@@ -82,7 +86,7 @@ impl<'a> BackendPlacement<'a> {
     }
 }
 
-/// The first layer of as many as fit into the device's memory.
+/// The first layer on the device if it gets as many layers as fit into its memory.
 fn fitting(
     device: &dyn Backend,
     options: &EngineOptions,
@@ -93,6 +97,7 @@ fn fitting(
         return Ok(0);
     }
     let context = options.context.unwrap_or(AUTO_CONTEXT).min(config.context_length);
+    // Most models fit, and planning once is enough for these.
     let whole = BackendPlacement { back: device, front: None }.plan_back(options, config, checkpoint)?;
     let wanted = whole.needed(config, context).total();
     let room = device.room(wanted)?;
@@ -107,7 +112,7 @@ fn fitting(
 /// with a context of `context` tokens.
 ///
 /// # Errors
-/// What planning fails with.
+/// If planning fails.
 pub(crate) fn layers_that_fit(
     device: &dyn Backend,
     options: &EngineOptions,
@@ -115,12 +120,12 @@ pub(crate) fn layers_that_fit(
     checkpoint: &Checkpoint,
     (context, room): (usize, u64),
 ) -> Result<usize, EngineError> {
-    // none always fits, and all are known not to
+    // A binary search: 0 layers always fit, and the caller knows that all do not.
     let (mut fits, mut does_not) = (0, config.layers + 1);
     while does_not - fits > 1 {
         let middle = usize::midpoint(fits, does_not);
         let cut = DeviceLayers::Count(middle).first(config.layers).unwrap_or_default();
-        // only where the cut is matters, not what is before it
+        // Only the back is planned, so the backend of the front does not matter.
         let planned = BackendPlacement { back: device, front: Some((device, cut)) }
             .plan_back(options, config, checkpoint)?;
         if planned.needed(config, context).total() <= room {

@@ -1,4 +1,4 @@
-//! The plans of a model, or of one side of it, and what it takes of memory.
+//! The plans of a model or of one side of it, and the memory that it needs.
 
 use crate::error::EngineError;
 use crate::options::ResolvedOptions;
@@ -8,7 +8,7 @@ use latent_formats::Checkpoint;
 use latent_graph::{CheckpointTensors, ModelConfig, Stage};
 use latent_types::CacheType;
 
-/// What runs on one backend.
+/// The plans of one backend.
 pub(crate) struct BackendPlan<'a> {
     pub(crate) resolved: ResolvedOptions<'a>,
     pub(crate) stages: Vec<Stage>,
@@ -16,7 +16,6 @@ pub(crate) struct BackendPlan<'a> {
 }
 
 impl<'a> BackendPlan<'a> {
-    /// Plans; `own` holds the weights.
     pub(crate) fn new(
         resolved: ResolvedOptions<'a>,
         config: &ModelConfig,
@@ -59,9 +58,10 @@ impl<'a> BackendPlan<'a> {
     pub(crate) fn step_piece(&self, config: &ModelConfig, tokens: usize) -> LargePiece {
         let planned = self.resolved.options.stages.max_batch_tokens;
         let plans = self.stages.iter().flat_map(|stage| &stage.plans);
-        // those of heads have rows of their own number
+        // Plans of heads have another maximum number of rows, which does not grow with the step.
         let plans = plans.filter(|plan| plan.max_rows == planned);
         let values = plans.map(|plan| plan.largest_value() as u64);
+        // At least the residual stream, in f32.
         let values = values.fold((planned as u64).saturating_mul(4 * config.hidden_size as u64), u64::max);
         let bytes = (values / planned.max(1) as u64).saturating_mul(tokens as u64);
         LargePiece { of: PieceKind::Step { tokens }, bytes, most: self.resolved.backend.largest_piece() }

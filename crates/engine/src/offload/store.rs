@@ -1,13 +1,13 @@
-//! The KV cache of a model on two backends: each has the rows of its own layers.
+//! The KV cache of an offloaded model. Each backend stores the rows of its own layers.
 
 use latent_backend::{BackendError, KvLayout, KvStore};
 use std::any::Any;
 
-/// Both sides' stores as one.
+/// The stores of both sides as one. Both have the same block numbers.
 pub(super) struct OffloadedStore {
     pub(super) front: Box<dyn KvStore>,
     pub(super) back: Box<dyn KvStore>,
-    /// Of all layers, those of the front first.
+    /// The layout of all layers, those of the front first.
     layout: KvLayout,
 }
 
@@ -18,7 +18,7 @@ impl OffloadedStore {
         OffloadedStore { front, back, layout }
     }
 
-    /// Layers of the front.
+    /// The number of layers with an entry in the front's store.
     fn cut(&self) -> usize {
         self.front.layout().layers.len()
     }

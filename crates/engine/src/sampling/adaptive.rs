@@ -1,4 +1,5 @@
-//! Adaptive-p: prefers tokens near a probability, and moves that probability against what was chosen before.
+//! Adaptive-p: prefers tokens near a target probability, and corrects the target by the
+//! probabilities of earlier tokens.
 
 use super::candidate::TokenCandidate;
 use super::truncation::softmax;
@@ -9,7 +10,7 @@ const WIDTH: f32 = 0.3;
 const PEAK: f32 = 5.0;
 const SHARPNESS: f32 = 10.0;
 
-/// What adaptive-p keeps from token to token: an exponential moving average of the chosen tokens' probabilities.
+/// State between tokens: an exponential moving average of the chosen tokens' probabilities.
 pub(super) struct AdaptiveState {
     target: f32,
     decay: f32,
@@ -17,11 +18,13 @@ pub(super) struct AdaptiveState {
     total_weight: f32,
     /// The token that was sampled, and its probability before the transformation.
     pending: Option<(u32, f32)>,
+    /// The probabilities of all candidates before the transformation.
     originals: Vec<f32>,
 }
 
 impl AdaptiveState {
-    /// It starts as if all tokens before had been at the target.
+    /// The state as if all earlier tokens had been at the target: the sum of the weights 1, decay,
+    /// decay², … is 1 / (1 − decay).
     pub(super) fn new(target: f32, decay: f32) -> AdaptiveState {
         let weight = (1.0 - decay).recip();
         AdaptiveState {
@@ -34,7 +37,8 @@ impl AdaptiveState {
         }
     }
 
-    /// The probability that the next token should have.
+    /// The probability that the next token should have: as far above the target as the average is
+    /// below.
     pub(super) fn wanted(&self) -> f32 {
         (2.0 * self.target - self.weighted_sum / self.total_weight).clamp(0.0, 1.0)
     }
@@ -47,17 +51,19 @@ impl AdaptiveState {
         let wanted = self.wanted();
         for candidate in candidates {
             let distance = (candidate.probability - wanted).abs() / WIDTH;
+            // Quadratic near the target, linear far from it.
             candidate.logit = PEAK - SHARPNESS * distance * distance / (1.0 + distance);
         }
     }
 
-    /// Takes note of the candidate that was sampled, by its index.
+    /// Records the candidate that was sampled, by its index.
     pub(super) fn sampled(&mut self, index: usize, token: u32) {
         self.pending = self.originals.get(index).map(|probability| (token, *probability));
     }
 
     /// Moves the average once the sampled token is accepted.
     pub(super) fn accept(&mut self, token: u32) {
+        // Tokens of the prompt, and those that a logits processor chose, were not sampled here.
         if let Some((_, probability)) = self.pending.take().filter(|(pending, _)| *pending == token) {
             self.weighted_sum = probability + self.decay * self.weighted_sum;
             self.total_weight = 1.0 + self.decay * self.total_weight;

@@ -1,4 +1,4 @@
-//! The check of sampling parameters.
+//! Checks of sampling parameters.
 
 use super::error::ParamError;
 use super::fields::SamplingField;
@@ -14,13 +14,14 @@ impl SamplingParams {
         self.check(vocab).map_err(|error| EngineError::Options(error.to_string()))
     }
 
-    /// Checks every parameter, and says which is wrong.
+    /// Checks every parameter.
     ///
     /// # Errors
     /// The first that is out of its range, with its name and the range.
     pub fn check(&self, vocab: usize) -> Result<(), ParamError> {
         SamplingField::all().iter().try_for_each(|field| field.check(self))?;
         for (id, bias) in &self.logit_bias {
+            // −∞ bans a token.
             if *id as usize >= vocab || bias.is_nan() || *bias == f32::INFINITY {
                 let problem = format!(
                     "logit bias {bias} for token {id}: expected a token below {vocab} and a finite number or -inf"

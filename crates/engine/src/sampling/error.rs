@@ -1,4 +1,4 @@
-//! What is wrong with a parameter.
+//! Errors of sampling parameters.
 
 /// A parameter out of its range.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -1,45 +1,46 @@
-//! The numbers among the parameters of sampling, as a table: command lines, HTTP interfaces and libraries read from it which there are.
+//! The numeric sampling parameters as a table. The command line, the HTTP APIs and the language
+//! bindings are generated from it.
 
 use super::error::ParamError;
 use super::params::SamplingParams;
 use serde_json::Value;
 
-/// A number among the parameters of sampling.
+/// A numeric sampling parameter.
 #[derive(Debug)]
 pub struct SamplingField {
-    /// Its name in requests and errors, which is that of `llama-server`.
+    /// The name in requests and errors, which is that of `llama-server`.
     pub name: &'static str,
     /// Further names in requests.
     pub aliases: &'static [&'static str],
-    /// What it does, as the help of a command says it.
+    /// The help text.
     pub about: &'static str,
-    /// Whether models recommend values for it.
+    /// Whether the files of models can recommend a value.
     pub is_recommended: bool,
-    /// Its place among the parameters.
+    /// The accessors and the range.
     pub number: SamplingNumber,
 }
 
-/// Where a number is, and which values it has.
+/// The accessors and the range of a parameter.
 #[derive(Clone, Copy, Debug)]
 pub enum SamplingNumber {
     /// A real number.
     Real {
-        /// Reads it.
+        /// Returns the value.
         get: fn(&SamplingParams) -> f32,
-        /// Sets it.
+        /// Sets the value.
         set: fn(&mut SamplingParams, f32),
-        /// Its smallest and its largest value.
+        /// The minimum and the maximum.
         range: (f32, f32),
     },
     /// A whole number.
     Count {
-        /// Reads it.
+        /// Returns the value.
         get: fn(&SamplingParams) -> usize,
-        /// Sets it.
+        /// Sets the value.
         set: fn(&mut SamplingParams, usize),
-        /// Its largest value.
+        /// The maximum.
         max: usize,
-        /// What −1 stands for, if it stands for something.
+        /// The value that −1 in a request stands for. `None`: −1 is out of range.
         all: Option<usize>,
     },
 }
@@ -47,7 +48,7 @@ pub enum SamplingNumber {
 /// No bound.
 const MAX: f32 = f32::MAX;
 
-/// More tokens than any context has. Larger counts become this.
+/// More tokens than any context has. Larger counts are reduced to it.
 const MAX_COUNT: usize = 1 << 30;
 
 macro_rules! real {
@@ -103,17 +104,17 @@ static FIELDS: [SamplingField; 24] = [
 ];
 
 impl SamplingField {
-    /// All of them.
+    /// All fields.
     pub fn all() -> &'static [SamplingField] {
         &FIELDS
     }
 
-    /// The one of this name, or alias.
+    /// The field with this name or alias.
     pub fn named(name: &str) -> Option<&'static SamplingField> {
         FIELDS.iter().find(|field| field.name == name || field.aliases.contains(&name))
     }
 
-    /// Sets it. −1 stands for all where the field is a count that has a value for that.
+    /// Sets the value. For counts with a value for −1, negative numbers set that.
     pub fn set(&self, params: &mut SamplingParams, value: f64) {
         match self.number {
             SamplingNumber::Real { set, .. } => set(params, value as f32),
@@ -124,10 +125,11 @@ impl SamplingField {
         }
     }
 
-    /// Its value as a number of JSON: of a real number the shortest decimal that is read as the same `f32`, of a count that is more than any
-    /// context −1.
+    /// The value as a JSON number. Counts above every context become −1.
     pub fn to_json(&self, params: &SamplingParams) -> Value {
         match self.number {
+            // The shortest decimal that parses to the same `f32`: 0.95 instead of
+            // 0.949999988079071.
             SamplingNumber::Real { get, .. } => {
                 get(params).to_string().parse::<f64>().unwrap_or_default().into()
             }
@@ -138,12 +140,13 @@ impl SamplingField {
         }
     }
 
-    /// Checks its value.
+    /// Checks the value against the range.
     pub(super) fn check(&self, params: &SamplingParams) -> Result<(), ParamError> {
         let name = self.name;
         let problem = match self.number {
             SamplingNumber::Real { get, range: (low, high), .. } => {
                 let value = get(params);
+                // False for NaN.
                 if (low..=high).contains(&value) {
                     return Ok(());
                 }
@@ -171,7 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_name_is_of_one_field_which_holds_what_is_set() {
+    fn names_are_unique_and_set_one_parameter() {
         let mut names: Vec<&str> =
             FIELDS.iter().flat_map(|field| field.aliases.iter().chain([&field.name])).copied().collect();
         names.sort_unstable();
@@ -184,7 +187,7 @@ mod tests {
             let expected: Value =
                 if let SamplingNumber::Real { .. } = field.number { 0.75.into() } else { 0.into() };
             assert_eq!(field.to_json(&params), expected, "{}", field.name);
-            // it is the only one
+            // No other field has changed.
             for other in FIELDS.iter().filter(|other| other.name != field.name) {
                 assert_eq!(other.to_json(&params), other.to_json(&before), "{} {}", field.name, other.name);
             }
@@ -201,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_out_of_range_is_named_with_its_range() {
+    fn errors_name_the_field_and_its_range() {
         for (name, value, expected) in [
             ("temperature", -1.0, "temperature is -1, expected a number from 0 to 100"),
             ("top_n_sigma", f64::NAN, "top_n_sigma is NaN, expected a finite number"),

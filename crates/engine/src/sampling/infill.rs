@@ -1,17 +1,18 @@
-//! The sampler of code completion: decides whether to end, and joins tokens of which one begins the other.
+//! The sampler for code completion (llama.cpp's `infill`): decides whether to end the text, and
+//! merges tokens of which one is a prefix of the other.
 
 use super::candidate::TokenCandidate;
 use super::truncation::{likelier, softmax};
 use latent_text::Tokenizer;
 
-/// Candidates with a smaller probability are dropped at first.
+/// Minimum probability of a candidate after merging.
 const MIN_PROBABILITY: f64 = 0.2;
 
-/// Maximum number of candidates that are compared with each other.
+/// Maximum number of candidates that are compared with each other, since that takes quadratic time.
 const MAX_JOINED: usize = 256;
 
-/// Keeps the tokens that end the text where these are likely compared with the number of candidates; else joins tokens with a common beginning
-/// and keeps those that are likely then.
+/// Keeps only the tokens that end the text if these are likely relative to the number of
+/// candidates. Otherwise merges tokens with a common prefix, and keeps those that are likely then.
 pub(super) fn infill(tokenizer: &Tokenizer, candidates: &mut Vec<TokenCandidate>) {
     candidates.sort_unstable_by(likelier);
     softmax(candidates, 1.0);
@@ -30,7 +31,7 @@ pub(super) fn infill(tokenizer: &Tokenizer, candidates: &mut Vec<TokenCandidate>
     let kept = likely(candidates, MIN_PROBABILITY);
     let texts = candidates.iter().zip(&kept).filter(|(c, kept)| **kept && !ends(c)).count();
     if texts == 0 {
-        // nothing is likely enough to be suggested
+        // No text is likely enough to be suggested, so end.
         let end = tokenizer.eos().or_else(|| tokenizer.end_of_generation().first().copied());
         if let Some(id) = end.or_else(|| candidates.first().map(|c| c.id)) {
             candidates.clear();
@@ -52,7 +53,8 @@ fn retain(candidates: &mut Vec<TokenCandidate>, kept: &[bool]) {
     candidates.retain(|_| kept.next().copied().unwrap_or(false));
 }
 
-/// Adds the probability of a token to that of a likelier one where one of the two begins the other.
+/// Merges pairs of tokens of which one is a prefix of the other: the likelier one gets the
+/// probability of both, and the other is dropped.
 fn join(tokenizer: &Tokenizer, candidates: &mut Vec<TokenCandidate>) {
     let piece = |c: &TokenCandidate| tokenizer.piece(c.id).unwrap_or_default();
     let count = candidates.len().min(MAX_JOINED);

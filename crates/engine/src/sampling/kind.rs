@@ -16,21 +16,21 @@ pub enum SamplerKind {
     TopK,
     /// Locally typical sampling.
     Typical,
-    /// Keeps the likeliest tokens that reach a probability.
+    /// Keeps the likeliest tokens whose probabilities add up to a threshold.
     TopP,
     /// Keeps tokens by their probability relative to the likeliest.
     MinP,
-    /// Removes the likeliest tokens by chance.
+    /// Randomly removes the likeliest tokens.
     Xtc,
     /// Divides logits by the temperature.
     Temperature,
     /// Prefers tokens near a probability.
     AdaptiveP,
-    /// Joins tokens of which one begins the other, for code completion.
+    /// Merges tokens of which one is a prefix of the other, for code completion.
     Infill,
 }
 
-/// Name, letter of a sampler sequence, and further names.
+/// Name, letter in llama.cpp's `--sampler-seq`, and further names.
 const NAMES: [(SamplerKind, &str, char, &[&str]); 11] = [
     (SamplerKind::Penalties, "penalties", 'e', &[]),
     (SamplerKind::Dry, "dry", 'd', &[]),
@@ -45,7 +45,7 @@ const NAMES: [(SamplerKind, &str, char, &[&str]); 11] = [
     (SamplerKind::Infill, "infill", 'i', &[]),
 ];
 
-/// The order without one of the caller's own: llama.cpp's, with adaptive-p, which is off without a target.
+/// The default order: llama.cpp's, with adaptive-p, which is off without a target.
 pub(super) const DEFAULT_ORDER: [SamplerKind; 10] = [
     SamplerKind::Penalties,
     SamplerKind::Dry,
@@ -63,15 +63,15 @@ pub(super) const DEFAULT_ORDER: [SamplerKind; 10] = [
 const MAX_ORDER: usize = 32;
 
 impl SamplerKind {
-    /// Its name in llama.cpp's lists.
+    /// The name in llama.cpp's lists.
     pub fn name(self) -> &'static str {
         NAMES.iter().find(|entry| entry.0 == self).map_or("", |entry| entry.1)
     }
 
-    /// The sampler of a name: llama.cpp's, also with hyphens or nothing in place of underscores.
+    /// The sampler with a name of llama.cpp. Underscores may be hyphens or omitted.
     ///
     /// # Errors
-    /// An unknown name; the message lists the names.
+    /// For an unknown name. The message lists all names.
     pub fn of_name(name: &str) -> Result<SamplerKind, EngineError> {
         let plain = |name: &str| name.trim().to_ascii_lowercase().replace(['_', '-'], "");
         let wanted = plain(name);
@@ -84,7 +84,7 @@ impl SamplerKind {
         })
     }
 
-    /// The order that names say.
+    /// An order of samplers from names.
     ///
     /// # Errors
     /// An unknown name, or too many.
@@ -94,7 +94,7 @@ impl SamplerKind {
         within(names.into_iter().take(MAX_ORDER + 1).map(SamplerKind::of_name).collect::<Result<_, _>>()?)
     }
 
-    /// The order that letters say, as in `edskypmxt`.
+    /// An order of samplers from letters, such as `edskypmxt`.
     ///
     /// # Errors
     /// An unknown letter, or too many.

@@ -5,18 +5,20 @@ use std::cmp::Ordering;
 /// A token with its log-probability under the model.
 #[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
 pub struct LogProbability {
-    /// The token.
+    /// The token id.
     pub id: u32,
-    /// ln of its probability before any sampler.
+    /// The natural logarithm of the probability.
     pub logprob: f32,
 }
 
-/// ln of the probability of `token`, and the `top` likeliest tokens with theirs, likeliest first. NaN counts as −∞.
+/// The log-probability of `token`, and those of the `top` likeliest tokens, likeliest first. NaN
+/// logits count as −∞.
 pub fn log_probabilities(logits: &[f32], token: u32, top: usize) -> (f32, Vec<LogProbability>) {
     let plain = |l: f32| if l.is_nan() { f32::NEG_INFINITY } else { l };
     let max = logits.iter().copied().map(plain).fold(f32::NEG_INFINITY, f32::max);
-    // an infinite logit is certain; the difference of equal infinities would be NaN
+    // A token with an infinite logit is certain. The difference of two infinities would be NaN.
     let above = |l: f32| if plain(l) == max { 0.0 } else { f64::from(plain(l)) - f64::from(max) };
+    // In f64: an f32 sum over 100,000 tokens would lose digits.
     let sum: f64 = logits.iter().map(|l| above(*l).exp()).sum();
     let log = |l: f32| if plain(l) == f32::NEG_INFINITY { plain(l) } else { (above(l) - sum.ln()) as f32 };
     let mut order: Vec<u32> = (0..logits.len() as u32).collect();
@@ -27,6 +29,7 @@ pub fn log_probabilities(logits: &[f32], token: u32, top: usize) -> (f32, Vec<Lo
             .then(a.cmp(b))
     };
     let top = top.min(order.len());
+    // Selects before sorting: the vocabulary is much larger than `top`.
     if top > 0 && top < order.len() {
         order.select_nth_unstable_by(top - 1, better);
     }

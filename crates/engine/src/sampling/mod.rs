@@ -1,8 +1,10 @@
 //! Sampling: from logits to the next token.
 //!
-//! The chain, in llama.cpp's order: logit bias, penalties, DRY, top-n-sigma, top-k, typical, top-p, min-p, XTC, temperature, adaptive-p; at
-//! temperature 0 the likeliest token after bias, penalties and DRY. [`SamplingParams::samplers`] sets another order. Mirostat takes the place of
-//! the samplers that truncate. Probabilities that are reported are those of the model, before any of it, unless those of the chain are asked for.
+//! The default chain has llama.cpp's order: logit bias, penalties, DRY, top-n-sigma, top-k,
+//! typical, top-p, min-p, XTC, temperature, adaptive-p. [`SamplingParams::samplers`] sets another
+//! order. At temperature 0, the likeliest token after bias, penalties and DRY is chosen. Mirostat
+//! replaces the truncating samplers. Reported probabilities are those of the model before the
+//! chain, unless the request asks for those after it.
 
 mod adaptive;
 mod breakers;

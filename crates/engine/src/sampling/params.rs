@@ -1,68 +1,69 @@
-//! What a user can set.
+//! Sampling parameters.
 
 use super::kind::{DEFAULT_ORDER, SamplerKind};
 
-/// Parameters of sampling. The default of each sampler leaves everything as it is, but for those that chat programs commonly use:
-/// temperature 0.8, top-k 40, top-p 0.95, min-p 0.05.
+/// Parameters of sampling. By default, all samplers are off but those that chat programs commonly
+/// use: temperature 0.8, top-k 40, top-p 0.95, min-p 0.05.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SamplingParams {
-    /// Divides the logits; 0: always the likeliest token.
+    /// Divides the logits. 0: always the likeliest token.
     pub temperature: f32,
-    /// Keeps this many of the likeliest; 0: all.
+    /// Keeps this many of the likeliest tokens. 0: all.
     pub top_k: usize,
-    /// Keeps the likeliest that together reach this probability; 1: all.
+    /// Keeps the likeliest tokens whose probabilities add up to this. 1: all.
     pub top_p: f32,
-    /// Keeps what is at least this likely, relative to the likeliest; 0: all.
+    /// Keeps tokens with at least this probability relative to the likeliest. 0: all.
     pub min_p: f32,
-    /// Keeps what is closest to the expected information until this probability is reached; 1: all.
+    /// Keeps the tokens closest to the expected information until their probabilities add up to
+    /// this. 1: all.
     pub typical_p: f32,
-    /// Divides positive and multiplies negative logits of recent tokens; 1: none.
+    /// Divides positive and multiplies negative logits of recent tokens. 1: off.
     pub repeat_penalty: f32,
-    /// Taken from the logits of recent tokens; 0: none.
+    /// Subtracted from the logits of recent tokens. 0: off.
     pub presence_penalty: f32,
-    /// Taken from the logits of recent tokens for each time that they occurred; 0: none.
+    /// Subtracted from the logits of recent tokens for each occurrence. 0: off.
     pub frequency_penalty: f32,
-    /// How many tokens back the penalties look.
+    /// Number of recent tokens for the penalties.
     pub repeat_last_n: usize,
-    /// Strength of DRY; 0: none.
+    /// Multiplier of the DRY penalty. 0: off.
     pub dry_multiplier: f32,
-    /// Growth of DRY with the length of a repetition.
+    /// Growth of the DRY penalty with the length of a repetition.
     pub dry_base: f32,
-    /// Longest repetition that DRY allows.
+    /// Longest repetition without a DRY penalty.
     pub dry_allowed: usize,
-    /// How many tokens back DRY looks; 0: none, so that it is off.
+    /// Number of recent tokens that DRY searches. 0: off.
     pub dry_last: usize,
-    /// Texts that no repetition reaches across; none: ends of lines and clauses, and control tokens.
+    /// Texts that end a repetition for DRY. `None`: ends of lines and clauses, and control tokens.
     pub dry_breakers: Option<Vec<String>>,
-    /// Keeps logits within this many standard deviations of the largest; 0 or less: all.
+    /// Keeps logits within this many standard deviations of the largest. 0 or less: all.
     pub top_n_sigma: f32,
-    /// How far the temperature moves with the entropy of the candidates, up and down; 0: not at all.
+    /// Maximum change of the temperature, up or down, by the entropy of the candidates. 0: off.
     pub dynatemp_range: f32,
-    /// Exponent of the normalised entropy of the dynamic temperature.
+    /// Exponent of the normalized entropy for the dynamic temperature.
     pub dynatemp_exponent: f32,
-    /// Version of Mirostat, 1 or 2, which takes the place of all truncating samplers; 0: none.
+    /// Version of Mirostat, 1 or 2, which replaces all truncating samplers. 0: off.
     pub mirostat: usize,
-    /// Surprise in bits that Mirostat aims at.
+    /// Target surprise of Mirostat, in bits.
     pub mirostat_tau: f32,
     /// Learning rate of Mirostat.
     pub mirostat_eta: f32,
-    /// Probability near which adaptive-p chooses tokens; less than 0: off.
+    /// Target probability of adaptive-p. Less than 0: off.
     pub adaptive_target: f32,
-    /// Decay of the average that moves the target of adaptive-p.
+    /// Decay of the moving average of adaptive-p.
     pub adaptive_decay: f32,
-    /// Candidates that top-p, min-p, typical and XTC leave at least.
+    /// Minimum number of candidates that top-p, min-p, typical and XTC keep.
     pub min_keep: usize,
-    /// Which samplers run, in this order; none: all, in llama.cpp's order.
+    /// The samplers that run, in this order. `None`: all, in llama.cpp's order.
     pub samplers: Option<Vec<SamplerKind>>,
-    /// The only tokens that can be chosen; none: all.
+    /// The only tokens that can be chosen. `None`: all.
     pub allowed_tokens: Option<Vec<u32>>,
-    /// Chance of XTC at each token; 0: none.
+    /// Probability that XTC acts on a token. 0: off.
     pub xtc_probability: f32,
-    /// What XTC counts as likely.
+    /// Minimum probability of tokens that XTC may remove.
     pub xtc_threshold: f32,
-    /// Added to the logits of tokens; −∞ bans.
+    /// Added to the logits of tokens. −∞ bans a token.
     pub logit_bias: Vec<(u32, f32)>,
-    /// Seed of the random choice.
+    /// Seed of the random numbers.
     pub seed: u64,
 }
 
@@ -103,12 +104,12 @@ impl Default for SamplingParams {
 }
 
 impl SamplingParams {
-    /// The likeliest token, always.
+    /// Greedy sampling: always the likeliest token.
     pub fn greedy() -> SamplingParams {
         SamplingParams { temperature: 0.0, ..SamplingParams::default() }
     }
 
-    /// The samplers that run, in their order. Mirostat takes the place of those that truncate.
+    /// The samplers that run, in their order. If Mirostat is on, it replaces the truncating ones.
     pub fn order(&self) -> Vec<SamplerKind> {
         let adapts = self.adaptive_target >= 0.0;
         match &self.samplers {
@@ -119,9 +120,12 @@ impl SamplingParams {
         }
     }
 
-    /// Whether the likeliest token is always taken.
+    /// Whether the likeliest token is always chosen.
     pub(super) fn is_greedy(&self, order: &[SamplerKind]) -> bool {
+        // An order without the temperature sampler ignores the temperature. Mirostat applies it
+        // itself.
         let divides = self.mirostat > 0 || order.contains(&SamplerKind::Temperature);
+        // With a dynamic range, the temperature can be above 0 although its center is not.
         let dynamic = self.mirostat == 0 && self.dynatemp_range > 0.0;
         divides && self.temperature <= 0.0 && !dynamic
     }

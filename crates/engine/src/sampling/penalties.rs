@@ -1,22 +1,23 @@
-//! Penalties on tokens that occurred: repetition (CTRL, Keskar et al. 2019), presence and frequency.
+//! Penalties on recent tokens: repetition (CTRL, Keskar et al. 2019), presence and frequency.
 
 use super::candidate::{TokenCandidate, of_token};
 use super::params::SamplingParams;
 
-/// How many tokens back penalties look; 0 where they leave everything as it is.
+/// The number of recent tokens for the penalties. 0 if the penalties have no effect.
 pub(super) fn window(params: &SamplingParams) -> usize {
     let neutral =
         params.repeat_penalty == 1.0 && params.presence_penalty == 0.0 && params.frequency_penalty == 0.0;
     if neutral { 0 } else { params.repeat_last_n }
 }
 
-/// Whether they only lower logits.
+/// Whether the penalties never raise a logit.
 pub(super) fn only_lower(params: &SamplingParams) -> bool {
     params.repeat_penalty >= 1.0 && params.presence_penalty >= 0.0 && params.frequency_penalty >= 0.0
 }
 
-/// How often each token occurred in the window; kept so that nothing is allocated per token.
 pub(super) struct Penalties {
+    /// How often each token occurred in the window. All zero between calls; kept so that no memory
+    /// is allocated per token.
     counts: Vec<u32>,
 }
 
@@ -25,9 +26,9 @@ impl Penalties {
         Penalties { counts: Vec::new() }
     }
 
-    /// Candidates are in the order of their ids.
+    /// Applies the penalties. Candidates are in ascending order of ids.
     pub(super) fn apply(&mut self, params: &SamplingParams, seen: &[u32], candidates: &mut [TokenCandidate]) {
-        // tokens behind the last candidate have no logit to lower
+        // Tokens with larger ids than the last candidate have no logit to change.
         let ids = candidates.last().map_or(0, |last| last.id as usize + 1);
         if self.counts.len() < ids {
             self.counts.resize(ids, 0);
@@ -40,10 +41,12 @@ impl Penalties {
         }
         for &token in window {
             let Some(count) = self.counts.get_mut(token as usize) else { continue };
-            // each token once: its count is taken
+            // Taking the count applies the penalty once per token, and clears the table for the
+            // next call.
             let times = std::mem::take(count);
             if let Some(candidate) = of_token(candidates, token).filter(|_| times > 0) {
                 let logit = &mut candidate.logit;
+                // Dividing a negative logit would make the token more likely.
                 *logit = if *logit <= 0.0 {
                     *logit * params.repeat_penalty
                 } else {

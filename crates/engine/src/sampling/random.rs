@@ -4,12 +4,14 @@ pub(crate) struct Random {
     state: u64,
 }
 
+// The constants of the reference implementation.
 const MULTIPLIER: u64 = 6_364_136_223_846_793_005;
 const INCREMENT: u64 = 1_442_695_040_888_963_407;
 
 impl Random {
     pub(crate) fn new(seed: u64) -> Random {
         let mut random = Random { state: seed.wrapping_add(INCREMENT) };
+        // As `pcg32_srandom` of the reference implementation does.
         random.next();
         random
     }
@@ -23,6 +25,7 @@ impl Random {
 
     /// A number in [0, 1) with 53 random bits.
     pub(crate) fn unit(&mut self) -> f64 {
+        // The mantissa of an f64 has 53 bits. With more, rounding could give 1.
         let bits = (u64::from(self.next()) << 32) | u64::from(self.next());
         (bits >> 11) as f64 / (1u64 << 53) as f64
     }

@@ -6,8 +6,8 @@ use latent_formats::gguf::Metadata;
 use latent_formats::{Checkpoint, CheckpointSource};
 use serde_json::{Map, Value};
 
-/// The parameters that models can recommend: the name of the [`SamplingField`], the key that llama.cpp's converter writes after
-/// `general.sampling.`, and the key of generation_config.json.
+/// The parameters that models can recommend: the name of the [`SamplingField`], the key after
+/// `general.sampling.` that llama.cpp's converter writes, and the key of generation_config.json.
 const KEYS: [(&str, Option<&str>, Option<&str>); 12] = [
     ("temperature", Some("temp"), Some("temperature")),
     ("top_k", Some("top_k"), Some("top_k")),
@@ -23,12 +23,13 @@ const KEYS: [(&str, Option<&str>, Option<&str>); 12] = [
     ("mirostat_eta", Some("mirostat_eta"), None),
 ];
 
-/// A model's recommended parameters: `general.sampling.*` of a GGUF file, generation_config.json of a folder.
+/// A model's recommended parameters: `general.sampling.*` of a GGUF file, generation_config.json of
+/// a folder.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RecommendedParams {
     /// Names of [fields](SamplingField), and their values.
     pub numbers: Vec<(&'static str, f64)>,
-    /// Which samplers run, in this order.
+    /// The samplers that run, in this order.
     pub samplers: Option<Vec<SamplerKind>>,
 }
 
@@ -36,7 +37,7 @@ impl RecommendedParams {
     /// The recommendations in the model's files.
     ///
     /// # Errors
-    /// A value of another type or out of its range; the message names the file and the place in it.
+    /// If a value has a wrong type or is out of range. The message names the file and the key.
     pub fn of(checkpoint: &Checkpoint) -> Result<RecommendedParams, EngineError> {
         let (found, place) = match checkpoint.source() {
             CheckpointSource::Gguf(source) => {
@@ -50,12 +51,13 @@ impl RecommendedParams {
                 )
             }
         };
+        // The vocabulary is not known here, and no recommended parameter depends on it.
         let checked = found.and_then(|found| found.params().validate(usize::MAX).map(|()| found));
         checked
             .map_err(|error| EngineError::Options(format!("{}: {place}: {error}", checkpoint.display_name())))
     }
 
-    /// The parameters, with Latent's own where the model recommends none.
+    /// The parameters, with defaults for those that the model does not recommend.
     pub fn params(&self) -> SamplingParams {
         let mut params = SamplingParams { samplers: self.samplers.clone(), ..SamplingParams::default() };
         self.apply(&mut params);
@@ -71,7 +73,7 @@ impl RecommendedParams {
         }
     }
 
-    /// The keys that llama.cpp's converter writes.
+    /// Reads the keys that llama.cpp's converter writes.
     fn of_gguf(metadata: &Metadata) -> Result<RecommendedParams, EngineError> {
         let gguf = |(name, key, _): (&'static str, Option<&'static str>, _)| Some((name, key?));
         let numbers = read(KEYS.into_iter().filter_map(gguf), |key| {
@@ -82,9 +84,10 @@ impl RecommendedParams {
         Ok(RecommendedParams { numbers, samplers: sequence.map(order).transpose()? })
     }
 
-    /// generation_config.json as transformers reads it; `do_sample: false` means greedy sampling.
+    /// Reads generation_config.json.
     fn of_config(config: &Map<String, Value>) -> Result<RecommendedParams, EngineError> {
         match config.get("do_sample") {
+            // Greedy sampling. Transformers ignores the other parameters then.
             Some(Value::Bool(false)) => {
                 return Ok(RecommendedParams { numbers: vec![("temperature", 0.0)], samplers: None });
             }
@@ -102,7 +105,7 @@ impl RecommendedParams {
     }
 }
 
-/// The values of the keys that are there.
+/// The values of the existing keys.
 fn read(
     keys: impl Iterator<Item = (&'static str, &'static str)>,
     number: impl Fn(&str) -> Result<Option<f64>, EngineError>,
@@ -120,11 +123,12 @@ fn wrong(problem: String) -> EngineError {
     EngineError::Options(problem)
 }
 
-/// Refuses a count that is not a whole number.
+/// Checks that a count is a whole number in its range.
 fn checked(name: &str, key: &str, value: f64) -> Result<f64, EngineError> {
     let Some(SamplingNumber::Count { all, .. }) = SamplingField::named(name).map(|field| field.number) else {
         return Ok(value);
     };
+    // −1 means "all" in llama.cpp's files.
     let least = if all.is_some() { -1.0 } else { 0.0 };
     match value {
         value if value.fract() == 0.0 && (least..=f64::from(u32::MAX)).contains(&value) => Ok(value),
@@ -171,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_setting_is_refused_with_its_name_and_value() {
+    fn invalid_values_are_refused_with_name_and_value() {
         for (config, words) in [
             (json!({"temperature": -3}), ["temperature", "-3"]),
             (json!({"temperature": "hot"}), ["temperature", "hot"]),

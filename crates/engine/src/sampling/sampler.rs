@@ -1,4 +1,4 @@
-//! The chain of samplers.
+//! The sampler chain.
 
 use super::adaptive::AdaptiveState;
 use super::breakers::Breakers;
@@ -14,13 +14,14 @@ use latent_backend::{Logits, MAX_TOP_LOGITS, TokenLogit};
 use latent_text::Tokenizer;
 use std::sync::Arc;
 
-/// Chooses tokens one after the other.
+/// Chooses the tokens of one answer.
 pub struct Sampler {
     params: SamplingParams,
     order: Vec<SamplerKind>,
     greedy: bool,
     vocab: usize,
     random: Random,
+    /// The tokens of the prompt and the answer.
     seen: Vec<u32>,
     candidates: Vec<TokenCandidate>,
     scratch: truncation::TypicalScratch,
@@ -28,28 +29,30 @@ pub struct Sampler {
     penalties: penalties::Penalties,
     mirostat: Mirostat,
     adaptive: AdaptiveState,
-    /// What the infill sampler reads.
+    /// For the infill sampler.
     tokenizer: Option<Arc<Tokenizer>>,
 }
 
 impl Sampler {
-    /// A sampler for a vocabulary. `breakers` are the tokens at which DRY stops looking for a repetition.
+    /// A sampler for a vocabulary of `vocab` tokens. `breakers` are the tokens that end DRY's
+    /// search for a repetition.
     ///
     /// # Errors
-    /// A parameter out of its range.
+    /// If a parameter is out of range.
     pub fn new(params: SamplingParams, vocab: usize, breakers: Vec<u32>) -> Result<Sampler, EngineError> {
         Sampler::with_breakers(params, vocab, Breakers::of_tokens(breakers), None)
     }
 
-    /// A sampler for the vocabulary of a tokenizer, with DRY's sequence breakers from its tokens.
+    /// A sampler for a tokenizer, with DRY's sequence breakers from its tokens.
     ///
     /// # Errors
-    /// A parameter out of its range.
+    /// If a parameter is out of range.
     pub fn of_tokenizer(
         params: SamplingParams,
         vocab: usize,
         tokenizer: &Arc<Tokenizer>,
     ) -> Result<Sampler, EngineError> {
+        // Finding the breakers reads the whole vocabulary, so it is skipped if DRY is off.
         let breakers = match params.dry_multiplier == 0.0 {
             true => Breakers::default(),
             false => Breakers::of_texts(tokenizer, vocab, params.dry_breakers.as_deref()),
@@ -64,6 +67,7 @@ impl Sampler {
         tokenizer: Option<Arc<Tokenizer>>,
     ) -> Result<Sampler, EngineError> {
         params.validate(vocab)?;
+        // Sorted for the binary search in `sample_of`.
         if let Some(allowed) = &mut params.allowed_tokens {
             allowed.sort_unstable();
             allowed.dedup();
@@ -86,22 +90,22 @@ impl Sampler {
         })
     }
 
-    /// Takes note of a token of the prompt or of the answer: penalties look back on it.
+    /// Records a token of the prompt or the answer, for penalties.
     pub fn accept(&mut self, token: u32) {
         self.adaptive.accept(token);
         self.seen.push(token);
     }
 
-    /// The next token. It is not yet [accepted](Self::accept).
+    /// Chooses the next token, which the caller then [accepts](Self::accept).
     ///
     /// # Errors
-    /// When no logit is a number.
+    /// If every logit is NaN or −∞.
     pub fn sample(&mut self, logits: &[f32]) -> Result<u32, EngineError> {
         self.sample_of(Logits::Whole(logits), &[])
     }
 
-    /// ln of the probability with which the last token was sampled, after all samplers, and the `top` likeliest tokens with theirs. Tokens that
-    /// a sampler has dropped are not among them.
+    /// The log-probability with which the last token was sampled, after all samplers, and those of
+    /// the `top` likeliest tokens. Tokens that a sampler has dropped are omitted.
     pub(crate) fn sampled_probabilities(&self, token: u32, top: usize) -> (f32, Vec<LogProbability>) {
         let mut left: Vec<&TokenCandidate> = self.candidates.iter().filter(|c| c.probability > 0.0).collect();
         left.sort_unstable_by(|a, b| b.probability.total_cmp(&a.probability).then(a.id.cmp(&b.id)));
@@ -111,10 +115,11 @@ impl Sampler {
         (own.ln(), list.collect())
     }
 
-    /// How many of the largest logits give the same choice as a whole row once `accepted` more tokens are accepted and while `banned` ones are
-    /// banned; 0 where only a whole row does.
+    /// How many of the largest logits give the same choice as the whole row, after `accepted` more
+    /// tokens and with `banned` banned ones. 0 if the whole row is needed.
     pub(crate) fn enough(&self, accepted: usize, banned: usize) -> usize {
         let params = &self.params;
+        // A raised logit may come from anywhere in the row.
         let raises = params.logit_bias.iter().any(|(_, bias)| *bias > 0.0) || !penalties::only_lower(params);
         let reads_all = params.dry_multiplier != 0.0 || params.allowed_tokens.is_some();
         if raises || reads_all || !self.begins_with_top_k() {
@@ -123,10 +128,10 @@ impl Sampler {
         let kept = match params.top_k {
             _ if self.greedy => 1,
             0 => return 0,
-            // one more tells whether there are any that top-k drops
+            // With exactly k candidates, top-k would not sort, and the draw depends on the order.
             k => k.saturating_add(1),
         };
-        // each logit that is lowered may make room for one that was not among the largest
+        // Each lowered or banned token may move a token up that was not among the k largest.
         let lowered = penalties::window(params).min(self.seen.len().saturating_add(accepted));
         let lowered = lowered.saturating_add(params.logit_bias.len()).saturating_add(banned);
         match kept.saturating_add(lowered) {
@@ -135,7 +140,8 @@ impl Sampler {
         }
     }
 
-    /// Whether nothing but the likeliest candidates matters after penalties.
+    /// Whether top-k, or the greedy choice, is the first sampler that is on after penalties. Others
+    /// would need the whole row.
     fn begins_with_top_k(&self) -> bool {
         if self.greedy {
             return true;
@@ -149,8 +155,9 @@ impl Sampler {
         self.params.mirostat == 0 && first == Some(&SamplerKind::TopK)
     }
 
-    /// The next token, of a whole row or of as many of its largest logits as are [enough](Self::enough). Tokens in `banned`, which is in
-    /// ascending order, are chosen only if nothing else can be.
+    /// Chooses the next token from a whole row, or from its [`enough`](Self::enough) largest
+    /// logits. Tokens in `banned`, which is in ascending order, are chosen only if no other token
+    /// can be.
     pub(crate) fn sample_of(&mut self, logits: Logits<'_>, banned: &[u32]) -> Result<u32, EngineError> {
         self.fill(logits);
         for (id, bias) in &self.params.logit_bias {
@@ -194,11 +201,12 @@ impl Sampler {
         }
     }
 
-    /// Runs the samplers in their order. Those that truncate are left out where the likeliest token is wanted, and where Mirostat truncates.
+    /// Runs the samplers in their order.
     fn apply_chain(&mut self) {
         let (params, candidates) = (&self.params, &mut self.candidates);
+        // Truncation cannot change the greedy choice, and Mirostat replaces it.
         let only_penalties = self.greedy || params.mirostat > 0;
-        // penalties need candidates in the order of their ids
+        // Penalties look candidates up by id, which is a binary search over ascending ids.
         let (mut by_id, mut checked) = (true, false);
         for (at, kind) in self.order.iter().enumerate() {
             if matches!(kind, SamplerKind::Penalties | SamplerKind::Dry) {
@@ -213,6 +221,8 @@ impl Sampler {
                 checked = false;
                 continue;
             }
+            // The row, biases and penalties may have left NaN or −∞, and the samplers below expect
+            // numbers.
             if !checked {
                 candidates.retain(can_be_chosen);
                 checked = true;
@@ -235,11 +245,13 @@ impl Sampler {
                 SamplerKind::Xtc => truncation::xtc(params, &mut self.random, candidates),
                 SamplerKind::Temperature => {
                     let temperature = match params.dynatemp_range > 0.0 {
+                        // The entropy of one candidate is 0 / 0 after normalization.
                         true if candidates.len() < 2 => continue,
                         true => truncation::dynamic_temperature(params, candidates),
                         false => params.temperature,
                     };
-                    // a repetition penalty depends on the sign of logits
+                    // A later repetition penalty depends on the sign of logits, so they must not be
+                    // shifted.
                     let shifts = !self.order[at..].contains(&SamplerKind::Penalties);
                     truncation::temperature(temperature, shifts, candidates);
                 }
@@ -256,7 +268,7 @@ impl Sampler {
         }
     }
 
-    /// One of the remaining candidates, by their probabilities.
+    /// Draws one of the remaining candidates by their probabilities.
     fn draw(&mut self) -> u32 {
         let params = &self.params;
         let adapts = params.mirostat == 0
@@ -280,7 +292,7 @@ impl Sampler {
             sum += f64::from(candidate.probability);
             point < sum
         });
-        // rounding may leave the sum below the point
+        // Rounding may leave the sum of all probabilities below the point.
         let index = reached.unwrap_or(self.candidates.len() - 1);
         let TokenCandidate { id, probability, .. } = self.candidates[index];
         if params.mirostat > 0 {

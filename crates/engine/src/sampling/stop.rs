@@ -1,33 +1,37 @@
-//! Stop strings: found across tokens, and never shown.
+//! Stop strings. They are found across tokens, and removed from the text.
 
-/// Watches a stream of text for stop strings. What may be the beginning of one is held back until it is certain.
+/// Searches a stream of text for stop strings. Text that may be the beginning of one is held back.
 ///
-/// Each byte is compared once or twice with each stop string, however long that is (Knuth, Morris and Pratt 1977).
+/// Each byte takes amortized constant time per stop string, regardless of its length (Knuth, Morris
+/// and Pratt 1977).
 pub struct StopStrings {
     stops: Vec<StopPattern>,
     held: String,
-    /// Bytes of `held` that were shown already; they go when they are half of it, so that each byte is moved once or twice.
+    /// Number of bytes of `held` that were returned already. They are removed when they are more
+    /// than half of it, so that each byte is moved at most twice.
     shown: usize,
     found: bool,
 }
 
-/// A stop string, and how much of it the text ends in.
+/// A stop string, and how many of its bytes the end of the text matches.
 struct StopPattern {
     text: Box<[u8]>,
-    /// For each number of matched bytes, how many are still matched if the next byte is another one: the longest shorter beginning of the
-    /// string that these bytes end in.
+    /// The failure function: for each number of matched bytes, how many are still matched if the
+    /// next byte differs. This is the longest proper prefix of the string that is a suffix of the
+    /// matched bytes.
     shorter: Box<[usize]>,
     matched: usize,
 }
 
 impl StopStrings {
-    /// A watcher; empty strings are ignored.
+    /// A search for some strings. Empty strings are ignored.
     pub fn new(stops: &[String]) -> StopStrings {
         let stops = stops.iter().filter(|stop| !stop.is_empty()).map(|stop| StopPattern::new(stop)).collect();
         StopStrings { stops, held: String::new(), shown: 0, found: false }
     }
 
-    /// Takes text; returns what may be shown. Once a stop string was found nothing more comes.
+    /// Appends text. Returns the text that cannot be part of a stop string. After a stop string was
+    /// found, all further text is dropped.
     pub fn push(&mut self, text: &str) -> String {
         if self.found {
             return String::new();
@@ -36,7 +40,8 @@ impl StopStrings {
         self.held.push_str(text);
         for (at, byte) in text.bytes().enumerate() {
             let end = before + at + 1;
-            // the match that is complete first, so that the answer does not depend on how the text was cut into pieces
+            // The match that ends first wins, and of those that end here the longest. The answer
+            // thus does not depend on how the text is divided into tokens.
             let whole =
                 self.stops.iter_mut().filter_map(|stop| stop.advance(byte).then_some(stop.text.len()));
             if let Some(longest) = whole.max() {
@@ -60,7 +65,7 @@ impl StopStrings {
         self.found
     }
 
-    /// What was held back, at the end of the stream.
+    /// The text that was held back, at the end of the stream.
     pub fn finish(&mut self) -> String {
         std::mem::take(&mut self.held).split_off(std::mem::take(&mut self.shown))
     }
@@ -81,8 +86,9 @@ impl StopPattern {
         StopPattern { text: text.into(), shorter, matched: 0 }
     }
 
-    /// Takes the next byte of the text; whether the string is complete with it.
+    /// Processes the next byte of the text. Returns whether the string is complete with it.
     fn advance(&mut self, byte: u8) -> bool {
+        // `matched` is less than the length here: the search ends at the first complete match.
         while self.matched > 0 && self.text[self.matched] != byte {
             self.matched = self.shorter[self.matched];
         }
@@ -95,7 +101,7 @@ impl StopPattern {
 mod tests {
     use super::*;
 
-    /// The same by its definition, at the cost of comparing every beginning of every string with every end of the text.
+    /// The expected result, by the definition.
     fn by_definition(stops: &[String], text: &str) -> (String, bool) {
         let matches = stops.iter().filter_map(|stop| Some((text.find(stop.as_str())?, stop.len())));
         match matches.min_by_key(|(at, len)| (at + len, *at)) {
@@ -116,9 +122,10 @@ mod tests {
         (shown, watcher.found())
     }
 
-    /// All texts of seven letters out of three, with every pair of a few stop strings that overlap themselves and each other.
+    /// All texts of seven letters out of three, with all pairs of a few stop strings that overlap
+    /// themselves and each other.
     #[test]
-    fn what_is_shown_is_what_the_definition_says() {
+    fn stop_strings_match_their_definition() {
         let strings = ["a", "aa", "aba", "abab", "aaé", "éa", "baab"].map(str::to_owned);
         let letters = ["a", "b", "é"];
         for number in 0..3usize.pow(7) {
@@ -138,7 +145,8 @@ mod tests {
         }
     }
 
-    /// A stop string of a megabyte that the text almost matches: comparing all its beginnings at each token took the square of that.
+    /// A stop string of a megabyte that the text almost matches. Comparing all its prefixes at each
+    /// token took quadratic time.
     #[test]
     fn a_long_stop_string_costs_no_more_than_its_length() {
         let stops = ["a".repeat(1 << 20) + "b"];

@@ -9,7 +9,7 @@ fn neutral() -> SamplingParams {
     SamplingParams { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0, ..SamplingParams::default() }
 }
 
-/// The ids that can come out, by drawing often.
+/// The ids that are drawn in many draws.
 fn possible(params: &SamplingParams, logits: &[f32], seen: &[u32]) -> Vec<u32> {
     let mut sampler = Sampler::new(params.clone(), logits.len(), vec![]).unwrap();
     seen.iter().for_each(|token| sampler.accept(*token));
@@ -76,7 +76,7 @@ fn large_vocabularies_are_cut_like_small_ones() {
 }
 
 #[test]
-fn penalties_push_down_what_was_said() {
+fn penalties_lower_recent_tokens() {
     let logits = [2.0, 2.0, -2.0, 0.0];
     let greedy = |set: fn(&mut SamplingParams), seen: &[u32]| {
         let mut params = SamplingParams::greedy();
@@ -94,8 +94,8 @@ fn penalties_push_down_what_was_said() {
 }
 
 #[test]
-fn dry_penalises_what_continues_a_repetition() {
-    // 1 2 3 was followed by 4; after 1 2 3 again, 4 would repeat
+fn dry_penalizes_tokens_that_continue_a_repetition() {
+    // 4 followed 1 2 3. After 1 2 3 again, 4 would continue the repetition.
     let logits = [0.0, 0.0, 0.0, 0.0, 1.0, 0.5];
     let choose = |allowed: usize, breakers: Vec<u32>, seen: &[u32]| {
         let params = SamplingParams { dry_multiplier: 1.0, dry_allowed: allowed, ..SamplingParams::greedy() };
@@ -217,8 +217,8 @@ fn both_zeros_are_equal() {
 }
 
 #[test]
-fn dry_gives_the_figures_of_llama_cpp() {
-    // what was said, the probabilities after it, multiplier, allowed length, breakers
+fn dry_matches_llama_cpp() {
+    // Recent tokens, expected probabilities, multiplier, allowed length, breakers.
     type Case<'a> = (&'a [u32], &'a [f32], f32, usize, &'a [u32]);
     let cases: [Case; 5] = [
         (&[0, 1], &[0.25; 4], 1.0, 2, &[]),
@@ -245,7 +245,7 @@ fn dry_gives_the_figures_of_llama_cpp() {
 }
 
 #[test]
-fn penalties_give_the_figures_of_llama_cpp() {
+fn penalties_match_llama_cpp() {
     let cases: [(&[u32], f32, f32, [f32; 5]); 6] = [
         (&[0], 50.0, 0.0, [0.0, 0.25, 0.25, 0.25, 0.25]),
         (&[0, 1, 2], 50.0, 0.0, [0.0, 0.0, 0.0, 0.5, 0.5]),
@@ -272,7 +272,7 @@ fn penalties_give_the_figures_of_llama_cpp() {
 }
 
 #[test]
-fn as_many_of_the_largest_as_are_enough_give_the_choice_of_the_whole_row() {
+fn enough_largest_logits_give_the_choice_of_the_whole_row() {
     use latent_backend::{Logits, MAX_TOP_LOGITS, TokenLogit};
     let largest = |row: &[f32], count: usize| {
         let mut all: Vec<TokenLogit> =
@@ -301,7 +301,7 @@ fn as_many_of_the_largest_as_are_enough_give_the_choice_of_the_whole_row() {
         penalised,
     ];
     for (chain, params) in chains.into_iter().enumerate() {
-        // 30 candidates: fewer than top-k; with few values: many equal ones
+        // 30 candidates are fewer than top-k. Few different values give many equal logits.
         for (vocab, values) in [(30, 5), (1000, 7), (1000, 1 << 20)] {
             let mut params = params.clone();
             params.logit_bias.retain(|(token, _)| (*token as usize) < vocab);
@@ -322,7 +322,7 @@ fn as_many_of_the_largest_as_are_enough_give_the_choice_of_the_whole_row() {
             }
         }
     }
-    // what only the whole row can tell
+    // Parameters that need the whole row.
     let whole_rows = [
         SamplingParams { top_k: 0, ..SamplingParams::default() },
         SamplingParams { top_k: MAX_TOP_LOGITS, ..SamplingParams::default() },

@@ -1,4 +1,4 @@
-//! Samplers against their definitions, computed here in f64.
+//! Compares samplers with their definitions, computed in f64.
 
 use super::candidate::TokenCandidate;
 use super::*;
@@ -44,7 +44,7 @@ fn assert_close(found: &[f64], expected: &[f64]) {
     }
 }
 
-/// Probabilities of some tokens, as if the others did not exist.
+/// Probabilities of some tokens, normalized over them.
 fn renormalised(p: &[f64], kept: impl Fn(usize) -> bool) -> Vec<f64> {
     let left: Vec<f64> = p.iter().enumerate().map(|(i, p)| if kept(i) { *p } else { 0.0 }).collect();
     let sum: f64 = left.iter().sum();
@@ -64,7 +64,7 @@ fn top_n_sigma_keeps_what_is_within_standard_deviations_of_the_largest() {
         let expected = renormalised(&p, |i| f64::from(logits[i]) >= least);
         assert_close(&distribution(SamplingParams { top_n_sigma, ..neutral() }, &logits), &expected);
     }
-    // the figures of llama.cpp's tests
+    // The numbers of llama.cpp's tests.
     let logits = logs(&[0.1, 0.2, 0.3, 0.4]);
     let of = |top_n_sigma| distribution(SamplingParams { top_n_sigma, ..neutral() }, &logits);
     assert_close(&of(1.0), &[0.0, 0.0, 0.428571, 0.571429]);
@@ -90,14 +90,14 @@ fn the_dynamic_temperature_follows_the_entropy() {
             assert_close(&distribution(params, &logs(&p)), &expected);
         }
     }
-    // a temperature of 0 is dynamic too
+    // The dynamic range applies to a temperature of 0 too.
     let params = SamplingParams { temperature: 0.0, dynatemp_range: 1.0, ..neutral() };
     assert_close(&distribution(params, &logs(&[0.5, 0.5])), &[0.5, 0.5]);
     let params = SamplingParams { temperature: 0.0, dynatemp_range: 0.0, ..neutral() };
     assert_close(&distribution(params, &logs(&[0.4, 0.6])), &[0.0, 1.0]);
 }
 
-/// Runs Mirostat and its definition, which says how many of the likeliest tokens are kept.
+/// Runs Mirostat and compares it with its definition, which returns the number of kept tokens.
 fn follow_mirostat(mirostat: usize, kept: impl Fn(&[f64], f64) -> usize) {
     let (tau, eta, steps) = (4.0, 0.1, 3000);
     let logits = zipf(2000);
@@ -107,7 +107,7 @@ fn follow_mirostat(mirostat: usize, kept: impl Fn(&[f64], f64) -> usize) {
         mirostat_tau: tau as f32,
         mirostat_eta: eta as f32,
         seed: 5,
-        // Mirostat takes their place
+        // Mirostat replaces these samplers.
         top_k: 1,
         top_p: 0.1,
         ..neutral()
@@ -118,7 +118,7 @@ fn follow_mirostat(mirostat: usize, kept: impl Fn(&[f64], f64) -> usize) {
         let count = kept(&p, most);
         let (found, token) = step(&mut sampler, &logits);
         let left = found.iter().filter(|p| **p > 0.0).count();
-        // at a bound rounding may decide
+        // At a bound, rounding may decide.
         assert!(left.abs_diff(count) <= 1, "{left} tokens, expected {count}");
         counts.insert(left);
         assert_close(&found, &renormalised(&p, |i| i < left));
@@ -209,7 +209,7 @@ fn adaptive_p_is_off_without_a_target_or_a_place_in_the_order() {
 }
 
 #[test]
-fn samplers_run_in_the_order_that_is_asked_for() {
+fn samplers_run_in_the_requested_order() {
     use SamplerKind::{Dry, MinP, Penalties, Temperature, TopK, TopP};
     let logits = logs(&[0.4, 0.3, 0.2, 0.1]);
     let base = SamplingParams { temperature: 0.5, top_p: 0.5, top_k: 3, min_p: 0.9, ..neutral() };
@@ -222,11 +222,11 @@ fn samplers_run_in_the_order_that_is_asked_for() {
     assert_close(&of(&[TopP, Temperature]), &renormalised(&squares, |i| i < 2));
     assert_close(&of(&[TopK]), &renormalised(&[0.4, 0.3, 0.2, 0.1], |i| i < 3));
     assert_close(&of(&[MinP]), &[1.0, 0.0, 0.0, 0.0]);
-    // a sampler that is not named does nothing
+    // A sampler outside of the order has no effect.
     assert_close(&of(&[]), &[0.4, 0.3, 0.2, 0.1]);
     let cold = SamplingParams { temperature: 0.0, samplers: Some(vec![TopK]), top_k: 2, ..neutral() };
     assert_close(&distribution(cold, &logits), &renormalised(&[0.4, 0.3, 0.2, 0.1], |i| i < 2));
-    // penalties find their tokens after others have sorted them
+    // Penalties find their tokens after other samplers have sorted the candidates.
     let order = Some(vec![Temperature, TopK, Penalties, Dry]);
     let late = SamplingParams { presence_penalty: 1.0, samplers: order, temperature: 1.0, ..base };
     let mut sampler = Sampler::new(late, 4, vec![]).unwrap();
@@ -254,7 +254,7 @@ fn orders_are_read_by_names_and_by_letters() {
 }
 
 #[test]
-fn truncating_samplers_leave_as_many_as_min_keep_says() {
+fn truncating_samplers_keep_min_keep_candidates() {
     let p = [0.4, 0.3, 0.2, 0.1];
     let of = |params: SamplingParams| distribution(params, &logs(&p)).iter().filter(|p| **p > 0.0).count();
     for (min_keep, least) in [(0, 1), (1, 1), (3, 3), (4, 4), (9, 4)] {
@@ -262,7 +262,7 @@ fn truncating_samplers_leave_as_many_as_min_keep_says() {
         assert_eq!(of(SamplingParams { top_p: 0.1, ..base.clone() }), least);
         assert_eq!(of(SamplingParams { min_p: 0.99, ..base.clone() }), least);
         assert_eq!(of(SamplingParams { typical_p: 0.1, ..base.clone() }), least);
-        // XTC removes enough or nothing
+        // XTC removes all of these tokens or none.
         let xtc = SamplingParams { xtc_probability: 1.0, xtc_threshold: 0.15, ..base };
         assert_eq!(of(xtc), if min_keep <= 2 { 2 } else { 4 });
     }
@@ -270,7 +270,7 @@ fn truncating_samplers_leave_as_many_as_min_keep_says() {
 
 #[test]
 fn breakers_of_several_tokens_bound_repetitions_of_dry() {
-    // 7 8 is a breaker, 7 alone is none
+    // 7 8 is a breaker, 7 alone is not.
     let breakers = || breakers::Breakers::sorted(vec![(7, vec![8]), (9, vec![])]);
     assert_eq!(breakers().tokens_after_last(&[1, 7, 8, 2, 3]), 2);
     assert_eq!(breakers().tokens_after_last(&[1, 7, 1, 2, 3]), 5);
@@ -285,7 +285,7 @@ fn breakers_of_several_tokens_bound_repetitions_of_dry() {
     };
     assert_eq!(penalised(&[1, 2, 3, 5, 1, 2, 3]), [5]);
     assert_eq!(penalised(&[1, 7, 8, 5, 1, 7, 8]), [0u32; 0]);
-    // the first token of a longer breaker is penalised as any other
+    // The first token of a longer breaker is penalized like any other.
     assert_eq!(penalised(&[1, 2, 3, 7, 1, 2, 3]), [7]);
     assert_eq!(penalised(&[1, 2, 3, 9, 1, 2, 3]), [0u32; 0]);
     let off = SamplingParams { dry_multiplier: 9.0, dry_last: 0, ..SamplingParams::greedy() };
@@ -304,7 +304,7 @@ fn tokens_can_be_allowed_and_banned() {
     let mut choose =
         |logits: &[f32], banned: &[u32]| sampler.sample_of(Logits::Whole(logits), banned).unwrap();
     assert_eq!(choose(&logits, &[0, 1]), 2);
-    // what is banned is chosen where nothing else can be
+    // A banned token is chosen if no other can be.
     let only = [f32::NEG_INFINITY, 1.0, f32::NAN, f32::NEG_INFINITY];
     assert_eq!(choose(&only, &[1]), 1);
 }

@@ -12,7 +12,7 @@ use std::cmp::Reverse;
 use std::sync::Arc;
 
 impl Scheduler {
-    /// Lets jobs run as long as there is room for them.
+    /// Starts waiting jobs while they fit.
     pub(super) fn admit(&mut self, listener: &mut GuardedListener<'_>) {
         while let Some(at) = self.next_waiting() {
             if self.running.len() >= self.options.max_running.max(1)
@@ -20,15 +20,19 @@ impl Scheduler {
             {
                 return;
             }
-            // a job that was displaced waits now: the first may be another
+            // A displaced job has joined the queue, so the indices have changed.
             let Some(at) = self.next_waiting() else { return };
             let mut task = self.waiting.remove(at);
+            // A further choice already shares the rows of its leader's prompt.
             let shared = !task.sequence.is_empty();
             if !shared {
                 self.adopt(&mut task);
             }
             while !self.fits(&task) && self.displace(task.priority) {}
+            // A job that does not fit although no other runs starts nevertheless: waiting would not
+            // free any block. `make_room` then ends or shifts it once the cache is full.
             if !self.fits(&task) && !self.running.is_empty() {
+                // Adopted blocks would not be idle, and could not be evicted while the job waits.
                 if !shared {
                     task.sequence = Default::default();
                 }
@@ -42,7 +46,8 @@ impl Scheduler {
         }
     }
 
-    /// The job that runs next: by priority; of equal ones those that ran before; then by what their keys were served, and by age.
+    /// The waiting job that starts next: by priority, then preempted jobs, then by what its key was
+    /// served, then by age. Jobs that wait for a leader's prompt cannot start.
     fn next_waiting(&self) -> Option<usize> {
         let order = |task: &ScheduledJob| {
             let served = self.fairness.served(task.key);
@@ -52,7 +57,8 @@ impl Scheduler {
         waiting.min_by_key(|(_, task)| order(task)).map(|(at, _)| at)
     }
 
-    /// Takes the blocks of a running job of lower priority than this; whether there was one.
+    /// Preempts the running job of the lowest rank if its priority is lower than `priority`.
+    /// Returns whether one was preempted.
     fn displace(&mut self, priority: i32) -> bool {
         let last = self.running.iter().max_by_key(|task| task.rank());
         let Some(id) = last.filter(|task| task.priority < priority).map(|task| task.id) else { return false };
@@ -68,23 +74,27 @@ impl Scheduler {
             let blocks = (task.context().len() + 1).div_ceil(KV_BLOCK);
             blocks.min(cache.blocks()).saturating_sub(task.sequence.block_table().len())
         };
-        // the last of the blocks that it shares is copied
+        // A shared last block that is partly filled is copied on the first write.
         let copy = usize::from(!task.sequence.len().is_multiple_of(KV_BLOCK));
         let taken: usize = self.running.iter().map(wanted).sum();
-        // the blocks that running jobs take next, so that they do not preempt each other at once
+        // One more block per running job, for its next tokens. Without the reserve, jobs would
+        // preempt each other as soon as they cross a block's end.
         let reserve = self.running.len();
         wanted(task) + copy + taken + reserve <= cache.free_blocks() + cache.idle_blocks()
     }
 
-    /// Gives a job the longest prefix that is cached, where it is longer than what it has.
+    /// Gives a job the longest cached prefix, if it is longer than the rows that the job has.
     fn adopt(&mut self, task: &mut ScheduledJob) {
-        // a job that goes on after it was set back has run its prompt once
+        // `uncached` asks for one whole run of the prompt. After a preemption, a job whose prompt
+        // has run may use cached rows.
         let whole = task.uncached && task.prompt_done.is_none();
+        // Pooling needs the hidden states of every row, and those are not cached.
         if task.embed || whole || task.ran > 0 {
             return;
         }
         task.name_blocks();
         let drafts = self.engine.drafts() && task.wants_drafts();
+        // `cached` changes nothing; `adopt` would mark the blocks as recently used.
         if self.prefixes.cached(&task.chain, task.context(), drafts) <= task.sequence.len() {
             return;
         }
@@ -97,6 +107,9 @@ impl Scheduler {
     }
 
     /// Makes a job ready to run.
+    ///
+    /// Creating the generation runs code of the request (its sampler and stop strings), so a panic
+    /// there fails this job alone.
     fn start(&mut self, task: &mut ScheduledJob) -> Result<(), JobError> {
         if let Some((request, processors)) = task.asked.take() {
             let vocab = self.engine.config().vocab_size;
@@ -121,12 +134,15 @@ impl Scheduler {
         self.engine.keep_drafts(&mut task.sequence, drafts);
         let last = task.prompt_len - 1;
         if !task.embed && task.sequence.len() < last {
-            // a place to go back to, for another answer; the sequence is of this engine
+            // Another answer to this prompt starts from a snapshot before its last token. The error
+            // is that of a sequence of another engine, which cannot occur here.
             drop(self.engine.snapshot_at(&mut task.sequence, last));
         }
     }
 
-    /// Looks again what is cached of a prompt that is about to run, also on disk. False where more of it is being read.
+    /// Looks up the prefix of a prompt again before its first tokens run, now also on disk: other
+    /// jobs may have cached it since admission. Returns false if the disk has more blocks to read
+    /// in later steps.
     pub(super) fn extend_prefix(&mut self, at: usize, decoding: bool) -> bool {
         let task = &self.running[at];
         if task.embed || task.uncached || task.ran > 0 || !self.options.prefix_cache {
@@ -134,6 +150,8 @@ impl Scheduler {
         }
         let budget = if decoding { DISK_BYTES } else { 8 * DISK_BYTES };
         let loaded = self.prefixes.load(&mut self.engine.cache, &task.chain, task.context(), budget);
+        // The job leaves the list for a moment so that `self` can be borrowed. The swap restores
+        // its index, which the caller uses again.
         let mut task = self.running.swap_remove(at);
         self.adopt(&mut task);
         self.prepare(&mut task);

@@ -11,12 +11,14 @@ pub struct Canceller {
     shared: Arc<Mutex<CancelledJobs>>,
 }
 
-/// What was cancelled since the scheduler looked last, and what runs now.
 #[derive(Debug, Default)]
 struct CancelledJobs {
+    /// Cancelled since the scheduler took the set last.
     jobs: HashSet<JobId>,
+    /// The jobs of the running step.
     in_step: Vec<JobId>,
-    /// Stops the running step. Each step has its own, so that a late cancel stops no other.
+    /// Stops the running step. Each step has its own token, so that a late cancellation does not
+    /// stop the next step.
     step: CancelToken,
 }
 
@@ -27,21 +29,23 @@ impl Canceller {
         let mut shared = self.shared();
         shared.jobs.insert(job);
         let CancelledJobs { jobs, in_step, step } = &*shared;
+        // A step is stopped only if no job in it continues: the rows of the others would be lost.
         if !in_step.is_empty() && in_step.iter().all(|job| jobs.contains(job)) {
             step.cancel();
         }
     }
 
-    /// Ends the running step after its phase, without effect on any job: the next step runs what this one would have run. For programs that want
-    /// their scheduler back soon, to drop it.
+    /// Ends the running step after its current phase. No job ends: the next step runs the same
+    /// tokens. For programs that want to drop the scheduler soon.
     pub fn stop_step(&self) {
         self.shared().step.cancel();
     }
 
-    /// A step with these jobs begins; returns what stops it.
+    /// Notes that a step with these jobs begins. Returns the token that stops it.
     pub(super) fn begin_step(&self, jobs: Vec<JobId>) -> CancelToken {
         let mut shared = self.shared();
         let step = CancelToken::new();
+        // Jobs that were cancelled after `end_cancelled` has looked, while the step was composed.
         if !jobs.is_empty() && jobs.iter().all(|job| shared.jobs.contains(job)) {
             step.cancel();
         }
@@ -49,20 +53,20 @@ impl Canceller {
         step
     }
 
-    /// It has ended.
+    /// Notes that the step has ended.
     pub(super) fn end_step(&self) {
         let mut shared = self.shared();
         shared.in_step.clear();
         shared.step = CancelToken::new();
     }
 
-    /// The jobs that were cancelled since the last call.
+    /// Takes the jobs that were cancelled since the last call.
     pub(super) fn take(&self) -> HashSet<JobId> {
         std::mem::take(&mut self.shared().jobs)
     }
 
-    /// Every change is whole before anything can panic.
     fn shared(&self) -> MutexGuard<'_, CancelledJobs> {
+        // A poisoned lock is usable: no update of the state can panic halfway.
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

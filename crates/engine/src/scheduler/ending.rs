@@ -10,26 +10,26 @@ use crate::request::StopReason;
 use crate::tracing;
 use latent_backend::KV_BLOCK;
 
-/// Texts of fewer full blocks are not written to disk: they run faster than a file is opened and read.
-const WORTH_WRITING: usize = 2;
+/// Minimum number of full blocks that are written to disk. Recomputing fewer is faster than opening
+/// and reading a file.
+const MIN_DISK_BLOCKS: usize = 2;
 
 /// How a job ends.
 #[derive(Debug)]
 pub(super) enum JobEnding {
-    /// By itself.
+    /// The answer or embedding is complete.
     Finished,
-    /// For a reason from outside.
+    /// The scheduler ends the answer early.
     Stopped(StopReason),
-    /// Without an answer.
     Failed(JobError),
-    /// The step has failed: its rows are not to be trusted.
+    /// The step has failed. The job's rows may be incomplete, so they are not cached.
     Engine(String),
 }
 
 impl Scheduler {
-    /// Ends the jobs that were cancelled.
     pub(super) fn end_cancelled(&mut self, listener: &mut GuardedListener<'_>) {
         let mut ids: Vec<JobId> = self.canceller.take().into_iter().collect();
+        // The set has no order. Sorted, the events do not depend on its hash seed.
         ids.sort_unstable();
         for id in ids {
             if self.end_by_id(id, JobEnding::Stopped(StopReason::Interrupted), listener) {
@@ -52,7 +52,7 @@ impl Scheduler {
         }
     }
 
-    /// Ends a job, if it is there.
+    /// Ends a job. Returns false if it has ended before.
     pub(super) fn end_by_id(
         &mut self,
         id: JobId,
@@ -69,12 +69,13 @@ impl Scheduler {
         true
     }
 
-    /// Ends a job that is in no list any more.
+    /// Ends a job that was removed from its list.
     pub(super) fn end(&mut self, mut task: ScheduledJob, end: JobEnding, listener: &mut GuardedListener<'_>) {
         if !matches!(end, JobEnding::Engine(_)) {
             self.keep_blocks(&mut task, true);
             self.save_blocks(&task);
         }
+        // Released before the final event: a caller that reacts to the event finds the blocks free.
         task.sequence = Default::default();
         self.fairness.leave(task.key);
         self.free_followers(task.id);
@@ -85,6 +86,7 @@ impl Scheduler {
         if let Some(done) = task.prompt_done {
             task.usage.generate_time = now.saturating_duration_since(done);
         }
+        // The end of an answer runs code of the request, whose panic must not reach other jobs.
         let finish = |task: &mut ScheduledJob, reason| {
             let finished = caught(|| finished(task, reason));
             finished.unwrap_or_else(|panicked| JobEvent::Failed(JobError::Job(panicked.to_string())))
@@ -112,33 +114,37 @@ impl Scheduler {
         self.counts.drafts.accepted += task.usage.drafts.accepted;
         listener.tell(task.id, event);
         let id = task.id;
+        // Dropping a logits processor runs code of the request too.
         if let Err(panicked) = caught(|| drop(task)) {
             tracing::error!(job = id.0, "{panicked}");
         }
     }
 
-    /// Caches the full blocks of a job, and its last, partial block if `with_rest`.
-    pub(super) fn keep_blocks(&mut self, task: &mut ScheduledJob, with_rest: bool) {
+    /// Caches the full blocks of a job, and its last, partial block if `with_partial`.
+    pub(super) fn keep_blocks(&mut self, task: &mut ScheduledJob, with_partial: bool) {
         let full = task.sequence.len() / KV_BLOCK;
+        // Rows of embedded texts are not cached, and shifted rows stand for no list of tokens.
         if !self.options.prefix_cache || task.embed || task.shifted || task.sequence.is_empty() {
             return;
         }
-        if with_rest || full > task.kept {
+        if with_partial || full > task.kept {
             task.name_blocks();
-            self.prefixes.insert(&task.chain, &task.sequence, with_rest);
+            self.prefixes.insert(&task.chain, &task.sequence, with_partial);
             task.kept = full;
         }
     }
 
-    /// Lets the disk have the full blocks of a job that ends.
+    /// Queues the full blocks of a job that ends for writing to disk.
     fn save_blocks(&mut self, task: &ScheduledJob) {
+        // After a context shift the chain has no names, and no block is written.
         let full = (task.sequence.len() / KV_BLOCK).min(task.chain.names().len());
-        if self.options.prefix_cache && !task.embed && full >= WORTH_WRITING {
+        if self.options.prefix_cache && !task.embed && full >= MIN_DISK_BLOCKS {
             self.prefixes.save(&task.chain.names()[..full]);
         }
     }
 
-    /// Jobs that waited for this one's prompt wait for the first of them.
+    /// Releases the jobs that wait for the prompt of an ended job. The first of them becomes the
+    /// leader of the others, so that the prompt still runs only once.
     fn free_followers(&mut self, id: JobId) {
         let mut first = None;
         for task in self.waiting.iter_mut().filter(|task| task.leader == Some(id)) {
@@ -148,7 +154,7 @@ impl Scheduler {
     }
 }
 
-/// The last event of an answer.
+/// The final event of an answer.
 fn finished(task: &mut ScheduledJob, reason: Option<StopReason>) -> JobEvent {
     let Some(generation) = &mut task.generation else {
         return JobEvent::Finished {

@@ -17,13 +17,13 @@ pub type JobListener<'a> = &'a mut dyn FnMut(JobId, JobEvent);
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum JobEvent {
-    /// It runs for the first time.
+    /// The job runs for the first time.
     Started {
         /// Tokens of the prompt that were in the prefix cache.
         cached_tokens: usize,
         /// How many of them came from the disk.
         from_disk: usize,
-        /// How long it has waited.
+        /// Time since the submission.
         queued: Duration,
     },
     /// Part of the prompt has run.
@@ -37,21 +37,22 @@ pub enum JobEvent {
     Token(ChosenToken),
     /// The answer has ended.
     Finished {
-        /// Why. [`StopReason::Interrupted`] where the job was cancelled.
+        /// Why it ended. [`StopReason::Interrupted`] if the job was cancelled.
         reason: StopReason,
-        /// Text that was held back until now, since it might have become a stop string or was part of a character.
+        /// Text that was held back until now because it could have become a stop string or was part
+        /// of a character.
         rest: String,
-        /// What it took.
+        /// Tokens and times.
         usage: JobUsage,
     },
-    /// The prompt has run, and this is its embedding.
+    /// The embedding of the prompt.
     Embedded {
-        /// The pooled last hidden states (after the final norm): as many elements as the model's hidden size, or, without pooling, as many for
-        /// each token.
+        /// The pooled last hidden states (after the final norm). The length is the model's hidden
+        /// size, or, without pooling, that times the number of tokens.
         values: Vec<f32>,
         /// The length that the embedding was divided by.
         length: f32,
-        /// What it took.
+        /// Tokens and times.
         usage: JobUsage,
     },
     /// The job has failed; no further output follows.
@@ -59,13 +60,13 @@ pub enum JobEvent {
 }
 
 impl JobEvent {
-    /// Whether no event of the job comes after this one.
+    /// Whether this is the final event of its job.
     pub fn is_last(&self) -> bool {
         matches!(self, JobEvent::Finished { .. } | JobEvent::Embedded { .. } | JobEvent::Failed(_))
     }
 }
 
-/// What a job took.
+/// Tokens and times of a job.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct JobUsage {
     /// Tokens of the prompt.
@@ -78,17 +79,17 @@ pub struct JobUsage {
     pub discarded: usize,
     /// Tokens that were drafted, and how many of them were accepted.
     pub drafts: DraftCount,
-    /// How often the job gave its blocks to others and ran its tokens again.
+    /// How often the job was preempted and ran its tokens again.
     pub preemptions: u32,
-    /// From submission to the first step.
+    /// Time from submission to the first step.
     pub queued: Duration,
-    /// From the first step to the end of the prompt.
+    /// Time from the first step to the end of the prompt.
     pub prompt_time: Duration,
-    /// From the end of the prompt to the last token.
+    /// Time from the end of the prompt to the end of the job.
     pub generate_time: Duration,
 }
 
-/// Why a job has no answer.
+/// Why a job failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the messages name the fields")]
@@ -98,13 +99,15 @@ pub enum JobError {
         "the deadline passed after {completion} tokens of the answer; ask for fewer tokens or allow more time"
     )]
     Deadline { completion: usize },
-    /// A processor of its logits cannot go on, such as a grammar that is too ambiguous: the request is at fault.
+    /// A logits processor of the job cannot continue, such as a grammar that is too ambiguous. The
+    /// request is at fault.
     #[error("{0}")]
     Constraint(String),
-    /// No token can be chosen from its logits, its own code has panicked, or it cannot run for another reason that is its own.
+    /// No token can be chosen from the job's logits, its own code has panicked, or it cannot run
+    /// for another reason that does not concern other jobs.
     #[error("{0}")]
     Job(String),
-    /// The step in which it ran has failed as a whole: the engine should be loaded again.
+    /// The job's step has failed as a whole. Load the model again.
     #[error("the engine failed: {0}")]
     Engine(String),
 }
@@ -118,7 +121,7 @@ impl From<EngineError> for JobError {
     }
 }
 
-/// Why a job is not taken.
+/// Why a job was refused.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the messages name the fields")]
@@ -131,7 +134,8 @@ pub enum Refusal {
     Full {
         waiting: usize,
         waiting_tokens: usize,
-        /// When there will be room, as far as the speed until now tells: whole seconds, at least one.
+        /// Estimated time until the queue has room, from the measured speed: whole seconds, at
+        /// least one.
         retry_after: Duration,
     },
     /// The prompt does not fit into the context.
@@ -142,10 +146,10 @@ pub enum Refusal {
     /// A parameter of the request is out of its range.
     #[error(transparent)]
     Parameter(#[from] ParamError),
-    /// The request asks for what this model or the scheduler cannot do.
+    /// The model or the scheduler does not support the request.
     #[error("{0}")]
     Invalid(String),
-    /// The scheduler takes no more jobs.
+    /// The scheduler accepts no more jobs.
     #[error("the server is shutting down")]
     Closed,
 }

@@ -1,10 +1,13 @@
-//! Fair shares by key: each key has a counter of the tokens that it was served, and the smallest counter goes first (the virtual token counter of
-//! Sheng et al., "Fairness in Serving Large Language Models", 2024).
+//! Fair shares by key. Each key has a counter of the tokens that it was served, and the key with
+//! the smallest counter goes first (the virtual token counter of Sheng et al., "Fairness in Serving
+//! Large Language Models", 2024).
 //!
-//! A key that comes, or comes back, starts no lower than the smallest counter of those that have jobs, and than the virtual time, which is what a key
-//! would have been served that always had jobs (weighted fair queueing): it is served soon, but
-//! gets no credit for the time it was idle. Any service advances the virtual time, so that no key
-//! starves, however many new keys arrive.
+//! A new or returning key starts no lower than the smallest counter of the keys with jobs. It is
+//! served soon, but gets no credit for the time it was idle. The smallest counter alone would not
+//! prevent starvation: while new keys keep arriving and others wait, it does not advance, and a key
+//! that was served before never runs. A key therefore starts no lower than the virtual time either.
+//! This is what a key that always had jobs would have been served (weighted fair queueing), and any
+//! service advances it.
 
 use super::job::FairnessKey;
 use std::collections::HashMap;
@@ -12,18 +15,19 @@ use std::collections::HashMap;
 /// Weight of a chosen token in prompt tokens, which share the work of a step.
 pub(super) const CHOSEN: u64 = 2;
 
-/// Keys without jobs that are remembered.
-const REMEMBERED: usize = 4096;
+/// Maximum number of remembered keys. A server has a key per client, so idle ones must be dropped.
+const MAX_KEYS: usize = 4096;
 
 /// The counters.
 #[derive(Debug, Default)]
 pub(super) struct Fairness {
     keys: HashMap<FairnessKey, Counter>,
-    /// The counter of the key that left last.
+    /// The counter of the key whose job ended last. New keys start here if no key has jobs.
     last: u64,
-    /// The virtual time, and the tokens since its last advance.
+    /// The virtual time.
     time: u64,
-    rest: u64,
+    /// Tokens that the division by the number of active keys has not added to `time` yet.
+    remainder: u64,
 }
 
 #[derive(Debug, Default)]
@@ -33,40 +37,42 @@ struct Counter {
 }
 
 impl Fairness {
-    /// A job of this key has come.
+    /// Counts a submitted job of this key.
     pub(super) fn enter(&mut self, key: FairnessKey) {
         let active = self.keys.values().filter(|counter| counter.jobs > 0);
         let smallest = active.map(|counter| counter.served).min().unwrap_or(self.last);
         let counter = self.keys.entry(key).or_default();
+        // `max` keeps the counter of a key that leaves and returns.
         if counter.jobs == 0 {
             counter.served = counter.served.max(smallest).max(self.time);
         }
         counter.jobs += 1;
     }
 
-    /// A job of this key has gone.
+    /// Counts an ended job of this key.
     pub(super) fn leave(&mut self, key: FairnessKey) {
         if let Some(counter) = self.keys.get_mut(&key) {
             counter.jobs = counter.jobs.saturating_sub(1);
             self.last = counter.served;
         }
-        if self.keys.len() > REMEMBERED {
+        // A dropped key that returns starts like a new one.
+        if self.keys.len() > MAX_KEYS {
             self.keys.retain(|_, counter| counter.jobs > 0);
         }
     }
 
-    /// Tokens of a prompt that have run, or chosen ones times [`CHOSEN`].
+    /// Charges a key with prompt tokens that have run, or with chosen tokens times [`CHOSEN`].
     pub(super) fn charge(&mut self, key: FairnessKey, tokens: u64) {
         if let Some(counter) = self.keys.get_mut(&key) {
             counter.served += tokens;
         }
         let active = self.keys.values().filter(|counter| counter.jobs > 0).count().max(1) as u64;
-        self.rest += tokens;
-        self.time += self.rest / active;
-        self.rest %= active;
+        self.remainder += tokens;
+        self.time += self.remainder / active;
+        self.remainder %= active;
     }
 
-    /// What a key was served: the smallest goes first.
+    /// The counter of a key. The smallest goes first.
     pub(super) fn served(&self, key: FairnessKey) -> u64 {
         self.keys.get(&key).map_or(self.last, |counter| counter.served)
     }
@@ -77,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_comes_later_is_served_soon_but_not_for_free() {
+    fn a_new_key_starts_at_the_virtual_time() {
         let (a, b, c) = (FairnessKey(1), FairnessKey(2), FairnessKey(3));
         let mut fairness = Fairness::default();
         fairness.enter(a);
@@ -87,13 +93,13 @@ mod tests {
         fairness.charge(b, 10);
         fairness.charge(a, 500);
         fairness.enter(c);
-        // the mean of what a and b were served since b came
+        // The virtual time: 1000 for `a` alone, then the mean of 10 and 500.
         assert_eq!(fairness.served(c), 1255);
-        // who leaves and comes back has what it had
+        // A key that leaves and returns keeps its counter.
         fairness.leave(a);
         fairness.enter(a);
         assert_eq!(fairness.served(a), 1500);
-        // a key does not gain by leaving with the smallest counter
+        // A key does not gain by leaving with the smallest counter.
         fairness.leave(b);
         fairness.charge(c, 200);
         fairness.enter(b);
@@ -122,7 +128,7 @@ mod tests {
         let mut fairness = Fairness::default();
         let mut waiting: Vec<FairnessKey> = (0..7).map(FairnessKey).collect();
         waiting.iter().for_each(|key| fairness.enter(*key));
-        // the first was served before the others came to it
+        // Key 0 was served, the other keys were not.
         fairness.charge(waiting[0], 300);
         let mut next = 7;
         let rounds = (1..200).find(|_| {
@@ -135,7 +141,7 @@ mod tests {
             next += 1;
             first == FairnessKey(0)
         });
-        // seven keys that take turns have 300 tokens each after 7 * 300 / 110 rounds
+        // Seven keys that take turns have 300 tokens each after 7 * 300 / 110 rounds.
         assert!(rounds.is_some_and(|rounds| rounds <= 30), "{rounds:?}");
     }
 }

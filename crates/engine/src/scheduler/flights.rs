@@ -8,22 +8,22 @@ use std::time::Instant;
 /// A job's part in a step.
 pub(super) struct Member {
     pub(super) id: JobId,
-    /// How often it was preempted before.
+    /// The job's preemption count when the step began.
     pub(super) preemptions: u32,
-    /// How many of its tokens are to run.
+    /// Number of tokens that run.
     pub(super) share: usize,
-    /// Whether that is the token which it chose last.
+    /// Whether the job decodes: the step runs the token that was chosen last.
     pub(super) decodes: bool,
 }
 
 impl Member {
-    /// Whether this is the job, and it has not lost its blocks since the step began.
+    /// Whether `task` is this job and has not lost its blocks since the step began.
     pub(super) fn is(&self, task: &ScheduledJob) -> bool {
         self.id == task.id && self.preemptions == task.usage.preemptions
     }
 }
 
-/// A step on its way.
+/// A step in flight.
 pub(super) struct JobFlight {
     pub(super) members: Vec<Member>,
     pub(super) advancing: AdvanceFlight,

@@ -5,10 +5,9 @@ use super::job::JobId;
 use crate::caught::caught;
 use crate::tracing;
 
-/// The listener of a step.
 pub(super) struct GuardedListener<'a> {
     listener: JobListener<'a>,
-    /// Jobs that are to end, since the listener has panicked at their events.
+    /// Jobs that must end because the listener has panicked at one of their events.
     panicked: Vec<(JobId, JobError)>,
 }
 
@@ -26,6 +25,8 @@ impl<'a> GuardedListener<'a> {
         }
         let Err(error) = self.call(id, event) else { return };
         if !last {
+            // The scheduler may be in the middle of a step here. It ends the job once the job's
+            // result is processed.
             self.panicked.push((id, error));
         } else if let Err(error) = self.call(id, JobEvent::Failed(error)) {
             tracing::error!(job = id.0, "the listener panicked at the final event of a job: {error}");
@@ -36,7 +37,7 @@ impl<'a> GuardedListener<'a> {
         caught(|| (self.listener)(id, event)).map_err(|error| JobError::Job(error.to_string()))
     }
 
-    /// Why a job is to end, where the listener has panicked at one of its events.
+    /// Returns the error of a job at whose event the listener has panicked.
     pub(super) fn take_panic(&mut self, id: JobId) -> Option<JobError> {
         let at = self.panicked.iter().position(|(job, _)| *job == id)?;
         Some(self.panicked.swap_remove(at).1)

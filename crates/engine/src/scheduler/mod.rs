@@ -1,15 +1,17 @@
-//! Continuous batching: many jobs over one engine. The owner of the scheduler calls it for each
-//! step. Its only thread writes the prefix cache to disk, and it does not use the network.
-//! `docs/scheduling.md` explains its decisions.
+//! Continuous batching: many jobs over one engine. The owner of the scheduler calls
+//! [`Scheduler::step`] for each step. Its only thread writes the prefix cache to disk, and it does
+//! not use the network. `docs/scheduling.md` explains its decisions.
 //!
-//! * `shift.rs`: what happens to jobs whose context is full.
-//! * `submit.rs`: taking jobs, or refusing them.
-//! * `admission.rs`: which of the waiting jobs run; prefixes from the cache.
-//! * `compose.rs`: which tokens run in a step; `pace.rs`: how many prompt tokens may run while other jobs decode; `fairness.rs`: the order of tenants.
-//! * `room.rs`: blocks for the step: from the prefix cache, then from jobs of lower rank.
-//! * `run.rs`: the step, and what follows for each job; `in_flight.rs`: several steps at once, over ranks; `ending.rs`: giving everything back; `guarded_listener.rs`: telling of it.
-//! * `prefix_file.rs`: cached texts in files.
-//! * `resume.rs`: moves jobs to another engine after a device was lost; `suspended.rs`: the jobs in between.
+//! * `submit.rs`: accepts or refuses jobs.
+//! * `admission.rs`: selects the waiting jobs that start, with prefixes from the cache.
+//! * `compose.rs`: selects the tokens of a step. `pace.rs`: the number of prompt tokens that may
+//!   run while other jobs decode. `fairness.rs`: the order of tenants.
+//! * `room.rs`: blocks for the step, from the prefix cache, then from jobs of lower rank.
+//! * `run.rs`: runs the step and updates each job. `in_flight.rs`: pipelined steps over several
+//!   ranks. `ending.rs`: releases the resources of ended jobs. `guarded_listener.rs`: emits events.
+//! * `shift.rs`: ends or shifts jobs whose context is full.
+//! * `prefix_file.rs`: saves cached prefixes to files and restores them.
+//! * `resume.rs`: moves jobs to another engine after a device was lost.
 
 mod admission;
 mod cancel;
@@ -55,7 +57,8 @@ use std::sync::Arc;
 use std::time::Instant;
 use task::ScheduledJob;
 
-/// Maximum bytes of the prefix cache that are copied for the disk, or read from it, per step.
+/// Maximum bytes of the prefix cache that are copied for the disk, or read from it, per step while
+/// jobs decode.
 const DISK_BYTES: usize = 8 << 20;
 
 /// Many jobs over one engine.
@@ -70,27 +73,27 @@ pub struct Scheduler {
     tokenizer: Arc<Tokenizer>,
     options: SchedulerOptions,
     canceller: Canceller,
-    /// In the order of their submission.
     waiting: Vec<ScheduledJob>,
     running: Vec<ScheduledJob>,
     /// Steps that have begun on the first of several ranks, oldest first.
     flights: VecDeque<JobFlight>,
-    /// When the last of them ended.
+    /// When the last flight ended.
     landed: Option<Instant>,
     next_id: u64,
     fairness: Fairness,
     pace: SchedulerPace,
     prefixes: PrefixIndex,
-    /// Stands for the model and everything else that decides what cached rows hold.
+    /// Identifies the model and all settings that cached rows depend on.
     cache_id: u64,
-    /// Sums of the statistics.
+    /// The running totals. [`Scheduler::stats`] adds the current state.
     counts: SchedulerStats,
     closed: bool,
 }
 
 impl Scheduler {
-    /// A scheduler without jobs. Where the prefix cache on disk cannot be opened, there is none, and a warning says why: see
-    /// [`DiskCache::check`](crate::cache::DiskCache::check).
+    /// A scheduler without jobs. If the prefix cache on disk cannot be opened, the scheduler logs a
+    /// warning and keeps prefixes in memory only. Call
+    /// [`DiskCache::check`](crate::cache::DiskCache::check) first to report such an error.
     pub fn new(engine: Engine, tokenizer: Arc<Tokenizer>, options: SchedulerOptions) -> Scheduler {
         let cache_id = engine.cache_id();
         let open = |disk| match Disk::open(disk, cache_id) {
@@ -103,6 +106,7 @@ impl Scheduler {
                 None
             }
         };
+        // A server must not fail to start because of its cache.
         let disk = options.disk.as_ref().filter(|_| options.prefix_cache).and_then(open);
         Scheduler {
             canceller: Canceller::default(),
@@ -148,7 +152,7 @@ impl Scheduler {
         self.closed = true;
     }
 
-    /// Whether it has no jobs.
+    /// Whether the scheduler has no jobs.
     pub fn is_idle(&self) -> bool {
         self.running.is_empty() && self.waiting.is_empty() && self.flights.is_empty()
     }
@@ -157,39 +161,44 @@ impl Scheduler {
     /// chooses the next ones, and calls `listener` with the events. Returns whether work is left.
     /// If not, the caller need not step until it submits a job.
     ///
-    /// A panic in the code of one job (a processor of its logits, its sampling, `listener` at one of its events) ends that job with
-    /// [`JobError::Job`]; the others go on.
+    /// A panic in the code of one job (a logits processor, its sampling, `listener` at one of its
+    /// events) ends that job with [`JobError::Job`]. Other jobs continue.
     ///
     /// # Errors
-    /// When the step fails as a whole. The jobs that were in it have failed, and have heard so; the others are as they were. An engine that fails again
-    /// should be loaded again. Where jobs outlive their device and that is lost ([`EngineError::is_lost`]), none has failed: see
-    /// [`suspend`](Self::suspend).
+    /// When the step fails as a whole. The jobs of the step have failed and their final events were
+    /// emitted; other jobs are unchanged. If an engine fails repeatedly, load the model again. If
+    /// jobs outlive their device and the device is lost ([`EngineError::is_lost`]), no job has
+    /// failed: call [`suspend`](Self::suspend).
     pub fn step(&mut self, listener: JobListener<'_>) -> Result<bool, EngineError> {
         let listener = &mut GuardedListener::new(listener);
+        // Jobs end before others are admitted, which can then use their blocks.
         self.end_cancelled(listener);
         self.end_overdue(listener);
         self.admit(listener);
         if self.is_idle() {
-            // what is to be written waits for the disk now
+            // No job is delayed, so wait until the writer accepts queued blocks.
             return Ok(self.prefixes.write_some(self.engine.kv_cache(), DISK_BYTES, true));
         }
+        // Before the step is composed, so that a token which is chosen now runs in this step.
         self.sample_late(listener);
         let plan = self.compose();
         let plan = self.make_room(plan, listener);
         let ran = self.run(&plan, listener);
+        // `Canceller::cancel` promises that a job which is cancelled during a step ends with it.
         self.end_cancelled(listener);
         self.end_overdue(listener);
         let writes = self.prefixes.write_some(self.engine.kv_cache(), DISK_BYTES, false);
+        // An error is returned only here: cancelled jobs end after a failed step too.
         ran?;
         Ok(writes || !self.is_idle())
     }
 
-    /// The earliest deadline of a job, none where no job has one.
+    /// The earliest deadline of all jobs. `None` if no job has a deadline.
     pub fn next_deadline(&self) -> Option<Instant> {
         self.running.iter().chain(&self.waiting).filter_map(|task| task.deadline).min()
     }
 
-    /// What it does and has done.
+    /// Current state and running totals.
     pub fn stats(&self) -> SchedulerStats {
         let (waiting, waiting_tokens) = self.queue();
         let cache = self.engine.kv_cache();
@@ -213,13 +222,14 @@ impl Scheduler {
         }
     }
 
-    /// Forgets all cached prefixes in memory.
+    /// Evicts all cached prefixes from memory.
     pub fn clear_prefixes(&mut self) {
         self.prefixes.clear();
     }
 
-    /// Notes from now on which blocks come into the prefix cache in memory and leave it, for [`take_prefix_changes`](Self::take_prefix_changes);
-    /// what is there already comes first.
+    /// Starts to record which blocks enter and leave the in-memory prefix cache, for
+    /// [`take_prefix_changes`](Self::take_prefix_changes). The first entries are the blocks that
+    /// are cached already.
     pub fn watch_prefixes(&mut self) {
         self.prefixes.watch();
     }
@@ -230,25 +240,25 @@ impl Scheduler {
         self.prefixes.take_changes()
     }
 
-    /// Waits until everything that is to be written to the prefix cache on disk is there.
+    /// Waits until all queued blocks are written to the prefix cache on disk.
     pub fn flush_disk(&mut self) {
         while self.prefixes.write_some(self.engine.kv_cache(), DISK_BYTES, true) {}
         self.prefixes.flush();
     }
 
-    /// Ends all jobs without further events, and gives the engine back.
+    /// Drops all jobs without further events and returns the engine.
     pub fn into_engine(self) -> Engine {
         self.engine
     }
 }
 
 impl Scheduler {
-    /// Starts to take the time of each phase of the steps to come.
+    /// Starts to time each phase of later steps.
     pub fn start_phase_times(&mut self) {
         self.engine.start_phase_times();
     }
 
-    /// Stops, and returns the times since the start.
+    /// Stops timing and returns the times since [`start_phase_times`](Self::start_phase_times).
     pub fn take_phase_times(&mut self) -> Vec<PhaseTime> {
         self.engine.take_phase_times()
     }

@@ -4,30 +4,33 @@ use crate::cache::DiskCache;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// What tells the time: tests have one of their own.
+/// A source of time. Tests replace it.
 pub type SchedulerClock = Arc<dyn Fn() -> Instant + Send + Sync>;
 
 /// How jobs are scheduled.
 #[derive(Clone)]
 pub struct SchedulerOptions {
-    /// Most jobs that run at once.
+    /// Maximum number of running jobs.
     pub max_running: usize,
-    /// Most jobs that wait.
+    /// Maximum number of waiting jobs.
     pub max_waiting: usize,
-    /// Most tokens of prompts that wait. A single job is taken whatever its length.
+    /// Maximum number of prompt tokens of waiting jobs. An empty queue accepts a prompt of any
+    /// length.
     pub max_waiting_tokens: usize,
     /// Maximum time of a step while jobs decode, as a multiple of a step without prompts. It bounds
     /// the prompt tokens of the step.
     pub prompt_slowdown: f64,
     /// Minimum prompt tokens of a step, however long it takes, so that prompts always progress.
     pub min_chunk: usize,
-    /// Whether blocks of finished jobs are kept for later jobs with the same prefix, until others need them.
+    /// Whether blocks of finished jobs stay cached for later jobs with the same prefix. They are
+    /// evicted when other jobs need them.
     pub prefix_cache: bool,
-    /// Where prefixes are also kept on disk, across restarts.
+    /// The prefix cache on disk, which outlives the process.
     pub disk: Option<DiskCache>,
-    /// Whether jobs outlive a device that is lost, so that [`Scheduler::suspend`](super::Scheduler::suspend) can take them to another.
+    /// Whether jobs outlive a lost device, so that
+    /// [`Scheduler::suspend`](super::Scheduler::suspend) can move them to another.
     pub outlives_device: bool,
-    /// What tells the time.
+    /// The source of time.
     pub clock: SchedulerClock,
 }
 
@@ -37,6 +40,8 @@ impl Default for SchedulerOptions {
             max_running: 64,
             max_waiting: 512,
             max_waiting_tokens: 1 << 20,
+            // With 2.5, the measured median time between tokens was 3.0 times (one sequence) and
+            // 3.3 times (four sequences) that of steps without prompts.
             prompt_slowdown: 2.2,
             min_chunk: 2,
             prefix_cache: true,

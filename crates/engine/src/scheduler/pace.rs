@@ -6,7 +6,8 @@ use std::time::Duration;
 /// Weight of the newest measurement.
 const NEWEST: f64 = 0.3;
 
-/// Number of mixed steps after which one runs without prompts, to measure its time again.
+/// Number of mixed steps after which one runs without prompts. The time of such a step grows with
+/// the contexts of the decoding jobs, so it must be measured again.
 const PROBE: usize = 64;
 
 /// Maximum growth of prompt tokens from step to step, since the cost per token changes with their
@@ -16,52 +17,60 @@ const GROWTH: usize = 2;
 /// Measured speeds.
 #[derive(Clone, Debug, Default)]
 pub(super) struct SchedulerPace {
-    /// Seconds of a step without prompts, by the power of two that the number of its sequences has.
+    /// Seconds of a step without prompts. Each element is for numbers of sequences within one power
+    /// of two.
     decode: [Option<f64>; 16],
-    /// Seconds that a token of a prompt adds.
+    /// Seconds that a prompt token adds to a step.
     per_token: Option<f64>,
     /// Prompt tokens of the last mixed step.
     last: usize,
+    /// Mixed steps since the last step without prompts.
     mixed: usize,
     /// Tokens per second, prompts and answers together.
     rate: Option<f64>,
 }
 
 /// Maximum of a measurement as a multiple of the mean, since other programs interrupt some steps.
-/// The limit is lower for steps without prompts, so that such pauses do not enlarge the prompts'
-/// share.
 const OUTLIER: f64 = 3.0;
+
+/// The same for steps without prompts. A pause of the machine that raises their mean would enlarge
+/// the budget of prompts: with [`OUTLIER`], measured steps exceeded the target.
 const OUTLIER_ALONE: f64 = 1.5;
 
-/// The mean with a new measurement in it.
+/// The exponential moving average after a new measurement.
 fn mean(before: Option<f64>, new: f64, outlier: f64) -> f64 {
     let limited = |before: f64| if before > 0.0 { new.min(outlier * before) } else { new };
     before.map_or(new, |before| before + NEWEST * (limited(before) - before))
 }
 
 impl SchedulerPace {
+    /// The element of `decode` for this number of sequences.
     fn size(decoding: usize) -> usize {
         (usize::BITS - decoding.leading_zeros()).min(15) as usize
     }
 
-    /// Tokens of prompts for a step in which `decoding` sequences decode, so that it takes at most `slowdown` times what it takes without: from `least`
-    /// to `most`; 0 where it must be measured first what a step takes without.
+    /// The number of prompt tokens for a step in which `decoding` sequences decode, so that the
+    /// step takes at most about `slowdown` times as long as without them. The result is between
+    /// `least` and `most`, or 0 if a step without prompts must be measured first.
     pub(super) fn budget(&self, decoding: usize, slowdown: f64, least: usize, most: usize) -> usize {
         let Some(step) = self.decode[SchedulerPace::size(decoding)].filter(|_| self.mixed < PROBE) else {
             return 0;
         };
         let tokens = match self.per_token {
             None => least,
-            // without end where nothing was measured
+            // A per-token time of 0 (the clock did not advance) gives infinity or NaN. The cast
+            // turns these into `usize::MAX` and 0, and the clamp below bounds both.
             Some(per_token) => ((slowdown - 1.0) * step / per_token) as usize,
         };
+        // The time per token was measured with `last` tokens and may not hold for many more.
         let growth = self.last.max(least).saturating_mul(GROWTH);
         tokens.min(growth).clamp(least.min(most), most)
     }
 
-    /// Learns from a step.
+    /// Updates the measured speeds from a step.
     pub(super) fn observe(&mut self, decoding: usize, prompt_tokens: usize, took: Duration) {
         let (seconds, size) = (took.as_secs_f64(), SchedulerPace::size(decoding));
+        // If the clock did not advance, no rate can be computed.
         if seconds > 0.0 {
             self.rate = Some(mean(self.rate, (decoding + prompt_tokens) as f64 / seconds, OUTLIER));
         }
@@ -71,8 +80,10 @@ impl SchedulerPace {
             return;
         }
         let alone = if decoding == 0 { 0.0 } else { self.decode[size].unwrap_or_default() };
+        // A mixed step can be faster than the mean of steps without prompts.
         let per_token = (seconds - alone).max(0.0) / prompt_tokens as f64;
-        // large chunks are cheaper per token, so that they are only a first guess for mixed steps
+        // Prompts that run alone have large chunks, which are cheaper per token. They are only a
+        // first guess for mixed steps, and the first mixed step replaces it.
         if decoding > 0 {
             self.per_token = Some(mean(self.per_token.filter(|_| self.last > 0), per_token, OUTLIER));
             (self.last, self.mixed) = (prompt_tokens, self.mixed + 1);
@@ -91,7 +102,8 @@ impl SchedulerPace {
 mod tests {
     use super::*;
 
-    /// Seconds of a step on a machine where prompt tokens get dearer as the context grows, and cost more in small numbers.
+    /// Seconds of a step on a machine where the cost of a prompt token grows with the context, and
+    /// each prompt chunk has a fixed cost.
     fn cost(decoding: usize, prompt: usize, context: usize) -> f64 {
         let decode = if decoding == 0 { 0.0 } else { 0.010 + 0.001 * decoding as f64 };
         decode + prompt as f64 * (0.0005 + context as f64 * 2e-8) + if prompt > 0 { 0.002 } else { 0.0 }
@@ -111,22 +123,22 @@ mod tests {
                 (done, steps) = (done + prompt, steps + 1);
             }
             assert!(probes <= 1 + steps / 40, "{probes} of {steps} steps without prompts");
-            // most of the time goes to the prompt
+            // Most of the time is spent on the prompt.
             assert!(steps < 16_384 / 12, "{decoding}: {steps} steps");
         }
     }
 
     #[test]
-    fn prompts_never_stand_still_and_never_fill_more_than_the_step() {
+    fn the_budget_stays_between_the_minimum_chunk_and_the_step() {
         let mut pace = SchedulerPace::default();
         assert_eq!(pace.budget(3, 2.5, 8, 512), 0);
         pace.observe(3, 0, Duration::from_millis(1));
         assert_eq!(pace.budget(3, 2.5, 8, 512), 8);
-        // very dear
+        // Prompt tokens are extremely slow: the minimum still runs.
         pace.observe(3, 8, Duration::from_secs(1));
         assert_eq!(pace.budget(3, 2.5, 8, 512), 8);
         assert_eq!(pace.budget(3, 2.5, 8, 4), 4);
-        // a clock that stands still
+        // The clock does not advance, as can happen in a virtual machine.
         let mut still = SchedulerPace::default();
         for _ in 0..20 {
             let prompt = still.budget(1, 2.5, 8, 512);

@@ -1,7 +1,7 @@
-//! Cached texts in files: the rows that the prefix cache has of a text, in the form of a saved sequence.
+//! Files of cached prefixes: the cached rows of a text, in the format of a saved sequence.
 //!
-//! The attachment of such a file says who may use the rows: the magic `LATNTPX1`, the salt of their jobs (16 bytes), and the id of the cache (`u64`),
-//! which depends on the settings that decide what rows hold.
+//! The attachment of such a file names the tenant: the magic `LATNTPX1`, the salt (16 bytes), and
+//! the cache id (`u64`), which identifies the model and all settings that rows depend on.
 
 use super::Scheduler;
 use crate::cache::{
@@ -13,15 +13,16 @@ use std::path::Path;
 
 const MAGIC: &[u8; 8] = b"LATNTPX1";
 
-/// What errors call saved bytes that are in no file.
+/// The path in errors about saved bytes that are not in a file.
 const BYTES: &str = "(saved session)";
 
 impl Scheduler {
-    /// Writes what is cached of the beginning of a text to a file, which appears when it is whole. Returns the number of tokens in the file; 0
-    /// where nothing is cached, and no file is written.
+    /// Writes the cached rows of the beginning of a text to a file. The file appears when it is
+    /// complete. Returns the number of tokens in the file, or 0 if nothing is cached; no file is
+    /// written then.
     ///
     /// # Errors
-    /// When the file cannot be written, or the backend's memory fails.
+    /// When the file cannot be written, or the backend fails to read its memory.
     pub fn save_prefix(
         &mut self,
         salt: CacheSalt,
@@ -35,10 +36,11 @@ impl Scheduler {
         saved.map(Option::unwrap_or_default)
     }
 
-    /// The bytes of such a file; empty where nothing is cached.
+    /// The bytes of the file that [`save_prefix`](Self::save_prefix) would write. Empty if nothing
+    /// is cached.
     ///
     /// # Errors
-    /// When the backend's memory fails.
+    /// When the backend fails to read its memory.
     pub fn prefix_to_bytes(&mut self, salt: CacheSalt, tokens: &[u32]) -> Result<Vec<u8>, EngineError> {
         let saved = self.save_cached(salt, tokens, |cache, sequence, owner, attachment| {
             cache.save_bytes(sequence, owner, Some(attachment), SavedLayers::ModelAndMtp, Path::new(BYTES))
@@ -46,33 +48,40 @@ impl Scheduler {
         saved.map(Option::unwrap_or_default)
     }
 
-    /// Saves what is cached of the beginning of a text, with an attachment; none where nothing is.
+    /// Saves the cached rows of the beginning of a text, with an attachment. `None` if nothing is
+    /// cached.
     fn save_cached<T>(
         &mut self,
         salt: CacheSalt,
         tokens: &[u32],
         save: impl FnOnce(&KvCache, &Sequence, FileOwner, &[u8]) -> Result<T, CacheFileError>,
     ) -> Result<Option<T>, EngineError> {
-        // a prompt never takes the row of its last token, which is wanted here too
+        // A lookup never returns the row of the last token, since a prompt needs its logits. The
+        // file needs that row too, so one more token is looked up.
         let longer = [tokens, &[0]].concat();
         let chain = self.chain(salt, &longer);
         self.prefixes.load(&mut self.engine.cache, &chain, &longer, usize::MAX);
+        // `restore` counts all rows of the file as run by the MTP layer, so only such rows are
+        // saved.
         let drafts = self.engine.drafts();
         let Some((sequence, _)) = self.prefixes.adopt(&chain, &longer, drafts) else { return Ok(None) };
         let attachment = self.attachment(salt);
         Ok(Some(save(&self.engine.cache, &sequence, self.engine.owner(), &attachment)?))
     }
 
-    /// Reads a file of [`save_prefix`](Self::save_prefix) into the prefix cache, for jobs of the same salt. Cached prefixes that were not used for
-    /// the longest time make room. Returns the tokens of the file.
+    /// Reads a file of [`save_prefix`](Self::save_prefix) into the prefix cache, for jobs of the
+    /// same salt. Evicts the least recently used prefixes if it does not fit. Returns the tokens of
+    /// the file.
     ///
     /// # Errors
-    /// [`EngineError::CacheFile`] for a file that is damaged, belongs to another model, cache type or salt, or does not fit.
+    /// [`EngineError::CacheFile`] for a file that is damaged, belongs to another model, cache type
+    /// or salt, or does not fit.
     pub fn restore_prefix(&mut self, salt: CacheSalt, path: &Path) -> Result<Vec<u32>, EngineError> {
         self.restore_cached(salt, path, |cache, owner| cache.restore(path, owner, SavedLayers::ModelAndMtp))
     }
 
-    /// The same for the bytes of [`prefix_to_bytes`](Self::prefix_to_bytes).
+    /// Like [`restore_prefix`](Self::restore_prefix), for the bytes of
+    /// [`prefix_to_bytes`](Self::prefix_to_bytes).
     ///
     /// # Errors
     /// As for [`restore_prefix`](Self::restore_prefix).
@@ -90,6 +99,8 @@ impl Scheduler {
         restore: impl Fn(&mut KvCache, FileOwner) -> Result<RestoredSequence, CacheFileError>,
     ) -> Result<Vec<u32>, EngineError> {
         let owner = self.engine.owner();
+        // The number of rows is known only once the header is read, so prefixes are evicted after
+        // the first attempt has failed.
         let mut restored = restore(&mut self.engine.cache, owner);
         if let Err(CacheFileError::Full { .. } | CacheFileError::StatesFull { .. }) = restored {
             if let Err(CacheFileError::Full { full, .. }) = &restored {
@@ -105,7 +116,8 @@ impl Scheduler {
         Ok(sequence.tokens().to_vec())
     }
 
-    /// Forgets what is cached in memory of a text, except what other cached texts begin with. Returns how many tokens that was.
+    /// Evicts the cached rows of a text from memory, except those that other cached texts share.
+    /// Returns the number of evicted tokens.
     pub fn forget_prefix(&mut self, salt: CacheSalt, tokens: &[u32]) -> usize {
         let chain = self.chain(salt, tokens);
         self.prefixes.forget(&chain, tokens)
@@ -117,10 +129,11 @@ impl Scheduler {
         chain
     }
 
-    /// Evicts prefixes until this many rows fit, if they can.
+    /// Evicts prefixes until `rows` rows fit.
     fn free_blocks(&mut self, rows: usize) {
         let wanted = rows.div_ceil(KV_BLOCK);
         let cache = &self.engine.cache;
+        // If the rows cannot fit, do not empty the cache in vain.
         if wanted > cache.free_blocks() + cache.idle_blocks() {
             return;
         }

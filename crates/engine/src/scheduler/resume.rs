@@ -1,5 +1,5 @@
-//! Resuming jobs on another engine: a lost device takes the rows of its sequences with it, so the
-//! jobs run their tokens again.
+//! Moves jobs to another engine. The KV cache of a lost device is lost too, so the jobs run their
+//! tokens again.
 
 use super::Scheduler;
 use super::cancel::Canceller;
@@ -14,23 +14,23 @@ use latent_text::Tokenizer;
 use std::sync::Arc;
 
 impl Scheduler {
-    /// Takes the jobs off the engine, which is given back.
+    /// Separates the jobs from the engine, and returns both.
     pub fn suspend(mut self) -> (Engine, SuspendedJobs) {
         for mut task in std::mem::take(&mut self.running) {
             task.usage.preemptions += 1;
             self.counts.preemptions += 1;
-            task.set_back();
+            task.reset();
             self.waiting.push(task);
         }
-        // those that wait may share rows that others have run
-        self.waiting.iter_mut().for_each(ScheduledJob::set_back);
+        // Waiting jobs may share rows of their leader's prompt, which are lost as well.
+        self.waiting.iter_mut().for_each(ScheduledJob::reset);
         self.waiting.sort_by_key(|task| task.id);
         let Scheduler { engine, waiting, canceller, next_id, fairness, counts, closed, .. } = self;
         (engine, SuspendedJobs { waiting, canceller, next_id, fairness, counts, closed })
     }
 
-    /// A scheduler that continues the jobs of another on an engine with the same model. Handles
-    /// that cancel them remain valid.
+    /// A scheduler that continues the jobs of another on an engine with the same model. Their
+    /// [`Canceller`] handles remain valid.
     pub fn resume(
         engine: Engine,
         tokenizer: Arc<Tokenizer>,
@@ -40,14 +40,16 @@ impl Scheduler {
         let SuspendedJobs { mut waiting, canceller, next_id, fairness, counts, closed } = jobs;
         let scheduler = Scheduler::new(engine, tokenizer, options);
         for task in &mut waiting {
-            // names of blocks are of the engine that fills them
+            // Names of blocks include the cache id, which differs if the new engine computes rows
+            // in another precision or layout.
             task.chain = HashChain::new(scheduler.cache_id, task.salt);
         }
         Scheduler { waiting, canceller, next_id, fairness, counts, closed, ..scheduler }
     }
 }
 
-/// The jobs of a scheduler without an engine. Those that ran wait, and run their tokens again; what they have answered stays answered.
+/// The jobs of a scheduler without an engine. All of them wait; those that ran keep the tokens that
+/// they have chosen, and run them again.
 pub struct SuspendedJobs {
     pub(super) waiting: Vec<ScheduledJob>,
     pub(super) canceller: Canceller,

@@ -1,4 +1,5 @@
-//! Blocks for a step: free ones, then those of the prefix cache, then those of jobs of lower rank.
+//! Blocks for a step: free blocks, then idle blocks of the prefix cache, then those of jobs of
+//! lower rank.
 
 use super::Scheduler;
 use super::compose::StepPlan;
@@ -9,12 +10,13 @@ use crate::engine::Engine;
 use crate::tracing;
 use latent_backend::KV_BLOCK;
 
-/// Slots of recurrent state that snapshots of other texts give up for the drafts of a sequence.
+/// Slots of recurrent state that are freed per sequence for the states of its drafts, by evicting
+/// snapshots of the prefix cache.
 const STATES_FOR_DRAFTS: usize = 4;
 
 impl Scheduler {
-    /// Lends the engine for work that is not a job, with room in the KV cache for `tokens` tokens;
-    /// evicts cached prefixes for it. `None` while jobs have rows in the KV cache.
+    /// Lends the engine for work that is not a job. Evicts cached prefixes until `tokens` tokens
+    /// fit into the KV cache. Returns `None` while the scheduler has jobs.
     pub fn lend_engine(&mut self, tokens: usize) -> Option<&mut Engine> {
         if !self.is_idle() {
             return None;
@@ -25,8 +27,8 @@ impl Scheduler {
         Some(&mut self.engine)
     }
 
-    /// Makes room for a step. Jobs that have to wait for it are not in the plan that comes back. The job of the highest rank always runs, so that
-    /// no two jobs can wait for each other.
+    /// Makes room for a step. Jobs that must wait for blocks are removed from the returned plan.
+    /// The job of the highest rank always runs, so that no two jobs can wait for each other.
     pub(super) fn make_room(&mut self, mut plan: StepPlan, listener: &mut GuardedListener<'_>) -> StepPlan {
         loop {
             let (wanted, copies) = self.wanted(&plan);
@@ -34,15 +36,17 @@ impl Scheduler {
             if wanted <= cache.free_blocks() {
                 break;
             }
+            // The cheapest source first: evicting an idle block takes no rows from any job.
             if cache.idle_blocks() > 0 && self.prefixes.evict(false) {
                 continue;
             }
-            // a block that only the prefix cache shares need not be copied when that gives it up
+            // A block that a job shares with the prefix cache alone need not be copied once it is
+            // evicted.
             if copies && self.prefixes.evict(true) {
                 continue;
             }
             if !self.release_waiting() && !self.release_last(&mut plan) && !self.prefixes.evict(true) {
-                // one job that fills the whole cache
+                // Nothing is left to release: one job fills the whole cache.
                 for (id, _) in std::mem::take(&mut plan.shares) {
                     if let Some(end) = self.shift_or_end(id) {
                         self.end_by_id(id, end, listener);
@@ -55,7 +59,7 @@ impl Scheduler {
         plan
     }
 
-    /// Free blocks that a plan takes, and whether some of them are for copies.
+    /// The number of free blocks that a plan takes, and whether some of them are for copies.
     fn wanted(&self, plan: &StepPlan) -> (usize, bool) {
         let cache = self.engine.kv_cache();
         let tasks = self.running.iter().map(|task| (task, plan.share(task.id)));
@@ -65,20 +69,24 @@ impl Scheduler {
         })
     }
 
-    /// Makes room for drafts and recurrent states, but takes no blocks from jobs for them.
+    /// Makes room for drafts and recurrent states by evicting cached prefixes. Jobs lose no blocks
+    /// for them, since a step can run without drafts.
     fn make_optional_room(&mut self, plan: &StepPlan) {
         if self.engine.drafts() {
+            // Per job, the draft row may begin a block, and the MTP layer may copy a shared one.
             let wanted = self.wanted(plan).0 + 2 * plan.shares.len();
             while self.engine.kv_cache().free_blocks() < wanted
                 && self.engine.kv_cache().idle_blocks() > 0
                 && self.prefixes.evict(false)
             {}
         }
+        // Per job, the state after the step, and one for a snapshot on the way.
         let drafts = if self.engine.lookup { STATES_FOR_DRAFTS } else { 0 };
         self.prefixes.evict_states((2 + drafts) * plan.shares.len());
     }
 
-    /// Takes the blocks that a waiting job shares; whether one had any.
+    /// Releases the blocks that the last waiting job shares with its leader's prompt. Returns
+    /// whether a job had any.
     pub(super) fn release_waiting(&mut self) -> bool {
         let holder = self.waiting.iter_mut().rev().find(|task| !task.sequence.block_table().is_empty());
         holder.map(|task| task.sequence = Sequence::default()).is_some()
@@ -98,20 +106,21 @@ impl Scheduler {
             return false;
         };
         plan.drop_job(id);
+        // A job without blocks only leaves this step. Preempting it would free no blocks.
         if holds {
             self.preempt(id);
         }
         true
     }
 
-    /// Takes all blocks of a running job, which waits from now on and runs its tokens again later. What the prefix cache keeps of them, until others need
-    /// it, does not have to run.
+    /// Releases all blocks of a running job and puts it back into the queue. It runs its tokens
+    /// again later, except those whose rows are still in the prefix cache then.
     pub(super) fn preempt(&mut self, id: JobId) {
         let Some(at) = self.running.iter().position(|task| task.id == id) else { return };
         let mut task = self.running.remove(at);
         tracing::debug!(job = id.0, rows = task.sequence.len(), "preempted");
         self.keep_blocks(&mut task, true);
-        task.set_back();
+        task.reset();
         task.usage.preemptions += 1;
         self.counts.preemptions += 1;
         self.waiting.push(task);

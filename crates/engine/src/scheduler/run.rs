@@ -16,10 +16,12 @@ use crate::request::StopReason;
 use crate::seq_error::SeqError;
 use std::time::{Duration, Instant};
 
-/// Slots of recurrent state that a job needs to run alone.
+/// Slots of recurrent state that a job needs to run alone: the state before a step, and the state
+/// after it.
 const SLOTS_ALONE: usize = 2;
 
 /// A job that finds no slots although it runs alone fails after this number of preemptions.
+/// Otherwise a slot that is never released would make the scheduler retry forever.
 const MAX_PREEMPTIONS: u32 = 64;
 
 impl Scheduler {
@@ -37,18 +39,20 @@ impl Scheduler {
         if members.is_empty() {
             return Ok(());
         }
-        self.say_started(&members, start, listener);
+        self.emit_started(&members, start, listener);
         let stops = self.canceller.begin_step(members.iter().map(|member| member.id).collect());
         let own = self.engine.set_cancel_token(stops);
         let results = self.advance(plan);
         self.canceller.end_step();
-        // a step that was stopped stops nothing after it
+        // The step's token may be cancelled by now. It must not stop later work of the engine.
         self.engine.set_cancel_token(own);
         let now = (self.options.clock)();
         let results = match results {
             Ok(results) => results,
-            // all jobs in it were cancelled, or it was stopped for other reasons and runs again
+            // Either all jobs of the step were cancelled and end next, or `stop_step` was called
+            // and the next step runs the same tokens again.
             Err(EngineError::Stopped) => return Ok(()),
+            // The jobs stay, for `suspend`.
             Err(error) if self.options.outlives_device && error.is_lost() => return Err(error),
             Err(error) => {
                 for Member { id, .. } in members {
@@ -59,7 +63,7 @@ impl Scheduler {
         };
         self.count_step(&members, &results, now.saturating_duration_since(start));
         for (Member { id, share, .. }, result) in members.into_iter().zip(results) {
-            let end = self.follow(id, share, result, now, listener);
+            let end = self.handle_result(id, share, result, now, listener);
             if let Some(end) = listener.take_panic(id).map(JobEnding::Failed).or(end) {
                 self.end_by_id(id, end, listener);
             }
@@ -67,9 +71,10 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Chooses tokens from logits of earlier steps, for jobs whose processors were not ready then. If there is nothing else to run, it waits for
-    /// one for a bounded time.
+    /// Chooses tokens from logits of earlier steps, for jobs whose logits processors were not ready
+    /// then. If no other job can run, waits for the first processor, for a bounded time.
     pub(super) fn sample_late(&mut self, listener: &mut GuardedListener<'_>) {
+        // Without the wait, the owner's loop would spin until a processor is ready.
         let alone = self.flights.is_empty() && self.running.iter().all(ScheduledJob::is_late);
         let late = self.running.iter_mut().filter(|task| task.is_late());
         let (ids, mut generations): (Vec<JobId>, Vec<_>) =
@@ -80,7 +85,7 @@ impl Scheduler {
         let results = self.engine.sample_late(&mut generations, alone);
         let now = (self.options.clock)();
         for (id, result) in ids.into_iter().zip(results) {
-            let end = self.follow(id, 1, result, now, listener);
+            let end = self.handle_result(id, 1, result, now, listener);
             if let Some(end) = listener.take_panic(id).map(JobEnding::Failed).or(end) {
                 self.end_by_id(id, end, listener);
             }
@@ -98,13 +103,16 @@ impl Scheduler {
         self.running.iter().map(member).filter(|member| member.share > 0).collect()
     }
 
-    /// Counts a step, and learns from what it took. Jobs that took no part in it, such as an answer of no tokens, count nothing.
+    /// Counts a step, and updates the measured speeds.
     pub(super) fn count_step(
         &mut self,
         members: &[Member],
         results: &[Result<AnswerProgress, EngineError>],
         took: Duration,
     ) {
+        // Jobs that ran no tokens, such as an answer of no tokens, must not count with their share
+        // of the plan. The time per prompt token would be too short, and prompts would then delay
+        // decoding jobs for too long.
         let waited = |result: &Result<AnswerProgress, EngineError>| {
             matches!(result, Ok(AnswerProgress::Waited) | Err(EngineError::Sequence { .. }))
         };
@@ -122,8 +130,8 @@ impl Scheduler {
         self.counts.last_step_time = took;
     }
 
-    /// Says of jobs that run for the first time that they have started.
-    pub(super) fn say_started(
+    /// Emits [`JobEvent::Started`] for jobs that run for the first time.
+    pub(super) fn emit_started(
         &mut self,
         members: &[Member],
         now: Instant,
@@ -136,6 +144,7 @@ impl Scheduler {
             let queued = now.saturating_duration_since(task.submitted);
             let cached = task.sequence.len();
             task.started = Some(now);
+            // Cached tokens are free of charge for the job's key.
             (task.usage.cached, task.usage.queued, task.charged) = (cached, queued, cached);
             self.counts.queue_time += queued;
             if !task.embed {
@@ -155,8 +164,8 @@ impl Scheduler {
         self.engine.advance_owned(&mut running)
     }
 
-    /// What follows from a job's part in a step; how it ends, if it does.
-    pub(super) fn follow(
+    /// Applies the result of a step to a job. Returns how the job ends, if it does.
+    pub(super) fn handle_result(
         &mut self,
         id: JobId,
         share: usize,
@@ -167,30 +176,32 @@ impl Scheduler {
         let at = self.running.iter().position(|task| task.id == id)?;
         match result {
             Ok(AnswerProgress::Waited) => {
-                // an answer of no tokens
+                // An answer with a limit of 0 tokens is finished without having run.
                 let task = &self.running[at];
                 let over = task.generation.as_ref().is_some_and(|generation| generation.is_finished());
                 over.then_some(JobEnding::Finished)
             }
-            Ok(AnswerProgress::Prompt) => self.follow_prompt(at, share, now, listener),
+            Ok(AnswerProgress::Prompt) => self.handle_prompt(at, share, now, listener),
             Ok(AnswerProgress::Late) => {
-                self.follow_rows(at, share, now, listener);
-                self.gives_up_prompt(at).then_some(JobEnding::Finished)
+                self.handle_rows(at, share, now, listener);
+                self.expire_prompt(at).then_some(JobEnding::Finished)
             }
-            Ok(AnswerProgress::Token(chosen)) => self.follow_tokens(at, share, vec![chosen], now, listener),
-            Ok(AnswerProgress::Tokens(chosen)) => self.follow_tokens(at, share, chosen, now, listener),
+            Ok(AnswerProgress::Token(chosen)) => self.handle_tokens(at, share, vec![chosen], now, listener),
+            Ok(AnswerProgress::Tokens(chosen)) => self.handle_tokens(at, share, chosen, now, listener),
+            // The tokens before the error were chosen, so the client gets them.
             Ok(AnswerProgress::Stuck(chosen, error)) => {
-                self.follow_tokens(at, share, chosen, now, listener);
+                self.handle_tokens(at, share, chosen, now, listener);
                 Some(JobEnding::Failed(error.into()))
             }
             Err(EngineError::Sequence {
                 error: SeqError::CacheFull(_) | SeqError::StatesFull(_), ..
             }) if self.running.len() > 1 => {
-                // another took what was there when the step was planned
+                // Another job of the step took the blocks or slots that were free when the step was
+                // planned.
                 self.preempt(id);
                 None
             }
-            // the others have just ended: alone it fits
+            // The other jobs have just ended and their slots are free now, so the job fits alone.
             Err(EngineError::Sequence { error: SeqError::StatesFull(_), .. })
                 if self.engine.kv_cache().state_slots() >= SLOTS_ALONE
                     && self.running[at].usage.preemptions < MAX_PREEMPTIONS =>
@@ -200,19 +211,22 @@ impl Scheduler {
             }
             Err(EngineError::Sequence { error: SeqError::CacheFull(_), .. }) => self.shift_or_end(id),
             Err(error) => {
+                // The rows may have run and only the choice of a token failed. They still count,
+                // and other choices of the same prompt still share them.
                 if self.running[at].sequence.len() >= self.running[at].prompt_len {
-                    self.follow_rows(at, share, now, listener);
+                    self.handle_rows(at, share, now, listener);
                 }
                 Some(JobEnding::Failed(error.into()))
             }
         }
     }
 
-    /// Counts tokens of the prompt that have run, and keeps the blocks that are full.
+    /// Counts prompt tokens that have run, and caches the blocks that are full.
     fn count_prompt(&mut self, at: usize, share: usize) {
         let done = self.rows_done(&self.running[at]);
         let mut task = self.running.swap_remove(at);
         task.ran += share;
+        // Rows that run again after a preemption are not charged twice.
         self.fairness.charge(task.key, done.saturating_sub(task.charged) as u64);
         task.charged = task.charged.max(done);
         self.keep_blocks(&mut task, false);
@@ -221,7 +235,7 @@ impl Scheduler {
         self.running.swap(at, last);
     }
 
-    fn follow_prompt(
+    fn handle_prompt(
         &mut self,
         at: usize,
         share: usize,
@@ -242,14 +256,17 @@ impl Scheduler {
         if !task.embed || done < task.prompt_len {
             return None;
         }
+        // An embedding is complete with its prompt: no token is chosen.
         task.prompt_done = Some(now);
         task.usage.prompt_time = now.saturating_duration_since(task.started.unwrap_or(now));
         self.counts.prompt_time += task.usage.prompt_time;
         Some(JobEnding::Finished)
     }
 
-    /// The rows before a token that is to be chosen have run.
-    fn follow_rows(&mut self, at: usize, share: usize, now: Instant, listener: &mut GuardedListener<'_>) {
+    /// Counts the rows that the next token depends on, and ends the prompt when its last row has
+    /// run.
+    fn handle_rows(&mut self, at: usize, share: usize, now: Instant, listener: &mut GuardedListener<'_>) {
+        // A single row after the prompt is a decoded token, which `handle_tokens` charges.
         if !(self.running[at].prompt_done.is_some() && share == 1) {
             self.count_prompt(at, share);
         }
@@ -258,7 +275,7 @@ impl Scheduler {
         }
     }
 
-    fn follow_tokens(
+    fn handle_tokens(
         &mut self,
         at: usize,
         share: usize,
@@ -267,8 +284,8 @@ impl Scheduler {
         listener: &mut GuardedListener<'_>,
     ) -> Option<JobEnding> {
         let first = self.running[at].prompt_done.is_none();
-        self.follow_rows(at, share, now, listener);
-        if first && self.gives_up_prompt(at) {
+        self.handle_rows(at, share, now, listener);
+        if first && self.expire_prompt(at) {
             return Some(JobEnding::Finished);
         }
         let context = self.engine.context();
@@ -295,8 +312,8 @@ impl Scheduler {
         if task.sequence.len() >= context { self.shift_or_end(id) } else { None }
     }
 
-    /// Ends a job whose prompt has taken longer than it may, without a token; whether it has.
-    fn gives_up_prompt(&mut self, at: usize) -> bool {
+    /// Ends the answer of a job whose prompt has exceeded its time limit. Returns whether it has.
+    fn expire_prompt(&mut self, at: usize) -> bool {
         let task = &mut self.running[at];
         let late = task.max_prompt_time.is_some_and(|limit| task.usage.prompt_time >= limit);
         if let Some(generation) = task.generation.as_mut().filter(|_| late) {
@@ -305,7 +322,7 @@ impl Scheduler {
         late
     }
 
-    /// The prompt has run to its end: jobs that wait for it share its rows.
+    /// Marks the prompt as complete. Other choices of the same prompt now share its rows.
     fn end_prompt(&mut self, at: usize, now: Instant, listener: &mut GuardedListener<'_>) {
         let task = &mut self.running[at];
         task.prompt_done = Some(now);
@@ -315,6 +332,7 @@ impl Scheduler {
         let (id, last) = (task.id, task.prompt_len - 1);
         for other in self.waiting.iter_mut().filter(|other| other.leader == Some(id)) {
             other.leader = None;
+            // All but the last row: each choice runs the last token itself, for its own logits.
             other.sequence = self.engine.share(&self.running[at].sequence, last);
         }
     }

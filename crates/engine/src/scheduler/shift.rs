@@ -1,4 +1,4 @@
-//! Jobs whose context is full: they end, or discard tokens and go on.
+//! Full contexts: a job ends, or discards tokens and continues.
 
 use super::Scheduler;
 use super::ending::JobEnding;
@@ -8,20 +8,22 @@ use crate::error::EngineError;
 use crate::request::StopReason;
 
 impl Scheduler {
-    /// Discards tokens of a running job whose context is full, if it may. Otherwise returns how it ends.
+    /// Discards tokens of a running job whose context is full, if its request allows that.
+    /// Otherwise returns how the job ends.
     pub(super) fn shift_or_end(&mut self, id: JobId) -> Option<JobEnding> {
         let full = Some(JobEnding::Stopped(StopReason::Context));
         let Some(at) = self.running.iter().position(|task| task.id == id) else { return full };
         let task = &mut self.running[at];
         let (Some(shift), Some(generation)) = (task.shift, &mut task.generation) else { return full };
         let discarded = shift.discarded(task.sequence.len());
-        // a prompt stays whole
+        // A prompt that is still running is never shortened.
         if task.prompt_done.is_none() || discarded.is_empty() {
             return full;
         }
         generation.discard(discarded.clone());
         task.usage.discarded += discarded.len();
-        // the rows that stay have seen the others, so that they stand for no text
+        // The remaining rows have attended to the discarded tokens, so no list of tokens describes
+        // them, and their blocks must not be found by name.
         task.shifted = true;
         task.chain = HashChain::new(self.cache_id, task.salt);
         loop {
@@ -29,7 +31,8 @@ impl Scheduler {
                 Ok(()) => return None,
                 Err(EngineError::CacheFull(_)) if self.prefixes.evict(true) || self.release_waiting() => {}
                 Err(EngineError::CacheFull(_)) => {
-                    // blocks that it shares with running jobs cannot be copied: its tokens run again later
+                    // Blocks that the job shares with running jobs must be copied before rows move,
+                    // and no block is free. The job runs its remaining tokens again later.
                     self.preempt(id);
                     return None;
                 }

@@ -4,73 +4,73 @@ use crate::cache::{DiskStats, PrefixStats};
 use crate::draft_kind::DraftCount;
 use std::time::Duration;
 
-/// What a scheduler does and has done. Sums are counted from its start.
+/// Current state and totals of a scheduler. Totals are counted from its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize)]
 #[non_exhaustive]
 pub struct SchedulerStats {
-    /// Jobs that run.
+    /// Running jobs.
     pub running: usize,
-    /// Of these, jobs whose prompt has not run to its end.
+    /// Running jobs whose prompt has not run to its end.
     pub in_prompt: usize,
-    /// Jobs that wait, those that were preempted counted.
+    /// Waiting jobs, including preempted ones.
     pub waiting: usize,
-    /// Tokens of the prompts that wait.
+    /// Prompt tokens of waiting jobs.
     pub waiting_tokens: usize,
     /// Blocks of the KV cache.
     pub blocks: usize,
-    /// Blocks that hold nothing.
+    /// Free blocks.
     pub blocks_free: usize,
-    /// Blocks that only the prefix cache holds, so that they are free when they are needed.
+    /// Idle blocks: only the prefix cache uses them, and evicts them when jobs need blocks.
     pub blocks_cached: usize,
-    /// Blocks of running jobs.
+    /// Blocks of jobs.
     pub blocks_used: usize,
-    /// Tokens of one block.
+    /// Tokens per block.
     pub block_tokens: usize,
-    /// Slots of recurrent state, in a model with such state.
+    /// Slots of recurrent state; 0 for a model without such state.
     pub states: usize,
-    /// Slots that hold nothing; the others hold the states of running jobs and snapshots.
+    /// Free slots. The others hold states of jobs, and snapshots.
     pub states_free: usize,
-    /// Bytes of one slot.
+    /// Bytes per slot.
     pub state_bytes: usize,
-    /// Jobs that were submitted, those that were refused not counted.
+    /// Submitted jobs, without refused ones.
     pub submitted: u64,
-    /// Jobs that were refused since the queue was full.
+    /// Jobs that were refused because the queue was full.
     pub refused: u64,
     /// Jobs that ended with an answer or an embedding.
     pub finished: u64,
-    /// Jobs that were cancelled.
+    /// Cancelled jobs.
     pub cancelled: u64,
-    /// Jobs that failed.
+    /// Failed jobs.
     pub failed: u64,
-    /// Prompt tokens that ran, those that ran again after a preemption counted.
+    /// Prompt tokens that ran, including those that ran again after a preemption.
     pub tokens_in: u64,
-    /// Tokens that were chosen.
+    /// Chosen tokens.
     pub tokens_out: u64,
-    /// How often a job gave its blocks to others.
+    /// Preemptions.
     pub preemptions: u64,
     /// Steps of the engine.
     pub steps: u64,
-    /// Time that steps took.
+    /// Total time of all steps.
     pub step_time: Duration,
-    /// The last step: sequences that decoded in it, tokens of prompts, and how long it took.
+    /// Sequences that decoded in the last step.
     pub last_decoding: usize,
-    /// Tokens of prompts in the last step.
+    /// Prompt tokens of the last step.
     pub last_prompt_tokens: usize,
-    /// How long the last step took.
+    /// Time of the last step.
     pub last_step_time: Duration,
-    /// Time from the submission of started jobs to their first step, summed.
+    /// Time from submission to the first step, summed over all started jobs.
     pub queue_time: Duration,
-    /// Time from the submission to the first chosen token, summed over `first_tokens` jobs.
+    /// Time from submission to the first chosen token, summed over `first_tokens` jobs.
     pub first_token_time: Duration,
     /// Jobs that have a first token.
     pub first_tokens: u64,
     /// Time between two tokens of a job, summed over `gaps`.
     pub gap_time: Duration,
-    /// Times between two tokens.
+    /// Number of gaps between two tokens of a job.
     pub gaps: u64,
-    /// Time from the first steps of jobs to the ends of their prompts, summed.
+    /// Time from the first step of a job to the end of its prompt, summed.
     pub prompt_time: Duration,
-    /// Tokens of the longest job that has ended, its answer included.
+    /// Prompt and answer tokens of the longest job that has ended.
     pub longest: usize,
     /// Drafted and accepted tokens.
     pub drafts: DraftCount,
@@ -81,7 +81,7 @@ pub struct SchedulerStats {
 }
 
 impl SchedulerStats {
-    /// The sums of this scheduler and of an earlier one; the present state is this one's.
+    /// The totals of this scheduler and of an earlier one, with the current state of this one.
     #[must_use]
     pub fn after(self, past: &SchedulerStats) -> SchedulerStats {
         let (prefixes, disk) = (self.prefixes, self.disk);

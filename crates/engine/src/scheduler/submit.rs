@@ -11,11 +11,13 @@ use crate::error::EngineError;
 use crate::sampling::ParamError;
 use std::time::Duration;
 
-/// Assumed length of an answer, in tokens, without better information.
+/// Assumed maximum length of an answer, in tokens, for the estimated waiting time. Most answers end
+/// long before their `max_tokens`.
 const USUAL_ANSWER: usize = 256;
 
 impl Job {
-    /// Checks the prompt and the parameters of sampling for a model with `context` tokens of context and a vocabulary of `vocab` tokens.
+    /// Checks the prompt and the sampling parameters for a model with `context` tokens of context
+    /// and a vocabulary of `vocab` tokens.
     ///
     /// # Errors
     /// [`Refusal::Parameter`] and [`Refusal::TooLong`].
@@ -25,7 +27,7 @@ impl Job {
         if prompt.is_empty() {
             return invalid("the prompt has no tokens".into());
         }
-        // an embedding needs no room for an answer
+        // An answer needs room for at least one token. An embedding needs none.
         if prompt.len().saturating_add(usize::from(!self.embed)) > context {
             return Err(Refusal::TooLong { tokens: prompt.len(), context });
         }
@@ -37,31 +39,33 @@ impl Job {
 }
 
 impl Scheduler {
-    /// Takes a job, which runs in the steps to come.
+    /// Submits a job, which runs in later steps.
     ///
     /// # Errors
-    /// [`Refusal`]; nothing has changed then.
+    /// [`Refusal`]. The scheduler is unchanged.
     pub fn submit(&mut self, job: Job) -> Result<JobId, Refusal> {
         self.submit_choices(job, Vec::new())?.pop().ok_or(Refusal::Closed)
     }
 
-    /// Takes a job and further answers to its prompt, which runs once for all of them. The ids are those of the job and of the choices, in order.
+    /// Submits a job and further answers to its prompt, which runs once for all of them. Returns
+    /// the ids of the job and of the choices, in order.
     ///
     /// # Errors
-    /// [`Refusal`]; none of them is taken then.
+    /// [`Refusal`], for the job and its choices together.
     pub fn submit_choices(&mut self, job: Job, choices: Vec<JobChoice>) -> Result<Vec<JobId>, Refusal> {
         self.check(&job)?;
         self.check_queue(job.request.prompt.len(), 1 + choices.len())?;
+        // Rows depend on the adapters' scales, so jobs with other scales must not find them.
         let salt = job.salt.with_adapters(job.request.adapter_scales.as_ref());
         let mut chain = HashChain::new(self.cache_id, salt);
         chain.extend_to(&job.request.prompt);
         let Job { mut request, processors, key, priority, deadline, embed, pooling, .. } = job;
         if embed {
-            // an answer of no tokens would end before the prompt runs
+            // With a limit of 0 tokens, the generation would be finished before the prompt runs.
             request.max_tokens = None;
         }
         if request.shift.is_some() {
-            // no context ends the answer: without a limit it may never end
+            // A full context does not end such an answer, so without a limit it may never end.
             let limit = self.engine.config().context_length.max(self.engine.context());
             request.max_tokens = request.max_tokens.or(Some(limit));
         }
@@ -91,11 +95,13 @@ impl Scheduler {
                 prompt_len: asked.0.prompt.len(),
                 shift: asked.0.shift,
                 shifted: false,
+                // Copied out of the request, which is consumed when the job starts.
                 max_tokens: asked.0.max_tokens.unwrap_or(usize::MAX),
                 adapter_scales: asked.0.adapter_scales.clone(),
                 asked: Some(asked),
                 generation: None,
                 salt,
+                // Further choices wait for the prompt of the first, and then share its rows.
                 leader: (id != leader).then_some(leader),
                 sequence: Sequence::default(),
                 chain: chain.clone(),
@@ -118,7 +124,7 @@ impl Scheduler {
         Ok(ids)
     }
 
-    /// Whether a job can run at all.
+    /// Checks that a job can run at all.
     fn check(&self, job: &Job) -> Result<(), Refusal> {
         if self.closed {
             return Err(Refusal::Closed);
@@ -141,8 +147,8 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Whether the queue has room for `jobs` more jobs of one prompt. An empty queue accepts any
-    /// job.
+    /// Checks that the queue has room for `jobs` more jobs of one prompt. An empty queue accepts
+    /// any job: otherwise a prompt above the limit could never run.
     fn check_queue(&mut self, prompt: usize, jobs: usize) -> Result<(), Refusal> {
         let (waiting, waiting_tokens) = self.queue();
         let full = waiting + jobs > self.options.max_waiting
@@ -154,13 +160,14 @@ impl Scheduler {
         Err(Refusal::Full { waiting, waiting_tokens, retry_after: self.retry_after() })
     }
 
-    /// Jobs that wait, and tokens that they have to run; those that wait for another job's prompt have none.
+    /// The number of waiting jobs, and of the tokens that they have to run. A job that waits for
+    /// its leader's prompt adds no tokens.
     pub(super) fn queue(&self) -> (usize, usize) {
         let leaders = self.waiting.iter().filter(|task| task.leader.is_none());
         (self.waiting.len(), leaders.map(ScheduledJob::pending).sum())
     }
 
-    /// The time in which half of what waits will have run, as far as the speed until now tells.
+    /// The estimated time until half of the pending tokens have run, from the measured speed.
     fn retry_after(&self) -> Duration {
         let left = |task: &ScheduledJob| {
             task.pending() + task.max_tokens.saturating_sub(task.completion()).min(USUAL_ANSWER)

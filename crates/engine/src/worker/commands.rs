@@ -15,31 +15,31 @@ pub struct JobSubmission {
     pub job: Job,
     /// Further answers to its prompt.
     pub choices: Vec<JobChoice>,
-    /// Receives what becomes of it.
+    /// Receives the events of the job and its choices.
     pub receiver: Box<dyn JobReceiver>,
 }
 
-/// Work with the engine itself, after the jobs before it have ended.
+/// Work with the engine itself, after all earlier jobs have ended.
 pub struct EngineLoan {
-    /// Tokens that it puts into the KV cache.
+    /// Number of tokens that the work needs in the KV cache.
     pub tokens: usize,
-    /// Stops its steps, and no others.
+    /// Cancels the steps of this work only.
     pub cancel: CancelToken,
     /// The work. It is dropped without a call if the engine has failed before.
     pub work: Box<dyn FnOnce(&mut Engine) + Send>,
 }
 
-/// What a worker is asked for.
+/// A command to a worker.
 pub enum WorkerCommand {
-    /// An answer.
+    /// Submit a job.
     Submit(Box<JobSubmission>),
-    /// Work with the engine. Later commands wait for it.
+    /// Lend the engine. Later commands wait until the work has ended.
     Lend(EngineLoan),
-    /// Work between two steps.
+    /// Call a function between two steps.
     Between(Box<dyn FnOnce(&mut Scheduler) + Send>),
-    /// No more jobs come: the worker ends when those that it has have ended.
+    /// Accept no more jobs, and end when all accepted jobs have ended.
     Close,
-    /// The worker ends after the running step. Its jobs fail with this problem.
+    /// End after the running step. The jobs fail with this error.
     End(String),
 }
 
@@ -63,25 +63,27 @@ pub struct WorkerQueue {
 
 #[derive(Default)]
 struct WorkerShared {
-    /// Jobs in the channel.
+    /// Number of jobs in the channel.
     queued: AtomicUsize,
-    /// Of the present scheduler.
+    /// The canceller of the current scheduler.
     canceller: Mutex<Canceller>,
 }
 
 impl WorkerCommands {
-    /// Both ends of a channel.
+    /// Creates both ends of a channel.
     pub fn channel() -> (WorkerCommands, WorkerQueue) {
         let (sender, commands) = channel();
         let shared = Arc::<WorkerShared>::default();
         (WorkerCommands { sender, shared: Arc::clone(&shared) }, WorkerQueue { commands, shared })
     }
 
-    /// Asks for an answer.
+    /// Submits a job.
     ///
     /// # Errors
     /// The worker has ended.
     pub fn submit(&self, submission: JobSubmission) -> Result<(), WorkerGone> {
+        // Counted before it is sent: the worker may take the job, and decrement the counter, at any
+        // time after that.
         self.shared.queued.fetch_add(1, Ordering::SeqCst);
         self.send(WorkerCommand::Submit(Box::new(submission)))
     }
@@ -94,32 +96,34 @@ impl WorkerCommands {
         self.sender.send(command).map_err(|_| WorkerGone)
     }
 
-    /// Jobs that were [submitted](Self::submit) and that the scheduler has not seen yet.
+    /// Number of [submitted](Self::submit) jobs that the worker has not received yet.
     pub fn queued(&self) -> usize {
         self.shared.queued.load(Ordering::SeqCst)
     }
 
-    /// Drops this handle. If it was the last, the running step ends after its phase, and the worker with it.
+    /// Drops this handle, and stops the running step after its current phase. If the handle was the
+    /// last, the worker ends; otherwise its next step runs the same tokens.
     pub fn end(self) {
         let WorkerCommands { sender, shared } = self;
-        // first the channel: the step that follows a stopped one must not begin
+        // Drop the sender first. Otherwise the worker could begin another step between the two
+        // calls, before it sees the closed channel.
         drop(sender);
         shared.canceller.lock().unwrap_or_else(PoisonError::into_inner).stop_step();
     }
 }
 
 impl WorkerQueue {
-    /// Waits for the next command, in place of a worker. None once no more can come.
+    /// Waits for the next command. `None` if all handles were dropped.
     pub fn recv(&self) -> Option<WorkerCommand> {
         self.commands.recv().ok().inspect(|command| self.took(command))
     }
 
-    /// The next command, which is waited for up to `limit`.
+    /// Waits up to `limit` for the next command.
     pub(super) fn recv_timeout(&self, limit: Duration) -> Result<WorkerCommand, RecvTimeoutError> {
         self.commands.recv_timeout(limit).inspect(|command| self.took(command))
     }
 
-    /// The next command, if one is here.
+    /// The next command, if the channel has one.
     pub(super) fn try_recv(&self) -> Result<WorkerCommand, TryRecvError> {
         self.commands.try_recv().inspect(|command| self.took(command))
     }
@@ -130,7 +134,7 @@ impl WorkerQueue {
         }
     }
 
-    /// Sets what stops the steps.
+    /// Sets the canceller that [`WorkerCommands::end`] uses.
     pub(super) fn set_canceller(&self, canceller: Canceller) {
         *self.shared.canceller.lock().unwrap_or_else(PoisonError::into_inner) = canceller;
     }

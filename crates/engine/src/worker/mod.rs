@@ -1,4 +1,5 @@
-//! The thread of a model: it owns the scheduler, takes jobs from a channel, reports their events, and loads the model again after a fault.
+//! The worker thread of a model. It owns the scheduler, receives jobs from a channel, reports their
+//! events, and reloads the model after a fault.
 //!
 //! * `commands.rs`: the channel.
 //! * `run.rs`: the loop.
@@ -13,20 +14,22 @@ use crate::scheduler::{Canceller, JobEvent, JobId, Refusal, Scheduler, Scheduler
 use latent_text::Tokenizer;
 use std::sync::Arc;
 
-/// Receives what becomes of a submission, on the worker's thread: it must not block. If it is dropped before the last event, the worker has ended.
+/// Receives the events of a submission. It is called on the worker's thread and must not block. If
+/// it is dropped before the final event, the worker has ended.
 pub trait JobReceiver: Send {
-    /// Whether no caller waits for the answers any more: then the job does not begin.
+    /// Whether no caller waits for the answers any more. The job is not started then.
     fn is_gone(&self) -> bool {
         false
     }
 
-    /// The scheduler has taken the job and its further choices, whose ids are `jobs`.
+    /// Called when the scheduler has accepted the job and its further choices. `jobs` are their
+    /// ids.
     fn accepted(&self, canceller: Canceller, jobs: Vec<JobId>);
 
-    /// The scheduler has refused it. No event follows.
+    /// Called when the scheduler has refused the job. No event follows.
     fn refused(&self, refusal: Refusal);
 
-    /// An event of the job (`choice` 0) or of a further choice.
+    /// Called with each event of the job (`choice` 0) or of a further choice.
     fn event(&self, choice: usize, event: JobEvent);
 }
 
@@ -36,42 +39,46 @@ pub struct WorkerModel {
     pub engine: Engine,
     /// The model's tokenizer.
     pub tokenizer: Arc<Tokenizer>,
-    /// How its jobs are scheduled.
+    /// Options of the scheduler.
     pub options: SchedulerOptions,
 }
 
-/// What a worker calls on its thread.
+/// Callbacks of a worker, on its thread.
 pub trait WorkerHooks: Send {
-    /// Loads the model, at first and after each fault. `lost`: why the device is gone that had the model before.
+    /// Loads the model, at the start and after each fault. `lost` is the error of the model's
+    /// previous device, if that is lost.
     ///
     /// # Errors
-    /// Why it cannot be loaded. The first time, the worker ends; after a fault it tries again.
+    /// Why the model cannot be loaded. At the start, the worker ends. After a fault, it tries
+    /// again.
     fn load(&mut self, lost: Option<&str>) -> Result<WorkerModel, String>;
 
-    /// A loaded model takes jobs now.
+    /// Called when a model was loaded, before it gets jobs.
     fn ready(&mut self, scheduler: &mut Scheduler) {
         let _ = scheduler;
     }
 
-    /// The statistics of the scheduler may have changed: it has taken jobs, or run a step or other work.
+    /// Called when the statistics of the scheduler may have changed: it has accepted jobs, or run a
+    /// step or other work.
     fn observe(&mut self, scheduler: &mut Scheduler) {
         let _ = scheduler;
     }
 
-    /// The worker has waited for a command.
+    /// Called when an idle worker has received a command.
     fn woke(&mut self) {}
 
-    /// A step begins. A panic here counts as one of the step.
+    /// Called before a step. A panic here counts as one of the step.
     fn before_step(&mut self, scheduler: &mut Scheduler) {
         let _ = scheduler;
     }
 
-    /// A step has ended; `idle`: no work is left.
+    /// Called after a step. `idle`: no work is left.
     fn after_step(&mut self, scheduler: &mut Scheduler, idle: bool) {
         let _ = (scheduler, idle);
     }
 
-    /// The engine cannot go on; the jobs hear so next. Returns whether the model is loaded again, or the worker ends.
+    /// Called when the engine has failed, before the jobs get their final events. Returns whether
+    /// to reload the model. If not, the worker ends.
     fn faulted(&mut self, problem: &str) -> bool {
         let _ = problem;
         true

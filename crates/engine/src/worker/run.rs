@@ -13,23 +13,24 @@ use std::sync::mpsc::{RecvTimeoutError, TryRecvError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Pauses before the attempts to load the model again after a fault.
+/// Pauses before the attempts to reload the model after a fault.
 const RELOADS: [Duration; 3] = [Duration::ZERO, Duration::from_secs(2), Duration::from_secs(10)];
 
-/// Steps that may fail one after the other before the model is loaded again.
-const FAILURES: usize = 2;
+/// Number of consecutive failed steps after which the model is reloaded.
+const MAX_FAILURES: usize = 2;
 
 struct WorkerLoop<'h> {
     channel: WorkerQueue,
     hooks: &'h mut dyn WorkerHooks,
-    /// Commands that wait, in order.
+    /// Pending commands, in order.
     queue: VecDeque<WorkerCommand>,
+    /// The receiver of each job, and the index of its choice.
     routes: HashMap<JobId, (Rc<dyn JobReceiver>, usize)>,
-    /// Last events of the jobs that the running step has ended.
+    /// Final events of the jobs that the running step has ended.
     last_events: Vec<(Rc<dyn JobReceiver>, usize, JobEvent)>,
-    /// No more jobs come.
+    /// No more jobs are accepted.
     closed: bool,
-    /// Not even those that run go on.
+    /// Running jobs do not continue either.
     ended: bool,
     /// Whether jobs outlive a lost device.
     outlives_device: bool,
@@ -39,16 +40,17 @@ struct WorkerLoop<'h> {
 enum WorkerEnd {
     Stopped,
     Fault {
-        /// Why the device is gone, if that is the fault.
+        /// The error of the device, if it is lost.
         lost: Option<String>,
-        /// Whether the model is loaded again.
+        /// Whether to reload the model.
         again: bool,
     },
 }
 
 impl WorkerEnd {
-    /// The end of a scheduler that is dropped next: what it has to write to disk is written.
+    /// Writes the queued blocks of a scheduler to disk, which is dropped next.
     fn stopped(scheduler: &mut Scheduler) -> WorkerEnd {
+        // With jobs left, the caller wants to end soon and does not wait for the disk.
         if scheduler.is_idle() {
             scheduler.flush_disk();
         }
@@ -56,12 +58,12 @@ impl WorkerEnd {
     }
 }
 
-/// What went wrong with a step, and the text of it.
+/// The kind and message of a failed step.
 struct StepFault(StepFaultKind, String);
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum StepFaultKind {
-    /// The device is gone.
+    /// The device is lost.
     Lost,
     Step,
     Panic,
@@ -71,14 +73,15 @@ impl WorkerQueue {
     /// Starts the thread of a worker, which loads the model and runs it.
     ///
     /// # Errors
-    /// The system starts no thread.
+    /// When the system cannot start a thread.
     pub fn start(self, name: &str, mut hooks: impl WorkerHooks + 'static) -> std::io::Result<JoinHandle<()>> {
+        // This thread computes its share of the kernels too, and needs their stack.
         let run = move || run(self, &mut hooks);
         std::thread::Builder::new().name(name.to_owned()).stack_size(KERNEL_STACK).spawn(run)
     }
 }
 
-/// Loads the model and runs it until no more commands come.
+/// Loads the model and runs it until the channel or the worker is closed.
 fn run(channel: WorkerQueue, hooks: &mut dyn WorkerHooks) {
     let Ok(model) = hooks.load(None) else { return };
     let mut worker = WorkerLoop {
@@ -101,7 +104,7 @@ fn run(channel: WorkerQueue, hooks: &mut dyn WorkerHooks) {
 }
 
 impl WorkerLoop<'_> {
-    /// Schedules jobs on a model, first those that ran where it was before.
+    /// Creates the scheduler of a model, with the jobs of a lost device.
     fn scheduler(&mut self, model: WorkerModel, jobs: Option<SuspendedJobs>) -> Scheduler {
         let WorkerModel { engine, tokenizer, options } = model;
         self.outlives_device = options.outlives_device;
@@ -109,15 +112,16 @@ impl WorkerLoop<'_> {
             Some(jobs) => Scheduler::resume(engine, tokenizer, options, jobs),
             None => Scheduler::new(engine, tokenizer, options),
         };
+        // `WorkerCommands::end` must stop the steps of this scheduler.
         self.channel.set_canceller(scheduler.canceller());
         self.hooks.ready(&mut scheduler);
         scheduler
     }
 
-    /// Releases everything that a scheduler has, except the jobs that outlive a lost device.
+    /// Drops a scheduler and its engine. Returns the jobs if they outlive a lost device.
     fn take_apart(&self, scheduler: Scheduler, lost: Option<&str>) -> Option<SuspendedJobs> {
         let Some(problem) = lost.filter(|_| self.outlives_device) else {
-            // what failed may fail again while it is taken apart
+            // An engine that has failed may panic again while it is dropped.
             let _ = catch_unwind(AssertUnwindSafe(|| drop(scheduler)));
             return None;
         };
@@ -140,6 +144,7 @@ impl WorkerLoop<'_> {
                 }
                 Err(problem) => {
                     tracing::error!("the model cannot be loaded again: {problem}");
+                    // Clients should not wait through all attempts.
                     self.fail(&problem);
                 }
             }
@@ -147,7 +152,7 @@ impl WorkerLoop<'_> {
         None
     }
 
-    /// Waits for a time. Returns whether commands may still come.
+    /// Queues commands for `time`. Returns false if the channel was closed.
     fn pause(&mut self, time: Duration) -> bool {
         let until = Instant::now() + time;
         loop {
@@ -159,7 +164,7 @@ impl WorkerLoop<'_> {
         }
     }
 
-    /// Steps while there is work, sleeps while there is none.
+    /// Runs steps while the scheduler has work, and waits for commands otherwise.
     fn serve(&mut self, scheduler: &mut Scheduler) -> WorkerEnd {
         let (mut busy, mut failures) = (!scheduler.is_idle(), 0);
         loop {
@@ -168,11 +173,14 @@ impl WorkerLoop<'_> {
                 self.queue.push_back(command);
                 self.hooks.woke();
             }
+            // The channel is checked before each step, so that dropping all handles ends the worker
+            // even while jobs run.
             if !self.receive() {
                 return WorkerEnd::stopped(scheduler);
             }
             let commands = self.queue.len();
             busy |= self.take(scheduler);
+            // Only if commands were executed: a loan that waits for jobs changes nothing.
             if self.queue.len() < commands {
                 self.hooks.observe(scheduler);
             }
@@ -184,7 +192,9 @@ impl WorkerLoop<'_> {
             }
             match self.step(scheduler) {
                 Ok(more) => (busy, failures) = (more, 0),
-                Err(StepFault(StepFaultKind::Step, problem)) if failures + 1 < FAILURES => {
+                // The jobs of a failed step have failed. Other jobs may run on the same engine,
+                // unless the next step fails too.
+                Err(StepFault(StepFaultKind::Step, problem)) if failures + 1 < MAX_FAILURES => {
                     failures += 1;
                     tracing::error!("a step failed: {problem}");
                 }
@@ -196,7 +206,7 @@ impl WorkerLoop<'_> {
         }
     }
 
-    /// Receives the commands that are here. Returns whether more may come.
+    /// Queues the commands in the channel. Returns false if the channel was closed.
     fn receive(&mut self) -> bool {
         loop {
             match self.channel.try_recv() {
@@ -207,8 +217,8 @@ impl WorkerLoop<'_> {
         }
     }
 
-    /// Takes what was asked for, in order: the engine is lent when the jobs before have ended, and later commands wait for that. Returns whether
-    /// a job was among it.
+    /// Executes queued commands, in order. The engine is lent once all earlier jobs have ended, and
+    /// later commands wait for that. Returns whether a job was submitted.
     fn take(&mut self, scheduler: &mut Scheduler) -> bool {
         let mut took = false;
         while let Some(command) = self.queue.pop_front() {
@@ -221,10 +231,12 @@ impl WorkerLoop<'_> {
                     Some(engine) => {
                         let EngineLoan { cancel, work, .. } = loan;
                         let own = engine.set_cancel_token(cancel);
+                        // The engine's token is restored even if the work panics.
                         guarded(|| work(&mut *engine));
                         engine.set_cancel_token(own);
                     }
                     None => {
+                        // Jobs run. Later commands must not overtake the loan.
                         self.queue.push_front(WorkerCommand::Lend(loan));
                         return took;
                     }
@@ -246,6 +258,7 @@ impl WorkerLoop<'_> {
 
     fn accept(&mut self, scheduler: &mut Scheduler, submission: JobSubmission) {
         let JobSubmission { job, choices, receiver } = submission;
+        // The client has disconnected while the job was in the channel.
         if receiver.is_gone() {
             return;
         }
@@ -265,6 +278,7 @@ impl WorkerLoop<'_> {
         let (routes, hooks) = (&mut self.routes, &mut *self.hooks);
         let last_events = &mut self.last_events;
         let mut listener = |id: JobId, event: JobEvent| {
+            // Final events wait until the statistics were observed; see `send_last_events`.
             if event.is_last() {
                 let route = routes.remove(&id);
                 last_events.extend(route.map(|(receiver, choice)| (receiver, choice, event)));
@@ -272,6 +286,7 @@ impl WorkerLoop<'_> {
                 receiver.event(*choice, event);
             }
         };
+        // Unwind-safe: after a panic, the engine and the scheduler are dropped.
         let stepped = catch_unwind(AssertUnwindSafe(|| {
             hooks.before_step(scheduler);
             scheduler.step(&mut listener)
@@ -286,16 +301,17 @@ impl WorkerLoop<'_> {
         }
     }
 
-    /// Sends the last events of a step. Its statistics were observed before: a client that has its answer must not find the job among those
-    /// that run.
+    /// Sends the final events of a step. Called after the hooks have observed the statistics: a
+    /// client that has its answer must not find the job among the running ones.
     fn send_last_events(&mut self) {
         for (receiver, choice, event) in self.last_events.drain(..) {
             receiver.event(choice, event);
         }
     }
 
-    /// Ends all jobs but those that outlive their device. Receivers must not find the model ready when they learn of it.
+    /// Fails all jobs, except those that outlive their device.
     fn fault(&mut self, kind: StepFaultKind, problem: String) -> WorkerEnd {
+        // The hook runs before receivers learn of the fault: they must not find the model ready.
         let again = self.hooks.faulted(&problem);
         self.send_last_events();
         let lost = kind == StepFaultKind::Lost;
@@ -314,7 +330,8 @@ impl WorkerLoop<'_> {
     }
 }
 
-/// Runs work of a caller, who learns from what the work drops that it has panicked.
+/// Runs work of a caller. A panic drops the closure, and with it the sender of its result, so that
+/// the caller notices.
 fn guarded(work: impl FnOnce()) {
     if let Err(panic) = catch_unwind(AssertUnwindSafe(work)) {
         tracing::error!("work between two steps panicked: {}", panic_text(&*panic));

@@ -1,4 +1,5 @@
-//! `docs/adding-a-model.md` is a test: its blocks of JSON are the circuit of the repository, and that circuit passes the fixture.
+//! `docs/adding-a-model.md` is a test: its blocks of JSON are the circuit of the repository, and
+//! that circuit passes the fixture.
 
 use crate::support::{all_logits, checkpoint, engine, error, fixture, folder};
 use latent_engine::EngineOptions;
@@ -12,14 +13,14 @@ fn read(path: &str) -> String {
     std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path)).unwrap()
 }
 
-/// The fenced blocks of a document that begin with this word (and whatever follows it on the line).
+/// The contents of the fenced blocks of a document in this language.
 fn blocks(document: &str, language: &str) -> Vec<String> {
     let fence = format!("```{language}\n");
     let parts = document.split(&fence).skip(1);
     parts.map(|part| part.split("```").next().unwrap().to_owned()).collect()
 }
 
-/// The objects of all `json` blocks in one.
+/// One object with the keys of all `json` blocks.
 fn circuit(document: &str) -> Value {
     let mut whole = Map::new();
     for block in blocks(document, "json") {
@@ -56,7 +57,7 @@ fn the_circuit_of_the_document_is_the_one_of_the_repository_and_passes() {
     }
 }
 
-/// The JSON of circuits that the document shows besides, each fenced with its file and the key in it.
+/// The other JSON blocks of the document: each fence names the file of a circuit and the key in it.
 #[test]
 fn the_parts_of_other_circuits_are_those_of_the_repository() {
     let document = read("docs/adding-a-model.md");
@@ -72,7 +73,7 @@ fn the_parts_of_other_circuits_are_those_of_the_repository() {
 }
 
 #[test]
-fn its_other_blocks_are_true_too() {
+fn the_other_blocks_of_the_document_are_true() {
     let document = read("docs/adding-a-model.md");
     let config: Value = serde_json::from_str(&blocks(&document, "json config")[0]).unwrap();
     let kept: Value =

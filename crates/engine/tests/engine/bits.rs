@@ -1,4 +1,4 @@
-//! Results do not depend on the number of threads, nor on what else is in the batch, on any tier.
+//! On every tier, results depend neither on the number of threads nor on the rest of the batch.
 
 use crate::support::{
     CASES, all_logits, bits, checkpoint, engine, exhaustive, fixture, folder, sample_of, tiers,
@@ -23,7 +23,8 @@ fn options(tier: Tier, precision: Precision, mla: MlaChoice, threads: usize) -> 
 #[test]
 fn logits_are_bit_equal_for_any_number_of_threads() {
     for (i, tier) in tiers().into_iter().enumerate() {
-        // the best tier with every number of threads, the others with one that divides nothing
+        // The best tier runs with every number of threads, the others with a number that divides
+        // the work unevenly.
         let threads: &[usize] = match i {
             0 if exhaustive() => &[2, 3, 7],
             0 => &[2, 7],
@@ -42,7 +43,7 @@ fn cases(tier: Tier) -> impl Iterator<Item = &'static str> {
 fn bit_equal_for(tier: Tier, threads: &[usize]) {
     for (number, case) in cases(tier).enumerate() {
         let checkpoint = checkpoint(&folder(case));
-        // one long enough that a row's cached rows are cut into several pieces
+        // One prompt is long enough that the cached rows of a row are divided into several splits.
         let (length, single) = if case == "v3" { (300, 150) } else { (70, 20) };
         let tokens: Vec<u32> = fixture(case).tokens.iter().cycle().take(length).copied().collect();
         for (i, precision) in [Precision::Exact, Precision::Default].into_iter().enumerate() {
@@ -72,7 +73,7 @@ fn bit_equal_for(tier: Tier, threads: &[usize]) {
 #[test]
 fn logits_are_bit_equal_on_any_number_of_nodes() {
     let tier = tiers()[0];
-    // a mixture of experts with shared ones, in steps of one, few and many rows
+    // A mixture of experts with shared experts, in steps of one, few and many rows.
     for case in ["v3", "v2-lite"] {
         let checkpoint = checkpoint(&folder(case));
         let tokens: Vec<u32> = fixture(case).tokens.iter().cycle().take(200).copied().collect();
@@ -90,7 +91,7 @@ fn logits_are_bit_equal_on_any_number_of_nodes() {
     }
 }
 
-/// Logits of three sequences run together, `chunk` rows of each a step.
+/// Logits of three sequences that run together, with `chunk` rows of each per step.
 fn together(engine: &mut Engine, prompts: &[Vec<u32>; 3], chunk: usize) -> Vec<Vec<Vec<f32>>> {
     let mut sequences: [Sequence; 3] = Default::default();
     let mut logits = vec![Vec::new(); 3];

@@ -1,4 +1,4 @@
-//! A cancel belongs to one answer: it ends with the text so far, and nothing else does.
+//! A cancelled answer ends with the text so far, and no other answer is affected.
 
 use crate::support::demo::{DemoEngine, demo};
 use latent_engine::sampling::SamplingParams;
@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 const QUESTION: &str = "Tell me about the sea.";
 
-/// Cancels at a token, while the answer goes on.
+/// Cancels its answer at the `at`th token.
 struct CancellingListener {
     cancel: CancelToken,
     at: usize,
@@ -64,7 +64,7 @@ fn ask(
 }
 
 #[test]
-fn a_cancelled_answer_keeps_its_text_and_says_why_it_ended() {
+fn a_cancelled_answer_keeps_its_text_and_its_stop_reason() {
     let mut demo = demo(&options());
     let never = CancelToken::new();
     let (_, whole) = ask(&mut demo, None, &mut CancellingListener::new(&never, 0));
@@ -74,12 +74,12 @@ fn a_cancelled_answer_keeps_its_text_and_says_why_it_ended() {
     assert_eq!((cut.stop, cut.tokens.len()), (StopReason::Interrupted, 7));
     assert_eq!(cut.tokens, whole.tokens[..7]);
     assert!(!cut.text.is_empty() && cut.text == listener.text, "{:?} {:?}", cut.text, listener.text);
-    // its rows can be used: all tokens but the last have run
+    // The session can be continued: all tokens but the last have rows in the cache.
     assert_eq!(session.tokens(), [&demo.prompt(QUESTION)[..], &cut.tokens[..6]].concat());
 }
 
 #[test]
-fn a_late_cancel_ends_no_later_answer() {
+fn a_cancel_after_the_end_does_not_affect_later_answers() {
     let mut demo = demo(&options());
     let cancel = CancelToken::new();
     let (_, first) = ask(&mut demo, Some(&cancel), &mut CancellingListener::new(&cancel, 0));
@@ -90,17 +90,17 @@ fn a_late_cancel_ends_no_later_answer() {
     let fresh = CancelToken::new();
     let (_, third) = ask(&mut demo, Some(&fresh), &mut CancellingListener::new(&cancel, 0));
     assert_eq!(third.tokens, first.tokens);
-    // steps of the caller's own run too
+    // Steps that the caller runs directly are not affected either.
     let mut session = Session::default();
     let mut inputs = [SeqInput::tokens(&mut session.sequence, &[24], LogitsRequest::Last)];
     demo.engine.step(&mut inputs, &mut |_, _, _| {}).unwrap().all().unwrap();
-    // an answer whose token was cancelled before it began has no tokens
+    // An answer whose cancel token was cancelled before it began has no tokens.
     let (_, none) = ask(&mut demo, Some(&cancel), &mut CancellingListener::new(&fresh, 0));
     assert_eq!((none.stop, none.tokens.len()), (StopReason::Interrupted, 0));
 }
 
 #[test]
-fn a_listener_that_panics_leaves_no_token_behind() {
+fn a_panic_in_the_listener_leaves_no_cancel_token_in_the_engine() {
     struct Panics;
     impl Listener for Panics {
         fn token(&mut self, _: &TokenEvent<'_>) -> bool {
@@ -116,7 +116,7 @@ fn a_listener_that_panics_leaves_no_token_behind() {
     assert_eq!(answer.stop, StopReason::Length);
 }
 
-/// Stops the step in which it is called.
+/// Stops the step that calls it.
 struct StepStopper(Canceller);
 
 impl LogitsProcessor for StepStopper {
@@ -128,7 +128,7 @@ impl LogitsProcessor for StepStopper {
 }
 
 #[test]
-fn a_stopped_step_of_a_scheduler_leaves_no_token_in_its_engine() {
+fn a_stopped_step_of_a_scheduler_leaves_no_cancel_token_in_the_engine() {
     let DemoEngine { engine, tokenizer, .. } = demo(&options());
     let mut scheduler = Scheduler::new(engine, Arc::clone(&tokenizer), SchedulerOptions::default());
     let processors: Vec<Box<dyn LogitsProcessor>> = vec![Box::new(StepStopper(scheduler.canceller()))];
@@ -146,7 +146,7 @@ fn a_stopped_step_of_a_scheduler_leaves_no_token_in_its_engine() {
 }
 
 #[test]
-fn a_token_of_the_engine_stops_its_steps_until_it_gets_another() {
+fn a_cancel_token_of_the_engine_stops_its_steps_until_it_is_replaced() {
     let mut demo = demo(&options());
     let cancel = CancelToken::new();
     demo.engine.set_cancel_token(cancel.clone());
@@ -155,7 +155,7 @@ fn a_token_of_the_engine_stops_its_steps_until_it_gets_another() {
     let mut inputs = [SeqInput::tokens(&mut session.sequence, &[24], LogitsRequest::Last)];
     let stopped = demo.engine.step(&mut inputs, &mut |_, _, _| {});
     assert!(matches!(stopped, Err(EngineError::Stopped)));
-    // an answer with a token of its own watches that
+    // An answer with a cancel token of its own watches only that token.
     let own = CancelToken::new();
     let (_, answer) = ask(&mut demo, Some(&own), &mut CancellingListener::new(&own, 0));
     assert_eq!(answer.stop, StopReason::Length);

@@ -1,4 +1,5 @@
-//! Circuits that somebody has changed: each runs, or is refused by an error. A few hundred mutants of the built-in ones, the same in every run.
+//! Mutated circuits: each runs or is refused with an error. The few hundred mutants of the built-in
+//! circuits are the same in every run.
 
 use crate::support::{checkpoint, exhaustive};
 use latent_engine::cache::Sequence;
@@ -32,7 +33,7 @@ impl Random {
     }
 }
 
-/// Sizes, conditions and factors that circuits name, and some that they should not.
+/// Sizes, conditions and factors that circuits use, and some that are invalid.
 const WORDS: [&str; 30] = [
     "1",
     "0",
@@ -78,11 +79,12 @@ fn nodes(value: &Value, path: String, found: &mut Vec<String>) {
     }
 }
 
-/// One change: a word for another, an element gone, twice or in another place, or the value of another node.
+/// One change: another word, an element that is removed, repeated or moved, or the value of another
+/// node.
 fn mutate(circuit: &mut Value, random: &mut Random) {
     let mut paths = Vec::new();
     nodes(circuit, String::new(), &mut paths);
-    // descriptions change nothing
+    // Changes of descriptions have no effect.
     paths.retain(|path| !path.starts_with("/about") && !path.starts_with("/unused") && path.contains('/'));
     let strings: Vec<String> = paths
         .iter()
@@ -122,7 +124,7 @@ fn mutate(circuit: &mut Value, random: &mut Random) {
     }
 }
 
-/// What is printed and drawn of a circuit without loading the model.
+/// Prints and draws a circuit without loading the model.
 fn look(file: &Arc<latent_formats::Checkpoint>, outline: &Outline, circuit: &Circuit) {
     let backend = latent_backends::cpu();
     let target = backend.target();
@@ -217,7 +219,7 @@ fn every_mutant_of_a_circuit_runs_or_is_refused() {
             }
         }
     }
-    // most that can be read at all come as far as the audit, and some run
+    // Most of the mutants that can be parsed get as far as the audit, and some run.
     println!("{ran} ran, {refused} were refused, {unread} could not be read");
     assert!(
         ran > mutants() && refused > mutants(),
@@ -225,12 +227,13 @@ fn every_mutant_of_a_circuit_runs_or_is_refused() {
     );
 }
 
-/// Mutants of each model.
+/// Number of mutants of each model.
 fn mutants() -> usize {
     if exhaustive() { 24 } else { 4 }
 }
 
-/// Circuits that agree with the tensors of the file and not with themselves, each of which once ended in an index out of range.
+/// Circuits that match the tensors of the file but contradict themselves. Each of them once caused
+/// an index out of range.
 #[test]
 fn circuits_that_contradict_themselves_are_refused_before_they_run() {
     let folder = tempfile::tempdir().unwrap();
@@ -295,7 +298,7 @@ fn moe(circuit: &mut Circuit) -> &mut Block {
     circuit.blocks.get_mut("moe").unwrap()
 }
 
-/// The operation of the block of experts that has this word.
+/// The operation `word` of the block of experts.
 fn op<'c>(circuit: &'c mut Circuit, word: &str) -> &'c mut OpSpec {
     moe(circuit).ops.iter_mut().find(|op| op.op == word).unwrap()
 }

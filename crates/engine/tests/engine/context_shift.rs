@@ -1,4 +1,4 @@
-//! Answers that go on beyond a full context, and sessions that are saved with what they are about.
+//! Answers that continue beyond a full context, and sessions that are saved with an attachment.
 
 use crate::support::{checkpoint, engine, error};
 use latent_engine::cache::Sequence;
@@ -25,10 +25,11 @@ fn step(engine: &mut Engine, sequence: &mut Sequence, tokens: &[u32]) -> Vec<f32
     logits
 }
 
-/// With one layer a cached row depends on its own token and position alone, so that a shifted sequence must give what the tokens that are left
-/// give when they are computed anew.
+/// In a model of one layer, a cached row depends only on its own token and position. A shifted
+/// sequence must therefore give the same logits as the remaining tokens in a new sequence. With
+/// more layers this does not hold: deeper rows have seen the discarded tokens.
 #[test]
-fn a_shifted_sequence_gives_the_logits_of_the_tokens_that_are_left() {
+fn a_shifted_sequence_gives_the_logits_of_its_remaining_tokens() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model.gguf");
     let recipe = ModelRecipe {
@@ -83,7 +84,7 @@ fn small(context: usize) -> (Engine, Arc<Tokenizer>) {
     (engine(&file, &options), Arc::new(Tokenizer::from_checkpoint(&file).unwrap()))
 }
 
-/// Never ends by itself: the tokens that would end it are banned.
+/// A request that ends only at its limit: the end tokens are banned.
 fn endless(tokenizer: &Tokenizer, prompt: &[u32], shift: Option<ContextShift>, max_tokens: usize) -> Request {
     let banned = tokenizer.end_of_generation().iter().map(|id| (*id, f32::NEG_INFINITY)).collect();
     let sampling = SamplingParams { logit_bias: banned, ..SamplingParams::greedy() };
@@ -110,11 +111,12 @@ fn an_answer_goes_on_beyond_the_context() {
     let mut session = Session::default();
     let long = engine.generate(&mut session, &request, &tokenizer, &mut ShiftListener).unwrap();
     assert_eq!((long.stop, long.tokens.len()), (StopReason::Length, 300));
-    // the first shift discards half of the 95 tokens after the kept ones, and so on
+    // Each shift discards half of the 95 tokens after the kept ones.
     assert!(long.discarded_tokens >= 48 * 5 && session.sequence.len() <= 100, "{}", long.discarded_tokens);
     assert_eq!(40 + 299, session.sequence.len() + long.discarded_tokens);
     assert_eq!(long.tokens[..60], full.tokens[..], "the same until the context is full");
-    // shifted blocks are never shared: the next prompt gets what a new session gets
+    // Shifted rows are never reused: only the kept tokens are taken from the session, and the
+    // answer is that of a new session.
     assert_eq!(session.tokens(), &prompt[..5]);
     let again = engine.generate(&mut session, &request, &tokenizer, &mut ShiftListener).unwrap();
     assert_eq!((again.cached_tokens, &again.tokens), (5, &long.tokens));
@@ -126,7 +128,7 @@ fn an_answer_goes_on_beyond_the_context() {
 }
 
 #[test]
-fn advice_on_a_long_prompt_can_be_followed() {
+fn the_error_for_a_long_prompt_suggests_a_larger_context_only_if_possible() {
     let ask = |context: usize, tokens: usize| {
         let (mut engine, tokenizer) = small(context);
         let request = endless(&tokenizer, &vec![20; tokens], None, 1);
@@ -162,11 +164,12 @@ fn a_session_is_saved_with_its_attachment_and_without_shifted_rows() {
     assert_eq!((restored.tokens(), restored.sequence.len()), (&prompt[..5], 5));
     assert_eq!(attachment.as_deref(), Some(&b"what it is about"[..]));
     engine.release(restored.sequence);
-    // who wants the cache alone gets it
+    // `restore` ignores the attachment.
     let (sequence, tokens) = engine.restore(&path).unwrap();
     assert_eq!(tokens, prompt[..5]);
     engine.release(sequence);
-    // and a file of before, without an attachment, is read too
+    // Files of earlier versions have no attachment, which is 24 + 16 bytes here, and are still
+    // read.
     let whole = std::fs::read(&path).unwrap();
     std::fs::write(&path, &whole[..whole.len() - 24 - 16]).unwrap();
     let (restored, attachment) = engine.restore_session(&path).unwrap();
@@ -186,5 +189,5 @@ fn a_session_is_saved_with_its_attachment_and_without_shifted_rows() {
     }
     std::fs::write(&path, [&whole[..], b"more"].concat()).unwrap();
     assert!(engine.restore_session(&path).is_err());
-    assert_eq!(engine.kv_cache().available(), free, "nothing is lost");
+    assert_eq!(engine.kv_cache().available(), free, "a refused file leaks no block");
 }

@@ -1,4 +1,4 @@
-//! Limits and bans of a request, for one answer, in a scheduler, and with drafts.
+//! Limits and bans of a request in one answer, in a scheduler, and with drafts.
 
 use crate::support::demo::{DemoEngine, DemoListener, demo};
 use crate::support::jobs::{HeardEvents, engine, options, prompt, request, scheduler};
@@ -12,7 +12,7 @@ fn answer(demo: &mut DemoEngine, request: &Request) -> latent_engine::Answer {
 }
 
 #[test]
-fn answers_with_drafts_are_those_without_for_samplers_that_learn() {
+fn drafts_do_not_change_answers_of_samplers_with_state() {
     let drafting = |draft| EngineOptions { draft, ..options(512, 512) };
     let [mut plain, mut drafted] = [Draft::None, Draft::Mtp].map(|draft| demo(&drafting(draft)));
     let base = SamplingParams { temperature: 0.7, seed: 3, ..SamplingParams::default() };
@@ -117,7 +117,7 @@ fn the_infill_sampler_ends_or_joins_tokens() {
     let vocab = tokenizer.vocab_size();
     let params =
         SamplingParams { samplers: Some(vec![SamplerKind::Infill]), seed: 1, ..SamplingParams::default() };
-    // the tokens that come out of such probabilities, by drawing often
+    // The tokens that are sampled from these probabilities in many draws.
     let possible = |probabilities: &[(u32, f32)]| {
         let mut logits = vec![f32::NEG_INFINITY; vocab];
         probabilities.iter().for_each(|(id, p)| logits[*id as usize] = p.ln());
@@ -140,14 +140,14 @@ fn the_infill_sampler_ends_or_joins_tokens() {
     let apart =
         |others: &[u32]| *words.iter().find(|id| others.iter().all(|other| !begins(**id, *other))).unwrap();
     let other = apart(&[short, long]);
-    // an end that is likely enough for so few candidates is the only one that is left
+    // The end token is likely enough for this number of candidates, so that it is the only choice.
     assert_eq!(possible(&[(short, 0.45), (other, 0.4), (end, 0.15)]), [end]);
-    // of two tokens of which one begins the other, the likelier gets the probability of both
+    // If one token is a prefix of another, the likelier of the two gets the probability of both.
     let mut expected = [short, other];
     expected.sort_unstable();
     assert_eq!(possible(&[(short, 0.3), (long, 0.25), (other, 0.45)]), expected);
     assert_eq!(possible(&[(short, 0.1), (long, 0.1), (other, 0.8)]), [other]);
-    // where nothing is likely the answer ends
+    // If no token is likely, the answer ends.
     let mut many = vec![short];
     while many.len() < 8 {
         many.push(apart(&many));

@@ -6,13 +6,14 @@ use latent_graph::passes::Precision;
 use latent_types::Tier;
 use serde_json::Value;
 
-/// What the same file scores in llama.cpp (models/README.md): 249 of 300 questions, 83.0 %; ours may be one percent below.
+/// The minimum number of right answers: one percent below llama.cpp with the same file, which gets
+/// 249 of 300 questions, 83.0 % (models/README.md).
 const AT_LEAST: usize = 246;
 
-/// Without [`exhaustive`], every third question is asked.
+/// The same minimum for every third question, which is asked without [`exhaustive`].
 const OF_EVERY_THIRD: usize = 82;
 
-/// Most tokens of an answer.
+/// Maximum number of tokens of an answer.
 const ANSWER: usize = 300;
 
 use crate::support::demo::{demo, models};
@@ -23,7 +24,7 @@ fn options(threads: usize) -> EngineOptions {
 }
 
 #[test]
-fn it_answers_as_many_questions_as_its_results_say() {
+fn the_demo_model_answers_as_many_questions_as_documented() {
     let mut demo = demo(&options(1));
     let questions = std::fs::read_to_string(models().join("eval.jsonl")).unwrap();
     let mut session = Session::default();
@@ -42,7 +43,7 @@ fn it_answers_as_many_questions_as_its_results_say() {
 }
 
 #[test]
-fn it_answers_as_well_on_lower_tiers() {
+fn lower_tiers_answer_as_many_questions() {
     let best = latent_kernels::native_tier();
     let questions = std::fs::read_to_string(models().join("eval.jsonl")).unwrap();
     for tier in Tier::ALL {
@@ -55,7 +56,7 @@ fn it_answers_as_well_on_lower_tiers() {
         let mut demo = demo(&EngineOptions { tier: Some(tier), ..options(1) });
         let mut session = Session::default();
         let (mut right, mut total) = (0, 0);
-        // fewer questions, as these tiers are slower
+        // Fewer questions, since these tiers are slower.
         for line in questions.lines().step_by(if exhaustive() { 15 } else { 60 }) {
             let question: Value = serde_json::from_str(line).unwrap();
             let answer = demo.ask(
@@ -68,7 +69,7 @@ fn it_answers_as_well_on_lower_tiers() {
             total += 1;
         }
         eprintln!("{tier}: {right} of {total} questions");
-        // a question or two may turn on rounding
+        // Rounding may change one or two answers.
         assert!(right * 300 + 2 * 300 >= AT_LEAST * total, "{tier}: {right} of {total} questions");
     }
 }
@@ -91,7 +92,7 @@ fn the_same_seed_gives_the_same_text_for_any_number_of_threads() {
 }
 
 #[test]
-fn what_is_cached_is_not_computed_again_and_changes_nothing() {
+fn cached_rows_are_not_computed_again_and_change_no_answer() {
     let mut demo = demo(&EngineOptions { precision: Precision::Exact, ..options(1) });
     let question = "Tell me a story about a bear and a drum.";
     let mut session = Session::default();
@@ -103,7 +104,7 @@ fn what_is_cached_is_not_computed_again_and_changes_nothing() {
 }
 
 #[test]
-fn a_saved_session_goes_on_where_it_stopped() {
+fn a_saved_session_continues_where_it_stopped() {
     let mut demo = demo(&options(1));
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("session.kv");
@@ -165,8 +166,9 @@ fn engine_with(cache: latent_types::CacheType) -> Engine {
 }
 
 #[test]
-fn a_shifted_context_goes_on_as_if_the_forgotten_rows_had_never_been() {
-    // one layer's rows do not depend on earlier rows, so that its cache can be compared with one that never had them
+fn a_shifted_context_of_one_layer_equals_one_without_the_discarded_rows() {
+    // The rows of a single layer do not depend on earlier rows, so that its cache can be compared
+    // with one that never had the discarded rows.
     let mut demo = demo(&EngineOptions { precision: Precision::Exact, ..options(1) });
     let tokens =
         demo.prompt("Tell me a story about a bear and a drum, and another one about a fox and a lantern.");

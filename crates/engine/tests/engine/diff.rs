@@ -1,4 +1,5 @@
-//! Two runs compared: equal settings agree in every bit, other settings within their tolerance, and a wrong weight is found where it is.
+//! Comparisons of two runs: equal settings agree in every bit, other settings within their
+//! tolerance, and a wrong weight is located.
 
 use crate::support::{CASES, all_logits, bits, checkpoint, engine, folder};
 use latent_engine::{ActivationTrace, EngineOptions};
@@ -110,7 +111,7 @@ fn formulations_caches_chunks_and_tiers_agree_within_their_tolerance() {
             let names: Vec<&str> = report.points.iter().map(|p| p.name.as_str()).collect();
             let all =
                 ["embed", "layers.0.q", "layers.1.k_rope", "layers.0.attn", "layers.1.residual", "logits"];
-            // a shared key that is not rotated is a part of kv_a
+            // A shared key that is not rotated is a part of kv_a.
             for name in all.into_iter().filter(|name| rotates || !name.ends_with("k_rope")) {
                 assert!(names.contains(&name), "{case} {options:?} lacks {name}: {names:?}");
             }
@@ -118,7 +119,7 @@ fn formulations_caches_chunks_and_tiers_agree_within_their_tolerance() {
     }
 }
 
-/// A copy of a fixture in which `change` has changed one tensor.
+/// A copy of a fixture with one tensor changed by `change`.
 fn changed(case: &str, tensor: &str, change: impl Fn(&mut Vec<f32>)) -> (tempfile::TempDir, PathBuf) {
     let copy = tempfile::tempdir().unwrap();
     let path = copy.path().to_owned();
@@ -166,13 +167,13 @@ fn a_wrong_weight_is_found_at_the_operation_that_uses_it() {
             }
         }
     }
-    // W_UK acts in the absorbed queries, and only there
+    // W_UK is used only in the absorbed queries.
     let (_copy, path) = changed("v3", &layer("self_attn.kv_b_proj"), |numbers| numbers[..64].fill(0.5));
     let absorbed =
         |path: &Path| ran(&checkpoint(path), &EngineOptions { mla: MlaChoice::Absorbed, ..exact() }, &tokens);
     let report = between(&absorbed(&folder("v3")), &absorbed(&path));
     assert_eq!(first(&report), Some("layers.1.q_latent"));
-    // few rows: the norm is folded into the products after it, which are blamed with it
+    // With few rows, the norm is fused into the products after it, so that these are named too.
     let few = &tokens[..8];
     let (_copy, path) = changed("v3", &layer("input_layernorm"), scaled(1.1));
     let report = between(&ran(&right, &exact(), few), &ran(&checkpoint(&path), &exact(), few));
@@ -200,7 +201,7 @@ fn swapped_halves_of_the_rope_are_found_in_the_key() {
     assert_eq!(first(&report), Some("layers.1.kv_a"));
     let latent = report.points.iter().find(|p| p.name == "layers.1.latent").unwrap();
     assert_eq!(latent.verdict, PointVerdict::Same, "only the rope part is wrong");
-    // the pairs themselves taken otherwise: keys and queries are right before the rotation and wrong after it
+    // With other pairs of the rotation, keys and queries are right before it and wrong after it.
     let copy = tempfile::tempdir().unwrap();
     let config = std::fs::read_to_string(folder("v3").join("config.json")).unwrap();
     let mut config: serde_json::Value = serde_json::from_str(&config).unwrap();
@@ -218,7 +219,7 @@ fn swapped_halves_of_the_rope_are_found_in_the_key() {
 fn a_circuit_with_a_wrong_wire_is_located() {
     let circuit = Circuit::named("deepseek2").unwrap();
     let mut wrong = circuit.clone();
-    // the MLP reads what attention reads
+    // The MLP reads the input of the attention block.
     wrong.blocks.get_mut("mla").unwrap().outputs.push("x".into());
     let dense = wrong.blocks.get_mut("dense").unwrap();
     dense.inputs.push("x".into());
@@ -249,7 +250,7 @@ fn quantised_models_agree_with_their_exact_runs() {
 }
 
 #[test]
-fn a_dump_comes_back_as_it_was_written() {
+fn a_dump_is_read_as_it_was_written() {
     let file = checkpoint(&folder("v3"));
     let tokens = tokens(24);
     let a = ran(&file, &exact(), &tokens);
@@ -267,7 +268,7 @@ fn a_dump_comes_back_as_it_was_written() {
 }
 
 #[test]
-fn what_transformers_computes_on_the_way_is_what_we_compute() {
+fn intermediate_values_agree_with_transformers() {
     let file = checkpoint(&folder("v3"));
     let path = folder("v3").join("activations.safetensors");
     let options = exact();
@@ -303,7 +304,7 @@ fn what_transformers_computes_on_the_way_is_what_we_compute() {
     assert_eq!(layer, expected);
 }
 
-/// A dump of one tensor, and of tokens where given.
+/// Writes a dump of one tensor, and of tokens if given.
 fn dump_of(path: &Path, name: &str, ty: latent_types::TensorType, shape: &[usize], tokens: Option<&[u32]>) {
     let mut writer = latent_formats::safetensors::Writer::new();
     if let Some(tokens) = tokens {
@@ -325,7 +326,7 @@ fn dump_of(path: &Path, name: &str, ty: latent_types::TensorType, shape: &[usize
 }
 
 #[test]
-fn bad_dumps_are_refused_with_what_is_wrong() {
+fn bad_dumps_are_refused_with_a_reason() {
     use latent_types::TensorType::{F32, I32};
     let file = checkpoint(&folder("v3"));
     let a = ran(&file, &exact(), &tokens(4));
@@ -356,7 +357,7 @@ fn bad_dumps_are_refused_with_what_is_wrong() {
     refused(&["invalid token ID -1"]);
     std::fs::write(&path, b"GGUF and what not").unwrap();
     refused(&["not a dump"]);
-    // a leading dimension of one, as transformers has, does no harm
+    // A leading dimension of one, the batch in transformers, is accepted.
     dump_of(&path, "layers.1.residual", F32, &[1, 4, 96], Some(&four));
     assert!(dump::read(&path, &a.points, None).is_ok());
 }

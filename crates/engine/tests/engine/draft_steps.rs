@@ -37,7 +37,7 @@ fn written(folder: &Path, recipe: &ModelRecipe, name: &str) -> Arc<Checkpoint> {
     checkpoint(&path)
 }
 
-/// Logits of the tokens after a prompt, in one step of drafts or in a step each.
+/// Logits of the tokens `next` after a prompt: in one step as drafts, or in a step each.
 fn after(engine: &mut Engine, prompt: &[u32], next: &[u32], together: bool) -> Vec<Vec<f32>> {
     let mut sequence = Sequence::default();
     engine.prefill(&mut sequence, prompt, 64, LogitsRequest::Nothing, &mut |_, _| {}, &mut |_| true).unwrap();
@@ -83,7 +83,7 @@ fn a_token_and_its_draft_have_the_bits_of_two_steps() {
     let caches = [None, Some(CacheType::Int8), Some(CacheType::Bf16), Some(CacheType::Fp8)];
     let tiers = tiers();
     for (i, tier) in tiers.iter().enumerate() {
-        // lower tiers are slow: a part of the models each
+        // Lower tiers are slow, so that each runs only a part of the models.
         let every = match i {
             _ if exhaustive() => 1,
             0 => 4,
@@ -94,7 +94,7 @@ fn a_token_and_its_draft_have_the_bits_of_two_steps() {
                 let cache = caches[n % caches.len()];
                 let mut engine =
                     engine(checkpoint, &EngineOptions { tier: Some(*tier), precision, cache, ..options() });
-                // the longer ones have several KV splits
+                // The longer prompts have several KV splits.
                 for length in if i == 0 { &[3, 300][..] } else { &[70] } {
                     let length = *length;
                     let (prompt, next) = (tokens(length), [9, 77]);
@@ -106,7 +106,7 @@ fn a_token_and_its_draft_have_the_bits_of_two_steps() {
     }
 }
 
-/// Logits of the MTP layer after each of the tokens but the last, fed in parts, as drafts see them.
+/// Logits of the MTP layer after each token but the last. The tokens run in steps of `part`.
 fn mtp_logits(engine: &mut Engine, tokens: &[u32], part: usize) -> Vec<Vec<f32>> {
     let mut sequence = Sequence::default();
     let mut found = Vec::new();
@@ -209,7 +209,7 @@ fn the_mtp_layer_agrees_with_transformers() {
     assert!(found.iter().zip(&truth).all(|(found, truth)| error(found, truth) <= 1e-9));
 }
 
-/// Greedy tokens after a prompt, with drafts, and how many of them were drafted right.
+/// Greedy tokens after a prompt, with drafts, and the number of accepted drafts.
 fn greedy_with_drafts(engine: &mut Engine, prompt: &[u32], count: usize) -> (Vec<u32>, usize) {
     let mut sequence = Sequence::default();
     let mut next = 0;
@@ -274,7 +274,7 @@ fn greedy_tokens_are_the_same_with_drafts_on_every_model_with_an_mtp_layer() {
 }
 
 #[test]
-fn a_sequence_that_was_cut_shared_or_shifted_can_be_drafted_for_again() {
+fn drafts_continue_after_truncation_sharing_and_shifts() {
     let made = tempfile::tempdir().unwrap();
     let recipe = ModelRecipe {
         mtp: MtpLayer::Own,
@@ -295,14 +295,14 @@ fn a_sequence_that_was_cut_shared_or_shifted_can_be_drafted_for_again() {
     let mut fresh = Sequence::default();
     feed(&mut engine, &mut fresh, &text);
     let truth = draft(&mut engine, &mut fresh, 7);
-    // a draft that was not accepted leaves nothing
+    // A rejected draft leaves no trace.
     let mut sequence = Sequence::default();
     feed(&mut engine, &mut sequence, &text[..79]);
     draft(&mut engine, &mut sequence, text[79]);
     feed(&mut engine, &mut sequence, &[text[79], 200]);
     assert_eq!(engine.truncate(&mut sequence, 80), 80);
     assert!(error(&draft(&mut engine, &mut sequence, 7), &truth) <= 1e-9);
-    // two sequences that share rows write MTP rows of their own
+    // Two sequences that share rows write separate MTP rows.
     let mut other = engine.share(&sequence, 70);
     assert!(!engine.can_draft(&other), "the residual row of its last token is gone");
     feed(&mut engine, &mut other, &text[70..]);
@@ -313,7 +313,7 @@ fn a_sequence_that_was_cut_shared_or_shifted_can_be_drafted_for_again() {
     assert!(error(&a, &truth) <= 1e-9);
     feed(&mut engine, &mut fresh, &[7]);
     assert!(error(&b, &draft(&mut engine, &mut fresh, 8)) <= 1e-9);
-    // a shift moves the layer's rows too
+    // A shift moves the MTP rows too.
     engine.shift(&mut sequence, 4..20).unwrap();
     assert_eq!((sequence.len(), sequence.drafted_rows()), (65, 65));
     assert!(!engine.can_draft(&sequence), "a draft was made after its last row");
@@ -323,7 +323,7 @@ fn a_sequence_that_was_cut_shared_or_shifted_can_be_drafted_for_again() {
 }
 
 #[test]
-fn what_cannot_be_drafted_is_said() {
+fn sequences_that_cannot_be_drafted_are_refused() {
     let made = tempfile::tempdir().unwrap();
     let recipe = ModelRecipe {
         mtp: MtpLayer::Own,
@@ -371,7 +371,7 @@ fn what_cannot_be_drafted_is_said() {
 }
 
 #[test]
-fn a_cancelled_step_leaves_the_mtp_layer_as_it_was() {
+fn a_cancelled_step_does_not_change_the_mtp_layer() {
     let made = tempfile::tempdir().unwrap();
     let recipe = ModelRecipe {
         mtp: MtpLayer::Own,

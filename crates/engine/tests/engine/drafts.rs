@@ -1,4 +1,4 @@
-//! Drafts by the MTP layer: the text stays what it is without them.
+//! Drafts by the MTP layer do not change the text.
 
 use latent_engine::cache::Sequence;
 use latent_engine::sampling::SamplingParams;
@@ -16,7 +16,7 @@ fn options(draft: Draft) -> EngineOptions {
     EngineOptions { threads: Some(1), draft, ..EngineOptions::default() }
 }
 
-/// What was measured with llama.cpp (models/README.md): 224 of 248 drafts, in these chats.
+/// Chats in which llama.cpp accepted 224 of 248 drafts (models/README.md).
 const CHATS: [&str; 4] = [
     "Hello!",
     "Who are you?",
@@ -56,7 +56,8 @@ fn questions() -> Vec<String> {
     lines.lines().map(prompt).collect()
 }
 
-/// How many answers have the same tokens with drafts as without.
+/// The number of answers that have the same tokens with drafts as without, the number of questions,
+/// and the count of drafts.
 fn equal_answers(questions: impl Iterator<Item = String>) -> (usize, usize, DraftCount) {
     let [mut plain, mut drafting] = [Draft::None, Draft::Mtp].map(|draft| demo(&options(draft)));
     let (mut count, mut same, mut total) = (DraftCount::default(), 0, 0);
@@ -112,7 +113,7 @@ fn a_seed_gives_the_same_text_with_drafts_whatever_the_sampler_does() {
                 let mut session = Session::default();
                 let answer =
                     demo.engine.generate(&mut session, &request, &demo.tokenizer, &mut heard).unwrap();
-                // what stays cached is what stays without drafts
+                // Rejected drafts leave no rows in the cache.
                 assert_eq!(session.sequence.len(), session.tokens().len());
                 (answer, heard.0, session.tokens().to_vec())
             };
@@ -129,7 +130,7 @@ fn a_seed_gives_the_same_text_with_drafts_whatever_the_sampler_does() {
     assert!(accepted > 50, "{accepted} drafts accepted");
 }
 
-/// Tokens with their texts and log-probabilities, as a listener hears them.
+/// Records the tokens with their texts and log-probabilities.
 #[derive(Default, PartialEq)]
 struct HeardTokens(Vec<(u32, String, Vec<u32>)>);
 
@@ -143,11 +144,12 @@ impl Listener for HeardTokens {
 }
 
 #[test]
-fn sampled_tokens_have_the_distribution_that_they_have_without_drafts() {
+fn drafts_do_not_change_the_distribution_of_sampled_tokens() {
     const SAMPLES: u64 = 400;
     let [mut plain, mut drafting] = [Draft::None, Draft::Mtp].map(|draft| demo(&options(draft)));
     let mut accepted = 0;
-    // tokens that are seldom drafted right, too; seeds of their own, so that equal texts of equal seeds prove nothing here
+    // At a temperature of 1.5 many drafts are rejected. The two samples use different seeds: with
+    // the same seeds the texts would be equal token by token, which would prove nothing.
     let mut sampled = |demo: &mut DemoEngine, seeds: std::ops::Range<u64>| {
         let mut counts: Vec<HashMap<u32, f64>> = vec![HashMap::new(); 4];
         let mut session = Session::default();
@@ -164,7 +166,8 @@ fn sampled_tokens_have_the_distribution_that_they_have_without_drafts() {
     let without = sampled(&mut plain, 0..SAMPLES);
     let with = sampled(&mut drafting, SAMPLES..2 * SAMPLES);
     for (place, (a, b)) in without.iter().zip(&with).enumerate() {
-        // of two samples of equal size: Σ (a − b)² / (a + b), seldom tokens in one class
+        // The chi-squared statistic of two samples of equal size: Σ (a − b)² / (a + b). Rare tokens
+        // are one class, since the approximation needs enough counts in each class.
         let tokens: HashSet<u32> = a.keys().chain(b.keys()).copied().collect();
         let (mut chi, mut classes, mut seldom) = (0.0, 0, (0.0, 0.0));
         for token in tokens {
@@ -180,8 +183,8 @@ fn sampled_tokens_have_the_distribution_that_they_have_without_drafts() {
             chi += (seldom.0 - seldom.1).powi(2) / (seldom.0 + seldom.1);
             classes += 1;
         }
-        // Wilson and Hilferty: a chi-squared variable of `degrees` degrees exceeds this once in a
-        // thousand
+        // The approximation of Wilson and Hilferty: a chi-squared variable of `degrees` degrees of
+        // freedom exceeds this bound once in a thousand.
         let degrees = f64::from(classes - 1);
         let bound = degrees * (1.0 - 2.0 / (9.0 * degrees) + 3.09 * (2.0 / (9.0 * degrees)).sqrt()).powi(3);
         eprintln!("place {place}: {chi:.1} of {degrees} degrees, bound {bound:.1}");
@@ -202,7 +205,7 @@ fn a_restored_session_runs_again_and_a_continued_one_does_not() {
     let again = demo.ask(&mut session, first, 60, &greedy);
     assert_eq!((again.cached_tokens, again.tokens), (told.prompt_tokens - 1, told.tokens.clone()));
     assert!(again.drafts.accepted > 10);
-    // a file does not depend on whether tokens are drafted
+    // A file does not depend on drafts: an engine without them reads it.
     demo.engine.save(&session.sequence, &path).unwrap();
     let (sequence, _) = plain.engine.restore(&path).unwrap();
     let there = plain.ask(&mut Session::from(sequence), first, 60, &greedy);
@@ -211,12 +214,13 @@ fn a_restored_session_runs_again_and_a_continued_one_does_not() {
     let here = demo.ask(&mut Session::from(sequence), first, 60, &greedy);
     assert_eq!((here.cached_tokens, &here.tokens), (0, &told.tokens));
     assert!(here.drafts.accepted > 10);
-    // another question keeps one row less: the MTP layer's row before the difference has read another token
+    // Another question reuses one row less: the MTP row before the difference was computed from the
+    // other token.
     let other = demo.ask(&mut session, "Tell me a story about a fox and a drum.", 60, &greedy);
     let shared = plain.ask(&mut Session::default(), "Tell me a story about a fox and a drum.", 60, &greedy);
     assert_eq!(other.tokens, shared.tokens);
     assert!(other.cached_tokens > 3 && other.drafts.accepted > 10);
-    // without drafts in an engine that could
+    // A request without drafts in an engine with an MTP layer.
     let request = Request {
         prompt: demo.prompt(first),
         sampling: greedy,
@@ -274,7 +278,7 @@ fn a_long_prompt_goes_on_after_an_accepted_draft() {
     for most in 3..9 {
         let mut session = Session::default();
         let first = demo.ask(&mut session, CHATS[2], most, &greedy);
-        // as a conversation goes on: behind every row of it, in whole steps
+        // The next prompt of the conversation follows all rows of the first, in full steps.
         let more: Vec<u32> = (0..64).map(|i| 100 + i % 50).collect();
         let prompt = [demo.prompt(CHATS[2]), first.tokens, more].concat();
         let request = Request { prompt, sampling: greedy.clone(), max_tokens: Some(5), ..Request::default() };
@@ -314,7 +318,7 @@ fn many_answers_at_once_are_those_of_one() {
             .engine
             .generate(&mut Session::default(), &request, &plain.tokenizer, &mut DemoListener)
             .unwrap();
-        // in default precision the bits of a prompt may depend on other rows of its step
+        // In default precision, the bits of a prompt may depend on other rows of its step.
         same += usize::from(generation.tokens() == alone.tokens);
         assert!(generation.drafts().accepted > 0 || generation.tokens().len() < 4);
         assert_eq!(sequence.len(), demo.prompt(CHATS[seed as usize]).len() + generation.tokens().len() - 1);

@@ -1,5 +1,5 @@
-//! Embeddings in place of tokens: rows that equal the model's own embedding give the very bits that its tokens give, on every backend, in every
-//! mix and chunking; a malformed embedding is refused for its sequence alone.
+//! Embeddings in place of tokens: the model's own embeddings give the bits of its tokens, on every
+//! backend and in every mix and chunking. A malformed embedding is refused only for its sequence.
 
 use crate::support::{checkpoint, folder};
 use latent_backend::Backend;
@@ -33,7 +33,7 @@ fn load(backend: &dyn Backend, checkpoint: &Arc<Checkpoint>, options: &EngineOpt
     Engine::load(backend, checkpoint, options, &mut |_, _| {}).unwrap()
 }
 
-/// What the model looks up for `tokens`, its factor included: rows × hidden.
+/// The model's embeddings of `tokens`, rows × hidden, multiplied by its factor.
 fn looked_up(engine: &mut Engine, checkpoint: &Checkpoint, tokens: &[u32]) -> Vec<f32> {
     let activations = engine.activations(checkpoint).unwrap();
     let trace = engine.trace(&activations, 0..0, tokens, &mut |_| true).unwrap();
@@ -100,7 +100,7 @@ fn the_models_own_embeddings_give_the_bits_of_its_tokens() {
     ModelRecipe { layers: Some(2), ..ModelRecipe::new("tiny-v3", "Q4_K_M".parse().unwrap()) }
         .write_gguf(&random)
         .unwrap();
-    // minicpm3 multiplies its embedding by a factor
+    // minicpm3 multiplies its embedding by a factor.
     for (path, rows) in [(folder("minicpm3"), 40), (random, 140)] {
         let file = checkpoint(&path);
         let (cpu, reference) = (latent_backends::cpu(), latent_backends::reference());
@@ -112,11 +112,12 @@ fn the_models_own_embeddings_give_the_bits_of_its_tokens() {
             (&recurrent, Precision::Exact),
         ];
         for (number, (backend, precision)) in backends.into_iter().enumerate() {
-            // the reference is slow
+            // The reference backend is slow.
             let rows = if number < 2 { rows } else { rows.min(24) };
             let mla = [MlaChoice::Auto, MlaChoice::Absorbed][number % 2];
             let mut engine = load(backend, &file, &options(precision, mla));
-            // the toy recurrence changes what the first layer reads; embeddings come before it
+            // The toy recurrence changes the input of the first layer, so that the embeddings have
+            // to be taken from an engine without it.
             let text = match number {
                 3 => EmbeddedText::new(&mut load(&*reference, &file, &options(precision, mla)), &file, rows),
                 _ => EmbeddedText::new(&mut engine, &file, rows),
@@ -147,7 +148,7 @@ fn small() -> (Engine, EmbeddedText) {
 }
 
 #[test]
-fn what_is_no_embedding_is_refused_for_its_sequence_alone() {
+fn a_malformed_embedding_is_refused_only_for_its_sequence() {
     let (mut engine, text) = small();
     let hidden = text.hidden;
     let mut spoiled = text.values[..3 * hidden].to_vec();
@@ -161,7 +162,7 @@ fn what_is_no_embedding_is_refused_for_its_sequence_alone() {
         (&text.values[..hidden], 2 * hidden, width(hidden, 2 * hidden)),
         (&text.values[..hidden + 1], hidden, width(hidden + 1, hidden)),
         (&text.values[..hidden], 0, width(hidden, 0)),
-        // more rows than a step takes, had they the right width
+        // More rows than a step has, if they had the right width.
         (&many[..], 1, width(1000, 1)),
         (&spoiled[..], hidden, SeqError::EmbeddingNotFinite { position: 4 + 2, element: 5 }),
         (&infinite[..], hidden, SeqError::EmbeddingNotFinite { position: 4, element: 0 }),
@@ -186,7 +187,7 @@ fn what_is_no_embedding_is_refused_for_its_sequence_alone() {
         assert_eq!(outcome.results(), [Err(error.clone()), Ok(())]);
         assert_eq!(heard, [(1, 2)]);
         assert_eq!((wrong.len(), wrong.embedded_from(), right.embedded_from()), (4, None, Some(0)));
-        // alone, it is named too, unless there is nothing to run
+        // Alone in a step, the sequence is refused too, unless there is nothing to run.
         let mut alone = [SeqInput::embeddings(&mut wrong, values, width, LogitsRequest::Last)];
         match engine.step(&mut alone, &mut |_, _, _| {}) {
             Ok(outcome) => assert_eq!(outcome.results(), [Err(error)]),
@@ -220,7 +221,7 @@ fn rows_of_embeddings_are_neither_saved_nor_taken_for_tokens() {
     );
     assert!(refused.to_string().contains("embeddings from position 10 on"), "{refused}");
     assert!(!path.exists());
-    // a fork of what came before is a sequence of tokens
+    // A fork of the rows before the embeddings is a sequence of tokens.
     let mut before = engine.share(&sequence, 10);
     assert_eq!((before.embedded_from(), engine.share(&sequence, 11).embedded_from()), (None, Some(10)));
     engine.save(&before, &path).unwrap();
@@ -230,7 +231,7 @@ fn rows_of_embeddings_are_neither_saved_nor_taken_for_tokens() {
     assert_eq!(engine.truncate(&mut sequence, 2), 2);
     assert_eq!(sequence.embedded_from(), None);
 
-    // a session keeps what stands for tokens
+    // A session keeps only the rows that stand for tokens.
     let mut session = Session::from(sequence);
     let rows = text.rows(50..60, true);
     let mut inputs =

@@ -1,12 +1,12 @@
-//! Every example runs and says what it is to show. `cargo test` has built them.
+//! Every example runs and prints the expected results. `cargo test` builds them first.
 
 use std::path::PathBuf;
 use std::process::Command;
 
-/// What an example prints.
+/// The output of an example.
 fn output(name: &str) -> String {
     let test = std::env::current_exe().unwrap();
-    // target/release/deps/examples-…: its neighbours are in target/release/examples
+    // The test is target/release/deps/examples-…, and the examples are in target/release/examples.
     let folder: PathBuf = test.parent().and_then(|deps| deps.parent()).unwrap().join("examples");
     let file = folder.join(format!("{name}{}", std::env::consts::EXE_SUFFIX));
     let out = Command::new(&file).output().unwrap_or_else(|error| panic!("{}: {error}", file.display()));
@@ -31,8 +31,7 @@ fn several_answers_share_their_steps() {
 fn jobs_come_while_others_run_and_share_a_prefix() {
     let text = output("scheduler");
     assert!(text.contains("4 jobs in ") && text.matches("Length, 20 tokens").count() == 4, "{text}");
-    // the other answers to the first prompt share its rows; a job that comes later runs
-    // concurrently
+    // The other answers to the first prompt share its rows. A later job runs concurrently.
     for shared in ["JobId(1) starts", "JobId(2) starts"] {
         let line = text.lines().find(|line| line.starts_with(shared)).unwrap_or_default();
         assert!(line.ends_with("tokens cached") && !line.ends_with(", 0 tokens cached"), "{text}");
@@ -41,7 +40,7 @@ fn jobs_come_while_others_run_and_share_a_prefix() {
 }
 
 #[test]
-fn drafts_leave_the_text_as_it_is() {
+fn drafts_do_not_change_the_text() {
     let text = output("drafts");
     assert!(
         text.contains("drafts accepted; the same text without: true") && !text.contains("[0 of"),

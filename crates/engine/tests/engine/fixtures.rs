@@ -1,4 +1,5 @@
-//! Every fixture, from safetensors and GGUF, in every formulation, chunking and tier, against logits computed by Hugging Face transformers.
+//! Every fixture, from safetensors and GGUF, in every formulation, chunking and tier, against
+//! logits computed by Hugging Face transformers.
 
 use crate::support::{
     CASES, WITH_GGUF, all_logits, checkpoint, engine, error, exhaustive, fixture, folder, greedy,
@@ -13,13 +14,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use tempfile::TempDir;
 
-/// Mean relative square error of a row that exact arithmetic may have.
+/// Maximum mean relative square error of a row in exact precision.
 const EXACT: f64 = 1e-9;
 
-/// Median of the rows' errors in default precision.
+/// Maximum median of the errors of the rows in default precision.
 const DEFAULT: f64 = 3e-3;
 
-/// Error that a row in exact arithmetic may have over a cache of codes: that of numbers with seven bits.
+/// Maximum error of a row in exact precision with a quantized cache: that of numbers of seven bits.
 const CODES: f64 = 1e-3;
 
 fn files() -> Vec<(&'static str, PathBuf)> {
@@ -37,7 +38,7 @@ fn on_every_tier() -> Vec<(Tier, &'static str, PathBuf)> {
 }
 
 fn options(tier: Tier) -> EngineOptions {
-    // bits.rs shows that the number of threads changes nothing
+    // One thread is enough: `bits.rs` checks that the number of threads does not change a bit.
     EngineOptions { tier: Some(tier), threads: Some(1), context: Some(1024), ..EngineOptions::default() }
 }
 
@@ -95,7 +96,7 @@ fn exact_greedy_tokens_agree_up_to_the_first_near_tie() {
     });
 }
 
-/// The folder of a case with another config.json.
+/// A copy of a fixture with a changed config.json.
 fn with_config(case: &str, change: impl FnOnce(&mut Map<String, Value>)) -> (TempDir, Arc<Checkpoint>) {
     let made = tempfile::tempdir().unwrap();
     let text = std::fs::read_to_string(folder(case).join("config.json")).unwrap();
@@ -111,7 +112,7 @@ fn with_config(case: &str, change: impl FnOnce(&mut Map<String, Value>)) -> (Tem
 /// Transformers 5 ignores a stored head if `tie_word_embeddings` is true, and a `rope_scaling` if
 /// `rope_parameters` exists. The fixture has its logits.
 #[test]
-fn what_overrides_keys_of_a_config_is_what_transformers_takes() {
+fn conflicting_keys_of_a_config_are_resolved_as_in_transformers() {
     fn tie(config: &mut Map<String, Value>) {
         config["tie_word_embeddings"] = true.into();
     }
@@ -171,14 +172,14 @@ fn default_precision_stays_close() {
 }
 
 #[test]
-fn a_cache_of_codes_stays_close_in_every_formulation() {
+fn a_quantized_cache_stays_close_in_every_formulation() {
     let both = [Precision::Exact, Precision::Default];
     side_by_side(&on_every_tier(), |(tier, case, path)| {
         let expected = fixture(case);
         let checkpoint = checkpoint(path);
         let all = [MlaChoice::Absorbed, MlaChoice::Naive, MlaChoice::SeparateScores, MlaChoice::Auto];
         let ways = all.into_iter().flat_map(|mla| both.map(|precision| (mla, precision, CacheType::Int8)));
-        // the other quantized types: kernels in f32, but for the keys of prompts
+        // The other quantized types use kernels in f32, except for the keys of prompts.
         let others = [(CacheType::Q8_0, 1.0), (CacheType::Fp8, 40.0), (CacheType::Q4_0, 400.0)];
         let exact = others.map(|(cache, _)| (MlaChoice::Absorbed, Precision::Exact, cache));
         let rounded = others.map(|(cache, _)| (MlaChoice::Auto, Precision::Default, cache));
@@ -203,7 +204,7 @@ fn a_cache_of_codes_stays_close_in_every_formulation() {
 }
 
 #[test]
-fn a_cache_of_codes_holds_no_expanded_keys() {
+fn a_quantized_cache_cannot_hold_expanded_keys() {
     let options = EngineOptions {
         cache: Some(CacheType::Int8),
         ..exact(Tier::Portable, MlaChoice::Naive, CacheForm::Expanded)

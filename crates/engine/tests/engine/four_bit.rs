@@ -1,4 +1,5 @@
-//! GPTQ, AWQ and compressed-tensors checkpoints: their logits are those of the same weights in f32, on both backends, and packed.
+//! GPTQ, AWQ and compressed-tensors checkpoints give the logits of the same weights in f32, on both
+//! backends and from packed files.
 
 use crate::support::{all_logits, bits, checkpoint, engine, error};
 use latent_engine::{Engine, EngineOptions};
@@ -27,7 +28,7 @@ fn worst(a: &[Vec<f32>], b: &[Vec<f32>]) -> f64 {
     a.iter().zip(b).map(|(a, b)| error(a, b)).fold(0.0, f64::max)
 }
 
-/// The packed model and its copy.
+/// The model with packed weights, and its copy in f32.
 fn written(folder: &Path, shape: &str, form: &FourBitRecipe) -> (Arc<Checkpoint>, Arc<Checkpoint>) {
     let recipe =
         ModelRecipe { layers: Some(2), ..ModelRecipe::new(shape, RandomWeightTypes::from(TensorType::F32)) };
@@ -40,9 +41,10 @@ fn type_of(file: &Checkpoint, name: &str) -> TensorType {
     file.info(&format!("model.layers.1.{name}.weight")).unwrap().ty
 }
 
-/// The relative square error of the logits in f32 arithmetic: none but that of other orders of sums where the blocks hold the weights exactly, and that
-/// of weights rounded to 11 bits where not.
+/// Maximum relative square error of the logits if the blocks hold the weights exactly: that of
+/// other orders of sums in f32.
 const SAME: f64 = 1e-10;
+/// The same if the weights are rounded to the 11 bits of f16.
 const ROUNDED: f64 = 1e-5;
 
 fn check(shape: &str, form: &FourBitRecipe, shown: TensorType, bound: f64) {
@@ -107,21 +109,21 @@ fn scales_of_other_types_keep_their_values() {
     let bf16 =
         FourBitRecipe { scales: TensorType::BF16, ..FourBitRecipe::new(FourBitLayout::PackQuantized, true) };
     check("tiny-v3", &bf16, TensorType::Q4_0, SAME);
-    // rounded to the 11 bits of f16
+    // The scales are rounded to the 11 bits of f16.
     let f32 =
         FourBitRecipe { scales: TensorType::F32, ..FourBitRecipe::new(FourBitLayout::PackQuantized, false) };
     check("tiny-v2", &f32, TensorType::Q5_0, ROUNDED);
 }
 
 #[test]
-fn four_bit_floats_run_as_they_are() {
+fn four_bit_floats_run_unchanged() {
     check("tiny-v3", &FourBitRecipe::new(FourBitLayout::Nvfp4, true), TensorType::NVFP4, SAME);
     check("tiny-v3", &FourBitRecipe::new(FourBitLayout::Mxfp4, true), TensorType::MXFP4, SAME);
     check("tiny-v3", &FourBitRecipe::new(FourBitLayout::ModelOpt, true), TensorType::NVFP4, SAME);
 }
 
 #[test]
-fn fp8_runs_as_it_is_with_a_scale_per_tensor_output_or_block() {
+fn fp8_runs_unchanged_with_a_scale_per_tensor_output_or_block() {
     for scale in [Fp8Scale::Tensor, Fp8Scale::Channel, Fp8Scale::Block] {
         let form = FourBitRecipe::new(FourBitLayout::Fp8(scale), true);
         check("tiny-v3", &form, TensorType::F8_E4M3, SAME);
@@ -173,7 +175,7 @@ fn a_packed_file_gives_the_same_bits() {
     }
 }
 
-/// Names of a folder of Hugging Face in Mistral's own folders.
+/// Parts of tensor names in Hugging Face folders, with those in Mistral's own folders.
 const MISTRAL_NAMES: [(&str, &str); 18] = [
     ("model.embed_tokens.", "tok_embeddings."),
     ("model.norm.", "norm."),
@@ -195,7 +197,7 @@ const MISTRAL_NAMES: [(&str, &str); 18] = [
     (".input_scale", ".qscale_act"),
 ];
 
-/// The folder as Mistral publishes one: params.json, and tensors with names of its own.
+/// Writes the folder as Mistral publishes models: with params.json and Mistral's tensor names.
 fn as_mistral(from: &Path, to: &Path) {
     use latent_formats::safetensors::{Header, Writer};
     use serde_json::{Value, json};
@@ -206,7 +208,7 @@ fn as_mistral(from: &Path, to: &Path) {
     for tensor in &header.tensors {
         let mut name =
             MISTRAL_NAMES.iter().fold(tensor.name.clone(), |name, (ours, theirs)| name.replace(ours, theirs));
-        // a dense layer's block has a name, and the experts' has none
+        // The MLP of a dense layer has a prefix in its names, and the experts have none.
         let dense = |name: &str| ["w1", "w2", "w3"].iter().any(|end| name.contains(&format!(".mlp.{end}.")));
         name =
             if dense(&name) { name.replace(".mlp.", ".feed_forward.") } else { name.replace(".mlp.", ".") };
@@ -242,7 +244,7 @@ fn as_mistral(from: &Path, to: &Path) {
 }
 
 #[test]
-fn a_folder_of_mistral_gives_the_bits_of_the_same_in_hugging_faces_names() {
+fn a_mistral_folder_gives_the_bits_of_the_hugging_face_folder() {
     let folder = tempfile::tempdir().unwrap();
     let form = FourBitRecipe::new(FourBitLayout::Fp8(Fp8Scale::Tensor), true);
     let (packed, plain) = written(folder.path(), "tiny-mistral4", &form);

@@ -1,4 +1,5 @@
-//! Fixtures that transformers wrote, as GGUF files in the keys and names of llama.cpp's converter: the same logits.
+//! Fixtures of transformers, written as GGUF files with the keys and names of llama.cpp's
+//! converter, give the same logits.
 
 use crate::support::{all_logits, bits, checkpoint, engine, error, fixture, folder};
 use latent_engine::{DenseAttention, Engine, EngineOptions, SparseAttention};
@@ -19,7 +20,7 @@ const CASES: [(&str, &str); 3] =
 
 const TOKENS: [u32; 9] = [256, 5, 99, 300, 7, 7, 42, 511, 0];
 
-/// A tensor: shape, outermost first, and numbers.
+/// The shape of a tensor, outermost dimension first, and its elements.
 type FloatTensor = (Vec<usize>, Vec<f32>);
 
 /// Names within a layer, in safetensors and in GGUF.
@@ -71,7 +72,7 @@ fn tensors(checkpoint: &Checkpoint) -> BTreeMap<String, FloatTensor> {
     all.collect()
 }
 
-/// The same under the names of GGUF, experts stacked, W_UK and W_UV apart.
+/// The tensors with the names of GGUF, stacked experts, and separate W_UK and W_UV.
 fn renamed(folder: &BTreeMap<String, FloatTensor>, config: &ModelConfig) -> BTreeMap<String, FloatTensor> {
     let mut made = BTreeMap::new();
     for (name, tensor) in folder {
@@ -102,7 +103,7 @@ fn renamed(folder: &BTreeMap<String, FloatTensor>, config: &ModelConfig) -> BTre
     made
 }
 
-/// One tensor of the experts', from the first one's.
+/// One stacked tensor of all experts, found by the name of the first.
 fn stack(
     folder: &BTreeMap<String, FloatTensor>,
     first: &str,
@@ -115,7 +116,8 @@ fn stack(
     ([&[experts], &shape[..]].concat(), numbers)
 }
 
-/// `attn_k_b` [heads, kv_lora, nope], transposed, and `attn_v_b` [heads, v, kv_lora] of a combined expansion.
+/// `attn_k_b` [heads, kv_lora, nope], transposed, and `attn_v_b` [heads, v, kv_lora] of a combined
+/// expansion.
 fn halves((_, both): &FloatTensor, config: &ModelConfig) -> (FloatTensor, FloatTensor) {
     let a = config.attention;
     let (heads, latent, nope, v) = (a.heads, a.kv_lora_rank, a.nope, a.v);
@@ -129,7 +131,7 @@ fn halves((_, both): &FloatTensor, config: &ModelConfig) -> (FloatTensor, FloatT
     ((vec![heads, latent, nope], k_b), (vec![heads, v, latent], v_b))
 }
 
-/// The metadata that converters write of a config.json.
+/// Writes the metadata that converters derive from a config.json.
 fn keys(writer: &mut Writer, architecture: &str, config: &serde_json::Map<String, Value>) {
     let int = |key: &str| config[key].as_u64().unwrap() as u32;
     let real = |value: &Value| WriterValue::F32(value.as_f64().unwrap() as f32);
@@ -166,7 +168,7 @@ fn keys(writer: &mut Writer, architecture: &str, config: &serde_json::Map<String
     put("attention.layer_norm_rms_epsilon", real(&config["rms_norm_eps"]));
     put("expert_weights_scale", real(&config["routed_scaling_factor"]));
     put("expert_weights_norm", WriterValue::Bool(config["norm_topk_prob"].as_bool().unwrap()));
-    // of the three, converters state it for DeepSeek-V3.2 only
+    // Of the three architectures, converters write this key only for DeepSeek-V3.2.
     if architecture == "deepseek32" {
         put("expert_gating_func", WriterValue::U32(2));
     }
@@ -251,7 +253,7 @@ fn a_config_is_the_same_from_either_file() {
         let (g, h) = (gguf.attention.softmax_scale, hf.attention.softmax_scale);
         assert!((g - h).abs() <= 1e-12 * h, "{case}: {g} and {h}");
         gguf.attention.softmax_scale = h;
-        // each engine's guard against a sum of 0
+        // The floor that guards the normalization against a sum of 0 differs between engines.
         gguf.moe.as_mut().unwrap().router.norm_floor = hf.moe.unwrap().router.norm_floor;
         assert_eq!(gguf, hf, "{case}");
         assert_eq!(hf.index_topk, (case != "mistral4").then_some(64));
@@ -261,7 +263,7 @@ fn a_config_is_the_same_from_either_file() {
 }
 
 #[test]
-fn a_context_beyond_the_indexers_tokens_is_warned_of() {
+fn a_context_beyond_the_indexers_tokens_gives_a_warning() {
     let file = checkpoint(&folder("glm-dsa"));
     let summary = |context, sparse| {
         let options = EngineOptions { context: Some(context), sparse, ..exact(MlaChoice::Auto) };
@@ -299,14 +301,15 @@ fn the_indexer_of_dense_attention_is_unused_and_the_reason_is_given() {
         let indexer = unused.iter().find(|unused| unused.tensor == name).unwrap();
         assert!(indexer.why.contains("sparse attention") && indexer.why.contains("dense"), "{}", indexer.why);
         assert_eq!(unused.len(), 15, "five of each of three layers");
-        // without index_topk the same tensors are not understood
+        // Without index_topk, the same tensors are unknown.
         let dense = ModelConfig { index_topk: None, ..config.clone() };
         let (_, unread) = latent_graph::audit::unused(circuit, &dense, &CheckpointTensors(&file), &irs);
         assert_eq!(unread.len(), 15);
     }
 }
 
-/// Weights of W_KV of the plan for one row of layer 0: slot, type, which half it is derived as, and the kernel of absorption.
+/// The weights of W_KV in layer 0 of the plan for one row: slot, type, and the half of a joined
+/// tensor that they are derived from.
 fn kv_weights(engine: &Engine) -> Vec<(String, TensorType, Option<KvHalf>)> {
     let plan = &engine.stages()[0].plans[0];
     let of_layer = plan.ir.weights.iter().filter(|weight| weight.layer == Some(0));
@@ -316,7 +319,7 @@ fn kv_weights(engine: &Engine) -> Vec<(String, TensorType, Option<KvHalf>)> {
 }
 
 #[test]
-fn a_quantized_joined_w_kv_is_split_where_values_are_rounded_anyway() {
+fn a_quantized_joined_w_kv_is_split_if_values_are_rounded_anyway() {
     let made = tempfile::tempdir().unwrap();
     let path = made.path().join("model.gguf");
     let options = |precision, threads| EngineOptions {
@@ -359,7 +362,8 @@ fn a_quantized_joined_w_kv_is_split_where_values_are_rounded_anyway() {
                 found.sort_by(|a, b| a.0.cmp(&b.0));
                 assert_eq!(found, expected, "{shape} {ty}");
                 let logits = all_logits(&mut engine, &TOKENS, 4);
-                // a router of a random model can be near a tie in some row
+                // The router of a random model can be near a tie in some row, which changes its
+                // experts. The median ignores such rows.
                 let mut errors: Vec<f64> =
                     logits.iter().zip(&truth).map(|(logits, truth)| error(logits, truth)).collect();
                 errors.sort_by(f64::total_cmp);

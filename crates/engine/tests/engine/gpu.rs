@@ -1,5 +1,6 @@
-//! The GPU backend against Hugging Face's logits: every fixture in every formulation. Where no driver offers an adapter, each test says that it
-//! was skipped; `REQUIRE_GPU=1` makes that an error.
+//! The GPU backend against Hugging Face's logits: every fixture in every formulation. Where no
+//! driver offers an adapter, each test says that it was skipped; `REQUIRE_GPU=1` makes that an
+//! error.
 #![allow(missing_docs, clippy::print_stdout, reason = "tests, and what is skipped is named")]
 
 use crate::support;
@@ -18,10 +19,11 @@ use latent_types::CacheType;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
-/// Mean relative square error of a row's logits against Hugging Face's f32, and largest one against the CPU in exact precision.
+/// Mean relative square error of a row's logits against Hugging Face's f32, and largest one against
+/// the CPU in exact precision.
 const EXACT: f64 = 1e-9;
 
-/// The first adapter, opened once for all tests: shaders are compiled once.
+/// The first adapter, opened once for all tests, so that the shaders are compiled only once.
 fn gpu() -> Option<&'static GpuBackend> {
     static GPU: OnceLock<Option<GpuBackend>> = OnceLock::new();
     let opened = GPU.get_or_init(|| match GpuBackend::open(0) {
@@ -55,7 +57,7 @@ fn engine(backend: &GpuBackend, checkpoint: &Arc<Checkpoint>, options: &EngineOp
 }
 
 #[test]
-fn its_logits_agree_with_those_of_every_fixture_in_every_formulation() {
+fn logits_agree_with_every_fixture_in_every_formulation() {
     let Some(gpu) = gpu() else { return };
     agrees_with_every_fixture(gpu, 32);
 }
@@ -71,7 +73,7 @@ fn plans_as_circuits_state_them_agree_too() {
 fn agrees_with_every_fixture(gpu: &GpuBackend, most: usize) {
     for (number, (case, path)) in fixture_models().enumerate() {
         let (expected, checkpoint) = (fixture(case), checkpoint(&path));
-        // a software adapter takes its time
+        // Software adapters are slow.
         let tokens = &expected.tokens[..expected.tokens.len().min(most)];
         for (mla, form) in sample_of(FORMS, number, 4) {
             let mut engine = engine(gpu, &checkpoint, &options(mla, form));
@@ -84,11 +86,11 @@ fn agrees_with_every_fixture(gpu: &GpuBackend, most: usize) {
 }
 
 #[test]
-fn it_agrees_with_the_cpu_on_every_weight_type() {
+fn every_weight_type_agrees_with_the_cpu() {
     let Some(gpu) = gpu() else { return };
     let folder = tempfile::tempdir().unwrap();
     let tokens: Vec<u32> = (0..12).map(|i| i * 11 % 250).collect();
-    // the table of kernel cases tries every type too
+    // The kernel cases test every type too, so that a part of the models is enough here.
     for (model, checkpoint) in sample_of(model_of_each_weight_type(folder.path()), 0, 3) {
         let exact = options(MlaChoice::Auto, CacheForm::Latent);
         let cpu = all_logits(&mut support::engine(&checkpoint, &exact), &tokens, 64);
@@ -103,7 +105,7 @@ fn it_agrees_with_the_cpu_on_every_weight_type() {
 #[test]
 fn a_shared_and_a_shifted_context_are_those_of_the_reference() {
     let Some(gpu) = gpu() else { return };
-    // with a rotated key, with one that is not rotated, and without one
+    // Models with a rotated key, with an unrotated key, and without a shared key.
     for case in ["youtu", "kimi-linear", "nope-gate"] {
         let checkpoint = checkpoint(&folder(case));
         let options = options(MlaChoice::Absorbed, CacheForm::Latent);
@@ -120,7 +122,7 @@ fn a_shared_and_a_shifted_context_are_those_of_the_reference() {
 }
 
 #[test]
-fn its_largest_logits_give_the_tokens_that_whole_rows_give() {
+fn the_largest_logits_give_the_tokens_of_whole_rows() {
     let Some(gpu) = gpu() else { return };
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/mla-demo-Q4_K_M.gguf");
     let checkpoint = checkpoint(&path);
@@ -132,7 +134,7 @@ fn its_largest_logits_give_the_tokens_that_whole_rows_give() {
     let penalised = SamplingParams { repeat_penalty: 1.2, repeat_last_n: 16, ..SamplingParams::default() };
     for sampling in [SamplingParams::greedy(), SamplingParams::default(), penalised] {
         let answers = engines.each_mut().map(|engine| {
-            // a caller that reports probabilities needs whole rows
+            // A request for log-probabilities needs whole rows of logits.
             [None, Some(0)].map(|logprobs| {
                 let prompt = tokenizer.encode("Once upon a time", how).unwrap();
                 let sampling = sampling.clone();
@@ -154,7 +156,7 @@ fn its_largest_logits_give_the_tokens_that_whole_rows_give() {
 #[test]
 fn embeddings_in_place_of_tokens_give_the_bits_of_the_tokens() {
     let Some(gpu) = gpu() else { return };
-    // it multiplies its embedding by a factor
+    // This model multiplies its embedding by a factor.
     let checkpoint = checkpoint(&folder("minicpm3"));
     let mut engine = engine(gpu, &checkpoint, &options(MlaChoice::Absorbed, CacheForm::Latent));
     let tokens: Vec<u32> = (0..12).map(|i| i * 7 % 90).collect();
@@ -170,7 +172,7 @@ fn embeddings_in_place_of_tokens_give_the_bits_of_the_tokens() {
             true => SeqInput::embeddings(second, &values, width, LogitsRequest::All),
             false => SeqInput::tokens(second, &tokens, LogitsRequest::All),
         };
-        // together with token inputs, which are looked up
+        // Embeddings and tokens in one step.
         let mut inputs = [SeqInput::tokens(first, &tokens[..5], LogitsRequest::All), second];
         let mut logits = Vec::new();
         engine.step(&mut inputs, &mut |_, _, row| logits.push(row.to_vec())).unwrap().all().unwrap();
@@ -181,7 +183,8 @@ fn embeddings_in_place_of_tokens_give_the_bits_of_the_tokens() {
     assert!(run(true) == looked_up, "other bits");
 }
 
-/// Layers with a recurrent state and layers with latent attention: prompts in steps, forks, snapshots within a step, drafts, saved states.
+/// Layers with a recurrent state and layers with latent attention: prompts in steps, forks,
+/// snapshots within a step, drafts, saved states.
 #[test]
 fn layers_with_a_state_agree_with_the_fixtures_and_the_cpu() {
     let Some(gpu) = gpu() else { return };
@@ -224,7 +227,7 @@ fn layers_with_a_state_agree_with_the_fixtures_and_the_cpu() {
             let snapshot = if half > 64 { 64 } else { 20 };
             assert_eq!(engine.truncate(&mut sequence, half - 1), snapshot, "{case}");
             feed(engine, &mut sequence, &tokens[snapshot..half]);
-            // what the GPU saved, the CPU continues
+            // The CPU continues a sequence that the GPU saved.
             if !path.exists() {
                 engine.save(&fork, &path).unwrap();
             }
@@ -237,7 +240,8 @@ fn layers_with_a_state_agree_with_the_fixtures_and_the_cpu() {
     }
 }
 
-/// Sparse attention: logits, greedy bits, a fork, a shift and a saved cache over both streams, in every type of the cache.
+/// Sparse attention: logits, greedy bits, a fork, a shift and a saved cache over both streams, in
+/// every type of the cache.
 #[test]
 fn sparse_attention_agrees_with_the_fixtures_and_the_reference() {
     let Some(gpu) = gpu() else { return };
@@ -255,7 +259,7 @@ fn sparse_attention_agrees_with_the_fixtures_and_the_reference() {
                 println!("{case} {mla} in steps of {chunk}: {mean:.1e}");
             }
         }
-        // naive attention does not leave tokens out here: it is dense, and says so
+        // Naive attention has no sparse form on the GPU: it is dense, and the summary says so.
         let naive = engine(gpu, &checkpoint, &options(MlaChoice::Naive, CacheForm::Latent));
         assert!(naive.summary().dense.is_some(), "{case}");
         let options = options(MlaChoice::Absorbed, CacheForm::Latent);
@@ -268,7 +272,7 @@ fn sparse_attention_agrees_with_the_fixtures_and_the_reference() {
     }
 }
 
-/// The cache types that shaders read select nearly the same tokens.
+/// With the quantized cache types that shaders read, nearly the same tokens are selected.
 #[test]
 fn caches_of_fewer_bits_select_nearly_the_same_tokens() {
     let Some(gpu) = gpu() else { return };

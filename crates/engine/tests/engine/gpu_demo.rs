@@ -1,5 +1,5 @@
-//! The demo model on a GPU, asked its evaluation questions. Where no driver offers an adapter, the test says that it was skipped; `REQUIRE_GPU=1`
-//! makes that an error.
+//! The demo model on a GPU, asked its evaluation questions. Where no driver offers an adapter, the
+//! test says that it was skipped; `REQUIRE_GPU=1` makes that an error.
 #![allow(missing_docs, clippy::print_stdout, reason = "tests, and what is skipped is named")]
 
 use latent_backend_wgpu::{GpuBackend, GpuError};
@@ -11,10 +11,11 @@ use serde_json::Value;
 use crate::support::demo::{demo, demo_on, models};
 use crate::support::exhaustive;
 
-/// Most tokens of an answer.
+/// Maximum number of tokens of an answer.
 const ANSWER: usize = 300;
 
-/// Seven questions of every kind (twenty with `LATENT_TEST_EXHAUSTIVE`), those with long prompts rarely and short: a software adapter takes its time.
+/// Seven questions of every kind (twenty with `LATENT_TEST_EXHAUSTIVE`). Few of them have long
+/// prompts, since software adapters are slow.
 fn questions() -> Vec<Value> {
     let text = std::fs::read_to_string(models().join("eval.jsonl")).unwrap();
     let all: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
@@ -57,7 +58,7 @@ fn it_answers_questions_as_the_cpu_does() {
         tokens += found.tokens.len();
     }
     println!("{right} of {questions} questions, {alike} answers as on the CPU, {tokens} tokens");
-    // sums of another order may turn one answer
+    // Another order of sums may change one answer.
     assert!(alike + 1 >= questions, "{alike} of {questions} answers");
     assert!(right * 100 >= questions * 85, "{right} of {questions} questions");
 }

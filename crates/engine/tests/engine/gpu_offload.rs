@@ -1,5 +1,5 @@
-//! A model of which a GPU has the last layers, and one that does not fit there. Where no driver offers an adapter, each test says that it was skipped;
-//! `REQUIRE_GPU=1` makes that an error.
+//! Models whose last layers are on a GPU, and models that do not fit there. Where no driver offers
+//! an adapter, each test says that it was skipped; `REQUIRE_GPU=1` makes that an error.
 #![allow(missing_docs, clippy::print_stdout, reason = "tests, and what is skipped is named")]
 
 use crate::support;
@@ -30,7 +30,7 @@ fn open() -> Option<GpuBackend> {
     }
 }
 
-/// The first adapter, opened once for most tests: shaders are compiled once.
+/// The first adapter, opened once for most tests, so that the shaders are compiled only once.
 fn gpu() -> Option<&'static GpuBackend> {
     static GPU: OnceLock<Option<GpuBackend>> = OnceLock::new();
     GPU.get_or_init(open).as_ref()
@@ -52,14 +52,14 @@ fn load(gpu: &GpuBackend, file: &Arc<Checkpoint>, options: &EngineOptions) -> Re
 }
 
 #[test]
-fn wherever_a_fixture_is_cut_its_logits_are_hugging_faces() {
+fn fixtures_cut_at_any_layer_give_hugging_faces_logits() {
     let Some(gpu) = gpu() else { return };
     for (n, case) in CASES.into_iter().enumerate() {
         let (expected, file) = (fixture(case), checkpoint(&folder(case)));
-        // a software adapter takes its time
+        // Software adapters are slow.
         let tokens = &expected.tokens[..expected.tokens.len().min(24)];
         let layers = latent_graph::ModelConfig::from_checkpoint(&file).unwrap().layers;
-        // two cuts of each: together every place of every formulation
+        // Two cuts of each fixture, so that all fixtures together try every layer and formulation.
         let mut counts = vec![1 + n % layers, layers];
         counts.dedup();
         for count in counts {
@@ -92,7 +92,7 @@ fn layers_with_a_state_are_cut_between_devices() {
             let logits = all_logits(&mut engine, tokens, 20);
             let mean = expected.mean_error(&logits);
             assert!(mean <= EXACT, "{case}, {count} of {layers} layers: {mean:e}");
-            // the states of both devices go back to the same row
+            // The states of both devices go back to the same row.
             let mut sequence = Sequence::default();
             let feed = |engine: &mut Engine, sequence: &mut Sequence, tokens: &[u32]| {
                 let mut last = Vec::new();
@@ -110,7 +110,7 @@ fn layers_with_a_state_are_cut_between_devices() {
 }
 
 #[test]
-fn a_saved_cache_goes_on_on_one_device_and_on_two() {
+fn a_saved_cache_continues_on_one_device_and_on_two() {
     let Some(gpu) = gpu() else { return };
     let (file, saved) = (checkpoint(&folder("v3")), tempfile::tempdir().unwrap());
     let tokens: Vec<u32> = (0..70).map(|i| i * 7 % 100).collect();
@@ -173,7 +173,7 @@ fn a_model_that_does_not_fit_says_by_how_much_and_auto_leaves_layers_on_the_cpu(
     ] {
         assert!(message.contains(part), "{part}: {message}");
     }
-    // what is advised fits, and is what `auto` takes
+    // The number of layers in the error fits, and `auto` takes it.
     for layers in [DeviceLayers::Count(fitting.layers), DeviceLayers::Auto] {
         let mut engine = load(&small, &file, &cached(layers)).unwrap();
         assert_eq!(engine.summary().front.as_ref().unwrap().layers, 1, "{layers}");
@@ -181,12 +181,12 @@ fn a_model_that_does_not_fit_says_by_how_much_and_auto_leaves_layers_on_the_cpu(
     }
     let f16 = EngineOptions { cache: Some(CacheType::F16), ..cached(DeviceLayers::All) };
     assert!(load(&small, &file, &f16).is_ok(), "a smaller cache makes room");
-    // --force tries, and the device refuses
+    // With `force`, loading is tried, and the device refuses the allocation.
     let tight = small.with_memory_limit(taken / 3);
     let forced = EngineOptions { force: true, ..cached(DeviceLayers::All) };
     let refused = load(&tight, &file, &forced).err().unwrap().to_string();
     assert!(refused.contains("`offload") && refused.contains("device memory"), "{refused}");
-    // nothing fits: the CPU has it all
+    // If nothing fits, the CPU takes all layers.
     let none = tight.with_memory_limit(1);
     let engine = load(&none, &file, &cached(DeviceLayers::Auto)).unwrap();
     assert_eq!((engine.summary().backend, engine.summary().front.clone()), ("cpu", None));
@@ -194,7 +194,8 @@ fn a_model_that_does_not_fit_says_by_how_much_and_auto_leaves_layers_on_the_cpu(
     assert!(refused.contains("not even the output fits there: take option `device: cpu`"), "{refused}");
 }
 
-/// The limit of devices on one buffer, which the KV cache of a layer and the values of a step meet before memory is full.
+/// Devices limit the size of one buffer. The KV cache of a layer and the values of a step can
+/// exceed that limit before the memory is full.
 #[test]
 fn contexts_and_steps_are_chosen_so_that_each_piece_fits() {
     let Some(backend) = open() else { return };
@@ -227,25 +228,27 @@ fn contexts_and_steps_are_chosen_so_that_each_piece_fits() {
     let large = EngineOptions { max_batch_tokens: Some(1 << 16), ..options(DeviceLayers::All) };
     let (piece, text) = refused(large);
     assert!(text.contains("a value of a step takes") && text.contains("option `max_batch_tokens`"), "{text}");
-    // what is advised is loaded
+    // The size in the error can be loaded.
     let fits = EngineOptions { max_batch_tokens: Some(piece.fits()), ..options(DeviceLayers::All) };
     load(&limited, &file, &fits).unwrap();
 }
 
 #[test]
-fn what_is_planned_is_what_the_device_gives() {
+fn the_planned_memory_is_that_of_the_device() {
     if open().is_none() {
         return;
     }
     let file = checkpoint(&folder("v3"));
     for layers in [DeviceLayers::All, DeviceLayers::Count(1)] {
-        // a limit that is never reached: its memory is counted apart from the host's
+        // With a limit, even one that is never reached, the memory of the device is counted apart
+        // from that of the host.
         let backend = GpuBackend::open(0).unwrap().with_memory_limit(u64::MAX - 1);
         let engine =
             load(&backend, &file, &EngineOptions { cache_tokens: Some(8192), ..options(layers) }).unwrap();
         let (planned, given) = (engine.needed(), backend.memory_in_use());
         assert!(given <= planned.total(), "{layers}: {given} of {planned:?}");
-        // the host may have most of it, and scratch memory is as large as it may become
+        // The host may have most of the weights. Scratch memory is planned at its maximum, so that
+        // only weights and cache are a lower bound.
         let least = if engine.summary().front.is_none() { planned.weights + planned.cache } else { 1 };
         assert!(given >= least, "{layers}: {given} of {planned:?}");
     }
@@ -277,7 +280,7 @@ fn a_lost_device_is_an_error_of_its_own_and_another_can_be_opened() {
 }
 
 #[test]
-fn jobs_of_a_lost_device_go_on_on_the_cpu() {
+fn jobs_of_a_lost_device_continue_on_the_cpu() {
     if open().is_none() {
         return;
     }

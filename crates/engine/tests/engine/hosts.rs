@@ -1,4 +1,5 @@
-//! Models that several ranks share, ranks being threads: the bits of one host in a pipeline, its numbers in every other partition, on both backends.
+//! Models divided among several ranks, which are threads here: pipelines give the bits of one host,
+//! other partitions give its logits within rounding, on both backends.
 
 use crate::support::ranks::{TappedRank, on_ranks, on_ranks_over};
 use crate::support::{
@@ -18,18 +19,18 @@ use latent_types::TensorType;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Error of a row against one host's, in exact precision.
+/// Maximum error of a row against one host, in exact precision.
 const EXACT: f64 = 1e-9;
 
 type MakeBackend = fn() -> Box<dyn Backend>;
 
 const BACKENDS: [MakeBackend; 2] = [latent_backends::cpu, latent_backends::reference];
 
-/// One to four ranks in each kind, and mixtures.
-/// A fixture with sparse attention, every layer of which has an indexer.
+/// A fixture with sparse attention, in which every layer has an indexer.
 const SPARSE: &str = "deepseek-v32-sparse";
 
 const PIPELINES: [&str; 4] = ["pipeline=1", "pipeline=2", "pipeline=3", "pipeline=4"];
+/// Partitions in which sums are taken over ranks.
 const SUMS: [&str; 9] = [
     "tensor=2",
     "tensor=3",
@@ -56,12 +57,12 @@ fn exact(mla: MlaChoice) -> EngineOptions {
     }
 }
 
-/// The prompt's logits in one step, and in chunks.
+/// The logits of a prompt in one step, and in chunks of three tokens.
 fn logits(engine: &mut Engine, tokens: &[u32]) -> Vec<Vec<f32>> {
     [usize::MAX, 3].into_iter().flat_map(|chunk| all_logits(engine, tokens, chunk)).collect()
 }
 
-/// None where the model cannot be cut so.
+/// The logits over the ranks of a partition. None if the model cannot be divided so.
 fn shared(
     partition: &str,
     backend: MakeBackend,
@@ -90,7 +91,7 @@ fn shared(
 fn models(made: &Path) -> Vec<(&'static str, Arc<Checkpoint>, Vec<u32>)> {
     let of_case = |case| {
         let tokens = fixture(case).tokens;
-        // more tokens than sparse attention selects
+        // More tokens than sparse attention selects.
         let count = if case == SPARSE { 30 } else { 7 };
         (case, checkpoint(&folder(case)), tokens[..tokens.len().min(count)].to_vec())
     };
@@ -128,7 +129,7 @@ fn a_pipeline_gives_the_bits_of_one_host() {
 #[test]
 fn sums_over_ranks_are_those_of_one_host_and_equal_between_runs() {
     let made = tempfile::tempdir().unwrap();
-    // both attention paths of each, or in turn
+    // Both formulations of attention for each model, or alternately.
     let paths =
         |(i, model)| sample_of([MlaChoice::Absorbed, MlaChoice::Naive], i, 2).map(move |mla| (i, model, mla));
     let models = models(made.path());
@@ -194,8 +195,9 @@ fn every_weight_type_is_cut_between_its_blocks() {
                     }
                     Err(error) => panic!("{model} {partition}: {error}"),
                 };
-                // 8-bit inputs are rounded by blocks, which a cut between them leaves as they are; those at a tie are rounded otherwise since sums
-                // over ranks have another order
+                // 8-bit inputs are quantized in blocks, and a cut between blocks does not change
+                // these. But sums over ranks have another order, so that values near a tie may
+                // round differently.
                 let allowed = if precision == Precision::Exact { EXACT } else { 3e-3 };
                 let worst = shared.iter().zip(&alone).map(|(a, b)| error(a, b)).fold(0.0, f64::max);
                 assert!(worst <= allowed, "{model} {partition} {precision}: {worst:e}");
@@ -207,7 +209,7 @@ fn every_weight_type_is_cut_between_its_blocks() {
     assert!(ran.iter().all(|ran| *ran > 8), "{ran:?}, {refused} refused");
 }
 
-/// What planning for hosts finds of a partition, on rank 0, by the file's outline.
+/// Plans rank 0 of a partition from the outline of the file, without loading it.
 fn plan(file: &Checkpoint, partition: &str, options: &EngineOptions) -> Result<(), EngineError> {
     let outline = Outline::open(file.path()).unwrap();
     let (backend, whole) = (latent_backends::cpu(), ModelConfig::from_checkpoint(file).unwrap());
@@ -256,7 +258,7 @@ fn packed_files_and_scales_are_cut_by_plans_as_by_loading() {
             let options = || exact(MlaChoice::Auto);
             let planned = plan(&file, partition, &options()).map_err(|error| error.to_string());
             let (led, _) = on_ranks(partition, &latent_backends::cpu, &file, &|_| options(), |_| ());
-            // of several ranks that refuse, any may be heard first
+            // If several ranks refuse, the error of any of them may arrive first.
             let led = led.map_err(|error| error.to_string());
             assert_eq!(planned.is_ok(), led.is_ok(), "{what} {partition}: {planned:?}, {led:?}");
             if let Err(problem) = planned {
@@ -276,7 +278,7 @@ fn packed_files_and_scales_are_cut_by_plans_as_by_loading() {
     assert_eq!(refused, [("packed", "tensor=2"), ("packed", "tensor=4"), ("fp8", "tensor=4")]);
 }
 
-/// Runs tokens in chunks of 32; the logits of the last one.
+/// Runs tokens in chunks of 32. Gives the logits of the last one.
 fn last_logits(engine: &mut Engine, sequence: &mut Sequence, tokens: &[u32]) -> Vec<f32> {
     let mut last = Vec::new();
     let hear = &mut |_: usize, logits: &[f32]| last = logits.to_vec();
@@ -293,7 +295,7 @@ fn session(engine: &mut Engine) -> Vec<Vec<f32>> {
     };
     let mut sequence = Sequence::default();
     feed(engine, &mut sequence, &tokens);
-    // a block that two share is copied when one writes
+    // A block that two sequences share is copied when one of them writes to it.
     let mut shared = engine.share(&sequence, 66);
     feed(engine, &mut shared, &tokens[66..]);
     engine.shift(&mut sequence, 3..10).unwrap();
@@ -349,7 +351,7 @@ fn session_with_states(engine: &mut Engine) -> Vec<Vec<f32>> {
     let (mut restored, _) = engine.restore(&path).unwrap();
     feed(engine, &mut restored, &[9]);
     feed(engine, &mut shared, &[9]);
-    // a snapshot that the file held
+    // Back to a snapshot that was saved in the file.
     assert_eq!(engine.truncate(&mut restored, 90), 64);
     feed(engine, &mut restored, &tokens[64..70]);
     last
@@ -366,7 +368,7 @@ fn recurrent_states_reach_every_rank() {
         let mut alone = Engine::load(&*backend(), &file, &options(0), &mut |_, _| {}).unwrap();
         let layers = alone.config().layers;
         let alone = session_with_states(&mut alone);
-        // rank 0 with and without a layer that has a state
+        // Rank 0 with and without a layer that has a state.
         let one_each = format!("pipeline={layers}");
         let partitions =
             ["pipeline=2", "layers=1:R", "layers=R:1", "experts=2", "pipeline=2,experts=2", &one_each];
@@ -402,7 +404,7 @@ fn both_streams_of_sparse_attention_reach_every_rank() {
 }
 
 #[test]
-fn a_rank_holds_its_own_tensors_only() {
+fn a_rank_holds_only_its_own_tensors() {
     let file = checkpoint(&folder("v3"));
     let bytes = |partition: &str| {
         let (led, _) =
@@ -437,7 +439,7 @@ fn ranks_that_differ_are_found_at_start() {
     assert!(
         run(&threads)[0].contains("rank 2 on host this process differs from rank 0 in number of threads")
     );
-    // a circuit of the user's own on one of them, which is the built-in one but for a word of its description
+    // One rank has a custom circuit that differs from the built-in one only in its description.
     let mut own =
         Circuit::named(&latent_graph::ModelConfig::from_checkpoint(&v3).unwrap().circuit).unwrap().clone();
     own.about += " ";
@@ -449,7 +451,7 @@ fn ranks_that_differ_are_found_at_start() {
     );
     let same = |_: usize| EngineOptions { circuit: Some(own.clone()), ..exact(MlaChoice::Auto) };
     on_ranks("pipeline=3", &latent_backends::cpu, &v3, &same, |_| ()).0.unwrap();
-    // files: through a partition that both could have
+    // Different files, in a partition that both models can have.
     let partition: latent_graph::Partition = "pipeline=2".parse().unwrap();
     let errors: Vec<String> = std::thread::scope(|scope| {
         let load = |(rank, file): (latent_hosts::LocalRank, &Arc<Checkpoint>)| {
@@ -469,10 +471,10 @@ fn ranks_that_differ_are_found_at_start() {
     assert!(errors[0].contains("differs from rank 0 in model file"), "{errors:?}");
 }
 
-/// A rank whose commands to copy a block get lost.
+/// A rank whose commands to copy a block are lost.
 fn losing(rank: LocalRank) -> Arc<dyn Communicator> {
     TappedRank::sends(rank, |_, channel, message| {
-        // the first byte of a command, and a block from and to
+        // The command for a copy: its number, and the source and target blocks as u32.
         if channel == Channel::Commands && message.len() == 9 && message[0] == 3 {
             return Err(RankError::Setup("lost on purpose".into()));
         }
@@ -481,7 +483,7 @@ fn losing(rank: LocalRank) -> Arc<dyn Communicator> {
 }
 
 #[test]
-fn after_an_operation_on_the_cache_that_failed_no_step_runs() {
+fn no_step_runs_after_a_failed_operation_on_the_cache() {
     let (file, tokens) = (checkpoint(&folder("v3")), [1, 5, 9, 2]);
     let run = |mut engine: Engine| {
         let mut sequence = Sequence::default();
@@ -490,7 +492,7 @@ fn after_an_operation_on_the_cache_that_failed_no_step_runs() {
         };
         feed(&mut engine, &mut sequence).unwrap();
         let mut shared = engine.share(&sequence, 3);
-        // the block that both use is copied first
+        // The shared block is copied before the step writes to it, which fails here.
         let lost = feed(&mut engine, &mut shared).unwrap_err().to_string();
         (lost, feed(&mut engine, &mut Sequence::default()).unwrap_err().to_string())
     };
@@ -556,7 +558,8 @@ fn drafts_that_are_looked_up_reach_every_rank() {
     assert_eq!((accepted, alone.len()), (0, 60 * 8));
     let ngram = |_| options(latent_engine::Draft::Ngram);
     let backend: MakeBackend = latent_backends::cpu;
-    // ranks of a pipeline can have several steps in flight, and wait for no token
+    // A pipeline can have several steps in flight. An engine for which this holds looks up no
+    // drafts.
     for (partition, drafts) in [("pipeline=2", false), ("experts=2", true)] {
         let (led, followed) = on_ranks(partition, &backend, &file, &ngram, ask);
         followed.into_iter().for_each(|result| result.unwrap());

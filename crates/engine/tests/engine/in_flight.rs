@@ -1,4 +1,5 @@
-//! Several steps in flight over ranks that share a model layer by layer: that they overlap, their bits, and what is left of those that end early.
+//! Several steps in flight over the ranks of a pipeline: the steps overlap, their bits are those of
+//! one step at a time, and steps that are cancelled or fail free their blocks.
 
 use crate::support::demo;
 use crate::support::jobs::{HeardEvents, alone, engine, nothing_is_left, options, prompt, request};
@@ -22,13 +23,13 @@ fn one_thread(context: usize, cache: usize) -> EngineOptions {
     EngineOptions { threads: Some(1), ..options(context, cache) }
 }
 
-/// What rank 0 has told rank 1 to do, and what rank 1 has answered.
+/// The commands of rank 0 to rank 1, and the results of rank 1.
 #[derive(Default)]
 struct MessageCounts {
-    /// Results of rank 1 that wait until the next step was submitted.
+    /// Number of results of rank 1 that are held back until the next step was submitted.
     held: usize,
-    told: usize,
-    returned: usize,
+    commands: usize,
+    results: usize,
 }
 
 #[derive(Default)]
@@ -50,11 +51,13 @@ fn watched(rank: LocalRank, watch: &Arc<MessageWatch>) -> Arc<dyn Communicator> 
     TappedRank::sends(rank, move |to, channel, _| {
         let mut counts = watch.counts();
         match (me, to, channel) {
-            (0, 1, Channel::Commands) => counts.told += usize::from(counts.held > 0),
-            (1, 0, Channel::Values) if counts.returned < counts.held => {
-                counts.returned += 1;
-                let mine = counts.returned;
-                let waits = |counts: &mut MessageCounts| counts.told <= mine;
+            // Commands of loading the model are not counted: `held` is still 0 then.
+            (0, 1, Channel::Commands) => counts.commands += usize::from(counts.held > 0),
+            (1, 0, Channel::Values) if counts.results < counts.held => {
+                counts.results += 1;
+                let mine = counts.results;
+                let waits = |counts: &mut MessageCounts| counts.commands <= mine;
+                // A timeout fails the test: without it, an engine without overlap would hang.
                 let limit = Duration::from_secs(60);
                 let (waited, out) = watch.changed.wait_timeout_while(counts, limit, waits).unwrap();
                 if out.timed_out() {
@@ -71,7 +74,8 @@ fn watched(rank: LocalRank, watch: &Arc<MessageWatch>) -> Arc<dyn Communicator> 
     })
 }
 
-/// Logits of tokens that are the same in every run, for some sequences that decode in turn, with as many steps in flight as can be.
+/// Decodes fixed tokens of several sequences in turn, with the maximum number of steps in flight.
+/// Gives the logits of each sequence.
 fn in_turn(engine: &mut Engine, sequences: usize, tokens: usize) -> Vec<Vec<Vec<f32>>> {
     let mut logits = vec![Vec::new(); sequences];
     let mut of_each: Vec<Sequence> = (0..sequences).map(|_| Sequence::default()).collect();
@@ -99,6 +103,7 @@ fn in_turn(engine: &mut Engine, sequences: usize, tokens: usize) -> Vec<Vec<Vec<
     logits
 }
 
+/// The logits of `in_turn` with one step at a time.
 fn one_by_one(engine: &mut Engine, sequences: usize, tokens: usize) -> Vec<Vec<Vec<f32>>> {
     let run = |number: usize| {
         let mut sequence = Sequence::default();
@@ -125,7 +130,7 @@ fn a_step_is_submitted_while_the_next_rank_works_on_another() {
         &checkpoint,
         &|_| one_thread(256, 256),
         |mut engine| {
-            // the last step has none after it
+            // No step follows the last one, so that its result must not be held back.
             watch.counts().held = steps - 1;
             in_turn(&mut engine, 2, 6)
         },
@@ -133,8 +138,8 @@ fn a_step_is_submitted_while_the_next_rank_works_on_another() {
     let shared = led.unwrap();
     followed.into_iter().for_each(|result| result.unwrap());
     let counts = watch.counts();
-    // and told to end
-    assert_eq!((counts.told, counts.returned), (steps + 1, steps - 1));
+    // The last command ends rank 1.
+    assert_eq!((counts.commands, counts.results), (steps + 1, steps - 1));
     drop(counts);
     let options = one_thread(256, 256);
     let mut alone = Engine::load(&*latent_backends::cpu(), &checkpoint, &options, &mut |_, _| {}).unwrap();
@@ -142,7 +147,7 @@ fn a_step_is_submitted_while_the_next_rank_works_on_another() {
 }
 
 #[test]
-fn a_scheduler_keeps_every_rank_at_work() {
+fn a_scheduler_keeps_every_rank_busy() {
     let (checkpoint, watch) = (checkpoint(), Arc::new(MessageWatch::default()));
     let communicator = |rank| watched(rank, &watch);
     let tokenizer = Arc::new(Tokenizer::from_checkpoint(&checkpoint).unwrap());
@@ -159,10 +164,11 @@ fn a_scheduler_keeps_every_rank_at_work() {
                 let request = request(&tokenizer, prompt(kind, 3), 12);
                 scheduler.submit(Job { request, ..Job::default() }).unwrap();
             }
-            // the prompts are one step: they are short
+            // The prompts are short enough for a single step.
             let mut heard = HeardEvents::default();
             heard.steps(&mut scheduler, 2);
-            // two steps for each token but the last ones; nothing else is told to other ranks
+            // The jobs are divided into two steps for each token. The last results are not held
+            // back, since no step follows them.
             watch.counts().held = 16;
             heard.run(&mut scheduler);
             let stats = nothing_is_left(&mut scheduler);
@@ -170,7 +176,7 @@ fn a_scheduler_keeps_every_rank_at_work() {
         },
     );
     led.unwrap();
-    assert_eq!(watch.counts().returned, 16);
+    assert_eq!(watch.counts().results, 16);
 }
 
 type MakeBackend = fn() -> Box<dyn Backend>;
@@ -188,7 +194,8 @@ fn steps_in_flight_have_the_bits_of_one_host() {
                 on_ranks(partition, &backend, &checkpoint, &|_| one_thread(256, 512), |engine| {
                     assert_eq!(engine.steps_in_flight(), depth, "{partition}");
                     let logits = in_turn(engine, 4, tokens);
-                    // with steps in flight the bits are those of one after the other on the same ranks
+                    // Ranks with experts sum in another order than one host, so that their bits are
+                    // compared only with one step at a time on the same ranks.
                     assert!(logits == one_by_one(engine, 4, tokens), "{partition}");
                     logits
                 });
@@ -199,7 +206,7 @@ fn steps_in_flight_have_the_bits_of_one_host() {
 }
 
 #[test]
-fn steps_for_which_there_is_no_room_are_refused() {
+fn steps_beyond_the_maximum_in_flight_are_refused() {
     let checkpoint = checkpoint();
     let refused = |engine: &mut Engine| {
         let mut sequence = Sequence::default();
@@ -227,7 +234,7 @@ fn steps_for_which_there_is_no_room_are_refused() {
                 })
                 .collect();
             assert!(refused(engine).contains("2 steps are in flight, as many as there can be"));
-            // those that are in flight are as they were, and then there is room
+            // The refusal does not affect the steps in flight. Once one is collected, another fits.
             let mut logits = Vec::new();
             engine.collect(tickets.remove(0), &mut |_, _, row| logits.push(row.to_vec())).unwrap();
             assert!(logits[0] == expected[0][0]);
@@ -241,7 +248,7 @@ fn steps_for_which_there_is_no_room_are_refused() {
     led.unwrap();
 }
 
-/// Prompts in chunks, one of them stopped, and a ticket that is never collected.
+/// Runs prompts in chunks, one of them stopped and continued, and drops a ticket uncollected.
 fn prompts(engine: &mut Engine) -> Vec<Vec<f32>> {
     let tokens = prompt(3, 90);
     let mut heard = Vec::new();
@@ -260,7 +267,7 @@ fn prompts(engine: &mut Engine) -> Vec<Vec<f32>> {
     assert!(matches!(error, Err(EngineError::Stopped)), "{error:?}");
     let ran = stopped.len();
     assert!((32..90).contains(&ran) && ran.is_multiple_of(16), "{ran} tokens");
-    // a stopped prompt can be continued
+    // A stopped prompt can be continued.
     let mut last = |_: usize, logits: &[f32]| heard.push((89, logits.to_vec()));
     engine.prefill(&mut stopped, &tokens[ran..], 16, LogitsRequest::Last, &mut last, &mut |_| true).unwrap();
     let mut inputs = [SeqInput::tokens(&mut stopped, &[30], LogitsRequest::Last)];
@@ -298,9 +305,10 @@ fn chunks_of_a_prompt_are_in_flight_together() {
 }
 
 #[test]
-fn jobs_over_ranks_have_the_text_that_they_have_alone() {
+fn jobs_over_ranks_generate_the_same_text_as_alone() {
     let (mut engine, tokenizer) = engine(448, 448);
-    // as many that some are preempted with steps in flight, prompts in several chunks, seeds, and one prefix for two
+    // Enough jobs that some are preempted with steps in flight, prompts of several chunks, random
+    // sampling, and two jobs with a common prefix.
     let requests: Vec<Request> =
         [(0, 100, 120), (1, 109, 120), (2, 118, 120), (3, 127, 60), (0, 136, 60), (4, 1, 70)]
             .into_iter()
@@ -324,7 +332,8 @@ fn jobs_over_ranks_have_the_text_that_they_have_alone() {
             for (n, request) in requests.iter().enumerate() {
                 let job = || Job { request: request.clone(), ..Job::default() };
                 ids.push(scheduler.submit(job()).unwrap());
-                // another one, cancelled after 1 + n steps, wherever its tokens are then
+                // A second job with the same request is cancelled after 1 + n steps, in whatever
+                // phase it is then.
                 let other = scheduler.submit(job()).unwrap();
                 heard.steps(&mut scheduler, 1 + n);
                 scheduler.cancel(other);
@@ -346,7 +355,7 @@ fn jobs_over_ranks_have_the_text_that_they_have_alone() {
     }
 }
 
-/// A rank that fails at its n-th command.
+/// A rank 1 that fails at its `command`th command.
 fn failing(rank: LocalRank, command: usize) -> Arc<dyn Communicator> {
     let (commanded, left) = (rank.rank() == 1, Mutex::new(command));
     TappedRank::received(rank, move |_, channel| {
@@ -357,10 +366,10 @@ fn failing(rank: LocalRank, command: usize) -> Arc<dyn Communicator> {
 }
 
 #[test]
-fn a_rank_that_fails_fails_what_is_in_flight_and_leaves_nothing() {
+fn a_failed_rank_fails_the_steps_in_flight_and_leaks_no_block() {
     let checkpoint = checkpoint();
     let tokenizer = Arc::new(Tokenizer::from_checkpoint(&checkpoint).unwrap());
-    // facts and other messages of loading come before the steps
+    // The first commands belong to loading the model; steps follow them.
     for command in [12, 13, 20] {
         let failing = |rank| failing(rank, command);
         let lead = |engine: Engine| {

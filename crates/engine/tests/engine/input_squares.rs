@@ -1,4 +1,5 @@
-//! Sums of squares of what weights are multiplied by: those of the activations that a trace copies, and the rows that the router chose.
+//! Sums of squares of the inputs of weights: they match the activations of a trace and the experts
+//! that the router chose.
 
 use latent_backend::InputSquares;
 use latent_engine::cache::Sequence;
@@ -54,11 +55,11 @@ fn inputs_of_products_are_the_activations_that_they_read() {
         compared += 1;
     }
     assert_eq!(compared, 3);
-    // every head's W_UK and W_UV meets every row
+    // The W_UK and W_UV of every head get every row.
     let heads = &squares["blk.1.attn_k_b.weight"];
     assert!(heads.counts == [70; 4] && heads.sums.len() == 4 * 128);
     assert_eq!(squares["blk.1.attn_v_b.weight"].sums.len(), 4 * 256);
-    // the products of one input have the same sums
+    // All products of one input have the same sums.
     assert_eq!(squares["blk.0.ffn_gate.weight"], squares["blk.0.ffn_up.weight"]);
     assert_eq!(squares["blk.0.attn_q_a.weight"], squares["blk.0.attn_kv_a_mqa.weight"]);
 }
@@ -90,7 +91,7 @@ fn the_mtp_layers_inputs_are_summed_over_all_rows_but_the_last() {
     assert!(of_mtp.len() > 12, "{of_mtp:?}");
     for name in of_mtp {
         assert!(!without.contains_key(name));
-        // rows of the embedding are looked up
+        // Rows of the embedding are looked up, not multiplied, so that they have no input.
         if name.ends_with("embed_tokens.weight") {
             continue;
         }
@@ -99,10 +100,10 @@ fn the_mtp_layers_inputs_are_summed_over_all_rows_but_the_last() {
         assert!(experts || sums.counts.iter().all(|count| *count == 39), "{name} {:?}", sums.counts);
         assert!(sums.sums.iter().any(|sum| *sum > 0.0), "{name}");
     }
-    // the layers before it hear nothing of it
+    // The MTP layer does not change the sums of the layers before it.
     assert!(without.iter().all(|(name, sums)| with[name] == *sums));
-    // eh_proj reads the normed embedding of the next token and the normed residual stream: without
-    // their gains both have a mean square of 1
+    // eh_proj reads the normed embedding of the next token and the normed residual stream. Without
+    // the gains of the norms, both have a mean square of 1.
     let eh = &with["blk.3.nextn.eh_proj.weight"];
     for (half, norm) in eh.sums.chunks_exact(eh.sums.len() / 2).zip(["enorm", "hnorm"]) {
         let gain = checkpoint.tensor(&format!("blk.3.nextn.{norm}.weight")).unwrap().data.chunks_exact(4);
@@ -130,7 +131,8 @@ fn experts_count_the_rows_that_chose_them() {
                 assert_eq!(columns.iter().any(|sum| *sum > 0.0), counts[expert] > 0);
             }
         }
-        // all rows together: what the shared expert reads, once per chosen expert
+        // Summed over the experts, every row counts once per chosen expert. The shared expert reads
+        // every row once.
         let gate = &squares[&format!("blk.{}.ffn_gate_exps.weight", layer.layer)];
         let shared = &squares[&format!("blk.{}.ffn_gate_shexp.weight", layer.layer)];
         let chosen = layer.rows[0].len() as f64;

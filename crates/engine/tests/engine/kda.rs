@@ -1,4 +1,5 @@
-//! Kimi-Linear and Ling-3.0: layers with a recurrent state (Kimi Delta Attention) and layers with latent attention.
+//! Kimi-Linear and Ling-3.0: layers with a recurrent state (Kimi Delta Attention) and layers with
+//! latent attention.
 
 use crate::support::jobs::{HeardEvents, nothing_is_left};
 use crate::support::{all_logits, bits, checkpoint, engine, error, fixture, folder, greedy, tiers};
@@ -15,8 +16,8 @@ use latent_types::Tier;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Kimi-Linear has gates of low rank, a decay without a bound and latent attention without rotation; Ling-3.0 has gates of one matrix, a
-/// bounded decay, rotation and a gate for each head.
+/// Kimi-Linear has low-rank gates, an unbounded decay and latent attention without rotation.
+/// Ling-3.0 has gates of one matrix, a bounded decay, rotation and a gate for each head.
 const CASES: [&str; 2] = ["kimi-linear-kda", "ling-3-kda"];
 
 /// Mean relative square error of a row that exact arithmetic may have.
@@ -39,7 +40,7 @@ fn exact(tier: Tier, (mla, form): (MlaChoice, CacheForm)) -> EngineOptions {
 
 fn options(threads: usize) -> EngineOptions {
     EngineOptions {
-        // the same sums for any number of rows, which AMX does not give
+        // One formulation of attention, and no AMX: the bits do not depend on the number of rows.
         mla: MlaChoice::Absorbed,
         tier: Some(latent_kernels::native_tier().min(Tier::Avx512)),
         threads: Some(threads),
@@ -117,7 +118,7 @@ fn logits_have_the_same_bits_for_any_threads_and_neighbours() {
     for case in CASES {
         let tokens = fixture(case).tokens;
         let mut alone = load(case, 1);
-        // chunks of the delta rule end at multiples of 16 rows
+        // Chunks of the delta rule end at multiples of 16 rows, so that these give equal bits.
         let in_chunks = [256, 64, 16].map(|chunk| bits(&all_logits(&mut alone, &tokens, chunk)));
         let [in_rows, odd] = [1, 37].map(|chunk| bits(&all_logits(&mut alone, &tokens, chunk)));
         assert!(in_chunks.iter().all(|bits| *bits == in_chunks[0]), "{case}");
@@ -131,7 +132,7 @@ fn logits_have_the_same_bits_for_any_threads_and_neighbours() {
                 );
             }
         }
-        // two sequences in one step, one of them with a text before it
+        // Two sequences in one step, one of which has earlier rows.
         let mut engine = load(case, 3);
         let (a, b) = tokens.split_at(90);
         let expected = [a, b].map(|part| fresh(&mut engine, part));
@@ -159,12 +160,12 @@ fn feed(engine: &mut Engine, sequence: &mut Sequence, tokens: &[u32]) -> Vec<u32
     last
 }
 
-/// What a sequence of its own says after `tokens`.
+/// The logits of a new sequence after `tokens`.
 fn fresh(engine: &mut Engine, tokens: &[u32]) -> Vec<u32> {
     fresh_steps(engine, &[tokens])
 }
 
-/// The same after tokens that run in these steps.
+/// The logits of a new sequence after tokens that run in these steps.
 fn fresh_steps(engine: &mut Engine, steps: &[&[u32]]) -> Vec<u32> {
     let mut sequence = Sequence::default();
     let last = steps.iter().map(|tokens| feed(engine, &mut sequence, tokens)).last().unwrap();
@@ -183,7 +184,7 @@ fn positions(sequence: &Sequence) -> Vec<usize> {
 }
 
 #[test]
-fn truncated_and_shared_sequences_go_on_from_the_nearest_snapshot() {
+fn truncated_and_shared_sequences_continue_from_the_nearest_snapshot() {
     for case in CASES {
         let tokens = fixture(case).tokens;
         let mut engine = load(case, 2);
@@ -191,7 +192,7 @@ fn truncated_and_shared_sequences_go_on_from_the_nearest_snapshot() {
         let mut sequence = Sequence::default();
         feed(&mut engine, &mut sequence, &tokens[..140]);
         assert_eq!(positions(&sequence), [64, 128]);
-        // a fork within, and one at the end, after which the sequence itself continues
+        // A fork within the sequence and one at its end. Then the sequence itself continues.
         let mut within = engine.share(&sequence, 100);
         let mut whole = engine.share(&sequence, 140);
         assert_eq!((within.len(), whole.len()), (64, 140), "{case}");
@@ -200,10 +201,10 @@ fn truncated_and_shared_sequences_go_on_from_the_nearest_snapshot() {
         assert!(feed(&mut engine, &mut whole, &tokens[140..]) == steps, "{case}");
         assert!(difference(&steps, &expected) < 1e-5, "{case}: {:e}", difference(&steps, &expected));
         feed(&mut engine, &mut sequence, &[5, 6, 7]);
-        // back to the nearest snapshot: 12 tokens and 3 others run again, not 143
+        // Back to the nearest snapshot: only the tokens after it run again.
         assert_eq!(engine.truncate(&mut sequence, 139), 128, "{case}");
         assert!(feed(&mut engine, &mut sequence, &tokens[128..]) == expected, "{case}");
-        // a snapshot that was asked for, between two blocks and within a step
+        // A requested snapshot within a block and within a step.
         let mut asked = Sequence::default();
         engine.snapshot_at(&mut asked, 37).unwrap();
         feed(&mut engine, &mut asked, &tokens[..60]);
@@ -240,7 +241,7 @@ fn a_cancelled_step_changes_nothing() {
 }
 
 #[test]
-fn saved_sequences_go_on_in_another_engine_and_backend() {
+fn saved_sequences_continue_in_another_engine_and_backend() {
     let folder_of_files = tempfile::tempdir().unwrap();
     for case in CASES {
         let tokens = fixture(case).tokens;
@@ -265,7 +266,7 @@ fn saved_sequences_go_on_in_another_engine_and_backend() {
     }
 }
 
-/// The demo model's tokenizer: ids are all that it is asked for.
+/// The demo model's tokenizer, for models without one. The tests look only at token ids.
 pub(crate) fn tokenizer() -> Arc<Tokenizer> {
     let file = Checkpoint::open(&demo::models().join("mla-demo-Q4_K_M.gguf")).unwrap();
     Arc::new(Tokenizer::from_checkpoint(&file).unwrap())
@@ -286,7 +287,7 @@ fn scheduler(case: &str, states: StateOptions, disk: Option<&Path>) -> Scheduler
     Scheduler::new(engine, tokenizer(), SchedulerOptions { disk, ..SchedulerOptions::default() })
 }
 
-/// Tokens that were found in the cache, and the answer.
+/// The number of cached tokens, and the answer.
 fn ask(scheduler: &mut Scheduler, tokens: &[u32]) -> (usize, Vec<u32>) {
     let mut heard = HeardEvents::default();
     let id = scheduler.submit(job(tokens, 6)).unwrap();
@@ -295,7 +296,7 @@ fn ask(scheduler: &mut Scheduler, tokens: &[u32]) -> (usize, Vec<u32>) {
 }
 
 #[test]
-fn prompts_go_on_from_snapshots_in_memory_and_on_disk() {
+fn prompts_continue_from_snapshots_in_memory_and_on_disk() {
     for case in CASES {
         let disk = tempfile::tempdir().unwrap();
         let text = fixture(case).tokens;
@@ -306,16 +307,16 @@ fn prompts_go_on_from_snapshots_in_memory_and_on_disk() {
         assert_eq!((first.0, edited.0), (0, 0), "{case}");
         let mut scheduler_one = scheduler(case, OFTEN, Some(disk.path()));
         assert_eq!(ask(&mut scheduler_one, &text), first, "{case}");
-        // regenerated: only the last token of the prompt runs again
+        // Regenerated: only the last token of the prompt runs again.
         assert_eq!(ask(&mut scheduler_one, &text), (149, first.1.clone()), "{case}");
-        // edited at token 140: from the snapshot at 128
+        // Edited at token 140: continues from the snapshot at 128.
         assert_eq!(ask(&mut scheduler_one, &other), (128, edited.1.clone()), "{case}");
-        // the next message after the answer: from the end of what has run
+        // The next message continues from the last row of the answer.
         let said = [&text[..], &first.1, &[21, 22, 23]].concat();
         let next = ask(&mut scheduler_one, &said);
         assert!(next.0 >= 154, "{case}: {} tokens of {} were cached", next.0, said.len());
         assert_eq!(next.1, alone(&said).1, "{case}");
-        // several answers share the state of their prompt
+        // Several answers share the state of their prompt.
         let mut heard = HeardEvents::default();
         let choices = vec![JobChoice::default(), JobChoice::default()];
         let all = scheduler_one.submit_choices(job(&other, 6), choices).unwrap();
@@ -327,7 +328,7 @@ fn prompts_go_on_from_snapshots_in_memory_and_on_disk() {
         scheduler_one.flush_disk();
         nothing_is_left(&mut scheduler_one);
         drop(scheduler_one);
-        // another process: blocks with a state at their end
+        // After a restart, the blocks on the disk that have a state at their end are used.
         let mut restarted = scheduler(case, OFTEN, Some(disk.path()));
         assert_eq!(ask(&mut restarted, &text), (128, first.1), "{case}");
         nothing_is_left(&mut restarted);
@@ -335,13 +336,13 @@ fn prompts_go_on_from_snapshots_in_memory_and_on_disk() {
 }
 
 #[test]
-fn jobs_that_make_way_for_others_give_the_same_text() {
+fn preempted_jobs_of_recurrent_models_generate_the_same_text() {
     for case in CASES {
         let tokens = fixture(case).tokens;
         let prompts: Vec<Vec<u32>> = (0..6).map(|i| tokens[i * 5..i * 5 + 110].to_vec()).collect();
         let alone: Vec<Vec<u32>> =
             prompts.iter().map(|prompt| ask(&mut scheduler(case, OFTEN, None), prompt).1).collect();
-        // states for two sequences, fewer than are asked for at once
+        // States for two sequences, fewer than are submitted at once.
         let scarce = StateOptions { sequences: 2, snapshots: 1, every: 64 };
         let mut scheduler = scheduler(case, scarce, None);
         let mut heard = HeardEvents::default();
@@ -408,13 +409,13 @@ fn gguf_files_of_every_kind_of_types_run_close_to_exact_arithmetic() {
 }
 
 #[test]
-fn refused_drafts_leave_the_state_of_the_accepted_ones() {
+fn rejected_drafts_leave_the_state_of_the_accepted_ones() {
     for case in CASES {
         let tokens = fixture(case).tokens;
         let mut engine = load(case, 2);
         let mut sequence = Sequence::default();
         let mut expected = vec![feed(&mut engine, &mut sequence, &tokens[..60])];
-        // with a snapshot that is due within the step
+        // A snapshot is due within the step, at 64.
         for token in &tokens[60..70] {
             expected.push(feed(&mut engine, &mut sequence, &[*token]));
         }
@@ -431,7 +432,7 @@ fn refused_drafts_leave_the_state_of_the_accepted_ones() {
             let mut inputs = [SeqInput::drafted(&mut sequence, &drafts)];
             engine.step(&mut inputs, take).unwrap().all().unwrap();
             assert!(logits[..=right] == expected[1..right + 2], "{case} {right}");
-            // no row runs again
+            // No row has to run again.
             let len = 61 + right;
             assert_eq!(engine.truncate(&mut sequence, len), len, "{case}");
             let snapshots = if len < 64 { vec![] } else { vec![64] };
@@ -446,15 +447,17 @@ fn refused_drafts_leave_the_state_of_the_accepted_ones() {
 
 #[test]
 fn answers_are_the_same_with_drafts_that_are_looked_up() {
-    // many slots, and as few as two jobs need
+    // Many slots of states, and only those that two jobs need.
     let few = StateOptions { sequences: 2, snapshots: 1, every: 64 };
     for (case, states) in CASES.into_iter().flat_map(|case| [(case, OFTEN), (case, few)]) {
         let text = fixture(case).tokens;
-        // prompts that repeat, and answers of four tokens alone, which repeat too
+        // Prompts that repeat, and answers of only four different tokens, so that n-grams repeat
+        // too.
         let likely: Vec<(u32, f32)> = (20..24).map(|token| (token, 1000.0)).collect();
         let prompts: Vec<Vec<u32>> = (0..4).map(|i| text[10 * i..10 * i + 25].repeat(3)).collect();
         let answers = |draft: Draft, together: bool| {
-            // jobs that are preempted run their answers again, in chunks: other roundings, which decide nothing in exact precision
+            // Preempted jobs run their answers again in chunks, which round differently. In exact
+            // precision the difference is too small to change a token.
             let precision = Precision::Exact;
             let options = EngineOptions { states, draft, precision, draft_cost: Some(0.0), ..options(2) };
             let engine = engine(&checkpoint(&folder(case)), &options);
@@ -481,7 +484,7 @@ fn answers_are_the_same_with_drafts_that_are_looked_up() {
             let (drafted, counts) = answers(Draft::Ngram, together);
             assert_eq!(drafted, plain, "{case} {together}");
             assert_eq!(none.drafted, 0);
-            // four jobs have no slots to spare for drafts
+            // With few slots, four jobs leave none for drafts.
             let scarce = together && states == few;
             assert!(
                 scarce || (counts.drafted > counts.accepted && counts.accepted > 0),
@@ -513,7 +516,7 @@ fn a_budget_of_states_decides_how_many_snapshots_stay() {
             let EngineError::Options(refused) = refused else { panic!("{refused}") };
             assert!(refused.contains(says) && refused.contains(&bytes.to_string()), "{refused}");
         }
-        // three texts of 149 tokens with snapshots at 64 and 128, and then the first one again
+        // Three texts of 149 tokens with snapshots at 64 and 128, and then each again.
         let cached = |bytes: u64| {
             let engine = engine(&file, &with(bytes));
             let mut scheduler = Scheduler::new(engine, tokenizer(), SchedulerOptions::default());
@@ -527,12 +530,13 @@ fn a_budget_of_states_decides_how_many_snapshots_stay() {
             nothing_is_left(&mut scheduler);
             again
         };
-        // all snapshots stay; then those of the newest texts only; the oldest make room for newer ones
+        // With a large budget all snapshots stay. With a small one, newer snapshots evict the
+        // oldest.
         assert_eq!(cached(40 * slot), [148, 148, 148], "{case}");
         let few = cached(8 * slot);
         println!("{case}: {few:?} tokens are cached with 8 states");
         assert!(few.iter().any(|tokens| *tokens < 148), "{case}: {few:?}");
-        // answers are the same with a budget for one sequence
+        // The answers are the same with a budget for one sequence.
         let engine = engine(&file, &with(2 * slot));
         let mut scarce = Scheduler::new(engine, tokenizer(), SchedulerOptions::default());
         let plain = ask(&mut self::scheduler(case, OFTEN, None), &text);

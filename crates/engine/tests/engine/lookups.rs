@@ -1,4 +1,4 @@
-//! N-gram drafts: the text stays what it is without them, whatever is accepted.
+//! N-gram drafts do not change the text, whichever of them are accepted.
 
 use crate::support::demo::{DemoEngine, DemoListener, demo};
 use crate::support::{bits, checkpoint, engine, exhaustive, sample_of, tiers, weight_types};
@@ -13,7 +13,8 @@ use latent_testing::{ModelRecipe, RandomWeightTypes};
 use latent_types::CacheType;
 
 fn options(draft: Draft) -> EngineOptions {
-    // rows that cost nothing: all drafts are verified, on every machine
+    // With a cost of 0, all drafts are verified on every machine. Otherwise the measured cost of a
+    // row would decide.
     EngineOptions { threads: Some(1), draft, draft_cost: Some(0.0), ..EngineOptions::default() }
 }
 
@@ -60,7 +61,7 @@ fn greedy_and_sampled_answers_are_the_same_with_drafts() {
                 let (without, with) = (answer(&mut plain, &request), answer(&mut drafting, &request));
                 assert_eq!((&with.0.text, &with.0.tokens), (&without.0.text, &without.0.tokens));
                 assert_eq!(with.0.stop, without.0.stop);
-                // what stays cached is what stays without drafts
+                // Rejected drafts leave no rows in the cache.
                 assert_eq!(with.1.tokens(), without.1.tokens());
                 assert_eq!(with.1.sequence.len(), without.1.sequence.len());
                 assert_eq!(without.0.drafts.drafted, 0);
@@ -68,7 +69,7 @@ fn greedy_and_sampled_answers_are_the_same_with_drafts() {
             }
         }
     }
-    // how many depends on the texts, and with them on the machine
+    // The number depends on the texts, which differ between machines.
     assert!(accepted > 0, "no draft was accepted");
 }
 
@@ -154,7 +155,7 @@ fn many_answers_at_once_share_the_rows_of_a_step() {
         let mut same = 0;
         for (request, (sequence, generation)) in requests.iter().zip(&all) {
             let alone = answer(&mut plain, request).0;
-            // in default precision the bits of a prompt may depend on other rows of its step
+            // In default precision, the bits of a prompt may depend on other rows of its step.
             same += usize::from(generation.tokens() == alone.tokens);
             assert_eq!(sequence.len(), request.prompt.len() + generation.tokens().len() - 1);
         }
@@ -163,7 +164,7 @@ fn many_answers_at_once_share_the_rows_of_a_step() {
     }
 }
 
-/// Logits of tokens after a prompt, in one step of drafts or in a step each.
+/// Logits of the tokens `next` after a prompt: in one step as drafts, or in a step each.
 fn after(engine: &mut Engine, prompt: &[u32], next: &[u32], together: bool) -> Vec<Vec<f32>> {
     let mut sequence = Sequence::default();
     engine.prefill(&mut sequence, prompt, 64, LogitsRequest::Nothing, &mut |_, _| {}, &mut |_| true).unwrap();

@@ -1,4 +1,5 @@
-//! LoRA adapters: unmerged they give the logits of a model whose weights have their terms merged in.
+//! LoRA adapters that are applied at run time give the logits of weights into which they are
+//! merged.
 
 use crate::support::adapters::{KvSizes, write_merged};
 use crate::support::{all_logits, bits, checkpoint, engine, error, side_by_side, tiers};
@@ -129,7 +130,7 @@ fn unmerged_adapters_give_the_logits_of_merged_weights() {
             expect(&format!("{what} {tier} naive"), &logits(&adapted, tier, MlaChoice::Naive, 5), &expected);
         }
         expect(&format!("{what} reference"), &all_logits(&mut reference(&adapted), &TOKENS, 4), &expected);
-        // without a scale, not a bit is changed
+        // A scale of 0 gives the bits of the model without the adapter.
         let off = base.with(&[(&adapter, 0.0)]);
         let off = logits(&off, tier, MlaChoice::Absorbed, 4);
         assert_eq!(bits(&off), bits(&plain), "{what}: scale 0, {:e}", mean(&off, &plain));
@@ -137,7 +138,7 @@ fn unmerged_adapters_give_the_logits_of_merged_weights() {
 }
 
 #[test]
-fn each_kind_of_tensor_is_adapted_by_itself() {
+fn each_kind_of_tensor_can_be_adapted_alone() {
     let shapes: Vec<_> = latent_testing::shapes().filter(|name| name.starts_with("tiny")).collect();
     side_by_side(&shapes, |shape| {
         let base = Base::new(shape, false);
@@ -172,7 +173,7 @@ fn several_adapters_add_up_and_rows_have_their_own_scales() {
     };
     let default = of("default.gguf", 0.5, -1.0);
     expect("both", &logits(&adapted, tier, MlaChoice::Auto, 3), &default);
-    // sequences with scales of their own in one step
+    // Sequences with different scales in one step.
     let mut engine = engine(&adapted, &options(tier, MlaChoice::Auto));
     let scales = [[0.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.25, 2.0]];
     let mut sequences: Vec<Sequence> = scales.iter().map(|_| Sequence::default()).collect();
@@ -269,7 +270,7 @@ fn adapters_that_do_not_fit_are_refused_with_the_tensor() {
     let error =
         own().with_adapters(vec![(AdapterFile::open(&other).unwrap(), 1.0)]).err().unwrap().to_string();
     assert!(error.contains("llama") && error.contains(&base.architecture), "{error}");
-    // every shorter file is an error and not a panic
+    // Every truncated file is an error, not a panic.
     let bytes = std::fs::read(&good).unwrap();
     for len in (0..bytes.len()).step_by(97) {
         let cut = base.path("cut.gguf");
@@ -278,7 +279,8 @@ fn adapters_that_do_not_fit_are_refused_with_the_tensor() {
     }
     let error = AdapterFile::open(&base.path("base.gguf")).err().unwrap().to_string();
     assert!(error.contains("not a LoRA adapter"), "{error}");
-    // an adapter's rows are not those of the model without it
+    // Cached rows with an adapter differ from those without it, so that the fingerprints, which
+    // name cached rows, must differ too.
     let with = base.with(&[(&good, 1.0)]).fingerprint();
     assert_ne!(with, base.checkpoint.fingerprint());
     assert_ne!(with, base.with(&[(&good, 0.5)]).fingerprint());
@@ -300,7 +302,7 @@ fn adapters_of_single_experts_give_what_stacked_ones_give() {
         Engine::load(&*latent_backends::cpu(), &Arc::new(model), &options, &mut |_, _| {})
     };
     let found = all_logits(&mut engine_of(&pairs).unwrap(), &TOKENS, 4);
-    // by layer and projection, and of each the experts in order
+    // Stacked by layer and projection, with the experts in order.
     let experts = ModelConfig::from_checkpoint(&opened()).unwrap().moe.unwrap().experts;
     let mut stacked: Vec<RandomPair> = Vec::new();
     for (theirs, ours) in [("gate", "ffn_gate_exps"), ("up", "ffn_up_exps"), ("down", "ffn_down_exps")] {
@@ -323,7 +325,7 @@ fn adapters_of_single_experts_give_what_stacked_ones_give() {
     let plain = logits(&Arc::new(opened()), tiers()[0], MlaChoice::Auto, 4);
     assert!(mean(&plain, &expected) > 1e-4, "the adapter changes little");
     assert_eq!(bits(&found), bits(&expected));
-    // one expert without matrices, and one with others
+    // An expert without matrices, and one with different ones.
     let last = pairs.pop().unwrap();
     let error = engine_of(&pairs).err().unwrap().to_string();
     assert!(error.contains(&last.target) && error.contains("--merge-lora"), "{error}");
@@ -367,7 +369,7 @@ fn an_adapter_of_peft_gives_what_its_gguf_form_gives() {
         config.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         config
     };
-    // the same in GGUF names, on the folder's model
+    // The same adapter as GGUF, on the same model.
     let gguf = folder.path().join("adapter.gguf");
     let names = [
         ("model.layers.", "blk."),
@@ -390,7 +392,7 @@ fn an_adapter_of_peft_gives_what_its_gguf_form_gives() {
     let plain = logits(&Arc::new(opened()), tier, MlaChoice::Auto, 4);
     assert!(mean(&plain, &expected) > 1e-4, "the adapter changes little");
     expect("peft", &with(config(serde_json::json!({})), &pairs, 1.0).unwrap(), &expected);
-    // alpha / sqrt(r) is twice alpha / r
+    // rsLoRA scales by alpha / sqrt(r), which is twice alpha / r for this rank.
     let rslora = config(serde_json::json!({"use_rslora": true}));
     expect("rslora", &with(rslora, &pairs, 0.5).unwrap(), &expected);
     let patterns = config(serde_json::json!({

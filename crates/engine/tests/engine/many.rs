@@ -9,7 +9,7 @@ use latent_testing::ModelRecipe;
 use latent_types::{CacheType, Tier};
 use std::collections::HashSet;
 
-/// More than one tile of rows, and no whole number of them.
+/// More rows than a tile has, and not a multiple of that.
 const ROWS: u32 = 75;
 
 fn options(tier: Tier, precision: Precision, threads: usize) -> EngineOptions {
@@ -60,14 +60,15 @@ fn prompts_of_many_rows_are_near_to_exact_ones_on_every_tier() {
             assert_eq!(tiled(&kernels), tier == Tier::Amx, "{what} {kernels:?}");
             assert_eq!(few.is_empty(), tier != Tier::Amx || shape == "tiny-dense", "{what} {few:?}");
             assert!(!tiled(&few), "{what} {few:?}");
-            // plans of one and of few rows have nothing of them
+            // The plans for one and for few rows use no tiles.
             let others = one.stages()[0].plans[..2].iter().flat_map(|plan| &plan.ir.nodes);
             assert!(!others.flat_map(|node| &node.kernels).any(|kernel| kernel.name.starts_with("amx")));
         }
     }
 }
 
-/// More than one block of expanded keys, and more than two pages, each with a part of another.
+/// More than one block of expanded keys and more than two pages, with a partial block and page at
+/// the end.
 const LONG: u32 = 150;
 
 #[test]
@@ -91,7 +92,7 @@ fn attention_by_tiles_is_near_to_exact_attention() {
             let options =
                 EngineOptions { mla, form, cache, context: Some(256), ..options(tier, precision, threads) };
             let mut engine = engine(&file, &options);
-            // the second step begins within a block and within a page
+            // The second step begins within a block and within a page.
             (
                 all_logits(&mut engine, &tokens, 70),
                 kernels_of(&engine).0.into_iter().map(str::to_owned).collect(),
@@ -107,7 +108,7 @@ fn attention_by_tiles_is_near_to_exact_attention() {
             errors.sort_by(f64::total_cmp);
             let (median, worst) = (errors[errors.len() / 2], errors[errors.len() - 1]);
             println!("{what}: median {median:.1e}, worst {worst:.1e}");
-            // weights are F32, so that only attention rounds
+            // The weights are F32, so that only attention rounds.
             assert!(median > 0.0 && worst < 1e-3, "{what}: median {median:e}, worst {worst:e}");
             let (again, _) = run(tier, Precision::Default, 3);
             assert!(bits(&again) == bits(&logits), "{what}");

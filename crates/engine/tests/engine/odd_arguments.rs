@@ -1,5 +1,5 @@
-//! Odd arguments of the whole public API: 0, 1, the largest number, NaN, negative, empty and reversed ones. Each call ends soon, with a value or an
-//! error, and without a panic.
+//! Unusual arguments of the whole public API: 0, 1, the largest number, NaN, negative numbers,
+//! empty and reversed ranges. Each call ends soon, with a value or an error, and without a panic.
 
 use crate::support::demo::{DemoEngine, DemoListener, demo, models};
 use latent_engine::cache::{
@@ -95,11 +95,11 @@ fn numbers_of_the_engine_options() {
             let plain = set(size);
             let forced = EngineOptions { force: true, ..plain.clone() };
             for options in [plain, forced] {
-                // planning alone does not end the process either
+                // Planning without loading must not overflow either.
                 drop(options.place());
                 drop(options.target(&*latent_backends::cpu()));
                 let loaded = load(&checkpoint, &options).map(drop);
-                // the states of a model without recurrent layers take no memory, whatever their number
+                // In a model without recurrent layers, any number of states takes no memory.
                 let states = name.starts_with("states");
                 assert!(loaded.is_err() || states, "{name} {size} was taken");
                 let Err(error) = loaded else { continue };
@@ -113,7 +113,7 @@ fn numbers_of_the_engine_options() {
         (MAX_STEP_ROWS, EngineOptions { max_batch_tokens: Some(MAX_STEP_ROWS), ..small() }),
         (MAX_CACHE_TOKENS, EngineOptions { cache_tokens: Some(MAX_CACHE_TOKENS), ..small() }),
     ] {
-        // whether it fits depends on the machine
+        // Whether this fits depends on the memory of the machine.
         if let Err(error) = load(&checkpoint, &options) {
             assert!(matches!(error, EngineError::Memory(_)), "{size}: {error}");
         }
@@ -180,7 +180,7 @@ fn numbers_of_the_engine() {
 
 #[test]
 fn positions_in_sequences() {
-    // room for several sequences
+    // A cache with room for several sequences.
     let DemoEngine { mut engine, .. } = demo(&EngineOptions { context: Some(512), ..small() });
     let rows = 70;
     for position in SIZES {
@@ -218,7 +218,7 @@ fn positions_in_sequences() {
     let reversed = 100..2;
     let mut three = sequence(&mut engine, 3);
     assert!(matches!(engine.shift(&mut three, reversed), Err(EngineError::Stretch { .. })));
-    // nothing to shift
+    // An empty range of an empty sequence.
     let mut none = Sequence::default();
     engine.shift(&mut none, 0..0).unwrap();
     assert!(engine.shift(&mut none, 0..1).is_err());
@@ -313,7 +313,7 @@ fn records_of_runs() {
         drop(engine.input_squares(&[tokens], &mut |_| true));
     }
     drop(engine.input_squares(&[], &mut |_| true));
-    // it runs as before
+    // The engine still runs.
     drop(sequence(&mut engine, 2));
 }
 
@@ -465,7 +465,7 @@ fn requests_of_answers() {
     let prompt = demo.prompt("Why?");
     let mut answered = 0;
     for request in odd_requests(&prompt) {
-        // without a limit, and with a context that shifts, it has no end
+        // An answer without a limit and with context shifts would not end.
         let endless = request.shift.is_some() && request.max_tokens.is_none();
         let mut session = Session::default();
         if let Ok(answer) = demo.engine.generate(&mut session, &request, &demo.tokenizer, &mut DemoListener) {
@@ -494,14 +494,14 @@ fn answers_as_state_machines() {
                 generation.mark_run(tokens);
             }
             assert!(generation.pending().is_empty());
-            // no logits yet
+            // Sampling before the first step has no logits.
             assert!(generation.sample().is_err());
             drop((generation.finish(), generation.finish()));
             generation.stop(StopReason::Context);
             assert!(generation.is_finished() && generation.stop_reason() == Some(StopReason::Context));
         }
     }
-    // a sequence of another text, or with more or fewer rows
+    // A sequence of another text, or with more or fewer rows than the answer expects.
     let request = Request { prompt: prompt.clone(), ..Request::default() };
     for rows in [0, 1, 60] {
         let mut generation = demo.engine.start(&request, &demo.tokenizer).unwrap();
@@ -525,7 +525,7 @@ fn answers_as_state_machines() {
     assert!(demo.engine.advance(&mut []).unwrap().is_empty());
 }
 
-/// Runs a scheduler until it has nothing left; at most as many steps as any of these jobs takes.
+/// Runs a scheduler until it is idle, with a limit of steps that none of these jobs needs.
 fn run(scheduler: &mut Scheduler) -> Vec<(JobId, JobEvent)> {
     let mut events = Vec::new();
     for _ in 0..5000 {
@@ -570,7 +570,7 @@ fn jobs_of_a_scheduler() {
     assert_eq!(ended, accepted + 9 + 4 + 21);
     for tokens in SIZES {
         let lent = scheduler.lend_engine(tokens).unwrap();
-        // without tokens, prefixes keep the cache
+        // A loan of 0 tokens evicts no prefixes, so that the cache may be full.
         if tokens > 0 {
             drop(sequence(lent, 1));
         }
@@ -635,7 +635,7 @@ fn sizes_of_memory() {
     }
 }
 
-/// Saved sequences with every number of the header replaced, and cut at every place.
+/// Saved sequences with every number of the header replaced, and truncated at every length.
 #[test]
 fn files_of_sequences() {
     let DemoEngine { mut engine, .. } = demo(&small());

@@ -1,4 +1,4 @@
-//! A model on two backends: the bits of one, wherever it is cut.
+//! A model divided between two backends gives the bits of one, wherever it is cut.
 
 use crate::support;
 use crate::support::demo;
@@ -44,18 +44,20 @@ fn cut(file: &Arc<Checkpoint>, options: &EngineOptions, layers: usize) -> Engine
 }
 
 #[test]
-fn wherever_a_model_is_cut_its_bits_are_those_of_one_backend() {
+fn a_model_cut_at_any_layer_gives_the_bits_of_one_backend() {
     for (n, case) in CASES.into_iter().enumerate() {
         let (file, fixture) = (checkpoint(&folder(case)), fixture(case));
         let tokens = &fixture.tokens[..fixture.tokens.len().min(12)];
         let (mla, form) = FORMS[n % FORMS.len()];
-        // where it is cut, a model whose layers share selected tokens attends to all
+        // The layers of this model share selected tokens, which do not cross a cut. It would fall
+        // back to dense attention.
         let sparse = if case == "glm-dsa" { SparseAttention::Off } else { SparseAttention::On };
         let options = EngineOptions { sparse, ..options(mla, form) };
         let mut alone = support::engine(&file, &options);
         let layers = alone.config().layers;
         let expected = [usize::MAX, 5].map(|chunk| all_logits(&mut alone, tokens, chunk));
-        // nothing on the second backend, its output alone, some layers, all, more than there are
+        // The second backend has nothing, only the output, some layers, all layers, and more than
+        // the model has.
         for count in 0..=layers + 2 {
             let mut engine = cut(&file, &options, count);
             let found = [usize::MAX, 5].map(|chunk| all_logits(&mut engine, tokens, chunk));
@@ -84,7 +86,7 @@ fn layers_with_a_state_run_on_both_sides() {
             let found = [64, 5].map(|chunk| bits(&all_logits(&mut engine, &tokens, chunk)));
             assert!(found == expected, "{case}, {count} of {layers} layers");
             assert_eq!(engine.kv_cache().layout(), alone.kv_cache().layout(), "{case} {count}");
-            // the file of a sequence has the states of both sides
+            // The file of a sequence has the states of both backends.
             assert!(saved(&mut engine) == saved(&mut alone), "{case} {count}: another file");
             let reference = offloaded(options.clone(), latent_backends::reference(), count);
             let mut mixed = load(&*latent_backends::cpu(), &file, &reference);
@@ -140,7 +142,7 @@ fn a_profile_has_the_phases_of_both_sides() {
     let options = options(MlaChoice::Auto, CacheForm::Latent);
     let cost = |engine: &Engine| engine.cost(StepSize::decode(1, 10));
     let (alone, mut engine) = (support::engine(&file, &options), cut(&file, &options, 2));
-    // what enters the second side counts as a row of the embedding
+    // The values that cross the cut count like a row of the embedding.
     let (more, row) = (cost(&engine).weight_bytes - cost(&alone).weight_bytes, engine.config().hidden_size);
     assert!((0.0..=4.0 * row as f64).contains(&more), "{more}");
     engine.start_phase_times();
@@ -167,7 +169,7 @@ fn drafts_are_those_of_one_backend() {
 }
 
 #[test]
-fn what_is_not_built_for_two_backends_says_so() {
+fn options_that_exclude_two_backends_are_refused() {
     let file = checkpoint(&folder("v3"));
     let options = options(MlaChoice::Auto, CacheForm::Latent);
     let rank = latent_hosts::local_ranks(1).pop().unwrap();
@@ -175,7 +177,7 @@ fn what_is_not_built_for_two_backends_says_so() {
     let on_hosts = EngineOptions { hosts, ..offloaded(options.clone(), latent_backends::cpu(), 1) };
     let refused = Engine::load(&*latent_backends::cpu(), &file, &on_hosts, &mut |_, _| {}).err().unwrap();
     assert!(refused.to_string().contains("option `offload` does not go with option `hosts`"), "{refused}");
-    // no layer for multi-token prediction, cut or not
+    // This model has no MTP layer, whether it is cut or not.
     let drafting =
         EngineOptions { draft: Draft::Mtp, ..offloaded(options.clone(), latent_backends::cpu(), 1) };
     let refused = Engine::load(&*latent_backends::cpu(), &file, &drafting, &mut |_, _| {}).err().unwrap();

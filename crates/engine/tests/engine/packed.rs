@@ -1,4 +1,5 @@
-//! Packed files: the same bits as the model that they were packed from, without it; and a file that lies is refused.
+//! Packed files give the bits of the model that they were packed from, without needing its files,
+//! and inconsistent packed files are refused.
 
 use crate::support;
 use crate::support::{CASES, WITH_GGUF, all_logits, bits, checkpoint, engine, fixture};
@@ -23,7 +24,8 @@ fn packed(source: &Path) -> PathBuf {
     out
 }
 
-/// Packs the model, and holds its logits against the model's own, in both precisions and formulations.
+/// Packs the model and compares the logits with those of the model itself, in both precisions and
+/// formulations.
 fn check(source: &Path, tokens: &[u32], what: &str) {
     let out = packed(source);
     let (plain, packed) = (checkpoint(source), checkpoint(&out));
@@ -117,7 +119,7 @@ fn a_packed_file_needs_nothing_beside_it() {
     assert!(latent_backends::pack(&alone, &folder.path().join("twice"), Some(1), &mut |_, _| true).is_err());
 }
 
-/// Bytes of the file's map that lie in the process's tables.
+/// The resident bytes of the mapping of a file.
 #[cfg(target_os = "linux")]
 fn mapped(path: &Path) -> usize {
     let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
@@ -129,7 +131,7 @@ fn mapped(path: &Path) -> usize {
 
 #[test]
 #[cfg(target_os = "linux")]
-fn weights_of_a_packed_file_come_into_memory_by_themselves() {
+fn weights_of_a_packed_file_are_read_ahead() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model.gguf");
     ModelRecipe::new("tiny-v3", RandomWeightTypes::from(TensorType::Q4_0)).write_gguf(&path).unwrap();
@@ -139,12 +141,12 @@ fn weights_of_a_packed_file_come_into_memory_by_themselves() {
     let bytes: usize = in_tiles.map(|info| info.bytes).sum();
     let mut engine = engine(&file, &options(MlaChoice::Auto, Precision::Default));
     engine.wait_for_weights();
-    // the file was mapped when it was opened; no step has touched a weight
+    // The file was mapped when it was opened, and no step has read a weight.
     assert!(bytes > 1 << 20 && mapped(&out) >= bytes, "{} of {bytes} bytes", mapped(&out));
 }
 
 #[test]
-fn what_is_stopped_or_fails_leaves_nothing_behind() {
+fn stopped_and_failed_packing_leaves_no_file() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model.gguf");
     ModelRecipe::new("tiny-dense", RandomWeightTypes::from(TensorType::Q4_0)).write_gguf(&path).unwrap();
@@ -166,7 +168,7 @@ fn what_is_stopped_or_fails_leaves_nothing_behind() {
     assert_eq!(names, ["model.gguf"]);
 }
 
-/// Tiles of other matrices than the model's, in a header that is otherwise whole.
+/// Tiles for matrices of other shapes than the model's, in an otherwise valid header.
 #[test]
 fn tiles_of_another_shape_are_refused() {
     use latent_formats::pack::{PackWriter, TiledTensor};
@@ -204,6 +206,6 @@ fn tiles_of_another_shape_are_refused() {
     };
     refused(&|_, rows, bytes| Some(TiledTensor { rows: rows / 2, bytes }), "tiles of matrices of");
     refused(&|_, rows, bytes| Some(TiledTensor { rows, bytes: 2 * bytes }), "tiles of matrices of");
-    // all rows of a model whose plans want tiles: packed while loading, as from any file
+    // Without tiles in the file, the weights are packed while loading, as from any other file.
     assert!(load(&|_, _, _| None).is_ok());
 }

@@ -1,4 +1,5 @@
-//! How many tokens of a text run again in a model with recurrent states: never those before the nearest snapshot.
+//! How many tokens of a text run again in a model with recurrent states: only those after the
+//! nearest snapshot.
 
 use crate::kda::{job, tokenizer};
 use crate::support::jobs::{HeardEvents, nothing_is_left};
@@ -31,7 +32,7 @@ fn options(states: StateOptions) -> EngineOptions {
 
 const OFTEN: StateOptions = StateOptions { sequences: 4, snapshots: 4, every: EVERY };
 
-/// A scheduler that counts the tokens of prompts that run.
+/// A scheduler, with a count of the prompt tokens that ran.
 struct Counted {
     scheduler: Scheduler,
     heard: HeardEvents,
@@ -47,13 +48,13 @@ impl Counted {
         Counted { scheduler, heard: HeardEvents::default(), ran: 0 }
     }
 
-    /// Tokens of prompts that have run since the last call.
+    /// Number of prompt tokens that ran since the last call.
     fn since(&mut self) -> usize {
         let before = std::mem::replace(&mut self.ran, self.scheduler.stats().tokens_in);
         (self.ran - before) as usize
     }
 
-    /// Tokens of these prompts that ran, submitted together, and their answers.
+    /// Submits the prompts together. Gives the number of their tokens that ran, and the answers.
     fn ask(&mut self, prompts: &[&[u32]]) -> (usize, Vec<Vec<u32>>) {
         let submit = |prompt: &&[u32]| self.scheduler.submit(job(prompt, 6)).unwrap();
         let ids: Vec<JobId> = prompts.iter().map(submit).collect();
@@ -64,39 +65,38 @@ impl Counted {
 }
 
 #[test]
-fn conversations_run_what_is_new() {
+fn conversations_run_only_their_new_tokens() {
     for case in CASES {
         let disk = tempfile::tempdir().unwrap();
         let mut talk = Counted::new(case, OFTEN, Some(disk.path()));
         let text = fixture(case).tokens;
         let (ran, answers) = talk.ask(&[&text]);
         assert_eq!(ran, text.len(), "{case}");
-        // regenerated: the last token again, for its logits
+        // Regenerated: only the last token runs again, for its logits.
         let (ran, again) = talk.ask(&[&text]);
         assert_eq!((ran, &again), (1, &answers), "{case}");
-        // the next message: what has run of the answer counts
+        // The next message: the rows of the answer are used too.
         let said = [&text[..], &answers[0], &[21, 22, 23]].concat();
         let (ran, _) = talk.ask(&[&said]);
         assert!((1..=4).contains(&ran), "{case}: {ran} tokens for a message of three");
-        // edited at 140: from the snapshot at 128
+        // Edited at token 140: continues from the snapshot at 128.
         let edited = [&text[..140], &[11, 12, 13]].concat();
         assert_eq!(talk.ask(&[&edited]).0, 143 - 128, "{case}");
-        // two tabs of one page: a prompt of 128 tokens in common, each with another question
+        // Two tabs of one page: a common prompt of 128 tokens and different questions.
         let tabs = [[&text[..128], &[31, 32, 33, 34]].concat(), [&text[..128], &[41, 42]].concat()];
         assert_eq!(talk.ask(&[&tabs[0], &tabs[1]]).0, 4 + 2, "{case}");
-        // back to the first: its own snapshot at its end
+        // Back to the first tab: it has a snapshot of its own at its end.
         assert_eq!(talk.ask(&[&tabs[0]]).0, 1, "{case}");
-        // four answers to one prompt: it runs once
+        // Five answers to one prompt, which runs once, and its last token once more for each.
         let choices = (0..4).map(|_| JobChoice::default()).collect();
         let new = [&text[..70], &[51; 40]].concat();
         talk.scheduler.submit_choices(job(&new, 6), choices).unwrap();
         talk.heard.run(&mut talk.scheduler);
-        // and its last token once more for each
         assert!(talk.since() <= 110 - 64 + 4, "{case}");
         talk.scheduler.flush_disk();
         nothing_is_left(&mut talk.scheduler);
         drop(talk);
-        // another process: from the last block on the disk with a state behind it
+        // A restart continues from the last block on the disk that has a state at its end.
         let mut restarted = Counted::new(case, OFTEN, Some(disk.path()));
         assert_eq!(restarted.ask(&[&text]), (text.len() - 128, answers), "{case}");
         nothing_is_left(&mut restarted.scheduler);
@@ -107,7 +107,7 @@ fn conversations_run_what_is_new() {
 fn cancelled_and_preempted_jobs_run_little_again() {
     for case in CASES {
         let text = fixture(case).tokens;
-        // cancelled after two steps of 64 tokens
+        // Cancelled after two steps of 64 tokens.
         let mut talk = Counted::new(case, OFTEN, None);
         let id = talk.scheduler.submit(job(&text, 6)).unwrap();
         while talk.scheduler.stats().tokens_in < 128 {
@@ -118,7 +118,8 @@ fn cancelled_and_preempted_jobs_run_little_again() {
         let ran = talk.since();
         assert!((128..text.len()).contains(&ran), "{case}: {ran}");
         assert_eq!(talk.ask(&[&text]).0, text.len() - 128, "{case}");
-        // fewer states than jobs: each preemption costs the tokens after a snapshot, which all have at 64
+        // Fewer states than jobs: a preempted job runs again only the tokens after its snapshot at
+        // 64.
         let scarce = StateOptions { sequences: 2, snapshots: 2, every: EVERY };
         let mut talk = Counted::new(case, scarce, None);
         let prompts: Vec<Vec<u32>> = (0..6).map(|i| text[i * 5..i * 5 + 100].to_vec()).collect();
@@ -141,14 +142,15 @@ fn sequences_go_back_to_the_nearest_snapshot_only() {
         let mut engine = engine(&checkpoint(&folder(case)), &options(OFTEN));
         let mut sequence = Sequence::default();
         feed(&mut engine, &mut sequence, &text[..140]);
-        // a saved conversation: nothing runs again, and after an edit what is behind the snapshot
+        // A restored conversation runs nothing again. After an edit, the tokens after the snapshot
+        // run again.
         let path = made.path().join(case);
         engine.save(&sequence, &path).unwrap();
         let (mut restored, _) = engine.restore(&path).unwrap();
         assert_eq!(restored.len(), 140, "{case}");
         assert_eq!(engine.truncate(&mut restored, 139), 128, "{case}");
         assert_eq!(engine.truncate(&mut restored, 100), 64, "{case}");
-        // a cancelled step: the sequence is where it was
+        // A cancelled step does not change the sequence.
         let cancelled = CancelToken::new();
         cancelled.cancel();
         engine.set_cancel_token(cancelled);
@@ -156,7 +158,8 @@ fn sequences_go_back_to_the_nearest_snapshot_only() {
         assert!(engine.step(&mut inputs, &mut |_, _, _| {}).is_err(), "{case}");
         engine.set_cancel_token(CancelToken::new());
         assert_eq!(sequence.len(), 140, "{case}");
-        // a context shift: refused, and nothing is lost
+        // A context shift is refused, since a state cannot forget tokens. The sequence is
+        // unchanged.
         let refused = engine.shift(&mut sequence, 3..40).unwrap_err();
         assert!(matches!(refused, EngineError::NoContextShift), "{refused}");
         assert!(refused.to_string().contains("cannot forget tokens"), "{refused}");
@@ -164,7 +167,7 @@ fn sequences_go_back_to_the_nearest_snapshot_only() {
     }
 }
 
-/// Ling-3.0's layer that drafts a token: a rejected one takes no row back.
+/// The MTP layer of Ling-3.0: a rejected draft leaves the accepted rows, and none runs again.
 #[test]
 fn rejected_drafts_of_the_mtp_layer_cost_no_row() {
     let made = tempfile::tempdir().unwrap();
@@ -180,7 +183,7 @@ fn rejected_drafts_of_the_mtp_layer_cost_no_row() {
     let mut sequence = Sequence::default();
     let text: Vec<u32> = (0..60).map(|i| i * 7 % 190).collect();
     feed(&mut engine, &mut sequence, &text);
-    // across the snapshot at 64
+    // Across the end of the block at 64, where a snapshot is taken.
     for at in 60..70 {
         engine.draft(&mut [DraftInput { sequence: &mut sequence, token: 5 }], &mut |_, _| {}).unwrap();
         let mut inputs = [SeqInput::drafted(&mut sequence, &[5, 9])];
@@ -191,9 +194,10 @@ fn rejected_drafts_of_the_mtp_layer_cost_no_row() {
     assert_eq!(snapshots, [64]);
 }
 
-/// With room for few states, texts share them: each resumes from the nearest snapshot that is left, and its answer stays the same.
+/// With room for few states, texts share them. Each resumes from its nearest remaining snapshot,
+/// and its answer stays the same.
 #[test]
-fn with_few_states_texts_resume_from_what_is_left() {
+fn with_few_states_texts_resume_from_the_remaining_snapshots() {
     for case in CASES {
         let text = fixture(case).tokens;
         let others: Vec<Vec<u32>> =
@@ -213,7 +217,7 @@ fn with_few_states_texts_resume_from_what_is_left() {
             }
             let (ran, again) = talk.ask(&[&text]);
             assert_eq!(again, first, "{case}, {states} states");
-            // from the start, a block's end or the prompt's end
+            // A text resumes from its start, the end of a block, or the end of the prompt.
             let from = [0, EVERY, 2 * EVERY, text.len() - 1];
             assert!(from.contains(&(text.len() - ran)), "{case}, {states} states: {ran} tokens ran");
             nothing_is_left(&mut talk.scheduler);
@@ -224,9 +228,9 @@ fn with_few_states_texts_resume_from_what_is_left() {
     }
 }
 
-/// A long text with two snapshots goes back to the nearest of those that are left, not to its start.
+/// A long text with two snapshots goes back to the nearest remaining one, not to its start.
 #[test]
-fn of_dropped_snapshots_the_nearest_that_is_left_is_taken() {
+fn the_nearest_remaining_snapshot_is_taken() {
     for case in CASES {
         let states = StateOptions { snapshots: 2, ..OFTEN };
         let mut engine = engine(&checkpoint(&folder(case)), &options(states));

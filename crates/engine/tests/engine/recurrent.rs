@@ -52,7 +52,7 @@ impl RecurrentModel {
 
 fn options(states: StateOptions) -> EngineOptions {
     EngineOptions {
-        // the same sums for any number of rows
+        // One formulation of attention, so that the bits do not depend on the number of rows.
         mla: MlaChoice::Absorbed,
         context: Some(1024),
         max_batch_tokens: Some(256),
@@ -78,7 +78,7 @@ fn feed_in(engine: &mut Engine, sequence: &mut Sequence, tokens: &[u32], chunk: 
     last
 }
 
-/// What a sequence of its own says after `tokens`.
+/// The logits of a new sequence after `tokens`.
 fn fresh(engine: &mut Engine, tokens: &[u32]) -> Vec<u32> {
     feed(engine, &mut Sequence::default(), tokens)
 }
@@ -99,7 +99,7 @@ fn logits_depend_on_the_state_and_not_on_the_chunks() {
     let backend = latent_backends::reference();
     let mut plain = Engine::load(&*backend, &model.checkpoint, &options(OFTEN), &mut |_, _| {}).unwrap();
     assert!(bits(&support::all_logits(&mut plain, &tokens, 256)) != bits(&whole));
-    // states of two sequences in one step
+    // Two sequences with different states in one step.
     let mut sequences: [Sequence; 2] = Default::default();
     let (a, b) = (&tokens[..70], &tokens[70..]);
     let [one, two] = &mut sequences;
@@ -115,7 +115,7 @@ fn logits_depend_on_the_state_and_not_on_the_chunks() {
 }
 
 #[test]
-fn a_truncated_sequence_says_where_to_go_on_and_gives_what_a_fresh_one_gives() {
+fn a_truncated_sequence_continues_from_a_snapshot_like_a_new_one() {
     let model = RecurrentModel::new();
     let mut engine = model.engine(OFTEN);
     let tokens = text(230);
@@ -125,13 +125,13 @@ fn a_truncated_sequence_says_where_to_go_on_and_gives_what_a_fresh_one_gives() {
         feed_in(&mut engine, &mut sequence, &tokens, chunk);
         assert_eq!(positions(&sequence), [64, 128, 192]);
         assert_eq!((sequence.reusable(1000), sequence.reusable(229), sequence.reusable(63)), (230, 192, 0));
-        // nothing to forget: nothing happens
+        // Truncating to the present length changes nothing.
         assert_eq!(engine.truncate(&mut sequence, 230), 230);
         for (to, at) in [(200, 192), (192, 192), (150, 128), (100, 64), (63, 0)] {
             assert_eq!((engine.truncate(&mut sequence, to), sequence.len()), (at, at));
             assert_eq!(sequence.block_table().len(), at.div_ceil(64));
             assert!(positions(&sequence).iter().all(|position| *position <= at));
-            // another text first, so that whatever stays behind would be seen
+            // Another text runs first, so that leftovers of it would change the logits.
             let mut other = engine.share(&sequence, at);
             feed(&mut engine, &mut other, &[9; 30]);
             assert!(feed(&mut engine, &mut sequence, &tokens[at..]) == expected, "chunks of {chunk}, {to}");
@@ -141,7 +141,7 @@ fn a_truncated_sequence_says_where_to_go_on_and_gives_what_a_fresh_one_gives() {
 }
 
 #[test]
-fn forks_go_their_own_ways() {
+fn forks_are_independent() {
     let model = RecurrentModel::new();
     let mut engine = model.engine(OFTEN);
     let tokens = text(200);
@@ -161,14 +161,14 @@ fn forks_go_their_own_ways() {
     assert!(right == fresh(&mut engine, &[&tokens[..140], &[5, 6, 7]].concat()));
     assert!(back == fresh(&mut engine, &[&tokens[..128], &[8; 20]].concat()));
     assert!(anew == fresh(&mut engine, &[1, 2]));
-    // a fork outlives its stem, with the snapshots that it shares
+    // A fork keeps the shared snapshots when its origin is dropped.
     drop(stem);
     assert_eq!(engine.truncate(&mut end, 130), 128);
     assert!(feed(&mut engine, &mut end, &tokens[128..]) == left);
 }
 
 #[test]
-fn a_step_that_ends_early_leaves_the_state_as_it_was() {
+fn a_step_that_ends_early_does_not_change_the_state() {
     let model = RecurrentModel::new();
     let mut engine = model.engine(OFTEN);
     let tokens = text(140);
@@ -181,7 +181,8 @@ fn a_step_that_ends_early_leaves_the_state_as_it_was() {
         let mut inputs = [SeqInput::tokens(sequence, tokens, LogitsRequest::Last)];
         engine.step(&mut inputs, &mut |_, _, _| panic!("no logits")).err().unwrap()
     };
-    // the backend looks at the token after its first node, which has written the states by then
+    // The backend checks the cancel token after its first node, which has written the new states
+    // already: the step must not have written them over the present ones.
     cancel.cancel();
     assert!(matches!(end(&mut engine, &mut sequence, &[9; 60]), EngineError::Stopped));
     engine.set_cancel_token(CancelToken::new());
@@ -200,12 +201,12 @@ fn a_step_that_ends_early_leaves_the_state_as_it_was() {
 }
 
 #[test]
-fn snapshots_are_limited_in_number_and_those_that_stay_lie_apart() {
+fn a_limited_number_of_snapshots_is_kept_at_a_distance() {
     let model = RecurrentModel::new();
     let mut engine = model.engine(StateOptions { snapshots: 3, ..OFTEN });
     let tokens = text(400);
     let mut sequence = Sequence::default();
-    // asked for: between two tokens of a chunk, and at the end of one
+    // Requested snapshots: within a chunk, and at the end of one.
     engine.snapshot_at(&mut sequence, 10).unwrap();
     feed(&mut engine, &mut sequence, &tokens[..50]);
     engine.snapshot(&mut sequence).unwrap();
@@ -229,7 +230,7 @@ fn snapshots_are_limited_in_number_and_those_that_stay_lie_apart() {
         assert!(feed(&mut engine, &mut sequence, &tokens[position..]) == expected);
         assert_eq!(engine.truncate(&mut sequence, position), position);
     }
-    // without any, the only way back is the beginning
+    // Without snapshots, a sequence can only go back to its start.
     let mut bare = model.engine(StateOptions { snapshots: 0, ..OFTEN });
     let mut sequence = Sequence::default();
     feed(&mut bare, &mut sequence, &tokens[..200]);
@@ -238,9 +239,10 @@ fn snapshots_are_limited_in_number_and_those_that_stay_lie_apart() {
 }
 
 #[test]
-fn sequences_without_a_slot_are_named_and_the_others_run() {
+fn sequences_without_a_slot_are_refused_and_the_others_run() {
     let model = RecurrentModel::new();
-    // of each the present state and the next one, and no snapshots
+    // Each sequence needs two slots, one for the present state and one for the next. No slots are
+    // left for snapshots.
     let mut engine = model.engine(StateOptions { sequences: 2, snapshots: 0, every: 64 });
     let slots = engine.kv_cache().state_slots();
     assert_eq!(slots, 4);
@@ -257,10 +259,10 @@ fn sequences_without_a_slot_are_named_and_the_others_run() {
     assert_eq!(step(&mut engine, &mut sequences, &tokens[..40]), [(4, full())]);
     assert_eq!((sequences[3].len(), sequences[4].len(), sequences[4].block_table().len()), (40, 0, 0));
     assert_eq!(engine.kv_cache().available(), rows - 4 * 64, "nor does it hold blocks back");
-    // now every sequence waits for a slot
+    // All slots are in use: no sequence can run a step.
     assert_eq!(step(&mut engine, &mut sequences[..2], &[1]), [(0, full()), (1, full())]);
     assert!(full().to_string().contains("all 4 slots of recurrent state are in use"), "{}", full());
-    // until a sequence ends: its slot comes back
+    // The end of a sequence frees its slot.
     sequences[3] = Sequence::default();
     assert_eq!(step(&mut engine, &mut sequences[..2], &tokens[40..]), [(1, full())]);
     drop(sequences);
@@ -269,7 +271,7 @@ fn sequences_without_a_slot_are_named_and_the_others_run() {
 }
 
 #[test]
-fn a_sequence_gives_up_snapshots_rather_than_stopping() {
+fn a_sequence_drops_snapshots_before_it_runs_out_of_slots() {
     let model = RecurrentModel::new();
     let mut engine = model.engine(StateOptions { sequences: 1, snapshots: 2, every: 64 });
     let tokens = text(300);
@@ -279,7 +281,7 @@ fn a_sequence_gives_up_snapshots_rather_than_stopping() {
     let mut two = Sequence::default();
     feed(&mut engine, &mut two, &tokens[..5]);
     assert_eq!(engine.kv_cache().available_states(), 0);
-    // its own, the less useful first, and never those of another sequence
+    // A sequence drops its own snapshots, the less useful first, and never those of another one.
     feed(&mut engine, &mut one, &tokens[250..251]);
     assert_eq!(positions(&one), [192]);
     assert!(feed_in(&mut engine, &mut one, &tokens[251..], 20) == fresh_elsewhere(&model, &tokens));
@@ -292,7 +294,7 @@ fn fresh_elsewhere(model: &RecurrentModel, tokens: &[u32]) -> Vec<u32> {
 }
 
 #[test]
-fn slots_come_back_however_a_sequence_ends() {
+fn slots_are_freed_however_a_sequence_ends() {
     let model = RecurrentModel::new();
     let mut engine = model.engine(OFTEN);
     let slots = engine.kv_cache().state_slots();
@@ -312,7 +314,8 @@ fn slots_come_back_however_a_sequence_ends() {
         assert!(lost.is_err());
         assert_eq!(engine.kv_cache().available_states(), slots);
     }
-    // a sequence may outlive its engine, and another engine refuses it, run or only asked about
+    // A sequence may outlive its engine. Another engine refuses a sequence that has run, and one
+    // for which only a snapshot was requested.
     let mut sequence = Sequence::default();
     let mut asked = Sequence::default();
     feed(&mut engine, &mut sequence, &[1, 2]);
@@ -352,7 +355,7 @@ fn a_saved_sequence_has_its_state_and_its_snapshots() {
         }
     }
     assert_eq!(other.kv_cache().available_states(), other.kv_cache().state_slots());
-    // an engine with fewer slots restores the newest states
+    // An engine with fewer slots restores only the newest states.
     let mut narrow = model.engine(StateOptions { sequences: 1, snapshots: 1, every: 64 });
     let (restored, _) = narrow.restore(&path).unwrap();
     assert_eq!(positions(&restored), [200]);
@@ -392,7 +395,7 @@ fn files_of_another_kind_and_damaged_ones_are_refused() {
     let states = whole.len() - 8 - 2 * (8 + layout.state_bytes());
     let (free, rows) = (engine.kv_cache().available_states(), engine.kv_cache().available());
     let second = states + 8 + layout.state_bytes();
-    // the number of states, their order, their last position, their content
+    // Wrong numbers of states, orders, positions and contents.
     for (at, bytes) in
         [(32, 3), (32, 1), (32, 0), (states, 70), (states, 0), (second, 64), (second, 71), (states + 9, 1)]
     {
@@ -415,7 +418,7 @@ fn files_of_another_kind_and_damaged_ones_are_refused() {
 }
 
 #[test]
-fn what_a_state_cannot_do_is_an_error_and_its_memory_is_counted() {
+fn unsupported_operations_are_refused_and_the_memory_of_states_is_counted() {
     let model = RecurrentModel::new();
     let mut engine = model.engine(OFTEN);
     let mut sequence = Sequence::default();
@@ -465,16 +468,16 @@ fn a_conversation_goes_back_to_the_ends_of_its_messages() {
     let mut session = Session::default();
     let first = ask(&mut session, &prompt);
     assert_eq!((first.cached_tokens, first.stop), (0, StopReason::Length));
-    // another answer: all but the last token of the prompt is there
+    // Another answer to the same prompt: all tokens of the prompt but the last are cached.
     let again = ask(&mut session, &prompt);
     assert_eq!((again.cached_tokens, &again.tokens), (11, &first.tokens));
-    // the next message: the present state goes on
+    // The next message continues from the present state.
     let said = session.tokens().to_vec();
     let longer = [&said[..], &[40, 41, 42]].concat();
     let second = ask(&mut session, &longer);
     assert_eq!((said.len(), second.cached_tokens), (15, 15));
     assert_eq!(second.tokens, ask(&mut Session::default(), &longer).tokens);
-    // and back to where it began, with other words
+    // Back to the end of the first answer, with another message.
     let other = [&said[..], &[50, 51]].concat();
     let answer = ask(&mut session, &other);
     assert_eq!(answer.cached_tokens, 15);

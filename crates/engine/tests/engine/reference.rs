@@ -1,4 +1,5 @@
-//! The reference backend behind the same trait: every fixture in every formulation, and random models of every kind of weights.
+//! The reference backend: every fixture in every formulation, and random models of every weight
+//! type.
 
 use crate::support::{
     all_logits, bits, checkpoint, engine, error, fixture, fixture_models, folder, model_of_each_weight_type,
@@ -20,10 +21,10 @@ fn reference(checkpoint: &Arc<latent_formats::Checkpoint>, options: &EngineOptio
 }
 
 #[test]
-fn its_logits_agree_with_those_of_every_fixture_in_every_formulation() {
+fn logits_agree_with_every_fixture_in_every_formulation() {
     for (case, path) in fixture_models() {
         let (expected, checkpoint) = (fixture(case), checkpoint(&path));
-        // attention to all before it makes long prompts slow here
+        // Attention takes quadratic time, so that long prompts are slow on this backend.
         let tokens = &expected.tokens[..expected.tokens.len().min(48)];
         for (mla, form) in FORMS {
             let mut engine = reference(&checkpoint, &options(mla, form));
@@ -36,7 +37,7 @@ fn its_logits_agree_with_those_of_every_fixture_in_every_formulation() {
 }
 
 #[test]
-fn it_agrees_with_the_cpu_on_every_shape_and_weight_type() {
+fn every_shape_and_weight_type_agrees_with_the_cpu() {
     let folder = tempfile::tempdir().unwrap();
     let tokens: Vec<u32> = (0..20).map(|i| i * 11 % 250).collect();
     for (model, checkpoint) in model_of_each_weight_type(folder.path()) {
@@ -53,7 +54,7 @@ fn it_agrees_with_the_cpu_on_every_shape_and_weight_type() {
 
 #[test]
 fn a_shared_and_a_shifted_context_are_those_of_the_cpu() {
-    // with a rotated key, with one that is not rotated, and without one
+    // Models with a rotated key, with an unrotated key, and without a shared key.
     for case in ["youtu", "kimi-linear", "nope-gate"] {
         let checkpoint = checkpoint(&folder(case));
         let exact =
@@ -68,7 +69,7 @@ fn a_shared_and_a_shifted_context_are_those_of_the_cpu() {
 }
 
 #[test]
-fn what_it_cannot_serve_is_an_error() {
+fn unsupported_options_are_refused() {
     let checkpoint = checkpoint(&folder("youtu"));
     let f16 = EngineOptions { cache: Some(latent_types::CacheType::F16), ..EngineOptions::default() };
     let refused =

@@ -1,5 +1,5 @@
-//! The scheduler: each job has the same text as alone, whatever other jobs run, and returns all its
-//! resources.
+//! The scheduler: each job generates the text that it generates alone, whichever other jobs run
+//! with it, and frees every block and state that it used.
 
 use crate::support::jobs::{
     HeardEvents, alone, engine, job, nothing_is_left, prompt, request, scheduler, ticking,
@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 #[test]
-fn every_job_has_the_text_that_it_has_alone() {
+fn every_job_generates_the_same_text_as_alone() {
     let (mut engine, tokenizer) = engine(1024, 4096);
     let mut requests = Vec::new();
     for (kind, len) in [(0, 5), (1, 700), (2, 64), (3, 130), (0, 300), (4, 1), (5, 65), (6, 500)] {
@@ -47,7 +47,9 @@ fn every_job_has_the_text_that_it_has_alone() {
 }
 
 #[test]
-fn jobs_that_do_not_fit_together_wait_and_lose_nothing() {
+fn preempted_jobs_generate_the_same_text() {
+    // Each job needs at least 250 rows, so the cache of 448 rows has room for only one of them
+    // until its end.
     let (mut engine, tokenizer) = engine(448, 448);
     let requests: Vec<Request> =
         (0..5).map(|kind| request(&tokenizer, prompt(kind, 100 + 9 * kind as usize), 150)).collect();
@@ -63,7 +65,7 @@ fn jobs_that_do_not_fit_together_wait_and_lose_nothing() {
         for (id, answer) in ids.iter().zip(&answers) {
             heard.is_answer(*id, answer);
         }
-        // the first is never put back
+        // The oldest job is never preempted, so that at least one job always gets to its end.
         assert_eq!(heard.finished(ids[0]).2.preemptions, 0);
         assert!(nothing_is_left(&mut scheduler).preemptions > 0);
         engine = scheduler.into_engine();
@@ -71,11 +73,12 @@ fn jobs_that_do_not_fit_together_wait_and_lose_nothing() {
 }
 
 #[test]
-fn a_job_may_fill_the_whole_cache_and_ends_there() {
+fn a_job_may_fill_the_whole_cache() {
     let mut scheduler = scheduler(192, 192, SchedulerOptions::default());
     let tokenizer = Arc::clone(scheduler.tokenizer());
     let mut heard = HeardEvents::default();
-    // the cache has blocks of another, and part of a block that is shared
+    // The cache keeps all three blocks of this job. The second job starts with the same tokens: it
+    // shares two of these blocks and a part of the third.
     let before = scheduler.submit(job(&tokenizer, prompt(1, 150), 30)).unwrap();
     heard.run(&mut scheduler);
     let id = scheduler.submit(job(&tokenizer, prompt(1, 149), 1000)).unwrap();
@@ -87,7 +90,7 @@ fn a_job_may_fill_the_whole_cache_and_ends_there() {
 }
 
 #[test]
-fn priorities_go_first_and_take_the_place_of_others() {
+fn a_job_of_higher_priority_preempts_a_running_one() {
     let options = SchedulerOptions { max_running: 2, min_chunk: 64, ..SchedulerOptions::default() };
     let mut scheduler = scheduler(512, 1024, options);
     let tokenizer = Arc::clone(scheduler.tokenizer());
@@ -112,7 +115,7 @@ fn priorities_go_first_and_take_the_place_of_others() {
 }
 
 #[test]
-fn keys_share_evenly_however_many_jobs_they_have() {
+fn keys_share_evenly_whatever_their_number_of_jobs() {
     let options = SchedulerOptions { max_running: 2, ..SchedulerOptions::default() };
     let mut scheduler = scheduler(256, 1024, options);
     let tokenizer = Arc::clone(scheduler.tokenizer());
@@ -142,14 +145,16 @@ fn keys_share_evenly_however_many_jobs_they_have() {
             break;
         }
     }
-    // of the first ten that ended, all four of the second key
+    // The second key submits last and has four jobs against twenty: with an even share, all four
+    // are among the first ten to end.
     assert_eq!(ends[..10].iter().filter(|key| **key == 2).count(), 4, "{ends:?}");
 }
 
 #[test]
-fn prompts_leave_those_who_decode_their_tokens() {
+fn prompts_do_not_delay_decoding_jobs() {
+    // A slowdown of 1 lets prompts lengthen no step, so that a step has only the minimum of prompt
+    // tokens.
     let (clock, _) = ticking(1000);
-    // as few tokens of prompts as there may be
     let options =
         SchedulerOptions { prompt_slowdown: 1.0, min_chunk: 16, clock, ..SchedulerOptions::default() };
     let mut scheduler = scheduler(1024, 4096, options);
@@ -157,7 +162,7 @@ fn prompts_leave_those_who_decode_their_tokens() {
     let mut heard = HeardEvents::default();
     let first = scheduler.submit(job(&tokenizer, prompt(0, 300), 200)).unwrap();
     heard.step(&mut scheduler);
-    // no job decodes: the step is filled with prompt tokens
+    // No job decodes: the step is filled with prompt tokens.
     assert_eq!(scheduler.stats().last_prompt_tokens, 256);
     heard.step(&mut scheduler);
     let long = scheduler.submit(job(&tokenizer, prompt(1, 900), 5)).unwrap();
@@ -240,7 +245,7 @@ fn choices_go_on_when_the_first_is_cancelled() {
 }
 
 #[test]
-fn embeddings_are_the_same_in_any_company() {
+fn embeddings_do_not_depend_on_other_jobs() {
     let (engine, tokenizer) = engine(1024, 2048);
     let hidden = engine.config().hidden_size;
     let mut scheduler = Scheduler::new(engine, Arc::clone(&tokenizer), SchedulerOptions::default());
@@ -252,7 +257,7 @@ fn embeddings_are_the_same_in_any_company() {
         (0..4).map(|kind| scheduler.submit(job(&tokenizer, prompt(kind, 90), 40)).unwrap()).collect();
     heard.steps(&mut scheduler, 5);
     let again = scheduler.submit(embed(prompt(1, 30))).unwrap();
-    // more than a step, and as long as the context
+    // Longer than the largest step (256 tokens), and as long as the context.
     let long = scheduler.submit(embed(prompt(2, 1024))).unwrap();
     heard.run(&mut scheduler);
     let bits = |id| heard.embedding(id).iter().map(|value| value.to_bits()).collect::<Vec<_>>();
@@ -274,7 +279,7 @@ fn poolings_take_the_hidden_states_of_their_tokens() {
     let hidden = engine.config().hidden_size;
     let mut scheduler = Scheduler::new(engine, Arc::clone(&tokenizer), SchedulerOptions::default());
     let mut heard = HeardEvents::default();
-    // more than a step
+    // Longer than the largest step (256 tokens): pooling adds up over several steps.
     let text = prompt(2, 700);
     let mut embed = |prompt: &[u32], pooling| {
         let id =
@@ -304,7 +309,7 @@ fn poolings_take_the_hidden_states_of_their_tokens() {
 }
 
 #[test]
-fn overdue_and_cancelled_jobs_end_and_give_everything_back() {
+fn overdue_and_cancelled_jobs_free_their_blocks() {
     let (clock, passed) = ticking(0);
     let options =
         SchedulerOptions { max_running: 2, clock: Arc::clone(&clock), ..SchedulerOptions::default() };
@@ -323,7 +328,7 @@ fn overdue_and_cancelled_jobs_end_and_give_everything_back() {
     assert_eq!(scheduler.next_deadline(), within(5));
     passed.store(6_000_000, Ordering::Relaxed);
     scheduler.cancel(cancelled);
-    // also one that never was
+    // Cancelling an unknown job has no effect: clients cancel late, or twice.
     scheduler.cancel(latent_engine::scheduler::JobId(77));
     heard.run(&mut scheduler);
     assert_eq!(heard.failed(soon), JobError::Deadline { completion: said });
@@ -354,7 +359,7 @@ fn a_step_ends_when_all_its_jobs_are_cancelled() {
     for id in ids {
         assert_eq!(heard.finished(id).0, StopReason::Interrupted);
     }
-    // and the next one runs
+    // The stop applies to that step only.
     let next = scheduler.submit(job(&tokenizer, prompt(5, 10), 3)).unwrap();
     heard.run(&mut scheduler);
     assert_eq!(heard.tokens(next).len(), 3);
@@ -362,7 +367,7 @@ fn a_step_ends_when_all_its_jobs_are_cancelled() {
 }
 
 #[test]
-fn what_cannot_run_is_refused_with_what_to_do() {
+fn invalid_jobs_and_jobs_beyond_the_queue_are_refused() {
     let options = SchedulerOptions {
         max_running: 1,
         max_waiting: 3,
@@ -387,7 +392,7 @@ fn what_cannot_run_is_refused_with_what_to_do() {
     let mut shifted = job(&tokenizer, vec![300], 1);
     shifted.request.shift = Some(ContextShift { keep: usize::MAX, discard: 0 });
     assert!(refused(shifted).contains("cannot shift"));
-    // the queue: by jobs, then by tokens
+    // The queue is full first by its number of jobs, then by its number of tokens.
     let mut heard = HeardEvents::default();
     scheduler.submit(job(&tokenizer, prompt(0, 20), 20)).unwrap();
     heard.step(&mut scheduler);
@@ -410,13 +415,13 @@ fn what_cannot_run_is_refused_with_what_to_do() {
     assert_eq!(scheduler.stats().refused, 2);
     scheduler.close();
     assert_eq!(scheduler.submit(job(&tokenizer, vec![300], 1)), Err(Refusal::Closed));
-    // what was taken still runs
+    // Jobs that were accepted before the scheduler was closed run to their ends.
     heard.run(&mut scheduler);
     assert_eq!(scheduler.stats().finished, 6);
     nothing_is_left(&mut scheduler);
 }
 
-/// Lets no token be chosen.
+/// Forbids every token.
 struct ForbiddingProcessor;
 
 impl LogitsProcessor for ForbiddingProcessor {
@@ -426,7 +431,7 @@ impl LogitsProcessor for ForbiddingProcessor {
 }
 
 #[test]
-fn a_job_without_a_token_to_choose_fails_alone() {
+fn a_job_without_an_allowed_token_fails_alone() {
     let mut scheduler = scheduler(256, 512, SchedulerOptions::default());
     let tokenizer = Arc::clone(scheduler.tokenizer());
     let bad = Job { processors: vec![Box::new(ForbiddingProcessor)], ..job(&tokenizer, prompt(0, 70), 5) };
@@ -438,14 +443,14 @@ fn a_job_without_a_token_to_choose_fails_alone() {
     assert!(matches!(heard.failed(bad), JobError::Job(_)));
     assert_eq!(heard.tokens(good).len(), 5);
     assert_eq!(heard.finished(none).0, StopReason::Length);
-    // the prompt's progress is heard once
+    // The end of the prompt is reported once.
     let done = |event: &&JobEvent| matches!(event, JobEvent::Prompt { done: 70, total: 70 });
     assert_eq!(heard.0[&good].iter().filter(done).count(), 1);
     nothing_is_left(&mut scheduler);
 }
 
 #[test]
-fn answers_of_no_tokens_count_as_nothing_that_ran() {
+fn jobs_without_tokens_to_generate_run_no_prompt() {
     let (clock, _) = ticking(1000);
     let options = SchedulerOptions { min_chunk: 2, clock, ..SchedulerOptions::default() };
     let mut scheduler = scheduler(512, 2048, options);

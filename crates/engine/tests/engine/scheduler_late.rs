@@ -1,4 +1,5 @@
-//! Processors of logits that are not ready: their answers skip steps, the others do not, and every text stays the same.
+//! Processors of logits that are not ready in time: their jobs skip steps, other jobs do not, and
+//! every text stays the same.
 
 use crate::support::demo;
 use crate::support::jobs::{HeardEvents, alone, engine, job, nothing_is_left, options, prompt, request};
@@ -8,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// Becomes ready for its next token after this number of calls, and changes nothing.
+/// Becomes ready for its next token after `times` calls of `is_ready`, and leaves the logits alone.
 struct SlowProcessor {
     asked: usize,
     times: usize,
@@ -71,7 +72,7 @@ fn a_late_processor_delays_no_other_job() {
         heard.step(&mut scheduler);
         let now = heard.tokens(plain).len();
         tokens.store(now, Ordering::SeqCst);
-        // once its prompt has run, each step gives it a token
+        // Once its prompt has run, the other job gets a token in each step.
         assert!(before == 0 || now == before + 1, "{before} tokens, then {now}");
         assert!(heard.tokens(late).is_empty());
         steps += 1;
@@ -84,7 +85,7 @@ fn a_late_processor_delays_no_other_job() {
 }
 
 #[test]
-fn late_answers_have_the_text_that_they_have_alone() {
+fn late_answers_have_the_same_text_as_alone() {
     for draft in [Draft::None, Draft::Mtp] {
         let options = EngineOptions { draft, ..options(512, 1024) };
         let demo::DemoEngine { mut engine, tokenizer, .. } = demo::demo(&options);
@@ -115,8 +116,8 @@ fn late_answers_have_the_text_that_they_have_alone() {
 }
 
 #[test]
-fn late_jobs_are_put_back_cancelled_and_fail() {
-    // two blocks too few for both
+fn late_jobs_can_be_preempted_cancelled_and_fail() {
+    // The cache has four blocks; two jobs of 160 rows need six.
     let (mut engine, tokenizer) = engine(256, 256);
     let requests = [request(&tokenizer, prompt(0, 100), 60), request(&tokenizer, prompt(1, 100), 60)];
     let answers: Vec<_> = requests.iter().map(|request| alone(&mut engine, &tokenizer, request)).collect();
@@ -131,7 +132,7 @@ fn late_jobs_are_put_back_cancelled_and_fail() {
     for (id, answer) in ids.iter().zip(&answers) {
         heard.is_answer(*id, answer);
     }
-    // one that is never ready: the scheduler stays usable, and it can be cancelled
+    // A processor that is never ready blocks only its own job, which can be cancelled.
     let never = Job { processors: SlowProcessor::boxed(usize::MAX), ..job(&tokenizer, prompt(2, 20), 5) };
     let never = scheduler.submit(never).unwrap();
     for _ in 0..5 {
@@ -141,7 +142,7 @@ fn late_jobs_are_put_back_cancelled_and_fail() {
     scheduler.cancel(never);
     heard.run(&mut scheduler);
     assert_eq!(heard.finished(never).0, StopReason::Interrupted);
-    // one that fails once it is ready, and says why
+    // A processor that fails once it is ready: the reason is the error of its job.
     let failing = SlowProcessor { asked: 0, times: 2, failure: Some("too ambiguous".into()) };
     let failing = Job { processors: vec![Box::new(failing)], ..job(&tokenizer, prompt(3, 20), 5) };
     let failing = scheduler.submit(failing).unwrap();

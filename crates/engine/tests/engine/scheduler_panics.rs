@@ -1,4 +1,5 @@
-//! A panic in the code of one job ends that job: the others have the text that they have alone, and every block comes back.
+//! A panic in the code of one job ends that job: the others generate the same text as alone, and
+//! every block is freed.
 
 use crate::support::demo;
 use crate::support::jobs::{HeardEvents, alone, engine, job, nothing_is_left, options, prompt, request};
@@ -15,7 +16,8 @@ enum PanicSite {
     Drop,
 }
 
-/// Panics at a call, counted from 1, of one of its functions; it bears no call after that.
+/// Panics in the function `place` from the `at`th call of `process` on. Any later call but the drop
+/// fails the test, since a processor may be in an inconsistent state after a panic.
 struct PanickingProcessor {
     place: PanicSite,
     at: usize,
@@ -71,7 +73,7 @@ fn a_panic_in_a_processor_ends_its_job_and_no_other() {
     let (mut engine, tokenizer) = engine(1024, 4096);
     let of = [
         None,
-        // with the last chunk of a prompt of several steps
+        // In the last step of a prompt of several steps.
         Some((PanicSite::Process, 1)),
         Some((PanicSite::Process, 7)),
         None,
@@ -87,7 +89,7 @@ fn a_panic_in_a_processor_ends_its_job_and_no_other() {
         (request.sampling.temperature, request.sampling.seed) = (0.9, 5);
     }
     let answers: Vec<_> = requests.iter().map(|request| alone(&mut engine, &tokenizer, request)).collect();
-    // all together, so that both threads choose; then each of them alone
+    // All jobs together, so that both threads sample tokens, then one job after the other.
     engine = demo::demo(&EngineOptions { threads: Some(2), ..options(512, 2048) }).engine;
     for together in [true, false] {
         let mut scheduler = Scheduler::new(engine, Arc::clone(&tokenizer), SchedulerOptions::default());
@@ -118,7 +120,7 @@ fn a_panic_in_a_processor_ends_its_job_and_no_other() {
 }
 
 #[test]
-fn answers_to_one_prompt_share_its_rows_whichever_of_them_panics() {
+fn choices_share_their_prompt_whichever_of_them_panics() {
     let (mut engine, tokenizer) = engine(512, 2048);
     let request = request(&tokenizer, prompt(3, 200), 12);
     let answer = alone(&mut engine, &tokenizer, &request);
@@ -145,7 +147,7 @@ fn answers_to_one_prompt_share_its_rows_whichever_of_them_panics() {
                 }
                 assert_eq!(heard.cached(*id), if choice == 0 { 0 } else { 199 });
             }
-            // the prompt has run once, and its last token for each of the others
+            // The prompt runs once. Each other choice runs only its last token again.
             assert_eq!(nothing_is_left(&mut scheduler).tokens_in, 200 + 2);
             engine = scheduler.into_engine();
         }
@@ -153,7 +155,7 @@ fn answers_to_one_prompt_share_its_rows_whichever_of_them_panics() {
 }
 
 #[test]
-fn tokens_before_a_panic_are_heard_when_a_draft_was_accepted_with_them() {
+fn drafts_accepted_before_a_panic_are_reported() {
     let demo = demo::demo(&EngineOptions { draft: Draft::Mtp, ..options(512, 2048) });
     let (mut engine, tokenizer) = (demo.engine, demo.tokenizer);
     let requests = [1, 2].map(|kind| request(&tokenizer, prompt(kind, 40), 14));
@@ -174,7 +176,7 @@ fn tokens_before_a_panic_are_heard_when_a_draft_was_accepted_with_them() {
         assert_eq!(heard.failed(bad), at_call(at));
         assert_eq!(heard.tokens(bad), answers[0].tokens[..at - 1]);
         heard.is_answer(good, &answers[1]);
-        // what it leaves in the prefix cache is what it has run
+        // The rows that the failed job left in the prefix cache give the right text.
         let again = submit(&mut scheduler, 0, Vec::new());
         heard.run(&mut scheduler);
         assert!(heard.cached(again) > 0);
@@ -184,7 +186,8 @@ fn tokens_before_a_panic_are_heard_when_a_draft_was_accepted_with_them() {
     }
 }
 
-/// What the other job and the one of the panics have heard, when the listener panics at those events of the latter that `at` names.
+/// Runs two jobs with a listener that panics at those events of the first for which `at` is true.
+/// Gives the events of that job and the number of panics, after checking the other job.
 fn with_listener(at: impl Fn(&JobEvent, bool) -> bool) -> (Vec<JobEvent>, usize) {
     let (mut engine, tokenizer) = engine(512, 1024);
     let good = job(&tokenizer, prompt(1, 90), 12);
@@ -213,7 +216,7 @@ fn with_listener(at: impl Fn(&JobEvent, bool) -> bool) -> (Vec<JobEvent>, usize)
 }
 
 #[test]
-fn a_panic_in_the_listener_ends_the_job_that_it_is_told_of() {
+fn a_panic_in_the_listener_ends_the_job_of_the_event() {
     let failed =
         JobEvent::Failed(JobError::Job("a panic in the code of this request: a reader that fails".into()));
     let started = |event: &JobEvent, _| matches!(event, JobEvent::Started { .. });
@@ -222,17 +225,18 @@ fn a_panic_in_the_listener_ends_the_job_that_it_is_told_of() {
     let (events, panics) = with_listener(first_token);
     assert_eq!((events.last(), panics), (Some(&failed), 1));
     assert!(!events.iter().any(|event| matches!(event, JobEvent::Token(_))), "{events:?}");
-    // the last event: the failure takes its place
+    // A panic at the last event: the failure is reported instead.
     let finished = |event: &JobEvent, _| matches!(event, JobEvent::Finished { .. });
     let (events, panics) = with_listener(finished);
     assert_eq!((events.last(), panics), (Some(&failed), 1));
     assert_eq!(events.iter().filter(|event| matches!(event, JobEvent::Token(_))).count(), 12);
-    // and one that hears nothing at all: the first event, the failure, and the failure of telling that
+    // A listener that always panics gets the first event, the failure, and the failure of reporting
+    // that. Then the job ends without an event.
     assert_eq!(with_listener(|_, _| true), (Vec::new(), 3));
 }
 
 #[test]
-fn a_panic_in_dropping_a_processor_is_nobodys() {
+fn a_panic_in_dropping_a_processor_fails_no_job() {
     let (mut engine, tokenizer) = engine(512, 1024);
     let request = request(&tokenizer, prompt(1, 90), 12);
     let answer = alone(&mut engine, &tokenizer, &request);
@@ -255,7 +259,7 @@ fn a_panic_in_dropping_a_processor_is_nobodys() {
 }
 
 #[test]
-fn a_panic_in_the_only_answer_is_an_error_and_the_engine_goes_on() {
+fn a_panic_in_generate_is_an_error_and_the_engine_stays_usable() {
     let (mut engine, tokenizer) = engine(512, 512);
     let request = request(&tokenizer, prompt(1, 90), 12);
     let answer = alone(&mut engine, &tokenizer, &request);

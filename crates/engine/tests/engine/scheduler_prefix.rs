@@ -1,4 +1,5 @@
-//! The prefix cache in memory and on disk: what is found there gives the same bits as what runs, and nothing that is wrong is found.
+//! The prefix cache in memory and on disk: cached rows give the same bits as computed ones, and
+//! rows of other texts, tenants or damaged files are never used.
 
 use crate::support::demo;
 use crate::support::jobs;
@@ -11,7 +12,7 @@ use latent_types::CacheType;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Tokens with the bits of their log-probabilities and of those of the likeliest others.
+/// Tokens with the bits of their log-probabilities and of those of the likeliest alternatives.
 fn bits(heard: &HeardEvents, id: JobId) -> Vec<(u32, u32, Vec<u32>)> {
     let of = |chosen: latent_engine::ChosenToken| {
         let (own, top) = chosen.logprob.unwrap();
@@ -38,16 +39,18 @@ fn a_cached_prefix_gives_the_same_bits() {
     let mut heard = HeardEvents::default();
     let text = prompt(2, 400);
     let first = ask(&mut scheduler, &mut heard, text.clone(), 20);
-    // all but the last token of the prompt, part of a block among it
+    // The last token of a prompt always runs, since its logits are needed. Of the 399 others, the
+    // last 15 are in a partial block.
     let again = ask(&mut scheduler, &mut heard, text.clone(), 20);
     assert_eq!((heard.cached(first), heard.cached(again)), (0, 399));
     assert_eq!(bits(&heard, first), bits(&heard, again));
-    // a prompt that goes on behind the answer: all of that but its last token has run
+    // A prompt that continues the answer: the last token of an answer was sampled but never run, so
+    // that 400 + 20 - 1 rows are cached.
     let answer = heard.tokens(first);
     let longer: Vec<u32> = text.iter().chain(&answer).copied().chain(prompt(5, 30)).collect();
     let next = ask(&mut scheduler, &mut heard, longer.clone(), 10);
     assert_eq!(heard.cached(next), 419);
-    // one that leaves the text within a block
+    // A prompt that departs from the text within a block.
     let mut other = text[..350].to_vec();
     other.extend(prompt(8, 60));
     let left = ask(&mut scheduler, &mut heard, other.clone(), 10);
@@ -68,7 +71,7 @@ fn a_cached_prefix_gives_the_same_bits() {
 }
 
 #[test]
-fn tenants_do_not_learn_what_others_have_asked() {
+fn tenants_do_not_share_prefixes() {
     let mut scheduler = scheduler(512, 2048, SchedulerOptions::default());
     let tokenizer = Arc::clone(scheduler.tokenizer());
     let mut heard = HeardEvents::default();
@@ -88,7 +91,7 @@ fn tenants_do_not_learn_what_others_have_asked() {
 }
 
 #[test]
-fn jobs_that_come_together_run_their_common_prefix_once() {
+fn jobs_submitted_together_run_their_common_prefix_once() {
     let mut scheduler = scheduler(1024, 8192, SchedulerOptions::default());
     let tokenizer = Arc::clone(scheduler.tokenizer());
     let mut heard = HeardEvents::default();
@@ -107,8 +110,8 @@ fn jobs_that_come_together_run_their_common_prefix_once() {
 }
 
 #[test]
-fn the_least_recently_used_blocks_are_given_up() {
-    // room for three texts of five blocks
+fn the_least_recently_used_blocks_are_evicted() {
+    // 17 blocks: room for three texts of five blocks, but not for a fourth.
     let mut scheduler = scheduler(512, 17 * 64, SchedulerOptions::default());
     let mut heard = HeardEvents::default();
     let mut cached = |scheduler: &mut Scheduler, kind| {
@@ -117,14 +120,15 @@ fn the_least_recently_used_blocks_are_given_up() {
     };
     assert_eq!([1, 2, 3].map(|kind| cached(&mut scheduler, kind)), [0, 0, 0]);
     assert_eq!(cached(&mut scheduler, 1), 309);
-    // the second goes
+    // The second text is the least recently used one, since the first was asked for again.
     assert_eq!([4, 1, 3].map(|kind| cached(&mut scheduler, kind)), [0, 309, 309]);
     assert!(cached(&mut scheduler, 2) < 309);
     assert!(scheduler.stats().prefixes.evicted >= 5);
     nothing_is_left(&mut scheduler);
 }
 
-/// Applies changes to an account of the cache: each block comes after the one before it, and goes after those behind it.
+/// Applies changes to a list of the cached blocks, as a router of requests would. A block is kept
+/// only after its parent, and dropped only after its children.
 fn account(blocks: &mut Vec<(BlockHash, Option<BlockHash>)>, changes: Vec<PrefixChange>) {
     for change in changes {
         match change {
@@ -148,8 +152,8 @@ fn account(blocks: &mut Vec<(BlockHash, Option<BlockHash>)>, changes: Vec<Prefix
 }
 
 #[test]
-fn who_watches_the_cache_can_keep_account_of_it() {
-    // room for three texts of five blocks
+fn prefix_changes_add_up_to_the_cached_blocks() {
+    // 17 blocks: room for three texts of five blocks, so that blocks are evicted too.
     let mut scheduler = scheduler(512, 17 * 64, SchedulerOptions::default());
     let mut heard = HeardEvents::default();
     ask(&mut scheduler, &mut heard, prompt(1, 310), 5);
@@ -167,7 +171,7 @@ fn who_watches_the_cache_can_keep_account_of_it() {
         account(&mut blocks, scheduler.take_prefix_changes());
     }
     assert!(scheduler.stats().prefixes.evicted > 0, "something had to go");
-    // those that are part full have no names
+    // Partial blocks have no names, and are not reported.
     assert!(blocks.len() <= scheduler.stats().prefixes.blocks);
     scheduler.clear_prefixes();
     account(&mut blocks, scheduler.take_prefix_changes());
@@ -188,7 +192,7 @@ fn files(folder: &Path) -> Vec<PathBuf> {
 }
 
 #[test]
-fn a_restart_finds_what_was_said_on_disk() {
+fn prefixes_on_disk_survive_a_restart() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("made/here");
     let text = prompt(2, 400);
@@ -198,7 +202,7 @@ fn a_restart_finds_what_was_said_on_disk() {
     before.flush_disk();
     let stats = before.stats().disk;
     assert_eq!((stats.blocks_written, stats.files, stats.errors), (6, 1, 0));
-    // the same again is not written again
+    // Blocks that are on disk already are not written again.
     ask(&mut before, &mut heard, text.clone(), 20);
     before.flush_disk();
     assert_eq!(before.stats().disk.blocks_written, 6);
@@ -211,18 +215,18 @@ fn a_restart_finds_what_was_said_on_disk() {
     assert_eq!(bits(&heard_after, again), bits(&heard, first));
     let stats = after.stats();
     assert_eq!((stats.disk.blocks_read, stats.disk.tokens_saved, stats.disk.errors), (6, 384, 0));
-    // only what is new is written
+    // Only the new blocks of a longer text are written, to a file of their own.
     let longer: Vec<u32> = text.iter().copied().chain(prompt(9, 300)).collect();
     ask(&mut after, &mut heard_after, longer, 5);
     after.flush_disk();
     let stats = after.stats().disk;
     assert_eq!((stats.blocks_written, stats.files), (5, 2));
     nothing_is_left(&mut after);
-    // memory has forgotten, the disk has not
+    // The blocks in memory were cleared, those on disk were not.
     let third = ask(&mut after, &mut heard_after, text, 20);
     assert_eq!(heard_after.cached(third), 6 * 64);
     drop(after);
-    // what a tenant has said is not there for others
+    // Another tenant does not find them.
     let mut other = scheduler(1024, 4096, on_disk(&path, 1 << 30));
     let tokenizer = Arc::clone(other.tokenizer());
     let id = other.submit(Job { salt: CacheSalt::of(b"x"), ..job(&tokenizer, prompt(2, 400), 2) }).unwrap();
@@ -245,7 +249,7 @@ fn two_schedulers_share_a_folder() {
         let b = ask(&mut two, &mut of_two, prompt(kind, 260), 5);
         assert_eq!((of_one.cached(a), of_two.cached(b)), (0, 256), "{kind}");
         assert_eq!(bits(&of_one, a), bits(&of_two, b));
-        // both at once, the same and others
+        // Both write a common prefix and an ending of their own, without waiting for each other.
         let text = |end: u32| prompt(40 + kind, 130).into_iter().chain(prompt(end, 70)).collect::<Vec<_>>();
         ask(&mut one, &mut of_one, text(1), 5);
         ask(&mut two, &mut of_two, text(2), 5);
@@ -253,7 +257,7 @@ fn two_schedulers_share_a_folder() {
     one.flush_disk();
     two.flush_disk();
     assert_eq!((one.stats().disk.errors, two.stats().disk.errors), (0, 0));
-    // one empties the folder under the other
+    // The files are deleted while the schedulers run, as another process may do.
     files(folder.path()).iter().for_each(|file| std::fs::remove_file(file).unwrap());
     two.clear_prefixes();
     let id = ask(&mut two, &mut of_two, prompt(0, 260), 5);
@@ -288,7 +292,7 @@ fn a_damaged_file_is_never_used_and_fails_no_job() {
         reader.into_engine()
     };
     engine = read(engine, &tokenizer, &whole, 192);
-    // as a power cut may leave a file where the system does not keep the order of writes
+    // A power cut leaves such files when the file system reorders the data and the rename.
     for len in [0, 1, 39, 40, header - 1, header, header + 1, whole.len() - 1] {
         engine = read(engine, &tokenizer, &whole[..len], 0);
     }
@@ -301,12 +305,12 @@ fn a_damaged_file_is_never_used_and_fails_no_job() {
         wrong[at] ^= 0x40;
         engine = read(engine, &tokenizer, &wrong, cached);
     }
-    // a damaged file is replaced by a whole one
+    // A damaged file is replaced by a whole one: otherwise its blocks could not be cached any more.
     assert_eq!(std::fs::read(&file).unwrap(), whole);
 }
 
 #[test]
-fn the_budget_holds_and_old_files_go_first() {
+fn the_oldest_files_are_removed_when_the_budget_is_full() {
     let folder = tempfile::tempdir().unwrap();
     let mut scheduler = scheduler(512, 8192, on_disk(folder.path(), 1 << 30));
     let mut heard = HeardEvents::default();
@@ -325,7 +329,7 @@ fn the_budget_holds_and_old_files_go_first() {
     }
     let stats = scheduler.stats().disk;
     assert_eq!((stats.files, stats.removed, stats.errors), (3, 5, 0));
-    // a budget that holds nothing
+    // A budget too small for a single file: its four blocks are dropped.
     let tokenizer = Arc::clone(scheduler.tokenizer());
     let engine = scheduler.into_engine();
     let small = tempfile::tempdir().unwrap();
@@ -337,7 +341,7 @@ fn the_budget_holds_and_old_files_go_first() {
 }
 
 #[test]
-fn a_folder_that_cannot_be_used_fails_no_job() {
+fn an_unusable_folder_fails_no_job() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("file");
     std::fs::write(&file, b"x").unwrap();
@@ -346,15 +350,15 @@ fn a_folder_that_cannot_be_used_fails_no_job() {
     let options = SchedulerOptions { disk: Some(disk), ..SchedulerOptions::default() };
     let mut without = scheduler(512, 1024, options);
     ask(&mut without, &mut HeardEvents::default(), prompt(0, 200), 2);
-    // a folder that vanishes
-    let gone = folder.path().join("gone");
-    let mut vanished = scheduler(512, 1024, on_disk(&gone, 1 << 30));
-    std::fs::remove_dir_all(&gone).unwrap();
+    // A folder that is deleted while the scheduler runs.
+    let deleted = folder.path().join("deleted");
+    let mut vanished = scheduler(512, 1024, on_disk(&deleted, 1 << 30));
+    std::fs::remove_dir_all(&deleted).unwrap();
     let mut heard = HeardEvents::default();
     let id = ask(&mut vanished, &mut heard, prompt(1, 200), 2);
     vanished.flush_disk();
     assert!(heard.tokens(id).len() == 2 && vanished.stats().disk.errors > 0);
-    // another cache type has other rows
+    // Rows of another cache type have other bytes: their files are skipped without an error.
     let path = folder.path().join("types");
     let mut first = scheduler(512, 1024, on_disk(&path, 1 << 30));
     ask(&mut first, &mut HeardEvents::default(), prompt(1, 200), 2);
@@ -369,7 +373,7 @@ fn a_folder_that_cannot_be_used_fails_no_job() {
 }
 
 #[test]
-fn a_prefix_in_a_file_gives_the_same_bits_elsewhere() {
+fn a_saved_prefix_gives_the_same_bits_in_another_engine() {
     let folder = tempfile::tempdir().unwrap();
     let path_of = |draft| folder.path().join(if draft == Draft::Mtp { "drafted" } else { "plain" });
     for draft in [Draft::None, Draft::Mtp] {
@@ -392,7 +396,8 @@ fn a_prefix_in_a_file_gives_the_same_bits_elsewhere() {
         let id = ask(&mut first, &mut heard, &text);
         let whole = [text.clone(), heard.tokens(id)].concat();
         let saved = first.save_prefix(salt, &whole, &path).unwrap();
-        // the last row waits for its token in the layer that drafts
+        // The MTP row of a token needs the token after it, so that the last rows of a text may be
+        // missing.
         let drafts = usize::from(draft == Draft::Mtp);
         assert!(saved <= 219 && saved + 3 * drafts >= 219, "{saved}");
         let again = ask(&mut first, &mut heard, &text);
@@ -412,7 +417,7 @@ fn a_prefix_in_a_file_gives_the_same_bits_elsewhere() {
         nothing_is_left(&mut other);
         nothing_is_left(&mut first);
     }
-    // a file with rows of the layer that drafts is none for an engine without it
+    // A file with rows of the MTP layer is refused by an engine without that layer.
     let mut plain = scheduler(512, 2048, SchedulerOptions::default());
     let refused =
         plain.restore_prefix(CacheSalt::of(b"alice"), &path_of(Draft::Mtp)).unwrap_err().to_string();

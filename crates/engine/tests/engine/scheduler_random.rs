@@ -1,5 +1,5 @@
-//! Jobs that come, are cancelled and run out of time at random, over a cache that is too small for them: every block is accounted for after every
-//! step, and every text is what it would be alone.
+//! Jobs that are submitted, cancelled and overdue at random, over a cache that is too small for
+//! them: every block is accounted for after every step, and every text is the same as alone.
 
 use crate::support::exhaustive;
 use crate::support::jobs::{HeardEvents, alone, engine, nothing_is_left, prompt, request, ticking};
@@ -31,13 +31,14 @@ impl Random {
     }
 }
 
-/// A job of the test, and which of the requests it asks.
+/// A job of the test, with the index of its request.
 struct AskedJob {
     id: JobId,
     request: usize,
 }
 
-/// Checks what a job has heard against what its request is answered alone.
+/// Checks the events of a job against the answer of its request alone. Gives whether the job ran to
+/// its end.
 fn check(heard: &HeardEvents, asked: &AskedJob, answers: &[Answer]) -> bool {
     let (answer, tokens) = (&answers[asked.request], heard.tokens(asked.id));
     assert!(answer.tokens.starts_with(&tokens), "{:?}: {tokens:?}", asked.id);
@@ -57,7 +58,7 @@ fn check(heard: &HeardEvents, asked: &AskedJob, answers: &[Answer]) -> bool {
 }
 
 #[test]
-fn jobs_at_random_have_their_texts_and_lose_no_block() {
+fn random_jobs_generate_the_same_text_and_leak_no_block() {
     let (mut engine, tokenizer) = engine(384, 640);
     let mut requests: Vec<Request> = Vec::new();
     for (kind, len, tokens) in

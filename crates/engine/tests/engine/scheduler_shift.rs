@@ -1,4 +1,4 @@
-//! Jobs that go on beyond a full context.
+//! Jobs that generate beyond a full context.
 
 use crate::support::demo::{self, DemoEngine};
 use crate::support::jobs::{HeardEvents, alone, nothing_is_left, options, prompt, request, scheduler};
@@ -16,7 +16,7 @@ fn submit(scheduler: &mut Scheduler, request: &Request) -> JobId {
 }
 
 #[test]
-fn jobs_shift_in_any_company_as_they_do_alone() {
+fn jobs_shift_with_other_jobs_as_they_do_alone() {
     for draft in [Draft::None, Draft::Mtp] {
         let DemoEngine { mut engine, tokenizer, .. } =
             demo::demo(&EngineOptions { draft, ..options(128, 2048) });
@@ -35,7 +35,7 @@ fn jobs_shift_in_any_company_as_they_do_alone() {
         assert!(answers[0].discarded_tokens >= 3 * 32 && answers[3].discarded_tokens == 0);
         let mut scheduler = Scheduler::new(engine, Arc::clone(&tokenizer), SchedulerOptions::default());
         let mut heard = HeardEvents::default();
-        // the second time their prompts are cached
+        // In the second round, the prompts are cached.
         for round in 0..2 {
             let ids: Vec<_> = requests
                 .iter()
@@ -50,11 +50,11 @@ fn jobs_shift_in_any_company_as_they_do_alone() {
                 heard.is_answer(*id, answer);
                 let (.., usage) = heard.finished(*id);
                 assert_eq!(usage.discarded, answer.discarded_tokens);
-                // drafts that a batch verifies are those of the answer alone
                 assert!(draft == Draft::None || usage.drafts.accepted > 0, "{round}");
             }
         }
-        // rows that have seen discarded tokens stand for no text
+        // The rows after a shift were computed with tokens that are discarded now, so that they
+        // must not be cached as rows of the text that is left.
         let cut: Vec<u32> =
             requests[0].prompt[..0].iter().chain(&answers[0].tokens[200..299]).copied().collect();
         let rest = request(&tokenizer, cut, 20);
@@ -68,7 +68,7 @@ fn jobs_shift_in_any_company_as_they_do_alone() {
 }
 
 #[test]
-fn jobs_that_shift_and_do_not_fit_together_lose_nothing() {
+fn shifting_jobs_can_be_preempted() {
     let mut scheduler = scheduler(192, 384, SchedulerOptions::default());
     let tokenizer = Arc::clone(scheduler.tokenizer());
     let shift = ContextShift { keep: 10, discard: 0 };
@@ -87,7 +87,7 @@ fn jobs_that_shift_and_do_not_fit_together_lose_nothing() {
 }
 
 #[test]
-fn a_job_that_has_shifted_runs_what_is_left_again() {
+fn a_shifted_job_runs_its_remaining_tokens_again_after_preemption() {
     let options = SchedulerOptions { max_running: 1, ..SchedulerOptions::default() };
     let mut scheduler = scheduler(128, 512, options);
     let tokenizer = Arc::clone(scheduler.tokenizer());
@@ -96,7 +96,7 @@ fn a_job_that_has_shifted_runs_what_is_left_again() {
     let mut heard = HeardEvents::default();
     heard.steps(&mut scheduler, 200);
     let before = heard.tokens(id);
-    // it gives its rows to a job of higher priority
+    // A job of higher priority preempts it.
     let other = Job { priority: 1, request: request(&tokenizer, prompt(1, 50), 5), ..Job::default() };
     let other = scheduler.submit(other).unwrap();
     heard.run(&mut scheduler);
@@ -112,8 +112,9 @@ fn a_job_that_has_shifted_runs_what_is_left_again() {
 }
 
 #[test]
-fn choices_of_one_prompt_shift_apart() {
-    // their prompt has the blocks that copies would need
+fn choices_of_one_prompt_shift_independently() {
+    // A shift has to copy the blocks that the four choices share. The cache has eight blocks, too
+    // few for four copies of a prompt of four.
     let mut scheduler = scheduler(256, 512, SchedulerOptions::default());
     let tokenizer = Arc::clone(scheduler.tokenizer());
     let mut asked = shifting(&tokenizer, prompt(3, 200), 200, ContextShift { keep: 3, discard: 0 });
@@ -131,7 +132,7 @@ fn choices_of_one_prompt_shift_apart() {
 }
 
 #[test]
-fn an_answer_without_a_limit_ends() {
+fn an_answer_without_a_limit_ends_at_the_models_context() {
     let mut scheduler = scheduler(64, 128, SchedulerOptions::default());
     let tokenizer = Arc::clone(scheduler.tokenizer());
     let limit = scheduler.engine().config().context_length;

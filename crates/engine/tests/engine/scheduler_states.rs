@@ -1,4 +1,4 @@
-//! The scheduler over models with recurrent state, over one that drafts, and over an engine that fails.
+//! The scheduler with recurrent models, with a model that drafts, and with an engine that fails.
 
 use crate::support::demo;
 use crate::support::jobs;
@@ -22,7 +22,7 @@ struct StatefulModel {
     _folder: tempfile::TempDir,
 }
 
-/// A random model of one layer, with the demo model's tokenizer: ids are all that it is asked for.
+/// A random model of one layer, with the demo model's tokenizer. The tests look only at token ids.
 fn model() -> StatefulModel {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("tiny.gguf");
@@ -62,12 +62,13 @@ impl StatefulModel {
     }
 }
 
-/// Tokens below 400, that all tiny models have.
+/// Tokens below 400, which the vocabulary of every tiny model has.
 fn ids(kind: u32, len: usize) -> Vec<u32> {
     prompt(kind, len).into_iter().map(|token| token % 400).collect()
 }
 
-/// A greedy answer: the vocabulary of the tiny model is smaller than the tokenizer's, and none of its end tokens is banned.
+/// A greedy answer of at most `most` tokens. Unlike `jobs::job` it bans no end token, so that it
+/// may be shorter.
 fn tiny_job(tokens: Vec<u32>, most: usize) -> Job {
     let mut job = Job::default();
     job.request.prompt = tokens;
@@ -84,7 +85,7 @@ fn on_disk(path: &Path) -> SchedulerOptions {
 }
 
 #[test]
-fn recurrent_prefixes_are_used_again_at_their_snapshots_only() {
+fn recurrent_prefixes_are_reused_only_at_their_snapshots() {
     let model = model();
     let folder = tempfile::tempdir().unwrap();
     let mut scheduler = model.scheduler(OFTEN, on_disk(folder.path()));
@@ -97,10 +98,10 @@ fn recurrent_prefixes_are_used_again_at_their_snapshots_only() {
     let text = ids(1, 200);
     let (_, cached, first) = ask(&mut scheduler, text.clone());
     assert_eq!(cached, 0);
-    // the last token of the prompt, where a snapshot was asked for
+    // The scheduler asks for a snapshot before the last token of a prompt.
     let (_, cached, again) = ask(&mut scheduler, text.clone());
     assert_eq!((cached, &again), (199, &first));
-    // within the text only at the end of a block
+    // Within a text, snapshots are only at the ends of blocks.
     let mut other = text[..170].to_vec();
     other.extend(ids(7, 40).into_iter().map(|token| token + 1));
     let (_, cached, left) = ask(&mut scheduler, other.clone());
@@ -110,7 +111,7 @@ fn recurrent_prefixes_are_used_again_at_their_snapshots_only() {
     assert_eq!((stats.disk.errors, stats.disk.blocks_dropped), (0, 0));
     assert_eq!(scheduler.engine().kv_cache().available_states(), scheduler.engine().kv_cache().state_slots());
     drop(scheduler);
-    // from the disk: full blocks with the states at their ends
+    // The disk has only full blocks, with the states at their ends.
     let mut restarted = model.scheduler(OFTEN, on_disk(folder.path()));
     let (_, cached, from_disk) = ask(&mut restarted, text);
     assert_eq!((cached, &from_disk), (192, &first));
@@ -121,9 +122,9 @@ fn recurrent_prefixes_are_used_again_at_their_snapshots_only() {
 }
 
 #[test]
-fn states_that_are_scarce_are_given_up_for_those_who_run() {
+fn cached_states_are_evicted_for_running_jobs() {
     let model = model();
-    // two sequences can run; the prefix cache may keep what is left
+    // Two sequences can run. The prefix cache keeps states only in the slots that they do not use.
     let scarce = StateOptions { sequences: 2, snapshots: 1, every: 64 };
     let mut scheduler = model.scheduler(scarce, SchedulerOptions::default());
     let mut heard = HeardEvents::default();
@@ -154,7 +155,7 @@ fn choices_of_a_recurrent_model_share_its_state() {
 }
 
 #[test]
-fn a_step_that_fails_takes_its_jobs_and_nothing_else() {
+fn a_failed_step_fails_only_its_jobs() {
     let model = model();
     let options = SchedulerOptions { max_running: 2, ..SchedulerOptions::default() };
     let mut scheduler = model.scheduler(OFTEN, options);
@@ -166,9 +167,10 @@ fn a_step_that_fails_takes_its_jobs_and_nothing_else() {
     let error = scheduler.step(&mut |id, event| events.push((id, event))).unwrap_err();
     events.into_iter().for_each(|(id, event)| heard.hear(id, event));
     model.fails.store(false, Ordering::Relaxed);
-    // the first decodes, and that step was to measure how long it takes alone
+    // Only the first job was in that step: the scheduler was measuring how long a step takes that
+    // only decodes.
     assert!(matches!(heard.failed(all[0]), JobError::Engine(problem) if problem == error.to_string()));
-    // those that were not in it run
+    // The jobs that were not in the step are not affected.
     heard.run(&mut scheduler);
     assert!(all[1..].iter().all(|id| heard.finished(*id).2.completion > 0));
     let stats = nothing_is_left(&mut scheduler);
@@ -178,7 +180,7 @@ fn a_step_that_fails_takes_its_jobs_and_nothing_else() {
 }
 
 #[test]
-fn drafts_change_no_text_and_prefixes_serve_them() {
+fn drafts_change_no_text_and_use_cached_prefixes() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("tiny.gguf");
     let recipe = ModelRecipe {
@@ -213,7 +215,7 @@ fn drafts_change_no_text_and_prefixes_serve_them() {
         assert_eq!(heard.tokens(*id), answer.tokens, "{kind} {len}");
         assert_eq!(usage.drafts.drafted > 0, *len != 90, "{kind} {len}");
     }
-    // the row before the last is run again for its MTP row
+    // The second job takes all but the last row of the same prompt from the cache.
     assert_eq!((heard.cached(all[0].0), heard.cached(all[1].0)), (0, 149));
     assert!(scheduler.stats().drafts.drafted > 0);
     scheduler.flush_disk();

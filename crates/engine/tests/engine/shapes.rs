@@ -1,4 +1,5 @@
-//! Every toy shape in every type that can be encoded, legacy files, shards and folders: each loads, and all formulations agree.
+//! Every toy shape in every type that can be encoded, in legacy files, shards and folders, loads,
+//! and all formulations agree.
 
 use crate::support::{all_logits, checkpoint, engine, error, exhaustive, side_by_side, tiers};
 use latent_engine::EngineOptions;
@@ -19,7 +20,8 @@ fn mean(a: &[Vec<f32>], b: &[Vec<f32>]) -> f64 {
     a.iter().zip(b).map(|(a, b)| error(b, a)).sum::<f64>() / a.len() as f64
 }
 
-/// Exact logits, the same for all formulations and tiers; and the default precision of each tier close to them in the median row.
+/// Checks that all formulations and tiers agree in exact precision, and that the median row of each
+/// tier in default precision is close. Gives the exact logits.
 fn check(path: &Path, what: &str) -> Vec<Vec<f32>> {
     let file = checkpoint(path);
     let logits =
@@ -47,7 +49,7 @@ fn every_toy_shape_runs_in_every_type() {
         .map(RandomWeightTypes::from);
     let kinds: Vec<RandomWeightTypes> = kinds.chain(["Q4_K_M".parse().unwrap()]).collect();
     let shapes = latent_testing::shapes().filter(|name| name.starts_with("tiny"));
-    // or each type in every fourth shape
+    // Without `exhaustive`, each type is tried in every fourth shape.
     let every = if exhaustive() { 1 } else { 4 };
     let types = |(i, shape)| {
         let kinds = kinds.iter().enumerate().filter(move |(kind, _)| (i + kind) % every == 0);

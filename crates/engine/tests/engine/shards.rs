@@ -1,4 +1,5 @@
-//! Ranks that have only the files of their own tensors: shards of GGUF, and safetensors of a folder.
+//! Ranks that have only the files of their own tensors: GGUF shards, and the safetensors files of a
+//! folder.
 
 use crate::support::ranks::on_ranks_of;
 use crate::support::{all_logits, bits};
@@ -16,7 +17,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Writes a model into a folder, and returns the path to open.
+/// Writes a model into a folder. Gives the path to open.
 type ModelWriter = dyn Fn(&Path) -> PathBuf;
 
 const TOKENS: [u32; 7] = [6, 5, 99, 30, 7, 42, 11];
@@ -30,10 +31,10 @@ fn options() -> EngineOptions {
     }
 }
 
-/// A model of which every rank of a partition has its own files in a folder of its own.
+/// A model whose files are distributed over one folder per rank.
 struct SpreadModel {
     folder: tempfile::TempDir,
-    /// What is opened in the folder of each rank.
+    /// The path to open, relative to the folder of each rank.
     opened: PathBuf,
     whole: PathBuf,
     /// The names of the files of each rank.
@@ -41,7 +42,7 @@ struct SpreadModel {
 }
 
 impl SpreadModel {
-    /// Spreads the model that `write` writes over the ranks' folders.
+    /// Distributes the files of the model that `write` writes over the folders of the ranks.
     fn new(partition: &str, write: &ModelWriter) -> SpreadModel {
         let folder = tempfile::tempdir().unwrap();
         let all = folder.path().join("all");
@@ -72,7 +73,7 @@ impl SpreadModel {
         self.of(rank).join(&self.opened)
     }
 
-    /// What `lead` gets from rank 0, or the errors of all ranks.
+    /// The result of `lead` on rank 0, or the errors of all ranks.
     fn run<T: Send>(
         &self,
         partition: &str,
@@ -142,13 +143,13 @@ fn bf16(folder: &Path) -> PathBuf {
     cut(folder, 6)
 }
 
-/// The scales are behind all weights, in other files.
+/// A folder in which the scales follow all weights, so that they are in other files.
 fn fp8(folder: &Path) -> PathBuf {
     tiny(TensorType::F8_E4M3).write_folder(folder).unwrap();
     cut(folder, 9)
 }
 
-/// The tensors of one weight are in two files here and there.
+/// A folder in which the tensors of some weights are in two files.
 fn four_bit(folder: &Path) -> PathBuf {
     let plain = tempfile::tempdir().unwrap();
     let form = FourBitRecipe::new(FourBitLayout::PackQuantized, false);
@@ -186,7 +187,7 @@ fn experts_and_heads_need_the_files_that_have_them() {
 }
 
 #[test]
-fn a_file_that_a_rank_needs_and_lacks_is_named() {
+fn a_missing_file_of_a_rank_is_named() {
     for (write, only) in [
         (&gguf as &ModelWriter, false),
         (&bf16, false),
@@ -196,11 +197,11 @@ fn a_file_that_a_rank_needs_and_lacks_is_named() {
         (&bf16, true),
     ] {
         let spread = SpreadModel::new("pipeline=2", write);
-        // the last file of rank 1, which rank 0 may have, too
+        // The last file of rank 1. Rank 0 may have it too.
         let lost = spread.files[1].last().unwrap();
         fs::remove_file(spread.of(1).join(lost)).unwrap();
         if only {
-            // no rank has it
+            // No rank has the file.
             let _ = fs::remove_file(spread.of(0).join(lost));
         } else {
             let whole = spread.whole.parent().filter(|_| spread.whole.is_file()).unwrap_or(&spread.whole);
@@ -208,7 +209,7 @@ fn a_file_that_a_rank_needs_and_lacks_is_named() {
         }
         let errors = spread.run("pipeline=2", |_| ()).unwrap_err();
         assert_eq!(errors.len(), 2, "{errors:?}");
-        // the tensors of a GGUF shard that no rank has are unknown
+        // GGUF has no index: the tensors of a shard that no rank has are unknown.
         let unknown = only && lost.ends_with(".gguf");
         let said = |error: &String| match unknown {
             false => {
@@ -225,7 +226,7 @@ fn a_file_that_a_rank_needs_and_lacks_is_named() {
 fn a_file_that_differs_between_ranks_is_named() {
     for write in [&gguf as &ModelWriter, &bf16] {
         let spread = SpreadModel::new("pipeline=4", write);
-        // a file that two ranks have, if possible not rank 0
+        // A file that two ranks have, if possible not rank 0.
         let has = |name: &String| (0..4).rev().filter(|rank| spread.files[*rank].contains(name)).collect();
         let two = |name: &String| {
             Some((name.clone(), has(name))).filter(|(_, ranks): &(_, Vec<usize>)| ranks.len() > 1)
@@ -244,12 +245,12 @@ fn a_file_that_differs_between_ranks_is_named() {
 }
 
 #[test]
-fn a_rank_that_is_alone_needs_all_files() {
+fn a_single_rank_needs_all_files() {
     for (write, problem) in [(&gguf as &ModelWriter, "is missing: "), (&bf16, "which is not in the folder")] {
         let spread = SpreadModel::new("pipeline=2", write);
         let refused = Checkpoint::open(&spread.opened(1)).err().unwrap().to_string();
         assert!(refused.contains(problem), "{refused}");
-        // also where it was opened for a rank
+        // This holds for a checkpoint that was opened for a rank too.
         let file = Arc::new(Checkpoint::open_for_rank(&spread.opened(1)).unwrap());
         let refused = Engine::load(&*latent_backends::cpu(), &file, &options(), &mut |_, _| {}).err();
         let Some(EngineError::Format(FormatError::Set { problem, .. })) = refused else {

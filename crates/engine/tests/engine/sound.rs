@@ -1,4 +1,4 @@
-//! What a program without unsafe code can ask of an engine, and must be refused.
+//! Misuse of an engine that a program without unsafe code can write, and that must be refused.
 #![forbid(unsafe_code)]
 
 use latent_engine::cache::{CacheFileError, CacheFull, Sequence};
@@ -46,7 +46,7 @@ fn a_sequence_of_another_engine_is_refused_and_nothing_changes() {
     let mut own = Sequence::default();
     let expected = run(&mut two, &mut own, &[1, 2, 3, 4]).unwrap();
     let free = two.kv_cache().available();
-    // alone, and together with a sequence of its own
+    // The foreign sequence alone, and in a step with a sequence of this engine.
     let error = run(&mut two, &mut sequence, &[4]).unwrap_err();
     assert!(matches!(error, EngineError::Sequence { index: None, error: SeqError::Foreign }), "{error}");
     let mut shared = one.share(&sequence, 2);
@@ -56,7 +56,7 @@ fn a_sequence_of_another_engine_is_refused_and_nothing_changes() {
     ];
     let mut heard = Vec::new();
     let outcome = two.step(&mut items, &mut |input, row, _| heard.push((input, row))).unwrap();
-    // its own sequence runs, the other one does not
+    // The engine's own sequence runs, the other one does not.
     assert_eq!(outcome.results(), [Ok(()), Err(SeqError::Foreign)]);
     let error = outcome.all().unwrap_err().to_string();
     assert!(error.starts_with("sequence 1 of the step: another engine has run this sequence"), "{error}");
@@ -67,7 +67,7 @@ fn a_sequence_of_another_engine_is_refused_and_nothing_changes() {
     }
     assert!(!path.exists());
     assert_eq!((two.kv_cache().available(), own.len(), sequence.len()), (free, 5, 3));
-    // its own engine goes on with it, and another one may drop it
+    // Its own engine can still continue it, and another engine may release it.
     assert_eq!(run(&mut one, &mut sequence, &[4]).unwrap(), expected);
     two.release(sequence);
     drop(shared);
@@ -75,7 +75,7 @@ fn a_sequence_of_another_engine_is_refused_and_nothing_changes() {
 }
 
 #[test]
-fn sequences_without_room_are_named_and_the_others_run() {
+fn sequences_without_room_are_refused_and_the_others_run() {
     let (_folder, checkpoint) = model();
     let mut engine = engine(&checkpoint, 192);
     let mut sequences: [Sequence; 3] = Default::default();
@@ -90,20 +90,21 @@ fn sequences_without_room_are_named_and_the_others_run() {
         let refused: Vec<_> = refused.refused().map(|(index, error)| (index, error.clone())).collect();
         (heard, refused)
     };
-    // three blocks: one and one, so that the third sequence, which needs two, finds only one
+    // The cache has three blocks. The first two sequences take one each, so that the third, which
+    // needs two, finds only one.
     let (heard, refused) = step(&mut engine, &mut sequences, &[(0, 1), (1, 62), (2, 65)]);
     let full = CacheFull { rows: 65, cached: 0, capacity: 192 };
     assert_eq!((heard, refused), (2, vec![(2, SeqError::CacheFull(full))]));
     assert_eq!(sequences.each_ref().map(|sequence| sequence.len()), [1, 62, 0]);
     assert!(sequences[2].block_table().is_empty());
     assert_eq!(engine.kv_cache().available(), 64);
-    // the first one takes the block that is left
+    // The first sequence takes the last free block.
     let (heard, refused) = step(&mut engine, &mut sequences, &[(0, 64), (1, 64)]);
     assert_eq!((heard, refused.len(), refused[0].0), (1, 1, 1));
     assert_eq!(sequences.each_ref().map(|sequence| sequence.len()), [65, 62, 0]);
     let error = run(&mut engine, &mut sequences[2], &tokens).unwrap_err();
     assert!(matches!(error, EngineError::Sequence { error: SeqError::CacheFull(_), .. }), "{error}");
-    // room for the second one comes with the end of the first
+    // The end of the first sequence frees blocks for the second.
     sequences[0] = Sequence::default();
     assert_eq!(step(&mut engine, &mut sequences, &[(0, 1), (1, 64)]), (2, Vec::new()));
 }
@@ -116,7 +117,7 @@ fn a_cancelled_step_changes_no_sequence_and_the_next_one_runs() {
     run(&mut engine, &mut sequence, &[1, 2, 3]).unwrap();
     let token = CancelToken::new();
     engine.set_cancel_token(token.clone());
-    // from another thread, as a server does it
+    // From another thread, as a server does.
     std::thread::spawn({
         let token = token.clone();
         move || token.cancel()
@@ -132,7 +133,7 @@ fn a_cancelled_step_changes_no_sequence_and_the_next_one_runs() {
 }
 
 #[test]
-fn blocks_of_sequences_that_are_dropped_or_lost_in_a_panic_come_back() {
+fn blocks_of_dropped_sequences_are_freed_even_after_a_panic() {
     let (_folder, checkpoint) = model();
     let mut engine = engine(&checkpoint, 192);
     let expected = run(&mut engine, &mut Sequence::default(), &[1; 100]).unwrap();
@@ -150,7 +151,7 @@ fn blocks_of_sequences_that_are_dropped_or_lost_in_a_panic_come_back() {
 }
 
 #[test]
-fn steps_beyond_what_the_engine_is_made_for_are_refused() {
+fn steps_beyond_the_limits_of_the_engine_are_refused() {
     let (_folder, checkpoint) = model();
     let error = run(&mut engine(&checkpoint, 256), &mut Sequence::default(), &[1; 129]).unwrap_err();
     assert!(matches!(error, EngineError::Rows { rows: 129, max_batch_tokens: 128 }), "{error}");
@@ -162,7 +163,7 @@ fn steps_beyond_what_the_engine_is_made_for_are_refused() {
     }
 }
 
-/// A file with its checksum made anew.
+/// The file with a correct checksum.
 fn with_checksum(mut bytes: Vec<u8>) -> Vec<u8> {
     bytes.truncate(bytes.len() - 8);
     let sum = bytes.iter().fold(0xcbf2_9ce4_8422_2325u64, |sum, byte| {
@@ -173,7 +174,7 @@ fn with_checksum(mut bytes: Vec<u8>) -> Vec<u8> {
 }
 
 #[test]
-fn rows_are_saved_and_restored_under_their_own_tokens_alone() {
+fn saved_rows_belong_to_their_own_tokens() {
     let (folder, checkpoint) = model();
     let mut engine = engine(&checkpoint, 256);
     let path = folder.path().join("saved");
@@ -188,7 +189,7 @@ fn rows_are_saved_and_restored_under_their_own_tokens_alone() {
         run(&mut engine, &mut sequence, &[4]).unwrap()
     );
 
-    // the tokens follow what becomes of the rows
+    // The tokens of a sequence change with its rows.
     assert_eq!(engine.share(&sequence, 2).tokens(), [1, 2]);
     assert_eq!((engine.truncate(&mut sequence, 3), sequence.tokens()), (3, &[1, 2, 3][..]));
     engine.shift(&mut sequence, 1..2).unwrap();
@@ -200,12 +201,13 @@ fn rows_are_saved_and_restored_under_their_own_tokens_alone() {
     );
     run(&mut engine, &mut sequence, &[5]).unwrap();
     assert_eq!((sequence.len(), sequence.tokens()), (3, &[1][..]));
-    // what is behind the shift cannot be saved; without it, all has tokens again
+    // Rows after a shift stand for no text, so that they cannot be saved. Without them, the
+    // sequence can be saved again.
     assert_eq!(engine.truncate(&mut sequence, 1), 1);
     run(&mut engine, &mut sequence, &[7]).unwrap();
     engine.save(&sequence, &path).unwrap();
 
-    // a file whose checksum is right and whose tokens are outside the vocabulary
+    // A file with a correct checksum and tokens outside of the vocabulary.
     let whole = std::fs::read(&path).unwrap();
     let at = whole.windows(8).position(|bytes| bytes == [1, 0, 0, 0, 7, 0, 0, 0]).unwrap();
     let vocab = engine.config().vocab_size as u32;

@@ -1,4 +1,5 @@
-//! Sparse attention (DSA): prompts longer than the indexer's tokens, against logits of transformers in float64.
+//! Sparse attention (DSA): prompts longer than the indexer's tokens, against logits of transformers
+//! in float64.
 
 use crate::kda::{job, tokenizer};
 use crate::support::jobs::{HeardEvents, nothing_is_left};
@@ -13,10 +14,11 @@ use latent_graph::passes::{CacheForm, FORMS, MlaChoice, Precision};
 use latent_types::CacheType;
 use std::path::{Path, PathBuf};
 
-/// Fixtures with prompts several times as long as `index_topk`: all layers with an indexer, and some that share its tokens.
+/// Fixtures with prompts several times as long as `index_topk`. In the first every layer has an
+/// indexer, in others some layers share its tokens.
 const SPARSE: [&str; 3] = ["deepseek-v32-sparse", "glm-dsa-sparse", "axk2"];
 
-/// Mean relative square error of a row that exact arithmetic may have.
+/// Maximum mean relative square error of a row in exact precision.
 const EXACT: f64 = 1e-9;
 
 fn exact(mla: MlaChoice, form: CacheForm) -> EngineOptions {
@@ -76,7 +78,7 @@ fn greedy_tokens_agree_up_to_the_first_near_tie() {
 }
 
 #[test]
-fn attention_to_all_tokens_is_something_else_and_is_warned_of() {
+fn dense_attention_differs_and_gives_a_warning() {
     for (case, path) in files() {
         let expected = fixture(case);
         let dense =
@@ -84,13 +86,13 @@ fn attention_to_all_tokens_is_something_else_and_is_warned_of() {
         let mut engine = engine(&checkpoint(&path), &dense);
         assert!(engine.summary().dense.is_some(), "{case}");
         let logits = all_logits(&mut engine, &expected.tokens, 64);
-        // the first row sees no more tokens than are selected
+        // The first row sees only one token, which is always selected.
         assert!(error(&logits[0], &expected.logits[0]) <= EXACT, "{case}");
         assert!(expected.mean_error(&logits) > 0.1, "{case}");
     }
 }
 
-/// Logits of the last of some tokens, in one step.
+/// Runs tokens in one step. Gives the logits of the last one.
 fn step(engine: &mut Engine, sequence: &mut Sequence, tokens: &[u32]) -> Vec<f32> {
     let mut logits = Vec::new();
     let mut items = [SeqInput::tokens(sequence, tokens, LogitsRequest::Last)];
@@ -98,7 +100,8 @@ fn step(engine: &mut Engine, sequence: &mut Sequence, tokens: &[u32]) -> Vec<f32
     logits
 }
 
-/// One row whose tokens the workers share, several rows that are dealt to them, and both over each type of the cache.
+/// One row, whose tokens are divided among the workers, and several rows, which are distributed
+/// among them, with each cache type.
 #[test]
 fn bits_do_not_depend_on_the_number_of_threads() {
     for (case, path) in files() {
@@ -122,7 +125,7 @@ fn bits_do_not_depend_on_the_number_of_threads() {
     }
 }
 
-/// Caches of fewer bits select other tokens where scores are close; most rows stay near.
+/// Quantized caches select other tokens where scores are close. Most rows stay near.
 #[test]
 fn other_cache_types_are_near() {
     for (case, path) in files() {
@@ -143,7 +146,7 @@ fn other_cache_types_are_near() {
 
 /// Forks, truncation, saved sequences and a context shift carry the keys of indexers.
 #[test]
-fn cached_rows_are_those_of_a_sequence_that_was_computed_anew() {
+fn cached_rows_equal_those_of_a_new_sequence() {
     let folder = tempfile::tempdir().unwrap();
     for (case, path) in files() {
         let (file, tokens) = (checkpoint(&path), fixture(case).tokens);
@@ -167,7 +170,7 @@ fn cached_rows_are_those_of_a_sequence_that_was_computed_anew() {
             let found = step(&mut engine, sequence, &tokens[90..91]);
             assert!(error(&found, &expected) < 1e-10, "{case}: {what}");
         }
-        // the same after a context shift, by another backend
+        // The reference backend gives the same after a context shift.
         let options = exact(MlaChoice::Absorbed, CacheForm::Latent);
         let backend = latent_backends::by_name("reference").unwrap();
         let reference = Engine::load(
@@ -182,7 +185,7 @@ fn cached_rows_are_those_of_a_sequence_that_was_computed_anew() {
         for (number, (cpu, reference)) in pairs.enumerate() {
             assert!(error(&cpu, &reference) < 1e-9, "{case}: logits {number}");
         }
-        // a cache without the second stream
+        // An engine whose cache has no second stream refuses the file.
         let dense = EngineOptions { sparse: SparseAttention::Off, ..options };
         let error = crate::support::engine(&file, &dense).restore(&saved).map(drop).unwrap_err().to_string();
         assert!(error.contains("number of cache streams") && error.contains("sparse_attention"), "{error}");
@@ -196,7 +199,7 @@ fn scheduler(path: &Path, draft: Draft, disk: Option<&Path>) -> Scheduler {
     Scheduler::new(engine(&checkpoint(path), &options), tokenizer(), options_of_jobs)
 }
 
-/// Tokens that were found in the cache, and the answer.
+/// The number of cached tokens, and the answer.
 fn ask(scheduler: &mut Scheduler, tokens: &[u32], most: usize) -> (usize, Vec<u32>) {
     let mut heard = HeardEvents::default();
     let id = scheduler.submit(job(tokens, most)).unwrap();
@@ -206,10 +209,10 @@ fn ask(scheduler: &mut Scheduler, tokens: &[u32], most: usize) -> (usize, Vec<u3
 
 /// Blocks in memory and on disk have both streams.
 #[test]
-fn prompts_go_on_from_cached_blocks_in_memory_and_on_disk() {
+fn prompts_continue_from_cached_blocks_in_memory_and_on_disk() {
     for (case, path) in files() {
         let disk = tempfile::tempdir().unwrap();
-        // long enough for the disk
+        // Long enough that its blocks are written to disk.
         let text = fixture(case).tokens.repeat(3);
         let mut other = text[..90].to_vec();
         other.extend([11, 12, 13, 14]);
@@ -230,7 +233,7 @@ fn prompts_go_on_from_cached_blocks_in_memory_and_on_disk() {
     }
 }
 
-/// Drafts of several tokens, most of which are rejected: their rows leave both streams.
+/// Drafts of several tokens, most of which are rejected. Their rows are removed from both streams.
 #[test]
 fn drafts_change_no_answer() {
     for (case, path) in files() {
@@ -241,7 +244,7 @@ fn drafts_change_no_answer() {
     }
 }
 
-/// A file without the tensors of an indexer.
+/// A file without a tensor of an indexer is refused with advice.
 #[test]
 fn missing_tensors_of_an_indexer_are_named_with_what_to_do() {
     let made = without_tensor("model.layers.1.self_attn.indexer.wk.weight");
@@ -256,14 +259,14 @@ fn missing_tensors_of_an_indexer_are_named_with_what_to_do() {
     load(SparseAttention::Off).unwrap();
 }
 
-/// A copy of a fixture in which a tensor has another name.
+/// A copy of a fixture in which a tensor is renamed, so that it is missing.
 fn without_tensor(name: &str) -> tempfile::TempDir {
     let made = tempfile::tempdir().unwrap();
     let from = folder("deepseek-v32-sparse");
     std::fs::copy(from.join("config.json"), made.path().join("config.json")).unwrap();
     let mut bytes = std::fs::read(from.join("model.safetensors")).unwrap();
     let at = bytes.windows(name.len()).position(|window| window == name.as_bytes()).unwrap();
-    // of the same length, and unused
+    // The new name has the same length, so that the header keeps its size, and is unused.
     let other = name.replace("indexer.wk", "indexer.xx");
     bytes[at..at + name.len()].copy_from_slice(other.as_bytes());
     std::fs::write(made.path().join("model.safetensors"), bytes).unwrap();

@@ -1,4 +1,5 @@
-//! Kimi-Linear and Ling-3.0 in folders that spell tensors otherwise than published files: as Transformers holds them, and joined further.
+//! Kimi-Linear and Ling-3.0 in folders whose tensor names differ from the published files: as
+//! Transformers holds them, and joined further.
 
 use crate::support::{all_logits, checkpoint, engine, error, fixture, folder, tiers};
 use latent_engine::{Engine, EngineOptions};
@@ -8,12 +9,14 @@ use serde_json::{Map, Value, json};
 use std::path::Path;
 use std::sync::Arc;
 
-/// Error of a row that exact arithmetic may have.
+/// Maximum error of a row in exact precision.
 const EXACT: f64 = 1e-9;
 
-/// As `save_pretrained` writes them with `save_original_format=False`. Sizes differ from those of other fixtures: convolutions of three and two
-/// tokens, fewer heads with a state than with latents, latent attention in the first layer and a state in the last, queries of low rank,
-/// ε = 1e-5 but for latents, a tied embedding, one group of experts, and a last group that is not whole.
+/// Folders as `save_pretrained` writes them with `save_original_format=False`. Their sizes differ
+/// from those of other fixtures: convolutions of three and two tokens, fewer heads with a state
+/// than with latents, latent attention in the first layer and a state in the last, low-rank
+/// queries, ε = 1e-5 except for latents, a tied embedding, one group of experts, and a partial last
+/// group.
 const JOINED: [&str; 2] = ["kimi-linear-joined", "ling-3-joined"];
 
 fn options() -> EngineOptions {
@@ -25,7 +28,7 @@ fn options() -> EngineOptions {
     }
 }
 
-/// Asserts that every row is within the bound.
+/// Checks that the error of every row is within the bound.
 fn agrees(engine: &mut Engine, case: &str, what: &str) {
     let expected = fixture(case);
     for chunk in [usize::MAX, 1, 2, 5, 16, 31] {
@@ -48,7 +51,7 @@ fn joined_tensors_are_those_of_the_three() {
         let backend = latent_backends::reference();
         let mut reference = Engine::load(&*backend, &file, &options(), &mut |_, _| {}).unwrap();
         agrees(&mut reference, case, "reference");
-        // what `check` reads of headers alone
+        // The tensors that `latent check` finds from headers without data.
         let names = |tensors: &mut dyn Iterator<Item = (String, Vec<usize>)>| {
             let mut all: Vec<_> = tensors.collect();
             all.sort();
@@ -103,7 +106,7 @@ fn write(tensors: &[StoredTensor], path: &Path) {
     std::fs::write(path, bytes).unwrap();
 }
 
-/// A folder's config.json and the header of its tensors.
+/// A copy of a folder with config.json and the header of the tensors, without their data.
 fn without_data(from: &Path) -> tempfile::TempDir {
     let made = tempfile::tempdir().unwrap();
     std::fs::copy(from.join("config.json"), made.path().join("config.json")).unwrap();
@@ -113,7 +116,7 @@ fn without_data(from: &Path) -> tempfile::TempDir {
     made
 }
 
-/// Joins the tensors of these three names of each layer, where it has them all.
+/// Joins the three named tensors of each layer that has them all.
 fn joined(mut tensors: Vec<StoredTensor>, [q, k, v]: [&str; 3], to: &str) -> Vec<StoredTensor> {
     let find = |tensors: &[StoredTensor], name: &str| tensors.iter().position(|t| t.name == name);
     while let Some((first, start)) = tensors.iter().enumerate().find_map(|(i, tensor)| {
@@ -148,13 +151,13 @@ fn published_names_may_be_joined_and_flat() {
         let merged = |tensors| {
             joined(joined(tensors, CONVOLUTIONS, ".conv1d.weight"), PROJECTIONS, ".query_key_value.weight")
         };
-        // without the dimensions of one element
+        // Tensors without their dimensions of size 1.
         let flat = |mut tensors: Vec<StoredTensor>| {
             for tensor in &mut tensors {
                 if tensor.name.contains("conv1d") || tensor.name.ends_with("A_log") {
                     tensor.shape.retain(|size| *size != 1);
                 }
-                // as published files of Ling-3.0 call it in layers with a state
+                // The name in published files of Ling-3.0, in layers with a state.
                 let start = tensor.name.strip_suffix(".dense.weight").map(str::to_owned);
                 if let Some(start) = start.filter(|_| tensor.shape[1] == 64) {
                     tensor.name = format!("{start}.o_proj.weight");
@@ -179,7 +182,7 @@ fn published_names_may_be_joined_and_flat() {
             assert_eq!(spelled.len() < tensors.len(), matches!(what, "vLLM" | "merged"), "{case} {what}");
             write(&spelled, &made.path().join("model.safetensors"));
             agrees(&mut engine(&checkpoint(made.path()), &options()), case, what);
-            // in two files
+            // The same tensors in two files.
             std::fs::remove_file(made.path().join("model.safetensors")).unwrap();
             let halves = spelled.split_at(spelled.len() / 2);
             let mut map = Map::new();

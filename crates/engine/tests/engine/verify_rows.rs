@@ -1,5 +1,5 @@
-//! Steps of several rows of one sequence, as they verify drafted tokens: what a row gives does not depend on how many rows its step has, and what
-//! the step reads is counted.
+//! Steps of several rows of one sequence, as for the verification of drafts: the bits of a row do
+//! not depend on the number of rows of its step, and the bytes that the step reads are counted.
 
 use crate::support::{CASES, bits, checkpoint, engine, fixture, folder, tiers};
 use latent_engine::cache::Sequence;
@@ -10,7 +10,7 @@ use latent_testing::{ModelRecipe, RandomWeightTypes};
 use latent_types::{CacheType, TensorType, Tier};
 use std::sync::Arc;
 
-/// Most rows of a step in these tests.
+/// Maximum number of rows of a step in these tests.
 const ROWS: usize = 8;
 
 fn options(
@@ -31,7 +31,8 @@ fn options(
     }
 }
 
-/// Logits of `tokens` after the first `depth` of them, in steps of `rows` rows; the sequence is then as it was.
+/// Logits of `tokens` after those of the sequence, in steps of `rows` rows. The sequence is
+/// truncated to its original length.
 fn steps(engine: &mut Engine, sequence: &mut Sequence, tokens: &[u32], rows: usize) -> Vec<Vec<f32>> {
     let depth = sequence.len();
     let mut logits = Vec::new();
@@ -55,8 +56,10 @@ fn prefill(engine: &mut Engine, sequence: &mut Sequence, tokens: &[u32]) {
     engine.prefill(sequence, tokens, 100, LogitsRequest::Nothing, &mut |_, _| {}, &mut go_on).unwrap();
 }
 
-/// Holds steps of two to eight rows against steps of one, at depths where all rows have one split, where a split begins among them, and where
-/// they are cut into splits of different sizes; where instructions are emulated, which takes a hundred times as long, at the first two of these.
+/// Compares steps of two to eight rows with steps of one. The depths are chosen so that all rows
+/// have one split, that a split begins among the rows, and that the splits have different sizes.
+/// Emulated instructions take a hundred times as long, so that they run only at the first two
+/// depths.
 fn rows_are_alike(file: &Arc<Checkpoint>, tokens: &[u32], options: &EngineOptions, what: &str) {
     let mut engine = engine(file, options);
     let all: Vec<u32> = tokens.iter().cycle().take(700).copied().collect();
@@ -95,7 +98,7 @@ fn rows_of_a_step_are_bit_equal_to_steps_of_one_row_with_quantized_weights() {
         let tokens: Vec<u32> = (0..97).map(|i| i * i * 31 % 509).collect();
         let tiers = tiers();
         for (i, tier) in tiers.iter().enumerate() {
-            // lower tiers are slow: one model each
+            // Lower tiers are slow, so that each runs only one model.
             if *tier != tiers[0] && shape != "tiny-v3" {
                 continue;
             }
@@ -113,7 +116,7 @@ fn rows_of_a_step_are_bit_equal_to_steps_of_one_row_with_quantized_weights() {
 
 #[test]
 fn rows_of_a_step_are_bit_equal_to_steps_of_one_row_in_exact_precision() {
-    // each second model: with experts and without, with five heads
+    // Every second fixture, which includes models with and without experts and with five heads.
     for case in CASES.into_iter().step_by(2) {
         let file = checkpoint(&folder(case));
         for mla in [MlaChoice::Absorbed, MlaChoice::SeparateScores, MlaChoice::Naive] {
@@ -143,7 +146,7 @@ fn the_experts_of_a_step_are_those_with_the_largest_router_logits() {
     let found = routing(&mut engine, &file, &tokens, depth);
     let moe = engine.config().moe.unwrap();
     assert_eq!(found.iter().map(|layer| layer.layer).collect::<Vec<_>>(), [1, 2]);
-    // this model's router takes the largest logits, without groups or a bias
+    // The router of this model takes the largest logits, without groups or a bias.
     let activations = engine.activations(&file).unwrap();
     let trace = engine.trace(&activations, 0..3, &tokens, &mut |_| true).unwrap();
     for layer in found {
@@ -188,25 +191,25 @@ fn a_step_reads_dense_weights_once_and_each_distinct_expert_once() {
     let size = |rows| StepSize { sequences: 1, rows, cached: 100, wanted: rows, mtp: false };
     let bytes = |rows, experts: usize| engine.routed_bytes(size(rows), &|_| experts as f64);
     let close = |a: f64, b: f64| (a - b).abs() < 1e-9 * a.abs().max(1.0);
-    // one row reads what its cost says
+    // The bytes of one row equal its cost.
     let (one, cost) = (bytes(1, moe.num_experts_per_tok), engine.cost(size(1)));
     assert!(
         close(one.dense + one.experts, cost.weight_bytes) && close(one.cache, cost.cache_bytes),
         "{one:?}"
     );
-    // all experts are all of their tensors
+    // All experts together read all bytes of their tensors.
     let all = bytes(8, moe.experts);
     let names = file.tensors().iter().map(|info| &info.name).filter(|name| name.contains(".mlp.experts."));
     let experts: usize = names.map(|name| file.tensor(name).unwrap().data.len()).sum();
     assert!(experts > 0 && close(all.experts, experts as f64), "{} of {experts}", all.experts);
-    // more rows read further cached rows and their own embeddings, and nothing else
+    // Additional rows read only additional cached rows and their own embeddings.
     let row = |bytes: RoutedBytes| bytes.dense + bytes.cache;
     let (two, three) = (row(bytes(2, 5)), row(bytes(3, 5)));
     assert!(two > row(one) && three - two < 0.01 * row(one), "{two} {three}");
 }
 
 #[test]
-fn a_traced_step_computes_what_an_ordinary_one_does() {
+fn a_traced_step_gives_the_bits_of_an_ordinary_one() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("tiny");
     ModelRecipe { layers: Some(2), ..ModelRecipe::new("tiny-v3", RandomWeightTypes::from(TensorType::Q8_0)) }

@@ -14,7 +14,7 @@ fn plans_without_a_pass_give_the_same_logits() {
     side_by_side(&shapes, |shape| {
         let path = folder.path().join(shape);
         let kind: RandomWeightTypes = "Q4_K_M".parse().unwrap();
-        // a joined kv_b, which one of the passes splits
+        // Legacy files have a joined kv_b, which one of the passes splits.
         let recipe = ModelRecipe { layers: Some(2), legacy: true, ..ModelRecipe::new(shape, kind) };
         recipe.write_gguf(&path).unwrap();
         let model = checkpoint(&path);
@@ -31,7 +31,7 @@ fn plans_without_a_pass_give_the_same_logits() {
                 let all = [passes::OPTIONAL.to_vec()];
                 for without in passes::OPTIONAL.into_iter().map(|pass| vec![pass]).chain(all) {
                     let found = all_logits(&mut engine(&model, &options(without.clone())), &TOKENS, chunk);
-                    // a choice of experts near a tie may fall out otherwise
+                    // A choice of experts near a tie may differ.
                     let mut errors: Vec<f64> =
                         found.iter().zip(&expected).map(|(a, b)| error(a, b)).collect();
                     errors.sort_by(f64::total_cmp);
@@ -47,7 +47,7 @@ fn plans_without_a_pass_give_the_same_logits() {
 }
 
 #[test]
-fn plans_say_what_they_were_made_without() {
+fn plans_name_the_passes_that_were_left_out() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.gguf");
     ModelRecipe::new("tiny-v3", "Q4_K_M".parse().unwrap()).write_gguf(&path).unwrap();

@@ -1,4 +1,4 @@
-//! Models of a small hub of our own on loopback.
+//! Models from a hub on the loopback interface that the test serves.
 
 #[path = "../../../hub/tests/support/mod.rs"]
 mod support;
@@ -34,13 +34,13 @@ fn a_model_of_the_hub_is_downloaded_once_and_runs() {
         .unwrap();
     assert_eq!(*told.lock().unwrap(), (DEMO.len() as u64, DEMO.len() as u64));
     assert_eq!(model.complete("Once upon").max_tokens(2).finish().unwrap().tokens.len(), 2);
-    // it is in the cache folder now
+    // The second load is offline: the file is in the cache folder.
     let again = Model::builder("hf:o/n").hub(settings(&hub, home.path(), true)).context(64).load().unwrap();
     assert_eq!(again.description().name, model.description().name);
 }
 
 #[test]
-fn what_is_wrong_with_a_model_of_the_hub_has_a_kind() {
+fn errors_of_the_hub_have_their_kinds() {
     let hub = Hub::new(vec![large("m-Q4_K_M.gguf", DEMO)]);
     let home = tempfile::tempdir().unwrap();
     let kind = |reference: &str, offline| {
@@ -53,7 +53,7 @@ fn what_is_wrong_with_a_model_of_the_hub_has_a_kind() {
     assert_eq!(kind("hf:o/n/other.gguf", false), ErrorKind::Argument { name: None });
     assert_eq!(kind("hf:o/other", false), ErrorKind::NotFound);
     assert_eq!(kind("./hf:o/n", false), ErrorKind::NotFound);
-    // the caller stops waiting
+    // The caller cancels.
     let builder = Model::builder("hf:o/n").hub(settings(&hub, home.path(), false));
     assert_eq!(*builder.load_while(&mut || false).err().unwrap().kind(), ErrorKind::Cancelled);
 }

@@ -14,7 +14,7 @@ use latent::{
 use serde_json::json;
 use std::time::Duration;
 
-/// Exact, so that the same tokens have the same logits alone and in a batch.
+/// Exact precision, so that the logits of a sequence do not depend on others in the batch.
 fn options(options: &mut EngineOptions) {
     (options.context, options.threads, options.precision) = (Some(512), Some(2), Precision::Exact);
 }
@@ -23,13 +23,13 @@ pub(crate) fn model() -> Model {
     Model::demo().engine(options).load().unwrap()
 }
 
-/// A greedy continuation of three tokens, of exactly this many.
+/// A greedy continuation of a prompt of three tokens. The answer has exactly `tokens` tokens.
 fn greedy(model: &Model, tokens: usize) -> AnswerRequest {
     let request = model.complete(vec![1, 20, 30]).temperature(0.0).max_tokens(tokens);
     request.request(|request| request.ignore_eos = true)
 }
 
-/// Holds each token back until the test permits it, or has gone.
+/// Holds each token back until the test permits it, or drops the sender.
 struct PermittedTokens(std::sync::mpsc::Receiver<()>);
 
 impl LogitsProcessor for PermittedTokens {
@@ -47,7 +47,7 @@ fn argument(name: &str) -> ErrorKind {
 }
 
 #[test]
-fn an_answer_is_the_engines_own() {
+fn an_answer_is_that_of_the_engine() {
     let model = model();
     let answer = model.complete("Once upon a time").temperature(0.0).max_tokens(20).finish().unwrap();
     let (checkpoint, mut own_options) = (model.checkpoint(), EngineOptions::default());
@@ -56,19 +56,20 @@ fn an_answer_is_the_engines_own() {
         Engine::load(&*latent_backends::cpu(), checkpoint, &own_options, &mut |_, _| {}).unwrap();
     let prompt = model.text().encode("Once upon a time", true, false).unwrap();
     let sampling = SamplingParams { temperature: 0.0, ..model.recommended_sampling().clone() };
-    // the end of the answer might be the beginning of a stop string, so that it is held back
+    // The end of the answer could be the start of this stop string, so that the engine holds it
+    // back.
     let (tail, _) = answer.text.char_indices().rev().nth(2).unwrap();
     let stop = vec![format!("{}\0", &answer.text[tail..])];
     let request = Request { prompt, sampling, max_tokens: Some(20), stop, ..Request::default() };
     let mut heard = HeardAnswer::default();
     let own = engine.generate(&mut Session::default(), &request, model.tokenizer(), &mut heard).unwrap();
     assert_eq!((&answer.text, &answer.tokens, answer.stop), (&own.text, &own.tokens, own.stop));
-    // once for each token, and the rest apart
+    // The listener gets each token once, and then the text that was held back.
     assert_eq!((heard.tokens, heard.text + &heard.rest), (own.tokens, own.text));
     assert_eq!(heard.rest, answer.text[tail..]);
 }
 
-/// What a listener of the engine is told.
+/// Records the tokens and texts of an answer.
 #[derive(Default)]
 struct HeardAnswer {
     tokens: Vec<u32>,
@@ -89,7 +90,7 @@ impl latent::engine::Listener for HeardAnswer {
 }
 
 #[test]
-fn a_reader_can_stop_where_it_is() {
+fn a_stopped_answer_has_the_tokens_that_were_read() {
     let model = model();
     let mut generating = greedy(&model, 100).start().unwrap();
     let (mut heard, mut text) = (Vec::new(), String::new());
@@ -108,7 +109,7 @@ fn a_reader_can_stop_where_it_is() {
 }
 
 #[test]
-fn a_caller_who_gives_up_waiting_ends_the_answer_and_not_the_model() {
+fn cancelling_a_wait_ends_the_answer_but_not_the_model() {
     let model = model();
     let mut generating = model.complete(vec![20; 400]).max_tokens(100).start().unwrap();
     assert_eq!(kind(generating.next_update_while(&mut || false)), ErrorKind::Cancelled);
@@ -122,7 +123,7 @@ fn a_canceller_ends_one_answer_and_keeps_its_text() {
     let model = model();
     let other = greedy(&model, 40).start().unwrap();
     let (permit, permits) = std::sync::mpsc::channel();
-    // a step with drafts yields several tokens, and ends before the answer is cancelled
+    // Without drafts each step yields one token, so that each permit stands for one token.
     let alone = greedy(&model, 400).request(|request| request.no_drafts = true);
     let mut answer = alone.processor(PermittedTokens(permits)).start().unwrap();
     let canceller = answer.canceller();
@@ -133,7 +134,7 @@ fn a_canceller_ends_one_answer_and_keeps_its_text() {
     let done = answer.finish().unwrap();
     assert_eq!(done.stop, StopReason::Interrupted);
     assert!((5..=6).contains(&done.tokens.len()) && done.text.starts_with(&text), "{done:?}");
-    // late, it ends neither that answer again nor another one
+    // A canceller has no effect after the end of its answer, on this or another answer.
     canceller.cancel();
     let other = other.finish().unwrap();
     canceller.cancel();
@@ -143,13 +144,13 @@ fn a_canceller_ends_one_answer_and_keeps_its_text() {
 }
 
 #[test]
-fn an_answer_that_is_cancelled_at_once_has_no_more_than_a_token() {
+fn an_answer_that_is_cancelled_at_once_has_at_most_one_token() {
     let model = model();
     let (permit, permits) = std::sync::mpsc::channel();
     let mut first = greedy(&model, 3).processor(PermittedTokens(permits)).start().unwrap();
     permit.send(()).unwrap();
     first.next().unwrap().unwrap();
-    // the model's thread waits for a permit, and has not run the second answer
+    // The model's thread waits for a permit, so that the second answer has not run yet.
     let second = greedy(&model, 40).start().unwrap();
     second.canceller().cancel();
     drop(permit);
@@ -159,7 +160,7 @@ fn an_answer_that_is_cancelled_at_once_has_no_more_than_a_token() {
 }
 
 #[test]
-fn a_caller_who_gives_up_on_logits_cancels_no_answer() {
+fn cancelling_a_request_for_logits_cancels_no_answer() {
     let model = model();
     let mut answer = greedy(&model, 300).start().unwrap();
     let first = answer.next().unwrap().unwrap();
@@ -176,7 +177,7 @@ fn threads_share_the_model() {
         .map(|i| {
             let model = model.clone();
             std::thread::spawn(move || {
-                // some ask for logits meanwhile, which wait for the answers that run
+                // Some threads ask for logits too, which wait until the running answers have ended.
                 if i % 2 == 0 {
                     model.all_logits(&[1, 2]).unwrap();
                 }
@@ -192,11 +193,11 @@ fn threads_share_the_model() {
 }
 
 #[test]
-fn logits_do_not_depend_on_what_is_in_the_prefix_cache() {
+fn logits_do_not_depend_on_the_prefix_cache() {
     let model = model();
     let tokens: Vec<u32> = (1..=500).map(|i| i % 200).collect();
     let first = model.all_logits(&tokens).unwrap();
-    // fills the KV cache with prefixes, which have to go
+    // Fills the KV cache with prefixes, which have to be evicted for the second run.
     for start in 0..4 {
         let prompt: Vec<u32> = (0..400).map(|i| start + i % 100).collect();
         model.complete(prompt).max_tokens(4).finish().unwrap();
@@ -221,7 +222,7 @@ fn a_conversation_is_rendered_answered_and_continued() {
 }
 
 #[test]
-fn a_template_knows_the_tokens_that_begin_and_end_texts() {
+fn a_template_gets_the_bos_and_eos_tokens() {
     let model = model();
     let input = latent::text::ChatInput::of_tokenizer(json!([]), model.tokenizer());
     let name = |id: Option<u32>| model.tokenizer().token_text(id.unwrap()).unwrap();
@@ -233,13 +234,13 @@ fn a_template_knows_the_tokens_that_begin_and_end_texts() {
 }
 
 #[test]
-fn embeddings_have_length_one_and_a_bad_text_is_named() {
+fn embeddings_have_length_one_and_errors_name_the_text() {
     let model = model();
     let rows = model.embed(["a fox", "a lantern", "a fox"]).unwrap();
     assert_eq!((rows.len(), rows[0].len()), (3, model.description().hidden_size));
     assert_eq!(rows[0], rows[2]);
     assert!(rows.iter().all(|row| (row.iter().map(|x| x * x).sum::<f32>() - 1.0).abs() < 1e-4));
-    // more than a queue of the scheduler's own length would take
+    // More texts than the queue of the scheduler has room for.
     let many = model.embed(vec!["a fox"; 700]).unwrap();
     assert!(many.iter().all(|row| *row == rows[0]));
     let error = model.embed(["fine".to_owned(), "word ".repeat(2000)]).unwrap_err();
@@ -248,7 +249,7 @@ fn embeddings_have_length_one_and_a_bad_text_is_named() {
 }
 
 #[test]
-fn a_profile_and_a_plan_say_what_steps_do() {
+fn profiles_and_plans_describe_the_steps() {
     let model = model();
     let profile = model.profile(64, 4).unwrap();
     let steps = profile["steps"].as_array().unwrap();
@@ -266,7 +267,7 @@ fn a_profile_and_a_plan_say_what_steps_do() {
 }
 
 #[test]
-fn errors_say_what_kind_they_are() {
+fn errors_have_their_kinds() {
     assert_eq!(kind(Model::builder("/no/such/model.gguf").load()), ErrorKind::NotFound);
     assert_eq!(kind(Model::bytes("bytes", b"GGUF".to_vec()).load()), ErrorKind::File);
     let folder = tempfile::tempdir().unwrap();
@@ -292,7 +293,7 @@ fn errors_say_what_kind_they_are() {
 }
 
 #[test]
-fn a_deadline_ends_an_answer_with_what_was_read() {
+fn a_deadline_in_the_past_fails_an_answer() {
     let model = model();
     let answer = greedy(&model, 400).deadline(Duration::ZERO).start().unwrap();
     assert!(matches!(kind(answer.finish()), ErrorKind::Deadline { .. }));
@@ -303,7 +304,7 @@ fn a_deadline_ends_an_answer_with_what_was_read() {
 #[test]
 fn a_full_queue_is_busy() {
     let model = Model::demo().engine(options).max_running(1).max_waiting(1).load().unwrap();
-    // one that runs, one that waits, and those for which the queue has no room
+    // One answer runs and one waits. The queue has no room for some of the others.
     let running: Vec<_> = (0..6).map(|_| greedy(&model, 300).start().unwrap()).collect();
     let results: Vec<_> = running.into_iter().map(|answer| answer.finish()).collect();
     let busy = results.iter().filter_map(|result| result.as_ref().err());
@@ -315,7 +316,7 @@ fn a_full_queue_is_busy() {
 }
 
 #[test]
-fn loading_can_be_given_up() {
+fn loading_can_be_cancelled() {
     assert_eq!(kind(Model::demo().load_while(&mut || false)), ErrorKind::Cancelled);
 }
 

@@ -1,17 +1,17 @@
-//! Requests: what they set has its effect.
+//! The settings of requests take effect.
 
 use crate::{greedy, model};
 use latent::{Chat, LogitsProcessor, StopReason};
 use serde_json::{Value, json};
 
 #[test]
-fn what_the_model_recommends_applies_unless_it_is_set() {
+fn recommended_sampling_applies_unless_it_is_set() {
     let model = model();
     let options = model.generate_options();
     let recommended = model.recommended_sampling();
     assert_eq!(options.sampling.temperature, recommended.temperature);
     assert_eq!(options.sampling.top_k, recommended.top_k);
-    // seeds are random
+    // Each request has a random seed of its own unless one is set.
     assert_ne!(options.sampling.seed, model.generate_options().sampling.seed);
     let seeded = || model.complete("Once").temperature(1.5).seed(7).max_tokens(30).finish().unwrap().tokens;
     assert_eq!(seeded(), seeded());
@@ -72,7 +72,7 @@ fn a_caller_can_sample_and_change_logits() {
     let first = plain.tokens[0];
     let banned = greedy(&model, 1).processor(TokenBan(first)).finish().unwrap();
     assert_ne!(banned.tokens[0], first);
-    // the sampler sees what processors and the request forbid
+    // The caller's sampler gets the logits after the processors and bans of the request.
     let own = greedy(&model, 1).processor(TokenBan(first)).sampler(likeliest).finish().unwrap();
     assert_eq!(own.tokens, banned.tokens);
     let eos = model.tokenizer().eos().unwrap();
@@ -88,7 +88,7 @@ fn a_caller_can_sample_and_change_logits() {
 }
 
 #[test]
-fn tokens_are_what_a_text_is() {
+fn a_prompt_of_tokens_gives_the_answer_of_its_text() {
     let model = model();
     let tokens = model.text().encode("Once upon a time", true, false).unwrap();
     let by_text = model.complete("Once upon a time").temperature(0.0).max_tokens(9).finish().unwrap();

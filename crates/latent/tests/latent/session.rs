@@ -18,7 +18,7 @@ fn a_session_is_resumed_by_another_model() {
     let resumed = second.chat(next()).temperature(0.0).max_tokens(20).finish().unwrap();
     assert!(resumed.usage.cached > 0, "{:?}", resumed.usage);
     assert_eq!(resumed.text, first.chat(next()).temperature(0.0).max_tokens(20).finish().unwrap().text);
-    // where it stopped
+    // A session as the prompt continues the answer where it ended.
     let continued = second.complete(&session).temperature(0.0).max_tokens(5).finish().unwrap();
     assert!(continued.usage.cached >= 128, "{:?}", continued.usage);
 }
@@ -39,7 +39,7 @@ fn damaged_sessions_are_refused() {
         let error = model.resume(&wrong).unwrap_err();
         assert_eq!(error.kind(), &ErrorKind::File, "{at}: {error}");
     }
-    // rows of other tokens
+    // Rows that belong to other tokens than the session states.
     let other = model.complete("The fox and the owl").temperature(0.0).max_tokens(100).finish().unwrap();
     let other = model.session(&other).unwrap().to_bytes().unwrap();
     let parts = |bytes: &[u8]| {

@@ -4,41 +4,42 @@ use super::node::{Node, PrefixTree};
 use super::salt::CacheSalt;
 use crate::cache::block_hash::BlockHash;
 
-/// A full block that came into the prefix cache in memory, or was given up.
+/// A change of the in-memory prefix cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PrefixChange {
-    /// It can be used from now on.
+    /// A full block was added.
     Kept {
-        /// Its name.
+        /// The name of the block.
         name: BlockHash,
-        /// The block before it; none where it is the first of its text.
+        /// The name of the block before it. `None` for the first block of a text.
         parent: Option<BlockHash>,
-        /// Its tokens.
+        /// The tokens of the block.
         tokens: Box<[u32]>,
-        /// Who may use it.
+        /// The salt of the jobs that can use the block.
         salt: CacheSalt,
     },
-    /// It is no longer there.
+    /// A full block was evicted.
     Dropped {
-        /// Its name.
+        /// The name of the block.
         name: BlockHash,
-        /// Who could use it.
+        /// The salt of the jobs that could use the block.
         salt: CacheSalt,
     },
 }
 
-/// Changes since the last call, recorded once a watcher is registered.
+/// Changes since the last call of `take`. `None` until `watch` is called, so that schedulers
+/// without a router pay nothing.
 #[derive(Debug, Default)]
 pub(super) struct PrefixChanges(Option<Vec<PrefixChange>>);
 
 impl PrefixChanges {
-    /// Begins to note changes, with what is there already.
+    /// Starts to record changes. The first ones are the blocks that are cached already.
     pub(super) fn watch(&mut self, tree: &PrefixTree) {
         if self.0.is_some() {
             return;
         }
         self.0 = Some(Vec::new());
-        // a block may have a smaller number than the one before it
+        // Parents first, as in later changes. Node ids are reused, so their order does not tell.
         let mut names: Vec<_> = tree.iter().filter_map(|(id, node)| Some((id, node.name?))).collect();
         names.sort_by_key(|(id, _)| depth(tree, *id));
         for (id, _) in names {
@@ -62,7 +63,7 @@ impl PrefixChanges {
     }
 }
 
-/// Blocks before this one.
+/// The number of blocks before this one.
 fn depth(tree: &PrefixTree, id: usize) -> usize {
     std::iter::successors(tree.get(id).parent, |parent| tree.get(*parent).parent).count()
 }

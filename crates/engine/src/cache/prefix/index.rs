@@ -1,7 +1,9 @@
-//! The prefix cache in memory: finds the longest cached beginning of a prompt, and keeps blocks until others need them.
+//! The prefix cache in memory: finds the longest cached prefix of a prompt, and keeps blocks until
+//! they are evicted.
 //!
-//! A cached block stays in the pool with one user more, the cache itself. Where it is the only one, the block is *idle*: as good as free, since
-//! [`PrefixIndex::evict`] gives it up. Rows are never copied: a prompt shares the blocks, the last of them in part, and copies on write.
+//! The cache is one more user of each cached block in the pool. If it is the only one, the block is
+//! *idle* and [`PrefixIndex::evict`] can free it. Lookups copy no rows: a prompt shares the blocks,
+//! the last of them in part, and copies on write.
 
 use super::changes::{PrefixChange, PrefixChanges};
 use super::disk::{Disk, StoredBlock, WantedBlocks};
@@ -27,20 +29,20 @@ pub(crate) struct PrefixIndex {
     changes: PrefixChanges,
 }
 
-/// A cached beginning of some tokens.
+/// The longest cached prefix of some tokens.
 #[derive(Debug, Default)]
 struct PrefixMatch {
-    /// Its blocks; the last may be wanted in part.
+    /// The blocks of the prefix. The last may match in part.
     nodes: Vec<usize>,
     rows: usize,
 }
 
-/// What [`PrefixIndex::load`] has done.
+/// The result of [`PrefixIndex::load`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PrefixLoad {
-    /// Blocks that were read.
+    /// Number of blocks that were read.
     pub blocks: usize,
-    /// Whether the disk has more of the prompt.
+    /// Whether the disk has more blocks of the prompt.
     pub more: bool,
 }
 
@@ -65,25 +67,26 @@ impl PrefixIndex {
         self.disk.as_ref().map(Disk::stats).unwrap_or_default()
     }
 
-    /// Notes from now on what comes and goes, beginning with what is there.
+    /// Starts to record changes, beginning with the blocks that are cached already.
     pub(crate) fn watch(&mut self) {
         self.changes.watch(&self.tree);
     }
 
-    /// What has come and gone since the last call.
+    /// The changes since the last call.
     pub(crate) fn take_changes(&mut self) -> Vec<PrefixChange> {
         self.changes.take()
     }
 
-    /// The cached beginning of `tokens`.
+    /// The longest cached prefix of `tokens`.
     fn find(&self, chain: &HashChain, tokens: &[u32]) -> PrefixMatch {
         let mut found = PrefixMatch::default();
         for (name, block) in chain.names().iter().zip(tokens.chunks_exact(KV_BLOCK)) {
+            // The tokens are compared as well: a hash collision must not give a prompt other rows.
             let Some(node) = self.tree.full(*name, found.nodes.last().copied(), block) else { break };
             found.nodes.push(node);
             found.rows += KV_BLOCK;
         }
-        // part of a block, of whichever agrees longest
+        // Part of one more block: the child with the longest common beginning.
         let rest = &tokens[found.rows..];
         let common = |id: usize| {
             let block = &self.tree.get(id).tokens;
@@ -99,9 +102,9 @@ impl PrefixIndex {
         found
     }
 
-    /// How many of the rows that were found can be used: all but that of the last token, whose logits are needed; for drafts, those whose MTP rows
-    /// have read the tokens that come here; in a model with recurrent state, those before a state.
+    /// How many rows of a match a prompt of `tokens` tokens can use.
     fn usable(&self, found: &PrefixMatch, tokens: usize, drafts: bool) -> usize {
+        // The last token must run, since its logits are needed.
         let mut rows = found.rows.min(tokens.saturating_sub(1));
         if drafts {
             let mut drafted = 0;
@@ -111,22 +114,25 @@ impl PrefixIndex {
                     break;
                 }
             }
+            // MTP row i reads token i + 1, so the last matching row has read a token of another
+            // text.
             rows = rows.min(found.rows.saturating_sub(1)).min(drafted);
         }
         if self.states.is_none() {
             return rows;
         }
+        // With recurrent layers, a prompt can continue only where a state is kept.
         let states = found.nodes.iter().flat_map(|id| &self.tree.get(*id).states);
         states.map(|state| state.position).filter(|position| *position <= rows).max().unwrap_or(0)
     }
 
-    /// How many rows [`adopt`](Self::adopt) would share.
+    /// The number of rows that [`adopt`](Self::adopt) would share.
     pub(crate) fn cached(&self, chain: &HashChain, tokens: &[u32], drafts: bool) -> usize {
         self.usable(&self.find(chain, tokens), tokens.len(), drafts)
     }
 
-    /// A sequence that shares the longest cached beginning of `tokens`, at most all but the last; how many of its rows came from the disk. None where
-    /// nothing is cached.
+    /// A sequence that shares the longest cached prefix of `tokens`, without the last token, and
+    /// the number of its rows that came from the disk. `None` if nothing is cached.
     pub(crate) fn adopt(
         &mut self,
         chain: &HashChain,
@@ -149,8 +155,10 @@ impl PrefixIndex {
                 from_disk += KV_BLOCK.min(rows - index * KV_BLOCK);
             }
         }
-        self.pool.blocks().use_again(&blocks);
+        self.pool.blocks().add_user(&blocks);
+        // `usable` ends the rows at a state, so the last of the states is that after `rows` rows.
         let recurrent = self.states.as_ref().map(|pool| RecurrentState::restored(pool, states));
+        // Without drafts for this prompt, blocks may lack MTP rows.
         let draft = DraftRows::of_shared(if drafts { rows } else { 0 });
         let owner = Some(Arc::clone(&self.pool));
         let tokens = tokens[..rows].to_vec();
@@ -180,11 +188,13 @@ impl PrefixIndex {
         }
     }
 
-    /// Caches the full blocks of a sequence, and its last, partial block if `with_rest`. `chain` holds the names of all blocks.
-    pub(crate) fn insert(&mut self, chain: &HashChain, sequence: &Sequence, with_rest: bool) {
+    /// Caches the full blocks of a sequence, and its last, partial block if `with_partial`. `chain`
+    /// holds the names of all full blocks.
+    pub(crate) fn insert(&mut self, chain: &HashChain, sequence: &Sequence, with_partial: bool) {
         let states: Vec<Snapshot> =
             sequence.recurrent.as_ref().map_or_else(Vec::new, |state| state.states(sequence.len()));
         let tokens = sequence.tokens();
+        // Rows after an embedding or a context shift have no tokens and are not cached.
         let len = tokens.len();
         let mut parent = None;
         for (index, name) in chain.names().iter().enumerate().take(len / KV_BLOCK) {
@@ -192,7 +202,8 @@ impl PrefixIndex {
             let block = &tokens[first..first + KV_BLOCK];
             let node = self.node(chain, parent, Some(*name), block, sequence, first, &states);
             let found = match self.tree.named(*name) {
-                // a hash collision: keep the block that is already cached
+                // A hash collision. Keep the cached block, and stop: later names depend on this
+                // one.
                 Some(_) if self.tree.full(*name, parent, block).is_none() => return,
                 Some(id) => {
                     self.merge(id, node);
@@ -203,13 +214,14 @@ impl PrefixIndex {
             parent = Some(found);
         }
         let first = len / KV_BLOCK * KV_BLOCK;
-        if with_rest && first < len && first / KV_BLOCK <= chain.names().len() {
+        // A chain that names fewer blocks than the sequence has would give the node a wrong parent.
+        if with_partial && first < len && first / KV_BLOCK <= chain.names().len() {
             let node = self.node(chain, parent, None, &tokens[first..len], sequence, first, &states);
-            self.insert_rest(node);
+            self.insert_partial(node);
         }
     }
 
-    /// A block of a sequence as a node.
+    /// Creates the node of a block of a sequence.
     #[allow(clippy::too_many_arguments, reason = "what a node is made of")]
     fn node(
         &self,
@@ -237,11 +249,13 @@ impl PrefixIndex {
         }
     }
 
-    /// Adds what a new node of the same block has more. (A block that both share may be in use: it is the same then.)
+    /// Adds the MTP rows and states of a new node with the same tokens to a cached one.
     fn merge(&mut self, id: usize, new: Node) {
         self.tree.touch(id);
         let mut blocks = self.pool.blocks();
         let node = self.tree.get_mut(id);
+        // Rows of the model are equal in both blocks. If the new one has more MTP rows, cache it
+        // instead.
         if new.drafted > node.drafted {
             if node.block != new.block {
                 blocks.keep(new.block);
@@ -262,15 +276,17 @@ impl PrefixIndex {
         self.tree.insert(node)
     }
 
-    /// Keeps a block that is part full, unless a longer one is there; shorter ones go.
-    fn insert_rest(&mut self, node: Node) {
+    /// Caches a partial block, unless a longer one with the same beginning is cached. Removes
+    /// shorter ones.
+    fn insert_partial(&mut self, node: Node) {
         let siblings = self.tree.children(node.salt, node.parent).to_vec();
         let longer = |id: &usize| self.tree.get(*id).tokens.starts_with(&node.tokens);
         if let Some(id) = siblings.iter().copied().find(longer) {
-            return self.merge_rest(id, node);
+            return self.merge_partial(id, node);
         }
         for id in siblings {
             let there = self.tree.get(id);
+            // Full blocks may have children and stay.
             if there.name.is_none() && node.tokens.starts_with(&there.tokens) {
                 self.remove(id);
             }
@@ -278,8 +294,9 @@ impl PrefixIndex {
         self.keep(node);
     }
 
-    /// Of a part of a block that is cached, only states are new.
-    fn merge_rest(&mut self, id: usize, node: Node) {
+    /// Adds the states of a partial block to a longer cached one.
+    fn merge_partial(&mut self, id: usize, node: Node) {
+        // With an equal number of MTP rows, `merge` keeps the cached block, which has more rows.
         let drafted = self.tree.get(id).drafted;
         self.merge(id, Node { drafted, ..node });
     }
@@ -294,21 +311,22 @@ impl PrefixIndex {
     /// evicts any leaf. Returns whether a leaf was evicted.
     pub(crate) fn evict(&mut self, any: bool) -> bool {
         let leaf = self.idle_leaf(u64::MAX).or_else(|| {
-            // an idle block may be behind one that is in use
+            // A leaf that is in use may have an idle block before it, which becomes a leaf.
             let behind = any || self.pool.blocks().idle() > 0;
             self.tree.leaves().next().filter(|_| behind)
         });
-        self.give_up(leaf)
+        self.evict_leaf(leaf)
     }
 
-    /// The least recently used block that frees one, of those that were not used after `last`.
+    /// The least recently used idle leaf that was not used after `last`.
     fn idle_leaf(&self, last: u64) -> Option<usize> {
         let blocks = self.pool.blocks();
+        // Leaves are in the order of their last use.
         let mut leaves = self.tree.leaves().take_while(|id| self.tree.get(*id).used <= last);
         leaves.find(|id| blocks.is_idle(self.tree.get(*id).block))
     }
 
-    fn give_up(&mut self, leaf: Option<usize>) -> bool {
+    fn evict_leaf(&mut self, leaf: Option<usize>) -> bool {
         if let Some(leaf) = leaf {
             self.remove(leaf);
             self.stats.evicted += 1;
@@ -316,12 +334,14 @@ impl PrefixIndex {
         leaf.is_some()
     }
 
-    /// Gives up recurrent states until `wanted` slots are free, the least recently used first.
+    /// Drops recurrent states of cached blocks until `wanted` slots are free, the least recently
+    /// used first. The blocks stay cached.
     pub(crate) fn evict_states(&mut self, wanted: usize) {
         let Some(pool) = self.states.clone() else { return };
         if pool.available() >= wanted {
             return;
         }
+        // A scan of all nodes, but only if slots are scarce.
         let mut holders: Vec<(u64, usize)> = self
             .tree
             .iter()
@@ -333,11 +353,14 @@ impl PrefixIndex {
             if pool.available() >= wanted {
                 return;
             }
+            // A slot that a running sequence shares is not freed, so the loop checks the pool
+            // again.
             self.tree.get_mut(id).states.clear();
         }
     }
 
-    /// Gives up the blocks of a text from its end on, as far as no other text continues them. Returns how many of its rows are gone.
+    /// Removes the blocks of a text, from its end to the first block that another text continues.
+    /// Returns the number of removed rows.
     pub(crate) fn forget(&mut self, chain: &HashChain, tokens: &[u32]) -> usize {
         let found = self.find(chain, tokens);
         let mut forgotten = 0;
@@ -345,7 +368,7 @@ impl PrefixIndex {
             let rest = tokens.get(index * KV_BLOCK..).unwrap_or_default();
             let block = &self.tree.get(id).tokens;
             if !rest.starts_with(block) {
-                // the last one may be of a text that begins alike
+                // The last match may be partial: a block of another text with the same beginning.
                 continue;
             }
             if !self.tree.children(chain.salt(), Some(id)).is_empty() {
@@ -357,7 +380,7 @@ impl PrefixIndex {
         forgotten
     }
 
-    /// Gives everything up.
+    /// Removes all blocks.
     pub(crate) fn clear(&mut self) {
         loop {
             let leaf = self.tree.leaves().next();
@@ -366,7 +389,8 @@ impl PrefixIndex {
         }
     }
 
-    /// Reads blocks from the disk that continue what memory has of a prompt, at most about `budget` bytes of them.
+    /// Reads blocks from the disk that follow the cached prefix of a prompt, at most about `budget`
+    /// bytes.
     pub(crate) fn load(
         &mut self,
         cache: &mut KvCache,
@@ -376,12 +400,14 @@ impl PrefixIndex {
     ) -> PrefixLoad {
         let mut loaded = PrefixLoad::default();
         let Some(mut disk) = self.disk.take() else { return loaded };
+        // Blocks that are used after `start` belong to this prompt and must not be evicted for its
+        // later blocks.
         let start = self.tree.now();
         let PrefixMatch { mut nodes, rows } = self.find(chain, tokens);
         nodes.truncate(rows / KV_BLOCK);
         nodes.iter().for_each(|id| self.tree.touch(*id));
         let mut bytes = 0;
-        // the last token runs, so that a block which ends with it is wanted in part: it counts
+        // Includes a block that ends with the prompt's last token, although that token runs again.
         let names = chain.names();
         while nodes.len() < names.len() && disk.has(names[nodes.len()]) {
             if bytes >= budget {
@@ -391,6 +417,7 @@ impl PrefixIndex {
             let first = nodes.len();
             let wanted = WantedBlocks { first, names: &names[first..], tokens: &tokens[first * KV_BLOCK..] };
             let stored = disk.read(&wanted, cache);
+            // The file is damaged, or another process has removed it. The prompt runs instead.
             if stored.is_empty() {
                 break;
             }
@@ -412,8 +439,8 @@ impl PrefixIndex {
         loaded
     }
 
-    /// Writes a block from disk into the KV cache. `None` if only blocks used since `start` could
-    /// make room for it.
+    /// Writes a block from disk into the KV cache. `None` if no idle block was used before `start`,
+    /// or the backend fails.
     #[allow(clippy::too_many_arguments, reason = "what a node is made of")]
     fn place(
         &mut self,
@@ -427,12 +454,13 @@ impl PrefixIndex {
     ) -> Option<usize> {
         while self.pool.blocks().free() == 0 {
             let leaf = self.idle_leaf(start);
-            if !self.give_up(leaf) {
+            if !self.evict_leaf(leaf) {
                 return None;
             }
         }
         let block = self.pool.blocks().take()?;
-        // dropped, it gives the block back; the cache has it then
+        // Dropping the sequence releases the block: it is free again after an error, and otherwise
+        // the cache is its only user.
         let mut holder = Sequence::default();
         (holder.blocks, holder.owner) = (vec![block], Some(Arc::clone(&self.pool)));
         let states = stored.restore(cache, block)?;
@@ -473,7 +501,7 @@ impl PrefixIndex {
         })
     }
 
-    /// Waits until what was handed to the writer is on disk.
+    /// Waits until all submitted blocks are on disk.
     pub(crate) fn flush(&mut self) {
         if let Some(disk) = &mut self.disk {
             disk.flush();
@@ -483,6 +511,7 @@ impl PrefixIndex {
 
 impl Drop for PrefixIndex {
     fn drop(&mut self) {
+        // The pool may outlive the index, and counts it as a user of each cached block.
         self.clear();
     }
 }

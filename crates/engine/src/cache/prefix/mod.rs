@@ -1,4 +1,5 @@
-//! The prefix cache: blocks of sequences that later ones with the same beginning use again, in memory and on disk.
+//! The prefix cache: blocks that later sequences with the same beginning reuse, in memory and on
+//! disk.
 
 mod changes;
 mod disk;

@@ -1,42 +1,46 @@
-//! One cached block, and the tree of all of them.
+//! Nodes of the prefix cache, and the tree of all nodes.
 
 use super::CacheSalt;
 use crate::cache::block_hash::BlockHash;
 use crate::cache::recurrent::Snapshot;
 use std::collections::{BTreeSet, HashMap};
 
-/// A block of the prefix cache. Full blocks have a name and may have others behind them; the last block of a sequence may be part full.
+/// A block of the prefix cache. Full blocks have a name and may have children. The last block of a
+/// sequence may be partial.
 #[derive(Debug)]
 pub(super) struct Node {
     pub salt: CacheSalt,
     pub parent: Option<usize>,
     pub children: Vec<usize>,
-    /// Its name; none where the block is not full.
+    /// The name of a full block. `None` for a partial one.
     pub name: Option<BlockHash>,
-    /// The tokens of its rows.
+    /// The tokens of the block's rows.
     pub tokens: Box<[u32]>,
+    /// The number of the block in the pool.
     pub block: u32,
-    /// Rows that the MTP layer has, from the block's first on.
+    /// Number of rows that the MTP layer has run.
     pub drafted: usize,
     /// Recurrent states within the block or at its end.
     pub states: Vec<Snapshot>,
-    /// When it was used last.
+    /// Time of the last use, on the clock of [`PrefixTree::now`].
     pub used: u64,
-    /// Whether it was read from the disk.
     pub from_disk: bool,
 }
 
-/// All cached blocks: a tree per salt, whose leaves are given up first.
+/// All cached blocks: a tree per salt. Only leaves are evicted, since a block is useless without
+/// those before it.
 #[derive(Debug, Default)]
 pub(super) struct PrefixTree {
+    /// Nodes by id.
     nodes: Vec<Option<Node>>,
+    /// Unused ids.
     spare: Vec<usize>,
     by_name: HashMap<BlockHash, usize>,
     /// The first blocks of each salt.
     roots: HashMap<CacheSalt, Vec<usize>>,
-    /// Nodes without children, the least recently used first.
+    /// The last use and the id of nodes without children, the least recently used first.
     leaves: BTreeSet<(u64, usize)>,
-    /// Counts uses.
+    /// A logical clock, which counts uses.
     now: u64,
 }
 
@@ -53,19 +57,19 @@ impl PrefixTree {
         self.nodes[id].as_mut().expect("a node in the tree")
     }
 
-    /// The full block of this name behind `parent`, if it holds these tokens.
+    /// The full block with this name, parent and tokens.
     pub fn full(&self, name: BlockHash, parent: Option<usize>, tokens: &[u32]) -> Option<usize> {
         let id = *self.by_name.get(&name)?;
         let node = self.get(id);
         (node.parent == parent && *node.tokens == *tokens).then_some(id)
     }
 
-    /// The full block of this name.
+    /// The full block with this name.
     pub fn named(&self, name: BlockHash) -> Option<usize> {
         self.by_name.get(&name).copied()
     }
 
-    /// The blocks behind `parent`, or the first ones of a salt.
+    /// The children of `parent`, or the first blocks of a salt.
     pub fn children(&self, salt: CacheSalt, parent: Option<usize>) -> &[usize] {
         match parent {
             Some(parent) => &self.get(parent).children,
@@ -77,6 +81,7 @@ impl PrefixTree {
         self.now += 1;
         node.used = self.now;
         let (salt, parent, name) = (node.salt, node.parent, node.name);
+        // Ids are reused, so that the list does not grow with evictions.
         let id = self.spare.pop().unwrap_or(self.nodes.len());
         if id == self.nodes.len() {
             self.nodes.push(None);
@@ -87,6 +92,7 @@ impl PrefixTree {
             Some(parent) => {
                 let node = self.nodes[parent].as_mut().expect("a parent in the tree");
                 node.children.push(id);
+                // With a child, the parent is not a leaf and cannot be evicted.
                 self.leaves.remove(&(node.used, parent));
             }
             None => self.roots.entry(salt).or_default().push(id),
@@ -97,7 +103,7 @@ impl PrefixTree {
         id
     }
 
-    /// Takes a node without children out.
+    /// Removes a node without children.
     pub fn remove(&mut self, id: usize) -> Node {
         let node = self.nodes[id].take().expect("a node in the tree");
         debug_assert!(node.children.is_empty(), "a node with children is removed");
@@ -110,6 +116,7 @@ impl PrefixTree {
             Some(parent) => {
                 let parent_node = self.nodes[parent].as_mut().expect("a parent in the tree");
                 parent_node.children.retain(|child| *child != id);
+                // The parent keeps its own time of last use.
                 if parent_node.children.is_empty() {
                     self.leaves.insert((parent_node.used, parent));
                 }
@@ -117,6 +124,7 @@ impl PrefixTree {
             None => {
                 let roots = self.roots.entry(node.salt).or_default();
                 roots.retain(|root| *root != id);
+                // A server has a salt per key, so empty lists must not accumulate.
                 if roots.is_empty() {
                     self.roots.remove(&node.salt);
                 }
@@ -125,12 +133,13 @@ impl PrefixTree {
         node
     }
 
-    /// Notes that a node is used now.
+    /// Marks a node as used now.
     pub fn touch(&mut self, id: usize) {
         self.now += 1;
         let now = self.now;
         let node = self.get_mut(id);
         let before = std::mem::replace(&mut node.used, now);
+        // The set is ordered by the time of use, so the entry must move.
         if self.leaves.remove(&(before, id)) {
             self.leaves.insert((now, id));
         }
@@ -141,12 +150,11 @@ impl PrefixTree {
         self.leaves.iter().map(|(_, id)| *id)
     }
 
-    /// All nodes that are there.
     pub fn iter(&self) -> impl Iterator<Item = (usize, &Node)> {
         self.nodes.iter().enumerate().filter_map(|(id, node)| Some((id, node.as_ref()?)))
     }
 
-    /// Counts uses: what was touched later has a larger number.
+    /// The logical time. Nodes that are used later get larger times.
     pub fn now(&self) -> u64 {
         self.now
     }

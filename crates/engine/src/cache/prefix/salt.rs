@@ -13,9 +13,10 @@ impl CacheSalt {
     /// The salt of jobs without a salt of their own.
     pub const SHARED: CacheSalt = CacheSalt([0; 16]);
 
-    /// The salt of a secret, such as an API key, which cannot be told from it.
+    /// The salt of a secret, such as an API key. The secret cannot be computed from the salt.
     pub fn of(secret: &[u8]) -> CacheSalt {
         let mut hash = Sha256::new();
+        // Domain separation: the salt equals no other hash of the key.
         hash.update(b"latent cache salt");
         hash.update(secret);
         let mut salt = [0; 16];
@@ -23,7 +24,8 @@ impl CacheSalt {
         CacheSalt(salt)
     }
 
-    /// The salt of the same tenant for rows with these scales of the model's adapters; without any it is the same.
+    /// The salt of the same tenant for rows with these scales of the model's adapters. Without
+    /// scales, it is unchanged.
     #[must_use]
     pub fn with_adapters(self, scales: Option<&AdapterScales>) -> CacheSalt {
         let Some(scales) = scales else { return self };

@@ -3,59 +3,60 @@
 use latent_formats::{OutputError, OutputFile, output_file};
 use std::path::PathBuf;
 
-/// The prefix cache in memory. Sums are counted from its start.
+/// Statistics of the prefix cache in memory. Totals are counted from its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct PrefixStats {
-    /// Blocks that it holds, those that running jobs use too counted.
+    /// Cached blocks, including those that running jobs use.
     pub blocks: usize,
     /// Prompts that were looked up.
     pub lookups: u64,
-    /// Of these, prompts that began with something cached.
+    /// Prompts with a cached prefix.
     pub hits: u64,
-    /// Tokens of these prompts that did not have to run.
+    /// Prompt tokens that did not have to run.
     pub tokens_saved: u64,
     /// Tokens of all prompts that were looked up.
     pub tokens_asked: u64,
-    /// Blocks that were given up for others.
+    /// Evicted blocks.
     pub evicted: u64,
 }
 
-/// The prefix cache on disk. Sums are counted from its start.
+/// Statistics of the prefix cache on disk. Totals are counted from its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct DiskStats {
-    /// Files that it knows of.
+    /// Number of known files.
     pub files: usize,
-    /// Their bytes.
+    /// Total size of the files, in bytes.
     pub bytes: u64,
-    /// Blocks that were read back.
+    /// Blocks read back.
     pub blocks_read: u64,
-    /// Tokens of prompts that did not have to run for it.
+    /// Prompt tokens that did not have to run because of blocks from the disk.
     pub tokens_saved: u64,
-    /// Blocks that were written.
+    /// Written blocks.
     pub blocks_written: u64,
-    /// Blocks that were not written, since the disk was too slow or full, or they were needed before.
+    /// Blocks that were not written, because the disk was too slow or full, or they were evicted
+    /// from memory first.
     pub blocks_dropped: u64,
-    /// Files that were damaged or unreadable, and files that could not be written.
+    /// Files that were damaged, unreadable or could not be written.
     pub errors: u64,
-    /// Files that were removed for newer ones.
+    /// Files that were removed to make room for newer ones.
     pub removed: u64,
 }
 
-/// Where prefixes are kept on disk. Several processes may share a folder.
+/// Options of the prefix cache on disk. Several processes may share a folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DiskCache {
-    /// A folder; made where it is missing.
+    /// The folder, which is created if it is missing.
     pub path: PathBuf,
-    /// Most bytes of its files. The least recently used ones are removed.
+    /// Maximum total size of the files, in bytes. The least recently used files are removed.
     pub max_bytes: u64,
 }
 
 impl DiskCache {
-    /// Makes the folder, and looks whether files can stand there: for a program that is starting. Later errors are logged and concern no
-    /// request.
+    /// Creates the folder, and checks that files can be written there. Call it when a program
+    /// starts: later errors are logged and fail no request.
     ///
     /// # Errors
-    /// The system's, with the path.
+    /// The error of the system, with the path.
     pub fn check(&self) -> Result<(), OutputError> {
         let io = |error| OutputError::Io { path: self.path.clone(), error };
         output_file::make_private_folder(&self.path).map_err(io)?;

@@ -1,4 +1,4 @@
-//! The demo model in the engine, asked questions by its chat template.
+//! An engine with the demo model, and questions in its chat template.
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
 use latent_backend::Backend;

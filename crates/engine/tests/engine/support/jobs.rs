@@ -1,4 +1,5 @@
-//! Jobs of a scheduler in tests: the demo model in exact precision, what jobs have heard, and a clock that is set.
+//! Jobs of a scheduler in tests: the demo model in exact precision, the events of each job, and a
+//! clock that the test sets.
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
 use super::demo;
@@ -14,7 +15,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Exact, and with the same sums however many rows a step has.
+/// Options with which the bits do not depend on the number of rows of a step: exact precision and
+/// one formulation of the attention for prompts and decoding.
 pub fn options(context: usize, cache: usize) -> EngineOptions {
     EngineOptions {
         precision: Precision::Exact,
@@ -37,7 +39,7 @@ pub fn scheduler(context: usize, cache: usize, options: SchedulerOptions) -> Sch
     Scheduler::new(engine, tokenizer, options)
 }
 
-/// A clock that moves by `micros` whenever it is read.
+/// A clock that advances by `micros` whenever it is read.
 pub fn ticking(micros: u64) -> (SchedulerClock, Arc<AtomicU64>) {
     let (start, passed) = (Instant::now(), Arc::new(AtomicU64::new(0)));
     let read = Arc::clone(&passed);
@@ -45,8 +47,9 @@ pub fn ticking(micros: u64) -> (SchedulerClock, Arc<AtomicU64>) {
     (Arc::new(clock), passed)
 }
 
-/// Words of a prompt of `len` tokens: any tokens that are none of control. Prompts of one `kind` begin alike.
+/// A prompt of `len` tokens. The shorter of two prompts of one `kind` is a prefix of the longer.
 pub fn prompt(kind: u32, len: usize) -> Vec<u32> {
+    // The ids of control tokens are below 24.
     (0..len as u32).map(|i| 24 + (i * i * 7 + i * (kind + 3) + kind * 31) % 990).collect()
 }
 
@@ -67,20 +70,20 @@ pub fn job(tokenizer: &Tokenizer, prompt: Vec<u32>, tokens: usize) -> Job {
     Job { request: request(tokenizer, prompt, tokens), ..Job::default() }
 }
 
-/// What the engine answers alone.
+/// The answer of an engine without other jobs.
 pub fn alone(engine: &mut Engine, tokenizer: &Arc<Tokenizer>, request: &Request) -> Answer {
     engine.generate(&mut Session::default(), request, tokenizer, &mut demo::DemoListener).unwrap()
 }
 
-/// What jobs have heard.
+/// The events of each job.
 #[derive(Default)]
 pub struct HeardEvents(pub HashMap<JobId, Vec<JobEvent>>);
 
 impl HeardEvents {
-    /// Runs one step, and checks that every block is accounted for.
+    /// Runs one step, and checks that no block is lost.
     pub fn step(&mut self, scheduler: &mut Scheduler) -> bool {
-        // events are handled after the step, since a panic in the listener would end the job, not
-        // the test
+        // The events are checked after the step: a panic in the listener would end the job, not the
+        // test.
         let mut events = Vec::new();
         let more = scheduler.step(&mut |id, event| events.push((id, event))).unwrap();
         events.into_iter().for_each(|(id, event)| self.hear(id, event));
@@ -172,7 +175,7 @@ impl HeardEvents {
     }
 }
 
-/// Every block is free once nothing is cached.
+/// Checks that no job is left, and that every block is free once the prefix cache is cleared.
 pub fn nothing_is_left(scheduler: &mut Scheduler) -> SchedulerStats {
     scheduler.clear_prefixes();
     let stats = scheduler.stats();

@@ -1,4 +1,5 @@
-//! Fixtures: small models with logits and greedy tokens computed by Hugging Face transformers (see fixtures/README.md).
+//! Fixtures: small models with logits and greedy tokens computed by Hugging Face transformers (see
+//! fixtures/README.md).
 #![allow(
     dead_code,
     missing_docs,
@@ -46,8 +47,9 @@ pub const CASES: [&str; 20] = [
 
 pub const WITH_GGUF: [&str; 3] = ["v3", "v3-yarn", "youtu"];
 
-/// The tiers that this machine has, the best first; then that of tiles, if their instructions are computed by a signal handler since the processor
-/// has all else that it needs. The others are named as skipped. Engines without a choice of tier never take the emulated one.
+/// The tiers of this machine, the best first. The tier of tiles follows if the processor lacks only
+/// the tile instructions: a signal handler emulates them. Other tiers are reported as skipped.
+/// Engines without a choice of tier never take the emulated one.
 #[allow(unsafe_code, reason = "tiles are computed by a signal handler")]
 pub fn tiers() -> Vec<Tier> {
     let own = latent_kernels::native_tier();
@@ -69,7 +71,7 @@ pub struct Fixture {
     pub rows: Vec<usize>,
     pub greedy: Vec<u32>,
     pub margin: Vec<f64>,
-    /// One row of logits for each of `rows`.
+    /// A row of logits for each of `rows`.
     pub logits: Vec<Vec<f32>>,
 }
 
@@ -77,14 +79,14 @@ pub fn folder(case: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(case)
 }
 
-/// The fixtures' models, and those that are GGUF files too.
+/// The folders of all fixtures, and the GGUF files of those that have one.
 pub fn fixture_models() -> impl Iterator<Item = (&'static str, PathBuf)> {
     let folders = CASES.into_iter().map(|case| (case, folder(case)));
     folders.chain(WITH_GGUF.into_iter().map(|case| (case, folder(case).join("model.f32.gguf"))))
 }
 
 impl Fixture {
-    /// Mean error of the rows among the logits of the first tokens that are expected here.
+    /// Mean error of the logits of the first tokens, over those rows that the fixture has.
     pub fn mean_error(&self, logits: &[Vec<f32>]) -> f64 {
         let rows = self.rows.iter().zip(&self.logits).filter(|(row, _)| **row < logits.len());
         let errors: Vec<f64> = rows.map(|(&row, truth)| error(&logits[row], truth)).collect();
@@ -98,7 +100,7 @@ pub fn weight_types() -> impl Iterator<Item = TensorType> {
     latent_quant::encodable().filter(|ty| *ty != TensorType::F8_E4M3 && *ty != TensorType::Q8_K)
 }
 
-/// A random model of each weight type, with what it is called; the shapes take turns.
+/// A random model of each weight type, with a name. The models alternate between the shapes.
 pub fn model_of_each_weight_type(folder: &Path) -> impl Iterator<Item = (String, Arc<Checkpoint>)> {
     let shapes: Vec<&str> = latent_testing::shapes().filter(|shape| shape.starts_with("tiny")).collect();
     weight_types().enumerate().map(move |(n, ty)| {
@@ -109,10 +111,12 @@ pub fn model_of_each_weight_type(folder: &Path) -> impl Iterator<Item = (String,
     })
 }
 
-/// A prompt for a random model, whose routers are sure of the experts of every token: of a choice near a tie, a rounding of an int8 activation
-/// decides, which depends on the machine and on how work is divided, and what follows from it is another row of logits.
+/// A prompt for a random model with which no router is near a tie. Near a tie, the rounding of an
+/// int8 activation decides, which depends on the machine and on how the work is divided. Other
+/// experts give entirely different logits.
 ///
-/// The search begins at the prompt of `sure_prompts.txt`, where it ended before: it takes seconds per model.
+/// The search takes seconds per model, so that it begins at the prompt of `sure_prompts.txt`, where
+/// an earlier one ended.
 pub fn sure_prompt(model: &str, checkpoint: &Arc<Checkpoint>, tokens: usize) -> Vec<u32> {
     let options = EngineOptions {
         precision: Precision::Exact,
@@ -151,13 +155,15 @@ pub fn sure_prompt(model: &str, checkpoint: &Arc<Checkpoint>, tokens: usize) -> 
     panic!("no prompt of {tokens} tokens is sure");
 }
 
-/// Tokens that prompts are chosen from.
+/// The number of tokens from which prompts are chosen.
 const CANDIDATES: u32 = 250;
 
-/// How far embeddings are disturbed, relative to each element: twice as far as int8 activations disturb the logits.
+/// The relative disturbance of each element of the embeddings: twice the disturbance of the logits
+/// by int8 activations.
 const DISTURBANCE: f32 = 4e-2;
 
-/// Rows of logits that move much farther than most when the embeddings are disturbed: other experts were chosen.
+/// Rows whose logits change much more than most when the embeddings are disturbed, which means that
+/// other experts were chosen.
 fn unsure_rows(engine: &mut Engine, embeddings: &[f32], width: usize) -> Vec<usize> {
     let mut logits = |embeddings: &[f32]| {
         let mut sequence = Sequence::default();
@@ -226,7 +232,7 @@ pub fn npy(path: &Path) -> Vec<f32> {
     npy[start..].chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
 }
 
-/// The same as rows of `width` elements.
+/// The f32 elements of a .npy file, as rows of `width` elements.
 pub fn npy_rows(path: &Path, width: usize) -> Vec<Vec<f32>> {
     npy(path).chunks_exact(width).map(<[f32]>::to_vec).collect()
 }
@@ -297,7 +303,7 @@ pub fn error(a: &[f32], b: &[f32]) -> f64 {
     difference / size
 }
 
-/// Runs every case, on all cores. Tests whose engines have one thread use it.
+/// Runs all cases on all cores, for tests whose engines have one thread.
 pub fn side_by_side<T: Sync>(cases: &[T], work: impl Fn(&T) + Sync) {
     let next = AtomicUsize::new(0);
     std::thread::scope(|scope| {

@@ -10,12 +10,12 @@ use std::sync::Arc;
 type SendHook = dyn Fn(usize, Channel, &[u8]) -> Result<(), RankError> + Send + Sync;
 type ReceiveHook = dyn Fn(usize, Channel) -> Result<(), RankError> + Send + Sync;
 
-/// A rank whose messages a test sees as they go and come, and whose links fail where it says so.
+/// A rank with hooks that see each message and can make it fail.
 pub struct TappedRank {
     rank: LocalRank,
-    /// Before a message is sent.
+    /// Called before a message is sent.
     sends: Box<SendHook>,
-    /// After one was received.
+    /// Called after a message was received.
     received: Box<ReceiveHook>,
 }
 
@@ -63,7 +63,8 @@ impl Communicator for TappedRank {
     }
 }
 
-/// Runs `lead` with the engine of rank 0, while the other ranks of `partition` follow. What each rank ended with: rank 0 first.
+/// Runs `lead` with the engine of rank 0 while the other ranks of `partition` follow. Gives the
+/// result of `lead` and those of the other ranks.
 pub fn on_ranks<T: Send>(
     partition: &str,
     backend: &(dyn Fn() -> Box<dyn Backend> + Sync),
@@ -75,7 +76,7 @@ pub fn on_ranks<T: Send>(
     on_ranks_over(&own, partition, backend, checkpoint, options, |mut engine| lead(&mut engine))
 }
 
-/// The same over other communicators, and with an engine to be kept by `lead` while it runs.
+/// Like [`on_ranks`], with other communicators and an engine that `lead` owns.
 pub fn on_ranks_over<T: Send>(
     communicator: &(dyn Fn(LocalRank) -> Arc<dyn Communicator> + Sync),
     partition: &str,
@@ -87,7 +88,7 @@ pub fn on_ranks_over<T: Send>(
     on_ranks_of(&|_| Arc::clone(checkpoint), communicator, partition, backend, options, lead)
 }
 
-/// The same with a checkpoint of its own for each rank.
+/// Like [`on_ranks_over`], with a separate checkpoint for each rank.
 pub fn on_ranks_of<T: Send>(
     checkpoint: &(dyn Fn(usize) -> Arc<Checkpoint> + Sync),
     communicator: &(dyn Fn(LocalRank) -> Arc<dyn Communicator> + Sync),

@@ -1,5 +1,6 @@
-//! The files of a prefix cache on disk: which there are, what they hold, and which go first. Several processes may use one folder: files appear
-//! when they are whole, are never changed, and may vanish at any time.
+//! The folder of a prefix cache on disk: an index of its files, and the removal of old ones.
+//! Several processes may use one folder: files appear when they are complete, are never changed,
+//! and may vanish at any time.
 
 use super::segment::{Header, START, SegmentStart};
 use crate::cache::block_hash::BlockHash;
@@ -11,33 +12,35 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
-/// End of the files' names.
+/// The extension of the files.
 const ENDING: &str = ".kv";
 
-/// Files of writers that ended before they had finished are removed when they are as old as this.
+/// Minimum age of unfinished files that are removed. Younger ones may belong to a writer that is
+/// still running.
 const ABANDONED: Duration = Duration::from_secs(3600);
 
-/// A use of a file is noted once in this time.
+/// Minimum time between two updates of a file's time of use. Saves a system call per file and job.
 const TOUCH: Duration = Duration::from_secs(30);
 
 /// Scans of the folder take at most 1/20 of the time.
 const SCAN_SHARE: u32 = 20;
 
-/// A folder may change again within the resolution of its time.
+/// Minimum age of the folder's modification time for it to prove that nothing has changed. A change
+/// within the resolution of the file system's clock may leave the time as it was.
 const SETTLED: Duration = Duration::from_millis(100);
 
-/// One file.
+/// A file in the index.
 #[derive(Debug)]
 struct KnownSegment {
     bytes: u64,
-    /// The index of its first block.
+    /// The index of the first block in its text.
     first: usize,
     used: SystemTime,
-    /// The names of its blocks; none of those of another model.
+    /// The names of the blocks. Empty for files of other models, which only count with their size.
     blocks: Vec<BlockHash>,
 }
 
-/// What is known of the folder.
+/// The index of the folder.
 #[derive(Debug)]
 pub(super) struct SegmentFolder {
     path: PathBuf,
@@ -45,13 +48,14 @@ pub(super) struct SegmentFolder {
     max_bytes: u64,
     files: HashMap<String, KnownSegment>,
     by_name: HashMap<BlockHash, String>,
-    /// Of all files, however long they say that they are.
+    /// Total size of all files. 128 bits, since sparse files can have any size and the sum of their
+    /// sizes exceeds 64 bits.
     bytes: u128,
-    /// When the folder had changed last when it was read, if that was long enough before.
+    /// Modification time of the folder at the last scan, if it was older than [`SETTLED`] then.
     seen: Option<SystemTime>,
-    /// Whether the folder could not be read last time: that is said once.
+    /// Whether the last scan failed. The error is logged once.
     unreadable: bool,
-    /// When it was read last, and how long that took.
+    /// The end of the last scan, and its duration.
     scanned: Option<(Instant, Duration)>,
     pub errors: u64,
     pub removed: u64,
@@ -60,7 +64,7 @@ pub(super) struct SegmentFolder {
 impl SegmentFolder {
     /// Creates the folder if needed, and reads the names of its files.
     pub(super) fn open(path: &Path, id: u64, max_bytes: u64) -> io::Result<SegmentFolder> {
-        // cached rows tell what was asked
+        // Accessible to its owner only: cached tokens and rows reveal prompts.
         output_file::make_private_folder(path)?;
         let mut folder = SegmentFolder {
             path: path.to_owned(),
@@ -92,18 +96,20 @@ impl SegmentFolder {
         self.path.join(file)
     }
 
-    /// The name of a file with these blocks.
+    /// The name of the file with these blocks. It contains the index of the first block, so that
+    /// `make_room` need not open files of other models.
     pub(super) fn name(&self, first: usize, last: BlockHash) -> String {
         let last: String = last.0.iter().map(|byte| format!("{byte:02x}")).collect();
         format!("{:016x}-{first:08x}-{last}{ENDING}", self.id)
     }
 
-    /// The file that holds a block, as far as is known.
+    /// The known file that holds a block.
     pub(super) fn find(&self, block: BlockHash) -> Option<&String> {
         self.by_name.get(&block)
     }
 
-    /// Reads the folder again where it has changed: in a large folder not often.
+    /// Scans the folder again if another process may have changed it. Limits the share of time that
+    /// scans of a large folder take.
     pub(super) fn refresh(&mut self) {
         if self.scanned.is_some_and(|(at, took)| at.elapsed() < SCAN_SHARE * took) {
             return;
@@ -124,8 +130,10 @@ impl SegmentFolder {
         self.unreadable = scanned.is_err();
     }
 
-    /// Reads which files there are, and the headers of new ones of this model.
+    /// Updates the index with the names of all files, and with the headers of new files of this
+    /// model.
     fn scan(&mut self) -> io::Result<()> {
+        // Read before the entries: a change during the scan makes the next one find another time.
         let changed = fs::metadata(&self.path)?.modified()?;
         let age = SystemTime::now().duration_since(changed).unwrap_or_default();
         self.seen = (age > SETTLED).then_some(changed);
@@ -135,6 +143,7 @@ impl SegmentFolder {
             let Ok(name) = entry.file_name().into_string() else { continue };
             let Some((id, first)) = parse_name(&name) else { continue };
             if !self.files.contains_key(&name) {
+                // Another process may have removed the file since the folder was read.
                 let Ok(metadata) = entry.metadata() else { continue };
                 if !metadata.is_file() {
                     continue;
@@ -151,7 +160,7 @@ impl SegmentFolder {
         Ok(())
     }
 
-    /// The names of a file's blocks; none where it is damaged, and removed.
+    /// Reads the names of a file's blocks. Removes the file and returns `None` if it is damaged.
     fn blocks_of(&mut self, file: &str) -> Option<Vec<BlockHash>> {
         match read_header(&self.path_of(file), self.id) {
             Ok((header, _)) => Some(header.entries.into_iter().map(|entry| entry.name).collect()),
@@ -162,7 +171,7 @@ impl SegmentFolder {
         }
     }
 
-    /// Notes a file that is there.
+    /// Adds a file to the index.
     pub(super) fn add(
         &mut self,
         file: String,
@@ -183,6 +192,7 @@ impl SegmentFolder {
         let Some(known) = self.files.remove(file) else { return };
         self.bytes -= u128::from(known.bytes);
         for block in known.blocks {
+            // Another file may hold the same block.
             if self.by_name.get(&block).is_some_and(|of| of == file) {
                 self.by_name.remove(&block);
             }
@@ -192,6 +202,7 @@ impl SegmentFolder {
     /// Removes a file that cannot be used.
     pub(super) fn damaged(&mut self, file: &str, error: &io::Error) {
         self.forget(file);
+        // Another process has removed it to make room, which is not an error.
         if error.kind() == io::ErrorKind::NotFound {
             return;
         }
@@ -200,13 +211,13 @@ impl SegmentFolder {
         drop(fs::remove_file(path));
     }
 
-    /// Notes an error, which concerns no request.
+    /// Logs and counts an error. Requests do not fail because of the cache.
     pub(super) fn failed(&mut self, path: &Path, error: &io::Error) {
         self.errors += 1;
         tracing::warn!("prefix cache: {}: {error}; the file is skipped", path.display());
     }
 
-    /// Notes that these files are used now, all at the same time.
+    /// Sets the time of use of these files to the same current time.
     pub(super) fn touch(&mut self, files: &HashSet<String>) {
         let now = SystemTime::now();
         for file in files {
@@ -214,19 +225,23 @@ impl SegmentFolder {
             let Some(known) = self.files.get_mut(file) else { continue };
             if now.duration_since(known.used).is_ok_and(|age| age > TOUCH) {
                 known.used = now;
-                // a file that is gone, or another user's, keeps its time
+                // The modification time is the time of use, which other processes read. Errors are
+                // ignored: the file may be gone, or belong to another user.
                 drop(output_file::open_in_place(&path).map(|file| file.set_modified(now)));
             }
         }
     }
 
-    /// Removes the least recently used files until `bytes` more fit; whether they do. Of files of one text, the later blocks go first, since they are of
-    /// no use without the earlier ones.
+    /// Removes the least recently used files until `bytes` more fit. Returns false if they are more
+    /// than the maximum. Of files of one text, those with later blocks are removed first, since
+    /// they are useless without the earlier ones.
     pub(super) fn make_room(&mut self, bytes: u64) -> bool {
         self.refresh();
         if bytes > self.max_bytes {
             return false;
         }
+        // Files of one text are touched at the same time, but the exact times in the file system
+        // differ. Rounded to TOUCH, they are equal, and the index of the first block decides.
         let seconds = |time: SystemTime| {
             time.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs() / TOUCH.as_secs())
         };
@@ -242,7 +257,7 @@ impl SegmentFolder {
         true
     }
 
-    /// Removes what writers have left behind that were killed.
+    /// Removes unfinished files of writers that were killed.
     fn remove_abandoned(&self) {
         let Ok(entries) = fs::read_dir(&self.path) else { return };
         for entry in entries.flatten() {
@@ -258,7 +273,7 @@ impl SegmentFolder {
     }
 }
 
-/// The cache id and the first block that a file's name says.
+/// The cache id and the index of the first block in a file's name.
 fn parse_name(name: &str) -> Option<(u64, usize)> {
     let mut parts = name.strip_suffix(ENDING)?.split('-');
     let (id, first, last) = (parts.next()?, parts.next()?, parts.next()?);
@@ -267,7 +282,7 @@ fn parse_name(name: &str) -> Option<(u64, usize)> {
     Some((id, usize::from_str_radix(first, 16).ok()?))
 }
 
-/// Reads a file's header; the file is at its end.
+/// Reads a file's header. Returns the file too, positioned after the header.
 pub(super) fn read_header(path: &Path, id: u64) -> io::Result<(Header, File)> {
     let damaged = || io::Error::new(io::ErrorKind::InvalidData, "its header is damaged");
     let (mut file, metadata) = input_file::open(path).map_err(|error| match error {
@@ -276,6 +291,8 @@ pub(super) fn read_header(path: &Path, id: u64) -> io::Result<(Header, File)> {
     })?;
     let mut bytes = vec![0; START];
     file.read_exact(&mut bytes)?;
+    // The first bytes hold the length of the header, which is checked before memory is allocated
+    // for it.
     let start = SegmentStart::parse(&bytes, id, metadata.len()).ok_or_else(damaged)?;
     bytes.resize(start.header, 0);
     file.read_exact(&mut bytes[START..])?;
@@ -288,7 +305,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_that_are_longer_than_any_disk_are_the_first_to_go() {
+    fn sizes_of_sparse_files_do_not_overflow() {
         let place = tempfile::tempdir().unwrap();
         let mut folder = SegmentFolder::open(place.path(), 9, 1000).unwrap();
         for (index, bytes) in [u64::MAX, u64::MAX, 600].into_iter().enumerate() {

@@ -1,4 +1,5 @@
-//! The prefix cache on disk: full blocks that outlive the process, read back when a prompt continues with them.
+//! The prefix cache on disk: full blocks that outlive the process, and are read back when a prompt
+//! contains them.
 
 mod folder;
 mod segment;
@@ -16,13 +17,15 @@ use std::io::{self, Read, Seek, SeekFrom};
 use std::sync::{Arc, Mutex};
 use writer::{DiskStatus, Writer, lock};
 
-/// A file has about as many bytes: large enough to be read at the disk's full speed, small enough to be read between two steps.
+/// Approximate size of a file: large enough to be read at the disk's full speed, small enough to be
+/// read between two steps.
 const SEGMENT_BYTES: usize = 8 << 20;
 
-/// Most texts that wait to be written. Older ones are given up.
+/// Maximum number of runs of blocks that wait to be written. Older ones are dropped.
 const MAX_WANTED: usize = 256;
 
-/// A block of memory for the writer: its number in the pool, rows of the MTP layer, tokens, recurrent states.
+/// A cached block for the writer: its number in the pool, number of MTP rows, tokens, recurrent
+/// states.
 pub(super) type MemoryBlock<'a> = (u32, usize, &'a [u32], &'a [Snapshot]);
 
 /// The prefix cache on disk.
@@ -30,23 +33,24 @@ pub(crate) struct Disk {
     shared: Arc<Mutex<DiskStatus>>,
     writer: Writer,
     id: u64,
-    /// Runs of blocks that are to be written, each with the index of its first block.
+    /// Runs of blocks to write, each with the index of its first block in its text.
     wanted: VecDeque<(usize, Vec<BlockHash>)>,
     blocks_read: u64,
+    /// Prompt tokens that did not have to run.
     saved: u64,
     dropped: u64,
 }
 
-/// Blocks of a text that are to be read.
+/// Blocks of a text to read.
 pub(super) struct WantedBlocks<'a> {
-    /// The place of the first of them in the text.
+    /// The index of the first block in the text.
     pub first: usize,
     pub names: &'a [BlockHash],
-    /// Their tokens, and perhaps more.
+    /// The tokens of the blocks. More may follow.
     pub tokens: &'a [u32],
 }
 
-/// A block that was read, checked.
+/// A block that was read and checked.
 #[derive(Debug)]
 pub(super) struct StoredBlock {
     pub payload: Vec<u8>,
@@ -55,10 +59,11 @@ pub(super) struct StoredBlock {
 }
 
 impl Disk {
-    /// Opens the folder of a cache whose blocks are those of `id`: the model, its precision and the layout of its rows.
+    /// Opens the folder of a cache. `id` identifies the model, its precision and the layout of
+    /// rows.
     ///
     /// # Errors
-    /// When the folder cannot be made or read, or no thread started.
+    /// When the folder cannot be created or read, or the writer thread cannot be started.
     pub(crate) fn open(options: &DiskCache, id: u64) -> io::Result<Disk> {
         let folder = SegmentFolder::open(&options.path, id, options.max_bytes)?;
         let shared = DiskStatus { folder, queued: HashSet::new(), written: 0, dropped: 0 };
@@ -92,19 +97,22 @@ impl Disk {
     /// Whether a block is on disk.
     pub(super) fn has(&self, name: BlockHash) -> bool {
         let mut shared = lock(&self.shared);
+        // Another process may have written it since the last scan.
         if shared.folder.find(name).is_none() {
             shared.folder.refresh();
         }
         shared.folder.find(name).is_some()
     }
 
-    /// Reads the wanted blocks that follow each other in one file, the first of them at least. Empty where the file is damaged or gone.
+    /// Reads wanted blocks from the file that holds the first of them, as far as they are
+    /// consecutive there. Empty if the file is damaged or was removed.
     pub(super) fn read(&mut self, wanted: &WantedBlocks<'_>, cache: &KvCache) -> Vec<StoredBlock> {
         let mut shared = lock(&self.shared);
         let file = wanted.names.first().and_then(|name| shared.folder.find(*name)).cloned();
         let Some(file) = file else { return Vec::new() };
         let path = shared.folder.path_of(&file);
         let mut stored = Vec::new();
+        // Blocks before the damaged one have passed their checks and are used.
         if let Err(error) = read_blocks(&path, self.id, wanted, cache, &mut stored) {
             shared.folder.damaged(&file, &error);
         }
@@ -114,6 +122,7 @@ impl Disk {
     /// Queues the missing blocks of a text for writing, and marks the existing ones as used.
     pub(super) fn want(&mut self, names: &[BlockHash]) {
         let mut shared = lock(&self.shared);
+        // Another process may have written the same prefix.
         shared.folder.refresh();
         let (mut files, mut run) = (HashSet::new(), Vec::new());
         let mut first = 0;
@@ -129,8 +138,10 @@ impl Disk {
                     run.push(*name);
                     continue;
                 }
+                // Queued already, for another job.
                 None => {}
             }
+            // A stored or queued block ends the run: a file has consecutive blocks.
             if !run.is_empty() {
                 self.wanted.push_back((first, std::mem::take(&mut run)));
             }
@@ -147,8 +158,9 @@ impl Disk {
         }
     }
 
-    /// Copies blocks that are wanted out of the KV cache for the writer, about `budget` bytes of them. `in_memory` knows those that are there. Returns
-    /// whether any are left for a later call.
+    /// Copies queued blocks out of the KV cache for the writer, about `budget` bytes. `in_memory`
+    /// looks up a cached block. If `wait`, blocks until the writer accepts them. Returns whether
+    /// blocks remain for a later call.
     pub(super) fn write_some<'a>(
         &mut self,
         cache: &KvCache,
@@ -160,16 +172,19 @@ impl Disk {
         while bytes < budget
             && let Some((first, mut run)) = self.wanted.pop_front()
         {
+            // The blocks may have been evicted from memory since they were queued.
             let there = run.iter().take_while(|name| in_memory(**name).is_some()).count();
             if there == 0 {
-                // given up by memory before it was written
-                self.give_up(&run[..1]);
+                // Evicted from memory before it was written.
+                self.drop_queued(&run[..1]);
                 run.remove(0);
                 if !run.is_empty() {
                     self.wanted.push_front((first + 1, run));
                 }
                 continue;
             }
+            // A model with recurrent layers only has blocks of 0 bytes. A file has at least one
+            // block, however large.
             let block = cache.block_bytes().max(1);
             let count = there.min(MAX_BLOCKS).min((SEGMENT_BYTES / block).max(1));
             let copied: Option<Vec<NewBlock>> =
@@ -178,16 +193,18 @@ impl Disk {
             if !rest.is_empty() {
                 self.wanted.push_front((first + count, rest));
             }
+            // The backend cannot read its memory.
             let Some(blocks) = copied else {
-                self.give_up(&run);
+                self.drop_queued(&run);
                 continue;
             };
             bytes += blocks.iter().map(|block| block.payload.len()).sum::<usize>();
             if self.writer.write(BlockRun { first, blocks }, wait).is_err() {
                 if wait {
-                    // the writer thread has ended
-                    self.give_up(&run);
+                    // A write that waits fails only if the writer thread has ended.
+                    self.drop_queued(&run);
                 } else {
+                    // The queue of the writer is full. The next step tries again.
                     self.wanted.push_front((first, run));
                 }
                 return !self.wanted.is_empty();
@@ -196,7 +213,7 @@ impl Disk {
         !self.wanted.is_empty()
     }
 
-    fn give_up(&mut self, run: &[BlockHash]) {
+    fn drop_queued(&mut self, run: &[BlockHash]) {
         self.dropped += run.len() as u64;
         lock(&self.shared).forget_queued(run);
     }
@@ -218,7 +235,7 @@ pub fn whole_blocks(file: &[u8], id: u64) -> Option<usize> {
     Some(header.entries.iter().filter(|entry| payload(entry).is_some()).count())
 }
 
-/// A block of memory, copied; none where the backend fails.
+/// Copies a cached block. `None` if the backend fails.
 fn copy(
     cache: &KvCache,
     name: BlockHash,
@@ -226,6 +243,7 @@ fn copy(
 ) -> Option<NewBlock> {
     let mut payload = Vec::with_capacity(cache.block_bytes());
     cache.read_block(block, &mut payload).ok()?;
+    // The format needs ascending positions; `merge` appends states in any order.
     let mut states: Vec<&Snapshot> = states.iter().collect();
     states.sort_by_key(|state| state.position);
     for state in &states {
@@ -235,7 +253,7 @@ fn copy(
     Some(NewBlock { name, tokens: tokens.to_vec(), drafted, states, payload })
 }
 
-/// Reads the blocks of a file that begin with the first that is wanted and go on as these do.
+/// Reads the blocks of a file from the first wanted one on, as far as names and tokens are equal.
 fn read_blocks(
     path: &std::path::Path,
     id: u64,
@@ -248,7 +266,7 @@ fn read_blocks(
     let at = header.entries.iter().position(|entry| Some(&entry.name) == names.first());
     let Some(at) = at else { return damaged("it holds other blocks than it did") };
     if header.first + at != *first {
-        // its recurrent states would be taken for those of other tokens
+        // The positions of its recurrent states would be wrong.
         return damaged("a block has another place in its text than its name says");
     }
     let wanted = names.iter().zip(tokens.chunks_exact(KV_BLOCK)).zip(&header.entries[at..]);
@@ -261,6 +279,7 @@ fn read_blocks(
     };
     file.seek(SeekFrom::Start(start))?;
     for entry in wanted {
+        // Checked before memory is allocated for the payload.
         let expected = cache.block_bytes() + entry.states.len() * cache.layout().state_bytes();
         if entry.bytes != expected {
             return damaged("a block has another size than the cache's");
@@ -276,7 +295,8 @@ fn read_blocks(
 }
 
 impl StoredBlock {
-    /// Writes the rows to a block, and as many states as there are free slots for; none where the backend fails.
+    /// Writes the rows to a block, and states to free slots while there are any. `None` if the
+    /// backend fails.
     pub(super) fn restore(&self, cache: &mut KvCache, block: u32) -> Option<Vec<Snapshot>> {
         let (rows, mut states) = self.payload.split_at_checked(cache.block_bytes())?;
         cache.write_block(block, rows).ok()?;
@@ -302,7 +322,7 @@ mod tests {
     use latent_graph::ir::{KvLayer, KvLayerKind};
     use latent_types::CacheType;
 
-    /// A cache of four blocks, a row of which has two elements.
+    /// A cache of four blocks with two elements per row.
     fn cache() -> KvCache {
         let layer = KvLayer::of_rows(KvLayerKind::Latent, 0, 2, 0);
         let layers = vec![LayerState::PerToken(layer)];
@@ -310,9 +330,10 @@ mod tests {
         KvCache::new(Box::new(HostKvStore::new(layout)), StateOptions::default(), 0)
     }
 
-    /// A header may say of the right names that they are those of other places: states of these places would then be used at the wrong ones.
+    /// A damaged header may have the right names with another index of the first block. Recurrent
+    /// states would then be used at wrong positions.
     #[test]
-    fn a_block_is_read_at_the_place_of_its_text_alone() {
+    fn a_block_at_a_wrong_index_is_refused() {
         let cache = cache();
         let tokens: Vec<u32> = (0..2 * KV_BLOCK as u32).collect();
         let names = crate::cache::block_hashes(0, &tokens);
@@ -331,7 +352,7 @@ mod tests {
             let mut stored = Vec::new();
             let read = read_blocks(&path, 9, &wanted, &cache, &mut stored);
             assert_eq!((read.is_ok(), stored.len()), (expected > 0, expected), "{first}: {read:?}");
-            // the second block alone, where it is
+            // The second block alone, at the index that the file has.
             let wanted = WantedBlocks { first: first + 1, names: &names[1..], tokens: &tokens[KV_BLOCK..] };
             stored.clear();
             read_blocks(&path, 9, &wanted, &cache, &mut stored).unwrap();

@@ -1,4 +1,4 @@
-//! A file of the prefix cache: some blocks that follow each other in a text, with what they are found by.
+//! The file format of the prefix cache: consecutive blocks of a text, with their names and tokens.
 //!
 //! ```text
 //! magic "LATNTPC1" | cache id u64 | index of the first block u64 | blocks u32 | bytes of the header u32 | bytes of the file u64
@@ -7,32 +7,35 @@
 //! per block: rows of each layer, one layer after the other; per state: elements of each recurrent layer, f32
 //! ```
 //!
-//! The cache id stands for the model, its precision and the layout of the rows. A block can be read without those before it.
+//! The cache id identifies the model, its precision and the layout of rows. A block can be read
+//! without those before it.
 
 use crate::cache::block_hash::BlockHash;
 use latent_backend::KV_BLOCK;
 
 const MAGIC: &[u8; 8] = b"LATNTPC1";
 
-/// Bytes before the blocks' entries.
+/// Bytes before the entries of blocks.
 pub(super) const START: usize = 40;
 
-/// Bytes of an entry without states.
+/// Bytes of an entry without states: name, tokens, MTP rows, states, payload size, checksum.
 const ENTRY: usize = 16 + 4 * KV_BLOCK + 4 + 4 + 8 + 8;
 
-/// Most blocks of a file.
+/// Maximum number of blocks per file.
 pub(super) const MAX_BLOCKS: usize = 64;
 
-/// Most bytes of a header: more states than any model keeps.
+/// Maximum size of a header, in bytes. It bounds the memory that a hostile file can request, and
+/// has room for more states than a model keeps.
 const MAX_HEADER: usize = 1 << 20;
 
-/// A block that is to be written.
+/// A block to write.
 #[derive(Debug)]
 pub(super) struct NewBlock {
     pub name: BlockHash,
     pub tokens: Vec<u32>,
+    /// Number of rows that the MTP layer has run.
     pub drafted: usize,
-    /// Positions of its states.
+    /// Positions of the states.
     pub states: Vec<usize>,
     pub payload: Vec<u8>,
 }
@@ -45,37 +48,44 @@ pub(super) struct BlockRun {
     pub blocks: Vec<NewBlock>,
 }
 
-/// What a header says of a block.
+/// A header's entry of a block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct SegmentEntry {
     pub name: BlockHash,
     pub tokens: Vec<u32>,
     pub drafted: usize,
     pub states: Vec<usize>,
-    /// Where its payload begins in the file.
+    /// Offset of the payload in the file.
     pub start: u64,
+    /// Size of the payload.
     pub bytes: usize,
+    /// Checksum of the payload.
     pub sum: u64,
 }
 
-/// A header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Header {
     pub first: usize,
     pub entries: Vec<SegmentEntry>,
 }
 
-/// The start of a file, checked: how many blocks it has, and bytes of its header.
+/// The checked start of a file.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SegmentStart {
     pub first: usize,
+    /// Number of blocks.
     pub blocks: usize,
+    /// Size of the header, in bytes.
     pub header: usize,
 }
 
-/// A checksum that keeps up with memory: four sums of 64 bits, each like FNV-1a over every fourth word. Any change of one word changes it.
+/// A checksum at the speed of memory: four sums of 64 bits, each like FNV-1a over every fourth
+/// word. Any change of one word changes the checksum.
 pub(super) fn checksum(bytes: &[u8]) -> u64 {
+    /// The prime of 64-bit FNV-1a.
     const PRIME: u64 = 0x0000_0100_0000_01b3;
+    // Four different start values and independent sums, since one chain of multiplications would
+    // wait for each product.
     let mut sums =
         [0xcbf2_9ce4_8422_2325u64, 0x9e37_79b9_7f4a_7c15, 0xc2b2_ae3d_27d4_eb4f, 0x1656_67b1_9e37_79f9];
     let mix = |sum: u64, word: u64| (sum ^ word).wrapping_mul(PRIME).rotate_left(23);
@@ -86,12 +96,13 @@ pub(super) fn checksum(bytes: &[u8]) -> u64 {
         let word = u64::from_le_bytes(word.try_into().unwrap_or_default());
         sums[index % 4] = mix(sums[index % 4], word);
     }
+    // The length tells trailing zeros from the padding of the last word.
     let end = mix(bytes.len() as u64, u64::from_le_bytes(rest));
     sums.iter().fold(end, |sum, other| mix(sum, *other))
 }
 
 impl BlockRun {
-    /// The file.
+    /// The bytes of the file.
     pub(super) fn encode(&self, id: u64) -> Vec<u8> {
         let entries: usize = self.blocks.iter().map(|block| ENTRY + 8 * block.states.len()).sum();
         let header = START + entries + 8;
@@ -119,7 +130,7 @@ impl BlockRun {
     }
 }
 
-/// Reads numbers one after the other; none where the bytes end.
+/// Reads consecutive numbers. `None` at the end of the bytes.
 struct SegmentReader<'a>(&'a [u8]);
 
 impl<'a> SegmentReader<'a> {
@@ -150,6 +161,7 @@ impl SegmentStart {
             return None;
         }
         let (first, blocks, header) = (bytes.index()?, bytes.u32()? as usize, bytes.u32()? as usize);
+        // The product is checked because `Header::parse` multiplies block indices by KV_BLOCK.
         let fits = (1..=MAX_BLOCKS).contains(&blocks)
             && first.checked_add(blocks)?.checked_mul(KV_BLOCK).is_some()
             && (START + blocks * ENTRY + 8..=MAX_HEADER).contains(&header);
@@ -162,10 +174,12 @@ impl SegmentStart {
 }
 
 impl Header {
-    /// Checks a whole header, of a file of `size` bytes.
+    /// Parses and checks a whole header, of a file of `size` bytes.
     pub(super) fn parse(bytes: &[u8], id: u64, size: u64) -> Option<Header> {
         let SegmentStart { first, blocks, header } = SegmentStart::parse(bytes.get(..START)?, id, size)?;
         let (content, sum) = bytes.get(..header)?.split_at(header - 8);
+        // The checksum finds accidental damage. The checks below hold for hostile files too, which
+        // can have a right checksum.
         if SegmentReader(sum).u64()? != checksum(content) {
             return None;
         }
@@ -182,6 +196,7 @@ impl Header {
             let mut positions = Vec::new();
             for _ in 0..states {
                 let position = input.index()?;
+                // Within the block, and in ascending order.
                 let within = position > index * KV_BLOCK && position <= (index + 1) * KV_BLOCK;
                 if !within || positions.last().is_some_and(|last| *last >= position) {
                     return None;
@@ -192,6 +207,7 @@ impl Header {
                 return None;
             }
             entries.push(SegmentEntry { name, tokens, drafted, states: positions, start, bytes, sum });
+            // Payloads follow each other without gaps, and the last one ends with the file.
             start = start.checked_add(bytes as u64)?;
         }
         (input.0.is_empty() && start == size).then_some(Header { first, entries })
@@ -214,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_says_what_was_written() {
+    fn a_header_round_trips() {
         let segment = segment();
         let file = segment.encode(9);
         let header = Header::parse(&file, 9, file.len() as u64).unwrap();
@@ -229,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn every_length_and_every_wrong_byte_is_seen() {
+    fn truncated_and_corrupt_files_are_detected() {
         let file = segment().encode(9);
         let header = u32::from_le_bytes(file[28..32].try_into().unwrap()) as usize;
         for len in 0..file.len() {
@@ -252,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn a_checksum_sees_order_length_and_zeros() {
+    fn checksums_depend_on_order_length_and_zeros() {
         let sums: Vec<u64> = (0..200).map(|len| checksum(&vec![0; len])).collect();
         let different: std::collections::HashSet<_> = sums.iter().collect();
         assert_eq!(different.len(), sums.len());

@@ -12,24 +12,26 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
-/// Segments that may wait for the disk. What finds no room waits in the KV cache.
+/// Maximum number of segments that wait for the disk. Each holds a copy of its blocks. Further
+/// blocks wait in the KV cache.
 const QUEUE: usize = 4;
 
-/// After an error, such as a full disk, nothing is written for so long.
+/// Time without writes after an error, such as a full disk.
 const PAUSE: Duration = Duration::from_secs(10);
 
-/// What scheduler and writer both know.
+/// State that scheduler and writer share.
 #[derive(Debug)]
 pub(super) struct DiskStatus {
     pub folder: SegmentFolder,
-    /// Blocks that are on their way to the disk.
+    /// Blocks that are queued for writing, so that other jobs with the same prefix do not queue
+    /// them again.
     pub queued: HashSet<BlockHash>,
     pub written: u64,
     pub dropped: u64,
 }
 
 impl DiskStatus {
-    /// These blocks are not on their way any more.
+    /// Removes blocks that were written or dropped.
     pub(super) fn forget_queued(&mut self, names: &[BlockHash]) {
         for name in names {
             self.queued.remove(name);
@@ -37,21 +39,23 @@ impl DiskStatus {
     }
 }
 
-/// What the thread is asked.
+/// A command to the writer thread.
 enum DiskOrder {
     Write(BlockRun),
-    /// Says when all before is done.
+    /// Send a message when all earlier orders are done.
     Flush(SyncSender<()>),
 }
 
-/// A handle of the thread, which ends with it when it has written what it was given.
+/// A handle of the writer thread. Dropping it waits until the thread has written all submitted
+/// segments.
 pub(super) struct Writer {
+    /// `None` only while the handle is dropped.
     orders: Option<SyncSender<DiskOrder>>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// For both threads: every change is whole before anything can panic.
 pub(super) fn lock(shared: &Mutex<DiskStatus>) -> MutexGuard<'_, DiskStatus> {
+    // A poisoned lock is usable: no update of the state can panic halfway.
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -85,7 +89,7 @@ impl Writer {
     pub(super) fn flush(&self) {
         let (done, wait) = sync_channel(1);
         if self.orders.as_ref().is_some_and(|orders| orders.send(DiskOrder::Flush(done)).is_ok()) {
-            // an error says that the thread has ended: nothing is left to wait for
+            // An error means that the thread has ended, so there is nothing to wait for.
             let _ = wait.recv();
         }
     }
@@ -93,8 +97,9 @@ impl Writer {
 
 impl Drop for Writer {
     fn drop(&mut self) {
+        // Closing the channel ends the thread after the queued orders.
         self.orders = None;
-        // a panic of the thread has been reported by its hook
+        // A panic of the thread was already reported by the panic hook.
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
@@ -112,6 +117,8 @@ fn work(orders: &Receiver<DiskOrder>, shared: &Mutex<DiskStatus>, id: u64) {
             }
         };
         let names: Vec<BlockHash> = segment.blocks.iter().map(|block| block.name).collect();
+        // During a pause, segments are dropped: waiting would fill the queue, and block a scheduler
+        // that flushes.
         let paused_now = paused.is_some_and(|since| since.elapsed() < PAUSE);
         let written = if paused_now { Ok(false) } else { write(&segment, shared, id) };
         let mut shared = lock(shared);
@@ -129,11 +136,12 @@ fn work(orders: &Receiver<DiskOrder>, shared: &Mutex<DiskStatus>, id: u64) {
     }
 }
 
-/// Writes a file; false where the budget has no room for it.
+/// Writes a file. Returns false if it is larger than the whole cache may be.
 fn write(segment: &BlockRun, shared: &Mutex<DiskStatus>, id: u64) -> Result<bool, OutputError> {
     let bytes = segment.encode(id);
     let Some(last) = segment.blocks.last() else { return Ok(true) };
     let (name, path) = {
+        // Locked only to remove old files: the scheduler must not wait for the write below.
         let mut shared = lock(shared);
         if !shared.folder.make_room(bytes.len() as u64) {
             return Ok(false);
